@@ -1,0 +1,2 @@
+//! mmproxy
+fn main() {}
