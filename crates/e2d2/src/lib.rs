@@ -1,1 +1,38 @@
-//! e2d2
+//! Packets, operators, ports and the run-to-completion scheduler: a small operator graph for network functions.
+//!
+//! A network function is a chain of operators, put together at compile time and run batch by batch on one core:
+//!
+//! ```text
+//!   port ─► receive ─► parse ─► group_by ─┬─► filter ─► map ─────┐
+//!                                         ├─► process (n → m) ───┼─► merge ─► send ─► port
+//!                                         └─► … ─────────────────┘
+//! ```
+//!
+//! `receive` takes up to [`BURST`] packets from a [`port::Port`], `parse` checks them once ([`wire::frame::parse`]) so
+//! that everything after it works with offsets that are known to be good, `group_by` parts the batch by what the packet
+//! is, and `merge` brings the branches together for `send`. No packet is sent through a `dyn` call and no operator
+//! allocates.
+//!
+//! Everything is generic over packet memory ([`buffer::PacketBuffer`]): DPDK's mbufs (feature `dpdk`) or plain heap
+//! memory ([`buffer::HeapBuffer`]), so the same graph runs on a NIC, in `cargo test` and under a fuzzer.
+//!
+//! What lives here: packet memory, ports, wire formats, operators, queues, the scheduler, counters. What does not:
+//! anything that knows a connection; this crate has no TCP state.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`time`] | [`time::Instant`] and the TSC clock |
+//! | [`buffer`] | packet memory: the traits and the heap implementation |
+//! | [`port`] | the trait of everything that receives and transmits |
+//! | [`wire`] | Ethernet, VLAN, ARP, IPv4, IPv6, TCP, ICMP, checksums; [`wire::frame`] is the one parse of a received frame |
+
+pub mod buffer;
+mod heap;
+pub mod port;
+pub mod time;
+pub mod wire;
+
+/// The largest number of packets that moves between operators, queues and ports at once.
+///
+/// 32 is what DPDK's vector drivers handle in one call; larger bursts gain nothing and cost latency and L1 cache.
+pub const BURST: usize = 32;
