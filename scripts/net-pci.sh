@@ -1,0 +1,168 @@
+# shellcheck shell=bash
+# A real NIC: hugepages, the driver that gives it to user space, and the Linux end of its cable.
+# Sourced by net.sh, whose variables and step() it uses.
+
+# 07:00.0 → 0000:07:00.0
+full_bdf() {
+    if [[ $1 =~ ^[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]$ ]]; then printf '0000:%s' "${1,,}"; else printf '%s' "${1,,}"; fi
+}
+
+# Every Linux interface that carries a default route, and what it stands on (bond members, VLAN and bridge parents).
+default_route_interfaces() {
+    { ip -4 route show default; ip -6 route show default; } 2>/dev/null |
+        sed -n 's/.* dev \([^ ]*\).*/\1/p' | sort -u | while read -r interface; do with_lower "$interface"; done | sort -u
+}
+
+with_lower() {
+    local lower
+    printf '%s\n' "$1"
+    for lower in "/sys/class/net/$1"/lower_*; do
+        [ -e "$lower" ] && with_lower "${lower##*/lower_}"
+    done
+    if [ -d "/sys/class/net/$1/brif" ]; then
+        for lower in "/sys/class/net/$1/brif"/*; do
+            [ -e "$lower" ] && with_lower "${lower##*/}"
+        done
+    fi
+    return 0
+}
+
+# Is the PCI device an ancestor of the interface? (A virtio NIC has a virtio bus between the two.)
+interface_is_on() {
+    local path
+    path=$(readlink -f "/sys/class/net/$1/device" 2>/dev/null) || return 1
+    case $path/ in
+    */"$2"/*) return 0 ;;
+    *) return 1 ;;
+    esac
+}
+
+# Refuses what must not be taken away from the machine. Runs before any step.
+check_pci() {
+    local bdf interface
+    need_tools dpdk-devbind.py modprobe
+    for bdf in "${PCI[@]}"; do
+        [[ $bdf =~ ^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$ ]] || die "--pci '$bdf': expected an address such as 0000:07:00.0"
+        for interface in $(default_route_interfaces); do
+            ! interface_is_on "$interface" "$bdf" ||
+                die "--pci $bdf: this is $interface, which carries the default route; it stays with the kernel"
+        done
+        [ -e "/sys/bus/pci/devices/$bdf" ] || absent "--pci $bdf: no such device (lspci -D lists them)"
+        case $(cat "/sys/bus/pci/devices/$bdf/class" 2>/dev/null) in
+        0x02* | '') ;;
+        *) die "--pci $bdf: not a network device" ;;
+        esac
+    done
+    for interface in "${LINUX_IF[@]}"; do
+        ! default_route_interfaces | grep -qxF -- "$interface" ||
+            die "--linux-if $interface: it carries the default route; it stays where it is"
+        [ -e "/sys/class/net/$interface" ] || ip -n "$PREFIX-switch" link show dev "$interface" >/dev/null 2>&1 ||
+            absent "--linux-if $interface: no such interface (ip link lists them)"
+    done
+}
+
+# A dry run on another machine may name devices that are not here.
+absent() { if [ "$DRY_RUN" = yes ]; then say "$1; a real run stops here"; else die "$1"; fi; }
+
+current_driver() {
+    local link
+    link=$(readlink "/sys/bus/pci/devices/$1/driver" 2>/dev/null) || return 0
+    printf '%s' "${link##*/}"
+}
+
+driver_file() { printf '%s/%s.driver' "$STATE_DIR" "$1"; }
+
+reserve_hugepages() {
+    local page_kb have_kb pages file=/proc/sys/vm/nr_hugepages
+    [ "$HUGEPAGES_MB" -gt 0 ] || return 0
+    page_kb=$(awk '/^Hugepagesize:/ {print $2}' /proc/meminfo)
+    [ -n "$page_kb" ] || {
+        say "this kernel has no hugepages: the engine runs on ordinary pages"
+        return 0
+    }
+    have_kb=$(($(cat "$file") * page_kb))
+    if [ "$have_kb" -lt $((HUGEPAGES_MB * 1024)) ]; then
+        pages=$(((HUGEPAGES_MB * 1024 + page_kb - 1) / page_kb))
+        if [ "$DRY_RUN" = no ] && [ ! -e "$STATE_DIR/hugepages" ]; then cat "$file" >"$STATE_DIR/hugepages"; fi
+        put "$pages" "$file"
+        if [ "$DRY_RUN" = no ] && [ "$(cat "$file")" -lt "$pages" ]; then
+            say "only $(cat "$file") of $pages hugepages could be had: memory is fragmented; reserve them on the kernel's command line"
+        fi
+    fi
+    grep -q ' hugetlbfs ' /proc/mounts || {
+        step mkdir -p /dev/hugepages
+        step mount -t hugetlbfs hugetlbfs /dev/hugepages
+    }
+}
+
+# Loads the first of PCI_DRIVERS that this kernel has; sets DRIVER.
+load_driver() {
+    for DRIVER in "${PCI_DRIVERS[@]}"; do
+        if [ -d "/sys/bus/pci/drivers/$DRIVER" ] || step modprobe "$DRIVER"; then
+            allow_noiommu
+            return 0
+        fi
+    done
+    say "none of the drivers ${PCI_DRIVERS[*]} can be loaded: see \"First steps on a NIC\" in README.md"
+    return 1
+}
+
+allow_noiommu() {
+    [ "$DRIVER" = vfio-pci ] || return 0
+    if ! compgen -G '/sys/kernel/iommu_groups/*' >/dev/null; then
+        if [ "$NOIOMMU" = yes ]; then
+            put 1 /sys/module/vfio/parameters/enable_unsafe_noiommu_mode
+        else
+            absent "no IOMMU: boot with intel_iommu=on iommu=pt (or amd_iommu=on), or accept the risk with --noiommu"
+        fi
+    fi
+}
+
+connect_engine_pci() {
+    local arm bdf old bridge
+    reserve_hugepages
+    load_driver
+    for ((arm = 0; arm < ARMS; arm++)); do
+        bdf=${PCI[arm]} bridge=br$arm
+        old=$(current_driver "$bdf")
+        if [ "$old" != "$DRIVER" ]; then
+            [ "$DRY_RUN" = yes ] || printf '%s\n' "$old" >"$(driver_file "$bdf")"
+            step dpdk-devbind.py --bind="$DRIVER" "$bdf"
+        fi
+        step ip link set "${LINUX_IF[arm]}" netns "$PREFIX-switch"
+        step ip -n "$PREFIX-switch" link set "${LINUX_IF[arm]}" mtu "$MTU" master "$bridge" up
+    done
+}
+
+# Gives the NIC back to the driver it had, the Linux interface to the host, and the hugepages to the kernel.
+disconnect_engine_pci() {
+    local bdf interface file
+    for bdf in "${PCI[@]}"; do
+        file=$(driver_file "$bdf")
+        [ -e "$file" ] || continue
+        if [ -s "$file" ]; then step dpdk-devbind.py --bind="$(cat "$file")" "$bdf"; else step dpdk-devbind.py --unbind "$bdf"; fi
+        step rm -f "$file"
+    done
+    for interface in "${LINUX_IF[@]}"; do
+        if ip -n "$PREFIX-switch" link show dev "$interface" >/dev/null 2>&1; then
+            step ip -n "$PREFIX-switch" link set "$interface" nomaster
+            step ip -n "$PREFIX-switch" link set "$interface" netns 1
+        fi
+    done
+    if [ -e "$STATE_DIR/hugepages" ]; then
+        put "$(cat "$STATE_DIR/hugepages")" /proc/sys/vm/nr_hugepages
+        step rm -f "$STATE_DIR/hugepages"
+    fi
+}
+
+pci_is_whole() {
+    local report=$1 whole=0 bdf driver
+    for bdf in "${PCI[@]}"; do
+        driver=$(current_driver "$bdf")
+        case " ${PCI_DRIVERS[*]} " in
+        *" ${driver:-none} "*) ;;
+        *) "$report" "$bdf is bound to ${driver:-no driver}, not to ${PCI_DRIVERS[*]}" && whole=1 ;;
+        esac
+    done
+    return "$whole"
+}

@@ -1,0 +1,99 @@
+# shellcheck shell=bash
+# Debian packages: what is missing is installed, nothing else is touched. Sourced by build.sh after common.sh.
+# shellcheck disable=SC2034  # the lists are read by build.sh
+
+# needed by cargo build: DPDK's headers and libraries, libclang for bindgen, a linker
+BUILD_PACKAGES=(libdpdk-dev libclang-14-dev pkg-config gcc libc6-dev)
+# needed by the rig: namespaces, faults, captures, and the clients and servers that nobody here wrote
+RIG_PACKAGES=(iproute2 ethtool nftables tcpdump iputils-ping procps curl openssl iperf3 nginx)
+# needed by prepNet.sh on a real NIC
+NIC_PACKAGES=(dpdk kmod)
+# looked at by `build.sh lint` only
+LINT_PACKAGES=(shellcheck)
+
+# Services that come with these packages; the rig starts its own copies in its namespaces.
+PACKAGED_SERVICES=(nginx iperf3)
+
+POLICY_FILE=/usr/sbin/policy-rc.d
+
+is_installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+# Prints those of the named packages that are not installed.
+missing_packages() {
+    local package
+    for package in "$@"; do
+        is_installed "$package" || printf '%s\n' "$package"
+    done
+}
+
+apt_lists_are_empty() { ! compgen -G '/var/lib/apt/lists/*_Packages*' >/dev/null; }
+
+# Runs as root: installs the packages with their services kept from starting, now and at the next boot.
+# A policy-rc.d that is already there belongs to the machine and stays; ours goes away again whatever happens.
+# shellcheck disable=SC2016  # expanded by the shell that runs it
+INSTALL_SCRIPT='
+set -eu
+policy=$1 services=$2
+shift 2
+if [ ! -e "$policy" ] && [ ! -L "$policy" ]; then
+    trap "rm -f \"$policy\"" EXIT
+    trap "exit 130" INT TERM HUP
+    printf "#!/bin/sh\nexit 101\n" >"$policy"
+    chmod 755 "$policy"
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get -q -y -o DPkg::Lock::Timeout=300 install --no-install-recommends "$@"
+for service in $services; do
+    case " $* " in
+    *" $service "*)
+        if command -v deb-systemd-helper >/dev/null; then deb-systemd-helper disable "$service.service" || true; fi
+        if command -v update-rc.d >/dev/null; then update-rc.d "$service" disable || true; fi
+        ;;
+    esac
+done
+'
+
+apt_update() {
+    say "packages: refreshing the package lists"
+    # shellcheck disable=SC2086  # the prefix is one word or two
+    $1 apt-get -q -o DPkg::Lock::Timeout=300 update >>"$2" 2>&1
+}
+
+# ensure_packages PURPOSE PACKAGE…  installs what is missing. Returns 1, with the reason said, when it cannot.
+ensure_packages() {
+    local purpose=$1 log as_root
+    shift
+    have dpkg-query || {
+        say "packages: this is not Debian; install the equivalents of: $*"
+        return 1
+    }
+    local missing
+    mapfile -t missing < <(missing_packages "$@")
+    [ "${#missing[@]}" -gt 0 ] || return 0
+    as_root=$(root_prefix) || {
+        say "packages: missing ($purpose): ${missing[*]}; run as root: apt-get install ${missing[*]}"
+        return 1
+    }
+    say "packages: installing ($purpose): ${missing[*]}"
+    log=$(mktemp)
+    if apt_lists_are_empty; then
+        apt_update "$as_root" "$log" || say "packages: the lists could not be refreshed; trying with what there is"
+    fi
+    if ! install_now "$as_root" "$log" "${missing[@]}"; then
+        # Lists that are older than the archive name versions that are gone.
+        if ! { apt_update "$as_root" "$log" && install_now "$as_root" "$log" "${missing[@]}"; }; then
+            tail -n 20 "$log" >&2
+            rm -f "$log"
+            say "packages: installing ${missing[*]} failed"
+            return 1
+        fi
+    fi
+    rm -f "$log"
+}
+
+install_now() {
+    local as_root=$1 log=$2
+    shift 2
+    # shellcheck disable=SC2086
+    $as_root sh -c "$INSTALL_SCRIPT" install "$POLICY_FILE" "${PACKAGED_SERVICES[*]}" "$@" >>"$log" 2>&1
+}
