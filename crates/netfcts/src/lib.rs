@@ -1,1 +1,49 @@
-//! netfcts
+//! Parts that every TCP network function needs and that know nothing of a particular one.
+//!
+//! | module | gives |
+//! |---|---|
+//! | [`seq`] | [`SeqNum`]: sequence numbers that wrap |
+//! | [`wheel`] | [`TimerWheel`]: millions of timers, O(1), 16 bytes each |
+//! | [`pool`] | [`PortPool`]: source ports with quarantine and the numbers their next connection must exceed |
+//! | [`record`] | [`SessionRecord`]: one connection in 128 bytes |
+//! | [`ring`] | from the core to the writing thread without waiting |
+//! | [`mod@format`] | records as text, CSV and JSON lines |
+//! | [`counters`] | [`TcpCounters`]: ProxyEngine's eighteen |
+//! | [`isn`] | [`IsnGenerator`]: initial sequence numbers after RFC 6528 |
+//! | [`rate`] | [`RateLimiter`]: a token bucket |
+//!
+//! Nothing here reads a clock, does I/O (but for the record writer) or shares data between cores (but for the record
+//! ring). Time is an argument.
+//!
+//! ```
+//! use std::time::Duration;
+//! use e2d2::time::Instant;
+//! use netfcts::TimerWheel;
+//!
+//! let start = Instant::ZERO;
+//! let mut wheel = TimerWheel::new(1_000, start);
+//! wheel.arm(7, start + Duration::from_secs(5));
+//! let mut fired = Vec::new();
+//! wheel.expire(start + Duration::from_secs(6), &mut |id| fired.push(id));
+//! assert_eq!(fired, [7]);
+//! ```
+
+pub mod counters;
+pub mod format;
+pub mod isn;
+pub mod pool;
+pub mod rate;
+pub mod record;
+pub mod ring;
+pub mod seq;
+pub mod wheel;
+
+pub use counters::{TcpCounter, TcpCounters};
+pub use format::{NameTable, Named, RecordFormat, RecordWriter};
+pub use isn::IsnGenerator;
+pub use pool::{LastUse, PortPool, Taken};
+pub use rate::RateLimiter;
+pub use record::{Cause, RecordFlags, SessionRecord, Side, State};
+pub use ring::{RecordReceiver, RecordSender, record_ring};
+pub use seq::SeqNum;
+pub use wheel::TimerWheel;

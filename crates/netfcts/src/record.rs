@@ -1,0 +1,603 @@
+//! The session record: what is known about one proxied connection, both halves, in two cache lines.
+//!
+//! A record lives inside the connection while that is open and is copied into a [`RecordRing`](crate::ring) when it ends.
+//! Addresses that the configuration knows (listener, server, local address) are indices; the writer's
+//! [`NameTable`](crate::format::NameTable) turns them into addresses, so that IPv6 fits.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use bitflags::bitflags;
+use e2d2::time::Instant;
+
+/// State changes that a record holds.
+pub const STAMPS: usize = 12;
+
+/// Slots never given up when more changes come: the opening of the connection. The others keep the latest changes.
+const KEPT_FIRST: usize = 8;
+
+const STAMP_BYTES: usize = 5;
+
+/// Longest time that a stamp can hold: 2^40 - 1 µs, 12.7 days. Later changes carry this value.
+pub const MAX_STAMP: Duration = Duration::from_micros((1 << (8 * STAMP_BYTES)) - 1);
+
+/// `local_address` of a connection that uses the client's own address towards the server.
+pub const TRANSPARENT: u16 = u16::MAX;
+
+/// `server` of a connection that ended before one was chosen.
+pub const NO_SERVER: u16 = u16::MAX;
+
+/// State of one end point as the proxy sees it. The first ten have ProxyEngine's names and numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum State {
+    /// Waiting for a SYN; where the server side begins.
+    Listen = 0,
+    /// SYN received.
+    SynReceived = 1,
+    /// SYN sent.
+    SynSent = 2,
+    /// Handshake complete.
+    Established = 3,
+    /// FIN received and not answered with one.
+    CloseWait = 4,
+    /// FIN sent in answer to one.
+    LastAck = 5,
+    /// FIN sent first.
+    FinWait1 = 6,
+    /// FINs crossed.
+    Closing = 7,
+    /// FIN sent first and acknowledged.
+    FinWait2 = 8,
+    /// Nothing more to come.
+    Closed = 9,
+    /// Closed, the port rests.
+    TimeWait = 10,
+    /// The first payload has come; the selector is asked.
+    Payload = 11,
+    /// The selector has chosen the server.
+    Selected = 12,
+}
+
+impl State {
+    const ALL: [State; 13] = [
+        State::Listen,
+        State::SynReceived,
+        State::SynSent,
+        State::Established,
+        State::CloseWait,
+        State::LastAck,
+        State::FinWait1,
+        State::Closing,
+        State::FinWait2,
+        State::Closed,
+        State::TimeWait,
+        State::Payload,
+        State::Selected,
+    ];
+
+    /// The name as written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            State::Listen => "Listen",
+            State::SynReceived => "SynReceived",
+            State::SynSent => "SynSent",
+            State::Established => "Established",
+            State::CloseWait => "CloseWait",
+            State::LastAck => "LastAck",
+            State::FinWait1 => "FinWait1",
+            State::Closing => "Closing",
+            State::FinWait2 => "FinWait2",
+            State::Closed => "Closed",
+            State::TimeWait => "TimeWait",
+            State::Payload => "Payload",
+            State::Selected => "Selected",
+        }
+    }
+}
+
+/// Why one side of a connection ended. The first six have ProxyEngine's names and numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum Cause {
+    /// Not ended, or not known.
+    #[default]
+    Unknown = 0,
+    /// A timer of no named phase.
+    Timeout = 1,
+    /// The other side closed first.
+    PassiveClose = 2,
+    /// This side closed first.
+    ActiveClose = 3,
+    /// The other side sent RST.
+    PassiveRst = 4,
+    /// This side sent RST.
+    ActiveRst = 5,
+    /// The client did not complete its handshake.
+    HandshakeTimeout = 6,
+    /// The selector did not get enough payload in time.
+    SelectorTimeout = 7,
+    /// Neither side sent anything for too long.
+    IdleTimeout = 8,
+    /// One side had closed and the other did not follow in time.
+    HalfCloseTimeout = 9,
+    /// The selector or a callback refused the connection.
+    SelectorReject = 10,
+    /// All servers tried answered the SYN with RST or an ICMP error.
+    ServerRefused = 11,
+    /// No server tried answered the SYN.
+    ServerTimeout = 12,
+    /// The selector named a pool without a usable server.
+    NoServer = 13,
+    /// No source port was left towards the server.
+    NoPort = 14,
+    /// The table of connections was full.
+    TableFull = 15,
+    /// The memory for held payload ran short and this connection had waited longest, or it held too much.
+    HeldFull = 16,
+    /// The incoming PROXY header was missing or wrong.
+    BadProxyHeader = 17,
+    /// What we had to retransmit was never acknowledged.
+    RetransmitLimit = 18,
+    /// A new connection took over the addresses and ports.
+    Replaced = 19,
+    /// The engine was shut down.
+    Shutdown = 20,
+}
+
+impl Cause {
+    const ALL: [Cause; 21] = [
+        Cause::Unknown,
+        Cause::Timeout,
+        Cause::PassiveClose,
+        Cause::ActiveClose,
+        Cause::PassiveRst,
+        Cause::ActiveRst,
+        Cause::HandshakeTimeout,
+        Cause::SelectorTimeout,
+        Cause::IdleTimeout,
+        Cause::HalfCloseTimeout,
+        Cause::SelectorReject,
+        Cause::ServerRefused,
+        Cause::ServerTimeout,
+        Cause::NoServer,
+        Cause::NoPort,
+        Cause::TableFull,
+        Cause::HeldFull,
+        Cause::BadProxyHeader,
+        Cause::RetransmitLimit,
+        Cause::Replaced,
+        Cause::Shutdown,
+    ];
+
+    /// The name as written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Cause::Unknown => "Unknown",
+            Cause::Timeout => "Timeout",
+            Cause::PassiveClose => "PassiveClose",
+            Cause::ActiveClose => "ActiveClose",
+            Cause::PassiveRst => "PassiveRst",
+            Cause::ActiveRst => "ActiveRst",
+            Cause::HandshakeTimeout => "HandshakeTimeout",
+            Cause::SelectorTimeout => "SelectorTimeout",
+            Cause::IdleTimeout => "IdleTimeout",
+            Cause::HalfCloseTimeout => "HalfCloseTimeout",
+            Cause::SelectorReject => "SelectorReject",
+            Cause::ServerRefused => "ServerRefused",
+            Cause::ServerTimeout => "ServerTimeout",
+            Cause::NoServer => "NoServer",
+            Cause::NoPort => "NoPort",
+            Cause::TableFull => "TableFull",
+            Cause::HeldFull => "HeldFull",
+            Cause::BadProxyHeader => "BadProxyHeader",
+            Cause::RetransmitLimit => "RetransmitLimit",
+            Cause::Replaced => "Replaced",
+            Cause::Shutdown => "Shutdown",
+        }
+    }
+}
+
+/// Which half of the proxied connection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Side {
+    /// Between client and proxy.
+    Client = 0,
+    /// Between proxy and server.
+    Server = 1,
+}
+
+impl Side {
+    /// The name as written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Side::Client => "Client",
+            Side::Server => "Server",
+        }
+    }
+}
+
+bitflags! {
+    /// What else happened.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct RecordFlags: u16 {
+        /// The client's handshake was completed by cookie.
+        const COOKIE = 1;
+        /// The source port was used again before its quarantine ended.
+        const EARLY_PORT = 1 << 1;
+        /// The selector asked for more than the first segment.
+        const NEED_MORE = 1 << 2;
+        /// The server was chosen as fallback, not by payload.
+        const FALLBACK = 1 << 3;
+        /// A PROXY header came with the connection; `client_addr` is what it said.
+        const PROXY_IN = 1 << 4;
+        /// A PROXY header was sent to the server.
+        const PROXY_OUT = 1 << 5;
+        /// A callback changed payload.
+        const REWRITTEN = 1 << 6;
+        /// The proxy retransmitted something of its own (SYN, header, held payload).
+        const RETRANSMITTED = 1 << 7;
+        /// State changes between the kept ones were left out.
+        const STATES_DROPPED = 1 << 8;
+    }
+}
+
+/// One state change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StateChange {
+    /// Whose state.
+    pub side: Side,
+    /// The state entered.
+    pub state: State,
+    /// Time since the start of the record, in steps of 1 µs.
+    pub after: Duration,
+}
+
+/// One proxied connection. 128 bytes, no padding.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct SessionRecord {
+    start_ns: u64,
+    client_addr: [u8; 16],
+    /// Segments from client to server, passed on.
+    pub packets_to_server: u32,
+    /// Segments from server to client, passed on.
+    pub packets_to_client: u32,
+    bytes_to_server: [u8; 6],
+    bytes_to_client: [u8; 6],
+    /// The client's port.
+    pub client_port: u16,
+    /// Our port towards the server; 0 before there is one.
+    pub local_port: u16,
+    /// Index of our address towards the server, or [`TRANSPARENT`].
+    pub local_address: u16,
+    /// Index of the listener.
+    pub listener: u16,
+    /// Index of the server, or [`NO_SERVER`].
+    pub server: u16,
+    flags: u16,
+    /// Twelve side bits, then the number of changes in the upper four.
+    sides_and_count: u16,
+    client_cause: Cause,
+    server_cause: Cause,
+    /// The core that owned the connection.
+    pub core: u8,
+    /// Servers that a SYN was sent to.
+    pub servers_tried: u8,
+    states: [u8; STAMPS / 2],
+    stamps: [u8; STAMPS * STAMP_BYTES],
+}
+
+const _: () = assert!(size_of::<SessionRecord>() == 128 && align_of::<SessionRecord>() == 8);
+
+impl SessionRecord {
+    /// A record of a connection from `client` that begins at `now`. No server, no state yet.
+    pub fn new(now: Instant, client: IpAddr, client_port: u16, listener: u16, core: u8) -> SessionRecord {
+        let client_addr = match client {
+            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+            IpAddr::V6(address) => address.octets(),
+        };
+        SessionRecord {
+            start_ns: now.as_nanos(),
+            client_addr,
+            packets_to_server: 0,
+            packets_to_client: 0,
+            bytes_to_server: [0; 6],
+            bytes_to_client: [0; 6],
+            client_port,
+            local_port: 0,
+            local_address: 0,
+            listener,
+            server: NO_SERVER,
+            flags: 0,
+            sides_and_count: 0,
+            client_cause: Cause::Unknown,
+            server_cause: Cause::Unknown,
+            core,
+            servers_tried: 0,
+            states: [0; STAMPS / 2],
+            stamps: [0; STAMPS * STAMP_BYTES],
+        }
+    }
+
+    /// When the connection began.
+    pub fn start(&self) -> Instant {
+        Instant::from_nanos(self.start_ns)
+    }
+
+    /// The client's address; an IPv4-mapped one as IPv4.
+    pub fn client(&self) -> IpAddr {
+        Ipv6Addr::from(self.client_addr).to_canonical()
+    }
+
+    /// Replaces the client's address and port by those that a PROXY header named, and sets [`RecordFlags::PROXY_IN`].
+    pub fn set_proxied_client(&mut self, client: IpAddr, client_port: u16) {
+        self.client_addr = SessionRecord::new(self.start(), client, 0, 0, 0).client_addr;
+        self.client_port = client_port;
+        self.set_flags(RecordFlags::PROXY_IN);
+    }
+
+    /// Payload bytes from client to server.
+    pub fn bytes_to_server(&self) -> u64 {
+        read_u48(self.bytes_to_server)
+    }
+
+    /// Payload bytes from server to client.
+    pub fn bytes_to_client(&self) -> u64 {
+        read_u48(self.bytes_to_client)
+    }
+
+    /// Sets the payload bytes of both directions; they stop at 2^48 - 1.
+    pub fn set_bytes(&mut self, to_server: u64, to_client: u64) {
+        self.bytes_to_server = write_u48(to_server);
+        self.bytes_to_client = write_u48(to_client);
+    }
+
+    /// The flags set so far.
+    pub fn flags(&self) -> RecordFlags {
+        RecordFlags::from_bits_retain(self.flags)
+    }
+
+    /// Sets flags, in addition to those already set.
+    #[inline]
+    pub fn set_flags(&mut self, flags: RecordFlags) {
+        self.flags |= flags.bits();
+    }
+
+    /// Why the side ended.
+    pub fn cause(&self, side: Side) -> Cause {
+        match side {
+            Side::Client => self.client_cause,
+            Side::Server => self.server_cause,
+        }
+    }
+
+    /// Says why the side ended. The first cause stays: what follows is its consequence.
+    #[inline]
+    pub fn set_cause(&mut self, side: Side, cause: Cause) {
+        let slot = match side {
+            Side::Client => &mut self.client_cause,
+            Side::Server => &mut self.server_cause,
+        };
+        if *slot == Cause::Unknown {
+            *slot = cause;
+        }
+    }
+
+    /// Notes that `side` enters `state` at `now`.
+    ///
+    /// There is room for [`STAMPS`] changes. When it is used up the first eight stay (how the connection opened), the
+    /// last four become the latest four (how it closed) and [`RecordFlags::STATES_DROPPED`] is set.
+    #[inline]
+    pub fn push_state(&mut self, side: Side, state: State, now: Instant) {
+        let mut index = self.state_count();
+        if index == STAMPS {
+            self.forget_oldest_late_change();
+            index = STAMPS - 1;
+        }
+        let micros = now.as_nanos().saturating_sub(self.start_ns) / 1_000;
+        let stamp = micros.min(MAX_STAMP.as_micros() as u64).to_le_bytes();
+        self.stamps[index * STAMP_BYTES..][..STAMP_BYTES].copy_from_slice(&stamp[..STAMP_BYTES]);
+        self.set_side_and_state(index, side as u16, state as u8);
+        self.sides_and_count = self.sides_and_count & 0xfff | (index as u16 + 1) << 12;
+    }
+
+    /// Number of state changes held.
+    pub fn state_count(&self) -> usize {
+        usize::from(self.sides_and_count >> 12)
+    }
+
+    /// The state changes held, in the order in which they happened.
+    pub fn changes(&self) -> impl DoubleEndedIterator<Item = StateChange> + '_ {
+        (0..self.state_count().min(STAMPS)).map(|index| self.change(index))
+    }
+
+    /// The latest state of a side.
+    pub fn last_state(&self, side: Side) -> Option<State> {
+        self.changes()
+            .rev()
+            .find(|change| change.side == side)
+            .map(|change| change.state)
+    }
+
+    /// Time from the start to the last state change.
+    pub fn duration(&self) -> Duration {
+        self.changes().next_back().map_or(Duration::ZERO, |change| change.after)
+    }
+
+    fn change(&self, index: usize) -> StateChange {
+        let mut stamp = [0; 8];
+        stamp[..STAMP_BYTES].copy_from_slice(&self.stamps[index * STAMP_BYTES..][..STAMP_BYTES]);
+        let state = usize::from(self.state_bits(index));
+        StateChange {
+            side: if self.sides_and_count >> index & 1 == 0 {
+                Side::Client
+            } else {
+                Side::Server
+            },
+            // Only `push_state` writes these bits: they always name a state.
+            state: State::ALL.get(state).copied().unwrap_or(State::Closed),
+            after: Duration::from_micros(u64::from_le_bytes(stamp)),
+        }
+    }
+
+    fn state_bits(&self, index: usize) -> u8 {
+        self.states[index / 2] >> (index % 2 * 4) & 0xf
+    }
+
+    fn set_side_and_state(&mut self, index: usize, side: u16, state: u8) {
+        self.sides_and_count = self.sides_and_count & !(1 << index) | side << index;
+        let shift = index % 2 * 4;
+        let pair = &mut self.states[index / 2];
+        *pair = *pair & !(0xf << shift) | state << shift;
+    }
+
+    #[cold]
+    fn forget_oldest_late_change(&mut self) {
+        self.set_flags(RecordFlags::STATES_DROPPED);
+        self.stamps
+            .copy_within((KEPT_FIRST + 1) * STAMP_BYTES.., KEPT_FIRST * STAMP_BYTES);
+        for index in KEPT_FIRST..STAMPS - 1 {
+            self.set_side_and_state(
+                index,
+                self.sides_and_count >> (index + 1) & 1,
+                self.state_bits(index + 1),
+            );
+        }
+    }
+}
+
+fn read_u48(bytes: [u8; 6]) -> u64 {
+    let mut wide = [0; 8];
+    wide[..6].copy_from_slice(&bytes);
+    u64::from_le_bytes(wide)
+}
+
+fn write_u48(value: u64) -> [u8; 6] {
+    let [a, b, c, d, e, f, _, _] = value.min((1 << 48) - 1).to_le_bytes();
+    [a, b, c, d, e, f]
+}
+
+impl TryFrom<u8> for State {
+    type Error = u8;
+
+    fn try_from(number: u8) -> Result<State, u8> {
+        State::ALL.get(usize::from(number)).copied().ok_or(number)
+    }
+}
+
+impl TryFrom<u8> for Cause {
+    type Error = u8;
+
+    fn try_from(number: u8) -> Result<Cause, u8> {
+        Cause::ALL.get(usize::from(number)).copied().ok_or(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn record() -> SessionRecord {
+        SessionRecord::new(Instant::from_nanos(5_000), IpAddr::from([10, 0, 0, 1]), 40_000, 2, 1)
+    }
+
+    #[test]
+    fn numbers_are_the_places_in_the_lists() {
+        for (number, state) in (0..).zip(State::ALL) {
+            assert_eq!((state as u8, format!("{state:?}")), (number, state.name().to_owned()));
+            assert_eq!(State::try_from(number), Ok(state));
+        }
+        for (number, cause) in (0..).zip(Cause::ALL) {
+            assert_eq!((cause as u8, format!("{cause:?}")), (number, cause.name().to_owned()));
+            assert_eq!(Cause::try_from(number), Ok(cause));
+        }
+        assert_eq!((State::try_from(13), Cause::try_from(21)), (Err(13), Err(21)));
+    }
+
+    #[test]
+    fn addresses_of_both_families_come_back() {
+        for client in ["192.0.2.7", "2001:db8::7"] {
+            let client: IpAddr = client.parse().unwrap();
+            assert_eq!(SessionRecord::new(Instant::ZERO, client, 1, 0, 0).client(), client);
+        }
+        let mut record = record();
+        record.set_proxied_client("2001:db8::8".parse().unwrap(), 9);
+        assert_eq!(
+            (record.client().to_string(), record.client_port),
+            ("2001:db8::8".to_owned(), 9)
+        );
+        assert_eq!(record.flags(), RecordFlags::PROXY_IN);
+        assert_eq!(
+            (record.start(), record.listener, record.core),
+            (Instant::from_nanos(5_000), 2, 1)
+        );
+    }
+
+    #[test]
+    fn first_cause_stays_and_sides_are_separate() {
+        let mut record = record();
+        record.set_cause(Side::Client, Cause::PassiveRst);
+        record.set_cause(Side::Client, Cause::Timeout);
+        assert_eq!(record.cause(Side::Client), Cause::PassiveRst);
+        assert_eq!(record.cause(Side::Server), Cause::Unknown);
+    }
+
+    #[test]
+    fn bytes_stop_at_their_width() {
+        let mut record = record();
+        record.set_bytes((1 << 48) - 1, 1 << 48);
+        assert_eq!(
+            (record.bytes_to_server(), record.bytes_to_client()),
+            ((1 << 48) - 1, (1 << 48) - 1)
+        );
+        record.set_bytes(0x0102_0304_0506, 7);
+        assert_eq!(
+            (record.bytes_to_server(), record.bytes_to_client()),
+            (0x0102_0304_0506, 7)
+        );
+    }
+
+    #[test]
+    fn stamps_are_whole_microseconds_and_stop_at_their_width() {
+        let mut record = record();
+        record.push_state(Side::Client, State::SynReceived, Instant::from_nanos(4_000));
+        record.push_state(Side::Client, State::Established, Instant::from_nanos(6_999));
+        record.push_state(Side::Server, State::Closed, Instant::from_nanos(u64::MAX));
+        let after: Vec<_> = record.changes().map(|change| change.after).collect();
+        assert_eq!(after, [Duration::ZERO, Duration::from_micros(1), MAX_STAMP]);
+        assert_eq!(record.duration(), MAX_STAMP);
+    }
+
+    fn change() -> impl Strategy<Value = (bool, u8, u64)> {
+        (any::<bool>(), 0u8..13, 0u64..1 << 41)
+    }
+
+    proptest! {
+        #[test]
+        fn keeps_the_first_eight_and_the_last_four_changes(
+            changes in prop::collection::vec(change(), 0..40),
+        ) {
+            let mut record = SessionRecord { start_ns: 0, ..record() };
+            let mut model: Vec<StateChange> = Vec::new();
+            for (server, state, micros) in changes.iter().copied() {
+                let side = if server { Side::Server } else { Side::Client };
+                let state = State::try_from(state).unwrap();
+                record.push_state(side, state, Instant::from_nanos(micros * 1_000));
+                model.push(StateChange { side, state, after: Duration::from_micros(micros).min(MAX_STAMP) });
+            }
+            let dropped = model.len() > STAMPS;
+            if dropped {
+                model.drain(KEPT_FIRST..model.len() - (STAMPS - KEPT_FIRST));
+            }
+            prop_assert_eq!(record.flags().contains(RecordFlags::STATES_DROPPED), dropped);
+            for side in [Side::Client, Side::Server] {
+                let last = model.iter().rev().find(|change| change.side == side).map(|change| change.state);
+                prop_assert_eq!(record.last_state(side), last);
+            }
+            prop_assert_eq!(record.changes().collect::<Vec<_>>(), model);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Hands finished session records from the core that made them to the thread that writes them.
+//!
+//! One ring per core, one producer and one consumer, wait-free on both ends. A full ring loses the record and counts it:
+//! the packet path never waits for a disk.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rtrb::{Consumer, Producer, RingBuffer};
+
+use crate::record::SessionRecord;
+
+/// Makes a ring for `capacity` records (128 bytes each) and returns its two ends.
+pub fn record_ring(capacity: usize) -> (RecordSender, RecordReceiver) {
+    let (producer, consumer) = RingBuffer::new(capacity);
+    let lost = Arc::new(AtomicU64::new(0));
+    let sender = RecordSender {
+        producer,
+        sent: 0,
+        lost: lost.clone(),
+    };
+    (sender, RecordReceiver { consumer, lost })
+}
+
+/// The core's end of a record ring.
+pub struct RecordSender {
+    producer: Producer<SessionRecord>,
+    sent: u64,
+    lost: Arc<AtomicU64>,
+}
+
+impl RecordSender {
+    /// Sends a copy of `record`, or counts it as lost if the ring is full.
+    #[inline]
+    pub fn send(&mut self, record: &SessionRecord) {
+        match self.producer.push(*record) {
+            Ok(()) => self.sent += 1,
+            // Relaxed: the count stands for itself, no other data depends on it.
+            Err(_) => _ = self.lost.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// Records sent.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Records lost because the ring was full.
+    pub fn records_lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+}
+
+/// The writing thread's end of a record ring.
+pub struct RecordReceiver {
+    consumer: Consumer<SessionRecord>,
+    lost: Arc<AtomicU64>,
+}
+
+impl RecordReceiver {
+    /// Gives all records that are in the ring now to `each` and returns their number.
+    pub fn drain(&mut self, mut each: impl FnMut(&SessionRecord)) -> usize {
+        let waiting = self.consumer.slots();
+        for _ in 0..waiting {
+            let Ok(record) = self.consumer.pop() else { break };
+            each(&record);
+        }
+        waiting
+    }
+
+    /// Records lost because the ring was full.
+    pub fn records_lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Whether the sender is gone: after a last [`drain`](Self::drain) nothing more will come.
+    pub fn is_abandoned(&self) -> bool {
+        self.consumer.is_abandoned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use e2d2::time::Instant;
+    use std::net::IpAddr;
+
+    fn numbered(number: u32) -> SessionRecord {
+        let mut record = SessionRecord::new(Instant::ZERO, IpAddr::from([10, 0, 0, 1]), 1, 0, 0);
+        record.packets_to_server = number;
+        record
+    }
+
+    #[test]
+    fn full_ring_loses_the_newest_and_counts() {
+        let (mut sender, mut receiver) = record_ring(4);
+        (0..6).for_each(|number| sender.send(&numbered(number)));
+        assert_eq!(
+            (sender.sent(), sender.records_lost(), receiver.records_lost()),
+            (4, 2, 2)
+        );
+        let mut seen = Vec::new();
+        assert_eq!(receiver.drain(|record| seen.push(record.packets_to_server)), 4);
+        assert_eq!(seen, [0, 1, 2, 3]);
+        sender.send(&numbered(6));
+        assert_eq!(receiver.drain(|record| assert_eq!(*record, numbered(6))), 1);
+    }
+
+    #[test]
+    fn records_cross_threads_in_order_and_none_is_unaccounted_for() {
+        const COUNT: u32 = 100_000;
+        let (mut sender, mut receiver) = record_ring(64);
+        let producer = std::thread::spawn(move || {
+            (0..COUNT).for_each(|number| sender.send(&numbered(number)));
+            (sender.sent(), sender.records_lost())
+        });
+        let (mut received, mut last) = (0, None);
+        loop {
+            let ended = receiver.is_abandoned();
+            let count = receiver.drain(|record| {
+                assert!(
+                    last < Some(record.packets_to_server),
+                    "{last:?} before {}",
+                    record.packets_to_server
+                );
+                last = Some(record.packets_to_server);
+            });
+            received += count as u64;
+            if ended && count == 0 {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        let (sent, lost) = producer.join().unwrap();
+        assert_eq!((received, sent + lost), (sent, u64::from(COUNT)));
+    }
+}
