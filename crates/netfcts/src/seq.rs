@@ -147,8 +147,16 @@ mod tests {
     #[test]
     fn compares_across_the_wrap() {
         let (before, after) = (SeqNum(u32::MAX), SeqNum(3));
-        assert!(before < after && after > before && before <= after);
-        assert!(after.ge(before) && !after.le(before) && !after.lt(before));
+        assert_eq!(before.partial_cmp(&after), Some(Ordering::Less));
+        assert_eq!(after.partial_cmp(&before), Some(Ordering::Greater));
+        assert_eq!(
+            [before.lt(after), before.le(after), before.ge(after), before.gt(after)],
+            [true, true, false, false]
+        );
+        assert_eq!(
+            [after.lt(before), after.le(before), after.ge(before), after.gt(before)],
+            [false, false, true, true]
+        );
         assert_eq!(after - before, 4);
         assert_eq!(before - after, -4);
         assert_eq!(before + 4, after);
@@ -161,7 +169,7 @@ mod tests {
     fn half_the_space_apart_is_undecidable() {
         let (a, b) = (SeqNum(5), SeqNum(5) + (1 << 31));
         assert_eq!(a.partial_cmp(&b), None);
-        assert!(!a.lt(b) && !a.gt(b) && !a.le(b) && !a.ge(b));
+        assert_eq!([a.lt(b), a.le(b), a.ge(b), a.gt(b)], [false; 4]);
         // One less decides.
         assert!(a < b - 1u32 && a > b + 1);
     }
