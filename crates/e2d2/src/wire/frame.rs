@@ -404,7 +404,7 @@ fn ipv4_header_sums_up(header: &[u8]) -> bool {
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
     // A ones-complement sum is all ones exactly if it is a multiple of 0xffff (and not of nothing but zeros).
-    sum != 0 && sum % 0xffff == 0
+    sum != 0 && sum.is_multiple_of(0xffff)
 }
 
 #[cfg(test)]

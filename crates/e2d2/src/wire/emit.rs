@@ -1,0 +1,100 @@
+//! What is common to all frames that are originated here: Ethernet and IP header in front of a message.
+
+use core::net::IpAddr;
+
+use super::MacAddr;
+use super::ethernet::{self, EthernetHeader, ethertype};
+use super::ipv4::{self, Ipv4Header};
+use super::ipv6::{self, Ipv6Header};
+use crate::buffer::PacketBuffer;
+
+/// Between whom a frame passes, and how far.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Envelope {
+    /// Ethernet source.
+    pub src_mac: MacAddr,
+    /// Ethernet destination.
+    pub dst_mac: MacAddr,
+    /// IP source.
+    pub src_addr: IpAddr,
+    /// IP destination, of the same family.
+    pub dst_addr: IpAddr,
+    /// TTL or hop limit.
+    pub hop_limit: u8,
+}
+
+/// Why a frame was not written. The buffer is empty then.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum EmitError {
+    /// The buffer is too small for the frame.
+    #[error("the buffer is too small for the frame")]
+    NoRoom,
+    /// One address is of IPv4, the other of IPv6, or the message belongs to the other version.
+    #[error("the addresses are not of the same IP version as the message")]
+    MixedFamilies,
+    /// The message is longer than an IP packet can be.
+    #[error("the message is longer than an IP packet can be")]
+    TooLong,
+}
+
+/// Who fills in the transport checksum of an emitted frame (and the IPv4 header's, where there is one).
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Checksums {
+    /// We do, now.
+    #[default]
+    Software,
+    /// The port does; only for ports whose capabilities say so.
+    Port,
+}
+
+impl Envelope {
+    /// The way back: sources and destinations exchanged.
+    #[must_use]
+    pub const fn reversed(self, hop_limit: u8) -> Self {
+        Self {
+            src_mac: self.dst_mac,
+            dst_mac: self.src_mac,
+            src_addr: self.dst_addr,
+            dst_addr: self.src_addr,
+            hop_limit,
+        }
+    }
+
+    /// Empties the buffer and writes headers and zeroed room for a message; returns the offset of the message.
+    pub(crate) fn open<B: PacketBuffer>(&self, buffer: &mut B, protocol: u8, len: usize) -> Result<usize, EmitError> {
+        buffer.truncate(0);
+        let ip_header_len = match (self.src_addr, self.dst_addr) {
+            (IpAddr::V4(_), IpAddr::V4(_)) => ipv4::HEADER_LEN,
+            (IpAddr::V6(_), IpAddr::V6(_)) => ipv6::HEADER_LEN,
+            _ => return Err(EmitError::MixedFamilies),
+        };
+        let message_at = ethernet::HEADER_LEN + ip_header_len;
+        // Offsets in a frame are 16 bits wide, so the Ethernet header counts, too.
+        if message_at + len > usize::from(u16::MAX) {
+            return Err(EmitError::TooLong);
+        }
+        buffer.append(message_at + len).map_err(|_| EmitError::NoRoom)?;
+
+        let (link, packet) = buffer.data_mut().split_at_mut(ethernet::HEADER_LEN);
+        let (Some(link), packet_len) = (link.first_chunk_mut(), packet.len() as u16) else {
+            return Err(EmitError::NoRoom);
+        };
+        let mut link = EthernetHeader(link);
+        link.set_dst_mac(self.dst_mac);
+        link.set_src_mac(self.src_mac);
+        match (self.src_addr, self.dst_addr) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                link.set_ethertype(ethertype::IPV4);
+                let header = packet.first_chunk_mut().ok_or(EmitError::NoRoom)?;
+                Ipv4Header(header).init(packet_len, protocol, self.hop_limit, src, dst);
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                link.set_ethertype(ethertype::IPV6);
+                let header = packet.first_chunk_mut().ok_or(EmitError::NoRoom)?;
+                Ipv6Header(header).init(len as u16, protocol, self.hop_limit, src, dst);
+            }
+            _ => return Err(EmitError::MixedFamilies),
+        }
+        Ok(message_at)
+    }
+}
