@@ -24,11 +24,23 @@
 //! | [`time`] | [`time::Instant`] and the TSC clock |
 //! | [`buffer`] | packet memory: the traits and the heap implementation |
 //! | [`port`] | the trait of everything that receives and transmits |
+//! | [`ports`] | ports that need no NIC, and ports around ports |
+//! | [`operators`] | what a graph is made of: [`operators::Source`] and its chain |
+//! | [`scheduler`] | rounds of tasks on one core, by priority; what an idle core does |
+//! | [`queue`], [`handover`] | bounded queues between tasks of a core, and between cores |
+//! | [`counters`], [`fate`] | counters over a closed list of names; what becomes of a packet |
 //! | [`wire`] | Ethernet, VLAN, ARP, IPv4, IPv6, TCP, ICMP, checksums; [`wire::frame`] is the one parse of a received frame |
 
 pub mod buffer;
+pub mod counters;
+pub mod fate;
+pub mod handover;
 mod heap;
+pub mod operators;
 pub mod port;
+pub mod ports;
+pub mod queue;
+pub mod scheduler;
 pub mod time;
 pub mod wire;
 

@@ -1,0 +1,184 @@
+//! Hand-over of packets between cores: bounded single-producer single-consumer rings.
+//!
+//! This is the steering of last resort, always correct: where the NIC cannot be made to deliver a packet to the core that
+//! owns its connection, the core that got it passes it on. [`mesh`] makes one ring for every ordered pair of cores:
+//!
+//! ```text
+//!             to core 0   to core 1   to core 2
+//!   core 0        –         ring        ring       Outgoing: a row, owned by the core that sends
+//!   core 1      ring          –         ring
+//!   core 2      ring        ring          –        Incoming: a column, owned by the core that receives
+//! ```
+//!
+//! A ring refuses what does not fit and gives it back. Packets left in a ring are freed when both its ends are gone.
+
+use rtrb::{Consumer, Producer, PushError, RingBuffer};
+
+/// What one core sends to the others.
+pub struct Outgoing<T> {
+    core: usize,
+    rings: Vec<Option<Producer<T>>>,
+}
+
+/// What one core receives from the others.
+pub struct Incoming<T> {
+    rings: Vec<Consumer<T>>,
+    next: usize,
+}
+
+/// Both ends that one core holds; core `n` gets the `n`-th of [`mesh`].
+pub struct Links<T> {
+    /// To the other cores.
+    pub outgoing: Outgoing<T>,
+    /// From the other cores.
+    pub incoming: Incoming<T>,
+}
+
+/// Rings of `capacity` items between each two of `cores` cores.
+pub fn mesh<T: Send>(cores: usize, capacity: usize) -> Vec<Links<T>> {
+    let mut links: Vec<_> = (0..cores)
+        .map(|core| Links {
+            outgoing: Outgoing {
+                core,
+                rings: Vec::with_capacity(cores),
+            },
+            incoming: Incoming {
+                rings: Vec::with_capacity(cores.saturating_sub(1)),
+                next: 0,
+            },
+        })
+        .collect();
+    for from in 0..cores {
+        for to in 0..cores {
+            let producer = (from != to).then(|| {
+                let (producer, consumer) = RingBuffer::new(capacity);
+                links[to].incoming.rings.push(consumer);
+                producer
+            });
+            links[from].outgoing.rings.push(producer);
+        }
+    }
+    links
+}
+
+impl<T> Outgoing<T> {
+    /// The core that owns this end.
+    pub fn core(&self) -> usize {
+        self.core
+    }
+
+    /// Puts `item` into the ring of core `to`.
+    ///
+    /// # Errors
+    /// Gives the item back if that ring is full, or if `to` is this core or none of the mesh.
+    #[inline]
+    pub fn push(&mut self, to: usize, item: T) -> Result<(), T> {
+        match self.rings.get_mut(to) {
+            Some(Some(ring)) => ring.push(item).map_err(|PushError::Full(item)| item),
+            _ => Err(item),
+        }
+    }
+}
+
+impl<T> Incoming<T> {
+    /// Takes at most `max` items and gives each to `take`; returns how many.
+    ///
+    /// Each call begins with the ring after the one that the last call began with, so that no core is kept waiting by
+    /// another that sends more than `max`.
+    #[inline]
+    pub fn take(&mut self, max: usize, mut take: impl FnMut(T)) -> usize {
+        let count = self.rings.len();
+        let mut taken = 0;
+        for offset in 0..count {
+            let ring = &mut self.rings[(self.next + offset) % count];
+            while taken < max
+                && let Ok(item) = ring.pop()
+            {
+                take(item);
+                taken += 1;
+            }
+        }
+        self.next = if count == 0 { 0 } else { (self.next + 1) % count };
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take_all<T>(incoming: &mut Incoming<T>, max: usize) -> Vec<T> {
+        let mut taken = Vec::new();
+        incoming.take(max, |item| taken.push(item));
+        taken
+    }
+
+    #[test]
+    fn each_pair_of_cores_has_its_own_ring() {
+        let mut links = mesh(3, 4);
+        for from in 0..3 {
+            for to in 0..3 {
+                let pushed = links[from].outgoing.push(to, (from, to));
+                assert_eq!(pushed.is_ok(), from != to, "{from} to {to}");
+            }
+        }
+        assert_eq!(take_all(&mut links[0].incoming, 9), [(1, 0), (2, 0)]);
+        assert_eq!(take_all(&mut links[1].incoming, 9), [(0, 1), (2, 1)]);
+        assert_eq!(take_all(&mut links[2].incoming, 9), [(0, 2), (1, 2)]);
+    }
+
+    #[test]
+    fn full_ring_and_unknown_core_give_the_item_back() {
+        let mut links = mesh(2, 1);
+        assert_eq!(links[0].outgoing.push(1, 'a'), Ok(()));
+        assert_eq!(links[0].outgoing.push(1, 'b'), Err('b'));
+        assert_eq!(links[0].outgoing.push(2, 'b'), Err('b'));
+        assert_eq!(take_all(&mut links[1].incoming, 9), ['a']);
+        assert_eq!(links[0].outgoing.push(1, 'b'), Ok(()));
+    }
+
+    #[test]
+    fn busy_core_does_not_keep_another_waiting() {
+        let mut links = mesh(3, 8);
+        for n in 0..8 {
+            links[0].outgoing.push(2, ("busy", n)).expect("room");
+        }
+        links[1].outgoing.push(2, ("quiet", 0)).expect("room");
+        let first = take_all(&mut links[2].incoming, 2);
+        let second = take_all(&mut links[2].incoming, 2);
+        assert_eq!(first, [("busy", 0), ("busy", 1)]);
+        assert_eq!(second, [("quiet", 0), ("busy", 2)]);
+    }
+
+    #[test]
+    fn items_cross_threads_in_order_and_are_freed_once() {
+        let counted = std::sync::Arc::new(());
+        let mut links = mesh(2, 16);
+        let mut receiver = links.pop().expect("core 1");
+        let mut sender = links.pop().expect("core 0");
+        let token = std::sync::Arc::clone(&counted);
+        let sending = std::thread::spawn(move || {
+            for n in 0..10_000_u32 {
+                let mut item = (n, std::sync::Arc::clone(&token));
+                while let Err(refused) = sender.outgoing.push(1, item) {
+                    item = refused;
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let mut expected = 0;
+        while expected < 9_990 {
+            receiver.incoming.take(8, |(n, _)| {
+                assert_eq!(n, expected);
+                expected += 1;
+            });
+        }
+        sending.join().expect("sending thread");
+        drop((receiver, links));
+        assert_eq!(
+            std::sync::Arc::strong_count(&counted),
+            1,
+            "what stayed in the ring was freed"
+        );
+    }
+}
