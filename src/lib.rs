@@ -1,1 +1,5 @@
 //! proxyengine
+
+pub mod backends;
+pub mod callbacks;
+pub mod config;

@@ -1,0 +1,103 @@
+//! `[engine]`.
+
+use super::{choice, duration, number};
+use crate::config::defaults;
+use crate::config::ids::CoreId;
+use crate::config::model::{EngineConfig, Idle, PortConfig, UnknownFlows, Verify};
+use crate::config::raw::RawEngine;
+use crate::config::source::{At, Source};
+
+pub(super) fn check(source: &mut Source<'_>, raw: &RawEngine, ports: &[PortConfig]) -> EngineConfig {
+    let at = At::root().key("engine");
+    if ports.is_empty() && source.problem_count() == 0 {
+        source.complain(&At::root(), "there is no [[port]], expected at least one");
+    }
+    let name = raw.name.as_deref().unwrap_or(defaults::NAME);
+    super::name(source, &at.key("name"), name, []);
+    EngineConfig {
+        name: name.to_owned(),
+        cores: cores(source, &at.key("cores"), raw),
+        memory_mib: number(
+            source,
+            &at.key("memory_mib"),
+            raw.memory_mib,
+            defaults::MEMORY_MIB,
+            &defaults::MEMORY_MIB_RANGE,
+        ) as u32,
+        idle: choice(
+            source,
+            &at.key("idle"),
+            raw.idle.as_deref(),
+            &[("adaptive", Idle::Adaptive), ("poll", Idle::Poll)],
+        ),
+        drain: duration(
+            source,
+            &at.key("drain"),
+            raw.drain.as_deref(),
+            defaults::DRAIN,
+            &defaults::DRAIN_RANGE,
+        ),
+        unknown_flows: choice(
+            source,
+            &at.key("unknown_flows"),
+            raw.unknown_flows.as_deref(),
+            &[("rst", UnknownFlows::Rst), ("silent", UnknownFlows::Silent)],
+        ),
+        answers_per_second: number(
+            source,
+            &at.key("answers_per_second"),
+            raw.answers_per_second,
+            defaults::ANSWERS_PER_SECOND,
+            &defaults::ANSWERS_PER_SECOND_RANGE,
+        ) as u32,
+        max_connections: number(
+            source,
+            &at.key("max_connections"),
+            raw.max_connections,
+            defaults::MAX_CONNECTIONS,
+            &defaults::MAX_CONNECTIONS_RANGE,
+        ) as u32,
+        verify: choice(
+            source,
+            &at.key("verify"),
+            raw.verify.as_deref(),
+            &[("acted", Verify::Acted), ("all", Verify::All)],
+        ),
+        buffers: buffers(source, &at.key("buffers"), raw, ports),
+    }
+}
+
+fn cores(source: &mut Source<'_>, at: &At, raw: &RawEngine) -> Vec<CoreId> {
+    let numbers = raw.cores.as_deref().unwrap_or(defaults::CORES);
+    if numbers.is_empty() {
+        source.complain(at, "is empty, expected the numbers of the cores that run workers");
+    }
+    let mut cores = Vec::with_capacity(numbers.len());
+    for (i, &core) in numbers.iter().enumerate() {
+        number(source, &at.index(i), Some(core), 0, &defaults::CORE);
+        let core = CoreId(core as u16);
+        if cores.contains(&core) {
+            source.refuse(&at.index(i), core, "a core that is named only once");
+        }
+        cores.push(core);
+    }
+    cores
+}
+
+fn buffers(source: &mut Source<'_>, at: &At, raw: &RawEngine, ports: &[PortConfig]) -> u32 {
+    let buffers = number(source, at, raw.buffers, defaults::BUFFERS, &defaults::BUFFERS_RANGE);
+    let descriptors: i64 = ports
+        .iter()
+        .map(|port| i64::from(port.rx_descriptors) + i64::from(port.tx_descriptors))
+        .sum();
+    let needed = descriptors + defaults::BUFFERS_IN_FLIGHT;
+    if buffers < needed {
+        let in_flight = defaults::BUFFERS_IN_FLIGHT;
+        source.refuse(
+            at,
+            buffers,
+            format!("at least {needed}: {descriptors} for the descriptors of all ports and {in_flight} in flight"),
+        );
+    }
+    buffers as u32
+}

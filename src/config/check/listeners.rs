@@ -1,0 +1,197 @@
+//! `[[listener]]`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+
+use super::pools::Pools;
+use super::{choice, choices, name, quoted, rules, small, why_no_host};
+use crate::config::ids::{ListenerId, PoolId, PortIndex};
+use crate::config::model::{Bind, Fallback, ListenAddress, ListenerConfig, PortConfig, Timeouts};
+use crate::config::raw::RawListener;
+use crate::config::source::{At, Source};
+
+pub(super) fn check(
+    source: &mut Source<'_>,
+    raw: &[RawListener],
+    ports: &[PortConfig],
+    pools: &Pools,
+    timeouts: &Timeouts,
+) -> Vec<ListenerConfig> {
+    let mut listeners: Vec<ListenerConfig> = Vec::with_capacity(raw.len());
+    let all = At::root().key("listener");
+    if raw.is_empty() {
+        source.complain(&At::root(), "there is no [[listener]], expected at least one");
+    }
+    if raw.len() > usize::from(u16::MAX) {
+        source.complain(&all, "has too many entries, expected at most 65535");
+        return listeners;
+    }
+    for (i, raw) in raw.iter().enumerate() {
+        let at = all.index(i);
+        name(
+            source,
+            &at.key("name"),
+            &raw.name,
+            listeners.iter().map(|listener| &listener.name),
+        );
+        let addresses = addresses(source, &at.key("addresses"), raw);
+        if raw.rules.is_empty() && raw.default.is_none() {
+            source.complain(
+                &at,
+                "has neither rules nor a default, expected either, or default = \"reject\" when a program of its own \
+                 chooses the servers",
+            );
+        }
+        listeners.push(ListenerConfig {
+            id: ListenerId(i as u16),
+            name: raw.name.clone(),
+            ports: ports_of(source, &at.key("ports"), raw, ports, &addresses),
+            addresses,
+            bind: choice(
+                source,
+                &at.key("bind"),
+                raw.bind.as_deref(),
+                &[
+                    ("payload", Bind::Payload),
+                    ("handshake", Bind::Handshake),
+                    ("syn", Bind::Syn),
+                ],
+            ),
+            rules: rules::check(source, &at.key("rules"), &raw.rules, pools),
+            default: default(source, &at.key("default"), raw.default.as_deref(), pools),
+            timeouts: small::listener_timeouts(source, &at.key("timeouts"), &raw.timeouts, timeouts),
+        });
+    }
+    listeners
+}
+
+/// Complains about addresses and ports that belong to two listeners.
+pub(super) fn keep_apart(source: &mut Source<'_>, listeners: &[ListenerConfig]) {
+    for (i, listener) in listeners.iter().enumerate() {
+        for (j, address) in listener.addresses.iter().enumerate() {
+            let others = listeners[..i]
+                .iter()
+                .find(|other| other.addresses.iter().any(|a| a.overlaps(address)));
+            if let Some(other) = others {
+                let at = At::root().key("listener").index(i).key("addresses").index(j);
+                source.refuse(
+                    &at,
+                    quoted(address),
+                    format!(
+                        "addresses and ports that no other listener has; \"{}\" listens there",
+                        other.name
+                    ),
+                );
+            }
+        }
+    }
+}
+
+fn addresses(source: &mut Source<'_>, at: &At, raw: &RawListener) -> Vec<ListenAddress> {
+    let mut addresses: Vec<ListenAddress> = Vec::with_capacity(raw.addresses.len());
+    if raw.addresses.is_empty() {
+        source.complain(at, "is empty, expected at least one address such as \"192.0.2.1:80\"");
+    }
+    for (i, text) in raw.addresses.iter().enumerate() {
+        let at = at.index(i);
+        let Some(address) = listen_address(text) else {
+            source.refuse(
+                &at,
+                quoted(text),
+                "an address with a port or a range of ports, such as \"192.0.2.1:80\", \"192.0.2.1:8000-8099\" or \
+                 \"[2001:db8::1]:80\"",
+            );
+            continue;
+        };
+        if let Some(why) = why_no_host(address.ip) {
+            source.refuse(&at, quoted(text), format!("a unicast address; this is {why}"));
+        } else if addresses.iter().any(|other| other.overlaps(&address)) {
+            source.refuse(&at, quoted(text), "addresses and ports that are given only once");
+        }
+        addresses.push(address);
+    }
+    addresses
+}
+
+fn listen_address(text: &str) -> Option<ListenAddress> {
+    let (ip, ports) = text.rsplit_once(':')?;
+    // The standard parser decides what an address in front of a port looks like, brackets included.
+    let ip: IpAddr = format!("{ip}:1").parse::<SocketAddr>().ok()?.ip();
+    Some(ListenAddress {
+        ip,
+        ports: port_range(ports)?,
+    })
+}
+
+/// `80` or `8000-8099`, without 0 and not empty.
+pub(super) fn port_range(text: &str) -> Option<RangeInclusive<u16>> {
+    let port = |text: &str| {
+        let is_plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        text.parse::<u16>().ok().filter(|port| is_plain && *port != 0)
+    };
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let range = port(first)?..=port(last)?;
+    (!range.is_empty()).then_some(range)
+}
+
+fn ports_of(
+    source: &mut Source<'_>,
+    at: &At,
+    raw: &RawListener,
+    ports: &[PortConfig],
+    addresses: &[ListenAddress],
+) -> Vec<PortIndex> {
+    let Some(names) = &raw.ports else {
+        return super::ports::ports_of(ports, addresses.iter().map(|address| address.ip)).unwrap_or_else(|| {
+            source.complain(
+                at,
+                "is missing, expected the names of the ports on which these addresses are served, because not all of \
+                 them are in the prefix of a port",
+            );
+            Vec::new()
+        });
+    };
+    if names.is_empty() {
+        source.complain(at, "is empty, expected the name of at least one port");
+    }
+    let mut found = Vec::with_capacity(names.len());
+    for (i, wanted) in names.iter().enumerate() {
+        match ports.iter().find(|port| port.name == *wanted) {
+            Some(port) if found.contains(&port.id) => {
+                source.refuse(&at.index(i), quoted(wanted), "a port that is named only once");
+            }
+            Some(port) => found.push(port.id),
+            None => {
+                let names: Vec<_> = ports.iter().map(|port| &port.name).collect();
+                source.refuse(
+                    &at.index(i),
+                    quoted(wanted),
+                    format!("the name of a port: {}", choices(&names)),
+                );
+            }
+        }
+    }
+    found
+}
+
+fn default(source: &mut Source<'_>, at: &At, name: Option<&str>, pools: &Pools) -> Fallback {
+    match name {
+        None | Some("reject") => Fallback::Reject,
+        Some(name) => pool(source, at, name, pools).map_or(Fallback::Reject, Fallback::Pool),
+    }
+}
+
+/// The pool of that name.
+pub(super) fn pool(source: &mut Source<'_>, at: &At, name: &str, pools: &Pools) -> Option<PoolId> {
+    let found = pools.pools.iter().find(|pool| pool.name == name);
+    if found.is_none() {
+        let names: Vec<_> = pools.pools.iter().map(|pool| &pool.name).collect();
+        let names = if names.is_empty() {
+            "there is none".to_owned()
+        } else {
+            choices(&names)
+        };
+        source.refuse(at, quoted(name), format!("the name of a pool: {names}"));
+    }
+    found.map(|pool| pool.id)
+}

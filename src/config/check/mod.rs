@@ -1,0 +1,247 @@
+//! From what is written to what can be relied on.
+//!
+//! Each part complains to the [`Source`] and goes on with something harmless, so that one run finds as much as possible;
+//! nothing leaves this module as long as there is a complaint. The order is that of the references: ports, then pools
+//! (whose servers are behind ports), then listeners (whose rules name pools).
+
+mod engine;
+mod listeners;
+mod pools;
+mod ports;
+mod rules;
+mod small;
+
+use std::fmt::Display;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use e2d2::wire::MacAddr;
+use humantime_serde::re::humantime;
+
+use super::Config;
+use super::error::ConfigError;
+use super::raw::{RawConfig, SECTIONS};
+use super::source::{At, Source};
+use super::unsupported;
+
+/// Checks everything.
+pub(super) fn check(source: &mut Source<'_>) -> Result<Config, ConfigError> {
+    let raw = read(source)?;
+    let timeouts = small::timeouts(source, &raw.timeouts);
+    let ports = ports::check(source, &raw.ports);
+    let routes = ports::routes(source, &raw.ports, &ports);
+    let mut pools = pools::check(source, &raw.pools, &ports, &routes, &timeouts);
+    let listeners = listeners::check(source, &raw.listeners, &ports, &pools, &timeouts);
+    if source.problem_count() == 0 {
+        // These compare one part with another and would only repeat what was said of either.
+        listeners::keep_apart(source, &listeners);
+        pools::reserve_listener_ports(source, &mut pools, &listeners);
+        own_addresses_are_our_own(source, &ports, &pools, &listeners);
+    }
+    let config = Config {
+        engine: engine::check(source, &raw.engine, &ports),
+        promise: small::promise(source, &raw.promise, &ports),
+        records: small::records(source, &raw.records),
+        log_level: small::log_level(source, &raw.log),
+        servers: pools.servers,
+        pools: pools.pools,
+        ports,
+        routes,
+        listeners,
+        timeouts,
+    };
+    source.checked()?;
+    unsupported::refuse(source, &config);
+    source.checked()?;
+    Ok(config)
+}
+
+fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
+    for key in source.top_level() {
+        if !SECTIONS.contains(&key.as_str()) {
+            let expected = choices(SECTIONS);
+            source.complain(
+                &At::root().key(&key),
+                format!("is no section of this file, expected {expected}"),
+            );
+        }
+    }
+    let raw = RawConfig {
+        engine: source.table("engine"),
+        ports: source.tables("port"),
+        listeners: source.tables("listener"),
+        pools: source.tables("pool"),
+        timeouts: source.table("timeouts"),
+        promise: source.table("promise"),
+        records: source.table("records"),
+        log: source.table("log"),
+    };
+    source.checked()?;
+    Ok(raw)
+}
+
+/// An address of the engine cannot at the same time be someone else's: frames to it would never leave.
+fn own_addresses_are_our_own(
+    source: &mut Source<'_>,
+    ports: &[super::PortConfig],
+    pools: &pools::Pools,
+    listeners: &[super::ListenerConfig],
+) {
+    let on_ports = ports
+        .iter()
+        .flat_map(|port| port.addresses.iter().map(|net| (net.addr(), "port", &port.name)));
+    let on_listeners = listeners.iter().flat_map(|listener| {
+        listener
+            .addresses
+            .iter()
+            .map(|address| (address.ip, "listener", &listener.name))
+    });
+    let local = pools.servers.iter().flat_map(|server| {
+        server
+            .local
+            .iter()
+            .map(|local| (local.ip, "local address towards", &server.name))
+    });
+    let own: Vec<_> = on_ports.chain(on_listeners).chain(local).collect();
+    let mut others: Vec<(At, IpAddr)> = Vec::new();
+    for (at, server) in &pools.places {
+        others.push((at.clone(), pools.servers[server.index()].address.ip()));
+    }
+    for (i, port) in ports.iter().enumerate() {
+        for (j, (ip, _)) in port.neighbours.iter().enumerate() {
+            others.push((
+                At::root().key("port").index(i).key("neighbours").index(j).key("ip"),
+                *ip,
+            ));
+        }
+    }
+    for (at, ip) in others {
+        if let Some((_, what, name)) = own.iter().find(|(own, ..)| *own == ip) {
+            source.refuse(
+                &at,
+                ip,
+                format!("an address of another host; this one is the engine's own ({what} \"{name}\")"),
+            );
+        }
+    }
+}
+
+/// A number within a range, or the complaint and the default.
+fn number(source: &mut Source<'_>, at: &At, value: Option<i64>, default: i64, range: &RangeInclusive<i64>) -> i64 {
+    match value {
+        Some(value) if !range.contains(&value) => {
+            source.refuse(at, value, format!("{} to {}", range.start(), range.end()));
+            default
+        }
+        Some(value) => value,
+        None => default,
+    }
+}
+
+/// A duration such as "4s" or "2h 4m" within a range, or the complaint and the default.
+fn duration(
+    source: &mut Source<'_>,
+    at: &At,
+    value: Option<&str>,
+    default: Duration,
+    range: &RangeInclusive<Duration>,
+) -> Duration {
+    let Some(value) = value else { return default };
+    match humantime::parse_duration(value) {
+        Ok(duration) if range.contains(&duration) => return duration,
+        Ok(_) => {
+            let (least, most) = (
+                humantime::format_duration(*range.start()),
+                humantime::format_duration(*range.end()),
+            );
+            source.refuse(at, quoted(value), format!("\"{least}\" to \"{most}\""));
+        }
+        Err(_) => source.refuse(at, quoted(value), "a duration such as \"500ms\", \"4s\" or \"2h 4m\""),
+    }
+    default
+}
+
+/// One of several words, or the complaint and the first of them.
+fn choice<T: Copy>(source: &mut Source<'_>, at: &At, value: Option<&str>, choices_: &[(&str, T)]) -> T {
+    if let Some(value) = value {
+        match choices_.iter().find(|(word, _)| *word == value) {
+            Some((_, choice)) => return *choice,
+            None => {
+                let words: Vec<&str> = choices_.iter().map(|(word, _)| *word).collect();
+                source.refuse(at, quoted(value), choices(&words));
+            }
+        }
+    }
+    choices_[0].1
+}
+
+/// A name that can stand in records, logs and metrics, and that `taken` does not hold yet.
+fn name<'n>(source: &mut Source<'_>, at: &At, name: &str, taken: impl IntoIterator<Item = &'n String>) {
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    if name.is_empty() || name.len() > 64 || !name.bytes().all(is_plain) {
+        source.refuse(at, quoted(name), "1 to 64 letters, digits, \"-\", \"_\" or \".\"");
+    } else if taken.into_iter().any(|other| other == name) {
+        source.refuse(at, quoted(name), "a name that is used only once");
+    }
+}
+
+fn mac(source: &mut Source<'_>, at: &At, value: &str) -> Option<MacAddr> {
+    let mac = value.parse::<MacAddr>().ok().filter(|mac| mac.is_unicast());
+    if mac.is_none() {
+        source.refuse(at, quoted(value), "a unicast MAC address such as \"02:00:00:00:00:01\"");
+    }
+    mac
+}
+
+/// A unicast address that a host can have.
+fn ip(source: &mut Source<'_>, at: &At, value: &str) -> Option<IpAddr> {
+    match value.parse::<IpAddr>() {
+        Ok(ip) => match why_no_host(ip) {
+            None => return Some(ip),
+            Some(why) => source.refuse(
+                at,
+                quoted(value),
+                format!("the unicast address of a host; this is {why}"),
+            ),
+        },
+        Err(_) => source.refuse(
+            at,
+            quoted(value),
+            "an IP address such as \"192.0.2.1\" or \"2001:db8::1\"",
+        ),
+    }
+    None
+}
+
+/// Why no host on a network has the address; `None` when one can.
+fn why_no_host(ip: IpAddr) -> Option<&'static str> {
+    match ip {
+        _ if ip.is_unspecified() => Some("the unspecified address"),
+        _ if ip.is_multicast() => Some("a multicast address"),
+        _ if ip.is_loopback() => Some("a loopback address"),
+        // RFC 1122 3.2.1.3: 0.0.0.0/8 names this network; RFC 1112 section 4: class E is reserved.
+        IpAddr::V4(v4) if v4.octets()[0] == 0 => Some("an address of \"this network\""),
+        IpAddr::V4(v4) if v4.octets()[0] >= 240 => Some("a reserved or broadcast address"),
+        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => Some("an IPv4-mapped address, write it as IPv4"),
+        _ => None,
+    }
+}
+
+fn quoted(value: impl Display) -> String {
+    format!("\"{value}\"")
+}
+
+/// `"a", "b" or "c"`
+fn choices<S: Display>(words: &[S]) -> String {
+    let mut text = String::new();
+    for (i, word) in words.iter().enumerate() {
+        let separator = match i {
+            0 => "",
+            _ if i + 1 == words.len() => " or ",
+            _ => ", ",
+        };
+        text.push_str(&format!("{separator}\"{word}\""));
+    }
+    text
+}

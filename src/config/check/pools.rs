@@ -1,0 +1,288 @@
+//! `[[pool]]` and its servers.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+
+use super::{choice, duration, ip, mac, name, number, quoted, why_no_host};
+use crate::config::defaults;
+use crate::config::ids::{PoolId, ServerId};
+use crate::config::model::{
+    ListenerConfig, LocalAddress, Member, Policy, PoolConfig, PortConfig, PortRanges, ServerConfig, Timeouts,
+};
+use crate::config::raw::{RawPool, RawServer};
+use crate::config::routes::{NextHop, Routes};
+use crate::config::source::{At, Source};
+
+/// The pools, their servers, and where in the file each server stands.
+pub(super) struct Pools {
+    pub(super) pools: Vec<PoolConfig>,
+    pub(super) servers: Vec<ServerConfig>,
+    pub(super) places: Vec<(At, ServerId)>,
+}
+
+/// What the servers of a pool have in common.
+struct Common<'c> {
+    ports: &'c [PortConfig],
+    routes: &'c Routes,
+    local_addresses: Vec<IpAddr>,
+    local_ports: RangeInclusive<u16>,
+    connect_timeout: std::time::Duration,
+    syn_retry: std::time::Duration,
+}
+
+pub(super) fn check(
+    source: &mut Source<'_>,
+    raw: &[RawPool],
+    ports: &[PortConfig],
+    routes: &Routes,
+    timeouts: &Timeouts,
+) -> Pools {
+    let mut pools = Pools {
+        pools: Vec::with_capacity(raw.len()),
+        servers: Vec::new(),
+        places: Vec::new(),
+    };
+    let servers: usize = raw.iter().map(|pool| pool.servers.len()).sum();
+    if raw.len().max(servers) > usize::from(u16::MAX) {
+        source.complain(
+            &At::root().key("pool"),
+            "has too many entries, expected at most 65535 pools and servers",
+        );
+        return pools;
+    }
+    for (i, raw) in raw.iter().enumerate() {
+        let at = At::root().key("pool").index(i);
+        name(
+            source,
+            &at.key("name"),
+            &raw.name,
+            pools.pools.iter().map(|pool| &pool.name),
+        );
+        if raw.name == "reject" {
+            source.refuse(
+                &at.key("name"),
+                "\"reject\"",
+                "another name: as a default this one means to reject",
+            );
+        }
+        let common = Common {
+            ports,
+            routes,
+            local_addresses: local_addresses(source, &at.key("local_addresses"), raw),
+            local_ports: local_ports(source, &at.key("local_ports"), raw),
+            connect_timeout: duration(
+                source,
+                &at.key("connect_timeout"),
+                raw.connect_timeout.as_deref(),
+                timeouts.connect,
+                &defaults::TIMEOUT_RANGE,
+            ),
+            syn_retry: duration(
+                source,
+                &at.key("syn_retry"),
+                raw.syn_retry.as_deref(),
+                defaults::SYN_RETRY,
+                &defaults::SYN_RETRY_RANGE,
+            ),
+        };
+        if raw.servers.is_empty() {
+            source.complain(&at.key("servers"), "is empty, expected at least one server");
+        }
+        let mut pool = PoolConfig {
+            id: PoolId(i as u16),
+            name: raw.name.clone(),
+            policy: choice(
+                source,
+                &at.key("policy"),
+                raw.policy.as_deref(),
+                &[("round_robin", Policy::RoundRobin)],
+            ),
+            members: Vec::with_capacity(raw.servers.len()),
+        };
+        for (j, raw) in raw.servers.iter().enumerate() {
+            let at = at.key("servers").index(j);
+            let weight = number(
+                source,
+                &at.key("weight"),
+                raw.weight,
+                defaults::WEIGHT,
+                &defaults::WEIGHT_RANGE,
+            );
+            let Some(mut server) = server(source, &at, raw, &common) else {
+                continue;
+            };
+            let is_same = |member: &Member| pools.servers[member.server.index()].address == server.address;
+            if pool.members.iter().any(is_same) {
+                source.refuse(
+                    &at.key("address"),
+                    quoted(&raw.address),
+                    "a server that is in the pool only once",
+                );
+                continue;
+            }
+            let server = match find(source, &at, &mut server, &pools.servers) {
+                Some(known) => known,
+                None => {
+                    let names = pools.servers.iter().map(|server| &server.name);
+                    name(source, &at.key("name"), &raw.name, names);
+                    pools.servers.push(server);
+                    ServerId(pools.servers.len() as u16 - 1)
+                }
+            };
+            pool.members.push(Member {
+                server,
+                weight: weight as u16,
+            });
+            pools.places.push((at.key("address"), server));
+        }
+        pools.pools.push(pool);
+    }
+    pools
+}
+
+fn local_addresses(source: &mut Source<'_>, at: &At, raw: &RawPool) -> Vec<IpAddr> {
+    let mut addresses = Vec::with_capacity(raw.local_addresses.len());
+    for (i, text) in raw.local_addresses.iter().enumerate() {
+        let at = at.index(i);
+        let Some(address) = ip(source, &at, text) else { continue };
+        if addresses.contains(&address) {
+            source.refuse(&at, quoted(text), "an address that is given only once");
+        }
+        addresses.push(address);
+    }
+    addresses
+}
+
+fn local_ports(source: &mut Source<'_>, at: &At, raw: &RawPool) -> RangeInclusive<u16> {
+    let Some(text) = raw.local_ports.as_deref() else {
+        return defaults::LOCAL_PORTS;
+    };
+    super::listeners::port_range(text).unwrap_or_else(|| {
+        source.refuse(at, quoted(text), "a range of TCP ports such as \"1024-65535\"");
+        defaults::LOCAL_PORTS
+    })
+}
+
+/// Finds a server that an earlier pool has as well; otherwise gives it the next number.
+///
+/// A server is its address and port, whatever number of pools it is in, because the local ports towards it are shared out
+/// among all connections that go there. So all pools must say the same of it.
+fn find(source: &mut Source<'_>, at: &At, server: &mut ServerConfig, servers: &[ServerConfig]) -> Option<ServerId> {
+    let Some(known) = servers.iter().find(|known| known.address == server.address) else {
+        server.id = ServerId(servers.len() as u16);
+        return None;
+    };
+    server.id = known.id;
+    if server != known {
+        source.complain(
+            at,
+            format!(
+                "is {}, which another pool has as well (\"{}\"), expected the same name, mac, local addresses and \
+                 ports, connect_timeout and syn_retry in both",
+                known.address, known.name
+            ),
+        );
+    }
+    Some(known.id)
+}
+
+fn server(source: &mut Source<'_>, at: &At, raw: &RawServer, common: &Common<'_>) -> Option<ServerConfig> {
+    let address = socket_address(source, &at.key("address"), &raw.address);
+    let mac = raw.mac.as_deref().and_then(|text| mac(source, &at.key("mac"), text));
+    let address = address?;
+    let next_hop = next_hop(source, &at.key("address"), address.ip(), mac.is_some(), common)?;
+    Some(ServerConfig {
+        id: ServerId(0),
+        name: raw.name.clone(),
+        address,
+        next_hop,
+        mac,
+        local: local(source, at, address, next_hop, common)?,
+        connect_timeout: common.connect_timeout,
+        syn_retry: common.syn_retry,
+    })
+}
+
+fn socket_address(source: &mut Source<'_>, at: &At, text: &str) -> Option<SocketAddr> {
+    let expected = "an address with its port, such as \"192.0.2.1:80\" or \"[2001:db8::1]:80\"";
+    match text.parse::<SocketAddr>() {
+        Ok(address) => match why_no_host(address.ip()) {
+            None if address.port() != 0 => return Some(address),
+            None => source.refuse(at, quoted(text), "a port of 1 to 65535"),
+            Some(why) => source.refuse(
+                at,
+                quoted(text),
+                format!("the unicast address of a host; this is {why}"),
+            ),
+        },
+        Err(_) => source.refuse(at, quoted(text), expected),
+    }
+    None
+}
+
+fn next_hop(source: &mut Source<'_>, at: &At, ip: IpAddr, has_mac: bool, common: &Common<'_>) -> Option<NextHop> {
+    if let Some(next_hop) = common.routes.next_hop(ip) {
+        return Some(next_hop);
+    }
+    if let (true, [only]) = (has_mac, common.ports) {
+        return Some(NextHop { port: only.id, ip });
+    }
+    source.refuse(
+        at,
+        ip,
+        "an address in a prefix of a port, or a gateway or route of a port that leads to it",
+    );
+    None
+}
+
+fn local(
+    source: &mut Source<'_>,
+    at: &At,
+    server: SocketAddr,
+    next_hop: NextHop,
+    common: &Common<'_>,
+) -> Option<Vec<LocalAddress>> {
+    let mut ips = common.local_addresses.clone();
+    if ips.is_empty() {
+        let port = common.ports.get(usize::from(next_hop.port.0))?;
+        ips.extend(port.address(server.is_ipv6()));
+    }
+    ips.retain(|ip| ip.is_ipv6() == server.is_ipv6());
+    if ips.is_empty() {
+        let family = if server.is_ipv6() { "IPv6" } else { "IPv4" };
+        source.complain(
+            at,
+            format!("has no {family} address to be reached from, expected one in \"local_addresses\" or on the port"),
+        );
+        return None;
+    }
+    let local = |ip| LocalAddress {
+        ip,
+        ports: PortRanges::new(common.local_ports.clone()),
+    };
+    Some(ips.into_iter().map(local).collect())
+}
+
+/// Takes the ports on which an address listens out of those it connects from: a segment to such a port would otherwise
+/// belong to a client and to a server at the same time.
+pub(super) fn reserve_listener_ports(source: &mut Source<'_>, pools: &mut Pools, listeners: &[ListenerConfig]) {
+    let listen: Vec<_> = listeners.iter().flat_map(|listener| &listener.addresses).collect();
+    for (at, id) in &pools.places {
+        let server = &mut pools.servers[id.index()];
+        for local in &mut server.local {
+            for address in listen.iter().filter(|address| address.ip == local.ip) {
+                local.ports.remove(&address.ports);
+            }
+            if local.ports.is_empty() {
+                source.complain(
+                    at,
+                    format!(
+                        "has no port left to be reached from at {}, expected \"local_ports\" other than those \
+                             that listeners have there",
+                        local.ip
+                    ),
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! `[timeouts]`, `[promise]`, `[records]` and `[log]`.
+
+use log::LevelFilter;
+
+use super::{choice, duration, number, quoted};
+use crate::config::defaults;
+use crate::config::model::{ListenerTimeouts, PortConfig, Promise, RecordFormat, RecordsConfig, Timeouts};
+use crate::config::raw::{RawListenerTimeouts, RawLog, RawPromise, RawRecords, RawTimeouts};
+use crate::config::source::{At, Source};
+
+/// `[timeouts]`
+pub(super) fn timeouts(source: &mut Source<'_>, raw: &RawTimeouts) -> Timeouts {
+    let at = At::root().key("timeouts");
+    let mut read = |key: &str, value: &Option<String>, default, range| {
+        duration(source, &at.key(key), value.as_deref(), default, range)
+    };
+    Timeouts {
+        select: read("select", &raw.select, defaults::SELECT, &defaults::TIMEOUT_RANGE),
+        connect: read("connect", &raw.connect, defaults::CONNECT, &defaults::TIMEOUT_RANGE),
+        idle: read("idle", &raw.idle, defaults::IDLE, &defaults::TIMEOUT_RANGE),
+        half_close: read(
+            "half_close",
+            &raw.half_close,
+            defaults::HALF_CLOSE,
+            &defaults::TIMEOUT_RANGE,
+        ),
+        time_wait: read(
+            "time_wait",
+            &raw.time_wait,
+            defaults::TIME_WAIT,
+            &defaults::TIME_WAIT_RANGE,
+        ),
+    }
+}
+
+/// `listener[].timeouts`: what it does not say is as in `[timeouts]`.
+pub(super) fn listener_timeouts(
+    source: &mut Source<'_>,
+    at: &At,
+    raw: &RawListenerTimeouts,
+    general: &Timeouts,
+) -> ListenerTimeouts {
+    let mut read = |key: &str, value: &Option<String>, default| {
+        duration(
+            source,
+            &at.key(key),
+            value.as_deref(),
+            default,
+            &defaults::TIMEOUT_RANGE,
+        )
+    };
+    ListenerTimeouts {
+        select: read("select", &raw.select, general.select),
+        idle: read("idle", &raw.idle, general.idle),
+        half_close: read("half_close", &raw.half_close, general.half_close),
+    }
+}
+
+/// `[promise]`
+pub(super) fn promise(source: &mut Source<'_>, raw: &RawPromise, ports: &[PortConfig]) -> Promise {
+    let at = At::root().key("promise");
+    let mss = raw.mss.map(|mss| {
+        let at = at.key("mss");
+        let checked = number(
+            source,
+            &at,
+            Some(mss),
+            *defaults::MSS_RANGE.start(),
+            &defaults::MSS_RANGE,
+        );
+        let widest = ports
+            .iter()
+            .map(|port| i64::from(port.mtu) - 40)
+            .max()
+            .unwrap_or(*defaults::MSS_RANGE.end());
+        if checked > widest {
+            source.refuse(
+                &at,
+                mss,
+                format!("at most {widest}, the largest MTU of a port less 40 bytes of headers"),
+            );
+        }
+        checked as u16
+    });
+    Promise {
+        mss,
+        window_scale: window_scale(source, &at.key("window_scale"), raw.window_scale.as_ref()),
+        sack: raw.sack.unwrap_or(true),
+        timestamps: raw.timestamps.unwrap_or(true),
+        window: number(
+            source,
+            &at.key("window"),
+            raw.window,
+            defaults::WINDOW,
+            &defaults::WINDOW_RANGE,
+        ) as u16,
+    }
+}
+
+fn window_scale(source: &mut Source<'_>, at: &At, value: Option<&toml::Value>) -> Option<u8> {
+    match value {
+        None => Some(defaults::WINDOW_SCALE as u8),
+        Some(toml::Value::String(word)) if word == "off" => None,
+        Some(toml::Value::Integer(scale)) if defaults::WINDOW_SCALE_RANGE.contains(scale) => Some(*scale as u8),
+        Some(other) => {
+            source.refuse(at, other, "0 to 14, or \"off\"");
+            None
+        }
+    }
+}
+
+/// `[records]`
+pub(super) fn records(source: &mut Source<'_>, raw: &RawRecords) -> Option<RecordsConfig> {
+    let at = At::root().key("records");
+    let format = choice(
+        source,
+        &at.key("format"),
+        raw.format.as_deref(),
+        &[
+            ("text", RecordFormat::Text),
+            ("csv", RecordFormat::Csv),
+            ("json", RecordFormat::Json),
+        ],
+    );
+    let enabled = raw.enabled.unwrap_or(raw.file.is_some());
+    match raw.file.as_deref() {
+        Some("") => source.refuse(
+            &at.key("file"),
+            quoted(""),
+            "the path of a file, or \"-\" for standard output",
+        ),
+        None if enabled => {
+            source.complain(
+                &at,
+                "lacks the key `file`: the path of a file, or \"-\" for standard output",
+            );
+        }
+        _ => (),
+    }
+    if !enabled {
+        return None;
+    }
+    raw.file.as_ref().map(|file| RecordsConfig {
+        file: file.into(),
+        format,
+    })
+}
+
+/// `[log]`
+pub(super) fn log_level(source: &mut Source<'_>, raw: &RawLog) -> LevelFilter {
+    choice(
+        source,
+        &At::root().key("log").key("level"),
+        raw.level.as_deref(),
+        &[
+            ("info", LevelFilter::Info),
+            ("off", LevelFilter::Off),
+            ("error", LevelFilter::Error),
+            ("warn", LevelFilter::Warn),
+            ("debug", LevelFilter::Debug),
+            ("trace", LevelFilter::Trace),
+        ],
+    )
+}

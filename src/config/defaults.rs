@@ -1,0 +1,91 @@
+//! What is assumed when the file says nothing, and the bounds of what it may say: all in this one place.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+const MINUTE: u64 = 60;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+
+/// `[engine] name`: the prefix of DPDK's files.
+pub(super) const NAME: &str = "proxyengine";
+/// `[engine] cores`: core 0 is left to the operating system.
+pub(super) const CORES: &[i64] = &[1];
+/// Cores as Linux numbers them; 8192 is the largest `CONFIG_NR_CPUS`.
+pub(super) const CORE: RangeInclusive<i64> = 0..=8191;
+/// `[engine] memory_mib`: room for the default number of buffers of 2 KiB, and for rings.
+pub(super) const MEMORY_MIB: i64 = 256;
+/// DPDK does not start with less than 64 MiB.
+pub(super) const MEMORY_MIB_RANGE: RangeInclusive<i64> = 64..=1 << 20;
+/// `[engine] buffers` per core: two ports of 1024 + 1024 descriptors, and three times as many again in flight.
+pub(super) const BUFFERS: i64 = 16_384;
+/// The upper bound is 16 GiB of buffers per core.
+pub(super) const BUFFERS_RANGE: RangeInclusive<i64> = 512..=1 << 23;
+/// Buffers needed beyond the descriptors of all ports: bursts in hand, per-core caches of DPDK (2 × 512).
+pub(super) const BUFFERS_IN_FLIGHT: i64 = 1_280;
+/// `[engine] max_connections` per core: 64 MiB of connections at 256 B each.
+pub(super) const MAX_CONNECTIONS: i64 = 262_144;
+/// Slots are numbered with 24 bits.
+pub(super) const MAX_CONNECTIONS_RANGE: RangeInclusive<i64> = 1..=1 << 24;
+/// `[engine] answers_per_second`: what a core sends to strangers at most; Linux limits its ICMP to 1000 as well.
+pub(super) const ANSWERS_PER_SECOND: i64 = 1_000;
+/// 0 is silence.
+pub(super) const ANSWERS_PER_SECOND_RANGE: RangeInclusive<i64> = 0..=10_000_000;
+/// `[engine] drain`.
+pub(super) const DRAIN: Duration = Duration::from_secs(2);
+/// Longest drain: an operator who wants more leaves the engine running.
+pub(super) const DRAIN_RANGE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(HOUR);
+
+/// `[[port]] mtu`.
+pub(super) const MTU: i64 = 1500;
+/// 576: the smallest datagram every IPv4 host accepts (RFC 791 3.1); 9000: the usual jumbo frame.
+pub(super) const MTU_RANGE: RangeInclusive<i64> = 576..=9000;
+/// RFC 8200 section 5: a link that carries IPv6 has an MTU of 1280 or more.
+pub(super) const MTU_IPV6: i64 = 1280;
+/// `[[port]] rx_descriptors` and `tx_descriptors`.
+pub(super) const DESCRIPTORS: i64 = 1024;
+/// What ixgbe and i40e accept both.
+pub(super) const DESCRIPTORS_RANGE: RangeInclusive<i64> = 64..=4096;
+/// i40e wants multiples of 32, ixgbe of 8.
+pub(super) const DESCRIPTORS_STEP: i64 = 32;
+/// 802.1Q: 0 means "no VLAN", 4095 is reserved.
+pub(super) const VLAN_RANGE: RangeInclusive<i64> = 1..=4094;
+/// Ports of one engine: the index is one byte, and a core polls each of them in every round.
+pub(super) const PORTS: usize = 32;
+
+/// `[[pool]] servers[].weight`.
+pub(super) const WEIGHT: i64 = 1;
+/// Enough for a proportion; the sum over the largest pool stays below 2^25.
+pub(super) const WEIGHT_RANGE: RangeInclusive<i64> = 1..=256;
+/// `[[pool]] local_ports`: all that need no privilege on a host (RFC 6335: 0–1023 are the system ports).
+pub(super) const LOCAL_PORTS: RangeInclusive<u16> = 1024..=65535;
+/// `[[pool]] syn_retry`: RFC 6298 2.1, the first retransmission after one second.
+pub(super) const SYN_RETRY: Duration = Duration::from_secs(1);
+/// Shorter than any round trip makes no sense; longer than RFC 6298's maximum neither.
+pub(super) const SYN_RETRY_RANGE: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(MINUTE);
+
+/// `[timeouts] select`.
+pub(super) const SELECT: Duration = Duration::from_secs(30);
+/// `[timeouts] connect`: SYNs at 0, 1 and 3 s, and two seconds for the answer to the last.
+pub(super) const CONNECT: Duration = Duration::from_secs(5);
+/// `[timeouts] idle`: RFC 5382 REQ-5, not less than 2 hours 4 minutes.
+pub(super) const IDLE: Duration = Duration::from_secs(2 * HOUR + 4 * MINUTE);
+/// `[timeouts] half_close`: one side may legitimately only receive for as long as an idle connection may live.
+pub(super) const HALF_CLOSE: Duration = IDLE;
+/// `[timeouts] time_wait`.
+pub(super) const TIME_WAIT: Duration = Duration::from_secs(4);
+/// RFC 9293 3.6.1: twice the maximum segment lifetime of two minutes.
+pub(super) const TIME_WAIT_RANGE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(4 * MINUTE);
+/// Timers that end something: at least ten ticks of the wheel, at most thirty days.
+pub(super) const TIMEOUT_RANGE: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(30 * DAY);
+
+/// `[promise] window_scale`: what Linux offers with its default of 6 MiB of receive memory.
+pub(super) const WINDOW_SCALE: i64 = 7;
+/// RFC 7323 2.3.
+pub(super) const WINDOW_SCALE_RANGE: RangeInclusive<i64> = 0..=14;
+/// `[promise] window`: the largest first payload that is collected, 16 KiB.
+pub(super) const WINDOW: i64 = 16_384;
+/// At least one segment of the default MSS (RFC 9293 3.7.1).
+pub(super) const WINDOW_RANGE: RangeInclusive<i64> = 536..=16_384;
+/// `[promise] mss`: 88 is the least Linux accepts of a peer (`net.ipv4.tcp_min_snd_mss` less options); 8960 fits MTU 9000.
+pub(super) const MSS_RANGE: RangeInclusive<i64> = 88..=8960;

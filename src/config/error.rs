@@ -1,0 +1,63 @@
+//! What is wrong with a configuration, in sentences that name file, line, key, value and what was expected.
+
+use std::fmt;
+
+/// Why a configuration was refused: every problem that was found, in the order of the file's lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    file: String,
+    problems: Vec<Problem>,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where: `listener[1].rules[0].pool`. Empty when it concerns the file as a whole.
+    pub path: String,
+    /// Line of the file, counted from 1, when the place is in the file at all.
+    pub line: Option<usize>,
+    /// The rest of the sentence: `is "wbe", expected the name of a pool: "web" or "api"`.
+    pub complaint: String,
+}
+
+impl ConfigError {
+    pub(super) fn new(file: &str, problems: Vec<Problem>) -> Self {
+        Self {
+            file: file.to_owned(),
+            problems,
+        }
+    }
+
+    /// The file's name as it was given.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// All that was found, at least one.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+}
+
+/// One line per problem: `demo.toml:14: port[0].mtu is 70000, expected 576 to 9000`.
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, problem) in self.problems.iter().enumerate() {
+            if i > 0 {
+                writeln!(f)?;
+            }
+            f.write_str(&self.file)?;
+            if let Some(line) = problem.line {
+                write!(f, ":{line}")?;
+            }
+            f.write_str(": ")?;
+            if !problem.path.is_empty() {
+                write!(f, "{} ", problem.path)?;
+            }
+            f.write_str(&problem.complaint)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigError {}

@@ -1,0 +1,209 @@
+//! The configuration: one TOML file, read into plain structs, checked once, and from then on consistent.
+//!
+//! [`Config::load`] and [`Config::parse`] are the only ways to a [`Config`]. Whoever holds one can rely on it: every id
+//! is an index that exists, every range is within its bounds, every server can be reached and connected to from somewhere.
+//! Complaints are collected, so that one run of `proxyengine check FILE` shows as many as possible; each names file, line,
+//! key, value and what was expected. `docs/configuration.md` describes the keys.
+//!
+//! ```text
+//! text ──► source (TOML, lines) ──► raw (serde) ──► check ──► Config ──► unsupported (what the engine cannot do yet)
+//! ```
+//!
+//! Nothing here opens a device or looks at the machine: a configuration can be checked anywhere.
+
+mod check;
+mod defaults;
+mod device;
+mod error;
+mod ids;
+mod listen_map;
+mod model;
+mod pattern;
+mod raw;
+mod routes;
+mod source;
+mod unsupported;
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use log::LevelFilter;
+
+pub use device::{Device, PciAddress};
+pub use error::{ConfigError, Problem};
+pub use ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
+pub use listen_map::ListenMap;
+pub use model::{
+    Bind, EngineConfig, Fallback, Idle, ListenAddress, ListenerConfig, ListenerTimeouts, LocalAddress, Match, Member,
+    Policy, PoolConfig, PortConfig, PortRanges, Promise, RecordFormat, RecordsConfig, Rule, ServerConfig, Timeouts,
+    UnknownFlows, Verify,
+};
+pub use pattern::{HostPattern, MAX_HOST_LEN};
+pub use routes::{NextHop, Route, Routes};
+
+use source::Source;
+
+/// A checked configuration.
+///
+/// Only read access is given out: what was checked stays true.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    engine: EngineConfig,
+    ports: Vec<PortConfig>,
+    routes: Routes,
+    listeners: Vec<ListenerConfig>,
+    pools: Vec<PoolConfig>,
+    servers: Vec<ServerConfig>,
+    timeouts: Timeouts,
+    promise: Promise,
+    records: Option<RecordsConfig>,
+    log_level: LevelFilter,
+}
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or all that is wrong with what it says.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let path = path.as_ref();
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            let complaint = format!("the file cannot be read: {error}");
+            ConfigError::new(
+                &name,
+                vec![Problem {
+                    path: String::new(),
+                    line: None,
+                    complaint,
+                }],
+            )
+        })?;
+        Self::parse(&text, &name)
+    }
+
+    /// Checks the text of a file; `name` is what errors call it.
+    ///
+    /// # Errors
+    /// All that is wrong with what it says.
+    pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
+        let mut source = Source::parse(text, name)?;
+        check::check(&mut source)
+    }
+
+    /// What concerns the process and its cores.
+    pub fn engine(&self) -> &EngineConfig {
+        &self.engine
+    }
+
+    /// The ports; a [`PortIndex`] is the index. Not empty.
+    pub fn ports(&self) -> &[PortConfig] {
+        &self.ports
+    }
+
+    /// The listeners; a [`ListenerId`] is the index. Not empty.
+    pub fn listeners(&self) -> &[ListenerConfig] {
+        &self.listeners
+    }
+
+    /// The pools; a [`PoolId`] is the index.
+    pub fn pools(&self) -> &[PoolConfig] {
+        &self.pools
+    }
+
+    /// The servers of all pools, each once; a [`ServerId`] is the index.
+    pub fn servers(&self) -> &[ServerConfig] {
+        &self.servers
+    }
+
+    /// One port.
+    ///
+    /// # Panics
+    /// When `id` is from another configuration with more ports; so do the other three.
+    pub fn port(&self, id: PortIndex) -> &PortConfig {
+        &self.ports[usize::from(id.0)]
+    }
+
+    /// One listener.
+    pub fn listener(&self, id: ListenerId) -> &ListenerConfig {
+        &self.listeners[id.index()]
+    }
+
+    /// One pool.
+    pub fn pool(&self, id: PoolId) -> &PoolConfig {
+        &self.pools[id.index()]
+    }
+
+    /// One server.
+    pub fn server(&self, id: ServerId) -> &ServerConfig {
+        &self.servers[id.index()]
+    }
+
+    /// The number of the pool of that name.
+    pub fn find_pool(&self, name: &str) -> Option<PoolId> {
+        self.pools.iter().find(|pool| pool.name == name).map(|pool| pool.id)
+    }
+
+    /// The number of the listener of that name.
+    pub fn find_listener(&self, name: &str) -> Option<ListenerId> {
+        self.listeners
+            .iter()
+            .find(|listener| listener.name == name)
+            .map(|listener| listener.id)
+    }
+
+    /// The number of the server of that name.
+    pub fn find_server(&self, name: &str) -> Option<ServerId> {
+        self.servers
+            .iter()
+            .find(|server| server.name == name)
+            .map(|server| server.id)
+    }
+
+    /// The ways to addresses.
+    pub fn routes(&self) -> &Routes {
+        &self.routes
+    }
+
+    /// Which listener an address and port belong to.
+    pub fn listen_map(&self) -> ListenMap {
+        ListenMap::new(&self.listeners)
+    }
+
+    /// Every address for which the engine answers on `port`, each once: the port's own, those of its listeners, and those
+    /// it connects from to the servers behind it.
+    pub fn own_addresses(&self, port: PortIndex) -> Vec<IpAddr> {
+        let mut own: Vec<IpAddr> = self.port(port).addresses.iter().map(|net| net.addr()).collect();
+        let listeners = self.listeners.iter().filter(|listener| listener.ports.contains(&port));
+        own.extend(
+            listeners
+                .flat_map(|listener| &listener.addresses)
+                .map(|address| address.ip),
+        );
+        let servers = self.servers.iter().filter(|server| server.next_hop.port == port);
+        own.extend(servers.flat_map(|server| &server.local).map(|local| local.ip));
+        let mut seen = std::collections::HashSet::new();
+        own.retain(|ip| seen.insert(*ip));
+        own
+    }
+
+    /// After how long what is ended.
+    pub fn timeouts(&self) -> &Timeouts {
+        &self.timeouts
+    }
+
+    /// What SYN-ACKs promise as long as nothing is known about the servers.
+    pub fn promise(&self) -> &Promise {
+        &self.promise
+    }
+
+    /// Where the records of ended connections go; `None` when they are not wanted.
+    pub fn records(&self) -> Option<&RecordsConfig> {
+        self.records.as_ref()
+    }
+
+    /// Which log messages are written.
+    pub fn log_level(&self) -> LevelFilter {
+        self.log_level
+    }
+}

@@ -1,0 +1,419 @@
+//! The checked configuration: plain data that holds no name that does not exist and no number out of range.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use e2d2::wire::MacAddr;
+use ipnet::IpNet;
+
+use super::device::Device;
+use super::ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
+use super::pattern::HostPattern;
+use super::routes::NextHop;
+
+/// `[engine]`: what concerns the process and each of its cores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineConfig {
+    /// Name of this engine: prefix of DPDK's files, so that several engines can run on one machine.
+    pub name: String,
+    /// Cores that each run one worker. Not empty, no core twice.
+    pub cores: Vec<CoreId>,
+    /// Memory that DPDK takes at start, in MiB.
+    pub memory_mib: u32,
+    /// What a worker does in rounds without work.
+    pub idle: Idle,
+    /// How long open connections may go on after SIGTERM before both of their ends get RST.
+    pub drain: Duration,
+    /// What a segment of no known connection is answered with.
+    pub unknown_flows: UnknownFlows,
+    /// How many frames per second and core are sent to those who have neither connection nor valid cookie, SYN-ACKs
+    /// excepted.
+    pub answers_per_second: u32,
+    /// Connections that one core holds at the same time.
+    pub max_connections: u32,
+    /// Which received TCP checksums are verified when the port has not done it.
+    pub verify: Verify,
+    /// Packet buffers of each core; at least what the descriptors of all ports take, and some more.
+    pub buffers: u32,
+}
+
+/// What a worker does in rounds without work.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Idle {
+    /// Sleeps, a little longer each time, never past the next timer.
+    Adaptive,
+    /// Polls on: for cores that nothing else wants.
+    Poll,
+}
+
+/// What a segment of no known connection is answered with.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum UnknownFlows {
+    /// RST, as a host without such a connection would (RFC 9293 3.10.7.1).
+    Rst,
+    /// Nothing.
+    Silent,
+}
+
+/// Which received TCP checksums are verified when the port has not done it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// Those of segments the engine acts on; the error of others is passed on with them.
+    Acted,
+    /// All.
+    All,
+}
+
+/// `[[port]]`: one network interface that the engine drives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// Its number.
+    pub id: PortIndex,
+    /// Its name in the configuration, unique.
+    pub name: String,
+    /// The device behind it; no other port has it.
+    pub device: Device,
+    /// MAC address to use in place of the device's own; unicast.
+    pub mac: Option<MacAddr>,
+    /// Largest IP datagram, in bytes: 576 to 9000, and at least 1280 with an IPv6 address.
+    pub mtu: u16,
+    /// 802.1Q tag of all that is sent and accepted: 1 to 4094.
+    pub vlan: Option<u16>,
+    /// The engine's own addresses here, each with the length of the on-link prefix. No prefix overlaps another port's.
+    pub addresses: Vec<IpNet>,
+    /// Static entries of the neighbour table, each on-link.
+    pub neighbours: Vec<(IpAddr, MacAddr)>,
+    /// Receive descriptors.
+    pub rx_descriptors: u16,
+    /// Transmit descriptors.
+    pub tx_descriptors: u16,
+    /// Whether the device may verify and fill in checksums, if it can.
+    pub checksum_offload: bool,
+}
+
+impl PortConfig {
+    /// The first own address of a family.
+    pub fn address(&self, ipv6: bool) -> Option<IpAddr> {
+        self.addresses
+            .iter()
+            .map(IpNet::addr)
+            .find(|address| address.is_ipv6() == ipv6)
+    }
+
+    /// Whether `ip` is in one of its prefixes.
+    pub fn is_on_link(&self, ip: IpAddr) -> bool {
+        self.addresses.iter().any(|prefix| prefix.contains(&ip))
+    }
+}
+
+/// `[[listener]]`: addresses on which clients are served, and how their server is chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerConfig {
+    /// Its number.
+    pub id: ListenerId,
+    /// Its name, unique.
+    pub name: String,
+    /// What it listens on; disjoint from every other listener.
+    pub addresses: Vec<ListenAddress>,
+    /// The ports on which its clients arrive. Not empty.
+    pub ports: Vec<PortIndex>,
+    /// When the server is chosen.
+    pub bind: Bind,
+    /// Asked in order, the first that matches decides.
+    pub rules: Vec<Rule>,
+    /// What becomes of a connection that no rule matches.
+    pub default: Fallback,
+    /// Its timers.
+    pub timeouts: ListenerTimeouts,
+}
+
+impl ListenerConfig {
+    /// The pools that rules and default can lead to, each once, in the order of the rules.
+    pub fn pools(&self) -> Vec<PoolId> {
+        let default = match self.default {
+            Fallback::Pool(pool) => Some(pool),
+            Fallback::Reject => None,
+        };
+        let mut pools = Vec::new();
+        for pool in self.rules.iter().map(|rule| rule.pool).chain(default) {
+            if !pools.contains(&pool) {
+                pools.push(pool);
+            }
+        }
+        pools
+    }
+}
+
+/// An address with one port or a range of ports.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ListenAddress {
+    /// A unicast address.
+    pub ip: IpAddr,
+    /// Not empty, without 0.
+    pub ports: RangeInclusive<u16>,
+}
+
+impl ListenAddress {
+    /// Whether any address and port belongs to both.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.ip == other.ip && self.ports.start() <= other.ports.end() && other.ports.start() <= self.ports.end()
+    }
+}
+
+/// `192.0.2.1:80`, `[2001:db8::1]:8000-8099`
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", SocketAddr::new(self.ip, *self.ports.start()))?;
+        if self.ports.start() != self.ports.end() {
+            write!(f, "-{}", self.ports.end())?;
+        }
+        Ok(())
+    }
+}
+
+/// When the server of a connection is chosen.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Bind {
+    /// When the client's first payload says enough.
+    Payload,
+    /// When the client's handshake is complete: for protocols in which the server speaks first.
+    Handshake,
+    /// When the client's SYN arrives, which is passed on.
+    Syn,
+}
+
+/// One rule of a listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// What the first payload must be.
+    pub matches: Match,
+    /// Where it then goes.
+    pub pool: PoolId,
+}
+
+/// What a rule wants of the first payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Match {
+    /// An HTTP/1 request.
+    Http {
+        /// For this host; any when `None`.
+        host: Option<HostPattern>,
+        /// With a path that begins with these bytes; any when `None`. Begins with `/`.
+        path: Option<String>,
+    },
+    /// A TLS ClientHello that names this server.
+    TlsSni(HostPattern),
+    /// A decimal number somewhere; the first, modulo the number of the pool's servers, is the server's place in the pool.
+    FirstNumber,
+}
+
+/// What becomes of a connection that no rule matches.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Fallback {
+    /// A server of this pool gets it.
+    Pool(PoolId),
+    /// It is reset.
+    Reject,
+}
+
+/// `[[pool]]`: servers that can stand for one another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// Its number.
+    pub id: PoolId,
+    /// Its name, unique.
+    pub name: String,
+    /// How a server is picked.
+    pub policy: Policy,
+    /// Its servers in the order of the file, none twice. Not empty.
+    pub members: Vec<Member>,
+}
+
+/// How a pool picks a server.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// In turn, in proportion to the weights.
+    RoundRobin,
+}
+
+/// A server as a member of a pool.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Which server.
+    pub server: ServerId,
+    /// Its share, 1 to 256.
+    pub weight: u16,
+}
+
+/// A server: one address and port, whatever number of pools it is in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// Its number.
+    pub id: ServerId,
+    /// Its name, unique among servers.
+    pub name: String,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The way there.
+    pub next_hop: NextHop,
+    /// MAC address frames to it are sent to, whatever the next hop's neighbour entry says; unicast.
+    pub mac: Option<MacAddr>,
+    /// From where the engine connects to it. Not empty, all of its address family.
+    pub local: Vec<LocalAddress>,
+    /// How long it may take to answer the SYN before the next server is tried.
+    pub connect_timeout: Duration,
+    /// Time to the first repetition of the SYN; doubled from then on.
+    pub syn_retry: Duration,
+}
+
+/// A source address towards a server, with the source ports that may be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalAddress {
+    /// A unicast address.
+    pub ip: IpAddr,
+    /// Ports of `local_ports` on which no listener of this address listens. Not empty.
+    pub ports: PortRanges,
+}
+
+/// A set of TCP ports as ascending, disjoint ranges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortRanges(Vec<RangeInclusive<u16>>);
+
+impl PortRanges {
+    /// The ports of one range.
+    pub fn new(range: RangeInclusive<u16>) -> Self {
+        Self(if range.is_empty() { Vec::new() } else { vec![range] })
+    }
+
+    /// Takes out the ports of `range`.
+    pub fn remove(&mut self, range: &RangeInclusive<u16>) {
+        let mut left = Vec::with_capacity(self.0.len() + 1);
+        for ours in &self.0 {
+            if range.is_empty() || ours.end() < range.start() || range.end() < ours.start() {
+                left.push(ours.clone());
+                continue;
+            }
+            if ours.start() < range.start() {
+                left.push(*ours.start()..=*range.start() - 1);
+            }
+            if range.end() < ours.end() {
+                left.push(*range.end() + 1..=*ours.end());
+            }
+        }
+        self.0 = left;
+    }
+
+    /// The ranges, ascending.
+    pub fn ranges(&self) -> &[RangeInclusive<u16>] {
+        &self.0
+    }
+
+    /// Every port, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = u16> + '_ {
+        self.0.iter().cloned().flatten()
+    }
+
+    /// How many ports there are.
+    pub fn len(&self) -> usize {
+        self.0
+            .iter()
+            .map(|range| usize::from(range.end() - range.start()) + 1)
+            .sum()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether `port` is one of them.
+    pub fn contains(&self, port: u16) -> bool {
+        self.0.iter().any(|range| range.contains(&port))
+    }
+}
+
+/// `[timeouts]`: after how long what is ended. Those that a listener can override are resolved in its own
+/// [`ListenerConfig::timeouts`], `connect` in [`ServerConfig::connect_timeout`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From the client's handshake to the end of the selection.
+    pub select: Duration,
+    /// For the answer of one server to our SYN.
+    pub connect: Duration,
+    /// An established connection without a segment in either direction.
+    pub idle: Duration,
+    /// The same once one side has closed its half.
+    pub half_close: Duration,
+    /// How long the ports of a closed connection are not used again.
+    pub time_wait: Duration,
+}
+
+/// The timers of one listener's connections, as in [`Timeouts`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct ListenerTimeouts {
+    /// From the client's handshake to the end of the selection.
+    pub select: Duration,
+    /// An established connection without a segment in either direction.
+    pub idle: Duration,
+    /// The same once one side has closed its half.
+    pub half_close: Duration,
+}
+
+/// `[promise]`: what a SYN-ACK promises as long as nothing is known about the servers.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Promise {
+    /// Maximum segment size; what fits the port's MTU when `None`.
+    pub mss: Option<u16>,
+    /// Window scale, 0 to 14; the option is left out when `None`.
+    pub window_scale: Option<u8>,
+    /// Whether selective acknowledgements are permitted.
+    pub sack: bool,
+    /// Whether time stamps are agreed on.
+    pub timestamps: bool,
+    /// Receive window in bytes, unscaled as in every SYN-ACK; at most 16 KiB.
+    pub window: u16,
+}
+
+/// `[records]`: where the records of ended connections go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordsConfig {
+    /// The file; `-` is standard output.
+    pub file: PathBuf,
+    /// How they are written.
+    pub format: RecordFormat,
+}
+
+/// How records are written.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum RecordFormat {
+    /// For people: one paragraph per connection.
+    Text,
+    /// Comma-separated values with a header line.
+    Csv,
+    /// One JSON object per line.
+    Json,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removing_ports_splits_and_shortens_ranges() {
+        let mut ports = PortRanges::new(1024..=65535);
+        ports.remove(&(80..=80));
+        assert_eq!(ports.ranges(), [1024..=65535]);
+        ports.remove(&(8080..=8089));
+        ports.remove(&(1..=1024));
+        ports.remove(&(65535..=65535));
+        assert_eq!(ports.ranges(), [1025..=8079, 8090..=65534]);
+        assert_eq!(ports.len(), ports.iter().count());
+        assert!(ports.contains(8079) && !ports.contains(8080) && !ports.contains(8089) && ports.contains(8090));
+        ports.remove(&(0..=65535));
+        assert!(ports.is_empty());
+        assert_eq!(ports.len(), 0);
+    }
+}

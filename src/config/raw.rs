@@ -1,0 +1,161 @@
+//! The file as it is written: names, strings and numbers, nothing checked but the keys.
+//!
+//! Addresses, durations and choices stay strings here, so that the checks can complain about all of them at once and in
+//! the words of this program. `docs/configuration.md` describes every key.
+
+use serde::Deserialize;
+
+/// The tables of a file, read but not checked.
+pub(super) struct RawConfig {
+    pub(super) engine: RawEngine,
+    pub(super) ports: Vec<RawPort>,
+    pub(super) listeners: Vec<RawListener>,
+    pub(super) pools: Vec<RawPool>,
+    pub(super) timeouts: RawTimeouts,
+    pub(super) promise: RawPromise,
+    pub(super) records: RawRecords,
+    pub(super) log: RawLog,
+}
+
+/// Every top-level key.
+pub(super) const SECTIONS: &[&str] = &[
+    "engine", "port", "listener", "pool", "timeouts", "promise", "records", "log",
+];
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawEngine {
+    pub(super) name: Option<String>,
+    pub(super) cores: Option<Vec<i64>>,
+    pub(super) memory_mib: Option<i64>,
+    pub(super) idle: Option<String>,
+    pub(super) drain: Option<String>,
+    pub(super) unknown_flows: Option<String>,
+    pub(super) answers_per_second: Option<i64>,
+    pub(super) max_connections: Option<i64>,
+    pub(super) verify: Option<String>,
+    pub(super) buffers: Option<i64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawPort {
+    pub(super) name: String,
+    pub(super) device: String,
+    pub(super) mac: Option<String>,
+    pub(super) mtu: Option<i64>,
+    pub(super) vlan: Option<i64>,
+    #[serde(default)]
+    pub(super) addresses: Vec<String>,
+    #[serde(default)]
+    pub(super) gateways: Vec<String>,
+    #[serde(default)]
+    pub(super) routes: Vec<RawRoute>,
+    #[serde(default)]
+    pub(super) neighbours: Vec<RawNeighbour>,
+    pub(super) rx_descriptors: Option<i64>,
+    pub(super) tx_descriptors: Option<i64>,
+    pub(super) checksum_offload: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawRoute {
+    pub(super) to: String,
+    pub(super) via: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawNeighbour {
+    pub(super) ip: String,
+    pub(super) mac: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawListener {
+    pub(super) name: String,
+    pub(super) addresses: Vec<String>,
+    pub(super) ports: Option<Vec<String>>,
+    pub(super) bind: Option<String>,
+    #[serde(default)]
+    pub(super) rules: Vec<RawRule>,
+    pub(super) default: Option<String>,
+    #[serde(default)]
+    pub(super) timeouts: RawListenerTimeouts,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawRule {
+    pub(super) http_host: Option<String>,
+    pub(super) http_path: Option<String>,
+    pub(super) tls_sni: Option<String>,
+    pub(super) first_number: Option<bool>,
+    pub(super) pool: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawPool {
+    pub(super) name: String,
+    pub(super) policy: Option<String>,
+    pub(super) servers: Vec<RawServer>,
+    #[serde(default)]
+    pub(super) local_addresses: Vec<String>,
+    pub(super) local_ports: Option<String>,
+    pub(super) connect_timeout: Option<String>,
+    pub(super) syn_retry: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawServer {
+    pub(super) name: String,
+    pub(super) address: String,
+    pub(super) weight: Option<i64>,
+    pub(super) mac: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawTimeouts {
+    pub(super) select: Option<String>,
+    pub(super) connect: Option<String>,
+    pub(super) idle: Option<String>,
+    pub(super) half_close: Option<String>,
+    pub(super) time_wait: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawListenerTimeouts {
+    pub(super) select: Option<String>,
+    pub(super) idle: Option<String>,
+    pub(super) half_close: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawPromise {
+    pub(super) mss: Option<i64>,
+    pub(super) window_scale: Option<toml::Value>,
+    pub(super) sack: Option<bool>,
+    pub(super) timestamps: Option<bool>,
+    pub(super) window: Option<i64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawRecords {
+    pub(super) enabled: Option<bool>,
+    pub(super) file: Option<String>,
+    pub(super) format: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawLog {
+    pub(super) level: Option<String>,
+}

@@ -1,0 +1,246 @@
+//! The text of a configuration file with the place of every key, so that each complaint can name its line.
+
+use std::fmt::{self, Display, Write as _};
+use std::ops::Range;
+
+use serde::de::DeserializeOwned;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, ValueDeserializer};
+
+use super::error::{ConfigError, Problem};
+
+/// Where in the file: a dotted path with indices.
+#[derive(Clone, Debug)]
+pub(super) struct At(String);
+
+impl At {
+    /// The file as a whole.
+    pub(super) fn root() -> Self {
+        Self(String::new())
+    }
+
+    /// `key` within this table.
+    pub(super) fn key(&self, key: &str) -> Self {
+        if self.0.is_empty() {
+            Self(key.to_owned())
+        } else {
+            Self(format!("{}.{key}", self.0))
+        }
+    }
+
+    /// Element `index` of this array.
+    pub(super) fn index(&self, index: usize) -> Self {
+        Self(format!("{}[{index}]", self.0))
+    }
+}
+
+impl Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A parsed document, and the problems found with it so far.
+pub(super) struct Source<'t> {
+    name: &'t str,
+    text: &'t str,
+    root: DeValue<'t>,
+    problems: Vec<Problem>,
+}
+
+impl<'t> Source<'t> {
+    /// Reads the syntax of `text`; `name` is what errors call the file.
+    ///
+    /// # Errors
+    /// The first place that is not TOML.
+    pub(super) fn parse(text: &'t str, name: &'t str) -> Result<Self, ConfigError> {
+        // The parser can go on after a mistake, but what it then finds are mostly consequences of the first.
+        let (root, errors) = DeTable::parse_recoverable(text);
+        let mut source = Self {
+            name,
+            text,
+            root: DeValue::Table(root.into_inner()),
+            problems: Vec::new(),
+        };
+        if let Some(error) = errors.first() {
+            let line = error.span().map(|span| source.line_at(span.start));
+            let complaint = format!("the file is not TOML here: {}", error.message());
+            source.problems.push(Problem {
+                path: String::new(),
+                line,
+                complaint,
+            });
+        }
+        source.checked()?;
+        Ok(source)
+    }
+
+    /// Complains that the value at `at` is not what is expected.
+    pub(super) fn refuse(&mut self, at: &At, value: impl Display, expected: impl Display) {
+        self.complain(at, format!("is {value}, expected {expected}"));
+    }
+
+    /// Complains with a sentence whose subject is `at`.
+    pub(super) fn complain(&mut self, at: &At, complaint: impl Into<String>) {
+        let line = self.line_of(at);
+        self.problems.push(Problem {
+            path: at.0.clone(),
+            line,
+            complaint: complaint.into(),
+        });
+    }
+
+    /// How many problems there are: what has grown in between went wrong in between.
+    pub(super) fn problem_count(&self) -> usize {
+        self.problems.len()
+    }
+
+    /// # Errors
+    /// All problems so far, if any, in the order of the file.
+    pub(super) fn checked(&mut self) -> Result<(), ConfigError> {
+        if self.problems.is_empty() {
+            return Ok(());
+        }
+        let mut problems = std::mem::take(&mut self.problems);
+        problems.sort_by_key(|problem| problem.line);
+        Err(ConfigError::new(self.name, problems))
+    }
+
+    /// Names of the top-level keys.
+    pub(super) fn top_level(&self) -> Vec<String> {
+        let table = self
+            .root
+            .as_table()
+            .map(|table| table.keys().map(|key| key.get_ref().to_string()).collect());
+        table.unwrap_or_default()
+    }
+
+    /// The table `[key]`, or its default when the file has none.
+    pub(super) fn table<T: DeserializeOwned + Default>(&mut self, key: &str) -> T {
+        let Some(value) = self.root.get(key).cloned() else {
+            return T::default();
+        };
+        let at = At::root().key(key);
+        if !value.get_ref().is_table() {
+            self.complain(
+                &at,
+                format!("is {}, expected a table written as [{key}]", kind(value.get_ref())),
+            );
+            return T::default();
+        }
+        self.read(&at, value).unwrap_or_default()
+    }
+
+    /// The tables `[[key]]`, in order; those that cannot be read are complained about and left out.
+    pub(super) fn tables<T: DeserializeOwned>(&mut self, key: &str) -> Vec<T> {
+        let Some(value) = self.root.get(key).cloned() else {
+            return Vec::new();
+        };
+        let at = At::root().key(key);
+        let DeValue::Array(items) = value.into_inner() else {
+            self.complain(
+                &at,
+                format!("is not a list, expected one or more tables, each written as [[{key}]]"),
+            );
+            return Vec::new();
+        };
+        let items: Vec<_> = items.into_iter().collect();
+        items
+            .into_iter()
+            .enumerate()
+            .filter_map(|(i, item)| self.read(&at.index(i), item))
+            .collect()
+    }
+
+    fn read<T: DeserializeOwned>(&mut self, at: &At, value: Spanned<DeValue<'t>>) -> Option<T> {
+        match T::deserialize(ValueDeserializer::from(value.clone())) {
+            Ok(read) => Some(read),
+            Err(error) => {
+                let mut path = at.0.clone();
+                let mut complaint = String::new();
+                let mut line = self.line_of(at);
+                if let Some(span) = error.span() {
+                    line = Some(self.line_at(span.start));
+                    descend(&value, &span, &mut path);
+                    let text = self.text.get(span).unwrap_or_default();
+                    if path != at.0 && !text.contains('\n') && !error.message().starts_with("unknown field") {
+                        _ = write!(complaint, "is {text}: ");
+                    }
+                }
+                complaint.push_str(&sentence(error.message()));
+                self.problems.push(Problem { path, line, complaint });
+                None
+            }
+        }
+    }
+
+    /// Line of the value at `at`, or of the nearest table around it that is in the file.
+    fn line_of(&self, at: &At) -> Option<usize> {
+        let mut value = &self.root;
+        let mut line = None;
+        for step in at.0.split(['.', '[']).filter(|step| !step.is_empty()) {
+            let next = match step.strip_suffix(']') {
+                Some(index) => index.parse::<usize>().ok().and_then(|index| value.get(index)),
+                None => value.get(step),
+            };
+            let Some(next) = next else { break };
+            line = Some(self.line_at(next.span().start));
+            value = next.get_ref();
+        }
+        line
+    }
+
+    fn line_at(&self, offset: usize) -> usize {
+        1 + self.text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
+    }
+}
+
+/// Extends `path` to the innermost key or element whose text holds `span`.
+fn descend(value: &Spanned<DeValue<'_>>, span: &Range<usize>, path: &mut String) {
+    let holds = |outer: Range<usize>| outer.start <= span.start && span.end <= outer.end;
+    match value.get_ref() {
+        DeValue::Table(table) => {
+            for (key, inner) in table {
+                if holds(key.span()) || holds(inner.span()) {
+                    _ = write!(path, ".{}", key.get_ref());
+                    if !holds(key.span()) {
+                        descend(inner, span, path);
+                    }
+                    return;
+                }
+            }
+        }
+        DeValue::Array(array) => {
+            for (i, inner) in array.iter().enumerate() {
+                if holds(inner.span()) {
+                    _ = write!(path, "[{i}]");
+                    return descend(inner, span, path);
+                }
+            }
+        }
+        _ => (),
+    }
+}
+
+/// serde's messages have no subject; the path is put before them.
+fn sentence(message: &str) -> String {
+    if let Some(rest) = message.strip_prefix("unknown field ") {
+        let expected = rest.split_once(", ").map_or("", |(_, expected)| expected);
+        return format!("is not a key of this table, {expected}");
+    }
+    if let Some(field) = message.strip_prefix("missing field ") {
+        return format!("lacks the key {field}");
+    }
+    message.to_owned()
+}
+
+fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) | DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}

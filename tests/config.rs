@@ -1,0 +1,444 @@
+//! What the configuration accepts, and the sentence with which it refuses everything else.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use proxyengine::config::{
+    Bind, Config, Fallback, HostPattern, Idle, ListenerId, Match, PoolId, PortIndex, RecordFormat, ServerId,
+    UnknownFlows, Verify,
+};
+
+/// A small configuration that uses most keys; the tests change one thing of it at a time.
+const GOOD: &str = r#"
+[engine]
+name = "edge"
+cores = [3]
+memory_mib = 512
+idle = "poll"
+drain = "500ms"
+unknown_flows = "silent"
+answers_per_second = 10
+max_connections = 1000
+verify = "all"
+buffers = 8192
+
+[[port]]
+name = "clients"
+device = "net_af_packet0,iface=pe-eng0"
+mac = "02:00:00:00:00:01"
+vlan = 7
+addresses = ["10.1.0.1/24", "2001:db8:1::1/64"]
+gateways = ["10.1.0.254", "2001:db8:1::fe"]
+neighbours = [{ ip = "10.1.0.254", mac = "02:00:00:00:00:fe" }]
+rx_descriptors = 512
+
+[[port]]
+name = "servers"
+device = "0000:07:00.0"
+mtu = 9000
+addresses = ["10.2.0.1/24"]
+routes = [{ to = "10.9.0.0/16", via = "10.2.0.9" }]
+checksum_offload = false
+
+[[listener]]
+name = "web"
+addresses = ["10.1.0.1:80", "10.1.0.80:8000-8099"]
+ports = ["clients"]
+bind = "payload"
+rules = [
+  { http_host = "a.example", http_path = "/api", pool = "api" },
+  { http_host = "*.example", pool = "web" },
+  { tls_sni = "a.example", pool = "web" },
+  { first_number = true, pool = "api" },
+]
+default = "web"
+timeouts = { idle = "10m" }
+
+[[listener]]
+name = "web6"
+addresses = ["[2001:db8:1::80]:80"]
+rules = [{ http_path = "/", pool = "six" }]
+
+[[pool]]
+name = "web"
+policy = "round_robin"
+servers = [
+  { name = "w1", address = "10.2.0.11:80", weight = 256 },
+  { name = "w2", address = "10.9.0.12:80", mac = "02:00:00:00:00:12" },
+]
+
+[[pool]]
+name = "api"
+servers = [
+  { name = "a1", address = "10.2.0.21:80" },
+]
+local_addresses = ["10.1.0.80", "10.2.0.5"]
+local_ports = "8000-9000"
+connect_timeout = "1s"
+syn_retry = "200ms"
+
+[[pool]]
+name = "six"
+servers = [{ name = "s6", address = "[2001:db8:1::a]:80" }]
+
+[timeouts]
+select = "10s"
+idle = "3h"
+time_wait = "1s"
+
+[promise]
+mss = 1400
+window_scale = 9
+sack = false
+timestamps = false
+window = 8192
+
+[records]
+file = "records.csv"
+format = "csv"
+
+[log]
+level = "debug"
+"#;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn every_key_arrives() {
+    let config = Config::parse(GOOD, "good.toml").unwrap_or_else(|error| panic!("{error}"));
+    let engine = config.engine();
+    assert_eq!(
+        (engine.name.as_str(), engine.cores[0].0, engine.memory_mib),
+        ("edge", 3, 512)
+    );
+    assert_eq!(
+        (engine.idle, engine.unknown_flows, engine.verify),
+        (Idle::Poll, UnknownFlows::Silent, Verify::All)
+    );
+    assert_eq!(
+        (engine.drain, engine.answers_per_second),
+        (Duration::from_millis(500), 10)
+    );
+    assert_eq!((engine.max_connections, engine.buffers), (1000, 8192));
+
+    let [clients, servers] = config.ports() else {
+        panic!("two ports")
+    };
+    assert_eq!(
+        (
+            clients.mtu,
+            clients.vlan,
+            clients.rx_descriptors,
+            clients.tx_descriptors
+        ),
+        (1500, Some(7), 512, 1024)
+    );
+    assert_eq!(clients.mac.unwrap().to_string(), "02:00:00:00:00:01");
+    assert_eq!(clients.neighbours[0].0, ip("10.1.0.254"));
+    assert_eq!(clients.address(true), Some(ip("2001:db8:1::1")));
+    assert!(clients.checksum_offload && !servers.checksum_offload);
+    assert_eq!(
+        (servers.mtu, servers.device.to_string().as_str()),
+        (9000, "0000:07:00.0")
+    );
+
+    let web = config.listener(ListenerId(0));
+    assert_eq!(
+        (web.bind, web.default, web.rules.len()),
+        (Bind::Payload, Fallback::Pool(PoolId(0)), 4)
+    );
+    assert_eq!(web.addresses[1].to_string(), "10.1.0.80:8000-8099");
+    assert_eq!(web.pools(), [PoolId(1), PoolId(0)]);
+    assert_eq!(
+        (web.timeouts.select, web.timeouts.idle),
+        (Duration::from_secs(10), Duration::from_secs(600))
+    );
+    let host = HostPattern::Exact("a.example".into());
+    assert_eq!(
+        web.rules[0].matches,
+        Match::Http {
+            host: Some(host.clone()),
+            path: Some("/api".into())
+        }
+    );
+    assert_eq!(
+        (&web.rules[2].matches, &web.rules[3].matches),
+        (&Match::TlsSni(host), &Match::FirstNumber)
+    );
+    assert_eq!(config.listener(ListenerId(1)).default, Fallback::Reject);
+
+    let api = config.server(config.find_server("a1").unwrap());
+    assert_eq!(
+        (api.connect_timeout, api.syn_retry),
+        (Duration::from_secs(1), Duration::from_millis(200))
+    );
+    assert_eq!(config.pool(PoolId(0)).members[0].weight, 256);
+    assert_eq!(config.timeouts().half_close, Duration::from_secs(7440));
+    assert_eq!(config.timeouts().connect, Duration::from_secs(5));
+    let promise = config.promise();
+    assert_eq!(
+        (promise.mss, promise.window_scale, promise.window),
+        (Some(1400), Some(9), 8192)
+    );
+    assert!(!promise.sack && !promise.timestamps);
+    let records = config.records().unwrap();
+    assert_eq!(
+        (records.file.to_str().unwrap(), records.format),
+        ("records.csv", RecordFormat::Csv)
+    );
+    assert_eq!(config.log_level(), log::LevelFilter::Debug);
+}
+
+#[test]
+fn servers_are_behind_the_port_whose_prefix_or_route_has_them() {
+    let config = Config::parse(GOOD, "good.toml").unwrap();
+    for (name, port, hop) in [
+        ("w1", 1, "10.2.0.11"),
+        ("w2", 1, "10.2.0.9"),
+        ("a1", 1, "10.2.0.21"),
+        ("s6", 0, "2001:db8:1::a"),
+    ] {
+        let server = config.server(config.find_server(name).unwrap());
+        assert_eq!((server.next_hop.port.0, server.next_hop.ip), (port, ip(hop)), "{name}");
+    }
+    assert_eq!(config.routes().next_hop(ip("192.0.2.1")).unwrap().ip, ip("10.1.0.254"));
+}
+
+#[test]
+fn local_addresses_default_to_the_port_and_leave_listeners_their_ports() {
+    let config = Config::parse(GOOD, "good.toml").unwrap();
+    let local = |name: &str| config.server(config.find_server(name).unwrap()).local.clone();
+    assert_eq!(local("w1")[0].ip, ip("10.2.0.1"));
+    assert_eq!(local("w1")[0].ports.ranges(), [1024..=65535]);
+    let [listening, other] = &local("a1")[..] else {
+        panic!("two local addresses")
+    };
+    assert_eq!(
+        (listening.ip, listening.ports.ranges()),
+        (ip("10.1.0.80"), &[8100..=9000][..])
+    );
+    assert_eq!((other.ip, other.ports.ranges()), (ip("10.2.0.5"), &[8000..=9000][..]));
+    let own = config.own_addresses(PortIndex { 0: 1 });
+    assert_eq!(own, [ip("10.2.0.1"), ip("10.1.0.80"), ip("10.2.0.5")]);
+    let own = config.own_addresses(PortIndex { 0: 0 });
+    assert_eq!(
+        own,
+        ["10.1.0.1", "2001:db8:1::1", "10.1.0.80", "2001:db8:1::80"].map(ip)
+    );
+}
+
+#[test]
+fn the_listen_map_knows_ranges_and_ports() {
+    let map = Config::parse(GOOD, "good.toml").unwrap().listen_map();
+    let find = |local: &str, port| map.find(local.parse().unwrap(), PortIndex { 0: port }).map(|id| id.0);
+    assert_eq!(find("10.1.0.1:80", 0), Some(0));
+    assert_eq!(find("10.1.0.1:80", 1), None, "not served on the other port");
+    assert_eq!((find("10.1.0.1:79", 0), find("10.1.0.1:81", 0)), (None, None));
+    assert_eq!((find("10.1.0.80:7999", 0), find("10.1.0.80:8000", 0)), (None, Some(0)));
+    assert_eq!((find("10.1.0.80:8099", 0), find("10.1.0.80:8100", 0)), (Some(0), None));
+    assert_eq!(find("[2001:db8:1::80]:80", 0), Some(1));
+    assert_eq!((find("0.0.0.1:80", 0), find("[2001:db8:1::81]:80", 0)), (None, None));
+}
+
+#[test]
+fn a_server_in_two_pools_is_one_server() {
+    let text = GOOD.replace(
+        r#"servers = [{ name = "s6", address = "[2001:db8:1::a]:80" }]"#,
+        "servers = [{ name = \"s6\", address = \"[2001:db8:1::a]:80\" }]\n\
+         [[pool]]\nname = \"seven\"\nservers = [{ name = \"s6\", address = \"[2001:db8:1::a]:80\", weight = 7 }]",
+    );
+    let config = Config::parse(&text, "twice.toml").unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(config.servers().len(), 4);
+    assert_eq!(config.pool(PoolId(2)).members[0].server, ServerId(3));
+    assert_eq!(config.pool(PoolId(3)).members[0].server, ServerId(3));
+    assert_eq!(config.pool(PoolId(3)).members[0].weight, 7);
+    let other = text.replace("weight = 7", "mac = \"02:00:00:00:00:07\"");
+    assert_refused(
+        &other,
+        &["pool[3].servers[0] is [2001:db8:1::a]:80, which another pool has as well"],
+    );
+}
+
+#[test]
+fn a_promise_fits_the_widest_port() {
+    let narrow = GOOD
+        .replace("mtu = 9000", "mtu = 1440")
+        .replace("vlan = 7", "mtu = 1440");
+    assert!(Config::parse(&narrow, "narrow.toml").is_ok());
+    let too_narrow = narrow.replace("mtu = 1440", "mtu = 1439");
+    assert_refused(
+        &too_narrow,
+        &["promise.mss is 1400, expected at most 1399, the largest MTU of a port less 40"],
+    );
+}
+
+#[test]
+fn several_mistakes_are_shown_at_once() {
+    let text = GOOD
+        .replace("memory_mib = 512", "memory_mib = 1")
+        .replace("vlan = 7", "vlan = 0");
+    assert_refused(
+        &text,
+        &["bad.toml:18: port[0].vlan is 0", "bad.toml:5: engine.memory_mib is 1"],
+    );
+    let text = GOOD
+        .replace("[log]", "[logs]")
+        .replace("vlan = 7", "vlam = 7")
+        .replace("weight", "height");
+    assert_refused(
+        &text,
+        &[
+            "logs is no",
+            "bad.toml:18: port[0].vlam is",
+            "pool[0].servers[0].height",
+        ],
+    );
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let error = Config::load("no/such/file.toml").unwrap_err().to_string();
+    assert!(
+        error.starts_with("no/such/file.toml: the file cannot be read: "),
+        "{error}"
+    );
+}
+
+fn assert_refused(text: &str, sentences: &[&str]) {
+    let error = Config::parse(text, "bad.toml").expect_err("refused");
+    let shown = error.to_string();
+    for sentence in sentences {
+        assert!(shown.contains(sentence), "expected {sentence:?} in:\n{shown}");
+    }
+    assert_eq!(
+        error.problems().len(),
+        sentences.len(),
+        "no complaint without a cause:\n{shown}"
+    );
+    for line in shown.lines() {
+        assert!(line.starts_with("bad.toml"), "{line}");
+    }
+}
+
+/// Replaces one text of the good file by another and expects exactly one complaint, which names the line.
+fn refused(from: &str, to: &str, sentence: &str) {
+    assert_eq!(GOOD.matches(from).count(), 1, "{from:?} must occur once");
+    let text = GOOD.replace(from, to);
+    assert_refused(&text, &[sentence]);
+    let shown = Config::parse(&text, "bad.toml").unwrap_err().to_string();
+    let line: usize = shown
+        .split(':')
+        .nth(1)
+        .and_then(|line| line.parse().ok())
+        .expect("a line number");
+    let changed = 1 + GOOD[..GOOD.find(from).unwrap()].matches('\n').count();
+    assert!(
+        (changed.saturating_sub(8)..=changed + to.matches('\n').count() + 1).contains(&line),
+        "{changed}: {shown}"
+    );
+}
+
+macro_rules! refusals {
+    ($($name:ident: $from:expr => $to:expr, $sentence:expr;)*) => {
+        $(#[test] fn $name() { refused($from, $to, $sentence); })*
+    };
+}
+
+refusals! {
+    syntax: "[engine]" => "[engine", "the file is not TOML here: ";
+    duplicate_key: "cores = [3]" => "cores = [3]\ncores = [3]", "the file is not TOML here: duplicate key";
+    unknown_section: "[log]" => "[logs]", "logs is no section of this file, expected \"engine\", ";
+    unknown_key: "idle = \"poll\"" => "idel = \"poll\"", "engine.idel is not a key of this table, expected one of `name`, ";
+    unknown_nested_key: "weight = 256" => "wheight = 256", "pool[0].servers[0].wheight is not a key of this table";
+    missing_key: "device = \"0000:07:00.0\"" => "", "port[1] lacks the key `device`";
+    wrong_type: "cores = [3]" => "cores = [\"three\"]", "engine.cores[0] is \"three\": invalid type: string";
+    wrong_section_type: "[log]\nlevel = \"debug\"" => "[[log]]\nlevel = \"debug\"", "log is a list, expected a table written as [log]";
+    no_core: "cores = [3]" => "cores = []", "engine.cores is empty";
+    core_twice: "cores = [3]" => "cores = [3, 3]", "engine.cores[1] is 3, expected a core that is named only once";
+    core_out_of_range: "cores = [3]" => "cores = [-1]", "engine.cores[0] is -1, expected 0 to 8191";
+    several_cores: "cores = [3]" => "cores = [3, 4]", "engine.cores names 2 cores, expected exactly one";
+    memory: "memory_mib = 512" => "memory_mib = 63", "engine.memory_mib is 63, expected 64 to 1048576";
+    idle: "idle = \"poll\"" => "idle = \"busy\"", "engine.idle is \"busy\", expected \"adaptive\" or \"poll\"";
+    drain_word: "drain = \"500ms\"" => "drain = \"soon\"", "engine.drain is \"soon\", expected a duration such as";
+    drain_range: "drain = \"500ms\"" => "drain = \"61m\"", "engine.drain is \"61m\", expected \"0s\" to \"1h\"";
+    buffers: "buffers = 8192" => "buffers = 4000", "engine.buffers is 4000, expected at least 4864: 3584 for the descriptors of all ports and 1280 in flight";
+    name_characters: "name = \"edge\"" => "name = \"ed ge\"", "engine.name is \"ed ge\", expected 1 to 64 letters";
+    port_name_twice: "name = \"servers\"" => "name = \"clients\"", "port[1].name is \"clients\", expected a name that is used only once";
+    device: "device = \"0000:07:00.0\"" => "device = \"eth0\"", "port[1].device is \"eth0\", expected a PCI address such as";
+    device_twice: "device = \"0000:07:00.0\"" => "device = \"net_af_packet0,iface=pe-eng1\"", "expected a device of its own; port \"clients\" has this one";
+    interface_twice: "device = \"0000:07:00.0\"" => "device = \"net_af_xdp1,iface=pe-eng0\"", "expected an interface of its own; port \"clients\" has this one";
+    port_mac: "mac = \"02:00:00:00:00:01\"" => "mac = \"03:00:00:00:00:01\"", "port[0].mac is \"03:00:00:00:00:01\", expected a unicast MAC";
+    mtu_small: "mtu = 9000" => "mtu = 575", "port[1].mtu is 575, expected 576 to 9000";
+    mtu_large: "mtu = 9000" => "mtu = 9001", "port[1].mtu is 9001, expected 576 to 9000";
+    mtu_ipv6: "vlan = 7" => "mtu = 1279", "port[0].mtu is 1279, expected at least 1280 on a port with an IPv6 address";
+    vlan: "vlan = 7" => "vlan = 4095", "port[0].vlan is 4095, expected 1 to 4094";
+    port_address: "\"10.2.0.1/24\"" => "\"10.2.0.1/24\", \"10.3.0.1\"", "port[1].addresses[1] is \"10.3.0.1\", expected an address with its prefix";
+    network_address: "\"10.1.0.1/24\"" => "\"10.1.0.1/24\", \"10.3.0.0/24\"", "port[0].addresses[1] is \"10.3.0.0/24\", expected the address of a host";
+    broadcast_address: "\"10.1.0.1/24\"" => "\"10.1.0.1/24\", \"10.3.0.255/24\"", "this is its broadcast address";
+    prefixes_overlap: "\"10.2.0.1/24\"" => "\"10.2.0.1/24\", \"10.1.0.129/25\"", "port[1].addresses[1] is \"10.1.0.129/25\", expected a prefix that overlaps none of another port; port \"clients\" has 10.1.0.1/24";
+    gateway_off_link: "\"10.1.0.254\", \"2001:db8:1::fe\"" => "\"10.3.0.254\"", "port[0].gateways[0] is \"10.3.0.254\", expected an address in a prefix of port \"clients\"";
+    gateway_is_self: "\"10.1.0.254\", \"2001:db8:1::fe\"" => "\"10.1.0.1\"", "expected a neighbour; this is port \"clients\" itself";
+    two_gateways: "checksum_offload = false" => "gateways = [\"10.2.0.254\"]", "port[1].gateways[0] leads to 0.0.0.0/0, expected one way to it only; port \"clients\" has another";
+    route_host_bits: "to = \"10.9.0.0/16\"" => "to = \"10.9.0.1/16\"", "port[1].routes[0].to is \"10.9.0.1/16\", expected a prefix without host bits: \"10.9.0.0/16\"";
+    route_family: "to = \"10.9.0.0/16\"" => "to = \"2001:db8:9::/48\"", "port[1].routes[0].via is \"10.2.0.9\", expected a gateway of the same address family";
+    neighbour_mac: "mac = \"02:00:00:00:00:fe\"" => "mac = \"ff:ff:ff:ff:ff:ff\"", "port[0].neighbours[0].mac is \"ff:ff:ff:ff:ff:ff\", expected a unicast";
+    neighbour_is_own: "{ ip = \"10.1.0.254\"" => "{ ip = \"10.1.0.80\"", "port[0].neighbours[0].ip is 10.1.0.80, expected an address of another host; this one is the engine's own (listener \"web\")";
+    descriptors_range: "rx_descriptors = 512" => "rx_descriptors = 32", "port[0].rx_descriptors is 32, expected 64 to 4096";
+    descriptors_step: "rx_descriptors = 512" => "rx_descriptors = 500", "port[0].rx_descriptors is 500, expected a multiple of 32";
+    listen_nothing: "addresses = [\"[2001:db8:1::80]:80\"]" => "addresses = []", "listener[1].addresses is empty";
+    listen_text: "[2001:db8:1::80]:80" => "2001:db8:1::80:80", "listener[1].addresses[0] is \"2001:db8:1::80:80\", expected an address with a port";
+    listen_port_0: "\"10.1.0.1:80\"" => "\"10.1.0.1:0\"", "listener[0].addresses[0] is \"10.1.0.1:0\", expected an address with a port";
+    listen_range: "8000-8099\"]" => "8099-8000\"]", "listener[0].addresses[1] is \"10.1.0.80:8099-8000\", expected";
+    listen_multicast: "\"10.1.0.1:80\"" => "\"224.0.0.1:80\"", "expected a unicast address; this is a multicast address";
+    listen_twice: "\"10.1.0.1:80\"" => "\"10.1.0.80:8099-9000\"", "listener[0].addresses[1] is \"10.1.0.80:8000-8099\", expected addresses and ports that are given only once";
+    listeners_overlap: "[2001:db8:1::80]:80\"]" => "[2001:db8:1::80]:80\", \"10.1.0.80:8099\"]\nports = [\"clients\"]", "listener[1].addresses[1] is \"10.1.0.80:8099\", expected addresses and ports that no other listener has; \"web\" listens there";
+    listener_on_no_port: "[2001:db8:1::80]:80\"]" => "[2001:db8:f::80]:80\"]", "listener[1].ports is missing, expected the names of the ports";
+    listener_port_unknown: "ports = [\"clients\"]" => "ports = [\"client\"]", "listener[0].ports[0] is \"client\", expected the name of a port: \"clients\" or \"servers\"";
+    bind_unknown: "bind = \"payload\"" => "bind = \"data\"", "listener[0].bind is \"data\", expected \"payload\", \"handshake\" or \"syn\"";
+    bind_handshake: "bind = \"payload\"" => "bind = \"handshake\"", "listener[0].bind is \"handshake\", expected \"payload\": this engine does not";
+    bind_syn: "bind = \"payload\"" => "bind = \"syn\"", "listener[0].bind is \"syn\", expected \"payload\"";
+    crossed_families: "default = \"web\"" => "default = \"six\"", "listener[0].default leads IPv4 clients of 10.1.0.1:80 to the IPv6 server \"s6\" ([2001:db8:1::a]:80)";
+    no_way_to_serve: "rules = [{ http_path = \"/\", pool = \"six\" }]" => "", "listener[1] has neither rules nor a default";
+    pool_unknown: "{ tls_sni = \"a.example\", pool = \"web\" }" => "{ tls_sni = \"a.example\", pool = \"wbe\" }", "listener[0].rules[2].pool is \"wbe\", expected the name of a pool: \"web\", \"api\" or \"six\"";
+    default_unknown: "default = \"web\"" => "default = \"wbe\"", "listener[0].default is \"wbe\", expected the name of a pool";
+    rule_of_no_kind: "{ first_number = true, pool" => "{ pool", "listener[0].rules[3] matches nothing, expected http_host and/or http_path";
+    rule_of_two_kinds: "{ first_number = true, pool" => "{ first_number = true, tls_sni = \"b\", pool", "listener[0].rules[3] mixes kinds that never match the same payload";
+    rule_number_false: "{ first_number = true, pool" => "{ first_number = false, pool", "listener[0].rules[3].first_number is false, expected true";
+    rule_host: "http_host = \"*.example\"" => "http_host = \"*.*.example\"", "listener[0].rules[1].http_host is \"*.*.example\", expected a host name";
+    rule_host_port: "http_host = \"*.example\"" => "http_host = \"b.example:80\"", "listener[0].rules[1].http_host is \"b.example:80\", expected a host name without a port";
+    rule_path: "http_path = \"/api\"" => "http_path = \"api\"", "listener[0].rules[0].http_path is \"api\", expected the beginning of a path";
+    rule_sni_address: "tls_sni = \"a.example\"" => "tls_sni = \"192.0.2.1\"", "listener[0].rules[2].tls_sni is \"192.0.2.1\", expected a host name; TLS clients never send an address";
+    rule_duplicate: "{ tls_sni = \"a.example\"" => "{ http_host = \"A.Example.\", http_path = \"/api\"", "listener[0].rules[2] can never match, expected it before rules[0], which matches the same requests";
+    rule_shadowed: "{ tls_sni = \"a.example\"" => "{ http_host = \"b.a.example\"", "listener[0].rules[2] can never match, expected it before rules[1]";
+    rule_http_after_number: "{ first_number = true, pool = \"api\" }," => "{ first_number = true, pool = \"api\" }, { http_host = \"z\", pool = \"api\" },", "listener[0].rules[4] can never match, expected it before rules[3], which matches the version number";
+    rule_number_twice: "{ first_number = true, pool = \"api\" }," => "{ first_number = true, pool = \"api\" }, { first_number = true, pool = \"web\" },", "listener[0].rules[4] can never match, expected it before rules[3]";
+    rule_sni_twice: "{ tls_sni = \"a.example\", pool = \"web\" }" => "{ tls_sni = \"*\", pool = \"web\" }, { tls_sni = \"a.example\", pool = \"web\" }", "listener[0].rules[3] can never match";
+    listener_timeout: "idle = \"10m\"" => "idle = \"31days\"", "listener[0].timeouts.idle is \"31days\", expected \"10ms\" to \"30days\"";
+    pool_empty: "servers = [{ name = \"s6\", address = \"[2001:db8:1::a]:80\" }]" => "servers = []", "pool[2].servers is empty, expected at least one server";
+    pool_named_reject: "name = \"six\"\n" => "name = \"reject\"\n[[pool]]\nname = \"six\"\n", "pool[2] lacks the key `servers`";
+    policy: "policy = \"round_robin\"" => "policy = \"random\"", "pool[0].policy is \"random\", expected \"round_robin\"";
+    server_address: "\"10.2.0.11:80\"" => "\"10.2.0.11\"", "pool[0].servers[0].address is \"10.2.0.11\", expected an address with its port";
+    server_port_0: "\"10.2.0.11:80\"" => "\"10.2.0.11:0\"", "pool[0].servers[0].address is \"10.2.0.11:0\", expected a port of 1 to 65535";
+    server_loopback: "\"10.2.0.11:80\"" => "\"127.0.0.1:80\"", "expected the unicast address of a host; this is a loopback address";
+    server_mapped: "\"10.2.0.11:80\"" => "\"[::ffff:10.2.0.11]:80\"", "this is an IPv4-mapped address";
+    server_weight_0: "weight = 256" => "weight = 0", "pool[0].servers[0].weight is 0, expected 1 to 256";
+    server_weight: "weight = 256" => "weight = 257", "pool[0].servers[0].weight is 257, expected 1 to 256";
+    server_twice: "\"10.2.0.11:80\", weight = 256" => "\"10.9.0.12:80\", mac = \"02:00:00:00:00:12\"", "pool[0].servers[1].address is \"10.9.0.12:80\", expected a server that is in the pool only once";
+    server_name_twice: "name = \"a1\"" => "name = \"w1\"", "pool[1].servers[0].name is \"w1\", expected a name that is used only once";
+    server_unreachable: "[2001:db8:1::a]:80" => "[2001:db8:1::80]:81", "pool[2].servers[0].address is 2001:db8:1::80, expected an address of another host";
+    local_address: "\"10.2.0.5\"]" => "\"10.2.0.5/24\"]", "pool[1].local_addresses[1] is \"10.2.0.5/24\", expected an IP address";
+    local_address_twice: "\"10.2.0.5\"]" => "\"10.1.0.80\"]", "pool[1].local_addresses[1] is \"10.1.0.80\", expected an address that is given only once";
+    local_family: "name = \"six\"\n" => "name = \"six\"\nlocal_addresses = [\"10.2.0.6\"]\n", "pool[2].servers[0] has no IPv6 address to be reached from";
+    local_ports: "local_ports = \"8000-9000\"" => "local_ports = \"9000-8000\"", "pool[1].local_ports is \"9000-8000\", expected a range of TCP ports";
+    local_ports_taken: "local_ports = \"8000-9000\"" => "local_ports = \"8000-8099\"", "pool[1].servers[0].address has no port left to be reached from at 10.1.0.80";
+    timeout: "idle = \"3h\"" => "idle = \"9ms\"", "timeouts.idle is \"9ms\", expected \"10ms\" to \"30days\"";
+    time_wait: "time_wait = \"1s\"" => "time_wait = \"241s\"", "timeouts.time_wait is \"241s\", expected \"0s\" to \"4m\"";
+    promise_mss: "mss = 1400" => "mss = 87", "promise.mss is 87, expected 88 to 8960";
+    promise_scale: "window_scale = 9" => "window_scale = 15", "promise.window_scale is 15, expected 0 to 14, or \"off\"";
+    promise_window: "window = 8192" => "window = 16385", "promise.window is 16385, expected 536 to 16384";
+    records_format: "format = \"csv\"" => "format = \"xml\"", "records.format is \"xml\", expected \"text\", \"csv\" or \"json\"";
+    records_file: "file = \"records.csv\"" => "enabled = true", "records lacks the key `file`";
+    log_level: "level = \"debug\"" => "level = \"loud\"", "log.level is \"loud\", expected \"info\", ";
+}
