@@ -3,3 +3,5 @@
 pub mod backends;
 pub mod callbacks;
 pub mod config;
+pub mod records;
+pub mod report;

@@ -1,0 +1,419 @@
+//! Takes the session records of all cores and writes them to a file or standard output, while the engine runs and at its
+//! end.
+//!
+//! One thread owns the receiving ends of the cores' rings and the output. It never makes a core wait: what it cannot keep
+//! up with is lost in the ring and counted there, what the disk refuses is lost here and counted, too. A disk that is full
+//! is reported once, not once per record, and writing goes on as soon as it works again.
+//!
+//! Without an output the records are taken and counted all the same, so that the totals in the report mean the same with
+//! every configuration.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use netfcts::format::{NameTable, RecordFormat, RecordWriter};
+use netfcts::record::SessionRecord;
+use netfcts::ring::RecordReceiver;
+
+/// Records that the ring between a core and the writing thread holds: 8 MiB per core, and 65 ms at a million
+/// connections per second, far more than [`PAUSE`].
+pub const RING_CAPACITY: usize = 65_536;
+
+/// How long the thread rests when all rings are empty.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// How often a reader of the file sees new lines at the latest.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Where records go, and how.
+#[derive(Clone, Debug)]
+pub struct RecordOutput {
+    /// The file; `-` is standard output.
+    pub path: PathBuf,
+    /// How they are written.
+    pub format: RecordFormat,
+}
+
+/// What became of the records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordTotals {
+    /// Written, or only counted if there is no output.
+    pub written: u64,
+    /// Lost: the ring was full or the output failed.
+    pub lost: u64,
+}
+
+/// The output could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("session records cannot be written to {path}: {source}; name a file in a directory that exists and is writable", path = path.display())]
+pub struct OpenError {
+    /// The file.
+    path: PathBuf,
+    /// What the system said.
+    source: io::Error,
+}
+
+/// The thread that writes records. Dropping it without [`finish`](Self::finish) stops it, too, and waits for it.
+#[derive(Debug)]
+pub struct RecordKeeper {
+    counts: Arc<Counts>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    written: AtomicU64,
+    lost_in_rings: AtomicU64,
+    lost_in_output: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Counts {
+    fn totals(&self) -> RecordTotals {
+        let lost = self.lost_in_rings.load(Ordering::Relaxed) + self.lost_in_output.load(Ordering::Relaxed);
+        RecordTotals {
+            written: self.written.load(Ordering::Relaxed),
+            lost,
+        }
+    }
+}
+
+impl RecordKeeper {
+    /// Opens the output and starts the thread. A file of that name that is not empty is kept as `NAME.old`.
+    ///
+    /// # Errors
+    /// The output cannot be opened, or the system has no thread left.
+    pub fn start(
+        receivers: Vec<RecordReceiver>,
+        output: Option<RecordOutput>,
+        names: NameTable,
+    ) -> Result<Self, OpenError> {
+        let path = output
+            .as_ref()
+            .map_or_else(|| PathBuf::from("-"), |output| output.path.clone());
+        let with_path = |source| OpenError {
+            path: path.clone(),
+            source,
+        };
+        let sink: Option<Box<dyn Write + Send>> = match &output {
+            None => None,
+            Some(output) if output.path == Path::new("-") => Some(Box::new(io::stdout())),
+            Some(output) => Some(Box::new(open(&output.path).map_err(with_path)?)),
+        };
+        let format = output.map_or(RecordFormat::Text, |output| output.format);
+        Self::start_with(receivers, sink, format, names).map_err(with_path)
+    }
+
+    /// As [`start`](Self::start), with an output that is open already; `None` counts only.
+    ///
+    /// # Errors
+    /// The header line cannot be written, or the system has no thread left.
+    pub fn start_with(
+        receivers: Vec<RecordReceiver>,
+        sink: Option<Box<dyn Write + Send>>,
+        format: RecordFormat,
+        names: NameTable,
+    ) -> io::Result<Self> {
+        let counts = Arc::new(Counts::default());
+        let writer = sink
+            .map(|sink| RecordWriter::new(BufWriter::new(sink), format, names))
+            .transpose()?;
+        let keeper = Writer {
+            receivers,
+            writer,
+            pending: 0,
+            complained: false,
+            counts: Arc::clone(&counts),
+        };
+        let thread = std::thread::Builder::new()
+            .name("records".to_owned())
+            .spawn(move || keeper.run())?;
+        Ok(Self {
+            counts,
+            thread: Some(thread),
+        })
+    }
+
+    /// The totals so far. Lines that were not flushed yet do not count as written.
+    pub fn totals(&self) -> RecordTotals {
+        self.counts.totals()
+    }
+
+    /// Writes what is in the rings now, flushes and ends the thread. To be called when the cores have stopped.
+    pub fn finish(mut self) -> RecordTotals {
+        self.stop();
+        self.counts.totals()
+    }
+
+    fn stop(&mut self) {
+        self.counts.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                log::error!("the thread that writes session records has panicked");
+            }
+        }
+    }
+}
+
+impl Drop for RecordKeeper {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// What the thread owns.
+struct Writer {
+    receivers: Vec<RecordReceiver>,
+    writer: Option<RecordWriter<BufWriter<Box<dyn Write + Send>>>>,
+    /// Records handed to the writer since the last successful flush.
+    pending: u64,
+    complained: bool,
+    counts: Arc<Counts>,
+}
+
+impl Writer {
+    fn run(mut self) {
+        let mut flushed_at = Instant::now();
+        loop {
+            // Read before the rings: whatever was sent before `stop` was set is still taken in this round.
+            let last_round = self.counts.stop.load(Ordering::Acquire);
+            let taken = self.drain();
+            if last_round || flushed_at.elapsed() >= FLUSH_INTERVAL {
+                self.flush(last_round);
+                flushed_at = Instant::now();
+            }
+            if last_round {
+                return;
+            }
+            if taken == 0 {
+                std::thread::park_timeout(PAUSE);
+            }
+        }
+    }
+
+    fn drain(&mut self) -> usize {
+        let mut receivers = std::mem::take(&mut self.receivers);
+        let taken = receivers
+            .iter_mut()
+            .map(|receiver| receiver.drain(|record| self.write(record)))
+            .sum();
+        let lost = receivers.iter().map(RecordReceiver::records_lost).sum();
+        self.counts.lost_in_rings.store(lost, Ordering::Relaxed);
+        self.receivers = receivers;
+        taken
+    }
+
+    fn write(&mut self, record: &SessionRecord) {
+        let Some(writer) = &mut self.writer else {
+            self.counts.written.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        match writer.write(record) {
+            Ok(()) => self.pending += 1,
+            Err(error) => self.lose(1, &error),
+        }
+    }
+
+    fn flush(&mut self, last_round: bool) {
+        let Some(writer) = &mut self.writer else { return };
+        match writer.flush() {
+            Ok(()) => {
+                self.counts.written.fetch_add(self.pending, Ordering::Relaxed);
+                self.pending = 0;
+                self.complained = false;
+            }
+            // The buffer keeps its lines for the next attempt; after the last there is none.
+            Err(error) if last_round => self.lose(self.pending, &error),
+            Err(error) => self.lose(0, &error),
+        }
+    }
+
+    fn lose(&mut self, count: u64, error: &io::Error) {
+        self.counts.lost_in_output.fetch_add(count, Ordering::Relaxed);
+        if !self.complained {
+            self.complained = true;
+            log::error!("session records cannot be written: {error}; they are counted as lost until it works again");
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let holds_something = fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0);
+    if holds_something {
+        let mut old = path.as_os_str().to_owned();
+        old.push(".old");
+        fs::rename(path, PathBuf::from(old))?;
+    }
+    File::create(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netfcts::ring::record_ring;
+    use std::net::IpAddr;
+    use std::sync::Mutex;
+
+    fn record(port: u16) -> SessionRecord {
+        SessionRecord::new(e2d2::time::Instant::ZERO, IpAddr::from([192, 0, 2, 1]), port, 0, 0)
+    }
+
+    fn json_to(path: &Path) -> Option<RecordOutput> {
+        Some(RecordOutput {
+            path: path.to_owned(),
+            format: RecordFormat::JsonLines,
+        })
+    }
+
+    /// An output that fails as long as it is told to, as a full disk does.
+    #[derive(Clone, Default)]
+    struct Disk(Arc<Mutex<(bool, Vec<u8>)>>);
+
+    impl Disk {
+        fn set_full(&self, full: bool) {
+            self.0.lock().expect("lock").0 = full;
+        }
+
+        fn lines(&self) -> usize {
+            self.0
+                .lock()
+                .expect("lock")
+                .1
+                .iter()
+                .filter(|byte| **byte == b'\n')
+                .count()
+        }
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let mut disk = self.0.lock().expect("lock");
+            if disk.0 {
+                return Err(io::Error::from(io::ErrorKind::StorageFull));
+            }
+            disk.1.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn start_on(disk: &Disk, receivers: Vec<RecordReceiver>) -> RecordKeeper {
+        let sink: Box<dyn Write + Send> = Box::new(disk.clone());
+        RecordKeeper::start_with(receivers, Some(sink), RecordFormat::JsonLines, NameTable::default()).expect("start")
+    }
+
+    #[test]
+    fn records_of_all_rings_are_in_the_file_when_it_has_finished() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("records.jsonl");
+        let ((mut one, one_end), (mut two, two_end)) = (record_ring(64), record_ring(64));
+        let keeper = RecordKeeper::start(vec![one_end, two_end], json_to(&path), NameTable::default()).expect("start");
+        (0..50).for_each(|port| one.send(&record(port)));
+        (50..60).for_each(|port| two.send(&record(port)));
+        assert_eq!(keeper.finish(), RecordTotals { written: 60, lost: 0 });
+        let text = fs::read_to_string(&path).expect("read");
+        let mut ports: Vec<u64> = text
+            .lines()
+            .map(|line| {
+                serde_json::from_str::<serde_json::Value>(line).expect("JSON")["client_port"]
+                    .as_u64()
+                    .expect("port")
+            })
+            .collect();
+        ports.sort_unstable();
+        assert_eq!(ports, (0..60).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn lines_are_readable_while_the_engine_runs() {
+        let (mut sender, receiver) = record_ring(8);
+        let disk = Disk::default();
+        let keeper = start_on(&disk, vec![receiver]);
+        sender.send(&record(1));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while disk.lines() == 0 {
+            assert!(Instant::now() < deadline, "nothing was flushed");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while keeper.totals().written == 0 {
+            assert!(Instant::now() < deadline, "nothing was counted");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_full_disk_loses_records_counts_them_and_stops_nothing() {
+        let (mut sender, receiver) = record_ring(1024);
+        let disk = Disk::default();
+        disk.set_full(true);
+        let keeper = start_on(&disk, vec![receiver]);
+        (0..100).for_each(|port| sender.send(&record(port)));
+        assert_eq!(keeper.finish(), RecordTotals { written: 0, lost: 100 });
+        assert_eq!(disk.lines(), 0);
+    }
+
+    #[test]
+    fn what_the_buffer_kept_is_written_when_the_disk_has_room_again() {
+        let (mut sender, receiver) = record_ring(1024);
+        let disk = Disk::default();
+        disk.set_full(true);
+        let keeper = start_on(&disk, vec![receiver]);
+        (0..3).for_each(|port| sender.send(&record(port)));
+        std::thread::sleep(FLUSH_INTERVAL + Duration::from_millis(200));
+        disk.set_full(false);
+        assert_eq!(keeper.finish(), RecordTotals { written: 3, lost: 0 });
+        assert_eq!(disk.lines(), 3);
+    }
+
+    #[test]
+    fn full_rings_count_as_lost() {
+        let (mut sender, receiver) = record_ring(4);
+        (0..10).for_each(|port| sender.send(&record(port)));
+        let keeper = start_on(&Disk::default(), vec![receiver]);
+        assert_eq!(keeper.finish(), RecordTotals { written: 4, lost: 6 });
+    }
+
+    #[test]
+    fn without_an_output_records_are_counted() {
+        let (mut sender, receiver) = record_ring(4);
+        sender.send(&record(1));
+        let keeper = RecordKeeper::start(vec![receiver], None, NameTable::default()).expect("start");
+        assert_eq!(keeper.finish(), RecordTotals { written: 1, lost: 0 });
+    }
+
+    #[test]
+    fn an_older_file_is_kept_aside() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("records");
+        fs::write(&path, "older").expect("write");
+        RecordKeeper::start(vec![], json_to(&path), NameTable::default())
+            .expect("start")
+            .finish();
+        assert_eq!(
+            fs::read_to_string(dir.path().join("records.old")).expect("read"),
+            "older"
+        );
+        assert_eq!(fs::read_to_string(&path).expect("read"), "");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_is_a_sentence() {
+        let path = Path::new("/nonexistent/records");
+        let error = RecordKeeper::start(vec![], json_to(path), NameTable::default()).expect_err("no such directory");
+        let message = error.to_string();
+        assert!(
+            message.contains("/nonexistent/records") && message.contains("No such file"),
+            "{message}"
+        );
+    }
+}

@@ -1,0 +1,469 @@
+//! What the engine did, in numbers: printed at exit and on SIGUSR1, and written as JSON by `--report FILE`.
+//!
+//! A [`Report`] is a snapshot that [`crate::engine`] fills; nothing here counts. Groups of counters that the engine does
+//! not know by name ([`CounterGroup`]) are shown as they come, so that a new drop reason needs no change here. The text
+//! form leaves out what is zero, but for the TCP counters, whose 18 names per side are always there; JSON has everything.
+//!
+//! The keys of the JSON form are an interface: scripts and the test rig read `records`, `records_lost`, `buffers` and
+//! `counters`.
+
+use std::fmt;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use e2d2::counters::{Counters, Reason};
+use netfcts::counters::TcpCounters;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+/// Everything that was counted.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct Report {
+    /// Version of the engine.
+    pub version: &'static str,
+    /// Milliseconds since the start.
+    pub uptime_ms: u64,
+    /// Session records written.
+    pub records: u64,
+    /// Session records lost, because a core's ring was full or they could not be written.
+    pub records_lost: u64,
+    /// Connections open now.
+    pub connections_open: u64,
+    /// Next hops with a MAC address, and next hops.
+    pub next_hops: NextHopTotals,
+    /// Packet buffers.
+    pub buffers: Buffers,
+    /// The counters of all cores together.
+    pub counters: CounterGroups,
+    /// What each core did.
+    pub cores: Vec<CoreReport>,
+    /// What each port says of itself.
+    pub ports: Vec<PortReport>,
+}
+
+/// State of the next-hop table.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub struct NextHopTotals {
+    /// Those whose MAC address is known.
+    pub resolved: u64,
+    /// All.
+    pub total: u64,
+}
+
+/// Packet buffers of all pools, and whether they came back.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct Buffers {
+    /// Buffers in all pools.
+    pub capacity: u64,
+    /// Buffers that were free before the ports were started.
+    pub available_before: u64,
+    /// Buffers that are free now; while the engine runs, ports and connections hold some.
+    pub available_after: u64,
+    /// Buffers missing at the end; `None` as long as the engine runs.
+    pub leaked: Option<u64>,
+    /// The same per pool.
+    pub pools: Vec<PoolReport>,
+}
+
+/// One pool of packet buffers.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct PoolReport {
+    /// Its name.
+    pub name: String,
+    /// Buffers in it.
+    pub capacity: u64,
+    /// Free before the ports were started.
+    pub available_before: u64,
+    /// Free now.
+    pub available_after: u64,
+}
+
+/// What one worker core did.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct CoreReport {
+    /// The core as Linux numbers it.
+    pub core: u16,
+    /// Rounds of its scheduler that did something.
+    pub busy_rounds: u64,
+    /// Rounds that found nothing to do.
+    pub idle_rounds: u64,
+    /// TSC cycles of the busy rounds.
+    pub busy_cycles: u64,
+    /// Connections open now.
+    pub connections_open: u64,
+    /// Its counters.
+    pub counters: CounterGroups,
+}
+
+/// Statistics that the device keeps.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct PortReport {
+    /// Its name in the configuration.
+    pub name: String,
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+    /// Packets that found no free descriptor.
+    pub rx_missed: u64,
+    /// Packets that arrived damaged.
+    pub rx_errors: u64,
+    /// Packets that found no free buffer.
+    pub rx_no_buffer: u64,
+    /// Packets that could not be sent.
+    pub tx_errors: u64,
+}
+
+/// Named counts that belong together, in a fixed order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CounterGroup {
+    counts: Vec<(&'static str, u64)>,
+}
+
+/// Groups of counters by name, in the order in which they were added.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CounterGroups {
+    groups: Vec<(&'static str, CounterGroup)>,
+}
+
+impl CounterGroup {
+    /// The counts in the order given.
+    pub fn new(counts: impl IntoIterator<Item = (&'static str, u64)>) -> Self {
+        Self {
+            counts: counts.into_iter().collect(),
+        }
+    }
+
+    /// The counters of one side's TCP.
+    pub fn of_tcp(counters: &TcpCounters) -> Self {
+        Self::new(counters.iter())
+    }
+
+    /// Every reason of a list, also those that never happened.
+    pub fn of<R: Reason>(counters: &Counters<R>) -> Self {
+        Self::new(counters.iter().map(|(reason, count)| (reason.name(), count)))
+    }
+
+    /// The count of that name.
+    pub fn count(&self, name: &str) -> Option<u64> {
+        self.counts.iter().find(|(of, _)| *of == name).map(|(_, count)| *count)
+    }
+
+    /// The sum of all counts.
+    pub fn total(&self) -> u64 {
+        self.counts.iter().map(|(_, count)| count).sum()
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (name, count) in &other.counts {
+            match self.counts.iter_mut().find(|(of, _)| of == name) {
+                Some((_, sum)) => *sum += count,
+                None => self.counts.push((name, *count)),
+            }
+        }
+    }
+}
+
+impl CounterGroups {
+    /// Adds a group; one of that name is added to.
+    pub fn add(&mut self, name: &'static str, group: &CounterGroup) {
+        match self.groups.iter_mut().find(|(of, _)| *of == name) {
+            Some((_, sum)) => sum.add(group),
+            None => self.groups.push((name, group.clone())),
+        }
+    }
+
+    /// Adds all groups of another core.
+    pub fn add_all(&mut self, other: &Self) {
+        for (name, group) in &other.groups {
+            self.add(name, group);
+        }
+    }
+
+    /// The group of that name.
+    pub fn group(&self, name: &str) -> Option<&CounterGroup> {
+        self.groups.iter().find(|(of, _)| *of == name).map(|(_, group)| group)
+    }
+}
+
+impl Report {
+    /// Sums the cores' counters and connections into the totals.
+    pub fn sum_cores(&mut self) {
+        for core in &self.cores {
+            self.counters.add_all(&core.counters);
+            self.connections_open += core.connections_open;
+        }
+    }
+
+    /// The JSON form: one object, indented, with a final newline.
+    pub fn to_json(&self) -> String {
+        // Maps with string keys and integers always serialise.
+        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+
+    /// Writes the JSON form so that a reader sees the old file or the new one, never half of one.
+    ///
+    /// # Errors
+    /// The file, or its neighbour with `.new` at the end, cannot be written.
+    pub fn write_json(&self, path: &Path) -> io::Result<()> {
+        let is_special = fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
+        if is_special {
+            // A pipe or terminal cannot be replaced.
+            return fs::write(path, self.to_json());
+        }
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".new");
+        let beside = PathBuf::from(beside);
+        let mut file = fs::File::create(&beside)?;
+        file.write_all(self.to_json().as_bytes())?;
+        fs::rename(&beside, path)
+    }
+}
+
+impl Buffers {
+    /// Sums the pools; `ended` says that every buffer should be back.
+    pub fn of(pools: Vec<PoolReport>, ended: bool) -> Self {
+        let sum = |of: fn(&PoolReport) -> u64| pools.iter().map(of).sum::<u64>();
+        let missing = |pool: &PoolReport| pool.available_before.abs_diff(pool.available_after);
+        Self {
+            capacity: sum(|pool| pool.capacity),
+            available_before: sum(|pool| pool.available_before),
+            available_after: sum(|pool| pool.available_after),
+            leaked: ended.then(|| pools.iter().map(missing).sum()),
+            pools,
+        }
+    }
+}
+
+impl Serialize for CounterGroup {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.counts.len()))?;
+        for (name, count) in &self.counts {
+            map.serialize_entry(name, count)?;
+        }
+        map.end()
+    }
+}
+
+impl Serialize for CounterGroups {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.groups.len()))?;
+        for (name, group) in &self.groups {
+            map.serialize_entry(name, group)?;
+        }
+        map.end()
+    }
+}
+
+/// The names of the groups that the text form shows side by side.
+pub const TCP_CLIENT: &str = "tcp_client";
+/// See [`TCP_CLIENT`].
+pub const TCP_SERVER: &str = "tcp_server";
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "proxyengine {}, up {:.1} s",
+            self.version,
+            self.uptime_ms as f64 / 1e3
+        )?;
+        writeln!(
+            f,
+            "records {}  lost {}  open connections {}  next hops {}/{}",
+            self.records, self.records_lost, self.connections_open, self.next_hops.resolved, self.next_hops.total
+        )?;
+        self.fmt_tcp(f)?;
+        for (name, group) in &self.counters.groups {
+            if ![TCP_CLIENT, TCP_SERVER].contains(name) {
+                fmt_nonzero(f, name, group)?;
+            }
+        }
+        for core in &self.cores {
+            let rounds = core.busy_rounds.max(1);
+            writeln!(
+                f,
+                "core {}: {} busy rounds of {} cycles, {} idle, {} open",
+                core.core,
+                core.busy_rounds,
+                core.busy_cycles / rounds,
+                core.idle_rounds,
+                core.connections_open
+            )?;
+        }
+        for port in &self.ports {
+            port.fmt(f)?;
+        }
+        self.buffers.fmt(f)
+    }
+}
+
+impl Report {
+    fn fmt_tcp(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (client, server) = (self.counters.group(TCP_CLIENT), self.counters.group(TCP_SERVER));
+        let (Some(client), Some(server)) = (client, server) else {
+            return Ok(());
+        };
+        writeln!(f, "{:14}{:>14}{:>14}", "", "client", "server")?;
+        for (name, count) in &client.counts {
+            writeln!(f, "{name:14}{count:>14}{:>14}", server.count(name).unwrap_or(0))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for PortReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "port {}: rx {} packets {} bytes, tx {} packets {} bytes, missed {}, no buffer {}, rx errors {}, tx errors {}",
+            self.name,
+            self.rx_packets,
+            self.rx_bytes,
+            self.tx_packets,
+            self.tx_bytes,
+            self.rx_missed,
+            self.rx_no_buffer,
+            self.rx_errors,
+            self.tx_errors
+        )
+    }
+}
+
+impl fmt::Display for Buffers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (before, after) = (self.available_before, self.available_after);
+        write!(f, "buffers {}: {before} free before, {after} free ", self.capacity)?;
+        match self.leaked {
+            None => writeln!(f, "now"),
+            Some(0) => writeln!(f, "after, none lost"),
+            Some(leaked) => writeln!(f, "after, {leaked} LOST"),
+        }
+    }
+}
+
+fn fmt_nonzero(f: &mut fmt::Formatter<'_>, name: &str, group: &CounterGroup) -> fmt::Result {
+    let nonzero: Vec<_> = group.counts.iter().filter(|(_, count)| *count != 0).collect();
+    if nonzero.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "{name}")?;
+    for (name, count) in nonzero {
+        writeln!(f, "  {name:28}{count:>14}")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn core(number: u16, dropped: u64) -> CoreReport {
+        let mut core = CoreReport {
+            core: number,
+            connections_open: 2,
+            ..CoreReport::default()
+        };
+        core.counters
+            .add(TCP_CLIENT, &CounterGroup::new([("SentSyn", 0), ("RecvSyn", 3)]));
+        core.counters
+            .add(TCP_SERVER, &CounterGroup::new([("SentSyn", 4), ("RecvSyn", 0)]));
+        core.counters
+            .add("drops", &CounterGroup::new([("too_short", dropped), ("fragment", 0)]));
+        core
+    }
+
+    fn report() -> Report {
+        let pool = PoolReport {
+            name: "core1".into(),
+            capacity: 100,
+            available_before: 100,
+            available_after: 98,
+        };
+        let mut report = Report {
+            version: "1",
+            records: 5,
+            cores: vec![core(1, 1), core(2, 6)],
+            buffers: Buffers::of(vec![pool], true),
+            ..Report::default()
+        };
+        report.sum_cores();
+        report
+    }
+
+    #[test]
+    fn cores_are_summed_by_name() {
+        let report = report();
+        assert_eq!(report.connections_open, 4);
+        assert_eq!(
+            report
+                .counters
+                .group("drops")
+                .and_then(|group| group.count("too_short")),
+            Some(7)
+        );
+        assert_eq!(report.counters.group(TCP_SERVER).map(CounterGroup::total), Some(8));
+    }
+
+    #[test]
+    fn json_has_the_keys_that_scripts_read() {
+        let json: serde_json::Value = serde_json::from_str(&report().to_json()).expect("valid JSON");
+        assert_eq!((&json["records"], &json["records_lost"]), (&5.into(), &0.into()));
+        assert_eq!(json["buffers"]["capacity"], 100);
+        assert_eq!(json["buffers"]["available_before"], 100);
+        assert_eq!(json["buffers"]["available_after"], 98);
+        assert_eq!(json["buffers"]["leaked"], 2);
+        assert_eq!(json["counters"]["tcp_client"]["RecvSyn"], 6);
+        assert_eq!(json["counters"]["drops"]["fragment"], 0);
+    }
+
+    #[test]
+    fn text_shows_all_tcp_counters_and_only_the_drops_that_happened() {
+        let text = report().to_string();
+        assert!(text.contains("SentSyn                    0             8"), "{text}");
+        assert!(text.contains("too_short") && !text.contains("fragment"), "{text}");
+        assert!(text.contains("2 LOST"), "{text}");
+    }
+
+    #[test]
+    fn buffers_of_a_running_engine_are_not_called_lost() {
+        let pool = PoolReport {
+            capacity: 10,
+            available_before: 10,
+            available_after: 4,
+            ..PoolReport::default()
+        };
+        let buffers = Buffers::of(vec![pool], false);
+        assert_eq!(buffers.leaked, None);
+        assert!(buffers.to_string().ends_with("4 free now\n"), "{buffers}");
+    }
+
+    #[test]
+    fn a_pool_with_more_than_before_does_not_hide_a_leak_in_another() {
+        let pool = |after| PoolReport {
+            capacity: 10,
+            available_before: 9,
+            available_after: after,
+            ..PoolReport::default()
+        };
+        assert_eq!(Buffers::of(vec![pool(10), pool(8)], true).leaked, Some(2));
+    }
+
+    #[test]
+    fn a_report_file_is_replaced_as_a_whole() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("report.json");
+        fs::write(&path, "old").expect("write");
+        report().write_json(&path).expect("report");
+        assert_eq!(fs::read_to_string(&path).expect("read"), report().to_json());
+        assert_eq!(fs::read_dir(dir.path()).expect("list").count(), 1);
+        let missing = dir.path().join("missing").join("report.json");
+        assert!(report().write_json(&missing).is_err());
+    }
+}
