@@ -1,0 +1,207 @@
+#!/usr/bin/env bash
+# The one entry to the project: builds, shows, tests, runs and measures it. What is missing is installed and said.
+set -euo pipefail
+ROOT=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
+cd "$ROOT"
+# shellcheck source=scripts/common.sh
+. scripts/common.sh
+# shellcheck source=scripts/packages.sh
+. scripts/packages.sh
+
+usage() {
+    cat <<'USAGE'
+usage: ./build.sh COMMAND [ARGUMENTS]
+
+  demo [--json FILE] [--keep] [--two-armed] [--af-xdp]
+                  raise the software rig, run the proxy on it with real Linux clients and servers, show what happened,
+                  tear it down; ends with an error if one request reached the wrong server. Needs root.
+  test [FILTER] [-- ARGUMENTS OF THE TEST PROGRAMS]
+                  every test that this machine can run; what was skipped is listed with the reason
+  run FILE [OPTIONS OF proxyengine run]
+                  build with all optimisation and run the engine with this configuration
+  bench [NAME [ARGUMENTS]]
+                  run a benchmark; without a name, list them
+  fuzz [TARGET | list] [--minutes M]
+                  fuzz one target, or each for a while; needs a nightly toolchain and cargo-fuzz
+  lint            formatting, clippy, documentation and shell scripts, without warnings
+  clean           remove what was built, and a demo that was kept
+
+Rust stable is the one thing that has to be there. Debian packages that are missing are installed, with their services
+kept from starting; PROXYENGINE_NO_INSTALL=1 keeps this script from installing anything.
+USAGE
+}
+
+SKIP_FILE=
+TEST_LOG=
+cleanup() { rm -f ${SKIP_FILE:+"$SKIP_FILE"} ${TEST_LOG:+"$TEST_LOG"}; }
+trap cleanup EXIT
+
+need_cargo() {
+    have cargo || PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
+    have cargo || die "cargo is missing: install Rust stable (https://rustup.rs), then run this again"
+}
+
+# install PURPOSE PACKAGE…, unless the user keeps us from it: then it is for cargo or the test to say what is missing.
+install() {
+    [ -z "${PROXYENGINE_NO_INSTALL:-}" ] || return 0
+    ensure_packages "$@"
+}
+
+need_build() {
+    need_cargo
+    install "to build" "${BUILD_PACKAGES[@]}" || die "the packages to build with are missing"
+}
+
+cmd_demo() {
+    local as_root
+    need_build
+    install "for the demo" "${RIG_PACKAGES[@]}" || die "the packages that the demo is made of are missing"
+    as_root=$(root_prefix) || die "the demo makes network namespaces, for which it must be root"
+    say "demo: building"
+    cargo build --quiet -p proxyengine -p rig --bins
+    cd "$CALLED_FROM"
+    # shellcheck disable=SC2086  # empty or two words
+    $as_root "$(target_dir)/debug/rig" demo --engine "$(target_dir)/debug/proxyengine" "$@"
+}
+
+target_dir() { printf '%s' "${CARGO_TARGET_DIR:-$ROOT/target}"; }
+
+cmd_test() {
+    local status=0 passed failed skipped
+    need_build
+    # Without these the rig tests skip themselves, and say so.
+    install "for the rig tests" "${RIG_PACKAGES[@]}" || true
+    SKIP_FILE=$(mktemp)
+    TEST_LOG=$(mktemp)
+    PROXYENGINE_SKIP_FILE=$SKIP_FILE cargo test --workspace --no-fail-fast "$@" 2>&1 | tee "$TEST_LOG" || status=$?
+    passed=$(count passed)
+    failed=$(count failed)
+    skipped=$(sort -u "$SKIP_FILE" | grep -c . || true)
+    if [ "$skipped" -gt 0 ]; then
+        say ""
+        say "skipped on this machine:"
+        sort -u "$SKIP_FILE" | sed 's/^/  /' >&2
+    fi
+    if [ "$status" -eq 0 ] && [ "$passed" -eq 0 ]; then
+        say "no test has run: nothing matches '$*'"
+        status=1
+    fi
+    # A test that finds its machine lacking returns early, which the test program counts as passed.
+    printf 'tests: %s passed, %s failed, %s skipped\n' $((passed - skipped)) "$failed" "$skipped"
+    return "$status"
+}
+
+# Sums a column of cargo's closing lines.
+count() {
+    grep -E '^test result: ' "$TEST_LOG" | sed -E "s/.* ([0-9]+) $1.*/\\1/" | awk '{ sum += $1 } END { print sum + 0 }'
+}
+
+cmd_run() {
+    [ $# -ge 1 ] || die "run: which configuration? e.g. ./build.sh run config/x710.toml"
+    need_build
+    # The file is named relative to where the user is.
+    local file=$1 as_root
+    shift
+    file=$(cd "$CALLED_FROM" && readlink -m "$file")
+    cargo build --quiet --release -p proxyengine
+    as_root=$(root_prefix) || {
+        say "run: not root; network devices will refuse"
+        as_root=
+    }
+    cd "$CALLED_FROM"
+    # shellcheck disable=SC2086
+    exec $as_root "$(target_dir)/release/proxyengine" run "$file" "$@"
+}
+
+# Prints PACKAGE NAME for each benchmark of the workspace.
+benches() {
+    local file folder
+    for file in benches/*.rs benches/*/main.rs crates/*/benches/*.rs crates/*/benches/*/main.rs; do
+        [ -e "$file" ] || continue
+        folder=${file%%benches/*}
+        file=${file#*benches/}
+        file=${file%/main.rs}
+        printf '%s %s\n' "$(package_of "${folder:-./}")" "${file%.rs}"
+    done
+}
+
+package_of() { sed -n 's/^name = "\(.*\)"/\1/p' "$1/Cargo.toml" | head -n 1; }
+
+cmd_bench() {
+    local name=${1:-} package
+    if [ -z "$name" ]; then
+        benches | sed 's/\(.*\) \(.*\)/\2  (\1)/'
+        return
+    fi
+    shift
+    package=$(benches | sed -n "s/^\(.*\) $name\$/\1/p" | head -n 1)
+    [ -n "$package" ] || die "bench: no benchmark '$name'; there are: $(benches | cut -d' ' -f2 | tr '\n' ' ')"
+    need_build
+    say "bench: building"
+    cargo bench --quiet -p "$package" --bench "$name" --no-run
+    cargo bench --quiet -p "$package" --bench "$name" -- "$@"
+}
+
+cmd_lint() {
+    need_build
+    cargo fmt --version >/dev/null 2>&1 || die "lint: rustfmt is missing: rustup component add rustfmt"
+    cargo clippy --version >/dev/null 2>&1 || die "lint: clippy is missing: rustup component add clippy"
+    install "to lint" "${LINT_PACKAGES[@]}" || true
+    say "lint: formatting"
+    cargo fmt --all -- --check
+    say "lint: clippy"
+    cargo clippy --quiet --workspace --all-targets -- -D warnings
+    say "lint: documentation"
+    RUSTDOCFLAGS='-D warnings' cargo doc --quiet --workspace --no-deps
+    if have shellcheck; then
+        say "lint: shell scripts"
+        shellcheck -x ./*.sh scripts/*.sh .ci/run
+    else
+        say "lint: shell scripts not looked at: shellcheck is missing"
+    fi
+    say "lint: clean"
+}
+
+cmd_fuzz() {
+    local target=${1:-all} minutes=1 targets
+    [ $# -eq 0 ] || shift
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --minutes) [ $# -gt 1 ] && minutes=$2 && shift ;;
+        *) die "fuzz: unknown option '$1'" ;;
+        esac
+        shift
+    done
+    [ -d fuzz ] || die "fuzz: there are no fuzz targets"
+    need_build
+    cargo +nightly --version >/dev/null 2>&1 || die "fuzz: needs a nightly toolchain: rustup toolchain install nightly"
+    cargo +nightly fuzz --version >/dev/null 2>&1 || die "fuzz: needs cargo-fuzz: cargo install cargo-fuzz"
+    targets=$(cargo +nightly fuzz list)
+    [ "$target" != list ] || { printf '%s\n' "$targets" && return; }
+    if [ "$target" != all ]; then
+        grep -qxF -- "$target" <<<"$targets" || die "fuzz: no target '$target'; there are: $(tr '\n' ' ' <<<"$targets")"
+        targets=$target
+    fi
+    for target in $targets; do
+        say "fuzz: $target for $minutes min"
+        cargo +nightly fuzz run "$target" -- -max_total_time=$((minutes * 60))
+    done
+}
+
+cmd_clean() {
+    if is_root && have ip; then ./prepNet.sh down --prefix pedemo --quiet; fi
+    need_cargo
+    cargo clean
+}
+
+CALLED_FROM=$OLDPWD
+command=${1:---help}
+[ $# -eq 0 ] || shift
+case $command in
+demo | test | run | bench | lint | fuzz | clean) "cmd_$command" "$@" ;;
+-h | --help | help) usage ;;
+*)
+    usage >&2
+    die "unknown command '$command'"
+    ;;
+esac

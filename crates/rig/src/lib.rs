@@ -1,0 +1,74 @@
+//! The software rig: Linux clients and Linux servers in network namespaces, and the engine between them on a crossed
+//! cable of veth pairs.
+//!
+//! What lives here: making and removing the rig ([`Rig`]; the topology itself is `prepNet.sh`'s, so that a person and a
+//! test stand on the same one), running and ending programs in it ([`process`]), the real servers the tests talk to
+//! ([`servers`]), the engine as a process ([`engine`]), lossy links ([`loss`]) and what went over the wire
+//! ([`capture`]). What does not: the tests (`tests/rig/`, and those of the other crates), and anything that knows the
+//! engine's insides. This crate depends on no other of the workspace, so that each may use it in its tests.
+//!
+//! ```text
+//!                 clients ──┐                            clients ── br0 ── pe-eng0 ┐
+//!   one-armed               br0 ── pe-eng0 · engine                                engine   two-armed
+//!                 servers ──┘                            servers ── br1 ── pe-eng1 ┘
+//! ```
+//!
+//! A rig needs root, a kernel with namespaces and some packages; [`requirements`] says what is missing, and a test that
+//! cannot run says so through [`skip`].
+//!
+//! Everything is bounded in time, and nothing is left behind: processes and namespaces go when the [`Rig`] is dropped,
+//! when the program gets SIGINT or SIGTERM, and, should it be killed outright, when the next rig is made.
+
+pub mod capture;
+mod cleanup;
+pub mod demo;
+pub mod engine;
+mod error;
+pub mod loss;
+mod namespace;
+pub mod process;
+pub mod servers;
+mod topology;
+
+pub use error::RigError;
+pub use namespace::Place;
+pub use topology::{Arms, HOSTS, Rig, RigOptions, SERVERS, requirements};
+
+use std::io::Write;
+
+/// Says that a test cannot run on this machine. `build.sh test` lists what was said, and counts it.
+///
+/// The line goes to the file that `PROXYENGINE_SKIP_FILE` names, or to stderr when there is none.
+///
+/// # Panics
+/// When `PROXYENGINE_REQUIRE_RIG` is set: on a machine that is known to have all it takes, as that of continuous
+/// integration, a skipped test is a failed one.
+pub fn skip(test: &str, reason: &str) {
+    let line = format!("{test}: {}\n", reason.replace('\n', " "));
+    assert!(
+        std::env::var_os("PROXYENGINE_REQUIRE_RIG").is_none(),
+        "not to be skipped here: {line}"
+    );
+    let written = std::env::var_os("PROXYENGINE_SKIP_FILE")
+        .and_then(|path| std::fs::OpenOptions::new().append(true).open(path).ok())
+        .is_some_and(|mut file| file.write_all(line.as_bytes()).is_ok());
+    if !written {
+        eprint!("skipped: {line}");
+    }
+}
+
+/// Raises a rig for a test, or returns from the test after saying why it is skipped.
+///
+/// `rig_or_skip!(options, "tool", …)`: the tools are the programs that the test needs besides those of every rig.
+#[macro_export]
+macro_rules! rig_or_skip {
+    ($options:expr $(, $tool:expr)* $(,)?) => {
+        match $crate::requirements(&[$($tool),*]) {
+            Ok(()) => $crate::Rig::new($options).expect("the rig comes up"),
+            Err(reason) => {
+                $crate::skip(std::thread::current().name().unwrap_or("a test"), &reason);
+                return;
+            }
+        }
+    };
+}
