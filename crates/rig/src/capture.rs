@@ -60,6 +60,7 @@ impl Capture {
             "-Z",
             "root",
             "-U",
+            "--immediate-mode",
             "-n",
             "-w",
             &path,

@@ -12,7 +12,7 @@ use rig::capture::{Capture, Tap};
 use rig::loss::{Direction, Loss};
 use rig::process::{self, Process};
 use rig::servers::{self, Certificates};
-use rig::{Arms, HOSTS, Place, Rig, RigError, RigOptions, SERVERS, rig_or_skip};
+use rig::{Arms, HOSTS, Place, Rig, RigError, RigOptions, rig_or_skip};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -48,7 +48,7 @@ fn clients_reach_each_server_and_learn_its_name() {
     route_with_linux(&rig);
     let certificates = Certificates::make(&rig).expect("certificates");
     let trusted = certificates.trusted().to_string_lossy().into_owned();
-    for index in 0..SERVERS {
+    for (index, host) in HOSTS.iter().enumerate() {
         let _nginx = servers::start_nginx(&rig, index).expect("nginx");
         let _tls = servers::start_tls(&rig, index, &certificates).expect("s_server");
         let _numbers = servers::start_numbers(&rig, index).expect("socat");
@@ -66,8 +66,8 @@ fn clients_reach_each_server_and_learn_its_name() {
             let at = SocketAddr::new(address, servers::HTTP);
             assert_eq!(servers::named_in(&curl(&[&format!("http://{at}/")])), Some(index));
 
-            let resolve = format!("{}:{}:{address}", HOSTS[index], servers::TLS);
-            let url = format!("https://{}/whoami", HOSTS[index]);
+            let resolve = format!("{host}:{}:{address}", servers::TLS);
+            let url = format!("https://{host}/whoami");
             let answer = curl(&["--cacert", &trusted, "--resolve", &resolve, &url]);
             assert_eq!(servers::named_in(&answer), Some(index));
 
@@ -95,7 +95,9 @@ fn a_capture_sees_what_linux_offers() {
     let segments = capture.finish().expect("a capture");
     for v6 in [false, true] {
         let of_family = || segments.iter().filter(move |segment| segment.from.is_ipv6() == v6);
-        let syn = of_family().find(|segment| segment.opens()).expect("a SYN");
+        let syn = of_family()
+            .find(|segment| segment.opens())
+            .unwrap_or_else(|| panic!("no SYN in {segments:#?}"));
         assert_eq!(syn.mss, Some(if v6 { 1440 } else { 1460 }));
         assert!(
             syn.sack_permitted && syn.timestamps.is_some() && syn.window_scale.is_some(),
