@@ -139,6 +139,14 @@ impl GraphCounters {
         drop(packet);
         self.drops.add(reason, 1);
     }
+
+    /// Counts a packet that a port received but does not deliver. It is counted as received, too, for the operator
+    /// that receives from the port never sees it.
+    #[inline]
+    pub fn count_refused(&self, reason: DropReason) {
+        self.traffic.add(Traffic::Received, 1);
+        self.drops.add(reason, 1);
+    }
 }
 
 impl GraphReader {

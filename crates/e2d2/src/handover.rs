@@ -116,9 +116,9 @@ mod tests {
     #[test]
     fn each_pair_of_cores_has_its_own_ring() {
         let mut links = mesh(3, 4);
-        for from in 0..3 {
+        for (from, link) in links.iter_mut().enumerate() {
             for to in 0..3 {
-                let pushed = links[from].outgoing.push(to, (from, to));
+                let pushed = link.outgoing.push(to, (from, to));
                 assert_eq!(pushed.is_ok(), from != to, "{from} to {to}");
             }
         }

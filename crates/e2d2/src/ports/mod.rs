@@ -3,7 +3,18 @@
 //! | port | what it is |
 //! |---|---|
 //! | [`LoopbackPort`] | one end of a cable within a core: what one end transmits, the other receives |
+//! | [`PcapPort`] | receives the frames of a file and writes what it transmits to another |
+//! | [`VlanPort`] | one VLAN of another port |
+//! | [`CapturePort`] | another port, whose frames are also written to a file |
 
+mod capture;
+mod capture_file;
 mod loopback;
+mod pcap;
+mod vlan;
 
+pub use capture::CapturePort;
+pub use capture_file::{CaptureError, Direction, FrameReader, FrameWriter, InterfaceId, TimeStamps, wall_clock};
 pub use loopback::LoopbackPort;
+pub use pcap::PcapPort;
+pub use vlan::{NoVlanId, VlanId, VlanPort};
