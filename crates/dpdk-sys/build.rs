@@ -21,14 +21,21 @@ const FUNCTIONS: &[&str] = &[
     "rte_flow_.*",
     "rte_pktmbuf_(pool_create|free_bulk|linearize)",
     "__rte_pktmbuf_(linearize|read)",
-    "rte_mempool_(free|lookup|avail_count|in_use_count|cache_create|cache_free|obj_iter)",
+    "rte_mempool_(free|lookup|avail_count|in_use_count|walk)",
     "rte_ring_(create|free|lookup)",
     "rte_vdev_(init|uninit)",
     "rte_thash_.*",
     "(dlopen|dlsym|dlclose|fopencookie|fclose|setvbuf)",
 ];
 
-const TYPES: &[&str] = &["rte_eth_.*", "rte_flow_.*", "rte_mbuf", "rte_mempool.*", "rte_ring", "rte_iova_mode"];
+const TYPES: &[&str] = &[
+    "rte_eth_.*",
+    "rte_flow_.*",
+    "rte_mbuf",
+    "rte_mempool.*",
+    "rte_ring",
+    "rte_iova_mode",
+];
 
 const VARIABLES: &[&str] = &[
     "rte_eth_fp_ops",
@@ -41,10 +48,16 @@ const VARIABLES: &[&str] = &[
     "RING_F_.*",
     "RTE_FLOW_.*",
     "RTLD_(LAZY|NOLOAD)",
+    "DPDK_.*",
 ];
 
 /// Packed structures with aligned members, which Rust cannot express (E0588); nothing here looks inside them.
-const OPAQUE: &[&str] = &["rte_arp_hdr", "rte_arp_ipv4", "rte_gtp_psc_generic_hdr", "rte_l2tpv2_combined_msg_hdr"];
+const OPAQUE: &[&str] = &[
+    "rte_arp_hdr",
+    "rte_arp_ipv4",
+    "rte_gtp_psc_generic_hdr",
+    "rte_l2tpv2_combined_msg_hdr",
+];
 
 fn main() {
     println!("cargo:rerun-if-changed=wrapper.h");
@@ -59,7 +72,9 @@ fn main() {
     for directory in &dpdk.link_paths {
         println!("cargo:rustc-link-search=native={}", directory.display());
     }
-    for library in ["eal", "ethdev", "mbuf", "mempool", "ring", "hash", "net_ring", "bus_vdev"] {
+    for library in [
+        "eal", "ethdev", "mbuf", "mempool", "ring", "hash", "net_ring", "bus_vdev",
+    ] {
         println!("cargo:rustc-link-lib=dylib=rte_{library}");
     }
 

@@ -29,6 +29,7 @@
 //! | [`scheduler`] | rounds of tasks on one core, by priority; what an idle core does |
 //! | [`queue`], [`handover`] | bounded queues between tasks of a core, and between cores |
 //! | [`counters`], [`fate`] | counters over a closed list of names; what becomes of a packet |
+//! | `native` | DPDK: mbufs, ports, the EAL (feature `dpdk`) |
 //! | [`wire`] | Ethernet, VLAN, ARP, IPv4, IPv6, TCP, ICMP, checksums; [`wire::frame`] is the one parse of a received frame |
 
 pub mod buffer;
@@ -37,6 +38,8 @@ pub mod fate;
 pub mod handover;
 mod heap;
 pub mod operators;
+#[cfg(feature = "dpdk")]
+pub mod native;
 pub mod port;
 pub mod ports;
 pub mod queue;

@@ -1,0 +1,407 @@
+//! Opening a port: attach, ask what it can do, configure, start.
+#![allow(unsafe_code)] // FFI: configures ethdev ports.
+
+use std::ffi::{CStr, CString, NulError, c_int};
+use std::sync::Arc;
+use std::{fs, ptr};
+
+use dpdk_sys as sys;
+
+use super::device::DeviceError;
+use super::eal::Eal;
+use super::pool::{MbufPool, data_room};
+use super::port::{DpdkPort, PortConfig, PortError, PortInner, RssInfo};
+use super::queue::DpdkQueue;
+use super::ring::{self, Ring};
+use crate::port::Capabilities;
+use crate::wire::MacAddr;
+
+const EEXIST: c_int = 17;
+
+/// See [`DpdkPort::open`].
+pub(super) fn open(
+    eal: &Eal,
+    config: &PortConfig,
+    pools: &[&MbufPool],
+) -> Result<(DpdkPort, Vec<DpdkQueue>), PortError> {
+    config.device.check()?;
+    check_pools(config, pools)?;
+    check_interface_mtu(config)?;
+    eal.log().forget();
+    if config.device.driver() == Some("net_ring") {
+        // DPDK's own net_ring has as many queues as there happen to be lcores; with rings of ours it has what is asked for.
+        let rings = ring::rings(eal, config.device.name(), pools.len(), config.rx_descriptors, pools)?;
+        return open_rings(eal, config, pools, &rings, &rings);
+    }
+    let port = attach(eal, config, pools.len())?;
+    let inner = adopt(eal, config, pools, port, config.device.bus(), config.device.name());
+    finish(inner, config, pools)
+}
+
+/// Opens a net_ring port over the given rings.
+pub(super) fn open_rings(
+    eal: &Eal,
+    config: &PortConfig,
+    pools: &[&MbufPool],
+    rx: &[Arc<Ring>],
+    tx: &[Arc<Ring>],
+) -> Result<(DpdkPort, Vec<DpdkQueue>), PortError> {
+    check_pools(config, pools)?;
+    let (port, name) = ring::attach(eal, config.device.name(), rx, tx)?;
+    let mut inner = adopt(eal, config, pools, port, "vdev", &name);
+    inner.rings = rx.iter().chain(tx).map(Arc::clone).collect();
+    finish(inner, config, pools)
+}
+
+/// From here on the port has an owner, which closes it whatever fails.
+fn adopt(eal: &Eal, config: &PortConfig, pools: &[&MbufPool], port: u16, bus: &'static str, name: &str) -> PortInner {
+    PortInner {
+        port,
+        id: config.id,
+        mac: MacAddr::default(),
+        mtu: config.mtu,
+        capabilities: Capabilities::default(),
+        needs_prepare: false,
+        descriptors: (config.rx_descriptors, config.tx_descriptors),
+        driver: String::new(),
+        name: name.to_owned(),
+        bus,
+        started: false,
+        rings: Vec::new(),
+        pools: pools.iter().map(|pool| pool.share()).collect(),
+        eal: eal.clone(),
+    }
+}
+
+fn finish(
+    mut inner: PortInner,
+    config: &PortConfig,
+    pools: &[&MbufPool],
+) -> Result<(DpdkPort, Vec<DpdkQueue>), PortError> {
+    let info = device_info(&inner)?;
+    if !info.driver_name.is_null() {
+        // SAFETY: a static string of the driver.
+        inner.driver = unsafe { CStr::from_ptr(info.driver_name) }
+            .to_string_lossy()
+            .into_owned();
+    }
+    let rss_hf = configure(&mut inner, config, &info, pools.len())?;
+    set_up_queues(&inner)?;
+    set_addresses(&mut inner, config)?;
+    // SAFETY: configured, with all queues set up.
+    step(&inner, "rte_eth_dev_start", unsafe {
+        sys::rte_eth_dev_start(inner.port)
+    })?;
+    inner.started = true;
+    let rss = if rss_hf == 0 { None } else { read_rss(&inner, &info) };
+
+    let port = DpdkPort {
+        shared: Arc::new(inner),
+        rss,
+    };
+    if !port.wait_for_link(config.link_wait) {
+        log::warn!("{}: the link is down", port.shared.name);
+    }
+    let queues = (0..pools.len() as u16)
+        .map(|queue| DpdkQueue::new(&port.shared, queue))
+        .collect();
+    Ok((port, queues))
+}
+
+fn check_pools(config: &PortConfig, pools: &[&MbufPool]) -> Result<(), PortError> {
+    let device = config.device.to_string();
+    if pools.is_empty() {
+        return Err(PortError::Queues {
+            device,
+            asked: 0,
+            most: u16::MAX,
+        });
+    }
+    let needed = data_room(config.mtu);
+    match pools.iter().map(|pool| pool.data_room()).min() {
+        Some(actual) if actual < needed => Err(PortError::DataRoom { device, needed, actual }),
+        _ => Ok(()),
+    }
+}
+
+/// A kernel interface drops what is larger than its own MTU without a word.
+fn check_interface_mtu(config: &PortConfig) -> Result<(), PortError> {
+    let Some(interface) = config.device.kernel_interface() else {
+        return Ok(());
+    };
+    let mtu = fs::read_to_string(format!("/sys/class/net/{interface}/mtu"));
+    match mtu.ok().and_then(|text| text.trim().parse::<u16>().ok()) {
+        Some(actual) if actual < config.mtu => Err(PortError::InterfaceMtu {
+            device: config.device.to_string(),
+            interface: interface.to_owned(),
+            asked: config.mtu,
+            actual,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Has the device's driver take it, and finds its port number.
+fn attach(eal: &Eal, config: &PortConfig, queues: usize) -> Result<u16, PortError> {
+    let device = &config.device;
+    let failed = |reason: String| PortError::Attach {
+        device: device.to_string(),
+        reason,
+        log: eal.log().complaints(),
+    };
+    let nul = |_: NulError| failed("a NUL byte in the device string".to_owned());
+    let name = CString::new(device.name()).map_err(nul)?;
+    let bus = CString::new(device.bus()).map_err(nul)?;
+    let arguments = CString::new(device.arguments(queues, data_room(config.mtu))).map_err(nul)?;
+    let mut port = 0;
+    // SAFETY: NUL-terminated strings; `port` is written. A PCI device that was allowed at the start has its port already.
+    unsafe {
+        if sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &mut port) != 0 {
+            let result = sys::rte_eal_hotplug_add(bus.as_ptr(), name.as_ptr(), arguments.as_ptr());
+            if result == -EEXIST {
+                return Err(PortError::InUse {
+                    device: device.to_string(),
+                });
+            }
+            if result < 0 {
+                return Err(failed(sys::thread::error_text(-result)));
+            }
+            if sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &mut port) != 0 {
+                return Err(failed("its driver made no Ethernet port of it".to_owned()));
+            }
+        } else if device.bus() == "vdev" {
+            return Err(PortError::InUse {
+                device: device.to_string(),
+            });
+        }
+    }
+    own(port).map_err(|_| PortError::InUse {
+        device: device.to_string(),
+    })?;
+    Ok(port)
+}
+
+/// Marks the port as ours, which fails if it already is.
+pub(super) fn own(port: u16) -> Result<(), c_int> {
+    let mut owner = sys::rte_eth_dev_owner::default();
+    for (to, from) in owner.name.iter_mut().zip(c"e2d2".to_bytes_with_nul()) {
+        *to = *from as _;
+    }
+    // SAFETY: the port exists; ids are made and compared under DPDK's own lock.
+    let result = unsafe {
+        sys::rte_eth_dev_owner_new(&mut owner.id);
+        sys::rte_eth_dev_owner_set(port, &owner)
+    };
+    if result == 0 { Ok(()) } else { Err(result) }
+}
+
+fn device_info(inner: &PortInner) -> Result<sys::rte_eth_dev_info, PortError> {
+    let mut info = sys::rte_eth_dev_info::default();
+    // SAFETY: the port exists; `info` is written.
+    step(inner, "rte_eth_dev_info_get", unsafe {
+        sys::rte_eth_dev_info_get(inner.port, &mut info)
+    })?;
+    Ok(info)
+}
+
+/// Configures the device within its limits; returns the hash types that spread packets over the queues, 0 if none.
+fn configure(
+    inner: &mut PortInner,
+    config: &PortConfig,
+    info: &sys::rte_eth_dev_info,
+    queues: usize,
+) -> Result<u64, PortError> {
+    let most = info.max_rx_queues.min(info.max_tx_queues);
+    if queues > usize::from(most) {
+        return Err(PortError::Queues {
+            device: inner.name.clone(),
+            asked: queues,
+            most,
+        });
+    }
+    let mut wanted = sys::rte_eth_conf::default();
+    wanted.rxmode.mtu = device_mtu(inner, config, info)?;
+
+    let rx_checksums = sys::DPDK_RX_OFFLOAD_IPV4_CKSUM | sys::DPDK_RX_OFFLOAD_TCP_CKSUM;
+    let tx_checksums = sys::DPDK_TX_OFFLOAD_IPV4_CKSUM | sys::DPDK_TX_OFFLOAD_TCP_CKSUM;
+    if config.checksum_offload {
+        wanted.rxmode.offloads = info.rx_offload_capa & rx_checksums;
+        // Both or none, so that a packet is finished in one place.
+        if info.tx_offload_capa & tx_checksums == tx_checksums {
+            wanted.txmode.offloads = tx_checksums;
+        }
+    }
+
+    // Only TCP: everything else goes to queue 0, whatever its addresses.
+    let rss_hf = info.flow_type_rss_offloads & (sys::DPDK_RSS_NONFRAG_IPV4_TCP | sys::DPDK_RSS_NONFRAG_IPV6_TCP);
+    let key_length = if info.hash_key_size == 0 {
+        40
+    } else {
+        info.hash_key_size
+    };
+    let mut key: Vec<u8> = config
+        .rss_key
+        .iter()
+        .copied()
+        .cycle()
+        .take(usize::from(key_length))
+        .collect();
+    let spread = queues > 1 && rss_hf != 0 && !key.is_empty();
+    if spread {
+        wanted.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
+        wanted.rxmode.offloads |= info.rx_offload_capa & sys::DPDK_RX_OFFLOAD_RSS_HASH;
+        wanted.rx_adv_conf.rss_conf = sys::rte_eth_rss_conf {
+            rss_key: key.as_mut_ptr(),
+            rss_key_len: key_length,
+            rss_hf,
+        };
+    }
+
+    inner.capabilities = Capabilities {
+        rx_checksum: wanted.rxmode.offloads & rx_checksums == rx_checksums,
+        tx_checksum: wanted.txmode.offloads != 0,
+        rss_hash: wanted.rxmode.offloads & sys::DPDK_RX_OFFLOAD_RSS_HASH != 0,
+    };
+    inner.needs_prepare = inner.capabilities.tx_checksum;
+    let queues = queues as u16;
+    // SAFETY: the port exists and is stopped; the configuration and the key live during the call and are copied.
+    step(inner, "rte_eth_dev_configure", unsafe {
+        sys::rte_eth_dev_configure(inner.port, queues, queues, &wanted)
+    })?;
+    let (mut rx, mut tx) = inner.descriptors;
+    // SAFETY: the port is configured; the numbers are brought within its limits.
+    step(inner, "rte_eth_dev_adjust_nb_rx_tx_desc", unsafe {
+        sys::rte_eth_dev_adjust_nb_rx_tx_desc(inner.port, &mut rx, &mut tx)
+    })?;
+    inner.descriptors = (rx, tx);
+    Ok(if spread { rss_hf } else { 0 })
+}
+
+/// The MTU that the device is told, once it is known to be within the device's limits.
+fn device_mtu(inner: &PortInner, config: &PortConfig, info: &sys::rte_eth_dev_info) -> Result<u32, PortError> {
+    // net_af_packet says 1514 whatever its ring's frames hold, and looks at no MTU.
+    if config.device.driver() == Some("net_af_packet") {
+        return Ok(0);
+    }
+    // As rte_ethdev has it: the driver's own overhead if it tells both limits, else header and check sequence.
+    let (max_frame, max_mtu) = (info.max_rx_pktlen, u32::from(info.max_mtu));
+    let overhead = if info.max_mtu != u16::MAX && max_frame > max_mtu {
+        max_frame - max_mtu
+    } else {
+        18
+    };
+    let most = max_frame.saturating_sub(overhead).min(max_mtu);
+    if config.mtu < info.min_mtu || u32::from(config.mtu) > most {
+        let device = inner.name.clone();
+        return Err(PortError::Mtu {
+            device,
+            asked: config.mtu,
+            least: info.min_mtu,
+            most,
+        });
+    }
+    Ok(u32::from(config.mtu))
+}
+
+fn set_up_queues(inner: &PortInner) -> Result<(), PortError> {
+    // SAFETY: the port exists; the NUMA node may be unknown (-1).
+    let node = unsafe { sys::rte_eth_dev_socket_id(inner.port) } as u32;
+    let (rx, tx) = inner.descriptors;
+    for (queue, pool) in inner.pools.iter().enumerate() {
+        let queue = queue as u16;
+        // SAFETY: the port is configured with this many queues; the pool lives as long as the port; null means defaults.
+        let result = unsafe { sys::rte_eth_rx_queue_setup(inner.port, queue, rx, node, ptr::null(), pool.as_ptr()) };
+        step(inner, "rte_eth_rx_queue_setup", result)?;
+        // SAFETY: as above.
+        let result = unsafe { sys::rte_eth_tx_queue_setup(inner.port, queue, tx, node, ptr::null()) };
+        step(inner, "rte_eth_tx_queue_setup", result)?;
+    }
+    Ok(())
+}
+
+/// Sets the Ethernet address and what is received besides it: multicast (neighbour discovery), or everything.
+fn set_addresses(inner: &mut PortInner, config: &PortConfig) -> Result<(), PortError> {
+    let mut promiscuous = config.promiscuous;
+    let mut address = sys::rte_ether_addr::default();
+    if let Some(mac) = config.mac {
+        address.addr_bytes = mac.0;
+        // SAFETY: the port is configured; the address is copied.
+        let result = unsafe { sys::rte_eth_dev_default_mac_addr_set(inner.port, &mut address) };
+        // A driver that cannot filter for another address has to let everything through.
+        promiscuous |= result < 0;
+        inner.mac = mac;
+    } else {
+        // SAFETY: the port is configured; the address is written.
+        let result = unsafe { sys::rte_eth_macaddr_get(inner.port, &mut address) };
+        step(inner, "rte_eth_macaddr_get", result)?;
+        inner.mac = MacAddr(address.addr_bytes);
+    }
+    // SAFETY: the port is configured. Virtual devices often have no filter at all and refuse both, which is as good.
+    unsafe {
+        if promiscuous || sys::rte_eth_allmulticast_enable(inner.port) < 0 {
+            sys::rte_eth_promiscuous_enable(inner.port);
+        }
+    }
+    Ok(())
+}
+
+/// Reads key and redirection table back; none if the device does not tell them.
+fn read_rss(inner: &PortInner, info: &sys::rte_eth_dev_info) -> Option<RssInfo> {
+    const GROUP: u16 = 64;
+    let mut key = vec![
+        0;
+        usize::from(if info.hash_key_size == 0 {
+            40
+        } else {
+            info.hash_key_size
+        })
+    ];
+    let mut conf = sys::rte_eth_rss_conf {
+        rss_key: key.as_mut_ptr(),
+        rss_key_len: key.len() as u8,
+        ..Default::default()
+    };
+    // SAFETY: the port is configured; `key` has the length that is told.
+    if unsafe { sys::rte_eth_dev_rss_hash_conf_get(inner.port, &mut conf) } != 0 || info.reta_size == 0 {
+        return None;
+    }
+    let mut groups = vec![sys::rte_eth_rss_reta_entry64::default(); usize::from(info.reta_size.div_ceil(GROUP))];
+    groups.iter_mut().for_each(|group| group.mask = u64::MAX);
+    // SAFETY: `groups` holds `reta_size` entries in groups of 64, all of them asked for.
+    if unsafe { sys::rte_eth_dev_rss_reta_query(inner.port, groups.as_mut_ptr(), info.reta_size) } != 0 {
+        return None;
+    }
+    let reta = groups
+        .iter()
+        .flat_map(|group| group.reta)
+        .take(usize::from(info.reta_size))
+        .collect();
+    Some(RssInfo {
+        key,
+        reta,
+        tcp_ipv4: conf.rss_hf & sys::DPDK_RSS_NONFRAG_IPV4_TCP != 0,
+        tcp_ipv6: conf.rss_hf & sys::DPDK_RSS_NONFRAG_IPV6_TCP != 0,
+    })
+}
+
+/// A negative return value as an error that names the step.
+fn step(inner: &PortInner, step: &'static str, result: c_int) -> Result<(), PortError> {
+    if result >= 0 {
+        return Ok(());
+    }
+    let (reason, log) = (sys::thread::error_text(-result), inner.eal.log().complaints());
+    Err(PortError::Setup {
+        device: inner.name.clone(),
+        step,
+        reason,
+        log,
+    })
+}
+
+/// A name for C; device names have no NUL byte, as parsing them showed.
+pub(super) fn c_string(text: &str) -> Result<CString, DeviceError> {
+    CString::new(text).map_err(|_| DeviceError::Syntax {
+        device: text.to_owned(),
+        part: "a NUL byte".to_owned(),
+    })
+}

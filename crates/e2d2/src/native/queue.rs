@@ -1,0 +1,155 @@
+//! One receive and transmit queue pair of a DPDK port, owned by one core: the packet path.
+//!
+//! Budget: besides what the driver costs, a burst is three loads and an indirect call each way, and a packet costs one look at
+//! its segment count.
+#![allow(unsafe_code)] // Bursts write mbuf pointers into, and take them out of, vectors of `Mbuf`.
+
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use dpdk_sys as sys;
+
+use super::mbuf::Mbuf;
+use super::port::PortInner;
+use crate::BURST;
+use crate::port::{Capabilities, Port, PortId};
+use crate::wire::MacAddr;
+
+/// Packets that a queue treated specially.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounters {
+    /// Received in several segments and copied into one.
+    pub rx_linearised: u64,
+    /// Received in several segments that do not fit into one, and dropped.
+    pub rx_oversized: u64,
+    /// Refused by the driver because it cannot do the offload that the packet asks for, and dropped.
+    pub tx_unprepared: u64,
+}
+
+/// One queue pair. It may move to another thread, and is then used by that thread alone.
+#[derive(Debug)]
+pub struct DpdkQueue {
+    port: u16,
+    queue: u16,
+    needs_prepare: bool,
+    counters: QueueCounters,
+    shared: Arc<PortInner>,
+}
+
+impl DpdkQueue {
+    /// One for each queue of the port; `PortInner` is started.
+    pub(super) fn new(shared: &Arc<PortInner>, queue: u16) -> Self {
+        Self {
+            port: shared.port,
+            queue,
+            needs_prepare: shared.needs_prepare,
+            counters: QueueCounters::default(),
+            shared: Arc::clone(shared),
+        }
+    }
+
+    /// Its index in the port.
+    pub fn index(&self) -> u16 {
+        self.queue
+    }
+
+    /// Packets that were treated specially so far.
+    pub fn counters(&self) -> QueueCounters {
+        self.counters
+    }
+
+    /// Goes through the burst from the packet that has several segments at `first`; returns how many packets are left.
+    ///
+    /// # Safety
+    /// The `count` packets at `packets` are owned.
+    #[cold]
+    #[inline(never)]
+    unsafe fn join_segments(&mut self, packets: *mut *mut sys::rte_mbuf, first: usize, count: usize) -> usize {
+        let mut kept = first;
+        for index in first..count {
+            // SAFETY: an owned packet of the burst; linearising frees the segments that it empties, freeing frees all.
+            unsafe {
+                let packet = *packets.add(index);
+                if (*packet).nb_segs != 1 {
+                    if sys::__rte_pktmbuf_linearize(packet) != 0 {
+                        self.counters.rx_oversized += 1;
+                        sys::mbuf::free(packet);
+                        continue;
+                    }
+                    self.counters.rx_linearised += 1;
+                }
+                *packets.add(kept) = packet;
+            }
+            kept += 1;
+        }
+        kept
+    }
+}
+
+impl Port for DpdkQueue {
+    type Buffer = Mbuf;
+
+    fn id(&self) -> PortId {
+        self.shared.id
+    }
+
+    fn mac(&self) -> MacAddr {
+        self.shared.mac
+    }
+
+    fn mtu(&self) -> u16 {
+        self.shared.mtu
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.shared.capabilities
+    }
+
+    #[inline]
+    fn receive(&mut self, into: &mut ArrayVec<Mbuf, BURST>) -> usize {
+        let (start, room) = (into.len(), into.remaining_capacity());
+        if room == 0 {
+            return 0;
+        }
+        // SAFETY: the port is started as long as `shared` lives and this queue is used by this value alone. The vector has
+        // room for that many more pointers, and an `Mbuf` is one. Received packets are owned by us and direct; those of
+        // several segments are dealt with before the vector gets to see them.
+        unsafe {
+            let packets = into.as_mut_ptr().add(start).cast::<*mut sys::rte_mbuf>();
+            let mut count = usize::from(sys::ethdev::rx_burst(self.port, self.queue, packets, room as u16));
+            if let Some(first) = (0..count).find(|&index| (**packets.add(index)).nb_segs != 1) {
+                count = self.join_segments(packets, first, count);
+            }
+            into.set_len(start + count);
+            count
+        }
+    }
+
+    #[inline]
+    fn transmit(&mut self, from: &mut ArrayVec<Mbuf, BURST>) -> usize {
+        let count = from.len();
+        if count == 0 {
+            return 0;
+        }
+        let packets = from.as_mut_ptr().cast::<*mut sys::rte_mbuf>();
+        // SAFETY: as in `receive`; the packets are owned, and the driver owns those that it takes.
+        unsafe {
+            let mut ready = count as u16;
+            if self.needs_prepare {
+                ready = sys::ethdev::tx_prepare(self.port, self.queue, packets, ready);
+            }
+            let sent = usize::from(sys::ethdev::tx_burst(self.port, self.queue, packets, ready));
+            let mut taken = sent;
+            if sent == usize::from(ready) && sent < count {
+                // All that is ready has gone: the next one is what the driver cannot send.
+                drop(Mbuf::from_raw(NonNull::new_unchecked(*packets.add(sent))));
+                self.counters.tx_unprepared += 1;
+                taken += 1;
+            }
+            ptr::copy(packets.add(taken), packets, count - taken);
+            from.set_len(count - taken);
+            taken
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! DPDK ports and packet memory, on devices that need neither hardware nor, but for the kernel's interfaces, privileges.
+//!
+//! One process, hence one EAL, for all tests of this file.
+#![cfg(feature = "dpdk")]
+
+mod buffers;
+mod rings;
+mod support;
