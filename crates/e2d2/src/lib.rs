@@ -37,9 +37,9 @@ pub mod counters;
 pub mod fate;
 pub mod handover;
 mod heap;
-pub mod operators;
 #[cfg(feature = "dpdk")]
 pub mod native;
+pub mod operators;
 pub mod port;
 pub mod ports;
 pub mod queue;
