@@ -7,7 +7,7 @@
 //! A callback runs on the packet path: it should not allocate, wait or make system calls. It must not panic; a core whose
 //! callback panics ends.
 //!
-//! The rules of the configuration are such a callback as well: `selectors::RuleSelector`.
+//! The rules of the configuration are such a callback as well: [`RuleSelector`](crate::selectors::RuleSelector).
 //!
 //! ```
 //! use proxyengine::callbacks::{FirstPayload, Selection, SelectServer};

@@ -5,3 +5,4 @@ pub mod callbacks;
 pub mod config;
 pub mod records;
 pub mod report;
+pub mod selectors;

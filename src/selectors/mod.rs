@@ -1,0 +1,30 @@
+//! Ready-made ways to choose a server by the first payload.
+//!
+//! [`RuleSelector`] is what the configuration's rules become. The parsers below it are public, for selectors that want to
+//! know the same things and decide otherwise:
+//!
+//! - [`http`]: target and host of an HTTP/1 request,
+//! - [`tls`]: the server name of a TLS ClientHello,
+//! - [`number`]: the first decimal number.
+//!
+//! All of them read the bytes from the first on and never look at how many there are before they miss one. So it does not
+//! matter how the payload was cut into segments: with more bytes the answer changes from [`Sought::NeedMore`] to a final
+//! one, and never again.
+
+pub mod http;
+pub mod number;
+mod rules;
+pub mod tls;
+
+pub use rules::RuleSelector;
+
+/// What a parser says of the thing it looks for in the bytes so far.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Sought<T> {
+    /// Here it is; more bytes change nothing.
+    Found(T),
+    /// It may still come.
+    NeedMore,
+    /// It is not there, and will not be: the bytes are of another protocol, malformed, or complete without it.
+    Absent,
+}
