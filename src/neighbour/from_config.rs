@@ -1,0 +1,87 @@
+//! The topology that a configuration describes.
+
+use std::net::IpAddr;
+
+use e2d2::port::PortId;
+use e2d2::wire::MacAddr;
+
+use super::topology::{Interface, Neighbour, NextHopId, Topology, TopologyError};
+use crate::config::{Config, ServerConfig};
+
+impl Topology {
+    /// The addresses and neighbours of a configuration whose ports have these MAC addresses, in the order of the ports.
+    ///
+    /// # Errors
+    /// A [`TopologyError`]; which one does not depend on the MAC addresses, so `check` can pass any.
+    pub fn from_config(config: &Config, macs: &[MacAddr]) -> Result<Self, TopologyError> {
+        let interfaces = config
+            .ports()
+            .iter()
+            .zip(macs)
+            .map(|(port, mac)| interface(config, port.id, *mac))
+            .collect();
+        Self::new(interfaces, &neighbours(config))
+    }
+
+    /// Where frames to a server go: its own entry if it has a fixed MAC address or is on a link of ours, its gateway's
+    /// otherwise. `None` if the topology was not made from the server's configuration.
+    pub fn next_hop_to(&self, server: &ServerConfig) -> Option<NextHopId> {
+        let (port, address) = key_of(server);
+        self.next_hop_of(port, address)
+    }
+}
+
+fn interface(config: &Config, port: PortId, mac: MacAddr) -> Interface {
+    let addresses = config.port(port).addresses.clone();
+    let mut aliases = config.own_addresses(port);
+    aliases.retain(|address| !addresses.iter().any(|net| net.addr() == *address));
+    Interface {
+        port,
+        mac,
+        addresses,
+        aliases,
+    }
+}
+
+fn key_of(server: &ServerConfig) -> (PortId, IpAddr) {
+    let address = if server.mac.is_some() {
+        server.address.ip()
+    } else {
+        server.next_hop.ip
+    };
+    (server.next_hop.port, address)
+}
+
+/// Servers, gateways, and the entries made by hand. A server's own MAC address goes before an entry of its address.
+fn neighbours(config: &Config) -> Vec<Neighbour> {
+    let mut neighbours: Vec<Neighbour> = Vec::new();
+    for server in config.servers() {
+        let (port, address) = key_of(server);
+        neighbours.push(Neighbour {
+            port,
+            address,
+            mac: server.mac,
+        });
+    }
+    for route in config.routes().iter() {
+        let gateway = route.via.map(|address| Neighbour {
+            port: route.port,
+            address,
+            mac: None,
+        });
+        neighbours.extend(gateway);
+    }
+    for port in config.ports() {
+        for (address, mac) in &port.neighbours {
+            let has_own = |of: &Neighbour| of.port == port.id && of.address == *address && of.mac.is_some();
+            if !neighbours.iter().any(has_own) {
+                neighbours.push(Neighbour {
+                    port: port.id,
+                    address: *address,
+                    mac: Some(*mac),
+                });
+            }
+        }
+    }
+    neighbours
+}

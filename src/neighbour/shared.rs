@@ -1,0 +1,193 @@
+//! The MAC addresses of the next hops, shared by all cores.
+//!
+//! One 64-bit word per next hop holds the MAC address and whether it is valid, so the packet path reads it with one
+//! relaxed load and can never see half of an address. What a core learns or wants is left as a bit for the core that
+//! keeps the timers of the neighbour's port ([`super::resolver`]); it looks at the bits only when a flag of that port
+//! says so.
+//!
+//! The words order nothing else: a MAC address is complete in itself, and an old one that is used for another
+//! microsecond is what the network allows anyway. Hence relaxed accesses, except that a bit is published (release)
+//! after the word it speaks of and taken (acquire) before it.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+use e2d2::port::PortId;
+use e2d2::wire::MacAddr;
+
+use super::topology::{NextHopId, Topology};
+
+const VALID: u64 = 1 << 48;
+const STATIC: u64 = 1 << 49;
+const MAC_BITS: u64 = VALID - 1;
+
+/// What a core leaves for the core that keeps the timers.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
+pub(super) struct News(u8);
+
+impl News {
+    /// The neighbour answered us: it is reachable now.
+    pub(super) const CONFIRMED: News = News(1);
+    /// The neighbour, or someone in its name, said something that has to be asked back.
+    pub(super) const DOUBTED: News = News(2);
+    /// A core has a packet for it.
+    pub(super) const WANTED: News = News(4);
+
+    pub(super) fn has(self, other: News) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// What became of an offered MAC address.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Learned {
+    /// The entry had none.
+    New,
+    /// The entry had this one.
+    Same,
+    /// The entry had this other one.
+    Changed(MacAddr),
+    /// The entry is configured by hand and stays.
+    Static,
+}
+
+/// The MAC addresses of all next hops of a [`Topology`]; every core holds it by `Arc`.
+#[derive(Debug)]
+pub struct SharedNeighbours {
+    words: Box<[AtomicU64]>,
+    news: Box<[AtomicU8]>,
+    ports: Box<[PortId]>,
+    any_news: Box<[AtomicBool]>,
+}
+
+impl SharedNeighbours {
+    /// A table for the next hops of `topology`; those with a configured MAC address are valid from the start.
+    pub fn new(topology: &Topology) -> Self {
+        let word_of = |mac: Option<MacAddr>| AtomicU64::new(mac.map_or(0, |mac| to_bits(mac) | VALID | STATIC));
+        let hops = topology.next_hops();
+        Self {
+            words: hops.iter().map(|hop| word_of(hop.static_mac)).collect(),
+            news: hops.iter().map(|_| AtomicU8::new(0)).collect(),
+            ports: hops.iter().map(|hop| hop.port).collect(),
+            any_news: (0..=hops.iter().map(|hop| hop.port.0).max().unwrap_or(0))
+                .map(|_| AtomicBool::new(false))
+                .collect(),
+        }
+    }
+
+    /// The MAC address of a next hop, if it is known. One relaxed load; any core.
+    pub fn mac(&self, next_hop: NextHopId) -> Option<MacAddr> {
+        let word = self.words.get(next_hop.index())?.load(Ordering::Relaxed);
+        (word & VALID != 0).then(|| from_bits(word))
+    }
+
+    /// Asks for a next hop whose [`mac`](Self::mac) is not known. Any core, as often as it likes: requests are merged,
+    /// and at most one frame per second and neighbour goes out.
+    pub fn request(&self, next_hop: NextHopId) {
+        self.tell(next_hop, News::WANTED);
+    }
+
+    /// Number of next hops in the table.
+    pub fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// Whether there is no next hop at all.
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    /// Number of next hops whose MAC address is known.
+    pub fn resolved(&self) -> usize {
+        self.words
+            .iter()
+            .filter(|word| word.load(Ordering::Relaxed) & VALID != 0)
+            .count()
+    }
+
+    pub(super) fn is_static(&self, next_hop: NextHopId) -> bool {
+        self.words
+            .get(next_hop.index())
+            .is_some_and(|word| word.load(Ordering::Relaxed) & STATIC != 0)
+    }
+
+    /// Takes over a MAC address, unless the entry is static.
+    pub(super) fn learn(&self, next_hop: NextHopId, mac: MacAddr) -> Learned {
+        let Some(word) = self.words.get(next_hop.index()) else {
+            return Learned::Static;
+        };
+        let old = word.load(Ordering::Relaxed);
+        if old & STATIC != 0 {
+            return Learned::Static;
+        }
+        let new = to_bits(mac) | VALID;
+        if old == new {
+            return Learned::Same;
+        }
+        // No core ever sets STATIC after `new`, so a plain store cannot overwrite a static entry.
+        word.store(new, Ordering::Relaxed);
+        if old & VALID == 0 {
+            Learned::New
+        } else {
+            Learned::Changed(from_bits(old))
+        }
+    }
+
+    /// Takes back the MAC address that the caller saw, unless another core has learned a new one meanwhile.
+    pub(super) fn forget(&self, next_hop: NextHopId, seen: MacAddr) {
+        if let Some(word) = self.words.get(next_hop.index()) {
+            // A failure means that the entry is fresh or static: it stays.
+            let _ = word.compare_exchange(to_bits(seen) | VALID, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn tell(&self, next_hop: NextHopId, news: News) {
+        let Some(cell) = self.news.get(next_hop.index()) else {
+            return;
+        };
+        if cell.load(Ordering::Relaxed) & news.0 == news.0 {
+            return;
+        }
+        cell.fetch_or(news.0, Ordering::Release);
+        if let Some(flag) = self.ports.get(next_hop.index()).and_then(|port| self.flag(*port)) {
+            flag.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether there may be news of the port's neighbours. One relaxed load.
+    pub(super) fn has_news(&self, port: PortId) -> bool {
+        self.flag(port).is_some_and(|flag| flag.load(Ordering::Relaxed))
+    }
+
+    /// Starts to take the news of a port's neighbours: `false` if there is none. Only the core that keeps their timers.
+    pub(super) fn begin_news(&self, port: PortId) -> bool {
+        // Cleared first: a bit set after this line sets the flag again and is seen by the next call at the latest.
+        self.has_news(port) && self.flag(port).is_some_and(|flag| flag.swap(false, Ordering::Acquire))
+    }
+
+    /// Takes what was left about one neighbour since the last call.
+    pub(super) fn take_news(&self, next_hop: NextHopId) -> News {
+        News(
+            self.news
+                .get(next_hop.index())
+                .map_or(0, |cell| cell.swap(0, Ordering::Acquire)),
+        )
+    }
+
+    fn flag(&self, port: PortId) -> Option<&AtomicBool> {
+        self.any_news.get(usize::from(port.0))
+    }
+}
+
+fn to_bits(mac: MacAddr) -> u64 {
+    let [a, b, c, d, e, f] = mac.0;
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
+fn from_bits(word: u64) -> MacAddr {
+    let [_, _, a, b, c, d, e, f] = (word & MAC_BITS).to_be_bytes();
+    MacAddr([a, b, c, d, e, f])
+}

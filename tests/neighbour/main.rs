@@ -1,0 +1,11 @@
+//! The engine as a station on its links: frames and virtual time in, frames out.
+
+mod announce;
+mod arp;
+mod discovery;
+mod echo;
+mod frames;
+mod random;
+mod resolve;
+mod topology;
+mod world;
