@@ -7,7 +7,6 @@
 
 use std::fmt;
 use std::fs;
-use std::io;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -494,10 +493,28 @@ fn check_installed(driver: &'static str) -> Result<(), DeviceError> {
 
 /// Whether the calling thread's network namespace has the interface.
 fn interface_exists(name: &str) -> bool {
-    let found = socket(AddressFamily::INET, SocketType::DGRAM, None)
-        .and_then(|socket| netdevice::name_to_index(&socket, name))
-        .map_err(io::Error::from);
-    found.is_ok()
+    interface_index(name).is_some()
+}
+
+fn interface_index(name: &str) -> Option<u32> {
+    let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).ok()?;
+    netdevice::name_to_index(&socket, name).ok()
+}
+
+/// The MTU of an interface, from sysfs; none if sysfs shows another network namespace than the calling thread's.
+pub(super) fn interface_mtu(name: &str) -> Option<u32> {
+    let read = |what: &str| {
+        fs::read_to_string(format!("/sys/class/net/{name}/{what}"))
+            .ok()?
+            .trim()
+            .parse::<u32>()
+            .ok()
+    };
+    if read("ifindex")? == interface_index(name)? {
+        read("mtu")
+    } else {
+        None
+    }
 }
 
 /// Whether the calling thread has the capability; if that cannot be told, DPDK will find out.

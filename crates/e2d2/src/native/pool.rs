@@ -4,6 +4,7 @@
 use std::ffi::CString;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use arrayvec::ArrayVec;
 use dpdk_sys as sys;
@@ -49,10 +50,8 @@ pub enum PoolError {
 /// Where the buffers of one core's pool can be at the same time; from it follows how many there must be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolDemand {
-    /// Receive descriptors of all queues that this pool fills, summed.
-    pub rx_descriptors: u32,
-    /// Transmit descriptors of all queues that this core sends on, summed.
-    pub tx_descriptors: u32,
+    /// What the core's queue pairs can hold, summed: [`super::PortConfig::buffers`] of each port.
+    pub queues: u32,
     /// Packets that the core may hold on to: queues, hand-over rings, packets that wait for an address.
     pub held: u32,
     /// Threads that take or drop its packets while registered, at least the owning one.
@@ -62,24 +61,22 @@ pub struct PoolDemand {
 impl PoolDemand {
     /// How many buffers are enough even if everything is full at once.
     ///
-    /// Descriptors of both directions, what is held, three bursts in the graph's hands, and for each thread a full cache,
-    /// which holds up to one and a half times its size. Rounded up to one less than a power of two, which is what fits a
-    /// mempool's ring without waste.
+    /// What queues and core hold, three bursts in the graph's hands, and for each thread a full cache, which is one and a
+    /// half times its size. Rounded up to one less than a power of two, which is what fits a mempool's ring without waste.
     pub fn buffers(&self) -> u32 {
         let caches = u64::from(self.threads.max(1)) * u64::from(CACHE + CACHE / 2);
-        let queues = u64::from(self.rx_descriptors) + u64::from(self.tx_descriptors);
-        let sum = queues + u64::from(self.held) + caches + 3 * BURST as u64;
+        let sum = u64::from(self.queues) + u64::from(self.held) + caches + 3 * BURST as u64;
         let rounded = (sum + 1).next_power_of_two() - 1;
         u32::try_from(rounded).unwrap_or(u32::MAX)
     }
 }
 
-/// Bytes of data that a buffer needs to hold any frame of a port with this MTU in one segment.
+/// Bytes of data that a buffer needs to hold any frame of a port with this MTU (at most 9000) in one segment.
 ///
-/// The Ethernet header, two tags and the check sequence make 26 bytes; an AF_PACKET ring needs 66 more in a frame of the same
-/// size; Intel NICs count buffers in units of 1024 bytes; less than 2048 saves nothing.
+/// The Ethernet header, two tags and the check sequence make 26 bytes; AF_XDP puts 256 bytes of its own in front, AF_PACKET
+/// 66 in a frame of the same size; Intel NICs count buffers in units of 1024 bytes; less than 2048 saves nothing.
 pub fn data_room(mtu: u16) -> u16 {
-    (u32::from(mtu) + 26 + 66).next_multiple_of(1024).clamp(2048, 64512) as u16
+    (u32::from(mtu) + 26 + 256).next_multiple_of(1024).clamp(2048, 64512) as u16
 }
 
 /// A pool of packet buffers.
@@ -90,6 +87,8 @@ pub struct MbufPool(Arc<PoolInner>);
 pub(super) struct PoolInner {
     pool: NonNull<sys::rte_mempool>,
     capacity: u32,
+    /// Buffers that a closed device never gave back and that nobody uses any more.
+    lost: AtomicU32,
     data_room: u16,
     name: String,
     eal: Eal,
@@ -142,6 +141,7 @@ impl MbufPool {
         let inner = PoolInner {
             pool,
             capacity: buffers,
+            lost: AtomicU32::new(0),
             data_room,
             name: name.to_owned(),
             eal: eal.clone(),
@@ -195,7 +195,7 @@ impl BufferPool for MbufPool {
     }
 
     fn capacity(&self) -> usize {
-        self.0.capacity as usize
+        self.0.capacity() as usize
     }
 
     /// Reads the caches of all threads: for reports and checks, not for the packet path.
@@ -209,13 +209,22 @@ impl PoolInner {
         self.pool.as_ptr()
     }
 
-    fn available(&self) -> u32 {
+    pub(super) fn available(&self) -> u32 {
         // SAFETY: the pool lives. While others use it the parts are read at different times, hence the limit.
-        unsafe { sys::mempool::available(self.pool.as_ptr()) }.min(self.capacity)
+        unsafe { sys::mempool::available(self.pool.as_ptr()) }.min(self.capacity())
+    }
+
+    /// Counts buffers out of the pool for good: a device kept them when it was closed.
+    pub(super) fn lose(&self, buffers: u32) {
+        self.lost.fetch_add(buffers, Ordering::SeqCst);
+    }
+
+    fn capacity(&self) -> u32 {
+        self.capacity.saturating_sub(self.lost.load(Ordering::SeqCst))
     }
 
     fn in_use(&self) -> u32 {
-        self.capacity - self.available()
+        self.capacity() - self.available()
     }
 }
 
@@ -249,10 +258,9 @@ mod tests {
     #[test]
     fn a_pool_covers_everything_that_can_be_full_at_once() {
         assert_eq!(PoolDemand::default().buffers(), 1023);
-        // 1024 + 1024 + 1000 + 768 + 96 = 3912, and one more than 4095 doubles.
+        // 2048 + 1000 + 768 + 96 = 3912, and one more than 4095 doubles.
         let demand = PoolDemand {
-            rx_descriptors: 1024,
-            tx_descriptors: 1024,
+            queues: 2048,
             held: 1000,
             threads: 1,
         };
@@ -271,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_frame_fits_into_one_segment_at_any_mtu() {
-        for (mtu, room) in [(576, 2048), (1500, 2048), (1956, 2048), (1957, 3072), (9000, 9216)] {
+        for (mtu, room) in [(576, 2048), (1500, 2048), (1766, 2048), (1767, 3072), (9000, 10240)] {
             assert_eq!(data_room(mtu), room, "{mtu}");
         }
         assert!(u32::from(data_room(u16::MAX)) + 128 <= u32::from(u16::MAX));

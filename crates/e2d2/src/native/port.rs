@@ -3,8 +3,8 @@
 
 use std::ffi::CString;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{ptr, thread};
 
 use dpdk_sys as sys;
 
@@ -66,6 +66,15 @@ impl PortConfig {
             link_wait: Duration::from_secs(2),
         }
     }
+
+    /// How many packet buffers one queue pair can hold at once, for [`super::PoolDemand::queues`].
+    pub fn buffers(&self) -> u32 {
+        match self.device.driver() {
+            // Its fill ring and both packet rings have 2048 entries each, whatever is asked for.
+            Some("net_af_xdp") => 3 * 2048,
+            _ => u32::from(self.rx_descriptors) + u32::from(self.tx_descriptors),
+        }
+    }
 }
 
 /// Why a port could not be opened.
@@ -124,7 +133,7 @@ pub enum PortError {
         /// What was asked for.
         asked: u16,
         /// What the interface has.
-        actual: u16,
+        actual: u32,
     },
     /// The buffers of a pool are too small for the port's frames.
     #[error("{device} needs packet buffers of {needed} bytes, and its pool has {actual}")]
@@ -205,6 +214,8 @@ pub(super) struct PortInner {
     pub(super) name: String,
     pub(super) bus: &'static str,
     pub(super) started: bool,
+    /// Buffers that each rx queue took from its pool when it was set up.
+    pub(super) taken: Vec<u32>,
     // In this order: rings are drained into pools, and the EAL goes last.
     pub(super) rings: Vec<Arc<Ring>>,
     pub(super) pools: Vec<Arc<PoolInner>>,
@@ -291,9 +302,26 @@ impl DpdkPort {
     }
 }
 
+impl PortInner {
+    /// Has net_af_xdp fetch the buffers of packets that were sent, which it otherwise does with the next packet only.
+    fn collect_sent(&self) {
+        for _ in 0..10 {
+            for queue in 0..self.pools.len() as u16 {
+                // SAFETY: the port is started and with its last owner nobody uses its queues any more; no packet is passed.
+                unsafe { sys::ethdev::tx_burst(self.port, queue, ptr::null_mut(), 0) };
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 impl Drop for PortInner {
     fn drop(&mut self) {
         let Self { port, started, bus, .. } = *self;
+        let keeps_buffers = self.driver == "net_af_xdp";
+        if started && keeps_buffers {
+            self.collect_sent();
+        }
         // SAFETY: the port exists, and with its last owner nobody uses its queues any more.
         let (stopped, closed) = unsafe {
             let stopped = if started { sys::rte_eth_dev_stop(port) } else { 0 };
@@ -301,6 +329,14 @@ impl Drop for PortInner {
         };
         if stopped < 0 || closed < 0 {
             log::warn!("{}: stopping returned {stopped}, closing {closed}", self.name);
+        }
+        if keeps_buffers {
+            // The kernel has let go of its fill ring, whose buffers the driver does not give back. It takes a new one for
+            // each that it hands over, so that it keeps what it took at the start.
+            self.pools
+                .iter()
+                .zip(&self.taken)
+                .for_each(|(pool, &taken)| pool.lose(taken));
         }
         let (Ok(bus), Ok(name)) = (CString::new(bus), c_string(&self.name)) else {
             return;

@@ -2,12 +2,12 @@
 #![allow(unsafe_code)] // FFI: configures ethdev ports.
 
 use std::ffi::{CStr, CString, NulError, c_int};
+use std::ptr;
 use std::sync::Arc;
-use std::{fs, ptr};
 
 use dpdk_sys as sys;
 
-use super::device::DeviceError;
+use super::device::{self, DeviceError};
 use super::eal::Eal;
 use super::pool::{MbufPool, data_room};
 use super::port::{DpdkPort, PortConfig, PortError, PortInner, RssInfo};
@@ -67,6 +67,7 @@ fn adopt(eal: &Eal, config: &PortConfig, pools: &[&MbufPool], port: u16, bus: &'
         name: name.to_owned(),
         bus,
         started: false,
+        taken: Vec::new(),
         rings: Vec::new(),
         pools: pools.iter().map(|pool| pool.share()).collect(),
         eal: eal.clone(),
@@ -86,7 +87,7 @@ fn finish(
             .into_owned();
     }
     let rss_hf = configure(&mut inner, config, &info, pools.len())?;
-    set_up_queues(&inner)?;
+    set_up_queues(&mut inner)?;
     set_addresses(&mut inner, config)?;
     // SAFETY: configured, with all queues set up.
     step(&inner, "rte_eth_dev_start", unsafe {
@@ -129,9 +130,8 @@ fn check_interface_mtu(config: &PortConfig) -> Result<(), PortError> {
     let Some(interface) = config.device.kernel_interface() else {
         return Ok(());
     };
-    let mtu = fs::read_to_string(format!("/sys/class/net/{interface}/mtu"));
-    match mtu.ok().and_then(|text| text.trim().parse::<u16>().ok()) {
-        Some(actual) if actual < config.mtu => Err(PortError::InterfaceMtu {
+    match device::interface_mtu(interface) {
+        Some(actual) if actual < u32::from(config.mtu) => Err(PortError::InterfaceMtu {
             device: config.device.to_string(),
             interface: interface.to_owned(),
             asked: config.mtu,
@@ -303,19 +303,22 @@ fn device_mtu(inner: &PortInner, config: &PortConfig, info: &sys::rte_eth_dev_in
     Ok(u32::from(config.mtu))
 }
 
-fn set_up_queues(inner: &PortInner) -> Result<(), PortError> {
+fn set_up_queues(inner: &mut PortInner) -> Result<(), PortError> {
     // SAFETY: the port exists; the NUMA node may be unknown (-1).
     let node = unsafe { sys::rte_eth_dev_socket_id(inner.port) } as u32;
     let (rx, tx) = inner.descriptors;
+    let mut taken = Vec::with_capacity(inner.pools.len());
     for (queue, pool) in inner.pools.iter().enumerate() {
-        let queue = queue as u16;
+        let (number, before) = (queue as u16, pool.available());
         // SAFETY: the port is configured with this many queues; the pool lives as long as the port; null means defaults.
-        let result = unsafe { sys::rte_eth_rx_queue_setup(inner.port, queue, rx, node, ptr::null(), pool.as_ptr()) };
+        let result = unsafe { sys::rte_eth_rx_queue_setup(inner.port, number, rx, node, ptr::null(), pool.as_ptr()) };
         step(inner, "rte_eth_rx_queue_setup", result)?;
+        taken.push(before.saturating_sub(pool.available()));
         // SAFETY: as above.
-        let result = unsafe { sys::rte_eth_tx_queue_setup(inner.port, queue, tx, node, ptr::null()) };
+        let result = unsafe { sys::rte_eth_tx_queue_setup(inner.port, number, tx, node, ptr::null()) };
         step(inner, "rte_eth_tx_queue_setup", result)?;
     }
+    inner.taken = taken;
     Ok(())
 }
 

@@ -4,5 +4,7 @@
 #![cfg(feature = "dpdk")]
 
 mod buffers;
+mod interfaces;
+mod namespace;
 mod rings;
 mod support;

@@ -181,7 +181,7 @@ fn buffers_must_hold_a_frame_of_the_mtu() {
     let pool = pool(255, 1500);
     let device = || "net_ring_mtu".parse().expect("a device");
     let config = PortConfig {
-        mtu: 1957,
+        mtu: 1767,
         ..PortConfig::new(PortId(0), device())
     };
     assert!(matches!(
@@ -193,7 +193,7 @@ fn buffers_must_hold_a_frame_of_the_mtu() {
         })
     ));
     let config = PortConfig {
-        mtu: 1956,
+        mtu: 1766,
         ..PortConfig::new(PortId(0), device())
     };
     DpdkPort::open(&eal(), &config, &[&pool]).expect("frames of this MTU fit");
