@@ -7,7 +7,7 @@ use std::rc::Rc;
 use common::{NOW, arp_frame, collect, inject, number_of, strange_frame, tcp_frame};
 use e2d2::BURST;
 use e2d2::buffer::{BufferPool, HeapBuffer, HeapPool, PacketBuffer};
-use e2d2::counters::Counters;
+use e2d2::counters::{Counters, Reason};
 use e2d2::fate::{DropReason, GraphCounters, GraphReader, Traffic};
 use e2d2::handover;
 use e2d2::operators::{
@@ -264,6 +264,71 @@ fn groups_get_their_packets_and_untaken_groups_are_counted() {
     assert_eq!(collect(&mut arp_out.far), vec![arp_frame(); 60]);
     assert_eq!(drops(&reader), [(DropReason::NoSuchGroup, 60)]);
     assert_eq!(pool.available(), pool.capacity());
+}
+
+/// A source that always has packets and counts how often it is asked.
+struct Endless {
+    asked: Rc<std::cell::Cell<usize>>,
+}
+
+impl Source for Endless {
+    type Item = usize;
+
+    fn pull(&mut self, round: &mut Round<'_>, max: usize, mut each: impl FnMut(&mut Round<'_>, usize)) -> usize {
+        self.asked.set(self.asked.get() + 1);
+        let count = max.min(BURST);
+        (0..count).for_each(|n| each(round, n));
+        count
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+}
+
+#[test]
+fn source_above_groups_is_asked_once_per_round() {
+    let asked = Rc::new(std::cell::Cell::new(0));
+    let source = Endless {
+        asked: Rc::clone(&asked),
+    };
+    let groups = source.group_by(|n| Class::ALL[n % 3]);
+    let (counters, reader) = GraphCounters::new();
+    let mut round = Round::new(NOW, &counters);
+    let mut merged = merge_by_priority(Class::ALL.iter().map(|class| groups.group(*class)).collect::<Vec<_>>());
+    for rounds in 1..=5 {
+        let mut got = Vec::new();
+        assert_eq!(merged.pull(&mut round, usize::MAX, |_, n| got.push(n)), BURST);
+        assert!(got.is_sorted_by_key(|n| n % 3), "{got:?}");
+        assert_eq!(asked.get(), rounds);
+    }
+    assert_eq!(drops(&reader), []);
+}
+
+#[test]
+fn rotating_merge_of_groups_loses_nothing_and_forgets_nobody() {
+    let asked = Rc::default();
+    let source = Endless {
+        asked: Rc::clone(&asked),
+    };
+    let groups = source.group_by(|n| Class::ALL[n % 3]);
+    let (counters, reader) = GraphCounters::new();
+    let mut round = Round::new(NOW, &counters);
+    let mut merged = merge([Class::Tcp, Class::Neighbour, Class::Other].map(|class| groups.group(class)));
+    let mut got = [0; 3];
+    for _ in 0..90 {
+        merged.pull(&mut round, usize::MAX, |_, n| got[n % 3] += 1);
+    }
+    // Of each burst of 32, 11 are of the first two groups and 10 of the third; at most two bursts wait in the queues.
+    let bursts = asked.get();
+    assert!((80..=90).contains(&bursts), "{bursts} bursts in 90 rounds");
+    for (group, share) in [11, 11, 10].into_iter().enumerate() {
+        assert!(
+            got[group] > share * (bursts - 3) && got[group] <= share * bursts,
+            "{got:?} of {bursts} bursts"
+        );
+    }
+    assert_eq!(drops(&reader), []);
 }
 
 /// A group that is pulled rarely holds the others up; it does not lose packets.

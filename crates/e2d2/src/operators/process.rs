@@ -5,7 +5,6 @@ use std::rc::Rc;
 
 use super::{Burst, Round, Source};
 use crate::fate::{DropReason, Traffic};
-use crate::queue::Queue;
 use crate::time::Instant;
 
 /// What a user puts into the graph: a proxy core, a neighbour table, a generator.
@@ -44,7 +43,9 @@ impl<N: Node> Node for Rc<RefCell<N>> {
 
 /// Where a [`Node`] puts what it emits. Bounded; empty whenever the node is called.
 pub struct Outbox<T> {
-    queue: Queue<T>,
+    /// Filled, then emptied from the front, as a rule all at once: a plain vector is faster than a ring.
+    packets: Vec<T>,
+    capacity: usize,
     emitted: usize,
 }
 
@@ -52,7 +53,8 @@ impl<T> Outbox<T> {
     /// An empty outbox for `capacity` packets. [`Source::process`] makes it; so do tests of a node.
     pub fn new(capacity: usize) -> Self {
         Self {
-            queue: Queue::new(capacity),
+            packets: Vec::with_capacity(capacity),
+            capacity,
             emitted: 0,
         }
     }
@@ -63,7 +65,10 @@ impl<T> Outbox<T> {
     /// Gives it back if the outbox is full.
     #[inline]
     pub fn push(&mut self, packet: T) -> Result<(), T> {
-        self.queue.push(packet)?;
+        if self.room() == 0 {
+            return Err(packet);
+        }
+        self.packets.push(packet);
         self.emitted += 1;
         Ok(())
     }
@@ -71,8 +76,8 @@ impl<T> Outbox<T> {
     /// Emits `packet`, or drops it as [`DropReason::OutboxFull`].
     #[inline]
     pub fn emit(&mut self, round: &mut Round<'_>, packet: T) {
-        self.emitted += 1;
-        if let Err(packet) = self.queue.push(packet) {
+        if let Err(packet) = self.push(packet) {
+            round.count(Traffic::Emitted, 1);
             round.discard(packet, DropReason::OutboxFull);
         }
     }
@@ -80,13 +85,14 @@ impl<T> Outbox<T> {
     /// How many more packets fit.
     #[inline]
     pub fn room(&self) -> usize {
-        self.queue.room()
+        self.capacity - self.packets.len()
     }
 
     /// Takes out what was emitted, at most `max` packets. [`Source::process`] does it; so do tests of a node.
     #[inline]
     pub fn take(&mut self, max: usize) -> impl Iterator<Item = T> + '_ {
-        self.queue.drain(max)
+        let count = max.min(self.packets.len());
+        self.packets.drain(..count)
     }
 }
 
@@ -127,7 +133,7 @@ impl<S: Source, N: Node<Input = S::Item>> Source for Process<S, N> {
 
     #[inline]
     fn pull(&mut self, round: &mut Round<'_>, max: usize, mut each: impl FnMut(&mut Round<'_>, Self::Item)) -> usize {
-        if self.outbox.queue.is_empty() {
+        if self.outbox.packets.is_empty() {
             self.run_node(round);
         }
         let mut passed = 0;

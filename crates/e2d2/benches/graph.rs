@@ -1,0 +1,260 @@
+//! What the graph costs per packet, in cycles of the time stamp counter.
+//!
+//! A burst of 32 goes round and round: in at one end of a loop-back cable, through the graph, and out again. `bare cable`
+//! does the same without a graph: the difference is what the operators cost. Buffers are one pointer wide, as DPDK's are.
+//!
+//! `cargo bench -p e2d2 --bench graph`; the figure is cycles per packet, printed as `cycles/packet`.
+
+use std::hint::black_box;
+use std::rc::Rc;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use criterion::measurement::{Measurement, ValueFormatter};
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use e2d2::BURST;
+use e2d2::buffer::{BufferPool, HeapBuffer, HeapPool, NoRoom, PacketBuffer, RxInfo, TxOffload};
+use e2d2::fate::GraphCounters;
+use e2d2::operators::{Burst, Frame, Node, Outbox, Round, SharedPort, Source, Task, merge, receive, share};
+use e2d2::port::{Port, PortId};
+use e2d2::ports::LoopbackPort;
+use e2d2::scheduler::{IdleMode, Priority, Scheduler, pin_current_thread};
+use e2d2::time::{Clock, Instant};
+use e2d2::wire::frame::{Kind, Packet};
+
+/// A heap buffer behind one pointer, so that moving it costs what moving an mbuf costs.
+struct Slim(Box<HeapBuffer>);
+
+impl PacketBuffer for Slim {
+    fn data(&self) -> &[u8] {
+        self.0.data()
+    }
+    fn data_mut(&mut self) -> &mut [u8] {
+        self.0.data_mut()
+    }
+    fn headroom(&self) -> usize {
+        self.0.headroom()
+    }
+    fn tailroom(&self) -> usize {
+        self.0.tailroom()
+    }
+    fn prepend(&mut self, n: usize) -> Result<(), NoRoom> {
+        self.0.prepend(n)
+    }
+    fn append(&mut self, n: usize) -> Result<(), NoRoom> {
+        self.0.append(n)
+    }
+    fn trim_front(&mut self, n: usize) {
+        self.0.trim_front(n);
+    }
+    fn truncate(&mut self, len: usize) {
+        self.0.truncate(len);
+    }
+    fn rx_info(&self) -> RxInfo {
+        self.0.rx_info()
+    }
+    fn set_tx_offload(&mut self, offload: TxOffload) {
+        self.0.set_tx_offload(offload);
+    }
+    fn prefetch(&self) {
+        self.0.prefetch();
+    }
+}
+
+/// Measures in cycles of the time stamp counter.
+struct Cycles(Clock);
+
+impl Measurement for Cycles {
+    type Intermediate = u64;
+    type Value = u64;
+
+    fn start(&self) -> u64 {
+        self.0.tsc()
+    }
+    fn end(&self, start: u64) -> u64 {
+        self.0.tsc() - start
+    }
+    fn add(&self, first: &u64, second: &u64) -> u64 {
+        first + second
+    }
+    fn zero(&self) -> u64 {
+        0
+    }
+    fn to_f64(&self, value: &u64) -> f64 {
+        *value as f64
+    }
+    fn formatter(&self) -> &dyn ValueFormatter {
+        &CyclesPerPacket
+    }
+}
+
+struct CyclesPerPacket;
+
+impl ValueFormatter for CyclesPerPacket {
+    fn scale_values(&self, _typical: f64, values: &mut [f64]) -> &'static str {
+        values.iter_mut().for_each(|value| *value /= BURST as f64);
+        "cycles/packet"
+    }
+    fn scale_throughputs(&self, _typical: f64, throughput: &Throughput, values: &mut [f64]) -> &'static str {
+        if let Throughput::Elements(elements) = throughput {
+            values.iter_mut().for_each(|value| *value = *elements as f64 / *value);
+        }
+        "packets/cycle"
+    }
+    fn scale_for_machines(&self, _values: &mut [f64]) -> &'static str {
+        "cycles/burst"
+    }
+}
+
+e2d2::reasons! {
+    enum Class {
+        Tcp = "tcp",
+        Other = "other",
+    }
+}
+
+/// Emits what it gets.
+struct Forward;
+
+impl Node for Forward {
+    type Input = Packet<Slim>;
+    type Output = Frame<Slim>;
+
+    fn process(&mut self, round: &mut Round<'_>, batch: &mut Burst<Self::Input>, out: &mut Outbox<Self::Output>) {
+        for packet in batch.drain(..) {
+            out.emit(round, packet.into());
+        }
+    }
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+}
+
+/// A minimal TCP segment over IPv4; the header checksum is right.
+const FRAME: [u8; 54] = [
+    2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x08, 0x00, // Ethernet
+    0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0x26, 0xce, 10, 0, 0, 1, 10, 0, 0, 2, // IPv4
+    0x9c, 0x40, 0, 80, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0, // TCP
+];
+
+/// The near end for the graph, the far end and a burst for the bench.
+struct Rig {
+    near: SharedPort<LoopbackPort<Slim>>,
+    far: LoopbackPort<Slim>,
+    burst: ArrayVec<Slim, BURST>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let mut pool = HeapPool::new(BURST, 128);
+        let (near, far) = LoopbackPort::pair(PortId(0), PortId(1), BURST);
+        let burst = std::iter::from_fn(|| pool.take_copy(&FRAME))
+            .map(|buffer| Slim(Box::new(buffer)))
+            .collect();
+        Self {
+            near: share(near),
+            far,
+            burst,
+        }
+    }
+
+    /// Sends the burst, lets `graph` run and gets the burst back: all of it, or the bench measures nothing.
+    fn turn(&mut self, graph: impl FnOnce()) {
+        self.far.transmit(&mut self.burst);
+        graph();
+        assert_eq!(self.far.receive(&mut self.burst), BURST);
+    }
+}
+
+fn bench_graph(c: &mut Criterion<Cycles>) {
+    let _ = pin_current_thread(0);
+    let mut group = c.benchmark_group("graph");
+    let now = black_box(Instant::from_millis(1));
+
+    let mut rig = Rig::new();
+    let near = Rc::clone(&rig.near);
+    let mut burst = ArrayVec::new();
+    group.bench_function("bare cable", |b| {
+        b.iter(|| {
+            rig.turn(|| {
+                let mut port = near.borrow_mut();
+                port.receive(&mut burst);
+                port.transmit(&mut burst);
+            });
+        });
+    });
+
+    fn bench(
+        group: &mut criterion::BenchmarkGroup<'_, Cycles>,
+        name: &str,
+        now: Instant,
+        graph: impl FnOnce(&SharedPort<LoopbackPort<Slim>>, Rc<GraphCounters>) -> Box<dyn Task>,
+    ) {
+        let mut rig = Rig::new();
+        let (counters, reader) = GraphCounters::new();
+        let mut task = graph(&rig.near, counters);
+        group.bench_function(name, |b| b.iter(|| rig.turn(|| assert!(!task.run(now).is_none()))));
+        assert_eq!((reader.held(), reader.drops.snapshot().total()), (0, 0));
+    }
+
+    bench(&mut group, "receive, send", now, |port, counters| {
+        Box::new(receive(port).send([Rc::clone(port)], BURST, counters))
+    });
+    bench(&mut group, "receive, filter, map, send", now, |port, counters| {
+        let wanted = |frame: &Frame<Slim>| frame.buffer.len() > 14;
+        Box::new(
+            receive(port)
+                .filter(wanted)
+                .map(|frame| frame)
+                .send([Rc::clone(port)], BURST, counters),
+        )
+    });
+    bench(&mut group, "receive, parse, send", now, |port, counters| {
+        Box::new(receive(port).parse().send([Rc::clone(port)], BURST, counters))
+    });
+    bench(&mut group, "receive, parse, process, send", now, |port, counters| {
+        Box::new(
+            receive(port)
+                .parse()
+                .process(Forward, 4 * BURST)
+                .send([Rc::clone(port)], BURST, counters),
+        )
+    });
+    bench(&mut group, "the engine's shape", now, |port, counters| {
+        let groups = merge([receive(port)]).parse().group_by(|packet| match packet.kind {
+            Kind::Tcp(_) => Class::Tcp,
+            _ => Class::Other,
+        });
+        let tcp = groups.group(Class::Tcp).process(Forward, 4 * BURST);
+        let other = groups.group(Class::Other).process(Forward, 4 * BURST);
+        Box::new(merge((tcp, other)).send([Rc::clone(port)], BURST, counters))
+    });
+    group.finish();
+}
+
+/// A round without packets: what an idle core repeats, and what a busy one pays on top of its packets.
+fn bench_idle_round(c: &mut Criterion<Cycles>) {
+    let rig = Rig::new();
+    let (counters, _reader) = GraphCounters::new();
+    let mut scheduler = Scheduler::new(IdleMode::Poll);
+    let task = receive(&rig.near)
+        .parse()
+        .process(Forward, BURST)
+        .send([Rc::clone(&rig.near)], BURST, counters);
+    scheduler.add(Priority::PACKETS, task);
+    let clock = Clock::new();
+    c.bench_function("empty round (of 32 such packets)", |b| {
+        b.iter(|| scheduler.round(clock.now()))
+    });
+}
+
+criterion_group! {
+    name = graph;
+    config = Criterion::default()
+        .with_measurement(Cycles(Clock::new()))
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2))
+        .sample_size(30);
+    targets = bench_graph, bench_idle_round
+}
+criterion_main!(graph);
