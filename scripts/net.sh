@@ -18,6 +18,8 @@
 . "$ROOT/scripts/net-pci.sh"
 
 STATE_DIR=/run/proxyengine
+# What is run on a rig by programs keeps its files in a folder that goes away with the rig.
+files_folder() { printf '/tmp/proxyengine-%s' "$PREFIX"; }
 
 DRY_RUN=no
 QUIET=no
@@ -192,7 +194,7 @@ undo_up() {
 verb_down() {
     need_root down
     need_tools ip
-    if ! load_state && ! any_namespace; then
+    if ! load_state && ! any_namespace && [ ! -e "$(files_folder)" ]; then
         [ "$QUIET" = yes ] || printf '%s: already down\n' "$PREFIX"
         return 0
     fi
@@ -223,6 +225,7 @@ tear_down() {
     [ "$MODE" != pci ] || disconnect_engine_pci || true
     remove_segments
     step rm -f "$(state_file)"
+    [ ! -e "$(files_folder)" ] || step rm -rf "$(files_folder)"
 }
 
 net_main() {

@@ -1,14 +1,12 @@
 //! The rig itself: raised by `prepNet.sh --soft`, removed when dropped.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-
-use tempfile::TempDir;
 
 use crate::namespace::{Place, command_in, run_in};
 use crate::process::{self, Output, Process};
@@ -104,7 +102,7 @@ fn is_on_path(tool: &str) -> bool {
 pub struct Rig {
     prefix: String,
     options: RigOptions,
-    folder: TempDir,
+    folder: PathBuf,
     kept: bool,
     /// Declared last, dropped last: the next rig may come up when this one is gone.
     _turn: File,
@@ -126,7 +124,9 @@ impl Rig {
             }
             None => cleanup::own_name(NUMBER.fetch_add(1, Ordering::Relaxed)),
         };
-        let folder = TempDir::with_prefix("rig-").map_err(RigError::io("making a folder"))?;
+        // `prepNet.sh down` removes it with the rest.
+        let folder = PathBuf::from(format!("/tmp/proxyengine-{prefix}"));
+        fs::create_dir(&folder).map_err(RigError::io(format!("making {}", folder.display())))?;
         cleanup::watch_over(&prefix);
         // Made before the script runs, so that dropping it removes what a failing script may leave.
         let rig = Self {
@@ -165,12 +165,12 @@ impl Rig {
 
     /// A folder that lives as long as the rig.
     pub fn folder(&self) -> &Path {
-        self.folder.path()
+        &self.folder
     }
 
     /// A file in the rig's folder.
     pub fn file(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.folder.join(name)
     }
 
     /// The engine's address for clients.
@@ -269,8 +269,7 @@ impl Rig {
     pub fn keep(mut self) -> PathBuf {
         cleanup::forget(&self.prefix);
         self.kept = true;
-        self.folder.disable_cleanup(true);
-        self.folder.path().to_owned()
+        self.folder.clone()
     }
 }
 

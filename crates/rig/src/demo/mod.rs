@@ -1,0 +1,285 @@
+//! `build.sh demo`: real clients, the engine and real servers, what each client asked for and where it ended up.
+//!
+//! The engine runs with `config/demo.toml`; a request is right when the server that answered is the one its first bytes
+//! ask for, and when the engine's own session record says the same.
+
+mod requests;
+mod table;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::engine::{Driver, Engine, Record};
+use crate::process::{self, Process};
+use crate::servers::{self, Certificates};
+use crate::{HOSTS, Rig, RigError, RigOptions, SERVERS, requirements};
+
+use requests::{Outcome, Request};
+
+/// The demo's rig is always called so, to be found by a person when it is kept.
+const NAME: &str = "pedemo";
+/// Records are written when a connection has ended on both sides.
+const RECORDS_WRITTEN: Duration = Duration::from_secs(10);
+
+/// What the demo is asked to do.
+#[derive(Debug, clap::Args)]
+pub struct DemoOptions {
+    /// The engine's program.
+    #[arg(long, value_name = "FILE")]
+    engine: PathBuf,
+    /// The engine's configuration.
+    #[arg(long, value_name = "FILE", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/demo.toml"))]
+    config: PathBuf,
+    /// Write the totals to this file as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Leave rig, engine and servers running at the end, and say how to try them.
+    #[arg(long)]
+    keep: bool,
+    /// Use AF_XDP in place of AF_PACKET.
+    #[arg(long)]
+    af_xdp: bool,
+}
+
+/// What the demo has shown, as `--json` writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Totals {
+    requests: usize,
+    wrong_server: usize,
+    failed: usize,
+    records: usize,
+    /// Unknown as long as the engine runs.
+    buffers_leaked: Option<u64>,
+}
+
+impl Totals {
+    fn of(outcomes: &[Outcome], records: usize, buffers_leaked: Option<u64>) -> Self {
+        let wrong_server = outcomes.iter().filter(|outcome| outcome.is_wrong_server()).count();
+        let right = outcomes.iter().filter(|outcome| outcome.is_right()).count();
+        let failed = outcomes.len() - right - wrong_server;
+        Self {
+            requests: outcomes.len(),
+            wrong_server,
+            failed,
+            records,
+            buffers_leaked,
+        }
+    }
+
+    fn are_good(&self) -> bool {
+        self.wrong_server == 0
+            && self.failed == 0
+            && self.records == self.requests
+            && self.buffers_leaked.is_none_or(|leaked| leaked == 0)
+    }
+
+    fn to_json(self) -> String {
+        let Self {
+            requests,
+            wrong_server,
+            failed,
+            records,
+            buffers_leaked,
+        } = self;
+        let leaked = buffers_leaked.map_or_else(|| "null".to_owned(), |leaked| leaked.to_string());
+        format!(
+            "{{\"requests\":{requests},\"wrong_server\":{wrong_server},\"failed\":{failed},\
+             \"records\":{records},\"buffers_leaked\":{leaked}}}"
+        )
+    }
+}
+
+/// Runs the demo; true when every request reached the right server and nothing was lost.
+///
+/// # Errors
+/// A sentence about what kept it from running.
+pub fn run(options: &DemoOptions) -> Result<bool, String> {
+    let tools: Vec<&str> = [servers::TOOLS, &["curl"]].concat();
+    requirements(&tools)?;
+    run_on_rig(options).map_err(|error| error.to_string())
+}
+
+fn run_on_rig(options: &DemoOptions) -> Result<bool, RigError> {
+    let rig = Rig::new(RigOptions {
+        name: Some(NAME.into()),
+        ..RigOptions::default()
+    })?;
+    println!(
+        "demo: clients, servers and the engine's port {}-engine/pe-eng0 are connected",
+        rig.prefix()
+    );
+    let certificates = Certificates::make(&rig)?;
+    let servers = start_servers(&rig, &certificates)?;
+    println!("demo: three servers are up, each with nginx, openssl s_server and socat");
+
+    let driver = if options.af_xdp {
+        Driver::AfXdp
+    } else {
+        Driver::AfPacket
+    };
+    let records = rig.file("records.jsonl");
+    let configuration = configuration_for(&options.config, &records, driver)?;
+    let engine = Engine::start_with(&rig, &options.engine, &configuration, records)?;
+    println!("demo: the engine is up: {} on {:?}", options.config.display(), driver);
+
+    let mut outcomes: Vec<Outcome> = requests::plan()
+        .into_iter()
+        .map(|request: Request| request.perform(&rig))
+        .collect();
+    let (records, buffers_leaked, still_running) = if options.keep {
+        let expected = outcomes.len();
+        let written = || engine.records().is_ok_and(|records| records.len() >= expected);
+        // Too few of them show in the totals.
+        let _ = process::wait_for("session records", RECORDS_WRITTEN, written);
+        (engine.records()?, None, Some(engine))
+    } else {
+        let report = engine.stop(Signal::INT)?;
+        let leaked = report.number("buffers_leaked");
+        (report.records, Some(leaked), None)
+    };
+    assign(&mut outcomes, &records);
+    table::print(&outcomes);
+    let totals = Totals::of(&outcomes, records.len(), buffers_leaked);
+    let good = conclude(&totals, &outcomes, options.json.as_deref())?;
+    if let Some(engine) = still_running {
+        keep(rig, engine, servers, &certificates);
+    }
+    Ok(good)
+}
+
+fn start_servers(rig: &Rig, certificates: &Certificates) -> Result<Vec<Process>, RigError> {
+    let mut processes = Vec::new();
+    for index in 0..SERVERS {
+        processes.push(servers::start_nginx(rig, index)?);
+        processes.extend(servers::start_tls(rig, index, certificates)?);
+        processes.extend(servers::start_numbers(rig, index)?);
+    }
+    Ok(processes)
+}
+
+/// The configuration of the file, with its records as JSON lines in `records` and its port on `driver`.
+fn configuration_for(path: &Path, records: &Path, driver: Driver) -> Result<String, RigError> {
+    let text = fs::read_to_string(path).map_err(RigError::io(format!("reading {}", path.display())))?;
+    let mut table: toml::Table = text.parse().map_err(|error: toml::de::Error| RigError::Unreadable {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })?;
+    let file = records.to_string_lossy().into_owned();
+    table.insert("records".into(), toml::toml! { file = file format = "json" }.into());
+    if let Some(port) = table
+        .get_mut("port")
+        .and_then(|ports| ports.get_mut(0))
+        .and_then(toml::Value::as_table_mut)
+    {
+        port.insert("device".into(), driver.device(0).into());
+    }
+    Ok(table.to_string())
+}
+
+/// Gives each request the record of its connection.
+fn assign(outcomes: &mut [Outcome], records: &[Record]) {
+    for outcome in outcomes {
+        outcome.record = records
+            .iter()
+            .find(|record| Some(record.client) == outcome.client)
+            .cloned();
+    }
+}
+
+fn keep(rig: Rig, engine: Engine, servers: Vec<Process>, certificates: &Certificates) {
+    let prefix = rig.prefix().to_owned();
+    let (clients, [one, two, three]) = (format!("ip netns exec {prefix}-clients"), HOSTS);
+    let trusted = certificates.trusted();
+    engine.release();
+    servers.into_iter().for_each(Process::release);
+    let folder = rig.keep();
+    println!(
+        "\ndemo: everything is left running. Try, as root:
+    {clients} curl http://{one}/anything
+    {clients} curl -6 http://{two}/anything
+    {clients} curl --cacert {} https://{three}/whoami
+    {clients} sh -c 'echo 17 bottles | socat -t5 - TCP:{one}:{}'
+logs, records and the configuration: {}
+take it down with: ./prepNet.sh down --prefix {prefix}",
+        trusted.display(),
+        servers::NUMBERS,
+        folder.display(),
+    );
+}
+
+/// Writes and says what came out of it.
+fn conclude(totals: &Totals, outcomes: &[Outcome], json: Option<&Path>) -> Result<bool, RigError> {
+    for outcome in outcomes.iter().filter(|outcome| !outcome.is_right()) {
+        println!("demo: {outcome}");
+    }
+    if let Some(path) = json {
+        fs::write(path, totals.to_json() + "\n").map_err(RigError::io(format!("writing {}", path.display())))?;
+    }
+    println!(
+        "demo: {} requests, {} at the wrong server, {} failed; {} session records; buffers leaked: {}",
+        totals.requests,
+        totals.wrong_server,
+        totals.failed,
+        totals.records,
+        totals.buffers_leaked.map_or_else(
+            || "not known while the engine runs".to_owned(),
+            |leaked| leaked.to_string()
+        ),
+    );
+    Ok(totals.are_good())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: Totals = Totals {
+        requests: 72,
+        wrong_server: 0,
+        failed: 0,
+        records: 72,
+        buffers_leaked: Some(0),
+    };
+
+    #[test]
+    fn totals_are_good_only_without_any_fault() {
+        assert!(GOOD.are_good());
+        assert!(
+            Totals {
+                buffers_leaked: None,
+                ..GOOD
+            }
+            .are_good()
+        );
+        for bad in [
+            Totals {
+                wrong_server: 1,
+                ..GOOD
+            },
+            Totals { failed: 1, ..GOOD },
+            Totals { records: 71, ..GOOD },
+            Totals {
+                buffers_leaked: Some(1),
+                ..GOOD
+            },
+        ] {
+            assert!(!bad.are_good(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn totals_are_written_as_agreed() {
+        assert_eq!(
+            GOOD.to_json(),
+            r#"{"requests":72,"wrong_server":0,"failed":0,"records":72,"buffers_leaked":0}"#
+        );
+        let running = Totals {
+            buffers_leaked: None,
+            ..GOOD
+        };
+        assert!(running.to_json().ends_with(r#""buffers_leaked":null}"#));
+    }
+}
