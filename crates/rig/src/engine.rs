@@ -166,8 +166,16 @@ impl Engine {
     ///
     /// # Errors
     /// When it does not end in time, ends with an error, or leaves no readable report.
-    pub fn stop(mut self, signal: Signal) -> Result<Report, RigError> {
+    pub fn stop(self, signal: Signal) -> Result<Report, RigError> {
         self.process.signal(signal);
+        self.finish()
+    }
+
+    /// Waits for the end of an engine that has been told to end.
+    ///
+    /// # Errors
+    /// As [`Engine::stop`].
+    pub fn finish(mut self) -> Result<Report, RigError> {
         let status = self.process.wait(STOPPING)?;
         if !status.success() {
             let output = self.process.printed();

@@ -56,19 +56,3 @@ pub fn skip(test: &str, reason: &str) {
         eprint!("skipped: {line}");
     }
 }
-
-/// Raises a rig for a test, or returns from the test after saying why it is skipped.
-///
-/// `rig_or_skip!(options, "tool", …)`: the tools are the programs that the test needs besides those of every rig.
-#[macro_export]
-macro_rules! rig_or_skip {
-    ($options:expr $(, $tool:expr)* $(,)?) => {
-        match $crate::requirements(&[$($tool),*]) {
-            Ok(()) => $crate::Rig::new($options).expect("the rig comes up"),
-            Err(reason) => {
-                $crate::skip(std::thread::current().name().unwrap_or("a test"), &reason);
-                return;
-            }
-        }
-    };
-}

@@ -153,6 +153,19 @@ impl Rig {
         Ok(rig)
     }
 
+    /// A rig for a test, or `None` after saying why the test is skipped: [`crate::skip`], in the name of the thread, which
+    /// is that of the test. `tools` are the programs that the test needs besides those of every rig.
+    ///
+    /// # Panics
+    /// When the machine has all it takes, and yet the rig does not come up.
+    pub fn for_test(options: RigOptions, tools: &[&str]) -> Option<Self> {
+        if let Err(reason) = requirements(tools) {
+            crate::skip(std::thread::current().name().unwrap_or("a test"), &reason);
+            return None;
+        }
+        Some(Self::new(options).unwrap_or_else(|error| panic!("the rig does not come up: {error}")))
+    }
+
     /// The name that all namespaces of this rig begin with.
     pub fn prefix(&self) -> &str {
         &self.prefix

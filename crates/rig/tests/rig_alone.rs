@@ -12,7 +12,7 @@ use rig::capture::{Capture, Tap};
 use rig::loss::{Direction, Loss};
 use rig::process::{self, Process};
 use rig::servers::{self, Certificates};
-use rig::{Arms, HOSTS, Place, Rig, RigError, RigOptions, rig_or_skip};
+use rig::{Arms, HOSTS, Place, Rig, RigError, RigOptions};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -44,7 +44,9 @@ fn namespace_of(rig: &Rig, place: Place) -> String {
 
 #[test]
 fn clients_reach_each_server_and_learn_its_name() {
-    let rig = rig_or_skip!(two_armed(), "nginx", "openssl", "socat", "curl");
+    let Some(rig) = Rig::for_test(two_armed(), &["nginx", "openssl", "socat", "curl"]) else {
+        return;
+    };
     route_with_linux(&rig);
     let certificates = Certificates::make(&rig).expect("certificates");
     let trusted = certificates.trusted().to_string_lossy().into_owned();
@@ -86,7 +88,9 @@ fn clients_reach_each_server_and_learn_its_name() {
 
 #[test]
 fn a_capture_sees_what_linux_offers() {
-    let rig = rig_or_skip!(two_armed(), "tcpdump");
+    let Some(rig) = Rig::for_test(two_armed(), &["tcpdump"]) else {
+        return;
+    };
     route_with_linux(&rig);
     let capture = Capture::start(&rig, Tap::Clients).expect("tcpdump");
     for address in [rig.server_addresses(0)[0], rig.server_addresses(0)[1]] {
@@ -139,7 +143,9 @@ fn talk(rig: &Rig, at: SocketAddr, bytes: &[u8]) {
 
 #[test]
 fn losses_happen_and_are_counted_and_linux_recovers() {
-    let rig = rig_or_skip!(two_armed(), "nft", "tcpdump");
+    let Some(rig) = Rig::for_test(two_armed(), &["nft", "tcpdump"]) else {
+        return;
+    };
     route_with_linux(&rig);
     let data: Vec<u8> = (0..2_000_000u32).map(|n| (n % 251) as u8).collect();
     let at = SocketAddr::new(rig.server_v4(0).into(), 9000);
@@ -181,7 +187,9 @@ fn losses_happen_and_are_counted_and_linux_recovers() {
 
 #[test]
 fn nothing_is_left_behind() {
-    let rig = rig_or_skip!(RigOptions::default(), "sleep");
+    let Some(rig) = Rig::for_test(RigOptions::default(), &["sleep"]) else {
+        return;
+    };
     let namespaces = Place::ALL.map(|place| namespace_of(&rig, place));
     let folder = rig.folder().to_owned();
     let sleeper = rig.start(Place::Servers, "sleep", "sleep", &["600"]).expect("sleep");
@@ -220,7 +228,9 @@ fn a_rig_that_a_killed_program_left_is_removed_by_the_next() {
 
 #[test]
 fn the_status_of_a_rig_is_told() {
-    let rig = rig_or_skip!(RigOptions::default());
+    let Some(rig) = Rig::for_test(RigOptions::default(), &[]) else {
+        return;
+    };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../prepNet.sh");
     let status_of = |prefix: &str| {
         let status = Command::new(script)

@@ -1,0 +1,15 @@
+//! The engine between real Linux stacks: programs that nobody here wrote, on the software rig.
+//!
+//! Each test raises a rig of its own, one at a time on a machine; where that cannot be done (no root, no namespaces, a
+//! program missing) it says so and is counted as skipped by `build.sh test`. What the rig itself does is proved in
+//! `crates/rig/tests/`, so a failure here is the engine's.
+
+mod files;
+mod http;
+mod neighbours;
+mod numbers;
+mod refusal;
+mod setup;
+mod shutdown;
+mod throughput;
+mod tls;

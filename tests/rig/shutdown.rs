@@ -1,0 +1,105 @@
+//! SIGTERM: connections may finish for a while, then both of their ends are reset, and nothing is lost.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rig::engine::EngineOptions;
+use rig::{Place, Rig, RigOptions, servers};
+use rustix::process::Signal;
+
+use crate::setup::{LIMIT, Setup, assert_accounts_are_settled};
+
+/// A connection through the engine with both of its ends in hand.
+struct Connection {
+    client: TcpStream,
+    server: TcpStream,
+}
+
+impl Connection {
+    /// Opens it through the numbers listener, to server 0, where `listener` listens.
+    fn open(rig: &Rig, listener: &TcpListener, engine: IpAddr) -> Self {
+        let at = SocketAddr::new(engine, servers::NUMBERS);
+        let mut client = rig.at(Place::Clients, || TcpStream::connect(at)).expect("there").expect("connected");
+        client.write_all(b"0 is the first\n").expect("sent");
+        let (mut server, _) = listener.accept().expect("accepted");
+        for stream in [&client, &server] {
+            stream.set_read_timeout(Some(LIMIT)).expect("a limit");
+        }
+        let mut first = [0; 15];
+        server.read_exact(&mut first).expect("received");
+        assert_eq!(&first, b"0 is the first\n");
+        Self { client, server }
+    }
+
+    /// Says something in each direction and checks that it arrives.
+    fn talk(&mut self) {
+        for (from, to) in [(&mut self.client, &mut self.server)] {
+            exchange(from, to);
+            exchange(to, from);
+        }
+    }
+}
+
+fn exchange(from: &mut TcpStream, to: &mut TcpStream) {
+    let mut heard = [0; 4];
+    from.write_all(b"word").expect("sent");
+    to.read_exact(&mut heard).expect("received");
+    assert_eq!(&heard, b"word");
+}
+
+fn listen(rig: &Rig) -> [TcpListener; 2] {
+    rig.server_addresses(0).map(|address| {
+        let at = SocketAddr::new(address, servers::NUMBERS);
+        rig.at(Place::Servers, || TcpListener::bind(at)).expect("there").expect("bound")
+    })
+}
+
+fn is_reset(stream: &mut TcpStream) -> bool {
+    matches!(stream.read(&mut [0; 16]), Err(error) if error.kind() == ErrorKind::ConnectionReset)
+}
+
+#[test]
+fn sigterm_lets_connections_finish_and_resets_the_rest() {
+    let options = EngineOptions { engine: "drain = \"3s\"\n".into(), ..EngineOptions::default() };
+    let Some(setup) = Setup::new(RigOptions::default(), &options, &[], |_| Vec::new()) else { return };
+    let listeners = listen(&setup.rig);
+    let open = || -> Vec<Connection> {
+        let pairs = listeners.iter().zip(setup.rig.engine_addresses());
+        pairs.map(|(listener, engine)| Connection::open(&setup.rig, listener, engine)).collect()
+    };
+    let (finishing, mut staying) = (open(), open());
+    let Setup { mut engine, rig, .. } = setup;
+    let told = Instant::now();
+    engine.process().signal(Signal::TERM);
+    thread::sleep(Duration::from_millis(300));
+    for mut connection in finishing {
+        connection.talk();
+        drop(connection.client);
+        assert_eq!(connection.server.read(&mut [0; 16]).expect("an orderly end"), 0);
+    }
+    for connection in &mut staying {
+        connection.talk();
+    }
+    for connection in &mut staying {
+        assert!(is_reset(&mut connection.client), "the client is told");
+        assert!(is_reset(&mut connection.server), "the server is told");
+    }
+    assert!(told.elapsed() >= Duration::from_millis(2_500), "only after the time to drain");
+    let report = engine.finish().expect("an orderly end");
+    assert_accounts_are_settled(&report);
+    assert_eq!(report.records.len(), 4);
+    let ended = report.records.iter().filter(|record| record.client_cause == "Shutdown").count();
+    assert_eq!(ended, 2, "{:?}", report.records);
+    drop(rig);
+}
+
+#[test]
+fn an_idle_engine_ends_at_once() {
+    let options = EngineOptions { engine: "drain = \"30s\"\n".into(), ..EngineOptions::default() };
+    let Some(setup) = Setup::new(RigOptions::default(), &options, &[], |_| Vec::new()) else { return };
+    let told = Instant::now();
+    setup.finish();
+    assert!(told.elapsed() < Duration::from_secs(15), "there is nothing to wait for");
+}
