@@ -13,7 +13,9 @@ const AT_ONCE: usize = 4;
 
 fn with_nginx(rig: RigOptions, engine: &EngineOptions) -> Option<Setup> {
     let start = |rig: &rig::Rig| {
-        (0..SERVERS).map(|index| servers::start_nginx(rig, index).expect("nginx starts")).collect()
+        (0..SERVERS)
+            .map(|index| servers::start_nginx(rig, index).expect("nginx starts"))
+            .collect()
     };
     Setup::new(rig, engine, &["curl", "nginx"], start)
 }
@@ -25,8 +27,15 @@ fn fetch(setup: &Setup, count: usize) {
         let (wanted, host) = (number % SERVERS, HOSTS[number % SERVERS]);
         let url = format!("http://{host}/number/{number}");
         let arguments = [family_option(address), "-sS", "--max-time", "30", &url];
-        let answer = setup.rig.run(Place::Clients, "curl", &arguments, LIMIT).expect("curl is answered").text();
-        assert_eq!(answer, format!("{} {host} /number/{number}\n", servers::name_of(wanted)));
+        let answer = setup
+            .rig
+            .run(Place::Clients, "curl", &arguments, LIMIT)
+            .expect("curl is answered")
+            .text();
+        assert_eq!(
+            answer,
+            format!("{} {host} /number/{number}\n", servers::name_of(wanted))
+        );
     };
     thread::scope(|scope| {
         for first in 0..AT_ONCE {
@@ -44,25 +53,42 @@ fn check_records(setup: Setup, count: usize) {
     assert_eq!(clients.len(), count, "each of its own");
     for addresses in server_addresses {
         let served = report.records.iter().filter(|record| {
-            record.server.is_some_and(|server| addresses.contains(&server.ip()) && server.port() == servers::HTTP)
+            record
+                .server
+                .is_some_and(|server| addresses.contains(&server.ip()) && server.port() == servers::HTTP)
         });
         let served: Vec<_> = served.collect();
-        assert!(served.len() >= count / SERVERS, "{} of {count} to {addresses:?}", served.len());
-        assert!(served.iter().all(|record| record.bytes_to_server > 60 && record.bytes_to_client > 100));
+        assert!(
+            served.len() >= count / SERVERS,
+            "{} of {count} to {addresses:?}",
+            served.len()
+        );
+        assert!(
+            served
+                .iter()
+                .all(|record| record.bytes_to_server > 60 && record.bytes_to_client > 100)
+        );
     }
 }
 
 #[test]
 fn two_hundred_curls_reach_the_server_of_their_host() {
-    let Some(setup) = with_nginx(RigOptions::default(), &EngineOptions::default()) else { return };
+    let Some(setup) = with_nginx(RigOptions::default(), &EngineOptions::default()) else {
+        return;
+    };
     fetch(&setup, 200);
     check_records(setup, 200);
 }
 
 #[test]
 fn two_armed_the_engine_stands_between_clients_and_servers() {
-    let options = RigOptions { arms: Arms::Two, ..RigOptions::default() };
-    let Some(setup) = with_nginx(options, &EngineOptions::default()) else { return };
+    let options = RigOptions {
+        arms: Arms::Two,
+        ..RigOptions::default()
+    };
+    let Some(setup) = with_nginx(options, &EngineOptions::default()) else {
+        return;
+    };
     fetch(&setup, 60);
     check_records(setup, 60);
 }
@@ -72,8 +98,13 @@ fn over_af_xdp_the_same() {
     if !kernel_has_af_xdp() {
         return rig::skip("http::over_af_xdp_the_same", "this kernel has no AF_XDP sockets");
     }
-    let options = EngineOptions { driver: Driver::AfXdp, ..EngineOptions::default() };
-    let Some(setup) = with_nginx(RigOptions::default(), &options) else { return };
+    let options = EngineOptions {
+        driver: Driver::AfXdp,
+        ..EngineOptions::default()
+    };
+    let Some(setup) = with_nginx(RigOptions::default(), &options) else {
+        return;
+    };
     fetch(&setup, 60);
     check_records(setup, 60);
 }
@@ -85,15 +116,25 @@ fn kernel_has_af_xdp() -> bool {
 
 #[test]
 fn an_unknown_host_is_turned_away_and_leaves_a_record() {
-    let Some(setup) = with_nginx(RigOptions::default(), &EngineOptions::default()) else { return };
+    let Some(setup) = with_nginx(RigOptions::default(), &EngineOptions::default()) else {
+        return;
+    };
     for address in setup.rig.engine_addresses() {
         let url = format!("http://{}/", std::net::SocketAddr::new(address, servers::HTTP));
         let arguments = ["-sS", "--max-time", "10", "-H", "Host: four.test", &url];
-        let error = setup.rig.run(Place::Clients, "curl", &arguments, LIMIT).expect_err("no server has this name");
+        let error = setup
+            .rig
+            .run(Place::Clients, "curl", &arguments, LIMIT)
+            .expect_err("no server has this name");
         // 56: failure with receiving network data, here the reset.
         assert!(error.to_string().contains("curl: (56)"), "{error}");
     }
     let (report, _rig) = setup.finish();
     assert_eq!(report.records.len(), 2);
-    assert!(report.records.iter().all(|record| record.server.is_none() && record.client_cause == "SelectorReject"));
+    assert!(
+        report
+            .records
+            .iter()
+            .all(|record| record.server.is_none() && record.client_cause == "SelectorReject")
+    );
 }

@@ -12,14 +12,20 @@ use crate::setup::{LIMIT, Setup};
 
 fn with_socat() -> Option<Setup> {
     let start = |rig: &rig::Rig| {
-        (0..SERVERS).flat_map(|index| servers::start_numbers(rig, index).expect("socat starts")).collect()
+        (0..SERVERS)
+            .flat_map(|index| servers::start_numbers(rig, index).expect("socat starts"))
+            .collect()
     };
     Setup::new(RigOptions::default(), &EngineOptions::default(), &["socat"], start)
 }
 
 fn connect(setup: &Setup, number: usize) -> TcpStream {
     let at = SocketAddr::new(setup.rig.engine_addresses()[number % 2], servers::NUMBERS);
-    let stream = setup.rig.at(Place::Clients, || TcpStream::connect(at)).expect("there").expect("connected");
+    let stream = setup
+        .rig
+        .at(Place::Clients, || TcpStream::connect(at))
+        .expect("there")
+        .expect("connected");
     stream.set_read_timeout(Some(LIMIT)).expect("a limit");
     stream
 }
@@ -53,7 +59,9 @@ fn a_half_closed_client_still_gets_its_answer() {
     let Some(setup) = with_socat() else { return };
     for number in 0..6 {
         let mut stream = connect(&setup, number);
-        stream.write_all(format!("{number} at most\n").as_bytes()).expect("sent");
+        stream
+            .write_all(format!("{number} at most\n").as_bytes())
+            .expect("sent");
         stream.shutdown(Shutdown::Write).expect("half closed");
         assert_eq!(answer_to(stream), expected(number, &format!("{number} at most")));
     }

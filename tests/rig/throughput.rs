@@ -19,13 +19,22 @@ fn with_iperf() -> Option<Setup> {
 /// Runs iperf3 and returns its own account of it.
 fn measure(setup: &Setup, to: IpAddr, options: &[&str]) -> serde_json::Value {
     let (to, port) = (to.to_string(), servers::IPERF.to_string());
-    let arguments = [&["--client", &to, "--port", &port, "--time", SECONDS, "--json"], options].concat();
-    let output = setup.rig.run(Place::Clients, "iperf3", &arguments, LIMIT).expect("iperf3 runs to its end");
+    let arguments = [
+        &["--client", &to, "--port", &port, "--time", SECONDS, "--json"],
+        options,
+    ]
+    .concat();
+    let output = setup
+        .rig
+        .run(Place::Clients, "iperf3", &arguments, LIMIT)
+        .expect("iperf3 runs to its end");
     serde_json::from_slice(&output.stdout).expect("iperf3 reports in JSON")
 }
 
 fn received(account: &serde_json::Value, sum: &str) -> u64 {
-    account["end"][sum]["bytes"].as_u64().unwrap_or_else(|| panic!("no {sum} in {account}"))
+    account["end"][sum]["bytes"]
+        .as_u64()
+        .unwrap_or_else(|| panic!("no {sum} in {account}"))
 }
 
 #[test]
@@ -54,7 +63,10 @@ fn iperf3_fills_the_pipe_both_ways_at_once_on_several_connections() {
     for address in setup.rig.engine_addresses() {
         let account = measure(&setup, address, &["--bidir", "--parallel", "3"]);
         assert!(received(&account, "sum_received") > LEAST_BYTES, "{account}");
-        assert!(received(&account, "sum_received_bidir_reverse") > LEAST_BYTES, "{account}");
+        assert!(
+            received(&account, "sum_received_bidir_reverse") > LEAST_BYTES,
+            "{account}"
+        );
     }
     setup.finish();
 }

@@ -13,7 +13,9 @@ fn with_s_server() -> Option<(Setup, Certificates)> {
     let mut certificates = None;
     let start = |rig: &Rig| {
         let made = certificates.insert(Certificates::make(rig).expect("certificates"));
-        (0..SERVERS).flat_map(|index| servers::start_tls(rig, index, made).expect("s_server starts")).collect()
+        (0..SERVERS)
+            .flat_map(|index| servers::start_tls(rig, index, made).expect("s_server starts"))
+            .collect()
     };
     let setup = Setup::new(RigOptions::default(), &EngineOptions::default(), &["openssl"], start)?;
     Some((setup, certificates?))
@@ -24,14 +26,26 @@ fn handshake(rig: &Rig, certificates: &Certificates, address: IpAddr, wanted: us
     let at = SocketAddr::new(address, servers::TLS).to_string();
     let mut s_client = rig.command(Place::Clients, "openssl");
     s_client
-        .args(["s_client", "-quiet", "-verify_return_error", "-connect", &at, "-servername", HOSTS[wanted]])
+        .args([
+            "s_client",
+            "-quiet",
+            "-verify_return_error",
+            "-connect",
+            &at,
+            "-servername",
+            HOSTS[wanted],
+        ])
         .args(["-verify_hostname", HOSTS[wanted], "-CAfile"])
         .arg(certificates.trusted())
         .args(options);
-    let output = process::run(&mut s_client, b"GET /whoami HTTP/1.0\r\n\r\n", LIMIT).expect("a handshake and an answer");
+    let output =
+        process::run(&mut s_client, b"GET /whoami HTTP/1.0\r\n\r\n", LIMIT).expect("a handshake and an answer");
     assert_eq!(servers::named_in(&output.text()), Some(wanted), "{}", output.text());
     let subject = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(subject.contains(&format!("O = {}, CN = {}", servers::name_of(wanted), HOSTS[wanted])), "{subject}");
+    assert!(
+        subject.contains(&format!("O = {}, CN = {}", servers::name_of(wanted), HOSTS[wanted])),
+        "{subject}"
+    );
 }
 
 fn handshakes_of_all(setup: &Setup, certificates: &Certificates, addresses: &[IpAddr], options: &[&str]) {
@@ -45,7 +59,9 @@ fn hello_segments(segments: &[Segment]) -> Vec<Vec<&Segment>> {
     let opens = segments.iter().filter(|segment| segment.opens());
     opens
         .map(|syn| {
-            let answer = segments.iter().find(|segment| segment.to == syn.from && segment.payload > 0);
+            let answer = segments
+                .iter()
+                .find(|segment| segment.to == syn.from && segment.payload > 0);
             let until = answer.map(|segment| segment.time).expect("the server has spoken");
             let sent = |segment: &&Segment| segment.from == syn.from && segment.payload > 0 && segment.time < until;
             segments.iter().filter(sent).collect()
@@ -55,7 +71,9 @@ fn hello_segments(segments: &[Segment]) -> Vec<Vec<&Segment>> {
 
 #[test]
 fn s_client_reaches_the_server_of_its_name() {
-    let Some((setup, certificates)) = with_s_server() else { return };
+    let Some((setup, certificates)) = with_s_server() else {
+        return;
+    };
     let both = setup.rig.engine_addresses();
     for versions in [["-tls1_3"], ["-tls1_2"]] {
         handshakes_of_all(&setup, &certificates, &both, &versions);
@@ -66,33 +84,54 @@ fn s_client_reaches_the_server_of_its_name() {
 
 #[test]
 fn a_hello_as_long_as_post_quantum_keys_make_it_comes_in_several_segments() {
-    let Some((setup, certificates)) = with_s_server() else { return };
+    let Some((setup, certificates)) = with_s_server() else {
+        return;
+    };
     // X25519MLKEM768 adds 1184 bytes of key share; OpenSSL 3.0 has none, so a long ALPN list stands for it.
     let protocols = vec!["p".repeat(150); 12].join(",");
     let capture = Capture::start(&setup.rig, Tap::Clients).expect("tcpdump");
-    handshakes_of_all(&setup, &certificates, &setup.rig.engine_addresses(), &["-alpn", &protocols]);
+    handshakes_of_all(
+        &setup,
+        &certificates,
+        &setup.rig.engine_addresses(),
+        &["-alpn", &protocols],
+    );
     let segments = capture.finish().expect("a capture");
     let hellos = hello_segments(&segments);
     assert_eq!(hellos.len(), 2 * SERVERS);
     for hello in hellos {
         let length: u32 = hello.iter().map(|segment| segment.payload).sum();
-        assert!(hello.len() >= 2 && length > 1700, "{length} bytes in {} segments", hello.len());
+        assert!(
+            hello.len() >= 2 && length > 1700,
+            "{length} bytes in {} segments",
+            hello.len()
+        );
     }
     setup.finish();
 }
 
 #[test]
 fn a_server_name_beyond_the_first_segment_is_found() {
-    let Some((setup, certificates)) = with_s_server() else { return };
+    let Some((setup, certificates)) = with_s_server() else {
+        return;
+    };
     let address = setup.rig.engine_v4().to_string();
     // 104 bytes of data in a segment: the name stands after about 160 bytes of hello.
     let route = ["route", "add", &address, "dev", "eth0", "mtu", "lock", "156"];
-    setup.rig.run(Place::Clients, "ip", &route, LIMIT).expect("a narrow route");
+    setup
+        .rig
+        .run(Place::Clients, "ip", &route, LIMIT)
+        .expect("a narrow route");
     let capture = Capture::start(&setup.rig, Tap::Clients).expect("tcpdump");
     handshakes_of_all(&setup, &certificates, &[setup.rig.engine_v4().into()], &[]);
     let segments = capture.finish().expect("a capture");
     for hello in hello_segments(&segments) {
-        assert!(hello.len() >= 3 && hello[0].payload <= 116, "{} segments, the first of {}", hello.len(), hello[0].payload);
+        assert!(
+            hello.len() >= 3 && hello[0].payload <= 116,
+            "{} segments, the first of {}",
+            hello.len(),
+            hello[0].payload
+        );
     }
     setup.finish();
 }

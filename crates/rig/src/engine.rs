@@ -231,14 +231,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// A number of the report.
+    /// A number of the report, by its JSON pointer (RFC 6901): `/buffers/leaked`.
     ///
     /// # Panics
-    /// When there is none of that name.
-    pub fn number(&self, name: &str) -> u64 {
-        self.totals[name]
-            .as_u64()
-            .unwrap_or_else(|| panic!("the report has no number {name:?}: {}", self.totals))
+    /// When there is no number.
+    pub fn number(&self, pointer: &str) -> u64 {
+        let number = self.totals.pointer(pointer).and_then(Value::as_u64);
+        number.unwrap_or_else(|| panic!("the report has no number at {pointer}: {}", self.totals))
     }
 }
 

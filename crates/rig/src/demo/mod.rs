@@ -137,7 +137,7 @@ fn run_on_rig(options: &DemoOptions) -> Result<bool, RigError> {
         (engine.records()?, None, Some(engine))
     } else {
         let report = engine.stop(Signal::INT)?;
-        let leaked = report.number("buffers_leaked");
+        let leaked = report.number("/buffers/leaked");
         (report.records, Some(leaked), None)
     };
     assign(&mut outcomes, &records);
