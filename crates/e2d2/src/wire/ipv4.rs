@@ -106,16 +106,20 @@ impl<T: BorrowMut<[u8; HEADER_LEN]>> Ipv4Header<T> {
     /// Writes a header without options, whole: don't-fragment set, identification 0 (RFC 6864 4.1), right checksum.
     #[inline]
     pub fn init(&mut self, total_len: u16, protocol: u8, hop_limit: u8, src: Ipv4Addr, dst: Ipv4Addr) {
+        let words = [
+            0x4500_0000 | u32::from(total_len),
+            u32::from(DONT_FRAGMENT),
+            u32::from(hop_limit) << 24 | u32::from(protocol) << 16,
+            src.to_bits(),
+            dst.to_bits(),
+        ];
         let bytes = self.0.borrow_mut();
-        *bytes = [0; HEADER_LEN];
-        bytes[0] = 0x45;
-        put(bytes, 2, total_len.to_be_bytes());
-        put(bytes, 6, DONT_FRAGMENT.to_be_bytes());
-        bytes[8] = hop_limit;
-        bytes[9] = protocol;
+        put(bytes, 0, words[0].to_be_bytes());
+        put(bytes, 4, words[1].to_be_bytes());
+        put(bytes, 8, words[2].to_be_bytes());
         put(bytes, 12, src.octets());
         put(bytes, 16, dst.octets());
-        self.fill_checksum();
+        self.set_checksum(checksum::finish(checksum::sum_values(words)));
     }
 
     /// Sets DSCP and ECN.

@@ -2,8 +2,9 @@
 
 use core::net::IpAddr;
 
-use super::{HEADER_LEN, TcpFlags, TcpHeader, TcpOptions};
+use super::{CHECKSUM_OFFSET, HEADER_LEN, TcpFlags, TcpOptions};
 use crate::buffer::{PacketBuffer, TxOffload};
+use crate::wire::bytes::put;
 use crate::wire::checksum;
 use crate::wire::emit::{Checksums, EmitError, Envelope};
 use crate::wire::frame::{IpVersion, TcpLayout};
@@ -78,21 +79,19 @@ impl TcpRepr<'_> {
     /// # Errors
     /// See [`EmitError`].
     pub fn emit_with<B: PacketBuffer>(&self, buffer: &mut B, checksums: Checksums) -> Result<TcpLayout, EmitError> {
-        let options = self.options.encode(self.sack_blocks);
-        let header_len = HEADER_LEN + options.len();
+        let options_len = self
+            .options
+            .encoded_len(self.options.fitting_blocks(self.sack_blocks.len()));
+        let header_len = HEADER_LEN + options_len;
         let segment_len = header_len + self.payload.len();
         let l4 = self.envelope.open(buffer, protocol::TCP, segment_len)?;
 
-        let segment = buffer.data_mut().get_mut(l4..).ok_or(EmitError::NoRoom)?;
-        self.write_segment(segment, &options)?;
         // `open` made sure that every offset fits into 16 bits.
         let (src, dst, len) = (self.envelope.src_addr, self.envelope.dst_addr, segment_len as u16);
         let pseudo = checksum::pseudo_header(src, dst, protocol::TCP, len).ok_or(EmitError::MixedFamilies)?;
-        let field = match checksums {
-            Checksums::Software => checksum::finish(pseudo + checksum::sum(segment)),
-            Checksums::Port => !checksum::finish(pseudo),
-        };
-        header_mut(segment)?.set_checksum(field);
+        let segment = buffer.data_mut().get_mut(l4..).ok_or(EmitError::NoRoom)?;
+        self.write_segment(segment, options_len, pseudo, checksums)
+            .ok_or(EmitError::NoRoom)?;
 
         let layout = TcpLayout {
             version: if src.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 },
@@ -107,25 +106,41 @@ impl TcpRepr<'_> {
         Ok(layout)
     }
 
-    fn write_segment(&self, segment: &mut [u8], options: &[u8]) -> Result<(), EmitError> {
-        let mut header = header_mut(segment)?;
-        header.set_src_port(self.src_port);
-        header.set_dst_port(self.dst_port);
-        header.set_seq(self.seq);
-        header.set_ack(self.ack);
-        header.set_header_len(HEADER_LEN + options.len());
-        header.set_flags(self.flags);
-        header.set_window(self.window);
-        let rest = segment.get_mut(HEADER_LEN..).ok_or(EmitError::NoRoom)?;
-        let (options_at, payload_at) = rest.split_at_mut_checked(options.len()).ok_or(EmitError::NoRoom)?;
-        options_at.copy_from_slice(options);
+    /// Fills a segment of the right length; nothing is returned if it is not.
+    ///
+    /// The checksum is taken from the values, not from what was just written; see [`checksum::sum_values`].
+    #[inline]
+    fn write_segment(&self, segment: &mut [u8], options_len: usize, pseudo: u32, checksums: Checksums) -> Option<()> {
+        let (header, rest) = segment.split_first_chunk_mut::<HEADER_LEN>()?;
+        let (options_at, payload_at) = rest.split_at_mut_checked(options_len)?;
+        let mut sum = pseudo;
+        let mut slots = options_at.as_chunks_mut::<4>().0.iter_mut();
+        self.options.for_each_word(self.sack_blocks, |word| {
+            if let Some(slot) = slots.next() {
+                *slot = word;
+                sum += checksum::sum_values([u32::from_be_bytes(word)]);
+            }
+        });
+        if payload_at.len() != self.payload.len() {
+            return None;
+        }
         payload_at.copy_from_slice(self.payload);
-        Ok(())
-    }
-}
 
-fn header_mut(segment: &mut [u8]) -> Result<TcpHeader<&mut [u8; HEADER_LEN]>, EmitError> {
-    segment.first_chunk_mut().map(TcpHeader).ok_or(EmitError::NoRoom)
+        let header_len = HEADER_LEN + options_len;
+        let fourth = ((header_len / 4) as u32) << 28 | u32::from(self.flags.bits()) << 16 | u32::from(self.window);
+        let ports = u32::from(self.src_port) << 16 | u32::from(self.dst_port);
+        sum += checksum::sum_values([ports, self.seq, self.ack, fourth]);
+        let checksum = match checksums {
+            Checksums::Software => checksum::finish(sum + checksum::sum(self.payload)),
+            Checksums::Port => !checksum::finish(pseudo),
+        };
+        put(header, 0, ports.to_be_bytes());
+        put(header, 4, self.seq.to_be_bytes());
+        put(header, 8, self.ack.to_be_bytes());
+        put(header, 12, fourth.to_be_bytes());
+        put(header, CHECKSUM_OFFSET, checksum.to_be_bytes());
+        Some(())
+    }
 }
 
 /// [`TxOffload`] wants the IPv4 header checksum zeroed.
@@ -264,7 +279,7 @@ mod tests {
             }
             let field = checksum::internet(&ports.data()[usize::from(l4)..]);
             let segment = &mut ports.data_mut()[usize::from(l4)..];
-            header_mut(segment).expect("sound").set_checksum(field);
+            TcpPacket::new_checked(segment).expect("sound").set_checksum(field);
             assert_eq!(ours.data(), ports.data());
         }
     }

@@ -106,43 +106,51 @@ impl TcpOptions {
     /// values are aligned), window scale, SACK blocks. Blocks that do not fit any more are left out, last first.
     pub fn encode(&self, sack_blocks: &[(u32, u32)]) -> OptionBytes {
         let mut bytes = OptionBytes::new();
-        let mut put = |part: &[u8]| {
-            let fits = bytes.try_extend_from_slice(part);
+        self.for_each_word(sack_blocks, |word| {
+            let fits = bytes.try_extend_from_slice(&word);
             debug_assert!(
                 fits.is_ok(),
-                "20 bytes of fixed options and the blocks that are counted to fit"
+                "20 bytes of fixed options and as many blocks as fit behind them"
             );
-        };
+        });
+        bytes
+    }
+
+    /// How many of so many SACK blocks fit behind these options.
+    pub(super) fn fitting_blocks(&self, sack_blocks: usize) -> usize {
+        sack_blocks.min((MAX_OPTIONS_LEN - self.encoded_len(0)).saturating_sub(4) / 8)
+    }
+
+    /// What [`TcpOptions::encode`] writes, four bytes at a time.
+    #[inline]
+    pub(super) fn for_each_word(&self, sack_blocks: &[(u32, u32)], mut put: impl FnMut([u8; 4])) {
         if let Some(mss) = self.mss {
             let [high, low] = mss.to_be_bytes();
-            put(&[kind::MSS, 4, high, low]);
+            put([kind::MSS, 4, high, low]);
         }
         if let Some((value, echo)) = self.timestamps {
-            let lead = if self.sack_permitted {
+            let [first, second] = if self.sack_permitted {
                 [kind::SACK_PERMITTED, 2]
             } else {
                 [kind::NOP; 2]
             };
-            put(&lead);
-            put(&[kind::TIMESTAMPS, 10]);
-            put(&value.to_be_bytes());
-            put(&echo.to_be_bytes());
+            put([first, second, kind::TIMESTAMPS, 10]);
+            put(value.to_be_bytes());
+            put(echo.to_be_bytes());
         } else if self.sack_permitted {
-            put(&[kind::NOP, kind::NOP, kind::SACK_PERMITTED, 2]);
+            put([kind::NOP, kind::NOP, kind::SACK_PERMITTED, 2]);
         }
         if let Some(shift) = self.window_scale {
-            put(&[kind::NOP, kind::WINDOW_SCALE, 3, shift]);
+            put([kind::NOP, kind::WINDOW_SCALE, 3, shift]);
         }
-        let room = MAX_OPTIONS_LEN - self.encoded_len(0);
-        let blocks = &sack_blocks[..sack_blocks.len().min(room.saturating_sub(4) / 8)];
+        let blocks = &sack_blocks[..self.fitting_blocks(sack_blocks.len())];
         if !blocks.is_empty() {
-            put(&[kind::NOP, kind::NOP, kind::SACK, 2 + 8 * blocks.len() as u8]);
+            put([kind::NOP, kind::NOP, kind::SACK, 2 + 8 * blocks.len() as u8]);
             for (left, right) in blocks {
-                put(&left.to_be_bytes());
-                put(&right.to_be_bytes());
+                put(left.to_be_bytes());
+                put(right.to_be_bytes());
             }
         }
-        bytes
     }
 }
 
