@@ -13,11 +13,15 @@ mod bytes;
 mod emit;
 mod mac;
 
+pub mod arp;
 pub mod checksum;
 pub mod ethernet;
 pub mod frame;
+pub mod icmpv4;
+pub mod icmpv6;
 pub mod ipv4;
 pub mod ipv6;
+pub mod quote;
 pub mod tcp;
 pub mod vlan;
 
