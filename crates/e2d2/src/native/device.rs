@@ -338,6 +338,13 @@ impl Device {
         }
     }
 
+    /// The socket that another process must have made, if it is a memif client.
+    pub(super) fn server_socket(&self) -> Option<&str> {
+        let is_client = self.driver() == Some("net_memif") && self.argument("role") != Some("server");
+        let has_file = self.argument("socket-abstract").is_none_or(|value| value == "no");
+        self.argument("socket").filter(|_| is_client && has_file)
+    }
+
     /// Checks what can be checked without DPDK: that the driver is installed, the interface or file exists, the process is
     /// allowed to use it, and a PCI device is bound to a driver that leaves it to DPDK.
     ///
@@ -403,6 +410,10 @@ impl Device {
         if driver.name == "net_memif" {
             // The ring's buffers must hold a frame, else the peer's larger ones arrive in pieces.
             add("bsize", data_room.to_string());
+            // Abstract sockets, DPDK's default, do not cross network namespaces and leave nothing to look for.
+            if self.argument("socket").is_some() {
+                add("socket-abstract", "no".to_owned());
+            }
         }
         all.join(",")
     }

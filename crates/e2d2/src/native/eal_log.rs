@@ -11,6 +11,9 @@ use dpdk_sys as sys;
 /// How many lines of complaint are kept; a failing start writes two or three.
 const KEPT: usize = 8;
 
+/// Complaints that are none: net_memif says this wherever no secondary process is possible, which is everywhere here.
+const HARMLESS: [&str; 1] = ["Failed to register mp action callback"];
+
 /// Receives what DPDK logs. Lives for the rest of the process, because DPDK may log until it ends.
 #[derive(Debug, Default)]
 pub(super) struct EalLog {
@@ -52,6 +55,11 @@ impl EalLog {
             sys::RTE_LOG_WARNING => log::Level::Warn,
             sys::RTE_LOG_NOTICE | sys::RTE_LOG_INFO => log::Level::Info,
             _ => log::Level::Debug,
+        };
+        let level = if HARMLESS.iter().any(|text| line.contains(text)) {
+            log::Level::Debug
+        } else {
+            level
         };
         log::log!(target: "dpdk", level, "{line}");
         if level <= log::Level::Warn {

@@ -46,7 +46,8 @@ pub struct PortConfig {
     pub checksum_offload: bool,
     /// The RSS key, at least 40 bytes; longer ones are cut and shorter ones repeated to what the device wants.
     pub rss_key: Vec<u8>,
-    /// How long to wait for the link. A port whose link stays down is opened all the same.
+    /// How long to wait for the link; a port whose link stays down is opened all the same. A memif client waits as long for
+    /// its server's socket, and is not opened without.
     pub link_wait: Duration,
 }
 
@@ -134,6 +135,14 @@ pub enum PortError {
         asked: u16,
         /// What the interface has.
         actual: u32,
+    },
+    /// The other side of a memif client is not there.
+    #[error("{device}: nobody serves {socket}; start the server's side first")]
+    NoServer {
+        /// The device.
+        device: String,
+        /// The socket.
+        socket: String,
     },
     /// The buffers of a pool are too small for the port's frames.
     #[error("{device} needs packet buffers of {needed} bytes, and its pool has {actual}")]

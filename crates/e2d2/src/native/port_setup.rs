@@ -2,8 +2,10 @@
 #![allow(unsafe_code)] // FFI: configures ethdev ports.
 
 use std::ffi::{CStr, CString, NulError, c_int};
-use std::ptr;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{ptr, thread};
 
 use dpdk_sys as sys;
 
@@ -27,6 +29,7 @@ pub(super) fn open(
     config.device.check()?;
     check_pools(config, pools)?;
     check_interface_mtu(config)?;
+    wait_for_server(config)?;
     eal.log().forget();
     if config.device.driver() == Some("net_ring") {
         // DPDK's own net_ring has as many queues as there happen to be lcores; with rings of ours it has what is asked for.
@@ -141,6 +144,24 @@ fn check_interface_mtu(config: &PortConfig) -> Result<(), PortError> {
     }
 }
 
+/// A memif client cannot be started before its server has made the socket.
+fn wait_for_server(config: &PortConfig) -> Result<(), PortError> {
+    let Some(socket) = config.device.server_socket() else {
+        return Ok(());
+    };
+    let start = Instant::now();
+    while !Path::new(socket).exists() {
+        if start.elapsed() >= config.link_wait {
+            return Err(PortError::NoServer {
+                device: config.device.to_string(),
+                socket: socket.to_owned(),
+            });
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
 /// Has the device's driver take it, and finds its port number.
 fn attach(eal: &Eal, config: &PortConfig, queues: usize) -> Result<u16, PortError> {
     let device = &config.device;
@@ -164,7 +185,7 @@ fn attach(eal: &Eal, config: &PortConfig, queues: usize) -> Result<u16, PortErro
                 });
             }
             if result < 0 {
-                return Err(failed(sys::thread::error_text(-result)));
+                return Err(failed(reason(result)));
             }
             if sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &mut port) != 0 {
                 return Err(failed("its driver made no Ethernet port of it".to_owned()));
@@ -392,13 +413,23 @@ fn step(inner: &PortInner, step: &'static str, result: c_int) -> Result<(), Port
     if result >= 0 {
         return Ok(());
     }
-    let (reason, log) = (sys::thread::error_text(-result), inner.eal.log().complaints());
+    let (reason, log) = (reason(result), inner.eal.log().complaints());
     Err(PortError::Setup {
         device: inner.name.clone(),
         step,
         reason,
         log,
     })
+}
+
+/// What a negative return value says. Drivers return -1 for anything, which read as an error number would be a claim about
+/// permissions.
+fn reason(result: c_int) -> String {
+    if result == -1 {
+        "refused by its driver".to_owned()
+    } else {
+        sys::thread::error_text(-result)
+    }
 }
 
 /// A name for C; device names have no NUL byte, as parsing them showed.

@@ -1,7 +1,7 @@
 //! Ports over kernel interfaces, each in a namespace of the test's own: the kernel at the other end is a stranger that answers.
 
 use e2d2::buffer::BufferPool;
-use e2d2::native::{DpdkPort, DpdkQueue, MbufPool, PortConfig};
+use e2d2::native::{DpdkPort, DpdkQueue, MbufPool, PortConfig, PortError};
 use e2d2::port::{Port, PortId};
 use e2d2::wire::MacAddr;
 
@@ -138,5 +138,100 @@ fn tap_is_an_interface_of_the_kernel() {
         }
         assert_eq!(pool.in_use(), 0);
         assert_eq!(pool.available(), pool.capacity());
+    });
+}
+
+#[test]
+fn several_queues_share_the_packets_of_an_interface() {
+    in_namespace("several queues", || {
+        let (mut pool, other) = (pool(4095, 1500), pool(4095, 1500));
+        {
+            let (tap, mut queues) = open(&format!("net_tap_{},iface=cable", unique("n")), 1500, &[&pool, &other]);
+            run("ip link set dev cable up");
+            assert_eq!((tap.driver(), queues.len()), ("net_tap", 2));
+            for queue in &mut queues {
+                let mut burst: Burst = (0..10)
+                    .map(|number| packet(&mut pool, &experimental(number, 60)))
+                    .collect();
+                assert_eq!(queue.transmit(&mut burst), 10);
+            }
+            let (_near, mut near) = open(
+                &format!("net_af_packet_{},iface=near", unique("n")),
+                1500,
+                &[&pool, &other],
+            );
+            let (_far, mut far) = open(&format!("net_af_packet_{},iface=far", unique("n")), 1500, &[&pool]);
+            let mut burst: Burst = (0..32)
+                .map(|number| packet(&mut pool, &experimental(number, 60)))
+                .collect();
+            assert_eq!(far[0].transmit(&mut burst), 32);
+            let mut received = receive_matching(&mut near[0], 32, is_experimental);
+            received.extend(receive_matching(&mut near[1], 32 - received.len(), is_experimental));
+            assert_eq!(received.len(), 32, "the kernel chose a queue for each packet");
+            for (number, queue) in near.iter_mut().enumerate() {
+                let mut burst: Burst = std::iter::once(packet(&mut pool, &experimental(number as u32, 60))).collect();
+                assert_eq!(queue.transmit(&mut burst), 1);
+                assert_eq!(
+                    receive_matching(&mut far[0], 1, is_experimental),
+                    [experimental(number as u32, 60)]
+                );
+            }
+        }
+        assert_eq!((pool.in_use(), other.in_use()), (0, 0));
+    });
+}
+
+#[test]
+fn limits_of_interfaces_are_told() {
+    in_namespace("limits", || {
+        let (small, large) = (pool(4095, 1500), pool(255, 9000));
+        let error = |device: String, mtu: u16, pools: &[&MbufPool]| {
+            let config = PortConfig {
+                mtu,
+                ..PortConfig::new(PortId(0), device.parse().expect("a device"))
+            };
+            DpdkPort::open(&eal(), &config, pools).map(|_| ()).expect_err(&device)
+        };
+        let device = format!("net_af_packet_{},iface=near", unique("n"));
+        assert!(matches!(
+            error(device.clone(), 9000, &[&large]),
+            PortError::InterfaceMtu {
+                actual: 1500,
+                asked: 9000,
+                ..
+            }
+        ));
+        assert!(matches!(error(device, 9000, &[&small]), PortError::DataRoom { .. }));
+        run("ip link set dev near mtu 9000");
+        let device = format!("net_af_xdp_{},iface=near", unique("n"));
+        let refused = error(device, 9000, &[&large]);
+        assert!(
+            matches!(
+                refused,
+                PortError::Mtu {
+                    asked: 9000,
+                    most: 3300..3600,
+                    ..
+                }
+            ),
+            "{refused}"
+        );
+        let refused = error(format!("net_af_xdp_{},iface=near", unique("n")), 1500, &[&small; 2]);
+        assert!(matches!(refused, PortError::Attach { .. }), "{refused}");
+        let refused = error(format!("net_tap_{},mac=nonsense", unique("n")), 1500, &[&small]);
+        assert!(matches!(refused, PortError::Attach { .. }), "{refused}");
+        let refused = error(format!("net_tap_{}", unique("n")), 1500, &[&small; 17]);
+        assert!(
+            matches!(
+                refused,
+                PortError::Queues {
+                    asked: 17,
+                    most: 16,
+                    ..
+                }
+            ),
+            "{refused}"
+        );
+        assert_eq!((small.in_use(), large.in_use()), (0, 0));
     });
 }

@@ -4,7 +4,9 @@
 #![cfg(feature = "dpdk")]
 
 mod buffers;
+mod files;
 mod interfaces;
+mod memif;
 mod namespace;
 mod rings;
 mod support;
