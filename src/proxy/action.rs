@@ -1,0 +1,55 @@
+//! What a transition asks for. `step` names actions, [`apply`](super::apply) carries them out in the order given.
+
+use super::drop_reason::DropReason;
+use netfcts::record::Cause;
+
+/// One thing to do. The data for it are in the connection and in the segment that caused it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Answer a SYN with a cookie SYN-ACK; store nothing.
+    SendCookie,
+    /// Make the connection that a cookie stands for. The segment is then looked at again in the new phase.
+    CreateConnection,
+    /// Keep the client's bytes (and FIN) until there is a server for them.
+    Hold,
+    /// Ask the selector with the bytes in order so far; its answer is the next event.
+    AskSelector,
+    /// Acknowledge the bytes in order: from now on we owe them to the server.
+    AcknowledgeHeld,
+    /// Take a source port and send a SYN to the chosen server; failing that, the next event is `NoServer`.
+    ConnectServer,
+    /// Repeat our SYN to the server.
+    RepeatSyn,
+    /// Give the server up and choose the next one; the next event is `Selected` or `NoServer`.
+    NextServer,
+    /// Tell a server that remembers an older connection to forget it.
+    ResetStaleServer,
+    /// Take over the numbers and options of the server's SYN-ACK.
+    Splice,
+    /// Acknowledge the server's SYN-ACK.
+    AcknowledgeServer,
+    /// Send the held bytes to the server, in order.
+    SendHeld,
+    /// Send again what we owe to the server and it has not acknowledged.
+    SendOwed,
+    /// Translate the segment and pass it to the other side.
+    Forward,
+    /// Close our direction towards the client: FIN and ACK of its FIN.
+    CloseClient,
+    /// Answer with the numbers that we expect (RFC 5961 4.2), rate limited.
+    ChallengeAck,
+    /// Send a RST to the client.
+    ResetClient,
+    /// Send a RST to the server.
+    ResetServer,
+    /// Write the record, keep the translation for late segments, let the port rest.
+    Quarantine(Cause),
+    /// Nothing here belongs to the segment: answer with a RST if the configuration says so, rate limited.
+    Refuse,
+    /// As [`Action::Forget`], for the reason for which the last server was given up.
+    ForgetUnserved,
+    /// Write the record and forget the connection: no server was ever part of it.
+    Forget(Cause),
+    /// Drop the segment and count why.
+    Drop(DropReason),
+}

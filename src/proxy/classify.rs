@@ -1,0 +1,154 @@
+//! From a segment to an event: the questions of RFC 9293 3.10.7, asked from between the two peers.
+//!
+//! Nothing is decided here about what to do; a segment that means nothing gets a reason to be dropped.
+
+use super::close::ResetVerdict;
+use super::connection::{Connection, Opening, Spliced, Stage};
+use super::drop_reason::DropReason;
+use super::event::{Event, Side};
+use super::held;
+use super::phase::{Half, Phase};
+use super::segment::Segment;
+use e2d2::wire::tcp::{TcpFlags, TcpOptions};
+use netfcts::seq::SeqNum;
+
+/// Flag combinations that no TCP sends: nothing at all, or SYN or RST or FIN together.
+pub fn check_flags(segment: &Segment) -> Result<(), DropReason> {
+    let [syn, fin, rst, ack] =
+        [TcpFlags::SYN, TcpFlags::FIN, TcpFlags::RST, TcpFlags::ACK].map(|flag| segment.has(flag));
+    // RFC 9293 3.5.3 and 3.10.7.4: a segment in a connection has ACK, or is a RST, or is the SYN that begins it.
+    let sensible = match (syn, fin, rst) {
+        (false, _, false) => ack,
+        (true, false, false) => true,
+        (false, false, true) => true,
+        _ => false,
+    };
+    if sensible { Ok(()) } else { Err(DropReason::BadFlags) }
+}
+
+/// A segment from the client of a connection that has no server yet. `in_order` is the number of held bytes without a
+/// hole before them.
+pub fn from_client_while_opening(phase: Phase, opening: &Opening, in_order: usize, segment: &Segment) -> Event {
+    let expected = opening.first_byte() + in_order as u32;
+    if segment.has(TcpFlags::RST) {
+        return match judge_reset(opening, expected, segment.seq) {
+            ResetVerdict::Proven => Event::Reset(Side::Client),
+            ResetVerdict::Doubtful => Event::DoubtfulReset(Side::Client),
+            ResetVerdict::Blind => Event::BlindReset(Side::Client),
+        };
+    }
+    if segment.has(TcpFlags::SYN) {
+        return Event::StraySyn;
+    }
+    if phase == Phase::LastAck {
+        return from_client_in_last_ack(opening, segment);
+    }
+    // RFC 9293 3.10.7.4, fifth: we have sent our SYN and nothing else.
+    if segment.ack != opening.cookie + 1 {
+        return Event::Unacceptable;
+    }
+    if segment.len() == 0 {
+        // RFC 9293 3.10.7.4, first: an empty segment at the left of the window is a keep-alive and wants an answer.
+        let is_keep_alive = segment.seq.lt(opening.acknowledged);
+        return if is_keep_alive { Event::Unacceptable } else { Event::ClientAck };
+    }
+    let beyond = opening.first_byte() + held::LARGE as u32;
+    if segment.end().gt(beyond + 1) || segment.end().le(opening.acknowledged) && segment.payload_len() <= 1 {
+        return Event::Unacceptable;
+    }
+    let nothing_held = in_order == 0 && opening.held.is_none();
+    if segment.payload_len() == 0 && nothing_held && segment.seq == opening.first_byte() {
+        return Event::ClientFin;
+    }
+    Event::ClientData
+}
+
+fn from_client_in_last_ack(opening: &Opening, segment: &Segment) -> Event {
+    // Our FIN follows our SYN.
+    let acknowledges_fin = segment.ack == opening.cookie + 2;
+    if acknowledges_fin || segment.has(TcpFlags::FIN) {
+        return Event::Segment { from: Side::Client, fin: segment.has(TcpFlags::FIN), acknowledges_fin };
+    }
+    Event::ClientAck
+}
+
+fn judge_reset(opening: &Opening, expected: SeqNum, seq: SeqNum) -> ResetVerdict {
+    if seq == expected || seq == opening.acknowledged {
+        ResetVerdict::Proven
+    } else if seq.in_window(opening.acknowledged, held::LARGE as u32) {
+        ResetVerdict::Doubtful
+    } else {
+        ResetVerdict::Blind
+    }
+}
+
+/// A segment from the server that we have sent a SYN to.
+pub fn from_server_in_handshake(opening: &Opening, segment: &Segment, options: &TcpOptions) -> Event {
+    let acknowledges_syn = segment.has(TcpFlags::ACK) && segment.ack == opening.server_side_isn + 1;
+    if segment.has(TcpFlags::RST) {
+        // RFC 9293 3.10.7.3: in SYN-SENT a RST counts only if it acknowledges the SYN.
+        return if acknowledges_syn { Event::Reset(Side::Server) } else { Event::BlindReset(Side::Server) };
+    }
+    if !segment.has(TcpFlags::ACK) {
+        return Event::ServerStray;
+    }
+    if !acknowledges_syn {
+        return Event::ServerStaleAck;
+    }
+    if !segment.has(TcpFlags::SYN) {
+        return Event::ServerStray;
+    }
+    // RFC 7323 3.2: once agreed, every segment carries timestamps. A server that declines what the client was promised
+    // cannot be hidden from the client.
+    if opening.timestamps && options.timestamps.is_none() {
+        return Event::ServerLacksOption;
+    }
+    Event::ServerSynAck
+}
+
+/// A segment of a spliced connection. Notes what it sends and acknowledges.
+#[inline]
+pub fn while_spliced(connection: &mut Connection, from: Side, segment: &Segment) -> Event {
+    let Phase::Spliced { client, server } = connection.phase else { return Event::ServerStray };
+    let Stage::Spliced(spliced) = &mut connection.stage else { return Event::ServerStray };
+    if segment.flags.intersects(TcpFlags::SYN | TcpFlags::RST) {
+        return control_while_spliced(spliced, from, segment);
+    }
+    let (own_scale, peer_half) = match from {
+        Side::Client => (spliced.scale.client, server),
+        Side::Server => (spliced.scale.server, client),
+    };
+    let fin = spliced.sent_by(from).note_sent(segment.seq, segment.end(), segment.has(TcpFlags::FIN));
+    let acknowledged = spliced.ack_for_peer(from, segment.ack);
+    let flow = spliced.sent_by(from.peer());
+    flow.note_acknowledged(acknowledged, u32::from(segment.window) << own_scale);
+    let acknowledges_fin = peer_half == Half::FinSent && flow.is_fin_covered_by(acknowledged);
+    Event::Segment { from, fin, acknowledges_fin }
+}
+
+fn control_while_spliced(spliced: &mut Spliced, from: Side, segment: &Segment) -> Event {
+    if segment.has(TcpFlags::RST) {
+        return match spliced.sent_by(from).judge_reset(segment.seq) {
+            ResetVerdict::Proven => Event::Reset(from),
+            ResetVerdict::Doubtful => Event::DoubtfulReset(from),
+            ResetVerdict::Blind => Event::BlindReset(from),
+        };
+    }
+    // The server's SYN-ACK again: our ACK of it was lost. Whatever its numbers, the answer is the ACK that we owe.
+    if from == Side::Server && segment.has(TcpFlags::ACK) { Event::ServerSynAck } else { Event::StraySyn }
+}
+
+/// A segment of a connection that is over.
+pub fn while_quarantined(from: Side, segment: &Segment) -> Event {
+    if segment.has(TcpFlags::SYN) {
+        return match from {
+            Side::Client if !segment.has(TcpFlags::ACK) => Event::Syn,
+            Side::Client => Event::StraySyn,
+            Side::Server => Event::ServerStray,
+        };
+    }
+    if segment.has(TcpFlags::RST) {
+        return Event::DoubtfulReset(from);
+    }
+    Event::Segment { from, fin: segment.has(TcpFlags::FIN), acknowledges_fin: false }
+}

@@ -1,0 +1,146 @@
+//! What is known of one direction of a spliced connection, and what follows for FIN and RST.
+//!
+//! A splicer has no receive queue and so no RCV.NXT. It sees what one side sends and what the other acknowledges, and
+//! judges by these two alone (DESIGN: decision 12). All numbers are the sender's own.
+
+use netfcts::seq::SeqNum;
+
+/// One direction: what its sender has sent, and what its receiver has said about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// The highest SEQ+LEN that was inside the receiver's window.
+    pub end: SeqNum,
+    /// The receiver's last ACK.
+    pub acknowledged: SeqNum,
+    /// The first number beyond the receiver's window.
+    pub edge: SeqNum,
+    /// SEQ+LEN of the segment with FIN; meaningful only after a FIN.
+    fin: SeqNum,
+}
+
+/// How far a RST can be believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResetVerdict {
+    /// Its number is the receiver's last ACK or the end of what was sent.
+    Proven,
+    /// In the window: only the receiver can tell.
+    Doubtful,
+    /// Outside the window.
+    Blind,
+}
+
+impl Flow {
+    /// A direction whose next number is `next` and whose receiver offers `window` bytes.
+    pub fn new(next: SeqNum, window: u32) -> Self {
+        Flow { end: next, acknowledged: next, edge: next + window, fin: next }
+    }
+
+    /// Notes a segment from `seq` to `end` (FIN counted). Returns true if its FIN, when it has one, is to be believed.
+    ///
+    /// Only what lies inside the receiver's window counts: a stranger who can guess no number changes nothing here.
+    #[inline]
+    pub fn note_sent(&mut self, seq: SeqNum, end: SeqNum, fin: bool) -> bool {
+        let plausible = end.le(self.edge) && seq.ge(self.acknowledged - MAX_BEHIND);
+        if !plausible {
+            return false;
+        }
+        if end.gt(self.end) {
+            self.end = end;
+        }
+        if fin {
+            self.fin = end;
+        }
+        fin
+    }
+
+    /// Notes the receiver's ACK and window (scaled, in bytes). An ACK of what was never sent is not believed.
+    #[inline]
+    pub fn note_acknowledged(&mut self, ack: SeqNum, window: u32) {
+        if ack.lt(self.acknowledged) || ack.gt(self.end) {
+            return;
+        }
+        self.acknowledged = ack;
+        let edge = ack + window;
+        if edge.gt(self.edge) {
+            self.edge = edge;
+        }
+    }
+
+    /// True if `ack` covers the FIN noted before.
+    #[inline]
+    pub fn is_fin_covered_by(&self, ack: SeqNum) -> bool {
+        ack.ge(self.fin) && ack.le(self.end)
+    }
+
+    /// Judges a RST with number `seq` sent in this direction.
+    pub fn judge_reset(&self, seq: SeqNum) -> ResetVerdict {
+        if seq == self.acknowledged || seq == self.end {
+            ResetVerdict::Proven
+        } else if seq.ge(self.acknowledged) && seq.lt(self.edge) {
+            ResetVerdict::Doubtful
+        } else {
+            ResetVerdict::Blind
+        }
+    }
+}
+
+/// How far behind the receiver's ACK a retransmission may start and still be looked at: the largest window there is
+/// (RFC 7323 2.3).
+const MAX_BEHIND: u32 = 1 << 30;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use test_case::test_case;
+
+    fn flow() -> Flow {
+        let mut flow = Flow::new(SeqNum(u32::MAX - 99), 1000);
+        flow.note_sent(SeqNum(u32::MAX - 99), SeqNum(100), false);
+        flow.note_acknowledged(SeqNum(0), 1000);
+        flow
+    }
+
+    #[test_case(0 => ResetVerdict::Proven; "the receiver's last ACK")]
+    #[test_case(100 => ResetVerdict::Proven; "the end of what was sent")]
+    #[test_case(1 => ResetVerdict::Doubtful; "just above the ACK")]
+    #[test_case(999 => ResetVerdict::Doubtful; "last in the window")]
+    #[test_case(1000 => ResetVerdict::Blind; "first beyond the window")]
+    #[test_case(u32::MAX => ResetVerdict::Blind; "just below the ACK")]
+    fn reset(seq: u32) -> ResetVerdict {
+        flow().judge_reset(SeqNum(seq))
+    }
+
+    #[test]
+    fn a_blind_segment_does_not_move_the_end() {
+        let mut flow = flow();
+        assert!(!flow.note_sent(SeqNum(900), SeqNum(1001), true));
+        assert_eq!(flow.end, SeqNum(100));
+        assert!(flow.note_sent(SeqNum(900), SeqNum(1000), true));
+        assert_eq!(flow.end, SeqNum(1000));
+    }
+
+    #[test]
+    fn an_ack_of_unsent_bytes_changes_nothing() {
+        let mut flow = flow();
+        flow.note_acknowledged(SeqNum(101), 5000);
+        assert_eq!((flow.acknowledged, flow.edge), (SeqNum(0), SeqNum(1000)));
+        flow.note_acknowledged(SeqNum(100), 5000);
+        assert_eq!((flow.acknowledged, flow.edge), (SeqNum(100), SeqNum(5100)));
+    }
+
+    #[test]
+    fn a_window_that_shrinks_keeps_the_edge_that_was_offered() {
+        let mut flow = flow();
+        flow.note_acknowledged(SeqNum(50), 10);
+        assert_eq!(flow.edge, SeqNum(1000));
+    }
+
+    #[test]
+    fn fin_is_covered_only_by_an_ack_beyond_it() {
+        let mut flow = flow();
+        flow.note_sent(SeqNum(100), SeqNum(151), true);
+        assert!(!flow.is_fin_covered_by(SeqNum(150)));
+        assert!(flow.is_fin_covered_by(SeqNum(151)));
+        assert!(!flow.is_fin_covered_by(SeqNum(152)));
+    }
+}

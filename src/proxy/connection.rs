@@ -1,0 +1,284 @@
+//! One connection, from the client's ACK to the last FIN: two cache lines.
+//!
+//! What both stages need stands in [`Connection`]; what only one needs stands in [`Stage`], so that a number cannot be
+//! read before it exists. Addresses of ours are indices: [`Settings`](super::Settings) holds them.
+
+use super::close::Flow;
+use super::cookie::Agreed;
+use super::event::Side;
+use super::held::HeldId;
+use super::phase::Phase;
+use e2d2::port::PortId;
+use e2d2::wire::MacAddr;
+use netfcts::record::Cause;
+use netfcts::seq::SeqNum;
+
+/// No server chosen yet.
+pub const NO_SERVER: u16 = u16::MAX;
+
+/// A connection.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    client_address: [u64; 2],
+    /// What the stage needs.
+    pub stage: Stage,
+    /// Payload bytes passed to the server.
+    pub bytes_to_server: u64,
+    /// Payload bytes passed to the client.
+    pub bytes_to_client: u64,
+    /// Packets received from the client.
+    pub packets_from_client: u32,
+    /// Packets received from the server.
+    pub packets_from_server: u32,
+    /// When a packet was last seen, in ms of the core's clock (wraps after 49 days; only differences count).
+    pub last_seen: u32,
+    /// The client's port.
+    pub client_port: u16,
+    /// The port it connected to.
+    pub listener_port: u16,
+    /// Index of the address it connected to.
+    pub listener_address: u16,
+    /// Index of our address towards the server.
+    pub local_address: u16,
+    /// Our port towards the server; 0 while there is none.
+    pub local_port: u16,
+    /// The chosen server, or [`NO_SERVER`].
+    pub server: u16,
+    /// The listener.
+    pub listener: u16,
+    /// Where the client's frames come from: replies go back there.
+    pub client_mac: MacAddr,
+    /// Where it stands.
+    pub phase: Phase,
+    /// The port that the client is on.
+    pub client_device: PortId,
+}
+
+const _: () = assert!(size_of::<Connection>() <= 128, "a connection fits two cache lines");
+
+/// What only one stage of a connection needs.
+#[derive(Clone, Debug)]
+pub enum Stage {
+    /// No server yet, or one that has not answered.
+    Opening(Opening),
+    /// Packets pass.
+    Spliced(Spliced),
+}
+
+/// The time before the server's SYN-ACK.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening {
+    /// The client's initial sequence number.
+    pub client_isn: SeqNum,
+    /// Ours towards the client: the cookie.
+    pub cookie: SeqNum,
+    /// The client's newest TSval, if timestamps were agreed.
+    pub client_tsval: u32,
+    /// The client bytes up to here are acknowledged, and so owed.
+    pub acknowledged: SeqNum,
+    /// The held bytes.
+    pub held: HeldId,
+    /// Our initial sequence number towards the server.
+    pub server_side_isn: SeqNum,
+    /// What is added to the client's TSval towards the server.
+    pub tsval_shift: u32,
+    /// The pool that the server was chosen from.
+    pub pool: u16,
+    /// SYN and SYN-ACK agreed to this.
+    pub agreed: Agreed,
+    /// The client's last window field, as sent.
+    pub client_window: u16,
+    /// The number of the client's FIN, as an offset from its first byte; [`Opening::NO_FIN`] without.
+    pub fin_offset: u16,
+    /// The window shift that we promised to the client.
+    pub promised_scale: u8,
+    /// Timestamps were agreed.
+    pub timestamps: bool,
+    /// SYNs sent to the present server.
+    pub tries: u8,
+    /// Servers given up, the first [`Opening::MAX_TRIED`]; the rest is [`NO_SERVER`].
+    pub tried: [u16; Opening::MAX_TRIED],
+    /// Why the last of them was given up.
+    pub failure: Cause,
+}
+
+impl Opening {
+    /// How many servers of a pool are tried for one connection.
+    pub const MAX_TRIED: usize = 4;
+
+    /// `pool` of a server that the selector named directly: there is no other to try.
+    pub const NO_POOL: u16 = u16::MAX;
+
+    /// No FIN seen.
+    pub const NO_FIN: u16 = u16::MAX;
+
+    /// The number of the client's first byte.
+    pub fn first_byte(&self) -> SeqNum {
+        self.client_isn + 1
+    }
+
+    /// The client's window in bytes.
+    pub fn client_window_bytes(&self) -> u32 {
+        u32::from(self.client_window) << self.agreed.window_scale.unwrap_or(0)
+    }
+}
+
+/// The time after it.
+#[derive(Clone, Copy, Debug)]
+pub struct Spliced {
+    /// Added to the client's SEQ towards the server.
+    pub client_shift: u32,
+    /// Added to the server's SEQ towards the client.
+    pub server_shift: u32,
+    /// Added to the client's TSval towards the server.
+    pub client_tsval_shift: u32,
+    /// Added to the server's TSval towards the client.
+    pub server_tsval_shift: u32,
+    /// Client → server, in the client's numbers.
+    pub to_server: Flow,
+    /// Server → client, in the server's numbers.
+    pub to_client: Flow,
+    /// What we owe to the server; none in the common case.
+    pub owed: HeldId,
+    /// How windows are rescaled.
+    pub scale: WindowScale,
+    /// The server declined SACK that the client was promised: its blocks are blanked.
+    pub blank_sack: bool,
+}
+
+/// The window shifts of a spliced connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowScale {
+    /// The client's own shift.
+    pub client: u8,
+    /// The server's own shift.
+    pub server: u8,
+    /// The shift that the client believes the server to use.
+    pub promised: u8,
+    /// The server knows the client's shift.
+    pub server_scales: bool,
+}
+
+impl WindowScale {
+    /// The window field for the server, from the client's.
+    #[inline]
+    pub fn to_server(self, window: u16) -> u16 {
+        if self.server_scales {
+            return window;
+        }
+        (u32::from(window) << self.client).min(0xffff) as u16
+    }
+
+    /// The window field for the client, from the server's: never larger, and never zero by rounding alone.
+    #[inline]
+    pub fn to_client(self, window: u16) -> u16 {
+        if self.server == self.promised {
+            return window;
+        }
+        let bytes = u32::from(window) << self.server;
+        (bytes >> self.promised).clamp(u32::from(window != 0), 0xffff) as u16
+    }
+}
+
+impl Connection {
+    /// The client's address, IPv4 in its mapped form.
+    #[inline]
+    pub fn client_address(&self) -> u128 {
+        u128::from(self.client_address[0]) << 64 | u128::from(self.client_address[1])
+    }
+
+    /// An address in the form that [`Connection`] keeps it.
+    pub fn split(address: u128) -> [u64; 2] {
+        [(address >> 64) as u64, address as u64]
+    }
+
+    /// A connection in `AwaitPayload`, with neither server nor payload.
+    pub fn new(client: (u128, u16), mac: MacAddr, device: PortId, listener: (u16, u16, u16), opening: Opening, now_ms: u32) -> Self {
+        let (listener, listener_address, listener_port) = listener;
+        Connection {
+            client_address: Self::split(client.0),
+            stage: Stage::Opening(opening),
+            bytes_to_server: 0,
+            bytes_to_client: 0,
+            packets_from_client: 0,
+            packets_from_server: 0,
+            last_seen: now_ms,
+            client_port: client.1,
+            listener_port,
+            listener_address,
+            local_address: 0,
+            local_port: 0,
+            server: NO_SERVER,
+            listener,
+            client_mac: mac,
+            phase: Phase::AwaitPayload,
+            client_device: device,
+        }
+    }
+
+    /// The stage before the splice, if that is where it is.
+    pub fn opening(&self) -> Option<&Opening> {
+        match &self.stage {
+            Stage::Opening(opening) => Some(opening),
+            Stage::Spliced(_) => None,
+        }
+    }
+
+    /// The spliced stage, if that is where it is.
+    pub fn spliced(&self) -> Option<&Spliced> {
+        match &self.stage {
+            Stage::Spliced(spliced) => Some(spliced),
+            Stage::Opening(_) => None,
+        }
+    }
+}
+
+impl Spliced {
+    /// The direction that `side` sends in.
+    pub fn sent_by(&mut self, side: Side) -> &mut Flow {
+        match side {
+            Side::Client => &mut self.to_server,
+            Side::Server => &mut self.to_client,
+        }
+    }
+
+    /// `seq` of `side`'s numbering in that of its peer.
+    #[inline]
+    pub fn seq_for_peer(&self, side: Side, seq: SeqNum) -> SeqNum {
+        match side {
+            Side::Client => seq + self.client_shift,
+            Side::Server => seq + self.server_shift,
+        }
+    }
+
+    /// An ACK sent by `side`, in the numbering of the peer whose bytes it acknowledges.
+    #[inline]
+    pub fn ack_for_peer(&self, side: Side, ack: SeqNum) -> SeqNum {
+        match side {
+            Side::Client => ack - self.server_shift,
+            Side::Server => ack - self.client_shift,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use test_case::test_case;
+
+    #[test_case(7, 7, 500 => 500; "same shift")]
+    #[test_case(0, 7, 64000 => 500; "server without scaling")]
+    #[test_case(0, 7, 100 => 1; "small but open")]
+    #[test_case(0, 7, 0 => 0; "closed stays closed")]
+    #[test_case(9, 7, 65535 => 65535; "never beyond the field")]
+    fn window_to_client(server: u8, promised: u8, window: u16) -> u16 {
+        WindowScale { client: 7, server, promised, server_scales: true }.to_client(window)
+    }
+
+    #[test_case(true, 500 => 500; "server scales")]
+    #[test_case(false, 500 => 64000; "server does not")]
+    #[test_case(false, 512 => 65535; "largest that fits")]
+    fn window_to_server(server_scales: bool, window: u16) -> u16 {
+        WindowScale { client: 7, server: 7, promised: 7, server_scales }.to_server(window)
+    }
+}

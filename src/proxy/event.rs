@@ -1,0 +1,131 @@
+//! What can happen to a connection: the one vocabulary of [`step`](super::step::step).
+//!
+//! A segment becomes an event in [`classify`](super::classify); the selector's answer, a timer and the engine's
+//! shutdown are events too. An event carries only what decides the transition; numbers and bytes stay in the segment.
+
+/// One of the two peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// Who connected to a listener.
+    Client,
+    /// Whom we connected to.
+    Server,
+}
+
+impl Side {
+    /// The other peer.
+    pub const fn peer(self) -> Side {
+        match self {
+            Side::Client => Side::Server,
+            Side::Server => Side::Client,
+        }
+    }
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// A SYN to a listener from a flow without a connection, or one that is over.
+    Syn,
+    /// An ACK to a listener whose acknowledgement number is a valid cookie.
+    CookieAck,
+    /// A SYN inside a live connection.
+    StraySyn,
+    /// A segment from the client without bytes that are new to us and without FIN.
+    ClientAck,
+    /// A segment from the client, before the splice, that no receiver would accept: old, beyond the window, or with
+    /// an ACK of what was never sent.
+    Unacceptable,
+    /// Bytes from the client, in order or not, with or without FIN, while they are held.
+    ClientData,
+    /// The client's FIN with nothing before it that we lack, and nothing held.
+    ClientFin,
+    /// The selector named a server.
+    Selected,
+    /// The selector wants more bytes and more may come.
+    NeedMore,
+    /// The selector refuses the connection, or cannot decide with all there will be.
+    Rejected,
+    /// No server, no port or no next hop is left to try.
+    NoServer,
+    /// A SYN-ACK from the server: in the handshake, the awaited one; later, a repetition.
+    ServerSynAck,
+    /// The server's SYN-ACK lacks an option that the client was promised and that cannot be translated away.
+    ServerLacksOption,
+    /// The server answers our SYN with an ACK of something else: it still remembers an older connection.
+    ServerStaleAck,
+    /// A segment that is none of the answers to our SYN.
+    ServerStray,
+    /// A segment of a spliced or quarantined connection, to be passed on.
+    Segment {
+        /// Who sent it.
+        from: Side,
+        /// It carries its sender's FIN.
+        fin: bool,
+        /// It acknowledges the FIN of the other side.
+        acknowledges_fin: bool,
+    },
+    /// A RST whose sequence number proves that its sender follows the connection.
+    Reset(Side),
+    /// A RST in the receiver's window that does not prove it: the receiver decides, we do not.
+    DoubtfulReset(Side),
+    /// A RST outside the window.
+    BlindReset(Side),
+    /// The retransmission timer of our SYN; tries are left.
+    RetryDue,
+    /// The timer of the phase: the peer took too long.
+    TimedOut,
+    /// The engine stops.
+    Shutdown,
+}
+
+impl Event {
+    /// Every event, for the golden matrix.
+    pub fn all() -> Vec<Event> {
+        let mut events = vec![
+            Event::Syn,
+            Event::CookieAck,
+            Event::StraySyn,
+            Event::ClientAck,
+            Event::Unacceptable,
+            Event::ClientData,
+            Event::ClientFin,
+            Event::Selected,
+            Event::NeedMore,
+            Event::Rejected,
+            Event::NoServer,
+            Event::ServerSynAck,
+            Event::ServerLacksOption,
+            Event::ServerStaleAck,
+            Event::ServerStray,
+        ];
+        for from in [Side::Client, Side::Server] {
+            for (fin, acknowledges_fin) in [(false, false), (false, true), (true, false), (true, true)] {
+                events.push(Event::Segment { from, fin, acknowledges_fin });
+            }
+        }
+        for side in [Side::Client, Side::Server] {
+            events.extend([Event::Reset(side), Event::DoubtfulReset(side), Event::BlindReset(side)]);
+        }
+        events.extend([Event::RetryDue, Event::TimedOut, Event::Shutdown]);
+        events
+    }
+}
+
+impl std::fmt::Display for Event {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Event::Segment { from, fin, acknowledges_fin } => {
+                write!(f, "{from:?}Segment")?;
+                if *fin {
+                    write!(f, "+FIN")?;
+                }
+                if *acknowledges_fin {
+                    write!(f, "+ACKofFIN")?;
+                }
+                Ok(())
+            }
+            other => write!(f, "{other:?}"),
+        }
+    }
+}

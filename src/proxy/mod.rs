@@ -1,0 +1,434 @@
+//! The core: one worker's TCP proxy as a function of time and packets.
+//!
+//! `(now, packets)` in, packets out. No I/O, no clock, no thread, no unsafe: the same code runs on a NIC and in
+//! `cargo test`. One [`Proxy`] belongs to one core and shares nothing with others.
+//!
+//! ```text
+//!  batch ─► read ─► look up ─► classify ─► step ─► apply ─► outbox
+//!           segment  table      close.rs    step.rs  apply.rs
+//! ```
+//!
+//! Read [`phase`], then [`step`]: they are the design. [`classify`] says what a segment means, `apply` does what
+//! [`step`](step::step) asks for, [`translate`] rewrites what passes.
+//!
+//! Budget (cycles, one connection of 7 + 7 packets): SipHash 200, look-ups 300, rewriting 200, make and free with timer
+//! and port 250. Memory: two cache lines a connection, 16 bytes a flow-table entry pair at full load, 16 a timer.
+
+pub mod action;
+mod apply;
+mod classify;
+pub mod close;
+pub mod connection;
+pub mod cookie;
+pub mod drop_reason;
+pub mod event;
+mod handshake;
+pub mod held;
+mod log;
+mod owed;
+pub mod phase;
+pub mod quarantine;
+mod segment;
+mod send;
+pub mod settings;
+mod slots;
+pub mod step;
+pub mod table;
+mod timeout;
+pub mod translate;
+mod used_cookies;
+
+use crate::backends::Backends;
+use crate::callbacks::SelectServer;
+use arrayvec::ArrayVec;
+use connection::{Connection, Stage};
+use cookie::CookieJar;
+use drop_reason::DropReason;
+use e2d2::BURST;
+use e2d2::buffer::{BufferPool, ChecksumStatus, PacketBuffer};
+use e2d2::counters::Counters;
+use e2d2::port::PortId;
+use e2d2::time::Instant;
+use e2d2::wire::MacAddr;
+use e2d2::wire::frame::{Kind, Packet, TcpLayout};
+use e2d2::wire::tcp::{TcpFlags, TcpOptions};
+use event::{Event, Side};
+use held::HeldPool;
+use log::Log;
+use netfcts::isn::IsnGenerator;
+use netfcts::pool::PortPool;
+use netfcts::rate::RateLimiter;
+use netfcts::wheel::TimerWheel;
+use quarantine::QuarantineRing;
+use segment::Segment;
+use settings::{Settings, Verify};
+use slots::Slots;
+use table::{FlowRef, FlowTable};
+use used_cookies::UsedCookies;
+
+pub use log::RecordSink;
+pub use segment::{address_of, address_value};
+
+/// Where frames go that the core sends.
+pub trait Outbox<B> {
+    /// Takes a frame for `port`. An outbox that is full drops it and counts that; the core does not wait.
+    fn send(&mut self, port: PortId, frame: B);
+}
+
+/// Who knows the MAC addresses of next hops.
+pub trait NextHops {
+    /// The MAC address of the next hop with this index; `None` if it is not resolved. Asking makes it be resolved.
+    fn mac(&self, next_hop: usize) -> Option<MacAddr>;
+}
+
+/// Secret random numbers of one core, drawn at start.
+#[derive(Clone)]
+pub struct Secrets {
+    /// For cookies. The same on all cores that share addresses.
+    pub cookie: [u64; 2],
+    /// For the flow table.
+    pub table: [u64; 3],
+    /// For initial sequence numbers towards servers.
+    pub isn: [u8; 16],
+    /// The start of the timestamp clock towards clients.
+    pub timestamp: u32,
+}
+
+/// A packet being dealt with: its memory may become the answer.
+struct Incoming<B> {
+    buffer: B,
+    segment: Segment,
+}
+
+/// The TCP proxy of one core.
+pub struct Proxy<P: BufferPool, S, N> {
+    settings: Settings,
+    pool: P,
+    selector: S,
+    neighbours: N,
+    backends: Backends,
+    cookies: CookieJar,
+    used_cookies: UsedCookies,
+    isn: IsnGenerator,
+    timestamp_base: u32,
+    table: FlowTable,
+    connections: Slots<Connection>,
+    quarantine: QuarantineRing,
+    held: HeldPool,
+    owed: owed::OwedTable,
+    wheel: TimerWheel,
+    ports: Vec<Vec<PortPool>>,
+    next_local: Vec<usize>,
+    answers: RateLimiter,
+    log: Log,
+    drops: Counters<DropReason>,
+    ip_id: u16,
+    draining: bool,
+}
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    /// A core that takes buffers for its own packets from `pool` and writes records to `records`.
+    pub fn new(
+        settings: Settings,
+        pool: P,
+        selector: S,
+        neighbours: N,
+        backends: Backends,
+        records: RecordSink,
+        secrets: &Secrets,
+        now: Instant,
+    ) -> Self {
+        let capacity = settings.capacity;
+        let port_pools = |server: &settings::Server| {
+            server.locals.iter().map(|local| PortPool::new(local.ports.iter().copied(), settings.time_wait)).collect()
+        };
+        let flows = 2 * (capacity.connections + capacity.resting);
+        let answers = settings.answers_per_second;
+        Proxy {
+            pool,
+            selector,
+            neighbours,
+            backends,
+            cookies: CookieJar::new(secrets.cookie),
+            used_cookies: UsedCookies::new(capacity.connections + capacity.resting),
+            isn: IsnGenerator::new(secrets.isn),
+            timestamp_base: secrets.timestamp,
+            table: FlowTable::new(flows, secrets.table),
+            connections: Slots::new(capacity.connections),
+            quarantine: QuarantineRing::new(capacity.resting),
+            held: HeldPool::new(capacity.held_small, capacity.held_large),
+            owed: owed::OwedTable::default(),
+            wheel: TimerWheel::new(capacity.connections, now),
+            ports: settings.servers.iter().map(port_pools).collect(),
+            next_local: vec![0; settings.servers.len()],
+            answers: RateLimiter::new(u64::from(answers), answers.div_ceil(10).max(1), now),
+            log: Log::new(records, settings.records.then_some(capacity.connections), settings.core),
+            drops: Counters::default(),
+            ip_id: 0,
+            draining: false,
+            settings,
+        }
+    }
+
+    /// Deals with a batch of TCP packets and leaves it empty. Packets of other protocols must not come here; they are
+    /// dropped and counted.
+    pub fn handle_batch(
+        &mut self,
+        now: Instant,
+        batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        // The bucket of each packet is on its way while the first ones are dealt with.
+        let mut incoming: ArrayVec<Incoming<P::Buffer>, BURST> = ArrayVec::new();
+        for packet in batch.drain(..) {
+            match self.read(packet) {
+                Ok(read) => incoming.push(read),
+                Err(reason) => self.drops.count(reason),
+            }
+        }
+        for one in &incoming {
+            if let Some(flow) = self.table.guess(one.segment.hash)
+                && !flow.is_quarantined()
+            {
+                self.connections.prefetch(flow.slot());
+            }
+        }
+        for one in incoming {
+            self.handle(now, one, out);
+        }
+    }
+
+    fn read(&mut self, packet: Packet<P::Buffer>) -> Result<Incoming<P::Buffer>, DropReason> {
+        let Kind::Tcp(layout) = packet.kind else { return Err(DropReason::BadLayout) };
+        let mut segment =
+            Segment::read(packet.buffer.data(), layout, packet.port).ok_or(DropReason::BadLayout)?;
+        classify::check_flags(&segment)?;
+        segment.hash = self.table.hash(&segment.key);
+        self.table.prefetch(segment.hash);
+        Ok(Incoming { buffer: packet.buffer, segment })
+    }
+
+    fn handle(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
+        let segment = incoming.segment;
+        let acts_on_it = segment.flags.intersects(TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST);
+        if (acts_on_it || self.settings.verify == Verify::All) && !is_intact(&incoming) {
+            self.drops.count(DropReason::BadTcpChecksum);
+            return;
+        }
+        match self.find(&segment) {
+            None => self.handle_unbound(now, incoming, out),
+            Some(flow) if flow.is_quarantined() => self.handle_quarantined(now, flow, incoming, out),
+            Some(flow) => self.handle_connection(now, flow, incoming, out),
+        }
+    }
+
+    fn find(&self, segment: &Segment) -> Option<FlowRef> {
+        self.table.find(segment.hash, |flow| self.key_of(flow) == Some(segment.key))
+    }
+
+    /// The key of a flow in the table, from the connection that owns it.
+    fn key_of(&self, flow: FlowRef) -> Option<table::FlowKey> {
+        let (client, listener, local) = if flow.is_quarantined() {
+            let rested = self.quarantine.entry(flow.slot())?;
+            let client = (rested.client_address(), rested.client_port);
+            let listener = (rested.listener_address, rested.listener_port);
+            (client, listener, (rested.local_address, rested.local_port, rested.server))
+        } else {
+            let connection = self.connections.get(flow.slot())?;
+            let client = (connection.client_address(), connection.client_port);
+            let listener = (connection.listener_address, connection.listener_port);
+            (client, listener, (connection.local_address, connection.local_port, connection.server))
+        };
+        Some(if flow.is_server_leg() {
+            let server = self.settings.servers.get(usize::from(local.2))?;
+            table::FlowKey {
+                remote: server.address,
+                local: self.settings.addresses.value(local.0),
+                remote_port: server.port,
+                local_port: local.1,
+            }
+        } else {
+            table::FlowKey {
+                remote: client.0,
+                local: self.settings.addresses.value(listener.0),
+                remote_port: client.1,
+                local_port: listener.1,
+            }
+        })
+    }
+
+    fn handle_unbound(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
+        let segment = &incoming.segment;
+        let key = &segment.key;
+        // RFC 9293 3.9.2.3: a segment from ourselves to ourselves (LAND) would make us answer ourselves for ever.
+        if self.settings.addresses.index(key.remote).is_some() {
+            self.drops.count(DropReason::Land);
+            return;
+        }
+        let Some(address) = self.settings.addresses.index(key.local) else {
+            self.drops.count(DropReason::UnknownFlow);
+            return;
+        };
+        let listener = self.settings.addresses.listener(address, key.local_port);
+        let event = match listener {
+            None if segment.has(TcpFlags::RST) => Event::BlindReset(Side::Client),
+            None => Event::StraySyn,
+            Some(_) if segment.has(TcpFlags::RST) => Event::BlindReset(Side::Client),
+            Some(_) if segment.has(TcpFlags::SYN) && !segment.has(TcpFlags::ACK) => Event::Syn,
+            Some(_) if segment.has(TcpFlags::SYN) => Event::StraySyn,
+            Some(_) => Event::CookieAck,
+        };
+        self.meet_stranger(now, event, (address, listener), incoming, out);
+    }
+
+    fn handle_quarantined(
+        &mut self,
+        now: Instant,
+        flow: FlowRef,
+        incoming: Incoming<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        let from = if flow.is_server_leg() { Side::Server } else { Side::Client };
+        let segment = &incoming.segment;
+        let mut event = classify::while_quarantined(from, segment);
+        let address = self.settings.addresses.index(segment.key.local);
+        let listener = address.and_then(|address| self.settings.addresses.listener(address, segment.key.local_port));
+        if from == Side::Client && matches!(event, Event::Segment { .. }) && self.opens_cookie(now, segment).is_some() {
+            event = Event::CookieAck;
+        }
+        match (event, address) {
+            (Event::Syn | Event::CookieAck, Some(address)) => {
+                self.meet_stranger(now, event, (address, listener), incoming, out);
+            }
+            _ => self.drive_quarantined(flow, event, incoming, out),
+        }
+    }
+
+    fn handle_connection(
+        &mut self,
+        now: Instant,
+        flow: FlowRef,
+        incoming: Incoming<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        let slot = flow.slot();
+        let from = if flow.is_server_leg() { Side::Server } else { Side::Client };
+        let Some(connection) = self.connections.get_mut(slot) else { return };
+        connection.last_seen = now.as_millis() as u32;
+        let segment = &incoming.segment;
+        match from {
+            Side::Client => connection.packets_from_client = connection.packets_from_client.saturating_add(1),
+            Side::Server => connection.packets_from_server = connection.packets_from_server.saturating_add(1),
+        }
+        self.log.count_received(from, segment);
+        let event = match (&connection.stage, from) {
+            (Stage::Spliced(_), _) => classify::while_spliced(connection, from, segment),
+            (Stage::Opening(opening), Side::Client) => {
+                if !is_intact(&incoming) {
+                    self.drops.count(DropReason::BadTcpChecksum);
+                    return;
+                }
+                let in_order = self.held.in_order(opening.held).len();
+                classify::from_client_while_opening(connection.phase, opening, in_order, segment)
+            }
+            (Stage::Opening(opening), Side::Server) => {
+                let options = TcpOptions::parse(segment.options(incoming.buffer.data()));
+                classify::from_server_in_handshake(opening, segment, &options)
+            }
+        };
+        self.drive(now, slot, event, Some(incoming), out);
+    }
+
+    /// The core is about to stop: no new connection from now on.
+    pub fn begin_drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// Ends every open connection with a RST to both sides, and every rest.
+    pub fn finish(&mut self, now: Instant, out: &mut impl Outbox<P::Buffer>) {
+        for slot in 0..self.connections.capacity() as u32 {
+            if self.connections.get(slot).is_some() {
+                self.drive(now, slot, Event::Shutdown, None, out);
+            }
+        }
+        while self.end_oldest_rest() {}
+    }
+
+    /// What the core holds at the moment.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            connections: self.connections.len(),
+            resting: self.quarantine.len(),
+            flows: self.table.len(),
+            held: self.held.in_use(),
+            timers: self.wheel.len(),
+            ports: self.ports.iter().flatten().map(PortPool::in_use).sum(),
+        }
+    }
+
+    /// The memory of all per-connection structures in bytes, empty slots included.
+    pub fn memory(&self) -> usize {
+        self.connections.memory()
+            + self.table.memory()
+            + self.quarantine.memory()
+            + self.held.memory()
+            + self.used_cookies.memory()
+            + self.wheel.memory()
+            + self.ports.iter().flatten().map(PortPool::memory).sum::<usize>()
+            + self.log.memory()
+    }
+
+    /// Dropped packets by reason.
+    pub fn drops(&self) -> &Counters<DropReason> {
+        &self.drops
+    }
+
+    /// TCP counters and lost records.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// The pool that the core takes its own packets from.
+    pub fn pool(&self) -> &P {
+        &self.pool
+    }
+}
+
+/// How much of a core's memory is taken. All zero once every connection has ended and rested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Open connections.
+    pub connections: usize,
+    /// Resting connections.
+    pub resting: usize,
+    /// Entries of the flow table.
+    pub flows: usize,
+    /// Buffers of held bytes.
+    pub held: usize,
+    /// Armed timers.
+    pub timers: usize,
+    /// Source ports in use.
+    pub ports: usize,
+}
+
+/// Verifies the TCP checksum, unless the port has.
+fn is_intact<B: PacketBuffer>(incoming: &Incoming<B>) -> bool {
+    match incoming.buffer.rx_info().l4_checksum {
+        ChecksumStatus::Good => true,
+        ChecksumStatus::Bad => false,
+        ChecksumStatus::Unknown => has_right_sum(incoming.buffer.data(), &incoming.segment.layout, &incoming.segment),
+    }
+}
+
+fn has_right_sum(frame: &[u8], layout: &TcpLayout, segment: &Segment) -> bool {
+    use e2d2::wire::checksum;
+    let Some(bytes) = frame.get(usize::from(layout.l4)..usize::from(layout.end)) else { return false };
+    let (remote, local) = (address_of(segment.key.remote), address_of(segment.key.local));
+    checksum::pseudo_header(remote, local, 6, bytes.len() as u16)
+        .is_some_and(|pseudo| checksum::is_valid(pseudo + checksum::sum(bytes)))
+}

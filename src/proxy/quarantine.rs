@@ -1,0 +1,166 @@
+//! Connections that are over: 64 bytes each, in the order of their end.
+//!
+//! Late segments of either side are still translated (a lost last ACK, a repeated FIN), and the server-side port rests.
+//! All rest equally long, so a ring in order of closing needs no timer: the oldest is always at the head. When the ring
+//! is full the oldest goes early, and that is counted.
+
+use super::connection::{Connection, WindowScale};
+use e2d2::port::PortId;
+use e2d2::wire::MacAddr;
+
+/// What is left of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Rested {
+    client_address: [u64; 2],
+    /// See [`Spliced`](super::connection::Spliced).
+    pub client_shift: u32,
+    /// See [`Spliced`](super::connection::Spliced).
+    pub server_shift: u32,
+    /// See [`Spliced`](super::connection::Spliced).
+    pub client_tsval_shift: u32,
+    /// See [`Spliced`](super::connection::Spliced).
+    pub server_tsval_shift: u32,
+    /// The end of the rest, in ms of the core's clock.
+    pub until: u32,
+    /// How windows are rescaled.
+    pub scale: WindowScale,
+    /// The client's port.
+    pub client_port: u16,
+    /// The port it connected to.
+    pub listener_port: u16,
+    /// Index of the address it connected to.
+    pub listener_address: u16,
+    /// Index of our address towards the server.
+    pub local_address: u16,
+    /// Our port towards the server.
+    pub local_port: u16,
+    /// The server.
+    pub server: u16,
+    /// The client's MAC address.
+    pub client_mac: MacAddr,
+    /// The port that the client is on.
+    pub client_device: PortId,
+    /// Which legs the flow table still leads here: another connection may have taken one over.
+    pub legs: Legs,
+    /// The server declined SACK.
+    pub blank_sack: bool,
+}
+
+const _: () = assert!(size_of::<Rested>() <= 72, "what is left of a connection is small");
+
+/// The legs of a resting connection that the flow table still knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Legs {
+    /// The client leg.
+    pub client: bool,
+    /// The server leg.
+    pub server: bool,
+}
+
+impl Rested {
+    /// The client's address, IPv4 in its mapped form.
+    pub fn client_address(&self) -> u128 {
+        u128::from(self.client_address[0]) << 64 | u128::from(self.client_address[1])
+    }
+
+    /// What rests of `connection` until `until` (ms). A connection that was never spliced translates nothing: its
+    /// shifts are zero, and only its port rests.
+    pub fn of(connection: &Connection, until: u32) -> Self {
+        let neutral = WindowScale { client: 0, server: 0, promised: 0, server_scales: true };
+        let spliced = connection.spliced();
+        Rested {
+            client_address: Connection::split(connection.client_address()),
+            client_shift: spliced.map_or(0, |s| s.client_shift),
+            server_shift: spliced.map_or(0, |s| s.server_shift),
+            client_tsval_shift: spliced.map_or(0, |s| s.client_tsval_shift),
+            server_tsval_shift: spliced.map_or(0, |s| s.server_tsval_shift),
+            until,
+            scale: spliced.map_or(neutral, |s| s.scale),
+            client_port: connection.client_port,
+            listener_port: connection.listener_port,
+            listener_address: connection.listener_address,
+            local_address: connection.local_address,
+            local_port: connection.local_port,
+            server: connection.server,
+            client_mac: connection.client_mac,
+            client_device: connection.client_device,
+            legs: Legs { client: spliced.is_some(), server: spliced.is_some() },
+            blank_sack: spliced.is_some_and(|s| s.blank_sack),
+        }
+    }
+}
+
+/// The resting connections of one core.
+pub struct QuarantineRing {
+    entries: Box<[Option<Rested>]>,
+    head: usize,
+    len: usize,
+}
+
+impl QuarantineRing {
+    /// Room for `capacity` connections, allocated now.
+    pub fn new(capacity: usize) -> Self {
+        QuarantineRing { entries: vec![None; capacity.max(1)].into_boxed_slice(), head: 0, len: 0 }
+    }
+
+    /// The slot that the next [`QuarantineRing::push`] will use; `None` when the ring is full.
+    pub fn next_slot(&self) -> Option<u32> {
+        (self.len < self.entries.len()).then(|| ((self.head + self.len) % self.entries.len()) as u32)
+    }
+
+    /// Adds the youngest. Gives it back if the ring is full.
+    ///
+    /// # Errors
+    /// The entry itself, if there is no room.
+    pub fn push(&mut self, rested: Rested) -> Result<u32, Rested> {
+        let Some(slot) = self.next_slot() else { return Err(rested) };
+        self.entries[slot as usize] = Some(rested);
+        self.len += 1;
+        Ok(slot)
+    }
+
+    /// The oldest, with its slot.
+    pub fn oldest(&self) -> Option<(u32, &Rested)> {
+        if self.len == 0 {
+            return None;
+        }
+        self.entries[self.head].as_ref().map(|rested| (self.head as u32, rested))
+    }
+
+    /// Takes the oldest out.
+    pub fn pop(&mut self) -> Option<Rested> {
+        if self.len == 0 {
+            return None;
+        }
+        let rested = self.entries[self.head].take();
+        self.head = (self.head + 1) % self.entries.len();
+        self.len -= 1;
+        rested
+    }
+
+    /// The entry in `slot`.
+    #[inline]
+    pub fn entry(&self, slot: u32) -> Option<&Rested> {
+        self.entries.get(slot as usize)?.as_ref()
+    }
+
+    /// The entry in `slot`, to change it.
+    pub fn entry_mut(&mut self, slot: u32) -> Option<&mut Rested> {
+        self.entries.get_mut(slot as usize)?.as_mut()
+    }
+
+    /// The number of resting connections.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when none rests.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The memory of the ring in bytes.
+    pub fn memory(&self) -> usize {
+        size_of_val(&*self.entries)
+    }
+}

@@ -1,0 +1,113 @@
+//! The header of a received segment as plain values, read once.
+
+use super::table::FlowKey;
+use e2d2::port::PortId;
+use e2d2::wire::MacAddr;
+use e2d2::wire::frame::{IpVersion, TcpLayout};
+use e2d2::wire::tcp::TcpFlags;
+use netfcts::seq::SeqNum;
+
+/// What the core decides by.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    /// Sender as remote, receiver (us) as local.
+    pub key: FlowKey,
+    /// The hash of `key` in the flow table.
+    pub hash: u64,
+    /// SEG.SEQ.
+    pub seq: SeqNum,
+    /// SEG.ACK; meaningless without the flag.
+    pub ack: SeqNum,
+    /// The window field as sent.
+    pub window: u16,
+    /// The flags.
+    pub flags: TcpFlags,
+    /// The sender's MAC address.
+    pub source_mac: MacAddr,
+    /// The port it came by.
+    pub device: PortId,
+    /// Where the headers are.
+    pub layout: TcpLayout,
+}
+
+/// The prefix of IPv4-mapped IPv6 addresses (RFC 4291 2.5.5.2).
+const MAPPED: u128 = 0xffff << 32;
+
+/// The form in which the core keeps an address.
+pub fn address_value(address: std::net::IpAddr) -> u128 {
+    match address {
+        std::net::IpAddr::V4(v4) => MAPPED | u128::from(u32::from(v4)),
+        std::net::IpAddr::V6(v6) => u128::from(v6),
+    }
+}
+
+/// The address behind [`address_value`].
+pub fn address_of(value: u128) -> std::net::IpAddr {
+    std::net::Ipv6Addr::from(value).to_canonical()
+}
+
+impl Segment {
+    /// Reads the headers of `frame`; `None` if they do not fit `layout`. The hash is filled in by the table's owner.
+    #[inline]
+    pub fn read(frame: &[u8], layout: TcpLayout, device: PortId) -> Option<Segment> {
+        let source_mac = MacAddr(*frame.get(6..12)?.first_chunk()?);
+        let l3 = usize::from(layout.l3);
+        let (remote, local) = match layout.version {
+            IpVersion::V4 => {
+                let addresses: &[u8; 8] = frame.get(l3 + 12..)?.first_chunk()?;
+                let remote = u32::from_be_bytes([addresses[0], addresses[1], addresses[2], addresses[3]]);
+                let local = u32::from_be_bytes([addresses[4], addresses[5], addresses[6], addresses[7]]);
+                (MAPPED | u128::from(remote), MAPPED | u128::from(local))
+            }
+            IpVersion::V6 => {
+                let remote: &[u8; 16] = frame.get(l3 + 8..)?.first_chunk()?;
+                let local: &[u8; 16] = frame.get(l3 + 24..)?.first_chunk()?;
+                (u128::from_be_bytes(*remote), u128::from_be_bytes(*local))
+            }
+        };
+        let tcp: &[u8; 20] = frame.get(usize::from(layout.l4)..)?.first_chunk()?;
+        let word = |at: usize| u32::from_be_bytes([tcp[at], tcp[at + 1], tcp[at + 2], tcp[at + 3]]);
+        let half = |at: usize| u16::from_be_bytes([tcp[at], tcp[at + 1]]);
+        Some(Segment {
+            key: FlowKey { remote, local, remote_port: half(0), local_port: half(2) },
+            hash: 0,
+            seq: SeqNum(word(4)),
+            ack: SeqNum(word(8)),
+            window: half(14),
+            flags: TcpFlags::from_bits_retain(tcp[13]),
+            source_mac,
+            device,
+            layout,
+        })
+    }
+
+    /// The number of payload bytes.
+    pub fn payload_len(&self) -> u32 {
+        u32::from(self.layout.payload_len())
+    }
+
+    /// SEG.LEN: payload, and one each for SYN and FIN (RFC 9293 3.3.1).
+    pub fn len(&self) -> u32 {
+        self.payload_len() + u32::from(self.has(TcpFlags::SYN)) + u32::from(self.has(TcpFlags::FIN))
+    }
+
+    /// SEG.SEQ + SEG.LEN.
+    pub fn end(&self) -> SeqNum {
+        self.seq + self.len()
+    }
+
+    /// True if all of `flags` are set.
+    pub fn has(&self, flags: TcpFlags) -> bool {
+        self.flags.contains(flags)
+    }
+
+    /// The payload in the `frame` that this segment was read from.
+    pub fn payload<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+        frame.get(usize::from(self.layout.payload)..usize::from(self.layout.end)).unwrap_or_default()
+    }
+
+    /// The options in the `frame` that this segment was read from.
+    pub fn options<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+        frame.get(usize::from(self.layout.l4) + 20..usize::from(self.layout.payload)).unwrap_or_default()
+    }
+}

@@ -1,0 +1,200 @@
+//! The configuration in the form in which one core uses it: dense indices instead of names and addresses.
+//!
+//! Built once at start from the checked [`Config`](crate::config::Config); nothing here changes afterwards.
+
+use super::segment::address_value;
+use e2d2::port::PortId;
+use e2d2::wire::MacAddr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// A port of ours, as far as the core must know it.
+#[derive(Clone, Copy, Debug)]
+pub struct Device {
+    /// Our MAC address on it.
+    pub mac: MacAddr,
+    /// Its MTU: the largest IP packet.
+    pub mtu: u16,
+}
+
+/// What SYN-ACKs promise on behalf of servers that are not known yet (DESIGN: decision 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promise {
+    /// The largest segment that we say we take over IPv4; 20 less over IPv6.
+    pub mss: u16,
+    /// The shift of the windows that will come; `None` promises none.
+    pub window_scale: Option<u8>,
+    /// SACK is permitted.
+    pub sack: bool,
+    /// Timestamps are sent.
+    pub timestamps: bool,
+    /// The window, never scaled, at most [`LARGE`](super::held::LARGE).
+    pub window: u16,
+}
+
+/// A listener's timers.
+#[derive(Clone, Copy, Debug)]
+pub struct Listener {
+    /// How long a client may take until the selector can decide.
+    pub select: Duration,
+    /// How long both sides may be silent.
+    pub idle: Duration,
+    /// How long the second half may stay open.
+    pub half_close: Duration,
+}
+
+/// A source address towards a server.
+#[derive(Clone, Debug)]
+pub struct Local {
+    /// Index of the address.
+    pub address: u16,
+    /// The ports to choose from.
+    pub ports: Vec<u16>,
+}
+
+/// A server.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// Its address.
+    pub address: u128,
+    /// Its port.
+    pub port: u16,
+    /// Our port it is behind.
+    pub device: PortId,
+    /// Where its frames go: the index that the neighbour table gave the next hop.
+    pub next_hop: usize,
+    /// Our addresses to connect from.
+    pub locals: Vec<Local>,
+    /// After how long an unanswered SYN is repeated; doubled each time.
+    pub syn_retry: Duration,
+    /// After how long the next server is tried.
+    pub connect_timeout: Duration,
+}
+
+/// What to do with a segment that belongs to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strangers {
+    /// A RST, rate limited.
+    Reset,
+    /// Silence.
+    Ignore,
+}
+
+/// Which checksums are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// Those of segments that we act on.
+    Acted,
+    /// Every one.
+    All,
+}
+
+/// How much memory a core sets aside.
+#[derive(Clone, Copy, Debug)]
+pub struct Capacity {
+    /// Open connections.
+    pub connections: usize,
+    /// Resting connections.
+    pub resting: usize,
+    /// Held requests of up to 2 KiB.
+    pub held_small: usize,
+    /// Held requests of up to 16 KiB.
+    pub held_large: usize,
+}
+
+impl Capacity {
+    /// Sensible sizes for a number of open connections: as many at rest, an eighth waiting with a short request, a
+    /// 64th with a long one.
+    pub fn for_connections(connections: usize) -> Self {
+        Capacity {
+            connections,
+            resting: connections.max(1024),
+            held_small: (connections / 8).max(256),
+            held_large: (connections / 64).max(64),
+        }
+    }
+}
+
+/// Everything that one core has to know.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The number of this core, for the records.
+    pub core: u8,
+    /// By port.
+    pub devices: Vec<Device>,
+    /// Our addresses: listeners' and local ones.
+    pub addresses: Addresses,
+    /// By listener.
+    pub listeners: Vec<Listener>,
+    /// By server.
+    pub servers: Vec<Server>,
+    /// What SYN-ACKs promise.
+    pub promise: Promise,
+    /// How long a closed connection rests.
+    pub time_wait: Duration,
+    /// What strangers get.
+    pub strangers: Strangers,
+    /// The most answers to strangers a second.
+    pub answers_per_second: u32,
+    /// Which checksums are verified.
+    pub verify: Verify,
+    /// Memory.
+    pub capacity: Capacity,
+    /// A record is kept of each connection.
+    pub records: bool,
+}
+
+/// Our addresses, with what listens on each.
+#[derive(Clone, Debug, Default)]
+pub struct Addresses {
+    values: Vec<u128>,
+    services: Vec<Vec<(RangeInclusive<u16>, u16)>>,
+}
+
+impl Addresses {
+    /// The index of `address`, which is added if it is new.
+    pub fn add(&mut self, address: std::net::IpAddr) -> u16 {
+        let value = address_value(address);
+        if let Some(index) = self.index(value) {
+            return index;
+        }
+        self.values.push(value);
+        self.services.push(Vec::new());
+        (self.values.len() - 1) as u16
+    }
+
+    /// Lets `listener` listen on `ports` of `address`.
+    pub fn listen(&mut self, address: std::net::IpAddr, ports: RangeInclusive<u16>, listener: u16) {
+        let index = self.add(address);
+        self.services[usize::from(index)].push((ports, listener));
+    }
+
+    /// The index of one of our addresses.
+    ///
+    /// A scan: engines have a handful, and only segments without a connection ask.
+    pub fn index(&self, value: u128) -> Option<u16> {
+        self.values.iter().position(|&ours| ours == value).map(|index| index as u16)
+    }
+
+    /// The address with this index.
+    #[inline]
+    pub fn value(&self, index: u16) -> u128 {
+        self.values.get(usize::from(index)).copied().unwrap_or_default()
+    }
+
+    /// Who listens on `port` of the address with this index.
+    pub fn listener(&self, index: u16, port: u16) -> Option<u16> {
+        let services = self.services.get(usize::from(index))?;
+        services.iter().find(|(ports, _)| ports.contains(&port)).map(|&(_, listener)| listener)
+    }
+
+    /// The number of addresses.
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// True without any address.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+}

@@ -1,0 +1,233 @@
+//! The heart: what every event does in every phase.
+//!
+//! [`step`] is pure and total: no packet, no clock, no randomness, no wildcard over phases. Everything it decides is in
+//! `tests/golden/step.txt`, the whole (phase × event) matrix, so that a changed cell is seen in review.
+//!
+//! Read it top-down as the life of a connection: a SYN is answered by a cookie and forgotten; the ACK of that cookie
+//! makes the connection; bytes are held until the selector names a server; the server is called; its SYN-ACK splices
+//! the two; segments then pass until both directions have closed, a RST ends them, or they fall silent.
+
+use super::action::Action::{self, *};
+use super::drop_reason::DropReason;
+use super::event::{Event, Side};
+use super::phase::{Half, Phase};
+use netfcts::record::Cause;
+
+/// The outcome of an event: the phase after it, and what to do, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transition {
+    /// The phase after the event.
+    pub next: Phase,
+    /// What to do, in order. Static: a transition costs no memory.
+    pub actions: &'static [Action],
+}
+
+const fn to(next: Phase, actions: &'static [Action]) -> Transition {
+    Transition { next, actions }
+}
+
+/// Decides what `event` does to a connection in `phase`.
+pub const fn step(phase: Phase, event: Event) -> Transition {
+    match phase {
+        Phase::Unbound => unbound(event),
+        Phase::AwaitPayload => await_payload(event),
+        Phase::ServerHandshake => server_handshake(event),
+        Phase::Spliced { .. } => spliced(phase, event),
+        Phase::LastAck => last_ack(event),
+        Phase::Quarantine => quarantine(event),
+    }
+}
+
+/// No connection: only a SYN, or the ACK of a cookie, means anything.
+const fn unbound(event: Event) -> Transition {
+    match event {
+        // RFC 4987 3.6: the state of a half-open connection is in our sequence number, not in our memory.
+        Event::Syn => to(Phase::Unbound, &[SendCookie]),
+        Event::CookieAck => to(Phase::AwaitPayload, &[CreateConnection]),
+        // RFC 9293 3.10.7.1: CLOSED answers everything but a RST with a RST.
+        Event::StraySyn
+        | Event::ClientAck
+        | Event::Unacceptable
+        | Event::ClientData
+        | Event::ClientFin
+        | Event::ServerSynAck
+        | Event::ServerLacksOption
+        | Event::ServerStaleAck
+        | Event::ServerStray
+        | Event::Segment { .. } => to(Phase::Unbound, &[Refuse]),
+        Event::Reset(_) | Event::DoubtfulReset(_) | Event::BlindReset(_) => {
+            to(Phase::Unbound, &[Drop(DropReason::UnknownFlow)])
+        }
+        Event::Selected
+        | Event::NeedMore
+        | Event::Rejected
+        | Event::NoServer
+        | Event::RetryDue
+        | Event::TimedOut
+        | Event::Shutdown => to(Phase::Unbound, &[]),
+    }
+}
+
+/// The client is connected to us; its first bytes decide.
+const fn await_payload(event: Event) -> Transition {
+    const HERE: Phase = Phase::AwaitPayload;
+    match event {
+        Event::ClientData => to(HERE, &[Hold, AskSelector]),
+        Event::Selected => to(Phase::ServerHandshake, &[ConnectServer]),
+        // Who acknowledges owes: without this a client that waits for our ACK (Nagle, a full window, a lost middle
+        // segment) never completes its request.
+        Event::NeedMore => to(HERE, &[AcknowledgeHeld]),
+        Event::Rejected => to(Phase::Unbound, &[ResetClient, Forget(Cause::SelectorReject)]),
+        Event::NoServer => to(Phase::Unbound, &[ResetClient, ForgetUnserved]),
+        Event::ClientAck => to(HERE, &[Drop(DropReason::NothingNew)]),
+        // RFC 9293 3.10.7.4: a FIN in ESTABLISHED; we have nothing to send either, so our FIN goes with its ACK.
+        Event::ClientFin => to(Phase::LastAck, &[CloseClient]),
+        // RFC 5961 4.2: a SYN inside a connection is answered by an ACK of what we expect, whatever its number.
+        Event::Syn | Event::CookieAck | Event::StraySyn | Event::Unacceptable => to(HERE, &[ChallengeAck]),
+        Event::Reset(_) => to(Phase::Unbound, &[Forget(Cause::ActiveRst)]),
+        Event::DoubtfulReset(_) => to(HERE, &[ChallengeAck]),
+        Event::BlindReset(_) => to(HERE, &[Drop(DropReason::BlindReset)]),
+        Event::TimedOut => to(Phase::Unbound, &[ResetClient, Forget(Cause::SelectorTimeout)]),
+        Event::Shutdown => to(Phase::Unbound, &[ResetClient, Forget(Cause::Shutdown)]),
+        Event::ServerSynAck
+        | Event::ServerLacksOption
+        | Event::ServerStaleAck
+        | Event::ServerStray
+        | Event::Segment { .. } => to(HERE, &[Drop(DropReason::UnknownFlow)]),
+        Event::RetryDue => to(HERE, &[]),
+    }
+}
+
+/// Our SYN is out; the client's bytes stay held.
+const fn server_handshake(event: Event) -> Transition {
+    const HERE: Phase = Phase::ServerHandshake;
+    match event {
+        Event::ServerSynAck => to(Phase::SPLICED, &[Splice, AcknowledgeServer, SendHeld]),
+        Event::ClientData | Event::ClientFin => to(HERE, &[Hold]),
+        Event::ClientAck => to(HERE, &[Drop(DropReason::NothingNew)]),
+        Event::RetryDue => to(HERE, &[RepeatSyn]),
+        // No byte of the client has been given away yet: another server can have them all.
+        Event::Reset(Side::Server) | Event::TimedOut => to(HERE, &[NextServer]),
+        Event::ServerLacksOption => to(HERE, &[ResetServer, NextServer]),
+        Event::Selected => to(HERE, &[ConnectServer]),
+        // RFC 9293 3.10.7.3: an unacceptable ACK in SYN-SENT is answered by a RST with its own number.
+        Event::ServerStaleAck => to(HERE, &[ResetStaleServer, RepeatSyn]),
+        Event::NoServer | Event::Rejected => to(Phase::Unbound, &[ResetClient, ForgetUnserved]),
+        Event::Reset(Side::Client) => to(Phase::Quarantine, &[ResetServer, Quarantine(Cause::ActiveRst)]),
+        Event::Syn
+        | Event::CookieAck
+        | Event::StraySyn
+        | Event::Unacceptable
+        | Event::DoubtfulReset(Side::Client) => to(HERE, &[ChallengeAck]),
+        Event::BlindReset(_) | Event::DoubtfulReset(Side::Server) => to(HERE, &[Drop(DropReason::BlindReset)]),
+        Event::Shutdown => to(Phase::Quarantine, &[ResetClient, ResetServer, Quarantine(Cause::Shutdown)]),
+        Event::ServerStray => to(HERE, &[Drop(DropReason::NotAnAnswer)]),
+        Event::Segment { .. } | Event::NeedMore => to(HERE, &[]),
+    }
+}
+
+/// Both sides are connected: everything passes, and only FIN, RST and silence change anything here.
+const fn spliced(phase: Phase, event: Event) -> Transition {
+    let Phase::Spliced { client, server } = phase else { return to(phase, &[]) };
+    match event {
+        Event::Segment { from, fin, acknowledges_fin } => {
+            let next = Phase::after_segment(client, server, from, fin, acknowledges_fin);
+            if !next.is_over() {
+                return to(next, &[Forward]);
+            }
+            // Who sent the last FIN's ACK saw the other close first.
+            match from {
+                Side::Client => to(Phase::Quarantine, &[Forward, Quarantine(Cause::ActiveClose)]),
+                Side::Server => to(Phase::Quarantine, &[Forward, Quarantine(Cause::PassiveClose)]),
+            }
+        }
+        Event::Reset(Side::Client) => to(Phase::Quarantine, &[Forward, Quarantine(Cause::ActiveRst)]),
+        Event::Reset(Side::Server) => to(Phase::Quarantine, &[Forward, Quarantine(Cause::PassiveRst)]),
+        // RFC 5961 3.2: only the receiver knows RCV.NXT. It gets the segment, and answers with a challenge ACK or dies.
+        Event::DoubtfulReset(_) => to(phase, &[Forward]),
+        Event::BlindReset(_) => to(phase, &[Drop(DropReason::BlindReset)]),
+        // Our ACK of its SYN-ACK was lost.
+        Event::ServerSynAck => to(phase, &[AcknowledgeServer]),
+        Event::Syn | Event::CookieAck | Event::StraySyn => to(phase, &[ChallengeAck]),
+        Event::TimedOut => match (client, server) {
+            (Half::Open, Half::Open) => {
+                to(Phase::Quarantine, &[ResetClient, ResetServer, Quarantine(Cause::IdleTimeout)])
+            }
+            (Half::FinSent | Half::FinAcknowledged, _) | (_, Half::FinSent | Half::FinAcknowledged) => {
+                to(Phase::Quarantine, &[ResetClient, ResetServer, Quarantine(Cause::HalfCloseTimeout)])
+            }
+        },
+        Event::Shutdown => to(Phase::Quarantine, &[ResetClient, ResetServer, Quarantine(Cause::Shutdown)]),
+        Event::ServerLacksOption | Event::ServerStaleAck | Event::ServerStray => {
+            to(phase, &[Drop(DropReason::NotAnAnswer)])
+        }
+        Event::ClientAck
+        | Event::Unacceptable
+        | Event::ClientData
+        | Event::ClientFin
+        | Event::Selected
+        | Event::NeedMore
+        | Event::Rejected
+        | Event::NoServer => to(phase, &[]),
+        // The server has not acknowledged bytes that we took from the client's hands.
+        Event::RetryDue => to(phase, &[SendOwed]),
+    }
+}
+
+/// The client left without a word: our FIN waits for its ACK.
+const fn last_ack(event: Event) -> Transition {
+    const HERE: Phase = Phase::LastAck;
+    match event {
+        // RFC 9293 3.10.7.4: LAST-ACK ends with the ACK of our FIN.
+        Event::Segment { from: Side::Client, acknowledges_fin: true, .. } => {
+            to(Phase::Unbound, &[Forget(Cause::ActiveClose)])
+        }
+        // Its FIN again: ours, or our ACK of it, was lost.
+        Event::ClientFin | Event::Segment { from: Side::Client, fin: true, .. } => to(HERE, &[CloseClient]),
+        Event::ClientAck
+        | Event::ClientData
+        | Event::Segment { from: Side::Client, fin: false, acknowledges_fin: false } => {
+            to(HERE, &[Drop(DropReason::NothingNew)])
+        }
+        Event::Reset(_) => to(Phase::Unbound, &[Forget(Cause::ActiveRst)]),
+        Event::Syn | Event::CookieAck | Event::StraySyn | Event::Unacceptable | Event::DoubtfulReset(_) => {
+            to(HERE, &[ChallengeAck])
+        }
+        Event::BlindReset(_) => to(HERE, &[Drop(DropReason::BlindReset)]),
+        Event::TimedOut => to(Phase::Unbound, &[Forget(Cause::ActiveClose)]),
+        Event::Shutdown => to(Phase::Unbound, &[ResetClient, Forget(Cause::Shutdown)]),
+        Event::ServerSynAck
+        | Event::ServerLacksOption
+        | Event::ServerStaleAck
+        | Event::ServerStray
+        | Event::Segment { from: Side::Server, .. } => to(HERE, &[Drop(DropReason::UnknownFlow)]),
+        Event::Selected | Event::NeedMore | Event::Rejected | Event::NoServer | Event::RetryDue => to(HERE, &[]),
+    }
+}
+
+/// Over. Late segments still find their way; a new SYN is a new beginning.
+const fn quarantine(event: Event) -> Transition {
+    const HERE: Phase = Phase::Quarantine;
+    match event {
+        Event::Segment { .. } | Event::Reset(_) | Event::DoubtfulReset(_) | Event::BlindReset(_) => {
+            to(HERE, &[Forward])
+        }
+        // The cookie's ACK is what proves that the client means it: until then the old translation stands.
+        Event::Syn | Event::StraySyn => to(HERE, &[SendCookie]),
+        Event::CookieAck => to(Phase::AwaitPayload, &[CreateConnection]),
+        Event::ServerSynAck | Event::ServerLacksOption | Event::ServerStaleAck | Event::ServerStray => {
+            to(HERE, &[Drop(DropReason::NotAnAnswer)])
+        }
+        Event::ClientAck
+        | Event::Unacceptable
+        | Event::ClientData
+        | Event::ClientFin
+        | Event::Selected
+        | Event::NeedMore
+        | Event::Rejected
+        | Event::NoServer
+        | Event::RetryDue
+        | Event::TimedOut
+        | Event::Shutdown => to(HERE, &[]),
+    }
+}
