@@ -138,8 +138,8 @@ pub struct Spliced {
     pub to_server: Flow,
     /// Server → client, in the server's numbers.
     pub to_client: Flow,
-    /// What we owe to the server; none in the common case.
-    pub owed: HeldId,
+    /// What we owe to the server: an entry of the table of debts, or [`owed::NOTHING`](super::owed::NOTHING).
+    pub owed: u32,
     /// How windows are rescaled.
     pub scale: WindowScale,
     /// The server declined SACK that the client was promised: its blocks are blanked.

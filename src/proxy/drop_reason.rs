@@ -4,48 +4,48 @@ e2d2::reasons! {
     /// Why the core dropped a packet.
     pub enum DropReason {
         /// Neither a connection nor a listener wants it.
-        UnknownFlow => "unknown_flow",
+        UnknownFlow = "unknown_flow",
         /// An ACK to a listener whose number is no valid cookie.
-        BadCookie => "bad_cookie",
+        BadCookie = "bad_cookie",
         /// The cookie is right, but the connection it made is already over.
-        UsedCookie => "used_cookie",
+        UsedCookie = "used_cookie",
         /// The connection table is full.
-        TableFull => "table_full",
+        TableFull = "table_full",
         /// The table is filling up: a cookie is only honoured with payload.
-        Pressure => "pressure",
+        Pressure = "pressure",
         /// A flag combination that no TCP sends (SYN with FIN or RST, no flag at all).
-        BadFlags => "bad_flags",
+        BadFlags = "bad_flags",
         /// The packet's layout does not fit its bytes: a defect of the caller, counted instead of trusted.
-        BadLayout => "bad_layout",
+        BadLayout = "bad_layout",
         /// Source and destination are the same end point.
-        Land => "land",
+        Land = "land",
         /// The TCP checksum is wrong.
-        BadTcpChecksum => "bad_tcp_checksum",
+        BadTcpChecksum = "bad_tcp_checksum",
         /// It repeats what we have.
-        NothingNew => "nothing_new",
+        NothingNew = "nothing_new",
         /// Outside the window we offered.
-        OutOfWindow => "out_of_window",
+        OutOfWindow = "out_of_window",
         /// The pool for held bytes is exhausted; the client will repeat them.
-        HeldFull => "held_full",
+        HeldFull = "held_full",
         /// More holes between held bytes than are kept track of.
-        TooManyHoles => "too_many_holes",
+        TooManyHoles = "too_many_holes",
         /// A RST outside the window.
-        BlindReset => "blind_reset",
+        BlindReset = "blind_reset",
         /// Not an answer to our SYN.
-        NotAnAnswer => "not_an_answer",
+        NotAnAnswer = "not_an_answer",
         /// The rate limit for answers to strangers is used up.
-        RateLimited => "rate_limited",
+        RateLimited = "rate_limited",
         /// Too long for the port it must leave by.
-        TooBig => "too_big",
+        TooBig = "too_big",
         /// Its hop limit is used up.
-        HopLimit => "hop_limit",
+        HopLimit = "hop_limit",
         /// No buffer was free for a packet we had to make.
-        NoBuffer => "no_buffer",
+        NoBuffer = "no_buffer",
         /// The next hop's MAC address is not known yet.
-        NoNeighbour => "no_neighbour",
+        NoNeighbour = "no_neighbour",
         /// The engine is draining and takes no new connection.
-        Draining => "draining",
+        Draining = "draining",
         /// It was for us and has been dealt with.
-        Consumed => "consumed",
+        Consumed = "consumed",
     }
 }

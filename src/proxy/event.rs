@@ -46,7 +46,9 @@ pub enum Event {
     NeedMore,
     /// The selector refuses the connection, or cannot decide with all there will be.
     Rejected,
-    /// No server, no port or no next hop is left to try.
+    /// Every source port towards the chosen server is taken.
+    NoPort,
+    /// No server is left to try.
     NoServer,
     /// A SYN-ACK from the server: in the handshake, the awaited one; later, a repetition.
     ServerSynAck,
@@ -93,6 +95,7 @@ impl Event {
             Event::Selected,
             Event::NeedMore,
             Event::Rejected,
+            Event::NoPort,
             Event::NoServer,
             Event::ServerSynAck,
             Event::ServerLacksOption,

@@ -53,6 +53,7 @@ use e2d2::wire::MacAddr;
 use e2d2::wire::frame::{Kind, Packet, TcpLayout};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use event::{Event, Side};
+use phase::Phase;
 use held::HeldPool;
 use log::Log;
 use netfcts::isn::IsnGenerator;
@@ -115,7 +116,7 @@ pub struct Proxy<P: BufferPool, S, N> {
     connections: Slots<Connection>,
     quarantine: QuarantineRing,
     held: HeldPool,
-    owed: owed::OwedTable,
+    owed: Slots<owed::Owed>,
     wheel: TimerWheel,
     ports: Vec<Vec<PortPool>>,
     next_local: Vec<usize>,
@@ -123,6 +124,7 @@ pub struct Proxy<P: BufferPool, S, N> {
     log: Log,
     drops: Counters<DropReason>,
     ip_id: u16,
+    last_now: Instant,
     draining: bool,
 }
 
@@ -162,7 +164,7 @@ where
             connections: Slots::new(capacity.connections),
             quarantine: QuarantineRing::new(capacity.resting),
             held: HeldPool::new(capacity.held_small, capacity.held_large),
-            owed: owed::OwedTable::default(),
+            owed: Slots::new(capacity.held_small + capacity.held_large),
             wheel: TimerWheel::new(capacity.connections, now),
             ports: settings.servers.iter().map(port_pools).collect(),
             next_local: vec![0; settings.servers.len()],
@@ -170,6 +172,7 @@ where
             log: Log::new(records, settings.records.then_some(capacity.connections), settings.core),
             drops: Counters::default(),
             ip_id: 0,
+            last_now: now,
             draining: false,
             settings,
         }
@@ -183,6 +186,7 @@ where
         batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
         out: &mut impl Outbox<P::Buffer>,
     ) {
+        self.last_now = now;
         // The bucket of each packet is on its way while the first ones are dealt with.
         let mut incoming: ArrayVec<Incoming<P::Buffer>, BURST> = ArrayVec::new();
         for packet in batch.drain(..) {
@@ -283,7 +287,7 @@ where
             Some(_) if segment.has(TcpFlags::SYN) => Event::StraySyn,
             Some(_) => Event::CookieAck,
         };
-        self.meet_stranger(now, event, (address, listener), incoming, out);
+        self.meet_stranger(now, (Phase::Unbound, event), (address, listener), incoming, out);
     }
 
     fn handle_quarantined(
@@ -303,7 +307,7 @@ where
         }
         match (event, address) {
             (Event::Syn | Event::CookieAck, Some(address)) => {
-                self.meet_stranger(now, event, (address, listener), incoming, out);
+                self.meet_stranger(now, (Phase::Quarantine, event), (address, listener), incoming, out);
             }
             _ => self.drive_quarantined(flow, event, incoming, out),
         }

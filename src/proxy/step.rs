@@ -61,6 +61,7 @@ const fn unbound(event: Event) -> Transition {
         Event::Selected
         | Event::NeedMore
         | Event::Rejected
+        | Event::NoPort
         | Event::NoServer
         | Event::RetryDue
         | Event::TimedOut
@@ -94,7 +95,7 @@ const fn await_payload(event: Event) -> Transition {
         | Event::ServerStaleAck
         | Event::ServerStray
         | Event::Segment { .. } => to(HERE, &[Drop(DropReason::UnknownFlow)]),
-        Event::RetryDue => to(HERE, &[]),
+        Event::RetryDue | Event::NoPort => to(HERE, &[]),
     }
 }
 
@@ -107,7 +108,7 @@ const fn server_handshake(event: Event) -> Transition {
         Event::ClientAck => to(HERE, &[Drop(DropReason::NothingNew)]),
         Event::RetryDue => to(HERE, &[RepeatSyn]),
         // No byte of the client has been given away yet: another server can have them all.
-        Event::Reset(Side::Server) | Event::TimedOut => to(HERE, &[NextServer]),
+        Event::Reset(Side::Server) | Event::TimedOut | Event::NoPort => to(HERE, &[NextServer]),
         Event::ServerLacksOption => to(HERE, &[ResetServer, NextServer]),
         Event::Selected => to(HERE, &[ConnectServer]),
         // RFC 9293 3.10.7.3: an unacceptable ACK in SYN-SENT is answered by a RST with its own number.
@@ -168,6 +169,7 @@ const fn spliced(phase: Phase, event: Event) -> Transition {
         | Event::Selected
         | Event::NeedMore
         | Event::Rejected
+        | Event::NoPort
         | Event::NoServer => to(phase, &[]),
         // The server has not acknowledged bytes that we took from the client's hands.
         Event::RetryDue => to(phase, &[SendOwed]),
@@ -201,7 +203,12 @@ const fn last_ack(event: Event) -> Transition {
         | Event::ServerStaleAck
         | Event::ServerStray
         | Event::Segment { from: Side::Server, .. } => to(HERE, &[Drop(DropReason::UnknownFlow)]),
-        Event::Selected | Event::NeedMore | Event::Rejected | Event::NoServer | Event::RetryDue => to(HERE, &[]),
+        Event::Selected
+        | Event::NeedMore
+        | Event::Rejected
+        | Event::NoPort
+        | Event::NoServer
+        | Event::RetryDue => to(HERE, &[]),
     }
 }
 
@@ -225,6 +232,7 @@ const fn quarantine(event: Event) -> Transition {
         | Event::Selected
         | Event::NeedMore
         | Event::Rejected
+        | Event::NoPort
         | Event::NoServer
         | Event::RetryDue
         | Event::TimedOut

@@ -10,6 +10,7 @@ use super::drop_reason::DropReason;
 use e2d2::wire::MacAddr;
 use e2d2::wire::checksum::Delta;
 use e2d2::wire::frame::{IpVersion, TcpLayout};
+use e2d2::wire::tcp::options;
 
 /// The values that a forwarded segment gets.
 #[derive(Clone, Copy, Debug)]
@@ -146,80 +147,26 @@ fn rewrite_tcp(tcp: &mut [u8], header_len: usize, addresses: Delta, values: &Rew
 
 /// Translates timestamps and SACK blocks; everything else passes as it is.
 #[inline]
-fn rewrite_options(options: &mut [u8], mut delta: Delta, values: &Rewrite) -> Delta {
-    // Nearly every segment of Linux, BSD and Windows with timestamps: NOP, NOP, timestamps.
-    if options.len() == 12 && options[..4] == [1, 1, 8, 10] {
-        return rewrite_timestamps(options, 4, delta, values);
+fn rewrite_options(raw: &mut [u8], mut delta: Delta, values: &Rewrite) -> Delta {
+    let mut only_timestamps = false;
+    if let Some(at) = options::find_timestamps(raw)
+        && let Some((tsval, tsecr)) = options::read_timestamps(raw, at)
+    {
+        // RFC 7323 3.2: TSecr is valid whenever ACK is set, and every spliced segment has ACK.
+        let (tsval, tsecr) = (tsval.wrapping_add(values.tsval_shift), tsecr.wrapping_sub(values.tsecr_shift));
+        delta += options::write_timestamps(raw, at, tsval, tsecr);
+        only_timestamps = raw.len() == 12;
     }
-    let mut at = 0;
-    while at < options.len() {
-        let length = match options[at] {
-            0 => break,
-            1 => 1,
-            kind => {
-                let Some(&length) = options.get(at + 1) else { break };
-                let length = usize::from(length);
-                // RFC 9293 3.1: a length that does not fit ends the list.
-                if length < 2 || at + length > options.len() {
-                    break;
-                }
-                match kind {
-                    // RFC 7323 3.2.
-                    8 if length == 10 => delta = rewrite_timestamps(options, at + 2, delta, values),
-                    // RFC 2018 3.
-                    5 if length >= 10 && (length - 2) % 8 == 0 => {
-                        delta = rewrite_sack(options, at, length, delta, values);
-                    }
-                    _ => {}
-                }
-                length
-            }
-        };
-        at += length;
-    }
-    delta
-}
-
-#[inline]
-fn rewrite_timestamps(options: &mut [u8], at: usize, delta: Delta, values: &Rewrite) -> Delta {
-    let delta = change32(options, at, delta, |tsval| tsval.wrapping_add(values.tsval_shift));
-    // RFC 7323 3.2: TSecr is valid whenever ACK is set, and every spliced segment has ACK.
-    change32(options, at + 4, delta, |tsecr| tsecr.wrapping_sub(values.tsecr_shift))
-}
-
-fn rewrite_sack(options: &mut [u8], at: usize, length: usize, mut delta: Delta, values: &Rewrite) -> Delta {
-    if values.blank_sack {
-        for position in at..at + length {
-            delta = change8(options, position, delta, 1);
-        }
+    if only_timestamps {
         return delta;
     }
-    for edge in (at + 2..at + length).step_by(4) {
-        delta = change32(options, edge, delta, |edge| edge.wrapping_sub(values.sack_shift));
+    if values.blank_sack {
+        delta += options::blank(raw, |kind| kind == options::kind::SACK);
+    } else {
+        let shift = values.sack_shift;
+        delta += options::translate_sack(raw, |left, right| (left.wrapping_sub(shift), right.wrapping_sub(shift)));
     }
     delta
-}
-
-/// Changes the four bytes at `at` and returns the delta with that change. Options begin at an even offset of the
-/// segment, so a byte's weight in the checksum follows from its own offset, which may be odd.
-#[inline]
-fn change32(options: &mut [u8], at: usize, delta: Delta, new: impl Fn(u32) -> u32) -> Delta {
-    let old = read32(options, at);
-    let new = new(old);
-    write32(options, at, new);
-    if at % 2 == 0 {
-        delta.replace32(old, new)
-    } else {
-        // At an odd offset the bytes fall into three words; a rotation by eight puts each byte at its weight.
-        delta.replace32(old.rotate_left(8), new.rotate_left(8))
-    }
-}
-
-fn change8(options: &mut [u8], at: usize, delta: Delta, new: u8) -> Delta {
-    let Some(byte) = options.get_mut(at) else { return delta };
-    let old = std::mem::replace(byte, new);
-    let weight = if at % 2 == 0 { 8 } else { 0 };
-    delta.replace16(u16::from(old) << weight, u16::from(new) << weight)
 }
 
 #[inline]

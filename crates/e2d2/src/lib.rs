@@ -42,10 +42,13 @@ pub mod native;
 pub mod operators;
 pub mod port;
 pub mod ports;
+mod prefetch;
 pub mod queue;
 pub mod scheduler;
 pub mod time;
 pub mod wire;
+
+pub use prefetch::prefetch;
 
 /// The largest number of packets that moves between operators, queues and ports at once.
 ///

@@ -1,0 +1,181 @@
+//! What a core tells about its connections: the record of each, and the ancestors' counters.
+
+use super::connection::{Connection, NO_SERVER};
+use super::event::Side;
+use super::segment::{Segment, address_of};
+use e2d2::time::Instant;
+use e2d2::wire::tcp::TcpFlags;
+use netfcts::counters::{TcpCounter, TcpCounters};
+use netfcts::record::{self, Cause, RecordFlags, SessionRecord, State};
+use netfcts::ring::RecordSender;
+
+/// Where finished records go; without a ring, nowhere.
+pub type RecordSink = Option<RecordSender>;
+
+/// Records in progress, by slot, and counters.
+pub struct Log {
+    sink: RecordSink,
+    records: Box<[Option<SessionRecord>]>,
+    core: u8,
+    client: TcpCounters,
+    server: TcpCounters,
+}
+
+impl Log {
+    pub(super) fn new(sink: RecordSink, records: Option<usize>, core: u8) -> Self {
+        let count = records.filter(|_| sink.is_some()).unwrap_or(0);
+        Log {
+            sink,
+            records: vec![None; count].into_boxed_slice(),
+            core,
+            client: TcpCounters::default(),
+            server: TcpCounters::default(),
+        }
+    }
+
+    /// The counters of the client's or the server's side.
+    pub fn counters(&self, side: Side) -> &TcpCounters {
+        match side {
+            Side::Client => &self.client,
+            Side::Server => &self.server,
+        }
+    }
+
+    /// Records handed over so far.
+    pub fn records_sent(&self) -> u64 {
+        self.sink.as_ref().map_or(0, RecordSender::sent)
+    }
+
+    /// Records lost because the ring was full.
+    pub fn records_lost(&self) -> u64 {
+        self.sink.as_ref().map_or(0, RecordSender::records_lost)
+    }
+
+    pub(super) fn memory(&self) -> usize {
+        size_of_val(&*self.records)
+    }
+
+    pub(super) fn count(&mut self, side: Side, counter: TcpCounter) {
+        match side {
+            Side::Client => self.client.count(counter),
+            Side::Server => self.server.count(counter),
+        }
+    }
+
+    /// Counts a RST and payload as they come in; the rest is counted where its meaning is known.
+    pub(super) fn count_received(&mut self, from: Side, segment: &Segment) {
+        if segment.has(TcpFlags::RST) {
+            self.count(from, TcpCounter::RecvRst);
+        }
+        if segment.payload_len() > 0 {
+            self.count(from, TcpCounter::RecvPayload);
+        }
+    }
+
+    /// Counts a segment of a spliced connection on both sides: `fin` tells whether its FIN is the first or the second.
+    pub(super) fn count_passed(&mut self, from: Side, payload: bool, fin: Option<Fin>, acknowledges_fin: bool) {
+        let to = from.peer();
+        if payload {
+            self.count(to, TcpCounter::SentPayload);
+        }
+        match fin {
+            Some(Fin::First) => {
+                self.count(from, TcpCounter::RecvFin);
+                self.count(to, TcpCounter::SentFin);
+            }
+            Some(Fin::Second) => {
+                self.count(from, TcpCounter::RecvFinPssv);
+                self.count(to, TcpCounter::SentFinPssv);
+            }
+            None => {}
+        }
+        if acknowledges_fin {
+            self.count(from, TcpCounter::RecvAck4Fin);
+            self.count(to, TcpCounter::SentAck4Fin);
+        } else if !payload && fin.is_none() {
+            self.count(from, TcpCounter::RecvAck);
+            self.count(to, TcpCounter::SentAck);
+        }
+    }
+
+    /// Begins the record of the connection in `slot`.
+    pub(super) fn begin(&mut self, slot: u32, connection: &Connection, now: Instant) {
+        let core = self.core;
+        if let Some(entry) = self.records.get_mut(slot as usize) {
+            let client = address_of(connection.client_address());
+            let mut record = SessionRecord::new(now, client, connection.client_port, connection.listener, core);
+            record.set_flags(RecordFlags::COOKIE);
+            record.push_state(record::Side::Client, State::SynSent, now);
+            record.push_state(record::Side::Client, State::Established, now);
+            *entry = Some(record);
+        }
+    }
+
+    pub(super) fn state(&mut self, slot: u32, side: Side, state: State, now: Instant) {
+        if let Some(record) = self.record(slot) {
+            record.push_state(side_of(side), state, now);
+        }
+    }
+
+    pub(super) fn flag(&mut self, slot: u32, flag: RecordFlags) {
+        if let Some(record) = self.record(slot) {
+            record.set_flags(record.flags() | flag);
+        }
+    }
+
+    /// One more server has been sent a SYN.
+    pub(super) fn tried_server(&mut self, slot: u32) {
+        if let Some(record) = self.record(slot) {
+            record.servers_tried = record.servers_tried.saturating_add(1);
+        }
+    }
+
+    /// Hands over the record of `connection`, which ends for `cause` as the client's side sees it.
+    pub(super) fn end(&mut self, slot: u32, connection: &Connection, cause: Cause, now: Instant) {
+        let Some(mut record) = self.records.get_mut(slot as usize).and_then(Option::take) else { return };
+        record.packets_to_server = connection.packets_from_client;
+        record.packets_to_client = connection.packets_from_server;
+        record.set_bytes(connection.bytes_to_server, connection.bytes_to_client);
+        record.local_address = connection.local_address;
+        record.local_port = connection.local_port;
+        record.server = if connection.server == NO_SERVER { record::NO_SERVER } else { connection.server };
+        record.push_state(record::Side::Client, State::Closed, now);
+        record.set_cause(record::Side::Client, cause);
+        if connection.server != NO_SERVER {
+            record.push_state(record::Side::Server, State::Closed, now);
+            record.set_cause(record::Side::Server, seen_from_server(cause));
+        }
+        if let Some(sink) = &mut self.sink {
+            sink.send(&record);
+        }
+    }
+
+    fn record(&mut self, slot: u32) -> Option<&mut SessionRecord> {
+        self.records.get_mut(slot as usize)?.as_mut()
+    }
+}
+
+/// Which of the two FINs of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fin {
+    First,
+    Second,
+}
+
+fn side_of(side: Side) -> record::Side {
+    match side {
+        Side::Client => record::Side::Client,
+        Side::Server => record::Side::Server,
+    }
+}
+
+/// What the client does actively the server's side sees happen to it.
+fn seen_from_server(cause: Cause) -> Cause {
+    match cause {
+        Cause::ActiveClose => Cause::PassiveClose,
+        Cause::PassiveClose => Cause::ActiveClose,
+        Cause::ActiveRst => Cause::PassiveRst,
+        Cause::PassiveRst => Cause::ActiveRst,
+        other => other,
+    }
+}

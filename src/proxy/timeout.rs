@@ -1,0 +1,139 @@
+//! Time: what happens when nothing does.
+//!
+//! One timer a connection. While packets pass it is lazy: a packet only notes when it came, and the timer, when it
+//! fires, looks whether enough time has really gone by. So a busy connection costs no timer work at all.
+
+use super::connection::Stage;
+use super::event::Event;
+use super::owed;
+use super::phase::{Half, Phase};
+use super::settings::Server;
+use super::{NextHops, Outbox, Proxy};
+use crate::callbacks::SelectServer;
+use e2d2::buffer::BufferPool;
+use e2d2::time::Instant;
+use netfcts::record::Cause;
+use netfcts::seq::SeqNum;
+use std::time::Duration;
+
+/// Resting connections that one call forgets at most: each costs two look-ups.
+const RESTS_PER_CALL: usize = 64;
+
+/// How long to wait after the `tries`-th SYN: the retry time doubled each time, cut off where the server's whole time
+/// is over (RFC 6298 5.5).
+pub(super) fn syn_wait(server: &Server, tries: u8) -> Duration {
+    let factor = 1_u32 << tries.saturating_sub(1).min(16);
+    let wait = server.syn_retry.saturating_mul(factor);
+    let waited = server.syn_retry.saturating_mul(factor - 1);
+    wait.min(server.connect_timeout.saturating_sub(waited)).max(Duration::from_millis(1))
+}
+
+/// True when the time after the `tries`-th SYN was the last.
+fn is_last_try(server: &Server, tries: u8) -> bool {
+    let waited = server.syn_retry.saturating_mul((1_u32 << tries.min(16)) - 1);
+    waited >= server.connect_timeout
+}
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    /// Fires what is due. Returns true if anything was.
+    pub fn poll_timers(&mut self, now: Instant, out: &mut impl Outbox<P::Buffer>) -> bool {
+        let mut worked = false;
+        while let Some(slot) = self.wheel.pop_expired(now) {
+            worked = true;
+            if let Some(event) = self.due(now, slot) {
+                self.drive(now, slot, event, None, out);
+            }
+        }
+        for _ in 0..RESTS_PER_CALL {
+            let is_over = |until: u32| (now.as_millis() as u32).wrapping_sub(until) as i32 >= 0;
+            if !self.quarantine.oldest().is_some_and(|(_, rested)| is_over(rested.until)) {
+                break;
+            }
+            worked |= self.end_oldest_rest();
+        }
+        worked
+    }
+
+    /// When [`Proxy::poll_timers`] has something to do at the earliest.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let rest = self.quarantine.oldest().map(|(_, rested)| rested.until);
+        let rest = rest.map(|until| self.last_now + milliseconds_until(self.last_now, until));
+        [self.wheel.next_deadline(), rest].into_iter().flatten().min()
+    }
+
+    /// What the timer of `slot` means now; `None` if it was early and has been set again.
+    fn due(&mut self, now: Instant, slot: u32) -> Option<Event> {
+        let connection = self.connections.get_mut(slot)?;
+        match (&connection.stage, connection.phase) {
+            (Stage::Opening(opening), Phase::ServerHandshake) => {
+                let server = self.settings.servers.get(usize::from(connection.server))?;
+                Some(if is_last_try(server, opening.tries) { Event::TimedOut } else { Event::RetryDue })
+            }
+            (Stage::Opening(_), _) => Some(Event::TimedOut),
+            (Stage::Spliced(spliced), _) => {
+                let debt = self.owed.get(spliced.owed).map(|debt| (debt.deadline, debt.tries));
+                let now_ms = now.as_millis() as u32;
+                if let Some((deadline, tries)) = debt
+                    && SeqNum(now_ms).ge(SeqNum(deadline))
+                {
+                    return Some(if tries >= owed::MAX_TRIES { Event::TimedOut } else { Event::RetryDue });
+                }
+                let limit = self.silence_allowed(slot)?;
+                let silent = self.connections.get(slot).map(|c| now_ms.wrapping_sub(c.last_seen))?;
+                if u128::from(silent) >= limit.as_millis() {
+                    return Some(Event::TimedOut);
+                }
+                self.arm_spliced(now, slot);
+                None
+            }
+        }
+    }
+
+    /// Sets the timer of a spliced connection to the earliest time at which it can mean anything.
+    pub(super) fn arm_spliced(&mut self, now: Instant, slot: u32) {
+        let Some(limit) = self.silence_allowed(slot) else { return };
+        let Some(connection) = self.connections.get(slot) else { return };
+        let Some(spliced) = connection.spliced() else { return };
+        let silent = (now.as_millis() as u32).wrapping_sub(connection.last_seen);
+        let mut wait = limit.saturating_sub(Duration::from_millis(u64::from(silent)));
+        if let Some(debt) = self.owed.get(spliced.owed) {
+            wait = wait.min(milliseconds_until(now, debt.deadline));
+        }
+        self.wheel.arm(slot, now + wait);
+    }
+
+    /// How long both sides of a spliced connection may be silent.
+    fn silence_allowed(&self, slot: u32) -> Option<Duration> {
+        let connection = self.connections.get(slot)?;
+        let listener = self.settings.listeners.get(usize::from(connection.listener))?;
+        match connection.phase {
+            Phase::Spliced { client: Half::Open, server: Half::Open } => Some(listener.idle),
+            Phase::Spliced { .. } => Some(listener.half_close),
+            Phase::Unbound
+            | Phase::AwaitPayload
+            | Phase::ServerHandshake
+            | Phase::LastAck
+            | Phase::Quarantine => None,
+        }
+    }
+
+    /// Why a connection in this state ended by time: kept here beside the timers themselves.
+    pub(super) fn cause_of_silence(&self, slot: u32, usual: Cause) -> Cause {
+        let spliced = self.connections.get(slot).and_then(|connection| connection.spliced());
+        let debt = spliced.and_then(|spliced| self.owed.get(spliced.owed));
+        match debt {
+            Some(debt) if debt.tries >= owed::MAX_TRIES => Cause::RetransmitLimit,
+            _ => usual,
+        }
+    }
+}
+
+fn milliseconds_until(now: Instant, until: u32) -> Duration {
+    let left = until.wrapping_sub(now.as_millis() as u32) as i32;
+    Duration::from_millis(left.max(0) as u64)
+}
