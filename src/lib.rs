@@ -1,5 +1,6 @@
 //! proxyengine
 
+pub mod proxy;
 pub mod backends;
 pub mod callbacks;
 pub mod config;

@@ -1,7 +1,8 @@
 //! Carrying out what [`step`](super::step::step) asks for: the only place that changes a connection.
 
 use super::action::Action;
-use super::connection::{Connection, Opening, Spliced, Stage};
+use super::close::Flow;
+use super::connection::{Connection, NO_SERVER, Opening, Spliced, Stage, WindowScale};
 use super::drop_reason::DropReason;
 use super::event::{Event, Side};
 use super::held::{self, HeldId, HoldError};
@@ -19,7 +20,8 @@ use crate::callbacks::{FirstPayload, SelectServer, Selection};
 use crate::config::{ListenerId, PoolId, ServerId};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
-use e2d2::wire::tcp::TcpFlags;
+use e2d2::wire::frame::IpVersion;
+use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::counters::TcpCounter;
 use netfcts::record::{Cause, RecordFlags, State};
 use netfcts::seq::SeqNum;
@@ -83,7 +85,7 @@ where
             }
         }
         if scene.incoming.is_some() {
-            self.drops.count(DropReason::Consumed);
+            self.drops.add(DropReason::Consumed, 1);
         }
     }
 
@@ -107,7 +109,11 @@ where
             Action::AcknowledgeServer => self.acknowledge_server(now, slot, scene, out),
             Action::SendHeld => return self.send_held(now, slot, scene, out),
             Action::SendOwed => self.repeat_owed(now, slot, out),
-            Action::Forward => self.forward(now, slot, scene, out),
+            Action::Forward => {
+                if let Event::Segment { from, .. } | Event::Reset(from) | Event::DoubtfulReset(from) = event {
+                    self.forward(now, slot, from, scene, out);
+                }
+            }
             Action::CloseClient => self.close_client(now, slot, scene, out),
             Action::ChallengeAck => self.challenge(now, slot, scene, out),
             Action::ResetClient => self.reset(slot, Side::Client, out),
@@ -123,7 +129,7 @@ where
             }
             Action::Drop(reason) => {
                 if scene.incoming.take().is_some() {
-                    self.drops.count(reason);
+                    self.drops.add(reason, 1);
                 }
             }
             // These concern flows without a connection, which `meet_stranger` deals with.
@@ -176,7 +182,7 @@ where
             Err(HoldError::TooManyHoles) => Some(DropReason::TooManyHoles),
         };
         if let Some(reason) = refused {
-            self.drops.count(reason);
+            self.drops.add(reason, 1);
             scene.incoming = None;
             // Nothing new for the selector.
             return None;
@@ -235,7 +241,7 @@ where
         let window = send::opening_window(opening);
         let (seq, ack) = (opening.cookie + 1, opening.acknowledged);
         let timestamps = opening.timestamps.then_some(opening.client_tsval);
-        let path = send::path_to_client(&self.settings, connection);
+        let path = send::path_to_client(&self.settings, &*connection);
         let options = send::timestamps(timestamps.map(|echo| (self.timestamp(self.last_now), echo)));
         let control = Control { seq, ack, flags: TcpFlags::ACK, window, options };
         let memory = scene.incoming.take().map(|incoming| incoming.buffer);
@@ -257,7 +263,7 @@ where
         note_client(opening, incoming.buffer.data(), &incoming.segment);
         let timestamps = opening.timestamps.then_some(opening.client_tsval);
         let (seq, ack, window) = (opening.cookie + 1, opening.acknowledged, send::opening_window(opening));
-        let path = send::path_to_client(&self.settings, connection);
+        let path = send::path_to_client(&self.settings, &*connection);
         let options = send::timestamps(timestamps.map(|echo| (self.timestamp(now), echo)));
         let control = Control { seq, ack, flags: TcpFlags::FIN | TcpFlags::ACK, window, options };
         self.log.count(Side::Client, TcpCounter::RecvFin);
@@ -312,7 +318,7 @@ where
         self.free_key(hash, &key);
         if self.table.insert(hash, FlowRef::server(slot)).is_err() {
             // The table is sized for every connection's two legs; were it full, the next server would not help.
-            self.drops.count(DropReason::TableFull);
+            self.drops.add(DropReason::TableFull, 1);
         }
         self.log.tried_server(slot);
         self.log.state(slot, Side::Server, State::SynReceived, now);
@@ -332,10 +338,10 @@ where
         if again {
             self.log.flag(slot, RecordFlags::RETRANSMITTED);
         }
-        let path = match send::path_to_server(&self.settings, &self.neighbours, connection) {
+        let path = match send::path_to_server(&self.settings, &self.neighbours, &*connection) {
             Ok(path) => path,
             // The timer tries again; by then the neighbour may have answered.
-            Err(reason) => return self.drops.count(reason),
+            Err(reason) => return self.drops.add(reason, 1),
         };
         let headers = if path.envelope.dst_addr.is_ipv4() { 40 } else { 60 };
         let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
@@ -345,7 +351,7 @@ where
             flags: TcpFlags::SYN,
             // RFC 7323 2.2: the window of a SYN is never scaled.
             window: opening.client_window_bytes().min(0xffff) as u16,
-            options: e2d2::wire::tcp::options::TcpOptions {
+            options: TcpOptions {
                 mss: Some(opening.agreed.mss.min(mtu - headers)),
                 window_scale: opening.agreed.window_scale,
                 sack_permitted: opening.agreed.sack,
@@ -366,11 +372,11 @@ where
             Event::TimedOut => opening.failure = Cause::ServerTimeout,
             _ => {}
         }
-        let Some(place) = opening.tried.iter_mut().find(|tried| **tried == super::connection::NO_SERVER) else {
+        let Some(place) = opening.tried.iter_mut().find(|tried| **tried == NO_SERVER) else {
             return Some(Event::NoServer);
         };
         *place = given_up;
-        if opening.pool == Opening::NO_POOL || opening.tried.last() != Some(&super::connection::NO_SERVER) {
+        if opening.pool == Opening::NO_POOL || opening.tried.last() != Some(&NO_SERVER) {
             return Some(Event::NoServer);
         }
         let tried = opening.tried.map(ServerId);
@@ -397,17 +403,17 @@ where
     /// The server has accepted: from here on the two numberings are known, and their differences are all that is kept.
     fn splice(&mut self, now: Instant, slot: u32, scene: &mut Scene<P::Buffer>) -> Option<Event> {
         let Incoming { buffer, segment } = scene.incoming.as_ref()?;
-        let options = e2d2::wire::tcp::options::TcpOptions::parse(segment.options(buffer.data()));
+        let options = TcpOptions::parse(segment.options(buffer.data()));
         let clock = self.timestamp(now);
         let connection = self.connections.get_mut(slot)?;
         let Stage::Opening(opening) = connection.stage else { return None };
         let device = self.settings.servers.get(usize::from(connection.server))?.device;
-        let headers = if segment.layout.version == e2d2::wire::frame::IpVersion::V4 { 40 } else { 60 };
+        let headers = if segment.layout.version == IpVersion::V4 { 40 } else { 60 };
         let mtu = self.settings.devices[usize::from(device.0)].mtu;
         let first_byte = opening.first_byte();
         let server_window = u32::from(segment.window).max(u32::from(self.settings.promise.window));
         let server_tsval = options.timestamps.filter(|_| opening.timestamps).map(|(tsval, _)| tsval);
-        let scale = super::connection::WindowScale {
+        let scale = WindowScale {
             client: opening.agreed.window_scale.unwrap_or(0),
             // RFC 7323 2.2: both ends scale, or neither does.
             server: options.window_scale.filter(|_| opening.agreed.window_scale.is_some()).unwrap_or(0),
@@ -419,8 +425,8 @@ where
             server_shift: (opening.cookie - segment.seq) as u32,
             client_tsval_shift: opening.tsval_shift,
             server_tsval_shift: server_tsval.map_or(0, |tsval| clock.wrapping_sub(tsval)),
-            to_server: super::close::Flow::new(first_byte, server_window),
-            to_client: super::close::Flow::new(segment.seq + 1, opening.client_window_bytes()),
+            to_server: Flow::new(first_byte, server_window),
+            to_client: Flow::new(segment.seq + 1, opening.client_window_bytes()),
             owed: owed::NOTHING,
             scale,
             blank_sack: opening.agreed.sack && !options.sack_permitted,
@@ -450,9 +456,9 @@ where
         // A repetition is answered like any segment out of place: rate limited.
         let Some(handoff) = scene.handoff else { return self.challenge(now, slot, scene, out) };
         let Some(connection) = self.connections.get(slot) else { return };
-        let path = match send::path_to_server(&self.settings, &self.neighbours, connection) {
+        let path = match send::path_to_server(&self.settings, &self.neighbours, &*connection) {
             Ok(path) => path,
-            Err(reason) => return self.drops.count(reason),
+            Err(reason) => return self.drops.add(reason, 1),
         };
         let control = handoff.control(handoff.opening.first_byte(), TcpFlags::ACK);
         let memory = scene.incoming.take().map(|incoming| incoming.buffer);
@@ -471,10 +477,10 @@ where
         let Handoff { mut opening, mss, timestamps, .. } = scene.handoff?;
         let handoff = scene.handoff?;
         let connection = self.connections.get_mut(slot)?;
-        let path = match send::path_to_server(&self.settings, &self.neighbours, connection) {
+        let path = match send::path_to_server(&self.settings, &self.neighbours, &*connection) {
             Ok(path) => path,
             Err(reason) => {
-                self.drops.count(reason);
+                self.drops.add(reason, 1);
                 return None;
             }
         };
@@ -493,7 +499,7 @@ where
                 let control = handoff.control(opening.first_byte() + at as u32, flags);
                 self.log.count(Side::Server, TcpCounter::SentPayload);
                 if let Err(reason) = send::emit_into(&mut self.pool, None, &path, &control, payload, out) {
-                    self.drops.count(reason);
+                    self.drops.add(reason, 1);
                 }
             }
             let Stage::Spliced(spliced) = &mut connection.stage else { return None };
@@ -566,9 +572,9 @@ where
         let Some(connection) = self.connections.get(slot) else { return };
         let Some(spliced) = connection.spliced() else { return };
         let Some(debt) = self.owed.get(spliced.owed) else { return };
-        let path = match send::path_to_server(&self.settings, &self.neighbours, connection) {
+        let path = match send::path_to_server(&self.settings, &self.neighbours, &*connection) {
             Ok(path) => path,
-            Err(reason) => return self.drops.count(reason),
+            Err(reason) => return self.drops.add(reason, 1),
         };
         let mut control = self.current_numbers(connection, Side::Server);
         control.options = send::timestamps(debt.timestamps);
@@ -580,28 +586,34 @@ where
             control.seq = at + spliced.client_shift;
             control.flags = TcpFlags::ACK | TcpFlags::PSH;
             if let Err(reason) = send::emit_into(&mut self.pool, None, &path, &control, payload, out) {
-                self.drops.count(reason);
+                self.drops.add(reason, 1);
             }
             at = at + payload.len() as u32;
         }
     }
 
-    fn forward(&mut self, now: Instant, slot: u32, scene: &mut Scene<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
+    fn forward(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        from: Side,
+        scene: &mut Scene<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
         let Some(mut incoming) = scene.incoming.take() else { return };
         let segment = incoming.segment;
         let Some(connection) = self.connections.get(slot) else { return };
         let Some(spliced) = connection.spliced() else { return };
-        let from = self.side_of(connection, &segment);
         let payload_len = segment.payload_len();
         let shifts = Shifts::of(spliced);
         let ack = spliced.ack_for_peer(from, segment.ack);
         let path = match from {
-            Side::Client => send::path_to_server(&self.settings, &self.neighbours, connection),
-            Side::Server => Ok(send::path_to_client(&self.settings, connection)),
+            Side::Client => send::path_to_server(&self.settings, &self.neighbours, &*connection),
+            Side::Server => Ok(send::path_to_client(&self.settings, &*connection)),
         };
         let path = match path {
             Ok(path) => path,
-            Err(reason) => return self.drops.count(reason),
+            Err(reason) => return self.drops.add(reason, 1),
         };
         let has_debt = spliced.owed != owed::NOTHING;
         let mut values = shifts.rewrite(from, &segment, &path, self.next_ip_id());
@@ -615,7 +627,7 @@ where
             values.blank_sack = true;
         }
         if let Err(reason) = self.pass(&mut incoming, &values, &path) {
-            return self.drops.count(reason);
+            return self.drops.add(reason, 1);
         }
         if let Some(connection) = self.connections.get_mut(slot) {
             match from {
@@ -658,14 +670,14 @@ where
     fn challenge(&mut self, now: Instant, slot: u32, scene: &mut Scene<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
         let Some(Incoming { buffer, segment }) = scene.incoming.take() else { return };
         if !self.answers.take(now) {
-            return self.drops.count(DropReason::RateLimited);
+            return self.drops.add(DropReason::RateLimited, 1);
         }
         let Some(connection) = self.connections.get(slot) else { return };
         let to = self.side_of(connection, &segment);
         let mut control = self.current_numbers(connection, to);
         // Its echo is the newest of our timestamps that it has seen, so that ours is not older (RFC 7323 5.3). A SYN
         // echoes nothing, and gets none.
-        let options = e2d2::wire::tcp::options::TcpOptions::parse(segment.options(buffer.data()));
+        let options = TcpOptions::parse(segment.options(buffer.data()));
         control.options = send::timestamps(options.timestamps.filter(|&(_, echo)| echo != 0).map(|(val, ecr)| (ecr, val)));
         let path = self.path_back(&segment);
         self.log.count(to, TcpCounter::Unexpected);
@@ -785,7 +797,7 @@ where
     /// The newest TSval that the server has seen: the client's own, or the server's echo of it.
     fn newest_tsval(&self, connection: &Connection, spliced: &Spliced, last: Option<&Incoming<P::Buffer>>) -> u32 {
         let timestamps = last.and_then(|incoming| {
-            let options = e2d2::wire::tcp::options::TcpOptions::parse(incoming.segment.options(incoming.buffer.data()));
+            let options = TcpOptions::parse(incoming.segment.options(incoming.buffer.data()));
             options.timestamps.map(|values| (self.side_of(connection, &incoming.segment), values))
         });
         match timestamps {
@@ -840,35 +852,29 @@ where
         for action in step(Phase::Quarantine, event).actions {
             match action {
                 Action::Forward => return self.forward_rested(flow, incoming, out),
-                Action::Drop(reason) => return self.drops.count(*reason),
+                Action::Drop(reason) => return self.drops.add(*reason, 1),
                 _ => {}
             }
         }
-        self.drops.count(DropReason::UnknownFlow);
+        self.drops.add(DropReason::UnknownFlow, 1);
     }
 
     fn forward_rested(&mut self, flow: FlowRef, mut incoming: Incoming<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
         let Some(rested) = self.quarantine.entry(flow.slot()).copied() else { return };
-        let from = if flow.is_server_leg() { Side::Server } else { Side::Client };
-        let path = match self.path_of_rested(&rested, from.peer()) {
+        let from = flow.side();
+        let path = match from {
+            Side::Client => send::path_to_server(&self.settings, &self.neighbours, &rested),
+            Side::Server => Ok(send::path_to_client(&self.settings, &rested)),
+        };
+        let path = match path {
             Ok(path) => path,
-            Err(reason) => return self.drops.count(reason),
+            Err(reason) => return self.drops.add(reason, 1),
         };
         let id = self.next_ip_id();
         let values = Shifts::of_rested(&rested).rewrite(from, &incoming.segment, &path, id);
         match self.pass(&mut incoming, &values, &path) {
             Ok(()) => out.send(path.device, incoming.buffer),
-            Err(reason) => self.drops.count(reason),
-        }
-    }
-
-    fn path_of_rested(&self, rested: &Rested, to: Side) -> Result<send::Path, DropReason> {
-        // The path needs only the end points, which a connection of the same shape carries.
-        let mut connection = Connection::of_rested(rested);
-        connection.phase = Phase::Quarantine;
-        match to {
-            Side::Client => Ok(send::path_to_client(&self.settings, &connection)),
-            Side::Server => send::path_to_server(&self.settings, &self.neighbours, &connection),
+            Err(reason) => self.drops.add(reason, 1),
         }
     }
 }
@@ -890,7 +896,7 @@ impl Handoff {
 /// Notes what every segment of the client tells: its window and its newest timestamp.
 fn note_client(opening: &mut Opening, frame: &[u8], segment: &Segment) {
     opening.client_window = segment.window;
-    let options = e2d2::wire::tcp::options::TcpOptions::parse(segment.options(frame));
+    let options = TcpOptions::parse(segment.options(frame));
     if let Some((tsval, _)) = options.timestamps
         && SeqNum(tsval).gt(SeqNum(opening.client_tsval))
     {
@@ -905,7 +911,7 @@ struct Shifts {
     server: u32,
     client_tsval: u32,
     server_tsval: u32,
-    scale: super::connection::WindowScale,
+    scale: WindowScale,
     blank_sack: bool,
 }
 

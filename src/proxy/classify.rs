@@ -13,7 +13,7 @@ use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::seq::SeqNum;
 
 /// Flag combinations that no TCP sends: nothing at all, or SYN or RST or FIN together.
-pub fn check_flags(segment: &Segment) -> Result<(), DropReason> {
+pub(super) fn check_flags(segment: &Segment) -> Result<(), DropReason> {
     let [syn, fin, rst, ack] =
         [TcpFlags::SYN, TcpFlags::FIN, TcpFlags::RST, TcpFlags::ACK].map(|flag| segment.has(flag));
     // RFC 9293 3.5.3 and 3.10.7.4: a segment in a connection has ACK, or is a RST, or is the SYN that begins it.
@@ -28,7 +28,7 @@ pub fn check_flags(segment: &Segment) -> Result<(), DropReason> {
 
 /// A segment from the client of a connection that has no server yet. `in_order` is the number of held bytes without a
 /// hole before them.
-pub fn from_client_while_opening(phase: Phase, opening: &Opening, in_order: usize, segment: &Segment) -> Event {
+pub(super) fn from_client_while_opening(phase: Phase, opening: &Opening, in_order: usize, segment: &Segment) -> Event {
     let expected = opening.first_byte() + in_order as u32;
     if segment.has(TcpFlags::RST) {
         return match judge_reset(opening, expected, segment.seq) {
@@ -83,7 +83,7 @@ fn judge_reset(opening: &Opening, expected: SeqNum, seq: SeqNum) -> ResetVerdict
 }
 
 /// A segment from the server that we have sent a SYN to.
-pub fn from_server_in_handshake(opening: &Opening, segment: &Segment, options: &TcpOptions) -> Event {
+pub(super) fn from_server_in_handshake(opening: &Opening, segment: &Segment, options: &TcpOptions) -> Event {
     let acknowledges_syn = segment.has(TcpFlags::ACK) && segment.ack == opening.server_side_isn + 1;
     if segment.has(TcpFlags::RST) {
         // RFC 9293 3.10.7.3: in SYN-SENT a RST counts only if it acknowledges the SYN.
@@ -108,7 +108,7 @@ pub fn from_server_in_handshake(opening: &Opening, segment: &Segment, options: &
 
 /// A segment of a spliced connection. Notes what it sends and acknowledges.
 #[inline]
-pub fn while_spliced(connection: &mut Connection, from: Side, segment: &Segment) -> Event {
+pub(super) fn while_spliced(connection: &mut Connection, from: Side, segment: &Segment) -> Event {
     let Phase::Spliced { client, server } = connection.phase else { return Event::ServerStray };
     let Stage::Spliced(spliced) = &mut connection.stage else { return Event::ServerStray };
     if segment.flags.intersects(TcpFlags::SYN | TcpFlags::RST) {
@@ -139,7 +139,7 @@ fn control_while_spliced(spliced: &mut Spliced, from: Side, segment: &Segment) -
 }
 
 /// A segment of a connection that is over.
-pub fn while_quarantined(from: Side, segment: &Segment) -> Event {
+pub(super) fn while_quarantined(from: Side, segment: &Segment) -> Event {
     if segment.has(TcpFlags::SYN) {
         return match from {
             Side::Client if !segment.has(TcpFlags::ACK) => Event::Syn,

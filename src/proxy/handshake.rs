@@ -19,10 +19,9 @@ use super::{Incoming, NextHops, Outbox, Proxy, is_intact};
 use crate::callbacks::SelectServer;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
-use e2d2::wire::emit::Envelope;
+use e2d2::wire::Envelope;
 use e2d2::wire::frame::IpVersion;
-use e2d2::wire::tcp::TcpFlags;
-use e2d2::wire::tcp::options::TcpOptions;
+use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::counters::TcpCounter;
 use netfcts::record::Cause;
 use netfcts::seq::SeqNum;
@@ -53,7 +52,7 @@ where
         let mut opened = None;
         if event == Event::CookieAck {
             if !is_intact(&incoming) {
-                return self.drops.count(DropReason::BadTcpChecksum);
+                return self.drops.add(DropReason::BadTcpChecksum, 1);
             }
             opened = self.opens_cookie(now, &incoming.segment);
             if opened.is_none() {
@@ -69,7 +68,7 @@ where
                 (Action::CreateConnection, Some(listener), Some(opened)) => {
                     return self.create(now, (listener, address), opened, incoming, out);
                 }
-                (Action::Drop(reason), _, _) => return self.drops.count(*reason),
+                (Action::Drop(reason), _, _) => return self.drops.add(*reason, 1),
                 _ => return self.refuse(now, incoming, out),
             }
         }
@@ -82,7 +81,7 @@ where
 
     fn send_cookie(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
         if self.draining {
-            return self.drops.count(DropReason::Draining);
+            return self.drops.add(DropReason::Draining, 1);
         }
         let Incoming { buffer, segment } = incoming;
         let offered = TcpOptions::parse(segment.options(buffer.data()));
@@ -130,13 +129,13 @@ where
         // While the table fills up, only those who also have something to say get a place in it.
         let capacity = self.connections.capacity();
         if segment.payload_len() == 0 && self.connections.len() >= capacity / 4 * 3 {
-            return self.drops.count(DropReason::Pressure);
+            return self.drops.add(DropReason::Pressure, 1);
         }
         if self.connections.len() == capacity {
-            return self.drops.count(DropReason::TableFull);
+            return self.drops.add(DropReason::TableFull, 1);
         }
         if !self.used_cookies.note(segment.hash, segment.ack, now) {
-            return self.drops.count(DropReason::UsedCookie);
+            return self.drops.add(DropReason::UsedCookie, 1);
         }
         let opening = self.new_opening(opened, &incoming);
         let connection = Connection::new(
@@ -149,11 +148,11 @@ where
         );
         self.free_key(segment.hash, &segment.key);
         let Ok(slot) = self.connections.insert(connection) else {
-            return self.drops.count(DropReason::TableFull);
+            return self.drops.add(DropReason::TableFull, 1);
         };
         if self.table.insert(segment.hash, FlowRef::client(slot)).is_err() {
             self.connections.remove(slot);
-            return self.drops.count(DropReason::TableFull);
+            return self.drops.add(DropReason::TableFull, 1);
         }
         self.log.count(Side::Client, TcpCounter::RecvSynAck2);
         if let Some(connection) = self.connections.get(slot) {
@@ -165,7 +164,7 @@ where
             if let Some(connection) = self.connections.get_mut(slot) {
                 connection.packets_from_client = 1;
             }
-            return self.drops.count(DropReason::Consumed);
+            return self.drops.add(DropReason::Consumed, 1);
         }
         self.handle_connection(now, FlowRef::client(slot), incoming, out);
     }
@@ -197,12 +196,12 @@ where
 
     /// RFC 9293 3.10.7.1: the RST of a closed port, with numbers that its sender believes.
     fn refuse(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
-        self.drops.count(DropReason::UnknownFlow);
+        self.drops.add(DropReason::UnknownFlow, 1);
         if self.settings.strangers == Strangers::Ignore {
             return;
         }
         if !self.answers.take(now) {
-            return self.drops.count(DropReason::RateLimited);
+            return self.drops.add(DropReason::RateLimited, 1);
         }
         let Incoming { buffer, segment } = incoming;
         let path = self.path_back(&segment);

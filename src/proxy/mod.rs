@@ -62,6 +62,7 @@ use netfcts::rate::RateLimiter;
 use netfcts::wheel::TimerWheel;
 use quarantine::QuarantineRing;
 use segment::Segment;
+use send::Ends;
 use settings::{Settings, Verify};
 use slots::Slots;
 use table::{FlowRef, FlowTable};
@@ -192,7 +193,7 @@ where
         for packet in batch.drain(..) {
             match self.read(packet) {
                 Ok(read) => incoming.push(read),
-                Err(reason) => self.drops.count(reason),
+                Err(reason) => self.drops.add(reason, 1),
             }
         }
         for one in &incoming {
@@ -221,7 +222,7 @@ where
         let segment = incoming.segment;
         let acts_on_it = segment.flags.intersects(TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST);
         if (acts_on_it || self.settings.verify == Verify::All) && !is_intact(&incoming) {
-            self.drops.count(DropReason::BadTcpChecksum);
+            self.drops.add(DropReason::BadTcpChecksum, 1);
             return;
         }
         match self.find(&segment) {
@@ -237,33 +238,12 @@ where
 
     /// The key of a flow in the table, from the connection that owns it.
     fn key_of(&self, flow: FlowRef) -> Option<table::FlowKey> {
-        let (client, listener, local) = if flow.is_quarantined() {
-            let rested = self.quarantine.entry(flow.slot())?;
-            let client = (rested.client_address(), rested.client_port);
-            let listener = (rested.listener_address, rested.listener_port);
-            (client, listener, (rested.local_address, rested.local_port, rested.server))
+        let ends = if flow.is_quarantined() {
+            Ends::from(self.quarantine.entry(flow.slot())?)
         } else {
-            let connection = self.connections.get(flow.slot())?;
-            let client = (connection.client_address(), connection.client_port);
-            let listener = (connection.listener_address, connection.listener_port);
-            (client, listener, (connection.local_address, connection.local_port, connection.server))
+            Ends::from(self.connections.get(flow.slot())?)
         };
-        Some(if flow.is_server_leg() {
-            let server = self.settings.servers.get(usize::from(local.2))?;
-            table::FlowKey {
-                remote: server.address,
-                local: self.settings.addresses.value(local.0),
-                remote_port: server.port,
-                local_port: local.1,
-            }
-        } else {
-            table::FlowKey {
-                remote: client.0,
-                local: self.settings.addresses.value(listener.0),
-                remote_port: client.1,
-                local_port: listener.1,
-            }
-        })
+        ends.key(&self.settings, flow.side())
     }
 
     fn handle_unbound(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
@@ -271,11 +251,11 @@ where
         let key = &segment.key;
         // RFC 9293 3.9.2.3: a segment from ourselves to ourselves (LAND) would make us answer ourselves for ever.
         if self.settings.addresses.index(key.remote).is_some() {
-            self.drops.count(DropReason::Land);
+            self.drops.add(DropReason::Land, 1);
             return;
         }
         let Some(address) = self.settings.addresses.index(key.local) else {
-            self.drops.count(DropReason::UnknownFlow);
+            self.drops.add(DropReason::UnknownFlow, 1);
             return;
         };
         let listener = self.settings.addresses.listener(address, key.local_port);
@@ -297,7 +277,7 @@ where
         incoming: Incoming<P::Buffer>,
         out: &mut impl Outbox<P::Buffer>,
     ) {
-        let from = if flow.is_server_leg() { Side::Server } else { Side::Client };
+        let from = flow.side();
         let segment = &incoming.segment;
         let mut event = classify::while_quarantined(from, segment);
         let address = self.settings.addresses.index(segment.key.local);
@@ -321,7 +301,7 @@ where
         out: &mut impl Outbox<P::Buffer>,
     ) {
         let slot = flow.slot();
-        let from = if flow.is_server_leg() { Side::Server } else { Side::Client };
+        let from = flow.side();
         let Some(connection) = self.connections.get_mut(slot) else { return };
         connection.last_seen = now.as_millis() as u32;
         let segment = &incoming.segment;
@@ -334,7 +314,7 @@ where
             (Stage::Spliced(_), _) => classify::while_spliced(connection, from, segment),
             (Stage::Opening(opening), Side::Client) => {
                 if !is_intact(&incoming) {
-                    self.drops.count(DropReason::BadTcpChecksum);
+                    self.drops.add(DropReason::BadTcpChecksum, 1);
                     return;
                 }
                 let in_order = self.held.in_order(opening.held).len();

@@ -9,25 +9,25 @@ use netfcts::seq::SeqNum;
 
 /// What the core decides by.
 #[derive(Clone, Copy, Debug)]
-pub struct Segment {
+pub(super) struct Segment {
     /// Sender as remote, receiver (us) as local.
-    pub key: FlowKey,
+    pub(super) key: FlowKey,
     /// The hash of `key` in the flow table.
-    pub hash: u64,
+    pub(super) hash: u64,
     /// SEG.SEQ.
-    pub seq: SeqNum,
+    pub(super) seq: SeqNum,
     /// SEG.ACK; meaningless without the flag.
-    pub ack: SeqNum,
+    pub(super) ack: SeqNum,
     /// The window field as sent.
-    pub window: u16,
+    pub(super) window: u16,
     /// The flags.
-    pub flags: TcpFlags,
+    pub(super) flags: TcpFlags,
     /// The sender's MAC address.
-    pub source_mac: MacAddr,
+    pub(super) source_mac: MacAddr,
     /// The port it came by.
-    pub device: PortId,
+    pub(super) device: PortId,
     /// Where the headers are.
-    pub layout: TcpLayout,
+    pub(super) layout: TcpLayout,
 }
 
 /// The prefix of IPv4-mapped IPv6 addresses (RFC 4291 2.5.5.2).
@@ -49,7 +49,7 @@ pub fn address_of(value: u128) -> std::net::IpAddr {
 impl Segment {
     /// Reads the headers of `frame`; `None` if they do not fit `layout`. The hash is filled in by the table's owner.
     #[inline]
-    pub fn read(frame: &[u8], layout: TcpLayout, device: PortId) -> Option<Segment> {
+    pub(super) fn read(frame: &[u8], layout: TcpLayout, device: PortId) -> Option<Segment> {
         let source_mac = MacAddr(*frame.get(6..12)?.first_chunk()?);
         let l3 = usize::from(layout.l3);
         let (remote, local) = match layout.version {
@@ -82,32 +82,32 @@ impl Segment {
     }
 
     /// The number of payload bytes.
-    pub fn payload_len(&self) -> u32 {
+    pub(super) fn payload_len(&self) -> u32 {
         u32::from(self.layout.payload_len())
     }
 
     /// SEG.LEN: payload, and one each for SYN and FIN (RFC 9293 3.3.1).
-    pub fn len(&self) -> u32 {
+    pub(super) fn len(&self) -> u32 {
         self.payload_len() + u32::from(self.has(TcpFlags::SYN)) + u32::from(self.has(TcpFlags::FIN))
     }
 
     /// SEG.SEQ + SEG.LEN.
-    pub fn end(&self) -> SeqNum {
+    pub(super) fn end(&self) -> SeqNum {
         self.seq + self.len()
     }
 
     /// True if all of `flags` are set.
-    pub fn has(&self, flags: TcpFlags) -> bool {
+    pub(super) fn has(&self, flags: TcpFlags) -> bool {
         self.flags.contains(flags)
     }
 
     /// The payload in the `frame` that this segment was read from.
-    pub fn payload<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+    pub(super) fn payload<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         frame.get(usize::from(self.layout.payload)..usize::from(self.layout.end)).unwrap_or_default()
     }
 
     /// The options in the `frame` that this segment was read from.
-    pub fn options<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+    pub(super) fn options<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         frame.get(usize::from(self.layout.l4) + 20..usize::from(self.layout.payload)).unwrap_or_default()
     }
 }

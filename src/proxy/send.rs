@@ -3,16 +3,18 @@
 use super::connection::{Connection, NO_SERVER, Opening, Spliced, Stage};
 use super::drop_reason::DropReason;
 use super::event::Side;
+use super::quarantine::Rested;
 use super::segment::address_of;
 use super::settings::Settings;
+use super::table::FlowKey;
 use super::{NextHops, Outbox, Proxy, held};
 use crate::callbacks::SelectServer;
 use e2d2::buffer::BufferPool;
 use e2d2::port::PortId;
 use e2d2::time::Instant;
-use e2d2::wire::emit::Envelope;
-use e2d2::wire::tcp::options::TcpOptions;
-use e2d2::wire::tcp::{TcpFlags, TcpRepr};
+use e2d2::wire::MacAddr;
+use e2d2::wire::Envelope;
+use e2d2::wire::tcp::{TcpFlags, TcpOptions, TcpRepr};
 use netfcts::seq::SeqNum;
 
 /// The hop limit of what we originate, as Linux and BSD have it.
@@ -54,20 +56,91 @@ pub(super) struct Path {
     pub device: PortId,
 }
 
+/// The end points of a connection, open or resting.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ends {
+    client: u128,
+    client_port: u16,
+    client_mac: MacAddr,
+    client_device: PortId,
+    listener_address: u16,
+    listener_port: u16,
+    local_address: u16,
+    local_port: u16,
+    server: u16,
+}
+
+impl From<&Connection> for Ends {
+    #[inline]
+    fn from(connection: &Connection) -> Self {
+        Ends {
+            client: connection.client_address(),
+            client_port: connection.client_port,
+            client_mac: connection.client_mac,
+            client_device: connection.client_device,
+            listener_address: connection.listener_address,
+            listener_port: connection.listener_port,
+            local_address: connection.local_address,
+            local_port: connection.local_port,
+            server: connection.server,
+        }
+    }
+}
+
+impl From<&Rested> for Ends {
+    fn from(rested: &Rested) -> Self {
+        Ends {
+            client: rested.client_address(),
+            client_port: rested.client_port,
+            client_mac: rested.client_mac,
+            client_device: rested.client_device,
+            listener_address: rested.listener_address,
+            listener_port: rested.listener_port,
+            local_address: rested.local_address,
+            local_port: rested.local_port,
+            server: rested.server,
+        }
+    }
+}
+
+impl Ends {
+    /// The key of one leg in the flow table; `None` for the server leg while there is no server.
+    #[inline]
+    pub(super) fn key(&self, settings: &Settings, side: Side) -> Option<FlowKey> {
+        Some(match side {
+            Side::Client => FlowKey {
+                remote: self.client,
+                local: settings.addresses.value(self.listener_address),
+                remote_port: self.client_port,
+                local_port: self.listener_port,
+            },
+            Side::Server => {
+                let server = settings.servers.get(usize::from(self.server))?;
+                FlowKey {
+                    remote: server.address,
+                    local: settings.addresses.value(self.local_address),
+                    remote_port: server.port,
+                    local_port: self.local_port,
+                }
+            }
+        })
+    }
+}
+
 /// The way to the client of a connection.
-pub(super) fn path_to_client(settings: &Settings, connection: &Connection) -> Path {
-    let device = connection.client_device;
+pub(super) fn path_to_client(settings: &Settings, ends: impl Into<Ends>) -> Path {
+    let ends = ends.into();
     Path {
         envelope: Envelope {
-            src_mac: settings.devices[usize::from(device.0)].mac,
-            dst_mac: connection.client_mac,
-            src_addr: address_of(settings.addresses.value(connection.listener_address)),
-            dst_addr: address_of(connection.client_address()),
+            src_mac: settings.devices[usize::from(ends.client_device.0)].mac,
+            dst_mac: ends.client_mac,
+            src_addr: address_of(settings.addresses.value(ends.listener_address)),
+            dst_addr: address_of(ends.client),
             hop_limit: HOP_LIMIT,
         },
-        source_port: connection.listener_port,
-        destination_port: connection.client_port,
-        device,
+        source_port: ends.listener_port,
+        destination_port: ends.client_port,
+        device: ends.client_device,
     }
 }
 
@@ -78,18 +151,19 @@ pub(super) fn path_to_client(settings: &Settings, connection: &Connection) -> Pa
 pub(super) fn path_to_server(
     settings: &Settings,
     neighbours: &impl NextHops,
-    connection: &Connection,
+    ends: impl Into<Ends>,
 ) -> Result<Path, DropReason> {
-    let server = settings.servers.get(usize::from(connection.server)).ok_or(DropReason::NoNeighbour)?;
+    let ends = ends.into();
+    let server = settings.servers.get(usize::from(ends.server)).ok_or(DropReason::NoNeighbour)?;
     Ok(Path {
         envelope: Envelope {
             src_mac: settings.devices[usize::from(server.device.0)].mac,
             dst_mac: neighbours.mac(server.next_hop).ok_or(DropReason::NoNeighbour)?,
-            src_addr: address_of(settings.addresses.value(connection.local_address)),
+            src_addr: address_of(settings.addresses.value(ends.local_address)),
             dst_addr: address_of(server.address),
             hop_limit: HOP_LIMIT,
         },
-        source_port: connection.local_port,
+        source_port: ends.local_port,
         destination_port: server.port,
         device: server.device,
     })
@@ -121,7 +195,7 @@ where
         out: &mut impl Outbox<P::Buffer>,
     ) {
         if let Err(reason) = emit_into(&mut self.pool, memory, path, control, payload, out) {
-            self.drops.count(reason);
+            self.drops.add(reason, 1);
         }
     }
 
@@ -146,7 +220,7 @@ where
         };
         let path = match path {
             Ok(path) => path,
-            Err(reason) => return self.drops.count(reason),
+            Err(reason) => return self.drops.add(reason, 1),
         };
         let mut control = self.current_numbers(connection, to);
         control.flags = if to == Side::Server && connection.opening().is_some() {

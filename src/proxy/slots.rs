@@ -1,14 +1,14 @@
 //! A fixed number of slots with a free list: connections are named by their slot.
 
 /// `T`s in slots `0..capacity`, allocated at start.
-pub struct Slots<T> {
+pub(super) struct Slots<T> {
     entries: Box<[Option<T>]>,
     free: Vec<u32>,
 }
 
 impl<T> Slots<T> {
     /// `capacity` empty slots.
-    pub fn new(capacity: usize) -> Self {
+    pub(super) fn new(capacity: usize) -> Self {
         Slots { entries: (0..capacity).map(|_| None).collect(), free: (0..capacity as u32).rev().collect() }
     }
 
@@ -16,14 +16,14 @@ impl<T> Slots<T> {
     ///
     /// # Errors
     /// The value itself, if every slot is taken.
-    pub fn insert(&mut self, value: T) -> Result<u32, T> {
+    pub(super) fn insert(&mut self, value: T) -> Result<u32, T> {
         let Some(slot) = self.free.pop() else { return Err(value) };
         self.entries[slot as usize] = Some(value);
         Ok(slot)
     }
 
     /// Frees a slot and returns what was in it.
-    pub fn remove(&mut self, slot: u32) -> Option<T> {
+    pub(super) fn remove(&mut self, slot: u32) -> Option<T> {
         let value = self.entries.get_mut(slot as usize)?.take()?;
         self.free.push(slot);
         Some(value)
@@ -31,36 +31,36 @@ impl<T> Slots<T> {
 
     /// What is in a slot.
     #[inline]
-    pub fn get(&self, slot: u32) -> Option<&T> {
+    pub(super) fn get(&self, slot: u32) -> Option<&T> {
         self.entries.get(slot as usize)?.as_ref()
     }
 
     /// What is in a slot, to change it.
     #[inline]
-    pub fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
+    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
         self.entries.get_mut(slot as usize)?.as_mut()
     }
 
     /// Asks the processor for a slot's lines.
     #[inline]
-    pub fn prefetch(&self, slot: u32) {
+    pub(super) fn prefetch(&self, slot: u32) {
         if let Some(entry) = self.entries.get(slot as usize) {
             e2d2::prefetch(entry);
         }
     }
 
     /// The number of taken slots.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 
     /// The number of slots.
-    pub fn capacity(&self) -> usize {
+    pub(super) fn capacity(&self) -> usize {
         self.entries.len()
     }
 
     /// The memory of all slots in bytes.
-    pub fn memory(&self) -> usize {
+    pub(super) fn memory(&self) -> usize {
         size_of_val(&*self.entries) + self.free.capacity() * size_of::<u32>()
     }
 }

@@ -1,13 +1,15 @@
 //! The flow table of one core: which connection a packet belongs to, and from which side it comes.
 //!
 //! Open addressing with linear probing and backward-shift deletion: no tombstones, so that look-ups stay short however
-//! long the core runs. An entry is eight bytes (a 31-bit tag of the hash, the leg, the slot); the key itself is in the
-//! connection, compared only when tag matches. Two entries a connection, one for each leg.
+//! long the core runs. An entry is eight bytes (31 bits of the hash, the leg, the slot); the key itself is in the
+//! connection, compared only when those bits match. Two entries a connection, one for each leg.
 //!
 //! The hash is keyed with random numbers, so that nobody outside can choose flows that collide.
 //!
 //! Budget: 8 bytes an entry at a load of at most one half; look-up of a prefetched line about 20 cycles.
 //! Source: `benches/core.rs`.
+
+use super::event::Side;
 
 /// What identifies one leg: the peer's end point and ours. IPv4 addresses are in their IPv4-mapped form
 /// (RFC 4291 2.5.5.2), which a checked packet never carries as IPv6.
@@ -66,6 +68,12 @@ impl FlowRef {
         self.0 & Self::SERVER_LEG != 0
     }
 
+    /// The peer at the other end of the leg.
+    #[inline]
+    pub const fn side(self) -> Side {
+        if self.is_server_leg() { Side::Server } else { Side::Client }
+    }
+
     /// True when `slot` is one of the quarantine.
     pub const fn is_quarantined(self) -> bool {
         self.0 & Self::QUARANTINED != 0
@@ -82,7 +90,7 @@ impl FlowRef {
 #[error("the flow table is full")]
 pub struct TableFull;
 
-/// One entry: `tag` is zero when it is free.
+/// One entry: `tag` is zero when it is free; its other bits are those of the hash that also say where its home is.
 #[derive(Clone, Copy)]
 struct Entry {
     tag: u32,
@@ -121,14 +129,14 @@ impl FlowTable {
     /// Asks the processor for the line that a look-up of `hash` will read.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
-        e2d2::prefetch(&self.entries[hash as usize & self.mask]);
+        e2d2::prefetch(&self.entries[self.home(tag_of(hash))]);
     }
 
     /// The flow with this `hash` for which `is_it` holds (it compares the key in the connection).
     #[inline]
     pub fn find(&self, hash: u64, mut is_it: impl FnMut(FlowRef) -> bool) -> Option<FlowRef> {
         let tag = tag_of(hash);
-        let mut at = hash as usize & self.mask;
+        let mut at = self.home(tag_of(hash));
         loop {
             let entry = self.entries[at];
             if entry.tag == tag && is_it(entry.flow) {
@@ -144,7 +152,7 @@ impl FlowTable {
     /// The most likely flow with this `hash`, unchecked: what to prefetch next.
     #[inline]
     pub fn guess(&self, hash: u64) -> Option<FlowRef> {
-        let entry = self.entries[hash as usize & self.mask];
+        let entry = self.entries[self.home(tag_of(hash))];
         (entry.tag == tag_of(hash)).then_some(entry.flow)
     }
 
@@ -156,7 +164,7 @@ impl FlowTable {
         if self.used == self.limit {
             return Err(TableFull);
         }
-        let mut at = hash as usize & self.mask;
+        let mut at = self.home(tag_of(hash));
         while self.entries[at].tag != 0 {
             at = (at + 1) & self.mask;
         }
@@ -176,9 +184,8 @@ impl FlowTable {
         }
     }
 
-    /// Takes `flow` out. Returns false if it was not there. `hash_of` gives the hash of any flow in the table, which is
-    /// needed to close the gap.
-    pub fn remove(&mut self, hash: u64, flow: FlowRef, hash_of: impl Fn(FlowRef) -> u64) -> bool {
+    /// Takes `flow` out. Returns false if it was not there.
+    pub fn remove(&mut self, hash: u64, flow: FlowRef) -> bool {
         let Some(mut gap) = self.position(hash, flow) else { return false };
         self.used -= 1;
         let mut at = gap;
@@ -189,7 +196,7 @@ impl FlowTable {
                 break;
             }
             // An entry may move back into the gap unless that would put it before its home.
-            let home = hash_of(entry.flow) as usize & self.mask;
+            let home = self.home(entry.tag);
             if (at.wrapping_sub(home) & self.mask) >= (at.wrapping_sub(gap) & self.mask) {
                 self.entries[gap] = entry;
                 gap = at;
@@ -214,9 +221,14 @@ impl FlowTable {
         size_of_val(&*self.entries)
     }
 
+    #[inline]
+    fn home(&self, tag: u32) -> usize {
+        (tag >> 1) as usize & self.mask
+    }
+
     fn position(&self, hash: u64, flow: FlowRef) -> Option<usize> {
         let tag = tag_of(hash);
-        let mut at = hash as usize & self.mask;
+        let mut at = self.home(tag_of(hash));
         loop {
             let entry = self.entries[at];
             if entry.tag == tag && entry.flow == flow {
@@ -230,7 +242,7 @@ impl FlowTable {
     }
 }
 
-/// The upper half of the hash; never zero, which means "free".
+/// The upper half of the hash with its lowest bit set: never zero, which means "free".
 #[inline]
 fn tag_of(hash: u64) -> u32 {
     (hash >> 32) as u32 | 1
@@ -263,8 +275,7 @@ mod tests {
             let flow = FlowRef::client(slot);
             let hash = table.hash(&key(u64::from(slot)));
             if model.remove(&slot).is_some() {
-                let hashes = |flow: FlowRef| FlowTable::new(8, [1, 2, 3]).hash(&key(u64::from(flow.slot())));
-                assert!(table.remove(hash, flow, hashes));
+                assert!(table.remove(hash, flow));
                 assert_eq!(table.find(hash, |found| found == flow), None);
             } else if model.len() < 512 {
                 table.insert(hash, flow).expect("room");

@@ -93,7 +93,8 @@ fn rewrite_ipv4(ip: &mut [u8], values: &Rewrite) -> Result<Delta, DropReason> {
     }
     write32(header, 12, source);
     write32(header, 16, destination);
-    write16(header, 10, ip_delta.apply(read16(header, 10)));
+    let checksum = ip_delta.apply(read16(header, 10));
+    write16(header, 10, checksum);
     Ok(addresses)
 }
 
@@ -142,7 +143,8 @@ fn rewrite_tcp(tcp: &mut [u8], header_len: usize, addresses: Delta, values: &Rew
     if !options.is_empty() {
         delta = rewrite_options(options, delta, values);
     }
-    write16(header, 16, delta.apply(read16(header, 16)));
+    let checksum = delta.apply(read16(header, 16));
+    write16(header, 16, checksum);
 }
 
 /// Translates timestamps and SACK blocks; everything else passes as it is.

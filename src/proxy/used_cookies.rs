@@ -17,19 +17,19 @@ const WAYS: usize = 8;
 struct Line([u64; WAYS]);
 
 /// The cookies used lately.
-pub struct UsedCookies {
+pub(super) struct UsedCookies {
     lines: Box<[Line]>,
 }
 
 impl UsedCookies {
     /// Room for about `capacity` cookies, allocated now.
-    pub fn new(capacity: usize) -> Self {
+    pub(super) fn new(capacity: usize) -> Self {
         let lines = capacity.div_ceil(WAYS).next_power_of_two();
         UsedCookies { lines: vec![Line([0; WAYS]); lines].into_boxed_slice() }
     }
 
     /// Notes the use of `cookie` by the flow with `flow_hash`. Returns false if it had been used before.
-    pub fn note(&mut self, flow_hash: u64, cookie: SeqNum, now: Instant) -> bool {
+    pub(super) fn note(&mut self, flow_hash: u64, cookie: SeqNum, now: Instant) -> bool {
         let slot = cookie::CookieJar::slot(now);
         let mixed = (flow_hash ^ u64::from(cookie.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let fingerprint = mixed & !0xffff;
@@ -46,7 +46,7 @@ impl UsedCookies {
     }
 
     /// The memory of the set in bytes.
-    pub fn memory(&self) -> usize {
+    pub(super) fn memory(&self) -> usize {
         size_of_val(&*self.lines)
     }
 }
