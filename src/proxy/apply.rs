@@ -64,15 +64,32 @@ where
         incoming: Option<Incoming<P::Buffer>>,
         out: &mut impl Outbox<P::Buffer>,
     ) {
-        let mut scene = Scene { incoming, handoff: None };
+        let mut scene = Scene {
+            incoming,
+            handoff: None,
+        };
         let mut next = Some(event);
         while let Some(event) = next.take() {
-            let Some(connection) = self.connections.get_mut(slot) else { break };
+            let Some(connection) = self.connections.get_mut(slot) else {
+                break;
+            };
             let before = connection.phase;
             let transition = step(before, event);
             connection.phase = transition.next;
-            if let Event::Segment { from, fin, acknowledges_fin } = event {
-                self.note_close(now, slot, before, from, (fin, acknowledges_fin), scene.incoming.as_ref());
+            if let Event::Segment {
+                from,
+                fin,
+                acknowledges_fin,
+            } = event
+            {
+                self.note_close(
+                    now,
+                    slot,
+                    before,
+                    from,
+                    (fin, acknowledges_fin),
+                    scene.incoming.as_ref(),
+                );
             }
             for &action in transition.actions {
                 if let Some(follows) = self.apply(now, slot, (action, event), &mut scene, out) {
@@ -124,7 +141,9 @@ where
             }
             Action::Forget(cause) => self.end(now, slot, cause, scene),
             Action::ForgetUnserved => {
-                let cause = self.opening_mut(slot).map_or(Cause::NoServer, |opening| opening.failure);
+                let cause = self
+                    .opening_mut(slot)
+                    .map_or(Cause::NoServer, |opening| opening.failure);
                 self.end(now, slot, cause, scene);
             }
             Action::Drop(reason) => {
@@ -188,7 +207,10 @@ where
             return None;
         }
         // Our acknowledgement was lost: the client repeats what it no longer owes.
-        let waits_for_server = self.connections.get(slot).is_some_and(|c| c.phase == Phase::ServerHandshake);
+        let waits_for_server = self
+            .connections
+            .get(slot)
+            .is_some_and(|c| c.phase == Phase::ServerHandshake);
         if acknowledged_before && waits_for_server {
             self.acknowledge_held(slot, scene, out);
         }
@@ -197,7 +219,9 @@ where
 
     fn ask_selector(&mut self, now: Instant, slot: u32) -> Option<Event> {
         let connection = self.connections.get_mut(slot)?;
-        let Stage::Opening(opening) = &mut connection.stage else { return None };
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return None;
+        };
         let bytes = self.held.in_order(opening.held);
         let complete = bytes.len() == usize::from(opening.fin_offset) || bytes.len() >= held::LARGE;
         if bytes.is_empty() && !complete {
@@ -213,7 +237,9 @@ where
             bytes,
             complete,
         );
-        let Stage::Opening(opening) = &mut connection.stage else { return None };
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return None;
+        };
         let (server, pool) = match self.selector.select(&payload) {
             Selection::Server(server) => (server, Opening::NO_POOL),
             Selection::Pool(pool) => (self.backends.pick(pool), pool.0),
@@ -234,8 +260,12 @@ where
     }
 
     fn acknowledge_held(&mut self, slot: u32, scene: &mut Scene<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
-        let Some(connection) = self.connections.get_mut(slot) else { return };
-        let Stage::Opening(opening) = &mut connection.stage else { return };
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return;
+        };
         let in_order = self.held.in_order(opening.held).len();
         opening.acknowledged = opening.first_byte() + in_order as u32;
         let window = send::opening_window(opening);
@@ -243,7 +273,13 @@ where
         let timestamps = opening.timestamps.then_some(opening.client_tsval);
         let path = send::path_to_client(&self.settings, &*connection);
         let options = send::timestamps(timestamps.map(|echo| (self.timestamp(self.last_now), echo)));
-        let control = Control { seq, ack, flags: TcpFlags::ACK, window, options };
+        let control = Control {
+            seq,
+            ack,
+            flags: TcpFlags::ACK,
+            window,
+            options,
+        };
         let memory = scene.incoming.take().map(|incoming| incoming.buffer);
         self.log.count(Side::Client, TcpCounter::SentAck);
         self.emit(memory, &path, &control, &[], out);
@@ -257,15 +293,25 @@ where
         out: &mut impl Outbox<P::Buffer>,
     ) {
         let Some(incoming) = scene.incoming.take() else { return };
-        let Some(connection) = self.connections.get_mut(slot) else { return };
-        let Stage::Opening(opening) = &mut connection.stage else { return };
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return;
+        };
         opening.acknowledged = incoming.segment.end();
         note_client(opening, incoming.buffer.data(), &incoming.segment);
         let timestamps = opening.timestamps.then_some(opening.client_tsval);
         let (seq, ack, window) = (opening.cookie + 1, opening.acknowledged, send::opening_window(opening));
         let path = send::path_to_client(&self.settings, &*connection);
         let options = send::timestamps(timestamps.map(|echo| (self.timestamp(now), echo)));
-        let control = Control { seq, ack, flags: TcpFlags::FIN | TcpFlags::ACK, window, options };
+        let control = Control {
+            seq,
+            ack,
+            flags: TcpFlags::FIN | TcpFlags::ACK,
+            window,
+            options,
+        };
         self.log.count(Side::Client, TcpCounter::RecvFin);
         self.log.count(Side::Client, TcpCounter::SentFinPssv);
         self.log.state(slot, Side::Client, State::FinWait1, now);
@@ -278,14 +324,16 @@ where
     fn connect_server(&mut self, now: Instant, slot: u32, out: &mut impl Outbox<P::Buffer>) -> Option<Event> {
         let connection = self.connections.get_mut(slot)?;
         let server = usize::from(connection.server);
-        let Stage::Opening(opening) = &mut connection.stage else { return None };
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return None;
+        };
         let settings = self.settings.servers.get(server)?;
         // Addresses take turns, so that each has its ports rest as long as possible.
         let locals = settings.locals.len();
         let start = self.next_local[server];
-        let taken = (0..locals).map(|i| (start + i) % locals).find_map(|local| {
-            self.ports[server][local].take(now).map(|taken| (local, taken))
-        });
+        let taken = (0..locals)
+            .map(|i| (start + i) % locals)
+            .find_map(|local| self.ports[server][local].take(now).map(|taken| (local, taken)));
         let Some((local, taken)) = taken else {
             opening.failure = Cause::NoPort;
             return Some(Event::NoPort);
@@ -309,7 +357,9 @@ where
         );
         opening.server_side_isn = taken.last_use.map_or(clock, |last| clock.later(last.next_seq));
         // RFC 7323 5.5 and RFC 6191 2: nor may the timestamps go back.
-        let behind = taken.last_use.map_or(0, |last| last.next_tsval.wrapping_sub(opening.client_tsval));
+        let behind = taken
+            .last_use
+            .map_or(0, |last| last.next_tsval.wrapping_sub(opening.client_tsval));
         opening.tsval_shift = if (behind as i32) > 0 { behind } else { 0 };
         opening.tries = 0;
         connection.local_address = local_address;
@@ -328,9 +378,15 @@ where
 
     /// Sends our SYN, with what was agreed with the client and no more, and waits for its answer.
     fn send_syn(&mut self, now: Instant, slot: u32, again: bool, out: &mut impl Outbox<P::Buffer>) {
-        let Some(connection) = self.connections.get_mut(slot) else { return };
-        let Stage::Opening(opening) = &mut connection.stage else { return };
-        let Some(server) = self.settings.servers.get(usize::from(connection.server)) else { return };
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return;
+        };
+        let Some(server) = self.settings.servers.get(usize::from(connection.server)) else {
+            return;
+        };
         opening.tries = opening.tries.saturating_add(1);
         let opening = *opening;
         let wait = super::timeout::syn_wait(server, opening.tries);
@@ -355,7 +411,9 @@ where
                 mss: Some(opening.agreed.mss.min(mtu - headers)),
                 window_scale: opening.agreed.window_scale,
                 sack_permitted: opening.agreed.sack,
-                timestamps: opening.timestamps.then(|| (opening.client_tsval.wrapping_add(opening.tsval_shift), 0)),
+                timestamps: opening
+                    .timestamps
+                    .then(|| (opening.client_tsval.wrapping_add(opening.tsval_shift), 0)),
             },
         };
         self.log.count(Side::Server, TcpCounter::SentSyn);
@@ -366,7 +424,9 @@ where
         self.release_port(now, slot, None);
         let connection = self.connections.get_mut(slot)?;
         let given_up = connection.server;
-        let Stage::Opening(opening) = &mut connection.stage else { return None };
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return None;
+        };
         match event {
             Event::Reset(_) => opening.failure = Cause::ServerRefused,
             Event::TimedOut => opening.failure = Cause::ServerTimeout,
@@ -388,7 +448,9 @@ where
 
     /// RFC 9293 3.10.7.3: `<SEQ=SEG.ACK><CTL=RST>`.
     fn reset_stale(&mut self, scene: &mut Scene<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
-        let Some(Incoming { buffer, segment }) = scene.incoming.take() else { return };
+        let Some(Incoming { buffer, segment }) = scene.incoming.take() else {
+            return;
+        };
         let path = self.path_back(&segment);
         let control = Control {
             seq: segment.ack,
@@ -406,17 +468,29 @@ where
         let options = TcpOptions::parse(segment.options(buffer.data()));
         let clock = self.timestamp(now);
         let connection = self.connections.get_mut(slot)?;
-        let Stage::Opening(opening) = connection.stage else { return None };
+        let Stage::Opening(opening) = connection.stage else {
+            return None;
+        };
         let device = self.settings.servers.get(usize::from(connection.server))?.device;
-        let headers = if segment.layout.version == IpVersion::V4 { 40 } else { 60 };
+        let headers = if segment.layout.version == IpVersion::V4 {
+            40
+        } else {
+            60
+        };
         let mtu = self.settings.devices[usize::from(device.0)].mtu;
         let first_byte = opening.first_byte();
         let server_window = u32::from(segment.window).max(u32::from(self.settings.promise.window));
-        let server_tsval = options.timestamps.filter(|_| opening.timestamps).map(|(tsval, _)| tsval);
+        let server_tsval = options
+            .timestamps
+            .filter(|_| opening.timestamps)
+            .map(|(tsval, _)| tsval);
         let scale = WindowScale {
             client: opening.agreed.window_scale.unwrap_or(0),
             // RFC 7323 2.2: both ends scale, or neither does.
-            server: options.window_scale.filter(|_| opening.agreed.window_scale.is_some()).unwrap_or(0),
+            server: options
+                .window_scale
+                .filter(|_| opening.agreed.window_scale.is_some())
+                .unwrap_or(0),
             promised: opening.promised_scale,
             server_scales: opening.agreed.window_scale.is_none() || options.window_scale.is_some(),
         };
@@ -454,8 +528,12 @@ where
         out: &mut impl Outbox<P::Buffer>,
     ) {
         // A repetition is answered like any segment out of place: rate limited.
-        let Some(handoff) = scene.handoff else { return self.challenge(now, slot, scene, out) };
-        let Some(connection) = self.connections.get(slot) else { return };
+        let Some(handoff) = scene.handoff else {
+            return self.challenge(now, slot, scene, out);
+        };
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
         let path = match send::path_to_server(&self.settings, &self.neighbours, &*connection) {
             Ok(path) => path,
             Err(reason) => return self.drops.add(reason, 1),
@@ -474,7 +552,12 @@ where
         scene: &mut Scene<P::Buffer>,
         out: &mut impl Outbox<P::Buffer>,
     ) -> Option<Event> {
-        let Handoff { mut opening, mss, timestamps, .. } = scene.handoff?;
+        let Handoff {
+            mut opening,
+            mss,
+            timestamps,
+            ..
+        } = scene.handoff?;
         let handoff = scene.handoff?;
         let connection = self.connections.get_mut(slot)?;
         let path = match send::path_to_server(&self.settings, &self.neighbours, &*connection) {
@@ -502,11 +585,15 @@ where
                     self.drops.add(reason, 1);
                 }
             }
-            let Stage::Spliced(spliced) = &mut connection.stage else { return None };
+            let Stage::Spliced(spliced) = &mut connection.stage else {
+                return None;
+            };
             let last = opening.first_byte() + end as u32 + u32::from(fin_at == Some(end));
             // The window was promised before it was known: what was held is sent whatever the server offers.
             spliced.to_server.edge = spliced.to_server.edge.later(last);
-            spliced.to_server.note_sent(opening.first_byte() + start as u32, last, fin_at == Some(end));
+            spliced
+                .to_server
+                .note_sent(opening.first_byte() + start as u32, last, fin_at == Some(end));
         }
         if opening.acknowledged.gt(opening.first_byte()) {
             let debt = Owed::new(
@@ -526,13 +613,24 @@ where
         } else {
             self.held.close(&mut opening.held);
         }
-        fin_sent.then_some(Event::Segment { from: Side::Client, fin: true, acknowledges_fin: false })
+        fin_sent.then_some(Event::Segment {
+            from: Side::Client,
+            fin: true,
+            acknowledges_fin: false,
+        })
     }
 
     // ---- after it ----
 
     /// Looks after what we owe: returns how ACKs towards the client are held up, if anything is open.
-    fn settle_debt(&mut self, now: Instant, slot: u32, ack: SeqNum, pure: bool, out: &mut impl Outbox<P::Buffer>) -> Option<SeqNum> {
+    fn settle_debt(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        ack: SeqNum,
+        pure: bool,
+        out: &mut impl Outbox<P::Buffer>,
+    ) -> Option<SeqNum> {
         let index = self.connections.get(slot)?.spliced()?.owed;
         let debt = self.owed.get_mut(index)?;
         let floor = debt.end;
@@ -556,7 +654,12 @@ where
     }
 
     fn repeat_owed(&mut self, now: Instant, slot: u32, out: &mut impl Outbox<P::Buffer>) {
-        let Some(index) = self.connections.get(slot).and_then(Connection::spliced).map(|spliced| spliced.owed) else {
+        let Some(index) = self
+            .connections
+            .get(slot)
+            .and_then(Connection::spliced)
+            .map(|spliced| spliced.owed)
+        else {
             return;
         };
         if let Some(debt) = self.owed.get_mut(index) {
@@ -569,9 +672,13 @@ where
 
     /// Sends what is owed and unacknowledged: at most the window that every server was promised to take.
     fn send_owed(&mut self, slot: u32, out: &mut impl Outbox<P::Buffer>) {
-        let Some(connection) = self.connections.get(slot) else { return };
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
         let Some(spliced) = connection.spliced() else { return };
-        let Some(debt) = self.owed.get(spliced.owed) else { return };
+        let Some(debt) = self.owed.get(spliced.owed) else {
+            return;
+        };
         let path = match send::path_to_server(&self.settings, &self.neighbours, &*connection) {
             Ok(path) => path,
             Err(reason) => return self.drops.add(reason, 1),
@@ -600,9 +707,13 @@ where
         scene: &mut Scene<P::Buffer>,
         out: &mut impl Outbox<P::Buffer>,
     ) {
-        let Some(mut incoming) = scene.incoming.take() else { return };
+        let Some(mut incoming) = scene.incoming.take() else {
+            return;
+        };
         let segment = incoming.segment;
-        let Some(connection) = self.connections.get(slot) else { return };
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
         let Some(spliced) = connection.spliced() else { return };
         let payload_len = segment.payload_len();
         let shifts = Shifts::of(spliced);
@@ -617,7 +728,10 @@ where
         };
         let has_debt = spliced.owed != owed::NOTHING;
         let mut values = shifts.rewrite(from, &segment, &path, self.next_ip_id());
-        if has_debt && from == Side::Server && let Some(floor) = self.settle_debt(now, slot, ack, payload_len == 0, out) {
+        if has_debt
+            && from == Side::Server
+            && let Some(floor) = self.settle_debt(now, slot, ack, payload_len == 0, out)
+        {
             // What the client was told stays true: its bytes are acknowledged, and the right edge does not move.
             let held_up = (floor - ack).max(0) as u32;
             values.ack = values.ack.wrapping_add(held_up);
@@ -668,17 +782,26 @@ where
 
     /// RFC 5961 4.2 and 7: an ACK of the present numbers, within the limit for strangers.
     fn challenge(&mut self, now: Instant, slot: u32, scene: &mut Scene<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
-        let Some(Incoming { buffer, segment }) = scene.incoming.take() else { return };
+        let Some(Incoming { buffer, segment }) = scene.incoming.take() else {
+            return;
+        };
         if !self.answers.take(now) {
             return self.drops.add(DropReason::RateLimited, 1);
         }
-        let Some(connection) = self.connections.get(slot) else { return };
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
         let to = self.side_of(connection, &segment);
         let mut control = self.current_numbers(connection, to);
         // Its echo is the newest of our timestamps that it has seen, so that ours is not older (RFC 7323 5.3). A SYN
         // echoes nothing, and gets none.
         let options = TcpOptions::parse(segment.options(buffer.data()));
-        control.options = send::timestamps(options.timestamps.filter(|&(_, echo)| echo != 0).map(|(val, ecr)| (ecr, val)));
+        control.options = send::timestamps(
+            options
+                .timestamps
+                .filter(|&(_, echo)| echo != 0)
+                .map(|(val, ecr)| (ecr, val)),
+        );
         let path = self.path_back(&segment);
         self.log.count(to, TcpCounter::Unexpected);
         self.log.count(to, TcpCounter::SentAck);
@@ -695,7 +818,9 @@ where
         (fin, acknowledges_fin): (bool, bool),
         incoming: Option<&Incoming<P::Buffer>>,
     ) {
-        let Phase::Spliced { client, server } = before else { return };
+        let Phase::Spliced { client, server } = before else {
+            return;
+        };
         let (own, peer) = match from {
             Side::Client => (client, server),
             Side::Server => (server, client),
@@ -707,7 +832,8 @@ where
             (true, Half::FinSent | Half::FinAcknowledged) => Some(Fin::Second),
         };
         let payload = incoming.is_some_and(|incoming| incoming.segment.payload_len() > 0);
-        self.log.count_passed(from, payload, which.filter(|_| is_news), acknowledges_fin);
+        self.log
+            .count_passed(from, payload, which.filter(|_| is_news), acknowledges_fin);
         if is_news {
             let state = match peer {
                 Half::Open => State::FinWait1,
@@ -732,7 +858,9 @@ where
             self.held.close(&mut held);
         }
         self.wheel.disarm(slot);
-        let Some(connection) = self.connections.get(slot) else { return };
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
         self.log.end(slot, connection, cause, now);
         let client = self.key_of(FlowRef::client(slot));
         let spliced = connection.spliced().is_some();
@@ -753,8 +881,12 @@ where
             self.end_oldest_rest();
         }
         let until = (now + self.settings.time_wait).as_millis() as u32;
-        let Some(connection) = self.connections.get(slot) else { return };
-        let Ok(resting) = self.quarantine.push(Rested::of(connection, until)) else { return };
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let Ok(resting) = self.quarantine.push(Rested::of(connection, until)) else {
+            return;
+        };
         for (flow, key) in keys {
             if let Some(key) = key {
                 let hash = self.table.hash(&key);
@@ -765,21 +897,28 @@ where
 
     /// Gives the source port back, with what the server may remember of it, and forgets the server leg unless it rests.
     fn release_port(&mut self, now: Instant, slot: u32, last: Option<&Incoming<P::Buffer>>) {
-        let Some(connection) = self.connections.get(slot) else { return };
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
         if connection.local_port == 0 {
             return;
         }
         let server = usize::from(connection.server);
         let (next_seq, next_tsval) = match &connection.stage {
-            Stage::Opening(opening) => {
-                (opening.server_side_isn + 1, opening.client_tsval.wrapping_add(opening.tsval_shift))
-            }
-            Stage::Spliced(spliced) => {
-                (spliced.to_server.end + spliced.client_shift, self.newest_tsval(connection, spliced, last))
-            }
+            Stage::Opening(opening) => (
+                opening.server_side_isn + 1,
+                opening.client_tsval.wrapping_add(opening.tsval_shift),
+            ),
+            Stage::Spliced(spliced) => (
+                spliced.to_server.end + spliced.client_shift,
+                self.newest_tsval(connection, spliced, last),
+            ),
         };
         let (local_address, local_port) = (connection.local_address, connection.local_port);
-        let local = self.settings.servers[server].locals.iter().position(|local| local.address == local_address);
+        let local = self.settings.servers[server]
+            .locals
+            .iter()
+            .position(|local| local.address == local_address);
         if let Some(local) = local {
             self.ports[server][local].release(local_port, next_seq + 1, next_tsval.wrapping_add(1), now);
         }
@@ -798,7 +937,9 @@ where
     fn newest_tsval(&self, connection: &Connection, spliced: &Spliced, last: Option<&Incoming<P::Buffer>>) -> u32 {
         let timestamps = last.and_then(|incoming| {
             let options = TcpOptions::parse(incoming.segment.options(incoming.buffer.data()));
-            options.timestamps.map(|values| (self.side_of(connection, &incoming.segment), values))
+            options
+                .timestamps
+                .map(|values| (self.side_of(connection, &incoming.segment), values))
         });
         match timestamps {
             Some((Side::Client, (tsval, _))) => tsval.wrapping_add(spliced.client_tsval_shift),
@@ -809,7 +950,9 @@ where
 
     /// Takes the oldest resting connection out. Returns false if there is none.
     pub(super) fn end_oldest_rest(&mut self) -> bool {
-        let Some((slot, rested)) = self.quarantine.oldest() else { return false };
+        let Some((slot, rested)) = self.quarantine.oldest() else {
+            return false;
+        };
         let legs = rested.legs;
         for (known, flow) in [(legs.client, FlowRef::client(0)), (legs.server, FlowRef::server(0))] {
             let flow = flow.quarantined(slot);
@@ -824,7 +967,9 @@ where
 
     /// Makes room for a new connection with `key`: whatever rests there keeps only its other leg.
     pub(super) fn free_key(&mut self, hash: u64, key: &FlowKey) {
-        let Some(flow) = self.table.find(hash, |flow| self.key_of(flow).as_ref() == Some(key)) else { return };
+        let Some(flow) = self.table.find(hash, |flow| self.key_of(flow).as_ref() == Some(key)) else {
+            return;
+        };
         if !flow.is_quarantined() {
             return;
         }
@@ -860,7 +1005,9 @@ where
     }
 
     fn forward_rested(&mut self, flow: FlowRef, mut incoming: Incoming<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
-        let Some(rested) = self.quarantine.entry(flow.slot()).copied() else { return };
+        let Some(rested) = self.quarantine.entry(flow.slot()).copied() else {
+            return;
+        };
         let from = flow.side();
         let path = match from {
             Side::Client => send::path_to_server(&self.settings, &self.neighbours, &rested),

@@ -50,7 +50,11 @@ pub(super) fn from_client_while_opening(phase: Phase, opening: &Opening, in_orde
     if segment.len() == 0 {
         // RFC 9293 3.10.7.4, first: an empty segment at the left of the window is a keep-alive and wants an answer.
         let is_keep_alive = segment.seq.lt(opening.acknowledged);
-        return if is_keep_alive { Event::Unacceptable } else { Event::ClientAck };
+        return if is_keep_alive {
+            Event::Unacceptable
+        } else {
+            Event::ClientAck
+        };
     }
     let beyond = opening.first_byte() + held::LARGE as u32;
     if segment.end().gt(beyond + 1) || segment.end().le(opening.acknowledged) && segment.payload_len() <= 1 {
@@ -67,7 +71,11 @@ fn from_client_in_last_ack(opening: &Opening, segment: &Segment) -> Event {
     // Our FIN follows our SYN.
     let acknowledges_fin = segment.ack == opening.cookie + 2;
     if acknowledges_fin || segment.has(TcpFlags::FIN) {
-        return Event::Segment { from: Side::Client, fin: segment.has(TcpFlags::FIN), acknowledges_fin };
+        return Event::Segment {
+            from: Side::Client,
+            fin: segment.has(TcpFlags::FIN),
+            acknowledges_fin,
+        };
     }
     Event::ClientAck
 }
@@ -87,7 +95,11 @@ pub(super) fn from_server_in_handshake(opening: &Opening, segment: &Segment, opt
     let acknowledges_syn = segment.has(TcpFlags::ACK) && segment.ack == opening.server_side_isn + 1;
     if segment.has(TcpFlags::RST) {
         // RFC 9293 3.10.7.3: in SYN-SENT a RST counts only if it acknowledges the SYN.
-        return if acknowledges_syn { Event::Reset(Side::Server) } else { Event::BlindReset(Side::Server) };
+        return if acknowledges_syn {
+            Event::Reset(Side::Server)
+        } else {
+            Event::BlindReset(Side::Server)
+        };
     }
     if !segment.has(TcpFlags::ACK) {
         return Event::ServerStray;
@@ -109,8 +121,12 @@ pub(super) fn from_server_in_handshake(opening: &Opening, segment: &Segment, opt
 /// A segment of a spliced connection. Notes what it sends and acknowledges.
 #[inline]
 pub(super) fn while_spliced(connection: &mut Connection, from: Side, segment: &Segment) -> Event {
-    let Phase::Spliced { client, server } = connection.phase else { return Event::ServerStray };
-    let Stage::Spliced(spliced) = &mut connection.stage else { return Event::ServerStray };
+    let Phase::Spliced { client, server } = connection.phase else {
+        return Event::ServerStray;
+    };
+    let Stage::Spliced(spliced) = &mut connection.stage else {
+        return Event::ServerStray;
+    };
     if segment.flags.intersects(TcpFlags::SYN | TcpFlags::RST) {
         return control_while_spliced(spliced, from, segment);
     }
@@ -118,12 +134,18 @@ pub(super) fn while_spliced(connection: &mut Connection, from: Side, segment: &S
         Side::Client => (spliced.scale.client, server),
         Side::Server => (spliced.scale.server, client),
     };
-    let fin = spliced.sent_by(from).note_sent(segment.seq, segment.end(), segment.has(TcpFlags::FIN));
+    let fin = spliced
+        .sent_by(from)
+        .note_sent(segment.seq, segment.end(), segment.has(TcpFlags::FIN));
     let acknowledged = spliced.ack_for_peer(from, segment.ack);
     let flow = spliced.sent_by(from.peer());
     flow.note_acknowledged(acknowledged, u32::from(segment.window) << own_scale);
     let acknowledges_fin = peer_half == Half::FinSent && flow.is_fin_covered_by(acknowledged);
-    Event::Segment { from, fin, acknowledges_fin }
+    Event::Segment {
+        from,
+        fin,
+        acknowledges_fin,
+    }
 }
 
 fn control_while_spliced(spliced: &mut Spliced, from: Side, segment: &Segment) -> Event {
@@ -135,7 +157,11 @@ fn control_while_spliced(spliced: &mut Spliced, from: Side, segment: &Segment) -
         };
     }
     // The server's SYN-ACK again: our ACK of it was lost. Whatever its numbers, the answer is the ACK that we owe.
-    if from == Side::Server && segment.has(TcpFlags::ACK) { Event::ServerSynAck } else { Event::StraySyn }
+    if from == Side::Server && segment.has(TcpFlags::ACK) {
+        Event::ServerSynAck
+    } else {
+        Event::StraySyn
+    }
 }
 
 /// A segment of a connection that is over.
@@ -150,5 +176,9 @@ pub(super) fn while_quarantined(from: Side, segment: &Segment) -> Event {
     if segment.has(TcpFlags::RST) {
         return Event::DoubtfulReset(from);
     }
-    Event::Segment { from, fin: segment.has(TcpFlags::FIN), acknowledges_fin: false }
+    Event::Segment {
+        from,
+        fin: segment.has(TcpFlags::FIN),
+        acknowledges_fin: false,
+    }
 }

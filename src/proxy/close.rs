@@ -32,7 +32,12 @@ pub enum ResetVerdict {
 impl Flow {
     /// A direction whose next number is `next` and whose receiver offers `window` bytes.
     pub fn new(next: SeqNum, window: u32) -> Self {
-        Flow { end: next, acknowledged: next, edge: next + window, fin: next }
+        Flow {
+            end: next,
+            acknowledged: next,
+            edge: next + window,
+            fin: next,
+        }
     }
 
     /// Notes a segment from `seq` to `end` (FIN counted). Returns true if its FIN, when it has one, is to be believed.

@@ -193,7 +193,14 @@ impl Connection {
     }
 
     /// A connection in `AwaitPayload`, with neither server nor payload.
-    pub fn new(client: (u128, u16), mac: MacAddr, device: PortId, listener: (u16, u16, u16), opening: Opening, now_ms: u32) -> Self {
+    pub fn new(
+        client: (u128, u16),
+        mac: MacAddr,
+        device: PortId,
+        listener: (u16, u16, u16),
+        opening: Opening,
+        now_ms: u32,
+    ) -> Self {
         let (listener, listener_address, listener_port) = listener;
         Connection {
             client_address: Self::split(client.0),
@@ -272,13 +279,25 @@ mod tests {
     #[test_case(0, 7, 0 => 0; "closed stays closed")]
     #[test_case(9, 7, 65535 => 65535; "never beyond the field")]
     fn window_to_client(server: u8, promised: u8, window: u16) -> u16 {
-        WindowScale { client: 7, server, promised, server_scales: true }.to_client(window)
+        WindowScale {
+            client: 7,
+            server,
+            promised,
+            server_scales: true,
+        }
+        .to_client(window)
     }
 
     #[test_case(true, 500 => 500; "server scales")]
     #[test_case(false, 500 => 64000; "server does not")]
     #[test_case(false, 512 => 65535; "largest that fits")]
     fn window_to_server(server_scales: bool, window: u16) -> u16 {
-        WindowScale { client: 7, server: 7, promised: 7, server_scales }.to_server(window)
+        WindowScale {
+            client: 7,
+            server: 7,
+            promised: 7,
+            server_scales,
+        }
+        .to_server(window)
     }
 }

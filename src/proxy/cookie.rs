@@ -93,7 +93,10 @@ impl CookieJar {
         if self.mac(key, client_isn, slot, bits) != cookie.0 & MAC_MASK {
             return None;
         }
-        Some(Opened { agreed: decode(bits), slot })
+        Some(Opened {
+            agreed: decode(bits),
+            slot,
+        })
     }
 
     fn mac(&self, key: &FlowKey, client_isn: SeqNum, slot: u64, bits: u32) -> u32 {
@@ -132,21 +135,34 @@ mod tests {
     }
 
     fn key() -> FlowKey {
-        FlowKey { remote: 0xffff_0a00_0001, local: 0xffff_0a00_0002, remote_port: 40000, local_port: 80 }
+        FlowKey {
+            remote: 0xffff_0a00_0001,
+            local: 0xffff_0a00_0002,
+            remote_port: 40000,
+            local_port: 80,
+        }
     }
 
     fn at(seconds: u64) -> Instant {
         Instant::ZERO + Duration::from_secs(seconds)
     }
 
-    const AGREED: Agreed = Agreed { mss: 1460, window_scale: Some(7), sack: true };
+    const AGREED: Agreed = Agreed {
+        mss: 1460,
+        window_scale: Some(7),
+        sack: true,
+    };
 
     #[test]
     fn carries_every_combination_of_options() {
         for mss in MSS_CLASSES {
             for window_scale in (0..=14).map(Some).chain([None]) {
                 for sack in [false, true] {
-                    let agreed = Agreed { mss, window_scale, sack };
+                    let agreed = Agreed {
+                        mss,
+                        window_scale,
+                        sack,
+                    };
                     let cookie = jar().bake(&key(), SeqNum(7), agreed, at(100));
                     let opened = jar().open(&key(), SeqNum(7), cookie, at(100));
                     assert_eq!(opened.map(|o| o.agreed), Some(agreed));
@@ -159,7 +175,10 @@ mod tests {
     fn rounds_the_mss_down() {
         for (offered, kept) in [(1459, 1440), (1460, 1460), (1461, 1460), (9000, 8940), (100, 256)] {
             let cookie = jar().bake(&key(), SeqNum(7), Agreed { mss: offered, ..AGREED }, at(100));
-            assert_eq!(jar().open(&key(), SeqNum(7), cookie, at(100)).map(|o| o.agreed.mss), Some(kept));
+            assert_eq!(
+                jar().open(&key(), SeqNum(7), cookie, at(100)).map(|o| o.agreed.mss),
+                Some(kept)
+            );
         }
     }
 
@@ -176,17 +195,34 @@ mod tests {
     fn belongs_to_one_flow_and_one_initial_sequence_number() {
         let cookie = jar().bake(&key(), SeqNum(7), AGREED, at(100));
         let others = [
-            FlowKey { remote_port: 40001, ..key() },
-            FlowKey { local_port: 81, ..key() },
-            FlowKey { remote: key().remote + 1, ..key() },
-            FlowKey { local: key().local + 1, ..key() },
+            FlowKey {
+                remote_port: 40001,
+                ..key()
+            },
+            FlowKey {
+                local_port: 81,
+                ..key()
+            },
+            FlowKey {
+                remote: key().remote + 1,
+                ..key()
+            },
+            FlowKey {
+                local: key().local + 1,
+                ..key()
+            },
         ];
         for other in others {
             assert!(jar().open(&other, SeqNum(7), cookie, at(100)).is_none(), "{other:?}");
         }
         assert!(jar().open(&key(), SeqNum(8), cookie, at(100)).is_none());
         for bit in 0..32 {
-            assert!(jar().open(&key(), SeqNum(7), SeqNum(cookie.0 ^ 1 << bit), at(100)).is_none(), "bit {bit}");
+            assert!(
+                jar()
+                    .open(&key(), SeqNum(7), SeqNum(cookie.0 ^ 1 << bit), at(100))
+                    .is_none(),
+                "bit {bit}"
+            );
         }
     }
 
@@ -196,8 +232,12 @@ mod tests {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let passed = (0..1 << 24)
             .filter(|_| {
-                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                jar().open(&key(), SeqNum(7), SeqNum((state >> 32) as u32), at(100)).is_some()
+                state = state
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
+                jar()
+                    .open(&key(), SeqNum(7), SeqNum((state >> 32) as u32), at(100))
+                    .is_some()
             })
             .count();
         assert!(passed <= 14, "{passed} of 2^24 random numbers were taken for cookies");

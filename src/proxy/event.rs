@@ -104,7 +104,11 @@ impl Event {
         ];
         for from in [Side::Client, Side::Server] {
             for (fin, acknowledges_fin) in [(false, false), (false, true), (true, false), (true, true)] {
-                events.push(Event::Segment { from, fin, acknowledges_fin });
+                events.push(Event::Segment {
+                    from,
+                    fin,
+                    acknowledges_fin,
+                });
             }
         }
         for side in [Side::Client, Side::Server] {
@@ -118,7 +122,11 @@ impl Event {
 impl std::fmt::Display for Event {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Event::Segment { from, fin, acknowledges_fin } => {
+            Event::Segment {
+                from,
+                fin,
+                acknowledges_fin,
+            } => {
                 write!(f, "{from:?}Segment")?;
                 if *fin {
                     write!(f, "+FIN")?;

@@ -91,7 +91,11 @@ where
             window_scale: offered.window_scale.filter(|_| promise.window_scale.is_some()),
             sack: offered.sack_permitted && promise.sack,
         };
-        let headers = if segment.layout.version == IpVersion::V4 { 40 } else { 60 };
+        let headers = if segment.layout.version == IpVersion::V4 {
+            40
+        } else {
+            60
+        };
         let mtu = self.settings.devices[usize::from(segment.device.0)].mtu;
         let path = self.path_back(&segment);
         let control = Control {
@@ -210,7 +214,13 @@ where
         } else {
             (SeqNum(0), segment.end(), TcpFlags::RST | TcpFlags::ACK)
         };
-        let control = Control { seq, ack, flags, window: 0, options: TcpOptions::NONE };
+        let control = Control {
+            seq,
+            ack,
+            flags,
+            window: 0,
+            options: TcpOptions::NONE,
+        };
         self.emit(Some(buffer), &path, &control, &[], out);
     }
 

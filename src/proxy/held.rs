@@ -98,7 +98,10 @@ pub struct HeldPool {
 impl HeldPool {
     /// A pool of `small` buffers of 2 KiB and `large` ones of 16 KiB, allocated now.
     pub fn new(small: usize, large: usize) -> Self {
-        HeldPool { small: Slab::new(SMALL, small), large: Slab::new(LARGE, large) }
+        HeldPool {
+            small: Slab::new(SMALL, small),
+            large: Slab::new(LARGE, large),
+        }
     }
 
     /// The number of buffers in use.
@@ -108,7 +111,10 @@ impl HeldPool {
 
     /// The memory of the pool in bytes.
     pub fn memory(&self) -> usize {
-        [&self.small, &self.large].iter().map(|s| s.bytes.len() + size_of_val(&*s.runs) + s.free.capacity() * 4).sum()
+        [&self.small, &self.large]
+            .iter()
+            .map(|s| s.bytes.len() + size_of_val(&*s.runs) + s.free.capacity() * 4)
+            .sum()
     }
 
     /// Keeps `bytes`, whose first is the `offset`-th of the stream, in the buffer `held`, which is opened or exchanged
@@ -129,10 +135,20 @@ impl HeldPool {
         } else if end > SMALL && !held.is_large() {
             *held = self.grow(*held).ok_or(HoldError::Exhausted)?;
         }
-        let slab = if held.is_large() { &mut self.large } else { &mut self.small };
-        let run = Run { start: offset as u16, end: end as u16 };
+        let slab = if held.is_large() {
+            &mut self.large
+        } else {
+            &mut self.small
+        };
+        let run = Run {
+            start: offset as u16,
+            end: end as u16,
+        };
         let runs = &mut slab.runs[held.index()];
-        if runs.iter().any(|known| known.start <= run.start && run.end <= known.end) {
+        if runs
+            .iter()
+            .any(|known| known.start <= run.start && run.end <= known.end)
+        {
             return Ok(false);
         }
         merge(runs, run)?;
@@ -156,7 +172,12 @@ impl HeldPool {
         } else {
             (&slab.runs[held.index()], slab.slice(held.index()))
         };
-        runs.iter().map(|run| (usize::from(run.start), &bytes[usize::from(run.start)..usize::from(run.end)]))
+        runs.iter().map(|run| {
+            (
+                usize::from(run.start),
+                &bytes[usize::from(run.start)..usize::from(run.end)],
+            )
+        })
     }
 
     /// Gives the buffer back and leaves [`HeldId::NONE`].
@@ -164,14 +185,20 @@ impl HeldPool {
         if held.is_none() {
             return;
         }
-        let slab = if held.is_large() { &mut self.large } else { &mut self.small };
+        let slab = if held.is_large() {
+            &mut self.large
+        } else {
+            &mut self.small
+        };
         slab.runs[held.index()].clear();
         slab.free.push(held.index() as u32);
         *held = HeldId::NONE;
     }
 
     fn open(&mut self, end: usize) -> Option<HeldId> {
-        if end <= SMALL && let Some(index) = self.small.free.pop() {
+        if end <= SMALL
+            && let Some(index) = self.small.free.pop()
+        {
             return Some(HeldId(index));
         }
         self.large.free.pop().map(|index| HeldId(index | HeldId::LARGE_BIT))
@@ -216,7 +243,11 @@ mod tests {
         let mut pool = HeldPool::new(1, 1);
         let mut held = HeldId::NONE;
         for (start, end) in cuts {
-            assert_eq!(pool.insert(&mut held, start, &bytes[start..end]), Ok(true), "{start}..{end}");
+            assert_eq!(
+                pool.insert(&mut held, start, &bytes[start..end]),
+                Ok(true),
+                "{start}..{end}"
+            );
         }
         assert_eq!(pool.in_order(held), bytes);
         assert_eq!(pool.insert(&mut held, 10, &bytes[10..5000]), Ok(false));

@@ -132,13 +132,19 @@ impl Log {
 
     /// Hands over the record of `connection`, which ends for `cause` as the client's side sees it.
     pub(super) fn end(&mut self, slot: u32, connection: &Connection, cause: Cause, now: Instant) {
-        let Some(mut record) = self.records.get_mut(slot as usize).and_then(Option::take) else { return };
+        let Some(mut record) = self.records.get_mut(slot as usize).and_then(Option::take) else {
+            return;
+        };
         record.packets_to_server = connection.packets_from_client;
         record.packets_to_client = connection.packets_from_server;
         record.set_bytes(connection.bytes_to_server, connection.bytes_to_client);
         record.local_address = connection.local_address;
         record.local_port = connection.local_port;
-        record.server = if connection.server == NO_SERVER { record::NO_SERVER } else { connection.server };
+        record.server = if connection.server == NO_SERVER {
+            record::NO_SERVER
+        } else {
+            connection.server
+        };
         record.push_state(record::Side::Client, State::Closed, now);
         record.set_cause(record::Side::Client, cause);
         if connection.server != NO_SERVER {

@@ -53,13 +53,13 @@ use e2d2::wire::MacAddr;
 use e2d2::wire::frame::{Kind, Packet, TcpLayout};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use event::{Event, Side};
-use phase::Phase;
 use held::HeldPool;
 use log::Log;
 use netfcts::isn::IsnGenerator;
 use netfcts::pool::PortPool;
 use netfcts::rate::RateLimiter;
 use netfcts::wheel::TimerWheel;
+use phase::Phase;
 use quarantine::QuarantineRing;
 use segment::Segment;
 use send::Ends;
@@ -148,7 +148,11 @@ where
     ) -> Self {
         let capacity = settings.capacity;
         let port_pools = |server: &settings::Server| {
-            server.locals.iter().map(|local| PortPool::new(local.ports.iter().copied(), settings.time_wait)).collect()
+            server
+                .locals
+                .iter()
+                .map(|local| PortPool::new(local.ports.iter().copied(), settings.time_wait))
+                .collect()
         };
         let flows = 2 * (capacity.connections + capacity.resting);
         let answers = settings.answers_per_second;
@@ -209,13 +213,17 @@ where
     }
 
     fn read(&mut self, packet: Packet<P::Buffer>) -> Result<Incoming<P::Buffer>, DropReason> {
-        let Kind::Tcp(layout) = packet.kind else { return Err(DropReason::BadLayout) };
-        let mut segment =
-            Segment::read(packet.buffer.data(), layout, packet.port).ok_or(DropReason::BadLayout)?;
+        let Kind::Tcp(layout) = packet.kind else {
+            return Err(DropReason::BadLayout);
+        };
+        let mut segment = Segment::read(packet.buffer.data(), layout, packet.port).ok_or(DropReason::BadLayout)?;
         classify::check_flags(&segment)?;
         segment.hash = self.table.hash(&segment.key);
         self.table.prefetch(segment.hash);
-        Ok(Incoming { buffer: packet.buffer, segment })
+        Ok(Incoming {
+            buffer: packet.buffer,
+            segment,
+        })
     }
 
     fn handle(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
@@ -233,7 +241,8 @@ where
     }
 
     fn find(&self, segment: &Segment) -> Option<FlowRef> {
-        self.table.find(segment.hash, |flow| self.key_of(flow) == Some(segment.key))
+        self.table
+            .find(segment.hash, |flow| self.key_of(flow) == Some(segment.key))
     }
 
     /// The key of a flow in the table, from the connection that owns it.
@@ -302,7 +311,9 @@ where
     ) {
         let slot = flow.slot();
         let from = flow.side();
-        let Some(connection) = self.connections.get_mut(slot) else { return };
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
         connection.last_seen = now.as_millis() as u32;
         let segment = &incoming.segment;
         match from {
@@ -411,7 +422,9 @@ fn is_intact<B: PacketBuffer>(incoming: &Incoming<B>) -> bool {
 
 fn has_right_sum(frame: &[u8], layout: &TcpLayout, segment: &Segment) -> bool {
     use e2d2::wire::checksum;
-    let Some(bytes) = frame.get(usize::from(layout.l4)..usize::from(layout.end)) else { return false };
+    let Some(bytes) = frame.get(usize::from(layout.l4)..usize::from(layout.end)) else {
+        return false;
+    };
     let (remote, local) = (address_of(segment.key.remote), address_of(segment.key.local));
     checksum::pseudo_header(remote, local, 6, bytes.len() as u16)
         .is_some_and(|pseudo| checksum::is_valid(pseudo + checksum::sum(bytes)))

@@ -81,7 +81,13 @@ impl Owed {
         }
         if ack.gt(self.last_ack) {
             // RFC 6298 5.3: progress restarts the timer.
-            *self = Owed { last_ack: ack, duplicates: 0, tries: 0, rto: FIRST_RTO_MS, ..*self };
+            *self = Owed {
+                last_ack: ack,
+                duplicates: 0,
+                tries: 0,
+                rto: FIRST_RTO_MS,
+                ..*self
+            };
             self.deadline = now_ms.wrapping_add(self.rto);
         } else if ack == self.last_ack && pure {
             self.duplicates = self.duplicates.saturating_add(1);

@@ -59,12 +59,17 @@ pub enum Phase {
 
 impl Phase {
     /// Packets pass and neither side has closed.
-    pub const SPLICED: Phase = Phase::Spliced { client: Half::Open, server: Half::Open };
+    pub const SPLICED: Phase = Phase::Spliced {
+        client: Half::Open,
+        server: Half::Open,
+    };
 
     /// Every phase, for tables and the golden matrix.
     pub fn all() -> Vec<Phase> {
         let halves = Half::ALL.into_iter().flat_map(|client| {
-            Half::ALL.into_iter().map(move |server| Phase::Spliced { client, server })
+            Half::ALL
+                .into_iter()
+                .map(move |server| Phase::Spliced { client, server })
         });
         // Both halves acknowledged is the quarantine itself, never a state of its own.
         let spliced = halves.filter(|phase| !phase.is_over());
@@ -77,7 +82,13 @@ impl Phase {
 
     /// The phase after a segment of a spliced connection: `fin` is set when the segment carries its sender's FIN,
     /// `acknowledges_fin` when it acknowledges the FIN of the other side.
-    pub(super) const fn after_segment(client: Half, server: Half, from: super::Side, fin: bool, acknowledges_fin: bool) -> Phase {
+    pub(super) const fn after_segment(
+        client: Half,
+        server: Half,
+        from: super::Side,
+        fin: bool,
+        acknowledges_fin: bool,
+    ) -> Phase {
         let (client, server) = match from {
             super::Side::Client => (client.after(fin, false), server.after(false, acknowledges_fin)),
             super::Side::Server => (client.after(false, acknowledges_fin), server.after(fin, false)),
@@ -87,7 +98,13 @@ impl Phase {
 
     /// True when both FINs are acknowledged.
     pub const fn is_over(self) -> bool {
-        matches!(self, Phase::Spliced { client: Half::FinAcknowledged, server: Half::FinAcknowledged })
+        matches!(
+            self,
+            Phase::Spliced {
+                client: Half::FinAcknowledged,
+                server: Half::FinAcknowledged
+            }
+        )
     }
 
     /// True while packets are rewritten and passed on.

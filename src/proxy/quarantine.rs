@@ -66,7 +66,12 @@ impl Rested {
     /// What rests of `connection` until `until` (ms). A connection that was never spliced translates nothing: its
     /// shifts are zero, and only its port rests.
     pub fn of(connection: &Connection, until: u32) -> Self {
-        let neutral = WindowScale { client: 0, server: 0, promised: 0, server_scales: true };
+        let neutral = WindowScale {
+            client: 0,
+            server: 0,
+            promised: 0,
+            server_scales: true,
+        };
         let spliced = connection.spliced();
         Rested {
             client_address: Connection::split(connection.client_address()),
@@ -84,7 +89,10 @@ impl Rested {
             server: connection.server,
             client_mac: connection.client_mac,
             client_device: connection.client_device,
-            legs: Legs { client: spliced.is_some(), server: spliced.is_some() },
+            legs: Legs {
+                client: spliced.is_some(),
+                server: spliced.is_some(),
+            },
             blank_sack: spliced.is_some_and(|s| s.blank_sack),
         }
     }
@@ -100,7 +108,11 @@ pub struct QuarantineRing {
 impl QuarantineRing {
     /// Room for `capacity` connections, allocated now.
     pub fn new(capacity: usize) -> Self {
-        QuarantineRing { entries: vec![None; capacity.max(1)].into_boxed_slice(), head: 0, len: 0 }
+        QuarantineRing {
+            entries: vec![None; capacity.max(1)].into_boxed_slice(),
+            head: 0,
+            len: 0,
+        }
     }
 
     /// The slot that the next [`QuarantineRing::push`] will use; `None` when the ring is full.
@@ -113,7 +125,9 @@ impl QuarantineRing {
     /// # Errors
     /// The entry itself, if there is no room.
     pub fn push(&mut self, rested: Rested) -> Result<u32, Rested> {
-        let Some(slot) = self.next_slot() else { return Err(rested) };
+        let Some(slot) = self.next_slot() else {
+            return Err(rested);
+        };
         self.entries[slot as usize] = Some(rested);
         self.len += 1;
         Ok(slot)
@@ -124,7 +138,9 @@ impl QuarantineRing {
         if self.len == 0 {
             return None;
         }
-        self.entries[self.head].as_ref().map(|rested| (self.head as u32, rested))
+        self.entries[self.head]
+            .as_ref()
+            .map(|rested| (self.head as u32, rested))
     }
 
     /// Takes the oldest out.

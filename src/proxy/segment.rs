@@ -69,7 +69,12 @@ impl Segment {
         let word = |at: usize| u32::from_be_bytes([tcp[at], tcp[at + 1], tcp[at + 2], tcp[at + 3]]);
         let half = |at: usize| u16::from_be_bytes([tcp[at], tcp[at + 1]]);
         Some(Segment {
-            key: FlowKey { remote, local, remote_port: half(0), local_port: half(2) },
+            key: FlowKey {
+                remote,
+                local,
+                remote_port: half(0),
+                local_port: half(2),
+            },
             hash: 0,
             seq: SeqNum(word(4)),
             ack: SeqNum(word(8)),
@@ -103,11 +108,15 @@ impl Segment {
 
     /// The payload in the `frame` that this segment was read from.
     pub(super) fn payload<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
-        frame.get(usize::from(self.layout.payload)..usize::from(self.layout.end)).unwrap_or_default()
+        frame
+            .get(usize::from(self.layout.payload)..usize::from(self.layout.end))
+            .unwrap_or_default()
     }
 
     /// The options in the `frame` that this segment was read from.
     pub(super) fn options<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
-        frame.get(usize::from(self.layout.l4) + 20..usize::from(self.layout.payload)).unwrap_or_default()
+        frame
+            .get(usize::from(self.layout.l4) + 20..usize::from(self.layout.payload))
+            .unwrap_or_default()
     }
 }

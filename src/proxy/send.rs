@@ -12,8 +12,8 @@ use crate::callbacks::SelectServer;
 use e2d2::buffer::BufferPool;
 use e2d2::port::PortId;
 use e2d2::time::Instant;
-use e2d2::wire::MacAddr;
 use e2d2::wire::Envelope;
+use e2d2::wire::MacAddr;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions, TcpRepr};
 use netfcts::seq::SeqNum;
 
@@ -154,7 +154,10 @@ pub(super) fn path_to_server(
     ends: impl Into<Ends>,
 ) -> Result<Path, DropReason> {
     let ends = ends.into();
-    let server = settings.servers.get(usize::from(ends.server)).ok_or(DropReason::NoNeighbour)?;
+    let server = settings
+        .servers
+        .get(usize::from(ends.server))
+        .ok_or(DropReason::NoNeighbour)?;
     Ok(Path {
         envelope: Envelope {
             src_mac: settings.devices[usize::from(server.device.0)].mac,
@@ -171,7 +174,10 @@ pub(super) fn path_to_server(
 
 /// The options of a segment that carries nothing but timestamps, if they were agreed.
 pub(super) fn timestamps(values: Option<(u32, u32)>) -> TcpOptions {
-    TcpOptions { timestamps: values, ..TcpOptions::NONE }
+    TcpOptions {
+        timestamps: values,
+        ..TcpOptions::NONE
+    }
 }
 
 impl<P, S, N> Proxy<P, S, N>
@@ -205,12 +211,20 @@ where
             Stage::Opening(opening) => opening_numbers(connection, opening, to),
             Stage::Spliced(spliced) => spliced_numbers(spliced, to),
         };
-        Control { seq, ack, flags: TcpFlags::ACK, window, options: TcpOptions::NONE }
+        Control {
+            seq,
+            ack,
+            flags: TcpFlags::ACK,
+            window,
+            options: TcpOptions::NONE,
+        }
     }
 
     /// Sends a RST to one side of a connection, with a number that its receiver believes.
     pub(super) fn reset(&mut self, slot: u32, to: Side, out: &mut impl Outbox<P::Buffer>) {
-        let Some(connection) = self.connections.get(slot) else { return };
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
         if to == Side::Server && (connection.server == NO_SERVER || connection.local_port == 0) {
             return;
         }
@@ -256,7 +270,10 @@ pub(super) fn emit_into<P: BufferPool>(
     out: &mut impl Outbox<P::Buffer>,
 ) -> Result<(), DropReason> {
     let mut buffer = memory.or_else(|| pool.take()).ok_or(DropReason::NoBuffer)?;
-    control.segment(path, payload).emit(&mut buffer).map_err(|_| DropReason::NoBuffer)?;
+    control
+        .segment(path, payload)
+        .emit(&mut buffer)
+        .map_err(|_| DropReason::NoBuffer)?;
     out.send(path.device, buffer);
     Ok(())
 }
@@ -266,7 +283,11 @@ fn opening_numbers(connection: &Connection, opening: &Opening, to: Side) -> (Seq
         Side::Client => {
             // Our FIN, if it is out, follows our SYN.
             let sent_fin = u32::from(connection.phase == super::phase::Phase::LastAck);
-            (opening.cookie + 1 + sent_fin, opening.acknowledged, opening_window(opening))
+            (
+                opening.cookie + 1 + sent_fin,
+                opening.acknowledged,
+                opening_window(opening),
+            )
         }
         Side::Server => (opening.server_side_isn + 1, SeqNum(0), opening.client_window),
     }

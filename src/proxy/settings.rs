@@ -3,6 +3,7 @@
 //! Built once at start from the checked [`Config`](crate::config::Config); nothing here changes afterwards.
 
 use super::segment::address_value;
+use crate::config::{self, Config, ListenerConfig, LocalAddress, PortConfig, ServerConfig, UnknownFlows};
 use e2d2::port::PortId;
 use e2d2::wire::MacAddr;
 use std::ops::RangeInclusive;
@@ -173,7 +174,10 @@ impl Addresses {
     ///
     /// A scan: engines have a handful, and only segments without a connection ask.
     pub fn index(&self, value: u128) -> Option<u16> {
-        self.values.iter().position(|&ours| ours == value).map(|index| index as u16)
+        self.values
+            .iter()
+            .position(|&ours| ours == value)
+            .map(|index| index as u16)
     }
 
     /// The address with this index.
@@ -185,7 +189,10 @@ impl Addresses {
     /// Who listens on `port` of the address with this index.
     pub fn listener(&self, index: u16, port: u16) -> Option<u16> {
         let services = self.services.get(usize::from(index))?;
-        services.iter().find(|(ports, _)| ports.contains(&port)).map(|&(_, listener)| listener)
+        services
+            .iter()
+            .find(|(ports, _)| ports.contains(&port))
+            .map(|&(_, listener)| listener)
     }
 
     /// The number of addresses.
@@ -196,5 +203,76 @@ impl Addresses {
     /// True without any address.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
+    }
+}
+
+impl Settings {
+    /// What the core number `core` has to know of `config`, with the MAC addresses that the ports really have.
+    ///
+    /// `next_hop` gives the index under which the neighbour table knows a server's next hop.
+    pub fn from_config(config: &Config, core: u8, macs: &[MacAddr], next_hop: impl Fn(&ServerConfig) -> usize) -> Self {
+        let mut addresses = Addresses::default();
+        for listener in config.listeners() {
+            for address in &listener.addresses {
+                addresses.listen(address.ip, address.ports.clone(), listener.id.0);
+            }
+        }
+        let mut servers = Vec::new();
+        for server in config.servers() {
+            let mut local = |local: &LocalAddress| Local {
+                address: addresses.add(local.ip),
+                ports: local.ports.iter().collect(),
+            };
+            servers.push(Server {
+                address: address_value(server.address.ip()),
+                port: server.address.port(),
+                device: server.next_hop.port,
+                next_hop: next_hop(server),
+                locals: server.local.iter().map(&mut local).collect(),
+                syn_retry: server.syn_retry,
+                connect_timeout: server.connect_timeout,
+            });
+        }
+        let device = |(port, &mac): (&PortConfig, &MacAddr)| Device { mac, mtu: port.mtu };
+        let listener = |listener: &ListenerConfig| Listener {
+            select: listener.timeouts.select,
+            idle: listener.timeouts.idle,
+            half_close: listener.timeouts.half_close,
+        };
+        let engine = config.engine();
+        Settings {
+            core,
+            devices: config.ports().iter().zip(macs).map(device).collect(),
+            addresses,
+            listeners: config.listeners().iter().map(listener).collect(),
+            servers,
+            promise: Promise::from_config(config),
+            time_wait: config.timeouts().time_wait,
+            strangers: match engine.unknown_flows {
+                UnknownFlows::Rst => Strangers::Reset,
+                UnknownFlows::Silent => Strangers::Ignore,
+            },
+            answers_per_second: engine.answers_per_second,
+            verify: match engine.verify {
+                config::Verify::Acted => Verify::Acted,
+                config::Verify::All => Verify::All,
+            },
+            capacity: Capacity::for_connections(engine.max_connections as usize),
+            records: config.records().is_some(),
+        }
+    }
+}
+
+impl Promise {
+    fn from_config(config: &Config) -> Self {
+        let promise = config.promise();
+        let smallest_mtu = config.ports().iter().map(|port| port.mtu).min().unwrap_or(1500);
+        Promise {
+            mss: promise.mss.unwrap_or(smallest_mtu - 40).min(smallest_mtu - 40),
+            window_scale: promise.window_scale,
+            sack: promise.sack,
+            timestamps: promise.timestamps,
+            window: promise.window.min(super::held::LARGE as u16),
+        }
     }
 }

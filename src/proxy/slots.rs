@@ -9,7 +9,10 @@ pub(super) struct Slots<T> {
 impl<T> Slots<T> {
     /// `capacity` empty slots.
     pub(super) fn new(capacity: usize) -> Self {
-        Slots { entries: (0..capacity).map(|_| None).collect(), free: (0..capacity as u32).rev().collect() }
+        Slots {
+            entries: (0..capacity).map(|_| None).collect(),
+            free: (0..capacity as u32).rev().collect(),
+        }
     }
 
     /// Takes a slot for `value`. The slot freed last comes first: its lines are still in the cache.

@@ -115,13 +115,14 @@ const fn server_handshake(event: Event) -> Transition {
         Event::ServerStaleAck => to(HERE, &[ResetStaleServer, RepeatSyn]),
         Event::NoServer | Event::Rejected => to(Phase::Unbound, &[ResetClient, ForgetUnserved]),
         Event::Reset(Side::Client) => to(Phase::Quarantine, &[ResetServer, Quarantine(Cause::ActiveRst)]),
-        Event::Syn
-        | Event::CookieAck
-        | Event::StraySyn
-        | Event::Unacceptable
-        | Event::DoubtfulReset(Side::Client) => to(HERE, &[ChallengeAck]),
+        Event::Syn | Event::CookieAck | Event::StraySyn | Event::Unacceptable | Event::DoubtfulReset(Side::Client) => {
+            to(HERE, &[ChallengeAck])
+        }
         Event::BlindReset(_) | Event::DoubtfulReset(Side::Server) => to(HERE, &[Drop(DropReason::BlindReset)]),
-        Event::Shutdown => to(Phase::Quarantine, &[ResetClient, ResetServer, Quarantine(Cause::Shutdown)]),
+        Event::Shutdown => to(
+            Phase::Quarantine,
+            &[ResetClient, ResetServer, Quarantine(Cause::Shutdown)],
+        ),
         Event::ServerStray => to(HERE, &[Drop(DropReason::NotAnAnswer)]),
         Event::Segment { .. } | Event::NeedMore => to(HERE, &[]),
     }
@@ -129,9 +130,15 @@ const fn server_handshake(event: Event) -> Transition {
 
 /// Both sides are connected: everything passes, and only FIN, RST and silence change anything here.
 const fn spliced(phase: Phase, event: Event) -> Transition {
-    let Phase::Spliced { client, server } = phase else { return to(phase, &[]) };
+    let Phase::Spliced { client, server } = phase else {
+        return to(phase, &[]);
+    };
     match event {
-        Event::Segment { from, fin, acknowledges_fin } => {
+        Event::Segment {
+            from,
+            fin,
+            acknowledges_fin,
+        } => {
             let next = Phase::after_segment(client, server, from, fin, acknowledges_fin);
             if !next.is_over() {
                 return to(next, &[Forward]);
@@ -151,14 +158,19 @@ const fn spliced(phase: Phase, event: Event) -> Transition {
         Event::ServerSynAck => to(phase, &[AcknowledgeServer]),
         Event::Syn | Event::CookieAck | Event::StraySyn => to(phase, &[ChallengeAck]),
         Event::TimedOut => match (client, server) {
-            (Half::Open, Half::Open) => {
-                to(Phase::Quarantine, &[ResetClient, ResetServer, Quarantine(Cause::IdleTimeout)])
-            }
-            (Half::FinSent | Half::FinAcknowledged, _) | (_, Half::FinSent | Half::FinAcknowledged) => {
-                to(Phase::Quarantine, &[ResetClient, ResetServer, Quarantine(Cause::HalfCloseTimeout)])
-            }
+            (Half::Open, Half::Open) => to(
+                Phase::Quarantine,
+                &[ResetClient, ResetServer, Quarantine(Cause::IdleTimeout)],
+            ),
+            (Half::FinSent | Half::FinAcknowledged, _) | (_, Half::FinSent | Half::FinAcknowledged) => to(
+                Phase::Quarantine,
+                &[ResetClient, ResetServer, Quarantine(Cause::HalfCloseTimeout)],
+            ),
         },
-        Event::Shutdown => to(Phase::Quarantine, &[ResetClient, ResetServer, Quarantine(Cause::Shutdown)]),
+        Event::Shutdown => to(
+            Phase::Quarantine,
+            &[ResetClient, ResetServer, Quarantine(Cause::Shutdown)],
+        ),
         Event::ServerLacksOption | Event::ServerStaleAck | Event::ServerStray => {
             to(phase, &[Drop(DropReason::NotAnAnswer)])
         }
@@ -181,16 +193,25 @@ const fn last_ack(event: Event) -> Transition {
     const HERE: Phase = Phase::LastAck;
     match event {
         // RFC 9293 3.10.7.4: LAST-ACK ends with the ACK of our FIN.
-        Event::Segment { from: Side::Client, acknowledges_fin: true, .. } => {
-            to(Phase::Unbound, &[Forget(Cause::ActiveClose)])
-        }
+        Event::Segment {
+            from: Side::Client,
+            acknowledges_fin: true,
+            ..
+        } => to(Phase::Unbound, &[Forget(Cause::ActiveClose)]),
         // Its FIN again: ours, or our ACK of it, was lost.
-        Event::ClientFin | Event::Segment { from: Side::Client, fin: true, .. } => to(HERE, &[CloseClient]),
+        Event::ClientFin
+        | Event::Segment {
+            from: Side::Client,
+            fin: true,
+            ..
+        } => to(HERE, &[CloseClient]),
         Event::ClientAck
         | Event::ClientData
-        | Event::Segment { from: Side::Client, fin: false, acknowledges_fin: false } => {
-            to(HERE, &[Drop(DropReason::NothingNew)])
-        }
+        | Event::Segment {
+            from: Side::Client,
+            fin: false,
+            acknowledges_fin: false,
+        } => to(HERE, &[Drop(DropReason::NothingNew)]),
         Event::Reset(_) => to(Phase::Unbound, &[Forget(Cause::ActiveRst)]),
         Event::Syn | Event::CookieAck | Event::StraySyn | Event::Unacceptable | Event::DoubtfulReset(_) => {
             to(HERE, &[ChallengeAck])
@@ -203,12 +224,9 @@ const fn last_ack(event: Event) -> Transition {
         | Event::ServerStaleAck
         | Event::ServerStray
         | Event::Segment { from: Side::Server, .. } => to(HERE, &[Drop(DropReason::UnknownFlow)]),
-        Event::Selected
-        | Event::NeedMore
-        | Event::Rejected
-        | Event::NoPort
-        | Event::NoServer
-        | Event::RetryDue => to(HERE, &[]),
+        Event::Selected | Event::NeedMore | Event::Rejected | Event::NoPort | Event::NoServer | Event::RetryDue => {
+            to(HERE, &[])
+        }
     }
 }
 

@@ -71,7 +71,11 @@ impl FlowRef {
     /// The peer at the other end of the leg.
     #[inline]
     pub const fn side(self) -> Side {
-        if self.is_server_leg() { Side::Server } else { Side::Client }
+        if self.is_server_leg() {
+            Side::Server
+        } else {
+            Side::Client
+        }
     }
 
     /// True when `slot` is one of the quarantine.
@@ -97,7 +101,10 @@ struct Entry {
     flow: FlowRef,
 }
 
-const FREE: Entry = Entry { tag: 0, flow: FlowRef(0) };
+const FREE: Entry = Entry {
+    tag: 0,
+    flow: FlowRef(0),
+};
 
 /// Which connection owns a flow.
 pub struct FlowTable {
@@ -114,14 +121,23 @@ impl FlowTable {
         let size = (flows.max(8) * 2).next_power_of_two();
         // An even key would lose the low bits of the product.
         let keys = [keys[0] | 1, keys[1] | 1, keys[2] | 1];
-        FlowTable { entries: vec![FREE; size].into_boxed_slice(), mask: size - 1, used: 0, limit: flows.max(8), keys }
+        FlowTable {
+            entries: vec![FREE; size].into_boxed_slice(),
+            mask: size - 1,
+            used: 0,
+            limit: flows.max(8),
+            keys,
+        }
     }
 
     /// The hash of a key; computed once for a packet.
     #[inline]
     pub fn hash(&self, key: &FlowKey) -> u64 {
         let ports = u64::from(key.remote_port) << 16 | u64::from(key.local_port);
-        let remote = fold(key.remote as u64 ^ self.keys[0], (key.remote >> 64) as u64 ^ self.keys[1]);
+        let remote = fold(
+            key.remote as u64 ^ self.keys[0],
+            (key.remote >> 64) as u64 ^ self.keys[1],
+        );
         let local = fold(key.local as u64 ^ self.keys[1], (key.local >> 64) as u64 ^ self.keys[2]);
         fold(remote ^ ports ^ self.keys[2], local ^ self.keys[0])
     }
@@ -168,7 +184,10 @@ impl FlowTable {
         while self.entries[at].tag != 0 {
             at = (at + 1) & self.mask;
         }
-        self.entries[at] = Entry { tag: tag_of(hash), flow };
+        self.entries[at] = Entry {
+            tag: tag_of(hash),
+            flow,
+        };
         self.used += 1;
         Ok(())
     }
@@ -186,7 +205,9 @@ impl FlowTable {
 
     /// Takes `flow` out. Returns false if it was not there.
     pub fn remove(&mut self, hash: u64, flow: FlowRef) -> bool {
-        let Some(mut gap) = self.position(hash, flow) else { return false };
+        let Some(mut gap) = self.position(hash, flow) else {
+            return false;
+        };
         self.used -= 1;
         let mut at = gap;
         loop {
@@ -261,7 +282,12 @@ mod tests {
     use std::collections::HashMap;
 
     fn key(n: u64) -> FlowKey {
-        FlowKey { remote: u128::from(n) | 0xffff_0000_0000, local: 5, remote_port: n as u16, local_port: 80 }
+        FlowKey {
+            remote: u128::from(n) | 0xffff_0000_0000,
+            local: 5,
+            remote_port: n as u16,
+            local_port: 80,
+        }
     }
 
     #[test]
@@ -270,7 +296,9 @@ mod tests {
         let mut model: HashMap<u32, FlowKey> = HashMap::new();
         let mut state = 42_u64;
         for _ in 0..200_000 {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             let slot = (state >> 40) as u32 % 700;
             let flow = FlowRef::client(slot);
             let hash = table.hash(&key(u64::from(slot)));
@@ -306,12 +334,30 @@ mod tests {
         let base = key(1);
         let hash = table.hash(&base);
         let others = [
-            FlowKey { remote: base.remote ^ 1 << 127, ..base },
-            FlowKey { remote: base.remote ^ 1, ..base },
-            FlowKey { local: base.local ^ 1, ..base },
-            FlowKey { local: base.local ^ 1 << 100, ..base },
-            FlowKey { remote_port: base.remote_port ^ 1, ..base },
-            FlowKey { local_port: base.local_port ^ 1, ..base },
+            FlowKey {
+                remote: base.remote ^ 1 << 127,
+                ..base
+            },
+            FlowKey {
+                remote: base.remote ^ 1,
+                ..base
+            },
+            FlowKey {
+                local: base.local ^ 1,
+                ..base
+            },
+            FlowKey {
+                local: base.local ^ 1 << 100,
+                ..base
+            },
+            FlowKey {
+                remote_port: base.remote_port ^ 1,
+                ..base
+            },
+            FlowKey {
+                local_port: base.local_port ^ 1,
+                ..base
+            },
         ];
         for other in others {
             assert_ne!(table.hash(&other), hash, "{other:?}");

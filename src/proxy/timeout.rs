@@ -25,7 +25,8 @@ pub(super) fn syn_wait(server: &Server, tries: u8) -> Duration {
     let factor = 1_u32 << tries.saturating_sub(1).min(16);
     let wait = server.syn_retry.saturating_mul(factor);
     let waited = server.syn_retry.saturating_mul(factor - 1);
-    wait.min(server.connect_timeout.saturating_sub(waited)).max(Duration::from_millis(1))
+    wait.min(server.connect_timeout.saturating_sub(waited))
+        .max(Duration::from_millis(1))
 }
 
 /// True when the time after the `tries`-th SYN was the last.
@@ -51,7 +52,11 @@ where
         }
         for _ in 0..RESTS_PER_CALL {
             let is_over = |until: u32| (now.as_millis() as u32).wrapping_sub(until) as i32 >= 0;
-            if !self.quarantine.oldest().is_some_and(|(_, rested)| is_over(rested.until)) {
+            if !self
+                .quarantine
+                .oldest()
+                .is_some_and(|(_, rested)| is_over(rested.until))
+            {
                 break;
             }
             worked |= self.end_oldest_rest();
@@ -72,7 +77,11 @@ where
         match (&connection.stage, connection.phase) {
             (Stage::Opening(opening), Phase::ServerHandshake) => {
                 let server = self.settings.servers.get(usize::from(connection.server))?;
-                Some(if is_last_try(server, opening.tries) { Event::TimedOut } else { Event::RetryDue })
+                Some(if is_last_try(server, opening.tries) {
+                    Event::TimedOut
+                } else {
+                    Event::RetryDue
+                })
             }
             (Stage::Opening(_), _) => Some(Event::TimedOut),
             (Stage::Spliced(spliced), _) => {
@@ -81,7 +90,11 @@ where
                 if let Some((deadline, tries)) = debt
                     && SeqNum(now_ms).ge(SeqNum(deadline))
                 {
-                    return Some(if tries >= owed::MAX_TRIES { Event::TimedOut } else { Event::RetryDue });
+                    return Some(if tries >= owed::MAX_TRIES {
+                        Event::TimedOut
+                    } else {
+                        Event::RetryDue
+                    });
                 }
                 let limit = self.silence_allowed(slot)?;
                 let silent = self.connections.get(slot).map(|c| now_ms.wrapping_sub(c.last_seen))?;
@@ -96,8 +109,12 @@ where
 
     /// Sets the timer of a spliced connection to the earliest time at which it can mean anything.
     pub(super) fn arm_spliced(&mut self, now: Instant, slot: u32) {
-        let Some(limit) = self.silence_allowed(slot) else { return };
-        let Some(connection) = self.connections.get(slot) else { return };
+        let Some(limit) = self.silence_allowed(slot) else {
+            return;
+        };
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
         let Some(spliced) = connection.spliced() else { return };
         let silent = (now.as_millis() as u32).wrapping_sub(connection.last_seen);
         let mut wait = limit.saturating_sub(Duration::from_millis(u64::from(silent)));
@@ -112,13 +129,12 @@ where
         let connection = self.connections.get(slot)?;
         let listener = self.settings.listeners.get(usize::from(connection.listener))?;
         match connection.phase {
-            Phase::Spliced { client: Half::Open, server: Half::Open } => Some(listener.idle),
+            Phase::Spliced {
+                client: Half::Open,
+                server: Half::Open,
+            } => Some(listener.idle),
             Phase::Spliced { .. } => Some(listener.half_close),
-            Phase::Unbound
-            | Phase::AwaitPayload
-            | Phase::ServerHandshake
-            | Phase::LastAck
-            | Phase::Quarantine => None,
+            Phase::Unbound | Phase::AwaitPayload | Phase::ServerHandshake | Phase::LastAck | Phase::Quarantine => None,
         }
     }
 

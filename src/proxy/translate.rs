@@ -51,8 +51,12 @@ pub struct Rewrite {
 /// [`DropReason::HopLimit`] if the packet may not be passed on; the frame is then as it was.
 #[inline]
 pub fn rewrite(frame: &mut [u8], layout: &TcpLayout, values: &Rewrite) -> Result<(), DropReason> {
-    let (lower, tcp) = frame.split_at_mut_checked(usize::from(layout.l4)).ok_or(DropReason::BadLayout)?;
-    let (ethernet, ip) = lower.split_at_mut_checked(usize::from(layout.l3)).ok_or(DropReason::BadLayout)?;
+    let (lower, tcp) = frame
+        .split_at_mut_checked(usize::from(layout.l4))
+        .ok_or(DropReason::BadLayout)?;
+    let (ethernet, ip) = lower
+        .split_at_mut_checked(usize::from(layout.l3))
+        .ok_or(DropReason::BadLayout)?;
     let addresses = match layout.version {
         IpVersion::V4 => rewrite_ipv4(ip, values)?,
         IpVersion::V6 => rewrite_ipv6(ip, values)?,
@@ -69,7 +73,9 @@ pub fn rewrite(frame: &mut [u8], layout: &TcpLayout, values: &Rewrite) -> Result
 /// Returns what the change of addresses does to the TCP checksum.
 #[inline]
 fn rewrite_ipv4(ip: &mut [u8], values: &Rewrite) -> Result<Delta, DropReason> {
-    let Some(header) = ip.first_chunk_mut::<20>() else { return Err(DropReason::BadLayout) };
+    let Some(header) = ip.first_chunk_mut::<20>() else {
+        return Err(DropReason::BadLayout);
+    };
     // RFC 1812 5.3.1: a router never passes on a packet whose TTL it counts down to zero.
     if header[8] <= 1 {
         return Err(DropReason::HopLimit);
@@ -77,7 +83,9 @@ fn rewrite_ipv4(ip: &mut [u8], values: &Rewrite) -> Result<Delta, DropReason> {
     let old_source = read32(header, 12);
     let old_destination = read32(header, 16);
     let (source, destination) = (values.source as u32, values.destination as u32);
-    let addresses = Delta::ZERO.replace32(old_source, source).replace32(old_destination, destination);
+    let addresses = Delta::ZERO
+        .replace32(old_source, source)
+        .replace32(old_destination, destination);
     let mut ip_delta = addresses;
 
     let old_ttl = read16(header, 8);
@@ -101,7 +109,9 @@ fn rewrite_ipv4(ip: &mut [u8], values: &Rewrite) -> Result<Delta, DropReason> {
 /// Returns what the change of addresses does to the TCP checksum.
 #[inline]
 fn rewrite_ipv6(ip: &mut [u8], values: &Rewrite) -> Result<Delta, DropReason> {
-    let Some(header) = ip.first_chunk_mut::<40>() else { return Err(DropReason::BadLayout) };
+    let Some(header) = ip.first_chunk_mut::<40>() else {
+        return Err(DropReason::BadLayout);
+    };
     // RFC 8200 3: the same for the hop limit.
     if header[7] <= 1 {
         return Err(DropReason::HopLimit);
@@ -121,7 +131,9 @@ fn rewrite_ipv6(ip: &mut [u8], values: &Rewrite) -> Result<Delta, DropReason> {
 
 #[inline]
 fn rewrite_tcp(tcp: &mut [u8], header_len: usize, addresses: Delta, values: &Rewrite) {
-    let Some((header, rest)) = tcp.split_first_chunk_mut::<20>() else { return };
+    let Some((header, rest)) = tcp.split_first_chunk_mut::<20>() else {
+        return;
+    };
     let mut delta = addresses;
     let old_ports = read32(header, 0);
     let ports = u32::from(values.source_port) << 16 | u32::from(values.destination_port);
@@ -155,7 +167,10 @@ fn rewrite_options(raw: &mut [u8], mut delta: Delta, values: &Rewrite) -> Delta 
         && let Some((tsval, tsecr)) = options::read_timestamps(raw, at)
     {
         // RFC 7323 3.2: TSecr is valid whenever ACK is set, and every spliced segment has ACK.
-        let (tsval, tsecr) = (tsval.wrapping_add(values.tsval_shift), tsecr.wrapping_sub(values.tsecr_shift));
+        let (tsval, tsecr) = (
+            tsval.wrapping_add(values.tsval_shift),
+            tsecr.wrapping_sub(values.tsecr_shift),
+        );
         delta += options::write_timestamps(raw, at, tsval, tsecr);
         only_timestamps = raw.len() == 12;
     }
@@ -178,7 +193,9 @@ fn read16(bytes: &[u8], at: usize) -> u16 {
 
 #[inline]
 fn read32(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..at + 4).map_or(0, |b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]))
+    bytes
+        .get(at..at + 4)
+        .map_or(0, |b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]))
 }
 
 #[inline]

@@ -25,22 +25,29 @@ impl UsedCookies {
     /// Room for about `capacity` cookies, allocated now.
     pub(super) fn new(capacity: usize) -> Self {
         let lines = capacity.div_ceil(WAYS).next_power_of_two();
-        UsedCookies { lines: vec![Line([0; WAYS]); lines].into_boxed_slice() }
+        UsedCookies {
+            lines: vec![Line([0; WAYS]); lines].into_boxed_slice(),
+        }
     }
 
     /// Notes the use of `cookie` by the flow with `flow_hash`. Returns false if it had been used before.
     pub(super) fn note(&mut self, flow_hash: u64, cookie: SeqNum, now: Instant) -> bool {
         let slot = cookie::CookieJar::slot(now);
-        let mixed = (flow_hash ^ u64::from(cookie.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (flow_hash ^ u64::from(cookie.0) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let fingerprint = mixed & !0xffff;
         let line_count = self.lines.len();
         let line = &mut self.lines[(flow_hash >> 7) as usize & (line_count - 1)].0;
         let age = |entry: u64| (slot as u16).wrapping_sub(entry as u16);
         // A cookie made in slot s is valid in s and s + 1, so a use can be repeated at most one slot later.
-        if line.iter().any(|&entry| entry != 0 && entry & !0xffff == fingerprint && age(entry) <= 1) {
+        if line
+            .iter()
+            .any(|&entry| entry != 0 && entry & !0xffff == fingerprint && age(entry) <= 1)
+        {
             return false;
         }
-        let oldest = (0..WAYS).max_by_key(|&way| if line[way] == 0 { u16::MAX } else { age(line[way]) }).unwrap_or(0);
+        let oldest = (0..WAYS)
+            .max_by_key(|&way| if line[way] == 0 { u16::MAX } else { age(line[way]) })
+            .unwrap_or(0);
         line[oldest] = fingerprint | u64::from(slot as u16);
         true
     }

@@ -1,0 +1,425 @@
+//! A core between one client and some servers, all of them the test itself.
+
+use arrayvec::ArrayVec;
+use e2d2::buffer::{BufferPool, HeapBuffer, HeapPool, PacketBuffer};
+use e2d2::counters::Reason;
+use e2d2::port::PortId;
+use e2d2::time::Instant;
+use e2d2::wire::MacAddr;
+use e2d2::wire::frame::{self, Packet};
+use e2d2::wire::tcp::{TcpFlags, TcpOptions};
+use netfcts::record::SessionRecord;
+use netfcts::ring::{RecordReceiver, record_ring};
+use proxyengine::backends::Backends;
+use proxyengine::callbacks::{FirstPayload, SelectServer, Selection};
+use proxyengine::config::{Config, PoolId, ServerId};
+use proxyengine::proxy::drop_reason::DropReason;
+use proxyengine::proxy::settings::Settings;
+use proxyengine::proxy::{NextHops, Outbox, Proxy, Secrets, Usage};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use testkit::{Segment, Station};
+
+/// Our MAC address on port 0 and port 1.
+pub const PROXY_MAC: [u8; 2] = [0xa0, 0xa1];
+
+/// Two ports; clients on 10.0.0.0/24 and fd00::/64 behind the first, servers 0 to 2 (IPv4) and 3 to 5 (IPv6) behind the
+/// second.
+pub const CONFIG: &str = r#"
+[engine]
+name = "test"
+cores = [0]
+max_connections = 64
+
+[[port]]
+name = "client"
+device = "net_null0"
+addresses = ["10.0.0.9/24", "fd00::9/64"]
+
+[[port]]
+name = "server"
+device = "net_null1"
+addresses = ["10.1.0.9/24", "fd01::9/64"]
+
+[[listener]]
+name = "web"
+addresses = ["10.0.0.9:80"]
+rules = [{ first_number = true, pool = "all" }]
+default = "reject"
+
+[[pool]]
+name = "all"
+servers = [
+  { name = "s0", address = "10.1.0.100:8080" },
+  { name = "s1", address = "10.1.0.101:8080" },
+  { name = "s2", address = "10.1.0.102:8080" },
+]
+
+[[listener]]
+name = "web6"
+addresses = ["[fd00::9]:80"]
+rules = [{ first_number = true, pool = "all6" }]
+default = "reject"
+
+[[pool]]
+name = "all6"
+servers = [
+  { name = "s3", address = "[fd01::100]:8080" },
+  { name = "s4", address = "[fd01::101]:8080" },
+  { name = "s5", address = "[fd01::102]:8080" },
+]
+
+[records]
+file = "records.txt"
+"#;
+
+/// Next hops whose MAC addresses end in 0x50 + index; those in the list are unknown.
+#[derive(Clone, Default)]
+pub struct Hops(pub Rc<RefCell<Vec<usize>>>);
+
+impl NextHops for Hops {
+    fn mac(&self, next_hop: usize) -> Option<MacAddr> {
+        let known = !self.0.borrow().contains(&next_hop);
+        known.then_some(MacAddr([2, 0, 0, 0, 0, 0x50 + next_hop as u8]))
+    }
+}
+
+/// Frames that the core has sent.
+#[derive(Default)]
+pub struct Sent(Vec<(PortId, HeapBuffer)>);
+
+impl Outbox<HeapBuffer> for Sent {
+    fn send(&mut self, port: PortId, frame: HeapBuffer) {
+        self.0.push((port, frame));
+    }
+}
+
+/// What the selector was asked: bytes, and whether they were all there will be.
+pub type Calls = Arc<Mutex<Vec<(Vec<u8>, bool)>>>;
+
+/// "n…" goes to server n; "pool" to the pool; "?" wants more until a newline; all else is refused.
+pub struct Selector {
+    pub calls: Calls,
+}
+
+impl SelectServer for Selector {
+    fn select(&mut self, payload: &FirstPayload<'_>) -> Selection {
+        self.calls
+            .lock()
+            .expect("one thread")
+            .push((payload.bytes.to_vec(), payload.complete));
+        match payload.bytes.first() {
+            Some(digit @ b'0'..=b'9') => Selection::Server(ServerId(u16::from(digit - b'0'))),
+            Some(b'p') => Selection::Pool(PoolId(payload.listener.0)),
+            Some(b'?') if payload.bytes.contains(&b'\n') => Selection::Server(ServerId(0)),
+            Some(b'?') => Selection::NeedMore,
+            _ => Selection::Reject,
+        }
+    }
+}
+
+/// The core under test with everything around it.
+pub struct Bench {
+    pub proxy: Proxy<HeapPool, Selector, Hops>,
+    pub now: Instant,
+    pub pool: HeapPool,
+    pub hops: Hops,
+    pub calls: Calls,
+    records: RecordReceiver,
+    sent: Sent,
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        Self::with_config(CONFIG)
+    }
+
+    pub fn with_config(text: &str) -> Self {
+        let config = Config::parse(text, "test").unwrap_or_else(|error| panic!("{error}"));
+        let macs = PROXY_MAC.map(|mac| MacAddr([2, 0, 0, 0, 0, mac]));
+        let settings = Settings::from_config(&config, 0, &macs, |server| usize::from(server.id.0));
+        let pool = HeapPool::new(512, 2048);
+        let (sender, records) = record_ring(1024);
+        let (hops, calls) = (Hops::default(), Calls::default());
+        let secrets = Secrets {
+            cookie: [1, 2],
+            table: [3, 4, 5],
+            isn: [6; 16],
+            timestamp: 7_000_000,
+        };
+        let now = Instant::ZERO + Duration::from_secs(100);
+        let proxy = Proxy::new(
+            settings,
+            pool.clone(),
+            Selector {
+                calls: Arc::clone(&calls),
+            },
+            hops.clone(),
+            Backends::new(&config, 0),
+            Some(sender),
+            &secrets,
+            now,
+        );
+        Bench {
+            proxy,
+            now,
+            pool,
+            hops,
+            calls,
+            records,
+            sent: Sent::default(),
+        }
+    }
+
+    /// Lets the core receive a segment on the port of its sender and returns what it sends.
+    pub fn receive(&mut self, segment: &Segment) -> Vec<Segment> {
+        let port = PortId(u8::from(segment.to.mac.0[5] == PROXY_MAC[1]));
+        let buffer = segment.emit(&mut self.pool);
+        self.receive_frame(port, buffer)
+    }
+
+    pub fn receive_frame(&mut self, port: PortId, buffer: HeapBuffer) -> Vec<Segment> {
+        let kind = frame::parse(buffer.data()).expect("the test's own frame");
+        let mut batch = ArrayVec::new();
+        batch.push(Packet { buffer, port, kind });
+        self.proxy.handle_batch(self.now, &mut batch, &mut self.sent);
+        self.take_sent()
+    }
+
+    /// Lets time pass in steps of at most 50 ms and returns what the core sends meanwhile.
+    pub fn wait(&mut self, time: Duration) -> Vec<Segment> {
+        let end = self.now + time;
+        while self.now < end {
+            let step = Duration::from_millis(50).min(end - self.now);
+            self.now = self.now + step;
+            self.proxy.poll_timers(self.now, &mut self.sent);
+        }
+        self.take_sent()
+    }
+
+    pub fn finish(&mut self) -> Vec<Segment> {
+        self.proxy.finish(self.now, &mut self.sent);
+        self.take_sent()
+    }
+
+    fn take_sent(&mut self) -> Vec<Segment> {
+        let read = |(port, buffer): (PortId, HeapBuffer)| {
+            let segment = Segment::read(buffer.data());
+            let expected = PROXY_MAC[usize::from(port.0)];
+            assert_eq!(segment.from.mac.0[5], expected, "sent by the wrong port: {segment:?}");
+            segment
+        };
+        self.sent.0.drain(..).map(read).collect()
+    }
+
+    pub fn records(&mut self) -> Vec<SessionRecord> {
+        let mut records = Vec::new();
+        self.records.drain(|record| records.push(*record));
+        records
+    }
+
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.proxy
+            .drops()
+            .iter()
+            .find(|(r, _)| *r == reason)
+            .map_or(0, |(_, n)| n)
+    }
+
+    pub fn drops(&self) -> Vec<(&'static str, u64)> {
+        self.proxy
+            .drops()
+            .nonzero()
+            .map(|(reason, n)| (reason.name(), n))
+            .collect()
+    }
+
+    /// Asserts that nothing is held any more: slots, table, timers, ports, held bytes, buffers.
+    #[track_caller]
+    pub fn assert_all_returned(&mut self) {
+        self.wait(Duration::from_secs(6));
+        assert_eq!(self.proxy.usage(), Usage::default());
+        assert_eq!(self.pool.available(), self.pool.capacity());
+    }
+}
+
+/// The one element of a list that must have one.
+#[track_caller]
+pub fn only(mut segments: Vec<Segment>) -> Segment {
+    assert_eq!(segments.len(), 1, "one segment expected: {segments:#?}");
+    segments.remove(0)
+}
+
+#[track_caller]
+pub fn nothing(segments: Vec<Segment>) {
+    assert!(segments.is_empty(), "nothing expected: {segments:#?}");
+}
+
+/// A client with the options of Linux.
+pub struct Client {
+    pub me: Station,
+    pub proxy: Station,
+    pub seq: u32,
+    pub ack: u32,
+    pub tsval: u32,
+    pub tsecr: u32,
+}
+
+pub const CLIENT_ISN: u32 = u32::MAX - 2;
+
+impl Client {
+    pub fn new(port: u16) -> Self {
+        Client {
+            me: Station::new(1, "10.0.0.1:1").with_port(port),
+            proxy: Station::new(PROXY_MAC[0], "10.0.0.9:80"),
+            seq: CLIENT_ISN,
+            ack: 0,
+            tsval: 500,
+            tsecr: 0,
+        }
+    }
+
+    pub fn new_v6(port: u16) -> Self {
+        Client {
+            me: Station::new(1, "[fd00::1]:1").with_port(port),
+            proxy: Station::new(PROXY_MAC[0], "[fd00::9]:80"),
+            ..Client::new(port)
+        }
+    }
+
+    pub fn syn(&self) -> Segment {
+        Segment {
+            seq: self.seq,
+            flags: TcpFlags::SYN,
+            options: TcpOptions {
+                mss: Some(1460),
+                window_scale: Some(7),
+                sack_permitted: true,
+                timestamps: Some((self.tsval, 0)),
+            },
+            ..Segment::between(self.me, self.proxy)
+        }
+    }
+
+    pub fn segment(&self, flags: TcpFlags, payload: &[u8]) -> Segment {
+        Segment {
+            seq: self.seq,
+            ack: self.ack,
+            flags: flags | TcpFlags::ACK,
+            window: 502,
+            options: TcpOptions {
+                timestamps: Some((self.tsval, self.tsecr)),
+                ..TcpOptions::NONE
+            },
+            payload: payload.to_vec(),
+            ..Segment::between(self.me, self.proxy)
+        }
+    }
+
+    /// Shakes hands.
+    pub fn connect(&mut self, bench: &mut Bench) {
+        let syn_ack = only(bench.receive(&self.syn()));
+        self.take_syn_ack(&syn_ack);
+        nothing(bench.receive(&self.segment(TcpFlags::ACK, b"")));
+    }
+
+    pub fn take_syn_ack(&mut self, syn_ack: &Segment) {
+        assert_eq!(syn_ack.flags, TcpFlags::SYN | TcpFlags::ACK);
+        assert_eq!(syn_ack.ack, self.seq.wrapping_add(1));
+        assert_eq!(syn_ack.to, self.me);
+        self.seq = syn_ack.ack;
+        self.ack = syn_ack.seq.wrapping_add(1);
+        self.tsecr = syn_ack.options.timestamps.expect("timestamps were offered").0;
+        self.tsval += 1;
+    }
+
+    /// Sends payload; what the proxy sends then is for the caller.
+    pub fn send(&mut self, bench: &mut Bench, payload: &[u8]) -> Vec<Segment> {
+        let segment = self.segment(TcpFlags::PSH, payload);
+        self.seq = self.seq.wrapping_add(payload.len() as u32);
+        bench.receive(&segment)
+    }
+}
+
+/// A server, made by the SYN that it gets.
+pub struct Server {
+    pub me: Station,
+    pub proxy: Station,
+    pub seq: u32,
+    pub ack: u32,
+    pub tsval: u32,
+    pub tsecr: u32,
+    pub isn: u32,
+    pub options: TcpOptions,
+}
+
+pub const SERVER_ISN: u32 = 0x7fff_fff0;
+
+impl Server {
+    pub fn from_syn(syn: &Segment) -> Self {
+        assert_eq!(syn.flags, TcpFlags::SYN, "{syn:?}");
+        Server {
+            me: syn.to,
+            proxy: Station {
+                mac: syn.from.mac,
+                address: syn.from.address,
+            },
+            seq: SERVER_ISN,
+            ack: syn.seq.wrapping_add(1),
+            tsval: 90_000,
+            tsecr: syn.options.timestamps.map_or(0, |(value, _)| value),
+            isn: SERVER_ISN,
+            options: TcpOptions {
+                mss: Some(1460),
+                window_scale: Some(7),
+                sack_permitted: true,
+                timestamps: Some((90_000, syn.options.timestamps.map_or(0, |(value, _)| value))),
+            },
+        }
+    }
+
+    pub fn syn_ack(&self) -> Segment {
+        Segment {
+            seq: self.isn,
+            ack: self.ack,
+            flags: TcpFlags::SYN | TcpFlags::ACK,
+            window: 65160,
+            options: self.options,
+            ..Segment::between(self.me, self.proxy)
+        }
+    }
+
+    /// Answers the SYN: returns the proxy's ACK and what follows it.
+    pub fn accept(&mut self, bench: &mut Bench) -> (Segment, Vec<Segment>) {
+        let mut answers = bench.receive(&self.syn_ack());
+        self.seq = self.isn.wrapping_add(1);
+        let ack = answers.remove(0);
+        assert_eq!((ack.flags, ack.payload.len()), (TcpFlags::ACK, 0));
+        assert_eq!((ack.seq, ack.ack), (self.ack, self.seq));
+        (ack, answers)
+    }
+
+    pub fn segment(&self, flags: TcpFlags, payload: &[u8]) -> Segment {
+        let timestamps = self.options.timestamps.map(|_| (self.tsval, self.tsecr));
+        Segment {
+            seq: self.seq,
+            ack: self.ack,
+            flags: flags | TcpFlags::ACK,
+            window: 509,
+            options: TcpOptions {
+                timestamps,
+                ..TcpOptions::NONE
+            },
+            payload: payload.to_vec(),
+            ..Segment::between(self.me, self.proxy)
+        }
+    }
+
+    pub fn send(&mut self, bench: &mut Bench, payload: &[u8]) -> Vec<Segment> {
+        let segment = self.segment(TcpFlags::PSH, payload);
+        self.seq = self.seq.wrapping_add(payload.len() as u32);
+        bench.receive(&segment)
+    }
+}
