@@ -126,7 +126,7 @@ impl MbufPool {
         let Some(pool) = NonNull::new(pool) else {
             let errno = sys::thread::errno();
             let reason = sys::thread::error_text(errno);
-            return Err(if errno == ENOMEM {
+            return Err(if NO_MEMORY.contains(&errno) {
                 let bytes = u64::from(buffers) * (u64::from(total_room) + 192);
                 PoolError::NoMemory {
                     buffers,
@@ -248,8 +248,8 @@ impl Drop for PoolInner {
 /// `SOCKET_ID_ANY`.
 const ANY_NODE: i32 = -1;
 
-/// The C library's `ENOMEM`, which Linux fixes at 12.
-const ENOMEM: i32 = 12;
+/// What DPDK says when memory runs out: `ENOMEM`, and `ENOBUFS` when only part of the pool fitted.
+const NO_MEMORY: [i32; 2] = [12, 105];
 
 #[cfg(test)]
 mod tests {

@@ -55,7 +55,7 @@ fn memif_carries_packets_between_processes() {
                 .expect("this program runs"),
         );
         assert!(port.wait_for_link(PATIENCE), "the other process connects");
-        let length = |number: u32| if number % 2 == 0 { 60 } else { 1514 };
+        let length = |number: u32| if number.is_multiple_of(2) { 60 } else { 1514 };
         let (mut sent, mut back, start) = (0, 0, Instant::now());
         while back < PACKETS {
             assert!(start.elapsed() < PATIENCE, "{back} of {sent} packets came back");
