@@ -118,6 +118,19 @@ allow_noiommu() {
     fi
 }
 
+# dpdk-devbind.py passes over an interface that is up and in the routing table, and calls that a success.
+bind_to_user_space() {
+    local bdf=$1 path
+    for path in "/sys/bus/pci/devices/$bdf"/net/* "/sys/bus/pci/devices/$bdf"/virtio*/net/*; do
+        [ ! -e "$path" ] || step ip link set "${path##*/}" down
+    done
+    step dpdk-devbind.py --bind="$DRIVER" "$bdf"
+    [ "$DRY_RUN" = yes ] || [ "$(current_driver "$bdf")" = "$DRIVER" ] || {
+        say "$bdf could not be bound to $DRIVER; dmesg says why"
+        return 1
+    }
+}
+
 connect_engine_pci() {
     local arm bdf old bridge
     reserve_hugepages
@@ -127,7 +140,7 @@ connect_engine_pci() {
         old=$(current_driver "$bdf")
         if [ "$old" != "$DRIVER" ]; then
             [ "$DRY_RUN" = yes ] || printf '%s\n' "$old" >"$(driver_file "$bdf")"
-            step dpdk-devbind.py --bind="$DRIVER" "$bdf"
+            bind_to_user_space "$bdf"
         fi
         step ip link set "${LINUX_IF[arm]}" netns "$PREFIX-switch"
         step ip -n "$PREFIX-switch" link set "${LINUX_IF[arm]}" mtu "$MTU" master "$bridge" up
