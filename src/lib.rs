@@ -4,6 +4,7 @@ pub mod backends;
 pub mod callbacks;
 pub mod config;
 pub mod neighbour;
+pub mod pipeline;
 pub mod proxy;
 pub mod records;
 pub mod report;

@@ -13,6 +13,10 @@ e2d2::reasons! {
         TableFull = "table_full",
         /// The table is filling up: a cookie is only honoured with payload.
         Pressure = "pressure",
+        /// Its Ethernet destination is another station.
+        OtherStation = "other_station",
+        /// An ICMP error about a connection; the connection's own timers decide.
+        IcmpError = "icmp_error",
         /// A flag combination that no TCP sends (SYN with FIN or RST, no flag at all).
         BadFlags = "bad_flags",
         /// The packet's layout does not fit its bytes: a defect of the caller, counted instead of trusted.

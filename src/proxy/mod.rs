@@ -126,6 +126,7 @@ pub struct Proxy<P: BufferPool, S, N> {
     drops: Counters<DropReason>,
     ip_id: u16,
     last_now: Instant,
+    finish_cursor: u32,
     draining: bool,
 }
 
@@ -178,6 +179,7 @@ where
             drops: Counters::default(),
             ip_id: 0,
             last_now: now,
+            finish_cursor: 0,
             draining: false,
             settings,
         }
@@ -217,6 +219,14 @@ where
             return Err(DropReason::BadLayout);
         };
         let mut segment = Segment::read(packet.buffer.data(), layout, packet.port).ok_or(DropReason::BadLayout)?;
+        let ours = self
+            .settings
+            .devices
+            .get(usize::from(packet.port.0))
+            .map(|device| device.mac);
+        if packet.buffer.data().first_chunk() != ours.map(|mac| mac.0).as_ref() {
+            return Err(DropReason::OtherStation);
+        }
         classify::check_flags(&segment)?;
         segment.hash = self.table.hash(&segment.key);
         self.table.prefetch(segment.hash);
@@ -344,14 +354,29 @@ where
         self.draining = true;
     }
 
-    /// Ends every open connection with a RST to both sides, and every rest.
-    pub fn finish(&mut self, now: Instant, out: &mut impl Outbox<P::Buffer>) {
-        for slot in 0..self.connections.capacity() as u32 {
+    /// Ends open connections with a RST to both sides, at most `limit` of them. Returns true when none is left; the
+    /// resting ones are then forgotten, too.
+    pub fn finish(&mut self, now: Instant, limit: usize, out: &mut impl Outbox<P::Buffer>) -> bool {
+        self.draining = true;
+        let mut ended = 0;
+        while self.connections.len() > 0 && ended < limit {
+            let slot = self.finish_cursor;
+            self.finish_cursor = (slot + 1) % self.connections.capacity() as u32;
             if self.connections.get(slot).is_some() {
                 self.drive(now, slot, Event::Shutdown, None, out);
+                ended += 1;
             }
         }
+        if self.connections.len() > 0 {
+            return false;
+        }
         while self.end_oldest_rest() {}
+        true
+    }
+
+    /// An ICMP error about one of our packets, which the end points of a spliced connection do not see.
+    pub fn handle_icmp_error(&mut self) {
+        self.drops.add(DropReason::IcmpError, 1);
     }
 
     /// What the core holds at the moment.
@@ -391,6 +416,11 @@ where
     /// The pool that the core takes its own packets from.
     pub fn pool(&self) -> &P {
         &self.pool
+    }
+
+    /// The same pool, for others on this core who make packets.
+    pub fn pool_mut(&mut self) -> &mut P {
+        &mut self.pool
     }
 }
 
