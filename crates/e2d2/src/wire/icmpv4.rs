@@ -166,7 +166,7 @@ pub enum Icmpv4Repr<'a> {
     Unreachable {
         /// See [`unreachable_code`].
         code: u8,
-        /// What would fit, with [`unreachable_code::FRAGMENTATION_NEEDED`]; 0 if unknown or another code.
+        /// What would fit, with [`unreachable_code::FRAGMENTATION_NEEDED`]; 0 if unknown. Other codes have none.
         next_hop_mtu: u16,
         /// The packet.
         original: &'a [u8],
@@ -265,12 +265,15 @@ impl<'a> Icmpv4Repr<'a> {
                 code,
                 next_hop_mtu,
                 original,
-            } => (
-                message_type::UNREACHABLE,
-                code,
-                u32::from(next_hop_mtu),
-                quote(original),
-            ),
+            } => {
+                let has_mtu = code == unreachable_code::FRAGMENTATION_NEEDED;
+                (
+                    message_type::UNREACHABLE,
+                    code,
+                    if has_mtu { next_hop_mtu.into() } else { 0 },
+                    quote(original),
+                )
+            }
             Self::TimeExceeded { code, original } => (message_type::TIME_EXCEEDED, code, 0, quote(original)),
             Self::ParameterProblem {
                 code,
