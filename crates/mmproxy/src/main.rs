@@ -1,2 +1,77 @@
-//! mmproxy
-fn main() {}
+//! The `mmproxy` command: arguments, log, exit codes. Exit 0: done; 1: cannot run; 2: arguments not understood.
+
+use mmproxy::cli::{self, Command, RouteOptions, Source};
+use mmproxy::daemon::{self, Daemon};
+use mmproxy::netsetup;
+use std::io::Write;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let command = match cli::parse(std::env::args().skip(1)) {
+        Ok(command) => command,
+        Err(error) => {
+            eprintln!("mmproxy: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let result = match command {
+        Command::Help => print(cli::HELP),
+        Command::Version => print(concat!("mmproxy ", env!("CARGO_PKG_VERSION"), "\n")),
+        Command::Run(source) => run(source),
+        Command::Setup(options) => netsetup::setup(&options)
+            .map(|report| show(&report))
+            .map_err(|error| error.to_string()),
+        Command::Teardown(options) => netsetup::teardown(&options)
+            .map(|report| show(&report))
+            .map_err(|error| error.to_string()),
+        Command::Check(options) => check(&options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("mmproxy: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn print(text: &str) -> Result<(), String> {
+    // A closed pipe (`mmproxy --help | head`) is no failure.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    Ok(())
+}
+
+fn show(report: &[String]) {
+    for line in report {
+        println!("{line}");
+    }
+}
+
+fn check(options: &RouteOptions) -> Result<(), String> {
+    let (report, good) = netsetup::check(options).map_err(|error| error.to_string())?;
+    show(&report);
+    if good {
+        Ok(())
+    } else {
+        Err("not everything is as it should be".into())
+    }
+}
+
+fn run(source: Source) -> Result<(), String> {
+    let config = source.load().map_err(|error| error.to_string())?;
+    let level = match config.verbosity {
+        0 => log::LevelFilter::Warn,
+        1 => log::LevelFilter::Info,
+        _ => log::LevelFilter::Debug,
+    };
+    env_logger::Builder::new()
+        .filter_level(level)
+        .parse_default_env()
+        .init();
+    // From here on signals wait for the daemon, so that none is lost while it starts.
+    let mut signals = daemon::signals().map_err(|error| error.to_string())?;
+    let listeners = config.listeners.len();
+    let daemon = Daemon::start(source, config).map_err(|error| error.to_string())?;
+    log::info!("serving {listeners} listeners");
+    daemon.obey(&mut signals).map_err(|error| error.to_string())
+}

@@ -1,0 +1,309 @@
+//! From a configuration to running workers, and what signals do to them.
+//!
+//! SIGHUP reads the configuration and the lists again; sessions stay. SIGTERM and SIGINT stop accepting, let sessions end
+//! for the drain time, and exit; a second one exits at once.
+
+use crate::cli::{RouteOptions, Source};
+use crate::config::{Bind, Config, ConfigError, HeaderMode, Listener, Protocol};
+use crate::metrics::Counters;
+use crate::netlink::Netlink;
+use crate::plan::Surroundings;
+use crate::worker::{Mailbox, Order, Worker};
+use crate::{http, netsetup, notify, privileges, sockets, steering, sys};
+use rustix::fd::OwnedFd;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Descriptors that are not sessions: standard streams, epoll, logs, metrics, pipes of the pool.
+const RESERVED: u64 = 64;
+
+/// Descriptors of a session: two sockets, and its share of pipes.
+const PER_SESSION: u64 = 2;
+
+/// Why the daemon does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A listening socket.
+    #[error("{name}: cannot listen on {address}: {source}")]
+    Listen {
+        /// Name of the listener.
+        name: String,
+        /// Its address.
+        address: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Something else of the system.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> DaemonError {
+    move |source| DaemonError::System { what, source }
+}
+
+/// The running proxy.
+pub struct Daemon {
+    source: Source,
+    config: Config,
+    mailboxes: Vec<Arc<Mailbox>>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    routes: bool,
+}
+
+impl Daemon {
+    /// Opens all sockets, gives up privileges, and starts the workers.
+    ///
+    /// # Errors
+    /// If anything of that fails; nothing is left running.
+    pub fn start(source: Source, config: Config) -> Result<Self, DaemonError> {
+        let descriptors = privileges::raise_descriptor_limit();
+        let sockets = open_sockets(&config, &[])?;
+        let metrics = config
+            .metrics
+            .map(TcpListener::bind)
+            .transpose()
+            .map_err(system("metrics"))?;
+        if config.routes {
+            let report = netsetup::setup(&RouteOptions::default()).map_err(system("routes"))?;
+            report.iter().for_each(|line| log::info!("{line}"));
+        }
+        let spoofs = config.listeners.iter().any(|listener| listener.spoof);
+        if spoofs && !privileges::has_net_admin() {
+            log::warn!(
+                "connections cannot be made from clients' addresses: {}",
+                privileges::ADMIN_HINT
+            );
+        }
+        privileges::drop_privileges(&config).map_err(system("dropping privileges"))?;
+        if config.sandbox
+            && let Err(error) = privileges::sandbox()
+        {
+            log::warn!("no system call filter: {error}");
+        }
+        let counters: Vec<Arc<Counters>> = (0..config.workers).map(|_| Arc::default()).collect();
+        let max_sessions = sessions_per_worker(&config, descriptors);
+        let (mut mailboxes, mut threads) = (Vec::new(), Vec::new());
+        for (index, counters) in counters.iter().enumerate() {
+            let mailbox = Arc::new(Mailbox::new().map_err(system("worker"))?);
+            let worker = Worker::new(&config, max_sessions, Arc::clone(counters), Arc::clone(&mailbox));
+            let worker = worker.map_err(system("worker"))?;
+            let thread = std::thread::Builder::new()
+                .name(format!("worker {index}"))
+                .stack_size(512 * 1024);
+            let handle = thread.spawn(move || worker.run()).map_err(system("worker"))?;
+            mailboxes.push(mailbox);
+            threads.push(handle);
+        }
+        let daemon = Daemon {
+            source,
+            routes: config.routes,
+            config,
+            mailboxes,
+            threads,
+        };
+        daemon.serve(sockets);
+        if let Some(listener) = metrics {
+            let thread = std::thread::Builder::new()
+                .name("metrics".into())
+                .stack_size(256 * 1024);
+            thread
+                .spawn(move || http::serve(&listener, &counters))
+                .map_err(system("metrics"))?;
+        }
+        Ok(daemon)
+    }
+
+    /// Gives each worker its sockets.
+    fn serve(&self, mut sockets: Vec<Vec<Option<OwnedFd>>>) {
+        let surroundings = Arc::new(surroundings(&self.config));
+        for mailbox in &self.mailboxes {
+            let assigned = self.config.listeners.iter().zip(&mut sockets);
+            let assigned = assigned
+                .map(|(listener, fds)| (Arc::clone(listener), fds.pop().flatten()))
+                .collect();
+            mailbox.post(Order::Serve(assigned, Arc::clone(&surroundings)));
+        }
+    }
+
+    /// Reads the configuration again. The old one stays if the new one has a fault.
+    fn reload(&mut self) {
+        let result = self.source.load().map_err(DaemonError::from).and_then(|mut config| {
+            config.workers = self.config.workers;
+            let sockets = open_sockets(&config, &self.config.listeners)?;
+            Ok((config, sockets))
+        });
+        match result {
+            Ok((config, sockets)) => {
+                self.config = config;
+                self.serve(sockets);
+                log::info!("configuration read again: {} listeners", self.config.listeners.len());
+            }
+            Err(error) => log::error!("the configuration stays as it was: {error}"),
+        }
+    }
+
+    /// Obeys signals until one ends the daemon and the workers have ended.
+    ///
+    /// # Errors
+    /// If a worker failed.
+    pub fn obey(mut self, signals: &mut Signals) -> Result<(), DaemonError> {
+        let (mut draining, mut impatient) = (false, false);
+        tell("READY=1");
+        if let Some(interval) = notify::watchdog_interval() {
+            let beat = move || {
+                loop {
+                    std::thread::sleep(interval);
+                    tell("WATCHDOG=1");
+                }
+            };
+            std::thread::Builder::new()
+                .name("watchdog".into())
+                .spawn(beat)
+                .map_err(system("watchdog"))?;
+        }
+        let handle = signals.handle();
+        let threads = std::mem::take(&mut self.threads);
+        let joiner = std::thread::spawn(move || {
+            let results: Vec<io::Result<()>> = threads
+                .into_iter()
+                .map(|thread| {
+                    thread
+                        .join()
+                        .unwrap_or_else(|_| Err(io::Error::other("a worker panicked")))
+                })
+                .collect();
+            handle.close();
+            results
+        });
+        for signal in signals.forever() {
+            match signal {
+                SIGHUP => {
+                    tell("RELOADING=1");
+                    self.reload();
+                    tell("READY=1");
+                }
+                _ if draining => {
+                    impatient = true;
+                    break;
+                }
+                _ => {
+                    draining = true;
+                    tell("STOPPING=1");
+                    log::info!("draining for up to {:?}", self.config.drain);
+                    self.mailboxes
+                        .iter()
+                        .for_each(|mailbox| mailbox.post(Order::Drain(self.config.drain)));
+                }
+            }
+        }
+        if self.routes
+            && let Err(error) = netsetup::teardown(&RouteOptions::default())
+        {
+            log::warn!("routing rules could not be removed: {error}");
+        }
+        if impatient {
+            // The sessions' sockets close with the process.
+            return Ok(());
+        }
+        let results = joiner
+            .join()
+            .unwrap_or_else(|_| vec![Err(io::Error::other("waiting for workers failed"))]);
+        results
+            .into_iter()
+            .collect::<io::Result<()>>()
+            .map_err(system("worker"))
+    }
+}
+
+fn tell(state: &str) {
+    if let Err(error) = notify::notify(state) {
+        log::debug!("service manager: {error}");
+    }
+}
+
+/// One socket for each listener and worker, `None` where one of `open` has it already.
+fn open_sockets(config: &Config, open: &[Arc<Listener>]) -> Result<Vec<Vec<Option<OwnedFd>>>, DaemonError> {
+    let mut all = Vec::with_capacity(config.listeners.len());
+    for listener in &config.listeners {
+        if open.iter().any(|old| old.same_socket(listener)) {
+            all.push((0..config.workers).map(|_| None).collect());
+            continue;
+        }
+        let failed = |source| DaemonError::Listen {
+            name: listener.name.clone(),
+            address: describe(&listener.bind),
+            source,
+        };
+        let fds: Vec<Option<OwnedFd>> = (0..config.workers)
+            .map(|_| sockets::listen(listener).map(Some))
+            .collect::<io::Result<_>>()
+            .map_err(failed)?;
+        steer(listener, &fds);
+        all.push(fds);
+    }
+    Ok(all)
+}
+
+/// Keeps each UDP client with one worker.
+fn steer(listener: &Listener, fds: &[Option<OwnedFd>]) {
+    let groups = matches!(listener.bind, Bind::Address(_)) && fds.len() > 1;
+    if listener.protocol != Protocol::Udp || listener.header == HeaderMode::Off || !groups {
+        return;
+    }
+    if let Some(Some(last)) = fds.last()
+        && let Err(error) = sys::attach_reuseport_program(last, &steering::by_client(fds.len() as u32))
+    {
+        log::warn!("{}: clients are not kept with one worker: {error}", listener.name);
+    }
+}
+
+fn describe(bind: &Bind) -> String {
+    match bind {
+        Bind::Address(address) => address.to_string(),
+        Bind::Passed(number, _) => format!("the passed socket {number}"),
+    }
+}
+
+fn sessions_per_worker(config: &Config, descriptors: u64) -> usize {
+    let workers = config.workers.max(1) as u64;
+    let sockets = config.listeners.len() as u64 * workers;
+    let room = descriptors.saturating_sub(RESERVED + sockets) / PER_SESSION;
+    let limit = config.max_connections.map_or(room, |limit| room.min(limit as u64));
+    usize::try_from((limit / workers).max(1)).unwrap_or(usize::MAX)
+}
+
+fn surroundings(config: &Config) -> Surroundings {
+    let own = Netlink::open()
+        .and_then(|mut netlink| netlink.addresses())
+        .unwrap_or_else(|error| {
+            log::warn!("the addresses of this host are not known: {error}");
+            vec![]
+        });
+    let address = |listener: &Arc<Listener>| match listener.bind {
+        Bind::Address(address) => Some(address),
+        Bind::Passed(_, local) => local,
+    };
+    let listening: Vec<SocketAddr> = config.listeners.iter().filter_map(address).collect();
+    Surroundings { own, listening }
+}
+
+/// The signals that [`Daemon::obey`] obeys, blocked from having their default effect from here on.
+///
+/// # Errors
+/// What the system reports.
+pub fn signals() -> io::Result<Signals> {
+    Signals::new([SIGHUP, SIGTERM, SIGINT])
+}

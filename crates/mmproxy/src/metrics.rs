@@ -1,0 +1,288 @@
+//! Counters of the workers, and their text for Prometheus and as JSON.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Why a connection or datagram was not relayed, or not to its end.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The peer is not in the allow-list.
+    NotAllowed,
+    /// The peer failed too often lately.
+    RateLimited,
+    /// What came is no valid header.
+    BadHeader,
+    /// The header was not whole in time.
+    HeaderTimeout,
+    /// The peer closed before the header was whole.
+    HeaderEnd,
+    /// The header is for the other transport.
+    WrongTransport,
+    /// A rule denies it.
+    Denied,
+    /// The source is of a kind that gains trust or cannot be spoofed.
+    DangerousSource,
+    /// There is no target for the client's family, or the destination in the header is not allowed.
+    NoTarget,
+    /// The destination in the header is one of our own listeners.
+    Loop,
+    /// The target did not take the connection.
+    ConnectFailed,
+    /// The target did not answer in time.
+    ConnectTimeout,
+    /// The client's address and port are in use, and falling back is off.
+    Duplicate,
+    /// The client's address cannot be used as source: capability or routing is missing.
+    SpoofFailed,
+    /// No descriptors or no memory.
+    NoResources,
+    /// Nothing moved for the idle time.
+    Idle,
+    /// Too many UDP sessions, all in all or of one client.
+    SessionLimit,
+    /// The datagram could not be sent on.
+    SendFailed,
+    /// The daemon ends.
+    Shutdown,
+}
+
+impl Reason {
+    /// All, with the name that metrics and logs show.
+    pub const ALL: [(Reason, &str); 19] = [
+        (Reason::NotAllowed, "not_allowed"),
+        (Reason::RateLimited, "rate_limited"),
+        (Reason::BadHeader, "bad_header"),
+        (Reason::HeaderTimeout, "header_timeout"),
+        (Reason::HeaderEnd, "header_end"),
+        (Reason::WrongTransport, "wrong_transport"),
+        (Reason::Denied, "denied"),
+        (Reason::DangerousSource, "dangerous_source"),
+        (Reason::NoTarget, "no_target"),
+        (Reason::Loop, "loop"),
+        (Reason::ConnectFailed, "connect_failed"),
+        (Reason::ConnectTimeout, "connect_timeout"),
+        (Reason::Duplicate, "duplicate"),
+        (Reason::SpoofFailed, "spoof_failed"),
+        (Reason::NoResources, "no_resources"),
+        (Reason::Idle, "idle"),
+        (Reason::SessionLimit, "session_limit"),
+        (Reason::SendFailed, "send_failed"),
+        (Reason::Shutdown, "shutdown"),
+    ];
+
+    /// The name that metrics and logs show.
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+}
+
+/// A number that one thread changes and others read.
+#[derive(Debug, Default)]
+pub struct Cell(AtomicU64);
+
+impl Cell {
+    /// Adds. Only the owning worker may call it: a load and a store cost less than an atomic addition.
+    pub fn add(&self, amount: u64) {
+        self.0
+            .store(self.0.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+    }
+
+    /// Subtracts, as [`add`](Self::add).
+    pub fn sub(&self, amount: u64) {
+        self.add(amount.wrapping_neg());
+    }
+
+    /// The value.
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What one worker counts.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Counters {
+    /// TCP connections accepted.
+    pub accepted: Cell,
+    /// TCP connections that reached their target.
+    pub connected: Cell,
+    /// TCP connections now.
+    pub active: Cell,
+    /// Connections from an address of this host, because the header says LOCAL or nothing.
+    pub unspoofed: Cell,
+    /// Connections whose client port was in use, so that another was taken.
+    pub port_changed: Cell,
+    /// Bytes relayed to servers.
+    pub bytes_to_server: Cell,
+    /// Bytes relayed to clients.
+    pub bytes_to_client: Cell,
+    /// Directions that were handed to `splice`.
+    pub spliced: Cell,
+    /// Times that accepting paused for want of descriptors.
+    pub accept_pauses: Cell,
+    /// UDP datagrams to servers.
+    pub datagrams_to_server: Cell,
+    /// UDP datagrams to clients.
+    pub datagrams_to_client: Cell,
+    /// UDP sessions begun.
+    pub sessions_started: Cell,
+    /// UDP sessions now.
+    pub sessions: Cell,
+    /// ICMP errors from UDP servers that were survived.
+    pub server_errors: Cell,
+    /// By [`Reason`].
+    pub refused: [Cell; Reason::ALL.len()],
+}
+
+impl Counters {
+    /// Counts a reason.
+    pub fn refuse(&self, reason: Reason) {
+        self.refused[reason as usize].add(1);
+    }
+}
+
+enum Kind {
+    Counter,
+    Gauge,
+}
+
+type Field = (&'static str, Kind, &'static str, fn(&Counters) -> &Cell);
+
+const FIELDS: [Field; 14] = [
+    ("tcp_accepted", Kind::Counter, "TCP connections accepted", |c| {
+        &c.accepted
+    }),
+    (
+        "tcp_connected",
+        Kind::Counter,
+        "TCP connections that reached their target",
+        |c| &c.connected,
+    ),
+    ("tcp_active", Kind::Gauge, "TCP connections now", |c| &c.active),
+    (
+        "unspoofed",
+        Kind::Counter,
+        "connections without a client address (LOCAL, UNKNOWN)",
+        |c| &c.unspoofed,
+    ),
+    (
+        "port_changed",
+        Kind::Counter,
+        "connections whose client port was in use",
+        |c| &c.port_changed,
+    ),
+    ("bytes_to_server", Kind::Counter, "TCP bytes relayed to servers", |c| {
+        &c.bytes_to_server
+    }),
+    ("bytes_to_client", Kind::Counter, "TCP bytes relayed to clients", |c| {
+        &c.bytes_to_client
+    }),
+    ("spliced", Kind::Counter, "directions handed to splice", |c| &c.spliced),
+    (
+        "accept_pauses",
+        Kind::Counter,
+        "pauses of accepting for want of descriptors",
+        |c| &c.accept_pauses,
+    ),
+    (
+        "udp_datagrams_to_server",
+        Kind::Counter,
+        "UDP datagrams relayed to servers",
+        |c| &c.datagrams_to_server,
+    ),
+    (
+        "udp_datagrams_to_client",
+        Kind::Counter,
+        "UDP datagrams relayed to clients",
+        |c| &c.datagrams_to_client,
+    ),
+    ("udp_sessions_started", Kind::Counter, "UDP sessions begun", |c| {
+        &c.sessions_started
+    }),
+    ("udp_sessions", Kind::Gauge, "UDP sessions now", |c| &c.sessions),
+    (
+        "udp_server_errors",
+        Kind::Counter,
+        "ICMP errors from UDP servers",
+        |c| &c.server_errors,
+    ),
+];
+
+fn total<'a>(workers: impl Iterator<Item = &'a Counters>, cell: impl Fn(&Counters) -> &Cell) -> u64 {
+    workers.fold(0, |sum, counters| sum.wrapping_add(cell(counters).value()))
+}
+
+/// The sums over all workers in Prometheus' text format.
+pub fn prometheus<'a>(workers: impl Iterator<Item = &'a Counters> + Clone) -> String {
+    let mut out = String::new();
+    for (name, kind, help, cell) in FIELDS {
+        let (kind, suffix) = match kind {
+            Kind::Counter => ("counter", "_total"),
+            Kind::Gauge => ("gauge", ""),
+        };
+        let value = total(workers.clone(), cell);
+        // Writing to a String cannot fail.
+        let _ = write!(
+            out,
+            "# HELP mmproxy_{name}{suffix} {help}\n# TYPE mmproxy_{name}{suffix} {kind}\nmmproxy_{name}{suffix} {value}\n"
+        );
+    }
+    out.push_str("# HELP mmproxy_refused_total connections and datagrams not relayed, by reason\n");
+    out.push_str("# TYPE mmproxy_refused_total counter\n");
+    for (reason, name) in Reason::ALL {
+        let value = total(workers.clone(), |counters| &counters.refused[reason as usize]);
+        let _ = writeln!(out, "mmproxy_refused_total{{reason=\"{name}\"}} {value}");
+    }
+    out
+}
+
+/// The sums over all workers as a JSON object.
+pub fn json<'a>(workers: impl Iterator<Item = &'a Counters> + Clone) -> String {
+    let mut object = serde_json::Map::new();
+    for (name, _, _, cell) in FIELDS {
+        object.insert(name.into(), total(workers.clone(), cell).into());
+    }
+    let refused: serde_json::Map<_, _> = Reason::ALL
+        .iter()
+        .map(|&(reason, name)| {
+            (
+                name.to_owned(),
+                total(workers.clone(), |counters| &counters.refused[reason as usize]).into(),
+            )
+        })
+        .collect();
+    object.insert("refused".into(), refused.into());
+    serde_json::Value::Object(object).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_and_names() {
+        let workers = [Counters::default(), Counters::default()];
+        workers[0].accepted.add(2);
+        workers[1].accepted.add(3);
+        workers[1].active.add(5);
+        workers[1].active.sub(1);
+        workers[0].refuse(Reason::HeaderTimeout);
+        let text = prometheus(workers.iter());
+        for line in [
+            "mmproxy_tcp_accepted_total 5",
+            "mmproxy_tcp_active 4",
+            "mmproxy_refused_total{reason=\"header_timeout\"} 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        let json: serde_json::Value = serde_json::from_str(&json(workers.iter())).expect("JSON");
+        assert_eq!(json["tcp_accepted"], 5);
+        assert_eq!(json["refused"]["header_timeout"], 1);
+        assert!(
+            Reason::ALL
+                .iter()
+                .enumerate()
+                .all(|(index, (reason, _))| *reason as usize == index)
+        );
+    }
+}

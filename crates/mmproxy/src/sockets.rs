@@ -1,0 +1,260 @@
+//! Opening sockets: listening ones, and those that connect to a server from the client's address.
+
+use crate::address::{Family, Target};
+use crate::config::{Bind, Duplicate, Listener, Protocol, SourcePort};
+use crate::metrics::Reason;
+use crate::sys;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, ipproto, sockopt};
+use socket2::{Domain, Socket, Type};
+use std::ffi::c_int;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// `IPV6_TRANSPARENT` of linux/in6.h, which libc does not name on every platform.
+const IPV6_TRANSPARENT: c_int = 75;
+
+/// `IPPROTO_MPTCP` of linux/in.h.
+const IPPROTO_MPTCP: c_int = 262;
+
+/// Opens the listening socket of `listener`, or duplicates the one that was passed.
+///
+/// # Errors
+/// What the system reports; a missing capability is `PermissionDenied`.
+pub fn listen(listener: &Listener) -> io::Result<OwnedFd> {
+    let address = match &listener.bind {
+        Bind::Address(address) => *address,
+        Bind::Passed(number, _) => {
+            let fd = sys::duplicate_passed(*number)?;
+            rustix::io::ioctl_fionbio(&fd, true)?;
+            set_inherited(&fd, listener)?;
+            return Ok(fd);
+        }
+    };
+    let kind = if listener.protocol == Protocol::Tcp {
+        Type::STREAM
+    } else {
+        Type::DGRAM
+    };
+    let protocol = (listener.multipath && listener.protocol == Protocol::Tcp).then(|| IPPROTO_MPTCP.into());
+    let socket = Socket::new(Domain::for_address(address), kind.nonblocking().cloexec(), protocol)?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    if address.is_ipv6() {
+        // `[::]` takes IPv4 as well, as with the peers.
+        socket.set_only_v6(false)?;
+    }
+    if listener.transparent {
+        set_transparent(&socket, address.ip())?;
+    }
+    set_inherited(&socket, listener)?;
+    socket.bind(&address.into())?;
+    if listener.protocol == Protocol::Tcp {
+        socket.listen(listener.backlog)?;
+    }
+    Ok(socket.into())
+}
+
+/// Options that accepted connections inherit (so that they cost nothing for each), or that a UDP socket needs.
+fn set_inherited(fd: impl AsFd, listener: &Listener) -> io::Result<()> {
+    match listener.protocol {
+        Protocol::Tcp => {
+            sockopt::set_tcp_nodelay(&fd, true)?;
+            set_keepalive(&fd, listener)?;
+            if listener.fast_open != 0 {
+                sys::set_option(&fd, libc::IPPROTO_TCP, libc::TCP_FASTOPEN, listener.fast_open as c_int)?;
+            }
+        }
+        Protocol::Udp => {
+            let local = match &listener.bind {
+                Bind::Address(local) | Bind::Passed(_, Some(local)) => *local,
+                Bind::Passed(_, None) => return Ok(()),
+            };
+            // Coalesced datagrams are an optimisation that old kernels lack.
+            let _ = sys::set_option(&fd, libc::SOL_UDP, libc::UDP_GRO, 1);
+            // Bursts are what batching is for; the system's limit may cut this.
+            let _ = sockopt::set_socket_recv_buffer_size(&fd, 4 << 20);
+            let _ = sockopt::set_socket_send_buffer_size(&fd, 4 << 20);
+            if local.ip().is_unspecified() || listener.transparent {
+                // Replies leave from the address that the balancer sent to.
+                match local {
+                    SocketAddr::V4(_) => sys::set_option(&fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?,
+                    SocketAddr::V6(_) => sys::set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?,
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn set_keepalive(fd: impl AsFd, listener: &Listener) -> io::Result<()> {
+    if let Some(time) = listener.keepalive {
+        sockopt::set_socket_keepalive(&fd, true)?;
+        sockopt::set_tcp_keepidle(&fd, time)?;
+    }
+    Ok(())
+}
+
+/// Allows binding to addresses that are not ours.
+fn set_transparent(fd: impl AsFd, ip: IpAddr) -> io::Result<()> {
+    match ip {
+        IpAddr::V4(_) => sys::set_option(fd, libc::IPPROTO_IP, libc::IP_TRANSPARENT, 1),
+        IpAddr::V6(_) => sys::set_option(fd, libc::IPPROTO_IPV6, IPV6_TRANSPARENT, 1),
+    }
+}
+
+/// Why there is no connection to the target.
+#[derive(Debug)]
+pub struct ConnectError {
+    /// For the counters.
+    pub reason: Reason,
+    /// What the system said.
+    pub error: io::Error,
+}
+
+impl ConnectError {
+    fn new(reason: Reason, error: impl Into<io::Error>) -> Self {
+        let error = error.into();
+        let reason = match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => Reason::NoResources,
+            _ => reason,
+        };
+        ConnectError { reason, error }
+    }
+}
+
+/// A socket that connects, or is connected.
+#[derive(Debug)]
+pub struct Connecting {
+    /// The socket.
+    pub fd: OwnedFd,
+    /// The client's port was in use, so that the kernel chose another.
+    pub port_changed: bool,
+}
+
+/// Connects to `target` without waiting, from `source` if there is one.
+///
+/// # Errors
+/// If no socket can be had, the source cannot be used, or the target refuses at once.
+pub fn connect(listener: &Listener, source: Option<SocketAddr>, target: &Target) -> Result<Connecting, ConnectError> {
+    let target = match target {
+        Target::Inet(target) => *target,
+        Target::Unix(path) => {
+            let failed = |error: Errno| ConnectError::new(Reason::ConnectFailed, error);
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let fd = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(failed)?;
+            let address = SocketAddrUnix::new(path).map_err(failed)?;
+            net::connect(&fd, &address).map_err(failed)?;
+            return Ok(Connecting {
+                fd,
+                port_changed: false,
+            });
+        }
+    };
+    let source = source.map(|source| match listener.source_port {
+        SourcePort::Keep => source,
+        SourcePort::Random => SocketAddr::new(source.ip(), 0),
+    });
+    match try_connect(listener, source, target) {
+        Ok(fd) => Ok(Connecting {
+            fd,
+            port_changed: false,
+        }),
+        Err(error) if is_duplicate(&error) => match source {
+            Some(source) if source.port() != 0 && listener.duplicate == Duplicate::RandomPort => {
+                let fd = try_connect(listener, Some(SocketAddr::new(source.ip(), 0)), target)?;
+                Ok(Connecting { fd, port_changed: true })
+            }
+            Some(_) => Err(ConnectError {
+                reason: Reason::Duplicate,
+                ..error
+            }),
+            None => Err(error),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+/// The client's address and port are in use towards this target, by a connection or its TIME-WAIT.
+fn is_duplicate(error: &ConnectError) -> bool {
+    matches!(error.error.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::EADDRINUSE))
+}
+
+fn try_connect(listener: &Listener, source: Option<SocketAddr>, target: SocketAddr) -> Result<OwnedFd, ConnectError> {
+    let tcp = listener.protocol == Protocol::Tcp;
+    let (kind, protocol) = if tcp {
+        (SocketType::STREAM, ipproto::TCP)
+    } else {
+        (SocketType::DGRAM, ipproto::UDP)
+    };
+    let family = if target.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let failed = |error: Errno| ConnectError::new(Reason::ConnectFailed, error);
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let fd = net::socket_with(family, kind, flags, Some(protocol)).map_err(failed)?;
+    if let Some(source) = source {
+        bind_source(&fd, source, target).map_err(|error| ConnectError::new(Reason::SpoofFailed, error))?;
+    }
+    let option = |error: io::Error| ConnectError::new(Reason::SpoofFailed, error);
+    if listener.mark != 0 {
+        sys::set_option(&fd, libc::SOL_SOCKET, libc::SO_MARK, listener.mark as c_int).map_err(option)?;
+    }
+    if tcp {
+        sockopt::set_tcp_nodelay(&fd, true).map_err(failed)?;
+        set_keepalive(&fd, listener).map_err(option)?;
+    } else {
+        let _ = sys::set_option(&fd, libc::SOL_UDP, libc::UDP_GRO, 1);
+    }
+    match net::connect(&fd, &target) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(fd),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Binds to the client's address. Source and target are of one family, or this fails.
+fn bind_source(fd: &OwnedFd, source: SocketAddr, target: SocketAddr) -> io::Result<()> {
+    let source = match (source.ip().to_canonical(), target) {
+        (IpAddr::V4(ip), SocketAddr::V4(_)) => SocketAddr::from((ip, source.port())),
+        (IpAddr::V6(ip), SocketAddr::V6(_)) => SocketAddr::from((ip, source.port())),
+        _ => return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
+    };
+    set_transparent(fd, source.ip())?;
+    sockopt::set_socket_reuseaddr(fd, true)?;
+    if source.port() == 0 {
+        // The port is then chosen at connect, where the target counts: 64 k ports per target, not per address.
+        sys::set_option(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
+    }
+    net::bind(fd, &source)?;
+    Ok(())
+}
+
+/// Connects from `source` as a proxy would, and waits: for `mmproxy check`.
+///
+/// # Errors
+/// What the first step that fails reports.
+pub fn probe_connect(source: IpAddr, target: SocketAddr, mark: u32, wait: std::time::Duration) -> io::Result<()> {
+    let listener = Listener {
+        mark,
+        ..Listener::default()
+    };
+    let fd = try_connect(&listener, Some(SocketAddr::new(source, 0)), target).map_err(|failed| failed.error)?;
+    let mut poll = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::OUT)];
+    let wait = rustix::time::Timespec::try_from(wait).map_err(io::Error::other)?;
+    if rustix::event::poll(&mut poll, Some(&wait))? == 0 {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    sockopt::socket_error(&fd)??;
+    Ok(())
+}
+
+/// An address that nobody has, to test with: TEST-NET-1 and the documentation prefix.
+pub fn test_source(family: Family) -> IpAddr {
+    match family {
+        Family::V6 => IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+        Family::V4 | Family::Any => IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+    }
+}

@@ -1,0 +1,492 @@
+//! One thread: its listening sockets, its sessions, its loop. Nothing is shared with other workers but counters.
+
+use crate::config::{Config, HeaderMode, Listener, Protocol};
+use crate::context::{Context, Failures, Kind, LogLimit, Token};
+use crate::metrics::{Counters, Reason};
+use crate::plan::Surroundings;
+use crate::relay::Pool;
+use crate::session::{Session, Side, Step};
+use crate::timer::{Millis, Wheel};
+use crate::udp::Udp;
+use rustix::event::epoll::{self, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Events taken at once.
+const EVENTS: usize = 256;
+
+/// Connections accepted before others get their turn.
+const ACCEPTS: usize = 64;
+
+/// Pause of accepting when descriptors or memory are short; the queue of the kernel holds the connections meanwhile.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What the main thread tells a worker.
+pub enum Order {
+    /// Serve these listeners. A socket is there for the new ones; the others keep theirs.
+    Serve(Vec<(Arc<Listener>, Option<OwnedFd>)>, Arc<Surroundings>),
+    /// Accept what is waiting, then nothing more; end when all sessions have ended or after this time.
+    Drain(Duration),
+}
+
+/// The way from the main thread to a worker.
+pub struct Mailbox {
+    orders: Mutex<VecDeque<Order>>,
+    bell: OwnedFd,
+}
+
+impl Mailbox {
+    /// An empty mailbox.
+    ///
+    /// # Errors
+    /// If there are no descriptors.
+    pub fn new() -> io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Mailbox {
+            orders: Mutex::default(),
+            bell,
+        })
+    }
+
+    /// Leaves an order and wakes the worker.
+    pub fn post(&self, order: Order) {
+        self.orders
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push_back(order);
+        // It only fails if the bell rings already.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    fn take(&self) -> VecDeque<Order> {
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        std::mem::take(&mut *self.orders.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+struct Listening {
+    listener: Arc<Listener>,
+    fd: Arc<OwnedFd>,
+    paused: bool,
+}
+
+#[derive(Default)]
+struct Slot {
+    generation: u32,
+    session: Option<Box<Session>>,
+}
+
+#[derive(Copy, Clone)]
+enum Due {
+    Session { slot: u32, generation: u32 },
+    Replies { slot: u32, generation: u32 },
+    Resume { slot: u32 },
+}
+
+/// A worker; [`run`](Worker::run) is its thread.
+pub struct Worker {
+    context: Context,
+    mailbox: Arc<Mailbox>,
+    listening: Vec<Option<Listening>>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    sessions: usize,
+    max_sessions: usize,
+    again: VecDeque<(u32, u32)>,
+    wheel: Wheel<Due>,
+    udp: Udp,
+    started: Instant,
+    ends: Option<Millis>,
+}
+
+impl Worker {
+    /// A worker that serves nothing yet.
+    ///
+    /// # Errors
+    /// If there are no descriptors.
+    pub fn new(
+        config: &Config,
+        max_sessions: usize,
+        counters: Arc<Counters>,
+        mailbox: Arc<Mailbox>,
+    ) -> io::Result<Self> {
+        let context = Context {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            pool: Pool::new(true),
+            counters,
+            surroundings: Arc::default(),
+            now: Millis(0),
+            log: LogLimit::default(),
+            failures: Failures::new(config.max_header_failures),
+        };
+        let bell = Token {
+            kind: Kind::Mailbox,
+            slot: 0,
+            generation: 0,
+        };
+        context.watch(&mailbox.bell, bell, EventFlags::IN)?;
+        Ok(Worker {
+            context,
+            mailbox,
+            listening: Vec::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            sessions: 0,
+            max_sessions,
+            again: VecDeque::new(),
+            wheel: Wheel::new(),
+            udp: Udp::new(config.workers),
+            started: Instant::now(),
+            ends: None,
+        })
+    }
+
+    /// Works until the daemon ends.
+    ///
+    /// # Errors
+    /// If waiting for events fails, which has no cause in what peers do.
+    pub fn run(mut self) -> io::Result<()> {
+        let mut events = Vec::with_capacity(EVENTS);
+        while !self.is_over() {
+            let timeout = self.timeout();
+            let timeout = timeout
+                .map(rustix::time::Timespec::try_from)
+                .transpose()
+                .map_err(io::Error::other)?;
+            events.clear();
+            match epoll::wait(
+                &self.context.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                timeout.as_ref(),
+            ) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            self.context.now = Millis(self.started.elapsed().as_millis() as u64);
+            for event in &events {
+                if let Some(token) = Token::unpack(event.data) {
+                    self.dispatch(token, event.flags);
+                }
+            }
+            self.udp.flush(&mut self.context);
+            self.continue_sessions();
+            self.expire();
+        }
+        self.close_all();
+        Ok(())
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        if !self.again.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let drain = self.ends.map(|_| Duration::from_millis(50));
+        match (self.wheel.sleep(self.context.now), drain) {
+            (Some(wheel), Some(drain)) => Some(wheel.min(drain)),
+            (wheel, drain) => wheel.or(drain),
+        }
+    }
+
+    fn dispatch(&mut self, token: Token, flags: EventFlags) {
+        match token.kind {
+            Kind::Listener => self.accept(token.slot),
+            Kind::Client => self.session_event(token, Side::Client, flags),
+            Kind::Server => self.session_event(token, Side::Server, flags),
+            Kind::Datagrams => self.datagrams(token.slot),
+            Kind::Replies => self.udp.handle_replies(&mut self.context, token),
+            Kind::Mailbox => {
+                for order in self.mailbox.take() {
+                    match order {
+                        Order::Serve(listeners, surroundings) => self.serve(listeners, surroundings),
+                        Order::Drain(time) => self.drain(time),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes the new set of listeners. Those with the same socket keep their place, so that sessions stay.
+    fn serve(&mut self, listeners: Vec<(Arc<Listener>, Option<OwnedFd>)>, surroundings: Arc<Surroundings>) {
+        self.context.surroundings = surroundings;
+        let mut kept = vec![false; self.listening.len()];
+        for (listener, fd) in listeners {
+            let place = self.listening.iter().position(|old| {
+                old.as_ref()
+                    .is_some_and(|old| fd.is_none() && old.listener.same_socket(&listener))
+            });
+            match (place, fd) {
+                (Some(place), _) => {
+                    kept[place] = true;
+                    if let Some(listening) = &mut self.listening[place] {
+                        listening.listener = listener;
+                    }
+                }
+                (None, Some(fd)) => self.add_listener(listener, fd),
+                (None, None) => log::error!("{}: no socket for it", listener.name),
+            }
+        }
+        for (place, kept) in kept.into_iter().enumerate() {
+            if !kept && self.listening[place].take().is_some() {
+                self.udp.forget_listener(&mut self.context, place as u32);
+            }
+        }
+    }
+
+    fn add_listener(&mut self, listener: Arc<Listener>, fd: OwnedFd) {
+        let slot = self.listening.len() as u32;
+        let (kind, flags) = match listener.protocol {
+            // Passed sockets are shared by the workers: one is woken.
+            Protocol::Tcp => (Kind::Listener, EventFlags::IN | EventFlags::EXCLUSIVE),
+            Protocol::Udp => (Kind::Datagrams, EventFlags::IN),
+        };
+        if let Err(error) = self.context.watch(
+            &fd,
+            Token {
+                kind,
+                slot,
+                generation: 0,
+            },
+            flags,
+        ) {
+            log::error!("{}: cannot be watched: {error}", listener.name);
+            return;
+        }
+        if listener.protocol == Protocol::Udp {
+            self.udp.prepare();
+        }
+        self.listening.push(Some(Listening {
+            listener,
+            fd: Arc::new(fd),
+            paused: false,
+        }));
+    }
+
+    fn drain(&mut self, time: Duration) {
+        for slot in 0..self.listening.len() as u32 {
+            // What the kernel has accepted already would be reset with the socket.
+            self.accept(slot);
+        }
+        for place in 0..self.listening.len() {
+            let tcp = self.listening[place]
+                .as_ref()
+                .is_some_and(|one| one.listener.protocol == Protocol::Tcp);
+            if tcp {
+                self.listening[place] = None;
+            }
+        }
+        self.ends = Some(self.context.now.after(time));
+    }
+
+    /// UDP has no end of its own: its sessions do not hold the daemon back.
+    fn is_over(&self) -> bool {
+        self.ends
+            .is_some_and(|ends| self.sessions == 0 || self.context.now >= ends)
+    }
+
+    fn close_all(&mut self) {
+        for slot in 0..self.slots.len() {
+            if let Some(mut session) = self.slots[slot].session.take() {
+                self.context.counters.refuse(Reason::Shutdown);
+                session.close(&mut self.context);
+            }
+        }
+        self.context.counters.active.sub(self.sessions as u64);
+        self.udp.close_all(&mut self.context);
+    }
+
+    fn accept(&mut self, slot: u32) {
+        for _ in 0..ACCEPTS {
+            let Some(Some(listening)) = self.listening.get(slot as usize) else {
+                return;
+            };
+            if listening.listener.protocol != Protocol::Tcp || listening.paused {
+                return;
+            }
+            if self.sessions >= self.max_sessions {
+                return self.pause(slot, "the limit of connections is reached");
+            }
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            match rustix::net::acceptfrom_with(&listening.fd, flags) {
+                Ok((fd, peer)) => {
+                    let listener = Arc::clone(&listening.listener);
+                    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+                    self.admit(listener, fd, peer);
+                }
+                Err(Errno::AGAIN) => return,
+                Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                    return self.pause(slot, &error.to_string());
+                }
+                // The peer has gone, or the network said something about it: accept(2) tells to try again.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Stops accepting for a moment. Watching is level-triggered: without this the loop would spin.
+    fn pause(&mut self, slot: u32, why: &str) {
+        let Some(Some(listening)) = self.listening.get_mut(slot as usize) else {
+            return;
+        };
+        listening.paused = true;
+        let _ = epoll::delete(&self.context.epoll, &listening.fd);
+        self.context.counters.accept_pauses.add(1);
+        if let Some(suppressed) = self.context.log.permit(self.context.now) {
+            log::warn!("{}: accepting pauses: {why}{suppressed}", listening.listener.name);
+        }
+        self.wheel.arm(Due::Resume { slot }, self.context.now.after(PAUSE));
+    }
+
+    fn resume(&mut self, slot: u32) {
+        let Some(Some(listening)) = self.listening.get_mut(slot as usize) else {
+            return;
+        };
+        listening.paused = false;
+        let token = Token {
+            kind: Kind::Listener,
+            slot,
+            generation: 0,
+        };
+        if self
+            .context
+            .watch(&listening.fd, token, EventFlags::IN | EventFlags::EXCLUSIVE)
+            .is_err()
+        {
+            listening.paused = true;
+            self.wheel.arm(Due::Resume { slot }, self.context.now.after(PAUSE));
+        }
+    }
+
+    fn admit(&mut self, listener: Arc<Listener>, fd: OwnedFd, peer: Option<SocketAddr>) {
+        self.context.counters.accepted.add(1);
+        let Some(peer) = peer else { return };
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        let optional = listener.header == HeaderMode::Optional;
+        if !optional
+            && listener
+                .allowed
+                .as_ref()
+                .is_some_and(|allowed| !allowed.contains(peer.ip()))
+        {
+            return self
+                .context
+                .refuse(Reason::NotAllowed, &listener.name, peer, "not in the allow-list");
+        }
+        if self.context.failures.is_refused(peer.ip(), self.context.now) {
+            return self.context.counters.refuse(Reason::RateLimited);
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.slots.len() as u32 - 1
+        });
+        let generation = self.slots[slot as usize].generation;
+        let session = Session::new(listener, peer, fd, slot, generation, self.context.now);
+        self.slots[slot as usize].session = Some(Box::new(session));
+        self.sessions += 1;
+        self.context.counters.active.add(1);
+        self.advance(slot, Session::advance);
+    }
+
+    fn session_event(&mut self, token: Token, side: Side, flags: EventFlags) {
+        let Some(session) = self
+            .slots
+            .get_mut(token.slot as usize)
+            .and_then(|slot| slot.session.as_mut())
+        else {
+            return;
+        };
+        if session.is_generation(token.generation) {
+            session.note(side, flags);
+            self.advance(token.slot, Session::advance);
+        }
+    }
+
+    /// Lets a session act, and does what its answer asks for.
+    fn advance(&mut self, slot: u32, act: impl FnOnce(&mut Session, &mut Context) -> Step) {
+        let place = &mut self.slots[slot as usize];
+        let Some(session) = &mut place.session else { return };
+        let step = act(session, &mut self.context);
+        if step == Step::Close {
+            session.close(&mut self.context);
+            place.session = None;
+            place.generation = (place.generation + 1) & 0xff_ffff;
+            self.free.push(slot);
+            self.sessions -= 1;
+            return self.context.counters.active.sub(1);
+        }
+        if step == Step::Again {
+            self.again.push_back((slot, place.generation));
+        }
+        if let (Some(deadline), false) = (session.deadline(), session.armed) {
+            session.armed = true;
+            self.wheel.arm(
+                Due::Session {
+                    slot,
+                    generation: place.generation,
+                },
+                deadline,
+            );
+        }
+    }
+
+    fn continue_sessions(&mut self) {
+        for _ in 0..self.again.len() {
+            let Some((slot, generation)) = self.again.pop_front() else {
+                return;
+            };
+            if self.slots[slot as usize].generation == generation {
+                self.advance(slot, Session::advance);
+            }
+        }
+    }
+
+    fn datagrams(&mut self, slot: u32) {
+        let Some(Some(listening)) = self.listening.get(slot as usize) else {
+            return;
+        };
+        let sessions = self
+            .udp
+            .handle_datagrams(&mut self.context, slot, &listening.listener, &listening.fd);
+        for (slot, generation, deadline) in sessions {
+            self.wheel.arm(Due::Replies { slot, generation }, deadline);
+        }
+    }
+
+    fn expire(&mut self) {
+        let now = self.context.now;
+        let mut late = Vec::new();
+        let (slots, udp, context) = (&mut self.slots, &mut self.udp, &mut self.context);
+        self.wheel.expire(now, |due| match due {
+            Due::Session { slot, generation } => {
+                let place = slots.get_mut(slot as usize)?;
+                let session = place.session.as_mut().filter(|_| place.generation == generation)?;
+                let again = session.deadline().filter(|&deadline| deadline > now);
+                if again.is_none() {
+                    session.armed = false;
+                    if session.deadline().is_some() {
+                        late.push(due);
+                    }
+                }
+                again
+            }
+            Due::Replies { slot, generation } => udp.expire(context, slot, generation),
+            Due::Resume { .. } => {
+                late.push(due);
+                None
+            }
+        });
+        for due in late {
+            match due {
+                Due::Session { slot, .. } => self.advance(slot, Session::expire),
+                Due::Resume { slot } => self.resume(slot),
+                Due::Replies { .. } => {}
+            }
+        }
+    }
+}
