@@ -244,7 +244,8 @@ mod tests {
 
     #[test]
     fn an_icmp_error_costs_no_datagram() {
-        let gone = UdpSocket::bind("127.0.0.1:0").expect("socket");
+        // An address that no other test uses, so that nobody takes the port meanwhile.
+        let gone = UdpSocket::bind("127.0.0.99:0").expect("socket");
         let address = gone.local_addr().expect("address");
         let sender = UdpSocket::bind("127.0.0.1:0").expect("socket");
         sender.connect(address).expect("connected");
