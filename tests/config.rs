@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use proptest::prelude::*;
 use proxyengine::config::{
     Bind, Config, Fallback, HostPattern, Idle, ListenerId, Match, PoolId, PortIndex, RecordFormat, ServerId,
     UnknownFlows, Verify,
@@ -385,6 +386,9 @@ refusals! {
     route_family: "to = \"10.9.0.0/16\"" => "to = \"2001:db8:9::/48\"", "port[1].routes[0].via is \"10.2.0.9\", expected a gateway of the same address family";
     neighbour_mac: "mac = \"02:00:00:00:00:fe\"" => "mac = \"ff:ff:ff:ff:ff:ff\"", "port[0].neighbours[0].mac is \"ff:ff:ff:ff:ff:ff\", expected a unicast";
     neighbour_is_own: "{ ip = \"10.1.0.254\"" => "{ ip = \"10.1.0.80\"", "port[0].neighbours[0].ip is 10.1.0.80, expected an address of another host; this one is the engine's own (listener \"web\")";
+    gateway_is_listener: "\"10.1.0.254\", \"2001:db8:1::fe\"" => "\"10.1.0.80\"", "port[0].gateways[0] is 10.1.0.80, expected an address of another host; this one is the engine's own (listener \"web\")";
+    route_via_local: "via = \"10.2.0.9\"" => "via = \"10.2.0.5\"", "port[1].routes[0].via is 10.2.0.5, expected an address of another host; this one is the engine's own (local address towards \"a1\")";
+    two_macs: "name = \"a1\", address = \"10.2.0.21:80\"" => "name = \"a1\", address = \"10.9.0.12:81\", mac = \"02:00:00:00:00:13\"", "pool[1].servers[0].address is 10.9.0.12:81 at 02:00:00:00:00:13, expected the same mac as server \"w2\"";
     descriptors_range: "rx_descriptors = 512" => "rx_descriptors = 32", "port[0].rx_descriptors is 32, expected 64 to 4096";
     descriptors_step: "rx_descriptors = 512" => "rx_descriptors = 500", "port[0].rx_descriptors is 500, expected a multiple of 32";
     listen_nothing: "addresses = [\"[2001:db8:1::80]:80\"]" => "addresses = []", "listener[1].addresses is empty";
@@ -392,7 +396,7 @@ refusals! {
     listen_port_0: "\"10.1.0.1:80\"" => "\"10.1.0.1:0\"", "listener[0].addresses[0] is \"10.1.0.1:0\", expected an address with a port";
     listen_range: "8000-8099\"]" => "8099-8000\"]", "listener[0].addresses[1] is \"10.1.0.80:8099-8000\", expected";
     listen_multicast: "\"10.1.0.1:80\"" => "\"224.0.0.1:80\"", "expected a unicast address; this is a multicast address";
-    listen_twice: "\"10.1.0.1:80\"" => "\"10.1.0.80:8099-9000\"", "listener[0].addresses[1] is \"10.1.0.80:8000-8099\", expected addresses and ports that are given only once";
+    listen_twice: "\"10.1.0.1:80\"" => "\"10.1.0.80:8099-8150\"", "listener[0].addresses[1] is \"10.1.0.80:8000-8099\", expected addresses and ports that are given only once";
     listeners_overlap: "[2001:db8:1::80]:80\"]" => "[2001:db8:1::80]:80\", \"10.1.0.80:8099\"]\nports = [\"clients\"]", "listener[1].addresses[1] is \"10.1.0.80:8099\", expected addresses and ports that no other listener has; \"web\" listens there";
     listener_on_no_port: "[2001:db8:1::80]:80\"]" => "[2001:db8:f::80]:80\"]", "listener[1].ports is missing, expected the names of the ports";
     listener_port_unknown: "ports = [\"clients\"]" => "ports = [\"client\"]", "listener[0].ports[0] is \"client\", expected the name of a port: \"clients\" or \"servers\"";
@@ -441,4 +445,63 @@ refusals! {
     records_format: "format = \"csv\"" => "format = \"xml\"", "records.format is \"xml\", expected \"text\", \"csv\" or \"json\"";
     records_file: "file = \"records.csv\"" => "enabled = true", "records lacks the key `file`";
     log_level: "level = \"debug\"" => "level = \"loud\"", "log.level is \"loud\", expected \"info\", ";
+}
+
+#[test]
+fn large_configurations_are_checked_in_no_time() {
+    let servers: String = (0..10_000)
+        .map(|i| {
+            format!(
+                "  {{ name = \"s{i}\", address = \"10.3.{}.{}:80\" }},\n",
+                i / 250,
+                i % 250 + 1
+            )
+        })
+        .collect();
+    let listen: String = (1..10_000).map(|port| format!("\"10.3.255.1:{port}\", ")).collect();
+    let text = format!(
+        "[[port]]\nname = \"p\"\ndevice = \"net_ring0\"\naddresses = [\"10.3.255.1/16\"]\n\
+         [[listener]]\nname = \"l\"\naddresses = [{listen}]\ndefault = \"all\"\n\
+         [[pool]]\nname = \"all\"\nservers = [\n{servers}]\n"
+    );
+    let start = std::time::Instant::now();
+    let config = Config::parse(&text, "large").unwrap_or_else(|error| panic!("{error}"));
+    println!("{:?}", start.elapsed());
+    assert_eq!(config.servers().len(), 10_000);
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1000) })]
+
+    /// Files with typing errors: whatever is wrong, it is said, and each complaint with a place is about a line that exists.
+    #[test]
+    fn broken_files_are_refused_or_accepted_without_panic(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0..4_u8), 1..6),
+    ) {
+        let mut lines: Vec<String> = GOOD.lines().map(str::to_owned).collect();
+        for (which, at, how) in changes {
+            let which = which.index(lines.len());
+            match how {
+                0 => drop(lines.remove(which)),
+                1 => lines.insert(at.index(lines.len()), lines[which].clone()),
+                2 => lines.swap(which, at.index(GOOD.lines().count() / 2)),
+                _ if lines[which].is_empty() => (),
+                _ => {
+                    let column = at.index(lines[which].len());
+                    const OTHERS: &[u8] = b"0\"[]{}=,./:-x9 ";
+                    let other = char::from(OTHERS[(which + column) % OTHERS.len()]).to_string();
+                    lines[which].replace_range(column..=column, &other);
+                }
+            }
+        }
+        let text = lines.join("\n");
+        if let Err(error) = Config::parse(&text, "broken.toml") {
+            prop_assert!(!error.problems().is_empty());
+            for problem in error.problems() {
+                prop_assert!(problem.line.is_none_or(|line| (1..=lines.len()).contains(&line)), "{error}");
+                prop_assert!(!problem.complaint.is_empty() && !problem.complaint.contains('\n'), "{error}");
+            }
+        }
+    }
 }

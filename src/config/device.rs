@@ -6,8 +6,13 @@ use std::str::FromStr;
 /// A device as DPDK names it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Device {
-    /// A PCI function: `0000:07:00.0`.
-    Pci(PciAddress),
+    /// A PCI function, perhaps with arguments for its driver: `0000:07:00.0`.
+    Pci {
+        /// Where it is.
+        address: PciAddress,
+        /// What follows the first comma.
+        arguments: String,
+    },
     /// A virtual device with its arguments: `net_af_packet0,iface=pe-eng0`.
     Virtual {
         /// Driver and number: `net_af_packet0`.
@@ -30,7 +35,7 @@ pub struct PciAddress {
     pub function: u8,
 }
 
-/// The virtual network drivers that Debian's DPDK 22.11 brings and that make sense as a port.
+/// The drivers of virtual devices that ports can have. Which arguments each takes is e2d2's affair, which opens them.
 const DRIVERS: &[&str] = &[
     "net_af_packet",
     "net_af_xdp",
@@ -39,8 +44,6 @@ const DRIVERS: &[&str] = &[
     "net_pcap",
     "net_ring",
     "net_tap",
-    "net_vhost",
-    "net_virtio_user",
 ];
 
 impl Device {
@@ -57,7 +60,7 @@ impl Device {
     /// What two ports that would open the same device have in common.
     pub(super) fn key(&self) -> String {
         match self {
-            Self::Pci(address) => address.to_string(),
+            Self::Pci { address, .. } => address.to_string(),
             Self::Virtual { name, .. } => name.clone(),
         }
     }
@@ -68,10 +71,14 @@ impl FromStr for Device {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(address) = PciAddress::parse(text) {
-            return Ok(Self::Pci(address));
+        if text.contains(char::is_whitespace) {
+            return Err("no white space in the name of a device".to_owned());
         }
         let (name, arguments) = text.split_once(',').unwrap_or((text, ""));
+        if let Some(address) = PciAddress::parse(name) {
+            let arguments = arguments.to_owned();
+            return Ok(Self::Pci { address, arguments });
+        }
         let driver = name.trim_end_matches(|c: char| c.is_ascii_digit());
         if !DRIVERS.contains(&driver) {
             return Err(format!(
@@ -82,9 +89,6 @@ impl FromStr for Device {
         }
         if driver.len() == name.len() {
             return Err(format!("a number after the driver's name, such as \"{driver}0\""));
-        }
-        if text.contains(char::is_whitespace) {
-            return Err("no white space in the name of a device".to_owned());
         }
         if matches!(driver, "net_af_packet" | "net_af_xdp") && !arguments.split(',').any(|a| a.starts_with("iface=")) {
             return Err(format!("the interface to open, such as \"{name},iface=eth1\""));
@@ -99,10 +103,20 @@ impl FromStr for Device {
 /// The device as EAL's `--vdev` and `--allow` take it.
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pci(address) => address.fmt(f),
-            Self::Virtual { name, arguments } if arguments.is_empty() => f.write_str(name),
-            Self::Virtual { name, arguments } => write!(f, "{name},{arguments}"),
+        let arguments = match self {
+            Self::Pci { address, arguments } => {
+                address.fmt(f)?;
+                arguments
+            }
+            Self::Virtual { name, arguments } => {
+                f.write_str(name)?;
+                arguments
+            }
+        };
+        if arguments.is_empty() {
+            Ok(())
+        } else {
+            write!(f, ",{arguments}")
         }
     }
 }
@@ -146,6 +160,7 @@ mod tests {
         for (text, printed) in [
             ("0000:07:00.0", "0000:07:00.0"),
             ("07:1F.7", "0000:07:1f.7"),
+            ("0000:07:00.0,a=1", "0000:07:00.0,a=1"),
             ("net_ring0", "net_ring0"),
             (
                 "net_af_packet0,iface=pe-eng0,qpairs=2",
@@ -169,6 +184,7 @@ mod tests {
             ("00000:07:00.0", "PCI address"),
             ("+007:07:00.0", "PCI address"),
             ("net_ring", "number after"),
+            ("net_vhost0", "net_af_packet, net_af_xdp"),
             ("net_af_packet0", "interface to open"),
             ("net_tap0,iface=a b", "white space"),
         ] {

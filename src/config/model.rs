@@ -270,7 +270,7 @@ pub struct ServerConfig {
 }
 
 /// A source address towards a server, with the source ports that may be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LocalAddress {
     /// A unicast address.
     pub ip: IpAddr,
@@ -279,7 +279,7 @@ pub struct LocalAddress {
 }
 
 /// A set of TCP ports as ascending, disjoint ranges.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PortRanges(Vec<RangeInclusive<u16>>);
 
 impl PortRanges {

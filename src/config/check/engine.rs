@@ -1,5 +1,7 @@
 //! `[engine]`.
 
+use std::collections::HashSet;
+
 use super::{choice, duration, number};
 use crate::config::defaults;
 use crate::config::ids::CoreId;
@@ -13,7 +15,7 @@ pub(super) fn check(source: &mut Source<'_>, raw: &RawEngine, ports: &[PortConfi
         source.complain(&At::root(), "there is no [[port]], expected at least one");
     }
     let name = raw.name.as_deref().unwrap_or(defaults::NAME);
-    super::name(source, &at.key("name"), name, []);
+    super::name(source, &at.key("name"), name, &mut HashSet::new());
     EngineConfig {
         name: name.to_owned(),
         cores: cores(source, &at.key("cores"), raw),

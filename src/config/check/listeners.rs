@@ -1,5 +1,6 @@
 //! `[[listener]]`.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
@@ -26,14 +27,10 @@ pub(super) fn check(
         source.complain(&all, "has too many entries, expected at most 65535");
         return listeners;
     }
+    let mut names = HashSet::new();
     for (i, raw) in raw.iter().enumerate() {
         let at = all.index(i);
-        name(
-            source,
-            &at.key("name"),
-            &raw.name,
-            listeners.iter().map(|listener| &listener.name),
-        );
+        name(source, &at.key("name"), &raw.name, &mut names);
         let addresses = addresses(source, &at.key("addresses"), raw);
         if raw.rules.is_empty() && raw.default.is_none() {
             source.complain(
@@ -65,24 +62,46 @@ pub(super) fn check(
     listeners
 }
 
-/// Complains about addresses and ports that belong to two listeners.
+/// Complains about addresses and ports that are listened on twice.
 pub(super) fn keep_apart(source: &mut Source<'_>, listeners: &[ListenerConfig]) {
+    let mut all: Vec<(&ListenAddress, usize, usize)> = Vec::new();
     for (i, listener) in listeners.iter().enumerate() {
-        for (j, address) in listener.addresses.iter().enumerate() {
-            let others = listeners[..i]
+        all.extend(
+            listener
+                .addresses
                 .iter()
-                .find(|other| other.addresses.iter().any(|a| a.overlaps(address)));
-            if let Some(other) = others {
-                let at = At::root().key("listener").index(i).key("addresses").index(j);
-                source.refuse(
-                    &at,
-                    quoted(address),
-                    format!(
-                        "addresses and ports that no other listener has; \"{}\" listens there",
-                        other.name
-                    ),
-                );
-            }
+                .enumerate()
+                .map(|(j, address)| (address, i, j)),
+        );
+    }
+    all.sort_by_key(|(address, i, j)| (address.ip, *address.ports.start(), *i, *j));
+    // Sorted by their first ports, each can only overlap the one that reaches furthest among those before it.
+    let mut furthest: Option<(&ListenAddress, usize, usize)> = None;
+    for entry in all {
+        if let Some(before) = furthest.filter(|before| before.0.overlaps(entry.0)) {
+            let (earlier, later) = if (before.1, before.2) < (entry.1, entry.2) {
+                (before, entry)
+            } else {
+                (entry, before)
+            };
+            let at = At::root()
+                .key("listener")
+                .index(later.1)
+                .key("addresses")
+                .index(later.2);
+            let expected = if earlier.1 == later.1 {
+                "addresses and ports that are given only once".to_owned()
+            } else {
+                let other = &listeners[earlier.1].name;
+                format!("addresses and ports that no other listener has; \"{other}\" listens there")
+            };
+            source.refuse(&at, quoted(later.0), expected);
+        }
+        let reaches_further = |before: (&ListenAddress, usize, usize)| {
+            before.0.ip != entry.0.ip || before.0.ports.end() < entry.0.ports.end()
+        };
+        if furthest.is_none_or(reaches_further) {
+            furthest = Some(entry);
         }
     }
 }
@@ -105,8 +124,6 @@ fn addresses(source: &mut Source<'_>, at: &At, raw: &RawListener) -> Vec<ListenA
         };
         if let Some(why) = why_no_host(address.ip) {
             source.refuse(&at, quoted(text), format!("a unicast address; this is {why}"));
-        } else if addresses.iter().any(|other| other.overlaps(&address)) {
-            source.refuse(&at, quoted(text), "addresses and ports that are given only once");
         }
         addresses.push(address);
     }

@@ -11,6 +11,7 @@ mod ports;
 mod rules;
 mod small;
 
+use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -21,7 +22,7 @@ use humantime_serde::re::humantime;
 
 use super::Config;
 use super::error::ConfigError;
-use super::raw::{RawConfig, SECTIONS};
+use super::raw::{RawConfig, RawPort, SECTIONS};
 use super::source::{At, Source};
 use super::unsupported;
 
@@ -37,7 +38,8 @@ pub(super) fn check(source: &mut Source<'_>) -> Result<Config, ConfigError> {
         // These compare one part with another and would only repeat what was said of either.
         listeners::keep_apart(source, &listeners);
         pools::reserve_listener_ports(source, &mut pools, &listeners);
-        own_addresses_are_our_own(source, &ports, &pools, &listeners);
+        pools::one_mac_each(source, &pools);
+        own_addresses_are_our_own(source, &raw.ports, &ports, &pools, &listeners);
     }
     let config = Config {
         engine: engine::check(source, &raw.engine, &ports),
@@ -84,6 +86,7 @@ fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
 /// An address of the engine cannot at the same time be someone else's: frames to it would never leave.
 fn own_addresses_are_our_own(
     source: &mut Source<'_>,
+    raw_ports: &[RawPort],
     ports: &[super::PortConfig],
     pools: &pools::Pools,
     listeners: &[super::ListenerConfig],
@@ -103,21 +106,35 @@ fn own_addresses_are_our_own(
             .iter()
             .map(|local| (local.ip, "local address towards", &server.name))
     });
-    let own: Vec<_> = on_ports.chain(on_listeners).chain(local).collect();
+    let mut own = HashMap::new();
+    for (ip, what, name) in on_ports.chain(on_listeners).chain(local) {
+        own.entry(ip).or_insert((what, name));
+    }
     let mut others: Vec<(At, IpAddr)> = Vec::new();
     for (at, server) in &pools.places {
         others.push((at.clone(), pools.servers[server.index()].address.ip()));
     }
-    for (i, port) in ports.iter().enumerate() {
-        for (j, (ip, _)) in port.neighbours.iter().enumerate() {
-            others.push((
-                At::root().key("port").index(i).key("neighbours").index(j).key("ip"),
-                *ip,
-            ));
+    for (i, port) in raw_ports.iter().enumerate() {
+        let at = At::root().key("port").index(i);
+        let gateways = port
+            .gateways
+            .iter()
+            .enumerate()
+            .map(|(j, ip)| (at.key("gateways").index(j), ip));
+        let routes = port
+            .routes
+            .iter()
+            .enumerate()
+            .map(|(j, route)| (at.key("routes").index(j).key("via"), &route.via));
+        let neighbours = port.neighbours.iter().enumerate();
+        let neighbours = neighbours.map(|(j, neighbour)| (at.key("neighbours").index(j).key("ip"), &neighbour.ip));
+        for (at, ip) in gateways.chain(routes).chain(neighbours) {
+            // What is no address has been complained about, and then nothing is compared.
+            others.extend(ip.parse().ok().map(|ip| (at, ip)));
         }
     }
     for (at, ip) in others {
-        if let Some((_, what, name)) = own.iter().find(|(own, ..)| *own == ip) {
+        if let Some((what, name)) = own.get(&ip) {
             source.refuse(
                 &at,
                 ip,
@@ -176,12 +193,12 @@ fn choice<T: Copy>(source: &mut Source<'_>, at: &At, value: Option<&str>, choice
     choices_[0].1
 }
 
-/// A name that can stand in records, logs and metrics, and that `taken` does not hold yet.
-fn name<'n>(source: &mut Source<'_>, at: &At, name: &str, taken: impl IntoIterator<Item = &'n String>) {
+/// A name that can stand in records, logs and metrics, and that is not `taken` yet; from now on it is.
+fn name(source: &mut Source<'_>, at: &At, name: &str, taken: &mut HashSet<String>) {
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     if name.is_empty() || name.len() > 64 || !name.bytes().all(is_plain) {
         source.refuse(at, quoted(name), "1 to 64 letters, digits, \"-\", \"_\" or \".\"");
-    } else if taken.into_iter().any(|other| other == name) {
+    } else if !taken.insert(name.to_owned()) {
         source.refuse(at, quoted(name), "a name that is used only once");
     }
 }

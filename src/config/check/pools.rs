@@ -1,5 +1,6 @@
 //! `[[pool]]` and its servers.
 
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
@@ -30,6 +31,14 @@ struct Common<'c> {
     syn_retry: std::time::Duration,
 }
 
+/// What is known while the pools are read one after the other.
+struct Reader {
+    found: Pools,
+    pool_names: HashSet<String>,
+    server_names: HashSet<String>,
+    by_address: HashMap<SocketAddr, ServerId>,
+}
+
 pub(super) fn check(
     source: &mut Source<'_>,
     raw: &[RawPool],
@@ -37,68 +46,78 @@ pub(super) fn check(
     routes: &Routes,
     timeouts: &Timeouts,
 ) -> Pools {
-    let mut pools = Pools {
-        pools: Vec::with_capacity(raw.len()),
-        servers: Vec::new(),
-        places: Vec::new(),
+    let mut reader = Reader {
+        found: Pools {
+            pools: Vec::with_capacity(raw.len()),
+            servers: Vec::new(),
+            places: Vec::new(),
+        },
+        pool_names: HashSet::new(),
+        server_names: HashSet::new(),
+        by_address: HashMap::new(),
     };
     let servers: usize = raw.iter().map(|pool| pool.servers.len()).sum();
     if raw.len().max(servers) > usize::from(u16::MAX) {
-        source.complain(
-            &At::root().key("pool"),
-            "has too many entries, expected at most 65535 pools and servers",
-        );
-        return pools;
+        let complaint = "has too many entries, expected at most 65535 pools and servers";
+        source.complain(&At::root().key("pool"), complaint);
+        return reader.found;
     }
     for (i, raw) in raw.iter().enumerate() {
         let at = At::root().key("pool").index(i);
-        name(
+        let common = common(source, &at, raw, ports, routes, timeouts);
+        reader.pool(source, &at, raw, &common);
+    }
+    reader.found
+}
+
+fn common<'c>(
+    source: &mut Source<'_>,
+    at: &At,
+    raw: &RawPool,
+    ports: &'c [PortConfig],
+    routes: &'c Routes,
+    timeouts: &Timeouts,
+) -> Common<'c> {
+    Common {
+        ports,
+        routes,
+        local_addresses: local_addresses(source, &at.key("local_addresses"), raw),
+        local_ports: local_ports(source, &at.key("local_ports"), raw),
+        connect_timeout: duration(
             source,
-            &at.key("name"),
-            &raw.name,
-            pools.pools.iter().map(|pool| &pool.name),
-        );
+            &at.key("connect_timeout"),
+            raw.connect_timeout.as_deref(),
+            timeouts.connect,
+            &defaults::TIMEOUT_RANGE,
+        ),
+        syn_retry: duration(
+            source,
+            &at.key("syn_retry"),
+            raw.syn_retry.as_deref(),
+            defaults::SYN_RETRY,
+            &defaults::SYN_RETRY_RANGE,
+        ),
+    }
+}
+
+impl Reader {
+    fn pool(&mut self, source: &mut Source<'_>, at: &At, raw: &RawPool, common: &Common<'_>) {
+        name(source, &at.key("name"), &raw.name, &mut self.pool_names);
         if raw.name == "reject" {
-            source.refuse(
-                &at.key("name"),
-                "\"reject\"",
-                "another name: as a default this one means to reject",
-            );
+            let expected = "another name: as a default this one means to reject";
+            source.refuse(&at.key("name"), quoted(&raw.name), expected);
         }
-        let common = Common {
-            ports,
-            routes,
-            local_addresses: local_addresses(source, &at.key("local_addresses"), raw),
-            local_ports: local_ports(source, &at.key("local_ports"), raw),
-            connect_timeout: duration(
-                source,
-                &at.key("connect_timeout"),
-                raw.connect_timeout.as_deref(),
-                timeouts.connect,
-                &defaults::TIMEOUT_RANGE,
-            ),
-            syn_retry: duration(
-                source,
-                &at.key("syn_retry"),
-                raw.syn_retry.as_deref(),
-                defaults::SYN_RETRY,
-                &defaults::SYN_RETRY_RANGE,
-            ),
-        };
         if raw.servers.is_empty() {
             source.complain(&at.key("servers"), "is empty, expected at least one server");
         }
+        let policies = [("round_robin", Policy::RoundRobin)];
         let mut pool = PoolConfig {
-            id: PoolId(i as u16),
+            id: PoolId(self.found.pools.len() as u16),
             name: raw.name.clone(),
-            policy: choice(
-                source,
-                &at.key("policy"),
-                raw.policy.as_deref(),
-                &[("round_robin", Policy::RoundRobin)],
-            ),
+            policy: choice(source, &at.key("policy"), raw.policy.as_deref(), &policies),
             members: Vec::with_capacity(raw.servers.len()),
         };
+        let mut in_pool = HashSet::new();
         for (j, raw) in raw.servers.iter().enumerate() {
             let at = at.key("servers").index(j);
             let weight = number(
@@ -108,36 +127,50 @@ pub(super) fn check(
                 defaults::WEIGHT,
                 &defaults::WEIGHT_RANGE,
             );
-            let Some(mut server) = server(source, &at, raw, &common) else {
+            let Some(server) = server(source, &at, raw, common) else {
                 continue;
             };
-            let is_same = |member: &Member| pools.servers[member.server.index()].address == server.address;
-            if pool.members.iter().any(is_same) {
-                source.refuse(
-                    &at.key("address"),
-                    quoted(&raw.address),
-                    "a server that is in the pool only once",
-                );
+            if !in_pool.insert(server.address) {
+                let expected = "a server that is in the pool only once";
+                source.refuse(&at.key("address"), quoted(&raw.address), expected);
                 continue;
             }
-            let server = match find(source, &at, &mut server, &pools.servers) {
-                Some(known) => known,
-                None => {
-                    let names = pools.servers.iter().map(|server| &server.name);
-                    name(source, &at.key("name"), &raw.name, names);
-                    pools.servers.push(server);
-                    ServerId(pools.servers.len() as u16 - 1)
-                }
-            };
+            let server = self.number(source, &at, server);
             pool.members.push(Member {
                 server,
                 weight: weight as u16,
             });
-            pools.places.push((at.key("address"), server));
+            self.found.places.push((at.key("address"), server));
         }
-        pools.pools.push(pool);
+        self.found.pools.push(pool);
     }
-    pools
+
+    /// The number of a server: that of an earlier pool's if it is the same, otherwise the next.
+    ///
+    /// A server is its address and port, whatever number of pools it is in, because the local ports towards it are shared
+    /// out among all connections that go there. So all pools must say the same of it.
+    fn number(&mut self, source: &mut Source<'_>, at: &At, mut server: ServerConfig) -> ServerId {
+        let Some(id) = self.by_address.get(&server.address).copied() else {
+            name(source, &at.key("name"), &server.name, &mut self.server_names);
+            server.id = ServerId(self.found.servers.len() as u16);
+            self.by_address.insert(server.address, server.id);
+            self.found.servers.push(server);
+            return ServerId(self.found.servers.len() as u16 - 1);
+        };
+        let known = &self.found.servers[id.index()];
+        server.id = id;
+        if server != *known {
+            source.complain(
+                at,
+                format!(
+                    "is {}, which another pool has as well (\"{}\"), expected the same name, mac, local addresses and \
+                     ports, connect_timeout and syn_retry in both",
+                    known.address, known.name
+                ),
+            );
+        }
+        id
+    }
 }
 
 fn local_addresses(source: &mut Source<'_>, at: &At, raw: &RawPool) -> Vec<IpAddr> {
@@ -161,29 +194,6 @@ fn local_ports(source: &mut Source<'_>, at: &At, raw: &RawPool) -> RangeInclusiv
         source.refuse(at, quoted(text), "a range of TCP ports such as \"1024-65535\"");
         defaults::LOCAL_PORTS
     })
-}
-
-/// Finds a server that an earlier pool has as well; otherwise gives it the next number.
-///
-/// A server is its address and port, whatever number of pools it is in, because the local ports towards it are shared out
-/// among all connections that go there. So all pools must say the same of it.
-fn find(source: &mut Source<'_>, at: &At, server: &mut ServerConfig, servers: &[ServerConfig]) -> Option<ServerId> {
-    let Some(known) = servers.iter().find(|known| known.address == server.address) else {
-        server.id = ServerId(servers.len() as u16);
-        return None;
-    };
-    server.id = known.id;
-    if server != known {
-        source.complain(
-            at,
-            format!(
-                "is {}, which another pool has as well (\"{}\"), expected the same name, mac, local addresses and \
-                 ports, connect_timeout and syn_retry in both",
-                known.address, known.name
-            ),
-        );
-    }
-    Some(known.id)
 }
 
 fn server(source: &mut Source<'_>, at: &At, raw: &RawServer, common: &Common<'_>) -> Option<ServerConfig> {
@@ -266,23 +276,46 @@ fn local(
 /// Takes the ports on which an address listens out of those it connects from: a segment to such a port would otherwise
 /// belong to a client and to a server at the same time.
 pub(super) fn reserve_listener_ports(source: &mut Source<'_>, pools: &mut Pools, listeners: &[ListenerConfig]) {
-    let listen: Vec<_> = listeners.iter().flat_map(|listener| &listener.addresses).collect();
+    let mut listen: HashMap<IpAddr, Vec<&RangeInclusive<u16>>> = HashMap::new();
+    for address in listeners.iter().flat_map(|listener| &listener.addresses) {
+        listen.entry(address.ip).or_default().push(&address.ports);
+    }
+    // Most servers have the same local address and ports.
+    let mut reserved: HashMap<LocalAddress, PortRanges> = HashMap::new();
     for (at, id) in &pools.places {
         let server = &mut pools.servers[id.index()];
         for local in &mut server.local {
-            for address in listen.iter().filter(|address| address.ip == local.ip) {
-                local.ports.remove(&address.ports);
-            }
-            if local.ports.is_empty() {
+            let Some(taken) = listen.get(&local.ip) else { continue };
+            let left = reserved.entry(local.clone()).or_insert_with(|| {
+                let mut ports = local.ports.clone();
+                taken.iter().for_each(|taken| ports.remove(taken));
+                ports
+            });
+            if left.is_empty() {
                 source.complain(
                     at,
                     format!(
-                        "has no port left to be reached from at {}, expected \"local_ports\" other than those \
-                             that listeners have there",
+                        "has no port left to be reached from at {}, expected \"local_ports\" other than those that \
+                         listeners have there",
                         local.ip
                     ),
                 );
             }
+            local.ports = left.clone();
+        }
+    }
+}
+
+/// A host has one MAC address, whatever number of servers it runs.
+pub(super) fn one_mac_each(source: &mut Source<'_>, pools: &Pools) {
+    let mut macs = HashMap::new();
+    for (at, id) in &pools.places {
+        let server = &pools.servers[id.index()];
+        let Some(mac) = server.mac else { continue };
+        let (first, name) = *macs.entry(server.address.ip()).or_insert((mac, &server.name));
+        if first != mac {
+            let expected = format!("the same mac as server \"{name}\", which is on the same host");
+            source.refuse(at, format!("{} at {mac}", server.address), expected);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `[[port]]`, and the routes that their prefixes and gateways make.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -22,9 +23,10 @@ pub(super) fn check(source: &mut Source<'_>, raw: &[RawPort]) -> Vec<PortConfig>
         );
         return ports;
     }
+    let mut names = HashSet::new();
     for (i, raw) in raw.iter().enumerate() {
         let at = At::root().key("port").index(i);
-        name(source, &at.key("name"), &raw.name, ports.iter().map(|port| &port.name));
+        name(source, &at.key("name"), &raw.name, &mut names);
         let addresses = addresses(source, &at.key("addresses"), raw, &ports);
         let mtu = number(source, &at.key("mtu"), raw.mtu, defaults::MTU, &defaults::MTU_RANGE);
         if mtu < defaults::MTU_IPV6 && addresses.iter().any(|address| address.addr().is_ipv6()) {
