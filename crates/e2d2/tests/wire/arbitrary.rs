@@ -14,19 +14,19 @@ use proptest::sample::Index;
 
 /// A TCP segment that owns what [`TcpRepr`] borrows.
 #[derive(Clone, Debug)]
-pub struct Segment {
-    pub envelope: Envelope,
-    pub ports: (u16, u16),
-    pub numbers: (u32, u32),
-    pub flags: u8,
-    pub window: u16,
-    pub options: TcpOptions,
-    pub sack_blocks: Vec<(u32, u32)>,
-    pub payload: Vec<u8>,
+pub(crate) struct Segment {
+    pub(crate) envelope: Envelope,
+    pub(crate) ports: (u16, u16),
+    pub(crate) numbers: (u32, u32),
+    pub(crate) flags: u8,
+    pub(crate) window: u16,
+    pub(crate) options: TcpOptions,
+    pub(crate) sack_blocks: Vec<(u32, u32)>,
+    pub(crate) payload: Vec<u8>,
 }
 
 impl Segment {
-    pub fn repr(&self) -> TcpRepr<'_> {
+    pub(crate) fn repr(&self) -> TcpRepr<'_> {
         TcpRepr {
             envelope: self.envelope,
             src_port: self.ports.0,
@@ -41,13 +41,13 @@ impl Segment {
         }
     }
 
-    pub fn frame(&self) -> Vec<u8> {
+    pub(crate) fn frame(&self) -> Vec<u8> {
         emitted(|buffer| self.repr().emit(buffer).is_ok())
     }
 }
 
 /// What `emit` writes into a buffer that holds the largest frame of the tests.
-pub fn emitted(emit: impl FnOnce(&mut e2d2::buffer::HeapBuffer) -> bool) -> Vec<u8> {
+pub(crate) fn emitted(emit: impl FnOnce(&mut e2d2::buffer::HeapBuffer) -> bool) -> Vec<u8> {
     let mut buffer = HeapPool::new(1, 2048).take().expect("a fresh pool has a buffer");
     assert!(emit(&mut buffer), "the message fits");
     buffer.data().to_vec()
@@ -60,13 +60,13 @@ fn mac() -> impl Strategy<Value = MacAddr> {
     })
 }
 
-pub fn ipv4_addr() -> impl Strategy<Value = Ipv4Addr> {
+pub(crate) fn ipv4_addr() -> impl Strategy<Value = Ipv4Addr> {
     any::<u32>()
         .prop_map(Ipv4Addr::from)
         .prop_filter("of a host", |addr| !is_martian_ipv4(*addr))
 }
 
-pub fn ipv6_addr() -> impl Strategy<Value = Ipv6Addr> {
+pub(crate) fn ipv6_addr() -> impl Strategy<Value = Ipv6Addr> {
     any::<u128>()
         .prop_map(Ipv6Addr::from)
         .prop_filter("of a host", |addr| !is_martian_ipv6(*addr))
@@ -89,7 +89,7 @@ fn envelope_between(addresses: impl Strategy<Value = (IpAddr, IpAddr)>) -> impl 
     })
 }
 
-pub fn options() -> impl Strategy<Value = TcpOptions> {
+pub(crate) fn options() -> impl Strategy<Value = TcpOptions> {
     (
         any::<Option<u16>>(),
         proptest::option::of(0..=14u8),
@@ -104,7 +104,7 @@ pub fn options() -> impl Strategy<Value = TcpOptions> {
         })
 }
 
-pub fn segment() -> impl Strategy<Value = Segment> {
+pub(crate) fn segment() -> impl Strategy<Value = Segment> {
     (
         envelope_between(addresses()),
         any::<(u16, u16)>(),
@@ -130,7 +130,7 @@ pub fn segment() -> impl Strategy<Value = Segment> {
 }
 
 /// An ICMP message over IPv4, and its frame.
-pub fn icmpv4_frame() -> impl Strategy<Value = Vec<u8>> {
+pub(crate) fn icmpv4_frame() -> impl Strategy<Value = Vec<u8>> {
     let addresses = (ipv4_addr(), ipv4_addr()).prop_map(|(src, dst)| (src.into(), dst.into()));
     (
         envelope_between(addresses),
@@ -171,7 +171,7 @@ pub fn icmpv4_frame() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// An ICMPv6 message, neighbour discovery included, and its frame.
-pub fn icmpv6_frame() -> impl Strategy<Value = Vec<u8>> {
+pub(crate) fn icmpv6_frame() -> impl Strategy<Value = Vec<u8>> {
     let addresses = (ipv6_addr(), ipv6_addr()).prop_map(|(src, dst)| (src.into(), dst.into()));
     let data = (vec(any::<u8>(), 0..200), ipv6_addr(), proptest::option::of(mac()));
     (
@@ -229,12 +229,12 @@ pub fn icmpv6_frame() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// Any sound frame.
-pub fn frame() -> impl Strategy<Value = Vec<u8>> {
+pub(crate) fn frame() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![3 => segment().prop_map(|segment| segment.frame()), 1 => icmpv4_frame(), 1 => icmpv6_frame()]
 }
 
 /// A frame of which some bytes were changed, mostly in its headers, and the end cut off or padded.
-pub fn spoilt_frame() -> impl Strategy<Value = Vec<u8>> {
+pub(crate) fn spoilt_frame() -> impl Strategy<Value = Vec<u8>> {
     let changes = vec((0..80usize, any::<u8>()), 0..6);
     (frame(), changes, any::<Index>(), 0..40usize, any::<[bool; 2]>()).prop_map(
         |(mut frame, changes, cut, padding, [is_cut, is_right])| {

@@ -6,8 +6,8 @@
 //! A frame that is not ours to handle is [`Kind::Other`], not an error: it may be meant for the host's own stack. An
 //! error means that no one should handle it; each [`ParseError`] is one counted reason to drop.
 //!
-//! Budget: ≤ 20 cycles for a TCP segment whose headers are in L1, IPv4 header checksum included
-//! (`benches/wire.rs`).
+//! Budget: ≤ 20 cycles for a TCP segment whose headers are in L1, IPv4 header checksum included; 14 (IPv4) and 16 (IPv6)
+//! on a 2.6 GHz EPYC. Taking a frame apart for writing ([`TcpLayout::split_mut`]) costs 4 (`benches/wire.rs`).
 
 use crate::port::PortId;
 

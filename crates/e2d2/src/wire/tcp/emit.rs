@@ -1,4 +1,7 @@
 //! Writing whole TCP frames.
+//!
+//! Budget: ≤ 60 cycles for a segment with options and without payload; 40 (an ACK) to 45 (a SYN) on a 2.6 GHz EPYC
+//! (`benches/wire.rs`).
 
 use core::net::IpAddr;
 
