@@ -80,12 +80,12 @@ impl Backends {
         pool.pick(|_| true).unwrap_or(pool.turns[0].server)
     }
 
-    /// The server of `pool` whose turn it is among those not `tried` yet; `None` when all have been.
-    ///
-    /// # Panics
-    /// When `pool` is from another configuration with more pools.
+    /// The server of `pool` whose turn it is among those not `tried` yet; `None` when all have been, or when there is no such
+    /// pool: with nothing tried this is the [`pick`](Self::pick) for numbers that come from a program's own selector.
     pub fn next_after(&mut self, pool: PoolId, tried: &[ServerId]) -> Option<ServerId> {
-        self.pools[pool.index()].pick(|server| !tried.contains(&server))
+        self.pools
+            .get_mut(pool.index())?
+            .pick(|server| !tried.contains(&server))
     }
 }
 
@@ -175,6 +175,7 @@ mod tests {
     #[test]
     fn fail_over_tries_each_server_once() {
         let mut backends = Backends::new(&config(&[1, 7, 1, 1]), 0);
+        assert_eq!(backends.next_after(PoolId(1), &[]), None, "no such pool");
         for _ in 0..10 {
             let mut tried = vec![backends.pick(PoolId(0))];
             while let Some(next) = backends.next_after(PoolId(0), &tried) {
