@@ -1,0 +1,587 @@
+//! The client role: starts connections, sends requests, checks responses, closes.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use e2d2::buffer::BufferPool;
+use e2d2::time::Instant;
+use e2d2::wire::MacAddr;
+use e2d2::wire::tcp::TcpFlags;
+use netfcts::{IsnGenerator, SeqNum, TcpCounter};
+
+use crate::endpoints::{AddressRange, Endpoints};
+use crate::output::{Loose, Output, Sender};
+use crate::pace::{Pace, Pacer, Span};
+use crate::payload::{Check, Close, Format, RequestId};
+use crate::received::{Incoming, count_received, octets};
+use crate::stats::{ClientStats, Failure, record};
+use crate::table::Table;
+use crate::tcb::{Acknowledge, Marks, NewData, Peer, Segment, State, Tcb, TcpSettings, Ticks};
+
+/// What a client does, checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClientSettings {
+    /// Source addresses, at most one range per IP version.
+    pub sources: Vec<AddressRange>,
+    /// Source ports of each address.
+    pub ports: std::ops::RangeInclusive<u16>,
+    /// Where to connect to, in turn.
+    pub targets: Vec<SocketAddr>,
+    /// Form of requests and responses.
+    pub format: Format,
+    /// Requests per connection.
+    pub rounds: u16,
+    /// Bytes of a request.
+    pub request: u32,
+    /// Bytes of a response.
+    pub response: u32,
+    /// Who closes.
+    pub close: Close,
+    /// Selector keys are drawn from `0..keys`.
+    pub keys: u16,
+    /// The right server for a key is the key modulo this number.
+    pub servers: u8,
+    /// Whether the bytes of responses are compared, or only counted.
+    pub check: bool,
+    /// When connections start.
+    pub pace: Pace,
+    /// When the load begins and ends.
+    pub span: Span,
+    /// Connections at once at most.
+    pub max_open: u32,
+    /// `Pace::Drawn`: connections that are not waiting to be drawn, at most.
+    pub depth: u32,
+    /// How long the peer may do nothing when it is its turn.
+    pub idle: Duration,
+    /// TCP for IPv4 and for IPv6.
+    pub tcp: [TcpSettings; 2],
+    /// Key of initial sequence numbers and start of the random choice of keys.
+    pub seed: u64,
+}
+
+struct Target {
+    address: SocketAddr,
+    octets: [u8; 16],
+    family: usize,
+    mac: Option<MacAddr>,
+}
+
+/// See the module documentation.
+pub(crate) struct Client {
+    settings: ClientSettings,
+    endpoints: [Option<Endpoints>; 2],
+    targets: Vec<Target>,
+    next_target: usize,
+    table: Table,
+    pacer: Pacer,
+    isn: IsnGenerator,
+    random: u64,
+    next_tag: u32,
+    /// Established connections that wait to be drawn.
+    held: Vec<u32>,
+    pub(crate) stats: ClientStats,
+}
+
+/// End points of the second family are told by this bit of `Tcb::local`.
+const FAMILY_BIT: u32 = 1 << 31;
+
+pub(crate) fn family(address: IpAddr) -> usize {
+    usize::from(address.is_ipv6())
+}
+
+impl Client {
+    pub(crate) fn new(settings: ClientSettings, now: Instant) -> Client {
+        let mut endpoints = [None, None];
+        for range in &settings.sources {
+            endpoints[usize::from(!range.is_ipv4())] = Some(Endpoints::new(*range, &settings.ports));
+        }
+        let target = |address: &SocketAddr| Target {
+            address: *address,
+            octets: octets(address.ip()),
+            family: family(address.ip()),
+            mac: None,
+        };
+        let mut key = [0; 16];
+        key[..8].copy_from_slice(&settings.seed.to_le_bytes());
+        Client {
+            endpoints,
+            targets: settings.targets.iter().map(target).collect(),
+            next_target: 0,
+            table: Table::new(settings.max_open as usize, now),
+            pacer: Pacer::new(settings.pace, settings.span),
+            isn: IsnGenerator::new(key),
+            random: settings.seed | 1,
+            next_tag: 0,
+            held: Vec::new(),
+            stats: ClientStats::default(),
+            settings,
+        }
+    }
+
+    pub(crate) fn settings(&self) -> &ClientSettings {
+        &self.settings
+    }
+
+    pub(crate) fn memory(&self) -> usize {
+        self.table.memory() + self.endpoints.iter().flatten().map(Endpoints::memory).sum::<usize>()
+    }
+
+    pub(crate) fn open(&self) -> u32 {
+        self.table.open()
+    }
+
+    pub(crate) fn held(&self) -> u32 {
+        self.held.len() as u32
+    }
+
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        self.pacer.is_over(now)
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        [self.table.next_deadline(), self.pacer.next_intended()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Addresses to reach, with the place to put the next hop's Ethernet address.
+    pub(crate) fn targets_mut(&mut self) -> impl Iterator<Item = (IpAddr, &mut Option<MacAddr>)> {
+        self.targets
+            .iter_mut()
+            .map(|target| (target.address.ip(), &mut target.mac))
+    }
+
+    pub(crate) fn is_source(&self, address: IpAddr) -> bool {
+        self.settings
+            .sources
+            .iter()
+            .any(|range| range.index_of(address).is_some())
+    }
+
+    /// Starts the connections that are due, at most `limit`; returns how many started.
+    pub(crate) fn start_due<L: BufferPool>(&mut self, limit: usize, out: &mut Output<'_, L>) -> usize {
+        let mut count = 0;
+        while count < limit && self.start_next(out) {
+            count += 1;
+        }
+        count
+    }
+
+    fn start_next<L: BufferPool>(&mut self, out: &mut Output<'_, L>) -> bool {
+        let ticks = out.ticks;
+        if self.settings.pace.is_drawn() && self.in_motion() >= self.settings.depth {
+            return false;
+        }
+        let Some(intended) = self.pacer.next_start(ticks.now, self.table.open()) else {
+            return false;
+        };
+        self.stats.max_behind = self.stats.max_behind.max(ticks.now - intended);
+        let target = &self.targets[self.next_target];
+        let (Some(mac), Some(endpoints)) = (target.mac, &mut self.endpoints[target.family]) else {
+            return false;
+        };
+        if self.table.is_full() {
+            return false;
+        }
+        let Some(endpoint) = endpoints.take() else { return false };
+        let local = endpoints.address(endpoint);
+        let iss = self.isn.isn(
+            ticks.now,
+            (&octets(local.0), local.1),
+            (&target.octets, target.address.port()),
+        );
+        let peer = Peer {
+            remote: target.octets,
+            remote_port: target.address.port(),
+            mac,
+            local: endpoint | FAMILY_BIT * target.family as u32,
+            local_port: local.1,
+        };
+        let mut tcb = Tcb::connect(peer, iss, intended, &self.settings.tcp[target.family]);
+        tcb.tag = self.next_tag;
+        let Some(id) = self.table.insert(tcb) else {
+            endpoints.release(endpoint);
+            return false;
+        };
+        endpoints.set_user(endpoint, id);
+        self.next_tag = self.next_tag.wrapping_add(1);
+        self.next_target = (self.next_target + 1) % self.targets.len();
+        self.table.get(id).key = self.draw(u32::from(self.settings.keys)) as u16;
+        self.pacer.started();
+        self.stats.connections.started += 1;
+        self.stats.max_open = self.stats.max_open.max(self.table.open());
+        self.send(id, Acknowledge::No, false, out);
+        true
+    }
+
+    /// Connections that are being opened, used or closed.
+    fn in_motion(&self) -> u32 {
+        self.table.open().saturating_sub(self.held.len() as u32)
+    }
+
+    /// xorshift64: any sequence that fills the range serves.
+    fn draw(&mut self, below: u32) -> u32 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        ((self.random >> 32) * u64::from(below) >> 32) as u32
+    }
+
+    /// Draws held connections at random and has them go on, when all that should be open are; returns how many.
+    pub(crate) fn draw_due<L: BufferPool>(&mut self, limit: usize, out: &mut Output<'_, L>) -> usize {
+        let Pace::Drawn { open } = self.settings.pace else {
+            return 0;
+        };
+        let mut count = 0;
+        while count < limit && !self.held.is_empty() {
+            let is_over = self.pacer.is_over(out.ticks.now);
+            if self.in_motion() >= self.settings.depth || !(is_over || self.table.open() >= open) {
+                break;
+            }
+            let index = self.draw(self.held.len() as u32) as usize;
+            let id = self.held.swap_remove(index);
+            let tcb = self.table.get(id);
+            // A connection that was reset while it waited is gone.
+            if !tcb.marks.contains(Marks::HELD) {
+                continue;
+            }
+            tcb.marks.remove(Marks::HELD);
+            // It is asked for now: latencies of a held connection do not count the time it was held.
+            tcb.intended = out.ticks.now;
+            self.queue_request(id);
+            self.send(id, Acknowledge::No, false, out);
+            count += 1;
+        }
+        count
+    }
+
+    /// Works on a segment for one of our addresses; returns whether the address and port are ours.
+    pub(crate) fn receive<L: BufferPool>(&mut self, incoming: &Incoming<'_>, out: &mut Output<'_, L>) -> bool {
+        let family = family(incoming.dst_addr);
+        let Some(endpoints) = &self.endpoints[family] else {
+            return false;
+        };
+        let Some(endpoint) = endpoints.find(incoming.dst_addr, incoming.dst_port) else {
+            return false;
+        };
+        let remote = octets(incoming.src_addr);
+        let user = endpoints.user(endpoint);
+        self.stats.traffic.segments_received += 1;
+        match user {
+            Some(id) if self.table.get(id).remote == remote && self.table.get(id).remote_port == incoming.src_port => {
+                self.receive_for(id, &incoming.segment, out);
+            }
+            _ => {
+                self.stats.tcp.count(TcpCounter::Unexpected);
+                answer_stray(incoming, out);
+            }
+        }
+        true
+    }
+
+    fn receive_for<L: BufferPool>(&mut self, id: u32, segment: &Segment<'_>, out: &mut Output<'_, L>) {
+        let tcb = self.table.get(id);
+        let (before, was_opening, family) = (tcb.marks, tcb.state == State::SynSent, family_of(tcb));
+        let received = tcb.receive(segment, out.ticks, &self.settings.tcp[family], true);
+        count_received(
+            &mut self.stats.tcp,
+            &mut self.stats.traffic,
+            segment,
+            &received,
+            before,
+            tcb.marks,
+        );
+        self.stats.traffic.bytes_received += u64::from(received.delivered);
+        if let Some(seq) = received.answer_reset {
+            self.reset_at(id, seq, out);
+            return;
+        }
+        if received.reset {
+            self.finish(
+                id,
+                Err(if was_opening { Failure::Refused } else { Failure::Reset }),
+                out.ticks,
+            );
+            return;
+        }
+        if received.established {
+            self.established(id, out);
+        }
+        if let Some(data) = received.data
+            && let Err(failure) = self.take_response(id, segment, data, out.ticks)
+        {
+            self.abort(id, failure, out);
+            return;
+        }
+        if self.progress(id, out) {
+            return;
+        }
+        if received.peer_fin && !self.table.get(id).marks.contains(Marks::DONE) {
+            self.abort(id, Failure::ClosedEarly, out);
+            return;
+        }
+        // The handshake's acknowledgement has gone out by itself.
+        let ack = if received.established {
+            Acknowledge::No
+        } else {
+            received.ack
+        };
+        self.send(id, ack, received.advanced, out);
+        if self.table.get(id).is_closed() {
+            self.finish(id, Ok(()), out.ticks);
+        }
+    }
+
+    fn established<L: BufferPool>(&mut self, id: u32, out: &mut Output<'_, L>) {
+        let tcb = self.table.get(id);
+        let latency = out.ticks.now - tcb.intended;
+        record(&mut self.stats.latencies.connect, latency);
+        self.stats.connections.established += 1;
+        self.with_sender(id, |sender, tcb| sender.send_ack(tcb, TcpCounter::SentSynAck2, out));
+        let tcb = self.table.get(id);
+        tcb.round = 0;
+        if self.settings.rounds == 0 {
+            return;
+        }
+        if self.settings.pace.is_drawn() {
+            tcb.marks.insert(Marks::HELD);
+            self.held.push(id);
+        } else {
+            self.queue_request(id);
+        }
+    }
+
+    fn queue_request(&mut self, id: u32) {
+        let len = self.settings.request;
+        self.table.get(id).queue_message(len);
+    }
+
+    fn take_response(&mut self, id: u32, segment: &Segment<'_>, data: NewData, ticks: Ticks) -> Result<(), Failure> {
+        let settings = &self.settings;
+        let tcb = self.table.get(id);
+        let bytes = &segment.payload[data.from..data.to];
+        let is_asked = !tcb.marks.intersects(Marks::DONE | Marks::HELD);
+        let offset = u32::try_from(tcb.rx_offset(data.seq)).map_err(|_| Failure::WrongBytes)?;
+        if !is_asked || offset + bytes.len() as u32 > settings.response {
+            return Err(Failure::WrongBytes);
+        }
+        if !tcb.marks.contains(Marks::FIRST_BYTE) {
+            tcb.marks.insert(Marks::FIRST_BYTE);
+            record(&mut self.stats.latencies.first_byte, ticks.now - tcb.intended);
+        }
+        if !settings.check {
+            return Ok(());
+        }
+        let server = (tcb.key % u16::from(settings.servers)) as u8;
+        match settings
+            .format
+            .check_response(server, tcb.tag, tcb.round, settings.response, offset, bytes)
+        {
+            Check::Right => Ok(()),
+            Check::WrongServer => Err(Failure::WrongServer),
+            Check::WrongBytes => Err(Failure::WrongBytes),
+        }
+    }
+
+    /// Goes on to the next round or the close when a response is complete. Returns whether the connection is over.
+    fn progress<L: BufferPool>(&mut self, id: u32, out: &mut Output<'_, L>) -> bool {
+        let (rounds, response, close) = (self.settings.rounds, self.settings.response, self.settings.close);
+        let tcb = self.table.get(id);
+        if tcb.state != State::Open || tcb.marks.contains(Marks::HELD) {
+            return false;
+        }
+        if !tcb.marks.contains(Marks::DONE) {
+            if tcb.round < rounds {
+                if tcb.rx_complete() < response || !tcb.may_queue() {
+                    return false;
+                }
+                tcb.next_incoming(response);
+            }
+            if tcb.round < rounds {
+                self.queue_request(id);
+                return false;
+            }
+            tcb.marks.insert(Marks::DONE);
+        }
+        let closes_first = matches!(close, Close::Client | Close::Both);
+        if closes_first || tcb.marks.contains(Marks::PEER_FIN) {
+            tcb.queue_fin();
+        } else if close == Close::Reset {
+            self.with_sender(id, |sender, tcb| sender.send_reset(tcb, out));
+            self.finish(id, Ok(()), out.ticks);
+            return true;
+        }
+        false
+    }
+
+    /// Sends what is due and sets the timer.
+    fn send<L: BufferPool>(&mut self, id: u32, ack: Acknowledge, advanced: bool, out: &mut Output<'_, L>) {
+        let settings = &self.settings;
+        let tcb = self.table.get(id);
+        let family = family_of(tcb);
+        let last_round = settings.rounds.saturating_sub(1);
+        let request = RequestId {
+            key: tcb.key,
+            tag: tcb.tag,
+            close: if tcb.round >= last_round {
+                settings.close
+            } else {
+                Close::Open
+            },
+        };
+        let round = tcb.round;
+        let mut sender = Sender {
+            local: local_of(&self.endpoints, tcb),
+            settings: &settings.tcp[family],
+            tcp: &mut self.stats.tcp,
+            traffic: &mut self.stats.traffic,
+        };
+        let sent = sender.send_due(tcb, out, |offset, bytes| {
+            settings
+                .format
+                .fill_request(request, round, settings.request, offset, bytes);
+        });
+        if sent == 0 && ack == Acknowledge::Now {
+            let is_for_fin = tcb.marks.contains(Marks::PEER_FIN);
+            sender.send_ack(
+                tcb,
+                if is_for_fin {
+                    TcpCounter::SentAck4Fin
+                } else {
+                    TcpCounter::SentAck
+                },
+                out,
+            );
+        } else if sent == 0 && ack == Acknowledge::Soon {
+            self.table.owe_ack(id);
+        }
+        let (idle, progress) = (settings.idle, advanced || sent > 0);
+        self.table
+            .rearm(id, out.ticks.now, progress, idle, &settings.tcp[family]);
+    }
+
+    fn with_sender<R>(&mut self, id: u32, act: impl FnOnce(&mut Sender<'_>, &mut Tcb) -> R) -> R {
+        let tcb = self.table.get(id);
+        let mut sender = Sender {
+            local: local_of(&self.endpoints, tcb),
+            settings: &self.settings.tcp[family_of(tcb)],
+            tcp: &mut self.stats.tcp,
+            traffic: &mut self.stats.traffic,
+        };
+        act(&mut sender, tcb)
+    }
+
+    /// Sends the acknowledgements that waited for the end of the burst.
+    pub(crate) fn end_burst<L: BufferPool>(&mut self, out: &mut Output<'_, L>) {
+        while let Some(id) = self.table.next_due() {
+            self.with_sender(id, |sender, tcb| sender.send_ack(tcb, TcpCounter::SentAck, out));
+        }
+    }
+
+    /// Works on timers that have fired, one budget of the wheel; returns how many.
+    pub(crate) fn expire<L: BufferPool>(&mut self, out: &mut Output<'_, L>) -> usize {
+        self.table.expire(out.ticks.now);
+        let mut count = 0;
+        while let Some(id) = self.table.next_expired() {
+            count += 1;
+            let tcb = self.table.get(id);
+            if !tcb.is_waiting_for_ack() {
+                self.abort(id, Failure::Stalled, out);
+            } else if tcb.on_timeout(&self.settings.tcp[family_of(tcb)]) {
+                self.send(id, Acknowledge::No, true, out);
+            } else {
+                self.abort(id, Failure::Timeout, out);
+            }
+        }
+        count
+    }
+
+    /// Gives up all open connections.
+    pub(crate) fn abort_all<L: BufferPool>(&mut self, out: &mut Output<'_, L>) {
+        for id in self.table.ids() {
+            self.abort(id, Failure::Unfinished, out);
+        }
+    }
+
+    fn abort<L: BufferPool>(&mut self, id: u32, failure: Failure, out: &mut Output<'_, L>) {
+        // A peer that has not answered our SYN has nothing to forget.
+        if self.table.get(id).state != State::SynSent {
+            self.with_sender(id, |sender, tcb| sender.send_reset(tcb, out));
+        }
+        self.finish(id, Err(failure), out.ticks);
+    }
+
+    /// RFC 9293 3.10.7.3: an acknowledgement of something else is answered with its own number; we go on waiting.
+    fn reset_at<L: BufferPool>(&mut self, id: u32, seq: SeqNum, out: &mut Output<'_, L>) {
+        let tcb = self.table.get(id).clone();
+        let (src_addr, src_port) = local_of(&self.endpoints, &tcb);
+        out.send_loose(&Loose {
+            envelope: e2d2::wire::Envelope {
+                src_mac: out.mac,
+                dst_mac: tcb.mac,
+                src_addr,
+                dst_addr: std::net::Ipv6Addr::from(tcb.remote).to_canonical(),
+                hop_limit: 64,
+            },
+            src_port,
+            dst_port: tcb.remote_port,
+            seq,
+            ack: SeqNum(0),
+            flags: TcpFlags::RST,
+        });
+    }
+
+    fn finish(&mut self, id: u32, result: Result<(), Failure>, ticks: Ticks) {
+        let tcb = self.table.get(id);
+        match result {
+            Ok(()) => {
+                record(&mut self.stats.latencies.whole, ticks.now - tcb.intended);
+                self.stats.connections.completed += 1;
+            }
+            Err(failure) => self.stats.connections.fail(failure),
+        }
+        let (family, endpoint) = (family_of(tcb), tcb.local & !FAMILY_BIT);
+        self.table.remove(id);
+        if let Some(endpoints) = &mut self.endpoints[family] {
+            endpoints.release(endpoint);
+        }
+    }
+}
+
+fn family_of(tcb: &Tcb) -> usize {
+    (tcb.local / FAMILY_BIT) as usize
+}
+
+fn local_of(endpoints: &[Option<Endpoints>; 2], tcb: &Tcb) -> (IpAddr, u16) {
+    match &endpoints[family_of(tcb)] {
+        Some(endpoints) => endpoints.address(tcb.local & !FAMILY_BIT),
+        // A connection is made from an end point only.
+        None => (IpAddr::from([0; 4]), 0),
+    }
+}
+
+/// A segment for no connection of ours. A FIN is acknowledged and a bare acknowledgement ignored, as by the TIME-WAIT that
+/// we do not keep; anything else is answered with RST (RFC 9293 3.10.7.1).
+pub(crate) fn answer_stray<L: BufferPool>(incoming: &Incoming<'_>, out: &mut Output<'_, L>) {
+    let segment = &incoming.segment;
+    let has = |flag| segment.flags.contains(flag);
+    if has(TcpFlags::RST) || segment.sequence_len() == 0 {
+        return;
+    }
+    let end = segment.seq + segment.sequence_len();
+    let (flags, seq, ack) = match has(TcpFlags::ACK) {
+        true if has(TcpFlags::FIN) => (TcpFlags::ACK, segment.ack, end),
+        true => (TcpFlags::RST, segment.ack, SeqNum(0)),
+        false => (TcpFlags::RST | TcpFlags::ACK, SeqNum(0), end),
+    };
+    let (src_port, dst_port) = (incoming.dst_port, incoming.src_port);
+    out.send_loose(&Loose {
+        envelope: incoming.way_back(out.mac),
+        src_port,
+        dst_port,
+        seq,
+        ack,
+        flags,
+    });
+}

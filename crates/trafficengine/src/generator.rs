@@ -1,0 +1,280 @@
+//! The generator: one port, a client role, a server role, or both.
+
+use arrayvec::ArrayVec;
+use e2d2::BURST;
+use e2d2::buffer::{BufferPool, ChecksumStatus, PacketBuffer};
+use e2d2::port::Port;
+use e2d2::scheduler::Work;
+use e2d2::time::Instant;
+use e2d2::wire::Checksums;
+use e2d2::wire::frame::{Kind, parse_with};
+
+use crate::client::{Client, ClientSettings};
+use crate::link::{IcmpPacket, Link, LinkSettings, Roles};
+use crate::output::{Output, Transmitter};
+use crate::received::Incoming;
+use crate::server::{Server, ServerSettings};
+use crate::stats::{ClientStats, ServerStats};
+use crate::tcb::Ticks;
+
+/// All that a generator does, checked. Made from a file by the configuration, or by hand in benches.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct GeneratorSettings {
+    /// The way to other hosts.
+    pub link: LinkSettings,
+    /// The client role, if it has one.
+    pub client: Option<ClientSettings>,
+    /// The server role, if it has one.
+    pub server: Option<ServerSettings>,
+    /// Whether TCP checksums are verified that the port has not verified.
+    pub verify_checksums: bool,
+}
+
+/// What the generator saw beside its connections.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PortStats {
+    /// Packets received.
+    pub received: u64,
+    /// Packets that the port took.
+    pub sent: u64,
+    /// Packets that were not sent because no buffer or no place in the queue was left.
+    pub not_sent: u64,
+    /// Frames that were no sound packets.
+    pub malformed: u64,
+    /// Segments with a wrong TCP checksum.
+    pub bad_checksums: u64,
+    /// Packets that were for none of the roles.
+    pub not_ours: u64,
+}
+
+/// TCP clients and servers on one port, in virtual time: it never reads a clock.
+///
+/// Owned by one core. Call [`poll`](Self::poll) as often as the port may have packets; each call moves a burst.
+pub struct Generator<B: PacketBuffer> {
+    client: Option<Client>,
+    server: Option<Server>,
+    link: Link,
+    transmitter: Transmitter<B>,
+    received: ArrayVec<B, BURST>,
+    verify_checksums: bool,
+    port: PortStats,
+    ts_offset: u32,
+    is_stopped: bool,
+}
+
+impl<B: PacketBuffer> Generator<B> {
+    /// A generator that begins its load with the first poll after it knows the way.
+    pub fn new(settings: GeneratorSettings, now: Instant) -> Generator<B> {
+        let seed = settings.client.as_ref().map_or(0, |client| client.seed);
+        let mut client = settings.client.map(|settings| Client::new(settings, now));
+        Generator {
+            link: Link::new(settings.link, client.as_mut()),
+            client,
+            server: settings.server.map(|settings| Server::new(settings, now)),
+            transmitter: Transmitter::new(),
+            received: ArrayVec::new(),
+            verify_checksums: settings.verify_checksums,
+            port: PortStats::default(),
+            ts_offset: seed as u32,
+            is_stopped: false,
+        }
+    }
+
+    /// Receives a burst, answers it, works on timers, starts connections that are due, and sends.
+    pub fn poll<P, L>(&mut self, now: Instant, port: &mut P, pool: &mut L) -> Work
+    where
+        P: Port<Buffer = B>,
+        L: BufferPool<Buffer = B>,
+    {
+        let mut units = self.transmitter.flush(port);
+        // With more waiting than a port takes at once, new work would only pile up.
+        if !self.transmitter.is_blocked() {
+            let mut received = std::mem::take(&mut self.received);
+            port.receive(&mut received);
+            units += received.len();
+            self.port.received += received.len() as u64;
+            received.iter().for_each(PacketBuffer::prefetch);
+            let mut transmitter = std::mem::replace(&mut self.transmitter, Transmitter::new_empty());
+            let offloads = port.capabilities().tx_checksum;
+            let mut out = Output {
+                pool,
+                transmitter: &mut transmitter,
+                mac: port.mac(),
+                checksums: if offloads { Checksums::Port } else { Checksums::Software },
+                ticks: Ticks::new(now, self.ts_offset),
+            };
+            for buffer in received.drain(..) {
+                self.receive(&buffer, &mut out);
+            }
+            units += self.act(&mut out);
+            self.received = received;
+            self.transmitter = transmitter;
+            units += self.transmitter.flush(port);
+        }
+        self.port.sent = self.transmitter.packets;
+        self.port.not_sent = self.transmitter.dropped;
+        Work::units(units)
+    }
+
+    fn receive<L: BufferPool<Buffer = B>>(&mut self, buffer: &B, out: &mut Output<'_, L>) {
+        let (frame, info) = (buffer.data(), buffer.rx_info());
+        let Ok(kind) = parse_with(frame, info) else {
+            self.port.malformed += 1;
+            return;
+        };
+        let roles = Roles {
+            client: self.client.as_mut(),
+            server: self.server.as_ref(),
+        };
+        match kind {
+            Kind::Tcp(layout) => {
+                let is_right = match info.l4_checksum {
+                    ChecksumStatus::Good => true,
+                    ChecksumStatus::Bad => false,
+                    ChecksumStatus::Unknown => !self.verify_checksums || layout.is_checksum_valid(frame),
+                };
+                if !is_right {
+                    self.port.bad_checksums += 1;
+                    return;
+                }
+                let Some(incoming) = Incoming::new(frame, &layout) else {
+                    return;
+                };
+                let is_ours = self
+                    .server
+                    .as_mut()
+                    .is_some_and(|server| server.receive(&incoming, out))
+                    || self
+                        .client
+                        .as_mut()
+                        .is_some_and(|client| client.receive(&incoming, out));
+                self.port.not_ours += u64::from(!is_ours);
+            }
+            Kind::Arp => self.link.receive_arp(frame, roles, out),
+            Kind::Icmpv4 { l3, l4, end } => self.link.receive_icmp4(IcmpPacket { frame, l3, l4, end }, roles, out),
+            Kind::Icmpv6 { l3, l4, end } => self.link.receive_icmp6(IcmpPacket { frame, l3, l4, end }, roles, out),
+            Kind::Other { .. } => self.port.not_ours += 1,
+        }
+    }
+
+    /// Everything that is not the answer to one packet.
+    fn act<L: BufferPool<Buffer = B>>(&mut self, out: &mut Output<'_, L>) -> usize {
+        let mut units = 0;
+        if let Some(server) = &mut self.server {
+            server.end_burst(out);
+            units += server.expire(out);
+        }
+        if let Some(client) = &mut self.client {
+            client.end_burst(out);
+            units += client.expire(out);
+            if !self.link.is_ready() {
+                let mut roles = Roles {
+                    client: Some(client),
+                    server: self.server.as_ref(),
+                };
+                self.link.ask(&mut roles, out);
+            } else {
+                units += client.draw_due(BURST, out);
+                if !self.is_stopped {
+                    units += client.start_due(BURST, out);
+                }
+            }
+        }
+        units
+    }
+
+    /// Starts no more connections; those that are open go on.
+    pub fn stop(&mut self) {
+        self.is_stopped = true;
+    }
+
+    /// Whether the client's load has ended and its last connection, too; a server alone is never done.
+    pub fn is_done(&self, now: Instant) -> bool {
+        self.client
+            .as_ref()
+            .is_some_and(|client| (self.is_stopped || client.is_over(now)) && client.open() == 0)
+    }
+
+    /// Whether the client starts no more connections.
+    pub fn is_over(&self, now: Instant) -> bool {
+        self.is_stopped || self.client.as_ref().is_some_and(|client| client.is_over(now))
+    }
+
+    /// Gives up what is still open, with RST; it counts as unfinished.
+    pub fn abort<P, L>(&mut self, now: Instant, port: &mut P, pool: &mut L)
+    where
+        P: Port<Buffer = B>,
+        L: BufferPool<Buffer = B>,
+    {
+        self.stop();
+        let mut out = Output {
+            pool,
+            transmitter: &mut self.transmitter,
+            mac: port.mac(),
+            checksums: Checksums::Software,
+            ticks: Ticks::new(now, self.ts_offset),
+        };
+        if let Some(client) = &mut self.client {
+            client.abort_all(&mut out);
+        }
+        if let Some(server) = &mut self.server {
+            server.abort_all(&mut out);
+        }
+        self.transmitter.flush(port);
+    }
+
+    /// When it wants to be polled even if nothing comes in; a lower bound.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let roles = [
+            self.client.as_ref().and_then(Client::next_deadline),
+            self.server.as_ref().and_then(Server::next_deadline),
+            self.link.next_deadline(),
+        ];
+        roles.into_iter().flatten().min()
+    }
+
+    /// Whether the next hops are known, so that the load has begun or can.
+    pub fn is_ready(&self) -> bool {
+        self.link.is_ready()
+    }
+
+    /// Connections open now, of the client's and the server's role.
+    pub fn open(&self) -> (u32, u32) {
+        (
+            self.client.as_ref().map_or(0, Client::open),
+            self.server.as_ref().map_or(0, Server::open),
+        )
+    }
+
+    /// Client connections that are established and wait to be drawn.
+    pub fn held(&self) -> u32 {
+        self.client.as_ref().map_or(0, Client::held)
+    }
+
+    /// The client role's statistics.
+    pub fn client_stats(&self) -> Option<&ClientStats> {
+        self.client.as_ref().map(|client| &client.stats)
+    }
+
+    /// Forgets the client's latencies so far, to measure from now on.
+    pub fn reset_latencies(&mut self) {
+        if let Some(client) = &mut self.client {
+            client.stats.latencies.reset();
+        }
+    }
+
+    /// The server role's statistics.
+    pub fn server_stats(&self) -> Option<&ServerStats> {
+        self.server.as_ref().map(|server| &server.stats)
+    }
+
+    /// What else was seen.
+    pub fn port_stats(&self) -> &PortStats {
+        &self.port
+    }
+
+    /// Bytes of memory for connections, tables and timers.
+    pub fn memory(&self) -> usize {
+        self.client.as_ref().map_or(0, Client::memory) + self.server.as_ref().map_or(0, Server::memory)
+    }
+}

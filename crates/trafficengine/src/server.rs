@@ -1,0 +1,366 @@
+//! The server role: accepts connections, checks requests, sends responses, closes as the request asks.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use e2d2::buffer::BufferPool;
+use e2d2::time::Instant;
+use e2d2::wire::tcp::TcpFlags;
+use netfcts::{IsnGenerator, TcpCounter};
+
+use crate::client::{answer_stray, family};
+use crate::flows::{FlowTable, flow_hash};
+use crate::output::{Loose, Output, Sender};
+use crate::payload::{Check, Close, Format};
+use crate::received::{Incoming, count_received, octets};
+use crate::stats::{Failure, ServerStats};
+use crate::table::Table;
+use crate::tcb::{Acknowledge, Marks, NewData, Peer, Segment, Tcb, TcpSettings};
+
+/// One server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Listener {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The number that its responses carry.
+    pub id: u8,
+}
+
+/// What the servers do, checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServerSettings {
+    /// The servers.
+    pub listeners: Vec<Listener>,
+    /// Form of requests and responses.
+    pub format: Format,
+    /// Bytes of a request.
+    pub request: u32,
+    /// Bytes of a response.
+    pub response: u32,
+    /// Whether the bytes of requests are compared, or only counted.
+    pub check: bool,
+    /// Connections at once at most.
+    pub max_open: u32,
+    /// How long the peer may do nothing when it is its turn.
+    pub idle: Duration,
+    /// TCP for IPv4 and for IPv6.
+    pub tcp: [TcpSettings; 2],
+    /// Key of initial sequence numbers.
+    pub seed: u64,
+}
+
+/// See the module documentation.
+pub(crate) struct Server {
+    settings: ServerSettings,
+    table: Table,
+    flows: FlowTable,
+    isn: IsnGenerator,
+    pub(crate) stats: ServerStats,
+}
+
+impl Server {
+    pub(crate) fn new(settings: ServerSettings, now: Instant) -> Server {
+        let mut key = [1; 16];
+        key[..8].copy_from_slice(&settings.seed.to_le_bytes());
+        Server {
+            table: Table::new(settings.max_open as usize, now),
+            flows: FlowTable::new(settings.max_open as usize),
+            isn: IsnGenerator::new(key),
+            stats: ServerStats::default(),
+            settings,
+        }
+    }
+
+    pub(crate) fn memory(&self) -> usize {
+        self.table.memory() + self.flows.memory()
+    }
+
+    pub(crate) fn open(&self) -> u32 {
+        self.table.open()
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.table.next_deadline()
+    }
+
+    pub(crate) fn is_listener(&self, address: IpAddr) -> bool {
+        self.settings
+            .listeners
+            .iter()
+            .any(|listener| listener.address.ip() == address)
+    }
+
+    /// Works on a segment; returns whether it was for one of the listeners.
+    pub(crate) fn receive<L: BufferPool>(&mut self, incoming: &Incoming<'_>, out: &mut Output<'_, L>) -> bool {
+        let to = SocketAddr::new(incoming.dst_addr, incoming.dst_port);
+        let Some(index) = self
+            .settings
+            .listeners
+            .iter()
+            .position(|listener| listener.address == to)
+        else {
+            return false;
+        };
+        let (index, remote) = (index as u32, octets(incoming.src_addr));
+        let hash = flow_hash(&remote, incoming.src_port, index);
+        let table = &mut self.table;
+        let found = self.flows.find(hash, |id| {
+            let tcb = table.get(id);
+            tcb.remote_port == incoming.src_port && tcb.local == index && tcb.remote == remote
+        });
+        self.stats.traffic.segments_received += 1;
+        match found {
+            Some(id) => self.receive_for(id, incoming, out),
+            None if is_opening(&incoming.segment) => self.accept(incoming, remote, index, hash, out),
+            None => {
+                self.stats.tcp.count(TcpCounter::Unexpected);
+                answer_stray(incoming, out);
+            }
+        }
+        true
+    }
+
+    fn accept<L: BufferPool>(
+        &mut self,
+        incoming: &Incoming<'_>,
+        remote: [u8; 16],
+        index: u32,
+        hash: u32,
+        out: &mut Output<'_, L>,
+    ) {
+        let peer = Peer {
+            remote,
+            remote_port: incoming.src_port,
+            mac: incoming.src_mac,
+            local: index,
+            local_port: incoming.dst_port,
+        };
+        let local = octets(incoming.dst_addr);
+        let iss = self
+            .isn
+            .isn(out.ticks.now, (&local, incoming.dst_port), (&remote, incoming.src_port));
+        let tcp = &self.settings.tcp[family(incoming.dst_addr)];
+        let tcb = Tcb::accept(peer, iss, &incoming.segment, out.ticks, tcp);
+        self.stats.tcp.count(TcpCounter::RecvSyn);
+        let Some(id) = self.table.insert(tcb) else {
+            self.stats.no_room += 1;
+            return;
+        };
+        // The flow table is made for as many as the table of connections.
+        let has_room = self.flows.insert(hash, id);
+        debug_assert!(has_room);
+        self.stats.connections.started += 1;
+        self.stats.max_open = self.stats.max_open.max(self.table.open());
+        self.send(id, Acknowledge::No, false, out);
+    }
+
+    fn receive_for<L: BufferPool>(&mut self, id: u32, incoming: &Incoming<'_>, out: &mut Output<'_, L>) {
+        let segment = &incoming.segment;
+        let tcp = &self.settings.tcp[family(incoming.dst_addr)];
+        let tcb = self.table.get(id);
+        let before = tcb.marks;
+        let received = tcb.receive(segment, out.ticks, tcp, before.contains(Marks::HEAD_KNOWN));
+        count_received(
+            &mut self.stats.tcp,
+            &mut self.stats.traffic,
+            segment,
+            &received,
+            before,
+            tcb.marks,
+        );
+        self.stats.traffic.bytes_received += u64::from(received.delivered);
+        if let Some(seq) = received.answer_reset {
+            let (src_port, dst_port) = (incoming.dst_port, incoming.src_port);
+            let (flags, ack) = (TcpFlags::RST, netfcts::SeqNum(0));
+            out.send_loose(&Loose {
+                envelope: incoming.way_back(out.mac),
+                src_port,
+                dst_port,
+                seq,
+                ack,
+                flags,
+            });
+            return;
+        }
+        if received.reset {
+            // A client that closes by reset has announced it.
+            let ended = if tcb.close() == Close::Reset {
+                Ok(())
+            } else {
+                Err(Failure::Reset)
+            };
+            self.finish(id, ended);
+            return;
+        }
+        self.stats.connections.established += u64::from(received.established);
+        if let Some(data) = received.data
+            && let Err(failure) = self.take_request(id, segment, data)
+        {
+            self.abort(id, failure, out);
+            return;
+        }
+        self.progress(id, out);
+        if received.peer_fin {
+            self.table.get(id).queue_fin();
+        }
+        self.send(id, received.ack, received.advanced, out);
+        if self.table.get(id).is_closed() {
+            self.finish(id, Ok(()));
+        }
+    }
+
+    fn take_request(&mut self, id: u32, segment: &Segment<'_>, data: NewData) -> Result<(), Failure> {
+        let settings = &self.settings;
+        let tcb = self.table.get(id);
+        let bytes = &segment.payload[data.from..data.to];
+        let offset = u32::try_from(tcb.rx_offset(data.seq)).map_err(|_| Failure::WrongBytes)?;
+        if offset + bytes.len() as u32 > settings.request || tcb.marks.contains(Marks::FIN_QUEUED) {
+            return Err(Failure::WrongBytes);
+        }
+        if !tcb.marks.contains(Marks::HEAD_KNOWN) {
+            // The head is in the first segment: requests are made so, and nothing between us cuts that small.
+            let head = settings
+                .format
+                .parse_request(bytes)
+                .filter(|_| offset == 0)
+                .ok_or(Failure::WrongBytes)?;
+            (tcb.key, tcb.tag) = (head.key, head.tag);
+            tcb.marks.insert(Marks::HEAD_KNOWN);
+            tcb.set_close(head.close);
+        }
+        let request = crate::payload::RequestId {
+            key: tcb.key,
+            tag: tcb.tag,
+            close: tcb.close(),
+        };
+        let is_right = !settings.check
+            || settings
+                .format
+                .check_request(request, tcb.round, settings.request, offset, bytes)
+                == Check::Right;
+        if is_right { Ok(()) } else { Err(Failure::WrongBytes) }
+    }
+
+    /// Queues the response when a request is complete.
+    fn progress<L: BufferPool>(&mut self, id: u32, out: &mut Output<'_, L>) {
+        let (request, response) = (self.settings.request, self.settings.response);
+        let tcb = self.table.get(id);
+        let is_complete = tcb.marks.contains(Marks::HEAD_KNOWN) && tcb.rx_complete() >= request;
+        if !is_complete || !tcb.may_queue() {
+            return;
+        }
+        tcb.next_incoming(request);
+        tcb.marks.remove(Marks::HEAD_KNOWN);
+        tcb.queue_message(response);
+        match tcb.close() {
+            Close::Server => tcb.queue_fin(),
+            Close::Both => {
+                // In a segment of its own, so that it crosses the client's.
+                self.send(id, Acknowledge::No, false, out);
+                self.table.get(id).queue_fin();
+            }
+            Close::Client | Close::Reset | Close::Open => {}
+        }
+    }
+
+    fn send<L: BufferPool>(&mut self, id: u32, ack: Acknowledge, advanced: bool, out: &mut Output<'_, L>) {
+        let settings = &self.settings;
+        let tcb = self.table.get(id);
+        let listener = &settings.listeners[tcb.local as usize];
+        let tcp = &settings.tcp[family(listener.address.ip())];
+        // The round was counted when its request was complete.
+        let (tag, round) = (tcb.tag, tcb.round.wrapping_sub(1));
+        let mut sender = Sender {
+            local: (listener.address.ip(), listener.address.port()),
+            settings: tcp,
+            tcp: &mut self.stats.tcp,
+            traffic: &mut self.stats.traffic,
+        };
+        let sent = sender.send_due(tcb, out, |offset, bytes| {
+            settings
+                .format
+                .fill_response(listener.id, tag, round, settings.response, offset, bytes);
+        });
+        if sent == 0 && ack == Acknowledge::Now {
+            let is_for_fin = tcb.marks.contains(Marks::PEER_FIN);
+            sender.send_ack(
+                tcb,
+                if is_for_fin {
+                    TcpCounter::SentAck4Fin
+                } else {
+                    TcpCounter::SentAck
+                },
+                out,
+            );
+        } else if sent == 0 && ack == Acknowledge::Soon {
+            self.table.owe_ack(id);
+        }
+        self.table
+            .rearm(id, out.ticks.now, advanced || sent > 0, settings.idle, tcp);
+    }
+
+    fn with_sender(&mut self, id: u32, act: impl FnOnce(&mut Sender<'_>, &mut Tcb)) {
+        let tcb = self.table.get(id);
+        let address = self.settings.listeners[tcb.local as usize].address;
+        let mut sender = Sender {
+            local: (address.ip(), address.port()),
+            settings: &self.settings.tcp[family(address.ip())],
+            tcp: &mut self.stats.tcp,
+            traffic: &mut self.stats.traffic,
+        };
+        act(&mut sender, tcb);
+    }
+
+    /// Sends the acknowledgements that waited for the end of the burst.
+    pub(crate) fn end_burst<L: BufferPool>(&mut self, out: &mut Output<'_, L>) {
+        while let Some(id) = self.table.next_due() {
+            self.with_sender(id, |sender, tcb| sender.send_ack(tcb, TcpCounter::SentAck, out));
+        }
+    }
+
+    /// Works on timers that have fired, one budget of the wheel; returns how many.
+    pub(crate) fn expire<L: BufferPool>(&mut self, out: &mut Output<'_, L>) -> usize {
+        self.table.expire(out.ticks.now);
+        let mut count = 0;
+        while let Some(id) = self.table.next_expired() {
+            count += 1;
+            let tcb = self.table.get(id);
+            let address = self.settings.listeners[tcb.local as usize].address;
+            if !tcb.is_waiting_for_ack() {
+                self.abort(id, Failure::Stalled, out);
+            } else if tcb.on_timeout(&self.settings.tcp[family(address.ip())]) {
+                self.send(id, Acknowledge::No, true, out);
+            } else {
+                self.abort(id, Failure::Timeout, out);
+            }
+        }
+        count
+    }
+
+    /// Gives up all open connections.
+    pub(crate) fn abort_all<L: BufferPool>(&mut self, out: &mut Output<'_, L>) {
+        for id in self.table.ids() {
+            self.abort(id, Failure::Unfinished, out);
+        }
+    }
+
+    fn abort<L: BufferPool>(&mut self, id: u32, failure: Failure, out: &mut Output<'_, L>) {
+        self.with_sender(id, |sender, tcb| sender.send_reset(tcb, out));
+        self.finish(id, Err(failure));
+    }
+
+    fn finish(&mut self, id: u32, result: Result<(), Failure>) {
+        match result {
+            Ok(()) => self.stats.connections.completed += 1,
+            Err(failure) => self.stats.connections.fail(failure),
+        }
+        let tcb = self.table.get(id);
+        let hash = flow_hash(&tcb.remote, tcb.remote_port, tcb.local);
+        self.table.remove(id);
+        self.flows.remove(hash, id);
+    }
+}
+
+fn is_opening(segment: &Segment<'_>) -> bool {
+    segment.flags & (TcpFlags::SYN | TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN) == TcpFlags::SYN
+}
