@@ -195,7 +195,7 @@ impl Client {
             remote: target.octets,
             remote_port: target.address.port(),
             mac,
-            local: endpoint | FAMILY_BIT * target.family as u32,
+            local: endpoint | (FAMILY_BIT * target.family as u32),
             local_port: local.1,
         };
         let mut tcb = Tcb::connect(peer, iss, intended, &self.settings.tcp[target.family]);
@@ -225,7 +225,7 @@ impl Client {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        ((self.random >> 32) * u64::from(below) >> 32) as u32
+        (((self.random >> 32) * u64::from(below)) >> 32) as u32
     }
 
     /// Draws held connections at random and has them go on, when all that should be open are; returns how many.
@@ -344,8 +344,13 @@ impl Client {
         if self.settings.rounds == 0 {
             return;
         }
+        self.ask_next(id);
+    }
+
+    /// Queues the next request, or has the connection wait for it to be drawn.
+    fn ask_next(&mut self, id: u32) {
         if self.settings.pace.is_drawn() {
-            tcb.marks.insert(Marks::HELD);
+            self.table.get(id).marks.insert(Marks::HELD);
             self.held.push(id);
         } else {
             self.queue_request(id);
@@ -399,7 +404,7 @@ impl Client {
                 tcb.next_incoming(response);
             }
             if tcb.round < rounds {
-                self.queue_request(id);
+                self.ask_next(id);
                 return false;
             }
             tcb.marks.insert(Marks::DONE);

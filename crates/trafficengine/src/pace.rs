@@ -17,8 +17,8 @@ pub enum Pace {
         /// Connections at once.
         open: u32,
     },
-    /// `open` connections are kept open, each waits with its request until it is drawn at random; `open` are drawn anew
-    /// as fast as packets move.
+    /// `open` connections are kept open, and each waits with every request until it is drawn at random; the next is drawn
+    /// as soon as few enough are in motion.
     Drawn {
         /// Connections at once.
         open: u32,

@@ -1,0 +1,259 @@
+//! `bench cps`: proxied connections per second, and the cycles of one.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use e2d2::buffer::BufferPool;
+use e2d2::port::Port;
+use serde::Serialize;
+
+use super::accounts::{CycleCounter, DeviceUnderTest};
+use super::inline::{InlineBench, Measured};
+use crate::client::ClientSettings;
+use crate::endpoints::AddressRange;
+use crate::pace::{Pace, Span};
+use crate::payload::{Close, Format};
+use crate::server::{Listener, ServerSettings};
+use crate::stats::Failure;
+use crate::tcb::TcpSettings;
+
+/// Above this ratio of all cycles to busy ones the device works without saying so.
+pub const MAX_SATURATED_TO_BUSY: f64 = 1.15;
+
+/// Packets of one connection on the device's receiving and on its sending side.
+const PACKETS: f64 = 7.0;
+
+/// How far the mean number of packets may be from seven: connections that are open when the measurement begins or ends
+/// have some of their packets outside of it.
+const PACKETS_TOLERANCE: f64 = 0.02;
+
+/// Conditions of the bench.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CpsSettings {
+    /// Connections open at once, each waiting for its request to be drawn.
+    pub open: u32,
+    /// How long to measure.
+    pub length: Duration,
+    /// How long the device lets ports rest; measuring begins after three times that.
+    pub time_wait: Duration,
+}
+
+impl Default for CpsSettings {
+    fn default() -> CpsSettings {
+        CpsSettings {
+            open: 10_000,
+            length: Duration::from_secs(10),
+            time_wait: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Latencies in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LatencyMicros {
+    /// Half of the connections.
+    pub p50: f64,
+    /// 99 of 100.
+    pub p99: f64,
+    /// 999 of 1000.
+    pub p999: f64,
+}
+
+/// What the bench found. Field names are those of its JSON.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[expect(
+    missing_docs,
+    reason = "the names say it, with their units; the two that do not are documented"
+)]
+pub struct CpsResult {
+    pub mode: &'static str,
+    pub busy_cycles_per_connection: f64,
+    /// What one core does that spends all its cycles on it.
+    pub connections_per_second: f64,
+    pub rx_packets_per_connection: f64,
+    pub tx_packets_per_connection: f64,
+    pub mean_burst: f64,
+    pub saturated_cycles_per_connection: f64,
+    pub tsc_hz: u64,
+    pub open_connections: u64,
+    pub time_wait_ms: u64,
+    pub lost: u64,
+    pub retransmitted: u64,
+    pub wrong_server: u64,
+    pub failed: u64,
+    pub records_lost: u64,
+    /// From a request's turn to the end of its connection, both ends and the device in one thread.
+    pub latency_us: LatencyMicros,
+    pub bytes_per_connection_state: f64,
+    pub connections: u64,
+    pub seconds: f64,
+    pub slices: u32,
+    pub disturbed_slices: u32,
+    pub valid: bool,
+    /// Why the result is not valid.
+    pub invalid_because: Vec<String>,
+}
+
+/// The client of the bench: the ancestors' connection (16 bytes asked, 8 answered with FIN), keys for `servers` servers.
+pub fn cps_client(settings: &CpsSettings, sources: AddressRange, listener: SocketAddr, servers: u8) -> ClientSettings {
+    ClientSettings {
+        sources: vec![sources],
+        ports: 1024..=65535,
+        targets: vec![listener],
+        format: Format::Text,
+        rounds: 1,
+        request: 16,
+        response: 8,
+        close: Close::Server,
+        keys: 1000,
+        servers,
+        check: true,
+        pace: Pace::Drawn { open: settings.open },
+        span: Span {
+            ramp: Duration::ZERO,
+            duration: None,
+            total: None,
+        },
+        max_open: settings.open + 1024,
+        // Two bursts: one under way to the device and one to the servers.
+        depth: 64,
+        idle: Duration::from_secs(60),
+        tcp: [
+            TcpSettings::default(),
+            TcpSettings {
+                mss: 1440,
+                ..TcpSettings::default()
+            },
+        ],
+        seed: 1,
+    }
+}
+
+/// The servers of the bench, numbered in their order.
+pub fn cps_server(client: &ClientSettings, addresses: &[SocketAddr]) -> ServerSettings {
+    let listener = |(id, address): (u8, &SocketAddr)| Listener { address: *address, id };
+    ServerSettings {
+        listeners: (0..).zip(addresses).map(listener).collect(),
+        format: client.format.clone(),
+        request: client.request,
+        response: client.response,
+        check: true,
+        max_open: client.max_open,
+        idle: client.idle,
+        tcp: client.tcp.clone(),
+        seed: 2,
+    }
+}
+
+impl<D, P, L, C> InlineBench<D, P, L, C>
+where
+    D: DeviceUnderTest,
+    P: Port,
+    L: BufferPool<Buffer = P::Buffer>,
+    C: CycleCounter,
+{
+    /// Opens the connections, waits until ports are used again, measures.
+    pub fn cps(&mut self, settings: &CpsSettings) -> CpsResult {
+        let begin = self.counter.now();
+        // A million take some seconds; a device that opens none would keep us for ever.
+        let open_by = begin + Duration::from_secs(30);
+        let open = settings.open.saturating_sub(settings.open / 100 + 64);
+        self.run_until(open_by, |arms| {
+            arms.iter().map(|arm| arm.generator.held()).sum::<u32>() >= open
+        });
+        self.run_until(self.counter.now() + settings.time_wait * 3, |_| false);
+        self.arms.iter_mut().for_each(|arm| arm.generator.reset_latencies());
+        let measured = self.measure(settings.length);
+        self.result(settings, &measured)
+    }
+
+    fn result(&self, settings: &CpsSettings, measured: &Measured) -> CpsResult {
+        let (device, accounts) = (self.device.counts(), &measured.accounts);
+        let connections = measured.completed.max(1) as f64;
+        let (mut retransmitted, mut wrong_server, mut failed, mut lost) = (0, 0, 0, device.lost);
+        let mut whole = None;
+        for arm in &self.arms {
+            lost += arm.generator.port_stats().not_sent;
+            if let Some(client) = arm.generator.client_stats() {
+                retransmitted += client.traffic.retransmitted;
+                wrong_server += client.connections.failed(Failure::WrongServer);
+                failed += client.connections.failed_in_all();
+                whole = Some(&client.latencies.whole);
+            }
+            if let Some(server) = arm.generator.server_stats() {
+                retransmitted += server.traffic.retransmitted;
+                failed += server.connections.failed_in_all();
+            }
+        }
+        let quantile = |q| whole.map_or(0.0, |whole| whole.value_at_quantile(q) as f64 / 1e3);
+        let busy = accounts.busy_cycles as f64 / connections;
+        let mut result = CpsResult {
+            mode: "inline",
+            busy_cycles_per_connection: busy,
+            connections_per_second: self.counter.hz() as f64 / busy.max(1.0),
+            rx_packets_per_connection: accounts.received as f64 / connections,
+            tx_packets_per_connection: accounts.sent as f64 / connections,
+            mean_burst: accounts.received as f64 / accounts.receiving_rounds.max(1) as f64,
+            saturated_cycles_per_connection: accounts.all_cycles as f64 / connections,
+            tsc_hz: self.counter.hz(),
+            open_connections: device.open,
+            time_wait_ms: settings.time_wait.as_millis() as u64,
+            lost,
+            retransmitted,
+            wrong_server,
+            failed,
+            records_lost: device.records_lost,
+            latency_us: LatencyMicros {
+                p50: quantile(0.5),
+                p99: quantile(0.99),
+                p999: quantile(0.999),
+            },
+            bytes_per_connection_state: device.state_bytes as f64 / device.open.max(1) as f64,
+            connections: measured.completed,
+            seconds: measured.time.as_secs_f64(),
+            slices: measured.slices,
+            disturbed_slices: measured.disturbed,
+            valid: false,
+            invalid_because: Vec::new(),
+        };
+        result.invalid_because = result.reasons_against();
+        result.valid = result.invalid_because.is_empty();
+        result
+    }
+}
+
+impl CpsResult {
+    /// Everything that keeps the result from being valid.
+    fn reasons_against(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        if self.connections == 0 {
+            reasons.push("no connection was completed".to_owned());
+        }
+        for (what, count) in [
+            ("lost", self.lost),
+            ("retransmitted", self.retransmitted),
+            ("wrong_server", self.wrong_server),
+            ("failed", self.failed),
+            ("records_lost", self.records_lost),
+        ] {
+            if count > 0 {
+                reasons.push(format!("{what} is {count}"));
+            }
+        }
+        for (side, packets) in [
+            ("rx", self.rx_packets_per_connection),
+            ("tx", self.tx_packets_per_connection),
+        ] {
+            if (packets - PACKETS).abs() > PACKETS_TOLERANCE {
+                reasons.push(format!("{packets:.3} {side} packets per connection, not {PACKETS}"));
+            }
+        }
+        let ratio = self.saturated_cycles_per_connection / self.busy_cycles_per_connection.max(1.0);
+        if ratio > MAX_SATURATED_TO_BUSY {
+            reasons.push(format!(
+                "all cycles are {ratio:.2} times the busy ones, above {MAX_SATURATED_TO_BUSY}"
+            ));
+        }
+        reasons
+    }
+}

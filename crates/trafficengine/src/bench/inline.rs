@@ -1,0 +1,139 @@
+//! The loop that alternates load and device.
+
+use std::time::Duration;
+
+use e2d2::buffer::BufferPool;
+use e2d2::port::Port;
+use e2d2::time::Instant;
+
+use super::accounts::{Accounts, CycleCounter, DeviceUnderTest};
+use super::quiet::involuntary_switches;
+use crate::generator::Generator;
+
+/// A generator and the port it loads.
+pub struct Arm<P: Port> {
+    /// The load.
+    pub generator: Generator<P::Buffer>,
+    /// Its end of the cable to the device.
+    pub port: P,
+}
+
+/// Length of the pieces that a measurement consists of; those in which the core was taken away are left out.
+const SLICE: Duration = Duration::from_millis(20);
+
+/// Load and device in one thread.
+pub struct InlineBench<D, P: Port, L, C> {
+    /// What is measured.
+    pub device: D,
+    /// The client's arm and the server's, or one arm with both roles.
+    pub arms: Vec<Arm<P>>,
+    /// Where the arms take packets from.
+    pub pool: L,
+    /// The time and the cycles.
+    pub counter: C,
+    accounts: Accounts,
+}
+
+/// What was measured between two points in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// The device's rounds in slices that were not disturbed.
+    pub accounts: Accounts,
+    /// Connections completed in those slices.
+    pub completed: u64,
+    /// Time of those slices.
+    pub time: Duration,
+    /// Slices in all.
+    pub slices: u32,
+    /// Slices left out because the core was taken away in them. If it was in all, none is left out.
+    pub disturbed: u32,
+}
+
+impl<D, P, L, C> InlineBench<D, P, L, C>
+where
+    D: DeviceUnderTest,
+    P: Port,
+    L: BufferPool<Buffer = P::Buffer>,
+    C: CycleCounter,
+{
+    /// A bench that has not begun.
+    pub fn new(device: D, arms: Vec<Arm<P>>, pool: L, counter: C) -> InlineBench<D, P, L, C> {
+        InlineBench {
+            device,
+            arms,
+            pool,
+            counter,
+            accounts: Accounts::default(),
+        }
+    }
+
+    /// One turn: every arm moves a burst, then the device has its round.
+    pub fn turn(&mut self) -> Instant {
+        let now = self.counter.now();
+        for arm in &mut self.arms {
+            let _load_is_not_measured = arm.generator.poll(now, &mut arm.port, &mut self.pool);
+        }
+        self.accounts.charge_round(&mut self.device, &self.counter, now);
+        now
+    }
+
+    /// Turns until `end`, or until `is_enough` says so; returns the time.
+    pub fn run_until(&mut self, end: Instant, is_enough: impl Fn(&[Arm<P>]) -> bool) -> Instant {
+        loop {
+            let now = self.turn();
+            if now >= end || is_enough(&self.arms) {
+                return now;
+            }
+        }
+    }
+
+    /// Connections that the clients have completed.
+    pub fn completed(&self) -> u64 {
+        let stats = self.arms.iter().filter_map(|arm| arm.generator.client_stats());
+        stats.map(|stats| stats.connections.completed).sum()
+    }
+
+    /// The device's rounds since the beginning.
+    pub fn accounts(&self) -> &Accounts {
+        &self.accounts
+    }
+
+    /// Runs for `length` and adds up what happened in undisturbed slices.
+    pub fn measure(&mut self, length: Duration) -> Measured {
+        let (mut quiet, mut all) = (Measured::default(), Measured::default());
+        let mut now = self.counter.now();
+        let end = now + length;
+        while now < end {
+            let (began, accounts, completed) = (now, self.accounts, self.completed());
+            let switches = involuntary_switches();
+            now = self.run_until(end.min(began + SLICE), |_| false);
+            let slice = Measured {
+                accounts: self.accounts.since(&accounts),
+                completed: self.completed() - completed,
+                time: now - began,
+                slices: 1,
+                disturbed: u32::from(involuntary_switches() != switches),
+            };
+            all.add(&slice);
+            if slice.disturbed == 0 {
+                quiet.add(&slice);
+            }
+        }
+        let chosen = if quiet.slices > 0 { quiet } else { all };
+        Measured {
+            slices: all.slices,
+            disturbed: all.disturbed,
+            ..chosen
+        }
+    }
+}
+
+impl Measured {
+    fn add(&mut self, other: &Measured) {
+        self.accounts.add(&other.accounts);
+        self.completed += other.completed;
+        self.time += other.time;
+        self.slices += other.slices;
+        self.disturbed += other.disturbed;
+    }
+}

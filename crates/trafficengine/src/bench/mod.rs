@@ -1,0 +1,21 @@
+//! Benches that alternate load and device in one thread, with the cycle counter around the device.
+//!
+//! Waiting can neither hide nor invent work that way: the device's rounds are charged in full, the load's are not, and a
+//! device that puts work off into a round without packets is charged for that round, too.
+//!
+//! ```text
+//!   loop { client and server poll (≤ 32 packets each) ── count ─ device.round() ─ count ── poll … }
+//! ```
+//!
+//! *Busy* cycles are those of rounds in which the device did anything: packets, timers, hand-overs, deferred work, as it
+//! says itself. *Saturated* cycles are those of all rounds. A device that works and does not say so shows as a difference
+//! of the two, and the result is invalid when they differ by more than 15 %.
+
+mod accounts;
+mod cps;
+mod inline;
+mod quiet;
+
+pub use accounts::{Accounts, CycleCounter, DeviceCounts, DeviceUnderTest, RoundWork};
+pub use cps::{CpsResult, CpsSettings, LatencyMicros, MAX_SATURATED_TO_BUSY, cps_client, cps_server};
+pub use inline::{Arm, InlineBench};
