@@ -2,5 +2,11 @@
 
 #![allow(unreachable_pub)] // modules of one test program
 
+mod closing;
 mod harness;
+mod hostile;
 mod life;
+mod matrix;
+mod opening;
+mod servers;
+mod translation;
