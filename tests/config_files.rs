@@ -127,3 +127,38 @@ fn the_examples_in_the_documentation_load() {
         Config::parse(example, "docs/configuration.md").unwrap_or_else(|error| panic!("{error}\nin:\n{example}"));
     }
 }
+
+/// The configuration checks devices without DPDK; what it lets through in our files must be what e2d2 opens.
+#[cfg(feature = "dpdk")]
+#[test]
+fn dpdk_knows_every_device() {
+    use e2d2::native::Device;
+
+    let files = ["demo", "vm", "82599", "x710"].map(|name| file(&format!("config/{name}.toml")));
+    let configs = files.map(|path| Config::load(path).unwrap_or_else(|error| panic!("{error}")));
+    let in_files = configs
+        .iter()
+        .flat_map(|config| config.ports())
+        .map(|port| port.device.to_string());
+    // Those that docs/configuration.md and the comments in config/ name.
+    let in_text = [
+        "net_af_packet0,iface=eth1",
+        "net_af_xdp0,iface=eth1",
+        "net_tap0,iface=pe-tap0",
+        "net_memif0,role=client,socket=/run/a.sock,socket-abstract=no",
+        "net_ring0",
+        "net_pcap0,iface=eth1",
+        "net_null0",
+        "0000:00:04.0",
+    ];
+    for device in in_files.chain(in_text.map(str::to_owned)) {
+        let ours = device
+            .parse::<proxyengine::config::Device>()
+            .unwrap_or_else(|error| panic!("{device}: {error}"));
+        let theirs = ours
+            .to_string()
+            .parse::<Device>()
+            .unwrap_or_else(|error| panic!("{device}: {error}"));
+        assert_eq!(theirs.to_string(), device);
+    }
+}
