@@ -6,11 +6,9 @@
 //! burst: no packet is stored between `receive` and `send` but where an operator says so.
 //!
 //! ```text
-//!                                                            ┌─► process(proxy) ──┐
-//!   port 0 ─► receive ─┐                       ┌─► Tcp ──────┘                    │
-//!                      ├─► merge ─► parse ─► group_by ─► Neighbour ─► process ────┼─► merge ─► send ─┬─► port 0
-//!   port 1 ─► receive ─┘                       └─► Other ─► discard               │                  └─► port 1
-//!                                                             hand-over ring ─────┘
+//!   port 0 ─► receive ─┐                       ┌─► Tcp ───────► process ─┐
+//!                      ├─► merge ─► parse ─► group_by               merge ─► send ─┬─► port 0
+//!   port 1 ─► receive ─┘                       └─► Neighbour ─► process ─┘         └─► port 1
 //! ```
 //!
 //! | operator | what it does |
@@ -35,7 +33,8 @@
 //! Packets are dropped only for what they are, by a node that emits more than its outbox holds, and at the two ends that
 //! somebody else must empty: a port that refuses, and a queue.
 //!
-//! Budget: ≤ 10 cycles per packet for receive → send on a loop-back port beyond what the ports cost (`benches/graph.rs`).
+//! Budget, in cycles per packet beyond what the ports cost, for bursts of 32 in the cache: 10 for receive → send, 10 more
+//! for a node, 10 more for groups and their merge. Measured at 2.6 GHz: 7, 8 and 5 (`benches/graph.rs`).
 
 mod discard;
 mod enqueue;

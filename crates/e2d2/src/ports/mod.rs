@@ -6,7 +6,9 @@
 //! | [`PcapPort`] | receives the frames of a file and writes what it transmits to another |
 //! | [`VlanPort`] | one VLAN of another port |
 //! | [`CapturePort`] | another port, whose frames are also written to a file |
+//! | `Box<dyn Port<..>>` | any of them, where ports of different kinds must have one type |
 
+mod boxed;
 mod capture;
 mod capture_file;
 mod loopback;

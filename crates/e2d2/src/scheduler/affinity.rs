@@ -1,4 +1,4 @@
-//! Ties the calling thread to one CPU.
+//! What the kernel is told about the thread of a core: where it runs, and that its sleeps are short.
 
 use core::num::NonZeroU64;
 
@@ -24,10 +24,7 @@ pub enum PinError {
     },
 }
 
-/// Ties the calling thread to `cpu`, and asks the kernel to end its sleeps on time.
-///
-/// By default Linux adds up to 50 µs to each sleep so as to join wake-ups (`PR_SET_TIMERSLACK` in prctl(2)), which is more
-/// than the shortest sleeps of [`super::IdleMode::Adaptive`]. That request is an optimisation: its failure is ignored.
+/// Ties the calling thread to `cpu`.
 ///
 /// # Errors
 /// [`PinError`] if the CPU does not exist or is not allowed; the thread then runs where it did before.
@@ -37,9 +34,15 @@ pub fn pin_current_thread(cpu: usize) -> Result<(), PinError> {
     }
     let mut set = CpuSet::new();
     set.set(cpu);
-    sched_setaffinity(None, &set).map_err(|errno| PinError::Refused { cpu, errno })?;
+    sched_setaffinity(None, &set).map_err(|errno| PinError::Refused { cpu, errno })
+}
+
+/// Asks the kernel to end the sleeps of the calling thread on time.
+///
+/// By default Linux adds up to 50 µs to each sleep so as to join wake-ups (`PR_SET_TIMERSLACK` in prctl(2)), which is more
+/// than the shortest sleeps of [`super::IdleMode::Adaptive`]. It is an optimisation: failure is ignored.
+pub(super) fn ask_for_precise_sleeps() {
     let _best_effort = set_current_timer_slack(NonZeroU64::new(1));
-    Ok(())
 }
 
 #[cfg(test)]
@@ -54,11 +57,19 @@ mod tests {
         for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).take(4) {
             let ran_on = std::thread::spawn(move || {
                 pin_current_thread(cpu).expect("an allowed CPU");
-                assert_eq!(current_timer_slack(), Ok(1));
                 sched_getcpu()
             });
             assert_eq!(ran_on.join().expect("pinned thread"), cpu);
         }
+    }
+
+    #[test]
+    fn slack_of_sleeps_is_as_small_as_it_can_be() {
+        let slack = std::thread::spawn(|| {
+            ask_for_precise_sleeps();
+            current_timer_slack()
+        });
+        assert_eq!(slack.join().expect("thread"), Ok(1));
     }
 
     #[test]

@@ -205,6 +205,7 @@ impl Scheduler {
     /// publishes numbers. It is part of the packet path, so it must not block, and cost a few cycles when nothing is
     /// asked for. A core that sleeps looks at `stop` and at its commands when it wakes: after 500 µs at the latest.
     pub fn run(&mut self, clock: &Clock, stop: &AtomicBool, mut commands: impl FnMut(Instant, &Usage)) {
+        affinity::ask_for_precise_sleeps();
         let mut start = clock.now();
         while !stop.load(Ordering::Relaxed) {
             commands(start, &self.usage);

@@ -1,0 +1,134 @@
+//! No operator allocates once the graph is built: counted by the allocator itself.
+
+// A global allocator is an unsafe trait; this one only counts and calls the system's.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::rc::Rc;
+
+use common::{NOW, arp_frame, collect, inject, tcp_frame};
+use e2d2::buffer::{BufferPool, HeapBuffer, HeapPool};
+use e2d2::fate::GraphCounters;
+use e2d2::operators::{
+    Burst, Frame, Node, Outbox, Round, Source, dequeue, from_cores, merge, merge_by_priority, receive, share,
+};
+use e2d2::port::PortId;
+use e2d2::ports::{LoopbackPort, VlanPort};
+use e2d2::queue::Queue;
+use e2d2::scheduler::{IdleMode, Priority, Scheduler};
+use e2d2::time::Instant;
+use e2d2::wire::frame::{Kind, Packet};
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call goes to the system allocator with the arguments unchanged; counting touches no memory of theirs.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promises about `layout` are those that the system allocator asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: `memory` came from `alloc` above, so from the system allocator, with this layout.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: as for `dealloc`; the caller's promises about `size` are those that the system allocator asks for.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+e2d2::reasons! {
+    enum Class {
+        Tcp = "tcp",
+        Other = "other",
+    }
+}
+
+struct Forward;
+
+impl Node for Forward {
+    type Input = Packet<HeapBuffer>;
+    type Output = Frame<HeapBuffer>;
+
+    fn process(&mut self, round: &mut Round<'_>, batch: &mut Burst<Self::Input>, out: &mut Outbox<Self::Output>) {
+        for packet in batch.drain(..) {
+            out.emit(round, packet.into());
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+}
+
+/// Every operator at least once, with queues that overflow and a port that refuses.
+#[test]
+fn running_graph_does_not_allocate() {
+    let (counters, reader) = GraphCounters::new();
+    let (near, mut far) = LoopbackPort::pair(PortId(0), PortId(1), 64);
+    let (tight, _tight_far) = LoopbackPort::pair(PortId(2), PortId(3), 8);
+    let (near, tight) = (share(near), share(tight));
+    let (vlan, _vlan_far) = LoopbackPort::<HeapBuffer>::pair(PortId(4), PortId(5), 8);
+    let vlan = share(VlanPort::new(vlan, 7.try_into().expect("a VLAN"), Rc::clone(&counters)));
+    let link = e2d2::handover::mesh(2, 8).remove(0);
+
+    let queue = Queue::shared(16);
+    let groups = merge((receive(&near).parse(), from_cores(link.incoming)))
+        .filter(|packet| packet.port == PortId(0))
+        .hand_over(link.outgoing, |packet| usize::from(packet.kind == Kind::Arp))
+        .group_by(|packet| match packet.kind {
+            Kind::Tcp(_) => Class::Tcp,
+            _ => Class::Other,
+        });
+    let tcp = groups.group(Class::Tcp).process(Forward, 20);
+    let other = groups.group(Class::Other).map(Frame::from);
+    let mut scheduler = Scheduler::new(IdleMode::Poll);
+    scheduler.add(
+        Priority::PACKETS,
+        merge_by_priority((tcp, other)).enqueue(Rc::clone(&queue), Rc::clone(&counters)),
+    );
+    let out = dequeue(&queue).map(|frame| Frame {
+        port: PortId(2),
+        ..frame
+    });
+    scheduler.add(Priority::PACKETS, out.send([tight], 8, Rc::clone(&counters)));
+    scheduler.add(Priority::BACKGROUND, receive(&vlan).send([vlan], 8, counters));
+
+    let mut pool = HeapPool::new(64, 128);
+    let frames: Vec<_> = (0..64)
+        .map(|n| if n % 4 == 0 { arp_frame() } else { tcp_frame(n) })
+        .collect();
+    let mut allocations = 0;
+    for _ in 0..20 {
+        let free = pool.available();
+        inject(&mut far, &mut pool, &frames[..free.min(64)]);
+        let before = ALLOCATIONS.get();
+        for _ in 0..10 {
+            let _ = scheduler.round(NOW);
+        }
+        allocations += ALLOCATIONS.get() - before;
+        collect(&mut far);
+    }
+    let dropped: Vec<_> = reader
+        .drops
+        .snapshot()
+        .nonzero()
+        .map(|(reason, _)| reason.to_string())
+        .collect();
+    assert_eq!(dropped, ["outbox_full", "queue_full", "handover_refused", "tx_refused"]);
+    assert_eq!(allocations, 0);
+}
