@@ -1,0 +1,361 @@
+//! The server's handshake: a port, a SYN, its repetition, the next server, and at last the splice.
+
+use super::Scene;
+use crate::callbacks::SelectServer;
+use crate::config::{PoolId, ServerId};
+use crate::proxy::close::Flow;
+use crate::proxy::connection::{NO_SERVER, Opening, Spliced, Stage, WindowScale};
+use crate::proxy::drop_reason::DropReason;
+use crate::proxy::event::{Event, Side};
+use crate::proxy::owed::{self, Owed};
+use crate::proxy::send::{self, Control};
+use crate::proxy::table::{FlowKey, FlowRef};
+use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
+use e2d2::buffer::{BufferPool, PacketBuffer};
+use e2d2::time::Instant;
+use e2d2::wire::frame::IpVersion;
+use e2d2::wire::tcp::{TcpFlags, TcpOptions};
+use netfcts::counters::TcpCounter;
+use netfcts::record::{Cause, RecordFlags, State};
+use netfcts::seq::SeqNum;
+
+/// The end of the handshake: what is needed once more and then never again.
+#[derive(Clone, Copy)]
+pub(super) struct Handoff {
+    opening: Opening,
+    mss: u16,
+    timestamps: Option<(u32, u32)>,
+    ack: SeqNum,
+    window: u16,
+}
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    pub(in crate::proxy) fn connect_server(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        out: &mut impl Outbox<P::Buffer>,
+    ) -> Option<Event> {
+        let connection = self.connections.get_mut(slot)?;
+        let server = usize::from(connection.server);
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return None;
+        };
+        let settings = self.settings.servers.get(server)?;
+        // Addresses take turns, so that each has its ports rest as long as possible.
+        let locals = settings.locals.len();
+        let start = self.next_local[server];
+        let taken = (0..locals)
+            .map(|i| (start + i) % locals)
+            .find_map(|local| self.ports[server][local].take(now).map(|taken| (local, taken)));
+        let Some((local, taken)) = taken else {
+            opening.failure = Cause::NoPort;
+            return Some(Event::NoPort);
+        };
+        self.next_local[server] = (local + 1) % locals;
+        if taken.early {
+            self.log.flag(slot, RecordFlags::EARLY_PORT);
+        }
+        let local_address = settings.locals[local].address;
+        let key = FlowKey {
+            remote: settings.address,
+            local: self.settings.addresses.value(local_address),
+            remote_port: settings.port,
+            local_port: taken.port,
+        };
+        // RFC 6528 3, and never behind what the server may remember of this port's last connection.
+        let clock = self.isn.isn(
+            now,
+            (&key.local.to_be_bytes(), key.local_port),
+            (&key.remote.to_be_bytes(), key.remote_port),
+        );
+        opening.server_side_isn = taken.last_use.map_or(clock, |last| clock.later(last.next_seq));
+        // RFC 7323 5.5 and RFC 6191 2: nor may the timestamps go back.
+        let behind = taken
+            .last_use
+            .map_or(0, |last| last.next_tsval.wrapping_sub(opening.client_tsval));
+        opening.tsval_shift = if (behind as i32) > 0 { behind } else { 0 };
+        opening.tries = 0;
+        connection.local_address = local_address;
+        connection.local_port = taken.port;
+        let hash = self.table.hash(&key);
+        self.free_key(hash, &key);
+        if self.table.insert(hash, FlowRef::server(slot)).is_err() {
+            // The table is sized for every connection's two legs; were it full, the next server would not help.
+            self.drops.add(DropReason::TableFull, 1);
+        }
+        self.log.tried_server(slot);
+        self.log.state(slot, Side::Server, State::SynReceived, now);
+        self.send_syn(now, slot, false, out);
+        None
+    }
+
+    /// Sends our SYN, with what was agreed with the client and no more, and waits for its answer.
+    pub(in crate::proxy) fn send_syn(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        again: bool,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return;
+        };
+        let Some(server) = self.settings.servers.get(usize::from(connection.server)) else {
+            return;
+        };
+        opening.tries = opening.tries.saturating_add(1);
+        let opening = *opening;
+        let wait = crate::proxy::timeout::syn_wait(server, opening.tries);
+        self.wheel.arm(slot, now + wait);
+        if again {
+            self.log.flag(slot, RecordFlags::RETRANSMITTED);
+        }
+        let path = match send::path_to_server(&self.settings, &self.neighbours, &*connection) {
+            Ok(path) => path,
+            // The timer tries again; by then the neighbour may have answered.
+            Err(reason) => return self.drops.add(reason, 1),
+        };
+        let headers = if path.envelope.dst_addr.is_ipv4() { 40 } else { 60 };
+        let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
+        let control = Control {
+            seq: opening.server_side_isn,
+            ack: SeqNum(0),
+            flags: TcpFlags::SYN,
+            // RFC 7323 2.2: the window of a SYN is never scaled.
+            window: opening.client_window_bytes().min(0xffff) as u16,
+            options: TcpOptions {
+                mss: Some(opening.agreed.mss.min(mtu - headers)),
+                window_scale: opening.agreed.window_scale,
+                sack_permitted: opening.agreed.sack,
+                timestamps: opening
+                    .timestamps
+                    .then(|| (opening.client_tsval.wrapping_add(opening.tsval_shift), 0)),
+            },
+        };
+        self.log.count(Side::Server, TcpCounter::SentSyn);
+        self.emit(None, &path, &control, &[], out);
+    }
+
+    pub(in crate::proxy) fn next_server(&mut self, now: Instant, slot: u32, event: Event) -> Option<Event> {
+        self.release_port(now, slot, None);
+        let connection = self.connections.get_mut(slot)?;
+        let given_up = connection.server;
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return None;
+        };
+        match event {
+            Event::Reset(_) => opening.failure = Cause::ServerRefused,
+            Event::TimedOut => opening.failure = Cause::ServerTimeout,
+            _ => {}
+        }
+        let Some(place) = opening.tried.iter_mut().find(|tried| **tried == NO_SERVER) else {
+            return Some(Event::NoServer);
+        };
+        *place = given_up;
+        if opening.pool == Opening::NO_POOL || opening.tried.last() != Some(&NO_SERVER) {
+            return Some(Event::NoServer);
+        }
+        let tried = opening.tried.map(ServerId);
+        let next = self.backends.next_after(PoolId(opening.pool), &tried);
+        let Some(next) = next else { return Some(Event::NoServer) };
+        connection.server = next.0;
+        Some(Event::Selected)
+    }
+
+    /// RFC 9293 3.10.7.3: `<SEQ=SEG.ACK><CTL=RST>`.
+    pub(in crate::proxy) fn reset_stale(&mut self, scene: &mut Scene<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
+        let Some(Incoming { buffer, segment }) = scene.incoming.take() else {
+            return;
+        };
+        let path = self.path_back(&segment);
+        let control = Control {
+            seq: segment.ack,
+            ack: SeqNum(0),
+            flags: TcpFlags::RST,
+            window: 0,
+            options: send::timestamps(None),
+        };
+        self.emit(Some(buffer), &path, &control, &[], out);
+    }
+
+    /// The server has accepted: from here on the two numberings are known, and their differences are all that is kept.
+    pub(in crate::proxy) fn splice(&mut self, now: Instant, slot: u32, scene: &mut Scene<P::Buffer>) -> Option<Event> {
+        let Incoming { buffer, segment } = scene.incoming.as_ref()?;
+        let options = TcpOptions::parse(segment.options(buffer.data()));
+        let clock = self.timestamp(now);
+        let connection = self.connections.get_mut(slot)?;
+        let Stage::Opening(opening) = connection.stage else {
+            return None;
+        };
+        let device = self.settings.servers.get(usize::from(connection.server))?.device;
+        let headers = if segment.layout.version == IpVersion::V4 {
+            40
+        } else {
+            60
+        };
+        let mtu = self.settings.devices[usize::from(device.0)].mtu;
+        let first_byte = opening.first_byte();
+        let server_window = u32::from(segment.window).max(u32::from(self.settings.promise.window));
+        let server_tsval = options
+            .timestamps
+            .filter(|_| opening.timestamps)
+            .map(|(tsval, _)| tsval);
+        let scale = WindowScale {
+            client: opening.agreed.window_scale.unwrap_or(0),
+            // RFC 7323 2.2: both ends scale, or neither does.
+            server: options
+                .window_scale
+                .filter(|_| opening.agreed.window_scale.is_some())
+                .unwrap_or(0),
+            promised: opening.promised_scale,
+            server_scales: opening.agreed.window_scale.is_none() || options.window_scale.is_some(),
+        };
+        let spliced = Spliced {
+            client_shift: (opening.server_side_isn - opening.client_isn) as u32,
+            server_shift: (opening.cookie - segment.seq) as u32,
+            client_tsval_shift: opening.tsval_shift,
+            server_tsval_shift: server_tsval.map_or(0, |tsval| clock.wrapping_sub(tsval)),
+            to_server: Flow::new(first_byte, server_window),
+            to_client: Flow::new(segment.seq + 1, opening.client_window_bytes()),
+            owed: owed::NOTHING,
+            scale,
+            blank_sack: opening.agreed.sack && !options.sack_permitted,
+        };
+        scene.handoff = Some(Handoff {
+            opening,
+            // RFC 6691 3: the MSS does not count options.
+            mss: options.mss.unwrap_or(536).min(mtu - headers) - if opening.timestamps { 12 } else { 0 },
+            timestamps: server_tsval.map(|tsval| (opening.client_tsval.wrapping_add(opening.tsval_shift), tsval)),
+            ack: segment.seq + 1,
+            window: scale.to_server(opening.client_window),
+        });
+        connection.stage = Stage::Spliced(spliced);
+        self.log.count(Side::Server, TcpCounter::RecvSynAck);
+        self.log.state(slot, Side::Server, State::Established, now);
+        self.arm_spliced(now, slot);
+        None
+    }
+
+    pub(in crate::proxy) fn acknowledge_server(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        scene: &mut Scene<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        // A repetition is answered like any segment out of place: rate limited.
+        let Some(handoff) = scene.handoff else {
+            return self.challenge(now, slot, scene, out);
+        };
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let path = match send::path_to_server(&self.settings, &self.neighbours, &*connection) {
+            Ok(path) => path,
+            Err(reason) => return self.drops.add(reason, 1),
+        };
+        let control = handoff.control(handoff.opening.first_byte(), TcpFlags::ACK);
+        let memory = scene.incoming.take().map(|incoming| incoming.buffer);
+        self.log.count(Side::Server, TcpCounter::SentSynAck2);
+        self.emit(memory, &path, &control, &[], out);
+    }
+
+    /// Sends everything held, in segments that the server takes; what the client still owes is then forgotten here.
+    pub(in crate::proxy) fn send_held(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        scene: &mut Scene<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) -> Option<Event> {
+        let Handoff {
+            mut opening,
+            mss,
+            timestamps,
+            ..
+        } = scene.handoff?;
+        let handoff = scene.handoff?;
+        let connection = self.connections.get_mut(slot)?;
+        let path = match send::path_to_server(&self.settings, &self.neighbours, &*connection) {
+            Ok(path) => path,
+            Err(reason) => {
+                self.drops.add(reason, 1);
+                return None;
+            }
+        };
+        let fin_at = (opening.fin_offset != Opening::NO_FIN).then_some(usize::from(opening.fin_offset));
+        let mut fin_sent = false;
+        for (start, run) in self.held.runs(opening.held) {
+            connection.bytes_to_server += run.len() as u64;
+            let end = start + run.len();
+            for (index, payload) in run.chunks(usize::from(mss.max(1))).enumerate() {
+                let at = start + index * usize::from(mss.max(1));
+                let is_last = at + payload.len() == end;
+                let mut flags = TcpFlags::ACK;
+                flags.set(TcpFlags::PSH, is_last);
+                flags.set(TcpFlags::FIN, is_last && fin_at == Some(end));
+                fin_sent |= flags.contains(TcpFlags::FIN);
+                let control = handoff.control(opening.first_byte() + at as u32, flags);
+                self.log.count(Side::Server, TcpCounter::SentPayload);
+                if let Err(reason) = send::emit_into(&mut self.pool, None, &path, &control, payload, out) {
+                    self.drops.add(reason, 1);
+                }
+            }
+            let Stage::Spliced(spliced) = &mut connection.stage else {
+                return None;
+            };
+            let last = opening.first_byte() + end as u32 + u32::from(fin_at == Some(end));
+            // The window was promised before it was known: what was held is sent whatever the server offers.
+            spliced.to_server.edge = spliced.to_server.edge.later(last);
+            spliced
+                .to_server
+                .note_sent(opening.first_byte() + start as u32, last, fin_at == Some(end));
+        }
+        if opening.acknowledged.gt(opening.first_byte()) {
+            let debt = Owed::new(
+                opening.held,
+                opening.first_byte(),
+                opening.acknowledged,
+                mss,
+                timestamps,
+                now.as_millis() as u32,
+            );
+            if let Ok(index) = self.owed.insert(debt)
+                && let Stage::Spliced(spliced) = &mut connection.stage
+            {
+                spliced.owed = index;
+            }
+            self.arm_spliced(now, slot);
+        } else {
+            self.held.close(&mut opening.held);
+        }
+        fin_sent.then_some(Event::Segment {
+            from: Side::Client,
+            fin: true,
+            acknowledges_fin: false,
+        })
+    }
+}
+
+impl Handoff {
+    /// A segment to the server at `seq` of the client's numbering.
+    fn control(&self, seq: SeqNum, flags: TcpFlags) -> Control {
+        let shift = (self.opening.server_side_isn - self.opening.client_isn) as u32;
+        Control {
+            seq: seq + shift,
+            ack: self.ack,
+            flags,
+            window: self.window,
+            options: send::timestamps(self.timestamps),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The end: everything that belongs to a connection goes back to where it came from.
+
+use super::Scene;
+use crate::callbacks::SelectServer;
+use crate::proxy::connection::{Connection, Spliced, Stage};
+use crate::proxy::event::Side;
+use crate::proxy::held::HeldId;
+use crate::proxy::quarantine::Rested;
+use crate::proxy::table::{FlowKey, FlowRef};
+use crate::proxy::{Incoming, NextHops, Proxy};
+use e2d2::buffer::{BufferPool, PacketBuffer};
+use e2d2::time::Instant;
+use e2d2::wire::tcp::TcpOptions;
+use netfcts::record::Cause;
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    /// Frees everything that belongs to the connection; if it was spliced, its translation stays for a while.
+    pub(in crate::proxy) fn end(&mut self, now: Instant, slot: u32, cause: Cause, scene: &Scene<P::Buffer>) {
+        self.forgive_debt(slot);
+        if let Some(opening) = self.opening_mut(slot) {
+            let mut held = std::mem::replace(&mut opening.held, HeldId::NONE);
+            self.held.close(&mut held);
+        }
+        self.wheel.disarm(slot);
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        self.log.end(slot, connection, cause, now);
+        let client = self.key_of(FlowRef::client(slot));
+        let spliced = connection.spliced().is_some();
+        if spliced {
+            self.rest(now, slot);
+        } else if let Some(key) = client {
+            let hash = self.table.hash(&key);
+            self.remove_flow(hash, FlowRef::client(slot));
+        }
+        self.release_port(now, slot, scene.incoming.as_ref());
+        self.connections.remove(slot);
+    }
+
+    /// Moves both legs of a spliced connection to the quarantine.
+    pub(in crate::proxy) fn rest(&mut self, now: Instant, slot: u32) {
+        let keys = [FlowRef::client(slot), FlowRef::server(slot)].map(|flow| (flow, self.key_of(flow)));
+        while self.quarantine.next_slot().is_none() {
+            self.end_oldest_rest();
+        }
+        let until = (now + self.settings.time_wait).as_millis() as u32;
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let Ok(resting) = self.quarantine.push(Rested::of(connection, until)) else {
+            return;
+        };
+        for (flow, key) in keys {
+            if let Some(key) = key {
+                let hash = self.table.hash(&key);
+                self.table.replace(hash, flow, flow.quarantined(resting));
+            }
+        }
+    }
+
+    /// Gives the source port back, with what the server may remember of it, and forgets the server leg unless it rests.
+    pub(in crate::proxy) fn release_port(&mut self, now: Instant, slot: u32, last: Option<&Incoming<P::Buffer>>) {
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        if connection.local_port == 0 {
+            return;
+        }
+        let server = usize::from(connection.server);
+        let (next_seq, next_tsval) = match &connection.stage {
+            Stage::Opening(opening) => (
+                opening.server_side_isn + 1,
+                opening.client_tsval.wrapping_add(opening.tsval_shift),
+            ),
+            Stage::Spliced(spliced) => (
+                spliced.to_server.end + spliced.client_shift,
+                self.newest_tsval(connection, spliced, last),
+            ),
+        };
+        let (local_address, local_port) = (connection.local_address, connection.local_port);
+        let local = self.settings.servers[server]
+            .locals
+            .iter()
+            .position(|local| local.address == local_address);
+        if let Some(local) = local {
+            self.ports[server][local].release(local_port, next_seq + 1, next_tsval.wrapping_add(1), now);
+        }
+        if connection.opening().is_some()
+            && let Some(key) = self.key_of(FlowRef::server(slot))
+        {
+            let hash = self.table.hash(&key);
+            self.remove_flow(hash, FlowRef::server(slot));
+        }
+        if let Some(connection) = self.connections.get_mut(slot) {
+            connection.local_port = 0;
+        }
+    }
+
+    /// The newest TSval that the server has seen: the client's own, or the server's echo of it.
+    pub(in crate::proxy) fn newest_tsval(
+        &self,
+        connection: &Connection,
+        spliced: &Spliced,
+        last: Option<&Incoming<P::Buffer>>,
+    ) -> u32 {
+        let timestamps = last.and_then(|incoming| {
+            let options = TcpOptions::parse(incoming.segment.options(incoming.buffer.data()));
+            options
+                .timestamps
+                .map(|values| (self.side_of(connection, &incoming.segment), values))
+        });
+        match timestamps {
+            Some((Side::Client, (tsval, _))) => tsval.wrapping_add(spliced.client_tsval_shift),
+            Some((Side::Server, (_, tsecr))) => tsecr,
+            None => 0,
+        }
+    }
+
+    /// Takes the oldest resting connection out. Returns false if there is none.
+    pub(in crate::proxy) fn end_oldest_rest(&mut self) -> bool {
+        let Some((slot, rested)) = self.quarantine.oldest() else {
+            return false;
+        };
+        let legs = rested.legs;
+        for (known, flow) in [(legs.client, FlowRef::client(0)), (legs.server, FlowRef::server(0))] {
+            let flow = flow.quarantined(slot);
+            if known && let Some(key) = self.key_of(flow) {
+                let hash = self.table.hash(&key);
+                self.remove_flow(hash, flow);
+            }
+        }
+        self.quarantine.pop();
+        true
+    }
+
+    /// Makes room for a new connection with `key`: whatever rests there keeps only its other leg.
+    pub(in crate::proxy) fn free_key(&mut self, hash: u64, key: &FlowKey) {
+        let Some(flow) = self.table.find(hash, |flow| self.key_of(flow).as_ref() == Some(key)) else {
+            return;
+        };
+        if !flow.is_quarantined() {
+            return;
+        }
+        self.remove_flow(hash, flow);
+        if let Some(rested) = self.quarantine.entry_mut(flow.slot()) {
+            match flow.is_server_leg() {
+                true => rested.legs.server = false,
+                false => rested.legs.client = false,
+            }
+        }
+    }
+
+    pub(in crate::proxy) fn remove_flow(&mut self, hash: u64, flow: FlowRef) {
+        self.table.remove(hash, flow);
+    }
+}

@@ -1,0 +1,152 @@
+//! Carrying out what [`step`](super::step::step) asks for: the only place that changes a connection.
+//!
+//! This file lets events happen; what an action does is in the file of its part of a connection's life:
+//! `waiting` for the first payload, `calling` the server, `passing` segments, `ending`.
+
+mod calling;
+mod ending;
+mod passing;
+mod waiting;
+
+use crate::callbacks::SelectServer;
+use crate::proxy::action::Action;
+use crate::proxy::connection::{Opening, Spliced, Stage};
+use crate::proxy::drop_reason::DropReason;
+use crate::proxy::event::{Event, Side};
+use crate::proxy::step::step;
+use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
+use calling::Handoff;
+use e2d2::buffer::BufferPool;
+use e2d2::time::Instant;
+use netfcts::record::Cause;
+
+/// What the actions of one event share.
+pub(in crate::proxy) struct Scene<B> {
+    /// The segment that caused it, until an action has used it up.
+    pub incoming: Option<Incoming<B>>,
+    /// What [`Action::Splice`] leaves for the actions after it.
+    handoff: Option<Handoff>,
+}
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    /// Lets `event` happen to the connection in `slot`, and whatever follows from it.
+    pub(super) fn drive(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        event: Event,
+        incoming: Option<Incoming<P::Buffer>>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        let mut scene = Scene {
+            incoming,
+            handoff: None,
+        };
+        let mut next = Some(event);
+        while let Some(event) = next.take() {
+            let Some(connection) = self.connections.get_mut(slot) else {
+                break;
+            };
+            let before = connection.phase;
+            let transition = step(before, event);
+            connection.phase = transition.next;
+            if let Event::Segment {
+                from,
+                fin,
+                acknowledges_fin,
+            } = event
+            {
+                self.note_close(
+                    now,
+                    slot,
+                    before,
+                    from,
+                    (fin, acknowledges_fin),
+                    scene.incoming.as_ref(),
+                );
+            }
+            for &action in transition.actions {
+                if let Some(follows) = self.apply(now, slot, (action, event), &mut scene, out) {
+                    next = Some(follows);
+                    break;
+                }
+            }
+            if before != transition.next && before.is_spliced() {
+                self.arm_spliced(now, slot);
+            }
+        }
+        if scene.incoming.is_some() {
+            self.drops.add(DropReason::Consumed, 1);
+        }
+    }
+
+    fn apply(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        (action, event): (Action, Event),
+        scene: &mut Scene<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) -> Option<Event> {
+        match action {
+            Action::Hold => return self.hold(slot, scene, out),
+            Action::AskSelector => return self.ask_selector(now, slot),
+            Action::AcknowledgeHeld => self.acknowledge_held(slot, scene, out),
+            Action::ConnectServer => return self.connect_server(now, slot, out),
+            Action::RepeatSyn => self.send_syn(now, slot, true, out),
+            Action::NextServer => return self.next_server(now, slot, event),
+            Action::ResetStaleServer => self.reset_stale(scene, out),
+            Action::Splice => return self.splice(now, slot, scene),
+            Action::AcknowledgeServer => self.acknowledge_server(now, slot, scene, out),
+            Action::SendHeld => return self.send_held(now, slot, scene, out),
+            Action::SendOwed => self.repeat_owed(now, slot, out),
+            Action::Forward => {
+                if let Event::Segment { from, .. } | Event::Reset(from) | Event::DoubtfulReset(from) = event {
+                    self.forward(now, slot, from, scene, out);
+                }
+            }
+            Action::CloseClient => self.close_client(now, slot, scene, out),
+            Action::ChallengeAck => self.challenge(now, slot, scene, out),
+            Action::ResetClient => self.reset(slot, Side::Client, out),
+            Action::ResetServer => self.reset(slot, Side::Server, out),
+            Action::Quarantine(cause) => {
+                let cause = self.cause_of_silence(slot, cause);
+                self.end(now, slot, cause, scene);
+            }
+            Action::Forget(cause) => self.end(now, slot, cause, scene),
+            Action::ForgetUnserved => {
+                let cause = self
+                    .opening_mut(slot)
+                    .map_or(Cause::NoServer, |opening| opening.failure);
+                self.end(now, slot, cause, scene);
+            }
+            Action::Drop(reason) => {
+                if scene.incoming.take().is_some() {
+                    self.drops.add(reason, 1);
+                }
+            }
+            // These concern flows without a connection, which `meet_stranger` deals with.
+            Action::SendCookie | Action::CreateConnection | Action::Refuse => {}
+        }
+        None
+    }
+
+    pub(super) fn opening_mut(&mut self, slot: u32) -> Option<&mut Opening> {
+        match &mut self.connections.get_mut(slot)?.stage {
+            Stage::Opening(opening) => Some(opening),
+            Stage::Spliced(_) => None,
+        }
+    }
+
+    fn spliced_mut(&mut self, slot: u32) -> Option<&mut Spliced> {
+        match &mut self.connections.get_mut(slot)?.stage {
+            Stage::Spliced(spliced) => Some(spliced),
+            Stage::Opening(_) => None,
+        }
+    }
+}

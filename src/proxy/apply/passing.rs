@@ -1,0 +1,369 @@
+//! Segments of spliced and resting connections on their way through, and what we owe to the server.
+
+use super::Scene;
+use crate::callbacks::SelectServer;
+use crate::proxy::action::Action;
+use crate::proxy::connection::{Connection, Spliced, WindowScale};
+use crate::proxy::drop_reason::DropReason;
+use crate::proxy::event::{Event, Side};
+use crate::proxy::log::Fin;
+use crate::proxy::owed::{self, Payment};
+use crate::proxy::phase::{Half, Phase};
+use crate::proxy::quarantine::Rested;
+use crate::proxy::segment::Segment;
+use crate::proxy::send::{self};
+use crate::proxy::step::step;
+use crate::proxy::table::FlowRef;
+use crate::proxy::translate::{self, Rewrite};
+use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
+use e2d2::buffer::{BufferPool, PacketBuffer};
+use e2d2::time::Instant;
+use e2d2::wire::tcp::{TcpFlags, TcpOptions};
+use netfcts::counters::TcpCounter;
+use netfcts::record::{RecordFlags, State};
+use netfcts::seq::SeqNum;
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    /// Looks after what we owe: returns how ACKs towards the client are held up, if anything is open.
+    pub(in crate::proxy) fn settle_debt(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        ack: SeqNum,
+        pure: bool,
+        out: &mut impl Outbox<P::Buffer>,
+    ) -> Option<SeqNum> {
+        let index = self.connections.get(slot)?.spliced()?.owed;
+        let debt = self.owed.get_mut(index)?;
+        let floor = debt.end;
+        match debt.note_ack(ack, pure, now.as_millis() as u32) {
+            Payment::Full => {
+                self.forgive_debt(slot);
+                return None;
+            }
+            Payment::Repeat => self.send_owed(slot, out),
+            Payment::Open => {}
+        }
+        Some(floor)
+    }
+
+    pub(in crate::proxy) fn forgive_debt(&mut self, slot: u32) {
+        let Some(spliced) = self.spliced_mut(slot) else { return };
+        let index = std::mem::replace(&mut spliced.owed, owed::NOTHING);
+        if let Some(mut debt) = self.owed.remove(index) {
+            self.held.close(&mut debt.held);
+        }
+    }
+
+    pub(in crate::proxy) fn repeat_owed(&mut self, now: Instant, slot: u32, out: &mut impl Outbox<P::Buffer>) {
+        let Some(index) = self
+            .connections
+            .get(slot)
+            .and_then(Connection::spliced)
+            .map(|spliced| spliced.owed)
+        else {
+            return;
+        };
+        if let Some(debt) = self.owed.get_mut(index) {
+            debt.note_timeout(now.as_millis() as u32);
+            self.log.flag(slot, RecordFlags::RETRANSMITTED);
+            self.send_owed(slot, out);
+        }
+        self.arm_spliced(now, slot);
+    }
+
+    /// Sends what is owed and unacknowledged: at most the window that every server was promised to take.
+    pub(in crate::proxy) fn send_owed(&mut self, slot: u32, out: &mut impl Outbox<P::Buffer>) {
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let Some(spliced) = connection.spliced() else { return };
+        let Some(debt) = self.owed.get(spliced.owed) else {
+            return;
+        };
+        let path = match send::path_to_server(&self.settings, &self.neighbours, &*connection) {
+            Ok(path) => path,
+            Err(reason) => return self.drops.add(reason, 1),
+        };
+        let mut control = self.current_numbers(connection, Side::Server);
+        control.options = send::timestamps(debt.timestamps);
+        let from = (debt.next() - debt.first).max(0) as usize;
+        let to = (debt.end - debt.first).max(0) as usize;
+        let bytes = self.held.in_order(debt.held).get(from..to).unwrap_or_default();
+        let mut at = debt.next();
+        for payload in bytes.chunks(usize::from(debt.mss.max(1))) {
+            control.seq = at + spliced.client_shift;
+            control.flags = TcpFlags::ACK | TcpFlags::PSH;
+            if let Err(reason) = send::emit_into(&mut self.pool, None, &path, &control, payload, out) {
+                self.drops.add(reason, 1);
+            }
+            at = at + payload.len() as u32;
+        }
+    }
+
+    pub(in crate::proxy) fn forward(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        from: Side,
+        scene: &mut Scene<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        let Some(mut incoming) = scene.incoming.take() else {
+            return;
+        };
+        let segment = incoming.segment;
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let Some(spliced) = connection.spliced() else { return };
+        let payload_len = segment.payload_len();
+        let shifts = Shifts::of(spliced);
+        let ack = spliced.ack_for_peer(from, segment.ack);
+        let path = match from {
+            Side::Client => send::path_to_server(&self.settings, &self.neighbours, &*connection),
+            Side::Server => Ok(send::path_to_client(&self.settings, &*connection)),
+        };
+        let path = match path {
+            Ok(path) => path,
+            Err(reason) => return self.drops.add(reason, 1),
+        };
+        let has_debt = spliced.owed != owed::NOTHING;
+        let mut values = shifts.rewrite(from, &segment, &path, self.next_ip_id());
+        if has_debt
+            && from == Side::Server
+            && let Some(floor) = self.settle_debt(now, slot, ack, payload_len == 0, out)
+        {
+            // What the client was told stays true: its bytes are acknowledged, and the right edge does not move.
+            let held_up = (floor - ack).max(0) as u32;
+            values.ack = values.ack.wrapping_add(held_up);
+            let window = (u32::from(segment.window) << shifts.scale.server).saturating_sub(held_up);
+            values.window = (window >> shifts.scale.promised).min(0xffff) as u16;
+            // RFC 2018 8: blocks below the ACK would say nothing, and those above it may lie inside what we owe.
+            values.blank_sack = true;
+        }
+        if let Err(reason) = self.pass(&mut incoming, &values, &path) {
+            return self.drops.add(reason, 1);
+        }
+        if let Some(connection) = self.connections.get_mut(slot) {
+            match from {
+                Side::Client => connection.bytes_to_server += u64::from(payload_len),
+                Side::Server => connection.bytes_to_client += u64::from(payload_len),
+            }
+        }
+        out.send(path.device, incoming.buffer);
+    }
+
+    /// Which leg a segment came by: its source is the client, or it is the server.
+    pub(in crate::proxy) fn side_of(&self, connection: &Connection, segment: &Segment) -> Side {
+        let is_client = segment.key.remote_port == connection.client_port
+            && segment.key.local_port == connection.listener_port
+            && segment.key.remote == connection.client_address()
+            && segment.key.local == self.settings.addresses.value(connection.listener_address);
+        if is_client { Side::Client } else { Side::Server }
+    }
+
+    pub(in crate::proxy) fn pass(
+        &mut self,
+        incoming: &mut Incoming<P::Buffer>,
+        values: &Rewrite,
+        path: &send::Path,
+    ) -> Result<(), DropReason> {
+        let layout = incoming.segment.layout;
+        let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
+        if layout.end - layout.l3 > mtu {
+            return Err(DropReason::TooBig);
+        }
+        translate::rewrite(incoming.buffer.data_mut(), &layout, values)
+    }
+
+    pub(in crate::proxy) fn next_ip_id(&mut self) -> u16 {
+        self.ip_id = self.ip_id.wrapping_add(1);
+        self.ip_id
+    }
+
+    /// RFC 5961 4.2 and 7: an ACK of the present numbers, within the limit for strangers.
+    pub(in crate::proxy) fn challenge(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        scene: &mut Scene<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        let Some(Incoming { buffer, segment }) = scene.incoming.take() else {
+            return;
+        };
+        if !self.answers.take(now) {
+            return self.drops.add(DropReason::RateLimited, 1);
+        }
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let to = self.side_of(connection, &segment);
+        let mut control = self.current_numbers(connection, to);
+        // Its echo is the newest of our timestamps that it has seen, so that ours is not older (RFC 7323 5.3). A SYN
+        // echoes nothing, and gets none.
+        let options = TcpOptions::parse(segment.options(buffer.data()));
+        control.options = send::timestamps(
+            options
+                .timestamps
+                .filter(|&(_, echo)| echo != 0)
+                .map(|(val, ecr)| (ecr, val)),
+        );
+        let path = self.path_back(&segment);
+        self.log.count(to, TcpCounter::Unexpected);
+        self.log.count(to, TcpCounter::SentAck);
+        self.emit(Some(buffer), &path, &control, &[], out);
+    }
+
+    /// Counts and records the closing of the halves.
+    pub(in crate::proxy) fn note_close(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        before: Phase,
+        from: Side,
+        (fin, acknowledges_fin): (bool, bool),
+        incoming: Option<&Incoming<P::Buffer>>,
+    ) {
+        let Phase::Spliced { client, server } = before else {
+            return;
+        };
+        let (own, peer) = match from {
+            Side::Client => (client, server),
+            Side::Server => (server, client),
+        };
+        let is_news = fin && own == Half::Open;
+        let which = match (fin, peer) {
+            (false, _) => None,
+            (true, Half::Open) => Some(Fin::First),
+            (true, Half::FinSent | Half::FinAcknowledged) => Some(Fin::Second),
+        };
+        let payload = incoming.is_some_and(|incoming| incoming.segment.payload_len() > 0);
+        self.log
+            .count_passed(from, payload, which.filter(|_| is_news), acknowledges_fin);
+        if is_news {
+            let state = match peer {
+                Half::Open => State::FinWait1,
+                Half::FinSent if !acknowledges_fin => State::Closing,
+                Half::FinSent | Half::FinAcknowledged => State::LastAck,
+            };
+            self.log.state(slot, from, state, now);
+        }
+        if acknowledges_fin && peer == Half::FinSent && own == Half::Open && !fin {
+            self.log.state(slot, from.peer(), State::FinWait2, now);
+            self.log.state(slot, from, State::CloseWait, now);
+        }
+    }
+
+    /// A segment of a resting connection.
+    pub(in crate::proxy) fn drive_quarantined(
+        &mut self,
+        flow: FlowRef,
+        event: Event,
+        incoming: Incoming<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        for action in step(Phase::Quarantine, event).actions {
+            match action {
+                Action::Forward => return self.forward_rested(flow, incoming, out),
+                Action::Drop(reason) => return self.drops.add(*reason, 1),
+                _ => {}
+            }
+        }
+        self.drops.add(DropReason::UnknownFlow, 1);
+    }
+
+    pub(in crate::proxy) fn forward_rested(
+        &mut self,
+        flow: FlowRef,
+        mut incoming: Incoming<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        let Some(rested) = self.quarantine.entry(flow.slot()).copied() else {
+            return;
+        };
+        let from = flow.side();
+        let path = match from {
+            Side::Client => send::path_to_server(&self.settings, &self.neighbours, &rested),
+            Side::Server => Ok(send::path_to_client(&self.settings, &rested)),
+        };
+        let path = match path {
+            Ok(path) => path,
+            Err(reason) => return self.drops.add(reason, 1),
+        };
+        let id = self.next_ip_id();
+        let values = Shifts::of_rested(&rested).rewrite(from, &incoming.segment, &path, id);
+        match self.pass(&mut incoming, &values, &path) {
+            Ok(()) => out.send(path.device, incoming.buffer),
+            Err(reason) => self.drops.add(reason, 1),
+        }
+    }
+}
+
+/// The constant differences of a connection, open or resting.
+#[derive(Clone, Copy)]
+struct Shifts {
+    client: u32,
+    server: u32,
+    client_tsval: u32,
+    server_tsval: u32,
+    scale: WindowScale,
+    blank_sack: bool,
+}
+
+impl Shifts {
+    fn of(spliced: &Spliced) -> Self {
+        Shifts {
+            client: spliced.client_shift,
+            server: spliced.server_shift,
+            client_tsval: spliced.client_tsval_shift,
+            server_tsval: spliced.server_tsval_shift,
+            scale: spliced.scale,
+            blank_sack: spliced.blank_sack,
+        }
+    }
+
+    fn of_rested(rested: &Rested) -> Self {
+        Shifts {
+            client: rested.client_shift,
+            server: rested.server_shift,
+            client_tsval: rested.client_tsval_shift,
+            server_tsval: rested.server_tsval_shift,
+            scale: rested.scale,
+            blank_sack: rested.blank_sack,
+        }
+    }
+
+    /// The values that a segment of `from` gets on its way to the other side.
+    fn rewrite(&self, from: Side, segment: &Segment, path: &send::Path, ip_id: u16) -> Rewrite {
+        let (own, peer, own_tsval, peer_tsval) = match from {
+            Side::Client => (self.client, self.server, self.client_tsval, self.server_tsval),
+            Side::Server => (self.server, self.client, self.server_tsval, self.client_tsval),
+        };
+        Rewrite {
+            source_mac: path.envelope.src_mac,
+            destination_mac: path.envelope.dst_mac,
+            source: crate::proxy::address_value(path.envelope.src_addr),
+            destination: crate::proxy::address_value(path.envelope.dst_addr),
+            source_port: path.source_port,
+            destination_port: path.destination_port,
+            seq: (segment.seq + own).0,
+            ack: (segment.ack - peer).0,
+            window: match from {
+                Side::Client => self.scale.to_server(segment.window),
+                Side::Server => self.scale.to_client(segment.window),
+            },
+            tsval_shift: own_tsval,
+            tsecr_shift: peer_tsval,
+            sack_shift: peer,
+            blank_sack: self.blank_sack && from == Side::Client,
+            ip_id,
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Before there is a server: bytes are held, the selector is asked, the client may leave.
+
+use super::Scene;
+use crate::callbacks::{FirstPayload, SelectServer, Selection};
+use crate::config::ListenerId;
+use crate::proxy::connection::{Opening, Stage};
+use crate::proxy::drop_reason::DropReason;
+use crate::proxy::event::{Event, Side};
+use crate::proxy::held::{self, HoldError};
+use crate::proxy::phase::Phase;
+use crate::proxy::segment::{Segment, address_of};
+use crate::proxy::send::{self, Control};
+use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
+use e2d2::buffer::{BufferPool, PacketBuffer};
+use e2d2::time::Instant;
+use e2d2::wire::tcp::{TcpFlags, TcpOptions};
+use netfcts::counters::TcpCounter;
+use netfcts::record::{RecordFlags, State};
+use netfcts::seq::SeqNum;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How long the client's last ACK is waited for when it left without a word.
+const LAST_ACK_WAIT: Duration = Duration::from_secs(4);
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    /// Keeps the client's bytes. The segment stays in the scene: an acknowledgement may use its memory.
+    pub(in crate::proxy) fn hold(
+        &mut self,
+        slot: u32,
+        scene: &mut Scene<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) -> Option<Event> {
+        let Incoming { buffer, segment } = scene.incoming.as_ref()?;
+        let Some(Stage::Opening(opening)) = self.connections.get_mut(slot).map(|connection| &mut connection.stage)
+        else {
+            return None;
+        };
+        note_client(opening, buffer.data(), segment);
+        let payload = segment.payload(buffer.data());
+        // Bytes before the first one have been in no window of ours: what is left of the segment counts.
+        let before = (opening.first_byte() - segment.seq).max(0) as usize;
+        let fresh = payload.get(before..).unwrap_or_default();
+        let offset = (segment.seq + before as u32 - opening.first_byte()).max(0) as usize;
+        if segment.has(TcpFlags::FIN) {
+            let end = offset + fresh.len();
+            opening.fin_offset = u16::try_from(end).unwrap_or(Opening::NO_FIN);
+        }
+        // RFC 9293 3.4: bytes beyond our window are not taken; the client sends them again.
+        let room = held::LARGE.saturating_sub(offset);
+        let fresh = fresh.get(..fresh.len().min(room)).unwrap_or_default();
+        let acknowledged_before = segment.end().le(opening.acknowledged);
+        let refused = match self.held.insert(&mut opening.held, offset, fresh) {
+            Ok(_) => None,
+            Err(HoldError::Exhausted) => Some(DropReason::HeldFull),
+            Err(HoldError::BeyondWindow) => Some(DropReason::OutOfWindow),
+            Err(HoldError::TooManyHoles) => Some(DropReason::TooManyHoles),
+        };
+        if let Some(reason) = refused {
+            self.drops.add(reason, 1);
+            scene.incoming = None;
+            // Nothing new for the selector.
+            return None;
+        }
+        // Our acknowledgement was lost: the client repeats what it no longer owes.
+        let waits_for_server = self
+            .connections
+            .get(slot)
+            .is_some_and(|c| c.phase == Phase::ServerHandshake);
+        if acknowledged_before && waits_for_server {
+            self.acknowledge_held(slot, scene, out);
+        }
+        None
+    }
+
+    pub(in crate::proxy) fn ask_selector(&mut self, now: Instant, slot: u32) -> Option<Event> {
+        let connection = self.connections.get_mut(slot)?;
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return None;
+        };
+        let bytes = self.held.in_order(opening.held);
+        let complete = bytes.len() == usize::from(opening.fin_offset) || bytes.len() >= held::LARGE;
+        if bytes.is_empty() && !complete {
+            return None;
+        }
+        let payload = FirstPayload::new(
+            SocketAddr::new(address_of(connection.client_address()), connection.client_port),
+            SocketAddr::new(
+                address_of(self.settings.addresses.value(connection.listener_address)),
+                connection.listener_port,
+            ),
+            ListenerId(connection.listener),
+            bytes,
+            complete,
+        );
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return None;
+        };
+        let (server, pool) = match self.selector.select(&payload) {
+            Selection::Server(server) => (server, Opening::NO_POOL),
+            Selection::Pool(pool) => match self.backends.next_after(pool, &[]) {
+                Some(server) => (server, pool.0),
+                // A selector of the user's may name what does not exist.
+                None => return Some(Event::Rejected),
+            },
+            Selection::NeedMore if !complete => {
+                self.log.flag(slot, RecordFlags::NEED_MORE);
+                return Some(Event::NeedMore);
+            }
+            Selection::NeedMore | Selection::Reject => return Some(Event::Rejected),
+        };
+        if usize::from(server.0) >= self.settings.servers.len() {
+            return Some(Event::Rejected);
+        }
+        opening.pool = pool;
+        connection.server = server.0;
+        self.log.state(slot, Side::Client, State::Payload, now);
+        Some(Event::Selected)
+    }
+
+    pub(in crate::proxy) fn acknowledge_held(
+        &mut self,
+        slot: u32,
+        scene: &mut Scene<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return;
+        };
+        let in_order = self.held.in_order(opening.held).len();
+        opening.acknowledged = opening.first_byte() + in_order as u32;
+        let window = send::opening_window(opening);
+        let (seq, ack) = (opening.cookie + 1, opening.acknowledged);
+        let timestamps = opening.timestamps.then_some(opening.client_tsval);
+        let path = send::path_to_client(&self.settings, &*connection);
+        let options = send::timestamps(timestamps.map(|echo| (self.timestamp(self.last_now), echo)));
+        let control = Control {
+            seq,
+            ack,
+            flags: TcpFlags::ACK,
+            window,
+            options,
+        };
+        let memory = scene.incoming.take().map(|incoming| incoming.buffer);
+        self.log.count(Side::Client, TcpCounter::SentAck);
+        self.emit(memory, &path, &control, &[], out);
+    }
+
+    pub(in crate::proxy) fn close_client(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        scene: &mut Scene<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        let Some(incoming) = scene.incoming.take() else { return };
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return;
+        };
+        opening.acknowledged = incoming.segment.end();
+        note_client(opening, incoming.buffer.data(), &incoming.segment);
+        let timestamps = opening.timestamps.then_some(opening.client_tsval);
+        let (seq, ack, window) = (opening.cookie + 1, opening.acknowledged, send::opening_window(opening));
+        let path = send::path_to_client(&self.settings, &*connection);
+        let options = send::timestamps(timestamps.map(|echo| (self.timestamp(now), echo)));
+        let control = Control {
+            seq,
+            ack,
+            flags: TcpFlags::FIN | TcpFlags::ACK,
+            window,
+            options,
+        };
+        self.log.count(Side::Client, TcpCounter::RecvFin);
+        self.log.count(Side::Client, TcpCounter::SentFinPssv);
+        self.log.state(slot, Side::Client, State::FinWait1, now);
+        self.wheel.arm(slot, now + LAST_ACK_WAIT);
+        self.emit(Some(incoming.buffer), &path, &control, &[], out);
+    }
+}
+
+/// Notes what every segment of the client tells: its window and its newest timestamp.
+fn note_client(opening: &mut Opening, frame: &[u8], segment: &Segment) {
+    opening.client_window = segment.window;
+    let options = TcpOptions::parse(segment.options(frame));
+    if let Some((tsval, _)) = options.timestamps
+        && SeqNum(tsval).gt(SeqNum(opening.client_tsval))
+    {
+        opening.client_tsval = tsval;
+    }
+}
