@@ -4,7 +4,10 @@
 use arrayvec::ArrayVec;
 use e2d2::BURST;
 use e2d2::buffer::{BufferPool, HeapBuffer, HeapPool, PacketBuffer};
-use e2d2::port::Port;
+use e2d2::fate::{DropReason, GraphReader, Traffic};
+use e2d2::operators::{SharedPort, Task, share};
+use e2d2::port::{Port, PortId};
+use e2d2::ports::LoopbackPort;
 use e2d2::time::Instant;
 
 pub(crate) const NOW: Instant = Instant::from_millis(1);
@@ -74,4 +77,33 @@ pub(crate) fn collect<P: Port<Buffer = HeapBuffer>>(port: &mut P) -> Vec<Vec<u8>
         }
         frames.extend(burst.iter().map(|buffer| buffer.data().to_vec()));
     }
+}
+
+/// A port of the graph and the far end of its cable, where the test sits.
+pub(crate) struct Cable {
+    pub(crate) near: SharedPort<LoopbackPort>,
+    pub(crate) far: LoopbackPort,
+}
+
+pub(crate) fn cable(id: u8, capacity: usize) -> Cable {
+    let (near, far) = LoopbackPort::pair(PortId(id), PortId(id + 100), capacity);
+    Cable { near: share(near), far }
+}
+
+pub(crate) fn drops(reader: &GraphReader) -> Vec<(DropReason, u64)> {
+    reader.drops.snapshot().nonzero().collect()
+}
+
+pub(crate) fn traffic(reader: &GraphReader, of: Traffic) -> u64 {
+    reader.traffic.snapshot()[of]
+}
+
+/// Runs a task until it finds nothing to do.
+pub(crate) fn settle(task: &mut impl Task) {
+    for _ in 0..1_000 {
+        if task.run(NOW).is_none() {
+            return;
+        }
+    }
+    panic!("the task still finds work after 1000 runs");
 }
