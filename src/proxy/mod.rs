@@ -277,7 +277,10 @@ where
             self.drops.add(DropReason::UnknownFlow, 1);
             return;
         };
-        let listener = self.settings.addresses.listener(address, key.local_port);
+        let listener = self
+            .settings
+            .addresses
+            .listener(address, key.local_port, segment.device);
         let event = match listener {
             None if segment.has(TcpFlags::RST) => Event::BlindReset(Side::Client),
             None => Event::StraySyn,
@@ -300,7 +303,11 @@ where
         let segment = &incoming.segment;
         let mut event = classify::while_quarantined(from, segment);
         let address = self.settings.addresses.index(segment.key.local);
-        let listener = address.and_then(|address| self.settings.addresses.listener(address, segment.key.local_port));
+        let listener = address.and_then(|address| {
+            self.settings
+                .addresses
+                .listener(address, segment.key.local_port, segment.device)
+        });
         if from == Side::Client && matches!(event, Event::Segment { .. }) && self.opens_cookie(now, segment).is_some() {
             event = Event::CookieAck;
         }

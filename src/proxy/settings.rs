@@ -149,7 +149,15 @@ pub struct Settings {
 #[derive(Clone, Debug, Default)]
 pub struct Addresses {
     values: Vec<u128>,
-    services: Vec<Vec<(RangeInclusive<u16>, u16)>>,
+    services: Vec<Vec<Service>>,
+}
+
+/// A listener's claim to ports of an address.
+#[derive(Clone, Debug)]
+struct Service {
+    ports: RangeInclusive<u16>,
+    devices: Vec<PortId>,
+    listener: u16,
 }
 
 impl Addresses {
@@ -164,10 +172,14 @@ impl Addresses {
         (self.values.len() - 1) as u16
     }
 
-    /// Lets `listener` listen on `ports` of `address`.
-    pub fn listen(&mut self, address: std::net::IpAddr, ports: RangeInclusive<u16>, listener: u16) {
+    /// Lets `listener` listen on `ports` of `address`, for clients behind one of `devices`.
+    pub fn listen(&mut self, address: std::net::IpAddr, ports: RangeInclusive<u16>, devices: &[PortId], listener: u16) {
         let index = self.add(address);
-        self.services[usize::from(index)].push((ports, listener));
+        self.services[usize::from(index)].push(Service {
+            ports,
+            devices: devices.to_vec(),
+            listener,
+        });
     }
 
     /// The index of one of our addresses.
@@ -186,13 +198,11 @@ impl Addresses {
         self.values.get(usize::from(index)).copied().unwrap_or_default()
     }
 
-    /// Who listens on `port` of the address with this index.
-    pub fn listener(&self, index: u16, port: u16) -> Option<u16> {
+    /// Who listens on `port` of the address with this index, for clients behind `device`.
+    pub fn listener(&self, index: u16, port: u16, device: PortId) -> Option<u16> {
         let services = self.services.get(usize::from(index))?;
-        services
-            .iter()
-            .find(|(ports, _)| ports.contains(&port))
-            .map(|&(_, listener)| listener)
+        let serves = |service: &&Service| service.ports.contains(&port) && service.devices.contains(&device);
+        services.iter().find(serves).map(|service| service.listener)
     }
 
     /// The number of addresses.
@@ -214,7 +224,7 @@ impl Settings {
         let mut addresses = Addresses::default();
         for listener in config.listeners() {
             for address in &listener.addresses {
-                addresses.listen(address.ip, address.ports.clone(), listener.id.0);
+                addresses.listen(address.ip, address.ports.clone(), &listener.ports, listener.id.0);
             }
         }
         let mut servers = Vec::new();

@@ -2,7 +2,6 @@
 
 use arrayvec::ArrayVec;
 use e2d2::buffer::{BufferPool, HeapBuffer, HeapPool, PacketBuffer};
-use e2d2::counters::Reason;
 use e2d2::port::PortId;
 use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
@@ -226,14 +225,6 @@ impl Bench {
             .iter()
             .find(|(r, _)| *r == reason)
             .map_or(0, |(_, n)| n)
-    }
-
-    pub fn drops(&self) -> Vec<(&'static str, u64)> {
-        self.proxy
-            .drops()
-            .nonzero()
-            .map(|(reason, n)| (reason.name(), n))
-            .collect()
     }
 
     /// Asserts that nothing is held any more: slots, table, timers, ports, held bytes, buffers.

@@ -70,6 +70,18 @@ fn silence_if_configured() {
 }
 
 #[test]
+fn a_listener_serves_only_the_ports_that_it_names() {
+    let mut bench = Bench::with_config(&CONFIG.replace("name = \"web\"", "name = \"web\"\nports = [\"client\"]"));
+    let client = Client::new(40000);
+    let mut buffer = client.syn().emit(&mut bench.pool);
+    // The same SYN by the servers' port.
+    buffer.data_mut()[..6].copy_from_slice(&[2, 0, 0, 0, 0, crate::harness::PROXY_MAC[1]]);
+    let reset = only(bench.receive_frame(PortId(1), buffer));
+    assert!(reset.flags.contains(TcpFlags::RST));
+    assert_eq!(only(bench.receive(&client.syn())).flags, TcpFlags::SYN | TcpFlags::ACK);
+}
+
+#[test]
 fn a_flood_of_syns_leaves_nothing_behind() {
     let mut bench = Bench::new();
     let before = bench.proxy.memory();
