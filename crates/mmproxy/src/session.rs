@@ -66,8 +66,8 @@ pub struct Session {
     to_client: Direction,
     /// When the current phase ends by itself.
     deadline: Option<Millis>,
-    /// Whether the wheel has an entry that will look at the deadline.
-    pub(crate) armed: bool,
+    /// When the first of the wheel's entries will look at the deadline.
+    pub(crate) armed: Option<Millis>,
 }
 
 impl Session {
@@ -93,7 +93,7 @@ impl Session {
             to_server: Direction::default(),
             to_client: Direction::default(),
             deadline,
-            armed: false,
+            armed: None,
         }
     }
 

@@ -423,8 +423,11 @@ impl Worker {
         if step == Step::Again {
             self.again.push_back((slot, place.generation));
         }
-        if let (Some(deadline), false) = (session.deadline(), session.armed) {
-            session.armed = true;
+        // A later deadline is found when the earlier one comes up; an earlier one needs an entry of its own.
+        if let Some(deadline) = session.deadline()
+            && session.armed.is_none_or(|armed| deadline < armed)
+        {
+            session.armed = Some(deadline);
             self.wheel.arm(
                 Due::Session {
                     slot,
@@ -466,14 +469,15 @@ impl Worker {
             Due::Session { slot, generation } => {
                 let place = slots.get_mut(slot as usize)?;
                 let session = place.session.as_mut().filter(|_| place.generation == generation)?;
-                let again = session.deadline().filter(|&deadline| deadline > now);
-                if again.is_none() {
-                    session.armed = false;
-                    if session.deadline().is_some() {
-                        late.push(due);
-                    }
+                if session.armed.is_some_and(|armed| armed > now) {
+                    // Another entry will look.
+                    return None;
                 }
-                again
+                session.armed = session.deadline().filter(|&deadline| deadline > now);
+                if session.armed.is_none() && session.deadline().is_some() {
+                    late.push(due);
+                }
+                session.armed
             }
             Due::Replies { slot, generation } => udp.expire(context, slot, generation),
             Due::Resume { .. } => {

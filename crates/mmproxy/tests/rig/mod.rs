@@ -1,0 +1,328 @@
+//! What the tests share: a network namespace of their own, servers that say who connected, the proxy itself.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "every test file includes it and uses its own part"
+)]
+
+use proxy_protocol::{Addresses, Header, Transport, V2_SIGNATURE};
+use rustix::thread::ThreadNameSpaceType;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest wait for anything that should come at once.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+static NAMESPACES: AtomicU32 = AtomicU32::new(0);
+
+struct Namespace(String);
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+    }
+}
+
+fn ip(arguments: &[&str]) -> bool {
+    Command::new("ip")
+        .args(arguments)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// Runs `test` in a network namespace of its own, with loopback up and the routing rules installed. Without root it says
+/// so and does nothing.
+pub fn in_namespace(test: impl FnOnce() + Send + 'static) {
+    if !rustix::process::geteuid().is_root() || !ip(&["netns", "list"]) {
+        eprintln!("SKIPPED: network namespaces need root and iproute2");
+        return;
+    }
+    let name = format!(
+        "mmproxy-{}-{}",
+        std::process::id(),
+        NAMESPACES.fetch_add(1, Ordering::Relaxed)
+    );
+    assert!(ip(&["netns", "add", &name]), "cannot make namespace {name}");
+    let namespace = Namespace(name);
+    let file = std::fs::File::open(format!("/run/netns/{}", namespace.0)).expect("namespace file");
+    // Threads and processes that a thread starts are in its namespace.
+    let result = std::thread::spawn(move || {
+        rustix::thread::move_into_thread_name_spaces(file.as_fd(), ThreadNameSpaceType::NETWORK).expect("setns");
+        assert!(ip(&["link", "set", "lo", "up"]));
+        let setup = Command::new(env!("CARGO_BIN_EXE_mmproxy"))
+            .arg("setup")
+            .output()
+            .expect("mmproxy setup");
+        assert!(setup.status.success(), "{}", String::from_utf8_lossy(&setup.stderr));
+        test();
+    })
+    .join();
+    drop(namespace);
+    if let Err(panic) = result {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// A running proxy; it is killed when dropped.
+pub struct Proxy {
+    pub child: Child,
+    pub address: SocketAddr,
+}
+
+impl Proxy {
+    /// Starts the proxy with these arguments and waits until it listens on `address` (TCP).
+    pub fn start(arguments: &[&str], address: &str) -> Proxy {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mmproxy"));
+        command.args(arguments);
+        Self::spawn(command, address)
+    }
+
+    /// The same with the usual listener and targets, and more options.
+    pub fn tcp(more: &[&str]) -> Proxy {
+        let usual = ["-l", "127.0.0.1:8443", "-4", "127.0.0.1:443", "-6", "[::1]:443"];
+        Self::start(&[&usual[..], more].concat(), "127.0.0.1:8443")
+    }
+
+    /// The same for UDP.
+    pub fn udp(more: &[&str]) -> Proxy {
+        let usual = [
+            "-p",
+            "udp",
+            "-l",
+            "127.0.0.1:8443",
+            "-4",
+            "127.0.0.1:443",
+            "-6",
+            "[::1]:443",
+        ];
+        let metrics = ["--metrics", "127.0.0.1:9110"];
+        let mut proxy = Self::start(&[&usual[..], &metrics, more].concat(), "127.0.0.1:9110");
+        proxy.address = "127.0.0.1:8443".parse().expect("address");
+        proxy
+    }
+
+    pub fn spawn(mut command: Command, address: &str) -> Proxy {
+        let address: SocketAddr = address.parse().expect("address");
+        let child = command
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the proxy starts");
+        let mut proxy = Proxy { child, address };
+        wait_for("the proxy listens", || {
+            assert!(proxy.is_alive(), "the proxy ended");
+            TcpStream::connect(address).is_ok()
+        });
+        proxy
+    }
+
+    pub fn is_alive(&mut self) -> bool {
+        self.child.try_wait().expect("status").is_none()
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).expect("signal");
+    }
+
+    /// Connects and sends these bytes.
+    pub fn send(&self, bytes: &[u8]) -> TcpStream {
+        let mut client = self.connect();
+        client.write_all(bytes).expect("sent");
+        client
+    }
+
+    pub fn connect(&self) -> TcpStream {
+        let client = TcpStream::connect(self.address).expect("connected");
+        client.set_nodelay(true).expect("nodelay");
+        client.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        client
+    }
+
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id()))
+            .expect("descriptors")
+            .count()
+    }
+
+    /// Private memory in kilobytes: what is this process's own.
+    pub fn private_kb(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id())).expect("smaps");
+        let field = |line: &str| {
+            line.split_whitespace()
+                .nth(1)
+                .and_then(|number| number.parse::<u64>().ok())
+        };
+        text.lines()
+            .filter(|line| line.starts_with("Private_"))
+            .filter_map(field)
+            .sum()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits for something to become true, or fails.
+#[track_caller]
+pub fn wait_for(what: &str, mut is_true: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_true() {
+        assert!(start.elapsed() < PATIENCE, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A TCP server that writes `ip:port` of its client and a newline, then echoes until the client ends.
+pub struct Server {
+    pub accepted: Arc<AtomicUsize>,
+}
+
+pub fn tcp_server(address: &str) -> Server {
+    let accepted = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&accepted);
+    serve(address, move |mut client, from| {
+        count.fetch_add(1, Ordering::SeqCst);
+        let greeting = format!("{from}\n");
+        let mut buffer = vec![0; 64 * 1024];
+        let _ = client.write_all(greeting.as_bytes());
+        while let Ok(length @ 1..) = client.read(&mut buffer) {
+            if client.write_all(&buffer[..length]).is_err() {
+                return;
+            }
+        }
+        let _ = client.shutdown(Shutdown::Write);
+    });
+    Server { accepted }
+}
+
+/// A TCP server with a thread for each client.
+pub fn serve(address: &str, handle: impl Fn(TcpStream, SocketAddr) + Send + Sync + 'static) {
+    let listener = listen(address);
+    let handle = Arc::new(handle);
+    std::thread::spawn(move || {
+        while let Ok((client, from)) = listener.accept() {
+            let handle = Arc::clone(&handle);
+            std::thread::Builder::new()
+                .stack_size(256 * 1024)
+                .spawn(move || handle(client, from))
+                .expect("thread");
+        }
+    });
+}
+
+pub fn listen(address: &str) -> TcpListener {
+    let address: SocketAddr = address.parse().expect("address");
+    let socket =
+        socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None).expect("socket");
+    socket.set_reuse_address(true).expect("reuse");
+    socket.bind(&address.into()).expect("bound");
+    socket.listen(4096).expect("listening");
+    socket.into()
+}
+
+/// A UDP server that answers each datagram with `ip:port `, and the datagram.
+pub fn udp_server(address: &str) {
+    let socket = UdpSocket::bind(address).expect("bound");
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; 70_000];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            let mut reply = format!("{from} ").into_bytes();
+            // The largest datagrams are answered without their address, which would not fit.
+            if length > 60_000 {
+                reply.clear();
+            }
+            reply.extend_from_slice(&buffer[..length]);
+            let _ = socket.send_to(&reply, from);
+        }
+    });
+}
+
+/// Reads the line that the server greets with.
+pub fn greeting(client: &mut TcpStream) -> io::Result<String> {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    loop {
+        match client.read(&mut byte)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            _ if byte[0] == b'\n' => return Ok(String::from_utf8_lossy(&line).into_owned()),
+            _ => line.push(byte[0]),
+        }
+    }
+}
+
+/// What follows until the end of the connection; a reset counts as its end.
+pub fn rest(client: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    match client.read_to_end(&mut bytes) {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
+        Err(error) => panic!("the connection neither ends nor goes on: {error}"),
+    }
+    bytes
+}
+
+/// A version 1 header.
+pub fn v1(source: &str, destination: &str) -> Vec<u8> {
+    let pair = Addresses::from_pair(source.parse().expect("address"), destination.parse().expect("address"));
+    encode(&Header::v1(pair))
+}
+
+/// A version 2 header.
+pub fn v2(transport: Transport, source: &str, destination: &str) -> Vec<u8> {
+    let pair = Addresses::from_pair(source.parse().expect("address"), destination.parse().expect("address"));
+    encode(&Header::proxy(transport, pair))
+}
+
+pub fn encode(header: &Header<'_>) -> Vec<u8> {
+    let mut out = vec![0; header.encoded_len()];
+    header.encode(&mut out).expect("encoded");
+    out
+}
+
+/// A version 2 header byte by byte: version and command, family and transport, and what follows the length.
+pub fn raw_v2(version_command: u8, family: u8, body: &[u8]) -> Vec<u8> {
+    let mut bytes = V2_SIGNATURE.to_vec();
+    bytes.extend([version_command, family]);
+    bytes.extend((body.len() as u16).to_be_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+/// The body of a version 2 header: 203.0.113.7 with this port to 198.51.100.9:443.
+pub fn inet(port: u16) -> Vec<u8> {
+    let mut body = vec![203, 0, 113, 7, 198, 51, 100, 9];
+    body.extend(port.to_be_bytes());
+    body.extend(443u16.to_be_bytes());
+    body
+}
+
+/// A type-length-value field.
+pub fn tlv(kind: u8, value: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![kind];
+    bytes.extend((value.len() as u16).to_be_bytes());
+    bytes.extend(value);
+    bytes
+}
+
+/// A value of the proxy's Prometheus text.
+pub fn metric(name: &str) -> u64 {
+    let mut connection = TcpStream::connect("127.0.0.1:9110").expect("metrics");
+    connection.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("request");
+    let text = String::from_utf8(rest(&mut connection)).expect("text");
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+    value.unwrap_or_else(|| panic!("no {name} in {text}"))
+}
