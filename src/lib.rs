@@ -3,6 +3,7 @@
 pub mod backends;
 pub mod callbacks;
 pub mod config;
+pub mod engine;
 pub mod neighbour;
 pub mod pipeline;
 pub mod proxy;

@@ -59,7 +59,9 @@ pub struct Buffers {
     pub available_before: u64,
     /// Buffers that are free now; while the engine runs, ports and connections hold some.
     pub available_after: u64,
-    /// Buffers missing at the end; `None` as long as the engine runs.
+    /// Buffers that closed devices are known never to give back.
+    pub kept_by_driver: u64,
+    /// Buffers missing at the end besides those; `None` as long as the engine runs.
     pub leaked: Option<u64>,
     /// The same per pool.
     pub pools: Vec<PoolReport>,
@@ -72,6 +74,8 @@ pub struct PoolReport {
     pub name: String,
     /// Buffers in it.
     pub capacity: u64,
+    /// Buffers that a closed device is known never to give back (AF_XDP's fill ring).
+    pub kept_by_driver: u64,
     /// Free before the ports were started.
     pub available_before: u64,
     /// Free now.
@@ -230,11 +234,15 @@ impl Buffers {
     /// Sums the pools; `ended` says that every buffer should be back.
     pub fn of(pools: Vec<PoolReport>, ended: bool) -> Self {
         let sum = |of: fn(&PoolReport) -> u64| pools.iter().map(of).sum::<u64>();
-        let missing = |pool: &PoolReport| pool.available_before.abs_diff(pool.available_after);
+        let missing = |pool: &PoolReport| {
+            pool.available_before
+                .abs_diff(pool.available_after + pool.kept_by_driver)
+        };
         Self {
             capacity: sum(|pool| pool.capacity),
             available_before: sum(|pool| pool.available_before),
             available_after: sum(|pool| pool.available_after),
+            kept_by_driver: sum(|pool| pool.kept_by_driver),
             leaked: ended.then(|| pools.iter().map(missing).sum()),
             pools,
         }
@@ -384,7 +392,8 @@ mod tests {
             name: "core1".into(),
             capacity: 100,
             available_before: 100,
-            available_after: 98,
+            available_after: 97,
+            kept_by_driver: 1,
         };
         let mut report = Report {
             version: "1",
@@ -417,7 +426,7 @@ mod tests {
         assert_eq!((&json["records"], &json["records_lost"]), (&5.into(), &0.into()));
         assert_eq!(json["buffers"]["capacity"], 100);
         assert_eq!(json["buffers"]["available_before"], 100);
-        assert_eq!(json["buffers"]["available_after"], 98);
+        assert_eq!(json["buffers"]["available_after"], 97);
         assert_eq!(json["buffers"]["leaked"], 2);
         assert_eq!(json["counters"]["tcp_client"]["RecvSyn"], 6);
         assert_eq!(json["counters"]["drops"]["fragment"], 0);

@@ -79,8 +79,8 @@ pub fn data_room(mtu: u16) -> u16 {
     (u32::from(mtu) + 26 + 256).next_multiple_of(1024).clamp(2048, 64512) as u16
 }
 
-/// A pool of packet buffers.
-#[derive(Debug)]
+/// A pool of packet buffers. Clones share the buffers.
+#[derive(Clone, Debug)]
 pub struct MbufPool(Arc<PoolInner>);
 
 #[derive(Debug)]

@@ -1,0 +1,321 @@
+//! Starts and stops the worker cores, and collects what they have counted.
+//!
+//! ```text
+//!   Config ─► Machine::open ─► one thread per core: Program in a Scheduler ─► Message ─┐
+//!               devices, pools       ▲                                                 ▼
+//!                                    └── Control (drain, end, snapshot) ◄── RunningEngine ─► Report
+//! ```
+//!
+//! [`Engine::start_with`] opens everything and returns when every worker runs, or with a sentence that says what is
+//! missing. [`RunningEngine`] is then asked for reports, told to drain and at last to end: connections get RST, records
+//! are written, devices closed, and the buffers counted. A worker that panics ends alone; the engine learns of it at the
+//! next call and the [`Outcome`] says so.
+//!
+//! What lives here: threads, orders, totals. What does not: signals and exit codes (`main.rs`), the graph of a core
+//! (`pipeline.rs`), DPDK (`engine/native.rs`, behind the feature `dpdk`).
+
+mod crew;
+pub mod machine;
+#[cfg(feature = "dpdk")]
+mod native;
+mod worker;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use e2d2::port::PortId;
+use e2d2::scheduler::IdleMode;
+use e2d2::time::Clock;
+use e2d2::wire::MacAddr;
+use netfcts::format::{NameTable, Named, RecordFormat};
+use netfcts::ring::{RecordReceiver, RecordSender, record_ring};
+
+use crate::config::{self, Config, CoreId, Idle};
+use crate::neighbour::{SharedNeighbours, Topology, TopologyError};
+use crate::records::{OpenError, RING_CAPACITY, RecordKeeper, RecordOutput, RecordTotals};
+use crate::report::{Buffers, CoreReport, NextHopTotals, PortReport, Report};
+
+use crew::Crew;
+use machine::{CoreParts, Machine, MachineError, Opened, WatchedPool};
+
+#[cfg(feature = "dpdk")]
+pub use native::DpdkMachine;
+pub use worker::Program;
+
+/// How often a draining engine looks whether connections are left.
+const DRAIN_PACE: Duration = Duration::from_millis(20);
+
+/// Why the engine did not start. Every message is a sentence that says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The addresses of the configuration do not make a network.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// A device or its memory.
+    #[error(transparent)]
+    Machine(MachineError),
+    /// The session records.
+    #[error(transparent)]
+    Records(#[from] OpenError),
+    /// A thread could not be made.
+    #[error("the thread of core {core} could not be started: {source}")]
+    Thread {
+        /// The core.
+        core: CoreId,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A worker gave up before its first round.
+    #[error("core {core}: {reason}")]
+    Worker {
+        /// The core.
+        core: CoreId,
+        /// Its reason.
+        reason: String,
+    },
+}
+
+/// Everything that a core's program is made of; given to the worker thread that makes it.
+pub struct CoreStart<M: Machine> {
+    /// The core's place in the configuration.
+    pub index: usize,
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// Ports and buffers.
+    pub parts: CoreParts<M>,
+    /// Own addresses and next hops.
+    pub topology: Arc<Topology>,
+    /// The next hops' MAC addresses.
+    pub neighbours: Arc<SharedNeighbours>,
+    /// The ports whose announcements and questions this core sends.
+    pub leads: Vec<PortId>,
+    /// Where session records go.
+    pub records: RecordSender,
+    /// The clock that all cores share.
+    pub clock: Clock,
+}
+
+/// Starts engines.
+pub struct Engine;
+
+/// An engine whose workers run. Dropping it ends them without a report.
+pub struct RunningEngine<M: Machine> {
+    // In this order: the workers' ports and buffers go before the devices and pools.
+    crew: Crew,
+    records: RecordKeeper,
+    machine: M,
+    pools: Vec<WatchedPool<M::Pool>>,
+    neighbours: Arc<SharedNeighbours>,
+    clock: Clock,
+}
+
+/// How an engine has ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The final counts.
+    pub report: Report,
+    /// What went wrong, one sentence per worker that did not end in order.
+    pub failures: Vec<String>,
+}
+
+impl Engine {
+    /// Opens the machine's ports and starts one worker per core; `make` builds each core's program on its own thread.
+    ///
+    /// # Errors
+    /// See [`StartError`]. Nothing is left open.
+    pub fn start_with<M, P, F>(config: Config, make: F) -> Result<RunningEngine<M>, StartError>
+    where
+        M: Machine + 'static,
+        P: Program,
+        F: Fn(CoreStart<M>) -> Result<P, String> + Clone + Send + 'static,
+    {
+        check_topology(&config)?;
+        let config = Arc::new(config);
+        let clock = Clock::new();
+        let Opened { machine, cores, pools } = M::open(&config).map_err(StartError::Machine)?;
+        let topology = Arc::new(Topology::from_config(&config, &machine.macs())?);
+        let neighbours = Arc::new(SharedNeighbours::new(&topology));
+        let rings = cores.iter().map(|_| record_ring(RING_CAPACITY));
+        let (senders, receivers): (Vec<RecordSender>, Vec<RecordReceiver>) = rings.unzip();
+        let records = RecordKeeper::start(receivers, output_of(&config), names_of(&config, &clock))?;
+
+        let mut engine = RunningEngine {
+            crew: Crew::new(),
+            records,
+            machine,
+            pools,
+            neighbours,
+            clock,
+        };
+        let idle = match config.engine().idle {
+            Idle::Adaptive => IdleMode::ADAPTIVE,
+            Idle::Poll => IdleMode::Poll,
+        };
+        for (index, (parts, records)) in cores.into_iter().zip(senders).enumerate() {
+            let core = parts.core;
+            let leads = if index == 0 {
+                config.ports().iter().map(|port| port.id).collect()
+            } else {
+                vec![]
+            };
+            let start = CoreStart {
+                index,
+                config: Arc::clone(&config),
+                parts,
+                topology: Arc::clone(&topology),
+                neighbours: Arc::clone(&engine.neighbours),
+                leads,
+                records,
+                clock,
+            };
+            let (handle, make) = (engine.machine.handle(), make.clone());
+            engine.crew.spawn(core, clock, idle, move || {
+                let guard = M::enter_thread(&handle).map_err(|error| error.to_string())?;
+                Ok((guard, make(start)?))
+            })?;
+        }
+        engine.crew.wait_until_ready()?;
+        Ok(engine)
+    }
+}
+
+impl<M: Machine> RunningEngine<M> {
+    /// The counts now; asks every worker and waits for their answers, a second at most.
+    pub fn report(&mut self) -> Report {
+        self.crew.refresh();
+        let buffers = Buffers::of(self.pools.iter().map(WatchedPool::report).collect(), false);
+        let parts = (self.crew.reports(), self.records.totals(), self.machine.port_reports());
+        report(&self.clock, &self.neighbours, parts, buffers)
+    }
+
+    /// Connections open now, on all cores.
+    pub fn open_connections(&mut self) -> u64 {
+        self.crew.refresh();
+        self.crew.reports().iter().map(|core| core.connections_open).sum()
+    }
+
+    /// What has gone wrong so far: one sentence per worker that has stopped without being told to.
+    pub fn failures(&mut self) -> Vec<String> {
+        self.crew.failures()
+    }
+
+    /// Takes no more connections, and waits until the open ones have ended, for `limit` at most. Ends early when `stop`
+    /// says so or a worker has failed. Returns the number of connections left.
+    pub fn drain(&mut self, limit: Duration, mut stop: impl FnMut() -> bool) -> u64 {
+        self.crew.drain();
+        let start = std::time::Instant::now();
+        loop {
+            let open = self.open_connections();
+            if open == 0 || start.elapsed() >= limit || stop() || !self.failures().is_empty() {
+                return open;
+            }
+            thread::sleep(DRAIN_PACE.min(limit.saturating_sub(start.elapsed())));
+        }
+    }
+
+    /// Ends all connections with RST, the workers, the devices and the records, and counts the buffers.
+    pub fn shutdown(self) -> Outcome {
+        let Self {
+            mut crew,
+            records,
+            machine,
+            pools,
+            neighbours,
+            clock,
+        } = self;
+        crew.end();
+        let failures = crew.failures();
+        let parts = (crew.reports(), records.finish(), machine.port_reports());
+        drop((crew, machine));
+        let buffers = Buffers::of(pools.iter().map(WatchedPool::report).collect(), true);
+        Outcome {
+            report: report(&clock, &neighbours, parts, buffers),
+            failures,
+        }
+    }
+}
+
+/// What [`Engine::start_with`] refuses before it opens a port; `check` asks for no more than this.
+///
+/// # Errors
+/// See [`TopologyError`].
+pub fn check_topology(config: &Config) -> Result<(), TopologyError> {
+    let any: Vec<MacAddr> = config
+        .ports()
+        .iter()
+        .map(|port| MacAddr([2, 0, 0, 0, 0, port.id.0]))
+        .collect();
+    Topology::from_config(config, &any).map(|_| ())
+}
+
+fn report(
+    clock: &Clock,
+    neighbours: &SharedNeighbours,
+    (cores, records, ports): (Vec<CoreReport>, RecordTotals, Vec<PortReport>),
+    buffers: Buffers,
+) -> Report {
+    let mut report = Report {
+        version: env!("CARGO_PKG_VERSION"),
+        uptime_ms: clock.now().as_millis(),
+        records: records.written,
+        records_lost: records.lost,
+        next_hops: NextHopTotals {
+            resolved: neighbours.resolved() as u64,
+            total: neighbours.len() as u64,
+        },
+        buffers,
+        cores,
+        ports,
+        ..Report::default()
+    };
+    report.sum_cores();
+    report
+}
+
+fn output_of(config: &Config) -> Option<RecordOutput> {
+    let records = config.records()?;
+    let format = match records.format {
+        config::RecordFormat::Text => RecordFormat::Text,
+        config::RecordFormat::Csv => RecordFormat::Csv,
+        config::RecordFormat::Json => RecordFormat::JsonLines,
+    };
+    Some(RecordOutput {
+        path: records.file.clone(),
+        format,
+    })
+}
+
+/// What the numbers in the records mean.
+fn names_of(config: &Config, clock: &Clock) -> NameTable {
+    let named = |name: &str, address: SocketAddr| Named {
+        name: name.to_owned(),
+        address,
+    };
+    // A listener has many addresses; the first stands for it.
+    let listener = |listener: &config::ListenerConfig| {
+        let first = listener.addresses.first();
+        let address = first.map(|address| SocketAddr::new(address.ip, *address.ports.start()));
+        named(
+            &listener.name,
+            address.unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0))),
+        )
+    };
+    let since_1970 = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_nanos();
+    NameTable {
+        listeners: config.listeners().iter().map(listener).collect(),
+        servers: config
+            .servers()
+            .iter()
+            .map(|server| named(&server.name, server.address))
+            .collect(),
+        local_addresses: Vec::new(),
+        epoch_ns: u64::try_from(since_1970)
+            .unwrap_or(u64::MAX)
+            .saturating_sub(clock.now().as_nanos()),
+    }
+}

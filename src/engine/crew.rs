@@ -1,0 +1,201 @@
+//! The worker threads of an engine as one: orders out, answers in.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use e2d2::scheduler::IdleMode;
+use e2d2::time::Clock;
+
+use super::StartError;
+use super::worker::{self, Control, Identity, Message, Phase, Program};
+use crate::config::CoreId;
+use crate::report::CoreReport;
+
+/// How long a worker may take to start, and to end: far more than any does.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a report waits for the workers' numbers; an idle worker sleeps for half a millisecond at most.
+const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The threads. Dropping it ends them.
+pub(super) struct Crew {
+    control: Arc<Control>,
+    messages: Receiver<(usize, Message)>,
+    to_crew: Sender<(usize, Message)>,
+    workers: Vec<Worker>,
+}
+
+/// What is known of a worker.
+struct Worker {
+    core: CoreId,
+    thread: Option<JoinHandle<()>>,
+    snapshot: u32,
+    report: CoreReport,
+    state: WorkerState,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum WorkerState {
+    Starting,
+    Running,
+    Ended,
+    Failed(String),
+}
+
+impl Crew {
+    /// Without a worker.
+    pub(super) fn new() -> Self {
+        let (to_crew, messages) = mpsc::channel();
+        Self {
+            control: Arc::default(),
+            messages,
+            to_crew,
+            workers: Vec::new(),
+        }
+    }
+
+    /// Starts a worker on `core`. `make` builds its program there, and what must outlive the program.
+    pub(super) fn spawn<G, P: Program>(
+        &mut self,
+        core: CoreId,
+        clock: Clock,
+        idle: IdleMode,
+        make: impl FnOnce() -> Result<(G, P), String> + Send + 'static,
+    ) -> Result<(), StartError> {
+        let identity = Identity {
+            index: self.workers.len(),
+            core,
+        };
+        let (control, messages) = (Arc::clone(&self.control), self.to_crew.clone());
+        let body = move || worker::run(&identity, &clock, idle, &control, &messages, make);
+        let thread = thread::Builder::new().name(format!("core-{core}")).spawn(body);
+        let thread = thread.map_err(|source| StartError::Thread { core, source })?;
+        self.workers.push(Worker {
+            core,
+            thread: Some(thread),
+            snapshot: 0,
+            report: CoreReport {
+                core: core.0,
+                ..CoreReport::default()
+            },
+            state: WorkerState::Starting,
+        });
+        Ok(())
+    }
+
+    /// Waits until every worker runs.
+    pub(super) fn wait_until_ready(&mut self) -> Result<(), StartError> {
+        self.wait_for(PATIENCE, |crew| {
+            crew.workers.iter().all(|worker| worker.state != WorkerState::Starting)
+        });
+        for worker in &self.workers {
+            let reason = match &worker.state {
+                WorkerState::Running => continue,
+                WorkerState::Failed(reason) => reason.clone(),
+                WorkerState::Starting | WorkerState::Ended => format!("it did not start within {PATIENCE:?}"),
+            };
+            return Err(StartError::Worker {
+                core: worker.core,
+                reason,
+            });
+        }
+        Ok(())
+    }
+
+    /// Orders all workers to take no more connections.
+    pub(super) fn drain(&self) {
+        self.control.order(Phase::Drain);
+    }
+
+    /// Brings the workers' reports up to date.
+    pub(super) fn refresh(&mut self) {
+        let number = self.control.ask_for_snapshots();
+        self.wait_for(SNAPSHOT_PATIENCE, |crew| {
+            let mut running = crew
+                .workers
+                .iter()
+                .filter(|worker| worker.state == WorkerState::Running);
+            running.all(|worker| worker.snapshot == number)
+        });
+    }
+
+    /// Ends all workers and waits for them.
+    pub(super) fn end(&mut self) {
+        self.control.order(Phase::End);
+        self.wait_for(PATIENCE, |crew| crew.workers.iter().all(Worker::is_over));
+        for worker in &mut self.workers {
+            if !worker.is_over() {
+                worker.state = WorkerState::Failed(format!("it did not end within {PATIENCE:?}"));
+            } else if let Some(thread) = worker.thread.take() {
+                // Its panic, if there was one, has been caught and told.
+                let _ = thread.join();
+            }
+        }
+    }
+
+    /// The latest numbers of each worker.
+    pub(super) fn reports(&self) -> Vec<CoreReport> {
+        self.workers.iter().map(|worker| worker.report.clone()).collect()
+    }
+
+    /// One sentence for each worker that has stopped without being told to.
+    pub(super) fn failures(&mut self) -> Vec<String> {
+        self.read_messages();
+        let failure = |worker: &Worker| match &worker.state {
+            WorkerState::Failed(reason) => Some(format!("core {}: {reason}", worker.core)),
+            WorkerState::Starting | WorkerState::Running | WorkerState::Ended => None,
+        };
+        self.workers.iter().filter_map(failure).collect()
+    }
+
+    fn read_messages(&mut self) {
+        while let Ok((index, message)) = self.messages.try_recv() {
+            self.take(index, message);
+        }
+    }
+
+    /// Takes messages until `done`, for `limit` at most.
+    fn wait_for(&mut self, limit: Duration, done: impl Fn(&Self) -> bool) {
+        let start = Instant::now();
+        self.read_messages();
+        while !done(self) {
+            let Some(left) = limit.checked_sub(start.elapsed()) else {
+                return;
+            };
+            match self.messages.recv_timeout(left) {
+                Ok((index, message)) => self.take(index, message),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn take(&mut self, index: usize, message: Message) {
+        let Some(worker) = self.workers.get_mut(index) else {
+            return;
+        };
+        match message {
+            Message::Ready => worker.state = WorkerState::Running,
+            Message::Snapshot(number, report) => (worker.snapshot, worker.report) = (number, *report),
+            Message::Ended(report) => (worker.state, worker.report) = (WorkerState::Ended, *report),
+            Message::Failed(reason) => worker.state = WorkerState::Failed(reason),
+            Message::Panicked(message) => {
+                log::error!("core {} has panicked: {message}", worker.core);
+                worker.state = WorkerState::Failed(format!("it panicked: {message}"));
+            }
+        }
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Worker {
+    fn is_over(&self) -> bool {
+        matches!(self.state, WorkerState::Ended | WorkerState::Failed(_))
+    }
+}

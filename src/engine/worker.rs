@@ -1,0 +1,199 @@
+//! One worker thread: a scheduler that runs one core's program and obeys the engine's orders between its rounds.
+//!
+//! Orders come as a few atomics that the worker looks at once per round ([`Control`]); what it has to say goes back
+//! through a channel ([`Message`]). A worker that panics says so and ends; it takes no other thread with it.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use e2d2::scheduler::{IdleMode, Priority, Scheduler, Task, Usage, pin_current_thread};
+use e2d2::time::{Clock, Instant};
+
+use crate::config::CoreId;
+use crate::report::{CoreReport, CounterGroups};
+
+/// How long a worker goes on after it was told to end, so that what it has sent last gets out of its queues.
+const FLUSH: Duration = Duration::from_millis(5);
+
+/// What runs on a core, as its thread sees it between two rounds.
+pub trait Program {
+    /// The part that is run in every round.
+    type Task: Task + 'static;
+
+    /// The task to schedule; called once.
+    fn task(&self) -> Self::Task;
+
+    /// Takes no more connections from now on.
+    fn begin_drain(&mut self);
+
+    /// Ends all connections; what they still have to send is sent in the rounds that follow.
+    fn finish(&mut self, now: Instant);
+
+    /// Connections open now.
+    fn open_connections(&self) -> u64;
+
+    /// Everything it has counted.
+    fn counters(&self) -> CounterGroups;
+}
+
+/// What the engine wants of all workers.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Phase {
+    /// Serve.
+    Run = 0,
+    /// Serve what is open.
+    Drain = 1,
+    /// End.
+    End = 2,
+}
+
+/// The engine's orders. Relaxed accesses: they guard no other data.
+#[derive(Debug, Default)]
+pub(super) struct Control {
+    phase: AtomicU8,
+    snapshots: AtomicU32,
+}
+
+impl Control {
+    /// Orders only ever go forward.
+    pub(super) fn order(&self, phase: Phase) {
+        self.phase.fetch_max(phase as u8, Ordering::Relaxed);
+    }
+
+    /// Asks every worker for a snapshot; returns its number.
+    pub(super) fn ask_for_snapshots(&self) -> u32 {
+        self.snapshots.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+}
+
+/// What a worker says.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// It is about to run its first round.
+    Ready,
+    /// It could not start, for the reason in the sentence.
+    Failed(String),
+    /// The answer to a request for a snapshot.
+    Snapshot(u32, Box<CoreReport>),
+    /// It has ended in order; its ports and buffers are free.
+    Ended(Box<CoreReport>),
+    /// It has panicked.
+    Panicked(String),
+}
+
+/// What a worker is.
+#[derive(Clone)]
+pub(super) struct Identity {
+    /// Its place among the workers.
+    pub(super) index: usize,
+    /// The core it is tied to.
+    pub(super) core: CoreId,
+}
+
+/// Runs a worker to its end on the calling thread. `make` builds its program on this thread, tied to its core, and what
+/// must outlive the program there.
+pub(super) fn run<G, P: Program>(
+    identity: &Identity,
+    clock: &Clock,
+    idle: IdleMode,
+    control: &Control,
+    messages: &Sender<(usize, Message)>,
+    make: impl FnOnce() -> Result<(G, P), String>,
+) {
+    // A receiver that is gone has ended the engine already: there is nobody left to tell.
+    let tell = |message| _ = messages.send((identity.index, message));
+    let body = || {
+        pin_current_thread(identity.core.index()).map_err(|error| error.to_string())?;
+        let (_guard, program) = make()?;
+        tell(Message::Ready);
+        Ok(serve(identity, clock, idle, control, program, &tell))
+    };
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(report)) => tell(Message::Ended(Box::new(report))),
+        Ok(Err(reason)) => tell(Message::Failed(reason)),
+        Err(panic) => tell(Message::Panicked(message_of(&*panic))),
+    }
+}
+
+fn serve<P: Program>(
+    identity: &Identity,
+    clock: &Clock,
+    idle: IdleMode,
+    control: &Control,
+    mut program: P,
+    tell: &impl Fn(Message),
+) -> CoreReport {
+    let mut scheduler = Scheduler::new(idle);
+    scheduler.add(Priority::PACKETS, program.task());
+    let stop = AtomicBool::new(false);
+    let mut followed = Followed::default();
+    scheduler.run(clock, &stop, |now, usage| {
+        if followed.follow(now, control.phase.load(Ordering::Relaxed), &mut program) {
+            stop.store(true, Ordering::Relaxed);
+        }
+        let wanted = control.snapshots.load(Ordering::Relaxed);
+        if wanted != followed.snapshot {
+            followed.snapshot = wanted;
+            tell(Message::Snapshot(
+                wanted,
+                Box::new(report(identity, clock, usage, &program)),
+            ));
+        }
+    });
+    let report = report(identity, clock, scheduler.usage(), &program);
+    // The task first: it holds ports and buffers, and what it drops belongs to this thread.
+    drop(scheduler);
+    report
+}
+
+/// How far a worker has followed the orders.
+#[derive(Debug, Default)]
+struct Followed {
+    phase: u8,
+    snapshot: u32,
+    end_at: Option<Instant>,
+}
+
+impl Followed {
+    /// Follows the order of this round; whether the worker is to stop.
+    fn follow<P: Program>(&mut self, now: Instant, phase: u8, program: &mut P) -> bool {
+        if phase == Phase::Run as u8 {
+            return false;
+        }
+        if self.phase == Phase::Run as u8 {
+            program.begin_drain();
+        }
+        self.phase = phase;
+        if phase == Phase::Drain as u8 {
+            return false;
+        }
+        let end_at = *self.end_at.get_or_insert_with(|| {
+            program.finish(now);
+            now + FLUSH
+        });
+        now >= end_at
+    }
+}
+
+fn report<P: Program>(identity: &Identity, clock: &Clock, usage: &Usage, program: &P) -> CoreReport {
+    CoreReport {
+        core: identity.core.0,
+        busy_rounds: usage.busy_rounds,
+        idle_rounds: usage.rounds - usage.busy_rounds,
+        busy_cycles: usage.busy_cycles(clock.tsc_hz()),
+        connections_open: program.open_connections(),
+        counters: program.counters(),
+    }
+}
+
+fn message_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("no message").to_owned()
+}
