@@ -1,0 +1,499 @@
+//! The life of an engine on a machine of heap memory and queues between threads: no DPDK, no root.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
+use std::time::{Duration, Instant};
+
+use arrayvec::ArrayVec;
+use e2d2::BURST;
+use e2d2::buffer::{BufferPool, HeapBuffer, HeapPool, PacketBuffer};
+use e2d2::port::{Capabilities, Port, PortId};
+use e2d2::scheduler::{Task, Work};
+use e2d2::wire::MacAddr;
+use e2d2::wire::frame::parse;
+use netfcts::record::SessionRecord;
+use netfcts::ring::RecordSender;
+use proxyengine::config::Config;
+use proxyengine::engine::machine::{CoreParts, Machine, MachineError, Opened, WatchedPool};
+use proxyengine::engine::{CoreStart, Engine, Outcome, Program, RunningEngine, StartError};
+use proxyengine::neighbour::{Station, Verdict};
+use proxyengine::report::{CounterGroup, CounterGroups, PortReport};
+
+const OUR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+
+type Frames = Arc<Mutex<VecDeque<Vec<u8>>>>;
+
+/// The far end of an engine's only port, and the counts that its program shows.
+#[derive(Clone, Default)]
+struct Wire {
+    to_engine: Frames,
+    from_engine: Frames,
+    open_connections: Arc<AtomicU64>,
+    opened: Arc<AtomicU64>,
+}
+
+/// By engine name: [`Machine::open`] gets nothing but the configuration.
+static WIRES: LazyLock<Mutex<HashMap<String, Wire>>> = LazyLock::new(Mutex::default);
+
+fn wire(config: &Config) -> Wire {
+    WIRES
+        .lock()
+        .expect("lock")
+        .entry(config.engine().name.clone())
+        .or_default()
+        .clone()
+}
+
+impl Wire {
+    fn send(&self, frame: &[u8]) {
+        self.to_engine.lock().expect("lock").push_back(frame.to_vec());
+    }
+
+    fn wait_for_answer(&self, wanted: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline {
+            while let Some(frame) = self.from_engine.lock().expect("lock").pop_front() {
+                if wanted(&frame) {
+                    return frame;
+                }
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("no answer");
+    }
+}
+
+struct WirePort {
+    wire: Wire,
+    pool: HeapPool,
+}
+
+impl Port for WirePort {
+    type Buffer = HeapBuffer;
+
+    fn id(&self) -> PortId {
+        PortId(0)
+    }
+
+    fn mac(&self) -> MacAddr {
+        OUR_MAC
+    }
+
+    fn mtu(&self) -> u16 {
+        1500
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    fn receive(&mut self, into: &mut ArrayVec<HeapBuffer, BURST>) -> usize {
+        let mut frames = self.wire.to_engine.lock().expect("lock");
+        let count = frames.len().min(into.remaining_capacity());
+        for frame in frames.drain(..count) {
+            assert_ne!(frame, b"panic", "a frame that nobody can handle");
+            into.push(self.pool.take_copy(&frame).expect("a buffer"));
+        }
+        count
+    }
+
+    fn transmit(&mut self, from: &mut ArrayVec<HeapBuffer, BURST>) -> usize {
+        let mut frames = self.wire.from_engine.lock().expect("lock");
+        let count = from.len();
+        frames.extend(from.drain(..).map(|buffer| buffer.data().to_vec()));
+        count
+    }
+}
+
+struct WireMachine {
+    wire: Wire,
+}
+
+impl Machine for WireMachine {
+    type Port = WirePort;
+    type Pool = HeapPool;
+    type Thread = ();
+    type Handle = ();
+
+    fn open(config: &Config) -> Result<Opened<Self>, MachineError> {
+        let wire = wire(config);
+        wire.opened.fetch_add(1, Ordering::SeqCst);
+        if config.engine().name.contains("no-device") {
+            return Err("eth9 does not exist: `ip link` shows what does".into());
+        }
+        let pool = HeapPool::new(64, 2048);
+        let core = CoreParts {
+            core: config.engine().cores[0],
+            ports: vec![WirePort {
+                wire: wire.clone(),
+                pool: pool.clone(),
+            }],
+            pool: pool.clone(),
+        };
+        let pools = vec![WatchedPool::new("core".to_owned(), pool)];
+        Ok(Opened {
+            machine: Self { wire },
+            cores: vec![core],
+            pools,
+        })
+    }
+
+    fn enter_thread((): &()) -> Result<(), MachineError> {
+        Ok(())
+    }
+
+    fn handle(&self) {}
+
+    fn macs(&self) -> Vec<MacAddr> {
+        vec![OUR_MAC]
+    }
+
+    fn port_reports(&self) -> Vec<PortReport> {
+        let rx_packets = self.wire.open_connections.load(Ordering::SeqCst);
+        vec![PortReport {
+            name: "left".to_owned(),
+            rx_packets,
+            ..PortReport::default()
+        }]
+    }
+}
+
+/// A core that answers as a station and otherwise does as the wire says.
+struct Core {
+    port: WirePort,
+    station: Station,
+    pool: HeapPool,
+    records: RecordSender,
+    wire: Wire,
+    drained: u64,
+    finished: u64,
+}
+
+struct StationProgram(Rc<RefCell<Core>>);
+struct StationTask(Rc<RefCell<Core>>);
+
+impl StationProgram {
+    fn new(start: CoreStart<WireMachine>) -> Result<Self, String> {
+        let CoreStart {
+            parts,
+            topology,
+            neighbours,
+            leads,
+            records,
+            clock,
+            config,
+            ..
+        } = start;
+        let port = parts.ports.into_iter().next().ok_or("no port")?;
+        let station = Station::new(topology, neighbours, &leads, 1, clock.now());
+        let wire = wire(&config);
+        let core = Core {
+            port,
+            station,
+            pool: parts.pool,
+            records,
+            wire,
+            drained: 0,
+            finished: 0,
+        };
+        Ok(Self(Rc::new(RefCell::new(core))))
+    }
+}
+
+impl Task for StationTask {
+    fn run(&mut self, now: e2d2::time::Instant) -> Work {
+        let Core {
+            port,
+            station,
+            pool,
+            wire,
+            ..
+        } = &mut *self.0.borrow_mut();
+        let mut batch = ArrayVec::new();
+        let mut out = ArrayVec::new();
+        let received = port.receive(&mut batch);
+        for mut buffer in batch {
+            if buffer.data() == b"leak" {
+                std::mem::forget(buffer);
+                continue;
+            }
+            if buffer.data() == b"close" {
+                wire.open_connections.fetch_sub(1, Ordering::SeqCst);
+                continue;
+            }
+            let Ok(kind) = parse(buffer.data()) else { continue };
+            if matches!(station.handle(now, PortId(0), kind, &mut buffer), Verdict::Answer(_)) {
+                out.push(buffer);
+            }
+        }
+        let sent = station.poll(now, &mut |_, frame| match pool.take_copy(frame) {
+            Some(buffer) if !out.is_full() => {
+                out.push(buffer);
+                true
+            }
+            _ => false,
+        });
+        port.transmit(&mut out);
+        Work::units(received + sent)
+    }
+
+    fn next_deadline(&self) -> Option<e2d2::time::Instant> {
+        Some(self.0.borrow().station.next_deadline())
+    }
+}
+
+impl Program for StationProgram {
+    type Task = StationTask;
+
+    fn task(&self) -> StationTask {
+        StationTask(Rc::clone(&self.0))
+    }
+
+    fn begin_drain(&mut self) {
+        self.0.borrow_mut().drained += 1;
+    }
+
+    fn finish(&mut self, now: e2d2::time::Instant) {
+        let core = &mut *self.0.borrow_mut();
+        core.finished += 1;
+        let left = core.wire.open_connections.swap(0, Ordering::SeqCst);
+        for port in 0..left {
+            core.records
+                .send(&SessionRecord::new(now, [192, 0, 2, 1].into(), port as u16, 0, 0));
+        }
+    }
+
+    fn open_connections(&self) -> u64 {
+        self.0.borrow().wire.open_connections.load(Ordering::SeqCst)
+    }
+
+    fn counters(&self) -> CounterGroups {
+        let core = self.0.borrow();
+        let mut groups = CounterGroups::default();
+        groups.add("neighbour", &CounterGroup::of(&core.station.counters().events));
+        groups.add(
+            "orders",
+            &CounterGroup::new([("drain", core.drained), ("finish", core.finished)]),
+        );
+        groups
+    }
+}
+
+fn config(name: &str) -> Config {
+    let text = format!(
+        r#"
+        [engine]
+        name = "{name}"
+        cores = [0]
+        [records]
+        enabled = false
+        [[port]]
+        name = "left"
+        device = "net_ring0"
+        addresses = ["10.0.0.1/24"]
+        [[listener]]
+        name = "web"
+        addresses = ["10.0.0.1:80"]
+        default = "pool"
+        [[pool]]
+        name = "pool"
+        servers = [{{ name = "one", address = "10.0.0.9:80" }}]
+        "#
+    );
+    Config::parse(&text, "test.toml").unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn start(name: &str) -> (RunningEngine<WireMachine>, Wire) {
+    let config = config(name);
+    let wire = wire(&config);
+    let engine = Engine::start_with(config, StationProgram::new).unwrap_or_else(|error| panic!("{error}"));
+    (engine, wire)
+}
+
+fn arp_request() -> Vec<u8> {
+    let head = [
+        0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 5, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1,
+    ];
+    [
+        &head[..],
+        &[2, 0, 0, 0, 0, 5, 10, 0, 0, 5],
+        &[0, 0, 0, 0, 0, 0, 10, 0, 0, 1],
+    ]
+    .concat()
+}
+
+fn assert_in_order(outcome: &Outcome) {
+    assert_eq!(outcome.failures, Vec::<String>::new());
+    assert_eq!(outcome.report.buffers.leaked, Some(0), "{}", outcome.report.buffers);
+    assert_eq!(outcome.report.buffers.available_after, 64);
+}
+
+#[test]
+fn a_packet_gets_through_and_the_report_shows_it() {
+    let (mut engine, wire) = start("through");
+    wire.send(&arp_request());
+    let answer = wire.wait_for_answer(|frame| frame[12..14] == [8, 6] && frame[21] == 2);
+    assert_eq!(answer[..6], [2, 0, 0, 0, 0, 5]);
+    let report = engine.report();
+    assert_eq!(
+        report
+            .counters
+            .group("neighbour")
+            .and_then(|group| group.count("arp_answered")),
+        Some(1)
+    );
+    assert_eq!((report.next_hops.total, report.next_hops.resolved), (1, 0));
+    assert_eq!((report.cores.len(), report.cores[0].core), (1, 0));
+    assert!(report.cores[0].busy_rounds > 0 && report.cores[0].idle_rounds > 0);
+    assert_eq!(report.buffers.leaked, None);
+    assert_eq!(report.ports[0].name, "left");
+    assert_in_order(&engine.shutdown());
+}
+
+#[test]
+fn draining_ends_when_the_last_connection_has() {
+    let (mut engine, wire) = start("drains");
+    wire.open_connections.store(2, Ordering::SeqCst);
+    assert_eq!(engine.open_connections(), 2);
+    let closer = wire.clone();
+    let thread = std::thread::spawn(move || {
+        for _ in 0..2 {
+            std::thread::sleep(Duration::from_millis(50));
+            closer.send(b"close");
+        }
+    });
+    let start = Instant::now();
+    assert_eq!(engine.drain(Duration::from_secs(30), || false), 0);
+    assert!(start.elapsed() >= Duration::from_millis(90) && start.elapsed() < Duration::from_secs(10));
+    thread.join().expect("closer");
+    let outcome = engine.shutdown();
+    let orders = outcome.report.counters.group("orders").expect("orders").clone();
+    assert_eq!((orders.count("drain"), orders.count("finish")), (Some(1), Some(1)));
+    assert_in_order(&outcome);
+}
+
+#[test]
+fn draining_gives_up_after_its_time_and_what_is_left_is_recorded() {
+    let (mut engine, wire) = start("left");
+    wire.open_connections.store(3, Ordering::SeqCst);
+    let start = Instant::now();
+    assert_eq!(engine.drain(Duration::from_millis(200), || false), 3);
+    assert!(start.elapsed() >= Duration::from_millis(200));
+    let outcome = engine.shutdown();
+    assert_eq!((outcome.report.records, outcome.report.records_lost), (3, 0));
+    assert_in_order(&outcome);
+}
+
+#[test]
+fn draining_can_be_cut_short() {
+    let (mut engine, wire) = start("short");
+    wire.open_connections.store(1, Ordering::SeqCst);
+    let start = Instant::now();
+    assert_eq!(
+        engine.drain(Duration::from_secs(60), || start.elapsed() > Duration::from_millis(50)),
+        1
+    );
+    assert!(start.elapsed() < Duration::from_secs(10));
+    assert_in_order(&engine.shutdown());
+}
+
+#[test]
+fn a_worker_that_panics_is_reported_and_takes_nothing_with_it() {
+    let (mut engine, wire) = start("panics");
+    assert_eq!(engine.failures(), Vec::<String>::new());
+    wire.send(b"panic");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while engine.failures().is_empty() {
+        assert!(Instant::now() < deadline, "nobody noticed");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(
+        engine.failures()[0].starts_with("core 0: it panicked: "),
+        "{:?}",
+        engine.failures()
+    );
+    let asked = Instant::now();
+    engine.report();
+    assert!(
+        asked.elapsed() < Duration::from_millis(500),
+        "a report does not wait for the dead"
+    );
+    let outcome = engine.shutdown();
+    assert_eq!(outcome.failures.len(), 1);
+    assert_eq!(outcome.report.buffers.leaked, Some(0));
+}
+
+#[test]
+fn a_lost_buffer_is_counted() {
+    let (engine, wire) = start("leaks");
+    wire.send(b"leak");
+    wire.send(&arp_request());
+    wire.wait_for_answer(|frame| frame[12..14] == [8, 6] && frame[21] == 2);
+    let outcome = engine.shutdown();
+    assert_eq!(outcome.report.buffers.leaked, Some(1));
+    assert_eq!(outcome.failures, Vec::<String>::new());
+}
+
+#[test]
+fn a_program_that_cannot_be_made_is_a_sentence() {
+    let make = |_: CoreStart<WireMachine>| -> Result<StationProgram, String> { Err("no secret numbers".to_owned()) };
+    match Engine::start_with::<WireMachine, _, _>(config("unmade"), make) {
+        Err(error @ StartError::Worker { .. }) => assert_eq!(error.to_string(), "core 0: no secret numbers"),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("started"),
+    }
+}
+
+#[test]
+fn a_missing_device_is_a_sentence() {
+    match Engine::start_with::<WireMachine, _, _>(config("no-device"), StationProgram::new) {
+        Err(error) => assert!(error.to_string().contains("eth9 does not exist"), "{error}"),
+        Ok(_) => panic!("started"),
+    }
+}
+
+#[test]
+fn a_wrong_network_is_refused_before_a_port_is_opened() {
+    let text = r#"
+        [engine]
+        name = "wrong-network"
+        cores = [0]
+        [[port]]
+        name = "left"
+        device = "net_ring0"
+        addresses = ["10.0.0.1/24"]
+        neighbours = [{ ip = "10.0.0.9", mac = "02:00:00:00:00:09" }]
+        [[listener]]
+        name = "web"
+        addresses = ["10.0.0.1:80"]
+        default = "pool"
+        [[pool]]
+        name = "pool"
+        servers = [
+            { name = "one", address = "10.0.0.9:80", mac = "02:00:00:00:00:01" },
+            { name = "two", address = "10.0.0.9:81", mac = "02:00:00:00:00:02" },
+        ]
+    "#;
+    let config = Config::parse(text, "test.toml").unwrap_or_else(|error| panic!("{error}"));
+    let wire = wire(&config);
+    match Engine::start_with::<WireMachine, _, _>(config, StationProgram::new) {
+        Err(error) => assert!(error.to_string().contains("two different MAC addresses"), "{error}"),
+        Ok(_) => panic!("started"),
+    }
+    assert_eq!(wire.opened.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn an_engine_that_is_dropped_ends_its_threads() {
+    let (engine, wire) = start("dropped");
+    wire.send(&arp_request());
+    wire.wait_for_answer(|frame| frame[12..14] == [8, 6] && frame[21] == 2);
+    drop(engine);
+    // The thread is joined: nobody receives any more.
+    wire.send(&arp_request());
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(wire.to_engine.lock().expect("lock").len(), 1);
+}
