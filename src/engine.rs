@@ -14,10 +14,12 @@
 //! What lives here: threads, orders, totals. What does not: signals and exit codes (`main.rs`), the graph of a core
 //! (`pipeline.rs`), DPDK (`engine/native.rs`, behind the feature `dpdk`).
 
+mod core;
 mod crew;
 pub mod machine;
 #[cfg(feature = "dpdk")]
 mod native;
+mod port;
 mod worker;
 
 use std::net::SocketAddr;
@@ -26,23 +28,28 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use e2d2::port::PortId;
-use e2d2::scheduler::IdleMode;
+use e2d2::scheduler::{IdleMode, Task};
 use e2d2::time::Clock;
 use e2d2::wire::MacAddr;
 use netfcts::format::{NameTable, Named, RecordFormat};
 use netfcts::ring::{RecordReceiver, RecordSender, record_ring};
 
+use crate::callbacks::SelectorFactory;
 use crate::config::{self, Config, CoreId, Idle};
 use crate::neighbour::{SharedNeighbours, Topology, TopologyError};
+use crate::proxy::address_of;
+use crate::proxy::settings::Settings;
 use crate::records::{OpenError, RING_CAPACITY, RecordKeeper, RecordOutput, RecordTotals};
 use crate::report::{Buffers, CoreReport, NextHopTotals, PortReport, Report};
 
+use self::core::Seeds;
 use crew::Crew;
 use machine::{CoreParts, Machine, MachineError, Opened, WatchedPool};
 
 #[cfg(feature = "dpdk")]
 pub use native::DpdkMachine;
 pub use worker::Program;
+use worker::Parts;
 
 /// How often a draining engine looks whether connections are left.
 const DRAIN_PACE: Duration = Duration::from_millis(20);
@@ -59,6 +66,9 @@ pub enum StartError {
     /// The session records.
     #[error(transparent)]
     Records(#[from] OpenError),
+    /// The kernel gives no secret numbers.
+    #[error("/dev/urandom cannot be read: {0}; the engine needs secret numbers for its cookies")]
+    NoRandomness(std::io::Error),
     /// A thread could not be made.
     #[error("the thread of core {core} could not be started: {source}")]
     Thread {
@@ -121,15 +131,31 @@ pub struct Outcome {
 }
 
 impl Engine {
-    /// Opens the machine's ports and starts one worker per core; `make` builds each core's program on its own thread.
+    /// Starts the proxy that a configuration describes on a machine, with one selector per core.
     ///
     /// # Errors
     /// See [`StartError`]. Nothing is left open.
-    pub fn start_with<M, P, F>(config: Config, make: F) -> Result<RunningEngine<M>, StartError>
+    pub fn start_on<M, F>(config: Config, selectors: F) -> Result<RunningEngine<M>, StartError>
+    where
+        M: Machine + 'static,
+        F: SelectorFactory,
+    {
+        let seeds = Seeds::draw().map_err(StartError::NoRandomness)?;
+        let selectors = Arc::new(selectors);
+        Self::start_with(config, move |start| core::build(start, &seeds, &*selectors))
+    }
+
+    /// Opens the machine's ports and starts one worker per core; `make` builds each core's program and
+    /// the task that runs it, on the core's own thread.
+    ///
+    /// # Errors
+    /// See [`StartError`]. Nothing is left open.
+    pub fn start_with<M, P, T, F>(config: Config, make: F) -> Result<RunningEngine<M>, StartError>
     where
         M: Machine + 'static,
         P: Program,
-        F: Fn(CoreStart<M>) -> Result<P, String> + Clone + Send + 'static,
+        T: Task + 'static,
+        F: Fn(CoreStart<M>) -> Result<(P, T), String> + Clone + Send + 'static,
     {
         check_topology(&config)?;
         let config = Arc::new(config);
@@ -173,7 +199,8 @@ impl Engine {
             let (handle, make) = (engine.machine.handle(), make.clone());
             engine.crew.spawn(core, clock, idle, move || {
                 let guard = M::enter_thread(&handle).map_err(|error| error.to_string())?;
-                Ok((guard, make(start)?))
+                let (program, task) = make(start)?;
+                Ok(Parts { guard, program, task })
             })?;
         }
         engine.crew.wait_until_ready()?;
@@ -302,6 +329,8 @@ fn names_of(config: &Config, clock: &Clock) -> NameTable {
             address.unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0))),
         )
     };
+    let addresses = Settings::from_config(config, 0, &[], |_| 0).addresses;
+    let indices = 0..addresses.len() as u16;
     let since_1970 = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
@@ -313,7 +342,7 @@ fn names_of(config: &Config, clock: &Clock) -> NameTable {
             .iter()
             .map(|server| named(&server.name, server.address))
             .collect(),
-        local_addresses: Vec::new(),
+        local_addresses: indices.map(|index| address_of(addresses.value(index))).collect(),
         epoch_ns: u64::try_from(since_1970)
             .unwrap_or(u64::MAX)
             .saturating_sub(clock.now().as_nanos()),

@@ -176,7 +176,7 @@ struct StationProgram(Rc<RefCell<Core>>);
 struct StationTask(Rc<RefCell<Core>>);
 
 impl StationProgram {
-    fn new(start: CoreStart<WireMachine>) -> Result<Self, String> {
+    fn new(start: CoreStart<WireMachine>) -> Result<(Self, StationTask), String> {
         let CoreStart {
             parts,
             topology,
@@ -199,7 +199,8 @@ impl StationProgram {
             drained: 0,
             finished: 0,
         };
-        Ok(Self(Rc::new(RefCell::new(core))))
+        let core = Rc::new(RefCell::new(core));
+        Ok((Self(Rc::clone(&core)), StationTask(core)))
     }
 }
 
@@ -246,24 +247,22 @@ impl Task for StationTask {
 }
 
 impl Program for StationProgram {
-    type Task = StationTask;
-
-    fn task(&self) -> StationTask {
-        StationTask(Rc::clone(&self.0))
-    }
-
     fn begin_drain(&mut self) {
         self.0.borrow_mut().drained += 1;
     }
 
-    fn finish(&mut self, now: e2d2::time::Instant) {
+    fn finish(&mut self) {
         let core = &mut *self.0.borrow_mut();
         core.finished += 1;
         let left = core.wire.open_connections.swap(0, Ordering::SeqCst);
         for port in 0..left {
             core.records
-                .send(&SessionRecord::new(now, [192, 0, 2, 1].into(), port as u16, 0, 0));
+                .send(&SessionRecord::new(e2d2::time::Instant::ZERO, [192, 0, 2, 1].into(), port as u16, 0, 0));
         }
+    }
+
+    fn is_finished(&self) -> bool {
+        self.0.borrow().finished > 0
     }
 
     fn open_connections(&self) -> u64 {
@@ -439,8 +438,8 @@ fn a_lost_buffer_is_counted() {
 
 #[test]
 fn a_program_that_cannot_be_made_is_a_sentence() {
-    let make = |_: CoreStart<WireMachine>| -> Result<StationProgram, String> { Err("no secret numbers".to_owned()) };
-    match Engine::start_with::<WireMachine, _, _>(config("unmade"), make) {
+    let make = |_: CoreStart<WireMachine>| -> Result<(StationProgram, StationTask), String> { Err("no secret numbers".to_owned()) };
+    match Engine::start_with::<WireMachine, _, _, _>(config("unmade"), make) {
         Err(error @ StartError::Worker { .. }) => assert_eq!(error.to_string(), "core 0: no secret numbers"),
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("started"),
@@ -449,7 +448,7 @@ fn a_program_that_cannot_be_made_is_a_sentence() {
 
 #[test]
 fn a_missing_device_is_a_sentence() {
-    match Engine::start_with::<WireMachine, _, _>(config("no-device"), StationProgram::new) {
+    match Engine::start_with::<WireMachine, _, _, _>(config("no-device"), StationProgram::new) {
         Err(error) => assert!(error.to_string().contains("eth9 does not exist"), "{error}"),
         Ok(_) => panic!("started"),
     }
@@ -479,7 +478,7 @@ fn a_wrong_network_is_refused_before_a_port_is_opened() {
     "#;
     let config = Config::parse(text, "test.toml").unwrap_or_else(|error| panic!("{error}"));
     let wire = wire(&config);
-    match Engine::start_with::<WireMachine, _, _>(config, StationProgram::new) {
+    match Engine::start_with::<WireMachine, _, _, _>(config, StationProgram::new) {
         Err(error) => assert!(error.to_string().contains("two different MAC addresses"), "{error}"),
         Ok(_) => panic!("started"),
     }

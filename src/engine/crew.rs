@@ -5,11 +5,11 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use e2d2::scheduler::IdleMode;
+use e2d2::scheduler::{IdleMode, Task};
 use e2d2::time::Clock;
 
 use super::StartError;
-use super::worker::{self, Control, Identity, Message, Phase, Program};
+use super::worker::{self, Control, Identity, Message, Parts, Phase, Program};
 use crate::config::CoreId;
 use crate::report::CoreReport;
 
@@ -56,13 +56,13 @@ impl Crew {
         }
     }
 
-    /// Starts a worker on `core`. `make` builds its program there, and what must outlive the program.
-    pub(super) fn spawn<G, P: Program>(
+    /// Starts a worker on `core`. `make` builds its parts there.
+    pub(super) fn spawn<G, P: Program, T: Task + 'static>(
         &mut self,
         core: CoreId,
         clock: Clock,
         idle: IdleMode,
-        make: impl FnOnce() -> Result<(G, P), String> + Send + 'static,
+        make: impl FnOnce() -> Result<Parts<G, P, T>, String> + Send + 'static,
     ) -> Result<(), StartError> {
         let identity = Identity {
             index: self.workers.len(),

@@ -43,6 +43,12 @@ pub trait Machine: Sized {
     /// The MAC addresses of the ports, in the order of the configuration.
     fn macs(&self) -> Vec<MacAddr>;
 
+    /// Packets that a queue pair has dropped by itself, by reason.
+    fn queue_drops(port: &Self::Port) -> Vec<(&'static str, u64)> {
+        let _none_counted = port;
+        Vec::new()
+    }
+
     /// What the devices have counted, in the order of the configuration.
     fn port_reports(&self) -> Vec<PortReport>;
 }

@@ -6,7 +6,9 @@ use e2d2::native::PortConfig as DpdkPortConfig;
 use e2d2::native::{Device, DpdkPort, DpdkQueue, Eal, EalConfig, MbufPool, PoolDemand, RegisteredThread, data_room};
 use e2d2::wire::MacAddr;
 
+use super::{Engine, RunningEngine, StartError};
 use super::machine::{CoreParts, Machine, MachineError, Opened, WatchedPool};
+use crate::callbacks::SelectorFactory;
 use crate::config::{Config, CoreId, PortConfig};
 use crate::report::PortReport;
 
@@ -19,6 +21,16 @@ pub struct DpdkMachine {
     names: Vec<String>,
     ports: Vec<DpdkPort>,
     eal: Arc<Eal>,
+}
+
+impl Engine {
+    /// Starts the proxy that a configuration describes on DPDK's ports, with one selector per core. Once per process.
+    ///
+    /// # Errors
+    /// See [`StartError`]. Nothing is left open.
+    pub fn start<F: SelectorFactory>(config: Config, selectors: F) -> Result<RunningEngine<DpdkMachine>, StartError> {
+        Self::start_on(config, selectors)
+    }
 }
 
 impl Machine for DpdkMachine {
@@ -98,6 +110,11 @@ impl Machine for DpdkMachine {
 
     fn macs(&self) -> Vec<MacAddr> {
         self.ports.iter().map(DpdkPort::mac).collect()
+    }
+
+    fn queue_drops(port: &DpdkQueue) -> Vec<(&'static str, u64)> {
+        let counters = port.counters();
+        vec![("rx_oversized", counters.rx_oversized), ("tx_unprepared", counters.tx_unprepared)]
     }
 
     fn port_reports(&self) -> Vec<PortReport> {

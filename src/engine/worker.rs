@@ -15,28 +15,38 @@ use e2d2::time::{Clock, Instant};
 use crate::config::CoreId;
 use crate::report::{CoreReport, CounterGroups};
 
-/// How long a worker goes on after it was told to end, so that what it has sent last gets out of its queues.
+/// How long a worker goes on after all connections have ended, so that what it has sent last gets out of its queues.
 const FLUSH: Duration = Duration::from_millis(5);
 
-/// What runs on a core, as its thread sees it between two rounds.
+/// How long ending all connections may take: many rounds where there are millions.
+const FINISH: Duration = Duration::from_secs(5);
+
+/// What runs on a core, as its thread sees it between two rounds. The task that does the work stands beside it.
 pub trait Program {
-    /// The part that is run in every round.
-    type Task: Task + 'static;
-
-    /// The task to schedule; called once.
-    fn task(&self) -> Self::Task;
-
     /// Takes no more connections from now on.
     fn begin_drain(&mut self);
 
-    /// Ends all connections; what they still have to send is sent in the rounds that follow.
-    fn finish(&mut self, now: Instant);
+    /// Begins to end all connections, in the rounds that follow.
+    fn finish(&mut self);
+
+    /// Whether all connections have ended since [`finish`](Self::finish).
+    fn is_finished(&self) -> bool;
 
     /// Connections open now.
     fn open_connections(&self) -> u64;
 
     /// Everything it has counted.
     fn counters(&self) -> CounterGroups;
+}
+
+/// What a worker thread is made of.
+pub(super) struct Parts<G, P, T> {
+    /// Outlives the others.
+    pub(super) guard: G,
+    /// What the worker talks to.
+    pub(super) program: P,
+    /// What it schedules.
+    pub(super) task: T,
 }
 
 /// What the engine wants of all workers.
@@ -94,23 +104,26 @@ pub(super) struct Identity {
     pub(super) core: CoreId,
 }
 
-/// Runs a worker to its end on the calling thread. `make` builds its program on this thread, tied to its core, and what
-/// must outlive the program there.
-pub(super) fn run<G, P: Program>(
+/// Runs a worker to its end on the calling thread. `make` builds its parts on this thread, tied to its core.
+pub(super) fn run<G, P: Program, T: Task + 'static>(
     identity: &Identity,
     clock: &Clock,
     idle: IdleMode,
     control: &Control,
     messages: &Sender<(usize, Message)>,
-    make: impl FnOnce() -> Result<(G, P), String>,
+    make: impl FnOnce() -> Result<Parts<G, P, T>, String>,
 ) {
     // A receiver that is gone has ended the engine already: there is nobody left to tell.
     let tell = |message| _ = messages.send((identity.index, message));
     let body = || {
         pin_current_thread(identity.core.index()).map_err(|error| error.to_string())?;
-        let (_guard, program) = make()?;
+        let Parts { guard, program, task } = make()?;
         tell(Message::Ready);
-        Ok(serve(identity, clock, idle, control, program, &tell))
+        let mut scheduler = Scheduler::new(idle);
+        scheduler.add(Priority::PACKETS, task);
+        let report = serve(identity, clock, control, scheduler, program, &tell);
+        drop(guard);
+        Ok(report)
     };
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(report)) => tell(Message::Ended(Box::new(report))),
@@ -122,13 +135,11 @@ pub(super) fn run<G, P: Program>(
 fn serve<P: Program>(
     identity: &Identity,
     clock: &Clock,
-    idle: IdleMode,
     control: &Control,
+    mut scheduler: Scheduler,
     mut program: P,
     tell: &impl Fn(Message),
 ) -> CoreReport {
-    let mut scheduler = Scheduler::new(idle);
-    scheduler.add(Priority::PACKETS, program.task());
     let stop = AtomicBool::new(false);
     let mut followed = Followed::default();
     scheduler.run(clock, &stop, |now, usage| {
@@ -144,10 +155,7 @@ fn serve<P: Program>(
             ));
         }
     });
-    let report = report(identity, clock, scheduler.usage(), &program);
-    // The task first: it holds ports and buffers, and what it drops belongs to this thread.
-    drop(scheduler);
-    report
+    report(identity, clock, scheduler.usage(), &program)
 }
 
 /// How far a worker has followed the orders.
@@ -155,7 +163,8 @@ fn serve<P: Program>(
 struct Followed {
     phase: u8,
     snapshot: u32,
-    end_at: Option<Instant>,
+    end_by: Option<Instant>,
+    flushed_by: Option<Instant>,
 }
 
 impl Followed {
@@ -171,11 +180,14 @@ impl Followed {
         if phase == Phase::Drain as u8 {
             return false;
         }
-        let end_at = *self.end_at.get_or_insert_with(|| {
-            program.finish(now);
-            now + FLUSH
+        let end_by = *self.end_by.get_or_insert_with(|| {
+            program.finish();
+            now + FINISH
         });
-        now >= end_at
+        if self.flushed_by.is_none() && (program.is_finished() || now >= end_by) {
+            self.flushed_by = Some(now + FLUSH);
+        }
+        self.flushed_by.is_some_and(|flushed_by| now >= flushed_by)
     }
 }
 

@@ -54,6 +54,11 @@ impl<P: Port> VlanPort<P> {
     pub fn new(port: P, id: VlanId, counters: Rc<GraphCounters>) -> Self {
         Self { port, id, counters }
     }
+
+    /// The port whose VLAN this is.
+    pub fn port(&self) -> &P {
+        &self.port
+    }
 }
 
 impl<P: Port> Port for VlanPort<P> {

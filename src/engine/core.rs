@@ -1,0 +1,153 @@
+//! The program of one core: proxy and station in the graph of [`crate::pipeline`].
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use e2d2::buffer::BufferPool;
+use e2d2::fate::{GraphCounters, GraphReader};
+use e2d2::operators::{SharedPort, Task, share};
+use e2d2::port::Port;
+
+use super::machine::Machine;
+use super::port::EnginePort;
+use super::worker::Program;
+use super::CoreStart;
+use crate::backends::Backends;
+use crate::callbacks::{SelectServer, SelectorFactory};
+use crate::neighbour::{NeighbourCounterReader, Station};
+use crate::pipeline::{self, Handle};
+use crate::proxy::event::Side;
+use crate::proxy::settings::Settings;
+use crate::proxy::{Proxy, Secrets};
+use crate::report::{CounterGroup, CounterGroups, TCP_CLIENT, TCP_SERVER};
+
+/// Secret numbers of the engine, from which each core gets its own.
+#[derive(Clone)]
+pub(super) struct Seeds {
+    /// The same for all cores: any of them may get the ACK that a cookie comes back with.
+    cookie: [u64; 2],
+}
+
+impl Seeds {
+    /// Draws them from the kernel.
+    pub(super) fn draw() -> io::Result<Self> {
+        let bytes: [u8; 16] = random()?;
+        Ok(Self { cookie: words(&bytes) })
+    }
+
+    fn for_core(&self) -> io::Result<Secrets> {
+        let table: [u8; 24] = random()?;
+        let timestamp: [u8; 4] = random()?;
+        Ok(Secrets {
+            cookie: self.cookie,
+            table: words(&table),
+            isn: random()?,
+            timestamp: u32::from_ne_bytes(timestamp),
+        })
+    }
+}
+
+fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
+    let mut words = [0; N];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_ne_bytes(*bytes);
+    }
+    words
+}
+
+/// What the worker sees of its core's proxy.
+pub(super) struct ProxyProgram<M: Machine, S> {
+    handle: Handle<M::Pool, S>,
+    ports: Vec<SharedPort<EnginePort<M::Port>>>,
+    graph: GraphReader,
+    station: NeighbourCounterReader,
+}
+
+/// Builds the program of one core, on its thread.
+pub(super) fn build<M, F>(
+    start: CoreStart<M>,
+    seeds: &Seeds,
+    selectors: &F,
+) -> Result<(ProxyProgram<M, F::Selector>, impl Task + 'static + use<M, F>), String>
+where
+    M: Machine + 'static,
+    F: SelectorFactory,
+{
+    let CoreStart { index, config, parts, topology, neighbours, leads, records, clock } = start;
+    let now = clock.now();
+    let secrets = seeds.for_core().map_err(|error| format!("no secret numbers from /dev/urandom: {error}"))?;
+    let macs: Vec<_> = topology.interfaces().iter().map(|interface| interface.mac).collect();
+    // A server whose next hop the topology does not have would never be reached; every server has one.
+    let next_hop = |server: &_| topology.next_hop_to(server).map_or(usize::MAX, |next_hop| next_hop.index());
+    let core = u8::try_from(parts.core.0).unwrap_or(u8::MAX);
+    let settings = Settings::from_config(&config, core, &macs, next_hop);
+
+    let (counters, graph) = GraphCounters::new();
+    let vlans = config.ports().iter().map(|port| port.vlan);
+    let wrap = |(port, vlan)| EnginePort::new(port, vlan, Rc::clone(&counters)).map(share);
+    let ports: Vec<_> = parts.ports.into_iter().zip(vlans).map(wrap).collect::<Result<_, _>>()?;
+
+    let seed = secrets.table[0];
+    let station = Station::new(Arc::clone(&topology), Arc::clone(&neighbours), &leads, seed, now);
+    let station_counters = station.counter_reader();
+    let selector = selectors.selector(parts.core);
+    let sink = config.records().is_some().then_some(records);
+    let backends = Backends::new(&config, index);
+    let proxy = Proxy::new(settings, parts.pool, selector, neighbours, backends, sink, &secrets, now);
+    let (task, handle) = pipeline::build(ports.clone(), proxy, station, counters);
+    Ok((ProxyProgram { handle, ports, graph, station: station_counters }, task))
+}
+
+impl<M: Machine, S: SelectServer> Program for ProxyProgram<M, S> {
+    fn begin_drain(&mut self) {
+        self.handle.begin_drain();
+    }
+
+    fn finish(&mut self) {
+        self.handle.finish();
+    }
+
+    fn is_finished(&self) -> bool {
+        self.handle.is_finished()
+    }
+
+    fn open_connections(&self) -> u64 {
+        self.handle.look(|proxy| proxy.usage().connections as u64)
+    }
+
+    fn counters(&self) -> CounterGroups {
+        let mut groups = CounterGroups::default();
+        self.handle.look(|proxy| {
+            groups.add(TCP_CLIENT, &CounterGroup::of_tcp(proxy.log().counters(Side::Client)));
+            groups.add(TCP_SERVER, &CounterGroup::of_tcp(proxy.log().counters(Side::Server)));
+            groups.add("proxy_drops", &CounterGroup::of(proxy.drops()));
+            let usage = proxy.usage();
+            let usage = [
+                ("connections", usage.connections),
+                ("resting", usage.resting),
+                ("flows", usage.flows),
+                ("held", usage.held),
+                ("timers", usage.timers),
+                ("ports", usage.ports),
+            ];
+            groups.add("usage", &CounterGroup::new(usage.map(|(name, count)| (name, count as u64))));
+        });
+        groups.add("graph_drops", &CounterGroup::of(&self.graph.drops.snapshot()));
+        let station = self.station.snapshot();
+        groups.add("neighbour_drops", &CounterGroup::of(&station.drops));
+        for port in &self.ports {
+            groups.add("queue_drops", &CounterGroup::new(M::queue_drops(port.borrow().inner())));
+        }
+        groups.add("neighbour", &CounterGroup::of(&station.events));
+        groups.add("traffic", &CounterGroup::of(&self.graph.traffic.snapshot()));
+        groups
+    }
+}
