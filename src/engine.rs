@@ -48,8 +48,8 @@ use machine::{CoreParts, Machine, MachineError, Opened, WatchedPool};
 
 #[cfg(feature = "dpdk")]
 pub use native::DpdkMachine;
-pub use worker::Program;
 use worker::Parts;
+pub use worker::Program;
 
 /// How often a draining engine looks whether connections are left.
 const DRAIN_PACE: Duration = Duration::from_millis(20);

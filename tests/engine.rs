@@ -256,8 +256,13 @@ impl Program for StationProgram {
         core.finished += 1;
         let left = core.wire.open_connections.swap(0, Ordering::SeqCst);
         for port in 0..left {
-            core.records
-                .send(&SessionRecord::new(e2d2::time::Instant::ZERO, [192, 0, 2, 1].into(), port as u16, 0, 0));
+            core.records.send(&SessionRecord::new(
+                e2d2::time::Instant::ZERO,
+                [192, 0, 2, 1].into(),
+                port as u16,
+                0,
+                0,
+            ));
         }
     }
 
@@ -438,7 +443,9 @@ fn a_lost_buffer_is_counted() {
 
 #[test]
 fn a_program_that_cannot_be_made_is_a_sentence() {
-    let make = |_: CoreStart<WireMachine>| -> Result<(StationProgram, StationTask), String> { Err("no secret numbers".to_owned()) };
+    let make = |_: CoreStart<WireMachine>| -> Result<(StationProgram, StationTask), String> {
+        Err("no secret numbers".to_owned())
+    };
     match Engine::start_with::<WireMachine, _, _, _>(config("unmade"), make) {
         Err(error @ StartError::Worker { .. }) => assert_eq!(error.to_string(), "core 0: no secret numbers"),
         Err(other) => panic!("{other}"),
@@ -455,31 +462,37 @@ fn a_missing_device_is_a_sentence() {
 }
 
 #[test]
-fn a_wrong_network_is_refused_before_a_port_is_opened() {
-    let text = r#"
+fn a_network_with_too_many_neighbours_is_refused_before_a_port_is_opened() {
+    let one_too_many = 0..=proxyengine::neighbour::MAX_NEXT_HOPS as u32;
+    let server = |index: u32| {
+        let address = std::net::Ipv4Addr::from(0x0a01_0000 + index);
+        format!(r#"{{ name = "s{index}", address = "{address}:80" }}"#)
+    };
+    let servers: Vec<String> = one_too_many.map(server).collect();
+    let text = format!(
+        r#"
         [engine]
         name = "wrong-network"
         cores = [0]
         [[port]]
         name = "left"
         device = "net_ring0"
-        addresses = ["10.0.0.1/24"]
-        neighbours = [{ ip = "10.0.0.9", mac = "02:00:00:00:00:09" }]
+        addresses = ["10.0.0.1/8"]
         [[listener]]
         name = "web"
         addresses = ["10.0.0.1:80"]
         default = "pool"
         [[pool]]
         name = "pool"
-        servers = [
-            { name = "one", address = "10.0.0.9:80", mac = "02:00:00:00:00:01" },
-            { name = "two", address = "10.0.0.9:81", mac = "02:00:00:00:00:02" },
-        ]
-    "#;
-    let config = Config::parse(text, "test.toml").unwrap_or_else(|error| panic!("{error}"));
+        local_ports = "1024-1123"
+        servers = [{}]
+        "#,
+        servers.join(", ")
+    );
+    let config = Config::parse(&text, "test.toml").unwrap_or_else(|error| panic!("{error}"));
     let wire = wire(&config);
     match Engine::start_with::<WireMachine, _, _, _>(config, StationProgram::new) {
-        Err(error) => assert!(error.to_string().contains("two different MAC addresses"), "{error}"),
+        Err(error) => assert!(error.to_string().contains("put servers behind a gateway"), "{error}"),
         Ok(_) => panic!("started"),
     }
     assert_eq!(wire.opened.load(Ordering::SeqCst), 0);

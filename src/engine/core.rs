@@ -5,15 +5,13 @@ use std::io::{self, Read};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use e2d2::buffer::BufferPool;
 use e2d2::fate::{GraphCounters, GraphReader};
 use e2d2::operators::{SharedPort, Task, share};
-use e2d2::port::Port;
 
+use super::CoreStart;
 use super::machine::Machine;
 use super::port::EnginePort;
 use super::worker::Program;
-use super::CoreStart;
 use crate::backends::Backends;
 use crate::callbacks::{SelectServer, SelectorFactory};
 use crate::neighbour::{NeighbourCounterReader, Station};
@@ -81,12 +79,27 @@ where
     M: Machine + 'static,
     F: SelectorFactory,
 {
-    let CoreStart { index, config, parts, topology, neighbours, leads, records, clock } = start;
+    let CoreStart {
+        index,
+        config,
+        parts,
+        topology,
+        neighbours,
+        leads,
+        records,
+        clock,
+    } = start;
     let now = clock.now();
-    let secrets = seeds.for_core().map_err(|error| format!("no secret numbers from /dev/urandom: {error}"))?;
+    let secrets = seeds
+        .for_core()
+        .map_err(|error| format!("no secret numbers from /dev/urandom: {error}"))?;
     let macs: Vec<_> = topology.interfaces().iter().map(|interface| interface.mac).collect();
     // A server whose next hop the topology does not have would never be reached; every server has one.
-    let next_hop = |server: &_| topology.next_hop_to(server).map_or(usize::MAX, |next_hop| next_hop.index());
+    let next_hop = |server: &_| {
+        topology
+            .next_hop_to(server)
+            .map_or(usize::MAX, |next_hop| next_hop.index())
+    };
     let core = u8::try_from(parts.core.0).unwrap_or(u8::MAX);
     let settings = Settings::from_config(&config, core, &macs, next_hop);
 
@@ -101,9 +114,19 @@ where
     let selector = selectors.selector(parts.core);
     let sink = config.records().is_some().then_some(records);
     let backends = Backends::new(&config, index);
-    let proxy = Proxy::new(settings, parts.pool, selector, neighbours, backends, sink, &secrets, now);
+    let proxy = Proxy::new(
+        settings, parts.pool, selector, neighbours, backends, sink, &secrets, now,
+    );
     let (task, handle) = pipeline::build(ports.clone(), proxy, station, counters);
-    Ok((ProxyProgram { handle, ports, graph, station: station_counters }, task))
+    Ok((
+        ProxyProgram {
+            handle,
+            ports,
+            graph,
+            station: station_counters,
+        },
+        task,
+    ))
 }
 
 impl<M: Machine, S: SelectServer> Program for ProxyProgram<M, S> {
@@ -138,7 +161,10 @@ impl<M: Machine, S: SelectServer> Program for ProxyProgram<M, S> {
                 ("timers", usage.timers),
                 ("ports", usage.ports),
             ];
-            groups.add("usage", &CounterGroup::new(usage.map(|(name, count)| (name, count as u64))));
+            groups.add(
+                "usage",
+                &CounterGroup::new(usage.map(|(name, count)| (name, count as u64))),
+            );
         });
         groups.add("graph_drops", &CounterGroup::of(&self.graph.drops.snapshot()));
         let station = self.station.snapshot();

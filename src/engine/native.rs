@@ -6,8 +6,8 @@ use e2d2::native::PortConfig as DpdkPortConfig;
 use e2d2::native::{Device, DpdkPort, DpdkQueue, Eal, EalConfig, MbufPool, PoolDemand, RegisteredThread, data_room};
 use e2d2::wire::MacAddr;
 
-use super::{Engine, RunningEngine, StartError};
 use super::machine::{CoreParts, Machine, MachineError, Opened, WatchedPool};
+use super::{Engine, RunningEngine, StartError};
 use crate::callbacks::SelectorFactory;
 use crate::config::{Config, CoreId, PortConfig};
 use crate::report::PortReport;
@@ -114,7 +114,10 @@ impl Machine for DpdkMachine {
 
     fn queue_drops(port: &DpdkQueue) -> Vec<(&'static str, u64)> {
         let counters = port.counters();
-        vec![("rx_oversized", counters.rx_oversized), ("tx_unprepared", counters.tx_unprepared)]
+        vec![
+            ("rx_oversized", counters.rx_oversized),
+            ("tx_unprepared", counters.tx_unprepared),
+        ]
     }
 
     fn port_reports(&self) -> Vec<PortReport> {

@@ -18,7 +18,9 @@ pub(super) enum EnginePort<P> {
 impl<P: Port> EnginePort<P> {
     /// The port, or its VLAN of this number.
     pub(super) fn new(port: P, vlan: Option<u16>, counters: Rc<GraphCounters>) -> Result<Self, String> {
-        let Some(number) = vlan else { return Ok(Self::Plain(port)) };
+        let Some(number) = vlan else {
+            return Ok(Self::Plain(port));
+        };
         let id = VlanId::try_from(number).map_err(|error| error.to_string())?;
         Ok(Self::Vlan(VlanPort::new(port, id, counters)))
     }

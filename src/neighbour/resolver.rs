@@ -35,6 +35,9 @@ pub const MAX_BACKOFF: Duration = Duration::from_secs(60);
 /// When to try again after a frame could not be sent for want of a buffer.
 pub(super) const NO_BUFFER_PAUSE: Duration = Duration::from_millis(10);
 
+/// How fine the timers are; bounds how often the whole table is gone through.
+const GRAIN: Duration = Duration::from_millis(10);
+
 /// Whom to ask.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
@@ -150,7 +153,12 @@ impl Resolver {
             }
             next_due = next_due.min(entry.due);
         }
-        self.next_due = next_due;
+        // Timers that are due within the same grain are dealt with together; what the budget has left over is due already.
+        self.next_due = if next_due <= now {
+            next_due
+        } else {
+            next_due.max(now + GRAIN)
+        };
         round
     }
 }

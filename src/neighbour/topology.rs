@@ -13,8 +13,9 @@ use e2d2::wire::MacAddr;
 use e2d2::wire::frame::{is_martian_ipv4, is_martian_ipv6};
 use ipnet::IpNet;
 
-/// Upper bound of the next-hop table: entries are looked at one by one when a timer is due, and an id must fit 16 bits.
-pub const MAX_NEXT_HOPS: usize = 4096;
+/// Upper bound of the next-hop table: an id must fit 16 bits, and entries are looked at one by one when a timer is due,
+/// at most a hundred times a second. More servers than this are not on one link.
+pub const MAX_NEXT_HOPS: usize = 16_384;
 
 /// Index of an entry of the next-hop table; valid for the [`Topology`] that gave it out.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,0 +1,165 @@
+//! The command line: arguments → configuration → engine → signals → report, and the only place that exits.
+//!
+//! Standard output is for what was asked for: session records if the configuration says `-`, the answer of `check`, and
+//! the counters if no records go there. The log goes to standard error.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use log::LevelFilter;
+use proxyengine::config::Config;
+use proxyengine::engine::check_topology;
+
+#[cfg_attr(feature = "dpdk", path = "main/run.rs")]
+#[cfg_attr(not(feature = "dpdk"), path = "main/run_without_dpdk.rs")]
+mod run;
+
+/// A user-space TCP proxy on DPDK: the first payload names the server, then packets are spliced.
+#[derive(Parser, Debug)]
+#[command(
+    name = "proxyengine",
+    version,
+    args_conflicts_with_subcommands = true,
+    arg_required_else_help = true
+)]
+#[command(after_help = EXIT_CODES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    run: Option<RunArguments>,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Run the engine until SIGINT or SIGTERM; the same as naming the file alone. SIGUSR1 prints the counters.
+    Run(RunArguments),
+    /// Load and check a configuration without opening a port.
+    Check {
+        /// The configuration, a TOML file.
+        file: PathBuf,
+    },
+}
+
+#[derive(Args, Debug)]
+struct RunArguments {
+    /// The configuration, a TOML file.
+    file: PathBuf,
+    /// Write the counters to this file as JSON, at the end and on SIGUSR1.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Print a line of totals every second.
+    #[arg(long)]
+    progress: bool,
+}
+
+/// How the process ends.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(feature = "dpdk"),
+    allow(dead_code, reason = "without ports nothing runs that could end like this")
+)]
+enum Exit {
+    /// Ended by a signal, everything in order; or `check` found nothing wrong.
+    Success = 0,
+    /// The engine could not be started.
+    NotStarted = 1,
+    /// The arguments or the configuration are wrong; no port was opened.
+    Refused = 2,
+    /// Packet buffers are missing at the end.
+    Leaked = 3,
+    /// A worker panicked or did not end.
+    WorkerFailed = 4,
+    /// The report could not be written.
+    NoReport = 5,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 ended by a signal, all in order; 1 not started; 2 arguments or configuration wrong, no port was opened;
+3 packet buffers missing at the end; 4 a worker panicked; 5 the report could not be written.";
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        // Fieldless, with the numbers above.
+        Self::from(exit as u8)
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let exit = match (arguments.command, arguments.run) {
+        (Some(Command::Check { file }), _) => check(&file),
+        (Some(Command::Run(run)), _) | (None, Some(run)) => run_file(&run),
+        // `arg_required_else_help`: clap has printed the help and ended the process.
+        (None, None) => Exit::Refused,
+    };
+    exit.into()
+}
+
+fn check(file: &Path) -> Exit {
+    match load(file) {
+        Ok(config) => {
+            print(&format!("{}: ok: {}\n", file.display(), Summary(&config)));
+            Exit::Success
+        }
+        Err(complaint) => refuse(&complaint),
+    }
+}
+
+fn run_file(arguments: &RunArguments) -> Exit {
+    let config = match load(&arguments.file) {
+        Ok(config) => config,
+        Err(complaint) => return refuse(&complaint),
+    };
+    start_log(config.log_level());
+    log::info!("{}: {}", arguments.file.display(), Summary(&config));
+    run::run(config, arguments)
+}
+
+/// A configuration that everything but the machine has agreed to.
+fn load(file: &Path) -> Result<Config, String> {
+    let config = Config::load(file).map_err(|error| error.to_string())?;
+    check_topology(&config).map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(config)
+}
+
+fn refuse(complaint: &str) -> Exit {
+    eprintln!("{}", complaint.trim_end());
+    Exit::Refused
+}
+
+/// `RUST_LOG` overrides the configuration, as usual.
+fn start_log(level: LevelFilter) {
+    let mut builder = env_logger::Builder::new();
+    builder
+        .filter_level(level)
+        .parse_default_env()
+        .format_target(false)
+        .init();
+}
+
+/// Writes to standard output; a reader that has gone away is no reason to stop.
+fn print(text: &str) {
+    let _ = io::stdout().write_all(text.as_bytes());
+}
+
+/// What a configuration describes, in one line.
+struct Summary<'a>(&'a Config);
+
+impl fmt::Display for Summary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = |count: usize, name: &str| format!("{count} {name}{}", if count == 1 { "" } else { "s" });
+        let config = self.0;
+        let parts = [
+            count(config.engine().cores.len(), "core"),
+            count(config.ports().len(), "port"),
+            count(config.listeners().len(), "listener"),
+            count(config.pools().len(), "pool"),
+            count(config.servers().len(), "server"),
+        ];
+        f.write_str(&parts.join(", "))
+    }
+}

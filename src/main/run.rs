@@ -1,0 +1,198 @@
+//! Runs the engine from its start to its report.
+
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use proxyengine::config::{Config, CoreId};
+use proxyengine::engine::{DpdkMachine, Engine, Outcome, RunningEngine};
+use proxyengine::report::Report;
+use proxyengine::selectors::RuleSelector;
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+
+use super::{Exit, RunArguments, print};
+
+/// How often the main thread looks after the workers.
+const PACE: Duration = Duration::from_millis(200);
+
+/// How often `--progress` prints.
+const PROGRESS: Duration = Duration::from_secs(1);
+
+pub(super) fn run(config: Config, arguments: &RunArguments) -> Exit {
+    // Before anything is opened: a signal during the start must not leave a device half set up.
+    let signals = match watch_signals() {
+        Ok(signals) => signals,
+        Err(error) => return not_started(&format!("signals cannot be watched: {error}")),
+    };
+    let selector = RuleSelector::new(&config);
+    let drain = config.engine().drain;
+    let show = match config.records() {
+        Some(records) if records.file == Path::new("-") => to_stderr,
+        _ => print,
+    };
+    let engine = match Engine::start(config, move |_: CoreId| selector.clone()) {
+        Ok(engine) => engine,
+        Err(error) => return not_started(&error.to_string()),
+    };
+    log::info!("running; SIGINT or SIGTERM ends, SIGUSR1 shows the counters");
+    let mut session = Session {
+        engine,
+        signals,
+        arguments,
+        show,
+    };
+    session.serve();
+    session.end(drain)
+}
+
+fn to_stderr(text: &str) {
+    eprint!("{text}");
+}
+
+fn not_started(reason: &str) -> Exit {
+    eprintln!("proxyengine did not start: {}", reason.trim_end());
+    Exit::NotStarted
+}
+
+/// Hands signals over as they come; the thread that waits for them ends with the process.
+fn watch_signals() -> std::io::Result<Receiver<i32>> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1])?;
+    let (sender, receiver) = mpsc::channel();
+    let forward = move || {
+        for signal in signals.forever() {
+            if sender.send(signal).is_err() {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(forward)?;
+    Ok(receiver)
+}
+
+/// The running engine and what it is told.
+struct Session<'a> {
+    engine: RunningEngine<DpdkMachine>,
+    signals: Receiver<i32>,
+    arguments: &'a RunArguments,
+    show: fn(&str),
+}
+
+impl Session<'_> {
+    /// Returns when a signal or a worker's failure ends the service.
+    fn serve(&mut self) {
+        let mut progress = Progress::new();
+        loop {
+            match self.signals.recv_timeout(PACE) {
+                Ok(SIGUSR1) => self.show_report(),
+                Ok(signal) => {
+                    log::info!("signal {signal}: no more connections; open ones may end");
+                    return;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                // The thread that watches signals never ends by itself; without it nobody could end us.
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if !self.engine.failures().is_empty() {
+                return;
+            }
+            if self.arguments.progress && progress.is_due() {
+                let line = progress.line(&self.engine.report());
+                eprintln!("{line}");
+            }
+        }
+    }
+
+    fn show_report(&mut self) {
+        let report = self.engine.report();
+        (self.show)(&report.to_string());
+        self.write_report(&report);
+    }
+
+    /// Drains, ends, reports; a second signal ends at once.
+    fn end(mut self, drain: Duration) -> Exit {
+        let signals = &self.signals;
+        let left = self
+            .engine
+            .drain(drain, || signals.try_iter().any(|signal| signal != SIGUSR1));
+        if left > 0 {
+            log::warn!("{left} connections are reset");
+        }
+        let Self {
+            engine,
+            arguments,
+            show,
+            ..
+        } = self;
+        let Outcome { report, failures } = engine.shutdown();
+        show(&report.to_string());
+        let is_written = write_report(arguments.report.as_deref(), &report);
+        for failure in &failures {
+            log::error!("{failure}");
+        }
+        let leaked = report.buffers.leaked.unwrap_or(0);
+        if leaked > 0 {
+            log::error!("{leaked} packet buffers did not come back");
+        }
+        match (failures.is_empty(), leaked, is_written) {
+            (false, _, _) => Exit::WorkerFailed,
+            (true, 1.., _) => Exit::Leaked,
+            (true, 0, false) => Exit::NoReport,
+            (true, 0, true) => Exit::Success,
+        }
+    }
+
+    fn write_report(&self, report: &Report) {
+        write_report(self.arguments.report.as_deref(), report);
+    }
+}
+
+/// Whether the report was written, if it is wanted.
+fn write_report(path: Option<&Path>, report: &Report) -> bool {
+    let Some(path) = path else { return true };
+    let result = report.write_json(path);
+    if let Err(error) = &result {
+        log::error!("the report cannot be written to {}: {error}", path.display());
+    }
+    result.is_ok()
+}
+
+/// Totals and rates, once a second.
+struct Progress {
+    shown_at: Instant,
+    packets: (u64, u64),
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self {
+            shown_at: Instant::now(),
+            packets: (0, 0),
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        self.shown_at.elapsed() >= PROGRESS
+    }
+
+    fn line(&mut self, report: &Report) -> String {
+        let seconds = self.shown_at.elapsed().as_secs_f64();
+        let sum = |of: fn(&proxyengine::report::PortReport) -> u64| report.ports.iter().map(of).sum::<u64>();
+        let packets = (sum(|port| port.rx_packets), sum(|port| port.tx_packets));
+        let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+        let line = format!(
+            "{:8.1} s  open {}  records {}  lost {}  rx {:.0}/s  tx {:.0}/s  next hops {}/{}",
+            report.uptime_ms as f64 / 1e3,
+            report.connections_open,
+            report.records,
+            report.records_lost,
+            rate(packets.0, self.packets.0),
+            rate(packets.1, self.packets.1),
+            report.next_hops.resolved,
+            report.next_hops.total,
+        );
+        (self.shown_at, self.packets) = (Instant::now(), packets);
+        line
+    }
+}

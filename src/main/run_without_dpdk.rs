@@ -1,0 +1,13 @@
+//! Stands in for `run.rs` in a program that was built without DPDK: it can check configurations only.
+
+use proxyengine::config::Config;
+
+use super::{Exit, RunArguments};
+
+pub(super) fn run(_config: Config, _arguments: &RunArguments) -> Exit {
+    eprintln!(
+        "proxyengine did not start: this program was built without DPDK and has no ports; build it with the feature \
+         `dpdk`, which is on by default"
+    );
+    Exit::NotStarted
+}
