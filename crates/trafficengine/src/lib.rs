@@ -20,6 +20,7 @@
 
 pub mod bench;
 pub mod client;
+pub mod config;
 mod endpoints;
 mod flows;
 pub mod generator;
