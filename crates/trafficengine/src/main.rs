@@ -1,0 +1,117 @@
+//! The binary: `trafficengine run FILE` plays what the file says on a DPDK port; the only place that prints and exits.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use trafficengine::config::{Config, Overrides};
+
+#[cfg(feature = "dpdk")]
+mod dpdk;
+
+/// TCP clients and servers on a DPDK port, from one connection to millions.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Plays what a configuration file says.
+    Run(RunArguments),
+    /// Reads a configuration file and says whether it can be played.
+    Check {
+        /// The file.
+        file: PathBuf,
+    },
+}
+
+#[derive(clap::Args)]
+struct RunArguments {
+    /// The file; config/traffic.toml shows every key.
+    file: PathBuf,
+    /// Connections per second, in place of load.rate.
+    #[arg(long)]
+    rate: Option<f64>,
+    /// Connections at once, in place of load.open.
+    #[arg(long)]
+    open: Option<u32>,
+    /// How long to start connections, in place of load.duration.
+    #[arg(long)]
+    duration: Option<String>,
+    /// How many connections to start, in place of load.total.
+    #[arg(long)]
+    total: Option<u64>,
+    /// Where to write the result as JSON, in place of report.json.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Where to draw the result, in place of report.svg.
+    #[arg(long)]
+    svg: Option<PathBuf>,
+    /// No line per second.
+    #[arg(long)]
+    quiet: bool,
+}
+
+fn main() -> ExitCode {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
+    let outcome = match Arguments::parse().command {
+        Command::Check { file } => check(&file),
+        Command::Run(arguments) => run(arguments),
+    };
+    outcome.unwrap_or_else(|error| {
+        log::error!("{error}");
+        ExitCode::from(2)
+    })
+}
+
+type Outcome = Result<ExitCode, Box<dyn std::error::Error>>;
+
+fn check(file: &std::path::Path) -> Outcome {
+    let config = Config::load(file, &Overrides::default())?;
+    say(&format!("{} can be played on {}", file.display(), config.port.device));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run(arguments: RunArguments) -> Outcome {
+    let RunArguments {
+        file,
+        rate,
+        open,
+        duration,
+        total,
+        json,
+        svg,
+        quiet,
+    } = arguments;
+    let mut config = Config::load(
+        &file,
+        &Overrides {
+            rate,
+            open,
+            duration,
+            total,
+        },
+    )?;
+    config.report.json = json.or(config.report.json);
+    config.report.svg = svg.or(config.report.svg);
+    config.report.progress &= !quiet;
+    play(config)
+}
+
+#[cfg(feature = "dpdk")]
+use dpdk::play;
+
+/// Without DPDK there is no port to play on.
+#[cfg(not(feature = "dpdk"))]
+fn play(_config: Config) -> Outcome {
+    Err("built without the feature `dpdk`: there is no port to run on".into())
+}
+
+/// A line for people on standard output. A reader that has gone is not told.
+fn say(text: &str) {
+    let _gone = writeln!(std::io::stdout(), "{text}");
+}
