@@ -16,7 +16,7 @@ use crate::neighbour::{NextHopId, SharedNeighbours, Station, Verdict};
 use crate::proxy::{self, NextHops, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::fate::GraphCounters;
-use e2d2::operators::{Burst, Frame, Node, Outbox, Round, SharedPort, Source, Task, merge, receive};
+use e2d2::operators::{Burst, Frame, Node, Outbox, Round, SharedPort, Source, Task, merge, merge_by_priority, receive};
 use e2d2::port::{Port, PortId};
 use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
@@ -89,7 +89,8 @@ where
     let control = StationNode { station, proxy };
     let tcp = groups.group(Group::Tcp).process(tcp, PROXY_OUTBOX);
     let control = groups.group(Group::Control).process(control, STATION_OUTBOX);
-    (merge((tcp, control)).send(ports, BACKLOG, counters), handle)
+    // Asked first, TCP skips the group's queue; the station cannot starve, for `send` pulls without a limit.
+    (merge_by_priority((tcp, control)).send(ports, BACKLOG, counters), handle)
 }
 
 /// How far the end has come.

@@ -32,15 +32,13 @@ fn several_workers(source: &mut Source<'_>, config: &Config) {
 }
 
 fn early_binding(source: &mut Source<'_>, at: &At, listener: &ListenerConfig) {
-    let bind = match listener.bind {
-        Bind::Payload => return,
-        Bind::Handshake => "\"handshake\"",
-        Bind::Syn => "\"syn\"",
-    };
-    source.complain(
-        &at.key("bind"),
-        format!("is {bind}, expected \"payload\": this engine does not choose servers before the first payload yet"),
-    );
+    if listener.bind == Bind::Syn {
+        source.complain(
+            &at.key("bind"),
+            "is \"syn\", expected \"payload\" or \"handshake\": this engine does not pass on the client's SYN yet"
+                .to_owned(),
+        );
+    }
 }
 
 /// A client of one address family and a server of the other.

@@ -23,6 +23,8 @@ e2d2::reasons! {
         BadLayout = "bad_layout",
         /// Source and destination are the same end point.
         Land = "land",
+        /// The SYN-ACK went out, but will not be repeated: too many clients are half connected.
+        HalfOpenFull = "half_open_full",
         /// The TCP checksum is wrong.
         BadTcpChecksum = "bad_tcp_checksum",
         /// It repeats what we have.

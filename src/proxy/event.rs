@@ -29,6 +29,8 @@ pub enum Event {
     Syn,
     /// An ACK to a listener whose acknowledgement number is a valid cookie.
     CookieAck,
+    /// The connection is made and its listener binds at once, without waiting for payload.
+    Ready,
     /// A SYN inside a live connection.
     StraySyn,
     /// A segment from the client without bytes that are new to us and without FIN.
@@ -87,6 +89,7 @@ impl Event {
         let mut events = vec![
             Event::Syn,
             Event::CookieAck,
+            Event::Ready,
             Event::StraySyn,
             Event::ClientAck,
             Event::Unacceptable,

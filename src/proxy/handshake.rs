@@ -8,23 +8,29 @@ use super::connection::{Connection, NO_SERVER, Opening};
 use super::cookie::{Agreed, Opened};
 use super::drop_reason::DropReason;
 use super::event::{Event, Side};
+use super::half_open::HalfOpen;
 use super::held::HeldId;
 use super::phase::Phase;
 use super::segment::{Segment, address_of};
 use super::send::{Control, HOP_LIMIT, Path};
 use super::settings::Strangers;
 use super::step::step;
-use super::table::FlowRef;
+use super::table::{FlowKey, FlowRef};
 use super::{Incoming, NextHops, Outbox, Proxy, is_intact};
 use crate::callbacks::SelectServer;
+use crate::config::Bind;
 use e2d2::buffer::{BufferPool, PacketBuffer};
+use e2d2::port::PortId;
 use e2d2::time::Instant;
-use e2d2::wire::Envelope;
 use e2d2::wire::frame::IpVersion;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
+use e2d2::wire::{Envelope, MacAddr};
 use netfcts::counters::TcpCounter;
 use netfcts::record::Cause;
 use netfcts::seq::SeqNum;
+
+/// SYN-ACKs repeated in one call at most: a burst.
+const REPEATED_PER_CALL: usize = 32;
 
 /// RFC 9293 3.7.1: the MSS of a peer that names none.
 fn default_mss(version: IpVersion) -> u16 {
@@ -64,7 +70,7 @@ where
         }
         for action in step(phase, event).actions {
             match (action, listener, opened) {
-                (Action::SendCookie, Some(_), _) => return self.send_cookie(now, incoming, out),
+                (Action::SendCookie, Some(listener), _) => return self.send_cookie(now, listener, incoming, out),
                 (Action::CreateConnection, Some(listener), Some(opened)) => {
                     return self.create(now, (listener, address), opened, incoming, out);
                 }
@@ -79,7 +85,13 @@ where
         self.cookies.open(&segment.key, segment.seq - 1, segment.ack - 1, now)
     }
 
-    fn send_cookie(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
+    fn send_cookie(
+        &mut self,
+        now: Instant,
+        listener: u16,
+        incoming: Incoming<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
         if self.draining {
             return self.drops.add(DropReason::Draining, 1);
         }
@@ -91,31 +103,72 @@ where
             window_scale: offered.window_scale.filter(|_| promise.window_scale.is_some()),
             sack: offered.sack_permitted && promise.sack,
         };
-        let headers = if segment.layout.version == IpVersion::V4 {
-            40
-        } else {
-            60
-        };
-        let mtu = self.settings.devices[usize::from(segment.device.0)].mtu;
+        let tsval = offered
+            .timestamps
+            .filter(|_| promise.timestamps)
+            .map(|(tsval, _)| tsval);
+        let cookie = self.cookies.bake(&segment.key, segment.seq, agreed, now);
+        // Who may stay silent must be asked again if its ACK is lost.
+        if self.settings.listeners[usize::from(listener)].bind == Bind::Handshake {
+            let entry = HalfOpen::new(&segment, cookie, tsval, agreed);
+            if !self.half_open.push(entry, now.as_millis() as u32) {
+                self.drops.add(DropReason::HalfOpenFull, 1);
+            }
+        }
         let path = self.path_back(&segment);
-        let control = Control {
-            seq: self.cookies.bake(&segment.key, segment.seq, agreed, now),
+        let control = self.syn_ack(now, &path, (cookie, segment.seq), tsval, agreed);
+        self.log.count(Side::Client, TcpCounter::SentSynAck);
+        self.emit(Some(buffer), &path, &control, &[], out);
+    }
+
+    /// The SYN-ACK with our number `cookie` for a client's number.
+    fn syn_ack(
+        &self,
+        now: Instant,
+        path: &Path,
+        (cookie, client_isn): (SeqNum, SeqNum),
+        tsval: Option<u32>,
+        agreed: Agreed,
+    ) -> Control {
+        let promise = self.settings.promise;
+        let headers = if path.envelope.src_addr.is_ipv4() { 40 } else { 60 };
+        let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
+        Control {
+            seq: cookie,
             // RFC 9293 3.10.7.2: data on a SYN is not acknowledged; the client sends it again.
-            ack: segment.seq + 1,
+            ack: client_isn + 1,
             flags: TcpFlags::SYN | TcpFlags::ACK,
             window: promise.window,
             options: TcpOptions {
                 mss: Some((promise.mss + 40 - headers).min(mtu - headers)),
                 window_scale: promise.window_scale.filter(|_| agreed.window_scale.is_some()),
                 sack_permitted: agreed.sack,
-                timestamps: offered
-                    .timestamps
-                    .filter(|_| promise.timestamps)
-                    .map(|(tsval, _)| (self.timestamp(now), tsval)),
+                timestamps: tsval.map(|tsval| (self.timestamp(now), tsval)),
             },
-        };
-        self.log.count(Side::Client, TcpCounter::SentSynAck);
-        self.emit(Some(buffer), &path, &control, &[], out);
+        }
+    }
+
+    /// Repeats the SYN-ACKs that are due, unless the client has come meanwhile. Returns true if any was due.
+    pub(super) fn repeat_syn_acks(&mut self, now: Instant, out: &mut impl Outbox<P::Buffer>) -> bool {
+        let now_ms = now.as_millis() as u32;
+        let mut worked = false;
+        for _ in 0..REPEATED_PER_CALL {
+            let Some((repetitions, entry)) = self.half_open.pop_due(now_ms) else {
+                break;
+            };
+            worked = true;
+            let key = entry.key();
+            let hash = self.table.hash(&key);
+            if self.draining || self.table.find(hash, |flow| self.key_of(flow) == Some(key)).is_some() {
+                continue;
+            }
+            let path = self.path_between(&key, entry.mac, entry.device);
+            let control = self.syn_ack(now, &path, (entry.cookie, entry.client_isn), entry.tsval, entry.agreed);
+            self.log.count(Side::Client, TcpCounter::SentSynAck);
+            self.emit(None, &path, &control, &[], out);
+            self.half_open.push_again(repetitions, entry, now_ms);
+        }
+        worked
     }
 
     fn create(
@@ -164,6 +217,9 @@ where
         }
         let select = self.settings.listeners[usize::from(listener)].select;
         self.wheel.arm(slot, now + select);
+        if self.settings.listeners[usize::from(listener)].bind == Bind::Handshake {
+            self.drive(now, slot, Event::Ready, None, out);
+        }
         if segment.len() == 0 {
             if let Some(connection) = self.connections.get_mut(slot) {
                 connection.packets_from_client = 1;
@@ -226,17 +282,23 @@ where
 
     /// The way back to the sender of a segment that belongs to no connection.
     pub(super) fn path_back(&self, segment: &Segment) -> Path {
+        self.path_between(&segment.key, segment.source_mac, segment.device)
+    }
+
+    fn path_between(&self, key: &FlowKey, mac: MacAddr, device: PortId) -> Path {
+        let ours = self.settings.devices[usize::from(device.0)];
         Path {
             envelope: Envelope {
-                src_mac: self.settings.devices[usize::from(segment.device.0)].mac,
-                dst_mac: segment.source_mac,
-                src_addr: address_of(segment.key.local),
-                dst_addr: address_of(segment.key.remote),
+                src_mac: ours.mac,
+                dst_mac: mac,
+                src_addr: address_of(key.local),
+                dst_addr: address_of(key.remote),
                 hop_limit: HOP_LIMIT,
             },
-            source_port: segment.key.local_port,
-            destination_port: segment.key.remote_port,
-            device: segment.device,
+            source_port: key.local_port,
+            destination_port: key.remote_port,
+            device,
+            checksums: ours.checksums,
         }
     }
 }

@@ -22,6 +22,7 @@ pub mod connection;
 pub mod cookie;
 pub mod drop_reason;
 pub mod event;
+mod half_open;
 mod handshake;
 pub mod held;
 mod log;
@@ -121,6 +122,7 @@ pub struct Proxy<P: BufferPool, S, N> {
     wheel: TimerWheel,
     ports: Vec<Vec<PortPool>>,
     next_local: Vec<usize>,
+    half_open: half_open::HalfOpenTable,
     answers: RateLimiter,
     log: Log,
     drops: Counters<DropReason>,
@@ -174,6 +176,7 @@ where
             wheel: TimerWheel::new(capacity.connections, now),
             ports: settings.servers.iter().map(port_pools).collect(),
             next_local: vec![0; settings.servers.len()],
+            half_open: half_open::HalfOpenTable::new(capacity.half_open),
             answers: RateLimiter::new(u64::from(answers), answers.div_ceil(10).max(1), now),
             log: Log::new(records, settings.records.then_some(capacity.connections), settings.core),
             drops: Counters::default(),
@@ -378,6 +381,7 @@ where
             return false;
         }
         while self.end_oldest_rest() {}
+        self.half_open.clear();
         true
     }
 
@@ -391,6 +395,7 @@ where
         Usage {
             connections: self.connections.len(),
             resting: self.quarantine.len(),
+            half_open: self.half_open.len(),
             flows: self.table.len(),
             held: self.held.in_use(),
             timers: self.wheel.len(),
@@ -407,6 +412,7 @@ where
             + self.used_cookies.memory()
             + self.wheel.memory()
             + self.ports.iter().flatten().map(PortPool::memory).sum::<usize>()
+            + self.half_open.memory()
             + self.log.memory()
     }
 
@@ -438,6 +444,8 @@ pub struct Usage {
     pub connections: usize,
     /// Resting connections.
     pub resting: usize,
+    /// SYN-ACKs that may have to be repeated.
+    pub half_open: usize,
     /// Entries of the flow table.
     pub flows: usize,
     /// Buffers of held bytes.

@@ -12,9 +12,8 @@ use crate::callbacks::SelectServer;
 use e2d2::buffer::BufferPool;
 use e2d2::port::PortId;
 use e2d2::time::Instant;
-use e2d2::wire::Envelope;
-use e2d2::wire::MacAddr;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions, TcpRepr};
+use e2d2::wire::{Checksums, Envelope, MacAddr};
 use netfcts::seq::SeqNum;
 
 /// The hop limit of what we originate, as Linux and BSD have it.
@@ -54,6 +53,7 @@ pub(super) struct Path {
     pub source_port: u16,
     pub destination_port: u16,
     pub device: PortId,
+    pub checksums: Checksums,
 }
 
 /// The end points of a connection, open or resting.
@@ -141,6 +141,7 @@ pub(super) fn path_to_client(settings: &Settings, ends: impl Into<Ends>) -> Path
         source_port: ends.listener_port,
         destination_port: ends.client_port,
         device: ends.client_device,
+        checksums: settings.devices[usize::from(ends.client_device.0)].checksums,
     }
 }
 
@@ -169,6 +170,7 @@ pub(super) fn path_to_server(
         source_port: ends.local_port,
         destination_port: server.port,
         device: server.device,
+        checksums: settings.devices[usize::from(server.device.0)].checksums,
     })
 }
 
@@ -272,7 +274,7 @@ pub(super) fn emit_into<P: BufferPool>(
     let mut buffer = memory.or_else(|| pool.take()).ok_or(DropReason::NoBuffer)?;
     control
         .segment(path, payload)
-        .emit(&mut buffer)
+        .emit_with(&mut buffer, path.checksums)
         .map_err(|_| DropReason::NoBuffer)?;
     out.send(path.device, buffer);
     Ok(())

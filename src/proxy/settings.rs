@@ -3,9 +3,9 @@
 //! Built once at start from the checked [`Config`](crate::config::Config); nothing here changes afterwards.
 
 use super::segment::address_value;
-use crate::config::{self, Config, ListenerConfig, LocalAddress, PortConfig, ServerConfig, UnknownFlows};
-use e2d2::port::PortId;
-use e2d2::wire::MacAddr;
+use crate::config::{self, Bind, Config, ListenerConfig, LocalAddress, PortConfig, ServerConfig, UnknownFlows};
+use e2d2::port::{Capabilities, PortId};
+use e2d2::wire::{Checksums, MacAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ pub struct Device {
     pub mac: MacAddr,
     /// Its MTU: the largest IP packet.
     pub mtu: u16,
+    /// Who fills in the checksums of what we originate. What we pass on keeps its own, brought along incrementally.
+    pub checksums: Checksums,
 }
 
 /// What SYN-ACKs promise on behalf of servers that are not known yet (DESIGN: decision 3).
@@ -33,9 +35,11 @@ pub struct Promise {
     pub window: u16,
 }
 
-/// A listener's timers.
+/// A listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Listener {
+    /// When its servers are chosen.
+    pub bind: Bind,
     /// How long a client may take until the selector can decide.
     pub select: Duration,
     /// How long both sides may be silent.
@@ -97,6 +101,8 @@ pub struct Capacity {
     pub connections: usize,
     /// Resting connections.
     pub resting: usize,
+    /// SYN-ACKs remembered for repetition; 0 without a listener that needs it.
+    pub half_open: usize,
     /// Held requests of up to 2 KiB.
     pub held_small: usize,
     /// Held requests of up to 16 KiB.
@@ -110,6 +116,7 @@ impl Capacity {
         Capacity {
             connections,
             resting: connections.max(1024),
+            half_open: 0,
             held_small: (connections / 8).max(256),
             held_large: (connections / 64).max(64),
         }
@@ -243,13 +250,22 @@ impl Settings {
                 connect_timeout: server.connect_timeout,
             });
         }
-        let device = |(port, &mac): (&PortConfig, &MacAddr)| Device { mac, mtu: port.mtu };
+        let device = |(port, &mac): (&PortConfig, &MacAddr)| Device {
+            mac,
+            mtu: port.mtu,
+            checksums: Checksums::Software,
+        };
         let listener = |listener: &ListenerConfig| Listener {
+            bind: listener.bind,
             select: listener.timeouts.select,
             idle: listener.timeouts.idle,
             half_close: listener.timeouts.half_close,
         };
         let engine = config.engine();
+        let needs_half_open = config
+            .listeners()
+            .iter()
+            .any(|listener| listener.bind == Bind::Handshake);
         Settings {
             core,
             devices: config.ports().iter().zip(macs).map(device).collect(),
@@ -267,9 +283,31 @@ impl Settings {
                 config::Verify::Acted => Verify::Acted,
                 config::Verify::All => Verify::All,
             },
-            capacity: Capacity::for_connections(engine.max_connections as usize),
+            capacity: Capacity {
+                half_open: if needs_half_open {
+                    engine.max_connections as usize / 4
+                } else {
+                    0
+                },
+                ..Capacity::for_connections(engine.max_connections as usize)
+            },
             records: config.records().is_some(),
         }
+    }
+}
+
+impl Settings {
+    /// Leaves the checksums of our own packets to those ports that can fill them in.
+    #[must_use]
+    pub fn with_capabilities(mut self, of_ports: &[Capabilities]) -> Self {
+        for (device, capabilities) in self.devices.iter_mut().zip(of_ports) {
+            device.checksums = if capabilities.tx_checksum {
+                Checksums::Port
+            } else {
+                Checksums::Software
+            };
+        }
+        self
     }
 }
 

@@ -58,7 +58,8 @@ const fn unbound(event: Event) -> Transition {
         Event::Reset(_) | Event::DoubtfulReset(_) | Event::BlindReset(_) => {
             to(Phase::Unbound, &[Drop(DropReason::UnknownFlow)])
         }
-        Event::Selected
+        Event::Ready
+        | Event::Selected
         | Event::NeedMore
         | Event::Rejected
         | Event::NoPort
@@ -74,6 +75,7 @@ const fn await_payload(event: Event) -> Transition {
     const HERE: Phase = Phase::AwaitPayload;
     match event {
         Event::ClientData => to(HERE, &[Hold, AskSelector]),
+        Event::Ready => to(HERE, &[AskSelector]),
         Event::Selected => to(Phase::ServerHandshake, &[ConnectServer]),
         // Who acknowledges owes: without this a client that waits for our ACK (Nagle, a full window, a lost middle
         // segment) never completes its request.
@@ -124,7 +126,7 @@ const fn server_handshake(event: Event) -> Transition {
             &[ResetClient, ResetServer, Quarantine(Cause::Shutdown)],
         ),
         Event::ServerStray => to(HERE, &[Drop(DropReason::NotAnAnswer)]),
-        Event::Segment { .. } | Event::NeedMore => to(HERE, &[]),
+        Event::Segment { .. } | Event::NeedMore | Event::Ready => to(HERE, &[]),
     }
 }
 
@@ -174,7 +176,8 @@ const fn spliced(phase: Phase, event: Event) -> Transition {
         Event::ServerLacksOption | Event::ServerStaleAck | Event::ServerStray => {
             to(phase, &[Drop(DropReason::NotAnAnswer)])
         }
-        Event::ClientAck
+        Event::Ready
+        | Event::ClientAck
         | Event::Unacceptable
         | Event::ClientData
         | Event::ClientFin
@@ -224,9 +227,13 @@ const fn last_ack(event: Event) -> Transition {
         | Event::ServerStaleAck
         | Event::ServerStray
         | Event::Segment { from: Side::Server, .. } => to(HERE, &[Drop(DropReason::UnknownFlow)]),
-        Event::Selected | Event::NeedMore | Event::Rejected | Event::NoPort | Event::NoServer | Event::RetryDue => {
-            to(HERE, &[])
-        }
+        Event::Ready
+        | Event::Selected
+        | Event::NeedMore
+        | Event::Rejected
+        | Event::NoPort
+        | Event::NoServer
+        | Event::RetryDue => to(HERE, &[]),
     }
 }
 
@@ -243,7 +250,8 @@ const fn quarantine(event: Event) -> Transition {
         Event::ServerSynAck | Event::ServerLacksOption | Event::ServerStaleAck | Event::ServerStray => {
             to(HERE, &[Drop(DropReason::NotAnAnswer)])
         }
-        Event::ClientAck
+        Event::Ready
+        | Event::ClientAck
         | Event::Unacceptable
         | Event::ClientData
         | Event::ClientFin

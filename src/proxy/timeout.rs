@@ -43,6 +43,7 @@ where
 {
     /// Fires what is due. Returns true if anything was.
     pub fn poll_timers(&mut self, now: Instant, out: &mut impl Outbox<P::Buffer>) -> bool {
+        self.last_now = now;
         let mut worked = false;
         while let Some(slot) = self.wheel.pop_expired(now) {
             worked = true;
@@ -50,6 +51,7 @@ where
                 self.drive(now, slot, event, None, out);
             }
         }
+        worked |= self.repeat_syn_acks(now, out);
         for _ in 0..RESTS_PER_CALL {
             let is_over = |until: u32| (now.as_millis() as u32).wrapping_sub(until) as i32 >= 0;
             if !self
@@ -67,8 +69,12 @@ where
     /// When [`Proxy::poll_timers`] has something to do at the earliest.
     pub fn next_deadline(&self) -> Option<Instant> {
         let rest = self.quarantine.oldest().map(|(_, rested)| rested.until);
-        let rest = rest.map(|until| self.last_now + milliseconds_until(self.last_now, until));
-        [self.wheel.next_deadline(), rest].into_iter().flatten().min()
+        let syn_ack = self.half_open.next_due(self.last_now.as_millis() as u32);
+        let at = |until: u32| self.last_now + milliseconds_until(self.last_now, until);
+        [self.wheel.next_deadline(), rest.map(at), syn_ack.map(at)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// What the timer of `slot` means now; `None` if it was early and has been set again.

@@ -101,6 +101,8 @@ pub type Calls = Arc<Mutex<Vec<(Vec<u8>, bool)>>>;
 /// "n…" goes to server n; "pool" to the pool; "?" wants more until a newline; all else is refused.
 pub struct Selector {
     pub calls: Calls,
+    /// Every connection goes to the pool of its listener, whatever it says.
+    pub pool_only: bool,
 }
 
 impl SelectServer for Selector {
@@ -110,6 +112,7 @@ impl SelectServer for Selector {
             .expect("one thread")
             .push((payload.bytes.to_vec(), payload.complete));
         match payload.bytes.first() {
+            _ if self.pool_only => Selection::Pool(PoolId(payload.listener.0)),
             Some(digit @ b'0'..=b'9') => Selection::Server(ServerId(u16::from(digit - b'0'))),
             Some(b'p') => Selection::Pool(PoolId(payload.listener.0)),
             Some(b'?') if payload.bytes.contains(&b'\n') => Selection::Server(ServerId(0)),
@@ -136,6 +139,15 @@ impl Bench {
     }
 
     pub fn with_config(text: &str) -> Self {
+        Self::make(text, false)
+    }
+
+    /// With a selector that always names the pool.
+    pub fn for_pools(text: &str) -> Self {
+        Self::make(text, true)
+    }
+
+    fn make(text: &str, pool_only: bool) -> Self {
         let config = Config::parse(text, "test").unwrap_or_else(|error| panic!("{error}"));
         let macs = PROXY_MAC.map(|mac| MacAddr([2, 0, 0, 0, 0, mac]));
         let settings = Settings::from_config(&config, 0, &macs, |server| usize::from(server.id.0));
@@ -154,6 +166,7 @@ impl Bench {
             pool.clone(),
             Selector {
                 calls: Arc::clone(&calls),
+                pool_only,
             },
             hops.clone(),
             Backends::new(&config, 0),

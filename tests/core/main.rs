@@ -3,6 +3,7 @@
 #![allow(unreachable_pub)] // modules of one test program
 
 mod closing;
+mod handshake;
 mod harness;
 mod hostile;
 mod life;

@@ -39,6 +39,13 @@ pub(super) fn check(
                  chooses the servers",
             );
         }
+        if raw.bind.as_deref() == Some("handshake") && !raw.rules.is_empty() {
+            source.complain(
+                &at.key("rules"),
+                "can never match, expected none: with bind = \"handshake\" the server is chosen before the client has \
+                 sent anything, by default alone",
+            );
+        }
         listeners.push(ListenerConfig {
             id: ListenerId(i as u16),
             name: raw.name.clone(),

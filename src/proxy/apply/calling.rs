@@ -320,6 +320,19 @@ where
                 .to_server
                 .note_sent(opening.first_byte() + start as u32, last, fin_at == Some(end));
         }
+        if fin_at == Some(0) && !fin_sent {
+            // The client has closed without a byte.
+            fin_sent = true;
+            let control = handoff.control(opening.first_byte(), TcpFlags::ACK | TcpFlags::FIN);
+            if let Err(reason) = send::emit_into(&mut self.pool, None, &path, &control, &[], out) {
+                self.drops.add(reason, 1);
+            }
+            if let Stage::Spliced(spliced) = &mut connection.stage {
+                spliced
+                    .to_server
+                    .note_sent(opening.first_byte(), opening.first_byte() + 1, true);
+            }
+        }
         if opening.acknowledged.gt(opening.first_byte()) {
             let debt = Owed::new(
                 opening.held,

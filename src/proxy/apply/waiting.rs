@@ -2,7 +2,7 @@
 
 use super::Scene;
 use crate::callbacks::{FirstPayload, SelectServer, Selection};
-use crate::config::ListenerId;
+use crate::config::{Bind, ListenerId};
 use crate::proxy::connection::{Opening, Stage};
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, Side};
@@ -84,7 +84,10 @@ where
             return None;
         };
         let bytes = self.held.in_order(opening.held);
-        let complete = bytes.len() == usize::from(opening.fin_offset) || bytes.len() >= held::LARGE;
+        let listener = self.settings.listeners.get(usize::from(connection.listener))?;
+        let complete = listener.bind == Bind::Handshake
+            || bytes.len() == usize::from(opening.fin_offset)
+            || bytes.len() >= held::LARGE;
         if bytes.is_empty() && !complete {
             return None;
         }
