@@ -348,10 +348,14 @@ impl fmt::Display for Buffers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (before, after) = (self.available_before, self.available_after);
         write!(f, "buffers {}: {before} free before, {after} free ", self.capacity)?;
+        f.write_str(if self.leaked.is_some() { "after" } else { "now" })?;
+        if self.kept_by_driver > 0 {
+            write!(f, ", {} kept by the driver", self.kept_by_driver)?;
+        }
         match self.leaked {
-            None => writeln!(f, "now"),
-            Some(0) => writeln!(f, "after, none lost"),
-            Some(leaked) => writeln!(f, "after, {leaked} LOST"),
+            None => writeln!(f),
+            Some(0) => writeln!(f, ", none lost"),
+            Some(leaked) => writeln!(f, ", {leaked} LOST"),
         }
     }
 }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use e2d2::native::PortConfig as DpdkPortConfig;
-use e2d2::native::{Device, DpdkPort, DpdkQueue, Eal, EalConfig, MbufPool, PoolDemand, RegisteredThread, data_room};
+use e2d2::native::{
+    Device, DpdkPort, DpdkQueue, Eal, EalConfig, MbufPool, PoolDemand, PoolError, RegisteredThread, data_room,
+};
 use e2d2::wire::MacAddr;
 
 use super::machine::{CoreParts, Machine, MachineError, Opened, WatchedPool};
@@ -57,13 +59,14 @@ impl Machine for DpdkMachine {
         let buffers = buffers_per_core(config, &ports);
         let mut pools = Vec::new();
         for core in &config.engine().cores {
-            pools.push(MbufPool::new(
+            let pool = MbufPool::new(
                 &eal,
                 &format!("core{core}"),
                 buffers,
                 data_room(mtu),
                 numa_node_of(*core),
-            )?);
+            );
+            pools.push(pool.map_err(|error| pool_error(config, &error))?);
         }
         let named = config.engine().cores.iter().zip(&pools);
         let watched = named
@@ -166,6 +169,18 @@ fn buffers_per_core(config: &Config, ports: &[DpdkPortConfig]) -> u32 {
         log::info!("{least} packet buffers per core in place of {asked}: the ports' queues can hold {queues}");
     }
     asked.max(least)
+}
+
+/// The sentence with the key that it is about.
+fn pool_error(config: &Config, error: &PoolError) -> String {
+    let memory_mib = u64::from(config.engine().memory_mib);
+    match error {
+        PoolError::NoMemory { mib, .. } => {
+            let enough = memory_mib + mib;
+            format!("{error}; memory_mib in [engine] is {memory_mib}, and {enough} is enough; or lower `buffers`")
+        }
+        PoolError::Refused { .. } => error.to_string(),
+    }
 }
 
 /// The node whose memory is next to a core, from sysfs; none where there is only one.

@@ -84,7 +84,12 @@ impl Session<'_> {
     fn serve(&mut self) {
         let mut progress = Progress::new();
         loop {
-            match self.signals.recv_timeout(PACE) {
+            let pace = if self.arguments.progress {
+                PACE.min(progress.due_in())
+            } else {
+                PACE
+            };
+            match self.signals.recv_timeout(pace) {
                 Ok(SIGUSR1) => self.show_report(),
                 Ok(signal) => {
                     log::info!("signal {signal}: no more connections; open ones may end");
@@ -97,7 +102,7 @@ impl Session<'_> {
             if !self.engine.failures().is_empty() {
                 return;
             }
-            if self.arguments.progress && progress.is_due() {
+            if self.arguments.progress && progress.due_in().is_zero() {
                 let line = progress.line(&self.engine.report());
                 eprintln!("{line}");
             }
@@ -172,8 +177,8 @@ impl Progress {
         }
     }
 
-    fn is_due(&self) -> bool {
-        self.shown_at.elapsed() >= PROGRESS
+    fn due_in(&self) -> Duration {
+        PROGRESS.saturating_sub(self.shown_at.elapsed())
     }
 
     fn line(&mut self, report: &Report) -> String {
