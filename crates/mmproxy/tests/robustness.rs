@@ -455,7 +455,7 @@ fn optional_headers() {
     in_namespace(|| {
         tcp_server("127.0.0.1:443");
         serve("127.0.0.1:444", |mut client, from| {
-            let _ = write!(client, "{from}\n");
+            let _ = writeln!(client, "{from}");
             let mut all = Vec::new();
             let _ = client.read_to_end(&mut all);
             let _ = client.write_all(&all);
