@@ -22,7 +22,8 @@ mod native;
 mod port;
 mod worker;
 
-use std::net::SocketAddr;
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -37,8 +38,6 @@ use netfcts::ring::{RecordReceiver, RecordSender, record_ring};
 use crate::callbacks::SelectorFactory;
 use crate::config::{self, Config, CoreId, Idle};
 use crate::neighbour::{SharedNeighbours, Topology, TopologyError};
-use crate::proxy::address_of;
-use crate::proxy::settings::Settings;
 use crate::records::{OpenError, RING_CAPACITY, RecordKeeper, RecordOutput, RecordTotals};
 use crate::report::{Buffers, CoreReport, NextHopTotals, PortReport, Report};
 
@@ -329,8 +328,6 @@ fn names_of(config: &Config, clock: &Clock) -> NameTable {
             address.unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0))),
         )
     };
-    let addresses = Settings::from_config(config, 0, &[], |_| 0).addresses;
-    let indices = 0..addresses.len() as u16;
     let since_1970 = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
@@ -342,9 +339,69 @@ fn names_of(config: &Config, clock: &Clock) -> NameTable {
             .iter()
             .map(|server| named(&server.name, server.address))
             .collect(),
-        local_addresses: indices.map(|index| address_of(addresses.value(index))).collect(),
+        local_addresses: addresses_by_index(config),
         epoch_ns: u64::try_from(since_1970)
             .unwrap_or(u64::MAX)
             .saturating_sub(clock.now().as_nanos()),
+    }
+}
+
+/// Our addresses in the order in which the cores number them. [`Settings`](crate::proxy::settings::Settings) does it in
+/// the same order, but with the ports of each address, which take a thousand times the memory.
+fn addresses_by_index(config: &Config) -> Vec<IpAddr> {
+    let listeners = config
+        .listeners()
+        .iter()
+        .flat_map(|listener| &listener.addresses)
+        .map(|address| address.ip);
+    let locals = config
+        .servers()
+        .iter()
+        .flat_map(|server| &server.local)
+        .map(|local| local.ip);
+    let mut seen = HashSet::new();
+    listeners
+        .chain(locals)
+        .filter(|address| seen.insert(*address))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::address_of;
+    use crate::proxy::settings::Settings;
+
+    #[test]
+    fn records_and_cores_number_our_addresses_alike() {
+        let text = r#"
+            [[port]]
+            name = "left"
+            device = "net_ring0"
+            addresses = ["10.0.0.1/24", "2001:db8::1/64"]
+            [[listener]]
+            name = "a"
+            addresses = ["10.0.0.7:80", "10.0.0.1:80-90", "10.0.0.7:443"]
+            default = "four"
+            [[listener]]
+            name = "b"
+            addresses = ["[2001:db8::7]:80"]
+            default = "six"
+            [[pool]]
+            name = "four"
+            local_addresses = ["10.0.0.9", "10.0.0.1"]
+            servers = [{ name = "s4", address = "10.0.0.20:80" }]
+            [[pool]]
+            name = "six"
+            local_addresses = ["2001:db8::9", "2001:db8::7"]
+            servers = [{ name = "s6", address = "[2001:db8::20]:80" }]
+        "#;
+        let config = Config::parse(text, "test.toml").unwrap_or_else(|error| panic!("{error}"));
+        let addresses = Settings::from_config(&config, 0, &[MacAddr::default()], |_| 0).addresses;
+        let of_cores: Vec<IpAddr> = (0..addresses.len() as u16)
+            .map(|index| address_of(addresses.value(index)))
+            .collect();
+        assert_eq!(addresses_by_index(&config), of_cores);
+        assert_eq!(of_cores.len(), 5, "{of_cores:?}");
     }
 }

@@ -127,7 +127,7 @@ fn load(file: &Path) -> Result<Config, String> {
 }
 
 fn refuse(complaint: &str) -> Exit {
-    eprintln!("{}", complaint.trim_end());
+    complain(complaint);
     Exit::Refused
 }
 
@@ -144,6 +144,11 @@ fn start_log(level: LevelFilter) {
 /// Writes to standard output; a reader that has gone away is no reason to stop.
 fn print(text: &str) {
     let _ = io::stdout().write_all(text.as_bytes());
+}
+
+/// Writes a line to standard error; here, too, nobody may be listening.
+fn complain(text: &str) {
+    let _ = writeln!(io::stderr(), "{}", text.trim_end());
 }
 
 /// What a configuration describes, in one line.

@@ -158,11 +158,7 @@ fn wrong_arguments_are_explained() {
     ] {
         let output = Place::new(GOOD).output(arguments);
         assert_eq!(code(&output), 2, "{arguments:?}");
-        assert!(
-            stderr(&output).contains("--help"),
-            "{arguments:?}: {}",
-            stderr(&output)
-        );
+        assert!(stderr(&output).contains("--help"), "{arguments:?}: {}", stderr(&output));
     }
 }
 

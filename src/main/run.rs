@@ -12,7 +12,7 @@ use proxyengine::selectors::RuleSelector;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use super::{Exit, RunArguments, print};
+use super::{Exit, RunArguments, complain, print};
 
 /// How often the main thread looks after the workers.
 const PACE: Duration = Duration::from_millis(200);
@@ -29,7 +29,7 @@ pub(super) fn run(config: Config, arguments: &RunArguments) -> Exit {
     let selector = RuleSelector::new(&config);
     let drain = config.engine().drain;
     let show = match config.records() {
-        Some(records) if records.file == Path::new("-") => to_stderr,
+        Some(records) if records.file == Path::new("-") => complain,
         _ => print,
     };
     let engine = match Engine::start(config, move |_: CoreId| selector.clone()) {
@@ -47,12 +47,8 @@ pub(super) fn run(config: Config, arguments: &RunArguments) -> Exit {
     session.end(drain)
 }
 
-fn to_stderr(text: &str) {
-    eprint!("{text}");
-}
-
 fn not_started(reason: &str) -> Exit {
-    eprintln!("proxyengine did not start: {}", reason.trim_end());
+    complain(&format!("proxyengine did not start: {reason}"));
     Exit::NotStarted
 }
 
@@ -103,8 +99,7 @@ impl Session<'_> {
                 return;
             }
             if self.arguments.progress && progress.due_in().is_zero() {
-                let line = progress.line(&self.engine.report());
-                eprintln!("{line}");
+                complain(&progress.line(&self.engine.report()));
             }
         }
     }

@@ -2,12 +2,12 @@
 
 use proxyengine::config::Config;
 
-use super::{Exit, RunArguments};
+use super::{Exit, RunArguments, complain};
 
 pub(super) fn run(_config: Config, _arguments: &RunArguments) -> Exit {
-    eprintln!(
+    complain(
         "proxyengine did not start: this program was built without DPDK and has no ports; build it with the feature \
-         `dpdk`, which is on by default"
+         `dpdk`, which is on by default",
     );
     Exit::NotStarted
 }

@@ -1,165 +1,23 @@
-//! The life of an engine on a machine of heap memory and queues between threads: no DPDK, no root.
+//! Start, orders, failures and the end, with a program that does as the wire says.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use e2d2::BURST;
-use e2d2::buffer::{BufferPool, HeapBuffer, HeapPool, PacketBuffer};
-use e2d2::port::{Capabilities, Port, PortId};
+use e2d2::buffer::{BufferPool, HeapPool, PacketBuffer};
+use e2d2::port::{Port, PortId};
 use e2d2::scheduler::{Task, Work};
-use e2d2::wire::MacAddr;
 use e2d2::wire::frame::parse;
 use netfcts::record::SessionRecord;
 use netfcts::ring::RecordSender;
 use proxyengine::config::Config;
-use proxyengine::engine::machine::{CoreParts, Machine, MachineError, Opened, WatchedPool};
-use proxyengine::engine::{CoreStart, Engine, Outcome, Program, RunningEngine, StartError};
+use proxyengine::engine::{CoreStart, Engine, Program, RunningEngine, StartError};
 use proxyengine::neighbour::{Station, Verdict};
-use proxyengine::report::{CounterGroup, CounterGroups, PortReport};
+use proxyengine::report::{CounterGroup, CounterGroups};
 
-const OUR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
-
-type Frames = Arc<Mutex<VecDeque<Vec<u8>>>>;
-
-/// The far end of an engine's only port, and the counts that its program shows.
-#[derive(Clone, Default)]
-struct Wire {
-    to_engine: Frames,
-    from_engine: Frames,
-    open_connections: Arc<AtomicU64>,
-    opened: Arc<AtomicU64>,
-}
-
-/// By engine name: [`Machine::open`] gets nothing but the configuration.
-static WIRES: LazyLock<Mutex<HashMap<String, Wire>>> = LazyLock::new(Mutex::default);
-
-fn wire(config: &Config) -> Wire {
-    WIRES
-        .lock()
-        .expect("lock")
-        .entry(config.engine().name.clone())
-        .or_default()
-        .clone()
-}
-
-impl Wire {
-    fn send(&self, frame: &[u8]) {
-        self.to_engine.lock().expect("lock").push_back(frame.to_vec());
-    }
-
-    fn wait_for_answer(&self, wanted: impl Fn(&[u8]) -> bool) -> Vec<u8> {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while Instant::now() < deadline {
-            while let Some(frame) = self.from_engine.lock().expect("lock").pop_front() {
-                if wanted(&frame) {
-                    return frame;
-                }
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        panic!("no answer");
-    }
-}
-
-struct WirePort {
-    wire: Wire,
-    pool: HeapPool,
-}
-
-impl Port for WirePort {
-    type Buffer = HeapBuffer;
-
-    fn id(&self) -> PortId {
-        PortId(0)
-    }
-
-    fn mac(&self) -> MacAddr {
-        OUR_MAC
-    }
-
-    fn mtu(&self) -> u16 {
-        1500
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::default()
-    }
-
-    fn receive(&mut self, into: &mut ArrayVec<HeapBuffer, BURST>) -> usize {
-        let mut frames = self.wire.to_engine.lock().expect("lock");
-        let count = frames.len().min(into.remaining_capacity());
-        for frame in frames.drain(..count) {
-            assert_ne!(frame, b"panic", "a frame that nobody can handle");
-            into.push(self.pool.take_copy(&frame).expect("a buffer"));
-        }
-        count
-    }
-
-    fn transmit(&mut self, from: &mut ArrayVec<HeapBuffer, BURST>) -> usize {
-        let mut frames = self.wire.from_engine.lock().expect("lock");
-        let count = from.len();
-        frames.extend(from.drain(..).map(|buffer| buffer.data().to_vec()));
-        count
-    }
-}
-
-struct WireMachine {
-    wire: Wire,
-}
-
-impl Machine for WireMachine {
-    type Port = WirePort;
-    type Pool = HeapPool;
-    type Thread = ();
-    type Handle = ();
-
-    fn open(config: &Config) -> Result<Opened<Self>, MachineError> {
-        let wire = wire(config);
-        wire.opened.fetch_add(1, Ordering::SeqCst);
-        if config.engine().name.contains("no-device") {
-            return Err("eth9 does not exist: `ip link` shows what does".into());
-        }
-        let pool = HeapPool::new(64, 2048);
-        let core = CoreParts {
-            core: config.engine().cores[0],
-            ports: vec![WirePort {
-                wire: wire.clone(),
-                pool: pool.clone(),
-            }],
-            pool: pool.clone(),
-        };
-        let pools = vec![WatchedPool::new("core".to_owned(), pool)];
-        Ok(Opened {
-            machine: Self { wire },
-            cores: vec![core],
-            pools,
-        })
-    }
-
-    fn enter_thread((): &()) -> Result<(), MachineError> {
-        Ok(())
-    }
-
-    fn handle(&self) {}
-
-    fn macs(&self) -> Vec<MacAddr> {
-        vec![OUR_MAC]
-    }
-
-    fn port_reports(&self) -> Vec<PortReport> {
-        let rx_packets = self.wire.open_connections.load(Ordering::SeqCst);
-        vec![PortReport {
-            name: "left".to_owned(),
-            rx_packets,
-            ..PortReport::default()
-        }]
-    }
-}
+use crate::wire::{Wire, WireMachine, WirePort, arp_request, assert_in_order, wire};
 
 /// A core that answers as a station and otherwise does as the wire says.
 struct Core {
@@ -317,29 +175,11 @@ fn start(name: &str) -> (RunningEngine<WireMachine>, Wire) {
     (engine, wire)
 }
 
-fn arp_request() -> Vec<u8> {
-    let head = [
-        0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 5, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1,
-    ];
-    [
-        &head[..],
-        &[2, 0, 0, 0, 0, 5, 10, 0, 0, 5],
-        &[0, 0, 0, 0, 0, 0, 10, 0, 0, 1],
-    ]
-    .concat()
-}
-
-fn assert_in_order(outcome: &Outcome) {
-    assert_eq!(outcome.failures, Vec::<String>::new());
-    assert_eq!(outcome.report.buffers.leaked, Some(0), "{}", outcome.report.buffers);
-    assert_eq!(outcome.report.buffers.available_after, 64);
-}
-
 #[test]
 fn a_packet_gets_through_and_the_report_shows_it() {
     let (mut engine, wire) = start("through");
     wire.send(&arp_request());
-    let answer = wire.wait_for_answer(|frame| frame[12..14] == [8, 6] && frame[21] == 2);
+    let answer = wire.wait_for(|frame| frame[12..14] == [8, 6] && frame[21] == 2);
     assert_eq!(answer[..6], [2, 0, 0, 0, 0, 5]);
     let report = engine.report();
     assert_eq!(
@@ -435,7 +275,7 @@ fn a_lost_buffer_is_counted() {
     let (engine, wire) = start("leaks");
     wire.send(b"leak");
     wire.send(&arp_request());
-    wire.wait_for_answer(|frame| frame[12..14] == [8, 6] && frame[21] == 2);
+    wire.wait_for(|frame| frame[12..14] == [8, 6] && frame[21] == 2);
     let outcome = engine.shutdown();
     assert_eq!(outcome.report.buffers.leaked, Some(1));
     assert_eq!(outcome.failures, Vec::<String>::new());
@@ -502,7 +342,7 @@ fn a_network_with_too_many_neighbours_is_refused_before_a_port_is_opened() {
 fn an_engine_that_is_dropped_ends_its_threads() {
     let (engine, wire) = start("dropped");
     wire.send(&arp_request());
-    wire.wait_for_answer(|frame| frame[12..14] == [8, 6] && frame[21] == 2);
+    wire.wait_for(|frame| frame[12..14] == [8, 6] && frame[21] == 2);
     drop(engine);
     // The thread is joined: nobody receives any more.
     wire.send(&arp_request());

@@ -1,0 +1,5 @@
+//! The engine on a machine of heap memory and queues between threads: no DPDK, no root.
+
+mod life;
+mod proxy;
+mod wire;

@@ -1,0 +1,254 @@
+//! The whole engine, its real graph and proxy included, between a scripted client and a scripted server.
+
+use std::fs;
+use std::time::Duration;
+
+use e2d2::wire::tcp::TcpFlags;
+use proxyengine::config::{Config, CoreId};
+use proxyengine::engine::{Engine, RunningEngine};
+use proxyengine::report::Report;
+use proxyengine::selectors::RuleSelector;
+use tempfile::TempDir;
+use test_case::test_case;
+use testkit::{Segment, Station};
+
+use crate::wire::{Wire, WireMachine, arp_request, assert_in_order, wire};
+
+/// The engine on a wire of which it uses one VLAN or no tags.
+struct Bench {
+    engine: RunningEngine<WireMachine>,
+    wire: Wire,
+    vlan: Option<u16>,
+    directory: TempDir,
+}
+
+impl Bench {
+    fn start(name: &str, vlan: Option<u16>) -> Self {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let vlan_key = vlan.map(|vlan| format!("vlan = {vlan}")).unwrap_or_default();
+        let text = format!(
+            r#"
+            [engine]
+            name = "{name}"
+            cores = [0]
+            [records]
+            file = "{}"
+            format = "json"
+            [[port]]
+            name = "left"
+            device = "net_ring0"
+            addresses = ["10.0.0.1/24"]
+            neighbours = [{{ ip = "10.0.0.9", mac = "02:00:00:00:00:09" }}]
+            {vlan_key}
+            [[listener]]
+            name = "web"
+            addresses = ["10.0.0.1:80"]
+            default = "pool"
+            [[pool]]
+            name = "pool"
+            servers = [{{ name = "one", address = "10.0.0.9:8080" }}]
+            "#,
+            directory.path().join("records").display()
+        );
+        let config = Config::parse(&text, "test.toml").unwrap_or_else(|error| panic!("{error}"));
+        let wire = wire(&config);
+        let selector = RuleSelector::new(&config);
+        let engine = Engine::start_on(config, move |_: CoreId| selector.clone());
+        let engine = engine.unwrap_or_else(|error| panic!("{error}"));
+        Self {
+            engine,
+            wire,
+            vlan,
+            directory,
+        }
+    }
+
+    fn send(&self, frame: &[u8]) {
+        match self.vlan {
+            None => self.wire.send(frame),
+            Some(vlan) => {
+                let tag = [&[0x81, 0][..], &vlan.to_be_bytes()].concat();
+                self.wire.send(&[&frame[..12], &tag, &frame[12..]].concat());
+            }
+        }
+    }
+
+    /// The next frame that is `wanted`, without the tag that all frames must have.
+    fn wait_for(&self, wanted: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+        let untag = |frame: &[u8]| match self.vlan {
+            None => frame.to_vec(),
+            Some(vlan) => {
+                assert_eq!(
+                    frame[12..16],
+                    [[0x81, 0], vlan.to_be_bytes()].concat()[..],
+                    "every frame has the tag"
+                );
+                [&frame[..12], &frame[16..]].concat()
+            }
+        };
+        untag(&self.wire.wait_for(|frame| wanted(&untag(frame))))
+    }
+
+    fn segment_to(&self, station: Station) -> Segment {
+        let is_tcp_to_it = |frame: &[u8]| frame[12..14] == [8, 0] && frame[23] == 6 && frame[..6] == station.mac.0;
+        Segment::read(&self.wait_for(is_tcp_to_it))
+    }
+
+    /// Opens a connection from `client` and lets the server accept it; both ends as they are then.
+    fn open(&self, client: Station) -> (Segment, Segment) {
+        let to_proxy = Segment::between(client, Station::new(1, "10.0.0.1:80"));
+        self.send(
+            &Segment {
+                seq: 1_000,
+                flags: TcpFlags::SYN,
+                ..to_proxy.clone()
+            }
+            .frame(),
+        );
+        let syn_ack = self.segment_to(client);
+        assert_eq!((syn_ack.flags, syn_ack.ack), (TcpFlags::SYN | TcpFlags::ACK, 1_001));
+        let open = Segment {
+            seq: 1_001,
+            ack: syn_ack.seq.wrapping_add(1),
+            ..to_proxy
+        };
+        self.send(&open.frame());
+        self.send(
+            &Segment {
+                payload: b"hello".to_vec(),
+                ..open.clone()
+            }
+            .frame(),
+        );
+
+        let server = Station::new(9, "10.0.0.9:8080");
+        let syn = self.segment_to(server);
+        assert_eq!((syn.flags, syn.to.address), (TcpFlags::SYN, server.address));
+        let accept = Segment {
+            seq: 7_000,
+            ack: syn.seq.wrapping_add(1),
+            flags: TcpFlags::SYN | TcpFlags::ACK,
+            ..Segment::between(server, syn.from)
+        };
+        self.send(&accept.frame());
+        let request = loop {
+            let segment = self.segment_to(server);
+            if !segment.payload.is_empty() {
+                break segment;
+            }
+        };
+        assert_eq!((request.payload.as_slice(), request.ack), (&b"hello"[..], 7_001));
+        let server_end = Segment {
+            seq: 7_001,
+            ack: request.seq.wrapping_add(5),
+            ..Segment::between(server, request.from)
+        };
+        let client_end = Segment { seq: 1_006, ..open };
+        (client_end, server_end)
+    }
+}
+
+fn count(report: &Report, group: &str, name: &str) -> u64 {
+    let count = report.counters.group(group).and_then(|group| group.count(name));
+    count.unwrap_or_else(|| panic!("no counter {group} {name}"))
+}
+
+#[test_case("proxy-plain", None; "untagged")]
+#[test_case("proxy-vlan", Some(77); "in a VLAN")]
+fn a_connection_passes_and_is_recorded(name: &str, vlan: Option<u16>) {
+    let mut bench = Bench::start(name, vlan);
+    bench.send(&arp_request());
+    bench.wait_for(|frame| frame[12..14] == [8, 6] && frame[21] == 2);
+
+    let client = Station::new(5, "10.0.0.5:40000");
+    let (client_end, server_end) = bench.open(client);
+    bench.send(
+        &Segment {
+            payload: b"world!".to_vec(),
+            ..server_end
+        }
+        .frame(),
+    );
+    let answer = loop {
+        let segment = bench.segment_to(client);
+        if !segment.payload.is_empty() {
+            break segment;
+        }
+    };
+    assert_eq!(
+        (answer.payload.as_slice(), answer.seq),
+        (&b"world!"[..], client_end.ack)
+    );
+    assert_eq!(bench.engine.open_connections(), 1);
+    let report = bench.engine.report();
+    assert_eq!(count(&report, "tcp_client", "RecvSyn"), 1);
+    assert_eq!(count(&report, "tcp_server", "SentSyn"), 1);
+    assert_eq!(count(&report, "neighbour", "arp_answered"), 1);
+
+    // It does not end by itself: after the drain both ends get RST.
+    assert_eq!(bench.engine.drain(Duration::from_millis(50), || false), 1);
+    let Bench {
+        engine,
+        wire,
+        directory,
+        vlan,
+    } = bench;
+    let outcome = engine.shutdown();
+    assert_in_order(&outcome);
+    assert_eq!((outcome.report.records, outcome.report.records_lost), (1, 0));
+    assert_eq!(outcome.report.connections_open, 0);
+    let skip = if vlan.is_some() { 4 } else { 0 };
+    let is_reset = |frame: &[u8]| frame.len() >= 54 + skip && frame[47 + skip] & 4 != 0;
+    for station in [5, 9] {
+        wire.wait_for(|frame| frame[5] == station && is_reset(frame));
+    }
+    let records = fs::read_to_string(directory.path().join("records")).expect("records");
+    let record: serde_json::Value = serde_json::from_str(&records).unwrap_or_else(|error| panic!("{error}: {records}"));
+    assert_eq!((&record["listener"], &record["server"]), (&"web".into(), &"one".into()));
+    assert_eq!(
+        (&record["client"], &record["client_port"]),
+        (&"10.0.0.5".into(), &40_000.into())
+    );
+    assert_eq!(
+        (&record["bytes_to_server"], &record["bytes_to_client"]),
+        (&5.into(), &6.into())
+    );
+    assert_eq!(record["local_address"], "10.0.0.1");
+    assert_eq!(record["client_cause"], "Shutdown");
+}
+
+#[test]
+fn frames_of_another_vlan_are_dropped_and_counted() {
+    let mut bench = Bench::start("other-vlan", Some(77));
+    bench.wire.send(&arp_request());
+    bench.send(&arp_request());
+    bench.wait_for(|frame| frame[12..14] == [8, 6] && frame[21] == 2);
+    assert_eq!(count(&bench.engine.report(), "graph_drops", "vlan_mismatch"), 1);
+    assert_in_order(&bench.engine.shutdown());
+}
+
+#[test]
+fn no_connection_is_taken_while_draining() {
+    let mut bench = Bench::start("draining", None);
+    bench.open(Station::new(5, "10.0.0.5:40000"));
+    assert_eq!(bench.engine.drain(Duration::ZERO, || false), 1);
+    let late = Segment::between(Station::new(6, "10.0.0.6:40001"), Station::new(1, "10.0.0.1:80"));
+    bench.send(
+        &Segment {
+            seq: 1,
+            flags: TcpFlags::SYN,
+            ..late
+        }
+        .frame(),
+    );
+    while count(&bench.engine.report(), "traffic", "received") < 5 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let report = bench.engine.report();
+    assert_eq!(
+        count(&report, "tcp_client", "SentSynAck"),
+        1,
+        "for the first connection only"
+    );
+    assert_in_order(&bench.engine.shutdown());
+}
