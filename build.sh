@@ -57,12 +57,15 @@ cmd_demo() {
     need_build
     install "for the demo" "${RIG_PACKAGES[@]}" || die "the packages that the demo is made of are missing"
     as_root=$(root_prefix) || die "the demo makes network namespaces, for which it must be root"
-    say "demo: building"
-    cargo build --quiet -p proxyengine -p rig --bins
+    say "demo: building; the first time that takes some minutes"
+    quiet_cargo build -p proxyengine -p rig --bins
     cd "$CALLED_FROM"
     # shellcheck disable=SC2086  # empty or two words
     $as_root "$(target_dir)/debug/rig" demo --engine "$(target_dir)/debug/proxyengine" "$@"
 }
+
+# Cargo's progress is for people; a log wants the errors only.
+quiet_cargo() { if [ -t 2 ]; then cargo "$@"; else cargo "$@" --quiet; fi; }
 
 target_dir() { printf '%s' "${CARGO_TARGET_DIR:-$ROOT/target}"; }
 
@@ -103,7 +106,8 @@ cmd_run() {
     local file=$1 as_root
     shift
     file=$(cd "$CALLED_FROM" && readlink -m "$file")
-    cargo build --quiet --release -p proxyengine
+    say "run: building"
+    quiet_cargo build --release -p proxyengine
     as_root=$(root_prefix) || {
         say "run: not root; network devices will refuse"
         as_root=

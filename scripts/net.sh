@@ -225,6 +225,7 @@ tear_down() {
     [ "$MODE" != pci ] || disconnect_engine_pci || true
     remove_segments
     step rm -f "$(state_file)"
+    [ ! -d "$STATE_DIR" ] || step rmdir --ignore-fail-on-non-empty "$STATE_DIR"
     [ ! -e "$(files_folder)" ] || step rm -rf "$(files_folder)"
 }
 

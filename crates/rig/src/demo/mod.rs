@@ -123,7 +123,8 @@ fn run_on_rig(options: &DemoOptions) -> Result<bool, RigError> {
     let records = rig.file("records.jsonl");
     let configuration = configuration_for(&options.config, &records, driver)?;
     let engine = Engine::start_with(&rig, &options.engine, &configuration, records)?;
-    println!("demo: the engine is up: {} on {:?}", options.config.display(), driver);
+    let shown = options.config.canonicalize().unwrap_or_else(|_| options.config.clone());
+    println!("demo: the engine is up: {} on {:?}", shown.display(), driver);
 
     let mut outcomes: Vec<Outcome> = requests::plan()
         .into_iter()
