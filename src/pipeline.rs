@@ -200,7 +200,12 @@ impl<L: BufferPool, S: SelectServer> Node for StationNode<L, S> {
             match self.station.handle(now, port, kind, &mut buffer) {
                 Verdict::Answer(_) => out.emit(round, Frame { buffer, port }),
                 Verdict::Used(_) | Verdict::Dropped(_) => {}
-                Verdict::IcmpError | Verdict::NotOurs => self.proxy.borrow_mut().handle_icmp_error(),
+                Verdict::IcmpError | Verdict::NotOurs => {
+                    let mut emitter = Emitter { round, out };
+                    self.proxy
+                        .borrow_mut()
+                        .handle_icmp_error(now, Packet { buffer, port, kind }, &mut emitter);
+                }
             }
         }
         let proxy = &self.proxy;

@@ -258,6 +258,14 @@ impl Spliced {
         }
     }
 
+    /// A number of `side`'s bytes as its peer sees it, back in `side`'s own numbering.
+    pub fn seq_from_peer(&self, side: Side, seq: SeqNum) -> SeqNum {
+        match side {
+            Side::Client => seq - self.client_shift,
+            Side::Server => seq - self.server_shift,
+        }
+    }
+
     /// An ACK sent by `side`, in the numbering of the peer whose bytes it acknowledges.
     #[inline]
     pub fn ack_for_peer(&self, side: Side, ack: SeqNum) -> SeqNum {

@@ -15,8 +15,10 @@ e2d2::reasons! {
         Pressure = "pressure",
         /// Its Ethernet destination is another station.
         OtherStation = "other_station",
-        /// An ICMP error about a connection; the connection's own timers decide.
-        IcmpError = "icmp_error",
+        /// An ICMP error about nothing that we sent, or that says nothing to anyone.
+        IcmpUnwanted = "icmp_unwanted",
+        /// An ICMP error about a segment that is not in flight.
+        IcmpNotInFlight = "icmp_not_in_flight",
         /// A flag combination that no TCP sends (SYN with FIN or RST, no flag at all).
         BadFlags = "bad_flags",
         /// The packet's layout does not fit its bytes: a defect of the caller, counted instead of trusted.

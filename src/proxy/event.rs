@@ -58,6 +58,8 @@ pub enum Event {
     ServerLacksOption,
     /// The server answers our SYN with an ACK of something else: it still remembers an older connection.
     ServerStaleAck,
+    /// An ICMP error says that our SYN cannot reach the server.
+    ServerUnreachable,
     /// A segment that is none of the answers to our SYN.
     ServerStray,
     /// A segment of a spliced or quarantined connection, to be passed on.
@@ -103,6 +105,7 @@ impl Event {
             Event::ServerSynAck,
             Event::ServerLacksOption,
             Event::ServerStaleAck,
+            Event::ServerUnreachable,
             Event::ServerStray,
         ];
         for from in [Side::Client, Side::Server] {

@@ -25,6 +25,7 @@ pub mod event;
 mod half_open;
 mod handshake;
 pub mod held;
+mod icmp;
 mod log;
 mod owed;
 pub mod phase;
@@ -383,11 +384,6 @@ where
         while self.end_oldest_rest() {}
         self.half_open.clear();
         true
-    }
-
-    /// An ICMP error about one of our packets, which the end points of a spliced connection do not see.
-    pub fn handle_icmp_error(&mut self) {
-        self.drops.add(DropReason::IcmpError, 1);
     }
 
     /// What the core holds at the moment.

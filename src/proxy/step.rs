@@ -59,6 +59,7 @@ const fn unbound(event: Event) -> Transition {
             to(Phase::Unbound, &[Drop(DropReason::UnknownFlow)])
         }
         Event::Ready
+        | Event::ServerUnreachable
         | Event::Selected
         | Event::NeedMore
         | Event::Rejected
@@ -97,7 +98,7 @@ const fn await_payload(event: Event) -> Transition {
         | Event::ServerStaleAck
         | Event::ServerStray
         | Event::Segment { .. } => to(HERE, &[Drop(DropReason::UnknownFlow)]),
-        Event::RetryDue | Event::NoPort => to(HERE, &[]),
+        Event::RetryDue | Event::NoPort | Event::ServerUnreachable => to(HERE, &[]),
     }
 }
 
@@ -110,7 +111,9 @@ const fn server_handshake(event: Event) -> Transition {
         Event::ClientAck => to(HERE, &[Drop(DropReason::NothingNew)]),
         Event::RetryDue => to(HERE, &[RepeatSyn]),
         // No byte of the client has been given away yet: another server can have them all.
-        Event::Reset(Side::Server) | Event::TimedOut | Event::NoPort => to(HERE, &[NextServer]),
+        Event::Reset(Side::Server) | Event::ServerUnreachable | Event::TimedOut | Event::NoPort => {
+            to(HERE, &[NextServer])
+        }
         Event::ServerLacksOption => to(HERE, &[ResetServer, NextServer]),
         Event::Selected => to(HERE, &[ConnectServer]),
         // RFC 9293 3.10.7.3: an unacceptable ACK in SYN-SENT is answered by a RST with its own number.
@@ -177,6 +180,7 @@ const fn spliced(phase: Phase, event: Event) -> Transition {
             to(phase, &[Drop(DropReason::NotAnAnswer)])
         }
         Event::Ready
+        | Event::ServerUnreachable
         | Event::ClientAck
         | Event::Unacceptable
         | Event::ClientData
@@ -228,6 +232,7 @@ const fn last_ack(event: Event) -> Transition {
         | Event::ServerStray
         | Event::Segment { from: Side::Server, .. } => to(HERE, &[Drop(DropReason::UnknownFlow)]),
         Event::Ready
+        | Event::ServerUnreachable
         | Event::Selected
         | Event::NeedMore
         | Event::Rejected
@@ -251,6 +256,7 @@ const fn quarantine(event: Event) -> Transition {
             to(HERE, &[Drop(DropReason::NotAnAnswer)])
         }
         Event::Ready
+        | Event::ServerUnreachable
         | Event::ClientAck
         | Event::Unacceptable
         | Event::ClientData

@@ -200,6 +200,34 @@ impl Bench {
         self.take_sent()
     }
 
+    /// Lets the core receive an ICMP error and returns the frames that it sends.
+    pub fn receive_icmp(&mut self, port: PortId, frame: &[u8]) -> Vec<Vec<u8>> {
+        let buffer = self.pool.take_copy(frame).expect("a buffer for the test's own frame");
+        let kind = frame::parse(frame).expect("the test's own frame");
+        self.proxy
+            .handle_icmp_error(self.now, Packet { buffer, port, kind }, &mut self.sent);
+        self.sent
+            .0
+            .drain(..)
+            .map(|(_, buffer)| buffer.data().to_vec())
+            .collect()
+    }
+
+    /// As [`Bench::receive`], for answers that are not TCP.
+    pub fn receive_raw(&mut self, segment: &Segment) -> Vec<Vec<u8>> {
+        let port = PortId(u8::from(segment.to.mac.0[5] == PROXY_MAC[1]));
+        let buffer = segment.emit(&mut self.pool);
+        let kind = frame::parse(buffer.data()).expect("the test's own frame");
+        let mut batch = ArrayVec::new();
+        batch.push(Packet { buffer, port, kind });
+        self.proxy.handle_batch(self.now, &mut batch, &mut self.sent);
+        self.sent
+            .0
+            .drain(..)
+            .map(|(_, buffer)| buffer.data().to_vec())
+            .collect()
+    }
+
     /// Lets time pass in steps of at most 50 ms and returns what the core sends meanwhile.
     pub fn wait(&mut self, time: Duration) -> Vec<Segment> {
         let end = self.now + time;

@@ -6,6 +6,7 @@ mod closing;
 mod handshake;
 mod harness;
 mod hostile;
+mod icmp;
 mod life;
 mod matrix;
 mod opening;

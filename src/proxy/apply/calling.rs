@@ -153,7 +153,7 @@ where
             return None;
         };
         match event {
-            Event::Reset(_) => opening.failure = Cause::ServerRefused,
+            Event::Reset(_) | Event::ServerUnreachable => opening.failure = Cause::ServerRefused,
             Event::TimedOut => opening.failure = Cause::ServerTimeout,
             _ => {}
         }

@@ -6,6 +6,7 @@ use crate::proxy::action::Action;
 use crate::proxy::connection::{Connection, Spliced, WindowScale};
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, Side};
+use crate::proxy::icmp;
 use crate::proxy::log::Fin;
 use crate::proxy::owed::{self, Payment};
 use crate::proxy::phase::{Half, Phase};
@@ -147,7 +148,7 @@ where
             // RFC 2018 8: blocks below the ACK would say nothing, and those above it may lie inside what we owe.
             values.blank_sack = true;
         }
-        if let Err(reason) = self.pass(&mut incoming, &values, &path) {
+        if let Err(reason) = self.pass(&mut incoming, &values, &path, out) {
             return self.drops.add(reason, 1);
         }
         if let Some(connection) = self.connections.get_mut(slot) {
@@ -173,10 +174,12 @@ where
         incoming: &mut Incoming<P::Buffer>,
         values: &Rewrite,
         path: &send::Path,
+        out: &mut impl Outbox<P::Buffer>,
     ) -> Result<(), DropReason> {
         let layout = incoming.segment.layout;
         let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
-        if layout.end - layout.l3 > mtu {
+        if icmp::is_too_big(&incoming.segment, mtu) {
+            self.send_too_big(self.last_now, incoming, mtu, out);
             return Err(DropReason::TooBig);
         }
         translate::rewrite(incoming.buffer.data_mut(), &layout, values)
@@ -299,7 +302,7 @@ where
         };
         let id = self.next_ip_id();
         let values = Shifts::of_rested(&rested).rewrite(from, &incoming.segment, &path, id);
-        match self.pass(&mut incoming, &values, &path) {
+        match self.pass(&mut incoming, &values, &path, out) {
             Ok(()) => out.send(path.device, incoming.buffer),
             Err(reason) => self.drops.add(reason, 1),
         }
