@@ -277,6 +277,18 @@ impl Bench {
     }
 }
 
+/// Something that clients and servers can talk to: the core by itself, or in its graph.
+pub trait Receive {
+    /// Takes a segment from the port of its sender and returns the TCP segments sent in answer.
+    fn receive(&mut self, segment: &Segment) -> Vec<Segment>;
+}
+
+impl Receive for Bench {
+    fn receive(&mut self, segment: &Segment) -> Vec<Segment> {
+        Bench::receive(self, segment)
+    }
+}
+
 /// The one element of a list that must have one.
 #[track_caller]
 pub fn only(mut segments: Vec<Segment>) -> Segment {
@@ -351,7 +363,7 @@ impl Client {
     }
 
     /// Shakes hands.
-    pub fn connect(&mut self, bench: &mut Bench) {
+    pub fn connect(&mut self, bench: &mut impl Receive) {
         let syn_ack = only(bench.receive(&self.syn()));
         self.take_syn_ack(&syn_ack);
         nothing(bench.receive(&self.segment(TcpFlags::ACK, b"")));
@@ -368,7 +380,7 @@ impl Client {
     }
 
     /// Sends payload; what the proxy sends then is for the caller.
-    pub fn send(&mut self, bench: &mut Bench, payload: &[u8]) -> Vec<Segment> {
+    pub fn send(&mut self, bench: &mut impl Receive, payload: &[u8]) -> Vec<Segment> {
         let segment = self.segment(TcpFlags::PSH, payload);
         self.seq = self.seq.wrapping_add(payload.len() as u32);
         bench.receive(&segment)
@@ -424,7 +436,7 @@ impl Server {
     }
 
     /// Answers the SYN: returns the proxy's ACK and what follows it.
-    pub fn accept(&mut self, bench: &mut Bench) -> (Segment, Vec<Segment>) {
+    pub fn accept(&mut self, bench: &mut impl Receive) -> (Segment, Vec<Segment>) {
         let mut answers = bench.receive(&self.syn_ack());
         self.seq = self.isn.wrapping_add(1);
         let ack = answers.remove(0);
@@ -449,7 +461,7 @@ impl Server {
         }
     }
 
-    pub fn send(&mut self, bench: &mut Bench, payload: &[u8]) -> Vec<Segment> {
+    pub fn send(&mut self, bench: &mut impl Receive, payload: &[u8]) -> Vec<Segment> {
         let segment = self.segment(TcpFlags::PSH, payload);
         self.seq = self.seq.wrapping_add(payload.len() as u32);
         bench.receive(&segment)

@@ -3,6 +3,7 @@
 #![allow(unreachable_pub)] // modules of one test program
 
 mod closing;
+mod graph;
 mod handshake;
 mod harness;
 mod hostile;
