@@ -307,7 +307,7 @@ mod running {
         assert_eq!(report["counters"]["neighbour"]["announced"], 3);
         assert_eq!(
             report["counters"]["neighbour_drops"]["own_frame"], 4,
-            "three announcements and a question"
+            "three announcements and a question; a report of groups does not parse"
         );
         assert_eq!(report["next_hops"]["total"], 1);
         program.signal("TERM");

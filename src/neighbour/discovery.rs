@@ -290,7 +290,7 @@ fn frame(ends: Ends, kind: u8, flags: u8, target: Ipv6Addr) -> [u8; FRAME_LEN] {
 }
 
 /// RFC 2464 7.
-fn group_mac(group: Ipv6Addr) -> MacAddr {
+pub(super) fn group_mac(group: Ipv6Addr) -> MacAddr {
     let [.., a, b, c, d] = group.octets();
     MacAddr([0x33, 0x33, a, b, c, d])
 }

@@ -1,7 +1,7 @@
 //! The engine as a station on its links: ARP, IPv6 neighbour discovery, ping, and the MAC addresses of the next hops.
 //!
 //! What lives here: answers to ARP requests, neighbour solicitations and echo requests for our own addresses; their
-//! announcement at start; the table of next hops with its timers. What does not: routes
+//! announcement at start; the report of our multicast groups; the table of next hops with its timers. What does not: routes
 //! ([`crate::config::routes`]), TCP, ICMP errors about connections, and any I/O or clock: a frame and the time come in,
 //! at most one frame goes out.
 //!
@@ -12,7 +12,7 @@
 //!   packet path ──► SharedNeighbours::mac / request        one AtomicU64 per next hop, all cores
 //!                          ▲ news
 //!            timers ──► Station::poll ──► announcements and questions, copied into buffers by the caller
-//!                             (announcer, resolver; one core per port)
+//!                             (rounds, resolver; one core per port)
 //! ```
 //!
 //! Nothing a stranger sends makes a table grow: the next hops are those of the configuration. Whoever is not among them
@@ -36,22 +36,23 @@
 //! let shared = Arc::new(SharedNeighbours::new(&topology));
 //! let mut station = Station::new(Arc::clone(&topology), Arc::clone(&shared), &[port], 1, Instant::ZERO);
 //!
-//! // The first poll announces our two addresses: the configured one and the link-local one.
+//! // The first poll announces our two addresses, the configured and the link-local one, and reports a multicast group.
 //! let mut frames = 0;
 //! station.poll(Instant::ZERO, &mut |_, _| { frames += 1; true });
-//! assert_eq!(frames, 2);
+//! assert_eq!(frames, 3);
 //! let next_hop = topology.next_hop_of(port, "10.0.0.9".parse()?).unwrap();
 //! assert_eq!(shared.mac(next_hop), server.mac);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod announcer;
 mod arp;
 mod discovery;
 mod echo;
 mod from_config;
+mod membership;
 mod reason;
 mod resolver;
+mod rounds;
 mod shared;
 mod station;
 mod topology;

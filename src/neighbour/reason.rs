@@ -45,6 +45,8 @@ e2d2::reasons! {
         EchoAnswered = "echo_answered",
         /// An own address was announced.
         Announced = "announced",
+        /// The multicast groups of some own addresses were reported.
+        GroupsReported = "groups_reported",
         /// A neighbour was asked for its MAC address.
         Asked = "asked",
         /// A neighbour answered.

@@ -1,6 +1,6 @@
 //! What one core does with the frames that are neither TCP nor about it, and with the timers of the ports it leads.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use e2d2::buffer::PacketBuffer;
@@ -11,9 +11,10 @@ use e2d2::wire::MacAddr;
 use e2d2::wire::frame::Kind;
 use netfcts::rate::RateLimiter;
 
-use super::announcer::Announcer;
+use super::membership::{self, Membership};
 use super::reason::{NeighbourDrop, NeighbourEvent};
 use super::resolver::{Ask, Resolver};
+use super::rounds::{Rounds, announcements, memberships};
 use super::shared::{Learned, News, SharedNeighbours};
 use super::topology::{Interface, NextHopId, Topology, is_station};
 use super::{arp, discovery, echo};
@@ -89,7 +90,8 @@ struct Writers {
 /// A port whose timers this core keeps.
 struct Lead {
     mac: MacAddr,
-    announcer: Announcer,
+    announcements: Rounds<IpAddr>,
+    memberships: Rounds<Vec<Ipv6Addr>>,
     resolver: Resolver,
 }
 
@@ -128,7 +130,8 @@ impl Station {
     ) -> Self {
         let lead = |interface: &Interface| Lead {
             mac: interface.mac,
-            announcer: Announcer::new(interface.port, &topology),
+            announcements: announcements(interface.port, &topology),
+            memberships: memberships(interface.port, &topology),
             resolver: Resolver::new(interface.port, &topology, seed ^ u64::from(interface.port.0)),
         };
         let led = topology
@@ -218,7 +221,8 @@ impl Station {
     /// Announces all own addresses again, after the links came up or an address moved here.
     pub fn announce(&mut self, now: Instant) {
         for lead in &mut self.leads {
-            lead.announcer.restart(now);
+            lead.announcements.restart(now);
+            lead.memberships.restart(now);
         }
         self.next_due = now;
     }
@@ -341,7 +345,10 @@ impl Station {
 
 impl Lead {
     fn next_due(&self) -> Instant {
-        self.announcer.next_due().min(self.resolver.next_due())
+        self.announcements
+            .next_due()
+            .min(self.memberships.next_due())
+            .min(self.resolver.next_due())
     }
 
     fn poll(
@@ -360,9 +367,17 @@ impl Lead {
             no_buffer += u64::from(!is_sent);
             is_sent
         };
-        let announced = self.announcer.poll(now, budget, &mut |address| match address {
+        let announced = self.announcements.poll(now, budget, &mut |address, _| match *address {
             IpAddr::V4(address) => send(&arp::announcement(mac, address)),
             IpAddr::V6(address) => send(&discovery::announcement(mac, address)),
+        });
+        let reported = self.memberships.poll(now, budget - announced, &mut |groups, round| {
+            let membership = if round < 2 {
+                Membership::Begins
+            } else {
+                Membership::Goes
+            };
+            send(&membership::report(mac, membership, groups))
         });
         let mut lost = |id| {
             if let Some(hop) = topology.next_hop(id) {
@@ -386,12 +401,15 @@ impl Lead {
                 _ => true,
             }
         };
-        let round = self.resolver.poll(now, shared, budget - announced, &mut ask, &mut lost);
+        let round = self
+            .resolver
+            .poll(now, shared, budget - announced - reported, &mut ask, &mut lost);
         counters.events.add(NeighbourEvent::Announced, announced as u64);
+        counters.events.add(NeighbourEvent::GroupsReported, reported as u64);
         counters.events.add(NeighbourEvent::Asked, round.asked as u64);
         counters.events.add(NeighbourEvent::Lost, round.lost as u64);
         counters.drops.add(NeighbourDrop::NoBuffer, no_buffer);
-        announced + round.asked
+        announced + reported + round.asked
     }
 }
 

@@ -1,9 +1,11 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use e2d2::time::Instant;
-use proxyengine::neighbour::{NeighbourDrop, NeighbourEvent};
+use e2d2::wire::MacAddr;
+use proxyengine::neighbour::{Interface, NeighbourDrop, NeighbourEvent, SharedNeighbours, Station, Topology};
 
-use crate::frames::{Arp, Icmp6, Mac};
+use crate::frames::{Arp, Icmp6, Mac, icmp6_checksum, v6};
 use crate::world::{LEFT, OUR_LINK_LOCAL, OUR_MAC, OUR_RIGHT_MAC, RIGHT, World};
 
 const ALL_NODES: Mac = [0x33, 0x33, 0, 0, 0, 1];
@@ -19,7 +21,7 @@ fn expected_left() -> Vec<Vec<u8>> {
 fn announcements(frames: Vec<(u64, e2d2::port::PortId, Vec<u8>)>, port: e2d2::port::PortId) -> Vec<(u64, Vec<u8>)> {
     let is_announcement = |frame: &[u8]| match frame[12..14] {
         [8, 6] => frame[28..32] == frame[38..42],
-        _ => frame[54] == 136,
+        _ => frame[20] == 58 && frame[54] == 136,
     };
     let of_port = frames
         .into_iter()
@@ -50,6 +52,55 @@ fn every_own_address_is_announced_at_start_and_once_more_after_a_second() {
             .any(|(_, frame)| *frame == Arp::request(OUR_RIGHT_MAC, "192.168.7.1", "192.168.7.1").bytes())
     );
     assert_eq!(world.station.counters().events[NeighbourEvent::Announced], 12);
+}
+
+/// RFC 3810 5.2, byte by byte: the groups of 2001:db8::1 and of the link-local address, which are one.
+#[test]
+fn solicited_node_groups_are_reported_at_start_and_once_a_minute() {
+    let report = |record: u8| {
+        let group = v6("ff02::1:ff00:1").octets();
+        let mut message = [&[143, 0, 0, 0, 0, 0, 0, 1, record, 0, 0, 0][..], &group].concat();
+        let (src, dst) = (v6(OUR_LINK_LOCAL), v6("ff02::16"));
+        let sum = icmp6_checksum(src, dst, &message);
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        let link = [&[0x33, 0x33, 0, 0, 0, 0x16][..], &OUR_MAC, &[0x86, 0xdd]].concat();
+        let ip = [&[0x60, 0, 0, 0, 0, 36, 0, 1][..], &src.octets(), &dst.octets()].concat();
+        [&link[..], &ip, &[58, 0, 5, 2, 0, 0, 1, 0], &message].concat()
+    };
+    let mut world = World::leading(&[LEFT]);
+    let sent = world.run_until(Instant::from_millis(130_000));
+    let at = |wanted: Vec<u8>| -> Vec<u64> {
+        sent.iter()
+            .filter(|(_, _, frame)| *frame == wanted)
+            .map(|(at, _, _)| *at)
+            .collect()
+    };
+    assert_eq!((at(report(4)), at(report(2))), (vec![0, 1_000], vec![61_000, 121_000]));
+    assert_eq!(world.station.counters().events[NeighbourEvent::GroupsReported], 4);
+}
+
+#[test]
+fn many_groups_take_several_reports() {
+    let addresses = (1..=40u16).map(|host| format!("2001:db8::{host:x}:{host:x}/64").parse().expect("network"));
+    let interface = Interface {
+        port: LEFT,
+        mac: MacAddr(OUR_MAC),
+        addresses: addresses.collect(),
+        aliases: vec![],
+    };
+    let topology = Arc::new(Topology::new(vec![interface], &[]).expect("topology"));
+    let shared = Arc::new(SharedNeighbours::new(&topology));
+    let mut station = Station::new(topology, shared, &[LEFT], 1, Instant::ZERO);
+    let mut reported = Vec::new();
+    while station.poll(Instant::ZERO, &mut |_, frame| {
+        if frame[20] == 0 {
+            reported.push((usize::from(frame[14 + 40 + 8 + 7]), frame.len()));
+        }
+        true
+    }) > 0
+    {}
+    // Forty, and that of the link-local address.
+    assert_eq!(reported, [(32, 70 + 32 * 20), (9, 70 + 9 * 20)]);
 }
 
 #[test]
@@ -88,5 +139,9 @@ fn without_a_buffer_nothing_is_lost_but_time() {
     world.pass(Duration::from_millis(10));
     let sent = world.poll();
     let asked = world.station.counters().events[NeighbourEvent::Asked];
-    assert_eq!((sent.len() as u64, asked), (9, 3), "six addresses and three next hops");
+    assert_eq!(
+        (sent.len() as u64, asked),
+        (11, 3),
+        "six addresses, two reports of groups and three next hops"
+    );
 }

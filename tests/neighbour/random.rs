@@ -113,7 +113,7 @@ proptest! {
             passed += pause;
             sent += world.run_until(e2d2::time::Instant::from_millis(passed)).len() as u64;
         }
-        // Twelve announcements, and one question per second and neighbour.
-        prop_assert!(sent <= 12 + 3 * (passed / 1000 + 1), "{} frames in {} ms", sent, passed);
+        // Twelve announcements, two reports a minute and twice at start, and one question per second and neighbour.
+        prop_assert!(sent <= 12 + 4 + 2 * (passed / 60_000) + 3 * (passed / 1000 + 1), "{} frames in {} ms", sent, passed);
     }
 }
