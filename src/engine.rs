@@ -144,6 +144,23 @@ impl Engine {
         Self::start_with(config, move |start| core::build(start, &seeds, &*selectors))
     }
 
+    /// Builds the program and the task of one core without a thread for them: whoever calls runs the rounds, as benches
+    /// do that measure each of them.
+    ///
+    /// # Errors
+    /// A sentence: the kernel gives no secret numbers, or the ports do not fit the configuration.
+    pub fn core_program<M, F>(
+        start: CoreStart<M>,
+        selectors: &F,
+    ) -> Result<(impl Program + use<M, F>, impl Task + 'static + use<M, F>), String>
+    where
+        M: Machine + 'static,
+        F: SelectorFactory,
+    {
+        let seeds = Seeds::draw().map_err(|error| format!("no secret numbers from /dev/urandom: {error}"))?;
+        core::build(start, &seeds, selectors)
+    }
+
     /// Opens the machine's ports and starts one worker per core; `make` builds each core's program and
     /// the task that runs it, on the core's own thread.
     ///

@@ -146,6 +146,10 @@ impl<M: Machine, S: SelectServer> Program for ProxyProgram<M, S> {
         self.handle.look(|proxy| proxy.usage().connections as u64)
     }
 
+    fn state_bytes(&self) -> u64 {
+        self.handle.look(|proxy| proxy.memory() as u64)
+    }
+
     fn counters(&self) -> CounterGroups {
         let mut groups = CounterGroups::default();
         self.handle.look(|proxy| {

@@ -35,6 +35,11 @@ pub trait Program {
     /// Connections open now.
     fn open_connections(&self) -> u64;
 
+    /// Bytes of all structures that hold connections, empty places included.
+    fn state_bytes(&self) -> u64 {
+        0
+    }
+
     /// Everything it has counted.
     fn counters(&self) -> CounterGroups;
 }

@@ -18,8 +18,9 @@ pub struct Arm<P: Port> {
     pub port: P,
 }
 
-/// Length of the pieces that a measurement consists of; those in which the core was taken away are left out.
-const SLICE: Duration = Duration::from_millis(20);
+/// Length of the pieces that a measurement consists of; those in which the core was taken away are left out. Shorter than
+/// the system's time slices, so that undisturbed ones are left on a busy machine; asking about it takes some 20 µs.
+const SLICE: Duration = Duration::from_millis(1);
 
 /// Load and device in one thread.
 pub struct InlineBench<D, P: Port, L, C> {

@@ -1,0 +1,139 @@
+//! `./build.sh bench cps`: what one proxied connection costs, and how many a core does in a second.
+//!
+//! Load and proxy alternate in one thread, and the cycle counter stands around the proxy's rounds alone: see
+//! `trafficengine::bench`. The connection is the ancestors': three packets to open, 16 bytes asked, 8 answered together
+//! with the server's FIN, two more to close; 10 000 connections are open, and the next to ask is drawn at random.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use trafficengine::bench::{CpsResult, CpsSettings, InlineBench};
+use trafficengine::plot;
+
+#[path = "../device/mod.rs"]
+mod device;
+
+use device::{BoxError, DeviceOptions};
+
+/// Connections through the proxy of one core.
+#[derive(Parser)]
+struct Arguments {
+    /// Load and proxy alternate in one thread (this is the only mode so far, and the default).
+    #[arg(long)]
+    inline: bool,
+    /// Connections open at once.
+    #[arg(long, default_value_t = 10_000)]
+    open: u32,
+    /// Keep a record of each connection, and drain them on another thread.
+    #[arg(long)]
+    records: bool,
+    /// How long to measure.
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    /// How long the proxy lets a port rest, in milliseconds.
+    #[arg(long, default_value_t = 1000)]
+    time_wait: u64,
+    /// Room for connections in the proxy; as many again may rest. The default is four million, or what is open and a second's
+    /// worth more.
+    #[arg(long)]
+    capacity: Option<u32>,
+    /// Where to write the result.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Where to draw the latencies.
+    #[arg(long, default_value = "target/bench/cps.svg")]
+    svg: PathBuf,
+    /// CPU to run on.
+    #[arg(long)]
+    cpu: Option<usize>,
+    /// `cargo bench` says this to every benchmark.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> ExitCode {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error")).init();
+    match run(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("bench cps: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Returns whether the result is valid.
+fn run(arguments: &Arguments) -> Result<bool, BoxError> {
+    if !(0.05..=3600.0).contains(&arguments.seconds) {
+        return Err(format!("--seconds {}: expected 0.05 to 3600", arguments.seconds).into());
+    }
+    if arguments.open == 0 || arguments.open > 4_000_000 {
+        return Err(format!(
+            "--open {}: expected 1 to 4000000, the number of end points less those that rest",
+            arguments.open
+        )
+        .into());
+    }
+    if let Some(cpu) = arguments.cpu {
+        e2d2::scheduler::pin_current_thread(cpu)?;
+    }
+    let settings = CpsSettings {
+        open: arguments.open,
+        length: Duration::from_secs_f64(arguments.seconds),
+        time_wait: Duration::from_millis(arguments.time_wait),
+    };
+    let capacity = arguments
+        .capacity
+        .unwrap_or_else(|| (arguments.open + arguments.open / 8).max(1_500_000));
+    let options = DeviceOptions {
+        capacity,
+        records: arguments.records,
+    };
+    let bench = device::open(&settings, &options)?;
+    let mut inline = InlineBench::new(bench.device, bench.arms, bench.pool, bench.clock);
+    let result = inline.cps(&settings);
+    println!("{}", summary(&result));
+    if !result.valid {
+        println!("{:#?}", inline.device.counters());
+    }
+    if let Some(path) = &arguments.json {
+        std::fs::write(path, serde_json::to_string_pretty(&result)? + "\n")?;
+    }
+    let latencies = inline
+        .arms
+        .iter()
+        .find_map(|arm| arm.generator.client_stats())
+        .map(|stats| &stats.latencies);
+    plot::draw(&arguments.svg, &[], latencies)?;
+    Ok(result.valid)
+}
+
+fn summary(result: &CpsResult) -> String {
+    let verdict = match result.valid {
+        true => "valid".to_owned(),
+        false => format!("NOT VALID: {}", result.invalid_because.join("; ")),
+    };
+    format!(
+        "{:.0} busy cycles per connection ({:.0} with idle rounds), {:.0} connections/s at {:.2} GHz\n\
+         {:.3} packets in and {:.3} out per connection, bursts of {:.1}; {} open, {:.0} bytes of state for each\n\
+         {} connections in {:.2} s of {} slices ({} disturbed); p50 {:.0} µs, p99 {:.0} µs\n{verdict}",
+        result.busy_cycles_per_connection,
+        result.saturated_cycles_per_connection,
+        result.connections_per_second,
+        result.tsc_hz as f64 / 1e9,
+        result.rx_packets_per_connection,
+        result.tx_packets_per_connection,
+        result.mean_burst,
+        result.open_connections,
+        result.bytes_per_connection_state,
+        result.connections,
+        result.seconds,
+        result.slices,
+        result.disturbed_slices,
+        result.latency_us.p50,
+        result.latency_us.p99,
+    )
+}

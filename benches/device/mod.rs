@@ -1,0 +1,439 @@
+//! The proxy of one core as a device under test: the engine's own program, graph and ports on DPDK's ring ports, with
+//! the load's ends of the rings beside it.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use e2d2::BURST;
+use e2d2::native::{DpdkQueue, Eal, EalConfig, MbufPool, PoolDemand, RegisteredThread, data_room, ring_pair};
+use e2d2::port::{Capabilities, Port, PortId};
+use e2d2::scheduler::Task;
+use e2d2::time::{Clock, Instant};
+use e2d2::wire::MacAddr;
+use netfcts::ring::{RecordReceiver, record_ring};
+use proxyengine::config::{Config, CoreId};
+use proxyengine::engine::machine::{CoreParts, Machine, MachineError, Opened};
+use proxyengine::engine::{CoreStart, Engine, Program};
+use proxyengine::neighbour::{SharedNeighbours, Topology};
+use proxyengine::records::RING_CAPACITY;
+use proxyengine::report::PortReport;
+use proxyengine::selectors::RuleSelector;
+use trafficengine::bench::{Arm, CpsSettings, DeviceCounts, DeviceUnderTest, RoundWork, cps_client, cps_server};
+use trafficengine::{AddressRange, Generator, GeneratorSettings, LinkSettings};
+
+pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
+
+/// Servers behind the proxy, chosen by the first number of the payload.
+const SERVERS: u8 = 4;
+
+/// Addresses that the proxy connects from: with four servers and 64 512 ports each, four million pairs.
+const LOCAL_ADDRESSES: u8 = 16;
+
+/// Packets that a ring holds: far more than are in motion, so that none is refused.
+const DESCRIPTORS: u16 = 2047;
+
+/// Packets that the load may hold on to besides those in rings.
+const HELD_BY_LOAD: u32 = 8_192;
+
+/// What the bench's proxy is told beside the conditions of the bench.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeviceOptions {
+    /// Connections that the proxy has room for; resting ones as many again.
+    pub capacity: u32,
+    /// Whether a record of each connection is kept and drained by another thread.
+    pub records: bool,
+}
+
+/// A ring port that counts what passes and has an address, which rings have not. It is used by one thread; the counters are
+/// shared with the bench on the same thread.
+pub(crate) struct CountingPort {
+    inner: DpdkQueue,
+    mac: MacAddr,
+    passed: Arc<Passed>,
+}
+
+impl CountingPort {
+    fn new(inner: DpdkQueue, passed: &Arc<Passed>) -> CountingPort {
+        let mac = MacAddr([2, 0, 0, 0, 0, inner.id().0]);
+        CountingPort {
+            inner,
+            mac,
+            passed: passed.clone(),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Passed {
+    received: AtomicU64,
+    sent: AtomicU64,
+}
+
+/// One thread writes: a load and a store, no locked instruction.
+fn add(counter: &AtomicU64, count: usize) {
+    counter.store(counter.load(Ordering::Relaxed) + count as u64, Ordering::Relaxed);
+}
+
+impl Port for CountingPort {
+    type Buffer = e2d2::native::Mbuf;
+
+    fn id(&self) -> PortId {
+        self.inner.id()
+    }
+
+    fn mac(&self) -> MacAddr {
+        self.mac
+    }
+
+    fn mtu(&self) -> u16 {
+        self.inner.mtu()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    #[inline]
+    fn receive(&mut self, into: &mut ArrayVec<Self::Buffer, BURST>) -> usize {
+        let count = self.inner.receive(into);
+        add(&self.passed.received, count);
+        count
+    }
+
+    #[inline]
+    fn transmit(&mut self, from: &mut ArrayVec<Self::Buffer, BURST>) -> usize {
+        let count = self.inner.transmit(from);
+        add(&self.passed.sent, count);
+        count
+    }
+}
+
+/// The engine's machine as types only: the bench opens ports and pools itself.
+pub(crate) struct BenchMachine;
+
+impl Machine for BenchMachine {
+    type Port = CountingPort;
+    type Pool = MbufPool;
+    type Thread = RegisteredThread;
+    type Handle = Arc<Eal>;
+
+    fn open(_: &Config) -> Result<Opened<Self>, MachineError> {
+        Err("the bench opens its ports itself".into())
+    }
+
+    fn enter_thread(eal: &Arc<Eal>) -> Result<RegisteredThread, MachineError> {
+        Ok(eal.register_thread()?)
+    }
+
+    fn handle(&self) -> Arc<Eal> {
+        unreachable!("a value of this type is never made: `open` refuses")
+    }
+
+    fn macs(&self) -> Vec<MacAddr> {
+        Vec::new()
+    }
+
+    fn port_reports(&self) -> Vec<PortReport> {
+        Vec::new()
+    }
+}
+
+/// The proxy.
+pub(crate) struct ProxyDevice {
+    program: Box<dyn Program>,
+    task: Box<dyn Task>,
+    passed: Arc<Passed>,
+    before: (u64, u64),
+    drain: Option<RecordDrain>,
+}
+
+impl DeviceUnderTest for ProxyDevice {
+    fn round(&mut self, now: Instant) -> RoundWork {
+        let work = self.task.run(now);
+        let after = (
+            self.passed.received.load(Ordering::Relaxed),
+            self.passed.sent.load(Ordering::Relaxed),
+        );
+        let before = std::mem::replace(&mut self.before, after);
+        let (received, sent) = ((after.0 - before.0) as u32, (after.1 - before.1) as u32);
+        RoundWork {
+            received,
+            sent,
+            other: u32::from(!work.is_none()),
+        }
+    }
+
+    fn counts(&self) -> DeviceCounts {
+        let counters = self.program.counters();
+        let drops = ["proxy_drops", "graph_drops", "queue_drops"];
+        let dropped: u64 = drops
+            .iter()
+            .filter_map(|name| counters.group(name))
+            .map(|group| group.total())
+            .sum();
+        // A packet that was for the proxy itself ends there.
+        let consumed = counters
+            .group("proxy_drops")
+            .and_then(|group| group.count("consumed"))
+            .unwrap_or(0);
+        DeviceCounts {
+            lost: dropped - consumed,
+            records_lost: self
+                .drain
+                .as_ref()
+                .map_or(0, |drain| drain.lost.load(Ordering::Relaxed)),
+            open: self.program.open_connections(),
+            state_bytes: self.program.state_bytes(),
+        }
+    }
+}
+
+impl ProxyDevice {
+    /// Drops by reason, those that happened.
+    pub(crate) fn counters(&self) -> proxyengine::report::CounterGroups {
+        self.program.counters()
+    }
+}
+
+/// Takes records out of the ring on a thread of its own.
+struct RecordDrain {
+    stop: Arc<AtomicBool>,
+    lost: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl RecordDrain {
+    fn start(mut receiver: RecordReceiver) -> Result<RecordDrain, BoxError> {
+        let (stop, lost) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stopped, lost_there) = (stop.clone(), lost.clone());
+        let thread = std::thread::Builder::new().name("records".to_owned()).spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                receiver.drain(|record| _ = std::hint::black_box(record.bytes_to_client()));
+                lost_there.store(receiver.records_lost(), Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        })?;
+        Ok(RecordDrain {
+            stop,
+            lost,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for RecordDrain {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It cannot have panicked but by a defect, which would have been printed.
+            let _ended = thread.join();
+        }
+    }
+}
+
+/// Everything of the bench on this thread.
+pub(crate) struct Bench {
+    pub device: ProxyDevice,
+    pub arms: Vec<Arm<CountingPort>>,
+    pub pool: MbufPool,
+    pub clock: Clock,
+    // Registered with DPDK as long as the above live; they are dropped first.
+    _thread: RegisteredThread,
+}
+
+/// Opens rings, proxy and load.
+pub(crate) fn open(settings: &CpsSettings, options: &DeviceOptions) -> Result<Bench, BoxError> {
+    let eal = Eal::start(&EalConfig {
+        memory_mib: 384,
+        ..EalConfig::default()
+    })?;
+    let thread = eal.register_thread()?;
+    let queues = 2 * u32::from(DESCRIPTORS + 1);
+    let demand = PoolDemand {
+        queues,
+        held: HELD_BY_LOAD,
+        threads: 1,
+    };
+    let proxy_pool = MbufPool::new(&eal, "proxy", demand.buffers(), data_room(1500), None)?;
+    let load_pool = MbufPool::new(&eal, "load", demand.buffers(), data_room(1500), None)?;
+    let pair = |name: &str, first: u8| -> Result<(DpdkQueue, DpdkQueue), BoxError> {
+        let ids = [PortId(first), PortId(first + 10)];
+        let [(_, near), (_, far)] = ring_pair(&eal, name, ids, DESCRIPTORS, 1500, [&[&proxy_pool], &[&load_pool]])?;
+        let one = |queues: Vec<DpdkQueue>| queues.into_iter().next().ok_or("a port without a queue");
+        Ok((one(near)?, one(far)?))
+    };
+    let (client_port, client_end) = pair("c", 0)?;
+    let (server_port, server_end) = pair("s", 1)?;
+
+    let passed = Arc::new(Passed::default());
+    let (client_port, server_port) = (
+        CountingPort::new(client_port, &passed),
+        CountingPort::new(server_port, &passed),
+    );
+    // What the load's ends count is asked of the generators.
+    let [client_end, server_end] = [client_end, server_end].map(|end| CountingPort::new(end, &Arc::default()));
+    let macs = [client_port.mac(), server_port.mac()];
+    let config = Config::parse(&configuration(settings, options, server_end.mac()), "bench")?;
+    let parts = CoreParts {
+        core: CoreId(0),
+        ports: vec![client_port, server_port],
+        pool: proxy_pool,
+    };
+    let clock = Clock::new();
+    let (device, records) = proxy(config, parts, &macs, clock, passed.clone())?;
+    let drain = options.records.then(|| RecordDrain::start(records)).transpose()?;
+    let arms = load(settings, &macs, client_end, server_end, clock.now());
+    Ok(Bench {
+        device: ProxyDevice { drain, ..device },
+        arms,
+        pool: load_pool,
+        clock,
+        _thread: thread,
+    })
+}
+
+fn proxy(
+    config: Config,
+    parts: CoreParts<BenchMachine>,
+    macs: &[MacAddr],
+    clock: Clock,
+    passed: Arc<Passed>,
+) -> Result<(ProxyDevice, RecordReceiver), BoxError> {
+    let topology = Arc::new(Topology::from_config(&config, macs)?);
+    let neighbours = Arc::new(SharedNeighbours::new(&topology));
+    let (sender, receiver) = record_ring(RING_CAPACITY);
+    let selector = RuleSelector::new(&config);
+    let start = CoreStart {
+        index: 0,
+        leads: config.ports().iter().map(|port| port.id).collect(),
+        config: Arc::new(config),
+        parts,
+        topology,
+        neighbours,
+        records: sender,
+        clock,
+    };
+    let (program, task) = Engine::core_program(start, &move |_: CoreId| selector.clone())?;
+    let device = ProxyDevice {
+        program: Box::new(program),
+        task: Box::new(task),
+        passed,
+        before: (0, 0),
+        drain: None,
+    };
+    Ok((device, receiver))
+}
+
+fn server_addresses() -> Vec<SocketAddr> {
+    (1..=SERVERS)
+        .map(|last| SocketAddr::new(IpAddr::from([10, 2, 0, last]), 80))
+        .collect()
+}
+
+const LISTENER: Ipv4Addr = Ipv4Addr::new(10, 1, 255, 254);
+
+fn load(
+    settings: &CpsSettings,
+    macs: &[MacAddr; 2],
+    client_end: CountingPort,
+    server_end: CountingPort,
+    now: Instant,
+) -> Vec<Arm<CountingPort>> {
+    // 64 addresses with 64 512 ports each: four million end points.
+    let sources: AddressRange = "10.1.0.1-10.1.0.64".parse().expect("a range of addresses");
+    let client = cps_client(settings, sources, SocketAddr::new(LISTENER.into(), 8080), SERVERS);
+    let server = cps_server(&client, &server_addresses());
+    let generator = |client, server, mac| {
+        let link = LinkSettings {
+            next_hop_mac: Some(mac),
+            ..LinkSettings::default()
+        };
+        Generator::new(
+            GeneratorSettings {
+                link,
+                client,
+                server,
+                verify_checksums: true,
+            },
+            now,
+        )
+    };
+    vec![
+        Arm {
+            generator: generator(Some(client), None, macs[0]),
+            port: client_end,
+        },
+        Arm {
+            generator: generator(None, Some(server), macs[1]),
+            port: server_end,
+        },
+    ]
+}
+
+/// The proxy's configuration, in the words of its users.
+fn configuration(settings: &CpsSettings, options: &DeviceOptions, server_mac: MacAddr) -> String {
+    let mut text = format!(
+        r#"
+[engine]
+cores = [0]
+idle = "poll"
+max_connections = {capacity}
+verify = "all"
+
+[[port]]
+name = "clients"
+device = "net_ring0"
+addresses = ["{LISTENER}/16"]
+
+[[port]]
+name = "servers"
+device = "net_ring1"
+addresses = ["10.2.255.254/16"]
+
+[[listener]]
+name = "bench"
+addresses = ["{LISTENER}:8080"]
+rules = [{{ first_number = true, pool = "servers" }}]
+default = "reject"
+
+[timeouts]
+time_wait = "{time_wait}ms"
+idle = "1h"
+select = "10m"
+
+[promise]
+window_scale = 7
+sack = true
+timestamps = true
+
+[[pool]]
+name = "servers"
+local_addresses = [{locals}]
+"#,
+        capacity = options.capacity,
+        time_wait = settings.time_wait.as_millis(),
+        locals = (1..=LOCAL_ADDRESSES)
+            .map(|last| format!("\"10.2.100.{last}\""))
+            .collect::<Vec<_>>()
+            .join(", "),
+    );
+    text.push_str("servers = [\n");
+    for (index, address) in server_addresses().iter().enumerate() {
+        // Writing to a String does not fail.
+        let _ = writeln!(
+            text,
+            "  {{ name = \"s{index}\", address = \"{address}\", mac = \"{server_mac}\" }},"
+        );
+    }
+    text.push_str("]\n");
+    if options.records {
+        text.push_str("[records]\nfile = \"-\"\n");
+    }
+    text
+}
