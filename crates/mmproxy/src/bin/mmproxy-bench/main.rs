@@ -1,0 +1,295 @@
+//! `mmproxy-bench`: compares mmproxy with its peers, and with no proxy at all.
+//!
+//! Everything runs in a network namespace of its own, over loopback. In each round every system is measured in every
+//! column, the order turning from round to round; a system's figure is divided by that of no proxy in the same round, and
+//! the median of these ratios is reported with the interval that holds it with 95 % (by order statistics). Beside each
+//! column stands the CPU time of the proxy's processes: seconds per GB, or microseconds per operation or datagram.
+//!
+//! Load generator and server are threads of this process ([`tcp`], [`udp`]); the proxies are processes ([`systems`]).
+
+mod stats;
+mod systems;
+mod tcp;
+mod udp;
+
+use stats::Summary;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use systems::{Running, System};
+
+/// Servers' ports. The proxies listen on [`PROXY`] and connect to one of these.
+const ECHO: u16 = 1123;
+const SOURCE: u16 = 1124;
+const UDP_ECHO: u16 = 1125;
+const UDP_SINK: u16 = 1126;
+const PROXY: u16 = 1122;
+
+/// What is measured.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+struct Column {
+    name: &'static str,
+    load: Load,
+    port: u16,
+    /// CPU time is given per so many units: 10⁹ bytes, or one operation in microseconds.
+    per_gigabyte: bool,
+}
+
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Load {
+    Tcp(tcp::Load),
+    Udp(udp::Load),
+}
+
+const fn column(name: &'static str, load: Load, port: u16, per_gigabyte: bool) -> Column {
+    Column {
+        name,
+        load,
+        port,
+        per_gigabyte,
+    }
+}
+
+const COLUMNS: [Column; 8] = [
+    column("stream", Load::Tcp(tcp::Load::Stream { connections: 50 }), ECHO, true),
+    column("rr1", Load::Tcp(tcp::Load::Requests { connections: 1 }), ECHO, false),
+    column("rr50", Load::Tcp(tcp::Load::Requests { connections: 50 }), ECHO, false),
+    column("cps", Load::Tcp(tcp::Load::Connections { at_once: 50 }), ECHO, false),
+    column("bulk1", Load::Tcp(tcp::Load::Download { connections: 1 }), SOURCE, true),
+    column("bulk4", Load::Tcp(tcp::Load::Download { connections: 4 }), SOURCE, true),
+    column(
+        "udp_rr64",
+        Load::Udp(udp::Load::Requests { flows: 64, payload: 64 }),
+        UDP_ECHO,
+        false,
+    ),
+    column(
+        "udp_flood64",
+        Load::Udp(udp::Load::Flood { flows: 64, payload: 64 }),
+        UDP_SINK,
+        false,
+    ),
+];
+
+struct Options {
+    rounds: usize,
+    seconds: f64,
+    json: Option<String>,
+    columns: Vec<Column>,
+    systems: Vec<System>,
+}
+
+const HELP: &str = "\
+mmproxy-bench [--rounds N] [--seconds S] [--json FILE] [--columns A,B] [--systems A,B]
+  columns: stream rr1 rr50 cps bulk1 bulk4 udp_rr64 udp_flood64
+  systems: mmproxy go-mmproxy mmproxy-rs haproxy nginx (those that are installed); no-proxy is always there
+  mmproxy-rs is found as $MMPROXY_RS, for instance after `cargo install mmproxy --locked --root DIR`
+";
+
+fn main() -> ExitCode {
+    let options = match options(std::env::args().skip(1)) {
+        Ok(Some(options)) => options,
+        Ok(None) => {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            eprintln!("mmproxy-bench: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    match namespace().and_then(|name| {
+        let result = run(&options);
+        let _ = Command::new("ip").args(["netns", "del", &name]).status();
+        result
+    }) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("mmproxy-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn options(mut words: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
+    let mut options = Options {
+        rounds: 7,
+        seconds: 3.0,
+        json: None,
+        columns: COLUMNS.to_vec(),
+        systems: System::ALL.into_iter().filter(|system| system.is_installed()).collect(),
+    };
+    while let Some(word) = words.next() {
+        if word == "--help" {
+            return Ok(None);
+        }
+        let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
+        let number = |text: &str| text.parse::<f64>().ok().filter(|&number| number > 0.0);
+        match word.as_str() {
+            "--rounds" => options.rounds = number(&value).ok_or("--rounds needs a number")? as usize,
+            "--seconds" => options.seconds = number(&value).ok_or("--seconds needs a number")?,
+            "--json" => options.json = Some(value),
+            "--columns" => {
+                let find = |name: &str| COLUMNS.into_iter().find(|column| column.name == name);
+                let found = value
+                    .split(',')
+                    .map(|name| find(name).ok_or_else(|| format!("no column {name}")));
+                options.columns = found.collect::<Result<_, _>>()?;
+            }
+            "--systems" => {
+                let find = |name: &str| System::ALL.into_iter().find(|system| system.name() == name);
+                let found = value.split(',').map(|name| {
+                    let system = find(name).ok_or_else(|| format!("no system {name}"))?;
+                    if system.is_installed() {
+                        Ok(system)
+                    } else {
+                        Err(format!("{name} is not installed"))
+                    }
+                });
+                options.systems = found.collect::<Result<_, _>>()?;
+            }
+            _ => return Err(format!("unknown option {word}")),
+        }
+    }
+    Ok(Some(options))
+}
+
+/// Moves this thread, and all it starts, to a new namespace with loopback and routing; returns its name.
+fn namespace() -> Result<String, String> {
+    let name = format!("mmproxy-bench-{}", std::process::id());
+    let command = |arguments: &[&str]| {
+        let status = Command::new("ip")
+            .args(arguments)
+            .status()
+            .map_err(|error| format!("ip: {error}"))?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(format!("ip {}: {status}; root is needed", arguments.join(" ")))
+        }
+    };
+    command(&["netns", "add", &name])?;
+    let file = std::fs::File::open(format!("/run/netns/{name}")).map_err(|error| error.to_string())?;
+    let kind = rustix::thread::ThreadNameSpaceType::NETWORK;
+    rustix::thread::move_into_thread_name_spaces(file.as_fd(), kind).map_err(|error| error.to_string())?;
+    command(&["link", "set", "lo", "up"])?;
+    let options = mmproxy::cli::RouteOptions::default();
+    mmproxy::netsetup::setup(&options).map_err(|error| error.to_string())?;
+    mmproxy::privileges::raise_descriptor_limit();
+    Ok(name)
+}
+
+/// One measurement: units per second, and the proxy's CPU time.
+#[derive(Copy, Clone, Debug)]
+struct Sample {
+    rate: f64,
+    cpu: Option<f64>,
+}
+
+fn run(options: &Options) -> Result<(), String> {
+    let sink = Arc::new(AtomicU64::new(0));
+    tcp::serve_echo(ECHO).map_err(|error| format!("echo server: {error}"))?;
+    tcp::serve_source(SOURCE).map_err(|error| format!("source server: {error}"))?;
+    udp::serve_echo(UDP_ECHO).map_err(|error| format!("UDP server: {error}"))?;
+    udp::serve_sink(UDP_SINK, Arc::clone(&sink)).map_err(|error| format!("UDP sink: {error}"))?;
+    let mut samples: BTreeMap<(&str, &str), Vec<Option<Sample>>> = BTreeMap::new();
+    for round in 0..options.rounds {
+        for &column in &options.columns {
+            let mut order: Vec<Option<System>> = std::iter::once(None)
+                .chain(options.systems.iter().copied().map(Some))
+                .collect();
+            let places = order.len();
+            order.rotate_left(round % places);
+            for system in order {
+                let name = system.map_or("no-proxy", System::name);
+                let sample = measure(column, system, options.seconds, &sink)?;
+                if let Some(sample) = sample {
+                    eprintln!(
+                        "round {} {:12} {:12} {:14.0}/s  cpu {:.3?}",
+                        round + 1,
+                        column.name,
+                        name,
+                        sample.rate,
+                        sample.cpu
+                    );
+                }
+                samples.entry((column.name, name)).or_default().push(sample);
+            }
+        }
+    }
+    let summary = stats::summarise(
+        &options.columns.iter().map(|column| column.name).collect::<Vec<_>>(),
+        &samples,
+    );
+    print!("{}", summary.table());
+    write_json(options, &summary)
+}
+
+fn write_json(options: &Options, summary: &Summary) -> Result<(), String> {
+    let Some(path) = &options.json else { return Ok(()) };
+    let text = serde_json::to_string_pretty(&summary.json(options.rounds, options.seconds))
+        .map_err(|error| error.to_string())?;
+    std::fs::write(path, text + "\n").map_err(|error| format!("{path}: {error}"))
+}
+
+/// Measures one system in one column; `None` if it cannot do this, or does not work.
+fn measure(
+    column: Column,
+    system: Option<System>,
+    seconds: f64,
+    sink: &Arc<AtomicU64>,
+) -> Result<Option<Sample>, String> {
+    let udp = matches!(column.load, Load::Udp(_));
+    let running: Option<Running> = match system {
+        None => None,
+        Some(system) if udp && !system.does_udp() => return Ok(None),
+        Some(system) => Some(system.start(PROXY, column.port, udp)?),
+    };
+    let port = if running.is_some() { PROXY } else { column.port };
+    let target = SocketAddr::from(([127, 0, 0, 1], port));
+    let count = Arc::new(AtomicU64::new(0));
+    let counted = if column.port == UDP_SINK {
+        Arc::clone(sink)
+    } else {
+        Arc::clone(&count)
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let client = {
+        let (stop, with_header) = (Arc::clone(&stop), running.is_some());
+        std::thread::spawn(move || match column.load {
+            Load::Tcp(load) => tcp::generate(load, target, with_header, &count, &stop),
+            Load::Udp(load) => udp::generate(load, target, with_header, &count, &stop),
+        })
+    };
+    std::thread::sleep(Duration::from_millis(400));
+    let cpu = || running.as_ref().map(Running::cpu_seconds);
+    let before = (Instant::now(), counted.load(Ordering::Relaxed), cpu());
+    std::thread::sleep(Duration::from_secs_f64(seconds));
+    let after = (Instant::now(), counted.load(Ordering::Relaxed), cpu());
+    stop.store(true, Ordering::Relaxed);
+    client
+        .join()
+        .map_err(|_| "the load generator failed")?
+        .map_err(|error| format!("{}: {error}", column.name))?;
+    drop(running);
+    let units = after.1.wrapping_sub(before.1) as f64;
+    let rate = units / (after.0 - before.0).as_secs_f64();
+    if units == 0.0 {
+        eprintln!(
+            "{} {}: nothing came through",
+            column.name,
+            system.map_or("no-proxy", System::name)
+        );
+        return Ok(None);
+    }
+    let scale = if column.per_gigabyte { 1e9 } else { 1e6 };
+    let cpu = before
+        .2
+        .zip(after.2)
+        .map(|(before, after)| (after - before) / units * scale);
+    Ok(Some(Sample { rate, cpu }))
+}

@@ -1,0 +1,348 @@
+//! TCP load and the servers it goes to.
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Buffer of servers and clients: large enough not to be what limits.
+const BUFFER: usize = 256 * 1024;
+
+/// A request, and the answer to it.
+const REQUEST: [u8; 64] = [b'x'; 64];
+
+/// What the clients do.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// Send `PING\r\n` again and again, and read the echo; counts bytes received.
+    Stream { connections: usize },
+    /// One request of 64 bytes at a time on each connection; counts answers.
+    Requests { connections: usize },
+    /// A connection for each request; counts answers.
+    Connections { at_once: usize },
+    /// Read what the server sends; counts bytes.
+    Download { connections: usize },
+}
+
+fn listen(port: u16) -> io::Result<OwnedFd> {
+    let socket = socket2::Socket::new(
+        socket2::Domain::IPV4,
+        socket2::Type::STREAM.nonblocking().cloexec(),
+        None,
+    )?;
+    socket.set_reuse_address(true)?;
+    socket.set_tcp_nodelay(true)?;
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], port)).into())?;
+    socket.listen(4096)?;
+    Ok(socket.into())
+}
+
+struct Peer {
+    fd: OwnedFd,
+    pending: Vec<u8>,
+}
+
+/// An event loop over connections that are accepted from `listener`; `act` returns whether the connection goes on.
+fn serve(
+    listener: OwnedFd,
+    flags: EventFlags,
+    act: impl Fn(&mut Peer, &mut [u8]) -> bool + Send + 'static,
+) -> io::Result<()> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(&epoll, &listener, EventData::new_u64(u64::MAX), EventFlags::IN)?;
+    std::thread::spawn(move || {
+        let mut peers: Vec<Option<Peer>> = Vec::new();
+        let mut free = Vec::new();
+        let mut scratch = vec![0; BUFFER];
+        let mut events = Vec::with_capacity(256);
+        loop {
+            events.clear();
+            if epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None).is_err() {
+                continue;
+            }
+            for event in &events {
+                if event.data.u64() == u64::MAX {
+                    while let Ok(fd) = rustix::net::accept_with(&listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
+                    {
+                        let slot = free.pop().unwrap_or_else(|| {
+                            peers.push(None);
+                            peers.len() - 1
+                        });
+                        if epoll::add(&epoll, &fd, EventData::new_u64(slot as u64), flags).is_ok() {
+                            peers[slot] = Some(Peer {
+                                fd,
+                                pending: Vec::new(),
+                            });
+                        }
+                    }
+                    continue;
+                }
+                let slot = event.data.u64() as usize;
+                let Some(peer) = &mut peers[slot] else { continue };
+                if !act(peer, &mut scratch) {
+                    peers[slot] = None;
+                    free.push(slot);
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Sends back whatever comes.
+pub(crate) fn serve_echo(port: u16) -> io::Result<()> {
+    serve(
+        listen(port)?,
+        EventFlags::IN | EventFlags::OUT | EventFlags::ET,
+        |peer, scratch| {
+            loop {
+                while !peer.pending.is_empty() {
+                    match rustix::net::send(&peer.fd, &peer.pending, SendFlags::NOSIGNAL) {
+                        Ok(count) => drop(peer.pending.drain(..count)),
+                        Err(Errno::AGAIN) => return true,
+                        Err(_) => return false,
+                    }
+                }
+                let count = match rustix::net::recv(&peer.fd, &mut scratch[..], RecvFlags::empty()) {
+                    Ok((0, _)) => return false,
+                    Ok((count, _)) => count,
+                    Err(error) => return error == Errno::AGAIN,
+                };
+                let sent = rustix::net::send(&peer.fd, &scratch[..count], SendFlags::NOSIGNAL).unwrap_or(0);
+                peer.pending.extend_from_slice(&scratch[sent..count]);
+                if count < scratch.len() && peer.pending.is_empty() {
+                    return true;
+                }
+            }
+        },
+    )
+}
+
+/// Sends without end.
+pub(crate) fn serve_source(port: u16) -> io::Result<()> {
+    serve(listen(port)?, EventFlags::OUT, |peer, scratch| match rustix::net::send(
+        &peer.fd,
+        &*scratch,
+        SendFlags::NOSIGNAL,
+    ) {
+        Ok(_) => true,
+        Err(error) => error == Errno::AGAIN,
+    })
+}
+
+/// Headers of ever new clients, as the load generator is many.
+struct Clients {
+    next: u32,
+}
+
+impl Clients {
+    fn header(&mut self) -> Vec<u8> {
+        self.next = self.next.wrapping_add(1);
+        let ip = Ipv4Addr::from(0xcb00_0000 | (self.next / 50_000 % 60_000 + 1));
+        let port = 1024 + self.next % 50_000;
+        format!("PROXY TCP4 {ip} 198.51.100.9 {port} 443\r\n").into_bytes()
+    }
+}
+
+struct Client {
+    fd: OwnedFd,
+    /// Bytes of the current answer that are missing.
+    missing: usize,
+}
+
+/// Connects from one of many loopback addresses, so that ports never run out, and sends `first` as soon as it can.
+fn connect(target: SocketAddr, serial: u32, first: &[u8]) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let fd = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+    mmproxy::sys::set_option(&fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
+    rustix::net::bind(
+        &fd,
+        &SocketAddr::from(([127, 1, (serial / 250 % 250) as u8, (serial % 250 + 1) as u8], 0)),
+    )?;
+    rustix::net::sockopt::set_tcp_nodelay(&fd, true)?;
+    match rustix::net::connect(&fd, &target) {
+        Ok(()) | Err(Errno::INPROGRESS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    // On one host the connection stands by now, unless the queue is full: then wait.
+    let mut rest = first;
+    while !rest.is_empty() {
+        match rustix::net::send(&fd, rest, SendFlags::NOSIGNAL) {
+            Ok(count) => rest = &rest[count..],
+            Err(Errno::AGAIN | Errno::NOTCONN) => {
+                let mut poll = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::OUT)];
+                let time = rustix::time::Timespec { tv_sec: 5, tv_nsec: 0 };
+                if rustix::event::poll(&mut poll, Some(&time))? == 0 {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(fd)
+}
+
+/// Generates load until `stop`.
+pub(crate) fn generate(
+    load: Load,
+    target: SocketAddr,
+    with_header: bool,
+    count: &AtomicU64,
+    stop: &AtomicBool,
+) -> io::Result<()> {
+    let (connections, first, flags) = match load {
+        Load::Stream { connections } => (connections, &b""[..], EventFlags::IN | EventFlags::OUT),
+        Load::Requests { connections } | Load::Connections { at_once: connections } => {
+            (connections, &REQUEST[..], EventFlags::IN)
+        }
+        Load::Download { connections } => (connections, &b""[..], EventFlags::IN),
+    };
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let mut names = Clients {
+        next: std::process::id(),
+    };
+    let mut serial = 0;
+    let mut open = |slot: usize, epoll: &OwnedFd| -> io::Result<Client> {
+        serial += 1;
+        let header = if with_header { names.header() } else { Vec::new() };
+        let fd = connect(target, serial, &[&header, first].concat())?;
+        epoll::add(epoll, fd.as_fd(), EventData::new_u64(slot as u64), flags)?;
+        Ok(Client {
+            fd,
+            missing: first.len(),
+        })
+    };
+    let mut clients = (0..connections)
+        .map(|slot| open(slot, &epoll))
+        .collect::<io::Result<Vec<_>>>()?;
+    let pings = b"PING\r\n".repeat(BUFFER / 6);
+    let mut scratch = vec![0; BUFFER];
+    let mut events = Vec::with_capacity(256);
+    let time = rustix::time::Timespec {
+        tv_sec: 0,
+        tv_nsec: 50_000_000,
+    };
+    while !stop.load(Ordering::Relaxed) {
+        events.clear();
+        match epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), Some(&time)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut done = 0;
+        for event in &events {
+            let slot = event.data.u64() as usize;
+            let client = &mut clients[slot];
+            let ready = event.flags;
+            if ready.contains(EventFlags::OUT) {
+                match rustix::net::send(&client.fd, &pings, SendFlags::NOSIGNAL) {
+                    Ok(_) | Err(Errno::AGAIN) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            if !ready.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+                continue;
+            }
+            let read = match rustix::net::recv(&client.fd, &mut scratch[..], RecvFlags::empty()) {
+                Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok((read, _)) => read,
+                Err(Errno::AGAIN) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            match load {
+                Load::Stream { .. } | Load::Download { .. } => done += read as u64,
+                Load::Requests { .. } | Load::Connections { .. } => {
+                    client.missing = client.missing.saturating_sub(read);
+                    if client.missing != 0 {
+                        continue;
+                    }
+                    done += 1;
+                    if matches!(load, Load::Requests { .. }) {
+                        client.missing = REQUEST.len();
+                        rustix::net::send(&client.fd, &REQUEST, SendFlags::NOSIGNAL)?;
+                    } else {
+                        *client = open(slot, &epoll)?;
+                    }
+                }
+            }
+        }
+        count.fetch_add(done, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// What a server that is not part of the load tool has seen: connections, and bytes after the headers.
+    #[derive(Default)]
+    struct Seen {
+        connections: AtomicU64,
+        bytes: AtomicU64,
+    }
+
+    /// Runs a load for a moment against an echo that counts; returns what the tool counted and what the server saw.
+    fn compare(load: Load, with_header: bool) -> (u64, Arc<Seen>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("socket");
+        let target = listener.local_addr().expect("address");
+        let seen = Arc::new(Seen::default());
+        let server = Arc::clone(&seen);
+        std::thread::spawn(move || {
+            while let Ok((mut client, _)) = listener.accept() {
+                let seen = Arc::clone(&server);
+                seen.connections.fetch_add(1, Ordering::SeqCst);
+                std::thread::spawn(move || {
+                    let mut byte = [0];
+                    while with_header && byte != [b'\n'] && client.read_exact(&mut byte).is_ok() {}
+                    let mut buffer = vec![0; 64 * 1024];
+                    while let Ok(length @ 1..) = client.read(&mut buffer) {
+                        seen.bytes.fetch_add(length as u64, Ordering::SeqCst);
+                        if client.write_all(&buffer[..length]).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        let (count, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let client = {
+            let (count, stop) = (Arc::clone(&count), Arc::clone(&stop));
+            std::thread::spawn(move || generate(load, target, with_header, &count, &stop))
+        };
+        std::thread::sleep(Duration::from_millis(300));
+        stop.store(true, Ordering::Relaxed);
+        client.join().expect("thread").expect("load");
+        (count.load(Ordering::Relaxed), seen)
+    }
+
+    #[test]
+    fn requests_connections_and_bytes_are_what_the_server_saw() {
+        for with_header in [false, true] {
+            let (counted, seen) = compare(Load::Requests { connections: 3 }, with_header);
+            let requests = seen.bytes.load(Ordering::SeqCst) / 64;
+            assert!(
+                counted > 0 && (counted..=counted + 3).contains(&requests),
+                "{counted} of {requests}"
+            );
+            assert_eq!(seen.connections.load(Ordering::SeqCst), 3);
+
+            let (counted, seen) = compare(Load::Connections { at_once: 3 }, with_header);
+            let connections = seen.connections.load(Ordering::SeqCst);
+            assert!(
+                counted > 0 && (counted..=counted + 3).contains(&connections),
+                "{counted} of {connections}"
+            );
+
+            let (counted, seen) = compare(Load::Stream { connections: 3 }, with_header);
+            let bytes = seen.bytes.load(Ordering::SeqCst);
+            assert!(counted > 1_000_000 && counted <= bytes, "{counted} of {bytes}");
+        }
+    }
+}
