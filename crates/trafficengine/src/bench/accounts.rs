@@ -2,6 +2,8 @@
 
 use e2d2::time::{Clock, Instant};
 
+use super::quiet::involuntary_switches;
+
 /// What a device did in one round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RoundWork {
@@ -52,6 +54,11 @@ pub trait CycleCounter {
 
     /// The time.
     fn now(&self) -> Instant;
+
+    /// How often the core has been taken away from this thread; what was measured across a change is not the device's.
+    fn disturbances(&self) -> u64 {
+        0
+    }
 }
 
 impl CycleCounter for Clock {
@@ -67,6 +74,11 @@ impl CycleCounter for Clock {
     #[inline]
     fn now(&self) -> Instant {
         Clock::now(self)
+    }
+
+    fn disturbances(&self) -> u64 {
+        // Where the system does not say, nothing is left out.
+        involuntary_switches().unwrap_or(0)
     }
 }
 

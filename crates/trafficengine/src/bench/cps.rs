@@ -8,7 +8,7 @@ use e2d2::port::Port;
 use serde::Serialize;
 
 use super::accounts::{CycleCounter, DeviceUnderTest};
-use super::inline::{InlineBench, Measured};
+use super::inline::{InlineBench, Measured, Sum};
 use crate::client::ClientSettings;
 use crate::endpoints::AddressRange;
 use crate::pace::{Pace, Span};
@@ -168,8 +168,8 @@ where
     }
 
     fn result(&self, settings: &CpsSettings, measured: &Measured) -> CpsResult {
-        let (device, accounts) = (self.device.counts(), &measured.accounts);
-        let connections = measured.completed.max(1) as f64;
+        let (device, all, quiet) = (self.device.counts(), &measured.all, &measured.quiet);
+        let per_connection = |count: u64, sum: &Sum| count as f64 / sum.completed.max(1) as f64;
         let (mut retransmitted, mut wrong_server, mut failed, mut lost) = (0, 0, 0, device.lost);
         let mut whole = None;
         for arm in &self.arms {
@@ -186,15 +186,15 @@ where
             }
         }
         let quantile = |q| whole.map_or(0.0, |whole| whole.value_at_quantile(q) as f64 / 1e3);
-        let busy = accounts.busy_cycles as f64 / connections;
+        let busy = per_connection(quiet.accounts.busy_cycles, quiet);
         let mut result = CpsResult {
             mode: "inline",
             busy_cycles_per_connection: busy,
             connections_per_second: self.counter.hz() as f64 / busy.max(1.0),
-            rx_packets_per_connection: accounts.received as f64 / connections,
-            tx_packets_per_connection: accounts.sent as f64 / connections,
-            mean_burst: accounts.received as f64 / accounts.receiving_rounds.max(1) as f64,
-            saturated_cycles_per_connection: accounts.all_cycles as f64 / connections,
+            rx_packets_per_connection: per_connection(all.accounts.received, all),
+            tx_packets_per_connection: per_connection(all.accounts.sent, all),
+            mean_burst: all.accounts.received as f64 / all.accounts.receiving_rounds.max(1) as f64,
+            saturated_cycles_per_connection: per_connection(quiet.accounts.all_cycles, quiet),
             tsc_hz: self.counter.hz(),
             open_connections: device.open,
             time_wait_ms: settings.time_wait.as_millis() as u64,
@@ -209,9 +209,9 @@ where
                 p999: quantile(0.999),
             },
             bytes_per_connection_state: device.state_bytes as f64 / device.open.max(1) as f64,
-            connections: measured.completed,
-            seconds: measured.time.as_secs_f64(),
-            slices: measured.slices,
+            connections: all.completed,
+            seconds: all.time.as_secs_f64(),
+            slices: all.slices,
             disturbed_slices: measured.disturbed,
             valid: false,
             invalid_because: Vec::new(),

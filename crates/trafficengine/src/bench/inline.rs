@@ -7,7 +7,6 @@ use e2d2::port::Port;
 use e2d2::time::Instant;
 
 use super::accounts::{Accounts, CycleCounter, DeviceUnderTest};
-use super::quiet::involuntary_switches;
 use crate::generator::Generator;
 
 /// A generator and the port it loads.
@@ -35,18 +34,27 @@ pub struct InlineBench<D, P: Port, L, C> {
     accounts: Accounts,
 }
 
+/// What happened in some slices.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sum {
+    /// The device's rounds.
+    pub accounts: Accounts,
+    /// Connections completed.
+    pub completed: u64,
+    /// Time.
+    pub time: Duration,
+    /// Slices.
+    pub slices: u32,
+}
+
 /// What was measured between two points in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// The device's rounds in slices that were not disturbed.
-    pub accounts: Accounts,
-    /// Connections completed in those slices.
-    pub completed: u64,
-    /// Time of those slices.
-    pub time: Duration,
-    /// Slices in all.
-    pub slices: u32,
-    /// Slices left out because the core was taken away in them. If it was in all, none is left out.
+    /// All slices: packets are counted over these.
+    pub all: Sum,
+    /// The slices in which the core was not taken away: cycles are counted over these. All, if it was in each.
+    pub quiet: Sum,
+    /// Slices in which the core was taken away.
     pub disturbed: u32,
 }
 
@@ -101,40 +109,38 @@ where
 
     /// Runs for `length` and adds up what happened in undisturbed slices.
     pub fn measure(&mut self, length: Duration) -> Measured {
-        let (mut quiet, mut all) = (Measured::default(), Measured::default());
+        let mut measured = Measured::default();
         let mut now = self.counter.now();
         let end = now + length;
         while now < end {
             let (began, accounts, completed) = (now, self.accounts, self.completed());
-            let switches = involuntary_switches();
+            let disturbances = self.counter.disturbances();
             now = self.run_until(end.min(began + SLICE), |_| false);
-            let slice = Measured {
+            let slice = Sum {
                 accounts: self.accounts.since(&accounts),
                 completed: self.completed() - completed,
                 time: now - began,
                 slices: 1,
-                disturbed: u32::from(involuntary_switches() != switches),
             };
-            all.add(&slice);
-            if slice.disturbed == 0 {
-                quiet.add(&slice);
+            measured.all.add(&slice);
+            if self.counter.disturbances() == disturbances {
+                measured.quiet.add(&slice);
+            } else {
+                measured.disturbed += 1;
             }
         }
-        let chosen = if quiet.slices > 0 { quiet } else { all };
-        Measured {
-            slices: all.slices,
-            disturbed: all.disturbed,
-            ..chosen
+        if measured.quiet.slices == 0 {
+            measured.quiet = measured.all;
         }
+        measured
     }
 }
 
-impl Measured {
-    fn add(&mut self, other: &Measured) {
+impl Sum {
+    fn add(&mut self, other: &Sum) {
         self.accounts.add(&other.accounts);
         self.completed += other.completed;
         self.time += other.time;
         self.slices += other.slices;
-        self.disturbed += other.disturbed;
     }
 }

@@ -18,4 +18,4 @@ mod quiet;
 
 pub use accounts::{Accounts, CycleCounter, DeviceCounts, DeviceUnderTest, RoundWork};
 pub use cps::{CpsResult, CpsSettings, LatencyMicros, MAX_SATURATED_TO_BUSY, cps_client, cps_server};
-pub use inline::{Arm, InlineBench};
+pub use inline::{Arm, InlineBench, Measured, Sum};
