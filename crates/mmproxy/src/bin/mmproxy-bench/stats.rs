@@ -31,8 +31,8 @@ pub(crate) fn median(values: &[f64]) -> Option<Median> {
     })
 }
 
-/// How many values at either end can be left out so that the rest still holds the median with 95 %: the number of values
-/// below the median is binomial with one half.
+/// How many values at either end can be left out so that the rest still spans the median with 95 %: the number of values
+/// below the median is binomial with one half, and may be so small with a probability of 2.5 % at most.
 fn interval_rank(count: usize) -> usize {
     let mut below = 0.0;
     let mut term = 0.5f64.powi(count as i32);
@@ -42,7 +42,7 @@ fn interval_rank(count: usize) -> usize {
         if below > 0.025 {
             break;
         }
-        rank = left_out + 1;
+        rank = left_out;
         term *= (count - left_out) as f64 / (left_out + 1) as f64;
     }
     rank.min(count.saturating_sub(1) / 2)
@@ -55,8 +55,15 @@ pub(crate) struct Summary {
 
 struct Figures {
     column: String,
-    /// System, ratio to no proxy, CPU, rate.
-    systems: Vec<(String, Option<Median>, Option<Median>, Option<Median>)>,
+    systems: Vec<OfSystem>,
+}
+
+struct OfSystem {
+    name: String,
+    /// To no proxy.
+    ratio: Option<Median>,
+    cpu: Option<Median>,
+    rate: Option<Median>,
 }
 
 type Samples<'a> = BTreeMap<(&'a str, &'a str), Vec<Option<Sample>>>;
@@ -75,7 +82,12 @@ pub(crate) fn summarise(columns: &[&str], samples: &Samples<'_>) -> Summary {
                     .collect();
                 let cpu: Vec<f64> = rounds.iter().flatten().filter_map(|sample| sample.cpu).collect();
                 let rates: Vec<f64> = rounds.iter().flatten().map(|sample| sample.rate).collect();
-                ((*system).to_owned(), median(&ratios), median(&cpu), median(&rates))
+                OfSystem {
+                    name: (*system).to_owned(),
+                    ratio: median(&ratios),
+                    cpu: median(&cpu),
+                    rate: median(&rates),
+                }
             })
             .collect();
         Figures {
@@ -93,7 +105,13 @@ impl Summary {
     pub(crate) fn table(&self) -> String {
         let mut out = String::from("column        system         ratio [95 %]              cpu        rate/s\n");
         for figures in &self.columns {
-            for (system, ratio, cpu, rate) in &figures.systems {
+            for OfSystem {
+                name: system,
+                ratio,
+                cpu,
+                rate,
+            } in &figures.systems
+            {
                 let ratio = ratio.map_or("-".into(), |ratio| {
                     format!("{:.3} [{:.3} {:.3}]", ratio.value, ratio.low, ratio.high)
                 });
@@ -110,23 +128,20 @@ impl Summary {
     pub(crate) fn json(&self, rounds: usize, seconds: f64) -> serde_json::Value {
         let mut object = serde_json::Map::new();
         for figures in &self.columns {
-            let mut put = |suffix: &str,
-                           value: &dyn Fn(
-                &(String, Option<Median>, Option<Median>, Option<Median>),
-            ) -> serde_json::Value| {
+            let mut put = |suffix: &str, value: &dyn Fn(&OfSystem) -> serde_json::Value| {
                 let values: serde_json::Map<String, serde_json::Value> = figures
                     .systems
                     .iter()
-                    .map(|system| (system.0.clone(), value(system)))
+                    .map(|system| (system.name.clone(), value(system)))
                     .filter(|(_, value)| !value.is_null())
                     .collect();
                 object.insert(format!("{}{suffix}", figures.column), values.into());
             };
             let of = |median: Option<Median>| median.map_or(serde_json::Value::Null, |median| median.value.into());
-            put("", &|system| of(system.1));
-            put("_cpu", &|system| of(system.2));
-            put("_rate", &|system| of(system.3));
-            put("_interval", &|system| match system.1 {
+            put("", &|system| of(system.ratio));
+            put("_cpu", &|system| of(system.cpu));
+            put("_rate", &|system| of(system.rate));
+            put("_interval", &|system| match system.ratio {
                 Some(median) => vec![median.low, median.high].into(),
                 None => serde_json::Value::Null,
             });

@@ -214,7 +214,7 @@ mod tests {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
         }
-        // On a machine with other work it gets less than the half second.
-        assert!((0.05..0.7).contains(&seconds), "{seconds}");
+        // On a machine with other work it gets less than the half second; the shells alone take a few milliseconds.
+        assert!((0.01..0.7).contains(&seconds), "{seconds}");
     }
 }
