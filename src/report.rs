@@ -437,6 +437,24 @@ mod tests {
     }
 
     #[test]
+    fn every_key_is_in_the_manual() {
+        let manual = include_str!("../docs/operation.md");
+        let json = serde_json::to_value(report()).expect("serialises");
+        for key in json.as_object().expect("an object").keys() {
+            assert!(
+                manual.contains(&format!("| `{key}` |")),
+                "docs/operation.md does not explain `{key}`"
+            );
+        }
+        for key in json["buffers"].as_object().expect("an object").keys() {
+            assert!(
+                manual.contains(&format!("`{key}`")),
+                "docs/operation.md does not explain buffers.{key}"
+            );
+        }
+    }
+
+    #[test]
     fn text_shows_all_tcp_counters_and_only_the_drops_that_happened() {
         let text = report().to_string();
         assert!(text.contains("SentSyn                    0             8"), "{text}");
