@@ -4,6 +4,7 @@
 //! program missing) it says so and is counted as skipped by `build.sh test`. What the rig itself does is proved in
 //! `crates/rig/tests/`, so a failure here is the engine's.
 
+mod banner;
 mod files;
 mod http;
 mod neighbours;

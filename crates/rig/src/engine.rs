@@ -51,6 +51,8 @@ pub enum Choice {
     FirstNumber,
     /// Everything to this server.
     Always(usize),
+    /// Everything to this server as soon as the client's handshake is complete: the server speaks first.
+    AtHandshake(usize),
 }
 
 /// A listening port of the engine, for both address families, and the port of the servers behind it.
@@ -381,6 +383,10 @@ fn listener(rig: &Rig, service: Service, family: &str, address: IpAddr) -> Strin
             one_pool((0..SERVERS).map(server).collect()),
         ),
         Choice::Always(index) => (format!("default = \"{name}\"\n"), one_pool(vec![server(index)])),
+        Choice::AtHandshake(index) => (
+            format!("bind = \"handshake\"\ndefault = \"{name}\"\n"),
+            one_pool(vec![server(index)]),
+        ),
     };
     let at = SocketAddr::new(address, port);
     format!("[[listener]]\nname = \"{name}\"\naddresses = [\"{at}\"]\nports = [\"clients\"]\n{rules}\n{pools}")
