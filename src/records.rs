@@ -21,7 +21,7 @@ use netfcts::record::SessionRecord;
 use netfcts::ring::RecordReceiver;
 
 /// Records that the ring between a core and the writing thread holds: 8 MiB per core, and 65 ms at a million
-/// connections per second, far more than [`PAUSE`].
+/// connections per second, far more than the writer rests.
 pub const RING_CAPACITY: usize = 65_536;
 
 /// How long the thread rests when all rings are empty.

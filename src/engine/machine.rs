@@ -1,4 +1,4 @@
-//! What the engine runs on: devices and packet memory. DPDK is one ([`super::native`]); tests bring their own.
+//! What the engine runs on: devices and packet memory. DPDK is one (`engine/native.rs`); tests bring their own.
 
 use e2d2::buffer::BufferPool;
 use e2d2::port::Port;

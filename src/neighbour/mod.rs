@@ -2,7 +2,7 @@
 //!
 //! What lives here: answers to ARP requests, neighbour solicitations and echo requests for our own addresses; their
 //! announcement at start; the report of our multicast groups; the table of next hops with its timers. What does not: routes
-//! ([`crate::config::routes`]), TCP, ICMP errors about connections, and any I/O or clock: a frame and the time come in,
+//! ([`crate::config::Routes`]), TCP, ICMP errors about connections, and any I/O or clock: a frame and the time come in,
 //! at most one frame goes out.
 //!
 //! ```text

@@ -2,7 +2,7 @@
 //!
 //! A [`Topology`] is built once at start, checked while it is built, and shared read-only by all cores. It holds no MAC
 //! address that can change: those are in [`SharedNeighbours`](super::SharedNeighbours), one entry per [`NextHopId`].
-//! Which neighbour leads to a destination is the configuration's affair ([`crate::config::routes::Routes`]): its answer
+//! Which neighbour leads to a destination is the configuration's affair ([`crate::config::Routes`]): its answer
 //! is a port and an address, and [`Topology::next_hop_of`] turns that into the id.
 
 use std::collections::HashMap;

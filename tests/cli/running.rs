@@ -1,0 +1,216 @@
+//! The engine from its start to its report, on DPDK's rings.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::{GOOD, Place, code, stderr};
+
+/// A program that runs, killed if the test fails.
+struct Running {
+    child: Child,
+}
+
+impl Running {
+    fn start(place: &Place, arguments: &[&str]) -> Self {
+        let mut command = place.command(arguments);
+        command
+            .stdout(Stdio::piped())
+            .stderr(fs::File::create(place.path("stderr")).expect("create"));
+        Self {
+            child: command.spawn().expect("start the program"),
+        }
+    }
+
+    fn signal(&self, signal: &str) {
+        let status = Command::new("kill")
+            .args(["-s", signal, &self.child.id().to_string()])
+            .status();
+        assert!(status.expect("kill").success());
+    }
+
+    /// Waits for the end; gives exit code and standard output.
+    fn wait(mut self) -> (i32, String) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while self.child.try_wait().expect("wait").is_none() {
+            assert!(Instant::now() < deadline, "it does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let mut said = String::new();
+        self.child
+            .stdout
+            .take()
+            .expect("pipe")
+            .read_to_string(&mut said)
+            .expect("read");
+        let status = self.child.wait().expect("wait");
+        (
+            status.code().unwrap_or_else(|| panic!("ended by a signal: {status}")),
+            said,
+        )
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Fails if it has ended, which is what it should have.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn wait_until(what: &str, place: &Place, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        let said = fs::read_to_string(place.path("stderr")).unwrap_or_default();
+        assert!(Instant::now() < deadline, "not {what}: {said}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn wait_until_running(place: &Place) {
+    wait_until("running", place, || says(place, "running; SIGINT"));
+}
+
+fn says(place: &Place, text: &str) -> bool {
+    fs::read_to_string(place.path("stderr")).is_ok_and(|said| said.contains(text))
+}
+
+fn json(path: &Path) -> serde_json::Value {
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
+}
+
+#[test]
+fn sigterm_and_sigint_end_it_in_order_with_a_report() {
+    for signal in ["TERM", "INT"] {
+        let place = Place::new(GOOD);
+        let program = Running::start(&place, &["engine.toml", "--report", "report.json"]);
+        wait_until_running(&place);
+        program.signal(signal);
+        let (code, said) = program.wait();
+        assert_eq!(
+            code,
+            0,
+            "{signal}: {}",
+            fs::read_to_string(place.path("stderr")).unwrap_or_default()
+        );
+        assert!(said.contains("none lost") && said.contains("SentSynAck"), "{said}");
+        let report = json(&place.path("report.json"));
+        assert_eq!((&report["records"], &report["records_lost"]), (&0.into(), &0.into()));
+        let buffers = &report["buffers"];
+        assert_eq!(buffers["leaked"], 0);
+        assert_eq!(buffers["available_before"], buffers["available_after"]);
+        assert!(buffers["capacity"].as_u64() >= Some(4096), "{buffers}");
+        assert_eq!(
+            report["counters"]["tcp_client"].as_object().expect("counters").len(),
+            18
+        );
+        assert_eq!(
+            report["counters"]["tcp_server"].as_object().expect("counters").len(),
+            18
+        );
+        assert_eq!(report["ports"][0]["name"], "left");
+        assert_eq!(fs::read_to_string(place.path("records.json")).expect("records"), "");
+    }
+}
+
+/// The ring gives back what the engine sends: its own announcements, which it must know and drop.
+#[test]
+fn sigusr1_shows_the_counters_and_goes_on() {
+    let place = Place::new(GOOD);
+    let program = Running::start(&place, &["run", "engine.toml", "--report", "report.json"]);
+    wait_until_running(&place);
+    std::thread::sleep(Duration::from_millis(100));
+    program.signal("USR1");
+    wait_until("reported", &place, || place.path("report.json").exists());
+    let report = json(&place.path("report.json"));
+    assert_eq!(report["buffers"]["leaked"], serde_json::Value::Null);
+    assert_eq!(report["counters"]["neighbour"]["announced"], 3);
+    assert_eq!(
+        report["counters"]["neighbour_drops"]["own_frame"], 4,
+        "three announcements and a question; a report of groups does not parse"
+    );
+    assert_eq!(report["next_hops"]["total"], 1);
+    program.signal("TERM");
+    let (code, said) = program.wait();
+    assert_eq!(code, 0);
+    assert_eq!(said.matches("next hops 0/1").count(), 2, "two reports: {said}");
+}
+
+#[test]
+fn progress_is_a_line_a_second() {
+    let place = Place::new(GOOD);
+    let program = Running::start(&place, &["engine.toml", "--progress"]);
+    wait_until("in progress", &place, || says(&place, " s  open 0  records 0"));
+    program.signal("TERM");
+    assert_eq!(program.wait().0, 0);
+}
+
+#[test]
+fn counters_make_way_for_records_on_standard_output() {
+    let place = Place::new(&GOOD.replace("RECORDS", "-").replace("\"json\"", "\"csv\""));
+    let program = Running::start(&place, &["engine.toml"]);
+    wait_until_running(&place);
+    program.signal("TERM");
+    let (code, said) = program.wait();
+    assert_eq!(code, 0);
+    assert!(
+        said.starts_with("start_ns,client,") && said.lines().count() == 1,
+        "{said}"
+    );
+    assert!(says(&place, "none lost"));
+}
+
+#[test]
+fn a_missing_interface_is_a_sentence_that_says_what_to_do() {
+    let output = Place::new(&GOOD.replace("net_ring0", "net_af_packet0,iface=no-such-if0")).output(&["engine.toml"]);
+    assert_eq!(code(&output), 1);
+    let said = stderr(&output);
+    assert!(
+        said.contains("did not start") && said.contains("no-such-if0") && said.contains("ip link"),
+        "{said}"
+    );
+}
+
+#[test]
+fn too_little_memory_names_the_key() {
+    let output = Place::new(&GOOD.replace("buffers = 4096", "buffers = 200000")).output(&["engine.toml"]);
+    assert_eq!(code(&output), 1);
+    assert!(
+        stderr(&output).contains("memory_mib in [engine] is 64, and "),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn a_core_that_is_not_there_is_named() {
+    let output = Place::new(&GOOD.replace("cores = [0]", "cores = [4000]")).output(&["engine.toml"]);
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("core 4000"), "{}", stderr(&output));
+}
+
+#[test]
+fn records_that_cannot_be_written_are_a_sentence() {
+    let place = Place::new(&GOOD.replace("RECORDS", "/nonexistent/records"));
+    let output = place.output(&["engine.toml"]);
+    assert_eq!(code(&output), 1);
+    assert!(
+        stderr(&output).contains("cannot be written to /nonexistent/records"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_an_exit_code() {
+    let place = Place::new(GOOD);
+    let program = Running::start(&place, &["engine.toml", "--report", "/nonexistent/report"]);
+    wait_until_running(&place);
+    program.signal("TERM");
+    assert_eq!(program.wait().0, 5);
+    assert!(says(&place, "/nonexistent/report"));
+}
