@@ -38,6 +38,12 @@ const BACKLOG: usize = 1024;
 /// Connections ended in one round when the engine stops: each may cause two RSTs to either side.
 const ENDED_PER_ROUND: usize = PROXY_OUTBOX / 4;
 
+/// Frames that the graph of a core with so many ports can hold between two rounds: its pool must have as many buffers
+/// besides those in the ports' queues.
+pub const fn frames_held(ports: usize) -> usize {
+    PROXY_OUTBOX + STATION_OUTBOX + ports * BACKLOG
+}
+
 e2d2::reasons! {
     /// What a packet is to this engine.
     enum Group {

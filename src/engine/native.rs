@@ -12,11 +12,8 @@ use super::machine::{CoreParts, Machine, MachineError, Opened, WatchedPool};
 use super::{Engine, RunningEngine, StartError};
 use crate::callbacks::SelectorFactory;
 use crate::config::{Config, CoreId, PortConfig};
+use crate::pipeline::frames_held;
 use crate::report::PortReport;
-
-/// Buffers that a core may hold besides those in its ports' queues: packets in the graph and held requests are copied or
-/// passed on within a round, so this is what waits for a busy transmit queue.
-const HELD_BUFFERS: u32 = 1024;
 
 /// DPDK's environment and the open ports.
 pub struct DpdkMachine {
@@ -158,9 +155,10 @@ fn eal_config(config: &Config, ports: &[DpdkPortConfig]) -> EalConfig {
 fn buffers_per_core(config: &Config, ports: &[DpdkPortConfig]) -> u32 {
     let queues = ports.iter().map(DpdkPortConfig::buffers).sum();
     // The main thread frees what closed devices still held, without being registered; the worker is the one that is.
+    let held = u32::try_from(frames_held(ports.len())).unwrap_or(u32::MAX);
     let demand = PoolDemand {
         queues,
-        held: HELD_BUFFERS,
+        held,
         threads: 1,
     };
     let least = demand.buffers();
