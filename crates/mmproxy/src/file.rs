@@ -410,6 +410,33 @@ mod tests {
     }
 
     #[test]
+    fn the_packaged_file_is_accepted_and_names_every_key() {
+        let text = include_str!("../packaging/mmproxy.toml");
+        let config = checked(text).expect("accepted");
+        assert_eq!(config.listeners.len(), 4 + 10 + 1 + 1);
+        // What stands there as a comment is accepted as well.
+        let uncommented: String = text
+            .lines()
+            .filter_map(|line| match line.strip_prefix("# ") {
+                Some(key) if key.contains(" = ") && !key.starts_with("allowed_subnets") => Some(format!("{key}\n")),
+                Some(_) => None,
+                None => Some(format!("{line}\n")),
+            })
+            .collect();
+        checked(&uncommented).expect("accepted with every default written out");
+        for key in [
+            "workers",
+            "drain",
+            "header_timeout",
+            "duplicate",
+            "max_sessions_per_client",
+            "multipath",
+        ] {
+            assert!(uncommented.lines().any(|line| line.starts_with(key)), "{key}");
+        }
+    }
+
+    #[test]
     fn errors_name_the_place_the_key_and_what_was_expected() {
         let base = "[[listener]]\nlisten = \"0.0.0.0:1\"\ntarget_v4 = \"127.0.0.1:1\"\n";
         let cases = [

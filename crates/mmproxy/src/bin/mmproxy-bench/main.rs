@@ -265,25 +265,30 @@ fn measure(
             Load::Udp(load) => udp::generate(load, target, with_header, &count, &stop),
         })
     };
+    // Until all connections stand: a queue of one, as a peer has, takes a second for each few of them.
+    let begin = Instant::now();
+    let idle = counted.load(Ordering::Relaxed);
+    while counted.load(Ordering::Relaxed) == idle && begin.elapsed() < Duration::from_secs(40) && !client.is_finished()
+    {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     std::thread::sleep(Duration::from_millis(400));
     let cpu = || running.as_ref().map(Running::cpu_seconds);
     let before = (Instant::now(), counted.load(Ordering::Relaxed), cpu());
     std::thread::sleep(Duration::from_secs_f64(seconds));
     let after = (Instant::now(), counted.load(Ordering::Relaxed), cpu());
     stop.store(true, Ordering::Relaxed);
-    client
-        .join()
-        .map_err(|_| "the load generator failed")?
-        .map_err(|error| format!("{}: {error}", column.name))?;
+    let name = system.map_or("no-proxy", System::name);
+    if let Err(error) = client.join().map_err(|_| "the load generator failed")? {
+        // A proxy that fails in one column is still compared in the others.
+        eprintln!("{} {name}: {error}", column.name);
+        return Ok(None);
+    }
     drop(running);
     let units = after.1.wrapping_sub(before.1) as f64;
     let rate = units / (after.0 - before.0).as_secs_f64();
     if units == 0.0 {
-        eprintln!(
-            "{} {}: nothing came through",
-            column.name,
-            system.map_or("no-proxy", System::name)
-        );
+        eprintln!("{} {name}: nothing came through", column.name);
         return Ok(None);
     }
     let scale = if column.per_gigabyte { 1e9 } else { 1e6 };

@@ -78,7 +78,7 @@ impl System {
             }
             System::Haproxy => {
                 let text = format!(
-                    "global\n maxconn 10000\n nbthread 2\ndefaults\n mode tcp\n timeout connect 5s\n timeout client 60s\n \
+                    "global\n maxconn 4000\n nbthread 2\ndefaults\n mode tcp\n timeout connect 5s\n timeout client 60s\n \
                      timeout server 60s\nlisten bench\n bind {listen_text} accept-proxy\n source 0.0.0.0 usesrc client\n \
                      server one {target_text}\n"
                 );

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Buffer of servers and clients: large enough not to be what limits.
 const BUFFER: usize = 256 * 1024;
@@ -133,18 +133,14 @@ pub(crate) fn serve_source(port: u16) -> io::Result<()> {
     })
 }
 
-/// Headers of ever new clients, as the load generator is many.
-struct Clients {
-    next: u32,
-}
-
-impl Clients {
-    fn header(&mut self) -> Vec<u8> {
-        self.next = self.next.wrapping_add(1);
-        let ip = Ipv4Addr::from(0xcb00_0000 | (self.next / 50_000 % 60_000 + 1));
-        let port = 1024 + self.next % 50_000;
-        format!("PROXY TCP4 {ip} 198.51.100.9 {port} 443\r\n").into_bytes()
-    }
+/// The header of an ever new client, as the load generator is many: never one that another proxy has just used, whose
+/// connection to the server may still be in TIME-WAIT.
+fn next_header() -> Vec<u8> {
+    static SERIAL: AtomicU32 = AtomicU32::new(0);
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    let ip = Ipv4Addr::from(0xcb00_0000 | (serial / 50_000 % 60_000 + 1));
+    let port = 1024 + serial % 50_000;
+    format!("PROXY TCP4 {ip} 198.51.100.9 {port} 443\r\n").into_bytes()
 }
 
 struct Client {
@@ -201,13 +197,10 @@ pub(crate) fn generate(
         Load::Download { connections } => (connections, &b""[..], EventFlags::IN),
     };
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let mut names = Clients {
-        next: std::process::id(),
-    };
     let mut serial = 0;
     let mut open = |slot: usize, epoll: &OwnedFd| -> io::Result<Client> {
         serial += 1;
-        let header = if with_header { names.header() } else { Vec::new() };
+        let header = if with_header { next_header() } else { Vec::new() };
         let fd = connect(target, serial, &[&header, first].concat())?;
         epoll::add(epoll, fd.as_fd(), EventData::new_u64(slot as u64), flags)?;
         Ok(Client {
