@@ -132,7 +132,7 @@ benches() {
 package_of() { sed -n 's/^name = "\(.*\)"/\1/p' "$1/Cargo.toml" | head -n 1; }
 
 cmd_bench() {
-    local name=${1:-} package
+    local name=${1:-} package program
     if [ -z "$name" ]; then
         benches | sed 's/\(.*\) \(.*\)/\2  (\1)/'
         return
@@ -142,8 +142,12 @@ cmd_bench() {
     [ -n "$package" ] || die "bench: no benchmark '$name'; there are: $(benches | cut -d' ' -f2 | tr '\n' ' ')"
     need_build
     say "bench: building"
-    cargo bench --quiet -p "$package" --bench "$name" --no-run
-    cargo bench --quiet -p "$package" --bench "$name" -- "$@"
+    # Run directly, so that files named on the command line are the user's, not relative to the package.
+    program=$(cargo bench --quiet -p "$package" --bench "$name" --no-run --message-format=json |
+        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+    [ -x "$program" ] || die "bench: cargo has built no program for '$name'"
+    cd "$CALLED_FROM"
+    CRITERION_HOME="$(target_dir)/criterion" exec "$program" --bench "$@"
 }
 
 cmd_lint() {
