@@ -166,7 +166,13 @@ fn every_key_arrives() {
     );
     assert_eq!(
         (&web.rules[2].matches, &web.rules[3].matches),
-        (&Match::TlsSni(host), &Match::FirstNumber)
+        (
+            &Match::Tls {
+                sni: Some(host),
+                alpn: None
+            },
+            &Match::FirstNumber
+        )
     );
     assert_eq!(config.listener(ListenerId(1)).default, Fallback::Reject);
 
@@ -408,7 +414,7 @@ refusals! {
     pool_unknown: "{ tls_sni = \"a.example\", pool = \"web\" }" => "{ tls_sni = \"a.example\", pool = \"wbe\" }", "listener[0].rules[2].pool is \"wbe\", expected the name of a pool: \"web\", \"api\" or \"six\"";
     default_unknown: "default = \"web\"" => "default = \"wbe\"", "listener[0].default is \"wbe\", expected the name of a pool";
     rule_of_no_kind: "{ first_number = true, pool" => "{ pool", "listener[0].rules[3] matches nothing, expected http_host and/or http_path";
-    rule_of_two_kinds: "{ first_number = true, pool" => "{ first_number = true, tls_sni = \"b\", pool", "listener[0].rules[3] mixes kinds that never match the same payload";
+    rule_of_two_kinds: "{ first_number = true, pool" => "{ first_number = true, tls_sni = \"b\", pool", "listener[0].rules[3] mixes kinds, expected one of http_host and/or http_path, ";
     rule_number_false: "{ first_number = true, pool" => "{ first_number = false, pool", "listener[0].rules[3].first_number is false, expected true";
     rule_host: "http_host = \"*.example\"" => "http_host = \"*.*.example\"", "listener[0].rules[1].http_host is \"*.*.example\", expected a host name";
     rule_host_port: "http_host = \"*.example\"" => "http_host = \"b.example:80\"", "listener[0].rules[1].http_host is \"b.example:80\", expected a host name without a port";
@@ -418,6 +424,29 @@ refusals! {
     rule_shadowed: "{ tls_sni = \"a.example\"" => "{ http_host = \"b.a.example\"", "listener[0].rules[2] can never match, expected it before rules[1]";
     rule_http_after_number: "{ first_number = true, pool = \"api\" }," => "{ first_number = true, pool = \"api\" }, { http_host = \"z\", pool = \"api\" },", "listener[0].rules[4] can never match, expected it before rules[3], which matches the version number";
     rule_number_twice: "{ first_number = true, pool = \"api\" }," => "{ first_number = true, pool = \"api\" }, { first_number = true, pool = \"web\" },", "listener[0].rules[4] can never match, expected it before rules[3]";
+    rule_alpn_empty: "{ first_number = true, pool" => "{ tls_alpn = \"\", pool", "listener[0].rules[3].tls_alpn is \"\", expected the name of a protocol such as \"h2\"";
+    rule_alpn_covered: "{ first_number = true, pool" => "{ tls_sni = \"A.example\", tls_alpn = \"h2\", pool", "listener[0].rules[3] can never match, expected it before rules[2], which matches the same names";
+    rule_prefix_empty: "{ first_number = true, pool" => "{ prefix = \"\", pool", "listener[0].rules[3].prefix is \"\", expected 1 to 256 bytes";
+    rule_prefix_odd: "{ first_number = true, pool" => "{ prefix_hex = \"16 03 1\", pool", "listener[0].rules[3].prefix_hex is \"16 03 1\", expected bytes as pairs of hexadecimal digits";
+    rule_prefix_of_prefix: "{ first_number = true, pool" => "{ prefix = \"SSH-\", pool = \"web\" }, { prefix_hex = \"5353482d 32\", pool", "listener[0].rules[4] can never match, expected it before rules[3], which matches how every such payload begins";
+    rule_prefix_of_tls: "{ tls_sni = \"a.example\", pool = \"web\" }," => "{ prefix_hex = \"16\", pool = \"web\" }, { tls_sni = \"a.example\", pool = \"web\" },", "listener[0].rules[3] can never match, expected it before rules[2], which matches how every such payload begins";
+    rule_regex: "{ first_number = true, pool" => "{ regex = \"(\", pool", "listener[0].rules[3].regex is \"(\", expected a regular expression: unclosed group";
+    rule_regex_big: "{ first_number = true, pool" => "{ regex = \"[01]*1[01]{20}\", pool", "listener[0].rules[3].regex is \"[01]*1[01]{20}\", expected a smaller expression: ";
+    rule_regex_never: "{ first_number = true, pool" => "{ regex = \"a^\", pool", "listener[0].rules[3].regex is \"a^\", expected an expression that can match something";
+    rule_regex_always: "{ first_number = true, pool" => "{ regex = \".*\", pool", "listener[0].rules[3].regex is \".*\", expected an expression that does not match every payload; a default does that";
+    rule_regex_beyond: "{ first_number = true, pool" => "{ regex = \"^.{9}x\", regex_bytes = 9, pool", "expected an expression that can match within the first 9 bytes; this one takes 10, see regex_bytes";
+    rule_regex_bytes: "{ first_number = true, pool" => "{ regex = \"x\", regex_bytes = 16385, pool", "listener[0].rules[3].regex_bytes is 16385, expected 1 to 16384";
+    rule_regex_missing: "{ first_number = true, pool" => "{ regex_bytes = 10, pool", "listener[0].rules[3] lacks the key `regex`";
+    rule_regex_twice: "{ first_number = true, pool" => "{ regex = \"^x+y\", pool = \"web\" }, { regex = \"^x+y\", pool", "listener[0].rules[4] can never match, expected it before rules[3], which is the same expression";
+    rule_regex_of_prefix: "{ first_number = true, pool" => "{ regex = \"^EH?LO\", pool = \"web\" }, { prefix = \"EHLO there\", pool", "listener[0].rules[4] can never match, expected it before rules[3], which matches how every such payload begins";
+    rule_dn: "{ first_number = true, pool" => "{ ldap_bind_dn = \"example.org\", pool", "listener[0].rules[3].ldap_bind_dn is \"example.org\", expected a distinguished name such as";
+    rule_dn_covered: "{ first_number = true, pool" => "{ ldap_bind_dn = \"dc=org\", pool = \"web\" }, { ldap_bind_dn = \"ou=x, DC=org\", pool", "listener[0].rules[4] can never match, expected it before rules[3], which matches the same names";
+    rule_ldap_after_number: "{ first_number = true, pool = \"api\" }," => "{ first_number = true, pool = \"api\" }, { ldap_bind_dn = \"*\", pool = \"web\" },", "listener[0].rules[4] can never match, expected it before rules[3], which matches the digit with which every such payload begins";
+    rule_user_long: "{ first_number = true, pool" => "{ postgres_user = \"0123456789012345678901234567890123456789012345678901234567890123\", pool", "expected a name of 1 to 63 bytes, or \"*\" for any";
+    rule_database_empty: "{ first_number = true, pool" => "{ postgres_database = \"\", pool", "listener[0].rules[3].postgres_database is \"\", expected a name of 1 to 63 bytes";
+    rule_database_covered: "{ first_number = true, pool" => "{ postgres_database = \"shop\", pool = \"web\" }, { postgres_user = \"a\", postgres_database = \"shop\", pool", "listener[0].rules[4] can never match, expected it before rules[3], which matches the same users and databases";
+    rule_ssl_request_false: "{ first_number = true, pool" => "{ ssl_request = false, pool", "listener[0].rules[3].ssl_request is false, expected true, or a rule of another kind";
+    rule_ssl_request_twice: "{ first_number = true, pool" => "{ ssl_request = true, pool = \"web\" }, { ssl_request = true, pool", "listener[0].rules[4] can never match, expected it before rules[3]";
     rule_sni_twice: "{ tls_sni = \"a.example\", pool = \"web\" }" => "{ tls_sni = \"*\", pool = \"web\" }, { tls_sni = \"a.example\", pool = \"web\" }", "listener[0].rules[3] can never match";
     listener_timeout: "idle = \"10m\"" => "idle = \"31days\"", "listener[0].timeouts.idle is \"31days\", expected \"10ms\" to \"30days\"";
     pool_empty: "servers = [{ name = \"s6\", address = \"[2001:db8:1::a]:80\" }]" => "servers = []", "pool[2].servers is empty, expected at least one server";

@@ -64,6 +64,24 @@ pub(super) const SYN_RETRY: Duration = Duration::from_secs(1);
 /// Shorter than any round trip makes no sense; longer than RFC 6298's maximum neither.
 pub(super) const SYN_RETRY_RANGE: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(MINUTE);
 
+/// `[[pool]] servers[].max_connections`: as many as one core can hold.
+pub(super) const SERVER_CONNECTIONS_RANGE: RangeInclusive<i64> = 1..=1 << 24;
+/// `[[pool]] eject_after`: one failure may be a restart or a lost segment.
+pub(super) const EJECT_AFTER: i64 = 3;
+/// 0 is never.
+pub(super) const EJECT_AFTER_RANGE: RangeInclusive<i64> = 0..=1000;
+/// `[[pool]] eject_for`: as long as a time-out to connect, so that a dead server costs at most every second such wait.
+pub(super) const EJECT_FOR: Duration = CONNECT;
+/// Longer is for an operator to decide, who takes the server out of the file.
+pub(super) const EJECT_FOR_RANGE: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(HOUR);
+
+/// `listener[].rules[].prefix`: what tells protocols apart is in their first bytes.
+pub(super) const PREFIX_MAX: usize = 256;
+/// `listener[].rules[].regex_bytes`: what one segment holds, so that a rule for another protocol is not kept waiting.
+pub(super) const REGEX_BYTES: i64 = 1024;
+/// The upper bound is what is collected of a first payload.
+pub(super) const REGEX_BYTES_RANGE: RangeInclusive<i64> = 1..=crate::callbacks::MAX_FIRST_PAYLOAD as i64;
+
 /// `[timeouts] select`.
 pub(super) const SELECT: Duration = Duration::from_secs(30);
 /// `[timeouts] connect`: SYNs at 0, 1 and 3 s, and two seconds for the answer to the last.

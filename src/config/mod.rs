@@ -14,11 +14,13 @@
 mod check;
 mod defaults;
 mod device;
+mod dn;
 mod error;
 mod ids;
 mod listen_map;
 mod model;
 mod pattern;
+mod payload_regex;
 mod raw;
 mod routes;
 mod source;
@@ -30,6 +32,7 @@ use std::path::Path;
 use log::LevelFilter;
 
 pub use device::{Device, PciAddress};
+pub use dn::DnPattern;
 pub use error::{ConfigError, Problem};
 pub use ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
 pub use listen_map::ListenMap;
@@ -38,7 +41,8 @@ pub use model::{
     Policy, PoolConfig, PortConfig, PortRanges, Promise, RecordFormat, RecordsConfig, Rule, ServerConfig, Timeouts,
     UnknownFlows, Verify,
 };
-pub use pattern::{HostPattern, MAX_HOST_LEN};
+pub use pattern::{HostPattern, MAX_HOST_LEN, NamePattern};
+pub use payload_regex::PayloadRegex;
 pub use routes::{NextHop, Route, Routes};
 
 use source::Source;

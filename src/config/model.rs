@@ -10,8 +10,10 @@ use e2d2::wire::MacAddr;
 use ipnet::IpNet;
 
 use super::device::Device;
+use super::dn::DnPattern;
 use super::ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
-use super::pattern::HostPattern;
+use super::pattern::{HostPattern, NamePattern};
+use super::payload_regex::PayloadRegex;
 use super::routes::NextHop;
 
 /// `[engine]`: what concerns the process and each of its cores.
@@ -204,10 +206,30 @@ pub enum Match {
         /// With a path that begins with these bytes; any when `None`. Begins with `/`.
         path: Option<String>,
     },
-    /// A TLS ClientHello that names this server.
-    TlsSni(HostPattern),
+    /// A TLS ClientHello.
+    Tls {
+        /// That names this server; any or none when `None`.
+        sni: Option<HostPattern>,
+        /// That offers this application protocol, in whatever place; any or none when `None`. 1 to 255 bytes.
+        alpn: Option<String>,
+    },
     /// A decimal number somewhere; the first, modulo the number of the pool's servers, is the server's place in the pool.
     FirstNumber,
+    /// These bytes first. Not empty, at most 256.
+    Prefix(Vec<u8>),
+    /// A regular expression in the first bytes.
+    Regex(PayloadRegex),
+    /// An LDAP bind request with such a name.
+    LdapBind(DnPattern),
+    /// A StartupMessage of PostgreSQL.
+    Postgres {
+        /// By this user.
+        user: NamePattern,
+        /// For this database.
+        database: NamePattern,
+    },
+    /// A request of a PostgreSQL client to encrypt: SSLRequest or GSSENCRequest.
+    SslRequest,
 }
 
 /// What becomes of a connection that no rule matches.
@@ -237,6 +259,10 @@ pub struct PoolConfig {
 pub enum Policy {
     /// In turn, in proportion to the weights.
     RoundRobin,
+    /// The one with the fewest connections of this core for its weight.
+    LeastConnections,
+    /// By the client's address: the same server for the same client as long as it is there.
+    ClientHash,
 }
 
 /// A server as a member of a pool.
@@ -267,6 +293,12 @@ pub struct ServerConfig {
     pub connect_timeout: Duration,
     /// Time to the first repetition of the SYN; doubled from then on.
     pub syn_retry: Duration,
+    /// How many connections it may have at the same time, over all cores.
+    pub max_connections: Option<u32>,
+    /// After how many failures in a row it is passed over; never when 0.
+    pub eject_after: u32,
+    /// For how long the first time; doubled with each further failure.
+    pub eject_for: Duration,
 }
 
 /// A source address towards a server, with the source ports that may be used.

@@ -1,4 +1,4 @@
-//! Names of hosts as rules write them, and how they compare with the names that clients send.
+//! Names of hosts, users and databases as rules write them, and how they compare with the names that clients send.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -102,6 +102,30 @@ impl fmt::Display for HostPattern {
             Self::Below(suffix) => write!(f, "*{suffix}"),
             Self::Ipv6(address) => write!(f, "[{address}]"),
         }
+    }
+}
+
+/// Which names of users or databases a rule wants. Comparison is exact, byte by byte.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NamePattern {
+    /// `*`: every name.
+    Any,
+    /// This name.
+    Exact(String),
+}
+
+impl NamePattern {
+    /// Whether `name` is one of the names.
+    pub fn matches(&self, name: &[u8]) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Exact(wanted) => wanted.as_bytes() == name,
+        }
+    }
+
+    /// Whether every name that `other` matches is matched by this one.
+    pub fn covers(&self, other: &Self) -> bool {
+        *self == Self::Any || self == other
     }
 }
 

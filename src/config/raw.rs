@@ -92,7 +92,16 @@ pub(super) struct RawRule {
     pub(super) http_host: Option<String>,
     pub(super) http_path: Option<String>,
     pub(super) tls_sni: Option<String>,
+    pub(super) tls_alpn: Option<String>,
     pub(super) first_number: Option<bool>,
+    pub(super) prefix: Option<String>,
+    pub(super) prefix_hex: Option<String>,
+    pub(super) regex: Option<String>,
+    pub(super) regex_bytes: Option<i64>,
+    pub(super) ldap_bind_dn: Option<String>,
+    pub(super) postgres_user: Option<String>,
+    pub(super) postgres_database: Option<String>,
+    pub(super) ssl_request: Option<bool>,
     pub(super) pool: String,
 }
 
@@ -107,6 +116,8 @@ pub(super) struct RawPool {
     pub(super) local_ports: Option<String>,
     pub(super) connect_timeout: Option<String>,
     pub(super) syn_retry: Option<String>,
+    pub(super) eject_after: Option<i64>,
+    pub(super) eject_for: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -115,6 +126,7 @@ pub(super) struct RawServer {
     pub(super) name: String,
     pub(super) address: String,
     pub(super) weight: Option<i64>,
+    pub(super) max_connections: Option<i64>,
     pub(super) mac: Option<String>,
 }
 

@@ -4,7 +4,9 @@
 //! know the same things and decide otherwise:
 //!
 //! - [`http`]: target and host of an HTTP/1 request,
-//! - [`tls`]: the server name of a TLS ClientHello,
+//! - [`tls`]: the server name and the application protocols of a TLS ClientHello,
+//! - [`ldap`]: the name in an LDAP bind request,
+//! - [`postgres`]: user and database of a PostgreSQL client, or its request to encrypt,
 //! - [`number`]: the first decimal number.
 //!
 //! All of them read the bytes from the first on and never look at how many there are before they miss one. So it does not
@@ -12,7 +14,9 @@
 //! one, and never again.
 
 pub mod http;
+pub mod ldap;
 pub mod number;
+pub mod postgres;
 mod rules;
 pub mod tls;
 
@@ -27,4 +31,24 @@ pub enum Sought<T> {
     NeedMore,
     /// It is not there, and will not be: the bytes are of another protocol, malformed, or complete without it.
     Absent,
+}
+
+impl<T> Sought<T> {
+    /// The same about what `change` makes of it.
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Sought<U> {
+        match self {
+            Self::Found(found) => Sought::Found(change(found)),
+            Self::NeedMore => Sought::NeedMore,
+            Self::Absent => Sought::Absent,
+        }
+    }
+
+    /// The same about a reference to it.
+    pub fn as_ref(&self) -> Sought<&T> {
+        match self {
+            Self::Found(found) => Sought::Found(found),
+            Self::NeedMore => Sought::NeedMore,
+            Self::Absent => Sought::Absent,
+        }
+    }
 }

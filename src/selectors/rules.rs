@@ -1,10 +1,10 @@
 //! The rules of the configuration as a selector.
 
 use crate::callbacks::{FirstPayload, SelectServer, Selection};
-use crate::config::{Config, Fallback, Match, Rule, ServerId};
+use crate::config::{Config, Fallback, HostPattern, Match, Rule, ServerId};
 
 use super::number::first_number;
-use super::{Sought, http, tls};
+use super::{Sought, http, ldap, postgres, tls};
 
 /// Chooses by the rules of each listener, in their order; by its default when no rule matches.
 ///
@@ -38,29 +38,25 @@ impl RuleSelector {
     }
 
     fn apply(&self, rule: &Rule, payload: &mut Findings<'_>) -> Sought<Selection> {
-        let to_pool = |matched| match matched {
+        if rule.matches == Match::FirstNumber {
+            return self.by_number(rule, payload);
+        }
+        match payload.matches(&rule.matches) {
             Sought::Found(true) => Sought::Found(Selection::Pool(rule.pool)),
             Sought::Found(false) | Sought::Absent => Sought::Absent,
             Sought::NeedMore => Sought::NeedMore,
-        };
-        match &rule.matches {
-            Match::Http { host, path } => to_pool(payload.http_matches(host.as_ref(), path.as_deref())),
-            Match::TlsSni(host) => to_pool(match payload.server_name() {
-                Sought::Found(name) => Sought::Found(host.matches(name.as_bytes())),
-                Sought::NeedMore => Sought::NeedMore,
-                Sought::Absent => Sought::Absent,
-            }),
-            Match::FirstNumber => {
-                let servers = self.pools.get(rule.pool.index()).map_or(&[][..], Vec::as_slice);
-                // A checked configuration has at most 65535 servers, and no pool without one.
-                match first_number(payload.bytes, payload.complete, servers.len() as u16) {
-                    Sought::Found(n) => servers
-                        .get(usize::from(n))
-                        .map_or(Sought::Absent, |server| Sought::Found(Selection::Server(*server))),
-                    Sought::NeedMore => Sought::NeedMore,
-                    Sought::Absent => Sought::Absent,
-                }
-            }
+        }
+    }
+
+    fn by_number(&self, rule: &Rule, payload: &Findings<'_>) -> Sought<Selection> {
+        let servers = self.pools.get(rule.pool.index()).map_or(&[][..], Vec::as_slice);
+        // A checked configuration has at most 65535 servers, and no pool without one.
+        match first_number(payload.bytes, payload.complete, servers.len() as u16) {
+            Sought::Found(n) => servers
+                .get(usize::from(n))
+                .map_or(Sought::Absent, |server| Sought::Found(Selection::Server(*server))),
+            Sought::NeedMore => Sought::NeedMore,
+            Sought::Absent => Sought::Absent,
         }
     }
 }
@@ -92,6 +88,9 @@ struct Findings<'a> {
     http: Option<Sought<http::Request<'a>>>,
     host: Option<Sought<&'a [u8]>>,
     server_name: Option<Sought<tls::ServerName>>,
+    protocols: Option<Sought<tls::Protocols>>,
+    bind_name: Option<Sought<&'a [u8]>>,
+    startup: Option<Sought<postgres::Startup<'a>>>,
 }
 
 impl<'a> Findings<'a> {
@@ -102,14 +101,56 @@ impl<'a> Findings<'a> {
             http: None,
             host: None,
             server_name: None,
+            protocols: None,
+            bind_name: None,
+            startup: None,
         }
     }
 
-    fn server_name(&mut self) -> Sought<tls::ServerName> {
-        *self.server_name.get_or_insert_with(|| tls::server_name(self.bytes))
+    fn matches(&mut self, wanted: &Match) -> Sought<bool> {
+        let bytes = self.bytes;
+        match wanted {
+            Match::Http { host, path } => self.http_matches(host.as_ref(), path.as_deref()),
+            Match::Tls { sni, alpn } => self.tls_matches(sni.as_ref(), alpn.as_deref()),
+            Match::Prefix(prefix) => begins_with(bytes, prefix),
+            Match::Regex(regex) => match regex.is_match(bytes, self.complete) {
+                Some(is_match) => Sought::Found(is_match),
+                None => Sought::NeedMore,
+            },
+            Match::LdapBind(wanted) => {
+                let name = *self.bind_name.get_or_insert_with(|| ldap::bind_name(bytes));
+                name.map(|name| wanted.matches(name))
+            }
+            Match::Postgres { user, database } => {
+                let startup = *self.startup.get_or_insert_with(|| postgres::startup(bytes));
+                startup.map(|startup| user.matches(startup.user) && database.matches(startup.database))
+            }
+            Match::SslRequest => postgres::encryption_request(bytes).map(|()| true),
+            // It names a server, not only a pool: see `by_number`.
+            Match::FirstNumber => Sought::Absent,
+        }
     }
 
-    fn http_matches(&mut self, host: Option<&crate::config::HostPattern>, path: Option<&str>) -> Sought<bool> {
+    fn tls_matches(&mut self, sni: Option<&HostPattern>, alpn: Option<&str>) -> Sought<bool> {
+        let bytes = self.bytes;
+        let name = sni.map_or(Sought::Found(true), |wanted| {
+            let name = self.server_name.get_or_insert_with(|| tls::server_name(bytes));
+            name.as_ref().map(|name| wanted.matches(name.as_bytes()))
+        });
+        let protocol = alpn.map_or(Sought::Found(true), |wanted| {
+            let protocols = self.protocols.get_or_insert_with(|| tls::protocols(bytes));
+            let is_wanted = |offered: &[u8]| offered == wanted.as_bytes();
+            protocols.as_ref().map(|protocols| protocols.iter().any(is_wanted))
+        });
+        // As soon as one of them is certain not to be as wanted, the other does not matter.
+        match (name, protocol) {
+            (Sought::Absent | Sought::Found(false), _) | (_, Sought::Absent | Sought::Found(false)) => Sought::Absent,
+            (Sought::NeedMore, _) | (_, Sought::NeedMore) => Sought::NeedMore,
+            (Sought::Found(true), Sought::Found(true)) => Sought::Found(true),
+        }
+    }
+
+    fn http_matches(&mut self, host: Option<&HostPattern>, path: Option<&str>) -> Sought<bool> {
         let request = match *self.http.get_or_insert_with(|| http::Request::parse(self.bytes)) {
             Sought::Found(request) => request,
             Sought::NeedMore => return Sought::NeedMore,
@@ -121,10 +162,18 @@ impl<'a> Findings<'a> {
         let Some(pattern) = host else {
             return Sought::Found(true);
         };
-        match *self.host.get_or_insert_with(|| request.host()) {
-            Sought::Found(host) => Sought::Found(pattern.matches(host)),
-            Sought::NeedMore => Sought::NeedMore,
-            Sought::Absent => Sought::Absent,
-        }
+        let host = *self.host.get_or_insert_with(|| request.host());
+        host.map(|host| pattern.matches(host))
+    }
+}
+
+fn begins_with(bytes: &[u8], prefix: &[u8]) -> Sought<bool> {
+    let both = bytes.len().min(prefix.len());
+    if bytes[..both] != prefix[..both] {
+        Sought::Absent
+    } else if both == prefix.len() {
+        Sought::Found(true)
+    } else {
+        Sought::NeedMore
     }
 }

@@ -1,13 +1,13 @@
-//! The server name of a TLS ClientHello (RFC 8446 4.1.2, RFC 6066 section 3).
+//! The server name and the application protocols of a TLS ClientHello (RFC 8446 4.1.2, RFC 6066 section 3, RFC 7301).
 //!
 //! The hello is read across segments and across records: it may be cut anywhere, and hellos with post-quantum key shares
-//! are longer than a segment. The name is known as soon as its extension has been read; whether the rest is well-formed is
-//! for the server to say, which gets to see all of it. With Encrypted Client Hello this is the public, outer name.
+//! are longer than a segment. Each is known as soon as its extension has been read; whether the rest is well-formed is
+//! for the server to say, which gets to see all of it. With Encrypted Client Hello these are the public, outer ones.
 //!
 //! The parser reads one byte after the other, within the bounds that each length field sets, so it neither panics nor
 //! allocates, and what it says depends on the bytes it has read only.
 
-use arrayvec::ArrayString;
+use arrayvec::{ArrayString, ArrayVec};
 
 use super::Sought;
 
@@ -19,23 +19,50 @@ const MAX_RECORD: usize = 1 << 14;
 /// The longest name in text form (RFC 1035 2.3.4), and a dot after it.
 const MAX_NAME: usize = crate::config::MAX_HOST_LEN + 1;
 
+/// The longest list of protocols that is read, lengths included. Browsers send 12 bytes (h2, http/1.1).
+const MAX_PROTOCOLS: usize = 512;
+
+/// What every ClientHello begins with: a record of the handshake, major version 3.
+pub const HELLO_START: [u8; 2] = [RECORD_HANDSHAKE, 3];
 const RECORD_HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const EXTENSION_SERVER_NAME: u16 = 0;
+const EXTENSION_PROTOCOLS: u16 = 16;
 const NAME_TYPE_HOST: u8 = 0;
 
 /// A host name as the client sent it: printable ASCII.
 pub type ServerName = ArrayString<MAX_NAME>;
 
+/// The application protocols that a client offers, each behind a byte with its length: RFC 7301 3.1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Protocols(ArrayVec<u8, MAX_PROTOCOLS>);
+
+impl Protocols {
+    /// The protocols, the client's favourite first.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = &self.0[..];
+        std::iter::from_fn(move || {
+            let (length, after) = rest.split_first()?;
+            let (name, after) = after.split_at_checked(usize::from(*length))?;
+            rest = after;
+            Some(name)
+        })
+    }
+}
+
 /// The server name in the ClientHello that `bytes` begin with.
 pub fn server_name(bytes: &[u8]) -> Sought<ServerName> {
-    let mut hello = Hello {
-        bytes,
-        at: 0,
-        in_record: 0,
-    };
-    match hello.server_name() {
-        Ok(Some(name)) => Sought::Found(name),
+    sought(Hello::new(bytes).server_name())
+}
+
+/// The application protocols in the ClientHello that `bytes` begin with.
+pub fn protocols(bytes: &[u8]) -> Sought<Protocols> {
+    sought(Hello::new(bytes).protocols())
+}
+
+fn sought<T>(read: Result<Option<T>, Stop>) -> Sought<T> {
+    match read {
+        Ok(Some(found)) => Sought::Found(found),
         Ok(None) | Err(Stop::Malformed) => Sought::Absent,
         Err(Stop::NeedMore) => Sought::NeedMore,
     }
@@ -65,8 +92,70 @@ impl Left {
     }
 }
 
-impl Hello<'_> {
+impl<'a> Hello<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Self {
+            bytes,
+            at: 0,
+            in_record: 0,
+        }
+    }
+
     fn server_name(&mut self) -> Result<Option<ServerName>, Stop> {
+        let Some(mut extension) = self.extension(EXTENSION_SERVER_NAME)? else {
+            return Ok(None);
+        };
+        let list = usize::from(self.u16(&mut extension)?);
+        if list == 0 || list != extension.0 {
+            return Err(Stop::Malformed);
+        }
+        self.name_list(&mut extension)
+    }
+
+    /// RFC 7301 3.1: a list of at least one name, none of them empty.
+    fn protocols(&mut self) -> Result<Option<Protocols>, Stop> {
+        let Some(mut extension) = self.extension(EXTENSION_PROTOCOLS)? else {
+            return Ok(None);
+        };
+        let list = usize::from(self.u16(&mut extension)?);
+        if list == 0 || list != extension.0 || list > MAX_PROTOCOLS {
+            return Err(Stop::Malformed);
+        }
+        let mut protocols = ArrayVec::new();
+        while extension.0 > 0 {
+            let length = self.u8(&mut extension)?;
+            if length == 0 || usize::from(length) > extension.0 {
+                return Err(Stop::Malformed);
+            }
+            // There is room for every list whose length passed above.
+            _ = protocols.try_push(length);
+            for _ in 0..length {
+                _ = protocols.try_push(self.u8(&mut extension)?);
+            }
+        }
+        Ok(Some(Protocols(protocols)))
+    }
+
+    /// Reads up to the body of the first extension of this type.
+    fn extension(&mut self, wanted: u16) -> Result<Option<Left>, Stop> {
+        let Some(mut extensions) = self.extensions()? else {
+            return Ok(None);
+        };
+        while extensions.0 > 0 {
+            let kind = self.u16(&mut extensions)?;
+            let length = usize::from(self.u16(&mut extensions)?);
+            if kind == wanted {
+                extensions.take(length)?;
+                return Ok(Some(Left(length)));
+            }
+            // Among them GREASE (RFC 8701), which is like any other that is not wanted.
+            self.skip(length, &mut extensions)?;
+        }
+        Ok(None)
+    }
+
+    /// Reads up to the first extension.
+    fn extensions(&mut self) -> Result<Option<Left>, Stop> {
         let mut header = Left(4);
         if self.u8(&mut header)? != CLIENT_HELLO {
             return Err(Stop::Malformed);
@@ -104,27 +193,7 @@ impl Hello<'_> {
         if extensions != hello.0 {
             return Err(Stop::Malformed);
         }
-        self.extensions(&mut hello)
-    }
-
-    fn extensions(&mut self, extensions: &mut Left) -> Result<Option<ServerName>, Stop> {
-        while extensions.0 > 0 {
-            let kind = self.u16(extensions)?;
-            let length = usize::from(self.u16(extensions)?);
-            if kind != EXTENSION_SERVER_NAME {
-                // Among them GREASE (RFC 8701), which is like any other that is not known.
-                self.skip(length, extensions)?;
-                continue;
-            }
-            extensions.take(length)?;
-            let mut extension = Left(length);
-            let list = usize::from(self.u16(&mut extension)?);
-            if list == 0 || list != extension.0 {
-                return Err(Stop::Malformed);
-            }
-            return self.name_list(&mut extension);
-        }
-        Ok(None)
+        Ok(Some(hello))
     }
 
     /// RFC 6066 section 3: at most one name of each type. Types other than host names do not exist; by their length they

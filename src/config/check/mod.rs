@@ -4,6 +4,7 @@
 //! nothing leaves this module as long as there is a complaint. The order is that of the references: ports, then pools
 //! (whose servers are behind ports), then listeners (whose rules name pools).
 
+mod covers;
 mod engine;
 mod listeners;
 mod pools;

@@ -29,6 +29,8 @@ struct Common<'c> {
     local_ports: RangeInclusive<u16>,
     connect_timeout: std::time::Duration,
     syn_retry: std::time::Duration,
+    eject_after: u32,
+    eject_for: std::time::Duration,
 }
 
 /// What is known while the pools are read one after the other.
@@ -97,6 +99,20 @@ fn common<'c>(
             defaults::SYN_RETRY,
             &defaults::SYN_RETRY_RANGE,
         ),
+        eject_after: number(
+            source,
+            &at.key("eject_after"),
+            raw.eject_after,
+            defaults::EJECT_AFTER,
+            &defaults::EJECT_AFTER_RANGE,
+        ) as u32,
+        eject_for: duration(
+            source,
+            &at.key("eject_for"),
+            raw.eject_for.as_deref(),
+            defaults::EJECT_FOR,
+            &defaults::EJECT_FOR_RANGE,
+        ),
     }
 }
 
@@ -110,7 +126,11 @@ impl Reader {
         if raw.servers.is_empty() {
             source.complain(&at.key("servers"), "is empty, expected at least one server");
         }
-        let policies = [("round_robin", Policy::RoundRobin)];
+        let policies = [
+            ("round_robin", Policy::RoundRobin),
+            ("least_connections", Policy::LeastConnections),
+            ("client_hash", Policy::ClientHash),
+        ];
         let mut pool = PoolConfig {
             id: PoolId(self.found.pools.len() as u16),
             name: raw.name.clone(),
@@ -163,8 +183,9 @@ impl Reader {
             source.complain(
                 at,
                 format!(
-                    "is {}, which another pool has as well (\"{}\"), expected the same name, mac, local addresses and \
-                     ports, connect_timeout and syn_retry in both",
+                    "is {}, which another pool has as well (\"{}\"), expected the same name, mac, \
+                     max_connections, local addresses and ports, connect_timeout, syn_retry, eject_after and eject_for \
+                     in both",
                     known.address, known.name
                 ),
             );
@@ -199,6 +220,10 @@ fn local_ports(source: &mut Source<'_>, at: &At, raw: &RawPool) -> RangeInclusiv
 fn server(source: &mut Source<'_>, at: &At, raw: &RawServer, common: &Common<'_>) -> Option<ServerConfig> {
     let address = socket_address(source, &at.key("address"), &raw.address);
     let mac = raw.mac.as_deref().and_then(|text| mac(source, &at.key("mac"), text));
+    let max_connections = raw.max_connections.map(|value| {
+        let at = at.key("max_connections");
+        number(source, &at, Some(value), 1, &defaults::SERVER_CONNECTIONS_RANGE) as u32
+    });
     let address = address?;
     let next_hop = next_hop(source, &at.key("address"), address.ip(), mac.is_some(), common)?;
     Some(ServerConfig {
@@ -210,6 +235,9 @@ fn server(source: &mut Source<'_>, at: &At, raw: &RawServer, common: &Common<'_>
         local: local(source, at, address, next_hop, common)?,
         connect_timeout: common.connect_timeout,
         syn_retry: common.syn_retry,
+        max_connections,
+        eject_after: common.eject_after,
+        eject_for: common.eject_for,
     })
 }
 

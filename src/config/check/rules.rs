@@ -1,12 +1,20 @@
-//! `listener[].rules`: each rule by itself, and that each can match after those before it.
+//! `listener[].rules`: each rule by itself. That each can match after those before it is for [`covers`](super::covers).
 
+use super::covers::why_covered;
 use super::listeners::pool;
 use super::pools::Pools;
-use super::quoted;
+use super::{number, quoted};
+use crate::config::defaults;
+use crate::config::dn::DnPattern;
 use crate::config::model::{Match, Rule};
-use crate::config::pattern::HostPattern;
+use crate::config::pattern::{HostPattern, NamePattern};
+use crate::config::payload_regex::PayloadRegex;
 use crate::config::raw::RawRule;
 use crate::config::source::{At, Source};
+
+/// What a rule can be about.
+const KINDS: &str = "http_host and/or http_path, tls_sni and/or tls_alpn, first_number = true, prefix or prefix_hex, regex, \
+                     ldap_bind_dn, postgres_user and/or postgres_database, or ssl_request = true";
 
 pub(super) fn check(source: &mut Source<'_>, at: &At, raw: &[RawRule], pools: &Pools) -> Vec<Rule> {
     let mut rules: Vec<(usize, Rule)> = Vec::with_capacity(raw.len());
@@ -33,48 +41,188 @@ pub(super) fn check(source: &mut Source<'_>, at: &At, raw: &[RawRule], pools: &P
     rules.into_iter().map(|(_, rule)| rule).collect()
 }
 
+/// Reads the one kind that a rule is of.
+type Read = fn(&mut Source<'_>, &At, &RawRule) -> Option<Match>;
+
 fn matches(source: &mut Source<'_>, at: &At, raw: &RawRule) -> Option<Match> {
-    let is_http = raw.http_host.is_some() || raw.http_path.is_some();
-    match (is_http, &raw.tls_sni, raw.first_number) {
-        (true, None, None) => {
-            let host = raw
-                .http_host
-                .as_deref()
-                .map(|text| host(source, &at.key("http_host"), text));
-            let path = raw
-                .http_path
-                .as_deref()
-                .map(|text| path(source, &at.key("http_path"), text));
-            let (host, path) = (
-                host.map_or(Some(None), |h| h.map(Some)),
-                path.map_or(Some(None), |p| p.map(Some)),
-            );
-            Some(Match::Http {
-                host: host?,
-                path: path?,
-            })
-        }
-        (false, Some(name), None) => sni(source, &at.key("tls_sni"), name).map(Match::TlsSni),
-        (false, None, Some(true)) => Some(Match::FirstNumber),
-        (false, None, Some(false)) => {
-            source.refuse(&at.key("first_number"), false, "true, or a rule of another kind");
+    let kinds: [(bool, Read); 9] = [
+        (raw.http_host.is_some() || raw.http_path.is_some(), http),
+        (raw.tls_sni.is_some() || raw.tls_alpn.is_some(), tls),
+        (raw.first_number.is_some(), first_number),
+        (raw.prefix.is_some(), prefix),
+        (raw.prefix_hex.is_some(), prefix_hex),
+        (raw.regex.is_some() || raw.regex_bytes.is_some(), regex),
+        (raw.ldap_bind_dn.is_some(), ldap),
+        (raw.postgres_user.is_some() || raw.postgres_database.is_some(), postgres),
+        (raw.ssl_request.is_some(), ssl_request),
+    ];
+    let mut said = kinds.iter().filter(|(is_said, _)| *is_said);
+    match (said.next(), said.next()) {
+        (Some((_, read)), None) => read(source, at, raw),
+        (None, _) => {
+            source.complain(at, format!("matches nothing, expected {KINDS}"));
             None
         }
-        (false, None, None) => {
-            source.complain(
-                at,
-                "matches nothing, expected http_host and/or http_path, tls_sni, or first_number = true",
-            );
+        (Some(_), Some(_)) => {
+            source.complain(at, format!("mixes kinds, expected one of {KINDS}"));
             None
         }
-        _ => {
-            source.complain(
-                at,
-                "mixes kinds that never match the same payload, expected one of http_host and/or http_path, tls_sni, \
-                 first_number",
-            );
-            None
+    }
+}
+
+fn http(source: &mut Source<'_>, at: &At, raw: &RawRule) -> Option<Match> {
+    let host = optional(&raw.http_host, |text| host(source, &at.key("http_host"), text));
+    let path = optional(&raw.http_path, |text| path(source, &at.key("http_path"), text));
+    Some(Match::Http {
+        host: host?,
+        path: path?,
+    })
+}
+
+fn tls(source: &mut Source<'_>, at: &At, raw: &RawRule) -> Option<Match> {
+    let sni = optional(&raw.tls_sni, |text| sni(source, &at.key("tls_sni"), text));
+    let alpn = optional(&raw.tls_alpn, |text| alpn(source, &at.key("tls_alpn"), text));
+    Some(Match::Tls { sni: sni?, alpn: alpn? })
+}
+
+fn first_number(source: &mut Source<'_>, at: &At, raw: &RawRule) -> Option<Match> {
+    is_true(source, &at.key("first_number"), raw.first_number, Match::FirstNumber)
+}
+
+fn ssl_request(source: &mut Source<'_>, at: &At, raw: &RawRule) -> Option<Match> {
+    is_true(source, &at.key("ssl_request"), raw.ssl_request, Match::SslRequest)
+}
+
+fn is_true(source: &mut Source<'_>, at: &At, value: Option<bool>, meant: Match) -> Option<Match> {
+    if value == Some(false) {
+        source.refuse(at, false, "true, or a rule of another kind");
+        return None;
+    }
+    Some(meant)
+}
+
+fn prefix(source: &mut Source<'_>, at: &At, raw: &RawRule) -> Option<Match> {
+    let text = raw.prefix.as_deref()?;
+    prefix_of(source, &at.key("prefix"), text, text.as_bytes().to_vec())
+}
+
+fn prefix_hex(source: &mut Source<'_>, at: &At, raw: &RawRule) -> Option<Match> {
+    let at = at.key("prefix_hex");
+    let text = raw.prefix_hex.as_deref()?;
+    let Some(bytes) = hex(text) else {
+        source.refuse(
+            &at,
+            quoted(text),
+            "bytes as pairs of hexadecimal digits, such as \"16 03 01\"",
+        );
+        return None;
+    };
+    prefix_of(source, &at, text, bytes)
+}
+
+fn prefix_of(source: &mut Source<'_>, at: &At, text: &str, bytes: Vec<u8>) -> Option<Match> {
+    if bytes.is_empty() || bytes.len() > defaults::PREFIX_MAX {
+        source.refuse(at, quoted(text), format!("1 to {} bytes", defaults::PREFIX_MAX));
+        return None;
+    }
+    Some(Match::Prefix(bytes))
+}
+
+/// Pairs of digits, with or without blanks between them.
+fn hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |c: u8| char::from(c).to_digit(16).map(|digit| digit as u8);
+    let mut bytes = Vec::with_capacity(text.len() / 2);
+    for word in text.split_ascii_whitespace() {
+        let pairs = word.as_bytes().chunks_exact(2);
+        if !pairs.remainder().is_empty() {
+            return None;
         }
+        for pair in pairs {
+            bytes.push(digit(pair[0])? << 4 | digit(pair[1])?);
+        }
+    }
+    Some(bytes)
+}
+
+fn regex(source: &mut Source<'_>, at: &At, raw: &RawRule) -> Option<Match> {
+    let first_bytes = number(
+        source,
+        &at.key("regex_bytes"),
+        raw.regex_bytes,
+        defaults::REGEX_BYTES,
+        &defaults::REGEX_BYTES_RANGE,
+    );
+    let Some(text) = raw.regex.as_deref() else {
+        source.complain(at, "lacks the key `regex`, to which regex_bytes belongs");
+        return None;
+    };
+    PayloadRegex::new(text, first_bytes as u16)
+        .map_err(|expected| source.refuse(&at.key("regex"), shortened(text), expected))
+        .map(Match::Regex)
+        .ok()
+}
+
+/// Expressions may be long; a complaint stays in one line of reasonable length.
+fn shortened(text: &str) -> String {
+    let mut shown: String = text.chars().take(60).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    format!("{shown:?}")
+}
+
+fn ldap(source: &mut Source<'_>, at: &At, raw: &RawRule) -> Option<Match> {
+    let text = raw.ldap_bind_dn.as_deref()?;
+    text.parse::<DnPattern>()
+        .map_err(|expected| source.refuse(&at.key("ldap_bind_dn"), quoted(text), expected))
+        .map(Match::LdapBind)
+        .ok()
+}
+
+fn postgres(source: &mut Source<'_>, at: &At, raw: &RawRule) -> Option<Match> {
+    let user = optional(&raw.postgres_user, |text| {
+        pg_name(source, &at.key("postgres_user"), text)
+    });
+    let database = optional(&raw.postgres_database, |text| {
+        pg_name(source, &at.key("postgres_database"), text)
+    });
+    // Every StartupMessage has both: without a database it is the user's.
+    Some(Match::Postgres {
+        user: user?.unwrap_or(NamePattern::Any),
+        database: database?.unwrap_or(NamePattern::Any),
+    })
+}
+
+fn pg_name(source: &mut Source<'_>, at: &At, text: &str) -> Option<NamePattern> {
+    if text == "*" {
+        return Some(NamePattern::Any);
+    }
+    // NAMEDATALEN: a longer one is cut by the server, and then two names would be one.
+    if text.is_empty() || text.len() > 63 || text.contains('\0') {
+        source.refuse(at, quoted(text), "a name of 1 to 63 bytes, or \"*\" for any");
+        return None;
+    }
+    Some(NamePattern::Exact(text.to_owned()))
+}
+
+fn alpn(source: &mut Source<'_>, at: &At, text: &str) -> Option<String> {
+    // RFC 7301 3.1: ProtocolName<1..2^8-1>.
+    if text.is_empty() || text.len() > 255 {
+        source.refuse(
+            at,
+            quoted(text),
+            "the name of a protocol such as \"h2\", of 1 to 255 bytes",
+        );
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+/// `None` when there was a complaint, `Some(None)` when the key is not there.
+fn optional<T>(text: &Option<String>, read: impl FnOnce(&str) -> Option<T>) -> Option<Option<T>> {
+    match text.as_deref().map(read) {
+        None => Some(None),
+        Some(read) => read.map(Some),
     }
 }
 
@@ -107,39 +255,10 @@ fn path(source: &mut Source<'_>, at: &At, text: &str) -> Option<String> {
         source.refuse(
             at,
             quoted(text),
-            "the beginning of a path as clients send it: \"/\" first, no \"?\" or \"#\", \
-                                         other characters percent-encoded",
+            "the beginning of a path as clients send it: \"/\" first, no \"?\" or \"#\", other characters \
+             percent-encoded",
         );
         return None;
     }
     Some(text.to_owned())
-}
-
-/// Why `later` never matches when `earlier` is asked first; `None` when it can.
-fn why_covered(earlier: &Match, later: &Match) -> Option<&'static str> {
-    let covers_host = |ours: &Option<HostPattern>, theirs: &Option<HostPattern>| match (ours, theirs) {
-        (None, _) => true,
-        (Some(_), None) => false,
-        (Some(ours), Some(theirs)) => ours.covers(theirs),
-    };
-    match (earlier, later) {
-        (
-            Match::Http { host, path },
-            Match::Http {
-                host: later_host,
-                path: later_path,
-            },
-        ) => {
-            // No path is not "/": CONNECT and OPTIONS * have none.
-            let covers_path = path
-                .as_deref()
-                .is_none_or(|path| later_path.as_deref().is_some_and(|later| later.starts_with(path)));
-            (covers_host(host, later_host) && covers_path).then_some("which matches the same requests")
-        }
-        (Match::TlsSni(host), Match::TlsSni(later)) => host.covers(later).then_some("which matches the same names"),
-        (Match::FirstNumber, Match::FirstNumber) => Some("which matches every payload with a number"),
-        // The version in the request line, "HTTP/1.1", is a number already.
-        (Match::FirstNumber, Match::Http { .. }) => Some("which matches the version number in every HTTP request"),
-        _ => None,
-    }
 }
