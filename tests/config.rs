@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proxyengine::config::{
-    Bind, Config, Fallback, HostPattern, Idle, ListenerId, Match, PoolId, PortIndex, RecordFormat, ServerId,
+    Bind, Config, Fallback, HostPattern, Idle, ListenerId, Match, Policy, PoolId, PortIndex, RecordFormat, ServerId,
     UnknownFlows, Verify,
 };
 
@@ -64,7 +64,7 @@ rules = [{ http_path = "/", pool = "six" }]
 name = "web"
 policy = "round_robin"
 servers = [
-  { name = "w1", address = "10.2.0.11:80", weight = 256 },
+  { name = "w1", address = "10.2.0.11:80", weight = 256, max_connections = 77 },
   { name = "w2", address = "10.9.0.12:80", mac = "02:00:00:00:00:12" },
 ]
 
@@ -77,6 +77,9 @@ local_addresses = ["10.1.0.80", "10.2.0.5"]
 local_ports = "8000-9000"
 connect_timeout = "1s"
 syn_retry = "200ms"
+policy = "client_hash"
+eject_after = 7
+eject_for = "3s"
 
 [[pool]]
 name = "six"
@@ -181,7 +184,17 @@ fn every_key_arrives() {
         (api.connect_timeout, api.syn_retry),
         (Duration::from_secs(1), Duration::from_millis(200))
     );
+    assert_eq!((api.eject_after, api.eject_for), (7, Duration::from_secs(3)));
+    assert_eq!(config.pool(PoolId(1)).policy, Policy::ClientHash);
     assert_eq!(config.pool(PoolId(0)).members[0].weight, 256);
+    assert_eq!(config.server(ServerId(0)).max_connections, Some(77));
+    assert_eq!(
+        (
+            config.server(ServerId(1)).max_connections,
+            config.server(ServerId(1)).eject_after
+        ),
+        (None, 3)
+    );
     assert_eq!(config.timeouts().half_close, Duration::from_secs(7440));
     assert_eq!(config.timeouts().connect, Duration::from_secs(5));
     let promise = config.promise();
@@ -451,14 +464,17 @@ refusals! {
     listener_timeout: "idle = \"10m\"" => "idle = \"31days\"", "listener[0].timeouts.idle is \"31days\", expected \"10ms\" to \"30days\"";
     pool_empty: "servers = [{ name = \"s6\", address = \"[2001:db8:1::a]:80\" }]" => "servers = []", "pool[2].servers is empty, expected at least one server";
     pool_named_reject: "name = \"six\"\n" => "name = \"reject\"\n[[pool]]\nname = \"six\"\n", "pool[2] lacks the key `servers`";
-    policy: "policy = \"round_robin\"" => "policy = \"random\"", "pool[0].policy is \"random\", expected \"round_robin\"";
     server_address: "\"10.2.0.11:80\"" => "\"10.2.0.11\"", "pool[0].servers[0].address is \"10.2.0.11\", expected an address with its port";
     server_port_0: "\"10.2.0.11:80\"" => "\"10.2.0.11:0\"", "pool[0].servers[0].address is \"10.2.0.11:0\", expected a port of 1 to 65535";
     server_loopback: "\"10.2.0.11:80\"" => "\"127.0.0.1:80\"", "expected the unicast address of a host; this is a loopback address";
     server_mapped: "\"10.2.0.11:80\"" => "\"[::ffff:10.2.0.11]:80\"", "this is an IPv4-mapped address";
     server_weight_0: "weight = 256" => "weight = 0", "pool[0].servers[0].weight is 0, expected 1 to 256";
     server_weight: "weight = 256" => "weight = 257", "pool[0].servers[0].weight is 257, expected 1 to 256";
-    server_twice: "\"10.2.0.11:80\", weight = 256" => "\"10.9.0.12:80\", mac = \"02:00:00:00:00:12\"", "pool[0].servers[1].address is \"10.9.0.12:80\", expected a server that is in the pool only once";
+    server_limit: "max_connections = 77" => "max_connections = 0", "pool[0].servers[0].max_connections is 0, expected 1 to 16777216";
+    eject_after: "eject_after = 7" => "eject_after = -1", "pool[1].eject_after is -1, expected 0 to 1000";
+    eject_for: "eject_for = \"3s\"" => "eject_for = \"2h\"", "pool[1].eject_for is \"2h\", expected \"10ms\" to \"1h\"";
+    policy: "policy = \"round_robin\"" => "policy = \"random\"", "pool[0].policy is \"random\", expected \"round_robin\", \"least_connections\" or \"client_hash\"";
+    server_twice: "\"10.2.0.11:80\", weight = 256, max_connections = 77" => "\"10.9.0.12:80\", mac = \"02:00:00:00:00:12\"", "pool[0].servers[1].address is \"10.9.0.12:80\", expected a server that is in the pool only once";
     server_name_twice: "name = \"a1\"" => "name = \"w1\"", "pool[1].servers[0].name is \"w1\", expected a name that is used only once";
     server_unreachable: "[2001:db8:1::a]:80" => "[2001:db8:1::80]:81", "pool[2].servers[0].address is 2001:db8:1::80, expected an address of another host";
     local_address: "\"10.2.0.5\"]" => "\"10.2.0.5/24\"]", "pool[1].local_addresses[1] is \"10.2.0.5/24\", expected an IP address";

@@ -1,6 +1,6 @@
 //! Calling the server: retries, the next server, stale answers.
 
-use crate::harness::{Bench, Client, Server, nothing, only};
+use crate::harness::{Bench, CONFIG, Client, Server, nothing, only};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::record::{Cause, Side};
 use std::time::Duration;
@@ -193,9 +193,8 @@ fn the_syn_carries_what_was_agreed_and_no_more() {
 
 #[test]
 fn a_port_is_not_used_again_while_it_rests_and_numbers_never_go_back() {
-    let mut bench = Bench::with_config(
-        &crate::harness::CONFIG.replace("name = \"all\"", "name = \"all\"\nlocal_ports = \"5000-5001\""),
-    );
+    let mut bench =
+        Bench::with_config(&CONFIG.replace("name = \"all\"", "name = \"all\"\nlocal_ports = \"5000-5001\""));
     let mut seen: Vec<(u16, u32)> = Vec::new();
     for round in 0..6 {
         let mut client = Client::new(41000 + round);
@@ -227,4 +226,106 @@ fn a_port_is_not_used_again_while_it_rests_and_numbers_never_go_back() {
     );
     assert_eq!(seen[0].0, seen[2].0, "the port that has rested longest comes first");
     bench.assert_all_returned();
+}
+
+/// The pool with more lines, and with more keys of each server.
+fn bench_with(lines: &str, keys: &str) -> Bench {
+    let text = CONFIG
+        .replace("name = \"all\"\n", &format!("name = \"all\"\n{lines}\n"))
+        .replace(":8080\" }", &format!(":8080\"{keys} }}"));
+    Bench::with_config(&text)
+}
+
+/// What the proxy sends when a client at this port has sent its first bytes.
+fn answer(bench: &mut Bench, port: u16, payload: &[u8]) -> Segment {
+    let mut client = Client::new(port);
+    client.connect(bench);
+    only(client.send(bench, payload))
+}
+
+#[test]
+fn servers_that_are_full_get_no_more() {
+    let mut bench = bench_with("", ", max_connections = 1");
+    let mut called: Vec<_> = (0..3).map(|i| answer(&mut bench, 40000 + i, b"p hello").to).collect();
+    called.sort_by_key(|station| station.address);
+    called.dedup();
+    assert_eq!(called.len(), 3, "one for each");
+    for (port, payload) in [(40010, b"p hello"), (40011, b"1 hello")] {
+        let reset = answer(&mut bench, port, payload);
+        assert!(
+            reset.flags.contains(TcpFlags::RST) && reset.to.address.port() == port,
+            "{reset:?}"
+        );
+        assert_eq!(bench.records()[0].cause(Side::Client), Cause::NoServer);
+    }
+}
+
+#[test]
+fn however_a_connection_ends_its_server_has_room_again() {
+    let endings: [(&str, fn(&mut Bench, &mut Client, &Segment)); 5] = [
+        ("refused", |bench, _, syn| drop(bench.receive(&refusal(syn)))),
+        ("silence", |bench, _, _| drop(bench.wait(Duration::from_secs(6)))),
+        ("the client leaves early", |bench, client, _| {
+            drop(bench.receive(&client.segment(TcpFlags::RST, b"")));
+        }),
+        ("the client resets", |bench, client, syn| {
+            Server::from_syn(syn).accept(bench);
+            drop(bench.receive(&client.segment(TcpFlags::RST, b"")));
+        }),
+        ("the server lacks an option", |bench, _, syn| {
+            let mut server = Server::from_syn(syn);
+            server.options.timestamps = None;
+            drop(bench.receive(&server.syn_ack()));
+        }),
+    ];
+    for (how, end) in endings {
+        let mut bench = bench_with("eject_after = 0", ", max_connections = 1");
+        for round in 0..3 {
+            let mut client = Client::new(40000 + round);
+            client.connect(&mut bench);
+            let syn = only(client.send(&mut bench, b"0 hello"));
+            assert_eq!(syn.flags, TcpFlags::SYN, "{how}, round {round}");
+            let full = answer(&mut bench, 41000 + round, b"0 hello");
+            assert!(full.flags.contains(TcpFlags::RST), "{how}, round {round}");
+            end(&mut bench, &mut client, &syn);
+        }
+        bench.assert_all_returned();
+    }
+}
+
+#[test]
+fn a_server_that_refuses_is_passed_over_and_later_tried_again() {
+    let mut bench = bench_with("eject_after = 2\neject_for = \"3s\"", "");
+    let first = answer(&mut bench, 40000, b"0 hello");
+    let failing = first.to;
+    bench.receive(&refusal(&first));
+    let again = answer(&mut bench, 40001, b"0 hello");
+    bench.receive(&refusal(&again));
+    let called = |bench: &mut Bench, ports: std::ops::Range<u16>| {
+        let calls = ports.map(|port| answer(bench, port, b"p hello"));
+        calls.filter(|syn| syn.to == failing).collect::<Vec<_>>()
+    };
+    assert!(called(&mut bench, 42000..42006).is_empty(), "it is out");
+    bench.wait(Duration::from_secs(3));
+    let trial = called(&mut bench, 43000..43006);
+    assert_eq!(trial.len(), 1, "one connection tries");
+    Server::from_syn(&trial[0]).accept(&mut bench);
+    assert!(called(&mut bench, 44000..44009).len() >= 2, "it is back");
+}
+
+#[test]
+fn policies_reach_the_wire() {
+    let servers = |policy: &str| {
+        let mut bench = bench_with(&format!("policy = \"{policy}\""), "");
+        let mut counts = std::collections::BTreeMap::new();
+        for port in 40000..40009 {
+            *counts
+                .entry(answer(&mut bench, port, b"p hello").to.address)
+                .or_insert(0) += 1;
+        }
+        counts.into_values().collect::<Vec<_>>()
+    };
+    assert_eq!(servers("round_robin"), [3, 3, 3]);
+    assert_eq!(servers("least_connections"), [3, 3, 3]);
+    assert_eq!(servers("client_hash"), [9], "one client address, one server");
 }

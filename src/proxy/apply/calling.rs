@@ -8,6 +8,7 @@ use crate::proxy::connection::{NO_SERVER, Opening, Spliced, Stage, WindowScale};
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, Side};
 use crate::proxy::owed::{self, Owed};
+use crate::proxy::segment::address_of;
 use crate::proxy::send::{self, Control};
 use crate::proxy::table::{FlowKey, FlowRef};
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
@@ -83,6 +84,8 @@ where
         opening.tries = 0;
         connection.local_address = local_address;
         connection.local_port = taken.port;
+        // Until the port is given back: see `release_port`.
+        self.backends.note_open(ServerId(connection.server));
         let hash = self.table.hash(&key);
         self.free_key(hash, &key);
         if self.table.insert(hash, FlowRef::server(slot)).is_err() {
@@ -152,10 +155,14 @@ where
         let Stage::Opening(opening) = &mut connection.stage else {
             return None;
         };
-        match event {
-            Event::Reset(_) | Event::ServerUnreachable => opening.failure = Cause::ServerRefused,
-            Event::TimedOut => opening.failure = Cause::ServerTimeout,
-            _ => {}
+        let failure = match event {
+            Event::Reset(_) | Event::ServerUnreachable => Some(Cause::ServerRefused),
+            Event::TimedOut => Some(Cause::ServerTimeout),
+            _ => None,
+        };
+        if let Some(failure) = failure {
+            opening.failure = failure;
+            self.backends.note_failure(ServerId(given_up), now);
         }
         let Some(place) = opening.tried.iter_mut().find(|tried| **tried == NO_SERVER) else {
             return Some(Event::NoServer);
@@ -165,7 +172,9 @@ where
             return Some(Event::NoServer);
         }
         let tried = opening.tried.map(ServerId);
-        let next = self.backends.next_after(PoolId(opening.pool), &tried);
+        let pool = PoolId(opening.pool);
+        let client = address_of(connection.client_address());
+        let next = self.backends.next_after(pool, client, now, &tried);
         let Some(next) = next else { return Some(Event::NoServer) };
         connection.server = next.0;
         Some(Event::Selected)
@@ -239,6 +248,7 @@ where
             window: scale.to_server(opening.client_window),
         });
         connection.stage = Stage::Spliced(spliced);
+        self.backends.note_success(ServerId(connection.server));
         self.log.count(Side::Server, TcpCounter::RecvSynAck);
         self.log.state(slot, Side::Server, State::Established, now);
         self.arm_spliced(now, slot);

@@ -2,6 +2,7 @@
 
 use super::Scene;
 use crate::callbacks::SelectServer;
+use crate::config::ServerId;
 use crate::proxy::connection::{Connection, Spliced, Stage};
 use crate::proxy::event::Side;
 use crate::proxy::held::HeldId;
@@ -99,6 +100,7 @@ where
         }
         if let Some(connection) = self.connections.get_mut(slot) {
             connection.local_port = 0;
+            self.backends.note_close(ServerId(connection.server));
         }
     }
 

@@ -106,8 +106,9 @@ where
         };
         let (server, pool) = match self.selector.select(&payload) {
             Selection::Server(server) => (server, Opening::NO_POOL),
-            Selection::Pool(pool) => match self.backends.next_after(pool, &[]) {
+            Selection::Pool(pool) => match self.backends.pick(pool, payload.client.ip(), now) {
                 Some(server) => (server, pool.0),
+                None if self.backends.has_pool(pool) => return Some(Event::NoServer),
                 // A selector of the user's may name what does not exist.
                 None => return Some(Event::Rejected),
             },
@@ -119,6 +120,9 @@ where
         };
         if usize::from(server.0) >= self.settings.servers.len() {
             return Some(Event::Rejected);
+        }
+        if !self.backends.has_room(server) {
+            return Some(Event::NoServer);
         }
         opening.pool = pool;
         connection.server = server.0;
