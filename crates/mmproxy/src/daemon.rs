@@ -68,7 +68,7 @@ impl Daemon {
     ///
     /// # Errors
     /// If anything of that fails; nothing is left running.
-    pub fn start(source: Source, config: Config) -> Result<Self, DaemonError> {
+    pub fn start(source: Source, config: Config, signals: &Signals) -> Result<Self, DaemonError> {
         let descriptors = privileges::raise_descriptor_limit();
         let sockets = open_sockets(&config, &[])?;
         let metrics = config
@@ -103,7 +103,16 @@ impl Daemon {
             let thread = std::thread::Builder::new()
                 .name(format!("worker {index}"))
                 .stack_size(512 * 1024);
-            let handle = thread.spawn(move || worker.run()).map_err(system("worker"))?;
+            let alarm = Alarm(signals.handle());
+            let work = move || {
+                let alarm = alarm;
+                let result = worker.run();
+                if result.is_ok() {
+                    std::mem::forget(alarm);
+                }
+                result
+            };
+            let handle = thread.spawn(work).map_err(system("worker"))?;
             mailboxes.push(mailbox);
             threads.push(handle);
         }
@@ -214,6 +223,11 @@ impl Daemon {
         {
             log::warn!("routing rules could not be removed: {error}");
         }
+        if !draining {
+            return Err(system("worker")(io::Error::other(
+                "it ended without being asked to; see the log",
+            )));
+        }
         if impatient {
             // The sessions' sockets close with the process.
             return Ok(());
@@ -225,6 +239,15 @@ impl Daemon {
             .into_iter()
             .collect::<io::Result<()>>()
             .map_err(system("worker"))
+    }
+}
+
+/// Ends the daemon when dropped: a worker failed or panicked, and what restarts daemons shall restart this one.
+struct Alarm(signal_hook::iterator::Handle);
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 

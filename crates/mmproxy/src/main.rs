@@ -71,7 +71,7 @@ fn run(source: Source) -> Result<(), String> {
     // From here on signals wait for the daemon, so that none is lost while it starts.
     let mut signals = daemon::signals().map_err(|error| error.to_string())?;
     let listeners = config.listeners.len();
-    let daemon = Daemon::start(source, config).map_err(|error| error.to_string())?;
+    let daemon = Daemon::start(source, config, &signals).map_err(|error| error.to_string())?;
     log::info!("serving {listeners} listeners");
     daemon.obey(&mut signals).map_err(|error| error.to_string())
 }

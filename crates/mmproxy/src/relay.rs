@@ -148,6 +148,8 @@ pub struct Direction {
     pipe: Option<Pipe>,
     in_pipe: usize,
     bulk_reads: u8,
+    /// One of the sockets is of a kind that cannot be spliced.
+    unspliceable: bool,
     ended: bool,
     finished: bool,
     /// Bytes written to the target.
@@ -210,7 +212,7 @@ impl Direction {
                 self.give_pipe_back(pool);
                 return Outcome::Wait;
             }
-            let moved = if self.bulk_reads >= BULK_READS && pool.splice {
+            let moved = if self.bulk_reads >= BULK_READS && pool.splice && !self.unspliceable {
                 self.splice_in(from, pool)
             } else {
                 match self.copy(from, to, pool) {
@@ -264,10 +266,31 @@ impl Direction {
                 }
                 Err(Errno::AGAIN) => to.writable = false,
                 Err(Errno::INTR) => {}
+                Err(error) if cannot_splice(error) => {
+                    self.unpipe()?;
+                    return self.write_held(to, pool);
+                }
                 Err(error) => return Err(error),
             }
         }
         Ok(true)
+    }
+
+    /// Takes what is in the pipe back, to be written in the ordinary way.
+    fn unpipe(&mut self) -> Result<(), Errno> {
+        self.unspliceable = true;
+        let Some(pipe) = &self.pipe else { return Ok(()) };
+        let mut taken = vec![0; self.in_pipe];
+        let mut length = 0;
+        while length < taken.len() {
+            match rustix::io::read(&pipe.out, &mut taken[length..])? {
+                0 => break,
+                count => length += count,
+            }
+        }
+        taken.truncate(length);
+        (self.pending, self.written, self.in_pipe) = (taken, 0, 0);
+        Ok(())
     }
 
     fn drop_pending(&mut self, pool: &mut Pool) {
@@ -326,7 +349,13 @@ impl Direction {
             return Ok(());
         };
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
-        let count = rustix::pipe::splice(&from.fd, None, &pipe.into, None, pipe.capacity, flags)?;
+        let count = match rustix::pipe::splice(&from.fd, None, &pipe.into, None, pipe.capacity, flags) {
+            Err(error) if cannot_splice(error) => {
+                self.unspliceable = true;
+                return Ok(());
+            }
+            result => result?,
+        };
         if count == 0 {
             self.ended = true;
         } else if count < BULK_READ / 4 {
@@ -343,6 +372,11 @@ impl Direction {
         self.abandon(pool);
         Outcome::TargetFailed(error)
     }
+}
+
+/// Sockets of some kinds (Multipath TCP on older kernels) have no splice; others give it up in certain states.
+fn cannot_splice(error: Errno) -> bool {
+    matches!(error, Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)
 }
 
 enum Failed {

@@ -271,7 +271,13 @@ impl Worker {
     fn drain(&mut self, time: Duration) {
         for slot in 0..self.listening.len() as u32 {
             // What the kernel has accepted already would be reset with the socket.
-            self.accept(slot);
+            loop {
+                let before = self.context.counters.accepted.value();
+                self.accept(slot);
+                if self.context.counters.accepted.value() - before < ACCEPTS as u64 {
+                    break;
+                }
+            }
         }
         for place in 0..self.listening.len() {
             let tcp = self.listening[place]

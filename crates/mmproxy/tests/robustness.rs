@@ -663,6 +663,42 @@ fn systemd_passes_sockets_and_is_told() {
 }
 
 #[test]
+fn listeners_for_tproxy_multipath_and_fast_open() {
+    in_namespace(|| {
+        tcp_server("127.0.0.1:443");
+        serve("127.0.0.1:444", |mut client, _| {
+            let _ = client.write_all(&vec![7; 20 << 20]);
+        });
+        let with = "[[listener]]\nlisten = \"198.51.100.9:8443\"\ntarget = \"127.0.0.1:443\"\ntransparent = true\n\
+                    [[listener]]\nlisten = \"127.0.0.1:8444\"\ntarget = \"127.0.0.1:444\"\nmultipath = true\n\
+                    [[listener]]\nlisten = \"127.0.0.1:8445\"\ntarget = \"127.0.0.1:443\"\nfast_open = 100\n";
+        let config = file_with(with);
+        let without = file_with(&with.replace("transparent = true\n", ""));
+        let failed = Command::new(env!("CARGO_BIN_EXE_mmproxy"))
+            .args(["--config", path(&without)])
+            .output()
+            .expect("run");
+        assert_eq!(
+            failed.status.code(),
+            Some(1),
+            "198.51.100.9 is not an address of this host"
+        );
+        let _proxy = Proxy::start(&["--config", path(&config)], "127.0.0.1:8445");
+        for port in [8444, 8445] {
+            let mut client = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+            client.set_read_timeout(Some(PATIENCE)).expect("timeout");
+            client.write_all(&header(port)).expect("sent");
+            if port == 8445 {
+                assert_eq!(greeting(&mut client).expect("served"), "203.0.113.7:8445");
+            } else {
+                // Enough to be spliced, where the kernel can.
+                assert_eq!(rest(&mut client).len(), 20 << 20);
+            }
+        }
+    });
+}
+
+#[test]
 fn privileges_are_given_up() {
     in_namespace(|| {
         tcp_server("127.0.0.1:443");

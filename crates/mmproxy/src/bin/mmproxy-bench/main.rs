@@ -7,6 +7,7 @@
 //!
 //! Load generator and server are threads of this process ([`tcp`], [`udp`]); the proxies are processes ([`systems`]).
 
+mod preload;
 mod stats;
 mod systems;
 mod tcp;
@@ -84,6 +85,7 @@ struct Options {
 }
 
 const HELP: &str = "\
+mmproxy-bench preload --library libproxyproto.so [--rounds N] [--seconds S] [--json FILE]
 mmproxy-bench [--rounds N] [--seconds S] [--json FILE] [--columns A,B] [--systems A,B]
   columns: stream rr1 rr50 cps bulk1 bulk4 udp_rr64 udp_flood64
   systems: mmproxy go-mmproxy mmproxy-rs haproxy nginx (those that are installed); no-proxy is always there
@@ -91,7 +93,16 @@ mmproxy-bench [--rounds N] [--seconds S] [--json FILE] [--columns A,B] [--system
 ";
 
 fn main() -> ExitCode {
-    let options = match options(std::env::args().skip(1)) {
+    let mut words = std::env::args().skip(1).peekable();
+    match words.peek().map(String::as_str) {
+        Some("serve-echo") => return serve_echo(words.nth(1)),
+        Some("preload") => {
+            words.next();
+            return preload(words);
+        }
+        _ => {}
+    }
+    let options = match options(words) {
         Ok(Some(options)) => options,
         Ok(None) => {
             print!("{HELP}");
@@ -112,6 +123,56 @@ fn main() -> ExitCode {
             eprintln!("mmproxy-bench: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// The server of `preload`, as a process of its own.
+fn serve_echo(port: Option<String>) -> ExitCode {
+    match port.and_then(|port| port.parse().ok()).map(tcp::serve_echo) {
+        Some(Ok(())) => loop {
+            std::thread::park();
+        },
+        _ => ExitCode::FAILURE,
+    }
+}
+
+fn preload(words: impl Iterator<Item = String>) -> ExitCode {
+    let result = preload_options(words).and_then(|options| {
+        let name = namespace()?;
+        let result = preload::run(&options);
+        let _ = Command::new("ip").args(["netns", "del", &name]).status();
+        result
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("mmproxy-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn preload_options(mut words: impl Iterator<Item = String>) -> Result<preload::Options, String> {
+    let mut options = preload::Options {
+        library: "".into(),
+        rounds: 15,
+        seconds: 2.0,
+        json: None,
+    };
+    while let Some(word) = words.next() {
+        let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
+        match word.as_str() {
+            "--library" => options.library = value.into(),
+            "--rounds" => options.rounds = value.parse().map_err(|_| "--rounds needs a number")?,
+            "--seconds" => options.seconds = value.parse().map_err(|_| "--seconds needs a number")?,
+            "--json" => options.json = Some(value),
+            _ => return Err(format!("unknown option {word}")),
+        }
+    }
+    if options.library.exists() {
+        Ok(options)
+    } else {
+        Err(format!("no library {}", options.library.display()))
     }
 }
 

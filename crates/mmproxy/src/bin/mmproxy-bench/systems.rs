@@ -37,8 +37,16 @@ impl System {
 
     fn program(self) -> Option<PathBuf> {
         match self {
-            // Built beside this program.
-            System::Mmproxy => std::env::current_exe().ok().map(|own| own.with_file_name("mmproxy")),
+            // Built beside this program; tests and benches are in a folder below.
+            System::Mmproxy => {
+                let own = std::env::current_exe().ok()?;
+                let beside = own.with_file_name("mmproxy");
+                if beside.exists() {
+                    Some(beside)
+                } else {
+                    own.ancestors().nth(2).map(|folder| folder.join("mmproxy"))
+                }
+            }
             System::MmproxyRs => std::env::var_os("MMPROXY_RS").map(PathBuf::from),
             System::GoMmproxy | System::Haproxy | System::Nginx => {
                 let path = std::env::var_os("PATH")?;
@@ -126,6 +134,18 @@ impl System {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+/// Waits for a server on a port of loopback.
+pub(crate) fn wait_until_listening(port: u16) -> Result<(), String> {
+    let begin = Instant::now();
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        if begin.elapsed() > Duration::from_secs(5) {
+            return Err(format!("nobody listens on port {port}"));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
 }
 
 /// A proxy that runs; it ends when this is dropped.

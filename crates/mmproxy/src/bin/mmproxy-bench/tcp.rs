@@ -5,7 +5,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Buffer of servers and clients: large enough not to be what limits.
@@ -27,7 +27,7 @@ pub(crate) enum Load {
     Download { connections: usize },
 }
 
-fn listen(port: u16) -> io::Result<OwnedFd> {
+fn listen(port: u16) -> io::Result<TcpListener> {
     let socket = socket2::Socket::new(
         socket2::Domain::IPV4,
         socket2::Type::STREAM.nonblocking().cloexec(),
@@ -47,7 +47,7 @@ struct Peer {
 
 /// An event loop over connections that are accepted from `listener`; `act` returns whether the connection goes on.
 fn serve(
-    listener: OwnedFd,
+    listener: TcpListener,
     flags: EventFlags,
     act: impl Fn(&mut Peer, &mut [u8]) -> bool + Send + 'static,
 ) -> io::Result<()> {
@@ -65,8 +65,12 @@ fn serve(
             }
             for event in &events {
                 if event.data.u64() == u64::MAX {
-                    while let Ok(fd) = rustix::net::accept_with(&listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
-                    {
+                    // Through the C library, so that a preloaded one sees it.
+                    while let Ok((connection, _)) = listener.accept() {
+                        if connection.set_nonblocking(true).is_err() {
+                            continue;
+                        }
+                        let fd = OwnedFd::from(connection);
                         let slot = free.pop().unwrap_or_else(|| {
                             peers.push(None);
                             peers.len() - 1
@@ -270,7 +274,6 @@ pub(crate) fn generate(
 mod tests {
     use super::*;
     use std::io::{Read, Write};
-    use std::net::TcpListener;
     use std::sync::Arc;
     use std::time::Duration;
 
