@@ -72,7 +72,13 @@ where
             match (action, listener, opened) {
                 (Action::SendCookie, Some(listener), _) => return self.send_cookie(now, listener, incoming, out),
                 (Action::CreateConnection, Some(listener), Some(opened)) => {
-                    return self.create(now, (listener, address), opened, incoming, out);
+                    return self.create(
+                        now,
+                        (listener, address),
+                        (opened, phase == Phase::Quarantine),
+                        incoming,
+                        out,
+                    );
                 }
                 (Action::Drop(reason), _, _) => return self.drops.add(*reason, 1),
                 _ => return self.refuse(now, incoming, out),
@@ -175,7 +181,7 @@ where
         &mut self,
         now: Instant,
         (listener, address): (u16, u16),
-        opened: Opened,
+        (opened, resting): (Opened, bool),
         incoming: Incoming<P::Buffer>,
         out: &mut impl Outbox<P::Buffer>,
     ) {
@@ -203,7 +209,9 @@ where
             opening,
             now.as_millis() as u32,
         );
-        self.free_key(segment.hash, &segment.key);
+        if resting {
+            self.free_key(segment.hash, &segment.key);
+        }
         let Ok(slot) = self.connections.insert(connection) else {
             return self.drops.add(DropReason::TableFull, 1);
         };

@@ -207,10 +207,12 @@ where
             }
         }
         for one in &incoming {
-            if let Some(flow) = self.table.guess(one.segment.hash)
-                && !flow.is_quarantined()
-            {
-                self.connections.prefetch(flow.slot());
+            match self.table.guess(one.segment.hash) {
+                Some(flow) if flow.is_quarantined() => {}
+                Some(flow) => self.connections.prefetch(flow.slot()),
+                // The ACK of a cookie, most likely.
+                None if !one.segment.has(TcpFlags::SYN) => self.used_cookies.prefetch(one.segment.hash),
+                None => {}
             }
         }
         for one in incoming {

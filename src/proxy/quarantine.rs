@@ -5,6 +5,7 @@
 //! is full the oldest goes early, and that is counted.
 
 use super::connection::{Connection, WindowScale};
+use e2d2::memory::prefer_large_pages;
 use e2d2::port::PortId;
 use e2d2::wire::MacAddr;
 
@@ -108,8 +109,10 @@ pub struct QuarantineRing {
 impl QuarantineRing {
     /// Room for `capacity` connections, allocated now.
     pub fn new(capacity: usize) -> Self {
+        let entries = vec![None; capacity.max(1)].into_boxed_slice();
+        prefer_large_pages(&entries);
         QuarantineRing {
-            entries: vec![None; capacity.max(1)].into_boxed_slice(),
+            entries,
             head: 0,
             len: 0,
         }
@@ -117,7 +120,7 @@ impl QuarantineRing {
 
     /// The slot that the next [`QuarantineRing::push`] will use; `None` when the ring is full.
     pub fn next_slot(&self) -> Option<u32> {
-        (self.len < self.entries.len()).then(|| ((self.head + self.len) % self.entries.len()) as u32)
+        (self.len < self.entries.len()).then(|| self.wrap(self.head + self.len) as u32)
     }
 
     /// Adds the youngest. Gives it back if the ring is full.
@@ -149,9 +152,27 @@ impl QuarantineRing {
             return None;
         }
         let rested = self.entries[self.head].take();
-        self.head = (self.head + 1) % self.entries.len();
+        self.head = self.wrap(self.head + 1);
         self.len -= 1;
         rested
+    }
+
+    /// The `n`-th oldest, 0 being the oldest.
+    pub fn nth_oldest(&self, n: usize) -> Option<(u32, &Rested)> {
+        if n >= self.len {
+            return None;
+        }
+        let slot = self.wrap(self.head + n);
+        self.entries[slot].as_ref().map(|rested| (slot as u32, rested))
+    }
+
+    /// A place of the ring, from one that may be a round too far.
+    fn wrap(&self, place: usize) -> usize {
+        if place < self.entries.len() {
+            place
+        } else {
+            place - self.entries.len()
+        }
     }
 
     /// The entry in `slot`.

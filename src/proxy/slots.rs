@@ -1,5 +1,7 @@
 //! A fixed number of slots with a free list: connections are named by their slot.
 
+use e2d2::memory::prefer_large_pages;
+
 /// `T`s in slots `0..capacity`, allocated at start.
 pub(super) struct Slots<T> {
     entries: Box<[Option<T>]>,
@@ -9,8 +11,10 @@ pub(super) struct Slots<T> {
 impl<T> Slots<T> {
     /// `capacity` empty slots.
     pub(super) fn new(capacity: usize) -> Self {
+        let entries: Box<[Option<T>]> = (0..capacity).map(|_| None).collect();
+        prefer_large_pages(&entries);
         Slots {
-            entries: (0..capacity).map(|_| None).collect(),
+            entries,
             free: (0..capacity as u32).rev().collect(),
         }
     }

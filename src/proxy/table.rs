@@ -10,6 +10,7 @@
 //! Source: `benches/core.rs`.
 
 use super::event::Side;
+use e2d2::memory::prefer_large_pages;
 
 /// What identifies one leg: the peer's end point and ours. IPv4 addresses are in their IPv4-mapped form
 /// (RFC 4291 2.5.5.2), which a checked packet never carries as IPv6.
@@ -121,8 +122,10 @@ impl FlowTable {
         let size = (flows.max(8) * 2).next_power_of_two();
         // An even key would lose the low bits of the product.
         let keys = [keys[0] | 1, keys[1] | 1, keys[2] | 1];
+        let entries = vec![FREE; size].into_boxed_slice();
+        prefer_large_pages(&entries);
         FlowTable {
-            entries: vec![FREE; size].into_boxed_slice(),
+            entries,
             mask: size - 1,
             used: 0,
             limit: flows.max(8),

@@ -4,9 +4,10 @@
 //! fires, looks whether enough time has really gone by. So a busy connection costs no timer work at all.
 
 use super::connection::Stage;
-use super::event::Event;
+use super::event::{Event, Side};
 use super::owed;
 use super::phase::{Half, Phase};
+use super::send::Ends;
 use super::settings::Server;
 use super::{NextHops, Outbox, Proxy};
 use crate::callbacks::SelectServer;
@@ -18,6 +19,9 @@ use std::time::Duration;
 
 /// Resting connections that one call forgets at most: each costs two look-ups.
 const RESTS_PER_CALL: usize = 64;
+
+/// How many entries ahead the table's lines are asked for: they have not been touched for the whole rest.
+const RESTS_AHEAD: usize = 8;
 
 /// How long to wait after the `tries`-th SYN: the retry time doubled each time, cut off where the server's whole time
 /// is over (RFC 6298 5.5).
@@ -52,18 +56,43 @@ where
             }
         }
         worked |= self.repeat_syn_acks(now, out);
-        for _ in 0..RESTS_PER_CALL {
-            let is_over = |until: u32| (now.as_millis() as u32).wrapping_sub(until) as i32 >= 0;
-            if !self
-                .quarantine
-                .oldest()
-                .is_some_and(|(_, rested)| is_over(rested.until))
-            {
-                break;
-            }
-            worked |= self.end_oldest_rest();
+        worked | self.end_rests(now)
+    }
+
+    /// Forgets the resting connections whose time is over.
+    fn end_rests(&mut self, now: Instant) -> bool {
+        let now_ms = now.as_millis() as u32;
+        let is_over = |until: u32| now_ms.wrapping_sub(until) as i32 >= 0;
+        let due = (0..RESTS_PER_CALL)
+            .take_while(|&n| {
+                self.quarantine
+                    .nth_oldest(n)
+                    .is_some_and(|(_, rested)| is_over(rested.until))
+            })
+            .count();
+        for n in 0..due.min(RESTS_AHEAD) {
+            self.prefetch_rested(n);
         }
-        worked
+        for n in 0..due {
+            if n + RESTS_AHEAD < due {
+                self.prefetch_rested(RESTS_AHEAD);
+            }
+            self.end_oldest_rest();
+        }
+        due > 0
+    }
+
+    /// Asks for the table's lines of the `n`-th oldest resting connection.
+    fn prefetch_rested(&self, n: usize) {
+        let Some((_, rested)) = self.quarantine.nth_oldest(n) else {
+            return;
+        };
+        let ends = Ends::from(rested);
+        for side in [Side::Client, Side::Server] {
+            if let Some(key) = ends.key(&self.settings, side) {
+                self.table.prefetch(self.table.hash(&key));
+            }
+        }
     }
 
     /// When [`Proxy::poll_timers`] has something to do at the earliest.

@@ -6,6 +6,7 @@
 //! new connections within 16 s than the set has room for.
 
 use super::cookie;
+use e2d2::memory::prefer_large_pages;
 use e2d2::time::Instant;
 use netfcts::seq::SeqNum;
 
@@ -25,9 +26,9 @@ impl UsedCookies {
     /// Room for about `capacity` cookies, allocated now.
     pub(super) fn new(capacity: usize) -> Self {
         let lines = capacity.div_ceil(WAYS).next_power_of_two();
-        UsedCookies {
-            lines: vec![Line([0; WAYS]); lines].into_boxed_slice(),
-        }
+        let lines = vec![Line([0; WAYS]); lines].into_boxed_slice();
+        prefer_large_pages(&lines);
+        UsedCookies { lines }
     }
 
     /// Notes the use of `cookie` by the flow with `flow_hash`. Returns false if it had been used before.
@@ -35,8 +36,8 @@ impl UsedCookies {
         let slot = cookie::CookieJar::slot(now);
         let mixed = (flow_hash ^ u64::from(cookie.0) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let fingerprint = mixed & !0xffff;
-        let line_count = self.lines.len();
-        let line = &mut self.lines[(flow_hash >> 7) as usize & (line_count - 1)].0;
+        let place = self.place(flow_hash);
+        let line = &mut self.lines[place].0;
         let age = |entry: u64| (slot as u16).wrapping_sub(entry as u16);
         // A cookie made in slot s is valid in s and s + 1, so a use can be repeated at most one slot later.
         if line
@@ -50,6 +51,15 @@ impl UsedCookies {
             .unwrap_or(0);
         line[oldest] = fingerprint | u64::from(slot as u16);
         true
+    }
+
+    /// Asks the processor for the line that [`UsedCookies::note`] will read for this flow.
+    pub(super) fn prefetch(&self, flow_hash: u64) {
+        e2d2::prefetch(&self.lines[self.place(flow_hash)]);
+    }
+
+    fn place(&self, flow_hash: u64) -> usize {
+        (flow_hash >> 7) as usize & (self.lines.len() - 1)
     }
 
     /// The memory of the set in bytes.

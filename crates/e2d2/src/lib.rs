@@ -69,6 +69,7 @@ pub mod counters;
 pub mod fate;
 pub mod handover;
 mod heap;
+pub mod memory;
 #[cfg(feature = "dpdk")]
 pub mod native;
 pub mod operators;

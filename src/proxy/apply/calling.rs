@@ -69,6 +69,9 @@ where
             remote_port: settings.port,
             local_port: taken.port,
         };
+        // The line is on its way while the numbers are made.
+        let hash = self.table.hash(&key);
+        self.table.prefetch(hash);
         // RFC 6528 3, and never behind what the server may remember of this port's last connection.
         let clock = self.isn.isn(
             now,
@@ -86,7 +89,6 @@ where
         connection.local_port = taken.port;
         // Until the port is given back: see `release_port`.
         self.backends.note_open(ServerId(connection.server));
-        let hash = self.table.hash(&key);
         self.free_key(hash, &key);
         if self.table.insert(hash, FlowRef::server(slot)).is_err() {
             // The table is sized for every connection's two legs; were it full, the next server would not help.
