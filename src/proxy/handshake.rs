@@ -11,8 +11,8 @@ use super::event::{Event, Side};
 use super::half_open::HalfOpen;
 use super::held::HeldId;
 use super::phase::Phase;
-use super::segment::{Segment, address_of};
-use super::send::{Control, HOP_LIMIT, Path};
+use super::segment::Segment;
+use super::send::{Control, Path};
 use super::settings::Strangers;
 use super::step::step;
 use super::table::{FlowKey, FlowRef};
@@ -22,9 +22,9 @@ use crate::config::Bind;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::port::PortId;
 use e2d2::time::Instant;
+use e2d2::wire::MacAddr;
 use e2d2::wire::frame::IpVersion;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
-use e2d2::wire::{Envelope, MacAddr};
 use netfcts::counters::TcpCounter;
 use netfcts::record::Cause;
 use netfcts::seq::SeqNum;
@@ -137,7 +137,7 @@ where
         agreed: Agreed,
     ) -> Control {
         let promise = self.settings.promise;
-        let headers = if path.envelope.src_addr.is_ipv4() { 40 } else { 60 };
+        let headers = path.header_len();
         let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
         Control {
             seq: cookie,
@@ -296,13 +296,10 @@ where
     fn path_between(&self, key: &FlowKey, mac: MacAddr, device: PortId) -> Path {
         let ours = self.settings.devices[usize::from(device.0)];
         Path {
-            envelope: Envelope {
-                src_mac: ours.mac,
-                dst_mac: mac,
-                src_addr: address_of(key.local),
-                dst_addr: address_of(key.remote),
-                hop_limit: HOP_LIMIT,
-            },
+            source_mac: ours.mac,
+            destination_mac: mac,
+            source: key.local,
+            destination: key.remote,
             source_port: key.local_port,
             destination_port: key.remote_port,
             device,

@@ -9,7 +9,7 @@
 use super::connection::Stage;
 use super::drop_reason::DropReason;
 use super::event::{Event, Side};
-use super::segment::{Segment, address_value};
+use super::segment::{Segment, address_of, address_value};
 use super::send::{self, Path};
 use super::table::FlowKey;
 use super::{Incoming, NextHops, Outbox, Proxy};
@@ -112,7 +112,7 @@ where
                 };
                 let quote = translate_quote(version, original, &quoted, &path, seq).ok_or(DropReason::IcmpUnwanted)?;
                 self.lower_debt(slot, towards, complaint);
-                self.emit_icmp(&path.envelope, complaint, &quote, path.device, out)
+                self.emit_icmp(&path.envelope(), complaint, &quote, path.device, out)
             }
         }
     }
@@ -160,7 +160,7 @@ where
         }
         let path = self.path_back(&incoming.segment);
         let complaint = Complaint::TooBig(u32::from(mtu));
-        if let Err(reason) = self.emit_icmp(&path.envelope, complaint, original, path.device, out) {
+        if let Err(reason) = self.emit_icmp(&path.envelope(), complaint, original, path.device, out) {
             self.drops.add(reason, 1);
         }
     }
@@ -257,7 +257,7 @@ fn translate_quote(
     tcp[2..4].copy_from_slice(&path.source_port.to_be_bytes());
     tcp[4..].copy_from_slice(&seq.0.to_be_bytes());
     // The path leads to who sent the packet: its source is the path's destination.
-    let (source, destination) = (path.envelope.dst_addr, path.envelope.src_addr);
+    let (source, destination) = (address_of(path.destination), address_of(path.source));
     match (version, source, destination) {
         (IpVersion::V4, std::net::IpAddr::V4(source), std::net::IpAddr::V4(destination)) => {
             let header = copy.get_mut(..l4)?;

@@ -166,7 +166,7 @@ where
             neighbours,
             backends,
             cookies: CookieJar::new(secrets.cookie),
-            used_cookies: UsedCookies::new(capacity.connections + capacity.resting),
+            used_cookies: UsedCookies::new(capacity.connections),
             isn: IsnGenerator::new(secrets.isn),
             timestamp_base: secrets.timestamp,
             table: FlowTable::new(flows, secrets.table),
@@ -359,6 +359,20 @@ where
                 classify::from_server_in_handshake(opening, segment, &options)
             }
         };
+        if let Event::Segment {
+            from,
+            fin: false,
+            acknowledges_fin: false,
+        } = event
+        {
+            // By far the most segments: they change no phase and are passed on.
+            debug_assert!(
+                self.connections
+                    .get(slot)
+                    .is_none_or(|c| step::is_plain_forward(c.phase, event))
+            );
+            return self.forward_plain(now, slot, from, incoming, out);
+        }
         self.drive(now, slot, event, Some(incoming), out);
     }
 

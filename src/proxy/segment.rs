@@ -46,6 +46,11 @@ pub fn address_of(value: u128) -> std::net::IpAddr {
     std::net::Ipv6Addr::from(value).to_canonical()
 }
 
+/// True for an address that [`address_value`] made of an IPv4 one.
+pub(super) fn is_ipv4(value: u128) -> bool {
+    value >> 32 == MAPPED >> 32
+}
+
 impl Segment {
     /// Reads the headers of `frame`; `None` if they do not fit `layout`. The hash is filled in by the table's owner.
     #[inline]

@@ -4,7 +4,7 @@ use super::connection::{Connection, NO_SERVER, Opening, Spliced, Stage};
 use super::drop_reason::DropReason;
 use super::event::Side;
 use super::quarantine::Rested;
-use super::segment::address_of;
+use super::segment::{address_of, is_ipv4};
 use super::settings::Settings;
 use super::table::FlowKey;
 use super::{NextHops, Outbox, Proxy, held};
@@ -32,7 +32,7 @@ pub(super) struct Control {
 impl Control {
     pub(super) fn segment<'a>(&self, path: &Path, payload: &'a [u8]) -> TcpRepr<'a> {
         TcpRepr {
-            envelope: path.envelope,
+            envelope: path.envelope(),
             src_port: path.source_port,
             dst_port: path.destination_port,
             seq: self.seq.0,
@@ -49,11 +49,32 @@ impl Control {
 /// Between which end points, and by which port, a frame of ours goes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
-    pub envelope: Envelope,
+    pub source_mac: MacAddr,
+    pub destination_mac: MacAddr,
+    pub source: u128,
+    pub destination: u128,
     pub source_port: u16,
     pub destination_port: u16,
     pub device: PortId,
     pub checksums: Checksums,
+}
+
+impl Path {
+    /// What a frame of our own says about it.
+    pub(super) fn envelope(&self) -> Envelope {
+        Envelope {
+            src_mac: self.source_mac,
+            dst_mac: self.destination_mac,
+            src_addr: address_of(self.source),
+            dst_addr: address_of(self.destination),
+            hop_limit: HOP_LIMIT,
+        }
+    }
+
+    /// The length of an IP and a TCP header without options on this path.
+    pub(super) fn header_len(&self) -> u16 {
+        if is_ipv4(self.destination) { 40 } else { 60 }
+    }
 }
 
 /// The end points of a connection, open or resting.
@@ -131,13 +152,10 @@ impl Ends {
 pub(super) fn path_to_client(settings: &Settings, ends: impl Into<Ends>) -> Path {
     let ends = ends.into();
     Path {
-        envelope: Envelope {
-            src_mac: settings.devices[usize::from(ends.client_device.0)].mac,
-            dst_mac: ends.client_mac,
-            src_addr: address_of(settings.addresses.value(ends.listener_address)),
-            dst_addr: address_of(ends.client),
-            hop_limit: HOP_LIMIT,
-        },
+        source_mac: settings.devices[usize::from(ends.client_device.0)].mac,
+        destination_mac: ends.client_mac,
+        source: settings.addresses.value(ends.listener_address),
+        destination: ends.client,
         source_port: ends.listener_port,
         destination_port: ends.client_port,
         device: ends.client_device,
@@ -160,13 +178,10 @@ pub(super) fn path_to_server(
         .get(usize::from(ends.server))
         .ok_or(DropReason::NoNeighbour)?;
     Ok(Path {
-        envelope: Envelope {
-            src_mac: settings.devices[usize::from(server.device.0)].mac,
-            dst_mac: neighbours.mac(server.next_hop).ok_or(DropReason::NoNeighbour)?,
-            src_addr: address_of(settings.addresses.value(ends.local_address)),
-            dst_addr: address_of(server.address),
-            hop_limit: HOP_LIMIT,
-        },
+        source_mac: settings.devices[usize::from(server.device.0)].mac,
+        destination_mac: neighbours.mac(server.next_hop).ok_or(DropReason::NoNeighbour)?,
+        source: settings.addresses.value(ends.local_address),
+        destination: server.address,
         source_port: ends.local_port,
         destination_port: server.port,
         device: server.device,

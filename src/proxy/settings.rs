@@ -110,15 +110,16 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// Sensible sizes for a number of open connections: as many at rest, an eighth waiting with a short request, a
-    /// 64th with a long one.
+    /// Sensible sizes for a number of open connections: half as many at rest, where the oldest makes room; one in 128
+    /// waiting for its server with a short request, which at a million connections a second is 8 ms of waiting; one in
+    /// 4096 with a long one.
     pub fn for_connections(connections: usize) -> Self {
         Capacity {
             connections,
-            resting: connections.max(1024),
+            resting: (connections / 2).max(1024),
             half_open: 0,
-            held_small: (connections / 8).max(256),
-            held_large: (connections / 64).max(64),
+            held_small: (connections / 128).max(1024),
+            held_large: (connections / 4096).max(256),
         }
     }
 }

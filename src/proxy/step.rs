@@ -38,6 +38,11 @@ pub const fn step(phase: Phase, event: Event) -> Transition {
     }
 }
 
+/// True if all that `event` does in `phase` is to pass the segment on.
+pub(super) fn is_plain_forward(phase: Phase, event: Event) -> bool {
+    step(phase, event) == to(phase, &[Forward])
+}
+
 /// No connection: only a SYN, or the ACK of a cookie, means anything.
 const fn unbound(event: Event) -> Transition {
     match event {

@@ -129,7 +129,7 @@ where
             // The timer tries again; by then the neighbour may have answered.
             Err(reason) => return self.drops.add(reason, 1),
         };
-        let headers = if path.envelope.dst_addr.is_ipv4() { 40 } else { 60 };
+        let headers = path.header_len();
         let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
         let control = Control {
             seq: opening.server_side_isn,

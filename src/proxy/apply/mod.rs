@@ -28,6 +28,15 @@ pub(in crate::proxy) struct Scene<B> {
     handoff: Option<Handoff>,
 }
 
+impl<B> Scene<B> {
+    pub(in crate::proxy) fn with(incoming: Incoming<B>) -> Self {
+        Scene {
+            incoming: Some(incoming),
+            handoff: None,
+        }
+    }
+}
+
 impl<P, S, N> Proxy<P, S, N>
 where
     P: BufferPool,

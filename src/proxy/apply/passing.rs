@@ -107,6 +107,22 @@ where
         }
     }
 
+    /// Passes on a segment that changes nothing but numbers.
+    #[inline]
+    pub(in crate::proxy) fn forward_plain(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        from: Side,
+        incoming: Incoming<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        self.log
+            .count_passed(from, incoming.segment.payload_len() > 0, None, false);
+        let mut scene = Scene::with(incoming);
+        self.forward(now, slot, from, &mut scene, out);
+    }
+
     pub(in crate::proxy) fn forward(
         &mut self,
         now: Instant,
@@ -350,10 +366,10 @@ impl Shifts {
             Side::Server => (self.server, self.client, self.server_tsval, self.client_tsval),
         };
         Rewrite {
-            source_mac: path.envelope.src_mac,
-            destination_mac: path.envelope.dst_mac,
-            source: crate::proxy::address_value(path.envelope.src_addr),
-            destination: crate::proxy::address_value(path.envelope.dst_addr),
+            source_mac: path.source_mac,
+            destination_mac: path.destination_mac,
+            source: path.source,
+            destination: path.destination,
             source_port: path.source_port,
             destination_port: path.destination_port,
             seq: (segment.seq + own).0,
