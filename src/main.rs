@@ -122,6 +122,9 @@ fn run_file(arguments: &RunArguments) -> Exit {
 /// A configuration that everything but the machine has agreed to.
 fn load(file: &Path) -> Result<Config, String> {
     let config = Config::load(file).map_err(|error| error.to_string())?;
+    for warning in config.warnings() {
+        complain(&format!("warning: {warning}"));
+    }
     check_topology(&config).map_err(|error| format!("{}: {error}", file.display()))?;
     Ok(config)
 }

@@ -39,22 +39,31 @@ impl ConfigError {
     }
 }
 
-/// One line per problem: `demo.toml:14: port[0].mtu is 70000, expected 576 to 9000`.
+impl Problem {
+    /// In one line, with the name of the file: `demo.toml:14: port[0].mtu is 70000, expected 576 to 9000`.
+    pub(super) fn in_file(&self, file: &str) -> String {
+        let mut text = file.to_owned();
+        if let Some(line) = self.line {
+            text.push_str(&format!(":{line}"));
+        }
+        text.push_str(": ");
+        if !self.path.is_empty() {
+            text.push_str(&self.path);
+            text.push(' ');
+        }
+        text.push_str(&self.complaint);
+        text
+    }
+}
+
+/// One line per problem.
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, problem) in self.problems.iter().enumerate() {
             if i > 0 {
                 writeln!(f)?;
             }
-            f.write_str(&self.file)?;
-            if let Some(line) = problem.line {
-                write!(f, ":{line}")?;
-            }
-            f.write_str(": ")?;
-            if !problem.path.is_empty() {
-                write!(f, "{} ", problem.path)?;
-            }
-            f.write_str(&problem.complaint)?;
+            f.write_str(&problem.in_file(&self.file))?;
         }
         Ok(())
     }

@@ -7,10 +7,12 @@
 //!
 //! ```text
 //! text ──► source (TOML, lines) ──► raw (serde) ──► check ──► Config ──► unsupported (what the engine cannot do yet)
+//!                               └─► ancestor ──┘   (files of the ProxyEngine before this one)
 //! ```
 //!
 //! Nothing here opens a device or looks at the machine: a configuration can be checked anywhere.
 
+mod ancestor;
 mod check;
 mod defaults;
 mod device;
@@ -62,6 +64,7 @@ pub struct Config {
     promise: Promise,
     records: Option<RecordsConfig>,
     log_level: LevelFilter,
+    warnings: Vec<String>,
 }
 
 impl Config {
@@ -204,6 +207,12 @@ impl Config {
     /// Where the records of ended connections go; `None` when they are not wanted.
     pub fn records(&self) -> Option<&RecordsConfig> {
         self.records.as_ref()
+    }
+
+    /// What whoever wrote the file should know, one line each: with files of the ancestors, every key that has no meaning
+    /// here.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// Which log messages are written.

@@ -86,7 +86,7 @@ pub(super) struct RawListener {
     pub(super) timeouts: RawListenerTimeouts,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawRule {
     pub(super) http_host: Option<String>,

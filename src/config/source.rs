@@ -46,6 +46,9 @@ pub(super) struct Source<'t> {
     text: &'t str,
     root: DeValue<'t>,
     problems: Vec<Problem>,
+    warnings: Vec<Problem>,
+    /// Paths of ours, and what stands for them in the file.
+    renamed: Vec<(String, String)>,
 }
 
 impl<'t> Source<'t> {
@@ -61,6 +64,8 @@ impl<'t> Source<'t> {
             text,
             root: DeValue::Table(root.into_inner()),
             problems: Vec::new(),
+            warnings: Vec::new(),
+            renamed: Vec::new(),
         };
         if let Some(error) = errors.first() {
             let line = error.span().map(|span| source.line_at(span.start));
@@ -82,12 +87,44 @@ impl<'t> Source<'t> {
 
     /// Complains with a sentence whose subject is `at`.
     pub(super) fn complain(&mut self, at: &At, complaint: impl Into<String>) {
-        let line = self.line_of(at);
-        self.problems.push(Problem {
-            path: at.0.clone(),
-            line,
-            complaint: complaint.into(),
-        });
+        let problem = self.problem(at, complaint.into());
+        self.problems.push(problem);
+    }
+
+    /// Notes what does not keep the file from being used; `at` is the subject.
+    pub(super) fn warn(&mut self, at: &At, warning: impl Into<String>) {
+        let problem = self.problem(at, warning.into());
+        self.warnings.push(problem);
+    }
+
+    /// From now on complaints about `ours` and what is within are about `theirs`: that is what the file has in its place.
+    pub(super) fn rename(&mut self, ours: &At, theirs: &At) {
+        self.renamed.push((ours.0.clone(), theirs.0.clone()));
+    }
+
+    fn problem(&self, at: &At, complaint: String) -> Problem {
+        let at = self.as_in_file(at);
+        Problem {
+            line: self.line_of(&at),
+            path: at.0,
+            complaint,
+        }
+    }
+
+    /// The longest renamed part is replaced.
+    fn as_in_file(&self, at: &At) -> At {
+        let rest_of = |ours: &str| {
+            let rest = at.0.strip_prefix(ours)?;
+            (rest.is_empty() || rest.starts_with(['.', '['])).then_some(rest)
+        };
+        let renamed = self
+            .renamed
+            .iter()
+            .filter_map(|(ours, theirs)| Some((ours.len(), theirs, rest_of(ours)?)));
+        match renamed.max_by_key(|(length, ..)| *length) {
+            Some((_, theirs, rest)) => At(format!("{theirs}{rest}")),
+            None => at.clone(),
+        }
     }
 
     /// How many problems there are: what has grown in between went wrong in between.
@@ -104,6 +141,22 @@ impl<'t> Source<'t> {
         let mut problems = std::mem::take(&mut self.problems);
         problems.sort_by_key(|problem| problem.line);
         Err(ConfigError::new(self.name, problems))
+    }
+
+    /// The warnings so far, one line each, in the order of the file.
+    pub(super) fn take_warnings(&mut self) -> Vec<String> {
+        let mut warnings = std::mem::take(&mut self.warnings);
+        warnings.sort_by_key(|warning| warning.line);
+        warnings.iter().map(|warning| warning.in_file(self.name)).collect()
+    }
+
+    /// Whether there is a key of this path of keys.
+    pub(super) fn has(&self, path: &[&str]) -> bool {
+        let mut value = Some(&self.root);
+        for key in path {
+            value = value.and_then(|value| value.get(*key)).map(Spanned::get_ref);
+        }
+        value.is_some()
     }
 
     /// Names of the top-level keys.

@@ -89,6 +89,23 @@ fn check_says_what_the_file_describes() {
 }
 
 #[test]
+fn a_file_of_the_ancestor_is_checked_with_warnings() {
+    let output = Place::new(include_str!("../ancestors/timeout.toml")).output(&["check", "engine.toml"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let said = stderr(&output);
+    assert!(
+        !said.is_empty() && said.lines().all(|line| line.starts_with("warning: engine.toml:")),
+        "{said}"
+    );
+    assert!(said.contains(": netbricks.master_core has no meaning here: "), "{said}");
+    let summary = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(
+        summary,
+        "engine.toml: ok: 1 core, 1 port, 1 listener, 1 pool, 2 servers\n"
+    );
+}
+
+#[test]
 fn check_opens_nothing() {
     let place = Place::new(&GOOD.replace("net_ring0", "net_af_packet0,iface=no-such-if0"));
     assert_eq!(code(&place.output(&["check", "engine.toml"])), 0);

@@ -22,6 +22,7 @@ use e2d2::wire::MacAddr;
 use humantime_serde::re::humantime;
 
 use super::Config;
+use super::ancestor;
 use super::error::ConfigError;
 use super::raw::{RawConfig, RawPort, SECTIONS};
 use super::source::{At, Source};
@@ -42,7 +43,7 @@ pub(super) fn check(source: &mut Source<'_>) -> Result<Config, ConfigError> {
         pools::one_mac_each(source, &pools);
         own_addresses_are_our_own(source, &raw.ports, &ports, &pools, &listeners);
     }
-    let config = Config {
+    let mut config = Config {
         engine: engine::check(source, &raw.engine, &ports),
         promise: small::promise(source, &raw.promise, &ports),
         records: small::records(source, &raw.records),
@@ -53,14 +54,19 @@ pub(super) fn check(source: &mut Source<'_>) -> Result<Config, ConfigError> {
         routes,
         listeners,
         timeouts,
+        warnings: Vec::new(),
     };
     source.checked()?;
     unsupported::refuse(source, &config);
     source.checked()?;
+    config.warnings = source.take_warnings();
     Ok(config)
 }
 
 fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
+    if ancestor::is_recognised(source) {
+        return ancestor::read(source);
+    }
     for key in source.top_level() {
         if !SECTIONS.contains(&key.as_str()) {
             let expected = choices(SECTIONS);

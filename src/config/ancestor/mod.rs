@@ -1,0 +1,226 @@
+//! The files of ProxyEngine itself: `[netbricks]`, and `[engine]` or `[proxyengine]` with its targets.
+//!
+//! Such a file is read into the same raw tables as one of ours and checked like them; the [`Source`] is told under which keys
+//! of the file each of them is found, so that complaints name what is there. Keys without a meaning here are named in a
+//! warning each, with the reason.
+//!
+//! | there | here |
+//! |---|---|
+//! | the one port that is a PCI device, or `dpdk:` and a virtual one | the only `[[port]]` |
+//! | `ipnet` and `mac` of its kernel port (`kni:`, `virtio:`), in older files of `engine` | its `addresses` and `mac` |
+//! | the first of its `cores` | `[engine] cores` |
+//! | `engine.port` at that address | the only `[[listener]]` |
+//! | `targets` | the only `[[pool]]`, chosen from by `first_number` as in the ancestors' tests, else in turn |
+//! | `flow_steering = "Ip"` | `local_addresses`: the address after that of `ipnet`, as for their first core |
+//! | `fdir.dst_port_mask` | `local_ports`: from the mask on, as for their first core |
+//! | `engine.timeouts.established` | `select`, `connect`, `idle` and `half_close`: theirs is one timer from SYN to end |
+//! | `engine.detailed_records` | `[records]` into their file |
+
+mod keys;
+mod network;
+
+use super::error::ConfigError;
+use super::raw::{
+    RawConfig, RawEngine, RawListener, RawListenerTimeouts, RawLog, RawPool, RawPromise, RawRecords, RawRule,
+    RawServer, RawTimeouts,
+};
+use super::source::{At, Source};
+use keys::Keys;
+use network::Network;
+
+/// What the ancestors take when the file says nothing, in milliseconds.
+const ESTABLISHED: i64 = 200;
+/// Where the ancestors write their records.
+const RECORDS: &str = "c_records.txt";
+/// The only pool.
+const POOL: &str = "targets";
+/// The only port, and the only listener.
+const PROXY: &str = "proxy";
+
+const DPDK_DECIDES: &str = "DPDK decides that by itself";
+
+/// Whether the file is one of the ancestors'.
+pub(super) fn is_recognised(source: &Source<'_>) -> bool {
+    // Ours has a section [engine] as well, but in theirs there is a table of the same name.
+    ["netbricks", "proxyengine"].iter().any(|name| source.has(&[name])) || source.has(&["engine", "engine"])
+}
+
+/// Reads the file.
+///
+/// # Errors
+/// What has a meaning here, but not the one that is written.
+pub(super) fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
+    let section = if source.has(&["proxyengine"]) {
+        "proxyengine"
+    } else {
+        "engine"
+    };
+    for name in source.top_level() {
+        if name != "netbricks" && name != section {
+            source.warn(
+                &At::root().key(&name),
+                "has no meaning here: it is no section of a proxy's file",
+            );
+        }
+    }
+    let mut netbricks = Keys::section(source, "netbricks");
+    let mut top = Keys::section(source, section);
+    let mut engine = top.table(source, "engine");
+    let servers = targets(source, &mut top);
+    let network = Network::read(source, &mut netbricks, &mut engine, &servers);
+    let config = RawConfig {
+        engine: process(source, &mut netbricks, &network),
+        listeners: vec![listener(source, &mut engine, &network)],
+        timeouts: timeouts(source, &mut engine),
+        records: records(source, &mut engine),
+        pools: vec![RawPool {
+            name: POOL.to_owned(),
+            policy: None,
+            servers,
+            local_addresses: network.local_address.iter().map(ToString::to_string).collect(),
+            local_ports: network.local_ports.clone(),
+            connect_timeout: None,
+            syn_retry: None,
+            eject_after: None,
+            eject_for: None,
+        }],
+        ports: vec![network.port],
+        promise: RawPromise::default(),
+        log: RawLog::default(),
+    };
+    if let Some(mode) = engine.string(source, "mode").filter(|mode| mode != "Delayed") {
+        let sentence =
+            format!("is \"{mode}\" and means nothing here: the server is always chosen by the first payload");
+        source.warn(&engine.at.key("mode"), sentence);
+    }
+    top.ignore(source, "test_size", "it belongs to the ancestors' tests");
+    netbricks.finish(source);
+    engine.finish(source);
+    top.finish(source);
+    source.checked()?;
+    Ok(config)
+}
+
+fn process(source: &mut Source<'_>, netbricks: &mut Keys, network: &Network) -> RawEngine {
+    for (ours, theirs) in [("name", "name"), ("memory_mib", "pool_size"), ("buffers", "mbuf_cnt")] {
+        source.rename(&At::root().key("engine").key(ours), &netbricks.at.key(theirs));
+    }
+    source.rename(&At::root().key("engine").key("cores"), &network.cores_at);
+    let all = netbricks.numbers(source, "cores").unwrap_or_default();
+    let cores = if network.cores.is_empty() {
+        all
+    } else {
+        network.cores.clone()
+    };
+    if let [first, _, ..] = cores[..] {
+        let sentence = format!(
+            "names {} cores, of which core {first} alone becomes a worker: this engine does not run several workers yet",
+            cores.len()
+        );
+        source.warn(&network.cores_at, sentence);
+    }
+    netbricks.ignore(source, "master_core", "the main thread needs no core of its own");
+    netbricks.ignore(source, "strict", "no other cores are taken than those that are named");
+    netbricks.ignore(source, "secondary", "an engine shares nothing with another process");
+    netbricks.ignore(source, "cache_size", DPDK_DECIDES);
+    netbricks.ignore(source, "vdev", "virtual devices are made of the ports that name them");
+    RawEngine {
+        name: netbricks.string(source, "name"),
+        cores: cores.first().map(|first| vec![*first]),
+        memory_mib: netbricks.number(source, "pool_size"),
+        buffers: netbricks.number(source, "mbuf_cnt"),
+        ..RawEngine::default()
+    }
+}
+
+fn listener(source: &mut Source<'_>, engine: &mut Keys, network: &Network) -> RawListener {
+    let at = engine.at.key("port");
+    let port = engine.needed_port(source, "port");
+    source.rename(&At::root().key("listener").index(0).key("addresses").index(0), &at);
+    RawListener {
+        name: PROXY.to_owned(),
+        addresses: vec![format!("{}:{port}", network.address)],
+        ports: None,
+        bind: None,
+        rules: vec![RawRule {
+            first_number: Some(true),
+            pool: POOL.to_owned(),
+            ..RawRule::default()
+        }],
+        default: Some(POOL.to_owned()),
+        timeouts: RawListenerTimeouts::default(),
+    }
+}
+
+fn targets(source: &mut Source<'_>, top: &mut Keys) -> Vec<RawServer> {
+    let pool = At::root().key("pool").index(0);
+    let at = top.at.key("targets");
+    source.rename(&pool, &at);
+    source.rename(&pool.key("servers"), &at);
+    let mut servers = Vec::new();
+    for (i, mut target) in top.tables(source, "targets").into_iter().enumerate() {
+        let ours = pool.key("servers").index(i);
+        source.rename(&ours.key("address"), &target.at.key("ip"));
+        source.rename(&ours.key("name"), &target.at.key("id"));
+        let id = target.needed(source, "id");
+        let name = plain(&id);
+        if name != id {
+            let sentence = format!("is \"{id}\" and becomes \"{name}\": names stand in records, logs and metrics");
+            source.warn(&target.at.key("id"), sentence);
+        }
+        let ip = target.needed(source, "ip");
+        let port = target.needed_port(source, "port");
+        target.ignore(
+            source,
+            "linux_if",
+            "a server's MAC address is asked for by ARP, or given with `mac`",
+        );
+        servers.push(RawServer {
+            name,
+            address: format!("{ip}:{port}"),
+            weight: None,
+            max_connections: None,
+            mac: target.string(source, "mac"),
+        });
+        target.finish(source);
+    }
+    servers
+}
+
+/// A name as ours are, of one as theirs are: `server 1` becomes `server-1`.
+fn plain(id: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    id.chars().map(|c| if is_plain(c) { c } else { '-' }).collect()
+}
+
+fn timeouts(source: &mut Source<'_>, engine: &mut Keys) -> RawTimeouts {
+    let mut timeouts = engine.table(source, "timeouts");
+    let at = timeouts.at.key("established");
+    let established = timeouts.number(source, "established").unwrap_or(ESTABLISHED);
+    timeouts.finish(source);
+    // As `[timeouts]`, but one complaint instead of four.
+    let longest = 30 * 24 * 60 * 60 * 1000;
+    let established = if (10..=longest).contains(&established) {
+        established
+    } else {
+        source.refuse(&at, established, format!("10 to {longest} milliseconds"));
+        ESTABLISHED
+    };
+    let time = Some(format!("{established}ms"));
+    RawTimeouts {
+        select: time.clone(),
+        connect: time.clone(),
+        idle: time.clone(),
+        half_close: time,
+        time_wait: None,
+    }
+}
+
+fn records(source: &mut Source<'_>, engine: &mut Keys) -> RawRecords {
+    let wanted = engine.boolean(source, "detailed_records").unwrap_or(false);
+    RawRecords {
+        enabled: None,
+        file: wanted.then(|| RECORDS.to_owned()),
+        format: None,
+    }
+}
