@@ -57,7 +57,8 @@ pub(super) fn from_client_while_opening(phase: Phase, opening: &Opening, in_orde
         };
     }
     let beyond = opening.first_byte() + held::LARGE as u32;
-    if segment.end().gt(beyond + 1) || segment.end().le(opening.acknowledged) && segment.payload_len() <= 1 {
+    // A number 2^31 away is neither before nor behind: what is not known to be in the window is outside.
+    if !segment.end().le(beyond + 1) || segment.end().le(opening.acknowledged) && segment.payload_len() <= 1 {
         return Event::Unacceptable;
     }
     let nothing_held = in_order == 0 && opening.held.is_none();
@@ -130,16 +131,20 @@ pub(super) fn while_spliced(connection: &mut Connection, from: Side, segment: &S
     if segment.flags.intersects(TcpFlags::SYN | TcpFlags::RST) {
         return control_while_spliced(spliced, from, segment);
     }
-    let (own_scale, peer_half) = match from {
-        Side::Client => (spliced.scale.client, server),
-        Side::Server => (spliced.scale.server, client),
+    // The window as the other side gets to see it: that is what it acts on.
+    let (window, peer_half) = match from {
+        Side::Client => (u32::from(segment.window) << spliced.scale.client, server),
+        Side::Server => (
+            u32::from(spliced.scale.to_client(segment.window)) << spliced.scale.promised,
+            client,
+        ),
     };
     let fin = spliced
         .sent_by(from)
         .note_sent(segment.seq, segment.end(), segment.has(TcpFlags::FIN));
     let acknowledged = spliced.ack_for_peer(from, segment.ack);
     let flow = spliced.sent_by(from.peer());
-    flow.note_acknowledged(acknowledged, u32::from(segment.window) << own_scale);
+    flow.note_acknowledged(acknowledged, window);
     let acknowledges_fin = peer_half == Half::FinSent && flow.is_fin_covered_by(acknowledged);
     Event::Segment {
         from,

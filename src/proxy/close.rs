@@ -42,10 +42,12 @@ impl Flow {
 
     /// Notes a segment from `seq` to `end` (FIN counted). Returns true if its FIN, when it has one, is to be believed.
     ///
-    /// Only what lies inside the receiver's window counts: a stranger who can guess no number changes nothing here.
+    /// Only what begins inside the receiver's window counts: a stranger who can guess no number changes nothing here.
+    /// Where it ends does not matter: a probe of a closed window (RFC 9293 3.8.6.1), a FIN, or the segment that
+    /// straddles the edge may be taken by a receiver whose window has opened meanwhile, and its ACK must be believed.
     #[inline]
     pub fn note_sent(&mut self, seq: SeqNum, end: SeqNum, fin: bool) -> bool {
-        let plausible = end.le(self.edge) && seq.ge(self.acknowledged - MAX_BEHIND);
+        let plausible = seq.le(self.edge) && seq.ge(self.acknowledged - MAX_BEHIND);
         if !plausible {
             return false;
         }
@@ -61,7 +63,8 @@ impl Flow {
     /// Notes the receiver's ACK and window (scaled, in bytes). An ACK of what was never sent is not believed.
     #[inline]
     pub fn note_acknowledged(&mut self, ack: SeqNum, window: u32) {
-        if ack.lt(self.acknowledged) || ack.gt(self.end) {
+        // Asked this way round, as a number 2^31 away is neither before nor behind.
+        if !(ack.ge(self.acknowledged) && ack.le(self.end)) {
             return;
         }
         self.acknowledged = ack;
@@ -118,10 +121,20 @@ mod tests {
     #[test]
     fn a_blind_segment_does_not_move_the_end() {
         let mut flow = flow();
-        assert!(!flow.note_sent(SeqNum(900), SeqNum(1001), true));
+        assert!(!flow.note_sent(SeqNum(1001), SeqNum(1002), true));
         assert_eq!(flow.end, SeqNum(100));
-        assert!(flow.note_sent(SeqNum(900), SeqNum(1000), true));
-        assert_eq!(flow.end, SeqNum(1000));
+        assert!(flow.note_sent(SeqNum(1000), SeqNum(1001), true));
+        assert_eq!(flow.end, SeqNum(1001));
+    }
+
+    #[test]
+    fn the_ack_of_a_window_probe_is_believed() {
+        let mut flow = Flow::new(SeqNum(0), 1000);
+        flow.note_sent(SeqNum(0), SeqNum(1000), false);
+        flow.note_acknowledged(SeqNum(1000), 0);
+        flow.note_sent(SeqNum(1000), SeqNum(1001), false);
+        flow.note_acknowledged(SeqNum(1001), 4000);
+        assert_eq!((flow.acknowledged, flow.edge), (SeqNum(1001), SeqNum(5001)));
     }
 
     #[test]
@@ -131,6 +144,17 @@ mod tests {
         assert_eq!((flow.acknowledged, flow.edge), (SeqNum(0), SeqNum(1000)));
         flow.note_acknowledged(SeqNum(100), 5000);
         assert_eq!((flow.acknowledged, flow.edge), (SeqNum(100), SeqNum(5100)));
+    }
+
+    #[test]
+    fn an_ack_from_the_other_end_of_the_numbers_changes_nothing() {
+        let mut flow = Flow::new(SeqNum(100), 1000);
+        let before = flow;
+        for far in [1 << 31, (1 << 31) - 1, (1 << 31) + 1] {
+            flow.note_acknowledged(SeqNum(100) + far, 5000);
+            flow.note_sent(SeqNum(100) + far, SeqNum(110) + far, false);
+        }
+        assert_eq!(flow, before);
     }
 
     #[test]

@@ -159,6 +159,9 @@ pub struct WindowScale {
     pub server_scales: bool,
 }
 
+/// RFC 9293 3.7.1: what every host takes in one segment.
+const SMALLEST_SEGMENT: u32 = 536;
+
 impl WindowScale {
     /// The window field for the server, from the client's.
     #[inline]
@@ -169,14 +172,17 @@ impl WindowScale {
         (u32::from(window) << self.client).min(0xffff) as u16
     }
 
-    /// The window field for the client, from the server's: never larger, and never zero by rounding alone.
+    /// The window field for the client, from the server's: not larger, or bytes that the server does not take would move
+    /// back an edge that was offered (RFC 9293 3.8.6), and there are senders who never recover from that. So a window of
+    /// less than the unit is closed; a server opens it with an update soon, as none offers less than a segment for long
+    /// (3.8.6.2.2). Only where the unit is larger than the smallest segment is such a window rounded up.
     #[inline]
     pub fn to_client(self, window: u16) -> u16 {
         if self.server == self.promised {
             return window;
         }
         let bytes = u32::from(window) << self.server;
-        (bytes >> self.promised).clamp(u32::from(window != 0), 0xffff) as u16
+        (bytes >> self.promised).clamp(u32::from(bytes >= SMALLEST_SEGMENT), 0xffff) as u16
     }
 }
 
@@ -283,7 +289,10 @@ mod tests {
 
     #[test_case(7, 7, 500 => 500; "same shift")]
     #[test_case(0, 7, 64000 => 500; "server without scaling")]
-    #[test_case(0, 7, 100 => 1; "small but open")]
+    #[test_case(0, 7, 127 => 0; "less than the unit")]
+    #[test_case(0, 7, 128 => 1; "the unit")]
+    #[test_case(0, 14, 535 => 0; "less than a segment")]
+    #[test_case(0, 14, 536 => 1; "a segment, though less than the unit")]
     #[test_case(0, 7, 0 => 0; "closed stays closed")]
     #[test_case(9, 7, 65535 => 65535; "never beyond the field")]
     fn window_to_client(server: u8, promised: u8, window: u16) -> u16 {

@@ -84,10 +84,10 @@ impl CookieJar {
     pub fn open(&self, key: &FlowKey, client_isn: SeqNum, cookie: SeqNum, now: Instant) -> Option<Opened> {
         let current = Self::slot(now);
         // Of the two valid slots at most one has the two low bits that the cookie shows.
-        let age = (current as u32).wrapping_sub(cookie.0 >> 30) & 3;
-        if age > 1 {
+        if !self.may_be_live(cookie, now) {
             return None;
         }
+        let age = (current as u32).wrapping_sub(cookie.0 >> 30) & 3;
         let slot = current.checked_sub(u64::from(age))?;
         let bits = cookie.0 & !MAC_MASK;
         if self.mac(key, client_isn, slot, bits) != cookie.0 & MAC_MASK {
@@ -97,6 +97,11 @@ impl CookieJar {
             agreed: decode(bits),
             slot,
         })
+    }
+
+    /// False if no cookie with this number can be valid at `now`: its slot is another.
+    pub fn may_be_live(&self, cookie: SeqNum, now: Instant) -> bool {
+        (Self::slot(now) as u32).wrapping_sub(cookie.0 >> 30) & 3 <= 1
     }
 
     fn mac(&self, key: &FlowKey, client_isn: SeqNum, slot: u64, bits: u32) -> u32 {

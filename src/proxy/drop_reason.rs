@@ -5,7 +5,8 @@ e2d2::reasons! {
     pub enum DropReason {
         /// Neither a connection nor a listener wants it.
         UnknownFlow = "unknown_flow",
-        /// An ACK to a listener whose number is no valid cookie.
+        /// An ACK to a listener whose number could be a recent cookie, but does not fit the segment: those before it were
+        /// lost, or it is forged.
         BadCookie = "bad_cookie",
         /// The cookie is right, but the connection it made is already over.
         UsedCookie = "used_cookie",

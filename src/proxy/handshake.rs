@@ -62,6 +62,13 @@ where
             }
             opened = self.opens_cookie(now, &incoming.segment);
             if opened.is_none() {
+                event = self.without_cookie(now, &incoming);
+            } else if self
+                .used_cookies
+                .contains(incoming.segment.hash, incoming.segment.ack, now)
+            {
+                // The connection that it made is over: who goes on with it has missed the end.
+                self.drops.add(DropReason::UsedCookie, 1);
                 event = Event::ClientAck;
             }
         }
@@ -84,6 +91,24 @@ where
                 _ => return self.refuse(now, incoming, out),
             }
         }
+    }
+
+    /// What a segment is that opens no cookie. If the segments before it were lost, with the ACK that would have opened
+    /// it, then the client will send them again, and must not be reset until it has: its ACK number could be a cookie of
+    /// the last 16 s. Without timestamps of that age there is one chance in two that an older one looks so, too; a client
+    /// that goes on with a connection we know nothing of is reset 16 s later at most.
+    fn without_cookie(&self, now: Instant, incoming: &Incoming<P::Buffer>) -> Event {
+        let segment = &incoming.segment;
+        let options = TcpOptions::parse(segment.options(incoming.buffer.data()));
+        let echoes_us_lately = |(_, echo): (u32, u32)| {
+            u128::from(self.timestamp(now).wrapping_sub(echo)) <= super::cookie::LIFETIME.as_millis()
+        };
+        let is_young = self.cookies.may_be_live(segment.ack - 1, now)
+            && options
+                .timestamps
+                .filter(|_| self.settings.promise.timestamps)
+                .is_none_or(echoes_us_lately);
+        if is_young { Event::ClientData } else { Event::ClientAck }
     }
 
     /// The cookie that a segment acknowledges, if it is one of ours and still good.

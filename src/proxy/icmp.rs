@@ -100,7 +100,7 @@ where
                     Side::Server => spliced.to_server,
                     Side::Client => spliced.to_client,
                 };
-                if seq.lt(flow.acknowledged) || seq.gt(flow.end) {
+                if !(seq.ge(flow.acknowledged) && seq.le(flow.end)) {
                     return Err(DropReason::IcmpNotInFlight);
                 }
                 if !self.answers.take(now) {

@@ -314,7 +314,12 @@ where
                 .addresses
                 .listener(address, segment.key.local_port, segment.device)
         });
-        if from == Side::Client && matches!(event, Event::Segment { .. }) && self.opens_cookie(now, segment).is_some() {
+        // A cookie that has made a connection makes no other: a late copy is translated like any late segment.
+        if from == Side::Client
+            && matches!(event, Event::Segment { .. })
+            && self.opens_cookie(now, segment).is_some()
+            && !self.used_cookies.contains(segment.hash, segment.ack, now)
+        {
             event = Event::CookieAck;
         }
         match (event, address) {
@@ -344,13 +349,18 @@ where
             Side::Server => connection.packets_from_server = connection.packets_from_server.saturating_add(1),
         }
         self.log.count_received(from, segment);
+        // What is held, and what pays for it, must be right: the receiver of a wrong segment will not be asked.
+        let acts_on_it = match &connection.stage {
+            Stage::Opening(_) => true,
+            Stage::Spliced(spliced) => from == Side::Server && spliced.owed != owed::NOTHING,
+        };
+        if acts_on_it && !is_intact(&incoming) {
+            self.drops.add(DropReason::BadTcpChecksum, 1);
+            return;
+        }
         let event = match (&connection.stage, from) {
             (Stage::Spliced(_), _) => classify::while_spliced(connection, from, segment),
             (Stage::Opening(opening), Side::Client) => {
-                if !is_intact(&incoming) {
-                    self.drops.add(DropReason::BadTcpChecksum, 1);
-                    return;
-                }
                 let in_order = self.held.in_order(opening.held).len();
                 classify::from_client_while_opening(connection.phase, opening, in_order, segment)
             }

@@ -310,11 +310,23 @@ fn opening_numbers(connection: &Connection, opening: &Opening, to: Side) -> (Seq
     }
 }
 
-/// What is left of the room for held bytes, as the field that the client expects.
+/// The window that the client is offered while its bytes are held.
 pub(super) fn opening_window(opening: &Opening) -> u16 {
-    let taken = (opening.acknowledged - opening.first_byte()).max(0) as usize;
+    room_as_window(opening, (opening.acknowledged - opening.first_byte()).max(0) as usize)
+}
+
+/// What is left of the room for held bytes when `taken` of it is used, as the field that the client expects. As in
+/// [`WindowScale::to_client`](super::connection::WindowScale::to_client) only a unit beyond any segment is rounded up.
+pub(super) fn room_as_window(opening: &Opening, taken: usize) -> u16 {
+    const LARGEST_ROUNDED_DOWN: usize = 512;
     let left = held::LARGE.saturating_sub(taken);
-    (left >> opening.promised_scale).min(0xffff) as u16
+    let unit = 1 << opening.promised_scale;
+    let units = if unit <= LARGEST_ROUNDED_DOWN {
+        left / unit
+    } else {
+        left.div_ceil(unit)
+    };
+    units.min(0xffff) as u16
 }
 
 fn spliced_numbers(spliced: &Spliced, to: Side) -> (SeqNum, SeqNum, u16) {

@@ -49,11 +49,12 @@ const fn unbound(event: Event) -> Transition {
         // RFC 4987 3.6: the state of a half-open connection is in our sequence number, not in our memory.
         Event::Syn => to(Phase::Unbound, &[SendCookie]),
         Event::CookieAck => to(Phase::AwaitPayload, &[CreateConnection]),
+        // What came before it, and would have opened its cookie, may have been lost.
+        Event::ClientData => to(Phase::Unbound, &[Drop(DropReason::BadCookie)]),
         // RFC 9293 3.10.7.1: CLOSED answers everything but a RST with a RST.
         Event::StraySyn
         | Event::ClientAck
         | Event::Unacceptable
-        | Event::ClientData
         | Event::ClientFin
         | Event::ServerSynAck
         | Event::ServerLacksOption

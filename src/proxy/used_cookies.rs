@@ -31,21 +31,27 @@ impl UsedCookies {
         UsedCookies { lines }
     }
 
-    /// Notes the use of `cookie` by the flow with `flow_hash`. Returns false if it had been used before.
-    pub(super) fn note(&mut self, flow_hash: u64, cookie: SeqNum, now: Instant) -> bool {
+    /// True if the flow with `flow_hash` has used `cookie`.
+    pub(super) fn contains(&self, flow_hash: u64, cookie: SeqNum, now: Instant) -> bool {
         let slot = cookie::CookieJar::slot(now);
-        let mixed = (flow_hash ^ u64::from(cookie.0) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let fingerprint = mixed & !0xffff;
-        let place = self.place(flow_hash);
-        let line = &mut self.lines[place].0;
+        let fingerprint = fingerprint(flow_hash, cookie);
         let age = |entry: u64| (slot as u16).wrapping_sub(entry as u16);
         // A cookie made in slot s is valid in s and s + 1, so a use can be repeated at most one slot later.
-        if line
-            .iter()
+        let line = &self.lines[self.place(flow_hash)].0;
+        line.iter()
             .any(|&entry| entry != 0 && entry & !0xffff == fingerprint && age(entry) <= 1)
-        {
+    }
+
+    /// Notes the use of `cookie` by the flow with `flow_hash`. Returns false if it had been used before.
+    pub(super) fn note(&mut self, flow_hash: u64, cookie: SeqNum, now: Instant) -> bool {
+        if self.contains(flow_hash, cookie, now) {
             return false;
         }
+        let slot = cookie::CookieJar::slot(now);
+        let fingerprint = fingerprint(flow_hash, cookie);
+        let age = |entry: u64| (slot as u16).wrapping_sub(entry as u16);
+        let at = self.place(flow_hash);
+        let line = &mut self.lines[at].0;
         let oldest = (0..WAYS)
             .max_by_key(|&way| if line[way] == 0 { u16::MAX } else { age(line[way]) })
             .unwrap_or(0);
@@ -66,6 +72,11 @@ impl UsedCookies {
     pub(super) fn memory(&self) -> usize {
         size_of_val(&*self.lines)
     }
+}
+
+fn fingerprint(flow_hash: u64, cookie: SeqNum) -> u64 {
+    let mixed = (flow_hash ^ u64::from(cookie.0) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed & !0xffff
 }
 
 #[cfg(test)]

@@ -12,4 +12,5 @@ mod life;
 mod matrix;
 mod opening;
 mod servers;
+mod simulated;
 mod translation;

@@ -97,10 +97,61 @@ fn a_wrong_cookie_gets_a_reset() {
     let mut client = Client::new(40000);
     let syn_ack = only(bench.receive(&client.syn()));
     client.take_syn_ack(&syn_ack);
-    client.ack ^= 1 << 5;
+    // The slot of a cookie that has long expired.
+    client.ack ^= 2 << 30;
+    let reset = only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
+    assert_eq!((reset.flags, reset.seq), (TcpFlags::RST, client.ack));
+    // The right slot, but an echo of a timestamp that is older than any cookie.
+    client.ack ^= 2 << 30 | 1 << 5;
+    client.tsecr = client.tsecr.wrapping_sub(16_001);
     let reset = only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
     assert_eq!((reset.flags, reset.seq), (TcpFlags::RST, client.ack));
     assert_eq!(bench.proxy.usage(), Usage::default());
+}
+
+/// Found by the simulation: the ACK of the handshake and the first segment of a request are lost, the second segment
+/// arrives. A RST would kill a connection that the client's retransmission makes good.
+#[test]
+fn a_later_segment_whose_forerunners_were_lost_is_met_with_silence() {
+    for with_timestamps in [true, false] {
+        let mut bench = Bench::new();
+        let mut client = Client::new(40000);
+        let mut syn = client.syn();
+        if !with_timestamps {
+            syn.options.timestamps = None;
+        }
+        let syn_ack = only(bench.receive(&syn));
+        (client.seq, client.ack) = (syn_ack.ack, syn_ack.seq.wrapping_add(1));
+        client.tsecr = syn_ack.options.timestamps.map_or(0, |(tsval, _)| tsval);
+        let mut first = client.segment(TcpFlags::ACK, b"0 first ");
+        let mut second = Segment {
+            seq: client.seq.wrapping_add(8),
+            ..client.segment(TcpFlags::PSH, b"second")
+        };
+        let mut fin = Segment {
+            seq: client.seq.wrapping_add(14),
+            ..client.segment(TcpFlags::FIN, b"")
+        };
+        if !with_timestamps {
+            for segment in [&mut first, &mut second, &mut fin] {
+                segment.options.timestamps = None;
+            }
+        }
+        nothing(bench.receive(&second));
+        nothing(bench.receive(&fin));
+        assert_eq!(bench.dropped(DropReason::BadCookie), 2);
+        assert_eq!(bench.proxy.usage(), Usage::default());
+        let syn = only(bench.receive(&first));
+        assert_eq!(syn.flags, TcpFlags::SYN);
+        // Who never repeats the first segment is told when no cookie can be meant any more.
+        let mut other = Client::new(40001);
+        let syn_ack = only(bench.receive(&other.syn()));
+        other.take_syn_ack(&syn_ack);
+        other.seq = other.seq.wrapping_add(8);
+        bench.wait(Duration::from_secs(17));
+        let reset = only(bench.receive(&other.segment(TcpFlags::PSH, b"late")));
+        assert_eq!((reset.flags, reset.seq), (TcpFlags::RST, other.ack));
+    }
 }
 
 #[test]
@@ -320,7 +371,9 @@ fn a_cookie_makes_one_connection_even_after_its_end() {
         ..ack.clone()
     }));
     assert_eq!(bench.proxy.usage(), Usage::default());
-    nothing(bench.receive(&ack));
+    // Who goes on with a connection that is over has missed its end.
+    let reset = only(bench.receive(&ack));
+    assert_eq!((reset.flags, reset.seq), (TcpFlags::RST, ack.ack));
     assert_eq!(bench.dropped(DropReason::UsedCookie), 1);
     assert_eq!(bench.proxy.usage(), Usage::default());
 }

@@ -7,6 +7,7 @@ use crate::proxy::close::Flow;
 use crate::proxy::connection::{NO_SERVER, Opening, Spliced, Stage, WindowScale};
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, Side};
+use crate::proxy::held;
 use crate::proxy::owed::{self, Owed};
 use crate::proxy::segment::address_of;
 use crate::proxy::send::{self, Control};
@@ -215,7 +216,8 @@ where
         };
         let mtu = self.settings.devices[usize::from(device.0)].mtu;
         let first_byte = opening.first_byte();
-        let server_window = u32::from(segment.window).max(u32::from(self.settings.promise.window));
+        // What was promised on the server's behalf stands, whatever it offers itself.
+        let server_window = u32::from(segment.window).max(held::LARGE as u32);
         let server_tsval = options
             .timestamps
             .filter(|_| opening.timestamps)

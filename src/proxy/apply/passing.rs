@@ -150,12 +150,10 @@ where
             Ok(path) => path,
             Err(reason) => return self.drops.add(reason, 1),
         };
-        let has_debt = spliced.owed != owed::NOTHING;
+        // An ACK of what was never sent pays nothing.
+        let pays = spliced.owed != owed::NOTHING && from == Side::Server && ack.le(spliced.to_server.end);
         let mut values = shifts.rewrite(from, &segment, &path, self.next_ip_id());
-        if has_debt
-            && from == Side::Server
-            && let Some(floor) = self.settle_debt(now, slot, ack, payload_len == 0, out)
-        {
+        if pays && let Some(floor) = self.settle_debt(now, slot, ack, payload_len == 0, out) {
             // What the client was told stays true: its bytes are acknowledged, and the right edge does not move.
             let held_up = (floor - ack).max(0) as u32;
             values.ack = values.ack.wrapping_add(held_up);

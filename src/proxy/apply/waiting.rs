@@ -87,7 +87,8 @@ where
         let listener = self.settings.listeners.get(usize::from(connection.listener))?;
         let complete = listener.bind == Bind::Handshake
             || bytes.len() == usize::from(opening.fin_offset)
-            || bytes.len() >= held::LARGE;
+            // The client may send no more.
+            || send::room_as_window(opening, bytes.len()) == 0;
         if bytes.is_empty() && !complete {
             return None;
         }

@@ -1,0 +1,248 @@
+//! What the simulation of `tests/sim` has found: the packets that showed each defect.
+
+use crate::harness::{Bench, CONFIG, Client, Server, nothing, only};
+use e2d2::buffer::PacketBuffer;
+use e2d2::port::PortId;
+use e2d2::wire::tcp::TcpFlags;
+use netfcts::record::{Cause, Side};
+use proxyengine::proxy::drop_reason::DropReason;
+use std::time::Duration;
+use testkit::Segment;
+
+/// A spliced connection whose request of seven bytes is acknowledged.
+fn spliced(bench: &mut Bench) -> (Client, Server) {
+    let mut client = Client::new(40000);
+    client.connect(bench);
+    let syn = only(client.send(bench, b"0 hello"));
+    let mut server = Server::from_syn(&syn);
+    server.accept(bench);
+    server.ack = server.ack.wrapping_add(7);
+    only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
+    (client, server)
+}
+
+/// Both FINs and their ACKs; the connection must be at rest then.
+fn close(bench: &mut Bench, client: &mut Client, server: &mut Server) {
+    only(bench.receive(&client.segment(TcpFlags::FIN, b"")));
+    client.seq = client.seq.wrapping_add(1);
+    server.ack = server.ack.wrapping_add(1);
+    only(bench.receive(&server.segment(TcpFlags::FIN, b"")));
+    server.seq = server.seq.wrapping_add(1);
+    client.ack = client.ack.wrapping_add(1);
+    only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
+    assert_eq!((bench.proxy.usage().connections, bench.proxy.usage().resting), (0, 1));
+    assert_eq!(bench.records()[0].cause(Side::Client), Cause::ActiveClose);
+    bench.assert_all_returned();
+}
+
+/// The server's window is closed, the client probes with a byte beyond it, and the server, whose window has opened
+/// meanwhile, takes it. Its ACK was not believed, nor any later one, and no FIN was seen any more.
+#[test]
+fn a_byte_beyond_the_window_that_the_server_takes_is_seen() {
+    let mut bench = Bench::new();
+    let (mut client, mut server) = spliced(&mut bench);
+    let window = 509 << 7;
+    for chunk in vec![b'x'; window].chunks(1400) {
+        only(client.send(&mut bench, chunk));
+    }
+    server.ack = server.ack.wrapping_add(window as u32);
+    only(bench.receive(&Segment {
+        window: 0,
+        ..server.segment(TcpFlags::ACK, b"")
+    }));
+    only(client.send(&mut bench, b"?"));
+    server.ack = server.ack.wrapping_add(1);
+    only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
+    only(client.send(&mut bench, b"more"));
+    server.ack = server.ack.wrapping_add(4);
+    only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
+    close(&mut bench, &mut client, &mut server);
+}
+
+/// The last segment that a client sends straddles the edge of the window; the server takes the part inside.
+#[test]
+fn a_segment_across_the_edge_of_the_window_is_seen() {
+    let mut bench = Bench::new();
+    let (mut client, mut server) = spliced(&mut bench);
+    only(bench.receive(&Segment {
+        window: 0,
+        ..server.segment(TcpFlags::ACK, b"")
+    }));
+    let window = 509 << 7;
+    let start = client.seq;
+    for chunk in vec![b'x'; window - 100].chunks(1400) {
+        only(client.send(&mut bench, chunk));
+    }
+    only(client.send(&mut bench, &[b'y'; 1400]));
+    server.ack = server.ack.wrapping_add(window as u32);
+    only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
+    // The rest again, and all of it acknowledged.
+    client.seq = start.wrapping_add(window as u32);
+    only(client.send(&mut bench, &[b'y'; 1300]));
+    server.ack = server.ack.wrapping_add(1300);
+    only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
+    close(&mut bench, &mut client, &mut server);
+}
+
+/// One bit of an ACK number is wrong, the highest. Data segments are not verified, and 2^31 is neither before nor behind.
+#[test]
+fn an_ack_number_with_its_highest_bit_wrong_is_not_believed() {
+    let mut bench = Bench::new();
+    let (mut client, mut server) = spliced(&mut bench);
+    for segment in [client.segment(TcpFlags::ACK, b""), server.segment(TcpFlags::ACK, b"")] {
+        only(bench.receive(&Segment {
+            ack: segment.ack ^ 1 << 31,
+            ..segment
+        }));
+    }
+    close(&mut bench, &mut client, &mut server);
+}
+
+/// The same for bytes that are held: they would lie at the start of the request.
+#[test]
+fn bytes_from_the_other_end_of_the_numbers_are_not_held() {
+    let mut bench = Bench::new();
+    let mut client = Client::new(40000);
+    client.connect(&mut bench);
+    let far = Segment {
+        seq: client.seq ^ 1 << 31,
+        ..client.segment(TcpFlags::PSH, b"1 other server")
+    };
+    let challenge = only(bench.receive(&far));
+    assert_eq!((challenge.flags, challenge.ack), (TcpFlags::ACK, client.seq));
+    assert!(bench.calls.lock().expect("calls").is_empty());
+    let syn = only(client.send(&mut bench, b"0 this one"));
+    let (_, held) = Server::from_syn(&syn).accept(&mut bench);
+    assert_eq!(only(held).payload, b"0 this one");
+}
+
+/// An ACK pays what we owe only if it is right: a spoilt one, or one of bytes that were never sent, made us forget bytes
+/// that the client had forgotten, too.
+#[test]
+fn a_wrong_ack_pays_no_debt() {
+    let mut bench = Bench::new();
+    let mut client = Client::new(40000);
+    client.connect(&mut bench);
+    only(client.send(&mut bench, b"?half"));
+    let syn = only(client.send(&mut bench, b" and half\n"));
+    let mut server = Server::from_syn(&syn);
+    server.accept(&mut bench);
+    let held = bench.proxy.usage().held;
+
+    let mut frame = {
+        let ack = Segment {
+            ack: server.ack.wrapping_add(15),
+            ..server.segment(TcpFlags::ACK, b"")
+        };
+        ack.emit(&mut bench.pool)
+    };
+    // The ACK number without its checksum.
+    let at = frame.len() - 32 + 11;
+    frame.data_mut()[at] ^= 1;
+    nothing(bench.receive_frame(PortId(1), frame));
+    assert_eq!(bench.dropped(DropReason::BadTcpChecksum), 1);
+
+    for far in [16, 1 << 20, 1 << 31] {
+        bench.receive(&Segment {
+            ack: server.ack.wrapping_add(far),
+            ..server.segment(TcpFlags::ACK, b"")
+        });
+    }
+    assert_eq!(bench.proxy.usage().held, held);
+    let repeated = bench.wait(Duration::from_millis(1100));
+    assert!(
+        repeated.iter().any(|segment| segment.payload == b"?half"),
+        "{repeated:?}"
+    );
+    server.ack = server.ack.wrapping_add(15);
+    only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
+    assert_eq!(bench.proxy.usage().held, 0);
+}
+
+/// A window is promised in units of 16 KiB. After the first byte there was less than a unit left, and so no window.
+#[test]
+fn a_large_unit_does_not_close_the_window_for_held_bytes() {
+    let mut bench = Bench::with_config(&format!("{CONFIG}\n[promise]\nwindow_scale = 14\n"));
+    let mut client = Client::new(40000);
+    client.connect(&mut bench);
+    let ack = only(client.send(&mut bench, b"?"));
+    assert_eq!((ack.flags, ack.window), (TcpFlags::ACK, 1));
+    let syn = only(client.send(&mut bench, b" there is more\n"));
+    assert_eq!(syn.flags, TcpFlags::SYN);
+}
+
+/// With units of a segment or less a window is rounded down; when less than a unit is left, no more can come.
+#[test]
+fn a_request_that_leaves_less_than_a_unit_is_complete() {
+    let mut bench = Bench::with_config(&format!("{CONFIG}\n[promise]\nwindow_scale = 9\n"));
+    let mut client = Client::new(40000);
+    client.connect(&mut bench);
+    for n in 0..31 {
+        let piece = [&[if n == 0 { b'?' } else { b'x' }][..], &[b'x'; 511]].concat();
+        let ack = only(client.send(&mut bench, &piece));
+        assert_eq!((ack.flags, ack.window), (TcpFlags::ACK, 31 - n));
+    }
+    let reset = only(client.send(&mut bench, b"x"));
+    assert!(
+        reset.flags.contains(TcpFlags::RST),
+        "the selector wants more than there can be: {reset:?}"
+    );
+    assert!(
+        bench
+            .calls
+            .lock()
+            .expect("calls")
+            .last()
+            .is_some_and(|(bytes, complete)| *complete && bytes.len() == 15_873)
+    );
+}
+
+/// A server without window scaling offers less than a unit of what the client was promised. Rounded up, the client sends
+/// more than the server takes, and sees the edge of the window move back: there are senders who never recover.
+#[test]
+fn the_client_is_never_offered_more_than_the_server_takes() {
+    let mut bench = Bench::new();
+    let mut client = Client::new(40000);
+    client.connect(&mut bench);
+    let syn = only(client.send(&mut bench, b"0 hello"));
+    let mut server = Server::from_syn(&syn);
+    server.options.window_scale = None;
+    server.accept(&mut bench);
+    server.ack = server.ack.wrapping_add(7);
+    for window in [0, 6, 127, 128, 1000, 65535] {
+        let seen = only(bench.receive(&Segment {
+            window,
+            ..server.segment(TcpFlags::ACK, b"")
+        }));
+        assert_eq!(seen.window, window >> 7);
+    }
+}
+
+/// The server has reset the connection and the client has missed it: it repeats its request, which carries a cookie that
+/// was good once. The server's answer to the copy is what tells the client.
+#[test]
+fn a_repeated_first_segment_of_a_resting_connection_reaches_the_server() {
+    let mut bench = Bench::new();
+    let mut client = Client::new(40000);
+    client.connect(&mut bench);
+    let request = client.segment(TcpFlags::PSH, b"0 hello");
+    let syn = only(client.send(&mut bench, b"0 hello"));
+    let mut server = Server::from_syn(&syn);
+    server.accept(&mut bench);
+    server.ack = server.ack.wrapping_add(7);
+    only(bench.receive(&server.segment(TcpFlags::RST, b"")));
+    assert_eq!(bench.proxy.usage().resting, 1);
+    let copy = only(bench.receive(&request));
+    assert_eq!((copy.to, copy.payload.as_slice()), (server.me, &b"0 hello"[..]));
+    let reset = only(bench.receive(&Segment {
+        flags: TcpFlags::RST,
+        seq: copy.ack,
+        ack: 0,
+        ..server.segment(TcpFlags::RST, b"")
+    }));
+    assert_eq!((reset.to, reset.flags), (client.me, TcpFlags::RST));
+    // Afterwards it is our own RST that does.
+    bench.wait(Duration::from_secs(5));
+    let reset = only(bench.receive(&request));
+    assert_eq!((reset.flags, reset.seq), (TcpFlags::RST, client.ack));
+}
