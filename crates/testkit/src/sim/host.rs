@@ -1,0 +1,381 @@
+//! A host on an Ethernet link: smoltcp's interface and sockets, driven in virtual time.
+
+use e2d2::time::Instant;
+use e2d2::wire::frame::{self, Kind};
+use e2d2::wire::tcp::options::{self, kind};
+use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
+use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::socket::{Socket, tcp};
+use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, IpEndpoint};
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+thread_local! {
+    static CLOCK_MS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// What smoltcp's sockets use as their clock for timestamps, which they take as a plain function.
+fn timestamp() -> u32 {
+    CLOCK_MS.get()
+}
+
+/// Sets the timestamp clock of all hosts of this thread.
+pub fn set_clock(now: Instant) {
+    CLOCK_MS.set(now.as_millis() as u32);
+}
+
+/// The options that a host's SYNs and SYN-ACKs may carry; the others are blanked in the SYNs it sends and receives, so
+/// that its TCP neither offers nor hears of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SynOptions {
+    /// Maximum segment size.
+    pub mss: bool,
+    /// Window scale.
+    pub window_scale: bool,
+    /// SACK permitted.
+    pub sack: bool,
+    /// Timestamps.
+    pub timestamps: bool,
+}
+
+impl SynOptions {
+    /// What every current stack has.
+    pub const ALL: SynOptions = SynOptions {
+        mss: true,
+        window_scale: true,
+        sack: true,
+        timestamps: true,
+    };
+
+    fn lacks(self, option: u8) -> bool {
+        match option {
+            kind::MSS => !self.mss,
+            kind::WINDOW_SCALE => !self.window_scale,
+            kind::SACK_PERMITTED => !self.sack,
+            kind::TIMESTAMPS => !self.timestamps,
+            _ => false,
+        }
+    }
+}
+
+/// How a host is made.
+#[derive(Clone, Debug)]
+pub struct HostPlan {
+    /// Its MAC address ends in this.
+    pub mac: u8,
+    /// Its addresses with the length of the prefix, e.g. `10.0.0.1/24`; at most two.
+    pub addresses: Vec<String>,
+    /// The largest IP packet it sends.
+    pub mtu: u16,
+    /// The options it knows.
+    pub options: SynOptions,
+}
+
+/// A host.
+///
+/// A segment goes to the socket that is connected to its sender, and only if there is none to one that listens
+/// (RFC 9293 3.10.7). smoltcp by itself gives it to the first of all sockets that would take it, so that a SYN that
+/// arrives twice makes two connections; listening sockets are kept apart from the others for that.
+pub struct Host {
+    /// Its connected sockets.
+    pub sockets: SocketSet<'static>,
+    listeners: SocketSet<'static>,
+    accepted: Vec<SocketHandle>,
+    last_acks: HashMap<SocketHandle, (u32, u32)>,
+    /// A host that is off neither hears nor says anything.
+    pub is_off: bool,
+    interface: Interface,
+    arrived: VecDeque<Vec<u8>>,
+    wire: Wire,
+    mac: [u8; 6],
+    options: SynOptions,
+}
+
+impl Host {
+    /// A host without sockets.
+    ///
+    /// # Panics
+    /// If the plan names an address that is none, or more than two.
+    pub fn new(plan: &HostPlan, seed: u64, now: Instant) -> Self {
+        let mac = [2, 0, 0, 0, 0, plan.mac];
+        let mut wire = Wire {
+            received: VecDeque::new(),
+            sent: Vec::new(),
+            mtu: usize::from(plan.mtu),
+        };
+        let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress(mac)));
+        config.random_seed = seed;
+        let mut interface = Interface::new(config, &mut wire, time(now));
+        interface.update_ip_addrs(|addresses| {
+            for address in &plan.addresses {
+                let address: IpCidr = address.parse().unwrap_or_else(|()| panic!("no address: {address}"));
+                addresses.push(address).expect("two addresses at most");
+            }
+        });
+        Host {
+            sockets: SocketSet::new(Vec::new()),
+            listeners: SocketSet::new(Vec::new()),
+            accepted: Vec::new(),
+            last_acks: HashMap::new(),
+            is_off: false,
+            interface,
+            arrived: VecDeque::new(),
+            wire,
+            mac,
+            options: plan.options,
+        }
+    }
+
+    /// True for frames to its address and to groups.
+    pub fn takes(&self, frame: &[u8]) -> bool {
+        frame.first().is_some_and(|first| first & 1 == 1) || frame.get(..6) == Some(&self.mac)
+    }
+
+    /// A frame arrives. It is dealt with by the next [`Host::poll`].
+    pub fn receive(&mut self, mut frame: Vec<u8>) {
+        if !self.is_off {
+            blank_options(&mut frame, self.options);
+            self.arrived.push_back(frame);
+        }
+    }
+
+    fn connection(&self, (local, remote): (u16, (IpAddr, u16))) -> Option<SocketHandle> {
+        let found = self.sockets.iter().find(|(_, socket)| {
+            let Socket::Tcp(socket) = socket;
+            let is_remote = |end: IpEndpoint| (IpAddr::from(end.addr), end.port) == remote;
+            socket.local_endpoint().is_some_and(|end| end.port == local)
+                && socket.remote_endpoint().is_some_and(is_remote)
+        });
+        found.map(|(handle, _)| handle)
+    }
+
+    /// smoltcp 0.14 never repeats a lost FIN after three duplicate ACKs: its fast retransmission finds no data to send,
+    /// and leaves no timer behind. So it gets one such duplicate and not more while only its FIN is out.
+    fn would_stall(&mut self, handle: SocketHandle, frame: &[u8]) -> bool {
+        let socket = self.sockets.get::<tcp::Socket<'_>>(handle);
+        let is_closing = matches!(
+            socket.state(),
+            tcp::State::FinWait1 | tcp::State::Closing | tcp::State::LastAck
+        );
+        let Some(ack) = pure_ack(frame).filter(|_| is_closing && socket.send_queue() == 0) else {
+            return false;
+        };
+        let last = self.last_acks.entry(handle).or_insert((ack, 0));
+        match ack.wrapping_sub(last.0).cast_signed() {
+            0 => last.1 += 1,
+            1.. => *last = (ack, 1),
+            _ => return true,
+        }
+        last.1 > 2
+    }
+
+    fn move_accepted(&mut self) {
+        let is_called = |socket: &Socket<'_>| {
+            let Socket::Tcp(socket) = socket;
+            socket.state() != tcp::State::Listen
+        };
+        let called = self.listeners.iter().find(|(_, socket)| is_called(socket));
+        if let Some((handle, _)) = called {
+            let Socket::Tcp(socket) = self.listeners.remove(handle);
+            let handle = self.sockets.add(socket);
+            self.accepted.push(handle);
+        }
+    }
+
+    /// The sockets that have got a SYN since the last call.
+    pub fn take_accepted(&mut self) -> Vec<SocketHandle> {
+        std::mem::take(&mut self.accepted)
+    }
+
+    /// The number of sockets that listen.
+    pub fn listening(&self) -> usize {
+        self.listeners.iter().count()
+    }
+
+    /// One more listening socket. With `late` it waits for [`tcp::Socket::pause_synack`] before it answers a SYN.
+    ///
+    /// # Panics
+    /// If `port` is zero.
+    pub fn listen(&mut self, port: u16, (receive_buffer, send_buffer): (usize, usize), late: bool) {
+        let mut socket = self.new_socket(receive_buffer, send_buffer);
+        socket.pause_synack(late);
+        socket.listen(port).expect("a closed socket and a port");
+        self.listeners.add(socket);
+    }
+
+    /// All connections and listening sockets are forgotten, as when it is switched off.
+    pub fn forget_everything(&mut self) {
+        self.sockets = SocketSet::new(Vec::new());
+        self.listeners = SocketSet::new(Vec::new());
+        self.accepted.clear();
+        self.arrived.clear();
+    }
+
+    /// Lets its TCP work; returns the frames that it sends.
+    pub fn poll(&mut self, now: Instant) -> impl Iterator<Item = Vec<u8>> + '_ {
+        if !self.is_off {
+            set_clock(now);
+            while let Some(frame) = self.arrived.pop_front() {
+                let ends = sender_and_ports(&frame);
+                let connection = ends.and_then(|ends| self.connection(ends));
+                if connection.is_some_and(|handle| self.would_stall(handle, &frame)) {
+                    continue;
+                }
+                let is_known = connection.is_some();
+                self.wire.received.push_back(frame);
+                let sockets = if is_known {
+                    &mut self.sockets
+                } else {
+                    &mut self.listeners
+                };
+                self.interface.poll_ingress_single(time(now), &mut self.wire, sockets);
+                if !is_known {
+                    self.move_accepted();
+                }
+            }
+            self.interface.poll(time(now), &mut self.wire, &mut self.sockets);
+        }
+        let options = self.options;
+        self.wire.sent.drain(..).map(move |mut frame| {
+            blank_options(&mut frame, options);
+            frame
+        })
+    }
+
+    /// When it wants to be polled again.
+    pub fn next_poll(&mut self, now: Instant) -> Option<Instant> {
+        if self.is_off {
+            return None;
+        }
+        let at = self.interface.poll_at(time(now), &self.sockets)?;
+        Some(Instant::from_nanos(at.total_micros().max(0).cast_unsigned() * 1000))
+    }
+
+    /// A socket with these buffer sizes, not connected.
+    pub fn add_socket(&mut self, receive_buffer: usize, send_buffer: usize) -> SocketHandle {
+        let socket = self.new_socket(receive_buffer, send_buffer);
+        self.sockets.add(socket)
+    }
+
+    fn new_socket(&self, receive_buffer: usize, send_buffer: usize) -> tcp::Socket<'static> {
+        let buffer = |size| tcp::SocketBuffer::new(vec![0; size]);
+        let mut socket = tcp::Socket::new(buffer(receive_buffer), buffer(send_buffer));
+        if self.options.timestamps {
+            socket.set_tsval_generator(Some(timestamp));
+        }
+        socket
+    }
+
+    /// A socket of this host.
+    pub fn socket(&mut self, handle: SocketHandle) -> &mut tcp::Socket<'static> {
+        self.sockets.get_mut(handle)
+    }
+
+    /// Begins to connect a socket.
+    ///
+    /// # Panics
+    /// If it is not closed, or an address is unusable.
+    pub fn connect(&mut self, handle: SocketHandle, to: std::net::SocketAddr, from: std::net::SocketAddr) {
+        let socket = self.sockets.get_mut::<tcp::Socket<'_>>(handle);
+        let (to, from) = ((to.ip(), to.port()), (from.ip(), from.port()));
+        let connected = socket.connect(self.interface.context(), to, from);
+        connected.expect("a closed socket and proper addresses");
+    }
+}
+
+/// smoltcp counts microseconds; what is less is cut off, so that it never thinks it is later than it is.
+fn time(now: Instant) -> smoltcp::time::Instant {
+    smoltcp::time::Instant::from_micros((now.as_nanos() / 1000).cast_signed())
+}
+
+/// Blanks options in SYNs, as a firewall does.
+fn blank_options(frame: &mut [u8], known: SynOptions) {
+    if known == SynOptions::ALL {
+        return;
+    }
+    let Ok(Kind::Tcp(layout)) = frame::parse(frame) else {
+        return;
+    };
+    let (tcp, payload) = (usize::from(layout.l4), usize::from(layout.payload));
+    let (is_syn, is_ack) = (frame[tcp + 13] & 0x02 != 0, frame[tcp + 13] & 0x10 != 0);
+    if !is_syn || is_ack {
+        return;
+    }
+    let delta = options::blank(&mut frame[tcp + 20..payload], |option| known.lacks(option));
+    let old = u16::from_be_bytes([frame[tcp + 16], frame[tcp + 17]]);
+    frame[tcp + 16..tcp + 18].copy_from_slice(&delta.apply(old).to_be_bytes());
+}
+
+/// The port that a TCP packet goes to, and where it comes from.
+fn sender_and_ports(frame: &[u8]) -> Option<(u16, (IpAddr, u16))> {
+    let Kind::Tcp(layout) = frame::parse(frame).ok()? else {
+        return None;
+    };
+    let (l3, l4) = (usize::from(layout.l3), usize::from(layout.l4));
+    let address = match layout.version {
+        frame::IpVersion::V4 => IpAddr::V4(Ipv4Addr::from(*frame.get(l3 + 12..)?.first_chunk::<4>()?)),
+        frame::IpVersion::V6 => IpAddr::V6(Ipv6Addr::from(*frame.get(l3 + 8..)?.first_chunk::<16>()?)),
+    };
+    let port = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk::<2>()?));
+    Some((port(l4 + 2)?, (address, port(l4)?)))
+}
+
+/// The ACK number of a segment that carries nothing else.
+fn pure_ack(frame: &[u8]) -> Option<u32> {
+    let Kind::Tcp(layout) = frame::parse(frame).ok()? else {
+        return None;
+    };
+    let tcp = frame.get(usize::from(layout.l4)..)?;
+    let is_pure = layout.payload == layout.end && tcp.get(13)? & 0x17 == 0x10;
+    let ack = u32::from_be_bytes(*tcp.get(8..)?.first_chunk()?);
+    is_pure.then_some(ack)
+}
+
+/// Frames on their way into and out of a host.
+struct Wire {
+    received: VecDeque<Vec<u8>>,
+    sent: Vec<Vec<u8>>,
+    mtu: usize,
+}
+
+impl Device for Wire {
+    type RxToken<'a> = Received;
+    type TxToken<'a> = ToSend<'a>;
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ethernet;
+        // smoltcp counts the Ethernet header.
+        capabilities.max_transmission_unit = self.mtu + 14;
+        capabilities
+    }
+
+    fn receive(&mut self, _: smoltcp::time::Instant) -> Option<(Received, ToSend<'_>)> {
+        let frame = self.received.pop_front()?;
+        Some((Received(frame), ToSend(&mut self.sent)))
+    }
+
+    fn transmit(&mut self, _: smoltcp::time::Instant) -> Option<ToSend<'_>> {
+        Some(ToSend(&mut self.sent))
+    }
+}
+
+struct Received(Vec<u8>);
+
+impl RxToken for Received {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        f(&self.0)
+    }
+}
+
+struct ToSend<'a>(&'a mut Vec<Vec<u8>>);
+
+impl TxToken for ToSend<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
+        let mut frame = vec![0; length];
+        let result = f(&mut frame);
+        self.0.push(frame);
+        result
+    }
+}

@@ -1,0 +1,199 @@
+//! The applications at both ends: what they write, and the check of every byte that they read.
+
+use crate::scenario::{Close, ConnectionPlan, EndPlan};
+use e2d2::time::Instant;
+use std::time::Duration;
+use testkit::sim::tcp::{RecvError, Socket, State};
+
+/// The direction of a byte stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    ToServer,
+    ToClient,
+}
+
+/// The byte at `position` of a stream. Neighbouring streams and positions differ, so that a byte that is lost, repeated or
+/// of another connection is found.
+pub fn byte_at(id: u8, way: Way, position: u32) -> u8 {
+    if position == 0 && way == Way::ToServer {
+        return id;
+    }
+    let stream = u32::from(id) << 1 | u32::from(way == Way::ToClient);
+    let mixed = (position ^ stream.wrapping_mul(0x9e37_79b9)).wrapping_mul(0x85eb_ca6b);
+    (mixed ^ (mixed >> 15)) as u8
+}
+
+/// One end of a connection.
+#[derive(Clone, Debug)]
+pub struct End {
+    id: u8,
+    plan: EndPlan,
+    sends: Way,
+    to_send: u32,
+    to_receive: u32,
+    pub sent: u32,
+    pub received: u32,
+    /// The other end has closed, and everything before that was read.
+    pub end_seen: bool,
+    closed: bool,
+    speaks_at: Option<Instant>,
+    next_move: Option<Instant>,
+}
+
+impl End {
+    pub fn client(plan: &ConnectionPlan) -> Self {
+        Self::new(plan.id, plan.client, Way::ToServer, plan.to_server, plan.to_client)
+    }
+
+    /// The server's end, once its first byte has told whose connection it is.
+    pub fn server(plan: &ConnectionPlan) -> Self {
+        Self::new(plan.id, plan.server, Way::ToClient, plan.to_client, plan.to_server)
+    }
+
+    fn new(id: u8, plan: EndPlan, sends: Way, to_send: u32, to_receive: u32) -> Self {
+        End {
+            id,
+            plan,
+            sends,
+            to_send,
+            to_receive,
+            sent: 0,
+            received: 0,
+            end_seen: false,
+            closed: false,
+            speaks_at: None,
+            next_move: None,
+        }
+    }
+
+    /// All bytes were written, all were read, and the other end was seen to close.
+    pub fn is_complete(&self) -> bool {
+        self.sent == self.to_send && self.received == self.to_receive && self.end_seen
+    }
+
+    /// Reads, writes and closes as planned. Returns when it wants to do more, if nothing happens before.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes that came.
+    pub fn work(&mut self, now: Instant, socket: &mut Socket<'_>) -> Result<Option<Instant>, String> {
+        // smoltcp forgets what was not read when TIME-WAIT ends: who is past the end reads without a break.
+        let is_ending = matches!(
+            socket.state(),
+            State::TimeWait | State::Closed | State::LastAck | State::Closing
+        );
+        if self.next_move.is_some_and(|at| now < at) && !is_ending {
+            return Ok(self.next_move);
+        }
+        let before = (self.sent, self.received);
+        self.read(socket, is_ending)?;
+        if let Close::Abort { received } = self.plan.close
+            && (self.received >= received.min(self.to_receive))
+            && self.has_begun(now)
+        {
+            socket.abort();
+            return Ok(None);
+        }
+        self.write(now, socket);
+        self.close(socket);
+        self.next_move = None;
+        if before != (self.sent, self.received) && self.plan.pause_ms > 0 {
+            self.next_move = Some(now + Duration::from_millis(self.plan.pause_ms));
+        }
+        let thinks_until = self.speaks_at.filter(|at| now < *at);
+        Ok([self.next_move, thinks_until].into_iter().flatten().min())
+    }
+
+    fn read(&mut self, socket: &mut Socket<'_>, everything: bool) -> Result<(), String> {
+        let mut left = if self.plan.pause_ms > 0 && !everything {
+            self.plan.chunk
+        } else {
+            usize::MAX
+        };
+        let came = match self.sends {
+            Way::ToServer => Way::ToClient,
+            Way::ToClient => Way::ToServer,
+        };
+        while left > 0 {
+            let (id, position, most) = (self.id, self.received, left);
+            let outcome = socket.recv(|bytes| {
+                let taken = bytes.len().min(most);
+                let wrong = (0..taken).find(|&i| bytes[i] != byte_at(id, came, position + i as u32));
+                (taken, wrong.map_or(Ok(taken), |at| Err((at, bytes[at]))))
+            });
+            match outcome {
+                Ok(Ok(0)) => break,
+                Ok(Ok(taken)) => {
+                    self.received += taken as u32;
+                    left -= taken;
+                }
+                Ok(Err((at, byte))) => {
+                    let at = self.received + at as u32;
+                    let right = byte_at(self.id, came, at);
+                    return Err(format!(
+                        "connection {id}, {came:?}: byte {at} is {byte:#04x}, not {right:#04x}"
+                    ));
+                }
+                Err(RecvError::Finished) => {
+                    self.end_seen = true;
+                    break;
+                }
+                Err(RecvError::InvalidState) => break,
+            }
+        }
+        if self.received > self.to_receive {
+            return Err(format!(
+                "connection {}, {came:?}: {} bytes came, {} were sent",
+                self.id, self.received, self.to_receive
+            ));
+        }
+        Ok(())
+    }
+
+    fn has_begun(&mut self, now: Instant) -> bool {
+        if self.speaks_at.is_none() && self.received >= self.plan.speaks_after {
+            self.speaks_at = Some(now + Duration::from_millis(self.plan.think_ms));
+        }
+        self.speaks_at.is_some_and(|at| now >= at)
+    }
+
+    fn write(&mut self, now: Instant, socket: &mut Socket<'_>) {
+        if !self.has_begun(now) {
+            return;
+        }
+        let mut left = if self.plan.pause_ms > 0 {
+            self.plan.chunk
+        } else {
+            usize::MAX
+        };
+        while left > 0 && self.sent < self.to_send && socket.can_send() {
+            let (id, way, position) = (self.id, self.sends, self.sent);
+            let most = left.min(self.plan.chunk).min((self.to_send - self.sent) as usize);
+            let written = socket.send(|room| {
+                let count = room.len().min(most);
+                for (i, byte) in room[..count].iter_mut().enumerate() {
+                    *byte = byte_at(id, way, position + i as u32);
+                }
+                (count, count)
+            });
+            let Ok(written @ 1..) = written else { break };
+            self.sent += written as u32;
+            left -= written;
+        }
+    }
+
+    fn close(&mut self, socket: &mut Socket<'_>) {
+        if self.closed || self.sent < self.to_send || !matches!(socket.state(), State::Established | State::CloseWait) {
+            return;
+        }
+        let is_time = match self.plan.close {
+            Close::AfterSending => true,
+            Close::AfterAll => self.received == self.to_receive,
+            Close::AfterEnd => self.end_seen,
+            Close::Abort { .. } => false,
+        };
+        if is_time {
+            socket.close();
+            self.closed = true;
+        }
+    }
+}

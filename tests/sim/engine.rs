@@ -1,0 +1,281 @@
+//! The engine under test: its real graph over loop-back ports, with its real neighbour discovery.
+
+use crate::ends::{Way, byte_at};
+use crate::scenario::{Binding, Choice, ConnectionPlan, Scenario};
+use arrayvec::ArrayVec;
+use e2d2::BURST;
+use e2d2::buffer::{BufferPool, HeapPool, PacketBuffer};
+use e2d2::counters::Reason;
+use e2d2::fate::{GraphCounters, GraphReader};
+use e2d2::operators::share;
+use e2d2::port::{Port, PortId};
+use e2d2::ports::LoopbackPort;
+use e2d2::scheduler::Task;
+use e2d2::time::Instant;
+use netfcts::record::SessionRecord;
+use netfcts::ring::{RecordReceiver, record_ring};
+use proxyengine::backends::Backends;
+use proxyengine::callbacks::{FirstPayload, SelectServer, Selection};
+use proxyengine::config::{Config, PoolId, ServerId};
+use proxyengine::neighbour::{SharedNeighbours, Station, Topology};
+use proxyengine::pipeline::{self, Handle};
+use proxyengine::proxy::settings::Settings;
+use proxyengine::proxy::{Proxy, Secrets, Usage};
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
+use testkit::sim::Random;
+
+/// The listeners' port.
+pub const SERVICE: u16 = 80;
+/// The servers' port.
+pub const SERVER_PORT: u16 = 8080;
+/// Packets of the pool.
+const BUFFERS: usize = 2_048;
+/// Frames that a cable holds each way.
+const CABLE: usize = 1_024;
+
+/// How long both ends may be silent.
+pub const IDLE_SECONDS: u64 = 300;
+
+/// The engine and the far ends of its cables.
+pub struct Engine {
+    task: Box<dyn Task>,
+    handle: Handle<HeapPool, Selector>,
+    far: [LoopbackPort; 2],
+    pool: HeapPool,
+    records: RecordReceiver,
+    graph: GraphReader,
+    complaints: Complaints,
+}
+
+/// What the selector found wrong.
+pub type Complaints = Arc<Mutex<Vec<String>>>;
+
+/// Decides by the connection's plan, which the first byte names.
+pub struct Selector {
+    plans: Arc<[ConnectionPlan]>,
+    complaints: Complaints,
+}
+
+impl SelectServer for Selector {
+    fn select(&mut self, payload: &FirstPayload<'_>) -> Selection {
+        let Some(plan) = payload.bytes.first().and_then(|&id| find(&self.plans, id)) else {
+            return Selection::Reject;
+        };
+        let wrong = (0..payload.bytes.len()).find(|&i| payload.bytes[i] != byte_at(plan.id, Way::ToServer, i as u32));
+        if let Some(at) = wrong {
+            self.complain(format!("connection {}: the selector got a wrong byte {at}", plan.id));
+        }
+        if payload.client.port() != plan.port {
+            self.complain(format!(
+                "connection {}: the selector got client {}",
+                plan.id, payload.client
+            ));
+        }
+        if payload.bytes.len() < plan.needs as usize && !payload.complete {
+            return Selection::NeedMore;
+        }
+        let family = u16::from(payload.client.is_ipv6());
+        match plan.choice {
+            Choice::Server(server) => Selection::Server(ServerId(u16::from(server) + 3 * family)),
+            Choice::Pool => Selection::Pool(PoolId(family)),
+            Choice::Reject => Selection::Reject,
+        }
+    }
+}
+
+impl Selector {
+    fn complain(&self, complaint: String) {
+        self.complaints.lock().expect("one thread").push(complaint);
+    }
+}
+
+/// The plan of the connection with this number. Numbers are not indices: a scenario made smaller has gaps.
+pub fn find(plans: &[ConnectionPlan], id: u8) -> Option<&ConnectionPlan> {
+    plans.iter().find(|plan| plan.id == id)
+}
+
+fn config_text(scenario: &Scenario) -> String {
+    let Binding::Payload = scenario.binding;
+    let v6 = scenario.has_v6();
+    let address = |v4: &str, v6_address: &str| {
+        if v6 {
+            format!("\"{v4}\", \"{v6_address}\"")
+        } else {
+            format!("\"{v4}\"")
+        }
+    };
+    let promise = &scenario.promise;
+    let window_scale = promise
+        .window_scale
+        .map_or("\"off\"".to_owned(), |shift| shift.to_string());
+    let last_port = 40_000 + scenario.local_ports - 1;
+    let mut text = format!(
+        "[engine]\nname = \"sim\"\ncores = [0]\nmax_connections = 256\nverify = \"{}\"\n\
+         [timeouts]\nselect = \"60s\"\nconnect = \"20s\"\nidle = \"{IDLE_SECONDS}s\"\nhalf_close = \"{IDLE_SECONDS}s\"\n\
+         time_wait = \"{}ms\"\n\
+         [promise]\nwindow = {}\nwindow_scale = {window_scale}\nsack = {}\ntimestamps = {}\n\
+         [records]\nfile = \"records.txt\"\n\
+         [[port]]\nname = \"client\"\ndevice = \"net_null0\"\nmtu = {}\naddresses = [{}]\n\
+         [[port]]\nname = \"server\"\ndevice = \"net_null1\"\nmtu = {}\naddresses = [{}]\n",
+        if scenario.verify_all { "all" } else { "acted" },
+        scenario.time_wait_ms,
+        promise.window,
+        promise.sack,
+        promise.timestamps,
+        scenario.client_mtu,
+        address("10.0.0.9/24", "fd00::9/64"),
+        scenario.server_mtu,
+        address("10.1.0.9/24", "fd01::9/64"),
+    );
+    let families = [("4", "10.0.0.9:80", "10.1.0.10"), ("6", "[fd00::9]:80", "[fd01::10")];
+    for (family, listener, server) in families.iter().take(1 + usize::from(v6)) {
+        let bracket = if *family == "6" { "]" } else { "" };
+        let servers: Vec<String> = (0..3)
+            .map(|n| format!("{{ name = \"s{family}{n}\", address = \"{server}{n}{bracket}:{SERVER_PORT}\" }}"))
+            .collect();
+        write!(
+            text,
+            "[[listener]]\nname = \"l{family}\"\naddresses = [\"{listener}\"]\ndefault = \"p{family}\"\n\
+             [[pool]]\nname = \"p{family}\"\nlocal_ports = \"40000-{last_port}\"\nservers = [{}]\n",
+            servers.join(", ")
+        )
+        .expect("a string grows");
+    }
+    text
+}
+
+impl Engine {
+    pub fn new(scenario: &Scenario, random: &mut Random, now: Instant) -> Self {
+        let text = config_text(scenario);
+        let config = Config::parse(&text, "sim").unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let mtus = [scenario.client_mtu, scenario.server_mtu];
+        let ends = [0_u8, 1].map(|n| {
+            let (near, far) = LoopbackPort::pair(PortId(n), PortId(100 + n), CABLE);
+            (near.with_mtu(mtus[usize::from(n)]), far)
+        });
+        let [first, second] = ends;
+        let (near, far) = ([first.0, second.0], [first.1, second.1]);
+        let macs = near.each_ref().map(Port::mac);
+        let topology = Arc::new(Topology::from_config(&config, &macs).expect("the configuration was checked"));
+        let neighbours = Arc::new(SharedNeighbours::new(&topology));
+        let station = Station::new(
+            Arc::clone(&topology),
+            Arc::clone(&neighbours),
+            &[PortId(0), PortId(1)],
+            random.bits(),
+            now,
+        );
+        let settings = Settings::from_config(&config, 0, &macs, |server| {
+            topology.next_hop_to(server).map_or(usize::MAX, |id| id.index())
+        });
+        let pool = HeapPool::new(BUFFERS, 14 + usize::from(scenario.client_mtu.max(scenario.server_mtu)));
+        let complaints = Complaints::default();
+        let selector = Selector {
+            plans: scenario.connections.clone().into(),
+            complaints: Arc::clone(&complaints),
+        };
+        let secrets = Secrets {
+            cookie: [random.bits(), random.bits()],
+            table: [random.bits(), random.bits(), random.bits()],
+            isn: random.bits().to_le_bytes().repeat(2).try_into().expect("16 bytes"),
+            timestamp: random.bits() as u32,
+        };
+        let (sender, records) = record_ring(4_096);
+        let backends = Backends::new(&config, 0);
+        let proxy = Proxy::new(
+            settings,
+            pool.clone(),
+            selector,
+            neighbours,
+            backends,
+            Some(sender),
+            &secrets,
+            now,
+        );
+        let (counters, graph) = GraphCounters::new();
+        let (task, handle) = pipeline::build(near.map(share).into(), proxy, station, counters);
+        Engine {
+            task: Box::new(task),
+            handle,
+            far,
+            pool,
+            records,
+            graph,
+            complaints,
+        }
+    }
+
+    /// Puts a frame on the cable to a port. A frame that does not fit the cable or its buffers is lost.
+    pub fn receive(&mut self, port: usize, frame: &[u8]) {
+        let Some(mut buffer) = self.pool.take() else { return };
+        if buffer.append(frame.len()).is_err() {
+            return;
+        }
+        buffer.data_mut().copy_from_slice(frame);
+        let mut one = ArrayVec::new();
+        one.push(buffer);
+        self.far[port].transmit(&mut one);
+    }
+
+    /// Runs the graph until it has nothing to do; `sent` gets the frames that leave, with their ports.
+    pub fn run(&mut self, now: Instant, mut sent: impl FnMut(usize, Vec<u8>)) {
+        loop {
+            let work = self.task.run(now);
+            let mut moved = false;
+            for port in 0..2 {
+                let mut burst: ArrayVec<_, BURST> = ArrayVec::new();
+                while self.far[port].receive(&mut burst) > 0 {
+                    moved = true;
+                    for buffer in burst.drain(..) {
+                        sent(port, buffer.data().to_vec());
+                    }
+                }
+            }
+            if work.is_none() && !moved {
+                return;
+            }
+        }
+    }
+
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.task.next_deadline()
+    }
+
+    pub fn records(&mut self, mut each: impl FnMut(&SessionRecord)) {
+        self.records.drain(|record| each(record));
+    }
+
+    pub fn usage(&self) -> Usage {
+        self.handle.look(Proxy::usage)
+    }
+
+    /// What was not given back or is wrong, once everything should be over.
+    pub fn leaks(&self) -> Vec<String> {
+        let mut leaks = self.complaints.lock().expect("one thread").clone();
+        if self.usage() != Usage::default() {
+            leaks.push(format!("still in use: {:?}", self.usage()));
+        }
+        let (available, capacity) = (self.pool.available(), self.pool.capacity());
+        if available != capacity {
+            leaks.push(format!("{available} of {capacity} buffers are back"));
+        }
+        if self.graph.held() != 0 {
+            leaks.push(format!("the graph has lost count of {} packets", self.graph.held()));
+        }
+        if self.records.records_lost() > 0 {
+            leaks.push(format!("{} records lost", self.records.records_lost()));
+        }
+        leaks
+    }
+
+    /// Dropped packets by reason, the graph's and the core's.
+    pub fn drops(&self) -> Vec<(&'static str, u64)> {
+        let graph = self.graph.drops.snapshot();
+        let mut drops: Vec<_> = graph.nonzero().map(|(reason, count)| (reason.name(), count)).collect();
+        self.handle.look(|proxy| {
+            drops.extend(proxy.drops().nonzero().map(|(reason, count)| (reason.name(), count)));
+        });
+        drops
+    }
+}

@@ -1,0 +1,154 @@
+//! Two peers that no one here wrote talk through the real graph over links that misbehave, in virtual time.
+//!
+//! smoltcp's TCP end points are the clients and the servers. A scenario is drawn from a seed ([`scenario`]), run
+//! ([`world`]) and judged ([`check`]): every byte stream complete and equal, or ended by a cause that its record names
+//! and the scenario explains; everything given back at the end.
+//!
+//! ```text
+//!   clients ─► link ─►┐                                    ┌─► link ─► servers
+//!                     │ port 0 ─► graph of the engine ─► port 1 │
+//!           ◄─ link ◄─┘                                    └◄─ link ◄─
+//! ```
+//!
+//! Environment, for the ignored test `long` and for looking into one seed:
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `SEED` | the first seed; with it alone, the only one |
+//! | `SEEDS` | how many |
+//! | `MINUTES` | `long` goes on for so long, whatever `SEEDS` says |
+//!
+//! `SEED=17 cargo test --test sim sweep` runs one seed again.
+//! `MINUTES=10 cargo test --release --test sim -- --ignored --nocapture long` draws new seeds for ten minutes.
+
+#![allow(unreachable_pub)] // modules of one test program
+
+mod check;
+mod ends;
+mod engine;
+mod scenario;
+mod shrink;
+mod world;
+
+use check::Report;
+use scenario::Scenario;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Connections of one seed.
+const CONNECTIONS: usize = 100;
+
+/// Seeds of the sweep in `cargo test`.
+const SWEEP: u64 = 40;
+
+fn variable(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name} must be a number, not {text}")),
+    )
+}
+
+/// What many simulations came to.
+#[derive(Default)]
+struct Total {
+    seeds: u64,
+    connections: usize,
+    complete: usize,
+    bytes: u64,
+    seconds: u64,
+    causes: BTreeMap<String, usize>,
+    drops: BTreeMap<&'static str, u64>,
+    failures: Vec<String>,
+}
+
+impl Total {
+    fn add(&mut self, scenario: &Scenario, report: Report) {
+        self.seeds += 1;
+        self.connections += report.connections;
+        self.complete += report.complete;
+        self.bytes += report.bytes;
+        self.seconds += report.seconds;
+        for (cause, count) in report.causes {
+            *self.causes.entry(cause).or_default() += count;
+        }
+        for (reason, count) in report.drops {
+            *self.drops.entry(reason).or_default() += count;
+        }
+        if !report.faults.is_empty() {
+            println!("seed {} fails: {}", scenario.seed, report.faults[0]);
+            self.failures.push(shrink::explain(scenario));
+        }
+    }
+
+    fn print(&self, since: Instant) {
+        println!(
+            "{} seeds, {} connections, {} complete, {} bytes compared, {} virtual seconds in {:.1} s",
+            self.seeds,
+            self.connections,
+            self.complete,
+            self.bytes,
+            self.seconds,
+            since.elapsed().as_secs_f64()
+        );
+        println!("causes {:?}", self.causes);
+        println!("drops {:?}", self.drops);
+    }
+
+    #[track_caller]
+    fn assert_well(&self) {
+        assert!(self.failures.is_empty(), "{}", self.failures.join("\n\n"));
+    }
+}
+
+/// Runs `seeds` until `until`, and stops at the third failure.
+fn run_seeds(seeds: impl Iterator<Item = u64>, until: Option<Instant>) -> Total {
+    let since = Instant::now();
+    let mut total = Total::default();
+    for seed in seeds {
+        if until.is_some_and(|until| Instant::now() >= until) || total.failures.len() >= 3 {
+            break;
+        }
+        let scenario = Scenario::from_seed(seed, CONNECTIONS);
+        let report = shrink::run(&scenario, None);
+        total.add(&scenario, report);
+    }
+    total.print(since);
+    total
+}
+
+#[test]
+fn sweep() {
+    let first = variable("SEED").unwrap_or(1);
+    let count = variable("SEEDS").unwrap_or(if variable("SEED").is_some() { 1 } else { SWEEP });
+    println!("seeds {first}..{}", first + count);
+    let total = run_seeds(first..first + count, None);
+    total.assert_well();
+    assert_eq!(total.connections as u64, count * CONNECTIONS as u64);
+    assert!(
+        total.complete > total.connections / 2,
+        "most connections must come to their end"
+    );
+}
+
+#[test]
+#[ignore = "as long as MINUTES says"]
+fn long() {
+    let minutes = variable("MINUTES").unwrap_or(1);
+    let first = variable("SEED").unwrap_or_else(|| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        now.map_or(1_000_000, |now| now.as_secs() << 20)
+    });
+    println!("seeds from {first}");
+    let until = Instant::now() + Duration::from_secs(60 * minutes);
+    run_seeds(first.., Some(until)).assert_well();
+}
+
+#[test]
+fn one_seed_gives_one_course_of_events() {
+    let scenario = Scenario::from_seed(7, 20);
+    let (first, second) = (world::run(&scenario, None), world::run(&scenario, None));
+    assert_eq!(first.digest, second.digest);
+    let other = world::run(&Scenario::from_seed(8, 20), None);
+    assert_ne!(first.digest, other.digest);
+}

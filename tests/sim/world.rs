@@ -1,0 +1,582 @@
+//! One simulation: hosts, links and engine, moved from event to event in virtual time.
+
+use crate::check::{self, ClientResult, Report, ServerResult};
+use crate::ends::End;
+use crate::engine::{Engine, IDLE_SECONDS, SERVER_PORT, SERVICE, find};
+use crate::scenario::{ConnectionPlan, Fate, Scenario};
+use e2d2::ports::{Direction, FrameWriter, InterfaceId};
+use e2d2::time::Instant;
+use netfcts::record::SessionRecord;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::collections::BinaryHeap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+use testkit::sim::tcp::State;
+use testkit::sim::{Host, HostPlan, Link, Random, SocketHandle};
+
+/// Listening sockets of a server: connections that may begin within one round trip.
+const BACKLOG: usize = 6;
+
+/// After this long a client application gives up.
+pub const PATIENCE: Duration = Duration::from_secs(1_500);
+
+/// When the last connection has ended, everything must have been given back within the timers' sum.
+const AFTERMATH: Duration = Duration::from_secs(2 * IDLE_SECONDS + 200);
+
+/// The two sides of the engine.
+const CLIENTS: usize = 0;
+const SERVERS: usize = 1;
+
+/// A frame on its way.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Flight {
+    at: Instant,
+    order: u64,
+    side: usize,
+    to_engine: bool,
+    frame: Vec<u8>,
+}
+
+/// A connection of a client.
+struct Call {
+    plan: ConnectionPlan,
+    state: CallState,
+}
+
+enum CallState {
+    Waiting,
+    Open {
+        socket: SocketHandle,
+        end: End,
+        since: Instant,
+    },
+    Over(ClientResult),
+}
+
+/// A socket of a server.
+struct Session {
+    host: usize,
+    socket: SocketHandle,
+    /// When it got its SYN.
+    called: Instant,
+    end: Option<End>,
+    id: Option<u8>,
+}
+
+struct World<'a> {
+    scenario: &'a Scenario,
+    start: Instant,
+    now: Instant,
+    engine: Engine,
+    hosts: [Vec<Host>; 2],
+    /// By side: towards the engine, from it.
+    links: [[Link; 2]; 2],
+    flights: BinaryHeap<Reverse<Flight>>,
+    order: u64,
+    calls: Vec<Call>,
+    sessions: Vec<Session>,
+    server_results: Vec<ServerResult>,
+    records: Vec<SessionRecord>,
+    wakes: [Vec<Option<Instant>>; 2],
+    sockets: Random,
+    capture: Option<Capture>,
+    digest: u64,
+    faults: Vec<String>,
+}
+
+struct Capture {
+    file: FrameWriter,
+    interfaces: [InterfaceId; 2],
+}
+
+/// Runs a scenario to its end and judges it. Frames at the engine's ports are written to `capture`.
+pub fn run(scenario: &Scenario, capture: Option<&Path>) -> Report {
+    let mut world = World::new(scenario, capture);
+    world.run();
+    let leaks = world.engine.leaks();
+    let drops = world.engine.drops();
+    if let Some(capture) = &mut world.capture {
+        capture.file.flush().expect("the capture file can be written");
+    }
+    let clients = world.calls.iter().filter_map(|call| match &call.state {
+        CallState::Over(result) => Some((call.plan, result.clone())),
+        CallState::Waiting | CallState::Open { .. } => None,
+    });
+    let clients = clients.collect();
+    let seconds = (world.now - world.start).as_secs();
+    let mut report = check::judge(scenario, clients, &world.server_results, &world.records);
+    if world.faults.is_empty() {
+        report.faults.extend(leaks);
+    } else {
+        // It ended before its time: nothing else can be right.
+        report.faults = world.faults;
+    }
+    report.drops = drops;
+    report.seconds = seconds;
+    report.digest = world.digest;
+    report
+}
+
+impl<'a> World<'a> {
+    fn new(scenario: &'a Scenario, capture: Option<&Path>) -> Self {
+        let random = Random::new(scenario.seed);
+        // Not at zero, and where the millisecond counters are about to wrap: they must not matter.
+        let start = Instant::ZERO + Duration::from_millis(u64::from(u32::MAX) - 10_000);
+        let mut seeds = random.fork("hosts");
+        let client = |n: usize| HostPlan {
+            mac: 0x11 + n as u8,
+            addresses: addresses(
+                scenario,
+                &format!("10.0.0.{}/24", 1 + n),
+                &format!("fd00::{}/64", 1 + n),
+            ),
+            mtu: scenario.client_mtu,
+            options: scenario.clients[n],
+        };
+        let server = |n: usize| HostPlan {
+            mac: 0x50 + n as u8,
+            addresses: addresses(scenario, &format!("10.1.0.10{n}/24"), &format!("fd01::10{n}/64")),
+            mtu: scenario.servers[n].mtu,
+            options: scenario.servers[n].options,
+        };
+        let mut host = |plan: HostPlan| Host::new(&plan, seeds.bits(), start);
+        let hosts = [
+            (0..2).map(|n| host(client(n))).collect(),
+            (0..3).map(|n| host(server(n))).collect::<Vec<_>>(),
+        ];
+        let link = |plan: &testkit::sim::Impairment, name: &str| Link::new(plan.clone(), random.fork(name), start);
+        let mut world = World {
+            scenario,
+            start,
+            now: start,
+            engine: Engine::new(scenario, &mut random.fork("engine"), start),
+            wakes: [vec![Some(start); 2], vec![Some(start); 3]],
+            hosts,
+            links: [
+                [link(&scenario.from_clients, "fc"), link(&scenario.to_clients, "tc")],
+                [link(&scenario.from_servers, "fs"), link(&scenario.to_servers, "ts")],
+            ],
+            flights: BinaryHeap::new(),
+            order: 0,
+            calls: Vec::new(),
+            sessions: Vec::new(),
+            server_results: Vec::new(),
+            records: Vec::new(),
+            sockets: random.fork("sockets"),
+            capture: capture.map(Capture::new),
+            digest: 0,
+            faults: Vec::new(),
+        };
+        world.calls = scenario
+            .connections
+            .iter()
+            .map(|&plan| Call {
+                plan,
+                state: CallState::Waiting,
+            })
+            .collect();
+        world
+    }
+
+    fn at_ms(&self, ms: u64) -> Instant {
+        self.start + Duration::from_millis(ms)
+    }
+
+    fn run(&mut self) {
+        while self.faults.is_empty() && !self.all_over() {
+            self.turn();
+        }
+        // What is still on its way, every timer, and the rest of every port.
+        let limit = self.now + AFTERMATH;
+        while self.faults.is_empty() && self.now < limit && self.engine.usage() != Default::default() {
+            self.turn();
+        }
+        self.engine.records(|record| self.records.push(*record));
+        self.sessions.drain(..).for_each(|session| {
+            self.server_results.extend(session.result());
+        });
+    }
+
+    fn all_over(&self) -> bool {
+        self.calls.iter().all(|call| matches!(call.state, CallState::Over(_)))
+    }
+
+    /// Everything that is due now, and then on to the next event.
+    fn turn(&mut self) {
+        self.start_calls();
+        self.apply_fates();
+        self.deliver();
+        for side in [CLIENTS, SERVERS] {
+            for host in 0..self.hosts[side].len() {
+                if self.wakes[side][host].is_some_and(|at| at <= self.now) {
+                    self.run_host(side, host);
+                }
+            }
+        }
+        self.run_engine();
+        let next = self.next_event();
+        // The engine may ask again for the present moment; time moves on all the same.
+        self.now = next.max(self.now + Duration::from_micros(10));
+    }
+
+    fn next_event(&self) -> Instant {
+        let flight = self.flights.peek().map(|Reverse(flight)| flight.at);
+        let hosts = self.wakes.iter().flatten().flatten().min().copied();
+        let calls = self.calls.iter().filter_map(|call| match &call.state {
+            CallState::Waiting => Some(self.at_ms(call.plan.start_ms)).filter(|at| *at > self.now),
+            CallState::Open { since, .. } => Some(*since + PATIENCE),
+            CallState::Over(_) => None,
+        });
+        let fates = self
+            .scenario
+            .servers
+            .iter()
+            .filter_map(|server| self.next_fate(server.fate));
+        let engine = self.engine.next_deadline().filter(|at| *at > self.now);
+        let tick = Some(self.now + Duration::from_secs(1));
+        [flight, hosts, calls.min(), fates.min(), engine, tick]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(self.now)
+    }
+
+    // ---- frames ----
+
+    fn deliver(&mut self) {
+        while self.flights.peek().is_some_and(|Reverse(flight)| flight.at <= self.now) {
+            let Some(Reverse(flight)) = self.flights.pop() else {
+                break;
+            };
+            if flight.to_engine {
+                self.note_frame(flight.side, Direction::Inbound, &flight.frame);
+                self.engine.receive(flight.side, &flight.frame);
+                continue;
+            }
+            for (n, host) in self.hosts[flight.side].iter_mut().enumerate() {
+                if host.takes(&flight.frame) {
+                    host.receive(flight.frame.clone());
+                    self.wakes[flight.side][n] = Some(self.now);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, side: usize, to_engine: bool, frame: Vec<u8>) {
+        let (flights, order) = (&mut self.flights, &mut self.order);
+        self.links[side][usize::from(!to_engine)].send(self.now, frame, |at, frame| {
+            *order += 1;
+            flights.push(Reverse(Flight {
+                at,
+                order: *order,
+                side,
+                to_engine,
+                frame,
+            }));
+        });
+    }
+
+    fn run_engine(&mut self) {
+        let mut sent = Vec::new();
+        self.engine.run(self.now, |port, frame| sent.push((port, frame)));
+        self.engine.records(|record| self.records.push(*record));
+        for (side, frame) in sent {
+            self.note_frame(side, Direction::Outbound, &frame);
+            let mtu = [self.scenario.client_mtu, self.scenario.server_mtu][side];
+            if frame.len() > usize::from(mtu) + 14 {
+                self.faults
+                    .push(format!("the engine sent {} bytes into an MTU of {mtu}", frame.len()));
+            }
+            if !self.scenario.spoils_frames()
+                && let Err(what) = check::frame(&frame)
+            {
+                self.faults
+                    .push(format!("the engine sent a wrong frame: {what}: {frame:02x?}"));
+            }
+            self.send(side, false, frame);
+        }
+    }
+
+    fn note_frame(&mut self, side: usize, direction: Direction, frame: &[u8]) {
+        let time = (self.now - self.start).as_nanos() as u64;
+        let words = [time, side as u64, frame.len() as u64];
+        let bytes = frame.iter().map(|byte| u64::from(*byte));
+        self.digest = words.into_iter().chain(bytes).fold(self.digest, |digest, word| {
+            (digest ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(5)
+        });
+        if let Some(capture) = &mut self.capture {
+            let written = capture
+                .file
+                .write(capture.interfaces[side], direction, self.now - self.start, frame);
+            written.expect("the capture file can be written");
+        }
+    }
+
+    // ---- hosts ----
+
+    /// Lets a host's TCP and applications work until both have nothing more to do now.
+    fn run_host(&mut self, side: usize, n: usize) {
+        let mut next = None;
+        for _ in 0..2 {
+            let frames: Vec<_> = self.hosts[side][n].poll(self.now).collect();
+            for frame in frames {
+                self.send(side, true, frame);
+            }
+            next = match side {
+                CLIENTS => self.run_calls(n),
+                _ => self.run_sessions(n),
+            };
+        }
+        let frames: Vec<_> = self.hosts[side][n].poll(self.now).collect();
+        for frame in frames {
+            self.send(side, true, frame);
+        }
+        let poll = self.hosts[side][n].next_poll(self.now);
+        let soon = self.now + Duration::from_micros(10);
+        self.wakes[side][n] = [next, poll].into_iter().flatten().min().map(|at| at.max(soon));
+    }
+
+    fn start_calls(&mut self) {
+        for i in 0..self.calls.len() {
+            let plan = self.calls[i].plan;
+            let is_due = matches!(self.calls[i].state, CallState::Waiting) && self.at_ms(plan.start_ms) <= self.now;
+            let is_open = |call: &Call| call.plan.port == plan.port && matches!(call.state, CallState::Open { .. });
+            if !is_due || self.calls.iter().any(is_open) {
+                continue;
+            }
+            let host = &mut self.hosts[CLIENTS][plan.host];
+            let socket = host.add_socket(plan.client_buffers.0, plan.client_buffers.1);
+            let (from, to) = if plan.v6 {
+                (format!("[fd00::{}]", 1 + plan.host), format!("[fd00::9]:{SERVICE}"))
+            } else {
+                (format!("10.0.0.{}", 1 + plan.host), format!("10.0.0.9:{SERVICE}"))
+            };
+            let from: SocketAddr = format!("{from}:{}", plan.port).parse().expect("an address");
+            host.connect(socket, to.parse().expect("an address"), from);
+            self.calls[i].state = CallState::Open {
+                socket,
+                end: End::client(&plan),
+                since: self.now,
+            };
+            self.wakes[CLIENTS][plan.host] = Some(self.now);
+        }
+    }
+
+    fn run_calls(&mut self, n: usize) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
+        for call in &mut self.calls {
+            let CallState::Open { socket, end, since } = &mut call.state else {
+                continue;
+            };
+            if call.plan.host != n {
+                continue;
+            }
+            let host = &mut self.hosts[CLIENTS][n];
+            let tcp = host.socket(*socket);
+            match end.work(self.now, tcp) {
+                Ok(at) => next = [next, at, Some(*since + PATIENCE)].into_iter().flatten().min(),
+                Err(what) => self.faults.push(what),
+            }
+            let gives_up = self.now >= *since + PATIENCE;
+            if gives_up {
+                tcp.abort();
+            }
+            if tcp.state() == State::Closed {
+                let result = ClientResult {
+                    sent: end.sent,
+                    received: end.received,
+                    end_seen: end.end_seen,
+                    is_complete: end.is_complete(),
+                    gave_up: gives_up,
+                    began: *since,
+                };
+                // The RST of an abort leaves with the socket's last poll.
+                let frames: Vec<_> = host.poll(self.now).collect();
+                host.sockets.remove(*socket);
+                call.state = CallState::Over(result);
+                for frame in frames {
+                    let (flights, order) = (&mut self.flights, &mut self.order);
+                    self.links[CLIENTS][0].send(self.now, frame, |at, frame| {
+                        *order += 1;
+                        flights.push(Reverse(Flight {
+                            at,
+                            order: *order,
+                            side: CLIENTS,
+                            to_engine: true,
+                            frame,
+                        }));
+                    });
+                }
+            }
+        }
+        next
+    }
+
+    fn run_sessions(&mut self, n: usize) -> Option<Instant> {
+        let plan = self.scenario.servers[n];
+        let accept_after = match plan.fate {
+            Fate::AcceptsLate { ms } => Duration::from_millis(ms),
+            _ => Duration::ZERO,
+        };
+        let mut next: Option<Instant> = None;
+        let host = &mut self.hosts[SERVERS][n];
+        for socket in host.take_accepted() {
+            self.sessions.push(Session {
+                host: n,
+                socket,
+                called: self.now,
+                end: None,
+                id: None,
+            });
+        }
+        for session in self.sessions.iter_mut().filter(|session| session.host == n) {
+            let tcp = host.socket(session.socket);
+            if tcp.state() == State::SynReceived {
+                let at = session.called + accept_after;
+                if self.now >= at {
+                    tcp.pause_synack(false);
+                } else {
+                    next = [next, Some(at)].into_iter().flatten().min();
+                }
+            }
+            if session.id.is_none()
+                && let Ok([id, ..]) = tcp.peek(1)
+            {
+                session.id = Some(*id);
+                session.end = find(&self.scenario.connections, *id).map(End::server);
+                if session.end.is_none() {
+                    self.faults
+                        .push(format!("a server got the first byte {id:#04x}, which no client sent"));
+                }
+            }
+            if let Some(end) = &mut session.end {
+                match end.work(self.now, tcp) {
+                    Ok(at) => next = [next, at].into_iter().flatten().min(),
+                    Err(what) => self.faults.push(what),
+                }
+            } else if tcp.state() == State::CloseWait {
+                tcp.close();
+            }
+        }
+        let mut gone = Vec::new();
+        self.sessions.retain(|session| {
+            let is_gone = session.host == n && host.socket(session.socket).state() == State::Closed;
+            if is_gone {
+                gone.push(session.socket);
+                self.server_results.extend(session.result());
+            }
+            !is_gone
+        });
+        if !gone.is_empty() {
+            let frames: Vec<_> = host.poll(self.now).collect();
+            gone.into_iter().for_each(|socket| drop(host.sockets.remove(socket)));
+            for frame in frames {
+                self.send(SERVERS, true, frame);
+            }
+        }
+        if plan.fate != Fate::Refuses {
+            for _ in self.hosts[SERVERS][n].listening()..BACKLOG {
+                self.listen(n, accept_after > Duration::ZERO);
+            }
+        }
+        next
+    }
+
+    fn listen(&mut self, n: usize, late: bool) {
+        let plan = self.scenario.servers[n];
+        let mut size = |most: usize| (most / 2).max(1_000) + self.sockets.within(0..=most as u64 / 2) as usize;
+        let (receive, send) = (size(plan.receive_buffer), size(plan.send_buffer));
+        self.hosts[SERVERS][n].listen(SERVER_PORT, (receive, send), late);
+    }
+
+    // ---- fates ----
+
+    fn next_fate(&self, fate: Fate) -> Option<Instant> {
+        let (from, to) = fate_times(fate)?;
+        [Some(from), to]
+            .into_iter()
+            .flatten()
+            .map(|ms| self.at_ms(ms))
+            .filter(|at| *at > self.now)
+            .min()
+    }
+
+    fn apply_fates(&mut self) {
+        for n in 0..self.scenario.servers.len() {
+            let Some((from, to)) = fate_times(self.scenario.servers[n].fate) else {
+                continue;
+            };
+            let is_off = self.now >= self.at_ms(from) && to.is_none_or(|to| self.now < self.at_ms(to));
+            let host = &mut self.hosts[SERVERS][n];
+            if is_off && !host.is_off {
+                // What it had is forgotten.
+                self.sessions.retain(|session| {
+                    if session.host == n {
+                        self.server_results.extend(session.result());
+                    }
+                    session.host != n
+                });
+                host.forget_everything();
+            }
+            if is_off != host.is_off {
+                host.is_off = is_off;
+                self.wakes[SERVERS][n] = Some(self.now);
+            }
+        }
+    }
+}
+
+/// From when to when a server with this fate is off, in ms.
+fn fate_times(fate: Fate) -> Option<(u64, Option<u64>)> {
+    match fate {
+        Fate::Absent => Some((0, None)),
+        Fate::Restarts { from_ms, to_ms } => Some((from_ms, Some(to_ms))),
+        Fate::Vanishes { at_ms } => Some((at_ms, None)),
+        Fate::Well | Fate::Refuses | Fate::AcceptsLate { .. } => None,
+    }
+}
+
+impl Session {
+    fn result(&self) -> Option<ServerResult> {
+        let end = self.end.as_ref()?;
+        Some(ServerResult {
+            id: self.id?,
+            host: self.host,
+            sent: end.sent,
+            received: end.received,
+            end_seen: end.end_seen,
+            is_complete: end.is_complete(),
+        })
+    }
+}
+
+impl Capture {
+    fn new(path: &Path) -> Self {
+        let mut file = FrameWriter::create(path).unwrap_or_else(|error| panic!("{error}"));
+        let interfaces = ["client port", "server port"].map(|name| file.add_interface(name).expect("writable"));
+        Capture { file, interfaces }
+    }
+}
+
+fn addresses(scenario: &Scenario, v4: &str, v6: &str) -> Vec<String> {
+    let mut addresses = vec![v4.to_owned()];
+    if scenario.has_v6() {
+        addresses.push(v6.to_owned());
+    }
+    addresses
+}
+
+/// Records by client, in the order of their begin.
+pub fn by_client(records: &[SessionRecord]) -> BTreeMap<(IpAddr, u16), Vec<SessionRecord>> {
+    let mut map: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for record in records {
+        map.entry((record.client(), record.client_port))
+            .or_default()
+            .push(*record);
+    }
+    map.values_mut()
+        .for_each(|records| records.sort_by_key(SessionRecord::start));
+    map
+}
