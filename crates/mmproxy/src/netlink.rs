@@ -258,7 +258,10 @@ impl Netlink {
     /// # Errors
     /// What the kernel reports; `PermissionDenied` without `CAP_NET_ADMIN`.
     pub fn add_rule(&mut self, rule: &PolicyRule) -> io::Result<bool> {
-        // The kernel takes the same rule twice unless asked not to.
+        // Without a priority the kernel would choose another one and take the same rule twice.
+        if self.rules()?.iter().any(|found| rule.is_same(found)) {
+            return Ok(false);
+        }
         unless(
             self.change(RTM_NEWRULE, CREATE | EXCLUSIVE, &rule.encode()),
             Errno::EXIST,
@@ -270,7 +273,12 @@ impl Netlink {
     /// # Errors
     /// As for [`add_rule`](Self::add_rule).
     pub fn remove_rule(&mut self, rule: &PolicyRule) -> io::Result<bool> {
-        unless(self.change(RTM_DELRULE, 0, &rule.encode()), Errno::NOENT)
+        let mut removed = false;
+        // Other tools may have made it twice.
+        while unless(self.change(RTM_DELRULE, 0, &rule.encode()), Errno::NOENT)? {
+            removed = true;
+        }
+        Ok(removed)
     }
 
     /// Adds the route. Returns whether it was not there before.

@@ -40,6 +40,18 @@ fn ip(arguments: &[&str]) -> bool {
 /// Runs `test` in a network namespace of its own, with loopback up and the routing rules installed. Without root it says
 /// so and does nothing.
 pub fn in_namespace(test: impl FnOnce() + Send + 'static) {
+    in_bare_namespace(|_| {
+        let setup = Command::new(env!("CARGO_BIN_EXE_mmproxy"))
+            .arg("setup")
+            .output()
+            .expect("mmproxy setup");
+        assert!(setup.status.success(), "{}", String::from_utf8_lossy(&setup.stderr));
+        test();
+    });
+}
+
+/// The same without routing rules; `test` gets the namespace's name.
+pub fn in_bare_namespace(test: impl FnOnce(&str) + Send + 'static) {
     if !rustix::process::geteuid().is_root() || !ip(&["netns", "list"]) {
         eprintln!("SKIPPED: network namespaces need root and iproute2");
         return;
@@ -51,22 +63,59 @@ pub fn in_namespace(test: impl FnOnce() + Send + 'static) {
     );
     assert!(ip(&["netns", "add", &name]), "cannot make namespace {name}");
     let namespace = Namespace(name);
-    let file = std::fs::File::open(format!("/run/netns/{}", namespace.0)).expect("namespace file");
+    let name = namespace.0.clone();
     // Threads and processes that a thread starts are in its namespace.
     let result = std::thread::spawn(move || {
-        rustix::thread::move_into_thread_name_spaces(file.as_fd(), ThreadNameSpaceType::NETWORK).expect("setns");
+        enter(&name);
         assert!(ip(&["link", "set", "lo", "up"]));
-        let setup = Command::new(env!("CARGO_BIN_EXE_mmproxy"))
-            .arg("setup")
-            .output()
-            .expect("mmproxy setup");
-        assert!(setup.status.success(), "{}", String::from_utf8_lossy(&setup.stderr));
-        test();
+        test(&name);
     })
     .join();
     drop(namespace);
     if let Err(panic) = result {
         std::panic::resume_unwind(panic);
+    }
+}
+
+/// Moves this thread into a namespace.
+fn enter(name: &str) {
+    let file = std::fs::File::open(format!("/run/netns/{name}")).expect("namespace file");
+    rustix::thread::move_into_thread_name_spaces(file.as_fd(), ThreadNameSpaceType::NETWORK).expect("setns");
+}
+
+/// A namespace beside this one, at 10.7.0.2 behind the interface `inside` of this one, as a container has it. It is
+/// removed when dropped.
+pub struct Container(Namespace);
+
+impl Container {
+    /// Makes it beside the namespace of this name.
+    pub fn beside(name: &str) -> Container {
+        let own = format!("{name}-c");
+        assert!(ip(&["netns", "add", &own]));
+        let container = Container(Namespace(own));
+        let own = &container.0.0;
+        for command in [
+            format!("link add inside type veth peer name outside netns {own}"),
+            "addr add 10.7.0.1/24 dev inside".into(),
+            "link set inside up".into(),
+            format!("-n {own} addr add 10.7.0.2/24 dev outside"),
+            format!("-n {own} link set outside up"),
+            format!("-n {own} link set lo up"),
+            format!("-n {own} route add default via 10.7.0.1"),
+        ] {
+            assert!(ip(&command.split(' ').collect::<Vec<_>>()), "ip {command}");
+        }
+        container
+    }
+
+    /// Runs something in it, which may start threads that stay there.
+    pub fn run<T: Send + 'static>(&self, act: impl FnOnce() -> T + Send + 'static) -> T {
+        let name = self.0.0.clone();
+        let inside = std::thread::spawn(move || {
+            enter(&name);
+            act()
+        });
+        inside.join().expect("it runs")
     }
 }
 
