@@ -5,7 +5,8 @@
 # needed by cargo build: DPDK's headers and libraries, libclang for bindgen, a linker
 BUILD_PACKAGES=(libdpdk-dev libclang-14-dev pkg-config gcc libc6-dev)
 # needed by the rig: namespaces, faults, captures, and the clients and servers that nobody here wrote
-RIG_PACKAGES=(iproute2 ethtool nftables tcpdump iputils-ping procps curl openssl iperf3 nginx socat)
+RIG_PACKAGES=(iproute2 ethtool nftables tcpdump iputils-ping procps curl openssl iperf3 nginx socat
+    netcat-openbsd redis-server strace)   # not openssh-server, which would open a port: its test runs where it is installed
 # needed by prepNet.sh on a real NIC
 NIC_PACKAGES=(dpdk kmod)
 # looked at by `build.sh lint` only

@@ -153,7 +153,7 @@ fn a_missing_capability_is_named_with_what_grants_it() {
             match output {
                 Ok(output) => Some(output),
                 Err(error) => {
-                    eprintln!("SKIPPED: setpriv: {error}");
+                    rig::skip(&format!("setpriv: {error}"));
                     None
                 }
             }
@@ -161,8 +161,7 @@ fn a_missing_capability_is_named_with_what_grants_it() {
         for command in ["setup", "check"] {
             let Some(output) = run(&[command]) else { return };
             if text(&output).contains("Permission denied") && !text(&output).contains("CAP_NET_ADMIN") {
-                eprintln!("SKIPPED: the program is in a folder that others may not enter");
-                return;
+                return rig::skip("the program is in a folder that others may not enter");
             }
             assert_eq!(output.status.code(), Some(1), "{}", text(&output));
             assert!(text(&output).contains("setcap cap_net_admin"), "{}", text(&output));

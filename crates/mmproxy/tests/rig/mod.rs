@@ -37,6 +37,26 @@ fn ip(arguments: &[&str]) -> bool {
         .is_ok_and(|status| status.success())
 }
 
+/// The harness names the thread of each test after it.
+fn test_name() -> String {
+    std::thread::current().name().unwrap_or("mmproxy").to_owned()
+}
+
+/// Says that the test, or a part of it, cannot run here, where `build.sh test` collects it. With `PROXYENGINE_REQUIRE_RIG`
+/// that is a failure.
+pub fn skip(reason: &str) {
+    let line = format!("{}: {reason}\n", test_name());
+    assert!(
+        std::env::var_os("PROXYENGINE_REQUIRE_RIG").is_none(),
+        "not to be skipped here: {line}"
+    );
+    let file = std::env::var_os("PROXYENGINE_SKIP_FILE")
+        .and_then(|path| std::fs::OpenOptions::new().append(true).open(path).ok());
+    if file.is_none_or(|mut file| file.write_all(line.as_bytes()).is_err()) {
+        eprint!("skipped: {line}");
+    }
+}
+
 /// Runs `test` in a network namespace of its own, with loopback up and the routing rules installed. Without root it says
 /// so and does nothing.
 pub fn in_namespace(test: impl FnOnce() + Send + 'static) {
@@ -53,8 +73,7 @@ pub fn in_namespace(test: impl FnOnce() + Send + 'static) {
 /// The same without routing rules; `test` gets the namespace's name.
 pub fn in_bare_namespace(test: impl FnOnce(&str) + Send + 'static) {
     if !rustix::process::geteuid().is_root() || !ip(&["netns", "list"]) {
-        eprintln!("SKIPPED: network namespaces need root and iproute2");
-        return;
+        return skip("network namespaces need root and iproute2");
     }
     let name = format!(
         "mmproxy-{}-{}",
@@ -65,12 +84,16 @@ pub fn in_bare_namespace(test: impl FnOnce(&str) + Send + 'static) {
     let namespace = Namespace(name);
     let name = namespace.0.clone();
     // Threads and processes that a thread starts are in its namespace.
-    let result = std::thread::spawn(move || {
+    let inside = move || {
         enter(&name);
         assert!(ip(&["link", "set", "lo", "up"]));
         test(&name);
-    })
-    .join();
+    };
+    let result = std::thread::Builder::new()
+        .name(test_name())
+        .spawn(inside)
+        .expect("thread")
+        .join();
     drop(namespace);
     if let Err(panic) = result {
         std::panic::resume_unwind(panic);
