@@ -13,7 +13,7 @@ NIC_PACKAGES=(dpdk kmod)
 LINT_PACKAGES=(shellcheck)
 
 # Services that come with these packages; the rig starts its own copies in its namespaces.
-PACKAGED_SERVICES=(nginx iperf3)
+PACKAGED_SERVICES=(nginx iperf3 redis-server)
 
 POLICY_FILE=/usr/sbin/policy-rc.d
 
