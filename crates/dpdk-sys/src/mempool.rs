@@ -79,14 +79,16 @@ pub unsafe fn get(pool: *mut rte_mempool) -> *mut c_void {
 pub unsafe fn get_bulk(pool: *mut rte_mempool, objects: *mut *mut c_void, count: u32) -> bool {
     // SAFETY: the cache belongs to this thread; the first `len` slots hold objects; a refill keeps within `size`.
     unsafe {
-        let Some(cache) = default_cache(pool).filter(|&cache| count <= (*cache).size) else {
+        let Some(cache) = default_cache(pool) else {
             return dequeue(pool, objects, count);
         };
-        if (*cache).len < count {
-            let len = (*cache).len;
-            let want = (*cache).size + count - len;
-            if !dequeue(pool, slot(cache, len), want) {
-                // Too few for a whole refill: what is missing comes straight from the ring, then the cache gives the rest.
+        let len = (*cache).len;
+        if len < count {
+            let refill = (*cache).size + (count - len);
+            if count <= (*cache).size && dequeue(pool, slot(cache, len), refill) {
+                set_len(cache, len + refill);
+            } else {
+                // More than a cache holds, or too few for a refill: the ring gives what is missing, the cache the rest.
                 if !dequeue(pool, objects.add(len as usize), count - len) {
                     return false;
                 }
@@ -94,7 +96,6 @@ pub unsafe fn get_bulk(pool: *mut rte_mempool, objects: *mut *mut c_void, count:
                 set_len(cache, 0);
                 return true;
             }
-            set_len(cache, len + want);
         }
         let len = (*cache).len - count;
         ptr::copy_nonoverlapping(slot(cache, len), objects, count as usize);

@@ -300,8 +300,8 @@ fn configure(
 
 /// The MTU that the device is told, once it is known to be within the device's limits.
 fn device_mtu(inner: &PortInner, config: &PortConfig, info: &sys::rte_eth_dev_info) -> Result<u32, PortError> {
-    // net_af_packet says 1514 whatever its ring's frames hold, and looks at no MTU.
-    if config.device.driver() == Some("net_af_packet") {
+    // These two name the limit of an ordinary frame whatever their rings' buffers hold, and look at no MTU.
+    if matches!(config.device.driver(), Some("net_af_packet" | "net_memif")) {
         return Ok(0);
     }
     // As rte_ethdev has it: the driver's own overhead if it tells both limits, else header and check sequence.

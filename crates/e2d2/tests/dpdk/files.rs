@@ -105,6 +105,29 @@ fn frames_larger_than_a_segment_are_dropped_and_counted() {
 }
 
 #[test]
+fn packets_above_the_mtu_are_not_sent_and_counted() {
+    let output = temporary("mtu.pcap");
+    let mut pool = pool(255, 1500);
+    let lengths = [1523, 60, 1522, 2048, 61, 1600];
+    let frames: Vec<_> = (0..).zip(lengths).map(|(number, len)| frame(number, len)).collect();
+    {
+        let device = format!("net_pcap_{},tx_pcap={}", unique("t"), output.display());
+        let (_port, mut queues) = open(&device, &[&pool]).expect("the file can be written");
+        let mut burst: Burst = frames.iter().map(|bytes| packet(&mut pool, bytes)).collect();
+        assert_eq!((queues[0].transmit(&mut burst), burst.len()), (6, 0));
+        assert_eq!(queues[0].counters().drops().map(|(_, count)| count), [0, 3, 0]);
+        let mut burst: Burst = std::iter::once(packet(&mut pool, &frames[0])).collect();
+        assert_eq!((queues[0].transmit(&mut burst), burst.len()), (1, 0));
+    }
+    assert_eq!(
+        read_capture(&output),
+        [frames[1].clone(), frames[2].clone(), frames[4].clone()]
+    );
+    assert_eq!(pool.in_use(), 0);
+    fs::remove_file(output).expect("written above");
+}
+
+#[test]
 fn net_null_makes_and_swallows_packets() {
     let pools = [pool(1023, 1500), pool(1023, 1500)];
     {

@@ -1,9 +1,15 @@
 //! Ports over kernel interfaces, each in a namespace of the test's own: the kernel at the other end is a stranger that answers.
 
-use e2d2::buffer::BufferPool;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use e2d2::buffer::{BufferPool, ChecksumStatus, PacketBuffer, TxOffload};
 use e2d2::native::{DpdkPort, DpdkQueue, MbufPool, PortConfig, PortError};
 use e2d2::port::{Port, PortId};
 use e2d2::wire::MacAddr;
+use e2d2::wire::frame::{IpVersion, Kind, TcpLayout, parse};
 
 use crate::namespace::{in_namespace, run};
 use crate::support::{Burst, eal, frame, packet, pool, receive_matching, unique};
@@ -100,6 +106,33 @@ fn af_packet_carries_jumbo_frames() {
             exchange(&mut pool, &mut near[0], &mut far[0], 9014);
         }
         assert_eq!(pool.in_use(), 0);
+    });
+}
+
+#[test]
+fn tags_stay_where_they_are() {
+    in_namespace("802.1Q", || {
+        let mut pool = pool(8191, 1500);
+        let tagged: Vec<_> = (0..32)
+            .map(|number| {
+                let mut bytes = experimental(number, if number % 2 == 0 { 64 } else { 1518 });
+                bytes[12..16].copy_from_slice(&[0x81, 0x00, 0x20, 0x64]);
+                bytes[16..18].copy_from_slice(&[0x88, 0xb5]);
+                bytes
+            })
+            .collect();
+        let is_tagged = |bytes: &[u8]| bytes[12..18] == [0x81, 0x00, 0x20, 0x64, 0x88, 0xb5];
+        for driver in ["net_af_packet", "net_af_xdp"] {
+            let (_near, mut near) = open(&format!("{driver}_{},iface=near", unique("n")), 1500, &[&pool]);
+            let (_far, mut far) = open(&format!("net_af_packet_{},iface=far", unique("n")), 1500, &[&pool]);
+            let (mut sender, mut receiver) = (&mut near[0], &mut far[0]);
+            for _ in 0..2 {
+                let mut burst: Burst = tagged.iter().map(|bytes| packet(&mut pool, bytes)).collect();
+                assert_eq!(sender.transmit(&mut burst), 32);
+                assert!(receive_matching(receiver, 32, is_tagged) == tagged, "{driver}");
+                (sender, receiver) = (receiver, sender);
+            }
+        }
     });
 }
 
@@ -233,5 +266,129 @@ fn limits_of_interfaces_are_told() {
             "{refused}"
         );
         assert_eq!((small.in_use(), large.in_use()), (0, 0));
+    });
+}
+
+#[test]
+fn an_interface_takes_the_address_that_is_asked_for() {
+    in_namespace("an address of one's own", || {
+        let mut pool = pool(4095, 1500);
+        let mac = MacAddr([2, 0, 0, 0, 0, 0x77]);
+        for driver in ["net_af_packet", "net_af_xdp"] {
+            let device = format!("{driver}_{},iface=near", unique("n"))
+                .parse()
+                .expect("a device");
+            let config = PortConfig {
+                mac: Some(mac),
+                ..PortConfig::new(PortId(0), device)
+            };
+            let (port, mut queues) =
+                DpdkPort::open(&eal(), &config, &[&pool]).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!((port.mac(), queues[0].mac()), (mac, mac));
+            run("ip address replace 10.9.0.2/24 dev far");
+            kernel_answers(&mut pool, &mut queues[0]);
+        }
+    });
+}
+
+/// A TCP segment that answers `syn` with a reset, its checksum fields as the offload wants them.
+fn reset(syn: &[u8], layout: TcpLayout) -> (Vec<u8>, TxOffload) {
+    let (l3, l4) = (usize::from(layout.l3), usize::from(layout.l4));
+    let mut answer = syn[..l4 + 20].to_vec();
+    answer[..6].copy_from_slice(&syn[6..12]);
+    answer[6..12].copy_from_slice(&syn[..6]);
+    let (address, length) = if layout.version == IpVersion::V4 {
+        (l3 + 12, 4)
+    } else {
+        (l3 + 8, 16)
+    };
+    answer[address..address + length].copy_from_slice(&syn[address + length..address + 2 * length]);
+    answer[address + length..address + 2 * length].copy_from_slice(&syn[address..address + length]);
+    let offload = match layout.version {
+        IpVersion::V4 => {
+            answer[l3 + 2..l3 + 4].copy_from_slice(&40u16.to_be_bytes());
+            answer[l3 + 10..l3 + 12].fill(0);
+            TxOffload::TcpIpv4 {
+                l3: layout.l3,
+                l4: layout.l4,
+            }
+        }
+        IpVersion::V6 => {
+            answer[l3 + 4..l3 + 6].copy_from_slice(&20u16.to_be_bytes());
+            TxOffload::TcpIpv6 {
+                l3: layout.l3,
+                l4: layout.l4,
+            }
+        }
+    };
+    answer[l4..l4 + 2].copy_from_slice(&syn[l4 + 2..l4 + 4]);
+    answer[l4 + 2..l4 + 4].copy_from_slice(&syn[l4..l4 + 2]);
+    let number = u32::from_be_bytes(syn[l4 + 4..l4 + 8].try_into().expect("four bytes")).wrapping_add(1);
+    answer[l4 + 4..l4 + 8].fill(0);
+    answer[l4 + 8..l4 + 12].copy_from_slice(&number.to_be_bytes());
+    answer[l4 + 12..l4 + 14].copy_from_slice(&[5 << 4, 0x14]);
+    answer[l4 + 14..l4 + 20].fill(0);
+    let pseudo: u32 = answer[address..address + 2 * length]
+        .chunks(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
+        .sum::<u32>()
+        + 6
+        + 20;
+    let pseudo = (pseudo & 0xffff) + (pseudo >> 16);
+    let pseudo = (pseudo & 0xffff) + (pseudo >> 16);
+    answer[l4 + 16..l4 + 18].copy_from_slice(&(pseudo as u16).to_be_bytes());
+    (answer, offload)
+}
+
+#[test]
+fn checksums_are_verified_and_finished_by_a_port_that_does_so() {
+    in_namespace("checksum offloads", || {
+        let mut pool = pool(4095, 1500);
+        let (port, mut queues) = open(&format!("net_tap_{},iface=cable", unique("n")), 1500, &[&pool]);
+        assert!(port.capabilities().rx_checksum && port.capabilities().tx_checksum);
+        for command in [
+            "ip link set dev cable up",
+            "ip address add 10.9.0.2/24 dev cable",
+            "ip address add fd00::2/64 dev cable nodad",
+            "ip neighbour add 10.9.0.1 lladdr 02:00:00:00:00:77 dev cable",
+            "ip neighbour add fd00::1 lladdr 02:00:00:00:00:77 dev cable",
+        ] {
+            run(command);
+        }
+        for (server, version) in [("10.9.0.1:80", IpVersion::V4), ("[fd00::1]:80", IpVersion::V6)] {
+            let server: SocketAddr = server.parse().expect("an address");
+            // Inherits the namespace.
+            let client = thread::spawn(move || TcpStream::connect_timeout(&server, Duration::from_secs(5)));
+            let start = Instant::now();
+            let mut burst = Burst::new();
+            let (syn, layout) = loop {
+                assert!(start.elapsed() < Duration::from_secs(2), "the client sends a SYN");
+                burst.clear();
+                queues[0].receive(&mut burst);
+                let found = burst.iter().find_map(|packet| match parse(packet.data()) {
+                    Ok(Kind::Tcp(layout)) if layout.version == version => Some((packet, layout)),
+                    _ => None,
+                });
+                let Some((packet, layout)) = found else { continue };
+                assert_eq!(packet.rx_info().l4_checksum, ChecksumStatus::Good);
+                if version == IpVersion::V4 {
+                    assert_eq!(packet.rx_info().ip_checksum, ChecksumStatus::Good);
+                }
+                break (packet.data().to_vec(), layout);
+            };
+            let (answer, offload) = reset(&syn, layout);
+            let mut answer = packet(&mut pool, &answer);
+            answer.set_tx_offload(offload);
+            let mut burst: Burst = std::iter::once(answer).collect();
+            assert_eq!(queues[0].transmit(&mut burst), 1);
+            let result = client.join().expect("the client ends");
+            assert_eq!(
+                result.map(|_| ()).map_err(|error| error.kind()),
+                Err(ErrorKind::ConnectionRefused),
+                "{version:?}"
+            );
+        }
+        drop((port, queues));
+        assert_eq!(pool.in_use(), 0);
     });
 }

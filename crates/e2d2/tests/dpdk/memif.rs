@@ -19,6 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 fn open(role: &str, socket: &str, pool: &MbufPool) -> Result<(DpdkPort, DpdkQueue), PortError> {
     let device = format!("net_memif_{},role={role},socket={socket}", unique("t"));
     let config = PortConfig {
+        mtu: 9000,
         link_wait: Duration::ZERO,
         ..PortConfig::new(PortId(0), device.parse()?)
     };
@@ -43,7 +44,7 @@ fn socket() -> PathBuf {
 #[test]
 fn memif_carries_packets_between_processes() {
     let socket = socket();
-    let mut pool = pool(4095, 1500);
+    let mut pool = pool(4095, 9000);
     {
         let (port, mut queue) = open("server", &socket.to_string_lossy(), &pool).expect("a server needs nobody");
         assert!(!port.is_link_up(), "nobody is there yet");
@@ -55,7 +56,7 @@ fn memif_carries_packets_between_processes() {
                 .expect("this program runs"),
         );
         assert!(port.wait_for_link(PATIENCE), "the other process connects");
-        let length = |number: u32| if number.is_multiple_of(2) { 60 } else { 1514 };
+        let length = |number: u32| if number.is_multiple_of(2) { 60 } else { 9014 };
         let (mut sent, mut back, start) = (0, 0, Instant::now());
         while back < PACKETS {
             assert!(start.elapsed() < PATIENCE, "{back} of {sent} packets came back");
@@ -70,10 +71,9 @@ fn memif_carries_packets_between_processes() {
             let mut into = Burst::new();
             queue.receive(&mut into);
             for packet in into {
-                assert!(
-                    packet.data() == frame(back, length(back)),
-                    "packet {back} is intact and in order"
-                );
+                let number = u32::from_be_bytes(packet.data()[..4].try_into().expect("four bytes"));
+                assert_eq!((number, packet.len()), (back, length(back)), "in order");
+                assert!(packet.data() == frame(back, length(back)), "packet {back} is intact");
                 back += 1;
             }
         }
@@ -88,7 +88,7 @@ fn memif_carries_packets_between_processes() {
 #[ignore = "the second process of memif_carries_packets_between_processes"]
 fn echo() {
     let Ok(socket) = env::var(SOCKET) else { return };
-    let pool = pool(4095, 1500);
+    let pool = pool(4095, 9000);
     {
         let (port, mut queue) = open("client", &socket, &pool).expect("the server is there");
         assert!(port.wait_for_link(PATIENCE));
@@ -110,7 +110,7 @@ fn echo() {
 
 #[test]
 fn a_client_without_a_server_says_so() {
-    let pool = pool(1023, 1500);
+    let pool = pool(255, 9000);
     let socket = socket();
     let error = open("client", &socket.to_string_lossy(), &pool).expect_err("nobody serves");
     assert!(matches!(error, PortError::NoServer { .. }), "{error}");
