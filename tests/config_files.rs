@@ -27,7 +27,7 @@ fn every_file_loads() {
         }
     }
     names.sort();
-    for expected in ["82599.toml", "demo.toml", "vm.toml", "x710.toml"] {
+    for expected in ["82599.toml", "demo.toml", "services.toml", "vm.toml", "x710.toml"] {
         assert!(names.iter().any(|name| name == expected), "{expected} among {names:?}");
     }
 }

@@ -2,6 +2,7 @@
 //! clients send.
 
 use proptest::prelude::*;
+use proxyengine::config::PayloadRegex;
 use proxyengine::selectors::Sought;
 use proxyengine::selectors::ldap::bind_name;
 use proxyengine::selectors::postgres::{encryption_request, startup};
@@ -328,6 +329,18 @@ fn startup_messages_have_bounds() {
     assert_eq!(shown_startup(&padded(10_005 - overhead)), "-");
 }
 
+/// Expressions made of these, most of them about bytes that payloads below have.
+fn expression() -> impl Strategy<Value = String> {
+    const ATOMS: &[&str] = &[
+        "a", "b", ".", "[ab]", "[^a]", "\\n", "\\xff", "^", "$", "(?m:^)", "(?m:$)", "\\b", "\\B", "(?i:A)", "\\z",
+        "\\w",
+    ];
+    const AFTER: &[&str] = &["", "", "", "*", "+", "?", "{2}", "*?", "|"];
+    let piece = (prop::sample::select(ATOMS), prop::sample::select(AFTER));
+    prop::collection::vec(piece, 1..6)
+        .prop_map(|pieces| pieces.iter().map(|(atom, after)| format!("{atom}{after}")).collect())
+}
+
 /// Pieces of what the parsers look for, so that random sequences of them go deep.
 fn pieces() -> impl Strategy<Value = Vec<u8>> {
     const PIECES: &[&[u8]] = &[
@@ -421,5 +434,28 @@ proptest! {
         let hello = Hello::unnamed().with(0x1a1a, before).with(16, alpn(&offered)).with(SERVER_NAME, hello::server_name(b"a"));
         let message = hello.message();
         prop_assert_eq!(Some(shown_protocols(&records(&message, size))), protocols_by_oracle(&message));
+    }
+
+    /// crate `regex` searches in a text as a whole. What we say of the beginning must be right whatever follows.
+    #[test]
+    fn expressions_match_what_crate_regex_matches(
+        expression in expression(),
+        first_bytes in 1..12_u16,
+        payload in prop::collection::vec(prop::sample::select(&b"ab\nA \xff"[..]), 0..10),
+        rest in prop::collection::vec(prop::sample::select(&b"ab\nA \xff"[..]), 0..10),
+    ) {
+        let oracle = regex::bytes::RegexBuilder::new(&expression).unicode(false).build();
+        let ours = PayloadRegex::new(&expression, first_bytes);
+        // Ours also refuses what matches always or never.
+        prop_assume!(ours.is_ok());
+        let (Ok(ours), Ok(oracle)) = (ours, oracle) else {
+            return Err(TestCaseError::fail("ours takes what crate regex does not"));
+        };
+        let matches = |text: &[u8]| oracle.is_match(&text[..text.len().min(first_bytes.into())]);
+        prop_assert_eq!(ours.is_match(&payload, true), Some(matches(&payload)));
+        let whole = [&payload[..], &rest].concat();
+        if let Some(early) = ours.is_match(&payload, false) {
+            prop_assert_eq!(early, matches(&whole), "decided with {:?}, then came {:?}", payload, rest);
+        }
     }
 }

@@ -260,9 +260,12 @@ fn servers_that_are_full_get_no_more() {
     }
 }
 
+/// Ends a connection of a client whose server has been sent this SYN.
+type Ending = fn(&mut Bench, &mut Client, &Segment);
+
 #[test]
 fn however_a_connection_ends_its_server_has_room_again() {
-    let endings: [(&str, fn(&mut Bench, &mut Client, &Segment)); 5] = [
+    let endings: [(&str, Ending); 5] = [
         ("refused", |bench, _, syn| drop(bench.receive(&refusal(syn)))),
         ("silence", |bench, _, _| drop(bench.wait(Duration::from_secs(6)))),
         ("the client leaves early", |bench, client, _| {
