@@ -7,12 +7,10 @@
 
 use std::fmt;
 use std::fs;
-use std::path::Path;
 use std::str::FromStr;
 
-use dpdk_sys as sys;
-use rustix::net::{AddressFamily, SocketType, netdevice, socket};
-use rustix::thread::{CapabilitySet, capabilities};
+use super::drivers::{self, Driver, check_installed};
+use super::host::{check_pci, has_capability, interface_exists};
 
 /// Why a device string does not name a usable device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -103,115 +101,6 @@ pub enum DeviceError {
     },
 }
 
-/// What we know about a driver of virtual devices.
-#[derive(Debug, PartialEq, Eq)]
-struct Driver {
-    name: &'static str,
-    arguments: &'static [&'static str],
-    required: &'static [&'static str],
-    /// Arguments that name kernel interfaces, which must exist.
-    interfaces: &'static [&'static str],
-    /// Arguments that name files to be read.
-    files: &'static [&'static str],
-    /// The argument that says how many queues there are, for drivers that must be told.
-    queues: Option<&'static str>,
-    capability: Option<(CapabilitySet, &'static str)>,
-}
-
-const PLAIN: Driver = Driver {
-    name: "",
-    arguments: &[],
-    required: &[],
-    interfaces: &[],
-    files: &[],
-    queues: None,
-    capability: None,
-};
-
-const RAW: Option<(CapabilitySet, &str)> = Some((CapabilitySet::NET_RAW, "cap_net_raw"));
-const ADMIN: Option<(CapabilitySet, &str)> = Some((CapabilitySet::NET_ADMIN, "cap_net_admin"));
-
-/// The drivers and their arguments as DPDK 22.11 has them.
-static DRIVERS: [Driver; 7] = [
-    Driver {
-        name: "net_ring",
-        ..PLAIN
-    },
-    Driver {
-        name: "net_null",
-        arguments: &["size", "copy", "no-rx"],
-        ..PLAIN
-    },
-    Driver {
-        name: "net_pcap",
-        arguments: &[
-            "rx_pcap",
-            "tx_pcap",
-            "rx_iface",
-            "rx_iface_in",
-            "tx_iface",
-            "iface",
-            "phy_mac",
-            "infinite_rx",
-        ],
-        interfaces: &["rx_iface", "rx_iface_in", "tx_iface", "iface"],
-        files: &["rx_pcap"],
-        ..PLAIN
-    },
-    Driver {
-        name: "net_memif",
-        arguments: &[
-            "role",
-            "id",
-            "bsize",
-            "rsize",
-            "socket",
-            "socket-abstract",
-            "owner-uid",
-            "owner-gid",
-            "mac",
-            "secret",
-            "zero-copy",
-        ],
-        ..PLAIN
-    },
-    Driver {
-        name: "net_tap",
-        arguments: &["iface", "remote", "mac"],
-        capability: ADMIN,
-        ..PLAIN
-    },
-    Driver {
-        name: "net_af_packet",
-        arguments: &["iface", "qpairs", "blocksz", "framesz", "framecnt", "qdisc_bypass"],
-        required: &["iface"],
-        interfaces: &["iface"],
-        queues: Some("qpairs"),
-        capability: RAW,
-        ..PLAIN
-    },
-    Driver {
-        name: "net_af_xdp",
-        arguments: &[
-            "iface",
-            "start_queue",
-            "queue_count",
-            "shared_umem",
-            "xdp_prog",
-            "busy_budget",
-            "force_copy",
-        ],
-        required: &["iface"],
-        interfaces: &["iface"],
-        queues: Some("queue_count"),
-        capability: ADMIN,
-        ..PLAIN
-    },
-];
-
-/// Kernel drivers that leave a PCI device to DPDK; the Mellanox ones share theirs.
-const PCI_DRIVERS: [&str; 5] = ["vfio-pci", "uio_pci_generic", "igb_uio", "mlx5_core", "mlx4_core"];
-
 /// A parsed device string.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device(Kind);
@@ -242,12 +131,12 @@ impl FromStr for Device {
             }));
         }
         // `net_ring` is no prefix of another driver's name, nor is any other.
-        let driver = DRIVERS
+        let driver = drivers::DRIVERS
             .iter()
             .find(|driver| name.starts_with(driver.name))
             .ok_or_else(|| DeviceError::Unknown {
                 device: text.to_owned(),
-                known: DRIVERS.map_names(),
+                known: drivers::names(),
             })?;
         let arguments = rest
             .split(',')
@@ -433,46 +322,8 @@ impl Device {
 /// The frame size that net_af_packet has by itself.
 const AF_PACKET_FRAME: u16 = 2048;
 
-trait Names {
-    fn map_names(&self) -> String;
-}
-
-impl Names for [Driver] {
-    fn map_names(&self) -> String {
-        self.iter().map(|driver| driver.name).collect::<Vec<_>>().join(", ")
-    }
-}
-
-/// Checks that a PCI device (an address with optional arguments) exists and is left to DPDK by its kernel driver.
-pub(super) fn check_pci(device: &str) -> Result<(), DeviceError> {
-    let text = device.split_once(',').map_or(device, |(address, _)| address);
-    let Some(address) = pci_address(text) else {
-        return Err(DeviceError::Unknown {
-            device: device.to_owned(),
-            known: DRIVERS.map_names(),
-        });
-    };
-    let directory = Path::new("/sys/bus/pci/devices").join(&address);
-    if !directory.exists() {
-        return Err(DeviceError::NoPciDevice { address });
-    }
-    let driver = fs::read_link(directory.join("driver")).ok();
-    let driver = driver
-        .as_deref()
-        .and_then(Path::file_name)
-        .and_then(|name| name.to_str())
-        .unwrap_or("no driver");
-    if PCI_DRIVERS.contains(&driver) {
-        return Ok(());
-    }
-    Err(DeviceError::PciNotBound {
-        address,
-        driver: driver.to_owned(),
-    })
-}
-
 /// `[domain:]bus:device.function` in hexadecimal, with the domain filled in.
-fn pci_address(text: &str) -> Option<String> {
+pub(super) fn pci_address(text: &str) -> Option<String> {
     let hex = |part: &str, most: usize| {
         (!part.is_empty() && part.len() <= most)
             .then(|| u32::from_str_radix(part, 16).ok())
@@ -485,57 +336,9 @@ fn pci_address(text: &str) -> Option<String> {
     (device < 32 && function < 8).then(|| format!("{domain:04x}:{bus:02x}:{device:02x}.{function}"))
 }
 
-/// Looks for the driver where the EAL loads drivers from: `…/dpdk/pmds-23.0/librte_net_ring.so.23`.
-fn check_installed(driver: &'static str) -> Result<(), DeviceError> {
-    let directory = sys::RTE_EAL_PMD_PATH
-        .strip_suffix(b"\0")
-        .unwrap_or(sys::RTE_EAL_PMD_PATH);
-    let directory = Path::new(std::str::from_utf8(directory).unwrap_or_default());
-    let version = directory.extension().is_some().then(|| directory.file_stem()).flatten();
-    let version = version
-        .and_then(|name| name.to_str())
-        .and_then(|name| name.strip_prefix("pmds-"))
-        .unwrap_or("23");
-    if directory.join(format!("librte_{driver}.so.{version}")).exists() {
-        return Ok(());
-    }
-    let package = format!("librte-{}{version}", driver.replace('_', "-"));
-    Err(DeviceError::MissingDriver { driver, package })
-}
-
-/// Whether the calling thread's network namespace has the interface.
-fn interface_exists(name: &str) -> bool {
-    interface_index(name).is_some()
-}
-
-fn interface_index(name: &str) -> Option<u32> {
-    let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).ok()?;
-    netdevice::name_to_index(&socket, name).ok()
-}
-
-/// The MTU of an interface, from sysfs; none if sysfs shows another network namespace than the calling thread's.
-pub(super) fn interface_mtu(name: &str) -> Option<u32> {
-    let read = |what: &str| {
-        fs::read_to_string(format!("/sys/class/net/{name}/{what}"))
-            .ok()?
-            .trim()
-            .parse::<u32>()
-            .ok()
-    };
-    if read("ifindex")? == interface_index(name)? {
-        read("mtu")
-    } else {
-        None
-    }
-}
-
-/// Whether the calling thread has the capability; if that cannot be told, DPDK will find out.
-fn has_capability(needed: CapabilitySet) -> bool {
-    capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
-}
-
 #[cfg(test)]
 mod tests {
+    use super::drivers::DRIVERS;
     use super::*;
 
     fn parse(text: &str) -> Device {

@@ -14,6 +14,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use super::device;
 use super::eal_args::{EalConfig, HugePages, Memory, arguments, choose_memory};
 use super::eal_log::EalLog;
+use super::host;
 
 /// Why the EAL did not start.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
@@ -89,7 +90,7 @@ impl Eal {
         static STARTED: AtomicBool = AtomicBool::new(false);
 
         for pci in &config.pci {
-            device::check_pci(pci)?;
+            host::check_pci(pci)?;
         }
         let memory = choose_memory(config, &free_hugepages(Path::new("/sys/kernel/mm/hugepages")))?;
         let (main_core, own_cores) = cores(config)?;

@@ -16,9 +16,11 @@
 //! dropped with packets still out is left in place, counted and reported, never freed under them.
 
 mod device;
+mod drivers;
 mod eal;
 mod eal_args;
 mod eal_log;
+mod host;
 mod mbuf;
 mod pool;
 mod port;

@@ -9,8 +9,9 @@ use std::{ptr, thread};
 
 use dpdk_sys as sys;
 
-use super::device::{self, DeviceError};
+use super::device::DeviceError;
 use super::eal::Eal;
+use super::host;
 use super::pool::{MbufPool, data_room};
 use super::port::{DpdkPort, PortConfig, PortError, PortInner, RssInfo};
 use super::queue::DpdkQueue;
@@ -133,7 +134,7 @@ fn check_interface_mtu(config: &PortConfig) -> Result<(), PortError> {
     let Some(interface) = config.device.kernel_interface() else {
         return Ok(());
     };
-    match device::interface_mtu(interface) {
+    match host::interface_mtu(interface) {
         Some(actual) if actual < u32::from(config.mtu) => Err(PortError::InterfaceMtu {
             device: config.device.to_string(),
             interface: interface.to_owned(),

@@ -78,7 +78,7 @@ fn kernel_answers(pool: &mut MbufPool, port: &mut DpdkQueue) -> MacAddr {
 
 #[test]
 fn af_packet_carries_packets_over_a_veth() {
-    in_namespace("af_packet", || {
+    in_namespace(|| {
         let mut pool = pool(4095, 1500);
         {
             let (near, mut near_queues) = open(&format!("net_af_packet_{},iface=near", unique("n")), 1500, &[&pool]);
@@ -96,7 +96,7 @@ fn af_packet_carries_packets_over_a_veth() {
 
 #[test]
 fn af_packet_carries_jumbo_frames() {
-    in_namespace("af_packet with MTU 9000", || {
+    in_namespace(|| {
         run("ip link set dev near mtu 9000");
         run("ip link set dev far mtu 9000");
         let mut pool = pool(1023, 9000);
@@ -111,7 +111,7 @@ fn af_packet_carries_jumbo_frames() {
 
 #[test]
 fn tags_stay_where_they_are() {
-    in_namespace("802.1Q", || {
+    in_namespace(|| {
         let mut pool = pool(8191, 1500);
         let tagged: Vec<_> = (0..32)
             .map(|number| {
@@ -138,7 +138,7 @@ fn tags_stay_where_they_are() {
 
 #[test]
 fn af_xdp_carries_packets_over_a_veth() {
-    in_namespace("af_xdp", || {
+    in_namespace(|| {
         let mut pool = pool(8191, 1500);
         {
             let (_near, mut near) = open(&format!("net_af_xdp_{},iface=near", unique("n")), 1500, &[&pool]);
@@ -160,7 +160,7 @@ fn af_xdp_carries_packets_over_a_veth() {
 
 #[test]
 fn tap_is_an_interface_of_the_kernel() {
-    in_namespace("tap", || {
+    in_namespace(|| {
         let mut pool = pool(4095, 1500);
         {
             let (port, mut queues) = open(&format!("net_tap_{},iface=cable", unique("n")), 1500, &[&pool]);
@@ -176,7 +176,7 @@ fn tap_is_an_interface_of_the_kernel() {
 
 #[test]
 fn several_queues_share_the_packets_of_an_interface() {
-    in_namespace("several queues", || {
+    in_namespace(|| {
         let (mut pool, other) = (pool(4095, 1500), pool(4095, 1500));
         {
             let (tap, mut queues) = open(&format!("net_tap_{},iface=cable", unique("n")), 1500, &[&pool, &other]);
@@ -216,7 +216,7 @@ fn several_queues_share_the_packets_of_an_interface() {
 
 #[test]
 fn limits_of_interfaces_are_told() {
-    in_namespace("limits", || {
+    in_namespace(|| {
         let (small, large) = (pool(4095, 1500), pool(255, 9000));
         let error = |device: String, mtu: u16, pools: &[&MbufPool]| {
             let config = PortConfig {
@@ -271,7 +271,7 @@ fn limits_of_interfaces_are_told() {
 
 #[test]
 fn an_interface_takes_the_address_that_is_asked_for() {
-    in_namespace("an address of one's own", || {
+    in_namespace(|| {
         let mut pool = pool(4095, 1500);
         let mac = MacAddr([2, 0, 0, 0, 0, 0x77]);
         for driver in ["net_af_packet", "net_af_xdp"] {
@@ -342,7 +342,7 @@ fn reset(syn: &[u8], layout: TcpLayout) -> (Vec<u8>, TxOffload) {
 
 #[test]
 fn checksums_are_verified_and_finished_by_a_port_that_does_so() {
-    in_namespace("checksum offloads", || {
+    in_namespace(|| {
         let mut pool = pool(4095, 1500);
         let (port, mut queues) = open(&format!("net_tap_{},iface=cable", unique("n")), 1500, &[&pool]);
         assert!(port.capabilities().rx_checksum && port.capabilities().tx_checksum);
