@@ -4,18 +4,18 @@
 //! `trafficengine::bench`. The connection is the ancestors': three packets to open, 16 bytes asked, 8 answered together
 //! with the server's FIN, two more to close; 10 000 connections are open, and the next to ask is drawn at random.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use trafficengine::bench::{CpsResult, CpsSettings, InlineBench};
+use trafficengine::bench::{CpsResult, CpsSettings};
 use trafficengine::plot;
 
 #[path = "../device/mod.rs"]
 mod device;
 
-use device::{BoxError, DeviceOptions};
+use device::cli::{self, Common};
+use device::{BoxError, Conditions, Host};
 
 /// Connections through the proxy of one core.
 #[derive(Parser)]
@@ -35,34 +35,15 @@ struct Arguments {
     /// How long the proxy lets a port rest, in milliseconds.
     #[arg(long, default_value_t = 1000)]
     time_wait: u64,
-    /// Room for connections in the proxy; as many again may rest. The default is four million, or what is open and a second's
-    /// worth more.
+    /// Room for connections in the proxy; as many again may rest. By default enough for 1.5 million per second.
     #[arg(long)]
     capacity: Option<u32>,
-    /// Where to write the result.
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Where to draw the latencies.
-    #[arg(long, default_value = "target/bench/cps.svg")]
-    svg: PathBuf,
-    /// CPU to run on.
-    #[arg(long)]
-    cpu: Option<usize>,
-    /// `cargo bench` says this to every benchmark.
-    #[arg(long, hide = true)]
-    bench: bool,
+    #[command(flatten)]
+    common: Common,
 }
 
 fn main() -> ExitCode {
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error")).init();
-    match run(&Arguments::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("bench cps: {error}");
-            ExitCode::from(2)
-        }
-    }
+    cli::main("cps", || run(&Arguments::parse()))
 }
 
 /// Returns whether the result is valid.
@@ -77,37 +58,31 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         )
         .into());
     }
-    if let Some(cpu) = arguments.cpu {
-        e2d2::scheduler::pin_current_thread(cpu)?;
-    }
+    arguments.common.pin()?;
     let settings = CpsSettings {
         open: arguments.open,
         length: Duration::from_secs_f64(arguments.seconds),
         time_wait: Duration::from_millis(arguments.time_wait),
     };
-    let capacity = arguments
-        .capacity
-        .unwrap_or_else(|| (arguments.open + arguments.open / 8).max(1_500_000));
-    let options = DeviceOptions {
-        capacity,
+    let mut conditions = Conditions {
         records: arguments.records,
+        ..Conditions::new(settings)
     };
-    let bench = device::open(&settings, &options)?;
-    let mut inline = InlineBench::new(bench.device, bench.arms, bench.pool, bench.clock);
+    conditions.capacity = arguments.capacity.unwrap_or(conditions.capacity);
+    let host = Host::start(1)?;
+    let mut inline = host.open('a', &conditions)?;
     let result = inline.cps(&settings);
     println!("{}", summary(&result));
     if !result.valid {
         println!("{:#?}", inline.device.counters());
     }
-    if let Some(path) = &arguments.json {
-        std::fs::write(path, serde_json::to_string_pretty(&result)? + "\n")?;
-    }
+    arguments.common.write(&result)?;
     let latencies = inline
         .arms
         .iter()
         .find_map(|arm| arm.generator.client_stats())
         .map(|stats| &stats.latencies);
-    plot::draw(&arguments.svg, &[], latencies)?;
+    plot::draw(&arguments.common.plot("cps.svg"), &[], latencies)?;
     Ok(result.valid)
 }
 

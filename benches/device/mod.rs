@@ -1,6 +1,10 @@
 //! The proxy of one core as a device under test: the engine's own program, graph and ports on DPDK's ring ports, with
 //! the load's ends of the rings beside it.
 
+#![allow(dead_code, reason = "a module of several benches, each of which uses a part")]
+
+pub(crate) mod cli;
+
 use std::error::Error;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -24,7 +28,9 @@ use proxyengine::neighbour::{SharedNeighbours, Topology};
 use proxyengine::records::RING_CAPACITY;
 use proxyengine::report::PortReport;
 use proxyengine::selectors::RuleSelector;
-use trafficengine::bench::{Arm, CpsSettings, DeviceCounts, DeviceUnderTest, RoundWork, cps_client, cps_server};
+use trafficengine::bench::{
+    Arm, CpsSettings, DeviceCounts, DeviceUnderTest, InlineBench, RoundWork, cps_client, cps_server,
+};
 use trafficengine::{AddressRange, Generator, GeneratorSettings, LinkSettings};
 
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
@@ -41,13 +47,38 @@ const DESCRIPTORS: u16 = 2047;
 /// Packets that the load may hold on to besides those in rings.
 const HELD_BY_LOAD: u32 = 8_192;
 
-/// What the bench's proxy is told beside the conditions of the bench.
+/// Conditions of a bench.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DeviceOptions {
+pub(crate) struct Conditions {
+    /// Connections open at once, how long ports rest, how long to measure.
+    pub(crate) settings: CpsSettings,
     /// Connections that the proxy has room for; resting ones as many again.
-    pub capacity: u32,
+    pub(crate) capacity: u32,
     /// Whether a record of each connection is kept and drained by another thread.
-    pub records: bool,
+    pub(crate) records: bool,
+    /// Requests of a connection, and the bytes of request and response.
+    pub(crate) rounds: u16,
+    pub(crate) request: u32,
+    pub(crate) response: u32,
+    /// MTU of the rings; segments carry what fits with time stamps.
+    pub(crate) mtu: u16,
+}
+
+impl Conditions {
+    /// The ancestors' connection. Room for as many connections as can be open and, at a million per second, at rest.
+    pub(crate) fn new(settings: CpsSettings) -> Conditions {
+        let resting = (settings.time_wait.as_secs_f64() * 1.5e6) as u32;
+        let capacity = (settings.open + settings.open / 8 + 1024).max(resting);
+        Conditions {
+            settings,
+            capacity,
+            records: false,
+            rounds: 1,
+            request: 16,
+            response: 8,
+            mtu: 1500,
+        }
+    }
 }
 
 /// A ring port that counts what passes and has an address, which rings have not. It is used by one thread; the counters are
@@ -237,66 +268,84 @@ impl Drop for RecordDrain {
     }
 }
 
-/// Everything of the bench on this thread.
-pub(crate) struct Bench {
-    pub device: ProxyDevice,
-    pub arms: Vec<Arm<CountingPort>>,
-    pub pool: MbufPool,
-    pub clock: Clock,
-    // Registered with DPDK as long as the above live; they are dropped first.
+/// DPDK, and this thread's registration with it.
+pub(crate) struct Host {
+    // In this order: the registration ends first.
     _thread: RegisteredThread,
+    eal: Eal,
 }
 
-/// Opens rings, proxy and load.
-pub(crate) fn open(settings: &CpsSettings, options: &DeviceOptions) -> Result<Bench, BoxError> {
-    let eal = Eal::start(&EalConfig {
-        memory_mib: 384,
-        ..EalConfig::default()
-    })?;
-    let thread = eal.register_thread()?;
-    let queues = 2 * u32::from(DESCRIPTORS + 1);
-    let demand = PoolDemand {
-        queues,
-        held: HELD_BY_LOAD,
-        threads: 1,
-    };
-    let proxy_pool = MbufPool::new(&eal, "proxy", demand.buffers(), data_room(1500), None)?;
-    let load_pool = MbufPool::new(&eal, "load", demand.buffers(), data_room(1500), None)?;
-    let pair = |name: &str, first: u8| -> Result<(DpdkQueue, DpdkQueue), BoxError> {
-        let ids = [PortId(first), PortId(first + 10)];
-        let [(_, near), (_, far)] = ring_pair(&eal, name, ids, DESCRIPTORS, 1500, [&[&proxy_pool], &[&load_pool]])?;
-        let one = |queues: Vec<DpdkQueue>| queues.into_iter().next().ok_or("a port without a queue");
-        Ok((one(near)?, one(far)?))
-    };
-    let (client_port, client_end) = pair("c", 0)?;
-    let (server_port, server_end) = pair("s", 1)?;
+impl Host {
+    /// Starts DPDK with memory for `benches` benches.
+    pub(crate) fn start(benches: u32) -> Result<Host, BoxError> {
+        let eal = Eal::start(&EalConfig {
+            memory_mib: 192 * benches + 64,
+            ..EalConfig::default()
+        })?;
+        Ok(Host {
+            _thread: eal.register_thread()?,
+            eal,
+        })
+    }
 
-    let passed = Arc::new(Passed::default());
-    let (client_port, server_port) = (
-        CountingPort::new(client_port, &passed),
-        CountingPort::new(server_port, &passed),
-    );
-    // What the load's ends count is asked of the generators.
-    let [client_end, server_end] = [client_end, server_end].map(|end| CountingPort::new(end, &Arc::default()));
-    let macs = [client_port.mac(), server_port.mac()];
-    let config = Config::parse(&configuration(settings, options, server_end.mac()), "bench")?;
-    let parts = CoreParts {
-        core: CoreId(0),
-        ports: vec![client_port, server_port],
-        pool: proxy_pool,
-    };
-    let clock = Clock::new();
-    let (device, records) = proxy(config, parts, &macs, clock, passed.clone())?;
-    let drain = options.records.then(|| RecordDrain::start(records)).transpose()?;
-    let arms = load(settings, &macs, client_end, server_end, clock.now());
-    Ok(Bench {
-        device: ProxyDevice { drain, ..device },
-        arms,
-        pool: load_pool,
-        clock,
-        _thread: thread,
-    })
+    /// Opens rings, proxy and load; `name` is one letter, unique in the process.
+    pub(crate) fn open(&self, name: char, conditions: &Conditions) -> Result<InlineProxy, BoxError> {
+        let eal = &self.eal;
+        let queues = 2 * u32::from(DESCRIPTORS + 1);
+        let demand = PoolDemand {
+            queues,
+            held: HELD_BY_LOAD,
+            threads: 1,
+        };
+        let pool = |role| {
+            MbufPool::new(
+                eal,
+                &format!("{role}{name}"),
+                demand.buffers(),
+                data_room(conditions.mtu),
+                None,
+            )
+        };
+        let (proxy_pool, load_pool) = (pool("proxy")?, pool("load")?);
+        let pair = |role: char, first: u8| -> Result<(DpdkQueue, DpdkQueue), BoxError> {
+            let (name, ids) = (format!("{role}{name}"), [PortId(first), PortId(first + 10)]);
+            let pools: [&[&MbufPool]; 2] = [&[&proxy_pool], &[&load_pool]];
+            let [(_, near), (_, far)] = ring_pair(eal, &name, ids, DESCRIPTORS, conditions.mtu, pools)?;
+            let one = |queues: Vec<DpdkQueue>| queues.into_iter().next().ok_or("a port without a queue");
+            Ok((one(near)?, one(far)?))
+        };
+        let (client_port, client_end) = pair('c', 0)?;
+        let (server_port, server_end) = pair('s', 1)?;
+
+        let passed = Arc::new(Passed::default());
+        let (client_port, server_port) = (
+            CountingPort::new(client_port, &passed),
+            CountingPort::new(server_port, &passed),
+        );
+        // What the load's ends count is asked of the generators.
+        let [client_end, server_end] = [client_end, server_end].map(|end| CountingPort::new(end, &Arc::default()));
+        let macs = [client_port.mac(), server_port.mac()];
+        let config = Config::parse(&configuration(conditions, server_end.mac()), "bench")?;
+        let parts = CoreParts {
+            core: CoreId(0),
+            ports: vec![client_port, server_port],
+            pool: proxy_pool,
+        };
+        let clock = Clock::new();
+        let (device, records) = proxy(config, parts, &macs, clock, passed)?;
+        let drain = conditions.records.then(|| RecordDrain::start(records)).transpose()?;
+        let arms = load(conditions, &macs, client_end, server_end, clock.now());
+        Ok(InlineBench::new(
+            ProxyDevice { drain, ..device },
+            arms,
+            load_pool,
+            clock,
+        ))
+    }
 }
+
+/// Load and proxy in one thread.
+pub(crate) type InlineProxy = InlineBench<ProxyDevice, CountingPort, MbufPool, Clock>;
 
 fn proxy(
     config: Config,
@@ -339,7 +388,7 @@ fn server_addresses() -> Vec<SocketAddr> {
 const LISTENER: Ipv4Addr = Ipv4Addr::new(10, 1, 255, 254);
 
 fn load(
-    settings: &CpsSettings,
+    conditions: &Conditions,
     macs: &[MacAddr; 2],
     client_end: CountingPort,
     server_end: CountingPort,
@@ -347,7 +396,14 @@ fn load(
 ) -> Vec<Arm<CountingPort>> {
     // 64 addresses with 64 512 ports each: four million end points.
     let sources: AddressRange = "10.1.0.1-10.1.0.64".parse().expect("a range of addresses");
-    let client = cps_client(settings, sources, SocketAddr::new(LISTENER.into(), 8080), SERVERS);
+    let mut client = cps_client(
+        &conditions.settings,
+        sources,
+        SocketAddr::new(LISTENER.into(), 8080),
+        SERVERS,
+    );
+    (client.rounds, client.request, client.response) = (conditions.rounds, conditions.request, conditions.response);
+    client.tcp[0].mss = conditions.mtu - 40;
     let server = cps_server(&client, &server_addresses());
     let generator = |client, server, mac| {
         let link = LinkSettings {
@@ -377,7 +433,7 @@ fn load(
 }
 
 /// The proxy's configuration, in the words of its users.
-fn configuration(settings: &CpsSettings, options: &DeviceOptions, server_mac: MacAddr) -> String {
+fn configuration(conditions: &Conditions, server_mac: MacAddr) -> String {
     let mut text = format!(
         r#"
 [engine]
@@ -389,11 +445,13 @@ verify = "all"
 [[port]]
 name = "clients"
 device = "net_ring0"
+mtu = {mtu}
 addresses = ["{LISTENER}/16"]
 
 [[port]]
 name = "servers"
 device = "net_ring1"
+mtu = {mtu}
 addresses = ["10.2.255.254/16"]
 
 [[listener]]
@@ -416,8 +474,9 @@ timestamps = true
 name = "servers"
 local_addresses = [{locals}]
 "#,
-        capacity = options.capacity,
-        time_wait = settings.time_wait.as_millis(),
+        capacity = conditions.capacity,
+        mtu = conditions.mtu,
+        time_wait = conditions.settings.time_wait.as_millis(),
         locals = (1..=LOCAL_ADDRESSES)
             .map(|last| format!("\"10.2.100.{last}\""))
             .collect::<Vec<_>>()
@@ -432,7 +491,7 @@ local_addresses = [{locals}]
         );
     }
     text.push_str("]\n");
-    if options.records {
+    if conditions.records {
         text.push_str("[records]\nfile = \"-\"\n");
     }
     text

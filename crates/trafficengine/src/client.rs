@@ -459,7 +459,16 @@ impl Client {
                 out,
             );
         } else if sent == 0 && ack == Acknowledge::Soon {
-            self.table.owe_ack(id);
+            // A held connection's acknowledgement goes with its next request, or when the timer says so.
+            let waits = tcb.marks.contains(Marks::HELD);
+            if waits {
+                self.table.delay_ack(id, out.ticks.now)
+            } else {
+                self.table.owe_ack(id)
+            }
+            if waits {
+                return;
+            }
         }
         let (idle, progress) = (settings.idle, advanced || sent > 0);
         self.table
@@ -491,7 +500,9 @@ impl Client {
         while let Some(id) = self.table.next_expired() {
             count += 1;
             let tcb = self.table.get(id);
-            if !tcb.is_waiting_for_ack() {
+            if tcb.marks.contains(Marks::HELD | Marks::ACK_DUE) {
+                self.with_sender(id, |sender, tcb| sender.send_ack(tcb, TcpCounter::SentAck, out));
+            } else if !tcb.is_waiting_for_ack() {
                 self.abort(id, Failure::Stalled, out);
             } else if tcb.on_timeout(&self.settings.tcp[family_of(tcb)]) {
                 self.send(id, Acknowledge::No, true, out);

@@ -24,6 +24,41 @@ const NINES: f64 = 4.0;
 /// # Errors
 /// [`PlotError`] if the file cannot be written.
 pub fn draw(path: &Path, by_second: &[Second], latencies: Option<&Latencies>) -> Result<(), PlotError> {
+    draw_with(path, |root| {
+        let (above, below) = root.split_vertically(350);
+        draw_seconds(&above, by_second)?;
+        latencies.map_or(Ok(()), |latencies| draw_latencies(&below, latencies))
+    })
+}
+
+/// Draws named values as bars into an SVG file.
+///
+/// # Errors
+/// [`PlotError`] if the file cannot be written.
+pub fn bars(path: &Path, title: &str, bars: &[(&str, f64)]) -> Result<(), PlotError> {
+    draw_with(path, |root| {
+        let top = bars.iter().map(|(_, value)| *value).fold(1.0, f64::max) * 1.15;
+        let mut chart = ChartBuilder::on(root)
+            .caption(title, ("sans-serif", 18))
+            .margin(12)
+            .x_label_area_size(34)
+            .y_label_area_size(80)
+            .build_cartesian_2d(0.0..bars.len().max(1) as f64, 0.0..top)?;
+        chart.configure_mesh().disable_x_mesh().disable_x_axis().draw()?;
+        for (at, (name, value)) in (0..).zip(bars) {
+            let left = f64::from(at) + 0.2;
+            chart.draw_series([Rectangle::new(
+                [(left, 0.0), (left + 0.6, *value)],
+                BLUE.mix(0.6).filled(),
+            )])?;
+            let label = format!("{name}: {value:.0}");
+            chart.draw_series([Text::new(label, (left, value + top * 0.03), ("sans-serif", 16))])?;
+        }
+        Ok(())
+    })
+}
+
+fn draw_with(path: &Path, draw: impl FnOnce(&Area<'_>) -> Drawn) -> Result<(), PlotError> {
     let failed = |reason: String| PlotError {
         path: path.display().to_string(),
         reason,
@@ -31,26 +66,24 @@ pub fn draw(path: &Path, by_second: &[Second], latencies: Option<&Latencies>) ->
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
         std::fs::create_dir_all(directory).map_err(|error| failed(error.to_string()))?;
     }
-    let drawn = (|| -> Result<(), Box<dyn std::error::Error>> {
+    let drawn = (|| -> Drawn {
         let root = SVGBackend::new(path, (900, 700)).into_drawing_area();
         root.fill(&WHITE)?;
-        let (above, below) = root.split_vertically(350);
-        draw_seconds(&above, by_second)?;
-        if let Some(latencies) = latencies {
-            draw_latencies(&below, latencies)?;
-        }
+        draw(&root)?;
         root.present()?;
         Ok(())
     })();
     drawn.map_err(|error| failed(error.to_string()))
 }
 
+type Drawn = Result<(), Box<dyn std::error::Error>>;
+
 /// Name, colour, and what of a second is shown.
 type Series = (&'static str, &'static RGBColor, fn(&Second) -> u64);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
-fn draw_seconds(area: &Area<'_>, by_second: &[Second]) -> Result<(), Box<dyn std::error::Error>> {
+fn draw_seconds(area: &Area<'_>, by_second: &[Second]) -> Drawn {
     let end = by_second.len().max(1) as f64;
     let per_second = |second: &Second| second.completed.max(second.accepted).max(second.started) as f64;
     let top = by_second.iter().map(per_second).fold(1.0, f64::max) * 1.1;
@@ -85,7 +118,7 @@ fn draw_seconds(area: &Area<'_>, by_second: &[Second]) -> Result<(), Box<dyn std
     Ok(())
 }
 
-fn draw_latencies(area: &Area<'_>, latencies: &Latencies) -> Result<(), Box<dyn std::error::Error>> {
+fn draw_latencies(area: &Area<'_>, latencies: &Latencies) -> Drawn {
     let highest = latencies
         .iter()
         .map(|(_, histogram)| histogram.max())
@@ -161,6 +194,9 @@ mod tests {
             assert_eq!(svg.contains("latency in µs"), latencies.is_some());
         }
         draw(&directory.join("empty.svg"), &[], Some(&Latencies::default())).unwrap();
+        bars(&directory.join("bars.svg"), "costs", &[("one", 1.0), ("two", 2.0)]).unwrap();
+        let svg = std::fs::read_to_string(directory.join("bars.svg")).unwrap();
+        assert!(svg.contains("one: 1") && svg.contains("two: 2"));
         std::fs::remove_dir_all(&directory).unwrap();
     }
 

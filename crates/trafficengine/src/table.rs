@@ -7,6 +7,10 @@ use netfcts::TimerWheel;
 
 use crate::tcb::{Marks, Tcb, TcpSettings};
 
+/// How long an acknowledgement waits for data to go with: below the 500 ms that RFC 1122 4.2.3.2 allows and below the
+/// shortest retransmission time-out in use, as in Linux.
+const ACK_DELAY: Duration = Duration::from_millis(40);
+
 /// Connections by id. Ids are used again last in first out, so that few open connections stay in the cache.
 pub(crate) struct Table {
     slots: Vec<Tcb>,
@@ -75,6 +79,12 @@ impl Table {
             marks.insert(Marks::ACK_DUE);
             self.due.push(id);
         }
+    }
+
+    /// Has an acknowledgement sent after [`ACK_DELAY`], unless something else carries it.
+    pub(crate) fn delay_ack(&mut self, id: u32, now: Instant) {
+        self.slots[id as usize].marks.insert(Marks::ACK_DUE);
+        self.wheel.arm(id, now + ACK_DELAY);
     }
 
     /// A connection that owes an acknowledgement.

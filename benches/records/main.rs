@@ -1,0 +1,156 @@
+//! `./build.sh bench records`: what session records cost.
+//!
+//! Two proxies, one with records and one without, take turns of a second; each pair of turns gives a ratio, and the pairs
+//! their mean with an interval, so that what else happens on the machine hits both alike. Records are drained by another
+//! thread.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use serde::Serialize;
+use trafficengine::bench::{CpsSettings, Measured};
+use trafficengine::plot;
+
+#[path = "../device/mod.rs"]
+mod device;
+
+use device::cli::{self, Common};
+use device::{BoxError, Conditions, Host, InlineProxy};
+
+/// The share of a connection that its record costs.
+#[derive(Parser)]
+struct Arguments {
+    /// Connections open at once in each proxy.
+    #[arg(long, default_value_t = 10_000)]
+    open: u32,
+    /// Pairs of turns.
+    #[arg(long, default_value_t = 10)]
+    pairs: u32,
+    /// Length of a turn in seconds.
+    #[arg(long, default_value_t = 1.0)]
+    turn: f64,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Names are those of the JSON.
+#[derive(Serialize)]
+struct RecordsResult {
+    /// Cycles with records by cycles without.
+    ratio: f64,
+    /// Where the ratio lies with 95 % confidence.
+    interval: [f64; 2],
+    cycles_with: f64,
+    cycles_without: f64,
+    pairs: usize,
+    records_lost: u64,
+    lost: u64,
+    retransmitted: u64,
+    failed: u64,
+    valid: bool,
+}
+
+fn main() -> ExitCode {
+    cli::main("records", || run(&Arguments::parse()))
+}
+
+fn run(arguments: &Arguments) -> Result<bool, BoxError> {
+    arguments.common.pin()?;
+    if arguments.pairs < 2 {
+        return Err(format!(
+            "--pairs {}: expected at least 2, or there is no interval",
+            arguments.pairs
+        )
+        .into());
+    }
+    let length = Duration::from_secs_f64(arguments.turn);
+    let settings = CpsSettings {
+        open: arguments.open,
+        length,
+        ..CpsSettings::default()
+    };
+    let host = Host::start(2)?;
+    let conditions = Conditions::new(settings);
+    let mut without = host.open('a', &conditions)?;
+    let mut with = host.open(
+        'b',
+        &Conditions {
+            records: true,
+            ..conditions
+        },
+    )?;
+    without.warm_up(&settings);
+    with.warm_up(&settings);
+    let mut cycles = Vec::new();
+    for pair in 0..arguments.pairs {
+        // Who begins changes, so that a drift of the machine favours neither.
+        let turn = |inline: &mut InlineProxy| per_connection(&after_a_pause(inline, length));
+        let (first, second) = if pair % 2 == 0 {
+            (&mut without, &mut with)
+        } else {
+            (&mut with, &mut without)
+        };
+        let (first, second) = (turn(first), turn(second));
+        cycles.push(if pair % 2 == 0 {
+            (first, second)
+        } else {
+            (second, first)
+        });
+    }
+    let ratios: Vec<f64> = cycles.iter().map(|(without, with)| with / without).collect();
+    let (ratio, margin) = mean_and_margin(&ratios);
+    let reports = [&without, &with].map(|inline| inline.result(&settings, &Measured::default()));
+    let sum = |of: fn(&trafficengine::bench::CpsResult) -> u64| reports.iter().map(of).sum::<u64>();
+    let (lost, retransmitted, failed) = (sum(|r| r.lost), sum(|r| r.retransmitted), sum(|r| r.failed));
+    let records_lost = sum(|r| r.records_lost);
+    let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len() as f64;
+    let result = RecordsResult {
+        ratio,
+        interval: [ratio - margin, ratio + margin],
+        cycles_with: mean(cycles.iter().map(|(_, with)| *with).collect()),
+        cycles_without: mean(cycles.iter().map(|(without, _)| *without).collect()),
+        pairs: ratios.len(),
+        records_lost,
+        lost,
+        retransmitted,
+        failed,
+        valid: lost + retransmitted + failed + records_lost == 0,
+    };
+    println!(
+        "records cost {:.1} % ({:.1} to {:.1} %): {:.0} cycles per connection with, {:.0} without; {}",
+        (result.ratio - 1.0) * 100.0,
+        (result.interval[0] - 1.0) * 100.0,
+        (result.interval[1] - 1.0) * 100.0,
+        result.cycles_with,
+        result.cycles_without,
+        if result.valid { "valid" } else { "NOT VALID" },
+    );
+    arguments.common.write(&result)?;
+    let bars = [("without", result.cycles_without), ("with", result.cycles_with)];
+    plot::bars(
+        &arguments.common.plot("records.svg"),
+        "busy cycles per connection without and with records",
+        &bars,
+    )?;
+    Ok(result.valid)
+}
+
+/// The turn's first tenth brings caches back from the other proxy.
+fn after_a_pause(inline: &mut InlineProxy, length: Duration) -> Measured {
+    let end = inline.counter.now() + length / 10;
+    inline.run_until(end, |_| false);
+    inline.measure(length)
+}
+
+fn per_connection(measured: &Measured) -> f64 {
+    measured.quiet.accounts.busy_cycles as f64 / measured.quiet.completed.max(1) as f64
+}
+
+/// Mean and half the width of the 95 % interval. The normal quantile is near enough for ten pairs, a little narrow for two.
+fn mean_and_margin(values: &[f64]) -> (f64, f64) {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
+    (mean, 1.96 * (variance / count).sqrt())
+}

@@ -1,0 +1,71 @@
+//! `./build.sh bench scale`: `bench cps` with ever more connections open, for what a cache miss more costs.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use trafficengine::bench::{CpsResult, CpsSettings};
+use trafficengine::plot;
+
+#[path = "../device/mod.rs"]
+mod device;
+
+use device::cli::{self, Common};
+use device::{BoxError, Conditions, Host};
+
+/// Cycles of a connection by the number that is open.
+#[derive(Parser)]
+struct Arguments {
+    /// Connections open at once, one run for each.
+    #[arg(long, value_delimiter = ',', default_values_t = [10_000, 100_000, 1_000_000, 4_000_000])]
+    open: Vec<u32>,
+    /// How long to measure each.
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    #[command(flatten)]
+    common: Common,
+}
+
+fn main() -> ExitCode {
+    cli::main("scale", || run(&Arguments::parse()))
+}
+
+fn run(arguments: &Arguments) -> Result<bool, BoxError> {
+    arguments.common.pin()?;
+    if arguments.open.is_empty() || arguments.open.len() > 10 {
+        return Err(format!("--open names {} numbers, expected 1 to 10", arguments.open.len()).into());
+    }
+    let host = Host::start(1)?;
+    let mut results: Vec<CpsResult> = Vec::new();
+    for (name, open) in ('a'..).zip(&arguments.open) {
+        let length = Duration::from_secs_f64(arguments.seconds);
+        let settings = CpsSettings {
+            open: *open,
+            length,
+            ..CpsSettings::default()
+        };
+        // Dropped before the next is opened: one alone may take gigabytes.
+        let result = host.open(name, &Conditions::new(settings))?.cps(&settings);
+        println!(
+            "{open:>8} open: {:.0} busy cycles per connection, {:.0} bytes of state; {}",
+            result.busy_cycles_per_connection,
+            result.bytes_per_connection_state,
+            if result.valid {
+                "valid".to_owned()
+            } else {
+                format!("NOT VALID: {}", result.invalid_because.join("; "))
+            },
+        );
+        results.push(result);
+    }
+    arguments.common.write(&results)?;
+    let bar = |(open, result): (&u32, &CpsResult)| (format!("{open}"), result.busy_cycles_per_connection);
+    let bars: Vec<(String, f64)> = arguments.open.iter().zip(&results).map(bar).collect();
+    let bars: Vec<(&str, f64)> = bars.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    plot::bars(
+        &arguments.common.plot("scale.svg"),
+        "busy cycles per connection by connections open",
+        &bars,
+    )?;
+    Ok(results.iter().all(|result| result.valid))
+}

@@ -1,0 +1,164 @@
+//! `./build.sh bench splice`: what a packet of an established connection costs, from receiving to sending it.
+//!
+//! 10 000 connections are bound to their servers; then requests and responses of one size go through them, the next
+//! connection drawn at random, time stamps on. A client's acknowledgement rides on its next request, so that every packet
+//! carries payload.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use serde::Serialize;
+use trafficengine::bench::CpsSettings;
+use trafficengine::plot;
+
+#[path = "../device/mod.rs"]
+mod device;
+
+use device::cli::{self, Common};
+use device::{BoxError, Conditions, Host};
+
+/// Cycles of a spliced packet.
+#[derive(Parser)]
+struct Arguments {
+    /// Connections.
+    #[arg(long, default_value_t = 10_000)]
+    flows: u32,
+    /// How long to measure each size.
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Names are those of the JSON.
+#[derive(Serialize)]
+struct SpliceResult {
+    cycles_per_packet_64: f64,
+    cycles_per_packet_1460: f64,
+    gbit_per_second_1460: f64,
+    flows: u32,
+    tsc_hz: u64,
+    payload_share_64: f64,
+    payload_share_1460: f64,
+    lost: u64,
+    retransmitted: u64,
+    failed: u64,
+    disturbed_slices: u32,
+    slices: u32,
+    valid: bool,
+}
+
+/// One size.
+struct Run {
+    cycles_per_packet: f64,
+    /// Share of packets that carry payload.
+    payload_share: f64,
+    lost: u64,
+    retransmitted: u64,
+    failed: u64,
+    slices: (u32, u32),
+}
+
+fn main() -> ExitCode {
+    cli::main("splice", || run(&Arguments::parse()))
+}
+
+fn run(arguments: &Arguments) -> Result<bool, BoxError> {
+    arguments.common.pin()?;
+    let host = Host::start(2)?;
+    let small = measure(&host, 'a', arguments, 64)?;
+    let large = measure(&host, 'b', arguments, 1460)?;
+    let tsc_hz = e2d2::time::Clock::new().tsc_hz();
+    let [lost, retransmitted, failed] = [
+        small.lost + large.lost,
+        small.retransmitted + large.retransmitted,
+        small.failed + large.failed,
+    ];
+    let result = SpliceResult {
+        cycles_per_packet_64: small.cycles_per_packet,
+        cycles_per_packet_1460: large.cycles_per_packet,
+        gbit_per_second_1460: tsc_hz as f64 / large.cycles_per_packet * 1460.0 * 8.0 / 1e9,
+        flows: arguments.flows,
+        tsc_hz,
+        payload_share_64: small.payload_share,
+        payload_share_1460: large.payload_share,
+        lost,
+        retransmitted,
+        failed,
+        disturbed_slices: small.slices.1 + large.slices.1,
+        slices: small.slices.0 + large.slices.0,
+        // Acknowledgements without payload would make the mean packet cheaper than it is.
+        valid: lost + retransmitted + failed == 0 && small.payload_share > 0.95 && large.payload_share > 0.95,
+    };
+    println!(
+        "64 bytes: {:.0} cycles per packet; 1460 bytes: {:.0}, {:.1} Gbit/s; {} of {} slices disturbed; {}",
+        result.cycles_per_packet_64,
+        result.cycles_per_packet_1460,
+        result.gbit_per_second_1460,
+        result.disturbed_slices,
+        result.slices,
+        if result.valid { "valid" } else { "NOT VALID" },
+    );
+    arguments.common.write(&result)?;
+    let bars = [
+        ("64 bytes", result.cycles_per_packet_64),
+        ("1460 bytes", result.cycles_per_packet_1460),
+    ];
+    plot::bars(&arguments.common.plot("splice.svg"), "cycles per spliced packet", &bars)?;
+    Ok(result.valid)
+}
+
+fn measure(host: &Host, name: char, arguments: &Arguments, payload: u32) -> Result<Run, BoxError> {
+    let settings = CpsSettings {
+        open: arguments.flows,
+        length: Duration::from_secs_f64(arguments.seconds),
+        ..CpsSettings::default()
+    };
+    let conditions = Conditions {
+        rounds: u16::MAX,
+        request: payload,
+        response: payload,
+        capacity: arguments.flows * 2,
+        // Room for 1460 bytes beside time stamps, as jumbo frames or a tunnel's MTU have it.
+        mtu: 1536,
+        ..Conditions::new(settings)
+    };
+    let mut inline = host.open(name, &conditions)?;
+    inline.warm_up(&settings);
+    // A connection is bound with its first request: go on until nearly all have had theirs.
+    let bound = u64::from(arguments.flows) * 999 / 1000;
+    let end = inline.counter.now() + Duration::from_secs(30);
+    inline.run_until(end, |arms| {
+        let servers = arms.iter().filter_map(|arm| arm.generator.server_stats());
+        servers.map(|stats| stats.connections.established).sum::<u64>() >= bound
+    });
+    let payload_before = payload_packets(&inline);
+    let measured = inline.measure(settings.length);
+    let report = inline.result(&settings, &measured);
+    let all = measured.all.accounts;
+    Ok(Run {
+        cycles_per_packet: measured.quiet.accounts.busy_cycles as f64 / measured.quiet.accounts.received.max(1) as f64,
+        payload_share: (payload_packets(&inline) - payload_before) as f64 / all.received.max(1) as f64,
+        lost: report.lost,
+        retransmitted: report.retransmitted,
+        failed: report.failed,
+        slices: (measured.all.slices, measured.disturbed),
+    })
+}
+
+/// Segments with payload that client and servers have sent.
+fn payload_packets(inline: &device::InlineProxy) -> u64 {
+    let sent = netfcts::TcpCounter::SentPayload;
+    let clients = inline
+        .arms
+        .iter()
+        .filter_map(|arm| arm.generator.client_stats())
+        .map(|stats| stats.tcp[sent]);
+    let servers = inline
+        .arms
+        .iter()
+        .filter_map(|arm| arm.generator.server_stats())
+        .map(|stats| stats.tcp[sent]);
+    clients.sum::<u64>() + servers.sum::<u64>()
+}
