@@ -466,6 +466,7 @@ idle = "1h"
 select = "10m"
 
 [promise]
+mss = {mss}
 window_scale = 7
 sack = true
 timestamps = true
@@ -476,6 +477,7 @@ local_addresses = [{locals}]
 "#,
         capacity = conditions.capacity,
         mtu = conditions.mtu,
+        mss = conditions.mtu - 40,
         time_wait = conditions.settings.time_wait.as_millis(),
         locals = (1..=LOCAL_ADDRESSES)
             .map(|last| format!("\"10.2.100.{last}\""))

@@ -80,8 +80,10 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
             ..conditions
         },
     )?;
-    without.warm_up(&settings);
-    with.warm_up(&settings);
+    for inline in [&mut without, &mut with] {
+        inline.warm_up(&settings);
+        inline.settle();
+    }
     let mut cycles = Vec::new();
     for pair in 0..arguments.pairs {
         // Who begins changes, so that a drift of the machine favours neither.
@@ -140,6 +142,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
 fn after_a_pause(inline: &mut InlineProxy, length: Duration) -> Measured {
     let end = inline.counter.now() + length / 10;
     inline.run_until(end, |_| false);
+    // It ends settled: nothing is under way that would be sent again when its next turn comes.
     inline.measure(length)
 }
 

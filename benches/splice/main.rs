@@ -133,9 +133,24 @@ fn measure(host: &Host, name: char, arguments: &Arguments, payload: u32) -> Resu
         let servers = arms.iter().filter_map(|arm| arm.generator.server_stats());
         servers.map(|stats| stats.connections.established).sum::<u64>() >= bound
     });
+    inline.settle();
     let payload_before = payload_packets(&inline);
     let measured = inline.measure(settings.length);
     let report = inline.result(&settings, &measured);
+    if report.lost + report.retransmitted + report.failed > 0 {
+        println!(
+            "{payload} bytes: {}; {:#?}",
+            report.invalid_because.join("; "),
+            inline.device.counters()
+        );
+        for arm in &inline.arms {
+            println!(
+                "{:?} {:?}",
+                arm.generator.client_stats().map(|s| &s.connections),
+                arm.generator.server_stats().map(|s| &s.connections)
+            );
+        }
+    }
     let all = measured.all.accounts;
     Ok(Run {
         cycles_per_packet: measured.quiet.accounts.busy_cycles as f64 / measured.quiet.accounts.received.max(1) as f64,

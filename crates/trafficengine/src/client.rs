@@ -462,7 +462,7 @@ impl Client {
             // A held connection's acknowledgement goes with its next request, or when the timer says so.
             let waits = tcb.marks.contains(Marks::HELD);
             if waits {
-                self.table.delay_ack(id, out.ticks.now)
+                self.table.delay_ack(id, out.ticks.now + settings.tcp[family].ack_delay)
             } else {
                 self.table.owe_ack(id)
             }
@@ -500,8 +500,11 @@ impl Client {
         while let Some(id) = self.table.next_expired() {
             count += 1;
             let tcb = self.table.get(id);
-            if tcb.marks.contains(Marks::HELD | Marks::ACK_DUE) {
-                self.with_sender(id, |sender, tcb| sender.send_ack(tcb, TcpCounter::SentAck, out));
+            if tcb.marks.contains(Marks::HELD) {
+                // Only a delayed acknowledgement has set the timer; something else may have carried it since.
+                if tcb.marks.contains(Marks::ACK_DUE) {
+                    self.with_sender(id, |sender, tcb| sender.send_ack(tcb, TcpCounter::SentAck, out));
+                }
             } else if !tcb.is_waiting_for_ack() {
                 self.abort(id, Failure::Stalled, out);
             } else if tcb.on_timeout(&self.settings.tcp[family_of(tcb)]) {

@@ -60,6 +60,7 @@ pub struct Generator<B: PacketBuffer> {
     port: PortStats,
     ts_offset: u32,
     is_stopped: bool,
+    is_paused: bool,
 }
 
 impl<B: PacketBuffer> Generator<B> {
@@ -77,6 +78,7 @@ impl<B: PacketBuffer> Generator<B> {
             port: PortStats::default(),
             ts_offset: seed as u32,
             is_stopped: false,
+            is_paused: false,
         }
     }
 
@@ -174,13 +176,20 @@ impl<B: PacketBuffer> Generator<B> {
                 };
                 self.link.ask(&mut roles, out);
             } else {
-                units += client.draw_due(BURST, out);
+                if !self.is_paused {
+                    units += client.draw_due(BURST, out);
+                }
                 if !self.is_stopped {
                     units += client.start_due(BURST, out);
                 }
             }
         }
         units
+    }
+
+    /// Draws no held connection while paused; what is in motion goes on, and ended connections are still replaced.
+    pub fn set_paused(&mut self, is_paused: bool) {
+        self.is_paused = is_paused;
     }
 
     /// Starts no more connections; those that are open go on.

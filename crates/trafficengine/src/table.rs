@@ -7,10 +7,6 @@ use netfcts::TimerWheel;
 
 use crate::tcb::{Marks, Tcb, TcpSettings};
 
-/// How long an acknowledgement waits for data to go with: below the 500 ms that RFC 1122 4.2.3.2 allows and below the
-/// shortest retransmission time-out in use, as in Linux.
-const ACK_DELAY: Duration = Duration::from_millis(40);
-
 /// Connections by id. Ids are used again last in first out, so that few open connections stay in the cache.
 pub(crate) struct Table {
     slots: Vec<Tcb>,
@@ -81,10 +77,10 @@ impl Table {
         }
     }
 
-    /// Has an acknowledgement sent after [`ACK_DELAY`], unless something else carries it.
-    pub(crate) fn delay_ack(&mut self, id: u32, now: Instant) {
+    /// Has an acknowledgement sent at `deadline`, unless something else carries it before.
+    pub(crate) fn delay_ack(&mut self, id: u32, deadline: Instant) {
         self.slots[id as usize].marks.insert(Marks::ACK_DUE);
-        self.wheel.arm(id, now + ACK_DELAY);
+        self.wheel.arm(id, deadline);
     }
 
     /// A connection that owes an acknowledgement.
@@ -107,7 +103,9 @@ impl Table {
                 self.wheel.arm(id, now + tcb.retransmission_timeout(settings));
             }
         } else if tcb.marks.contains(Marks::HELD) {
-            self.wheel.disarm(id);
+            if !tcb.marks.contains(Marks::ACK_DUE) {
+                self.wheel.disarm(id);
+            }
         } else {
             self.wheel.arm(id, now + idle);
         }

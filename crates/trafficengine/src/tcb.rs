@@ -41,6 +41,9 @@ pub struct TcpSettings {
     pub rto_min: Duration,
     /// Upper limit of the retransmission time-out, doubled ones included.
     pub rto_max: Duration,
+    /// How long an acknowledgement waits for data to go with, where data may follow at any time: at most 500 ms (RFC 1122
+    /// 4.2.3.2), and less than the peer's shortest retransmission time-out.
+    pub ack_delay: Duration,
     /// Transmissions of the same thing without an answer after which a connection is given up.
     pub retries: u8,
 }
@@ -57,6 +60,8 @@ impl Default for TcpSettings {
             rto_initial: Duration::from_secs(1),
             rto_min: Duration::from_millis(200),
             rto_max: Duration::from_secs(60),
+            // As Linux.
+            ack_delay: Duration::from_millis(40),
             retries: 8,
         }
     }

@@ -299,3 +299,30 @@ fn drawn_connections_stay_open_until_their_turn() {
     rig.run(STEP, LIMIT);
     rig.assert_clean(3000);
 }
+
+#[test]
+fn drawn_connections_are_held_before_every_request_and_acknowledge_in_time() {
+    // Few are drawn at a time, so that most acknowledgements wait for their timer and some for the next request; responses
+    // of one and of several segments.
+    for response in [64, 1460, 5000] {
+        let mut client = ClientSettings {
+            pace: Pace::Drawn { open: 200 },
+            depth: 2,
+            rounds: 5,
+            response,
+            ..client_settings()
+        };
+        client.span.total = Some(400);
+        let server = server_settings(&client);
+        let mut rig = Rig::new(client, server, Roughness::default(), 1);
+        rig.run(Duration::from_micros(500), LIMIT);
+        rig.assert_clean(400);
+        let (client, server) = (&rig.client_stats().traffic, &rig.server_stats().traffic);
+        assert_eq!(
+            (client.retransmitted, server.retransmitted, client.duplicates),
+            (0, 0, 0),
+            "{response} bytes"
+        );
+        assert_eq!(client.bytes_received, 400 * 5 * u64::from(response));
+    }
+}

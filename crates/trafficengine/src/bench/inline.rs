@@ -50,9 +50,9 @@ pub struct Sum {
 /// What was measured between two points in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// All slices: packets are counted over these.
+    /// Everything between the two settled states, so that whole connections are counted: for packets.
     pub all: Sum,
-    /// The slices in which the core was not taken away: cycles are counted over these. All, if it was in each.
+    /// The slices in which the core was not taken away: for cycles. Everything, if it was in each.
     pub quiet: Sum,
     /// Slices in which the core was taken away.
     pub disturbed: u32,
@@ -96,6 +96,21 @@ where
         }
     }
 
+    /// Draws nothing more and turns until every connection is held, so that the bench can be left alone for a while.
+    pub fn settle(&mut self) {
+        self.arms.iter_mut().for_each(|arm| arm.generator.set_paused(true));
+        // Some turns more than it takes packets to pass; a device that loses them is not waited for.
+        let end = self.counter.now() + Duration::from_secs(1);
+        self.run_until(end, |arms| {
+            let open = |arm: &Arm<P>| arm.generator.open().0 - arm.generator.held();
+            arms.iter().all(|arm| open(arm) == 0)
+        });
+        for _ in 0..64 {
+            self.turn();
+        }
+        self.arms.iter_mut().for_each(|arm| arm.generator.set_paused(false));
+    }
+
     /// Connections that the clients have completed.
     pub fn completed(&self) -> u64 {
         let stats = self.arms.iter().filter_map(|arm| arm.generator.client_stats());
@@ -107,32 +122,43 @@ where
         &self.accounts
     }
 
-    /// Runs for `length` and adds up what happened in undisturbed slices.
+    /// Runs for `length`, from one settled state to another, and adds up what happened in undisturbed slices.
     pub fn measure(&mut self, length: Duration) -> Measured {
+        self.settle();
+        let (accounts, completed) = (self.accounts, self.completed());
         let mut measured = Measured::default();
         let mut now = self.counter.now();
-        let end = now + length;
+        let (began, end) = (now, now + length);
         while now < end {
-            let (began, accounts, completed) = (now, self.accounts, self.completed());
-            let disturbances = self.counter.disturbances();
-            now = self.run_until(end.min(began + SLICE), |_| false);
-            let slice = Sum {
-                accounts: self.accounts.since(&accounts),
-                completed: self.completed() - completed,
-                time: now - began,
-                slices: 1,
-            };
-            measured.all.add(&slice);
-            if self.counter.disturbances() == disturbances {
-                measured.quiet.add(&slice);
-            } else {
-                measured.disturbed += 1;
+            let slice = self.slice(&mut now, end);
+            measured.all.slices += 1;
+            match slice {
+                Some(slice) => measured.quiet.add(&slice),
+                None => measured.disturbed += 1,
             }
         }
+        self.settle();
+        measured.all.accounts = self.accounts.since(&accounts);
+        measured.all.completed = self.completed() - completed;
+        measured.all.time = now - began;
         if measured.quiet.slices == 0 {
             measured.quiet = measured.all;
         }
         measured
+    }
+
+    /// One slice; nothing if the core was taken away in it.
+    fn slice(&mut self, now: &mut Instant, end: Instant) -> Option<Sum> {
+        let (began, accounts, completed) = (*now, self.accounts, self.completed());
+        let disturbances = self.counter.disturbances();
+        *now = self.run_until(end.min(began + SLICE), |_| false);
+        let sum = Sum {
+            accounts: self.accounts.since(&accounts),
+            completed: self.completed() - completed,
+            time: *now - began,
+            slices: 1,
+        };
+        (self.counter.disturbances() == disturbances).then_some(sum)
     }
 }
 

@@ -211,8 +211,17 @@ impl Checker<'_> {
             rto_initial: self.positive_duration("tcp.rto_initial", &raw.rto_initial, default.rto_initial)?,
             rto_min: self.positive_duration("tcp.rto_min", &raw.rto_min, default.rto_min)?,
             rto_max: self.positive_duration("tcp.rto_max", &raw.rto_max, default.rto_max)?,
+            ack_delay: self.duration("tcp.ack_delay", &raw.ack_delay, default.ack_delay)?,
             retries: raw.retries.unwrap_or(default.retries),
         };
+        if settings.ack_delay > Duration::from_millis(500) {
+            let delay = settings.ack_delay;
+            return self.wrong(
+                "tcp.ack_delay",
+                format_args!("{delay:?}"),
+                "at most 500ms (RFC 1122 4.2.3.2)",
+            );
+        }
         let (min, max) = (settings.rto_min, settings.rto_max);
         if min > max {
             return self.wrong(

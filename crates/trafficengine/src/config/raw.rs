@@ -55,6 +55,7 @@ pub(super) struct RawTcp {
     pub(super) rto_initial: Option<String>,
     pub(super) rto_min: Option<String>,
     pub(super) rto_max: Option<String>,
+    pub(super) ack_delay: Option<String>,
     pub(super) retries: Option<u8>,
 }
 
