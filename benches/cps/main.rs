@@ -69,7 +69,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         ..Conditions::new(settings)
     };
     conditions.capacity = arguments.capacity.unwrap_or(conditions.capacity);
-    let host = Host::start(1)?;
+    let host = Host::start(1, 1500)?;
     let mut inline = host.open('a', &conditions)?;
     let result = inline.cps(&settings);
     println!("{}", summary(&result));

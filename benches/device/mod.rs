@@ -60,6 +60,8 @@ pub(crate) struct Conditions {
     pub(crate) rounds: u16,
     pub(crate) request: u32,
     pub(crate) response: u32,
+    /// Whether the proxy verifies the checksum of every segment, or of those that it acts on (its default).
+    pub(crate) verify_all: bool,
     /// MTU of the rings; segments carry what fits with time stamps.
     pub(crate) mtu: u16,
 }
@@ -77,6 +79,7 @@ impl Conditions {
             request: 16,
             response: 8,
             mtu: 1500,
+            verify_all: true,
         }
     }
 }
@@ -276,10 +279,12 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Starts DPDK with memory for `benches` benches.
-    pub(crate) fn start(benches: u32) -> Result<Host, BoxError> {
+    /// Starts DPDK with memory for `benches` benches at once, with rings of this MTU.
+    pub(crate) fn start(benches: u32, mtu: u16) -> Result<Host, BoxError> {
+        // Two pools of 16 383 buffers each, and headers.
+        let per_bench = 2 * 16 * (u32::from(data_room(mtu)) + 512) / 1024;
         let eal = Eal::start(&EalConfig {
-            memory_mib: 192 * benches + 64,
+            memory_mib: per_bench * 5 / 4 * benches + 128,
             ..EalConfig::default()
         })?;
         Ok(Host {
@@ -440,7 +445,7 @@ fn configuration(conditions: &Conditions, server_mac: MacAddr) -> String {
 cores = [0]
 idle = "poll"
 max_connections = {capacity}
-verify = "all"
+verify = "{verify}"
 
 [[port]]
 name = "clients"
@@ -478,6 +483,7 @@ local_addresses = [{locals}]
         capacity = conditions.capacity,
         mtu = conditions.mtu,
         mss = conditions.mtu - 40,
+        verify = if conditions.verify_all { "all" } else { "acted" },
         time_wait = conditions.settings.time_wait.as_millis(),
         locals = (1..=LOCAL_ADDRESSES)
             .map(|last| format!("\"10.2.100.{last}\""))

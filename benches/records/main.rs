@@ -70,7 +70,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         length,
         ..CpsSettings::default()
     };
-    let host = Host::start(2)?;
+    let host = Host::start(2, 1500)?;
     let conditions = Conditions::new(settings);
     let mut without = host.open('a', &conditions)?;
     let mut with = host.open(

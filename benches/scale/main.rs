@@ -35,7 +35,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     if arguments.open.is_empty() || arguments.open.len() > 10 {
         return Err(format!("--open names {} numbers, expected 1 to 10", arguments.open.len()).into());
     }
-    let host = Host::start(1)?;
+    let host = Host::start(1, 1500)?;
     let mut results: Vec<CpsResult> = Vec::new();
     for (name, open) in ('a'..).zip(&arguments.open) {
         let length = Duration::from_secs_f64(arguments.seconds);

@@ -17,7 +17,7 @@ fn a_short_bench_is_valid() {
         length: Duration::from_millis(500),
         time_wait: Duration::from_millis(100),
     };
-    let host = Host::start(1).expect("DPDK starts");
+    let host = Host::start(1, 1500).expect("DPDK starts");
     let conditions = Conditions {
         records: true,
         capacity: 200_000,
