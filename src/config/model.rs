@@ -299,6 +299,33 @@ pub struct ServerConfig {
     pub eject_after: u32,
     /// For how long the first time; doubled with each further failure.
     pub eject_for: Duration,
+    /// The PROXY header that each connection to it begins with.
+    pub announce: Announce,
+}
+
+/// How a server hears of the client's address.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Announce {
+    /// Not at all.
+    #[default]
+    Off,
+    /// By a PROXY header of version 1.
+    V1,
+    /// By a PROXY header of version 2 with these fields.
+    V2(AnnounceFields),
+}
+
+/// The optional fields (TLVs) of a PROXY header of version 2.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AnnounceFields {
+    /// `PP2_TYPE_AUTHORITY`: the server name of a TLS client, if it sent one.
+    pub authority: bool,
+    /// `PP2_TYPE_ALPN`: the first protocol that a TLS client offers, if any.
+    pub alpn: bool,
+    /// `PP2_TYPE_UNIQUE_ID`: client, listener and the time of the connection, unique on this engine.
+    pub unique_id: bool,
+    /// `PP2_TYPE_CRC32C`.
+    pub crc32c: bool,
 }
 
 /// A source address towards a server, with the source ports that may be used.

@@ -118,6 +118,15 @@ pub(super) struct RawPool {
     pub(super) syn_retry: Option<String>,
     pub(super) eject_after: Option<i64>,
     pub(super) eject_for: Option<String>,
+    pub(super) proxy_protocol: Option<RawProxyOut>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawProxyOut {
+    pub(super) send: Option<String>,
+    #[serde(default)]
+    pub(super) tlvs: Vec<String>,
 }
 
 #[derive(Deserialize)]

@@ -38,6 +38,8 @@ e2d2::reasons! {
         HeldFull = "held_full",
         /// More holes between held bytes than are kept track of.
         TooManyHoles = "too_many_holes",
+        /// What was sent to a server could not be kept for repetition: too many servers owe us an acknowledgement.
+        OwedFull = "owed_full",
         /// A RST outside the window.
         BlindReset = "blind_reset",
         /// Not an answer to our SYN.

@@ -111,6 +111,11 @@ impl Log {
         }
     }
 
+    /// When the connection in `slot` began, if its record is kept.
+    pub(super) fn start(&self, slot: u32) -> Option<Instant> {
+        self.records.get(slot as usize)?.as_ref().map(SessionRecord::start)
+    }
+
     pub(super) fn state(&mut self, slot: u32, side: Side, state: State, now: Instant) {
         if let Some(record) = self.record(slot) {
             record.push_state(side_of(side), state, now);

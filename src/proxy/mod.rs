@@ -15,6 +15,7 @@
 //! and port 250. Memory: two cache lines a connection, 16 bytes a flow-table entry pair at full load, 16 a timer.
 
 pub mod action;
+mod announce;
 mod apply;
 mod classify;
 pub mod close;
@@ -420,6 +421,7 @@ where
             half_open: self.half_open.len(),
             flows: self.table.len(),
             held: self.held.in_use(),
+            debts: self.owed.len(),
             timers: self.wheel.len(),
             ports: self.ports.iter().flatten().map(PortPool::in_use).sum(),
         }
@@ -431,6 +433,7 @@ where
             + self.table.memory()
             + self.quarantine.memory()
             + self.held.memory()
+            + self.owed.memory()
             + self.used_cookies.memory()
             + self.wheel.memory()
             + self.ports.iter().flatten().map(PortPool::memory).sum::<usize>()
@@ -472,6 +475,8 @@ pub struct Usage {
     pub flows: usize,
     /// Buffers of held bytes.
     pub held: usize,
+    /// Connections that owe their server something.
+    pub debts: usize,
     /// Armed timers.
     pub timers: usize,
     /// Source ports in use.

@@ -1,9 +1,11 @@
-//! What we owe to a server: client bytes that we acknowledged before there was a server (DESIGN: decision 4).
+//! What we owe to a server: the PROXY header, and client bytes that we acknowledged before there was a server
+//! (DESIGN: decisions 4 and 5).
 //!
 //! The client has forgotten them, so we repeat them until the server acknowledges: after RTO with back-off (RFC 6298
 //! 5.4–5.6), and at once after three duplicate ACKs (RFC 5681 3.2). Until then ACKs towards the client never fall
 //! below what it has been told already.
 
+use super::announce::HeaderBytes;
 use super::held::HeldId;
 use netfcts::seq::SeqNum;
 
@@ -17,9 +19,11 @@ pub(super) const MAX_TRIES: u8 = 7;
 const DUPLICATE_ACKS: u8 = 3;
 
 /// One connection's debt, in the client's numbers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Owed {
-    /// The bytes; offset 0 is `first`.
+    /// Our own bytes, which end where `first` begins.
+    pub header: HeaderBytes,
+    /// The client's bytes; offset 0 is `first`.
     pub held: HeldId,
     /// The number of the client's first byte.
     pub first: SeqNum,
@@ -45,14 +49,17 @@ pub(super) struct Owed {
 pub(super) enum Payment {
     /// All is paid.
     Full,
-    /// Something, or nothing, has been paid.
+    /// Nothing has been paid.
     Open,
+    /// Something has been paid: the timer begins anew.
+    Progress,
     /// The third duplicate: repeat now.
     Repeat,
 }
 
 impl Owed {
     pub(super) fn new(
+        header: HeaderBytes,
         held: HeldId,
         first: SeqNum,
         end: SeqNum,
@@ -60,7 +67,9 @@ impl Owed {
         timestamps: Option<(u32, u32)>,
         now_ms: u32,
     ) -> Self {
+        let start = first - header.len() as u32;
         Owed {
+            header,
             held,
             first,
             end,
@@ -70,7 +79,7 @@ impl Owed {
             rto: FIRST_RTO_MS,
             tries: 0,
             duplicates: 0,
-            last_ack: first,
+            last_ack: start,
         }
     }
 
@@ -81,14 +90,10 @@ impl Owed {
         }
         if ack.gt(self.last_ack) {
             // RFC 6298 5.3: progress restarts the timer.
-            *self = Owed {
-                last_ack: ack,
-                duplicates: 0,
-                tries: 0,
-                rto: FIRST_RTO_MS,
-                ..*self
-            };
+            self.last_ack = ack;
+            (self.duplicates, self.tries, self.rto) = (0, 0, FIRST_RTO_MS);
             self.deadline = now_ms.wrapping_add(self.rto);
+            return Payment::Progress;
         } else if ack == self.last_ack && pure {
             self.duplicates = self.duplicates.saturating_add(1);
             if self.duplicates == DUPLICATE_ACKS {
@@ -106,6 +111,11 @@ impl Owed {
         self.deadline = now_ms.wrapping_add(self.rto);
     }
 
+    /// True if there is nothing of the client's in it.
+    pub(super) fn is_header_only(&self) -> bool {
+        self.end == self.first
+    }
+
     /// The first byte that the server has not acknowledged.
     pub(super) fn next(&self) -> SeqNum {
         self.last_ack
@@ -120,12 +130,20 @@ mod tests {
     use super::*;
 
     fn owed() -> Owed {
-        Owed::new(HeldId::NONE, SeqNum(u32::MAX - 9), SeqNum(10), 1460, None, 0)
+        Owed::new(
+            HeaderBytes::new(),
+            HeldId::NONE,
+            SeqNum(u32::MAX - 9),
+            SeqNum(10),
+            1460,
+            None,
+            0,
+        )
     }
 
     #[test]
     fn is_paid_by_an_ack_of_its_end_and_not_before() {
-        assert_eq!(owed().note_ack(SeqNum(9), true, 5), Payment::Open);
+        assert_eq!(owed().note_ack(SeqNum(9), true, 5), Payment::Progress);
         assert_eq!(owed().note_ack(SeqNum(10), true, 5), Payment::Full);
         assert_eq!(owed().note_ack(SeqNum(11), true, 5), Payment::Full);
     }

@@ -3,7 +3,9 @@
 //! Built once at start from the checked [`Config`](crate::config::Config); nothing here changes afterwards.
 
 use super::segment::address_value;
-use crate::config::{self, Bind, Config, ListenerConfig, LocalAddress, PortConfig, ServerConfig, UnknownFlows};
+use crate::config::{
+    self, Announce, Bind, Config, ListenerConfig, LocalAddress, PortConfig, ServerConfig, UnknownFlows,
+};
 use e2d2::port::{Capabilities, PortId};
 use e2d2::wire::{Checksums, MacAddr};
 use std::ops::RangeInclusive;
@@ -70,6 +72,8 @@ pub struct Server {
     pub next_hop: usize,
     /// Our addresses to connect from.
     pub locals: Vec<Local>,
+    /// The PROXY header that connections to it begin with.
+    pub announce: Announce,
     /// After how long an unanswered SYN is repeated; doubled each time.
     pub syn_retry: Duration,
     /// After how long the next server is tried.
@@ -247,6 +251,7 @@ impl Settings {
                 device: server.next_hop.port,
                 next_hop: next_hop(server),
                 locals: server.local.iter().map(&mut local).collect(),
+                announce: server.announce,
                 syn_retry: server.syn_retry,
                 connect_timeout: server.connect_timeout,
             });

@@ -11,6 +11,7 @@ mod icmp;
 mod life;
 mod matrix;
 mod opening;
+mod proxy_header;
 mod servers;
 mod simulated;
 mod translation;

@@ -83,6 +83,7 @@ pub(super) fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
             syn_retry: None,
             eject_after: None,
             eject_for: None,
+            proxy_protocol: None,
         }],
         ports: vec![network.port],
         promise: RawPromise::default(),

@@ -8,9 +8,10 @@ use super::{choice, duration, ip, mac, name, number, quoted, why_no_host};
 use crate::config::defaults;
 use crate::config::ids::{PoolId, ServerId};
 use crate::config::model::{
-    ListenerConfig, LocalAddress, Member, Policy, PoolConfig, PortConfig, PortRanges, ServerConfig, Timeouts,
+    Announce, AnnounceFields, ListenerConfig, LocalAddress, Member, Policy, PoolConfig, PortConfig, PortRanges,
+    ServerConfig, Timeouts,
 };
-use crate::config::raw::{RawPool, RawServer};
+use crate::config::raw::{RawPool, RawProxyOut, RawServer};
 use crate::config::routes::{NextHop, Routes};
 use crate::config::source::{At, Source};
 
@@ -31,6 +32,7 @@ struct Common<'c> {
     syn_retry: std::time::Duration,
     eject_after: u32,
     eject_for: std::time::Duration,
+    announce: Announce,
 }
 
 /// What is known while the pools are read one after the other.
@@ -113,6 +115,7 @@ fn common<'c>(
             defaults::EJECT_FOR,
             &defaults::EJECT_FOR_RANGE,
         ),
+        announce: announce(source, &at.key("proxy_protocol"), raw.proxy_protocol.as_ref()),
     }
 }
 
@@ -184,14 +187,55 @@ impl Reader {
                 at,
                 format!(
                     "is {}, which another pool has as well (\"{}\"), expected the same name, mac, \
-                     max_connections, local addresses and ports, connect_timeout, syn_retry, eject_after and eject_for \
-                     in both",
+                     max_connections, local addresses and ports, connect_timeout, syn_retry, eject_after, eject_for and \
+                     proxy_protocol in both",
                     known.address, known.name
                 ),
             );
         }
         id
     }
+}
+
+/// `proxy_protocol = { send = "off" | "v1" | "v2", tlvs = [...] }`.
+fn announce(source: &mut Source<'_>, at: &At, raw: Option<&RawProxyOut>) -> Announce {
+    let Some(raw) = raw else { return Announce::Off };
+    let mut fields = AnnounceFields::default();
+    for (i, text) in raw.tlvs.iter().enumerate() {
+        let field = match text.as_str() {
+            "authority" => &mut fields.authority,
+            "alpn" => &mut fields.alpn,
+            "unique_id" => &mut fields.unique_id,
+            "crc32c" => &mut fields.crc32c,
+            _ => {
+                let at = at.key("tlvs").index(i);
+                source.refuse(
+                    &at,
+                    quoted(text),
+                    "\"authority\", \"alpn\", \"unique_id\" or \"crc32c\"",
+                );
+                continue;
+            }
+        };
+        *field = true;
+    }
+    let announce = choice(
+        source,
+        &at.key("send"),
+        raw.send.as_deref(),
+        &[
+            ("off", Announce::Off),
+            ("v1", Announce::V1),
+            ("v2", Announce::V2(fields)),
+        ],
+    );
+    if !matches!(announce, Announce::V2(_)) && !raw.tlvs.is_empty() {
+        source.complain(
+            &at.key("tlvs"),
+            "can only be sent with version 2, expected send = \"v2\"",
+        );
+    }
+    announce
 }
 
 fn local_addresses(source: &mut Source<'_>, at: &At, raw: &RawPool) -> Vec<IpAddr> {
@@ -238,6 +282,7 @@ fn server(source: &mut Source<'_>, at: &At, raw: &RawServer, common: &Common<'_>
         max_connections,
         eject_after: common.eject_after,
         eject_for: common.eject_for,
+        announce: common.announce,
     })
 }
 

@@ -3,11 +3,12 @@
 use super::Scene;
 use crate::callbacks::SelectServer;
 use crate::config::{PoolId, ServerId};
+use crate::proxy::announce::{self, HeaderBytes};
 use crate::proxy::close::Flow;
 use crate::proxy::connection::{NO_SERVER, Opening, Spliced, Stage, WindowScale};
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, Side};
-use crate::proxy::held;
+use crate::proxy::held::{self, HeldId};
 use crate::proxy::owed::{self, Owed};
 use crate::proxy::segment::address_of;
 use crate::proxy::send::{self, Control};
@@ -22,9 +23,9 @@ use netfcts::record::{Cause, RecordFlags, State};
 use netfcts::seq::SeqNum;
 
 /// The end of the handshake: what is needed once more and then never again.
-#[derive(Clone, Copy)]
 pub(super) struct Handoff {
     opening: Opening,
+    header: HeaderBytes,
     mss: u16,
     timestamps: Option<(u32, u32)>,
     ack: SeqNum,
@@ -232,12 +233,16 @@ where
             promised: opening.promised_scale,
             server_scales: opening.agreed.window_scale.is_none() || options.window_scale.is_some(),
         };
+        let in_order = self.held.in_order(opening.held);
+        let start = self.log.start(slot).unwrap_or(now);
+        let header = announce::header(&self.settings, connection, in_order, (self.settings.core, start));
+        let announced = header.len() as u32;
         let spliced = Spliced {
-            client_shift: (opening.server_side_isn - opening.client_isn) as u32,
+            client_shift: ((opening.server_side_isn - opening.client_isn) as u32).wrapping_add(announced),
             server_shift: (opening.cookie - segment.seq) as u32,
             client_tsval_shift: opening.tsval_shift,
             server_tsval_shift: server_tsval.map_or(0, |tsval| clock.wrapping_sub(tsval)),
-            to_server: Flow::new(first_byte, server_window),
+            to_server: Flow::new(first_byte - announced, server_window),
             to_client: Flow::new(segment.seq + 1, opening.client_window_bytes()),
             owed: owed::NOTHING,
             scale,
@@ -245,6 +250,7 @@ where
         };
         scene.handoff = Some(Handoff {
             opening,
+            header,
             // RFC 6691 3: the MSS does not count options.
             mss: options.mss.unwrap_or(536).min(mtu - headers) - if opening.timestamps { 12 } else { 0 },
             timestamps: server_tsval.map(|tsval| (opening.client_tsval.wrapping_add(opening.tsval_shift), tsval)),
@@ -267,7 +273,7 @@ where
         out: &mut impl Outbox<P::Buffer>,
     ) {
         // A repetition is answered like any segment out of place: rate limited.
-        let Some(handoff) = scene.handoff else {
+        let Some(handoff) = scene.handoff.as_ref() else {
             return self.challenge(now, slot, scene, out);
         };
         let Some(connection) = self.connections.get(slot) else {
@@ -277,7 +283,7 @@ where
             Ok(path) => path,
             Err(reason) => return self.drops.add(reason, 1),
         };
-        let control = handoff.control(handoff.opening.first_byte(), TcpFlags::ACK);
+        let control = handoff.control(handoff.start(), TcpFlags::ACK);
         let memory = scene.incoming.take().map(|incoming| incoming.buffer);
         self.log.count(Side::Server, TcpCounter::SentSynAck2);
         self.emit(memory, &path, &control, &[], out);
@@ -291,13 +297,8 @@ where
         scene: &mut Scene<P::Buffer>,
         out: &mut impl Outbox<P::Buffer>,
     ) -> Option<Event> {
-        let Handoff {
-            mut opening,
-            mss,
-            timestamps,
-            ..
-        } = scene.handoff?;
-        let handoff = scene.handoff?;
+        let handoff = scene.handoff.take()?;
+        let (mut opening, mss, timestamps) = (handoff.opening, handoff.mss, handoff.timestamps);
         let connection = self.connections.get_mut(slot)?;
         let path = match send::path_to_server(&self.settings, &self.neighbours, &*connection) {
             Ok(path) => path,
@@ -306,6 +307,19 @@ where
                 return None;
             }
         };
+        // The header is a segment of its own: with client bytes behind it, it could outgrow the MSS.
+        for (index, payload) in handoff.header.chunks(usize::from(mss.max(1))).enumerate() {
+            let at = handoff.start() + (index * usize::from(mss.max(1))) as u32;
+            let control = handoff.control(at, TcpFlags::ACK | TcpFlags::PSH);
+            if let Err(reason) = send::emit_into(&mut self.pool, None, &path, &control, payload, out) {
+                self.drops.add(reason, 1);
+            }
+        }
+        if let Stage::Spliced(spliced) = &mut connection.stage {
+            let first = opening.first_byte();
+            spliced.to_server.edge = spliced.to_server.edge.later(first);
+            spliced.to_server.note_sent(handoff.start(), first, false);
+        }
         let fin_at = (opening.fin_offset != Opening::NO_FIN).then_some(usize::from(opening.fin_offset));
         let mut fin_sent = false;
         for (start, run) in self.held.runs(opening.held) {
@@ -347,19 +361,34 @@ where
                     .note_sent(opening.first_byte(), opening.first_byte() + 1, true);
             }
         }
-        if opening.acknowledged.gt(opening.first_byte()) {
+        let owes_bytes = opening.acknowledged.gt(opening.first_byte());
+        if owes_bytes || !handoff.header.is_empty() {
+            if !handoff.header.is_empty() {
+                self.log.flag(slot, RecordFlags::PROXY_OUT);
+            }
+            let kept = if owes_bytes {
+                opening.held
+            } else {
+                self.held.close(&mut opening.held);
+                HeldId::NONE
+            };
             let debt = Owed::new(
-                opening.held,
+                handoff.header,
+                kept,
                 opening.first_byte(),
                 opening.acknowledged,
                 mss,
                 timestamps,
                 now.as_millis() as u32,
             );
-            if let Ok(index) = self.owed.insert(debt)
-                && let Stage::Spliced(spliced) = &mut connection.stage
-            {
-                spliced.owed = index;
+            match (self.owed.insert(debt), &mut connection.stage) {
+                (Ok(index), Stage::Spliced(spliced)) => spliced.owed = index,
+                // Sent, but not to be repeated: if it is lost, the server's own timer ends the connection.
+                (Ok(_), Stage::Opening(_)) => {}
+                (Err(mut debt), _) => {
+                    self.held.close(&mut debt.held);
+                    self.drops.add(DropReason::OwedFull, 1);
+                }
             }
             self.arm_spliced(now, slot);
         } else {
@@ -374,9 +403,15 @@ where
 }
 
 impl Handoff {
+    /// The first number of what the server gets, in the client's numbering.
+    fn start(&self) -> SeqNum {
+        self.opening.first_byte() - self.header.len() as u32
+    }
+
     /// A segment to the server at `seq` of the client's numbering.
     fn control(&self, seq: SeqNum, flags: TcpFlags) -> Control {
-        let shift = (self.opening.server_side_isn - self.opening.client_isn) as u32;
+        let shift =
+            ((self.opening.server_side_isn - self.opening.client_isn) as u32).wrapping_add(self.header.len() as u32);
         Control {
             seq: seq + shift,
             ack: self.ack,

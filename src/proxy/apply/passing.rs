@@ -30,27 +30,37 @@ where
     S: SelectServer,
     N: NextHops,
 {
-    /// Looks after what we owe: returns how ACKs towards the client are held up, if anything is open.
-    pub(in crate::proxy) fn settle_debt(
+    /// Looks after what we owe, now that the server has acknowledged `ack`; `pure` is set when its segment says nothing
+    /// else.
+    fn settle_debt(
         &mut self,
         now: Instant,
         slot: u32,
-        ack: SeqNum,
-        pure: bool,
+        (ack, pure): (SeqNum, bool),
         out: &mut impl Outbox<P::Buffer>,
-    ) -> Option<SeqNum> {
-        let index = self.connections.get(slot)?.spliced()?.owed;
-        let debt = self.owed.get_mut(index)?;
+    ) -> Settlement {
+        let index = self
+            .connections
+            .get(slot)
+            .and_then(Connection::spliced)
+            .map(|spliced| spliced.owed);
+        let Some(debt) = index.and_then(|index| self.owed.get_mut(index)) else {
+            return Settlement::Nothing;
+        };
         let floor = debt.end;
+        // The client has never seen our header: an ACK of nothing else is news to nobody.
+        let is_news = !(pure && debt.is_header_only() && ack.le(floor));
         match debt.note_ack(ack, pure, now.as_millis() as u32) {
-            Payment::Full => {
-                self.forgive_debt(slot);
-                return None;
-            }
+            Payment::Full => self.forgive_debt(slot),
             Payment::Repeat => self.send_owed(slot, out),
+            Payment::Progress => self.arm_spliced(now, slot),
             Payment::Open => {}
         }
-        Some(floor)
+        match is_news {
+            false => Settlement::NoNews,
+            true if ack.lt(floor) => Settlement::HeldUp(floor),
+            true => Settlement::Nothing,
+        }
     }
 
     pub(in crate::proxy) fn forgive_debt(&mut self, slot: u32) {
@@ -78,8 +88,15 @@ where
         self.arm_spliced(now, slot);
     }
 
+    /// The number of the client's first byte, while the server has not acknowledged the header before it.
+    fn first_byte_behind_debt(&self, slot: u32) -> Option<SeqNum> {
+        let index = self.connections.get(slot)?.spliced()?.owed;
+        let debt = self.owed.get(index)?;
+        debt.next().lt(debt.first).then_some(debt.first)
+    }
+
     /// Sends what is owed and unacknowledged: at most the window that every server was promised to take.
-    pub(in crate::proxy) fn send_owed(&mut self, slot: u32, out: &mut impl Outbox<P::Buffer>) {
+    fn send_owed(&mut self, slot: u32, out: &mut impl Outbox<P::Buffer>) {
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
@@ -87,19 +104,26 @@ where
         let Some(debt) = self.owed.get(spliced.owed) else {
             return;
         };
-        let path = match send::path_to_server(&self.settings, &self.neighbours, &*connection) {
+        let path = match send::path_to_server(&self.settings, &self.neighbours, connection) {
             Ok(path) => path,
             Err(reason) => return self.drops.add(reason, 1),
         };
         let mut control = self.current_numbers(connection, Side::Server);
         control.options = send::timestamps(debt.timestamps);
-        let from = (debt.next() - debt.first).max(0) as usize;
-        let to = (debt.end - debt.first).max(0) as usize;
-        let bytes = self.held.in_order(debt.held).get(from..to).unwrap_or_default();
+        control.flags = TcpFlags::ACK | TcpFlags::PSH;
+        let header_len = debt.header.len();
+        let start = debt.first - header_len as u32;
+        let done = (debt.next() - start).max(0) as usize;
+        let owed_bytes = (debt.end - debt.first).max(0) as usize;
+        let header = debt.header.get(done.min(header_len)..).unwrap_or_default();
+        let held = self.held.in_order(debt.held);
+        let bytes = held
+            .get(done.saturating_sub(header_len)..owed_bytes)
+            .unwrap_or_default();
+        let mss = usize::from(debt.mss.max(1));
         let mut at = debt.next();
-        for payload in bytes.chunks(usize::from(debt.mss.max(1))) {
+        for payload in header.chunks(mss).chain(bytes.chunks(mss)) {
             control.seq = at + spliced.client_shift;
-            control.flags = TcpFlags::ACK | TcpFlags::PSH;
             if let Err(reason) = send::emit_into(&mut self.pool, None, &path, &control, payload, out) {
                 self.drops.add(reason, 1);
             }
@@ -152,15 +176,20 @@ where
         };
         // An ACK of what was never sent pays nothing.
         let pays = spliced.owed != owed::NOTHING && from == Side::Server && ack.le(spliced.to_server.end);
+        let has_debt = spliced.owed != owed::NOTHING;
         let mut values = shifts.rewrite(from, &segment, &path, self.next_ip_id());
-        if pays && let Some(floor) = self.settle_debt(now, slot, ack, payload_len == 0, out) {
-            // What the client was told stays true: its bytes are acknowledged, and the right edge does not move.
-            let held_up = (floor - ack).max(0) as u32;
-            values.ack = values.ack.wrapping_add(held_up);
-            let window = (u32::from(segment.window) << shifts.scale.server).saturating_sub(held_up);
-            values.window = (window >> shifts.scale.promised).min(0xffff) as u16;
-            // RFC 2018 8: blocks below the ACK would say nothing, and those above it may lie inside what we owe.
-            values.blank_sack = true;
+        if has_debt && from == Side::Client && payload_len > 0 && self.first_byte_behind_debt(slot) == Some(segment.seq)
+        {
+            // The client repeats its first bytes: what goes before them may be lost as well.
+            self.send_owed(slot, out);
+        }
+        if pays {
+            let pure = segment.len() == 0 && !segment.has(TcpFlags::RST);
+            match self.settle_debt(now, slot, (ack, pure), out) {
+                Settlement::Nothing => {}
+                Settlement::NoNews => return self.drops.add(DropReason::Consumed, 1),
+                Settlement::HeldUp(floor) => hold_up(&mut values, &shifts, segment.window, (floor - ack).max(0) as u32),
+            }
         }
         if let Err(reason) = self.pass(&mut incoming, &values, &path, out) {
             return self.drops.add(reason, 1);
@@ -321,6 +350,25 @@ where
             Err(reason) => self.drops.add(reason, 1),
         }
     }
+}
+
+/// What an open debt does to a segment of the server.
+enum Settlement {
+    /// Nothing.
+    Nothing,
+    /// The client has been told more: up to here.
+    HeldUp(SeqNum),
+    /// The segment acknowledges only what the client knows nothing of.
+    NoNews,
+}
+
+/// What the client was told stays true: its bytes are acknowledged, and the right edge of the window does not move.
+fn hold_up(values: &mut Rewrite, shifts: &Shifts, window: u16, by: u32) {
+    values.ack = values.ack.wrapping_add(by);
+    let window = (u32::from(window) << shifts.scale.server).saturating_sub(by);
+    values.window = (window >> shifts.scale.promised).min(0xffff) as u16;
+    // RFC 2018 8: blocks below the ACK would say nothing, and those above it may lie inside what we owe.
+    values.blank_sack = true;
 }
 
 /// The constant differences of a connection, open or resting.

@@ -1,0 +1,189 @@
+//! The PROXY header towards servers: a segment of its own, ours until it is acknowledged, unseen by the client.
+
+use crate::harness::{Bench, CONFIG, Client, Server, nothing, only};
+use e2d2::wire::tcp::TcpFlags;
+use proxy_protocol::{Parsed, Tlv, Version, parse};
+use std::time::Duration;
+use testkit::Segment;
+
+fn bench(proxy_protocol: &str) -> Bench {
+    Bench::with_config(&CONFIG.replace(
+        "name = \"all\"\n",
+        &format!("name = \"all\"\nproxy_protocol = {proxy_protocol}\n"),
+    ))
+}
+
+/// A spliced connection, the header that the server got, and what came behind it.
+fn announced(bench: &mut Bench, payload: &[u8]) -> (Client, Server, Segment, Vec<Segment>) {
+    let mut client = Client::new(40000);
+    client.connect(bench);
+    let syn = only(client.send(bench, payload));
+    let mut server = Server::from_syn(&syn);
+    let (_, mut sent) = server.accept(bench);
+    let header = sent.remove(0);
+    (client, server, header, sent)
+}
+
+#[test]
+fn version_1_names_client_and_listener() {
+    let mut bench = bench("{ send = \"v1\" }");
+    let (_, server, header, rest) = announced(&mut bench, b"0 hello");
+    assert_eq!(header.payload, b"PROXY TCP4 10.0.0.1 10.0.0.9 40000 80\r\n");
+    assert_eq!(header.seq, server.ack);
+    let request = only(rest);
+    assert_eq!(request.payload, b"0 hello");
+    assert_eq!(request.seq, server.ack.wrapping_add(header.payload.len() as u32));
+}
+
+#[test]
+fn version_2_carries_the_wanted_fields() {
+    let mut bench = bench("{ send = \"v2\", tlvs = [\"unique_id\", \"crc32c\", \"authority\"] }");
+    let (_, _, header, _) = announced(&mut bench, b"0 hello");
+    let Ok(Parsed::Complete { header: parsed, length }) = parse(&header.payload) else {
+        panic!("not a header: {:02x?}", header.payload)
+    };
+    assert_eq!((parsed.version, length), (Version::V2, header.payload.len()));
+    assert_eq!(parsed.source(), Some("10.0.0.1:40000".parse().expect("address")));
+    assert_eq!(parsed.destination(), Some("10.0.0.9:80".parse().expect("address")));
+    let id = parsed.tlvs.iter().find_map(|tlv| match tlv {
+        Tlv::UniqueId(id) => Some(id.to_vec()),
+        _ => None,
+    });
+    assert_eq!(
+        id,
+        Some(format!("00{:016x}{:04x}", bench.now.as_nanos(), 40000).into_bytes())
+    );
+    assert_eq!(
+        parsed
+            .tlvs
+            .iter()
+            .filter(|tlv| matches!(tlv, Tlv::Authority(_)))
+            .count(),
+        0,
+        "the client speaks no TLS"
+    );
+}
+
+#[test]
+fn the_client_never_sees_the_header() {
+    let mut bench = bench("{ send = \"v2\" }");
+    let (client, mut server, header, _) = announced(&mut bench, b"0 hello");
+    let length = header.payload.len() as u32;
+    // An ACK of the header alone, or of a part of it, is news to nobody.
+    let first = server.ack;
+    for part in [1, length - 1, length] {
+        server.ack = first.wrapping_add(part);
+        nothing(bench.receive(&server.segment(TcpFlags::ACK, b"")));
+    }
+    server.ack = first.wrapping_add(length + 7);
+    let ack = only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
+    assert_eq!((ack.ack, ack.seq), (client.seq, client.ack));
+    let answer = only(server.send(&mut bench, b"answer"));
+    assert_eq!((answer.ack, answer.seq), (client.seq, client.ack));
+    assert_eq!(bench.proxy.usage().debts, 0);
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
+fn data_that_overtakes_the_acknowledgement_of_the_header_is_held_up_at_the_first_byte() {
+    let mut bench = bench("{ send = \"v2\" }");
+    let (client, mut server, _, _) = announced(&mut bench, b"0 hello");
+    // A server that speaks before it has read anything.
+    let banner = only(server.send(&mut bench, b"banner"));
+    assert_eq!(banner.ack, client.seq.wrapping_sub(7));
+    assert_eq!(banner.payload, b"banner");
+}
+
+#[test]
+fn a_lost_header_is_repeated_by_time_until_it_is_acknowledged() {
+    let mut bench = bench("{ send = \"v1\" }");
+    let (_, mut server, header, _) = announced(&mut bench, b"0 hello");
+    let again = only(bench.wait(Duration::from_millis(1100)));
+    assert_eq!((again.payload.clone(), again.seq), (header.payload.clone(), header.seq));
+    let again = only(bench.wait(Duration::from_millis(2100)));
+    assert_eq!(again.payload, header.payload);
+    server.ack = server.ack.wrapping_add(header.payload.len() as u32 - 3);
+    nothing(bench.receive(&server.segment(TcpFlags::ACK, b"")));
+    let rest = only(bench.wait(Duration::from_millis(1100)));
+    assert_eq!(rest.payload, &header.payload[header.payload.len() - 3..]);
+    server.ack = server.ack.wrapping_add(3);
+    nothing(bench.receive(&server.segment(TcpFlags::ACK, b"")));
+    nothing(bench.wait(Duration::from_secs(100)));
+}
+
+#[test]
+fn a_lost_header_is_repeated_with_the_clients_first_bytes() {
+    let mut bench = bench("{ send = \"v1\" }");
+    let (client, _, header, _) = announced(&mut bench, b"0 hello");
+    let repeated = Segment {
+        seq: client.seq.wrapping_sub(7),
+        ..client.segment(TcpFlags::PSH, b"0 hello")
+    };
+    let sent = bench.receive(&repeated);
+    assert_eq!(sent.len(), 2);
+    assert_eq!(
+        (&sent[0].payload, &sent[1].payload[..]),
+        (&header.payload, &b"0 hello"[..])
+    );
+}
+
+#[test]
+fn three_duplicate_acks_bring_the_header_at_once() {
+    let mut bench = bench("{ send = \"v1\" }");
+    let (_, server, header, _) = announced(&mut bench, b"0 hello");
+    let mut repeated = Vec::new();
+    for _ in 0..3 {
+        repeated.extend(bench.receive(&server.segment(TcpFlags::ACK, b"")));
+    }
+    assert_eq!(only(repeated).payload, header.payload);
+}
+
+#[test]
+fn a_server_that_never_takes_the_header_is_given_up() {
+    let mut bench = bench("{ send = \"v1\" }");
+    let (client, _, header, _) = announced(&mut bench, b"0 hello");
+    let sent = bench.wait(Duration::from_secs(300));
+    let is_reset = |segment: &&Segment| segment.flags.contains(TcpFlags::RST);
+    assert_eq!(
+        sent.iter()
+            .filter(is_reset)
+            .filter(|reset| reset.to == client.me)
+            .count(),
+        1
+    );
+    // The server has acknowledged nothing: its next number is the header's, unless its ACK is on the way.
+    let to_server = sent.iter().filter(is_reset).filter(|reset| reset.to != client.me);
+    let behind = header.seq.wrapping_add(header.payload.len() as u32 + 7);
+    assert_eq!(
+        to_server.map(|reset| reset.seq).collect::<Vec<_>>(),
+        [behind, header.seq]
+    );
+    assert_eq!(
+        bench.records()[0].cause(netfcts::record::Side::Client),
+        netfcts::record::Cause::RetransmitLimit
+    );
+    bench.assert_all_returned();
+}
+
+#[test]
+fn a_request_that_needed_more_follows_the_header_and_both_are_ours() {
+    let mut bench = bench("{ send = \"v1\" }");
+    let mut client = Client::new(40000);
+    client.connect(&mut bench);
+    only(client.send(&mut bench, b"?half"));
+    let syn = only(client.send(&mut bench, b" and half\n"));
+    let mut server = Server::from_syn(&syn);
+    let (_, sent) = server.accept(&mut bench);
+    assert_eq!(sent.iter().map(|s| s.payload.len()).collect::<Vec<_>>(), [39, 15]);
+    let again = bench.wait(Duration::from_millis(1100));
+    assert_eq!(again.len(), 2);
+    assert_eq!(
+        (again[0].payload.len(), again[1].payload.as_slice()),
+        (39, &b"?half"[..])
+    );
+    server.ack = server.ack.wrapping_add(39 + 15);
+    let ack = only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
+    assert_eq!(ack.ack, client.seq);
+    assert_eq!((bench.proxy.usage().debts, bench.proxy.usage().held), (0, 0));
+}
