@@ -138,6 +138,15 @@ pub enum Outcome {
     TargetFailed(Errno),
 }
 
+/// What to do when all of a direction was written and its source has ended.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum AtEnd {
+    /// Tell the target: the other direction goes on (half-close).
+    Shutdown,
+    /// Nothing: the other direction has ended, and both sockets are about to be closed.
+    Leave,
+}
+
 /// One direction of a session.
 #[derive(Debug, Default)]
 pub struct Direction {
@@ -192,7 +201,7 @@ impl Direction {
     }
 
     /// Moves what can be moved.
-    pub fn pump(&mut self, from: &mut Endpoint, to: &mut Endpoint, pool: &mut Pool) -> Outcome {
+    pub fn pump(&mut self, from: &mut Endpoint, to: &mut Endpoint, pool: &mut Pool, at_end: AtEnd) -> Outcome {
         if self.finished {
             return Outcome::Finished;
         }
@@ -203,8 +212,9 @@ impl Direction {
                 Err(error) => return self.target_failed(error, pool),
             }
             if self.ended {
-                // Half-close: the other direction goes on.
-                let _ = rustix::net::shutdown(&to.fd, Shutdown::Write);
+                if at_end == AtEnd::Shutdown {
+                    let _ = rustix::net::shutdown(&to.fd, Shutdown::Write);
+                }
                 self.abandon(pool);
                 return Outcome::Finished;
             }

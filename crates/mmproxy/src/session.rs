@@ -12,7 +12,7 @@ use crate::config::{HeaderMode, Listener, SendHeader};
 use crate::context::{Context, Kind, Token};
 use crate::metrics::Reason;
 use crate::plan::{self, Plan, Refusal};
-use crate::relay::{self, Direction, Endpoint, Outcome};
+use crate::relay::{self, AtEnd, Direction, Endpoint, Outcome};
 use crate::sockets;
 use crate::timer::Millis;
 use proxy_protocol::{Addresses, Command, Error, Header, ParseOptions, Parsed, Transport, Version};
@@ -236,14 +236,14 @@ impl Session {
             match rustix::net::recv(&self.client.fd, &mut *scratch, RecvFlags::empty()) {
                 Ok((0, _)) => return self.header_end(context),
                 Ok((count, _)) => {
+                    if count < relay::SCRATCH && !self.client.ended {
+                        self.client.readable = false;
+                    }
                     let scratch = std::mem::take(&mut context.pool.scratch);
                     let next = self.handle_bytes(context, &scratch[..count]);
                     context.pool.scratch = scratch;
                     if !matches!(next, Next::Wait) {
                         return next;
-                    }
-                    if count < relay::SCRATCH && !self.client.ended {
-                        self.client.readable = false;
                     }
                 }
                 Err(Errno::AGAIN) => self.client.readable = false,
@@ -470,8 +470,12 @@ impl Session {
         };
         let pool = &mut context.pool;
         let before = (self.to_server.bytes, self.to_client.bytes);
-        let up = self.to_server.pump(&mut self.client, server, pool);
-        let down = self.to_client.pump(server, &mut self.client, pool);
+        let up = self
+            .to_server
+            .pump(&mut self.client, server, pool, other_end(&self.to_client));
+        let down = self
+            .to_client
+            .pump(server, &mut self.client, pool, other_end(&self.to_server));
         context.counters.bytes_to_server.add(self.to_server.bytes - before.0);
         context.counters.bytes_to_client.add(self.to_client.bytes - before.1);
         if let Some(idle) = self.listener.idle_timeout {
@@ -499,6 +503,15 @@ impl Session {
             },
             _ => self.wait(context),
         }
+    }
+}
+
+/// What a direction does at its end, by the state of the other one.
+fn other_end(other: &Direction) -> AtEnd {
+    if other.is_finished() {
+        AtEnd::Leave
+    } else {
+        AtEnd::Shutdown
     }
 }
 

@@ -205,7 +205,10 @@ fn try_connect(listener: &Listener, source: Option<SocketAddr>, target: SocketAd
     }
     if tcp {
         sockopt::set_tcp_nodelay(&fd, true).map_err(failed)?;
-        set_keepalive(&fd, listener).map_err(option)?;
+        // On loopback the kernel itself tells when the other side is gone.
+        if !target.ip().to_canonical().is_loopback() {
+            set_keepalive(&fd, listener).map_err(option)?;
+        }
     } else {
         let _ = sys::set_option(&fd, libc::SOL_UDP, libc::UDP_GRO, 1);
     }

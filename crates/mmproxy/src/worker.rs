@@ -22,9 +22,6 @@ use std::time::{Duration, Instant};
 /// Events taken at once.
 const EVENTS: usize = 256;
 
-/// Connections accepted before others get their turn.
-const ACCEPTS: usize = 64;
-
 /// Pause of accepting when descriptors or memory are short; the queue of the kernel holds the connections meanwhile.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -196,7 +193,9 @@ impl Worker {
 
     fn dispatch(&mut self, token: Token, flags: EventFlags) {
         match token.kind {
-            Kind::Listener => self.accept(token.slot),
+            Kind::Listener => {
+                self.accept(token.slot);
+            }
             Kind::Client => self.session_event(token, Side::Client, flags),
             Kind::Server => self.session_event(token, Side::Server, flags),
             Kind::Datagrams => self.datagrams(token.slot),
@@ -271,13 +270,7 @@ impl Worker {
     fn drain(&mut self, time: Duration) {
         for slot in 0..self.listening.len() as u32 {
             // What the kernel has accepted already would be reset with the socket.
-            loop {
-                let before = self.context.counters.accepted.value();
-                self.accept(slot);
-                if self.context.counters.accepted.value() - before < ACCEPTS as u64 {
-                    break;
-                }
-            }
+            while self.accept(slot) {}
         }
         for place in 0..self.listening.len() {
             let tcp = self.listening[place]
@@ -307,31 +300,33 @@ impl Worker {
         self.udp.close_all(&mut self.context);
     }
 
-    fn accept(&mut self, slot: u32) {
-        for _ in 0..ACCEPTS {
-            let Some(Some(listening)) = self.listening.get(slot as usize) else {
-                return;
-            };
-            if listening.listener.protocol != Protocol::Tcp || listening.paused {
-                return;
+    /// Accepts one connection; returns whether there may be more. Watching is level-triggered, so the next one has its
+    /// event: trying until there is none would cost a call that fails for each that succeeds, except in bursts.
+    fn accept(&mut self, slot: u32) -> bool {
+        let Some(Some(listening)) = self.listening.get(slot as usize) else {
+            return false;
+        };
+        if listening.listener.protocol != Protocol::Tcp || listening.paused {
+            return false;
+        }
+        if self.sessions >= self.max_sessions {
+            self.pause(slot, "the limit of connections is reached");
+            return false;
+        }
+        match rustix::net::acceptfrom_with(&listening.fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+            Ok((fd, peer)) => {
+                let listener = Arc::clone(&listening.listener);
+                let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+                self.admit(listener, fd, peer);
+                true
             }
-            if self.sessions >= self.max_sessions {
-                return self.pause(slot, "the limit of connections is reached");
+            Err(Errno::AGAIN) => false,
+            Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                self.pause(slot, &error.to_string());
+                false
             }
-            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            match rustix::net::acceptfrom_with(&listening.fd, flags) {
-                Ok((fd, peer)) => {
-                    let listener = Arc::clone(&listening.listener);
-                    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-                    self.admit(listener, fd, peer);
-                }
-                Err(Errno::AGAIN) => return,
-                Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                    return self.pause(slot, &error.to_string());
-                }
-                // The peer has gone, or the network said something about it: accept(2) tells to try again.
-                Err(_) => {}
-            }
+            // The peer has gone, or the network said something about it: accept(2) tells to try again.
+            Err(_) => true,
         }
     }
 

@@ -36,7 +36,7 @@ struct Column {
     name: &'static str,
     load: Load,
     port: u16,
-    /// CPU time is given per so many units: 10⁹ bytes, or one operation in microseconds.
+    /// CPU time is given in seconds per 10⁹ bytes that the proxy moves, or else in microseconds per operation.
     per_gigabyte: bool,
 }
 
