@@ -31,8 +31,23 @@ pub(crate) enum Verdict {
     },
 }
 
-/// Looks at the first bytes of a connection; takes the header off if it is whole.
+/// Looks at the first bytes of a connection; takes the header off if it is whole, and notes what it says.
 pub(crate) fn examine(fd: c_int) -> Verdict {
+    look(fd, Take::Yes)
+}
+
+/// The same, but the header stays: another process may come to take the connection.
+pub(crate) fn inspect(fd: c_int) -> Verdict {
+    look(fd, Take::No)
+}
+
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Take {
+    Yes,
+    No,
+}
+
+fn look(fd: c_int, take: Take) -> Verdict {
     let mut first = [0; FIRST_LOOK];
     let length = match sys::receive(fd, &mut first, libc::MSG_PEEK) {
         Ok(length) => length,
@@ -44,23 +59,28 @@ pub(crate) fn examine(fd: c_int) -> Verdict {
         return no_header("closed at once");
     }
     if pending::is_knock(&first[..length]) {
+        // In the helper it is of no use; the knocking goes on.
+        if take == Take::Yes {
+            pending::answer_knock();
+        }
         return Verdict::Close;
     }
     if length < FIRST_LOOK {
-        return judge(fd, &first[..length]);
+        return judge(fd, &first[..length], take);
     }
     match proxy_protocol::parse(&first) {
         Ok(Parsed::Incomplete { .. }) => {
             let mut all = vec![0; V2_MAX_LEN];
             let length = sys::receive(fd, &mut all, libc::MSG_PEEK).unwrap_or(0);
-            judge(fd, &all[..length])
+            judge(fd, &all[..length], take)
         }
-        _ => judge(fd, &first),
+        _ => judge(fd, &first, take),
     }
 }
 
-fn judge(fd: c_int, bytes: &[u8]) -> Verdict {
+fn judge(fd: c_int, bytes: &[u8], take: Take) -> Verdict {
     match proxy_protocol::parse(bytes) {
+        Ok(Parsed::Complete { .. }) if take == Take::No => Verdict::Deliver,
         Ok(Parsed::Complete { header, length }) => {
             if !consume(fd, length) {
                 return Verdict::Close;
@@ -177,7 +197,10 @@ fn accept_connection(listener: c_int, flags: c_int) -> io::Result<(c_int, Option
                 let claimed = claimed_peer(fd);
                 return Ok((fd, Some(claimed.unwrap_or(peer))));
             }
-            Verdict::Close => sys::close(fd),
+            Verdict::Close => {
+                sys::close(fd);
+                pending::forward(listener);
+            }
             Verdict::Incomplete { .. } => {
                 sys::set_flags(fd, libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
                 if !pending::hold(fd, listener) {
@@ -306,6 +329,9 @@ pub extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     };
     // SAFETY: it takes integers.
     let result = unsafe { next(fd, backlog) };
+    if result == 0 {
+        pending::prepare();
+    }
     if result == 0 && matches!(sys::option(fd, libc::SO_DOMAIN), Some(libc::AF_INET | libc::AF_INET6)) {
         // One retransmission of the SYN-ACK: a silent client is accepted after that, and waits in the helper.
         sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, 1);

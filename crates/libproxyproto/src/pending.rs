@@ -1,9 +1,14 @@
 //! Connections whose header is not whole: a helper thread waits for them, then wakes the server.
+//!
+//! A connection that is ready goes through a channel that all processes share which were forked after `listen`, and the
+//! listener is woken by connecting to it: whichever process accepts that waking connection takes the next one from the
+//! channel. (The kernel may well wake another process than the one that holds the connection, and always that one.) The
+//! helper wakes again until the channel is empty.
 
 use crate::hooks::{self, Verdict};
 use crate::lock::Lock;
 use crate::options::{debug, options};
-use crate::sys;
+use crate::sys::{self, End};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Most connections that wait at a time; further ones are closed.
 const MOST: usize = 4096;
 
-/// How long to wait before waking a server again that did not come: another process took the call, or its queue is full.
+/// How long to wait before waking again: the queue of the listener was full, or another process took the call.
 const AGAIN: Duration = Duration::from_millis(20);
 
 struct Waiting {
@@ -28,33 +33,33 @@ struct Ready {
     fd: i32,
     listener: u64,
     address: SocketAddr,
-    woken: Instant,
 }
 
-#[derive(Default)]
 struct State {
     incoming: Vec<Waiting>,
+    /// Connections that wait, in the helper or on the way to it: a forked child closes its copies.
+    held: Vec<i32>,
+    /// Taken from the channel, perhaps for another listener of this process than the one that was woken.
     ready: Vec<Ready>,
-    /// How many the helper holds.
-    held: usize,
-    /// Descriptors the helper holds, so that a forked child can close them.
-    held_fds: Vec<i32>,
-    event: Option<i32>,
+    /// To the helper: a byte for each connection handed over.
+    bell: Option<[End; 2]>,
+    /// Ready connections, to whichever process accepts.
+    channel: Option<[End; 2]>,
     helper: bool,
     secret: Option<[u8; 16]>,
 }
 
 static STATE: Lock<State> = Lock::new(State {
     incoming: Vec::new(),
+    held: Vec::new(),
     ready: Vec::new(),
-    held: 0,
-    held_fds: Vec::new(),
-    event: None,
+    bell: None,
+    channel: None,
     helper: false,
     secret: None,
 });
 
-/// How many are ready: looked at by every accept without the lock.
+/// How many are in `ready`: looked at by every accept without the lock.
 static READY: AtomicUsize = AtomicUsize::new(0);
 
 /// The first bytes of a connection that only wakes. The secret keeps others from making such connections.
@@ -77,7 +82,81 @@ pub(crate) fn is_knock(bytes: &[u8]) -> bool {
             .is_some_and(|secret| bytes.starts_with(&knock_bytes(secret)))
 }
 
-/// A connection of this listener whose header is whole by now.
+/// Prepares for `fork`. Called by listen and every accept; does something once. Processes that share a listener are forked
+/// after listen, and so share secret and channel.
+pub(crate) fn prepare() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        sys::at_fork(before_fork, in_parent, in_child);
+        let mut state = STATE.lock();
+        state.secret = Some(sys::random());
+        state.channel = sys::channel();
+    });
+}
+
+/// What goes through the channel beside the descriptor.
+const MESSAGE: usize = 27;
+
+/// Cookie of the listener, whether the connection is to be delivered as it is, and the listener's address.
+fn encode(listener: u64, as_it_is: bool, address: SocketAddr) -> [u8; MESSAGE] {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    let mut message = [u8::from(as_it_is); MESSAGE];
+    message[..8].copy_from_slice(&listener.to_ne_bytes());
+    message[9..25].copy_from_slice(&ip.octets());
+    message[25..].copy_from_slice(&address.port().to_ne_bytes());
+    message
+}
+
+fn decode(message: &[u8; MESSAGE]) -> Option<(u64, bool, SocketAddr)> {
+    let listener = u64::from_ne_bytes(*message.first_chunk()?);
+    let ip = Ipv6Addr::from(*message.get(9..)?.first_chunk::<16>()?).to_canonical();
+    let port = u16::from_ne_bytes(*message.last_chunk()?);
+    Some((listener, message[8] == 1, SocketAddr::new(ip, port)))
+}
+
+/// A waking connection was accepted: takes the next connection from the channel.
+pub(crate) fn answer_knock() {
+    let end = STATE.lock().channel.and_then(|[_, end]| end.fd());
+    let Some((message, fd)) = end.and_then(sys::receive_descriptor) else {
+        return;
+    };
+    // The header is still on it: who takes the connection takes the header off, and so knows the address.
+    match decode(&message) {
+        Some((listener, as_it_is, address)) if as_it_is || hooks::examine(fd) == Verdict::Deliver => {
+            let mut state = STATE.lock();
+            state.ready.push(Ready { fd, listener, address });
+            READY.store(state.ready.len(), Ordering::Release);
+        }
+        _ => sys::close(fd),
+    }
+}
+
+/// Wakes the other listeners of this process whose connections were taken from the channel on behalf of this one.
+pub(crate) fn forward(listener: i32) {
+    if READY.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    let cookie = sys::cookie(listener);
+    let state = STATE.lock();
+    let others: Vec<SocketAddr> = state
+        .ready
+        .iter()
+        .filter(|ready| Some(ready.listener) != cookie)
+        .map(|ready| ready.address)
+        .collect();
+    let secret = state.secret;
+    drop(state);
+    if let Some(secret) = secret {
+        others
+            .into_iter()
+            .for_each(|address| drop(sys::knock(address, &knock_bytes(secret))));
+    }
+}
+
+/// A connection of this listener that is ready.
 pub(crate) fn take_ready(listener: i32) -> Option<i32> {
     if READY.load(Ordering::Acquire) == 0 {
         return None;
@@ -90,12 +169,6 @@ pub(crate) fn take_ready(listener: i32) -> Option<i32> {
     Some(ready.fd)
 }
 
-/// Prepares for `fork`. Called by every accept; does something once.
-pub(crate) fn prepare() {
-    static HANDLERS: Once = Once::new();
-    HANDLERS.call_once(|| sys::at_fork(before_fork, in_parent, in_child));
-}
-
 /// Hands a connection to the helper. `false` if it cannot be: the caller closes it.
 pub(crate) fn hold(fd: i32, listener: i32) -> bool {
     let (Some(cookie), Some(address)) = (sys::cookie(listener), sys::local_address(listener)) else {
@@ -103,20 +176,25 @@ pub(crate) fn hold(fd: i32, listener: i32) -> bool {
     };
     let deadline = Instant::now() + options().timeout;
     let mut state = STATE.lock();
-    if state.held + state.incoming.len() >= MOST {
+    if state.held.len() >= MOST {
         return false;
     }
-    // A child shares its parent's secret, and so recognises its waking connections on a listener that both have.
-    state.secret.get_or_insert_with(sys::random);
-    let event = *state.event.get_or_insert_with(sys::event);
+    if state
+        .channel
+        .is_none_or(|ends| ends.iter().any(|end| end.fd().is_none()))
+    {
+        // The server has closed what it does not know: from here on this process has its own.
+        state.channel = sys::channel();
+    }
     if !state.helper {
+        let Some(bell) = sys::channel() else { return false };
         let thread = std::thread::Builder::new()
             .name("libproxyproto".into())
             .stack_size(256 * 1024);
-        if event < 0 || thread.spawn(move || help(event)).is_err() {
+        if thread.spawn(move || help(bell[1])).is_err() {
             return false;
         }
-        state.helper = true;
+        (state.helper, state.bell) = (true, Some(bell));
     }
     state.incoming.push(Waiting {
         fd,
@@ -124,125 +202,118 @@ pub(crate) fn hold(fd: i32, listener: i32) -> bool {
         address,
         deadline,
     });
-    state.held_fds.push(fd);
+    state.held.push(fd);
+    let bell = state.bell.and_then(|[end, _]| end.fd());
     drop(state);
-    sys::ring(event);
+    if let Some(bell) = bell {
+        // It only fails if there are plenty already.
+        let _ = sys::send(bell, &[0]);
+    }
     true
 }
 
 /// The helper thread.
-fn help(event: i32) {
+fn help(bell: End) {
     sys::block_signals();
     let mut waiting: Vec<Waiting> = Vec::new();
+    // Where there are connections in the channel.
+    let mut wake: Vec<SocketAddr> = Vec::new();
     loop {
-        let mut fds = vec![event];
+        let bell_fd = bell.fd();
+        let mut fds = vec![bell_fd.unwrap_or(-1)];
         fds.extend(waiting.iter().map(|one| one.fd));
-        let readable = sys::wait(&fds, sleep(&waiting));
-        if readable[0] {
-            sys::unring(event);
+        let readable = sys::wait(&fds, sleep(&waiting, bell_fd.is_none() || !wake.is_empty()));
+        if let (Some(bell), Some(true)) = (bell_fd, readable.first()) {
+            while sys::receive(bell, &mut [0; 64], 0).is_ok_and(|count| count != 0) {}
         }
         let now = Instant::now();
         let mut still = Vec::with_capacity(waiting.len());
-        for (one, &readable) in waiting.drain(..).zip(&readable[1..]) {
+        for (one, &readable) in waiting.drain(..).zip(readable.iter().skip(1)) {
             if readable || now >= one.deadline {
-                still.extend(look(one, now));
+                still.extend(look(one, now, &mut wake));
             } else {
                 still.push(one);
             }
         }
         waiting = still;
-        let mut state = STATE.lock();
-        waiting.append(&mut state.incoming);
-        state.held = waiting.len();
-        drop(state);
-        wake();
+        waiting.append(&mut STATE.lock().incoming);
+        call(&mut wake);
     }
 }
 
-/// Until the next deadline, or soon if somebody has to be woken again.
-fn sleep(waiting: &[Waiting]) -> Option<Duration> {
+/// Until the next deadline, or for a moment if somebody has to be woken again.
+fn sleep(waiting: &[Waiting], soon: bool) -> Option<Duration> {
     let now = Instant::now();
     let deadline = waiting
         .iter()
         .map(|one| one.deadline.saturating_duration_since(now))
         .min();
-    if READY.load(Ordering::Acquire) == 0 {
-        deadline
-    } else {
+    if soon {
         Some(deadline.map_or(AGAIN, |time| time.min(AGAIN)))
+    } else {
+        deadline
     }
 }
 
 /// Looks at a connection that has news. Returns it if it is to wait on.
-fn look(one: Waiting, now: Instant) -> Option<Waiting> {
+fn look(one: Waiting, now: Instant, wake: &mut Vec<SocketAddr>) -> Option<Waiting> {
     let late = now >= one.deadline;
-    match hooks::examine(one.fd) {
+    match hooks::inspect(one.fd) {
         Verdict::Incomplete { have, needed } if !late => {
             // Sleep until so much is there: what is only looked at stays readable.
             sys::set_option(one.fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (have + needed) as i32);
             Some(one)
         }
         // A client that waits for the server to speak, where headers are optional.
-        Verdict::Incomplete { have: 0, .. } if !options().required => {
-            make_ready(one);
-            None
-        }
-        Verdict::Deliver => {
-            make_ready(one);
-            None
-        }
+        Verdict::Incomplete { have: 0, .. } if !options().required => make_ready(one, true, wake),
+        Verdict::Deliver => make_ready(one, false, wake),
         Verdict::Incomplete { have, .. } => {
             debug!(
                 "closing a connection: {have} bytes of a header within {:?}",
                 options().timeout
             );
-            discard(one.fd);
+            release(one.fd);
             None
         }
         Verdict::Close => {
-            discard(one.fd);
+            release(one.fd);
             None
         }
     }
 }
 
-fn discard(fd: i32) {
-    STATE.lock().held_fds.retain(|&held| held != fd);
+/// Closes this process's own copy.
+fn release(fd: i32) {
+    STATE.lock().held.retain(|&held| held != fd);
     sys::close(fd);
 }
 
-fn make_ready(one: Waiting) {
+/// Puts a connection into the channel. Returns it if there is no room, to be looked at again.
+fn make_ready(one: Waiting, as_it_is: bool, wake: &mut Vec<SocketAddr>) -> Option<Waiting> {
     sys::set_option(one.fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1);
-    let mut state = STATE.lock();
-    state.held_fds.retain(|&held| held != one.fd);
-    // Long ago: it is woken at once.
-    let woken = Instant::now().checked_sub(AGAIN).unwrap_or_else(Instant::now);
-    state.ready.push(Ready {
-        fd: one.fd,
-        listener: one.listener,
-        address: one.address,
-        woken,
-    });
-    READY.store(state.ready.len(), Ordering::Release);
+    let address = reachable(one.address);
+    let message = encode(one.listener, as_it_is, address);
+    let end = STATE.lock().channel.and_then(|[end, _]| end.fd());
+    if !end.is_some_and(|end| sys::send_descriptor(end, &message, one.fd)) {
+        return Some(one);
+    }
+    if !wake.contains(&address) {
+        wake.push(address);
+    }
+    release(one.fd);
+    None
 }
 
-/// Connects to each listener that has connections ready.
-fn wake() {
-    let mut state = STATE.lock();
-    let Some(secret) = state.secret else { return };
-    let now = Instant::now();
-    let mut targets: Vec<SocketAddr> = Vec::new();
-    for ready in &mut state.ready {
-        if now.duration_since(ready.woken) >= AGAIN {
-            ready.woken = now;
-            let address = reachable(ready.address);
-            if !targets.contains(&address) {
-                targets.push(address);
-            }
-        }
-    }
-    drop(state);
-    for address in targets {
+/// Connects to the listeners, once for each connection in the channel; forgets them when it is empty.
+fn call(wake: &mut Vec<SocketAddr>) {
+    let (end, secret) = {
+        let state = STATE.lock();
+        (state.channel.and_then(|[end, _]| end.fd()), state.secret)
+    };
+    let (Some(secret), true) = (secret, end.is_some_and(|end| sys::in_flight(end) != 0)) else {
+        return wake.clear();
+    };
+    for &address in wake.iter() {
         sys::knock(address, &knock_bytes(secret));
     }
 }
@@ -257,6 +328,11 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
+/// Whether a waking connection may be under way.
+pub(crate) fn is_expecting_knock() -> bool {
+    STATE.lock().secret.is_some()
+}
+
 extern "C" fn before_fork() {
     STATE.acquire();
     crate::table::TABLE.acquire();
@@ -267,25 +343,17 @@ extern "C" fn in_parent() {
     STATE.release();
 }
 
-/// The child has no helper, and the waiting connections are the parent's.
+/// The child has no helper, and the waiting connections are the parent's. The channel is for both.
 extern "C" fn in_child() {
     crate::table::TABLE.release();
     STATE.release();
     let mut state = STATE.lock();
-    let event = state.event.take();
-    let fds: Vec<i32> = state.held_fds.drain(..).chain(event).collect();
-    let ready: Vec<Ready> = state.ready.drain(..).collect();
+    let mut fds: Vec<i32> = state.held.drain(..).collect();
+    fds.extend(state.ready.drain(..).map(|ready| ready.fd));
+    fds.extend(state.bell.take().iter().flatten().filter_map(|end| end.fd()));
     state.incoming.clear();
-    state.held = 0;
     state.helper = false;
     READY.store(0, Ordering::Release);
     drop(state);
-    fds.into_iter()
-        .chain(ready.into_iter().map(|ready| ready.fd))
-        .for_each(sys::close);
-}
-
-/// Whether a waking connection may be under way.
-pub(crate) fn is_expecting_knock() -> bool {
-    STATE.lock().secret.is_some()
+    fds.into_iter().for_each(sys::close);
 }

@@ -266,23 +266,88 @@ pub(crate) fn attached(fd: c_int) -> Option<stash::Program> {
     (result == 0 && length as usize == stash::LENGTH).then(|| filter.map(|one| (one.code, one.k)))
 }
 
-/// A descriptor that another thread can make readable.
-pub(crate) fn event() -> c_int {
-    // SAFETY: the call takes integers.
-    unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }
+/// One end of a channel between threads or processes, with the cookie that tells it from whatever has its number after a
+/// server has closed all descriptors that it does not know.
+#[derive(Copy, Clone)]
+pub(crate) struct End {
+    fd: c_int,
+    cookie: u64,
 }
 
-/// Makes it readable.
-pub(crate) fn ring(event: c_int) {
-    // SAFETY: eight bytes of a local constant.
-    unsafe { libc::write(event, ptr::from_ref(&1u64).cast(), 8) };
+impl End {
+    /// The descriptor, while it is still this one.
+    pub(crate) fn fd(self) -> Option<c_int> {
+        (cookie(self.fd) == Some(self.cookie)).then_some(self.fd)
+    }
 }
 
-/// Makes it unreadable again.
-pub(crate) fn unring(event: c_int) {
-    let mut count = 0u64;
-    // SAFETY: eight bytes of a local variable.
-    unsafe { libc::read(event, ptr::from_mut(&mut count).cast(), 8) };
+/// Two ends of a channel that keeps messages apart: what is sent to one is received from the other.
+pub(crate) fn channel() -> Option<[End; 2]> {
+    let mut fds = [0; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: the pointer is to two integers.
+    if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    let [one, other] = fds.map(|fd| cookie(fd).map(|cookie| End { fd, cookie }));
+    Some([one?, other?])
+}
+
+/// Bytes that were sent from this end and not yet received at the other.
+pub(crate) fn in_flight(end: c_int) -> usize {
+    let mut count: c_int = 0;
+    // SAFETY: the request writes an integer.
+    unsafe { libc::ioctl(end, libc::TIOCOUTQ, ptr::from_mut(&mut count)) };
+    usize::try_from(count).unwrap_or(0)
+}
+
+/// Room for a control message with one descriptor.
+#[repr(align(8))]
+struct Rights([u8; 24]);
+
+/// Length of a control message with one descriptor: header and value.
+const RIGHTS: usize = 16 + mem::size_of::<c_int>();
+
+/// Sends a message, and a descriptor with it; the sender keeps its own.
+pub(crate) fn send_descriptor(end: c_int, bytes: &[u8], fd: c_int) -> bool {
+    let mut control = Rights([0; 24]);
+    control.0[..8].copy_from_slice(&RIGHTS.to_ne_bytes());
+    control.0[8..12].copy_from_slice(&libc::SOL_SOCKET.to_ne_bytes());
+    control.0[12..16].copy_from_slice(&libc::SCM_RIGHTS.to_ne_bytes());
+    control.0[16..20].copy_from_slice(&fd.to_ne_bytes());
+    let mut vector = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    // SAFETY: all-zero bytes are a valid `msghdr`.
+    let mut header: libc::msghdr = unsafe { mem::zeroed() };
+    header.msg_iov = &mut vector;
+    header.msg_iovlen = 1;
+    header.msg_control = control.0.as_mut_ptr().cast();
+    header.msg_controllen = control.0.len() as _;
+    // SAFETY: the header points to local variables, with their lengths; the kernel only reads what `bytes` holds.
+    unsafe { libc::sendmsg(end, &header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) >= 0 }
+}
+
+/// Receives a message of this length and the descriptor that came with it.
+pub(crate) fn receive_descriptor<const LENGTH: usize>(end: c_int) -> Option<([u8; LENGTH], c_int)> {
+    let mut control = Rights([0; 24]);
+    let mut bytes = [0; LENGTH];
+    let mut vector = libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    };
+    // SAFETY: all-zero bytes are a valid `msghdr`.
+    let mut header: libc::msghdr = unsafe { mem::zeroed() };
+    header.msg_iov = &mut vector;
+    header.msg_iovlen = 1;
+    header.msg_control = control.0.as_mut_ptr().cast();
+    header.msg_controllen = control.0.len() as _;
+    // SAFETY: the header points to local variables, with their lengths.
+    let count = unsafe { libc::recvmsg(end, &mut header, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
+    let whole = count == bytes.len() as isize && header.msg_controllen as usize >= RIGHTS;
+    let fd = control.0[16..].first_chunk().map(|fd| c_int::from_ne_bytes(*fd))?;
+    whole.then_some((bytes, fd))
 }
 
 /// Waits until one of the descriptors is readable or the time is over; says which are.

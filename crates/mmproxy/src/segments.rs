@@ -61,6 +61,23 @@ impl Sender {
     /// Sends them all, or counts why not. Never waits.
     pub fn send(&mut self, fd: impl AsFd, datagrams: &[Datagram<'_>]) -> Sent {
         let mut sent = Sent::default();
+        if let [datagram] = datagrams {
+            // The usual case with many clients: nothing to gather.
+            let parts = [IoSlice::new(datagram.prefix), IoSlice::new(datagram.payload)];
+            let parts = if datagram.prefix.is_empty() {
+                &parts[1..]
+            } else {
+                &parts[..]
+            };
+            let message = Outgoing {
+                parts,
+                to: datagram.to,
+                from: datagram.from,
+                segment: None,
+            };
+            self.send_messages(&fd, datagrams, &[message], &[1], &mut sent);
+            return sent;
+        }
         for chunk in datagrams.chunks(BATCH / 2) {
             self.send_chunk(&fd, chunk, &mut sent);
         }

@@ -192,18 +192,22 @@ impl RecvBatch {
     /// What `recvmmsg` reports, `WouldBlock` if there is nothing.
     pub fn receive(&mut self, fd: impl AsFd, first: usize, limit: usize) -> io::Result<usize> {
         let count = BATCH.saturating_sub(first).min(limit);
-        if count == 0 {
-            return Ok(0);
+        match count {
+            0 => Ok(0),
+            1..=8 => self.receive_up_to::<8>(fd, first, count),
+            _ => self.receive_up_to::<BATCH>(fd, first, count),
         }
+    }
+
+    fn receive_up_to<const MOST: usize>(&mut self, fd: impl AsFd, first: usize, count: usize) -> io::Result<usize> {
+        let count = count.min(MOST);
         // SAFETY: all-zero bytes are valid for both, which are plain data with null pointers.
-        let (mut vectors, mut headers): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) =
+        let (mut vectors, mut headers): ([libc::iovec; MOST], [libc::mmsghdr; MOST]) =
             unsafe { (mem::zeroed(), mem::zeroed()) };
-        let slots = self
-            .data
-            .chunks_exact_mut(SLOT)
-            .zip(&mut self.control)
-            .zip(&mut self.names)
-            .skip(first)
+        let slots = self.data[first * SLOT..].chunks_exact_mut(SLOT);
+        let slots = slots
+            .zip(&mut self.control[first..])
+            .zip(&mut self.names[first..])
             .take(count);
         for ((((data, control), name), vector), header) in slots.zip(&mut vectors).zip(&mut headers) {
             *vector = libc::iovec {
@@ -319,17 +323,23 @@ pub struct Outgoing<'a> {
 /// # Errors
 /// What `sendmmsg` reports for the first message.
 pub fn send_messages(fd: impl AsFd, messages: &[Outgoing<'_>]) -> io::Result<usize> {
-    let count = messages.len().min(BATCH);
+    // Headers, names and controls of a full batch are 18 kB to clear: a single datagram shall not pay for that.
+    match messages.len() {
+        0 => Ok(0),
+        1 => send_up_to::<1>(fd, messages),
+        2..=8 => send_up_to::<8>(fd, messages),
+        _ => send_up_to::<BATCH>(fd, messages),
+    }
+}
+
+fn send_up_to<const MOST: usize>(fd: impl AsFd, messages: &[Outgoing<'_>]) -> io::Result<usize> {
+    let count = messages.len().min(MOST);
     // SAFETY: all-zero bytes are valid for these, which are plain data with null pointers.
-    let (mut headers, mut names): ([libc::mmsghdr; BATCH], [libc::sockaddr_storage; BATCH]) =
+    let (mut headers, mut names): ([libc::mmsghdr; MOST], [libc::sockaddr_storage; MOST]) =
         unsafe { (mem::zeroed(), mem::zeroed()) };
-    let mut controls = [const { Control([0; CONTROL]) }; BATCH];
-    for (((message, header), name), control) in messages[..count]
-        .iter()
-        .zip(&mut headers)
-        .zip(&mut names)
-        .zip(&mut controls)
-    {
+    let mut controls = [const { Control([0; CONTROL]) }; MOST];
+    let places = headers.iter_mut().zip(&mut names).zip(&mut controls);
+    for (message, ((header, name), control)) in messages[..count].iter().zip(places) {
         if let Some(to) = message.to {
             header.msg_hdr.msg_namelen = to_raw(to, name);
             header.msg_hdr.msg_name = ptr::from_mut(name).cast();

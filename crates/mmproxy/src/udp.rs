@@ -24,6 +24,9 @@ use std::sync::Arc;
 /// Batches of one listener before others get their turn.
 const ROUNDS: usize = 4;
 
+/// Replies of one session before others get their turn: mostly there is one.
+const REPLIES: usize = 8;
+
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     listener: u32,
@@ -328,7 +331,7 @@ impl Udp {
             return;
         };
         let first = self.reply_sessions.len();
-        match batch.receive(&session.server, first, BATCH) {
+        match batch.receive(&session.server, first, REPLIES) {
             Ok(count) => {
                 session.last = context.now;
                 self.reply_sessions.extend(std::iter::repeat_n(token.slot, count));
