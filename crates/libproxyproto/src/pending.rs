@@ -150,9 +150,9 @@ pub(crate) fn forward(listener: i32) {
     let secret = state.secret;
     drop(state);
     if let Some(secret) = secret {
-        others
-            .into_iter()
-            .for_each(|address| drop(sys::knock(address, &knock_bytes(secret))));
+        for address in others {
+            sys::knock(address, &knock_bytes(secret));
+        }
     }
 }
 

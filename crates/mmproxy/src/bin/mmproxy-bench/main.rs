@@ -352,7 +352,13 @@ fn measure(
         eprintln!("{} {name}: nothing came through", column.name);
         return Ok(None);
     }
-    let scale = if column.per_gigabyte { 1e9 } else { 1e6 };
+    // An echo passes the proxy twice.
+    let passes = if matches!(column.load, Load::Tcp(tcp::Load::Stream { .. })) {
+        2.0
+    } else {
+        1.0
+    };
+    let scale = if column.per_gigabyte { 1e9 / passes } else { 1e6 };
     let cpu = before
         .2
         .zip(after.2)
