@@ -75,21 +75,19 @@ where
         if event == Event::Syn {
             self.log.count(Side::Client, TcpCounter::RecvSyn);
         }
-        for action in step(phase, event).actions {
-            match (action, listener, opened) {
-                (Action::SendCookie, Some(listener), _) => return self.send_cookie(now, listener, incoming, out),
-                (Action::CreateConnection, Some(listener), Some(opened)) => {
-                    return self.create(
-                        now,
-                        (listener, address),
-                        (opened, phase == Phase::Quarantine),
-                        incoming,
-                        out,
-                    );
-                }
-                (Action::Drop(reason), _, _) => return self.drops.add(*reason, 1),
-                _ => return self.refuse(now, incoming, out),
+        match (step(phase, event).actions.first(), listener, opened) {
+            (Some(Action::SendCookie), Some(listener), _) => self.send_cookie(now, listener, incoming, out),
+            (Some(Action::CreateConnection), Some(listener), Some(opened)) => {
+                self.create(
+                    now,
+                    (listener, address),
+                    (opened, phase == Phase::Quarantine),
+                    incoming,
+                    out,
+                );
             }
+            (Some(Action::Drop(reason)), _, _) => self.drops.add(*reason, 1),
+            _ => self.refuse(now, incoming, out),
         }
     }
 

@@ -141,6 +141,7 @@ where
     N: NextHops,
 {
     /// A core that takes buffers for its own packets from `pool` and writes records to `records`.
+    #[expect(clippy::too_many_arguments, reason = "each part of a core, once, at its start")]
     pub fn new(
         settings: Settings,
         pool: P,

@@ -125,7 +125,7 @@ impl GraphBench {
         self.handle.finish();
         for _ in 0..10 {
             self.exchange([]);
-            self.now = self.now + Duration::from_secs(10);
+            self.now += Duration::from_secs(10);
         }
         assert!(self.handle.is_finished(), "{case}");
         assert_eq!(self.handle.look(|proxy| proxy.usage()), Usage::default(), "{case}");
@@ -231,7 +231,7 @@ fn a_million_random_and_mutated_frames() {
         }
         drop(sent);
         if random.below(16) == 0 {
-            bench.now = bench.now + Duration::from_millis(random.below(500) as u64);
+            bench.now += Duration::from_millis(random.below(500) as u64);
         }
         let usage = bench.handle.look(|proxy| proxy.usage());
         assert!(

@@ -233,7 +233,7 @@ impl Bench {
         let end = self.now + time;
         while self.now < end {
             let step = Duration::from_millis(50).min(end - self.now);
-            self.now = self.now + step;
+            self.now += step;
             self.proxy.poll_timers(self.now, &mut self.sent);
         }
         self.take_sent()

@@ -279,7 +279,7 @@ where
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
-        let path = match send::path_to_server(&self.settings, &self.neighbours, &*connection) {
+        let path = match send::path_to_server(&self.settings, &self.neighbours, connection) {
             Ok(path) => path,
             Err(reason) => return self.drops.add(reason, 1),
         };

@@ -127,7 +127,7 @@ where
             if let Err(reason) = send::emit_into(&mut self.pool, None, &path, &control, payload, out) {
                 self.drops.add(reason, 1);
             }
-            at = at + payload.len() as u32;
+            at += payload.len() as u32;
         }
     }
 
@@ -167,8 +167,8 @@ where
         let shifts = Shifts::of(spliced);
         let ack = spliced.ack_for_peer(from, segment.ack);
         let path = match from {
-            Side::Client => send::path_to_server(&self.settings, &self.neighbours, &*connection),
-            Side::Server => Ok(send::path_to_client(&self.settings, &*connection)),
+            Side::Client => send::path_to_server(&self.settings, &self.neighbours, connection),
+            Side::Server => Ok(send::path_to_client(&self.settings, connection)),
         };
         let path = match path {
             Ok(path) => path,
