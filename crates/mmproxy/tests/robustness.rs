@@ -451,6 +451,34 @@ fn address_of(seen: &str) -> &str {
 }
 
 #[test]
+fn a_new_process_takes_over_without_a_gap() {
+    in_namespace(|| {
+        // What the old process has not accepted when it closes its socket goes to the new one.
+        let migrate = "/proc/sys/net/ipv4/tcp_migrate_req";
+        if let Err(error) = std::fs::write(migrate, "1") {
+            return rig::skip(&format!("{migrate}: {error}"));
+        }
+        tcp_server("127.0.0.1:443");
+        let mut old = Proxy::tcp(&[]);
+        let mut kept = old.send(&header(1));
+        greeting(&mut kept).expect("served by the old one");
+        let new = Proxy::tcp(&[]);
+        old.signal(Signal::TERM);
+        for port in 2..100 {
+            let mut client = new.send(&header(port));
+            assert_eq!(
+                greeting(&mut client).expect("served by one of them"),
+                format!("203.0.113.7:{port}")
+            );
+        }
+        kept.write_all(b"x").expect("sent");
+        kept.read_exact(&mut [0]).expect("the old connection goes on");
+        drop(kept);
+        assert_eq!(old.child.wait().expect("it ends").code(), Some(0));
+    });
+}
+
+#[test]
 fn optional_headers() {
     in_namespace(|| {
         tcp_server("127.0.0.1:443");

@@ -116,6 +116,7 @@ fn main() -> ExitCode {
     match namespace().and_then(|name| {
         let result = run(&options);
         let _ = Command::new("ip").args(["netns", "del", &name]).status();
+        let _ = std::fs::remove_dir_all(systems::directory());
         result
     }) {
         Ok(()) => ExitCode::SUCCESS,

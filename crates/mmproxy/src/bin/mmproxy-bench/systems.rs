@@ -72,7 +72,7 @@ impl System {
         let program = self
             .program()
             .ok_or_else(|| format!("{} is not installed", self.name()))?;
-        let directory = std::env::temp_dir().join(format!("mmproxy-bench-{}", std::process::id()));
+        let directory = directory();
         std::fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
         let (listen_text, target_text) = (format!("127.0.0.1:{listen}"), format!("127.0.0.1:{target}"));
@@ -134,6 +134,11 @@ impl System {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+/// Where configuration files of the proxies are written.
+pub(crate) fn directory() -> PathBuf {
+    std::env::temp_dir().join(format!("mmproxy-bench-{}", std::process::id()))
 }
 
 /// Waits for a server on a port of loopback.
