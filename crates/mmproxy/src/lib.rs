@@ -9,7 +9,7 @@
 //!               worker    session   plan    sockets                             relay, udp
 //! ```
 //!
-//! Where to look: [`cli`] and [`file`] make a [`config`]; [`daemon`] opens sockets, starts the workers and obeys signals;
+//! Where to look: [`cli`] and [`mod@file`] make a [`config`]; [`daemon`] opens sockets, starts the workers and obeys signals;
 //! [`worker`] is the loop of one thread, [`session`] a TCP connection, [`udp`] the datagrams, [`relay`] the moving of
 //! bytes; [`plan`] and [`access`] decide without doing; [`netsetup`] makes and checks the routing that spoofing needs.
 //!

@@ -31,7 +31,7 @@ pub fn raise_descriptor_limit() -> u64 {
     limit.current.unwrap_or(u64::MAX)
 }
 
-/// Changes to the configured user and group and keeps [`KEPT`] of the capabilities there are. Threads that are started
+/// Changes to the configured user and group and keeps of the capabilities what spoofing and low ports need. Threads that are started
 /// later inherit all of it, so this comes before them.
 ///
 /// # Errors
