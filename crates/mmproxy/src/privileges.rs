@@ -134,6 +134,14 @@ const FORBIDDEN: [libc::c_long; 38] = [
     libc::SYS_capset,
 ];
 
+/// `AUDIT_ARCH_*` of linux/audit.h, where it is known.
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: Option<u32> = Some(0xc000_003e);
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: Option<u32> = Some(0xc000_00b7);
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const ARCHITECTURE: Option<u32> = None;
+
 /// Forbids them to this thread and those it starts.
 ///
 /// # Errors
@@ -147,15 +155,27 @@ fn filter() -> Vec<Instruction> {
     const JUMP_EQUAL: u16 = 0x15;
     const RETURN: u16 = 0x06;
     const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+    const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
     let op = |code, operand| Instruction {
         code,
         jump_true: 0,
         jump_false: 0,
         operand,
     };
-    // seccomp_data: the number at 0. Foreign architectures' numbers are not told apart: on them a forbidden number may
-    // be another call, and a forbidden call another number; 32-bit processes do not come from here without execve.
-    let mut program = vec![op(LOAD, 0)];
+    // seccomp_data: the system call's number at 0, the architecture at 4. Another architecture has other numbers, and what
+    // is built for one never makes calls of another: all of them are refused.
+    let mut program = Vec::with_capacity(FORBIDDEN.len() + 5);
+    if let Some(architecture) = ARCHITECTURE {
+        program.push(op(LOAD, 4));
+        program.push(Instruction {
+            code: JUMP_EQUAL,
+            jump_true: 1,
+            jump_false: 0,
+            operand: architecture,
+        });
+        program.push(op(RETURN, REFUSE));
+    }
+    program.push(op(LOAD, 0));
     let count = FORBIDDEN.len();
     for (index, &number) in FORBIDDEN.iter().enumerate() {
         let to_refusal = (count - index) as u8;
@@ -167,7 +187,7 @@ fn filter() -> Vec<Instruction> {
         });
     }
     program.push(op(RETURN, ALLOW));
-    program.push(op(RETURN, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32));
+    program.push(op(RETURN, REFUSE));
     program
 }
 
