@@ -51,11 +51,16 @@ pub struct PortStats {
 ///
 /// Owned by one core. Call [`poll`](Self::poll) as often as the port may have packets; each call moves a burst.
 pub struct Generator<B: PacketBuffer> {
+    roles: BothRoles,
+    transmitter: Transmitter<B>,
+    received: ArrayVec<B, BURST>,
+}
+
+/// Everything but the packets, so that a packet can be lent to it.
+struct BothRoles {
     client: Option<Client>,
     server: Option<Server>,
     link: Link,
-    transmitter: Transmitter<B>,
-    received: ArrayVec<B, BURST>,
     verify_checksums: bool,
     port: PortStats,
     ts_offset: u32,
@@ -69,16 +74,18 @@ impl<B: PacketBuffer> Generator<B> {
         let seed = settings.client.as_ref().map_or(0, |client| client.seed);
         let mut client = settings.client.map(|settings| Client::new(settings, now));
         Generator {
-            link: Link::new(settings.link, client.as_mut()),
-            client,
-            server: settings.server.map(|settings| Server::new(settings, now)),
+            roles: BothRoles {
+                link: Link::new(settings.link, client.as_mut()),
+                client,
+                server: settings.server.map(|settings| Server::new(settings, now)),
+                verify_checksums: settings.verify_checksums,
+                port: PortStats::default(),
+                ts_offset: seed as u32,
+                is_stopped: false,
+                is_paused: false,
+            },
             transmitter: Transmitter::new(),
             received: ArrayVec::new(),
-            verify_checksums: settings.verify_checksums,
-            port: PortStats::default(),
-            ts_offset: seed as u32,
-            is_stopped: false,
-            is_paused: false,
         }
     }
 
@@ -88,37 +95,141 @@ impl<B: PacketBuffer> Generator<B> {
         P: Port<Buffer = B>,
         L: BufferPool<Buffer = B>,
     {
-        let mut units = self.transmitter.flush(port);
+        let Generator {
+            roles,
+            transmitter,
+            received,
+        } = self;
+        let mut units = transmitter.flush(port);
         // With more waiting than a port takes at once, new work would only pile up.
-        if !self.transmitter.is_blocked() {
-            let mut received = std::mem::take(&mut self.received);
-            port.receive(&mut received);
+        if !transmitter.is_blocked() {
+            port.receive(received);
             units += received.len();
-            self.port.received += received.len() as u64;
+            roles.port.received += received.len() as u64;
             received.iter().for_each(PacketBuffer::prefetch);
-            let mut transmitter = std::mem::replace(&mut self.transmitter, Transmitter::new_empty());
             let offloads = port.capabilities().tx_checksum;
             let mut out = Output {
                 pool,
-                transmitter: &mut transmitter,
+                transmitter,
                 mac: port.mac(),
                 checksums: if offloads { Checksums::Port } else { Checksums::Software },
-                ticks: Ticks::new(now, self.ts_offset),
+                ticks: Ticks::new(now, roles.ts_offset),
             };
             for buffer in received.drain(..) {
-                self.receive(&buffer, &mut out);
+                roles.receive(&buffer, &mut out);
             }
-            units += self.act(&mut out);
-            self.received = received;
-            self.transmitter = transmitter;
-            units += self.transmitter.flush(port);
+            units += roles.act(&mut out);
+            units += transmitter.flush(port);
         }
-        self.port.sent = self.transmitter.packets;
-        self.port.not_sent = self.transmitter.dropped;
+        roles.port.sent = transmitter.packets;
+        roles.port.not_sent = transmitter.dropped;
         Work::units(units)
     }
 
-    fn receive<L: BufferPool<Buffer = B>>(&mut self, buffer: &B, out: &mut Output<'_, L>) {
+    /// Gives up what is still open, with RST; it counts as unfinished.
+    pub fn abort<P, L>(&mut self, now: Instant, port: &mut P, pool: &mut L)
+    where
+        P: Port<Buffer = B>,
+        L: BufferPool<Buffer = B>,
+    {
+        self.stop();
+        let mut out = Output {
+            pool,
+            transmitter: &mut self.transmitter,
+            mac: port.mac(),
+            checksums: Checksums::Software,
+            ticks: Ticks::new(now, self.roles.ts_offset),
+        };
+        if let Some(client) = &mut self.roles.client {
+            client.abort_all(&mut out);
+        }
+        if let Some(server) = &mut self.roles.server {
+            server.abort_all(&mut out);
+        }
+        self.transmitter.flush(port);
+    }
+
+    /// Draws no held connection while paused; what is in motion goes on, and ended connections are still replaced.
+    pub fn set_paused(&mut self, is_paused: bool) {
+        self.roles.is_paused = is_paused;
+    }
+
+    /// Starts no more connections; those that are open go on.
+    pub fn stop(&mut self) {
+        self.roles.is_stopped = true;
+    }
+
+    /// Whether the client's load has ended and its last connection, too; a server alone is never done.
+    pub fn is_done(&self, now: Instant) -> bool {
+        self.roles
+            .client
+            .as_ref()
+            .is_some_and(|client| (self.roles.is_stopped || client.is_over(now)) && client.open() == 0)
+    }
+
+    /// Whether the client starts no more connections.
+    pub fn is_over(&self, now: Instant) -> bool {
+        self.roles.is_stopped || self.roles.client.as_ref().is_some_and(|client| client.is_over(now))
+    }
+
+    /// When it wants to be polled even if nothing comes in; a lower bound.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let roles = [
+            self.roles.client.as_ref().and_then(Client::next_deadline),
+            self.roles.server.as_ref().and_then(Server::next_deadline),
+            self.roles.link.next_deadline(),
+        ];
+        roles.into_iter().flatten().min()
+    }
+
+    /// Whether the next hops are known, so that the load has begun or can.
+    pub fn is_ready(&self) -> bool {
+        self.roles.link.is_ready()
+    }
+
+    /// Connections open now, of the client's and the server's role.
+    pub fn open(&self) -> (u32, u32) {
+        (
+            self.roles.client.as_ref().map_or(0, Client::open),
+            self.roles.server.as_ref().map_or(0, Server::open),
+        )
+    }
+
+    /// Client connections that are established and wait to be drawn.
+    pub fn held(&self) -> u32 {
+        self.roles.client.as_ref().map_or(0, Client::held)
+    }
+
+    /// The client role's statistics.
+    pub fn client_stats(&self) -> Option<&ClientStats> {
+        self.roles.client.as_ref().map(|client| &client.stats)
+    }
+
+    /// Forgets the client's latencies so far, to measure from now on.
+    pub fn reset_latencies(&mut self) {
+        if let Some(client) = &mut self.roles.client {
+            client.stats.latencies.reset();
+        }
+    }
+
+    /// The server role's statistics.
+    pub fn server_stats(&self) -> Option<&ServerStats> {
+        self.roles.server.as_ref().map(|server| &server.stats)
+    }
+
+    /// What else was seen.
+    pub fn port_stats(&self) -> &PortStats {
+        &self.roles.port
+    }
+
+    /// Bytes of memory for connections, tables and timers.
+    pub fn memory(&self) -> usize {
+        self.roles.client.as_ref().map_or(0, Client::memory) + self.roles.server.as_ref().map_or(0, Server::memory)
+    }
+}
+
+impl BothRoles {
+    fn receive<L: BufferPool>(&mut self, buffer: &L::Buffer, out: &mut Output<'_, L>) {
         let (frame, info) = (buffer.data(), buffer.rx_info());
         let Ok(kind) = parse_with(frame, info) else {
             self.port.malformed += 1;
@@ -160,7 +271,7 @@ impl<B: PacketBuffer> Generator<B> {
     }
 
     /// Everything that is not the answer to one packet.
-    fn act<L: BufferPool<Buffer = B>>(&mut self, out: &mut Output<'_, L>) -> usize {
+    fn act<L: BufferPool>(&mut self, out: &mut Output<'_, L>) -> usize {
         let mut units = 0;
         if let Some(server) = &mut self.server {
             server.end_burst(out);
@@ -185,105 +296,5 @@ impl<B: PacketBuffer> Generator<B> {
             }
         }
         units
-    }
-
-    /// Draws no held connection while paused; what is in motion goes on, and ended connections are still replaced.
-    pub fn set_paused(&mut self, is_paused: bool) {
-        self.is_paused = is_paused;
-    }
-
-    /// Starts no more connections; those that are open go on.
-    pub fn stop(&mut self) {
-        self.is_stopped = true;
-    }
-
-    /// Whether the client's load has ended and its last connection, too; a server alone is never done.
-    pub fn is_done(&self, now: Instant) -> bool {
-        self.client
-            .as_ref()
-            .is_some_and(|client| (self.is_stopped || client.is_over(now)) && client.open() == 0)
-    }
-
-    /// Whether the client starts no more connections.
-    pub fn is_over(&self, now: Instant) -> bool {
-        self.is_stopped || self.client.as_ref().is_some_and(|client| client.is_over(now))
-    }
-
-    /// Gives up what is still open, with RST; it counts as unfinished.
-    pub fn abort<P, L>(&mut self, now: Instant, port: &mut P, pool: &mut L)
-    where
-        P: Port<Buffer = B>,
-        L: BufferPool<Buffer = B>,
-    {
-        self.stop();
-        let mut out = Output {
-            pool,
-            transmitter: &mut self.transmitter,
-            mac: port.mac(),
-            checksums: Checksums::Software,
-            ticks: Ticks::new(now, self.ts_offset),
-        };
-        if let Some(client) = &mut self.client {
-            client.abort_all(&mut out);
-        }
-        if let Some(server) = &mut self.server {
-            server.abort_all(&mut out);
-        }
-        self.transmitter.flush(port);
-    }
-
-    /// When it wants to be polled even if nothing comes in; a lower bound.
-    pub fn next_deadline(&self) -> Option<Instant> {
-        let roles = [
-            self.client.as_ref().and_then(Client::next_deadline),
-            self.server.as_ref().and_then(Server::next_deadline),
-            self.link.next_deadline(),
-        ];
-        roles.into_iter().flatten().min()
-    }
-
-    /// Whether the next hops are known, so that the load has begun or can.
-    pub fn is_ready(&self) -> bool {
-        self.link.is_ready()
-    }
-
-    /// Connections open now, of the client's and the server's role.
-    pub fn open(&self) -> (u32, u32) {
-        (
-            self.client.as_ref().map_or(0, Client::open),
-            self.server.as_ref().map_or(0, Server::open),
-        )
-    }
-
-    /// Client connections that are established and wait to be drawn.
-    pub fn held(&self) -> u32 {
-        self.client.as_ref().map_or(0, Client::held)
-    }
-
-    /// The client role's statistics.
-    pub fn client_stats(&self) -> Option<&ClientStats> {
-        self.client.as_ref().map(|client| &client.stats)
-    }
-
-    /// Forgets the client's latencies so far, to measure from now on.
-    pub fn reset_latencies(&mut self) {
-        if let Some(client) = &mut self.client {
-            client.stats.latencies.reset();
-        }
-    }
-
-    /// The server role's statistics.
-    pub fn server_stats(&self) -> Option<&ServerStats> {
-        self.server.as_ref().map(|server| &server.stats)
-    }
-
-    /// What else was seen.
-    pub fn port_stats(&self) -> &PortStats {
-        &self.port
-    }
-
-    /// Bytes of memory for connections, tables and timers.
-    pub fn memory(&self) -> usize {
-        self.client.as_ref().map_or(0, Client::memory) + self.server.as_ref().map_or(0, Server::memory)
     }
 }

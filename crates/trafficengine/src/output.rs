@@ -42,17 +42,6 @@ impl<B: PacketBuffer> Transmitter<B> {
         }
     }
 
-    /// A stand-in while the real one is lent out: holds nothing, allocates nothing.
-    pub(crate) fn new_empty() -> Transmitter<B> {
-        Transmitter {
-            waiting: VecDeque::new(),
-            staging: ArrayVec::new(),
-            payload: Vec::new(),
-            packets: 0,
-            dropped: 0,
-        }
-    }
-
     /// Whether packets are left that the port did not take.
     pub(crate) fn is_blocked(&self) -> bool {
         self.waiting.len() > 2 * BURST
