@@ -20,9 +20,15 @@ use device::{BoxError, Conditions, Host};
 /// Connections through the proxy of one core.
 #[derive(Parser)]
 struct Arguments {
-    /// Load and proxy alternate in one thread (this is the only mode so far, and the default).
-    #[arg(long)]
+    /// Load and proxy alternate in one thread (the default).
+    #[arg(long, conflicts_with = "two_core")]
     inline: bool,
+    /// The load runs on another core, connected by rings.
+    #[arg(long)]
+    two_core: bool,
+    /// CPU of the load with --two-core.
+    #[arg(long, requires = "two_core")]
+    load_cpu: Option<usize>,
     /// Connections open at once.
     #[arg(long, default_value_t = 10_000)]
     open: u32,
@@ -70,15 +76,21 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     };
     conditions.capacity = arguments.capacity.unwrap_or(conditions.capacity);
     let host = Host::start(1, 1500)?;
-    let mut inline = host.open('a', &conditions)?;
-    let result = inline.cps(&settings);
+    let inline = host.open('a', &conditions)?;
+    let (result, device, arms) = if arguments.two_core {
+        host.part(inline, arguments.load_cpu)?.cps(&settings)
+    } else {
+        let mut inline = inline;
+        let result = inline.cps(&settings);
+        let (device, arms, ..) = inline.into_parts();
+        (result, device, arms)
+    };
     println!("{}", summary(&result));
     if !result.valid {
-        println!("{:#?}", inline.device.counters());
+        println!("{:#?}", device.counters());
     }
     arguments.common.write(&result)?;
-    let latencies = inline
-        .arms
+    let latencies = arms
         .iter()
         .find_map(|arm| arm.generator.client_stats())
         .map(|stats| &stats.latencies);

@@ -29,7 +29,8 @@ use proxyengine::records::RING_CAPACITY;
 use proxyengine::report::PortReport;
 use proxyengine::selectors::RuleSelector;
 use trafficengine::bench::{
-    Arm, CpsSettings, DeviceCounts, DeviceUnderTest, InlineBench, RoundWork, cps_client, cps_server,
+    Arm, CpsSettings, DeviceCounts, DeviceUnderTest, InlineBench, LoadThread, RoundWork, TwoCoreBench, cps_client,
+    cps_server,
 };
 use trafficengine::{AddressRange, Generator, GeneratorSettings, LinkSettings};
 
@@ -348,6 +349,27 @@ impl Host {
         ))
     }
 }
+
+impl Host {
+    /// Puts the load of a bench on a thread of its own, on this CPU.
+    pub(crate) fn part(&self, inline: InlineProxy, cpu: Option<usize>) -> Result<TwoCoreProxy, BoxError> {
+        let (device, arms, pool, clock) = inline.into_parts();
+        let eal = self.eal.clone();
+        let prepare = move || {
+            // Not being where it was asked to be, or unregistered, costs speed only.
+            let pinned = cpu.map(e2d2::scheduler::pin_current_thread);
+            if let Some(Err(error)) = pinned {
+                log::error!("{error}");
+            }
+            eal.register_thread()
+        };
+        let load = LoadThread::start(arms, pool, clock, prepare)?;
+        Ok(TwoCoreBench::new(device, load, clock))
+    }
+}
+
+/// Load and proxy on two cores.
+pub(crate) type TwoCoreProxy = TwoCoreBench<ProxyDevice, CountingPort>;
 
 /// Load and proxy in one thread.
 pub(crate) type InlineProxy = InlineBench<ProxyDevice, CountingPort, MbufPool, Clock>;

@@ -7,8 +7,8 @@ use e2d2::buffer::BufferPool;
 use e2d2::port::Port;
 use serde::Serialize;
 
-use super::accounts::{CycleCounter, DeviceUnderTest};
-use super::inline::{InlineBench, Measured, Sum};
+use super::accounts::{CycleCounter, DeviceCounts, DeviceUnderTest};
+use super::inline::{Arm, InlineBench, Measured, Sum};
 use crate::client::ClientSettings;
 use crate::endpoints::AddressRange;
 use crate::pace::{Pace, Span};
@@ -179,58 +179,77 @@ where
 
     /// What a measurement means.
     pub fn result(&self, settings: &CpsSettings, measured: &Measured) -> CpsResult {
-        let (device, all, quiet) = (self.device.counts(), &measured.all, &measured.quiet);
-        let per_connection = |count: u64, sum: &Sum| count as f64 / sum.completed.max(1) as f64;
-        let (mut retransmitted, mut wrong_server, mut failed, mut lost) = (0, 0, 0, device.lost);
-        let mut whole = None;
-        for arm in &self.arms {
-            lost += arm.generator.port_stats().not_sent;
-            if let Some(client) = arm.generator.client_stats() {
-                retransmitted += client.traffic.retransmitted;
-                wrong_server += client.connections.failed(Failure::WrongServer);
-                failed += client.connections.failed_in_all();
-                whole = Some(&client.latencies.whole);
-            }
-            if let Some(server) = arm.generator.server_stats() {
-                retransmitted += server.traffic.retransmitted;
-                failed += server.connections.failed_in_all();
-            }
-        }
-        let quantile = |q| whole.map_or(0.0, |whole| whole.value_at_quantile(q) as f64 / 1e3);
-        let busy = per_connection(quiet.accounts.busy_cycles, quiet);
-        let mut result = CpsResult {
-            mode: "inline",
-            busy_cycles_per_connection: busy,
-            connections_per_second: self.counter.hz() as f64 / busy.max(1.0),
-            rx_packets_per_connection: per_connection(all.accounts.received, all),
-            tx_packets_per_connection: per_connection(all.accounts.sent, all),
-            mean_burst: all.accounts.received as f64 / all.accounts.receiving_rounds.max(1) as f64,
-            saturated_cycles_per_connection: per_connection(quiet.accounts.all_cycles, quiet),
-            tsc_hz: self.counter.hz(),
-            open_connections: device.open,
-            time_wait_ms: settings.time_wait.as_millis() as u64,
-            lost,
-            retransmitted,
-            wrong_server,
-            failed,
-            records_lost: device.records_lost,
-            latency_us: LatencyMicros {
-                p50: quantile(0.5),
-                p99: quantile(0.99),
-                p999: quantile(0.999),
-            },
-            bytes_per_connection_state: device.state_bytes as f64 / device.open.max(1) as f64,
-            connections: all.completed,
-            seconds: all.time.as_secs_f64(),
-            slices: all.slices,
-            disturbed_slices: measured.disturbed,
-            valid: false,
-            invalid_because: Vec::new(),
-        };
-        result.invalid_because = result.reasons_against();
-        result.valid = result.invalid_because.is_empty();
-        result
+        cps_result(
+            "inline",
+            &self.arms,
+            &self.device.counts(),
+            self.counter.hz(),
+            settings,
+            measured,
+        )
     }
+}
+
+/// What a measurement of a device under the load of `arms` means.
+pub(super) fn cps_result<P: Port>(
+    mode: &'static str,
+    arms: &[Arm<P>],
+    device: &DeviceCounts,
+    hz: u64,
+    settings: &CpsSettings,
+    measured: &Measured,
+) -> CpsResult {
+    let (all, quiet) = (&measured.all, &measured.quiet);
+    let per_connection = |count: u64, sum: &Sum| count as f64 / sum.completed.max(1) as f64;
+    let (mut retransmitted, mut wrong_server, mut failed, mut lost) = (0, 0, 0, device.lost);
+    let mut whole = None;
+    for arm in arms {
+        lost += arm.generator.port_stats().not_sent;
+        if let Some(client) = arm.generator.client_stats() {
+            retransmitted += client.traffic.retransmitted;
+            wrong_server += client.connections.failed(Failure::WrongServer);
+            failed += client.connections.failed_in_all();
+            whole = Some(&client.latencies.whole);
+        }
+        if let Some(server) = arm.generator.server_stats() {
+            retransmitted += server.traffic.retransmitted;
+            failed += server.connections.failed_in_all();
+        }
+    }
+    let quantile = |q| whole.map_or(0.0, |whole| whole.value_at_quantile(q) as f64 / 1e3);
+    let busy = per_connection(quiet.accounts.busy_cycles, quiet);
+    let mut result = CpsResult {
+        mode,
+        busy_cycles_per_connection: busy,
+        connections_per_second: hz as f64 / busy.max(1.0),
+        rx_packets_per_connection: per_connection(all.accounts.received, all),
+        tx_packets_per_connection: per_connection(all.accounts.sent, all),
+        mean_burst: all.accounts.received as f64 / all.accounts.receiving_rounds.max(1) as f64,
+        saturated_cycles_per_connection: per_connection(quiet.accounts.all_cycles, quiet),
+        tsc_hz: hz,
+        open_connections: device.open,
+        time_wait_ms: settings.time_wait.as_millis() as u64,
+        lost,
+        retransmitted,
+        wrong_server,
+        failed,
+        records_lost: device.records_lost,
+        latency_us: LatencyMicros {
+            p50: quantile(0.5),
+            p99: quantile(0.99),
+            p999: quantile(0.999),
+        },
+        bytes_per_connection_state: device.state_bytes as f64 / device.open.max(1) as f64,
+        connections: all.completed,
+        seconds: all.time.as_secs_f64(),
+        slices: all.slices,
+        disturbed_slices: measured.disturbed,
+        valid: false,
+        invalid_because: Vec::new(),
+    };
+    result.invalid_because = result.reasons_against();
+    result.valid = result.invalid_because.is_empty();
+    result
 }
 
 impl CpsResult {

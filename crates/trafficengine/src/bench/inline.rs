@@ -19,7 +19,7 @@ pub struct Arm<P: Port> {
 
 /// Length of the pieces that a measurement consists of; those in which the core was taken away are left out. Shorter than
 /// the system's time slices, so that undisturbed ones are left on a busy machine; asking about it takes some 20 µs.
-const SLICE: Duration = Duration::from_millis(1);
+pub(super) const SLICE: Duration = Duration::from_millis(1);
 
 /// Load and device in one thread.
 pub struct InlineBench<D, P: Port, L, C> {
@@ -76,6 +76,11 @@ where
         }
     }
 
+    /// Takes the bench apart, to put the load on another core.
+    pub fn into_parts(self) -> (D, Vec<Arm<P>>, L, C) {
+        (self.device, self.arms, self.pool, self.counter)
+    }
+
     /// One turn: every arm moves a burst, then the device has its round.
     pub fn turn(&mut self) -> Instant {
         let now = self.counter.now();
@@ -102,7 +107,7 @@ where
         // Some turns more than it takes packets to pass; a device that loses them is not waited for.
         let end = self.counter.now() + Duration::from_secs(1);
         self.run_until(end, |arms| {
-            let open = |arm: &Arm<P>| arm.generator.open().0 - arm.generator.held();
+            let open = |arm: &Arm<P>| arm.generator.open().0.saturating_sub(arm.generator.held());
             arms.iter().all(|arm| open(arm) == 0)
         });
         for _ in 0..64 {
@@ -163,7 +168,7 @@ where
 }
 
 impl Sum {
-    fn add(&mut self, other: &Sum) {
+    pub(super) fn add(&mut self, other: &Sum) {
         self.accounts.add(&other.accounts);
         self.completed += other.completed;
         self.time += other.time;

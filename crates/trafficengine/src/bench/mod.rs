@@ -1,4 +1,5 @@
-//! Benches that alternate load and device in one thread, with the cycle counter around the device.
+//! Benches that alternate load and device in one thread, with the cycle counter around the device; and, beside them, with
+//! the load on another core.
 //!
 //! Waiting can neither hide nor invent work that way: the device's rounds are charged in full, the load's are not, and a
 //! device that puts work off into a round without packets is charged for that round, too.
@@ -12,10 +13,12 @@
 //! of the two, and the result is invalid when they differ by more than 15 %.
 
 mod accounts;
+mod apart;
 mod cps;
 mod inline;
 mod quiet;
 
 pub use accounts::{Accounts, CycleCounter, DeviceCounts, DeviceUnderTest, RoundWork};
+pub use apart::{LoadThread, TwoCoreBench};
 pub use cps::{CpsResult, CpsSettings, LatencyMicros, MAX_SATURATED_TO_BUSY, cps_client, cps_server};
 pub use inline::{Arm, InlineBench, Measured, Sum};
