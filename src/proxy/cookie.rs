@@ -12,7 +12,7 @@
 //! slot and a genuine one lives for 8 to 16 s. Whether timestamps were agreed needs no bit: RFC 7323 3.2 makes the
 //! client send them on every segment once they are. Pure: time and keys are arguments.
 //!
-//! Budget: one SipHash of 48 bytes, about 70 cycles. Source: `benches/core.rs`.
+//! Budget: one SipHash of 48 bytes, about 70 cycles. Source: `benches/core`.
 
 use super::table::FlowKey;
 use e2d2::time::Instant;

@@ -7,7 +7,7 @@
 //! The hash is keyed with random numbers, so that nobody outside can choose flows that collide.
 //!
 //! Budget: 8 bytes an entry at a load of at most three quarters; look-up of a prefetched line about 20 cycles.
-//! Source: `benches/core.rs`.
+//! Source: `benches/core`.
 
 use super::event::Side;
 use e2d2::memory::prefer_large_pages;

@@ -4,7 +4,7 @@
 //! brought along incrementally (RFC 1624 eqn. 3): an error that a sender's checksum would reveal stays revealed to the
 //! receiver, because no sum is ever made afresh over bytes we have not made.
 //!
-//! Budget: 40 cycles for an IPv4 segment with timestamps. Source: `benches/core.rs`.
+//! Budget: 40 cycles for an IPv4 segment with timestamps. Source: `benches/core`.
 
 use super::drop_reason::DropReason;
 use e2d2::wire::MacAddr;
