@@ -74,6 +74,9 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         records: arguments.records,
         ..Conditions::new(settings)
     };
+    if arguments.two_core {
+        conditions.depth = 512;
+    }
     conditions.capacity = arguments.capacity.unwrap_or(conditions.capacity);
     let host = Host::start(1, 1500)?;
     let inline = host.open('a', &conditions)?;

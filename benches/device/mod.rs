@@ -63,6 +63,8 @@ pub(crate) struct Conditions {
     pub(crate) response: u32,
     /// Whether the proxy verifies the checksum of every segment, or of those that it acts on (its default).
     pub(crate) verify_all: bool,
+    /// Connections that are not waiting to be drawn: two bursts keep an inline bench busy, two cores need more under way.
+    pub(crate) depth: u32,
     /// MTU of the rings; segments carry what fits with time stamps.
     pub(crate) mtu: u16,
 }
@@ -79,6 +81,7 @@ impl Conditions {
             rounds: 1,
             request: 16,
             response: 8,
+            depth: 64,
             mtu: 1500,
             verify_all: true,
         }
@@ -431,6 +434,7 @@ fn load(
     );
     (client.rounds, client.request, client.response) = (conditions.rounds, conditions.request, conditions.response);
     client.tcp[0].mss = conditions.mtu - 40;
+    client.depth = conditions.depth;
     let server = cps_server(&client, &server_addresses());
     let generator = |client, server, mac| {
         let link = LinkSettings {
