@@ -41,7 +41,7 @@ fn cookie(c: &mut Criterion) {
     });
 }
 
-/// A table of a million flows, three quarters full, looked up at random: with and without asking for the line before.
+/// A table of a million flows, three fifths full, looked up at random: with and without asking for the line before.
 fn table(c: &mut Criterion) {
     const FLOWS: u32 = 1_000_000;
     let mut table = FlowTable::new(FLOWS as usize, [3, 5, 7]);

@@ -53,7 +53,7 @@ use e2d2::counters::Counters;
 use e2d2::port::PortId;
 use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
-use e2d2::wire::frame::{Kind, Packet, TcpLayout};
+use e2d2::wire::frame::{Kind, Packet};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use event::{Event, Side};
 use held::HeldPool;
@@ -489,16 +489,6 @@ fn is_intact<B: PacketBuffer>(incoming: &Incoming<B>) -> bool {
     match incoming.buffer.rx_info().l4_checksum {
         ChecksumStatus::Good => true,
         ChecksumStatus::Bad => false,
-        ChecksumStatus::Unknown => has_right_sum(incoming.buffer.data(), &incoming.segment.layout, &incoming.segment),
+        ChecksumStatus::Unknown => incoming.segment.layout.is_checksum_valid(incoming.buffer.data()),
     }
-}
-
-fn has_right_sum(frame: &[u8], layout: &TcpLayout, segment: &Segment) -> bool {
-    use e2d2::wire::checksum;
-    let Some(bytes) = frame.get(usize::from(layout.l4)..usize::from(layout.end)) else {
-        return false;
-    };
-    let (remote, local) = (address_of(segment.key.remote), address_of(segment.key.local));
-    checksum::pseudo_header(remote, local, 6, bytes.len() as u16)
-        .is_some_and(|pseudo| checksum::is_valid(pseudo + checksum::sum(bytes)))
 }
