@@ -33,6 +33,8 @@ mod world;
 use check::Report;
 use scenario::Scenario;
 use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Connections of one seed.
@@ -63,7 +65,7 @@ struct Total {
 }
 
 impl Total {
-    fn add(&mut self, scenario: &Scenario, report: Report) {
+    fn add(&mut self, seed: u64, report: Report, failure: Option<String>) {
         self.seeds += 1;
         self.connections += report.connections;
         self.complete += report.complete;
@@ -75,9 +77,9 @@ impl Total {
         for (reason, count) in report.drops {
             *self.drops.entry(reason).or_default() += count;
         }
-        if !report.faults.is_empty() {
-            println!("seed {} fails: {}", scenario.seed, report.faults[0]);
-            self.failures.push(shrink::explain(scenario));
+        if let Some(failure) = failure {
+            println!("seed {seed} fails: {}", report.faults[0]);
+            self.failures.push(failure);
         }
     }
 
@@ -101,18 +103,29 @@ impl Total {
     }
 }
 
-/// Runs `seeds` until `until`, and stops at the third failure.
-fn run_seeds(seeds: impl Iterator<Item = u64>, until: Option<Instant>) -> Total {
+/// Runs `count` seeds from `first`, or as many as there is time for, on every processor. Stops at the third failure.
+fn run_seeds(first: u64, count: Option<u64>, until: Option<Instant>) -> Total {
     let since = Instant::now();
-    let mut total = Total::default();
-    for seed in seeds {
-        if until.is_some_and(|until| Instant::now() >= until) || total.failures.len() >= 3 {
-            break;
+    let next = AtomicU64::new(first);
+    let total = Mutex::new(Total::default());
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            let is_over = count.is_some_and(|count| seed - first >= count)
+                || until.is_some_and(|until| Instant::now() >= until)
+                || total.lock().expect("no panic").failures.len() >= 3;
+            if is_over {
+                return;
+            }
+            let scenario = Scenario::from_seed(seed, CONNECTIONS);
+            let report = shrink::run(&scenario, None);
+            let failure = (!report.faults.is_empty()).then(|| shrink::explain(&scenario));
+            total.lock().expect("no panic").add(seed, report, failure);
         }
-        let scenario = Scenario::from_seed(seed, CONNECTIONS);
-        let report = shrink::run(&scenario, None);
-        total.add(&scenario, report);
-    }
+    };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+    std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
+    let total = total.into_inner().expect("no panic");
     total.print(since);
     total
 }
@@ -122,7 +135,7 @@ fn sweep() {
     let first = variable("SEED").unwrap_or(1);
     let count = variable("SEEDS").unwrap_or(if variable("SEED").is_some() { 1 } else { SWEEP });
     println!("seeds {first}..{}", first + count);
-    let total = run_seeds(first..first + count, None);
+    let total = run_seeds(first, Some(count), None);
     total.assert_well();
     assert_eq!(total.connections as u64, count * CONNECTIONS as u64);
     assert!(
@@ -141,7 +154,7 @@ fn long() {
     });
     println!("seeds from {first}");
     let until = Instant::now() + Duration::from_secs(60 * minutes);
-    run_seeds(first.., Some(until)).assert_well();
+    run_seeds(first, None, Some(until)).assert_well();
 }
 
 #[test]

@@ -301,9 +301,11 @@ impl<'a> World<'a> {
 
     fn note_frame(&mut self, side: usize, direction: Direction, frame: &[u8]) {
         let time = (self.now - self.start).as_nanos() as u64;
-        let words = [time, side as u64, frame.len() as u64];
-        let bytes = frame.iter().map(|byte| u64::from(*byte));
-        self.digest = words.into_iter().chain(bytes).fold(self.digest, |digest, word| {
+        let (chunks, rest) = frame.as_chunks::<8>();
+        let chunks = chunks.iter().map(|chunk| u64::from_le_bytes(*chunk));
+        let rest = rest.iter().map(|byte| u64::from(*byte));
+        let words = [time, side as u64, frame.len() as u64].into_iter();
+        self.digest = words.chain(chunks).chain(rest).fold(self.digest, |digest, word| {
             (digest ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(5)
         });
         if let Some(capture) = &mut self.capture {
@@ -318,24 +320,22 @@ impl<'a> World<'a> {
 
     /// Lets a host's TCP and applications work until both have nothing more to do now.
     fn run_host(&mut self, side: usize, n: usize) {
-        let mut next = None;
-        for _ in 0..2 {
-            let frames: Vec<_> = self.hosts[side][n].poll(self.now).collect();
-            for frame in frames {
-                self.send(side, true, frame);
-            }
-            next = match side {
-                CLIENTS => self.run_calls(n),
-                _ => self.run_sessions(n),
-            };
-        }
+        self.poll_host(side, n);
+        let next = match side {
+            CLIENTS => self.run_calls(n),
+            _ => self.run_sessions(n),
+        };
+        self.poll_host(side, n);
+        let poll = self.hosts[side][n].next_poll(self.now);
+        let soon = self.now + Duration::from_micros(10);
+        self.wakes[side][n] = [next, poll].into_iter().flatten().min().map(|at| at.max(soon));
+    }
+
+    fn poll_host(&mut self, side: usize, n: usize) {
         let frames: Vec<_> = self.hosts[side][n].poll(self.now).collect();
         for frame in frames {
             self.send(side, true, frame);
         }
-        let poll = self.hosts[side][n].next_poll(self.now);
-        let soon = self.now + Duration::from_micros(10);
-        self.wakes[side][n] = [next, poll].into_iter().flatten().min().map(|at| at.max(soon));
     }
 
     fn start_calls(&mut self) {
@@ -366,6 +366,7 @@ impl<'a> World<'a> {
 
     fn run_calls(&mut self, n: usize) -> Option<Instant> {
         let mut next: Option<Instant> = None;
+        let mut last_words = Vec::new();
         for call in &mut self.calls {
             let CallState::Open { socket, end, since } = &mut call.state else {
                 continue;
@@ -393,23 +394,13 @@ impl<'a> World<'a> {
                     began: *since,
                 };
                 // The RST of an abort leaves with the socket's last poll.
-                let frames: Vec<_> = host.poll(self.now).collect();
+                last_words.extend(host.poll(self.now));
                 host.sockets.remove(*socket);
                 call.state = CallState::Over(result);
-                for frame in frames {
-                    let (flights, order) = (&mut self.flights, &mut self.order);
-                    self.links[CLIENTS][0].send(self.now, frame, |at, frame| {
-                        *order += 1;
-                        flights.push(Reverse(Flight {
-                            at,
-                            order: *order,
-                            side: CLIENTS,
-                            to_engine: true,
-                            frame,
-                        }));
-                    });
-                }
             }
+        }
+        for frame in last_words {
+            self.send(CLIENTS, true, frame);
         }
         next
     }
@@ -470,11 +461,9 @@ impl<'a> World<'a> {
             !is_gone
         });
         if !gone.is_empty() {
-            let frames: Vec<_> = host.poll(self.now).collect();
+            self.poll_host(SERVERS, n);
+            let host = &mut self.hosts[SERVERS][n];
             gone.into_iter().for_each(|socket| drop(host.sockets.remove(socket)));
-            for frame in frames {
-                self.send(SERVERS, true, frame);
-            }
         }
         if plan.fate != Fate::Refuses {
             for _ in self.hosts[SERVERS][n].listening()..BACKLOG {

@@ -1,6 +1,7 @@
 //! A host on an Ethernet link: smoltcp's interface and sockets, driven in virtual time.
 
 use e2d2::time::Instant;
+use e2d2::wire::checksum::Delta;
 use e2d2::wire::frame::{self, Kind};
 use e2d2::wire::tcp::options::{self, kind};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
@@ -8,7 +9,7 @@ use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::{Socket, tcp};
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, IpEndpoint};
 use std::cell::Cell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 thread_local! {
@@ -82,7 +83,7 @@ pub struct Host {
     pub sockets: SocketSet<'static>,
     listeners: SocketSet<'static>,
     accepted: Vec<SocketHandle>,
-    last_acks: HashMap<SocketHandle, (u32, u32)>,
+    duplicates: u16,
     /// A host that is off neither hears nor says anything.
     pub is_off: bool,
     interface: Interface,
@@ -117,7 +118,7 @@ impl Host {
             sockets: SocketSet::new(Vec::new()),
             listeners: SocketSet::new(Vec::new()),
             accepted: Vec::new(),
-            last_acks: HashMap::new(),
+            duplicates: 0,
             is_off: false,
             interface,
             arrived: VecDeque::new(),
@@ -151,23 +152,37 @@ impl Host {
     }
 
     /// smoltcp 0.14 never repeats a lost FIN after three duplicate ACKs: its fast retransmission finds no data to send,
-    /// and leaves no timer behind. So it gets one such duplicate and not more while only its FIN is out.
-    fn would_stall(&mut self, handle: SocketHandle, frame: &[u8]) -> bool {
+    /// and leaves no timer behind. What comes with another window is no duplicate to it; so while only its FIN is out,
+    /// every segment without payload does.
+    fn make_no_duplicate(&mut self, handle: SocketHandle, frame: &mut [u8]) {
         let socket = self.sockets.get::<tcp::Socket<'_>>(handle);
         let is_closing = matches!(
             socket.state(),
             tcp::State::FinWait1 | tcp::State::Closing | tcp::State::LastAck
         );
-        let Some(ack) = pure_ack(frame).filter(|_| is_closing && socket.send_queue() == 0) else {
-            return false;
+        let Ok(Kind::Tcp(layout)) = frame::parse(frame) else {
+            return;
         };
-        let last = self.last_acks.entry(handle).or_insert((ack, 0));
-        match ack.wrapping_sub(last.0).cast_signed() {
-            0 => last.1 += 1,
-            1.. => *last = (ack, 1),
-            _ => return true,
+        if !is_closing || socket.send_queue() > 0 || layout.payload != layout.end {
+            return;
         }
-        last.1 > 2
+        self.duplicates = self.duplicates.wrapping_add(1);
+        let tcp = usize::from(layout.l4);
+        let field = |at: usize| u16::from_be_bytes([frame[tcp + at], frame[tcp + at + 1]]);
+        let window = 0x2000 | self.duplicates & 1;
+        let sum = Delta::ZERO.replace16(field(14), window).apply(field(16));
+        frame[tcp + 14..tcp + 16].copy_from_slice(&window.to_be_bytes());
+        frame[tcp + 16..tcp + 18].copy_from_slice(&sum.to_be_bytes());
+    }
+
+    /// smoltcp lets a socket listen again that got a RST before its handshake was complete; its place here is over.
+    fn end_listening_again(&mut self) {
+        for (_, socket) in self.sockets.iter_mut() {
+            let Socket::Tcp(socket) = socket;
+            if socket.state() == tcp::State::Listen {
+                socket.abort();
+            }
+        }
     }
 
     fn move_accepted(&mut self) {
@@ -216,11 +231,11 @@ impl Host {
     pub fn poll(&mut self, now: Instant) -> impl Iterator<Item = Vec<u8>> + '_ {
         if !self.is_off {
             set_clock(now);
-            while let Some(frame) = self.arrived.pop_front() {
+            while let Some(mut frame) = self.arrived.pop_front() {
                 let ends = sender_and_ports(&frame);
                 let connection = ends.and_then(|ends| self.connection(ends));
-                if connection.is_some_and(|handle| self.would_stall(handle, &frame)) {
-                    continue;
+                if let Some(handle) = connection {
+                    self.make_no_duplicate(handle, &mut frame);
                 }
                 let is_known = connection.is_some();
                 self.wire.received.push_back(frame);
@@ -230,7 +245,9 @@ impl Host {
                     &mut self.listeners
                 };
                 self.interface.poll_ingress_single(time(now), &mut self.wire, sockets);
-                if !is_known {
+                if is_known {
+                    self.end_listening_again();
+                } else {
                     self.move_accepted();
                 }
             }
@@ -319,17 +336,6 @@ fn sender_and_ports(frame: &[u8]) -> Option<(u16, (IpAddr, u16))> {
     };
     let port = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk::<2>()?));
     Some((port(l4 + 2)?, (address, port(l4)?)))
-}
-
-/// The ACK number of a segment that carries nothing else.
-fn pure_ack(frame: &[u8]) -> Option<u32> {
-    let Kind::Tcp(layout) = frame::parse(frame).ok()? else {
-        return None;
-    };
-    let tcp = frame.get(usize::from(layout.l4)..)?;
-    let is_pure = layout.payload == layout.end && tcp.get(13)? & 0x17 == 0x10;
-    let ack = u32::from_be_bytes(*tcp.get(8..)?.first_chunk()?);
-    is_pure.then_some(ack)
 }
 
 /// Frames on their way into and out of a host.
