@@ -218,6 +218,38 @@ fn the_client_is_never_offered_more_than_the_server_takes() {
     }
 }
 
+/// A client has begun a new connection from the port of a resting one. The old server still talks: what it says would
+/// reach the new connection, whose numbers may be near, for cookies of one slot are.
+#[test]
+fn a_resting_connection_does_not_reach_into_the_one_that_took_its_place() {
+    let mut bench = Bench::new();
+    let (mut client, mut server) = spliced(&mut bench);
+    only(bench.receive(&client.segment(TcpFlags::FIN, b"")));
+    client.seq = client.seq.wrapping_add(1);
+    server.ack = server.ack.wrapping_add(1);
+    only(bench.receive(&server.segment(TcpFlags::FIN, b"")));
+    let last = client.segment(TcpFlags::ACK, b"");
+    client.ack = client.ack.wrapping_add(1);
+    only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
+    assert_eq!(bench.proxy.usage().resting, 1);
+    // Until the new one is there, a late segment of the server passes.
+    assert_eq!(only(bench.receive(&server.segment(TcpFlags::FIN, b""))).to, client.me);
+
+    let mut next = Client {
+        seq: last.seq.wrapping_add(100_000),
+        ..Client::new(40000)
+    };
+    next.connect(&mut bench);
+    for flags in [TcpFlags::FIN, TcpFlags::ACK, TcpFlags::RST] {
+        nothing(bench.receive(&server.segment(flags, b"")));
+    }
+    let syn = only(next.send(&mut bench, b"1 again"));
+    let mut other = Server::from_syn(&syn);
+    other.accept(&mut bench);
+    nothing(bench.receive(&server.segment(TcpFlags::RST, b"")));
+    assert_eq!(bench.proxy.usage().connections, 1);
+}
+
 /// The server has reset the connection and the client has missed it: it repeats its request, which carries a cookie that
 /// was good once. The server's answer to the copy is what tells the client.
 #[test]

@@ -335,6 +335,15 @@ where
             return;
         };
         let from = flow.side();
+        // The other leg's addresses and ports may be a new connection's by now. Its numbers can be near the old ones,
+        // cookies of one slot always are: nothing of the old one may reach it.
+        let is_alone = match from {
+            Side::Client => !rested.legs.server,
+            Side::Server => !rested.legs.client,
+        };
+        if is_alone {
+            return self.drops.add(DropReason::UnknownFlow, 1);
+        }
         let path = match from {
             Side::Client => send::path_to_server(&self.settings, &self.neighbours, &rested),
             Side::Server => Ok(send::path_to_client(&self.settings, &rested)),

@@ -1,8 +1,8 @@
 //! A host on an Ethernet link: smoltcp's interface and sockets, driven in virtual time.
 
 use e2d2::time::Instant;
-use e2d2::wire::checksum::Delta;
-use e2d2::wire::frame::{self, Kind};
+use e2d2::wire::checksum::{self, Delta};
+use e2d2::wire::frame::{self, Kind, TcpLayout};
 use e2d2::wire::tcp::options::{self, kind};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
@@ -153,18 +153,19 @@ impl Host {
 
     /// smoltcp 0.14 never repeats a lost FIN after three duplicate ACKs: its fast retransmission finds no data to send,
     /// and leaves no timer behind. What comes with another window is no duplicate to it; so while only its FIN is out,
-    /// every segment without payload does.
-    fn make_no_duplicate(&mut self, handle: SocketHandle, frame: &mut [u8]) {
+    /// every segment without payload does. The same happens if an ACK of all data follows the third duplicate before
+    /// anything could be sent: a socket for which this returns true must have the chance to send after each segment.
+    fn make_no_duplicate(&mut self, handle: SocketHandle, frame: &mut [u8]) -> bool {
         let socket = self.sockets.get::<tcp::Socket<'_>>(handle);
         let is_closing = matches!(
             socket.state(),
             tcp::State::FinWait1 | tcp::State::Closing | tcp::State::LastAck
         );
         let Ok(Kind::Tcp(layout)) = frame::parse(frame) else {
-            return;
+            return is_closing;
         };
         if !is_closing || socket.send_queue() > 0 || layout.payload != layout.end {
-            return;
+            return is_closing;
         }
         self.duplicates = self.duplicates.wrapping_add(1);
         let tcp = usize::from(layout.l4);
@@ -173,6 +174,21 @@ impl Host {
         let sum = Delta::ZERO.replace16(field(14), window).apply(field(16));
         frame[tcp + 14..tcp + 16].copy_from_slice(&window.to_be_bytes());
         frame[tcp + 16..tcp + 18].copy_from_slice(&sum.to_be_bytes());
+        true
+    }
+
+    /// RFC 9293 3.6.1: a SYN may end a TIME-WAIT. smoltcp never lets it, every stack of a server does.
+    fn gives_way(&mut self, handle: SocketHandle, frame: &[u8]) -> bool {
+        let socket = self.sockets.get_mut::<tcp::Socket<'_>>(handle);
+        let Ok(Kind::Tcp(layout)) = frame::parse(frame) else {
+            return false;
+        };
+        let is_syn = frame[usize::from(layout.l4) + 13] & 0x17 == 0x02;
+        let gives_way = is_syn && socket.state() == tcp::State::TimeWait && has_right_sum(frame, &layout);
+        if gives_way {
+            *socket = tcp::Socket::new(tcp::SocketBuffer::new(Vec::new()), tcp::SocketBuffer::new(Vec::new()));
+        }
+        gives_way
     }
 
     /// smoltcp lets a socket listen again that got a RST before its handshake was complete; its place here is over.
@@ -234,9 +250,8 @@ impl Host {
             while let Some(mut frame) = self.arrived.pop_front() {
                 let ends = sender_and_ports(&frame);
                 let connection = ends.and_then(|ends| self.connection(ends));
-                if let Some(handle) = connection {
-                    self.make_no_duplicate(handle, &mut frame);
-                }
+                let connection = connection.filter(|&handle| !self.gives_way(handle, &frame));
+                let is_closing = connection.is_some_and(|handle| self.make_no_duplicate(handle, &mut frame));
                 let is_known = connection.is_some();
                 self.wire.received.push_back(frame);
                 let sockets = if is_known {
@@ -245,6 +260,9 @@ impl Host {
                     &mut self.listeners
                 };
                 self.interface.poll_ingress_single(time(now), &mut self.wire, sockets);
+                if is_closing {
+                    self.interface.poll_egress(time(now), &mut self.wire, &mut self.sockets);
+                }
                 if is_known {
                     self.end_listening_again();
                 } else {
@@ -336,6 +354,19 @@ fn sender_and_ports(frame: &[u8]) -> Option<(u16, (IpAddr, u16))> {
     };
     let port = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk::<2>()?));
     Some((port(l4 + 2)?, (address, port(l4)?)))
+}
+
+fn has_right_sum(frame: &[u8], layout: &TcpLayout) -> bool {
+    let (l3, segment) = (
+        usize::from(layout.l3),
+        &frame[usize::from(layout.l4)..usize::from(layout.end)],
+    );
+    let addresses = match layout.version {
+        frame::IpVersion::V4 => &frame[l3 + 12..l3 + 20],
+        frame::IpVersion::V6 => &frame[l3 + 8..l3 + 40],
+    };
+    let pseudo = [6_u16, segment.len() as u16].map(u16::to_be_bytes).concat();
+    checksum::is_valid(checksum::sum(addresses) + checksum::sum(&pseudo) + checksum::sum(segment))
 }
 
 /// Frames on their way into and out of a host.
