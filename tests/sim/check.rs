@@ -42,6 +42,8 @@ pub struct Report {
     pub connections: usize,
     /// Connections whose two streams were complete.
     pub complete: usize,
+    /// Connections that lacked nothing but a FIN that its sender did not repeat.
+    pub unrepeated_fins: usize,
     /// Bytes compared, both ways.
     pub bytes: u64,
     /// Records by cause.
@@ -96,6 +98,8 @@ pub fn judge(
         };
         report.bytes += u64::from(client.received) + sessions.iter().map(|s| u64::from(s.received)).sum::<u64>();
         report.complete += usize::from(case.is_complete());
+        let lacks_a_fin = |record: &&SessionRecord| case.lacks_a_fin(record.cause(Side::Client));
+        report.unrepeated_fins += usize::from(!case.is_complete() && own.iter().any(lacks_a_fin));
         if let Err(what) = case.judge() {
             report.faults.push(format!(
                 "connection {}: {what}\n    {plan:?}\n    client {client:?}\n    servers {sessions:?}\n    {}",
@@ -171,7 +175,21 @@ impl Case<'_> {
         if self.is_complete() {
             return self.judge_complete(cause);
         }
+        if self.lacks_a_fin(cause) {
+            return Ok(());
+        }
         self.judge_incomplete(cause)
+    }
+
+    /// Every byte came, both ways, but not every FIN, until silence ended it: smoltcp does not always repeat a lost FIN.
+    /// How often that may be is limited ([`Report::unrepeated_fins`]).
+    fn lacks_a_fin(&self, cause: Cause) -> bool {
+        let all_came = |server: &ServerResult| {
+            server.received == self.plan.to_server && self.client.received == self.plan.to_client
+        };
+        matches!(cause, Cause::HalfCloseTimeout | Cause::IdleTimeout)
+            && self.scenario.links().iter().any(|link| !link.is_clean())
+            && matches!(self.sessions, [server] if all_came(server))
     }
 
     fn was_never_heard(&self) -> bool {
@@ -231,7 +249,12 @@ impl Case<'_> {
     fn may_have_timed_out(&self, cause: Cause) -> bool {
         match cause {
             Cause::ServerTimeout => self.scenario.is_troubled() || self.heavy_loss(),
-            Cause::SelectorTimeout => self.scenario.links().iter().any(|link| !link.outages.is_empty()),
+            // SYNs that were lost have backed the client's timer off to a minute before it sends its first byte.
+            Cause::SelectorTimeout => {
+                let from = &self.scenario.from_clients;
+                from.loss + from.corrupt + from.truncate > 50
+                    || self.scenario.links().iter().any(|link| !link.outages.is_empty())
+            }
             Cause::RetransmitLimit | Cause::IdleTimeout | Cause::HalfCloseTimeout => self.scenario.is_troubled(),
             _ => false,
         }
