@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 const CONNECTIONS: usize = 100;
 
 /// Seeds of the sweep in `cargo test`.
-const SWEEP: u64 = 200;
+const SWEEP: u64 = 40;
 
 fn variable(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
