@@ -8,8 +8,8 @@
 //! cargo run --no-default-features --example custom_selector -- 'TENANT acme' 'TENANT globex' 'HELLO'
 //! ```
 //!
-//! shows which server gets a connection that begins with each of these lines. In an engine the same factory is what makes
-//! each core's selector.
+//! shows which server gets a connection that begins with each of these lines. `engine_with_selector.rs` runs an
+//! engine with it: the factory makes each core's selector.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
