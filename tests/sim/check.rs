@@ -14,6 +14,7 @@ use std::net::IpAddr;
 
 /// What became of a client's connection.
 #[derive(Clone, Debug)]
+#[allow(dead_code)] // some fields only for the report of a failure, by `Debug`
 pub struct ClientResult {
     pub sent: u32,
     pub received: u32,
@@ -25,6 +26,7 @@ pub struct ClientResult {
 
 /// What became of a server's.
 #[derive(Clone, Debug)]
+#[allow(dead_code)] // some fields only for the report of a failure, by `Debug`
 pub struct ServerResult {
     pub id: u8,
     pub host: usize,
