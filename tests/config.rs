@@ -196,7 +196,7 @@ fn every_key_arrives() {
         (None, 3)
     );
     assert_eq!(config.timeouts().half_close, Duration::from_secs(7440));
-    assert_eq!(config.timeouts().connect, Duration::from_secs(5));
+    assert_eq!(config.timeouts().connect, Duration::from_secs(10));
     let promise = config.promise();
     assert_eq!(
         (promise.mss, promise.window_scale, promise.window),

@@ -70,8 +70,8 @@ pub(super) const SERVER_CONNECTIONS_RANGE: RangeInclusive<i64> = 1..=1 << 24;
 pub(super) const EJECT_AFTER: i64 = 3;
 /// 0 is never.
 pub(super) const EJECT_AFTER_RANGE: RangeInclusive<i64> = 0..=1000;
-/// `[[pool]] eject_for`: as long as a time-out to connect, so that a dead server costs at most every second such wait.
-pub(super) const EJECT_FOR: Duration = CONNECT;
+/// `[[pool]] eject_for`: long enough for a restart; with each further failure it doubles.
+pub(super) const EJECT_FOR: Duration = Duration::from_secs(5);
 /// Longer is for an operator to decide, who takes the server out of the file.
 pub(super) const EJECT_FOR_RANGE: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(HOUR);
 
@@ -84,8 +84,9 @@ pub(super) const REGEX_BYTES_RANGE: RangeInclusive<i64> = 1..=crate::callbacks::
 
 /// `[timeouts] select`.
 pub(super) const SELECT: Duration = Duration::from_secs(30);
-/// `[timeouts] connect`: SYNs at 0, 1 and 3 s, and two seconds for the answer to the last.
-pub(super) const CONNECT: Duration = Duration::from_secs(5);
+/// `[timeouts] connect`: SYNs at 0, 1, 3 and 7 s, and three seconds for the answer to the last. With three SYNs, one
+/// connection in a thousand would be refused where one packet in twenty is lost.
+pub(super) const CONNECT: Duration = Duration::from_secs(10);
 /// `[timeouts] idle`: RFC 5382 REQ-5, not less than 2 hours 4 minutes.
 pub(super) const IDLE: Duration = Duration::from_secs(2 * HOUR + 4 * MINUTE);
 /// `[timeouts] half_close`: one side may legitimately only receive for as long as an idle connection may live.

@@ -267,7 +267,7 @@ type Ending = fn(&mut Bench, &mut Client, &Segment);
 fn however_a_connection_ends_its_server_has_room_again() {
     let endings: [(&str, Ending); 5] = [
         ("refused", |bench, _, syn| drop(bench.receive(&refusal(syn)))),
-        ("silence", |bench, _, _| drop(bench.wait(Duration::from_secs(6)))),
+        ("silence", |bench, _, _| drop(bench.wait(Duration::from_secs(11)))),
         ("the client leaves early", |bench, client, _| {
             drop(bench.receive(&client.segment(TcpFlags::RST, b"")));
         }),
