@@ -280,8 +280,8 @@ fn the_time_doubles_up_to_a_limit() {
 fn a_trial_that_ends_without_a_word_is_repeated() {
     let mut backends = with_one_ejected();
     assert!(at(&mut backends, seconds(10), 2).contains(&0));
-    assert!(!at(&mut backends, seconds(14), 2).contains(&0));
-    assert!(at(&mut backends, seconds(15), 2).contains(&0), "connect_timeout is 5 s");
+    assert!(!at(&mut backends, seconds(19), 2).contains(&0));
+    assert!(at(&mut backends, seconds(20), 2).contains(&0), "connect_timeout is 10 s");
 }
 
 #[test]
