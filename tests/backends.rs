@@ -281,7 +281,10 @@ fn a_trial_that_ends_without_a_word_is_repeated() {
     let mut backends = with_one_ejected();
     assert!(at(&mut backends, seconds(10), 2).contains(&0));
     assert!(!at(&mut backends, seconds(19), 2).contains(&0));
-    assert!(at(&mut backends, seconds(20), 2).contains(&0), "connect_timeout is 10 s");
+    assert!(
+        at(&mut backends, seconds(20), 2).contains(&0),
+        "connect_timeout is 10 s"
+    );
 }
 
 #[test]

@@ -331,6 +331,7 @@ impl Drop for PortInner {
         if started && keeps_buffers {
             self.collect_sent();
         }
+        let _alone = port_setup::devices();
         // SAFETY: the port exists, and with its last owner nobody uses its queues any more.
         let (stopped, closed) = unsafe {
             let stopped = if started { sys::rte_eth_dev_stop(port) } else { 0 };

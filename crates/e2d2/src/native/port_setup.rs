@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, CString, NulError, c_int};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{ptr, thread};
 
@@ -20,6 +20,15 @@ use crate::port::Capabilities;
 use crate::wire::MacAddr;
 
 const EEXIST: c_int = 17;
+
+/// Devices come and go one at a time: the EAL scans a list of device arguments while it attaches one, without a lock of its own
+/// (`local_dev_probe` in `eal_common_dev.c`), so that two threads can lose each other's device.
+static DEVICES: Mutex<()> = Mutex::new(());
+
+/// Holds off other threads that attach or remove devices.
+pub(super) fn devices() -> MutexGuard<'static, ()> {
+    DEVICES.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// See [`DpdkPort::open`].
 pub(super) fn open(
@@ -176,6 +185,7 @@ fn attach(eal: &Eal, config: &PortConfig, queues: usize) -> Result<u16, PortErro
     let bus = CString::new(device.bus()).map_err(nul)?;
     let arguments = CString::new(device.arguments(queues, data_room(config.mtu))).map_err(nul)?;
     let mut port = 0;
+    let _alone = devices();
     // SAFETY: NUL-terminated strings; `port` is written. A PCI device that was allowed at the start has its port already.
     unsafe {
         if sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &mut port) != 0 {

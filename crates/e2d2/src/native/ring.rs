@@ -11,7 +11,7 @@ use super::eal::Eal;
 use super::mbuf::Mbuf;
 use super::pool::{MbufPool, PoolInner};
 use super::port::{DpdkPort, PortConfig, PortError};
-use super::port_setup::{c_string, open_rings, own};
+use super::port_setup::{c_string, devices, open_rings, own};
 use super::queue::DpdkQueue;
 use crate::port::PortId;
 
@@ -111,6 +111,7 @@ pub(super) fn attach(eal: &Eal, name: &str, rx: &[Arc<Ring>], tx: &[Arc<Ring>]) 
     // DPDK puts this prefix in front by itself.
     let short = name.strip_prefix("net_ring_").unwrap_or(name);
     let c_name: CString = c_string(short)?;
+    let _alone = devices();
     // SAFETY: live rings, which the port's owner keeps as long as the port; their addresses are copied.
     let port = unsafe {
         sys::rte_eth_from_rings(

@@ -202,3 +202,23 @@ fn buffers_must_hold_a_frame_of_the_mtu() {
         Err(PortError::Queues { asked: 0, .. })
     ));
 }
+
+/// DPDK's own list of devices is not made for several threads: without our lock one of them loses its device now and then.
+#[test]
+fn ports_come_and_go_on_several_threads_at_once() {
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            std::thread::spawn(|| {
+                let pool = pool(255, 1500);
+                for _ in 0..1000 {
+                    let config =
+                        PortConfig::new(PortId(0), format!("net_null_{}", unique("n")).parse().expect("a name"));
+                    DpdkPort::open(&eal(), &config, &[&pool]).unwrap_or_else(|error| panic!("{error}"));
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().expect("every port opened");
+    }
+}
