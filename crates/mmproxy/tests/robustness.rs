@@ -462,7 +462,7 @@ fn a_new_process_takes_over_without_a_gap() {
         let mut old = Proxy::tcp(&[]);
         let mut kept = old.send(&header(1));
         greeting(&mut kept).expect("served by the old one");
-        let new = Proxy::tcp(&[]);
+        let new = Proxy::tcp_beside_another();
         old.signal(Signal::TERM);
         for port in 2..100 {
             let mut client = new.send(&header(port));

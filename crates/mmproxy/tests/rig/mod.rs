@@ -162,6 +162,22 @@ impl Proxy {
         Self::start(&[&usual[..], more].concat(), "127.0.0.1:8443")
     }
 
+    /// The same where another proxy listens already, which would answer for one that has not begun.
+    pub fn tcp_beside_another() -> Proxy {
+        // The listener of the metrics is opened last.
+        let usual = [
+            "-l",
+            "127.0.0.1:8443",
+            "-4",
+            "127.0.0.1:443",
+            "--metrics",
+            "127.0.0.1:9111",
+        ];
+        let mut proxy = Self::start(&usual, "127.0.0.1:9111");
+        proxy.address = "127.0.0.1:8443".parse().expect("address");
+        proxy
+    }
+
     /// The same for UDP.
     pub fn udp(more: &[&str]) -> Proxy {
         let usual = [
