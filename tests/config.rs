@@ -77,6 +77,7 @@ local_addresses = ["10.1.0.80", "10.2.0.5"]
 local_ports = "8000-9000"
 connect_timeout = "1s"
 syn_retry = "200ms"
+retries = 4
 policy = "client_hash"
 eject_after = 7
 eject_for = "3s"
@@ -184,7 +185,10 @@ fn every_key_arrives() {
         (api.connect_timeout, api.syn_retry),
         (Duration::from_secs(1), Duration::from_millis(200))
     );
-    assert_eq!((api.eject_after, api.eject_for), (7, Duration::from_secs(3)));
+    assert_eq!(
+        (api.retries, api.eject_after, api.eject_for),
+        (4, 7, Duration::from_secs(3))
+    );
     assert_eq!(config.pool(PoolId(1)).policy, Policy::ClientHash);
     assert_eq!(config.pool(PoolId(0)).members[0].weight, 256);
     assert_eq!(config.server(ServerId(0)).max_connections, Some(77));
@@ -471,6 +475,7 @@ refusals! {
     server_weight_0: "weight = 256" => "weight = 0", "pool[0].servers[0].weight is 0, expected 1 to 256";
     server_weight: "weight = 256" => "weight = 257", "pool[0].servers[0].weight is 257, expected 1 to 256";
     server_limit: "max_connections = 77" => "max_connections = 0", "pool[0].servers[0].max_connections is 0, expected 1 to 16777216";
+    retries: "retries = 4" => "retries = 17", "pool[1].retries is 17, expected 0 to 16";
     eject_after: "eject_after = 7" => "eject_after = -1", "pool[1].eject_after is -1, expected 0 to 1000";
     eject_for: "eject_for = \"3s\"" => "eject_for = \"2h\"", "pool[1].eject_for is \"2h\", expected \"10ms\" to \"1h\"";
     policy: "policy = \"round_robin\"" => "policy = \"random\"", "pool[0].policy is \"random\", expected \"round_robin\", \"least_connections\" or \"client_hash\"";

@@ -293,6 +293,8 @@ pub struct ServerConfig {
     pub connect_timeout: Duration,
     /// Time to the first repetition of the SYN; doubled from then on.
     pub syn_retry: Duration,
+    /// How often it is called anew for one connection when it has not answered in time and there is no other left to try.
+    pub retries: u8,
     /// How many connections it may have at the same time, over all cores.
     pub max_connections: Option<u32>,
     /// After how many failures in a row it is passed over; never when 0.

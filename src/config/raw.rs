@@ -116,6 +116,7 @@ pub(super) struct RawPool {
     pub(super) local_ports: Option<String>,
     pub(super) connect_timeout: Option<String>,
     pub(super) syn_retry: Option<String>,
+    pub(super) retries: Option<i64>,
     pub(super) eject_after: Option<i64>,
     pub(super) eject_for: Option<String>,
     pub(super) proxy_protocol: Option<RawProxyOut>,

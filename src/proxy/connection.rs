@@ -96,6 +96,8 @@ pub struct Opening {
     pub timestamps: bool,
     /// SYNs sent to the present server.
     pub tries: u8,
+    /// Servers called anew because no other was left.
+    pub retries: u8,
     /// Servers given up, the first [`Opening::MAX_TRIED`]; the rest is [`NO_SERVER`].
     pub tried: [u16; Opening::MAX_TRIED],
     /// Why the last of them was given up.
@@ -103,7 +105,7 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// How many servers of a pool are tried for one connection.
+    /// How many servers of a pool are tried for one connection, retries of the last one not counted.
     pub const MAX_TRIED: usize = 4;
 
     /// `pool` of a server that the selector named directly: there is no other to try.

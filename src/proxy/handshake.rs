@@ -280,6 +280,7 @@ where
             promised_scale: self.settings.promise.window_scale.filter(|_| scaled).unwrap_or(0),
             timestamps: timestamps.is_some(),
             tries: 0,
+            retries: 0,
             tried: [NO_SERVER; Opening::MAX_TRIED],
             failure: Cause::NoServer,
         }

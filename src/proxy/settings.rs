@@ -76,6 +76,8 @@ pub struct Server {
     pub announce: Announce,
     /// After how long an unanswered SYN is repeated; doubled each time.
     pub syn_retry: Duration,
+    /// How often it is called anew when there is no other.
+    pub retries: u8,
     /// After how long the next server is tried.
     pub connect_timeout: Duration,
 }
@@ -253,6 +255,7 @@ impl Settings {
                 locals: server.local.iter().map(&mut local).collect(),
                 announce: server.announce,
                 syn_retry: server.syn_retry,
+                retries: server.retries,
                 connect_timeout: server.connect_timeout,
             });
         }

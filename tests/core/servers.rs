@@ -56,7 +56,68 @@ fn all_servers_silent_ends_in_a_reset_to_the_client() {
     let record = bench.records()[0];
     assert_eq!(
         (record.cause(Side::Client), record.servers_tried),
-        (Cause::ServerTimeout, 3)
+        (Cause::ServerTimeout, 4),
+        "the last one is tried once more"
+    );
+    bench.assert_all_returned();
+}
+
+/// The SYNs among what the core sends while this time passes, each number once.
+fn calls(bench: &mut Bench, time: Duration) -> (Vec<Segment>, Vec<Segment>) {
+    let (mut syns, others): (Vec<_>, Vec<_>) = bench
+        .wait(time)
+        .into_iter()
+        .partition(|segment| segment.flags == TcpFlags::SYN);
+    syns.dedup();
+    (syns, others)
+}
+
+#[test]
+fn the_only_server_is_called_anew_when_it_was_silent() {
+    let mut bench = bench_with("retries = 2", "");
+    let (_, first) = called(&mut bench, b"1 hello");
+    let (syns, others) = calls(&mut bench, Duration::from_secs(25));
+    nothing(others);
+    assert_eq!(syns.len(), 3, "{syns:#?}");
+    let ports: Vec<u16> = syns.iter().map(|syn| syn.from.address.port()).collect();
+    assert!(
+        ports[0] != ports[1] && ports[1] != ports[2] && ports[0] != ports[2],
+        "{ports:?}"
+    );
+    assert!(syns.iter().all(|syn| syn.to == first.to && syn.seq != first.seq || *syn == first));
+    // The answer to a call that was given up ends nothing; the last call's is taken.
+    let late = Server::from_syn(&first).syn_ack();
+    let refused = only(bench.receive(&late));
+    assert_eq!((refused.flags, refused.to), (TcpFlags::RST, first.to));
+    let (_, held) = Server::from_syn(&syns[2]).accept(&mut bench);
+    assert_eq!(only(held).payload, b"1 hello");
+    bench.finish();
+    assert_eq!(bench.records()[0].servers_tried, 3);
+    bench.assert_all_returned();
+}
+
+#[test]
+fn retries_are_counted_and_a_refusal_ends_them() {
+    for (retries, seconds) in [(0, 10), (1, 20), (2, 30)] {
+        let mut bench = bench_with(&format!("retries = {retries}"), "");
+        let (client, _) = called(&mut bench, b"1 hello");
+        let (_, others) = calls(&mut bench, Duration::from_millis(seconds * 1000 - 100));
+        nothing(others);
+        // The harness looks every 50 ms, and each SYN waits for it.
+        let reset = only(bench.wait(Duration::from_millis(800)));
+        assert_eq!((reset.to, reset.seq), (client.me, client.ack));
+        assert_eq!(bench.records()[0].servers_tried, retries + 1);
+        bench.assert_all_returned();
+    }
+    let mut bench = bench_with("retries = 2", "");
+    let (client, _) = called(&mut bench, b"1 hello");
+    let (syns, _) = calls(&mut bench, Duration::from_secs(11));
+    let reset = only(bench.receive(&refusal(syns.last().expect("a second call"))));
+    assert_eq!((reset.to, reset.seq), (client.me, client.ack));
+    let record = bench.records()[0];
+    assert_eq!(
+        (record.cause(Side::Client), record.servers_tried),
+        (Cause::ServerRefused, 2)
     );
     bench.assert_all_returned();
 }
@@ -267,7 +328,7 @@ type Ending = fn(&mut Bench, &mut Client, &Segment);
 fn however_a_connection_ends_its_server_has_room_again() {
     let endings: [(&str, Ending); 5] = [
         ("refused", |bench, _, syn| drop(bench.receive(&refusal(syn)))),
-        ("silence", |bench, _, _| drop(bench.wait(Duration::from_secs(11)))),
+        ("silence", |bench, _, _| drop(bench.wait(Duration::from_secs(21)))),
         ("the client leaves early", |bench, client, _| {
             drop(bench.receive(&client.segment(TcpFlags::RST, b"")));
         }),

@@ -283,7 +283,8 @@ pub struct SessionRecord {
     server_cause: Cause,
     /// The core that owned the connection.
     pub core: u8,
-    /// Servers that a SYN was sent to.
+    /// How many times a server was called for the connection, repetitions of a SYN not counted; a server that was called
+    /// anew counts again.
     pub servers_tried: u8,
     states: [u8; STAMPS / 2],
     stamps: [u8; STAMPS * STAMP_BYTES],

@@ -81,6 +81,8 @@ pub(super) fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
             local_ports: network.local_ports.clone(),
             connect_timeout: None,
             syn_retry: None,
+            // Its one timer of the whole connection left no time for a second try.
+            retries: Some(0),
             eject_after: None,
             eject_for: None,
             proxy_protocol: None,

@@ -30,6 +30,7 @@ struct Common<'c> {
     local_ports: RangeInclusive<u16>,
     connect_timeout: std::time::Duration,
     syn_retry: std::time::Duration,
+    retries: u8,
     eject_after: u32,
     eject_for: std::time::Duration,
     announce: Announce,
@@ -101,6 +102,13 @@ fn common<'c>(
             defaults::SYN_RETRY,
             &defaults::SYN_RETRY_RANGE,
         ),
+        retries: number(
+            source,
+            &at.key("retries"),
+            raw.retries,
+            defaults::RETRIES,
+            &defaults::RETRIES_RANGE,
+        ) as u8,
         eject_after: number(
             source,
             &at.key("eject_after"),
@@ -187,8 +195,8 @@ impl Reader {
                 at,
                 format!(
                     "is {}, which another pool has as well (\"{}\"), expected the same name, mac, \
-                     max_connections, local addresses and ports, connect_timeout, syn_retry, eject_after, eject_for and \
-                     proxy_protocol in both",
+                     max_connections, local addresses and ports, connect_timeout, syn_retry, retries, eject_after, \
+                     eject_for and proxy_protocol in both",
                     known.address, known.name
                 ),
             );
@@ -279,6 +287,7 @@ fn server(source: &mut Source<'_>, at: &At, raw: &RawServer, common: &Common<'_>
         local: local(source, at, address, next_hop, common)?,
         connect_timeout: common.connect_timeout,
         syn_retry: common.syn_retry,
+        retries: common.retries,
         max_connections,
         eject_after: common.eject_after,
         eject_for: common.eject_for,

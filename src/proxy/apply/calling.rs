@@ -168,19 +168,26 @@ where
             opening.failure = failure;
             self.backends.note_failure(ServerId(given_up), now);
         }
-        let Some(place) = opening.tried.iter_mut().find(|tried| **tried == NO_SERVER) else {
-            return Some(Event::NoServer);
-        };
-        *place = given_up;
-        if opening.pool == Opening::NO_POOL || opening.tried.last() != Some(&NO_SERVER) {
+        let known = opening.tried.iter().position(|tried| [NO_SERVER, given_up].contains(tried));
+        if let Some(place) = known {
+            opening.tried[place] = given_up;
+        }
+        let has_places = opening.tried.last() == Some(&NO_SERVER);
+        let (tried, pool, retries) = (opening.tried.map(ServerId), opening.pool, opening.retries);
+        let client = address_of(connection.client_address());
+        let next = (pool != Opening::NO_POOL && has_places)
+            .then(|| self.backends.next_after(PoolId(pool), client, now, &tried))
+            .flatten();
+        if let Some(next) = next {
+            connection.server = next.0;
+            return Some(Event::Selected);
+        }
+        // Silence may be nothing but loss; a refusal is an answer.
+        let allowed = self.settings.servers.get(usize::from(given_up))?.retries;
+        if event != Event::TimedOut || retries >= allowed {
             return Some(Event::NoServer);
         }
-        let tried = opening.tried.map(ServerId);
-        let pool = PoolId(opening.pool);
-        let client = address_of(connection.client_address());
-        let next = self.backends.next_after(pool, client, now, &tried);
-        let Some(next) = next else { return Some(Event::NoServer) };
-        connection.server = next.0;
+        self.opening_mut(slot)?.retries += 1;
         Some(Event::Selected)
     }
 
