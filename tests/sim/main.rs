@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 const CONNECTIONS: usize = 100;
 
 /// Seeds of the sweep in `cargo test`.
-const SWEEP: u64 = 40;
+const SWEEP: u64 = 200;
 
 fn variable(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -58,6 +58,7 @@ struct Total {
     connections: usize,
     complete: usize,
     unrepeated_fins: usize,
+    neglected: usize,
     bytes: u64,
     seconds: u64,
     causes: BTreeMap<String, usize>,
@@ -71,6 +72,7 @@ impl Total {
         self.connections += report.connections;
         self.complete += report.complete;
         self.unrepeated_fins += report.unrepeated_fins;
+        self.neglected += report.neglected;
         self.bytes += report.bytes;
         self.seconds += report.seconds;
         for (cause, count) in report.causes {
@@ -87,11 +89,12 @@ impl Total {
 
     fn print(&self, since: Instant) {
         println!(
-            "{} seeds, {} connections, {} complete, {} without a last FIN, {} bytes compared, {} virtual seconds in {:.1} s",
+            "{} seeds, {} connections, {} complete, {} without a last FIN, {} given up by smoltcp, {} bytes compared, {} virtual seconds in {:.1} s",
             self.seeds,
             self.connections,
             self.complete,
             self.unrepeated_fins,
+            self.neglected,
             self.bytes,
             self.seconds,
             since.elapsed().as_secs_f64()
@@ -103,10 +106,14 @@ impl Total {
     #[track_caller]
     fn assert_well(&self) {
         assert!(self.failures.is_empty(), "{}", self.failures.join("\n\n"));
-        let (fins, connections) = (self.unrepeated_fins, self.connections);
+        let (fins, neglected, connections) = (self.unrepeated_fins, self.neglected, self.connections);
         assert!(
             fins <= 3 + connections / 1000,
             "{fins} FINs were lost for good on {connections} connections"
+        );
+        assert!(
+            neglected <= 3 + connections / 1000,
+            "smoltcp gave up {neglected} of {connections} connections"
         );
     }
 }

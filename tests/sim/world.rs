@@ -13,13 +13,14 @@ use std::collections::BinaryHeap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
-use testkit::sim::tcp::State;
-use testkit::sim::{Host, HostPlan, Link, Random, SocketHandle};
+use testkit::sim::tcp::{Socket, State};
+use testkit::sim::{Ends, Host, HostPlan, Link, Random, SocketHandle};
 
 /// Listening sockets of a server: connections that may begin within one round trip.
 const BACKLOG: usize = 6;
 
-/// After this long a client application gives up.
+/// After this long without any progress a client application gives up. With a fifth of the packets lost on each of the four
+/// ways and a minute between two attempts, that is one in a million.
 pub const PATIENCE: Duration = Duration::from_secs(1_500);
 
 /// When the last connection has ended, everything must have been given back within the timers' sum.
@@ -50,9 +51,32 @@ enum CallState {
     Open {
         socket: SocketHandle,
         end: End,
-        since: Instant,
+        began: Instant,
+        progress: Progress,
     },
     Over(ClientResult),
+}
+
+/// What a connection has come to, and when it came to that.
+struct Progress {
+    state: State,
+    acknowledged: u32,
+    received: u32,
+    since: Instant,
+}
+
+impl Progress {
+    fn note(&mut self, now: Instant, end: &End, socket: &Socket<'_>) {
+        let acknowledged = end.sent.saturating_sub(socket.send_queue() as u32);
+        if (self.state, self.acknowledged, self.received) != (socket.state(), acknowledged, end.received) {
+            *self = Progress {
+                state: socket.state(),
+                acknowledged,
+                received: end.received,
+                since: now,
+            };
+        }
+    }
 }
 
 /// A socket of a server.
@@ -226,7 +250,7 @@ impl<'a> World<'a> {
         let hosts = self.wakes.iter().flatten().flatten().min().copied();
         let calls = self.calls.iter().filter_map(|call| match &call.state {
             CallState::Waiting => Some(self.at_ms(call.plan.start_ms)).filter(|at| *at > self.now),
-            CallState::Open { since, .. } => Some(*since + PATIENCE),
+            CallState::Open { progress, .. } => Some(progress.since + PATIENCE),
             CallState::Over(_) => None,
         });
         let fates = self
@@ -358,7 +382,13 @@ impl<'a> World<'a> {
             self.calls[i].state = CallState::Open {
                 socket,
                 end: End::client(&plan),
-                since: self.now,
+                began: self.now,
+                progress: Progress {
+                    state: State::Closed,
+                    acknowledged: 0,
+                    received: 0,
+                    since: self.now,
+                },
             };
             self.wakes[CLIENTS][plan.host] = Some(self.now);
         }
@@ -368,7 +398,13 @@ impl<'a> World<'a> {
         let mut next: Option<Instant> = None;
         let mut last_words = Vec::new();
         for call in &mut self.calls {
-            let CallState::Open { socket, end, since } = &mut call.state else {
+            let CallState::Open {
+                socket,
+                end,
+                began,
+                progress,
+            } = &mut call.state
+            else {
                 continue;
             };
             if call.plan.host != n {
@@ -376,14 +412,26 @@ impl<'a> World<'a> {
             }
             let host = &mut self.hosts[CLIENTS][n];
             let tcp = host.socket(*socket);
-            match end.work(self.now, tcp) {
-                Ok(at) => next = [next, at, Some(*since + PATIENCE)].into_iter().flatten().min(),
+            let outcome = end.work(self.now, tcp);
+            progress.note(self.now, end, tcp);
+            match outcome {
+                Ok(at) => next = [next, at, Some(progress.since + PATIENCE)].into_iter().flatten().min(),
                 Err(what) => self.faults.push(what),
             }
-            let gives_up = self.now >= *since + PATIENCE;
+            let gives_up = self.now >= progress.since + PATIENCE;
+            let mut is_neglected = false;
             if gives_up {
+                let own = ends(tcp);
                 tcp.abort();
+                let serving = self.sessions.iter().filter(|session| session.id == Some(call.plan.id));
+                is_neglected = own.is_some_and(|ends| self.hosts[CLIENTS][n].neglects(self.now, ends))
+                    || serving.into_iter().any(|session| {
+                        let host = &mut self.hosts[SERVERS][session.host];
+                        ends(host.socket(session.socket)).is_some_and(|ends| host.neglects(self.now, ends))
+                    });
             }
+            let host = &mut self.hosts[CLIENTS][n];
+            let tcp = host.socket(*socket);
             if tcp.state() == State::Closed {
                 let result = ClientResult {
                     sent: end.sent,
@@ -391,7 +439,8 @@ impl<'a> World<'a> {
                     end_seen: end.end_seen,
                     is_complete: end.is_complete(),
                     gave_up: gives_up,
-                    began: *since,
+                    is_neglected,
+                    began: *began,
                 };
                 // The RST of an abort leaves with the socket's last poll.
                 last_words.extend(host.poll(self.now));
@@ -515,6 +564,12 @@ impl<'a> World<'a> {
             }
         }
     }
+}
+
+/// The two ends of a socket, if it has both.
+fn ends(socket: &Socket<'_>) -> Option<Ends> {
+    let (local, remote) = (socket.local_endpoint()?, socket.remote_endpoint()?);
+    Some((local.port, (remote.addr.into(), remote.port)))
 }
 
 /// From when to when a server with this fate is off, in ms.

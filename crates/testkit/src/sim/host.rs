@@ -1,5 +1,6 @@
 //! A host on an Ethernet link: smoltcp's interface and sockets, driven in virtual time.
 
+use super::duty::{Duties, Ends, Numbers};
 use e2d2::time::Instant;
 use e2d2::wire::checksum::{self, Delta};
 use e2d2::wire::frame::{self, Kind, TcpLayout};
@@ -91,6 +92,7 @@ pub struct Host {
     wire: Wire,
     mac: [u8; 6],
     options: SynOptions,
+    duties: Duties,
 }
 
 impl Host {
@@ -125,6 +127,7 @@ impl Host {
             wire,
             mac,
             options: plan.options,
+            duties: Duties::default(),
         }
     }
 
@@ -141,7 +144,7 @@ impl Host {
         }
     }
 
-    fn connection(&self, (local, remote): (u16, (IpAddr, u16))) -> Option<SocketHandle> {
+    fn connection(&self, (local, remote): Ends) -> Option<SocketHandle> {
         let found = self.sockets.iter().find(|(_, socket)| {
             let Socket::Tcp(socket) = socket;
             let is_remote = |end: IpEndpoint| (IpAddr::from(end.addr), end.port) == remote;
@@ -249,6 +252,9 @@ impl Host {
             set_clock(now);
             while let Some(mut frame) = self.arrived.pop_front() {
                 let ends = sender_and_ports(&frame);
+                if let Some((ends, numbers)) = ends.zip(numbers(&frame)) {
+                    self.duties.received(now, ends, numbers);
+                }
                 let connection = ends.and_then(|ends| self.connection(ends));
                 let connection = connection.filter(|&handle| !self.gives_way(handle, &frame));
                 let is_closing = connection.is_some_and(|handle| self.make_no_duplicate(handle, &mut frame));
@@ -271,11 +277,20 @@ impl Host {
             }
             self.interface.poll(time(now), &mut self.wire, &mut self.sockets);
         }
-        let options = self.options;
+        let (options, duties) = (self.options, &mut self.duties);
         self.wire.sent.drain(..).map(move |mut frame| {
             blank_options(&mut frame, options);
+            if let Some((ends, numbers)) = receiver_and_ports(&frame).zip(numbers(&frame)) {
+                duties.sent(now, ends, numbers);
+            }
             frame
         })
+    }
+
+    /// True if one of its connections has bytes to repeat and has long ceased to: it cannot go on, and that is this host's
+    /// fault.
+    pub fn neglects(&self, now: Instant, ends: Ends) -> bool {
+        self.duties.is_neglected(now, ends)
     }
 
     /// When it wants to be polled again.
@@ -343,17 +358,43 @@ fn blank_options(frame: &mut [u8], known: SynOptions) {
 }
 
 /// The port that a TCP packet goes to, and where it comes from.
-fn sender_and_ports(frame: &[u8]) -> Option<(u16, (IpAddr, u16))> {
+/// Where a segment goes and whence it comes, as its receiver sees it.
+fn sender_and_ports(frame: &[u8]) -> Option<Ends> {
+    ends(frame, [12, 8], [0, 2])
+}
+
+/// The same as its sender sees it.
+fn receiver_and_ports(frame: &[u8]) -> Option<Ends> {
+    ends(frame, [16, 24], [2, 0])
+}
+
+fn ends(frame: &[u8], address_at: [usize; 2], [other, own]: [usize; 2]) -> Option<Ends> {
     let Kind::Tcp(layout) = frame::parse(frame).ok()? else {
         return None;
     };
     let (l3, l4) = (usize::from(layout.l3), usize::from(layout.l4));
     let address = match layout.version {
-        frame::IpVersion::V4 => IpAddr::V4(Ipv4Addr::from(*frame.get(l3 + 12..)?.first_chunk::<4>()?)),
-        frame::IpVersion::V6 => IpAddr::V6(Ipv6Addr::from(*frame.get(l3 + 8..)?.first_chunk::<16>()?)),
+        frame::IpVersion::V4 => IpAddr::V4(Ipv4Addr::from(*frame.get(l3 + address_at[0]..)?.first_chunk::<4>()?)),
+        frame::IpVersion::V6 => IpAddr::V6(Ipv6Addr::from(*frame.get(l3 + address_at[1]..)?.first_chunk::<16>()?)),
     };
     let port = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk::<2>()?));
-    Some((port(l4 + 2)?, (address, port(l4)?)))
+    Some((port(l4 + own)?, (address, port(l4 + other)?)))
+}
+
+/// The sequence fields of an intact segment.
+fn numbers(frame: &[u8]) -> Option<Numbers> {
+    let Kind::Tcp(layout) = frame::parse(frame).ok()? else {
+        return None;
+    };
+    let tcp = usize::from(layout.l4);
+    let number = |at: usize| Some(u32::from_be_bytes(*frame.get(at..)?.first_chunk::<4>()?));
+    let flags = *frame.get(tcp + 13)?;
+    has_right_sum(frame, &layout).then_some(Numbers {
+        seq: number(tcp + 4)?,
+        len: u32::from(layout.end - layout.payload) + u32::from(flags & 1) + u32::from(flags >> 1 & 1),
+        ack: (flags & 0x10 != 0).then_some(number(tcp + 8)?),
+        is_syn: flags & 2 != 0,
+    })
 }
 
 fn has_right_sum(frame: &[u8], layout: &TcpLayout) -> bool {

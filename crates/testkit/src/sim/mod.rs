@@ -8,10 +8,12 @@
 //! right edge moves back: it neither repeats what fell outside nor probes from the first unacknowledged byte. What else
 //! it does not survive, [`Host`] keeps from it.
 
+mod duty;
 mod host;
 mod link;
 mod random;
 
+pub use duty::Ends;
 pub use host::{Host, HostPlan, SynOptions, set_clock};
 pub use link::{Impairment, Link, Outage};
 pub use random::Random;

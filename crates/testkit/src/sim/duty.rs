@@ -1,0 +1,131 @@
+//! Whose turn it is: whether a host still repeats what it was asked for.
+//!
+//! RFC 9293 3.8.1 and 3.10.8: who has sent bytes that were not acknowledged repeats the oldest of them until they are. A
+//! connection that no longer moves is the fault of the host that does not, whatever lies between the two ends.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use e2d2::time::Instant;
+use netfcts::SeqNum;
+
+/// A connection as its host sees it: its own port, and the other end.
+pub type Ends = (u16, (IpAddr, u16));
+
+/// No retransmission time-out is longer than a minute here.
+const LONGEST_SILENCE: Duration = Duration::from_secs(300);
+
+/// The sequence fields of a segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbers {
+    /// Sequence number of the first byte.
+    pub seq: u32,
+    /// Bytes of payload, SYN and FIN counted.
+    pub len: u32,
+    /// The acknowledgement, if there is one.
+    pub ack: Option<u32>,
+    /// It opens a connection.
+    pub is_syn: bool,
+}
+
+/// What one connection of a host still has to repeat.
+#[derive(Clone, Copy, Debug)]
+struct Duty {
+    /// The oldest byte that is not acknowledged.
+    oldest: SeqNum,
+    /// The end of what was sent.
+    newest: SeqNum,
+    /// When `oldest` moved or was sent last.
+    since: Instant,
+}
+
+/// The duties of a host's connections.
+#[derive(Debug, Default)]
+pub(super) struct Duties(BTreeMap<Ends, Duty>);
+
+impl Duties {
+    /// The host sends a segment.
+    pub(super) fn sent(&mut self, now: Instant, ends: Ends, numbers: Numbers) {
+        let (first, end) = (SeqNum(numbers.seq), SeqNum(numbers.seq) + numbers.len);
+        if numbers.is_syn {
+            let duty = Duty {
+                oldest: first,
+                newest: end,
+                since: now,
+            };
+            self.0.insert(ends, duty);
+        } else if let Some(duty) = self.0.get_mut(&ends) {
+            if end > duty.newest {
+                duty.newest = end;
+            }
+            if first <= duty.oldest && duty.oldest < end {
+                duty.since = now;
+            }
+        }
+    }
+
+    /// The host gets an intact segment.
+    pub(super) fn received(&mut self, now: Instant, ends: Ends, numbers: Numbers) {
+        if let (Some(duty), Some(ack)) = (self.0.get_mut(&ends), numbers.ack.map(SeqNum))
+            && ack > duty.oldest
+            && ack <= duty.newest
+        {
+            duty.oldest = ack;
+            duty.since = now;
+        }
+    }
+
+    /// True if there is something to repeat and the host has long ceased to.
+    pub(super) fn is_neglected(&self, now: Instant, ends: Ends) -> bool {
+        self.0
+            .get(&ends)
+            .is_some_and(|duty| duty.oldest < duty.newest && now - duty.since > LONGEST_SILENCE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENDS: Ends = (1, (IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 2));
+
+    fn numbers(seq: u32, len: u32) -> Numbers {
+        Numbers {
+            seq,
+            len,
+            ack: None,
+            is_syn: false,
+        }
+    }
+
+    #[test]
+    fn who_repeats_the_newest_byte_only_neglects_the_oldest() {
+        let (start, mut duties) = (Instant::ZERO, Duties::default());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let syn = Numbers {
+            is_syn: true,
+            ..numbers(u32::MAX, 1)
+        };
+        duties.sent(start, ENDS, syn);
+        let ack = |number| Numbers {
+            ack: Some(number),
+            ..numbers(9, 0)
+        };
+        duties.received(start, ENDS, ack(0));
+        duties.sent(start, ENDS, numbers(0, 100));
+        duties.sent(start, ENDS, numbers(100, 100));
+        duties.sent(at(200), ENDS, numbers(0, 100));
+        duties.sent(at(400), ENDS, numbers(199, 1));
+        assert!(!duties.is_neglected(at(500), ENDS));
+        assert!(duties.is_neglected(at(501), ENDS));
+        duties.received(at(510), ENDS, ack(200));
+        assert!(!duties.is_neglected(at(1_000), ENDS), "nothing is left to repeat");
+        duties.received(at(510), ENDS, ack(201));
+        duties.sent(at(2_000), ENDS, numbers(200, 1));
+        assert!(
+            !duties.is_neglected(at(2_000), ENDS),
+            "an ACK of what was never sent is none"
+        );
+    }
+}
