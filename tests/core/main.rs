@@ -3,7 +3,9 @@
 #![allow(unreachable_pub)] // modules of one test program
 
 mod closing;
+mod defects;
 mod graph;
+mod graph_bench;
 mod handshake;
 mod harness;
 mod hostile;
