@@ -171,7 +171,7 @@ cmd_lint() {
 }
 
 cmd_fuzz() {
-    local target=${1:-all} minutes=1 targets
+    local target=${1:-all} minutes=1 targets seeds
     [ $# -eq 0 ] || shift
     while [ $# -gt 0 ]; do
         case $1 in
@@ -192,7 +192,12 @@ cmd_fuzz() {
     fi
     for target in $targets; do
         say "fuzz: $target for $minutes min"
-        cargo +nightly fuzz run "$target" -- -max_total_time=$((minutes * 60))
+        # What is found goes to the first folder; seeds are read from the others.
+        seeds=("target/fuzz/$target" "fuzz/corpus/$target")
+        [ "$target" != config ] || seeds[1]=config
+        mkdir -p "${seeds[0]}"
+        [ -d "${seeds[1]}" ] || unset 'seeds[1]'
+        cargo +nightly fuzz run "$target" "${seeds[@]}" -- -max_total_time=$((minutes * 60))
     done
 }
 

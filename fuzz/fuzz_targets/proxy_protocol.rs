@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use proxy_protocol::{Header, Parsed, ParseOptions, Tlvs, Version, parse, spp};
+use proxy_protocol::{Header, ParseOptions, Parsed, Tlvs, Version, parse, spp};
 
 fuzz_target!(|bytes: &[u8]| {
     match parse(bytes) {
@@ -12,7 +12,10 @@ fuzz_target!(|bytes: &[u8]| {
         }
         Ok(Parsed::Incomplete { needed }) => {
             assert!(needed > 0);
-            let lenient = ParseOptions { verify_checksum: false, ..ParseOptions::default() };
+            let lenient = ParseOptions {
+                verify_checksum: false,
+                ..ParseOptions::default()
+            };
             assert_eq!(lenient.parse(bytes), Ok(Parsed::Incomplete { needed }));
         }
         Err(_) => {
@@ -40,7 +43,9 @@ fn accepted(header: &Header<'_>, length: usize, bytes: &[u8]) {
     let mut out = vec![0; header.encoded_len()];
     let written = header.encode(&mut out).expect("an accepted header can be written");
     assert_eq!(written, out.len());
-    let Ok(Parsed::Complete { header: again, .. }) = parse(&out) else { panic!("not accepted any more") };
+    let Ok(Parsed::Complete { header: again, .. }) = parse(&out) else {
+        panic!("not accepted any more")
+    };
     assert_eq!(again, *header);
     if header.version == Version::V2 && !header.tlvs.is_empty() {
         assert_eq!(&out[..], &bytes[..length]);

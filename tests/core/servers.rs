@@ -84,7 +84,10 @@ fn the_only_server_is_called_anew_when_it_was_silent() {
         ports[0] != ports[1] && ports[1] != ports[2] && ports[0] != ports[2],
         "{ports:?}"
     );
-    assert!(syns.iter().all(|syn| syn.to == first.to && syn.seq != first.seq || *syn == first));
+    assert!(
+        syns.iter()
+            .all(|syn| syn.to == first.to && syn.seq != first.seq || *syn == first)
+    );
     // The answer to a call that was given up ends nothing; the last call's is taken.
     let late = Server::from_syn(&first).syn_ack();
     let refused = only(bench.receive(&late));

@@ -168,7 +168,10 @@ where
             opening.failure = failure;
             self.backends.note_failure(ServerId(given_up), now);
         }
-        let known = opening.tried.iter().position(|tried| [NO_SERVER, given_up].contains(tried));
+        let known = opening
+            .tried
+            .iter()
+            .position(|tried| [NO_SERVER, given_up].contains(tried));
         if let Some(place) = known {
             opening.tried[place] = given_up;
         }
