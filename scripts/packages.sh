@@ -6,14 +6,15 @@
 BUILD_PACKAGES=(libdpdk-dev libclang-14-dev pkg-config gcc libc6-dev)
 # needed by the rig: namespaces, faults, captures, and the clients and servers that nobody here wrote
 RIG_PACKAGES=(iproute2 ethtool nftables tcpdump iputils-ping procps curl openssl iperf3 nginx socat
-    netcat-openbsd redis-server strace)   # not openssh-server, which would open a port: its test runs where it is installed
+    netcat-openbsd redis-server strace postgresql slapd ldap-utils
+    openssh-client dropbear-bin)   # not openssh-server: its service would be a way in; dropbear-bin has none
 # needed by prepNet.sh on a real NIC
 NIC_PACKAGES=(dpdk kmod)
 # looked at by `build.sh lint` only
 LINT_PACKAGES=(shellcheck)
 
 # Services that come with these packages; the rig starts its own copies in its namespaces.
-PACKAGED_SERVICES=(nginx iperf3 redis-server)
+PACKAGED_SERVICES=(nginx iperf3 redis-server postgresql slapd)
 
 POLICY_FILE=/usr/sbin/policy-rc.d
 

@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 use rig::engine::{Choice, EngineOptions, Service};
-use rig::{Place, RigOptions};
+use rig::{Place, Rig, RigOptions, SERVERS, servers};
 
 use crate::setup::{LIMIT, Setup};
 
@@ -75,4 +75,43 @@ fn a_client_that_waits_hears_the_server_first() {
         assert_eq!(record.bytes_to_client, (BANNER.len() + 11) as u64);
         assert_eq!(record.bytes_to_server, 11);
     }
+}
+
+/// An SSH client and an SSH server that nobody here wrote: the server's identification comes first, and the key that the
+/// client is shown is that of the server it was meant for.
+#[test]
+fn ssh_keyscan_is_shown_the_key_of_its_server() {
+    let service = Service {
+        name: "ssh",
+        port: servers::SSH,
+        choice: Choice::AtHandshake(1),
+    };
+    let options = EngineOptions {
+        services: vec![service],
+        ..EngineOptions::default()
+    };
+    let mut keys = Vec::new();
+    let start = |rig: &Rig| {
+        let started = (0..SERVERS).map(|index| servers::start_ssh(rig, index).expect("Dropbear starts"));
+        let (servers, public): (Vec<_>, Vec<_>) = started.unzip();
+        keys = public;
+        servers
+    };
+    let tools = ["ssh-keyscan", "dropbear", "dropbearkey"];
+    let Some(setup) = Setup::new(RigOptions::default(), &options, &tools, start) else {
+        return;
+    };
+    let port = servers::SSH.to_string();
+    for engine in setup.rig.engine_addresses() {
+        let arguments = ["-T", "30", "-t", "ed25519", "-p", &port, &engine.to_string()];
+        let scanned = setup
+            .rig
+            .run(Place::Clients, "ssh-keyscan", &arguments, LIMIT)
+            .expect("a key");
+        assert_eq!(scanned.text().trim(), format!("{engine} {}", keys[1]));
+        let comment = String::from_utf8_lossy(&scanned.stderr).into_owned();
+        assert!(comment.contains("SSH-2.0-dropbear"), "{comment}");
+    }
+    let (report, _rig) = setup.finish();
+    assert_eq!(report.records.len(), 2);
 }

@@ -5,10 +5,13 @@
 //! `crates/rig/tests/`, so a failure here is the engine's.
 
 mod banner;
+mod failover;
 mod files;
 mod http;
+mod ldap;
 mod neighbours;
 mod numbers;
+mod postgres;
 mod refusal;
 mod setup;
 mod shutdown;

@@ -4,12 +4,17 @@ use std::net::{IpAddr, SocketAddr};
 
 use rig::capture::{Capture, Segment, Tap};
 use rig::engine::EngineOptions;
+use rig::loss::{Direction, Loss};
 use rig::servers::{self, Certificates};
 use rig::{HOSTS, Place, Rig, RigOptions, SERVERS, process};
 
 use crate::setup::{LIMIT, Setup};
 
 fn with_s_server() -> Option<(Setup, Certificates)> {
+    with_s_server_and(&EngineOptions::default())
+}
+
+fn with_s_server_and(options: &EngineOptions) -> Option<(Setup, Certificates)> {
     let mut certificates = None;
     let start = |rig: &Rig| {
         let made = certificates.insert(Certificates::make(rig).expect("certificates"));
@@ -17,7 +22,7 @@ fn with_s_server() -> Option<(Setup, Certificates)> {
             .flat_map(|index| servers::start_tls(rig, index, made).expect("s_server starts"))
             .collect()
     };
-    let setup = Setup::new(RigOptions::default(), &EngineOptions::default(), &["openssl"], start)?;
+    let setup = Setup::new(RigOptions::default(), options, &["openssl", "nft"], start)?;
     Some((setup, certificates?))
 }
 
@@ -108,6 +113,49 @@ fn a_hello_as_long_as_post_quantum_keys_make_it_comes_in_several_segments() {
         );
     }
     setup.finish();
+}
+
+/// The server name stands in the second of three or more segments, and that one is lost. The engine has acknowledged the
+/// first and keeps the others, and the client repeats what is missing: nobody waits for the other.
+#[test]
+fn a_hello_that_loses_the_segment_with_the_name_gets_through() {
+    let options = EngineOptions {
+        tables: "[promise]\nmss = 116\n".into(),
+        ..EngineOptions::default()
+    };
+    let Some((setup, certificates)) = with_s_server_and(&options) else {
+        return;
+    };
+    for (address, wanted) in setup.rig.engine_addresses().into_iter().zip([1, 2]) {
+        // Of the segments with data from the client the second is lost, once.
+        let family = if address.is_ipv4() { "ip" } else { "ip6" };
+        let second = format!("{family} daddr {address} tcp dport 443 meta length > 120 numgen inc mod 100000 == 1");
+        let capture = Capture::start(&setup.rig, Tap::Clients).expect("tcpdump");
+        let loss = Loss::of(&setup.rig, &[Direction::FromClients], &second).expect("nftables");
+        handshake(&setup.rig, &certificates, address, wanted, &[]);
+        assert_eq!(loss.lost().expect("a counter"), 1);
+        drop(loss);
+        let segments = capture.finish().expect("a capture");
+        let hello = hello_segments(&segments).remove(0);
+        let (first, second) = (hello[0], hello[1]);
+        // OpenSSL 3 has 11 bytes of headers, 34 of version and random number, 33 of session and 60 or more of ciphers before
+        // the first extension, which is the name.
+        assert!(
+            first.payload <= 116 && second.sequence == first.sequence.wrapping_add(first.payload),
+            "{hello:?}"
+        );
+        let copies = hello
+            .iter()
+            .filter(|segment| segment.sequence == second.sequence)
+            .count();
+        assert!(copies >= 2, "it was repeated: {hello:?}");
+        let acknowledged = segments
+            .iter()
+            .any(|segment| segment.from.ip() == address && segment.ack && segment.acknowledgement == second.sequence);
+        assert!(acknowledged, "what came before it was acknowledged meanwhile");
+    }
+    let (report, _rig) = setup.finish();
+    assert_eq!(report.records.len(), 2);
 }
 
 #[test]

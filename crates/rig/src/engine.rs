@@ -250,6 +250,8 @@ pub struct Record {
     pub client: SocketAddr,
     /// The server's address; `None` when none was chosen.
     pub server: Option<SocketAddr>,
+    /// How many servers were called, the last of which is `server`.
+    pub servers_tried: u64,
     /// Payload bytes from client to server.
     pub bytes_to_server: u64,
     /// Payload bytes from server to client.
@@ -280,6 +282,7 @@ impl Record {
                 Some(address) => Some(address.parse().ok()?),
                 None => None,
             },
+            servers_tried: value["servers_tried"].as_u64()?,
             bytes_to_server: value["bytes_to_server"].as_u64()?,
             bytes_to_client: value["bytes_to_client"].as_u64()?,
             client_states: states("Client")?,
@@ -409,6 +412,7 @@ mod tests {
         assert_eq!(record.client, "[fd77::101]:40000".parse().expect("an address"));
         assert_eq!(record.server, Some("[fd77::12]:80".parse().expect("an address")));
         assert_eq!((record.bytes_to_server, record.bytes_to_client), (74, 160));
+        assert_eq!(record.servers_tried, 1);
         assert_eq!(record.client_states, ["SynReceived", "Closed"]);
         assert_eq!(record.server_states, ["SynSent"]);
     }

@@ -1,4 +1,4 @@
-//! Lossy links: nftables drops a share of the TCP segments that enter the switch.
+//! Lossy links: nftables drops a share of the TCP segments that enter the switch, or those of one kind.
 //!
 //! At the switch and not at the ends, because Linux notices when its own output hook drops a packet, and a tap sees a
 //! packet before the input hook drops it: only in the middle is a loss what it is on a wire.
@@ -47,6 +47,15 @@ impl<'rig> Loss<'rig> {
     /// # Errors
     /// When nftables refuses.
     pub fn start(rig: &'rig Rig, directions: &[Direction], per_mille: u16) -> Result<Self, RigError> {
+        Self::of(rig, directions, &format!("numgen random mod 1000 < {per_mille}"))
+    }
+
+    /// Loses every TCP segment going in these directions that an expression of nftables matches: `tcp flags syn` or
+    /// `tcp dport 443 numgen inc mod 1000 == 1`, which is the second of a thousand.
+    ///
+    /// # Errors
+    /// When nftables refuses.
+    pub fn of(rig: &'rig Rig, directions: &[Direction], expression: &str) -> Result<Self, RigError> {
         let mut rules = String::from("table netdev loss {\n");
         for port in directions
             .iter()
@@ -54,7 +63,7 @@ impl<'rig> Loss<'rig> {
         {
             rules.push_str(&format!(
                 "chain {port} {{ type filter hook ingress device \"{port}\" priority 0; \
-                 meta l4proto tcp numgen random mod 1000 < {per_mille} counter drop; }}\n"
+                 meta l4proto tcp {expression} counter drop; }}\n"
             ));
         }
         rules.push_str("}\n");

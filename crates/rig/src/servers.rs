@@ -1,7 +1,16 @@
-//! Real servers that nobody here wrote, each of which says who it is: nginx, `openssl s_server`, socat and iperf3.
+//! Real servers that nobody here wrote, each of which says who it is: nginx, `openssl s_server`, socat and iperf3; in files
+//! of their own PostgreSQL, slapd and Dropbear.
 //!
 //! Server `index` (0 to 2) of the rig calls itself `server1` to `server3` in whatever it answers, and listens on its IPv4
 //! and its IPv6 address. That is how a client notices that it has reached the wrong one.
+
+mod postgres;
+mod slapd;
+mod ssh;
+
+pub use postgres::{POSTGRES, program as postgres_program, start_postgres};
+pub use slapd::{LDAP, PASSWORD, start_slapd};
+pub use ssh::{SSH, start_ssh};
 
 use std::fs;
 use std::net::IpAddr;
@@ -215,6 +224,42 @@ pub fn start_numbers(rig: &Rig, index: usize) -> Result<Vec<Process>, RigError> 
             &[&listen, &answer],
         )?;
         socat.wait_for_listeners(&[NUMBERS], STARTING)?;
+        Ok(socat)
+    };
+    rig.server_addresses(index).into_iter().map(start).collect()
+}
+
+/// Starts socat as server `index` on `port` of its addresses: it ends TLS, with the certificate of its host, and passes what
+/// is inside on to the same server's `behind`.
+///
+/// # Errors
+/// When one does not listen in time.
+pub fn start_tls_terminator(
+    rig: &Rig,
+    index: usize,
+    certificates: &Certificates,
+    port: u16,
+    behind: u16,
+) -> Result<Vec<Process>, RigError> {
+    let start = |address: IpAddr| {
+        let (family, host) = if address.is_ipv4() {
+            ("4", format!("{address}"))
+        } else {
+            ("6", format!("[{address}]"))
+        };
+        let listen = format!(
+            "OPENSSL-LISTEN:{port},pf=ip{family},bind={host},reuseaddr,fork,verify=0,cert={},key={}",
+            certificates.certificate(index).display(),
+            certificates.key(index).display()
+        );
+        let name = format!("terminator-{}-{family}", name_of(index));
+        let mut socat = rig.start(
+            Place::Servers,
+            &name,
+            "socat",
+            &[&listen, &format!("TCP{family}:{host}:{behind}")],
+        )?;
+        socat.wait_for_listeners(&[port], STARTING)?;
         Ok(socat)
     };
     rig.server_addresses(index).into_iter().map(start).collect()
