@@ -254,6 +254,20 @@ fn local_addresses_default_to_the_port_and_leave_listeners_their_ports() {
 }
 
 #[test]
+fn clients_of_one_address_family_may_be_led_to_servers_of_the_other() {
+    let text = GOOD.replace("default = \"web\"", "default = \"six\"");
+    let config = Config::parse(&text, "test.toml").unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(config.listeners()[0].default, Fallback::Pool(PoolId(2)));
+    let server = config.servers().iter().find(|server| server.name == "s6");
+    let local: Vec<IpAddr> = server.unwrap().local.iter().map(|local| local.ip).collect();
+    assert_eq!(
+        local,
+        [ip("2001:db8:1::1")],
+        "the port's address of the server's family"
+    );
+}
+
+#[test]
 fn the_listen_map_knows_ranges_and_ports() {
     let map = Config::parse(GOOD, "good.toml").unwrap().listen_map();
     let find = |local: &str, port| map.find(local.parse().unwrap(), PortIndex { 0: port }).map(|id| id.0);
@@ -426,7 +440,6 @@ refusals! {
     bind_unknown: "bind = \"payload\"" => "bind = \"data\"", "listener[0].bind is \"data\", expected \"payload\", \"handshake\" or \"syn\"";
     bind_syn: "bind = \"payload\"" => "bind = \"syn\"", "listener[0].bind is \"syn\", expected \"payload\" or \"handshake\": this engine does not";
     bind_handshake_with_rules: "bind = \"payload\"" => "bind = \"handshake\"", "listener[0].rules can never match, expected none: with bind = \"handshake\" the server is chosen before";
-    crossed_families: "default = \"web\"" => "default = \"six\"", "listener[0].default leads IPv4 clients of 10.1.0.1:80 to the IPv6 server \"s6\" ([2001:db8:1::a]:80)";
     no_way_to_serve: "rules = [{ http_path = \"/\", pool = \"six\" }]" => "", "listener[1] has neither rules nor a default";
     pool_unknown: "{ tls_sni = \"a.example\", pool = \"web\" }" => "{ tls_sni = \"a.example\", pool = \"wbe\" }", "listener[0].rules[2].pool is \"wbe\", expected the name of a pool: \"web\", \"api\" or \"six\"";
     default_unknown: "default = \"web\"" => "default = \"wbe\"", "listener[0].default is \"wbe\", expected the name of a pool";

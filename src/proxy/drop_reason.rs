@@ -50,6 +50,10 @@ e2d2::reasons! {
         TooBig = "too_big",
         /// Its hop limit is used up.
         HopLimit = "hop_limit",
+        /// It has an IPv4 source route that is not over, and would have to go on over IPv6.
+        SourceRoute = "source_route",
+        /// Its buffer has no room for the longer header of IPv6.
+        NoHeadroom = "no_headroom",
         /// No buffer was free for a packet we had to make.
         NoBuffer = "no_buffer",
         /// The next hop's MAC address is not known yet.

@@ -145,16 +145,16 @@ where
             }
         }
         let path = self.path_back(&segment);
-        let control = self.syn_ack(now, &path, (cookie, segment.seq), tsval, agreed);
+        let control = self.syn_ack(now, (&path, listener), (cookie, segment.seq), tsval, agreed);
         self.log.count(Side::Client, TcpCounter::SentSynAck);
         self.emit(Some(buffer), &path, &control, &[], out);
     }
 
-    /// The SYN-ACK with our number `cookie` for a client's number.
+    /// The SYN-ACK of a listener with our number `cookie` for a client's number.
     fn syn_ack(
         &self,
         now: Instant,
-        path: &Path,
+        (path, listener): (&Path, u16),
         (cookie, client_isn): (SeqNum, SeqNum),
         tsval: Option<u32>,
         agreed: Agreed,
@@ -162,6 +162,7 @@ where
         let promise = self.settings.promise;
         let headers = path.header_len();
         let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
+        let server_segment = self.settings.listeners[usize::from(listener)].server_segment;
         Control {
             seq: cookie,
             // RFC 9293 3.10.7.2: data on a SYN is not acknowledged; the client sends it again.
@@ -169,7 +170,7 @@ where
             flags: TcpFlags::SYN | TcpFlags::ACK,
             window: promise.window,
             options: TcpOptions {
-                mss: Some((promise.mss + 40 - headers).min(mtu - headers)),
+                mss: Some((promise.mss + 40 - headers).min(mtu - headers).min(server_segment)),
                 window_scale: promise.window_scale.filter(|_| agreed.window_scale.is_some()),
                 sack_permitted: agreed.sack,
                 timestamps: tsval.map(|tsval| (self.timestamp(now), tsval)),
@@ -192,7 +193,17 @@ where
                 continue;
             }
             let path = self.path_between(&key, entry.mac, entry.device);
-            let control = self.syn_ack(now, &path, (entry.cookie, entry.client_isn), entry.tsval, entry.agreed);
+            let address = self.settings.addresses.index(key.local);
+            let listener =
+                address.and_then(|address| self.settings.addresses.listener(address, key.local_port, entry.device));
+            let Some(listener) = listener else { continue };
+            let control = self.syn_ack(
+                now,
+                (&path, listener),
+                (entry.cookie, entry.client_isn),
+                entry.tsval,
+                entry.agreed,
+            );
             self.log.count(Side::Client, TcpCounter::SentSynAck);
             self.emit(None, &path, &control, &[], out);
             self.half_open.push_again(repetitions, entry, now_ms);

@@ -6,7 +6,9 @@
 //! anything here: both ends have a TCP that decides (RFC 1122 4.2.3.9). Only our own SYN, which nobody else waits for,
 //! makes us try the next server.
 
-use super::connection::Stage;
+use super::complaint::Complaint;
+use super::connection::{Connection, Stage};
+use super::crossing;
 use super::drop_reason::DropReason;
 use super::event::{Event, Side};
 use super::segment::{Segment, address_of, address_value};
@@ -17,31 +19,16 @@ use crate::callbacks::SelectServer;
 use arrayvec::ArrayVec;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
-use e2d2::wire::frame::{IpVersion, Kind, Packet};
-use e2d2::wire::icmpv4::{Icmpv4Repr, unreachable_code};
-use e2d2::wire::icmpv6::Icmpv6Repr;
-use e2d2::wire::ipv6::Ipv6Header;
+use e2d2::wire::frame::{IpVersion, Packet};
+use e2d2::wire::ipv4::{self, Ipv4Header};
+use e2d2::wire::ipv6::{self, Ipv6Header};
 use e2d2::wire::quote::{self, QuotedTcp};
-use e2d2::wire::{EmitError, Envelope};
+use e2d2::wire::{Envelope, protocol};
 use netfcts::seq::SeqNum;
-
-/// The smallest path MTUs that are believed: what every IPv4 host must take (RFC 791), and the minimum link of IPv6
-/// (RFC 8200 5). Anything below is an attack or a mistake.
-const MTU_FLOOR: [u32; 2] = [576, 1280];
+use std::net::IpAddr;
 
 /// The longest quote that is passed on: an IP header with options and the eight bytes of TCP that name a segment.
 const MAX_QUOTE: usize = 60 + 8;
-
-/// What an error says, in either version of IP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Complaint {
-    /// Destination unreachable, with its code.
-    Unreachable(u8),
-    /// The packet does not fit a link of this MTU.
-    TooBig(u32),
-    /// The hop limit was used up.
-    TimeExceeded(u8),
-}
 
 impl<P, S, N> Proxy<P, S, N>
 where
@@ -63,7 +50,8 @@ where
         packet: Packet<P::Buffer>,
         out: &mut impl Outbox<P::Buffer>,
     ) -> Result<(), DropReason> {
-        let (version, complaint, original) = read(packet.buffer.data(), packet.kind).ok_or(DropReason::IcmpUnwanted)?;
+        let (version, complaint, original) =
+            Complaint::read(packet.buffer.data(), packet.kind).ok_or(DropReason::IcmpUnwanted)?;
         let quoted = quote::parse(version, original)
             .ok()
             .flatten()
@@ -103,18 +91,42 @@ where
                 if !(seq.ge(flow.acknowledged) && seq.le(flow.end)) {
                     return Err(DropReason::IcmpNotInFlight);
                 }
-                if !self.answers.take(now) {
-                    return Err(DropReason::RateLimited);
-                }
                 let path = match towards {
                     Side::Server => send::path_to_client(&self.settings, connection),
                     Side::Client => send::path_to_server(&self.settings, &self.neighbours, connection)?,
                 };
-                let quote = translate_quote(version, original, &quoted, &path, seq).ok_or(DropReason::IcmpUnwanted)?;
+                let (told, quote) = if path.version() == version {
+                    let quote = translate_quote(version, original, &quoted, &path, seq);
+                    (complaint, quote.ok_or(DropReason::IcmpUnwanted)?)
+                } else {
+                    let told = complaint.across(version).ok_or(DropReason::IcmpUnwanted)?;
+                    let told = self.within_our_links(told, connection, towards, &path);
+                    let quote = quote_across(version, original, &quoted, &path, seq);
+                    (told, quote.ok_or(DropReason::IcmpUnwanted)?)
+                };
+                if !self.answers.take(now) {
+                    return Err(DropReason::RateLimited);
+                }
                 self.lower_debt(slot, towards, complaint);
-                self.emit_icmp(&path.envelope(), complaint, &quote, path.device, out)
+                self.emit_icmp(&path.envelope(), told, &quote, path.device, out)
             }
         }
+    }
+
+    /// RFC 7915 4.2 and 5.2: an MTU that is told in the other version is no larger than our own links' on either leg.
+    fn within_our_links(&self, told: Complaint, connection: &Connection, towards: Side, path: &Path) -> Complaint {
+        let Complaint::TooBig(mtu) = told else { return told };
+        let by = match towards {
+            Side::Client => Some(connection.client_device),
+            Side::Server => self
+                .settings
+                .servers
+                .get(usize::from(connection.server))
+                .map(|server| server.device),
+        };
+        let of = |device: e2d2::port::PortId| u32::from(self.settings.devices[usize::from(device.0)].mtu);
+        let beyond = by.map_or(u32::MAX, |device| crossing::mtu_for(path.version(), of(device)));
+        Complaint::TooBig(mtu.min(of(path.device)).min(beyond))
     }
 
     /// What we owe is cut into segments by us: they must fit the path, too.
@@ -129,17 +141,18 @@ where
             .map(|spliced| spliced.owed);
         if let Some(debt) = owed.and_then(|index| self.owed.get_mut(index)) {
             let options = if debt.timestamps.is_some() { 12 } else { 0 };
-            let mtu = mtu.max(MTU_FLOOR[0]).min(u32::from(u16::MAX)) as u16;
+            let mtu = mtu.min(u32::from(u16::MAX)) as u16;
             debt.mss = debt.mss.min(mtu - 60 - options);
         }
     }
 
-    /// Tells the sender of a packet that the link it must leave by is too small (RFC 1191 4, RFC 8201 4).
+    /// Tells the sender of a packet that the link it must leave by is too small (RFC 1191 4, RFC 8201 4): it would
+    /// take packets of `mtu` bytes as the sender makes them.
     pub(super) fn send_too_big(
         &mut self,
         now: Instant,
         incoming: &Incoming<P::Buffer>,
-        mtu: u16,
+        mtu: u32,
         out: &mut impl Outbox<P::Buffer>,
     ) {
         let layout = incoming.segment.layout;
@@ -159,7 +172,7 @@ where
             return self.drops.add(DropReason::RateLimited, 1);
         }
         let path = self.path_back(&incoming.segment);
-        let complaint = Complaint::TooBig(u32::from(mtu));
+        let complaint = Complaint::TooBig(mtu);
         if let Err(reason) = self.emit_icmp(&path.envelope(), complaint, original, path.device, out) {
             self.drops.add(reason, 1);
         }
@@ -174,72 +187,12 @@ where
         out: &mut impl Outbox<P::Buffer>,
     ) -> Result<(), DropReason> {
         let mut buffer = self.pool.take().ok_or(DropReason::NoBuffer)?;
-        write(envelope, complaint, original, &mut buffer).map_err(|_| DropReason::NoBuffer)?;
+        complaint
+            .write(envelope, original, &mut buffer)
+            .map_err(|_| DropReason::NoBuffer)?;
         out.send(device, buffer);
         Ok(())
     }
-}
-
-/// What an ICMP packet says and about which packet.
-fn read(frame: &[u8], kind: Kind) -> Option<(IpVersion, Complaint, &[u8])> {
-    match kind {
-        Kind::Icmpv4 { l4, end, .. } => {
-            let message = frame.get(usize::from(l4)..usize::from(end))?;
-            let (complaint, original) = match Icmpv4Repr::parse(message).ok()? {
-                Icmpv4Repr::Unreachable {
-                    code: unreachable_code::FRAGMENTATION_NEEDED,
-                    next_hop_mtu,
-                    original,
-                } => (Complaint::TooBig(u32::from(next_hop_mtu).max(MTU_FLOOR[0])), original),
-                Icmpv4Repr::Unreachable { code, original, .. } => (Complaint::Unreachable(code), original),
-                Icmpv4Repr::TimeExceeded { code, original } => (Complaint::TimeExceeded(code), original),
-                _ => return None,
-            };
-            Some((IpVersion::V4, complaint, original))
-        }
-        Kind::Icmpv6 { l3, l4, end } => {
-            let header = Ipv6Header(frame.get(usize::from(l3)..)?.first_chunk()?);
-            let message = frame.get(usize::from(l4)..usize::from(end))?;
-            let (complaint, original) = match Icmpv6Repr::parse(header, message).ok()? {
-                Icmpv6Repr::PacketTooBig { mtu, original } => (Complaint::TooBig(mtu.max(MTU_FLOOR[1])), original),
-                Icmpv6Repr::Unreachable { code, original } => (Complaint::Unreachable(code), original),
-                Icmpv6Repr::TimeExceeded { code, original } => (Complaint::TimeExceeded(code), original),
-                _ => return None,
-            };
-            Some((IpVersion::V6, complaint, original))
-        }
-        Kind::Tcp(_) | Kind::Arp | Kind::Other { .. } => None,
-    }
-}
-
-fn write<B: PacketBuffer>(
-    envelope: &Envelope,
-    complaint: Complaint,
-    original: &[u8],
-    buffer: &mut B,
-) -> Result<(), EmitError> {
-    if envelope.dst_addr.is_ipv4() {
-        let repr = match complaint {
-            Complaint::Unreachable(code) => Icmpv4Repr::Unreachable {
-                code,
-                next_hop_mtu: 0,
-                original,
-            },
-            Complaint::TooBig(mtu) => Icmpv4Repr::Unreachable {
-                code: unreachable_code::FRAGMENTATION_NEEDED,
-                next_hop_mtu: mtu.min(u32::from(u16::MAX)) as u16,
-                original,
-            },
-            Complaint::TimeExceeded(code) => Icmpv4Repr::TimeExceeded { code, original },
-        };
-        return repr.emit(envelope, buffer);
-    }
-    let repr = match complaint {
-        Complaint::Unreachable(code) => Icmpv6Repr::Unreachable { code, original },
-        Complaint::TooBig(mtu) => Icmpv6Repr::PacketTooBig { mtu, original },
-        Complaint::TimeExceeded(code) => Icmpv6Repr::TimeExceeded { code, original },
-    };
-    repr.emit(envelope, buffer)
 }
 
 /// The quoted packet as the receiver of `path` sent it: its addresses, ports and number, and no more of TCP than that.
@@ -259,7 +212,7 @@ fn translate_quote(
     // The path leads to who sent the packet: its source is the path's destination.
     let (source, destination) = (address_of(path.destination), address_of(path.source));
     match (version, source, destination) {
-        (IpVersion::V4, std::net::IpAddr::V4(source), std::net::IpAddr::V4(destination)) => {
+        (IpVersion::V4, IpAddr::V4(source), IpAddr::V4(destination)) => {
             let header = copy.get_mut(..l4)?;
             header.get_mut(12..16)?.copy_from_slice(&source.octets());
             header.get_mut(16..20)?.copy_from_slice(&destination.octets());
@@ -267,12 +220,59 @@ fn translate_quote(
             let sum = e2d2::wire::checksum::internet(header);
             header.get_mut(10..12)?.copy_from_slice(&sum.to_be_bytes());
         }
-        (IpVersion::V6, std::net::IpAddr::V6(source), std::net::IpAddr::V6(destination)) => {
+        (IpVersion::V6, IpAddr::V6(source), IpAddr::V6(destination)) => {
             copy.get_mut(8..24)?.copy_from_slice(&source.octets());
             copy.get_mut(24..40)?.copy_from_slice(&destination.octets());
         }
         _ => return None,
     }
+    Some(copy)
+}
+
+/// The same for a receiver whose leg has the other version of IP: the quote gets the header that its packet had there, so
+/// far as it can be told from the one it was given here (RFC 7915 4.1 and 5.1, of which 4.3 and 5.3 make no exception).
+fn quote_across(
+    version: IpVersion,
+    original: &[u8],
+    quoted: &QuotedTcp,
+    path: &Path,
+    seq: SeqNum,
+) -> Option<ArrayVec<u8, MAX_QUOTE>> {
+    let (class, segment_len, hop_limit) = match version {
+        IpVersion::V4 => {
+            let old = Ipv4Header(original.first_chunk::<{ ipv4::HEADER_LEN }>()?);
+            let len = old.total_len().saturating_sub(quoted.l4);
+            (old.traffic_class(), len, old.hop_limit())
+        }
+        IpVersion::V6 => {
+            let old = Ipv6Header(original.first_chunk::<{ ipv6::HEADER_LEN }>()?);
+            (old.traffic_class(), old.payload_len(), old.hop_limit())
+        }
+    };
+    let mut copy = ArrayVec::new();
+    match (address_of(path.destination), address_of(path.source)) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let mut header = [0; ipv4::HEADER_LEN];
+            let mut ip = Ipv4Header(&mut header);
+            let total_len = segment_len.saturating_add(ipv4::HEADER_LEN as u16);
+            ip.init(total_len, protocol::TCP, hop_limit, source, destination);
+            ip.set_traffic_class(class);
+            ip.fill_checksum();
+            copy.try_extend_from_slice(&header).ok()?;
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let mut header = [0; ipv6::HEADER_LEN];
+            let mut ip = Ipv6Header(&mut header);
+            ip.init(segment_len, protocol::TCP, hop_limit, source, destination);
+            ip.set_traffic_class(class);
+            copy.try_extend_from_slice(&header).ok()?;
+        }
+        _ => return None,
+    }
+    for part in [path.destination_port, path.source_port] {
+        copy.try_extend_from_slice(&part.to_be_bytes()).ok()?;
+    }
+    copy.try_extend_from_slice(&seq.0.to_be_bytes()).ok()?;
     Some(copy)
 }
 

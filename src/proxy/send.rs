@@ -12,6 +12,7 @@ use crate::callbacks::SelectServer;
 use e2d2::buffer::BufferPool;
 use e2d2::port::PortId;
 use e2d2::time::Instant;
+use e2d2::wire::frame::IpVersion;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions, TcpRepr};
 use e2d2::wire::{Checksums, Envelope, MacAddr};
 use netfcts::seq::SeqNum;
@@ -71,9 +72,22 @@ impl Path {
         }
     }
 
+    /// The version of IP on this path.
+    #[inline]
+    pub(super) fn version(&self) -> IpVersion {
+        if is_ipv4(self.destination) {
+            IpVersion::V4
+        } else {
+            IpVersion::V6
+        }
+    }
+
     /// The length of an IP and a TCP header without options on this path.
     pub(super) fn header_len(&self) -> u16 {
-        if is_ipv4(self.destination) { 40 } else { 60 }
+        match self.version() {
+            IpVersion::V4 => 40,
+            IpVersion::V6 => 60,
+        }
     }
 }
 

@@ -4,7 +4,8 @@
 
 use super::segment::address_value;
 use crate::config::{
-    self, Announce, Bind, Config, ListenerConfig, LocalAddress, PortConfig, ServerConfig, UnknownFlows,
+    self, Announce, Bind, Config, Fallback, ListenerConfig, LocalAddress, Member, PortConfig, ServerConfig,
+    UnknownFlows,
 };
 use e2d2::port::{Capabilities, PortId};
 use e2d2::wire::{Checksums, MacAddr};
@@ -48,6 +49,9 @@ pub struct Listener {
     pub idle: Duration,
     /// How long the second half may stay open.
     pub half_close: Duration,
+    /// The largest segment, TCP options included, that fits our ports towards all servers that its rules lead to, each by
+    /// the version of IP that it speaks.
+    pub server_segment: u16,
 }
 
 /// A source address towards a server.
@@ -269,6 +273,7 @@ impl Settings {
             select: listener.timeouts.select,
             idle: listener.timeouts.idle,
             half_close: listener.timeouts.half_close,
+            server_segment: server_segment(config, listener),
         };
         let engine = config.engine();
         let needs_half_open = config
@@ -318,6 +323,22 @@ impl Settings {
         }
         self
     }
+}
+
+/// A server behind IPv6 takes 20 bytes less than its port's MTU leaves a client of IPv4.
+fn server_segment(config: &Config, listener: &ListenerConfig) -> u16 {
+    let fallback = match listener.default {
+        Fallback::Pool(pool) => Some(pool),
+        Fallback::Reject => None,
+    };
+    let pools = listener.rules.iter().map(|rule| rule.pool).chain(fallback);
+    let servers = pools.flat_map(|pool| &config.pool(pool).members);
+    let room = |member: &Member| {
+        let server = config.server(member.server);
+        let mtu = config.ports().get(usize::from(server.next_hop.port.0))?.mtu;
+        Some(mtu - if server.address.is_ipv6() { 60 } else { 40 })
+    };
+    servers.filter_map(room).min().unwrap_or(u16::MAX)
 }
 
 impl Promise {

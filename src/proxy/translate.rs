@@ -45,7 +45,8 @@ pub struct Rewrite {
     pub ip_id: u16,
 }
 
-/// Rewrites the TCP packet in `frame`, whose headers are where `layout` says.
+/// Rewrites the TCP packet in `frame`, whose headers are where `layout` says, and whose version of IP is that of the
+/// addresses in `values`. For those of the other version there is [`crossing`](super::crossing).
 ///
 /// # Errors
 /// [`DropReason::HopLimit`] if the packet may not be passed on; the frame is then as it was.
@@ -129,8 +130,9 @@ fn rewrite_ipv6(ip: &mut [u8], values: &Rewrite) -> Result<Delta, DropReason> {
     Ok(addresses)
 }
 
+/// Rewrites a TCP header of `header_len` bytes, with its options; `addresses` is what has become of the pseudo header.
 #[inline]
-fn rewrite_tcp(tcp: &mut [u8], header_len: usize, addresses: Delta, values: &Rewrite) {
+pub(super) fn rewrite_tcp(tcp: &mut [u8], header_len: usize, addresses: Delta, values: &Rewrite) {
     let Some((header, rest)) = tcp.split_first_chunk_mut::<20>() else {
         return;
     };

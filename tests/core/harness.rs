@@ -217,15 +217,22 @@ impl Bench {
     pub fn receive_raw(&mut self, segment: &Segment) -> Vec<Vec<u8>> {
         let port = PortId(u8::from(segment.to.mac.0[5] == PROXY_MAC[1]));
         let buffer = segment.emit(&mut self.pool);
+        self.exchange_buffer(port, buffer)
+    }
+
+    /// Lets the core receive a frame of any TCP and returns the frames that it sends.
+    pub fn exchange(&mut self, port: PortId, frame: &[u8]) -> Vec<Vec<u8>> {
+        let buffer = self.pool.take_copy(frame).expect("a buffer for the test's own frame");
+        self.exchange_buffer(port, buffer)
+    }
+
+    pub fn exchange_buffer(&mut self, port: PortId, buffer: HeapBuffer) -> Vec<Vec<u8>> {
         let kind = frame::parse(buffer.data()).expect("the test's own frame");
         let mut batch = ArrayVec::new();
         batch.push(Packet { buffer, port, kind });
         self.proxy.handle_batch(self.now, &mut batch, &mut self.sent);
-        self.sent
-            .0
-            .drain(..)
-            .map(|(_, buffer)| buffer.data().to_vec())
-            .collect()
+        let sent = self.sent.0.drain(..);
+        sent.map(|(_, buffer)| buffer.data().to_vec()).collect()
     }
 
     /// Lets time pass in steps of at most 50 ms and returns what the core sends meanwhile.

@@ -3,6 +3,8 @@
 #![allow(unreachable_pub)] // modules of one test program
 
 mod closing;
+mod crossing;
+mod crossing_icmp;
 mod defects;
 mod graph;
 mod graph_bench;
@@ -13,6 +15,7 @@ mod icmp;
 mod life;
 mod matrix;
 mod opening;
+mod oracle;
 mod proxy_header;
 mod servers;
 mod simulated;

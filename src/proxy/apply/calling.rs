@@ -131,8 +131,13 @@ where
             // The timer tries again; by then the neighbour may have answered.
             Err(reason) => return self.drops.add(reason, 1),
         };
-        let headers = path.header_len();
-        let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
+        // What the server sends must fit both legs, each with its own headers.
+        let back = send::path_to_client(&self.settings, &*connection);
+        let room = |path: &send::Path| {
+            let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
+            mtu - path.header_len()
+        };
+        let segment = room(&path).min(room(&back));
         let control = Control {
             seq: opening.server_side_isn,
             ack: SeqNum(0),
@@ -140,7 +145,7 @@ where
             // RFC 7323 2.2: the window of a SYN is never scaled.
             window: opening.client_window_bytes().min(0xffff) as u16,
             options: TcpOptions {
-                mss: Some(opening.agreed.mss.min(mtu - headers)),
+                mss: Some(opening.agreed.mss.min(segment)),
                 window_scale: opening.agreed.window_scale,
                 sack_permitted: opening.agreed.sack,
                 timestamps: opening

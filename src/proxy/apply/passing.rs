@@ -4,6 +4,7 @@ use super::Scene;
 use crate::callbacks::SelectServer;
 use crate::proxy::action::Action;
 use crate::proxy::connection::{Connection, Spliced, WindowScale};
+use crate::proxy::crossing;
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, Side};
 use crate::proxy::icmp;
@@ -221,11 +222,31 @@ where
     ) -> Result<(), DropReason> {
         let layout = incoming.segment.layout;
         let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
+        if path.version() != layout.version {
+            return self.pass_across(incoming, values, mtu, out);
+        }
         if icmp::is_too_big(&incoming.segment, mtu) {
-            self.send_too_big(self.last_now, incoming, mtu, out);
+            self.send_too_big(self.last_now, incoming, u32::from(mtu), out);
             return Err(DropReason::TooBig);
         }
         translate::rewrite(incoming.buffer.data_mut(), &layout, values)
+    }
+
+    /// The same for a segment whose other leg has the other version of IP.
+    fn pass_across(
+        &mut self,
+        incoming: &mut Incoming<P::Buffer>,
+        values: &Rewrite,
+        mtu: u16,
+        out: &mut impl Outbox<P::Buffer>,
+    ) -> Result<(), DropReason> {
+        let layout = incoming.segment.layout;
+        if crossing::packet_len(&layout) > u32::from(mtu) {
+            let mtu = crossing::mtu_for(layout.version, u32::from(mtu));
+            self.send_too_big(self.last_now, incoming, mtu, out);
+            return Err(DropReason::TooBig);
+        }
+        crossing::rewrite(&mut incoming.buffer, &layout, values)
     }
 
     pub(in crate::proxy) fn next_ip_id(&mut self) -> u16 {
