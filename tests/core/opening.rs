@@ -42,6 +42,16 @@ fn promises_no_option_that_was_not_offered() {
 }
 
 #[test]
+fn ecn_is_never_agreed_by_a_cookie() {
+    let mut bench = Bench::new();
+    let syn = Segment {
+        flags: TcpFlags::SYN | TcpFlags::ECE | TcpFlags::CWR,
+        ..Client::new(40000).syn()
+    };
+    assert_eq!(only(bench.receive(&syn)).flags, TcpFlags::SYN | TcpFlags::ACK);
+}
+
+#[test]
 fn data_on_a_syn_is_not_acknowledged() {
     let mut bench = Bench::new();
     let client = Client::new(40000);

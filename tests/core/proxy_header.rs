@@ -35,6 +35,30 @@ fn version_1_names_client_and_listener() {
     assert_eq!(request.seq, server.ack.wrapping_add(header.payload.len() as u32));
 }
 
+/// Else the server's PAWS check would drop the request that follows (RFC 7323 5.3).
+#[test]
+fn the_header_is_no_newer_than_the_request_behind_it() {
+    let mut bench = bench("{ send = \"v1\" }");
+    let mut client = Client::new(40000);
+    client.connect(&mut bench);
+    let syn = only(client.send(&mut bench, b"0 hello"));
+    bench.wait(Duration::from_millis(300));
+    let (_, sent) = Server::from_syn(&syn).accept(&mut bench);
+    let value = |segment: &Segment| segment.options.timestamps.expect("timestamps were agreed").0;
+    let [header, request] = &sent[..] else {
+        panic!("the header and the request: {sent:?}")
+    };
+    assert!(
+        value(request).wrapping_sub(value(header)).cast_signed() >= 0,
+        "{header:?} {request:?}"
+    );
+    let again = bench.wait(Duration::from_millis(1_500));
+    assert!(
+        !again.is_empty() && again.iter().all(|again| value(again) == value(header)),
+        "{again:?}"
+    );
+}
+
 #[test]
 fn version_2_carries_the_wanted_fields() {
     let mut bench = bench("{ send = \"v2\", tlvs = [\"unique_id\", \"crc32c\", \"authority\"] }");
