@@ -32,7 +32,7 @@ fn with_nginx(options: RigOptions) -> Option<Setup> {
 }
 
 /// Writes `size` bytes that do not repeat: a generator by G. Marsaglia (xorshift64).
-fn write_noise(path: &Path, size: u64) {
+pub(crate) fn write_noise(path: &Path, size: u64) {
     let mut out = BufWriter::new(File::create(path).expect("a file"));
     let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ size;
     for _ in 0..size / 8 {
@@ -44,7 +44,7 @@ fn write_noise(path: &Path, size: u64) {
     out.flush().expect("written");
 }
 
-fn hash(path: &Path) -> String {
+pub(crate) fn hash(path: &Path) -> String {
     let output = process::run(Command::new("sha256sum").arg(path), b"", LIMIT).expect("sha256sum");
     output.text().split_whitespace().next().expect("a hash").to_owned()
 }

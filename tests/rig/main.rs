@@ -6,6 +6,7 @@
 
 mod banner;
 mod failover;
+mod families;
 mod files;
 mod http;
 mod ldap;
@@ -15,5 +16,6 @@ mod postgres;
 mod refusal;
 mod setup;
 mod shutdown;
+mod small_link;
 mod throughput;
 mod tls;

@@ -99,6 +99,8 @@ pub struct EngineOptions {
     pub services: Vec<Service>,
     /// Lines for the `[engine]` table.
     pub engine: String,
+    /// Lines for the `[[port]]` table of the port that the servers are behind.
+    pub server_port: String,
     /// Tables for the end of the file.
     pub tables: String,
 }
@@ -109,6 +111,7 @@ impl Default for EngineOptions {
             driver: Driver::default(),
             services: SERVICES.to_vec(),
             engine: "drain = \"1s\"\n".into(),
+            server_port: String::new(),
             tables: String::new(),
         }
     }
@@ -335,11 +338,14 @@ pub fn configuration(rig: &Rig, options: &EngineOptions, records: &Path) -> Stri
         // Writing to a String does not fail.
         let _ = writeln!(
             text,
-            "[[port]]\nname = \"{name}\"\ndevice = \"{}\"\nmtu = {}\naddresses = [\"{v4}/24\", \"{v6}/64\"]\n",
+            "[[port]]\nname = \"{name}\"\ndevice = \"{}\"\nmtu = {}\naddresses = [\"{v4}/24\", \"{v6}/64\"]",
             options.driver.device(number),
             rig.options().mtu
         );
     }
+    // Lines now belong to the table of the last port.
+    text += &options.server_port;
+    text.push('\n');
     for service in &options.services {
         for (family, address) in ["4", "6"].into_iter().zip(rig.engine_addresses()) {
             text += &listener(rig, *service, family, address);

@@ -24,6 +24,7 @@ mod cleanup;
 pub mod demo;
 pub mod engine;
 mod error;
+mod far;
 pub mod loss;
 mod namespace;
 pub mod process;
@@ -31,6 +32,7 @@ pub mod servers;
 mod topology;
 
 pub use error::RigError;
+pub use far::{FAR_HOST, FAR_NETWORKS};
 pub use namespace::Place;
 pub use topology::{Arms, HOSTS, Rig, RigOptions, SERVERS, requirements};
 

@@ -19,10 +19,12 @@ pub enum Place {
     Servers,
     /// The bridges between them: captures and losses happen here, unnoticed by either end.
     Switch,
+    /// Behind the servers, on a rig that has been given a far host: [`crate::Rig::add_far_host`].
+    Far,
 }
 
 impl Place {
-    /// Every namespace of a rig.
+    /// Every namespace that a rig is raised with.
     pub const ALL: [Self; 4] = [Self::Engine, Self::Clients, Self::Servers, Self::Switch];
 
     /// The namespace's name on the rig called `prefix`.
@@ -32,6 +34,7 @@ impl Place {
             Self::Clients => "clients",
             Self::Servers => "servers",
             Self::Switch => "switch",
+            Self::Far => "far",
         };
         format!("{prefix}-{suffix}")
     }

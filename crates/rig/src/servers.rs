@@ -13,7 +13,7 @@ pub use slapd::{LDAP, PASSWORD, start_slapd};
 pub use ssh::{SSH, start_ssh};
 
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -53,17 +53,22 @@ pub fn named_in(answer: &str) -> Option<usize> {
 /// # Errors
 /// When it does not listen in time.
 pub fn start_nginx(rig: &Rig, index: usize) -> Result<Process, RigError> {
+    start_nginx_at(rig, Place::Servers, index, &rig.server_addresses(index))
+}
+
+/// The same at any place, and only on these addresses.
+///
+/// # Errors
+/// When it does not listen in time.
+pub fn start_nginx_at(rig: &Rig, place: Place, index: usize, addresses: &[IpAddr]) -> Result<Process, RigError> {
     let name = name_of(index);
     let folder = rig.file(&format!("nginx-{name}"));
     make_folder(&files_of(rig, index))?;
     let configuration = folder.join("nginx.conf");
-    write_file(
-        &configuration,
-        &nginx_configuration(&name, &folder, rig.server_addresses(index)),
-    )?;
+    write_file(&configuration, &nginx_configuration(&name, &folder, addresses))?;
     let (configuration, prefix) = (configuration.to_string_lossy(), folder.to_string_lossy());
     let arguments = ["-c", &configuration, "-p", &prefix, "-e", "stderr"];
-    let mut nginx = rig.start(Place::Servers, &format!("nginx-{name}"), "nginx", &arguments)?;
+    let mut nginx = rig.start(place, &format!("nginx-{name}"), "nginx", &arguments)?;
     nginx.wait_for("its process id", STARTING, |_| folder.join("pid").exists())?;
     nginx.wait_for_listeners(&[HTTP], STARTING)?;
     Ok(nginx)
@@ -74,8 +79,10 @@ pub fn files_of(rig: &Rig, index: usize) -> PathBuf {
     rig.file(&format!("nginx-{}/files", name_of(index)))
 }
 
-fn nginx_configuration(name: &str, folder: &Path, [v4, v6]: [IpAddr; 2]) -> String {
+fn nginx_configuration(name: &str, folder: &Path, addresses: &[IpAddr]) -> String {
     let folder = folder.display();
+    let listen = |address: &IpAddr| format!("        listen {} backlog=1024;\n", SocketAddr::new(*address, HTTP));
+    let listen: String = addresses.iter().map(listen).collect();
     format!(
         "user root;
 daemon off;
@@ -93,9 +100,7 @@ http {{
     scgi_temp_path {folder}/scgi;
     default_type text/plain;
     server {{
-        listen {v4}:{HTTP} backlog=1024;
-        listen [{v6}]:{HTTP} backlog=1024;
-        location / {{ return 200 \"{name} $host $request_uri\\n\"; }}
+{listen}        location / {{ return 200 \"{name} $host $request_uri\\n\"; }}
         location /files/ {{ root {folder}; dav_methods PUT; create_full_put_path on; }}
     }}
 }}
