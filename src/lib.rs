@@ -1,4 +1,30 @@
-//! proxyengine
+//! A TCP proxy that reads the first payload before it chooses the server, and from then on only rewrites packets.
+//!
+//! # The life of a connection
+//!
+//! ```text
+//! client SYN ────► SYN-ACK whose number is a cookie; nothing is stored         proxy::cookie, proxy::handshake
+//! client ACK ────► cookie checked, a connection made                           proxy::connection, proxy::table
+//! payload ───────► held; the selector is asked: a server, more bytes, or no    proxy::held, callbacks, selectors
+//! chosen ────────► SYN to the server with the options agreed with the client   backends, proxy::apply
+//! server SYN-ACK ► ACK, PROXY header if asked for, the held bytes in order     proxy::announce, proxy::owed
+//! from then on ──► addresses, ports, numbers, timestamps, SACK edges rewritten proxy::translate
+//! FIN, RST, idle ► half-close kept, late segments still translated, the port   proxy::close, proxy::quarantine,
+//!                  rests, a record is written                                  records
+//! ```
+//!
+//! Each core runs all of it for the connections that it owns, from the packet to the record, and shares nothing. What a
+//! segment does depends on the connection's [phase](proxy::phase) and on what [event](proxy::event) the segment is;
+//! [`proxy::step`] is the table of that, without any I/O or clock. The graph around it is in [`pipeline`].
+//!
+//! # As a library
+//!
+//! [`Config`](config::Config) is what the TOML file says, checked. [`Engine`](engine::Engine) opens the ports and starts
+//! the workers, with the rules of the file or a [`SelectServer`](callbacks::SelectServer) of yours.
+//! `examples/engine_with_selector.rs` is the whole of such a program.
+//!
+//! Without the feature `dpdk`, which is on by default, everything but the engine and its ports is there: the core, the
+//! graph on heap buffers, the selectors.
 
 pub mod backends;
 pub mod callbacks;
