@@ -438,7 +438,7 @@ refusals! {
     listener_on_no_port: "[2001:db8:1::80]:80\"]" => "[2001:db8:f::80]:80\"]", "listener[1].ports is missing, expected the names of the ports";
     listener_port_unknown: "ports = [\"clients\"]" => "ports = [\"client\"]", "listener[0].ports[0] is \"client\", expected the name of a port: \"clients\" or \"servers\"";
     bind_unknown: "bind = \"payload\"" => "bind = \"data\"", "listener[0].bind is \"data\", expected \"payload\", \"handshake\" or \"syn\"";
-    bind_syn: "bind = \"payload\"" => "bind = \"syn\"", "listener[0].bind is \"syn\", expected \"payload\" or \"handshake\": this engine does not";
+    bind_syn_with_rules: "bind = \"payload\"" => "bind = \"syn\"", "listener[0].rules can never match, expected none: with bind = \"syn\" the server is chosen before";
     bind_handshake_with_rules: "bind = \"payload\"" => "bind = \"handshake\"", "listener[0].rules can never match, expected none: with bind = \"handshake\" the server is chosen before";
     no_way_to_serve: "rules = [{ http_path = \"/\", pool = \"six\" }]" => "", "listener[1] has neither rules nor a default";
     pool_unknown: "{ tls_sni = \"a.example\", pool = \"web\" }" => "{ tls_sni = \"a.example\", pool = \"wbe\" }", "listener[0].rules[2].pool is \"wbe\", expected the name of a pool: \"web\", \"api\" or \"six\"";

@@ -10,6 +10,13 @@ pub enum Action {
     SendCookie,
     /// Make the connection that a cookie stands for. The segment is then looked at again in the new phase.
     CreateConnection,
+    /// Make a connection of a SYN that is passed on.
+    RememberSyn,
+    /// Pass the server's SYN-ACK on to the client, and remember what it says.
+    PassSynAck,
+    /// Take over the numbers and options that the two ends have agreed on, and send the PROXY header if there is one. The
+    /// segment is then looked at again in the new phase.
+    Establish,
     /// Keep the client's bytes (and FIN) until there is a server for them.
     Hold,
     /// Ask the selector with the bytes in order so far; its answer is the next event.
@@ -18,7 +25,7 @@ pub enum Action {
     AcknowledgeHeld,
     /// Take a source port and send a SYN to the chosen server; failing that, the next event is `NoServer`.
     ConnectServer,
-    /// Repeat our SYN to the server.
+    /// Repeat our SYN, or the one that is passed on, to the server.
     RepeatSyn,
     /// Give the server up and choose the next one; the next event is `Selected` or `NoServer`.
     NextServer,

@@ -30,6 +30,7 @@ pub(super) fn check_flags(segment: &Segment) -> Result<(), DropReason> {
 /// hole before them.
 pub(super) fn from_client_while_opening(phase: Phase, opening: &Opening, in_order: usize, segment: &Segment) -> Event {
     let expected = opening.first_byte() + in_order as u32;
+    let is_shaking = matches!(phase, Phase::SynForwarded | Phase::SynAnswered);
     if segment.has(TcpFlags::RST) {
         return match judge_reset(opening, expected, segment.seq) {
             ResetVerdict::Proven => Event::Reset(Side::Client),
@@ -38,7 +39,20 @@ pub(super) fn from_client_while_opening(phase: Phase, opening: &Opening, in_orde
         };
     }
     if segment.has(TcpFlags::SYN) {
-        return Event::StraySyn;
+        let is_again = is_shaking && segment.seq == opening.client_isn && !segment.has(TcpFlags::ACK);
+        return if is_again { Event::SynAgain } else { Event::StraySyn };
+    }
+    if is_shaking {
+        // RFC 9293 3.10.7.4, first and fifth: our number was sent with the server's SYN-ACK and not before, and no window
+        // on a SYN is larger than its field.
+        let is_answer = phase == Phase::SynAnswered
+            && segment.ack == opening.cookie + 1
+            && segment.seq.in_window(opening.first_byte(), 0xffff);
+        return if is_answer {
+            Event::ClientAck
+        } else {
+            Event::Unacceptable
+        };
     }
     if phase == Phase::LastAck {
         return from_client_in_last_ack(opening, segment);
@@ -91,12 +105,18 @@ fn judge_reset(opening: &Opening, expected: SeqNum, seq: SeqNum) -> ResetVerdict
     }
 }
 
-/// A segment from the server that we have sent a SYN to.
-pub(super) fn from_server_in_handshake(opening: &Opening, segment: &Segment, options: &TcpOptions) -> Event {
+/// A segment from the server that we have sent a SYN to; `answered` is its number, if it has answered and the client has not
+/// yet heard of it for certain.
+pub(super) fn from_server_in_handshake(
+    opening: &Opening,
+    answered: Option<SeqNum>,
+    segment: &Segment,
+    options: &TcpOptions,
+) -> Event {
     let acknowledges_syn = segment.has(TcpFlags::ACK) && segment.ack == opening.server_side_isn + 1;
     if segment.has(TcpFlags::RST) {
-        // RFC 9293 3.10.7.3: in SYN-SENT a RST counts only if it acknowledges the SYN.
-        return if acknowledges_syn {
+        // RFC 9293 3.10.7.3: in SYN-SENT a RST counts only if it acknowledges the SYN. Afterwards its number says enough.
+        return if acknowledges_syn || answered.is_some_and(|isn| segment.seq == isn + 1) {
             Event::Reset(Side::Server)
         } else {
             Event::BlindReset(Side::Server)

@@ -102,6 +102,8 @@ pub struct Opening {
     pub tried: [u16; Opening::MAX_TRIED],
     /// Why the last of them was given up.
     pub failure: Cause,
+    /// The client's SYN, if it is passed on: an entry of the table of [passed SYNs](super::passed_syn).
+    pub syn: u16,
 }
 
 impl Opening {

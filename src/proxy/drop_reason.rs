@@ -28,6 +28,9 @@ e2d2::reasons! {
         Land = "land",
         /// The SYN-ACK went out, but will not be repeated: too many clients are half connected.
         HalfOpenFull = "half_open_full",
+        /// The SYN was not passed on, but answered here, if it was answered at all: too many wait for their server or their
+        /// client.
+        SynsFull = "syns_full",
         /// The TCP checksum is wrong.
         BadTcpChecksum = "bad_tcp_checksum",
         /// It repeats what we have.

@@ -27,13 +27,18 @@ impl Side {
 pub enum Event {
     /// A SYN to a listener from a flow without a connection, or one that is over.
     Syn,
+    /// The same to a listener that passes SYNs on, while there is room to remember it.
+    SynToPass,
+    /// The SYN that a connection began with, again.
+    SynAgain,
     /// An ACK to a listener whose acknowledgement number is a valid cookie.
     CookieAck,
     /// The connection is made and its listener binds at once, without waiting for payload.
     Ready,
     /// A SYN inside a live connection.
     StraySyn,
-    /// A segment from the client without bytes that are new to us and without FIN.
+    /// A segment from the client without bytes that are new to us and without FIN; of a connection that began with a
+    /// passed SYN, the first that acknowledges the server's.
     ClientAck,
     /// A segment from the client, before the splice, that no receiver would accept: old, beyond the window, or with
     /// an ACK of what was never sent.
@@ -90,6 +95,8 @@ impl Event {
     pub fn all() -> Vec<Event> {
         let mut events = vec![
             Event::Syn,
+            Event::SynToPass,
+            Event::SynAgain,
             Event::CookieAck,
             Event::Ready,
             Event::StraySyn,

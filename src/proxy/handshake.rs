@@ -33,7 +33,7 @@ use netfcts::seq::SeqNum;
 const REPEATED_PER_CALL: usize = 32;
 
 /// RFC 9293 3.7.1: the MSS of a peer that names none.
-fn default_mss(version: IpVersion) -> u16 {
+pub(super) fn default_mss(version: IpVersion) -> u16 {
     match version {
         IpVersion::V4 => 536,
         IpVersion::V6 => 1220,
@@ -72,11 +72,14 @@ where
                 event = Event::ClientAck;
             }
         }
-        if event == Event::Syn {
+        if matches!(event, Event::Syn | Event::SynToPass) {
             self.log.count(Side::Client, TcpCounter::RecvSyn);
         }
         match (step(phase, event).actions.first(), listener, opened) {
             (Some(Action::SendCookie), Some(listener), _) => self.send_cookie(now, listener, incoming, out),
+            (Some(Action::RememberSyn), Some(listener), _) => {
+                self.remember_syn(now, (listener, address), incoming, out);
+            }
             (Some(Action::CreateConnection), Some(listener), Some(opened)) => {
                 self.create(
                     now,
@@ -138,7 +141,7 @@ where
             .map(|(tsval, _)| tsval);
         let cookie = self.cookies.bake(&segment.key, segment.seq, agreed, now);
         // Who may stay silent must be asked again if its ACK is lost.
-        if self.settings.listeners[usize::from(listener)].bind == Bind::Handshake {
+        if self.settings.listeners[usize::from(listener)].bind != Bind::Payload {
             let entry = HalfOpen::new(&segment, cookie, tsval, agreed);
             if !self.half_open.push(entry, now.as_millis() as u32) {
                 self.drops.add(DropReason::HalfOpenFull, 1);
@@ -259,7 +262,7 @@ where
         }
         let select = self.settings.listeners[usize::from(listener)].select;
         self.wheel.arm(slot, now + select);
-        if self.settings.listeners[usize::from(listener)].bind == Bind::Handshake {
+        if self.settings.listeners[usize::from(listener)].bind != Bind::Payload {
             self.drive(now, slot, Event::Ready, None, out);
         }
         if segment.len() == 0 {
@@ -294,6 +297,7 @@ where
             retries: 0,
             tried: [NO_SERVER; Opening::MAX_TRIED],
             failure: Cause::NoServer,
+            syn: super::passed_syn::NONE,
         }
     }
 

@@ -98,15 +98,22 @@ impl Log {
         }
     }
 
-    /// Begins the record of the connection in `slot`.
+    /// Begins the record of the connection in `slot`, whose client has completed its handshake.
     pub(super) fn begin(&mut self, slot: u32, connection: &Connection, now: Instant) {
+        self.begin_with_syn(slot, connection, now);
+        if let Some(record) = self.record(slot) {
+            record.set_flags(RecordFlags::COOKIE);
+            record.push_state(record::Side::Client, State::Established, now);
+        }
+    }
+
+    /// Begins the record of the connection in `slot`, whose client has sent a SYN.
+    pub(super) fn begin_with_syn(&mut self, slot: u32, connection: &Connection, now: Instant) {
         let core = self.core;
         if let Some(entry) = self.records.get_mut(slot as usize) {
             let client = address_of(connection.client_address());
             let mut record = SessionRecord::new(now, client, connection.client_port, connection.listener, core);
-            record.set_flags(RecordFlags::COOKIE);
             record.push_state(record::Side::Client, State::SynSent, now);
-            record.push_state(record::Side::Client, State::Established, now);
             *entry = Some(record);
         }
     }

@@ -31,6 +31,7 @@ pub mod held;
 mod icmp;
 mod log;
 mod owed;
+mod passed_syn;
 pub mod phase;
 pub mod quarantine;
 mod segment;
@@ -45,6 +46,7 @@ mod used_cookies;
 
 use crate::backends::Backends;
 use crate::callbacks::SelectServer;
+use crate::config::Bind;
 use arrayvec::ArrayVec;
 use connection::{Connection, Stage};
 use cookie::CookieJar;
@@ -127,6 +129,7 @@ pub struct Proxy<P: BufferPool, S, N> {
     ports: Vec<Vec<PortPool>>,
     next_local: Vec<usize>,
     half_open: half_open::HalfOpenTable,
+    passed_syns: Slots<passed_syn::PassedSyn>,
     answers: RateLimiter,
     log: Log,
     drops: Counters<DropReason>,
@@ -182,6 +185,7 @@ where
             ports: settings.servers.iter().map(port_pools).collect(),
             next_local: vec![0; settings.servers.len()],
             half_open: half_open::HalfOpenTable::new(capacity.half_open),
+            passed_syns: Slots::new(capacity.passed_syns.min(passed_syn::MOST)),
             answers: RateLimiter::new(u64::from(answers), answers.div_ceil(10).max(1), now),
             log: Log::new(records, settings.records.then_some(capacity.connections), settings.core),
             drops: Counters::default(),
@@ -295,11 +299,23 @@ where
             None if segment.has(TcpFlags::RST) => Event::BlindReset(Side::Client),
             None => Event::StraySyn,
             Some(_) if segment.has(TcpFlags::RST) => Event::BlindReset(Side::Client),
-            Some(_) if segment.has(TcpFlags::SYN) && !segment.has(TcpFlags::ACK) => Event::Syn,
+            Some(listener) if segment.has(TcpFlags::SYN) && !segment.has(TcpFlags::ACK) => self.met_syn(listener),
             Some(_) if segment.has(TcpFlags::SYN) => Event::StraySyn,
             Some(_) => Event::CookieAck,
         };
         self.meet_stranger(now, (Phase::Unbound, event), (address, listener), incoming, out);
+    }
+
+    /// What becomes of a SYN to a listener.
+    fn met_syn(&mut self, listener: u16) -> Event {
+        if self.settings.listeners[usize::from(listener)].bind != Bind::Syn {
+            return Event::Syn;
+        }
+        if self.has_room_for_syn() {
+            return Event::SynToPass;
+        }
+        self.drops.add(DropReason::SynsFull, 1);
+        Event::Syn
     }
 
     fn handle_quarantined(
@@ -370,7 +386,9 @@ where
             }
             (Stage::Opening(opening), Side::Server) => {
                 let options = TcpOptions::parse(segment.options(incoming.buffer.data()));
-                classify::from_server_in_handshake(opening, segment, &options)
+                let syn = self.passed_syns.get(opening.syn.into());
+                let answered = syn.and_then(|syn| syn.answer).map(|answer| answer.isn);
+                classify::from_server_in_handshake(opening, answered, segment, &options)
             }
         };
         if let Event::Segment {
@@ -422,6 +440,7 @@ where
             connections: self.connections.len(),
             resting: self.quarantine.len(),
             half_open: self.half_open.len(),
+            passed_syns: self.passed_syns.len(),
             flows: self.table.len(),
             held: self.held.in_use(),
             debts: self.owed.len(),
@@ -441,6 +460,7 @@ where
             + self.wheel.memory()
             + self.ports.iter().flatten().map(PortPool::memory).sum::<usize>()
             + self.half_open.memory()
+            + self.passed_syns.memory()
             + self.log.memory()
     }
 
@@ -474,6 +494,8 @@ pub struct Usage {
     pub resting: usize,
     /// SYN-ACKs that may have to be repeated.
     pub half_open: usize,
+    /// SYNs that were passed on and whose client has not acknowledged the answer.
+    pub passed_syns: usize,
     /// Entries of the flow table.
     pub flows: usize,
     /// Buffers of held bytes.

@@ -40,6 +40,8 @@ pub(super) struct Owed {
     pub rto: u32,
     /// Repetitions since the last progress.
     pub tries: u8,
+    /// The client's first bytes have been sent: when they come, it is a repetition.
+    pub first_bytes_sent: bool,
     duplicates: u8,
     last_ack: SeqNum,
 }
@@ -78,6 +80,7 @@ impl Owed {
             deadline: now_ms.wrapping_add(FIRST_RTO_MS),
             rto: FIRST_RTO_MS,
             tries: 0,
+            first_bytes_sent: false,
             duplicates: 0,
             last_ack: start,
         }

@@ -8,6 +8,7 @@
 //!   Unbound ──valid cookie──► AwaitPayload ──selector decides──► ServerHandshake ──SYN-ACK──► Spliced{open, open}
 //!                                  │                                   │                          │ FINs and their ACKs
 //!                                  └─FIN, nothing asked─► LastAck      └─refused: next server     ▼
+//!   Unbound ──SYN passed on──► SynForwarded ──SYN-ACK──► SynAnswered ──client's ACK──► Spliced{open, open}
 //!   every phase ──RST, timer, shutdown──► Quarantine or Unbound     Quarantine ◄── Spliced{acknowledged, acknowledged}
 //! ```
 
@@ -44,6 +45,10 @@ pub enum Phase {
     AwaitPayload,
     /// The server is chosen and our SYN to it is out.
     ServerHandshake,
+    /// The client's own SYN is on its way to a server; the client waits for the answer.
+    SynForwarded,
+    /// The server's SYN-ACK is on its way to the client, whose ACK is awaited.
+    SynAnswered,
     /// Packets pass through, rewritten.
     Spliced {
         /// The direction client → server.
@@ -73,11 +78,17 @@ impl Phase {
         });
         // Both halves acknowledged is the quarantine itself, never a state of its own.
         let spliced = halves.filter(|phase| !phase.is_over());
-        [Phase::Unbound, Phase::AwaitPayload, Phase::ServerHandshake]
-            .into_iter()
-            .chain(spliced)
-            .chain([Phase::LastAck, Phase::Quarantine])
-            .collect()
+        [
+            Phase::Unbound,
+            Phase::AwaitPayload,
+            Phase::ServerHandshake,
+            Phase::SynForwarded,
+            Phase::SynAnswered,
+        ]
+        .into_iter()
+        .chain(spliced)
+        .chain([Phase::LastAck, Phase::Quarantine])
+        .collect()
     }
 
     /// The phase after a segment of a spliced connection: `fin` is set when the segment carries its sender's FIN,

@@ -275,6 +275,10 @@ where
             TcpFlags::RST | TcpFlags::ACK
         };
         control.window = 0;
+        if to == Side::Client && self.has_heard_nothing(connection) {
+            // RFC 9293 3.10.7.1: what a closed port answers to a SYN.
+            control.seq = SeqNum(0);
+        }
         // RFC 5961 3.2: the receiver acts only on its exact RCV.NXT. That is its last ACK, or, if its next ACK is still
         // on the way, the end of what was sent.
         let acknowledged = connection.spliced().map(|spliced| match to {
@@ -285,6 +289,16 @@ where
         if let Some(seq) = acknowledged.filter(|&seq| seq != control.seq) {
             self.emit(None, &path, &Control { seq, ..control }, &[], out);
         }
+    }
+}
+
+impl<P: BufferPool, S, N> Proxy<P, S, N> {
+    /// True if the client's SYN was passed on and nothing has come back.
+    fn has_heard_nothing(&self, connection: &Connection) -> bool {
+        let syn = connection
+            .opening()
+            .and_then(|opening| self.passed_syns.get(opening.syn.into()));
+        syn.is_some_and(|syn| syn.answer.is_none())
     }
 }
 

@@ -113,6 +113,8 @@ pub struct Capacity {
     pub resting: usize,
     /// SYN-ACKs remembered for repetition; 0 without a listener that needs it.
     pub half_open: usize,
+    /// SYNs remembered until their handshake is complete; 0 without a listener that passes them on.
+    pub passed_syns: usize,
     /// Held requests of up to 2 KiB.
     pub held_small: usize,
     /// Held requests of up to 16 KiB.
@@ -128,6 +130,7 @@ impl Capacity {
             connections,
             resting: (connections / 2).max(1024),
             half_open: 0,
+            passed_syns: 0,
             held_small: (connections / 128).max(1024),
             held_large: (connections / 4096).max(256),
         }
@@ -276,10 +279,9 @@ impl Settings {
             server_segment: server_segment(config, listener),
         };
         let engine = config.engine();
-        let needs_half_open = config
-            .listeners()
-            .iter()
-            .any(|listener| listener.bind == Bind::Handshake);
+        let has = |bind| config.listeners().iter().any(|listener| listener.bind == bind);
+        // A quarter of the connections may be in a state that a stranger can bring about.
+        let strange = |needed| if needed { engine.max_connections as usize / 4 } else { 0 };
         Settings {
             core,
             devices: config.ports().iter().zip(macs).map(device).collect(),
@@ -298,11 +300,8 @@ impl Settings {
                 config::Verify::All => Verify::All,
             },
             capacity: Capacity {
-                half_open: if needs_half_open {
-                    engine.max_connections as usize / 4
-                } else {
-                    0
-                },
+                half_open: strange(has(Bind::Handshake) || has(Bind::Syn)),
+                passed_syns: strange(has(Bind::Syn)),
                 ..Capacity::for_connections(engine.max_connections as usize)
             },
             records: config.records().is_some(),

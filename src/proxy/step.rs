@@ -32,6 +32,8 @@ pub const fn step(phase: Phase, event: Event) -> Transition {
         Phase::Unbound => unbound(event),
         Phase::AwaitPayload => await_payload(event),
         Phase::ServerHandshake => server_handshake(event),
+        Phase::SynForwarded => syn_forwarded(event),
+        Phase::SynAnswered => syn_answered(event),
         Phase::Spliced { .. } => spliced(phase, event),
         Phase::LastAck => last_ack(event),
         Phase::Quarantine => quarantine(event),
@@ -48,11 +50,13 @@ const fn unbound(event: Event) -> Transition {
     match event {
         // RFC 4987 3.6: the state of a half-open connection is in our sequence number, not in our memory.
         Event::Syn => to(Phase::Unbound, &[SendCookie]),
+        Event::SynToPass => to(Phase::SynForwarded, &[RememberSyn]),
         Event::CookieAck => to(Phase::AwaitPayload, &[CreateConnection]),
         // What came before it, and would have opened its cookie, may have been lost.
         Event::ClientData => to(Phase::Unbound, &[Drop(DropReason::BadCookie)]),
         // RFC 9293 3.10.7.1: CLOSED answers everything but a RST with a RST.
         Event::StraySyn
+        | Event::SynAgain
         | Event::ClientAck
         | Event::Unacceptable
         | Event::ClientFin
@@ -93,7 +97,9 @@ const fn await_payload(event: Event) -> Transition {
         // RFC 9293 3.10.7.4: a FIN in ESTABLISHED; we have nothing to send either, so our FIN goes with its ACK.
         Event::ClientFin => to(Phase::LastAck, &[CloseClient]),
         // RFC 5961 4.2: a SYN inside a connection is answered by an ACK of what we expect, whatever its number.
-        Event::Syn | Event::CookieAck | Event::StraySyn | Event::Unacceptable => to(HERE, &[ChallengeAck]),
+        Event::Syn | Event::SynToPass | Event::SynAgain | Event::CookieAck | Event::StraySyn | Event::Unacceptable => {
+            to(HERE, &[ChallengeAck])
+        }
         Event::Reset(_) => to(Phase::Unbound, &[Forget(Cause::ActiveRst)]),
         Event::DoubtfulReset(_) => to(HERE, &[ChallengeAck]),
         Event::BlindReset(_) => to(HERE, &[Drop(DropReason::BlindReset)]),
@@ -126,9 +132,13 @@ const fn server_handshake(event: Event) -> Transition {
         Event::ServerStaleAck => to(HERE, &[ResetStaleServer, RepeatSyn]),
         Event::NoServer | Event::Rejected => to(Phase::Unbound, &[ResetClient, ForgetUnserved]),
         Event::Reset(Side::Client) => to(Phase::Quarantine, &[ResetServer, Quarantine(Cause::ActiveRst)]),
-        Event::Syn | Event::CookieAck | Event::StraySyn | Event::Unacceptable | Event::DoubtfulReset(Side::Client) => {
-            to(HERE, &[ChallengeAck])
-        }
+        Event::Syn
+        | Event::SynToPass
+        | Event::SynAgain
+        | Event::CookieAck
+        | Event::StraySyn
+        | Event::Unacceptable
+        | Event::DoubtfulReset(Side::Client) => to(HERE, &[ChallengeAck]),
         Event::BlindReset(_) | Event::DoubtfulReset(Side::Server) => to(HERE, &[Drop(DropReason::BlindReset)]),
         Event::Shutdown => to(
             Phase::Quarantine,
@@ -136,6 +146,82 @@ const fn server_handshake(event: Event) -> Transition {
         ),
         Event::ServerStray => to(HERE, &[Drop(DropReason::NotAnAnswer)]),
         Event::Segment { .. } | Event::NeedMore | Event::Ready => to(HERE, &[]),
+    }
+}
+
+/// The client's own SYN is out, and the client waits for its answer.
+const fn syn_forwarded(event: Event) -> Transition {
+    const HERE: Phase = Phase::SynForwarded;
+    match event {
+        Event::Ready => to(HERE, &[AskSelector]),
+        Event::Selected => to(HERE, &[ConnectServer]),
+        // The client repeats what was lost; nobody else has to.
+        Event::SynAgain => to(HERE, &[RepeatSyn]),
+        Event::ServerSynAck => to(Phase::SynAnswered, &[PassSynAck]),
+        // The client has heard of no server yet: another can have the same SYN.
+        Event::Reset(Side::Server) | Event::ServerUnreachable | Event::TimedOut | Event::NoPort => {
+            to(HERE, &[NextServer])
+        }
+        Event::ServerStaleAck => to(HERE, &[ResetStaleServer, RepeatSyn]),
+        Event::NoServer => to(Phase::Unbound, &[ResetClient, ForgetUnserved]),
+        Event::Rejected => to(Phase::Unbound, &[ResetClient, Forget(Cause::SelectorReject)]),
+        Event::Reset(Side::Client) => to(Phase::Unbound, &[ResetServer, Forget(Cause::ActiveRst)]),
+        // RFC 5961 4.2: a client that has begun anew answers with a RST that we believe.
+        Event::Syn
+        | Event::SynToPass
+        | Event::CookieAck
+        | Event::StraySyn
+        | Event::Unacceptable
+        | Event::DoubtfulReset(Side::Client) => to(HERE, &[ChallengeAck]),
+        Event::BlindReset(_) | Event::DoubtfulReset(Side::Server) => to(HERE, &[Drop(DropReason::BlindReset)]),
+        Event::Shutdown => to(Phase::Unbound, &[ResetClient, ResetServer, Forget(Cause::Shutdown)]),
+        Event::ServerStray | Event::ServerLacksOption => to(HERE, &[Drop(DropReason::NotAnAnswer)]),
+        Event::ClientAck
+        | Event::ClientData
+        | Event::ClientFin
+        | Event::Segment { .. }
+        | Event::NeedMore
+        | Event::RetryDue => to(HERE, &[]),
+    }
+}
+
+/// The server's SYN-ACK is out, and both ends repeat what is lost.
+const fn syn_answered(event: Event) -> Transition {
+    const HERE: Phase = Phase::SynAnswered;
+    match event {
+        Event::ClientAck => to(Phase::SPLICED, &[Establish]),
+        // RFC 9293 3.8.1: the server repeats its SYN-ACK until it is acknowledged, and again when it gets the SYN again.
+        Event::ServerSynAck => to(HERE, &[PassSynAck]),
+        Event::SynAgain => to(HERE, &[RepeatSyn]),
+        Event::Reset(Side::Client) => to(Phase::Unbound, &[ResetServer, Forget(Cause::ActiveRst)]),
+        // The client has been told this server's options: no other can take its place.
+        Event::Reset(Side::Server) => to(Phase::Unbound, &[ResetClient, Forget(Cause::PassiveRst)]),
+        Event::Syn
+        | Event::SynToPass
+        | Event::CookieAck
+        | Event::StraySyn
+        | Event::Unacceptable
+        | Event::DoubtfulReset(Side::Client) => to(HERE, &[ChallengeAck]),
+        Event::BlindReset(_) | Event::DoubtfulReset(Side::Server) => to(HERE, &[Drop(DropReason::BlindReset)]),
+        Event::TimedOut => to(
+            Phase::Unbound,
+            &[ResetClient, ResetServer, Forget(Cause::HandshakeTimeout)],
+        ),
+        Event::Shutdown => to(Phase::Unbound, &[ResetClient, ResetServer, Forget(Cause::Shutdown)]),
+        Event::ServerStray | Event::ServerLacksOption | Event::ServerStaleAck => {
+            to(HERE, &[Drop(DropReason::NotAnAnswer)])
+        }
+        Event::Ready
+        | Event::ClientData
+        | Event::ClientFin
+        | Event::Selected
+        | Event::NeedMore
+        | Event::Rejected
+        | Event::NoPort
+        | Event::NoServer
+        | Event::ServerUnreachable
+        | Event::Segment { .. }
+        | Event::RetryDue => to(HERE, &[]),
     }
 }
 
@@ -167,7 +253,9 @@ const fn spliced(phase: Phase, event: Event) -> Transition {
         Event::BlindReset(_) => to(phase, &[Drop(DropReason::BlindReset)]),
         // Our ACK of its SYN-ACK was lost.
         Event::ServerSynAck => to(phase, &[AcknowledgeServer]),
-        Event::Syn | Event::CookieAck | Event::StraySyn => to(phase, &[ChallengeAck]),
+        Event::Syn | Event::SynToPass | Event::SynAgain | Event::CookieAck | Event::StraySyn => {
+            to(phase, &[ChallengeAck])
+        }
         Event::TimedOut => match (client, server) {
             (Half::Open, Half::Open) => to(
                 Phase::Quarantine,
@@ -226,9 +314,13 @@ const fn last_ack(event: Event) -> Transition {
             acknowledges_fin: false,
         } => to(HERE, &[Drop(DropReason::NothingNew)]),
         Event::Reset(_) => to(Phase::Unbound, &[Forget(Cause::ActiveRst)]),
-        Event::Syn | Event::CookieAck | Event::StraySyn | Event::Unacceptable | Event::DoubtfulReset(_) => {
-            to(HERE, &[ChallengeAck])
-        }
+        Event::Syn
+        | Event::SynToPass
+        | Event::SynAgain
+        | Event::CookieAck
+        | Event::StraySyn
+        | Event::Unacceptable
+        | Event::DoubtfulReset(_) => to(HERE, &[ChallengeAck]),
         Event::BlindReset(_) => to(HERE, &[Drop(DropReason::BlindReset)]),
         Event::TimedOut => to(Phase::Unbound, &[Forget(Cause::ActiveClose)]),
         Event::Shutdown => to(Phase::Unbound, &[ResetClient, Forget(Cause::Shutdown)]),
@@ -256,7 +348,7 @@ const fn quarantine(event: Event) -> Transition {
             to(HERE, &[Forward])
         }
         // The cookie's ACK is what proves that the client means it: until then the old translation stands.
-        Event::Syn | Event::StraySyn => to(HERE, &[SendCookie]),
+        Event::Syn | Event::SynToPass | Event::SynAgain | Event::StraySyn => to(HERE, &[SendCookie]),
         Event::CookieAck => to(Phase::AwaitPayload, &[CreateConnection]),
         Event::ServerSynAck | Event::ServerLacksOption | Event::ServerStaleAck | Event::ServerStray => {
             to(HERE, &[Drop(DropReason::NotAnAnswer)])

@@ -169,7 +169,13 @@ where
                 server: Half::Open,
             } => Some(listener.idle),
             Phase::Spliced { .. } => Some(listener.half_close),
-            Phase::Unbound | Phase::AwaitPayload | Phase::ServerHandshake | Phase::LastAck | Phase::Quarantine => None,
+            Phase::Unbound
+            | Phase::AwaitPayload
+            | Phase::ServerHandshake
+            | Phase::SynForwarded
+            | Phase::SynAnswered
+            | Phase::LastAck
+            | Phase::Quarantine => None,
         }
     }
 

@@ -200,6 +200,20 @@ impl Bench {
         self.take_sent()
     }
 
+    /// Lets the core receive a frame and returns the frames that it sends.
+    pub fn receive_bytes(&mut self, port: PortId, frame: &[u8]) -> Vec<Vec<u8>> {
+        let buffer = self.pool.take_copy(frame).expect("a buffer for the test's own frame");
+        let kind = frame::parse(frame).expect("the test's own frame");
+        let mut batch = ArrayVec::new();
+        batch.push(Packet { buffer, port, kind });
+        self.proxy.handle_batch(self.now, &mut batch, &mut self.sent);
+        self.sent
+            .0
+            .drain(..)
+            .map(|(_, buffer)| buffer.data().to_vec())
+            .collect()
+    }
+
     /// Lets the core receive an ICMP error and returns the frames that it sends.
     pub fn receive_icmp(&mut self, port: PortId, frame: &[u8]) -> Vec<Vec<u8>> {
         let buffer = self.pool.take_copy(frame).expect("a buffer for the test's own frame");

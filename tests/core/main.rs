@@ -19,4 +19,5 @@ mod oracle;
 mod proxy_header;
 mod servers;
 mod simulated;
+mod syn;
 mod translation;

@@ -228,6 +228,28 @@ fn an_unknown_next_hop_is_waited_for() {
 }
 
 #[test]
+fn a_next_hop_that_is_lost_before_the_request_is_sent_costs_nothing_but_time() {
+    let mut bench = Bench::new();
+    let mut client = Client::new(40000);
+    client.connect(&mut bench);
+    only(client.send(&mut bench, b"?half"));
+    let syn = only(client.send(&mut bench, b" and half\n"));
+    let mut server = Server::from_syn(&syn);
+    bench.hops.0.borrow_mut().push(0);
+    nothing(bench.receive(&server.syn_ack()));
+    server.seq = server.isn.wrapping_add(1);
+    bench.hops.0.borrow_mut().clear();
+    // The engine repeats what it owes, the client the rest.
+    assert_eq!(only(bench.wait(Duration::from_millis(1100))).payload, b"?half");
+    server.ack = server.ack.wrapping_add(5);
+    only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
+    client.seq = client.seq.wrapping_sub(10);
+    assert_eq!(only(client.send(&mut bench, b" and half\n")).payload, b" and half\n");
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
 fn the_syn_carries_what_was_agreed_and_no_more() {
     let mut bench = Bench::new();
     let mut client = Client::new(40000);

@@ -39,11 +39,15 @@ pub(super) fn check(
                  chooses the servers",
             );
         }
-        if raw.bind.as_deref() == Some("handshake") && !raw.rules.is_empty() {
+        if let Some(bind @ ("handshake" | "syn")) = raw.bind.as_deref()
+            && !raw.rules.is_empty()
+        {
             source.complain(
                 &at.key("rules"),
-                "can never match, expected none: with bind = \"handshake\" the server is chosen before the client has \
-                 sent anything, by default alone",
+                format!(
+                    "can never match, expected none: with bind = \"{bind}\" the server is chosen before the client has \
+                     sent anything, by default alone"
+                ),
             );
         }
         listeners.push(ListenerConfig {

@@ -10,8 +10,9 @@ use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, Side};
 use crate::proxy::held::{self, HeldId};
 use crate::proxy::owed::{self, Owed};
+use crate::proxy::passed_syn;
 use crate::proxy::segment::address_of;
-use crate::proxy::send::{self, Control};
+use crate::proxy::send::{self, Control, Path};
 use crate::proxy::table::{FlowKey, FlowRef};
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
@@ -24,12 +25,12 @@ use netfcts::seq::SeqNum;
 
 /// The end of the handshake: what is needed once more and then never again.
 pub(super) struct Handoff {
-    opening: Opening,
-    header: HeaderBytes,
-    mss: u16,
-    timestamps: Option<(u32, u32)>,
-    ack: SeqNum,
-    window: u16,
+    pub(super) opening: Opening,
+    pub(super) header: HeaderBytes,
+    pub(super) mss: u16,
+    pub(super) timestamps: Option<(u32, u32)>,
+    pub(super) ack: SeqNum,
+    pub(super) window: u16,
 }
 
 impl<P, S, N> Proxy<P, S, N>
@@ -116,6 +117,9 @@ where
         let Stage::Opening(opening) = &mut connection.stage else {
             return;
         };
+        if opening.syn != passed_syn::NONE {
+            return self.send_passed_syn(now, slot, out);
+        }
         let Some(server) = self.settings.servers.get(usize::from(connection.server)) else {
             return;
         };
@@ -315,18 +319,13 @@ where
         let handoff = scene.handoff.take()?;
         let (mut opening, mss, timestamps) = (handoff.opening, handoff.mss, handoff.timestamps);
         let connection = self.connections.get_mut(slot)?;
-        let path = match send::path_to_server(&self.settings, &self.neighbours, &*connection) {
-            Ok(path) => path,
-            Err(reason) => {
-                self.drops.add(reason, 1);
-                return None;
-            }
-        };
+        // A neighbour that is gone for a while loses what is sent, as any link may; what is owed is repeated.
+        let path = send::path_to_server(&self.settings, &self.neighbours, &*connection);
         // The header is a segment of its own: with client bytes behind it, it could outgrow the MSS.
         for (index, payload) in handoff.header.chunks(usize::from(mss.max(1))).enumerate() {
             let at = handoff.start() + (index * usize::from(mss.max(1))) as u32;
             let control = handoff.control(at, TcpFlags::ACK | TcpFlags::PSH);
-            if let Err(reason) = send::emit_into(&mut self.pool, None, &path, &control, payload, out) {
+            if let Err(reason) = emit_on(&mut self.pool, &path, &control, payload, out) {
                 self.drops.add(reason, 1);
             }
         }
@@ -335,6 +334,7 @@ where
             spliced.to_server.edge = spliced.to_server.edge.later(first);
             spliced.to_server.note_sent(handoff.start(), first, false);
         }
+        let sends_first_bytes = !self.held.in_order(opening.held).is_empty();
         let fin_at = (opening.fin_offset != Opening::NO_FIN).then_some(usize::from(opening.fin_offset));
         let mut fin_sent = false;
         for (start, run) in self.held.runs(opening.held) {
@@ -349,7 +349,7 @@ where
                 fin_sent |= flags.contains(TcpFlags::FIN);
                 let control = handoff.control(opening.first_byte() + at as u32, flags);
                 self.log.count(Side::Server, TcpCounter::SentPayload);
-                if let Err(reason) = send::emit_into(&mut self.pool, None, &path, &control, payload, out) {
+                if let Err(reason) = emit_on(&mut self.pool, &path, &control, payload, out) {
                     self.drops.add(reason, 1);
                 }
             }
@@ -367,7 +367,7 @@ where
             // The client has closed without a byte.
             fin_sent = true;
             let control = handoff.control(opening.first_byte(), TcpFlags::ACK | TcpFlags::FIN);
-            if let Err(reason) = send::emit_into(&mut self.pool, None, &path, &control, &[], out) {
+            if let Err(reason) = emit_on(&mut self.pool, &path, &control, &[], out) {
                 self.drops.add(reason, 1);
             }
             if let Stage::Spliced(spliced) = &mut connection.stage {
@@ -387,7 +387,7 @@ where
                 self.held.close(&mut opening.held);
                 HeldId::NONE
             };
-            let debt = Owed::new(
+            let mut debt = Owed::new(
                 handoff.header,
                 kept,
                 opening.first_byte(),
@@ -396,6 +396,7 @@ where
                 timestamps,
                 now.as_millis() as u32,
             );
+            debt.first_bytes_sent = sends_first_bytes;
             match (self.owed.insert(debt), &mut connection.stage) {
                 (Ok(index), Stage::Spliced(spliced)) => spliced.owed = index,
                 // Sent, but not to be repeated: if it is lost, the server's own timer ends the connection.
@@ -435,4 +436,16 @@ impl Handoff {
             options: send::timestamps(self.timestamps),
         }
     }
+}
+
+/// Sends a segment if there is a way.
+fn emit_on<P: BufferPool>(
+    pool: &mut P,
+    path: &Result<Path, DropReason>,
+    control: &Control,
+    payload: &[u8],
+    out: &mut impl Outbox<P::Buffer>,
+) -> Result<(), DropReason> {
+    let path = path.as_ref().map_err(|reason| *reason)?;
+    send::emit_into(pool, None, path, control, payload, out)
 }

@@ -25,7 +25,9 @@ where
         self.forgive_debt(slot);
         if let Some(opening) = self.opening_mut(slot) {
             let mut held = std::mem::replace(&mut opening.held, HeldId::NONE);
+            let syn = opening.syn;
             self.held.close(&mut held);
+            self.passed_syns.remove(syn.into());
         }
         self.wheel.disarm(slot);
         let Some(connection) = self.connections.get(slot) else {

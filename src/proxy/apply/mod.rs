@@ -1,11 +1,12 @@
 //! Carrying out what [`step`](super::step::step) asks for: the only place that changes a connection.
 //!
 //! This file lets events happen; what an action does is in the file of its part of a connection's life:
-//! `waiting` for the first payload, `calling` the server, `passing` segments, `ending`.
+//! `waiting` for the first payload, `shaking` hands end to end, `calling` the server, `passing` segments, `ending`.
 
 mod calling;
 mod ending;
 mod passing;
+mod shaking;
 mod waiting;
 
 use crate::callbacks::SelectServer;
@@ -110,6 +111,8 @@ where
             Action::RepeatSyn => self.send_syn(now, slot, true, out),
             Action::NextServer => return self.next_server(now, slot, event),
             Action::ResetStaleServer => self.reset_stale(scene, out),
+            Action::PassSynAck => self.pass_syn_ack(now, slot, scene, out),
+            Action::Establish => return self.establish(now, slot, scene, out),
             Action::Splice => return self.splice(now, slot, scene),
             Action::AcknowledgeServer => self.acknowledge_server(now, slot, scene, out),
             Action::SendHeld => return self.send_held(now, slot, scene, out),
@@ -140,7 +143,7 @@ where
                 }
             }
             // These concern flows without a connection, which `meet_stranger` deals with.
-            Action::SendCookie | Action::CreateConnection | Action::Refuse => {}
+            Action::SendCookie | Action::CreateConnection | Action::RememberSyn | Action::Refuse => {}
         }
         None
     }

@@ -89,11 +89,14 @@ where
         self.arm_spliced(now, slot);
     }
 
-    /// The number of the client's first byte, while the server has not acknowledged the header before it.
-    fn first_byte_behind_debt(&self, slot: u32) -> Option<SeqNum> {
-        let index = self.connections.get(slot)?.spliced()?.owed;
-        let debt = self.owed.get(index)?;
-        debt.next().lt(debt.first).then_some(debt.first)
+    /// True if a segment of the client that begins at `seq` repeats its first bytes, while the server has not
+    /// acknowledged the header before them.
+    fn repeats_first_bytes(&mut self, slot: u32, seq: SeqNum) -> bool {
+        let index = self.connections.get(slot).and_then(Connection::spliced);
+        let Some(debt) = index.and_then(|spliced| self.owed.get_mut(spliced.owed)) else {
+            return false;
+        };
+        seq == debt.first && debt.next().lt(debt.first) && std::mem::replace(&mut debt.first_bytes_sent, true)
     }
 
     /// Sends what is owed and unacknowledged: at most the window that every server was promised to take.
@@ -179,8 +182,7 @@ where
         let pays = spliced.owed != owed::NOTHING && from == Side::Server && ack.le(spliced.to_server.end);
         let has_debt = spliced.owed != owed::NOTHING;
         let mut values = shifts.rewrite(from, &segment, &path, self.next_ip_id());
-        if has_debt && from == Side::Client && payload_len > 0 && self.first_byte_behind_debt(slot) == Some(segment.seq)
-        {
+        if has_debt && from == Side::Client && payload_len > 0 && self.repeats_first_bytes(slot, segment.seq) {
             // The client repeats its first bytes: what goes before them may be lost as well.
             self.send_owed(slot, out);
         }

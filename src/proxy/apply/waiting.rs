@@ -85,7 +85,8 @@ where
         };
         let bytes = self.held.in_order(opening.held);
         let listener = self.settings.listeners.get(usize::from(connection.listener))?;
-        let complete = listener.bind == Bind::Handshake
+        // Only those that bind by payload are asked with any.
+        let complete = listener.bind != Bind::Payload
             || bytes.len() == usize::from(opening.fin_offset)
             // The client may send no more.
             || send::room_as_window(opening, bytes.len()) == 0;
@@ -127,7 +128,9 @@ where
         }
         opening.pool = pool;
         connection.server = server.0;
-        self.log.state(slot, Side::Client, State::Payload, now);
+        if connection.phase == Phase::AwaitPayload {
+            self.log.state(slot, Side::Client, State::Payload, now);
+        }
         Some(Event::Selected)
     }
 

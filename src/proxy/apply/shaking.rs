@@ -1,0 +1,334 @@
+//! Listeners that bind with the SYN: it is passed on, and the two ends shake hands with each other.
+//!
+//! ```text
+//!  client ── SYN ──────► remembered, server chosen ── SYN, client's options ──► server    SynForwarded
+//!         ◄── SYN-ACK ── our number, server's options ◄───────────── SYN-ACK ──           SynAnswered
+//!         ── ACK ──────► numbers taken over, PROXY header if wanted ── ACK ───►           Spliced
+//! ```
+//!
+//! Each end repeats what is lost, as without us; we repeat nothing but the header. Only until the server has answered
+//! can another take its place.
+
+use super::Scene;
+use super::calling::Handoff;
+use crate::callbacks::SelectServer;
+use crate::proxy::announce;
+use crate::proxy::classify;
+use crate::proxy::close::Flow;
+use crate::proxy::connection::{Connection, NO_SERVER, Opening, Spliced, Stage, WindowScale};
+use crate::proxy::cookie::Agreed;
+use crate::proxy::drop_reason::DropReason;
+use crate::proxy::event::{Event, Side};
+use crate::proxy::handshake::default_mss;
+use crate::proxy::held::HeldId;
+use crate::proxy::owed;
+use crate::proxy::passed_syn::{self, Answer, PassedSyn};
+use crate::proxy::phase::Phase;
+use crate::proxy::send::{self, Control, Path};
+use crate::proxy::table::FlowRef;
+use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
+use e2d2::buffer::{BufferPool, PacketBuffer};
+use e2d2::time::Instant;
+use e2d2::wire::tcp::options::OptionBytes;
+use e2d2::wire::tcp::{TcpFlags, TcpOptions};
+use netfcts::counters::TcpCounter;
+use netfcts::record::{Cause, State};
+use netfcts::seq::SeqNum;
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    /// True while there is room to remember one more SYN. Past the mark the listener answers SYNs itself, as one that
+    /// binds at the handshake: with cookies, which cost no memory.
+    pub(in crate::proxy) fn has_room_for_syn(&self) -> bool {
+        self.passed_syns.len() < self.passed_syns.capacity() / 4 * 3
+            && self.connections.len() < self.connections.capacity() / 4 * 3
+    }
+
+    /// Makes a connection of a SYN and lets it choose its server.
+    pub(in crate::proxy) fn remember_syn(
+        &mut self,
+        now: Instant,
+        (listener, address): (u16, u16),
+        incoming: Incoming<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        if self.draining {
+            return self.drops.add(DropReason::Draining, 1);
+        }
+        let segment = incoming.segment;
+        let frame = incoming.buffer.data();
+        let Ok(place) = self.passed_syns.insert(PassedSyn::of(&segment, frame)) else {
+            return self.drops.add(DropReason::SynsFull, 1);
+        };
+        let opening = self.opening_of_syn(now, place as u16, &incoming);
+        let mut connection = Connection::new(
+            (segment.key.remote, segment.key.remote_port),
+            segment.source_mac,
+            segment.device,
+            (listener, address, segment.key.local_port),
+            opening,
+            now.as_millis() as u32,
+        );
+        connection.phase = Phase::SynForwarded;
+        connection.packets_from_client = 1;
+        let Ok(slot) = self.connections.insert(connection) else {
+            self.passed_syns.remove(place);
+            return self.drops.add(DropReason::TableFull, 1);
+        };
+        if self.table.insert(segment.hash, FlowRef::client(slot)).is_err() {
+            self.connections.remove(slot);
+            self.passed_syns.remove(place);
+            return self.drops.add(DropReason::TableFull, 1);
+        }
+        if let Some(connection) = self.connections.get(slot) {
+            self.log.begin_with_syn(slot, connection, now);
+        }
+        self.drive(now, slot, Event::Ready, Some(incoming), out);
+    }
+
+    fn opening_of_syn(&self, now: Instant, place: u16, incoming: &Incoming<P::Buffer>) -> Opening {
+        let segment = &incoming.segment;
+        let offered = TcpOptions::parse(segment.options(incoming.buffer.data()));
+        Opening {
+            client_isn: segment.seq,
+            // RFC 6528 3: the number that the client gets is ours, so that it does not depend on the server whose answer
+            // comes first, nor on what a server that has started anew answers to the same SYN.
+            cookie: self.isn.isn(
+                now,
+                (&segment.key.local.to_be_bytes(), segment.key.local_port),
+                (&segment.key.remote.to_be_bytes(), segment.key.remote_port),
+            ),
+            client_tsval: offered.timestamps.map_or(0, |(tsval, _)| tsval),
+            acknowledged: segment.seq + 1,
+            held: HeldId::NONE,
+            server_side_isn: SeqNum(0),
+            tsval_shift: 0,
+            pool: Opening::NO_POOL,
+            // Nothing is, before the server has answered.
+            agreed: Agreed {
+                mss: offered.mss.unwrap_or(default_mss(segment.layout.version)),
+                window_scale: None,
+                sack: false,
+            },
+            client_window: segment.window,
+            fin_offset: Opening::NO_FIN,
+            promised_scale: 0,
+            timestamps: false,
+            tries: 0,
+            retries: 0,
+            tried: [NO_SERVER; Opening::MAX_TRIED],
+            failure: Cause::NoServer,
+            syn: place,
+        }
+    }
+
+    /// Passes the client's SYN on to the chosen server. How long that may take counts from the first time: the client
+    /// repeats it as it likes.
+    pub(in crate::proxy) fn send_passed_syn(&mut self, now: Instant, slot: u32, out: &mut impl Outbox<P::Buffer>) {
+        let Some((opening, server)) = self.opening_with_server(slot) else {
+            return;
+        };
+        let Some(patience) = self.settings.servers.get(server).map(|server| server.connect_timeout) else {
+            return;
+        };
+        if opening.tries == 0 {
+            self.wheel.arm(slot, now + patience);
+        }
+        if let Some(opening) = self.opening_mut(slot) {
+            opening.tries = opening.tries.saturating_add(1);
+        }
+        let (Some(connection), Some(syn)) = (self.connections.get(slot), self.passed_syns.get(opening.syn.into()))
+        else {
+            return;
+        };
+        let path = match send::path_to_server(&self.settings, &self.neighbours, connection) {
+            Ok(path) => path,
+            // The client's repetition tries again; by then the neighbour may have answered.
+            Err(reason) => return self.drops.add(reason, 1),
+        };
+        let control = Control {
+            seq: opening.server_side_isn,
+            ack: SeqNum(0),
+            flags: syn.flags,
+            window: syn.window,
+            options: TcpOptions::NONE,
+        };
+        let largest = self.largest_mss([&path, &send::path_to_client(&self.settings, connection)]);
+        let timestamps = (opening.client_tsval.wrapping_add(opening.tsval_shift), 0);
+        let options = passed_syn::translated(&syn.options, largest, Some(timestamps));
+        self.log.count(Side::Server, TcpCounter::SentSyn);
+        self.emit_with_options(None, &path, &control, &options, out);
+    }
+
+    /// Passes the server's SYN-ACK on to the client, with our number in place of the server's.
+    pub(in crate::proxy) fn pass_syn_ack(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        scene: &mut Scene<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        let Some(Incoming { buffer, segment }) = scene.incoming.take() else {
+            return;
+        };
+        let Some((opening, server)) = self.opening_with_server(slot) else {
+            return;
+        };
+        let clock = self.timestamp(now);
+        let raw = passed_syn::passable(segment.options(buffer.data()));
+        let options = TcpOptions::parse(&raw);
+        let Some(syn) = self.passed_syns.get_mut(opening.syn.into()) else {
+            return;
+        };
+        let is_first = syn.answer.is_none();
+        // A server that has started anew, or that answers from SYN cookies, may come with another number the second
+        // time. The client sees no difference; what it acknowledges is the server's latest.
+        let known = syn.answer.filter(|answer| answer.isn == segment.seq);
+        let answer = known.unwrap_or(Answer {
+            isn: segment.seq,
+            window: segment.window,
+            options,
+            tsval_shift: options.timestamps.map_or(0, |(tsval, _)| clock.wrapping_sub(tsval)),
+        });
+        syn.answer = Some(answer);
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        self.log.count(Side::Server, TcpCounter::RecvSynAck);
+        self.log.count(Side::Client, TcpCounter::SentSynAck);
+        let path = send::path_to_client(&self.settings, connection);
+        let largest = match send::path_to_server(&self.settings, &self.neighbours, connection) {
+            Ok(to_server) => self.largest_mss([&path, &to_server]),
+            Err(_) => self.largest_mss([&path, &path]),
+        };
+        let timestamps = options.timestamps.map(|(tsval, tsecr)| {
+            (
+                tsval.wrapping_add(answer.tsval_shift),
+                tsecr.wrapping_sub(opening.tsval_shift),
+            )
+        });
+        let control = Control {
+            seq: opening.cookie,
+            ack: opening.first_byte(),
+            flags: TcpFlags::SYN | TcpFlags::ACK | passed_syn::ecn(&segment),
+            window: segment.window,
+            options: TcpOptions::NONE,
+        };
+        let raw = passed_syn::translated(&raw, largest, timestamps);
+        if is_first {
+            self.backends.note_success(crate::config::ServerId(server as u16));
+            self.log.state(slot, Side::Server, State::Established, now);
+            let select = self.settings.listeners[usize::from(connection.listener)].select;
+            self.wheel.arm(slot, now + select);
+        }
+        self.emit_with_options(Some(buffer), &path, &control, &raw, out);
+    }
+
+    /// The client has acknowledged the server's SYN: both numberings are known, and the PROXY header goes out, if there
+    /// is one. The segment is then one of a spliced connection; but a mere ACK behind a header says nothing any more.
+    pub(in crate::proxy) fn establish(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        scene: &mut Scene<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) -> Option<Event> {
+        let Incoming { buffer, segment } = scene.incoming.as_ref()?;
+        let segment = *segment;
+        let timestamps = TcpOptions::parse(segment.options(buffer.data())).timestamps;
+        let connection = self.connections.get(slot)?;
+        let mut opening = *connection.opening()?;
+        let syn = self.passed_syns.remove(opening.syn.into())?;
+        opening.syn = passed_syn::NONE;
+        let answer = syn.answer?;
+        let start = self.log.start(slot).unwrap_or(now);
+        let payload = segment.payload(buffer.data());
+        let header = announce::header(&self.settings, connection, payload, (self.settings.core, start));
+        let announced = header.len() as u32;
+        let first_byte = opening.first_byte();
+        let spliced = Spliced {
+            client_shift: ((opening.server_side_isn - opening.client_isn) as u32).wrapping_add(announced),
+            server_shift: (opening.cookie - answer.isn) as u32,
+            client_tsval_shift: opening.tsval_shift,
+            server_tsval_shift: answer.tsval_shift,
+            to_server: Flow::new(first_byte - announced, u32::from(answer.window)),
+            to_client: Flow::new(answer.isn + 1, u32::from(syn.window)),
+            owed: owed::NOTHING,
+            scale: scale_between(TcpOptions::parse(&syn.options), answer.options),
+            // What the two have agreed on, they have agreed on with each other.
+            blank_sack: false,
+        };
+        let path = send::path_to_server(&self.settings, &self.neighbours, connection);
+        let largest = path.map_or(536, |path| self.largest_mss([&path, &path]));
+        let handoff = Handoff {
+            opening,
+            header,
+            // RFC 6691 3: the MSS does not count options.
+            mss: answer.options.mss.unwrap_or(536).min(largest) - if timestamps.is_some() { 12 } else { 0 },
+            timestamps: timestamps.map(|(tsval, tsecr)| {
+                (
+                    tsval.wrapping_add(opening.tsval_shift),
+                    tsecr.wrapping_sub(answer.tsval_shift),
+                )
+            }),
+            ack: answer.isn + 1,
+            window: segment.window,
+        };
+        let has_header = announced > 0;
+        self.connections.get_mut(slot)?.stage = Stage::Spliced(spliced);
+        self.log.count(Side::Client, TcpCounter::RecvSynAck2);
+        self.log.state(slot, Side::Client, State::Established, now);
+        self.arm_spliced(now, slot);
+        if has_header {
+            scene.handoff = Some(handoff);
+            self.send_held(now, slot, scene, out);
+        }
+        let event = classify::while_spliced(self.connections.get_mut(slot)?, Side::Client, &segment);
+        let says_more = segment.len() > 0 || !has_header;
+        says_more.then_some(event)
+    }
+
+    /// What the connection in `slot` is opening with, and the number of its server.
+    fn opening_with_server(&self, slot: u32) -> Option<(Opening, usize)> {
+        let connection = self.connections.get(slot)?;
+        Some((*connection.opening()?, usize::from(connection.server)))
+    }
+
+    /// The largest segment, without options, that fits the ports of both paths.
+    fn largest_mss(&self, paths: [&Path; 2]) -> u16 {
+        let fits = |path: &Path| self.settings.devices[usize::from(path.device.0)].mtu - path.header_len();
+        fits(paths[0]).min(fits(paths[1]))
+    }
+
+    fn emit_with_options(
+        &mut self,
+        memory: Option<P::Buffer>,
+        path: &Path,
+        control: &Control,
+        options: &OptionBytes,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        let Some(mut buffer) = memory.or_else(|| self.pool.take()) else {
+            return self.drops.add(DropReason::NoBuffer, 1);
+        };
+        match passed_syn::write(&mut buffer, path, control, options) {
+            Ok(()) => out.send(path.device, buffer),
+            Err(reason) => self.drops.add(reason, 1),
+        }
+    }
+}
+
+/// RFC 7323 2.2: windows are scaled if both SYNs said so, and then by what each said itself.
+fn scale_between(client: TcpOptions, server: TcpOptions) -> WindowScale {
+    let (client, server) = client.window_scale.zip(server.window_scale).unwrap_or((0, 0));
+    WindowScale {
+        client,
+        server,
+        promised: server,
+        server_scales: true,
+    }
+}
