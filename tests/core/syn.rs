@@ -674,3 +674,32 @@ fn all_of_it_over_ipv6() {
     only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
     assert_eq!(only(client.send(&mut bench, b"hi")).payload, b"hi");
 }
+
+#[test]
+fn from_ipv4_to_ipv6_and_back() {
+    let mut bench = Bench::for_pools(&["0", "1", "2"].iter().fold(text(), |text, n| {
+        text.replace(&format!("10.1.0.10{n}:"), &format!("[fd01::20{n}]:"))
+    }));
+    let mut client = Client::new(40000);
+    let syn = only(bench.receive(&client.syn()));
+    assert!(syn.to.address.is_ipv6());
+    assert_eq!(
+        syn.options,
+        TcpOptions {
+            mss: Some(1440),
+            ..client.syn().options
+        }
+    );
+    let mut server = Server::from_syn(&syn);
+    let syn_ack = only(bench.receive(&server.syn_ack()));
+    assert_eq!(
+        syn_ack.options.mss,
+        Some(1440),
+        "what fits the server's link with a longer header"
+    );
+    server.seq = server.isn.wrapping_add(1);
+    client.take_syn_ack(&syn_ack);
+    only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
+    assert_eq!(only(client.send(&mut bench, b"hi")).payload, b"hi");
+    assert_eq!(only(server.send(&mut bench, b"220")).payload, b"220");
+}
