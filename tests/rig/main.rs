@@ -7,6 +7,7 @@
 mod banner;
 mod failover;
 mod families;
+mod family;
 mod files;
 mod http;
 mod ldap;
