@@ -45,6 +45,8 @@ pub struct Endpoint {
     /// The kernel was asked to report room for writing. It is not while nothing waits for it: a fresh registration
     /// would report it at once.
     pub watches_room: bool,
+    /// `TCP_NODELAY` is still to be set. The first write leaves at once without it, and many connections have no second.
+    pub nodelay_is_due: bool,
 }
 
 impl Endpoint {
@@ -56,6 +58,16 @@ impl Endpoint {
             writable: true,
             ended: false,
             watches_room: false,
+            nodelay_is_due: false,
+        }
+    }
+
+    /// Before any write but the first: small pieces shall not wait for the acknowledgement of earlier ones.
+    fn prepare_write(&mut self) {
+        if self.nodelay_is_due {
+            self.nodelay_is_due = false;
+            // It fails for sockets that have no such delay.
+            let _ = rustix::net::sockopt::set_tcp_nodelay(&self.fd, true);
         }
     }
 }
@@ -250,6 +262,7 @@ impl Direction {
             if !to.writable {
                 return Ok(false);
             }
+            to.prepare_write();
             match rustix::net::send(&to.fd, &self.pending[self.written..], SendFlags::NOSIGNAL) {
                 Ok(count) => {
                     self.written += count;
@@ -268,6 +281,7 @@ impl Direction {
             if !to.writable {
                 return Ok(false);
             }
+            to.prepare_write();
             let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
             match rustix::pipe::splice(&pipe.out, None, &to.fd, None, self.in_pipe, flags) {
                 Ok(count) => {
@@ -334,6 +348,7 @@ impl Direction {
         if self.bulk_reads == BULK_READS {
             pool.spliced += 1;
         }
+        to.prepare_write();
         let written = match rustix::net::send(&to.fd, &pool.scratch[..count], SendFlags::NOSIGNAL) {
             Ok(written) => written,
             Err(Errno::AGAIN | Errno::INTR) => 0,

@@ -326,7 +326,10 @@ impl Session {
         self.phase = Phase::Connecting;
         match sockets::connect(&self.listener, plan.source, &plan.target) {
             Ok(connecting) => {
-                self.server = Some(Endpoint::new(connecting.fd));
+                self.server = Some(Endpoint {
+                    nodelay_is_due: true,
+                    ..Endpoint::new(connecting.fd)
+                });
                 if connecting.port_changed {
                     context.counters.port_changed.add(1);
                 }

@@ -204,7 +204,7 @@ fn try_connect(listener: &Listener, source: Option<SocketAddr>, target: SocketAd
         sys::set_option(&fd, libc::SOL_SOCKET, libc::SO_MARK, listener.mark as c_int).map_err(option)?;
     }
     if tcp {
-        sockopt::set_tcp_nodelay(&fd, true).map_err(failed)?;
+        // TCP_NODELAY is set before the second write: see `relay::Endpoint`.
         // On loopback the kernel itself tells when the other side is gone.
         if !target.ip().to_canonical().is_loopback() {
             set_keepalive(&fd, listener).map_err(option)?;
