@@ -70,6 +70,8 @@ pub struct RouteOptions {
     pub mark: Option<u32>,
     /// Server that `check` connects to; one of its own if none.
     pub target: Option<std::net::SocketAddr>,
+    /// Install the connection marks as well, or check or remove them.
+    pub firewall: bool,
 }
 
 impl Default for RouteOptions {
@@ -82,6 +84,7 @@ impl Default for RouteOptions {
             from: vec![],
             mark: None,
             target: None,
+            firewall: false,
         }
     }
 }
@@ -125,6 +128,7 @@ Options (one dash or two, `-o VALUE` or `-o=VALUE`; names of go-mmproxy, mmproxy
 
 setup, check, teardown:
       --table N [123]   --priority N   --interface NAME [lo]   --from NETS   --mark N   --target ADDR (check)
+      --firewall   with --mark: the connection marks too, in an nft table of their own
 ";
 
 /// Reads a command line, without the program's name.
@@ -347,6 +351,7 @@ fn route_options(mut words: Words) -> Result<Option<RouteOptions>, ConfigError> 
                     .map_err(|_| bad(&name, &text, "an address and port, such as 172.17.0.2:80"));
                 options.target = Some(target?);
             }
+            "firewall" => options.firewall = words.flag(&name)?,
             "from" => {
                 for text in words.value(&name)?.split(',') {
                     let network = crate::access::parse_network(text.trim());

@@ -8,7 +8,7 @@ use crate::config::{Bind, Config, ConfigError, HeaderMode, Listener, Protocol};
 use crate::metrics::Counters;
 use crate::netlink::Netlink;
 use crate::plan::Surroundings;
-use crate::worker::{Mailbox, Order, Worker};
+use crate::worker::{Mailbox, Order, PER_SESSION, Shares, Worker};
 use crate::{http, netsetup, notify, privileges, sockets, steering, sys};
 use rustix::fd::OwnedFd;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -20,9 +20,6 @@ use std::thread::JoinHandle;
 
 /// Descriptors that are not sessions: standard streams, epoll, logs, metrics, pipes of the pool.
 const RESERVED: u64 = 64;
-
-/// Descriptors of a session: two sockets, and its share of pipes.
-const PER_SESSION: u64 = 2;
 
 /// Why the daemon does not run.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +58,7 @@ pub struct Daemon {
     mailboxes: Vec<Arc<Mailbox>>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     routes: bool,
+    descriptors: u64,
 }
 
 impl Daemon {
@@ -94,11 +92,10 @@ impl Daemon {
             log::warn!("no system call filter: {error}");
         }
         let counters: Vec<Arc<Counters>> = (0..config.workers).map(|_| Arc::default()).collect();
-        let max_sessions = sessions_per_worker(&config, descriptors);
         let (mut mailboxes, mut threads) = (Vec::new(), Vec::new());
         for (index, counters) in counters.iter().enumerate() {
             let mailbox = Arc::new(Mailbox::new().map_err(system("worker"))?);
-            let worker = Worker::new(&config, max_sessions, Arc::clone(counters), Arc::clone(&mailbox));
+            let worker = Worker::new(&config, Arc::clone(counters), Arc::clone(&mailbox));
             let worker = worker.map_err(system("worker"))?;
             let thread = std::thread::Builder::new()
                 .name(format!("worker {index}"))
@@ -122,6 +119,7 @@ impl Daemon {
             config,
             mailboxes,
             threads,
+            descriptors,
         };
         daemon.serve(sockets);
         if let Some(listener) = metrics {
@@ -138,12 +136,13 @@ impl Daemon {
     /// Gives each worker its sockets.
     fn serve(&self, mut sockets: Vec<Vec<Option<OwnedFd>>>) {
         let surroundings = Arc::new(surroundings(&self.config));
+        let shares = shares(&self.config, self.descriptors);
         for mailbox in &self.mailboxes {
             let assigned = self.config.listeners.iter().zip(&mut sockets);
             let assigned = assigned
                 .map(|(listener, fds)| (Arc::clone(listener), fds.pop().flatten()))
                 .collect();
-            mailbox.post(Order::Serve(assigned, Arc::clone(&surroundings)));
+            mailbox.post(Order::Serve(assigned, Arc::clone(&surroundings), shares));
         }
     }
 
@@ -300,12 +299,26 @@ fn describe(bind: &Bind) -> String {
     }
 }
 
-fn sessions_per_worker(config: &Config, descriptors: u64) -> usize {
+/// How many sessions each worker may have, so that neither protocol takes the other's descriptors: with listeners for both,
+/// each gets half.
+fn shares(config: &Config, descriptors: u64) -> Shares {
     let workers = config.workers.max(1) as u64;
     let sockets = config.listeners.len() as u64 * workers;
-    let room = descriptors.saturating_sub(RESERVED + sockets) / PER_SESSION;
-    let limit = config.max_connections.map_or(room, |limit| room.min(limit as u64));
-    usize::try_from((limit / workers).max(1)).unwrap_or(usize::MAX)
+    let room = descriptors.saturating_sub(RESERVED + sockets);
+    let serves = |protocol| config.listeners.iter().any(|listener| listener.protocol == protocol);
+    let of_udp = match (serves(Protocol::Tcp), serves(Protocol::Udp)) {
+        (true, true) => room / 2,
+        (false, true) => room,
+        (_, false) => 0,
+    };
+    let of_tcp = room - of_udp;
+    let connections = config.max_connections.map_or(of_tcp, |limit| limit as u64);
+    let per_worker = |all: u64| usize::try_from((all / workers).max(1)).unwrap_or(usize::MAX);
+    Shares {
+        connections: per_worker(connections),
+        descriptors: per_worker(of_tcp).max(PER_SESSION),
+        datagram_sessions: per_worker(of_udp),
+    }
 }
 
 fn surroundings(config: &Config) -> Surroundings {
@@ -329,4 +342,35 @@ fn surroundings(config: &Config) -> Surroundings {
 /// What the system reports.
 pub fn signals() -> io::Result<Signals> {
     Signals::new([SIGHUP, SIGTERM, SIGINT])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(protocols: &[Protocol]) -> Config {
+        let listener = |&protocol: &Protocol| {
+            Arc::new(Listener {
+                protocol,
+                ..Listener::default()
+            })
+        };
+        Config {
+            workers: 2,
+            listeners: protocols.iter().map(listener).collect(),
+            ..Config::default()
+        }
+    }
+
+    #[test]
+    fn neither_protocol_takes_the_others_descriptors() {
+        let of = |protocols: &[Protocol], descriptors| {
+            let shares = shares(&config(protocols), descriptors);
+            (shares.descriptors, shares.datagram_sessions)
+        };
+        assert_eq!(of(&[Protocol::Tcp], 20_066), (10_000, 1));
+        assert_eq!(of(&[Protocol::Udp], 20_066), (2, 10_000));
+        assert_eq!(of(&[Protocol::Tcp, Protocol::Udp], 20_068), (5000, 5000));
+        assert_eq!(of(&[Protocol::Tcp, Protocol::Udp], 3), (2, 1));
+    }
 }

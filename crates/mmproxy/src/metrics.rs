@@ -14,6 +14,8 @@ pub enum Reason {
     BadHeader,
     /// The header was not whole in time.
     HeaderTimeout,
+    /// Descriptors were needed, and of all peers without a whole header it had waited longest.
+    HeaderCrowded,
     /// The peer closed before the header was whole.
     HeaderEnd,
     /// The header is for the other transport.
@@ -48,11 +50,12 @@ pub enum Reason {
 
 impl Reason {
     /// All, with the name that metrics and logs show.
-    pub const ALL: [(Reason, &str); 19] = [
+    pub const ALL: [(Reason, &str); 20] = [
         (Reason::NotAllowed, "not_allowed"),
         (Reason::RateLimited, "rate_limited"),
         (Reason::BadHeader, "bad_header"),
         (Reason::HeaderTimeout, "header_timeout"),
+        (Reason::HeaderCrowded, "header_crowded"),
         (Reason::HeaderEnd, "header_end"),
         (Reason::WrongTransport, "wrong_transport"),
         (Reason::Denied, "denied"),

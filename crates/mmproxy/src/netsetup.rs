@@ -10,6 +10,7 @@
 
 use crate::address::Family;
 use crate::cli::RouteOptions;
+use crate::firewall;
 use crate::netlink::{LocalRoute, Netlink, PolicyRule};
 use crate::privileges;
 use crate::sockets;
@@ -130,7 +131,12 @@ pub fn setup(options: &RouteOptions) -> io::Result<Report> {
             netlink.add_route(route),
         )?;
     }
-    report.extend(connmark_recipe(options));
+    if options.firewall {
+        firewall::install(options)?;
+        report.push(format!("[done]    {}", firewall::command(options, "add")));
+    } else {
+        report.extend(connmark_recipe(options));
+    }
     Ok(report)
 }
 
@@ -157,6 +163,10 @@ pub fn teardown(options: &RouteOptions) -> io::Result<Report> {
             route.v6,
             netlink.remove_route(route),
         )?;
+    }
+    if options.firewall {
+        let removed = firewall::remove(options);
+        apply(&mut report, firewall::command(options, "delete"), false, removed)?;
     }
     Ok(report)
 }
@@ -218,6 +228,15 @@ pub fn check(options: &RouteOptions) -> io::Result<(Report, bool)> {
             routes.contains(&route),
             format!("route: {}", route_command("add", route)),
             Some(route_command("add", route)),
+        );
+    }
+    if options.firewall {
+        let there = firewall::is_installed(options)?;
+        let setup = "mmproxy setup with the same options".to_owned();
+        line(
+            there,
+            format!("firewall: {}", firewall::command(options, "list")),
+            Some(setup),
         );
     }
     for (what, result) in probes(options, has_v6) {

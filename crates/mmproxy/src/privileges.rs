@@ -1,6 +1,7 @@
 //! Giving up what is not needed after start: capabilities, the user, system calls.
 
 use crate::config::Config;
+use crate::landlock;
 use crate::sys::{self, Instruction};
 use rustix::process::{Gid, Resource, Rlimit, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -142,11 +143,16 @@ const ARCHITECTURE: Option<u32> = Some(0xc000_00b7);
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ARCHITECTURE: Option<u32> = None;
 
-/// Forbids them to this thread and those it starts.
+/// Forbids them, and changing or executing files, to this thread and those it starts.
 ///
 /// # Errors
 /// If the kernel has no filters.
 pub fn sandbox() -> io::Result<()> {
+    match landlock::renounce_files() {
+        Ok(version) => log::debug!("files cannot be changed any more (Landlock {version})"),
+        // Not every kernel has it; the filter below does not need it.
+        Err(error) => log::debug!("no Landlock: {error}"),
+    }
     sys::install_seccomp_filter(&filter())
 }
 

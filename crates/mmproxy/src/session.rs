@@ -68,6 +68,8 @@ pub struct Session {
     deadline: Option<Millis>,
     /// When the first of the wheel's entries will look at the deadline.
     pub(crate) armed: Option<Millis>,
+    /// Descriptors that the worker has booked for it.
+    pub(crate) booked: usize,
 }
 
 impl Session {
@@ -94,7 +96,24 @@ impl Session {
             to_client: Direction::default(),
             deadline,
             armed: None,
+            booked: 0,
         }
+    }
+
+    /// Descriptors that it holds while idle.
+    pub fn descriptors(&self) -> usize {
+        1 + usize::from(self.server.is_some())
+    }
+
+    /// Whether its header is not whole yet.
+    pub fn awaits_header(&self) -> bool {
+        matches!(self.phase, Phase::Header(_))
+    }
+
+    /// Others need the descriptor, and this one has not said who it is for.
+    pub fn crowd_out(&mut self, context: &mut Context) -> Step {
+        self.refuse_peer(context, Reason::HeaderCrowded, "descriptors are needed for others");
+        Step::Close
     }
 
     /// When the session wants to be looked at again, come what may.

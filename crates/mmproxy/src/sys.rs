@@ -1,5 +1,5 @@
 //! The system calls that no safe library here offers: batches of datagrams, a few socket options, passed descriptors.
-//! All `unsafe` of this crate is in this file; every function in it is safe for any argument.
+//! All `unsafe` of this crate is in this file and in `landlock.rs`; every function in them is safe for any argument.
 #![allow(unsafe_code)]
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -75,6 +75,8 @@ pub type Started = (u32, u32, Millis);
 /// The UDP side of a worker.
 pub struct Udp {
     workers: usize,
+    /// Sessions of all listeners, by the descriptors there are.
+    most: usize,
     requests: Option<Box<RecvBatch>>,
     replies: Option<Box<RecvBatch>>,
     /// Session of each filled slot of `replies`.
@@ -89,10 +91,11 @@ pub struct Udp {
 }
 
 impl Udp {
-    /// Without sessions, and without buffers until [`prepare`](Self::prepare).
+    /// Without sessions and the right to any, and without buffers until [`prepare`](Self::prepare).
     pub fn new(workers: usize) -> Self {
         Udp {
             workers: workers.max(1),
+            most: 0,
             requests: None,
             replies: None,
             reply_sessions: Vec::new(),
@@ -104,6 +107,11 @@ impl Udp {
             per_client: HashMap::new(),
             sender: Sender::default(),
         }
+    }
+
+    /// Allows so many sessions from now on.
+    pub fn limit(&mut self, most: usize) {
+        self.most = most;
     }
 
     /// Makes the buffers: there is a listener.
@@ -225,7 +233,7 @@ impl Udp {
     ) -> Result<u32, Refusal> {
         let listener = origin.listener;
         let of_client = self.per_client.get(&key.client.ip()).copied().unwrap_or(0) as usize;
-        let full = self.index.len() * self.workers >= listener.max_sessions;
+        let full = self.index.len() >= self.most || self.index.len() * self.workers >= listener.max_sessions;
         if full || of_client * self.workers >= listener.max_sessions_per_client {
             return Err(Refusal::new(
                 Reason::SessionLimit,

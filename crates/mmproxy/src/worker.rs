@@ -25,10 +25,24 @@ const EVENTS: usize = 256;
 /// Pause of accepting when descriptors or memory are short; the queue of the kernel holds the connections meanwhile.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Descriptors of a TCP connection: two sockets. Pipes are of the pool.
+pub const PER_SESSION: usize = 2;
+
+/// What one worker may have at once.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Shares {
+    /// TCP connections; at least 1.
+    pub connections: usize,
+    /// Descriptors of TCP connections; at least 2.
+    pub descriptors: usize,
+    /// Sessions of UDP clients; at least 1.
+    pub datagram_sessions: usize,
+}
+
 /// What the main thread tells a worker.
 pub enum Order {
     /// Serve these listeners. A socket is there for the new ones; the others keep theirs.
-    Serve(Vec<(Arc<Listener>, Option<OwnedFd>)>, Arc<Surroundings>),
+    Serve(Vec<(Arc<Listener>, Option<OwnedFd>)>, Arc<Surroundings>, Shares),
     /// Accept what is waiting, then nothing more; end when all sessions have ended or after this time.
     Drain(Duration),
 }
@@ -96,6 +110,11 @@ pub struct Worker {
     free: Vec<u32>,
     sessions: usize,
     max_sessions: usize,
+    /// What the sessions hold.
+    descriptors: usize,
+    max_descriptors: usize,
+    /// Sessions that had no whole header when they were accepted, oldest first; some have it by now, or are gone.
+    waiting: VecDeque<(u32, u32)>,
     again: VecDeque<(u32, u32)>,
     wheel: Wheel<Due>,
     udp: Udp,
@@ -108,12 +127,7 @@ impl Worker {
     ///
     /// # Errors
     /// If there are no descriptors.
-    pub fn new(
-        config: &Config,
-        max_sessions: usize,
-        counters: Arc<Counters>,
-        mailbox: Arc<Mailbox>,
-    ) -> io::Result<Self> {
+    pub fn new(config: &Config, counters: Arc<Counters>, mailbox: Arc<Mailbox>) -> io::Result<Self> {
         let context = Context {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             pool: Pool::new(true),
@@ -136,7 +150,10 @@ impl Worker {
             slots: Vec::new(),
             free: Vec::new(),
             sessions: 0,
-            max_sessions,
+            max_sessions: 0,
+            descriptors: 0,
+            max_descriptors: 0,
+            waiting: VecDeque::new(),
             again: VecDeque::new(),
             wheel: Wheel::new(),
             udp: Udp::new(config.workers),
@@ -203,7 +220,12 @@ impl Worker {
             Kind::Mailbox => {
                 for order in self.mailbox.take() {
                     match order {
-                        Order::Serve(listeners, surroundings) => self.serve(listeners, surroundings),
+                        Order::Serve(listeners, surroundings, shares) => {
+                            self.max_sessions = shares.connections;
+                            self.max_descriptors = shares.descriptors;
+                            self.udp.limit(shares.datagram_sessions);
+                            self.serve(listeners, surroundings);
+                        }
                         Order::Drain(time) => self.drain(time),
                     }
                 }
@@ -309,10 +331,14 @@ impl Worker {
         if listening.listener.protocol != Protocol::Tcp || listening.paused {
             return false;
         }
-        if self.sessions >= self.max_sessions {
+        let full = self.sessions >= self.max_sessions || self.descriptors + PER_SESSION > self.max_descriptors;
+        if full && !self.crowd_out(None) {
             self.pause(slot, "the limit of connections is reached");
             return false;
         }
+        let Some(Some(listening)) = self.listening.get(slot as usize) else {
+            return false;
+        };
         match rustix::net::acceptfrom_with(&listening.fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
             Ok((fd, peer)) => {
                 let listener = Arc::clone(&listening.listener);
@@ -392,6 +418,41 @@ impl Worker {
         self.sessions += 1;
         self.context.counters.active.add(1);
         self.advance(slot, Session::advance);
+        if self.is_waiting(slot, generation) {
+            self.waiting.push_back((slot, generation));
+        }
+    }
+
+    fn is_waiting(&self, slot: u32, generation: u32) -> bool {
+        let session = self.slots.get(slot as usize).and_then(|slot| slot.session.as_ref());
+        session.is_some_and(|session| session.is_generation(generation) && session.awaits_header())
+    }
+
+    /// Closes the connection that has waited longest for its header, so that peers who send none keep nobody out for as
+    /// long as the deadline allows them. Returns whether there was one other than `spared`.
+    fn crowd_out(&mut self, spared: Option<u32>) -> bool {
+        let mut kept = None;
+        let victim = loop {
+            match self.waiting.pop_front() {
+                Some((slot, generation)) if !self.is_waiting(slot, generation) => {}
+                Some(entry) if spared == Some(entry.0) => kept = Some(entry),
+                found => break found,
+            }
+        };
+        self.waiting.extend(kept);
+        let Some((slot, _)) = victim else { return false };
+        self.advance(slot, Session::crowd_out);
+        true
+    }
+
+    /// Forgets at the front what waits no more: what is behind it is younger, so the queue is never longer than what was
+    /// accepted within the header's deadline.
+    fn trim_waiting(&mut self) {
+        while let Some(&(slot, generation)) = self.waiting.front()
+            && !self.is_waiting(slot, generation)
+        {
+            self.waiting.pop_front();
+        }
     }
 
     fn session_event(&mut self, token: Token, side: Side, flags: EventFlags) {
@@ -402,10 +463,18 @@ impl Worker {
         else {
             return;
         };
-        if session.is_generation(token.generation) {
-            session.note(side, flags);
-            self.advance(token.slot, Session::advance);
+        if !session.is_generation(token.generation) {
+            return;
         }
+        session.note(side, flags);
+        if session.awaits_header() {
+            // It may be about to take its second descriptor.
+            if self.descriptors >= self.max_descriptors {
+                self.crowd_out(Some(token.slot));
+            }
+            self.trim_waiting();
+        }
+        self.advance(token.slot, Session::advance);
     }
 
     /// Lets a session act, and does what its answer asks for.
@@ -413,7 +482,9 @@ impl Worker {
         let place = &mut self.slots[slot as usize];
         let Some(session) = &mut place.session else { return };
         let step = act(session, &mut self.context);
+        let booked = session.booked;
         if step == Step::Close {
+            self.descriptors -= booked;
             session.close(&mut self.context);
             place.session = None;
             place.generation = (place.generation + 1) & 0xff_ffff;
@@ -421,6 +492,8 @@ impl Worker {
             self.sessions -= 1;
             return self.context.counters.active.sub(1);
         }
+        session.booked = session.descriptors();
+        self.descriptors = self.descriptors + session.booked - booked;
         if step == Step::Again {
             self.again.push_back((slot, place.generation));
         }

@@ -120,6 +120,53 @@ fn a_server_on_another_host_gets_a_rule_by_mark_and_the_firewall_lines() {
 }
 
 #[test]
+fn a_server_on_another_host_sees_its_clients_with_the_connection_marks_installed() {
+    in_bare_namespace(|name| {
+        let nft = Command::new("nft").args(["list", "ruleset"]).output();
+        if !nft.is_ok_and(|output| output.status.success()) {
+            return rig::skip("nft (package nftables) is missing, or the kernel's part of it");
+        }
+        // Its clients are behind its default route, which is this host; nothing but the mark tells answers to mmproxy's
+        // connections from packets that are only to be forwarded.
+        let server = Container::beside(name);
+        server.run(|| tcp_server("10.7.0.2:80"));
+        let options = ["--interface", "inside", "--mark", "7", "--firewall"];
+        let check = || mmproxy(&[&["check", "--target", "10.7.0.2:80"], &options[..]].concat());
+        let before = check();
+        assert_eq!(before.status.code(), Some(1), "{}", text(&before));
+        assert!(
+            text(&before).contains("[FAIL] firewall: nft list table inet mmproxy_123"),
+            "{}",
+            text(&before)
+        );
+        // Twice, as at every start of a service.
+        for _ in 0..2 {
+            let done = mmproxy(&[&["setup"], &options[..]].concat());
+            assert!(done.status.success(), "{}", text(&done));
+        }
+        let after = check();
+        assert!(after.status.success(), "{}", text(&after));
+        let proxy = Proxy::start(
+            &["-l", "127.0.0.1:8443", "-4", "10.7.0.2:80", "-6", "", "--mark", "7"],
+            "127.0.0.1:8443",
+        );
+        let mut client = proxy.send(&v1("203.0.113.7:40001", "198.51.100.9:443"));
+        assert_eq!(greeting(&mut client).expect("served"), "203.0.113.7:40001");
+        drop((client, proxy));
+        assert!(mmproxy(&[&["teardown"], &options[..]].concat()).status.success());
+        let left = Command::new("nft")
+            .args(["list", "ruleset"])
+            .output()
+            .expect("nft")
+            .stdout;
+        assert!(!String::from_utf8_lossy(&left).contains("mmproxy"), "something is left");
+        assert!(!installed().contains("inside"), "{}", installed());
+        // Once more: there is nothing to remove, which is no error.
+        assert!(mmproxy(&[&["teardown"], &options[..]].concat()).status.success());
+    });
+}
+
+#[test]
 fn the_daemon_brings_its_routes_and_takes_them_away() {
     in_bare_namespace(|_| {
         tcp_server("127.0.0.1:443");
