@@ -210,7 +210,8 @@ fn idle_sessions_end_and_begin_anew() {
             one.send(&client(&format!("203.0.113.7:{}", 5000 + index)), b"x");
             one.receive();
         }
-        assert_eq!(metric("mmproxy_udp_sessions"), 500);
+        // On a busy machine the first have ended by now.
+        assert_eq!(metric("mmproxy_udp_sessions_started_total"), 500);
         wait_for("idle sessions end", || metric("mmproxy_udp_sessions") == 0);
         // The connection of the last look at the metrics may take a moment to go.
         wait_for("descriptors come back", || proxy.descriptors() == before);

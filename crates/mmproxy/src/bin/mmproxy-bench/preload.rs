@@ -6,12 +6,13 @@
 
 use crate::stats::{Median, median};
 use crate::systems::{self, Running};
+use crate::tally::Tally;
 use crate::tcp::{self, Load};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 1127;
@@ -83,15 +84,23 @@ fn measure(options: &Options, load: Load, preloaded: bool) -> Result<(f64, f64),
     };
     systems::wait_until_listening(PORT)?;
     let target = SocketAddr::from(([127, 0, 0, 1], PORT));
-    let (count, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let (tally, stop) = (Arc::new(Tally::default()), Arc::new(AtomicBool::new(false)));
     let client = {
-        let (count, stop) = (Arc::clone(&count), Arc::clone(&stop));
-        std::thread::spawn(move || tcp::generate(load, target, preloaded, &count, &stop))
+        let (tally, stop) = (Arc::clone(&tally), Arc::clone(&stop));
+        std::thread::spawn(move || tcp::generate(load, target, preloaded, &tally, &stop))
     };
     std::thread::sleep(Duration::from_millis(300));
-    let before = (Instant::now(), count.load(Ordering::Relaxed), server.cpu_seconds());
+    let before = (
+        Instant::now(),
+        tally.units.load(Ordering::Relaxed),
+        server.cpu_seconds(),
+    );
     std::thread::sleep(Duration::from_secs_f64(options.seconds));
-    let after = (Instant::now(), count.load(Ordering::Relaxed), server.cpu_seconds());
+    let after = (
+        Instant::now(),
+        tally.units.load(Ordering::Relaxed),
+        server.cpu_seconds(),
+    );
     stop.store(true, Ordering::Relaxed);
     client
         .join()

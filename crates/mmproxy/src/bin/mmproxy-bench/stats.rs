@@ -64,6 +64,8 @@ struct OfSystem {
     ratio: Option<Median>,
     cpu: Option<Median>,
     rate: Option<Median>,
+    /// In milliseconds.
+    p99: Option<Median>,
 }
 
 type Samples<'a> = BTreeMap<(&'a str, &'a str), Vec<Option<Sample>>>;
@@ -82,7 +84,9 @@ pub(crate) fn summarise(columns: &[&str], samples: &Samples<'_>) -> Summary {
                     .collect();
                 let cpu: Vec<f64> = rounds.iter().flatten().filter_map(|sample| sample.cpu).collect();
                 let rates: Vec<f64> = rounds.iter().flatten().map(|sample| sample.rate).collect();
+                let p99: Vec<f64> = rounds.iter().flatten().filter_map(|sample| sample.p99).collect();
                 OfSystem {
+                    p99: median(&p99),
                     name: (*system).to_owned(),
                     ratio: median(&ratios),
                     cpu: median(&cpu),
@@ -103,13 +107,15 @@ pub(crate) fn summarise(columns: &[&str], samples: &Samples<'_>) -> Summary {
 impl Summary {
     /// For people.
     pub(crate) fn table(&self) -> String {
-        let mut out = String::from("column        system         ratio [95 %]              cpu        rate/s\n");
+        let mut out =
+            String::from("column        system         ratio [95 %]              cpu        p99 ms   rate/s\n");
         for figures in &self.columns {
             for OfSystem {
                 name: system,
                 ratio,
                 cpu,
                 rate,
+                p99,
             } in &figures.systems
             {
                 let ratio = ratio.map_or("-".into(), |ratio| {
@@ -117,14 +123,19 @@ impl Summary {
                 });
                 let cpu = cpu.map_or("-".into(), |cpu| format!("{:.3}", cpu.value));
                 let rate = rate.map_or("-".into(), |rate| format!("{:.0}", rate.value));
+                let p99 = p99.map_or("-".into(), |p99| format!("{:.2}", p99.value));
                 // Writing to a String cannot fail.
-                let _ = writeln!(out, "{:13} {system:14} {ratio:25} {cpu:10} {rate}", figures.column);
+                let _ = writeln!(
+                    out,
+                    "{:13} {system:14} {ratio:25} {cpu:10} {p99:8} {rate}",
+                    figures.column
+                );
             }
         }
         out
     }
 
-    /// `{column: {system: ratio}, column_cpu: {system: cost}, column_interval: {system: [low, high]}, ...}`.
+    /// `{column: {system: ratio}, column_cpu: {system: cost}, column_interval: {system: [low, high]}, column_p99_ms, ...}`.
     pub(crate) fn json(&self, rounds: usize, seconds: f64) -> serde_json::Value {
         let mut object = serde_json::Map::new();
         for figures in &self.columns {
@@ -135,12 +146,15 @@ impl Summary {
                     .map(|system| (system.name.clone(), value(system)))
                     .filter(|(_, value)| !value.is_null())
                     .collect();
-                object.insert(format!("{}{suffix}", figures.column), values.into());
+                if suffix.is_empty() || !values.is_empty() {
+                    object.insert(format!("{}{suffix}", figures.column), values.into());
+                }
             };
             let of = |median: Option<Median>| median.map_or(serde_json::Value::Null, |median| median.value.into());
             put("", &|system| of(system.ratio));
             put("_cpu", &|system| of(system.cpu));
             put("_rate", &|system| of(system.rate));
+            put("_p99_ms", &|system| of(system.p99));
             put("_interval", &|system| match system.ratio {
                 Some(median) => vec![median.low, median.high].into(),
                 None => serde_json::Value::Null,
@@ -195,6 +209,7 @@ mod tests {
             Some(Sample {
                 rate,
                 cpu: Some(rate / 10.0),
+                p99: None,
             })
         };
         let samples: Samples<'_> = BTreeMap::from([

@@ -1,12 +1,14 @@
 //! TCP load and the servers it goes to.
 
+use crate::tally::Tally;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Instant;
 
 /// Buffer of servers and clients: large enough not to be what limits.
 const BUFFER: usize = 256 * 1024;
@@ -149,6 +151,8 @@ fn next_header() -> Vec<u8> {
 
 struct Client {
     fd: OwnedFd,
+    /// When the current operation began; that of a connection begins with it.
+    since: Instant,
     /// Bytes of the current answer that are missing.
     missing: usize,
 }
@@ -190,7 +194,7 @@ pub(crate) fn generate(
     load: Load,
     target: SocketAddr,
     with_header: bool,
-    count: &AtomicU64,
+    tally: &Tally,
     stop: &AtomicBool,
 ) -> io::Result<()> {
     let (connections, first, flags) = match load {
@@ -205,10 +209,12 @@ pub(crate) fn generate(
     let mut open = |slot: usize, epoll: &OwnedFd| -> io::Result<Client> {
         serial += 1;
         let header = if with_header { next_header() } else { Vec::new() };
+        let since = Instant::now();
         let fd = connect(target, serial, &[&header, first].concat())?;
         epoll::add(epoll, fd.as_fd(), EventData::new_u64(slot as u64), flags)?;
         Ok(Client {
             fd,
+            since,
             missing: first.len(),
         })
     };
@@ -256,8 +262,10 @@ pub(crate) fn generate(
                         continue;
                     }
                     done += 1;
+                    tally.took(client.since.elapsed());
                     if matches!(load, Load::Requests { .. }) {
                         client.missing = REQUEST.len();
+                        client.since = Instant::now();
                         rustix::net::send(&client.fd, &REQUEST, SendFlags::NOSIGNAL)?;
                     } else {
                         *client = open(slot, &epoll)?;
@@ -265,7 +273,7 @@ pub(crate) fn generate(
                 }
             }
         }
-        count.fetch_add(done, Ordering::Relaxed);
+        tally.units.fetch_add(done, Ordering::Relaxed);
     }
     Ok(())
 }
@@ -275,6 +283,7 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
     use std::time::Duration;
 
     /// What a server that is not part of the load tool has seen: connections, and bytes after the headers.
@@ -285,7 +294,7 @@ mod tests {
     }
 
     /// Runs a load for a moment against an echo that counts; returns what the tool counted and what the server saw.
-    fn compare(load: Load, with_header: bool) -> (u64, Arc<Seen>) {
+    fn compare(load: Load, with_header: bool) -> (Arc<Tally>, Arc<Seen>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("socket");
         let target = listener.local_addr().expect("address");
         let seen = Arc::new(Seen::default());
@@ -307,21 +316,25 @@ mod tests {
                 });
             }
         });
-        let (count, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (tally, stop) = (Arc::new(Tally::default()), Arc::new(AtomicBool::new(false)));
         let client = {
-            let (count, stop) = (Arc::clone(&count), Arc::clone(&stop));
-            std::thread::spawn(move || generate(load, target, with_header, &count, &stop))
+            let (tally, stop) = (Arc::clone(&tally), Arc::clone(&stop));
+            std::thread::spawn(move || generate(load, target, with_header, &tally, &stop))
         };
         std::thread::sleep(Duration::from_millis(300));
         stop.store(true, Ordering::Relaxed);
         client.join().expect("thread").expect("load");
-        (count.load(Ordering::Relaxed), seen)
+        (tally, seen)
     }
 
     #[test]
     fn requests_connections_and_bytes_are_what_the_server_saw() {
         for with_header in [false, true] {
-            let (counted, seen) = compare(Load::Requests { connections: 3 }, with_header);
+            let (tally, seen) = compare(Load::Requests { connections: 3 }, with_header);
+            let counted = tally.units.load(Ordering::Relaxed);
+            // Three at a time: if each took the average or more, they would take this long together.
+            let median = tally.quantile(0.5).expect("times");
+            assert!(median * counted as f64 / 3.0 < 1.5, "{counted} of {median} s");
             let requests = seen.bytes.load(Ordering::SeqCst) / 64;
             assert!(
                 counted > 0 && (counted..=counted + 3).contains(&requests),
@@ -329,14 +342,16 @@ mod tests {
             );
             assert_eq!(seen.connections.load(Ordering::SeqCst), 3);
 
-            let (counted, seen) = compare(Load::Connections { at_once: 3 }, with_header);
+            let (tally, seen) = compare(Load::Connections { at_once: 3 }, with_header);
+            let counted = tally.units.load(Ordering::Relaxed);
             let connections = seen.connections.load(Ordering::SeqCst);
             assert!(
                 counted > 0 && (counted..=counted + 3).contains(&connections),
                 "{counted} of {connections}"
             );
 
-            let (counted, seen) = compare(Load::Stream { connections: 3 }, with_header);
+            let (tally, seen) = compare(Load::Stream { connections: 3 }, with_header);
+            let counted = tally.units.load(Ordering::Relaxed);
             let bytes = seen.bytes.load(Ordering::SeqCst);
             assert!(counted > 1_000_000 && counted <= bytes, "{counted} of {bytes}");
         }
