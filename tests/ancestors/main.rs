@@ -10,7 +10,7 @@ mod proxy;
 #[allow(dead_code)] // what other tests need of it
 mod setup;
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
 use std::thread;
 use std::time::Duration;
@@ -26,9 +26,8 @@ fn each_server_thanks(name: &str, connections: usize) {
     let Some(proxy) = Proxy::start(name) else { return };
     let servers = Servers::start(&proxy, 7);
     for n in 1..=connections {
-        let mut client = proxy.connect();
+        let mut client = proxy.say(&format!("{n} stars"));
         client.set_read_timeout(Some(ANSWER)).expect("a limit");
-        client.write_all(format!("{n} stars").as_bytes()).expect("sent");
         let mut answer = String::new();
         client.read_to_string(&mut answer).expect("an answer and the end");
         assert_eq!(answer, format!("Thank You from server {}", n % 7 + 1));
@@ -117,8 +116,7 @@ fn client_syn_fin() {
         for n in 0..10 {
             let proxy = &proxy;
             scope.spawn(move || {
-                let mut client = proxy.connect();
-                client.write_all(format!("{n} stars").as_bytes()).expect("sent");
+                let mut client = proxy.say(&format!("{n} stars"));
                 client
                     .set_read_timeout(Some(Duration::from_millis(50)))
                     .expect("a limit");
@@ -145,8 +143,7 @@ fn timeout() {
             let proxy = &proxy;
             scope.spawn(move || {
                 thread::sleep(Duration::from_millis(48) * n);
-                let mut client = proxy.connect();
-                client.write_all(format!("{n} stars").as_bytes()).expect("sent");
+                let mut client = proxy.say(&format!("{n} stars"));
                 client.set_read_timeout(Some(Duration::from_secs(6))).expect("a limit");
                 let end = client.read(&mut [0; 256]).expect_err("nobody answers");
                 assert_eq!(end.kind(), ErrorKind::ConnectionReset, "and the client is told");

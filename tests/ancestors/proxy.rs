@@ -65,9 +65,13 @@ impl Proxy {
         Some(Self { process, rig })
     }
 
-    /// A client's connection to it.
-    pub(crate) fn connect(&self) -> TcpStream {
-        let connect = || TcpStream::connect(PROXY);
+    /// A client that connects to it and writes `words` at once.
+    pub(crate) fn say(&self, words: &str) -> TcpStream {
+        let connect = || {
+            let mut stream = TcpStream::connect(PROXY)?;
+            stream.write_all(words.as_bytes())?;
+            Ok::<_, std::io::Error>(stream)
+        };
         self.rig.at(Place::Clients, connect).expect("there").expect("connected")
     }
 
