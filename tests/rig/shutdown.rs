@@ -66,7 +66,7 @@ fn is_reset(stream: &mut TcpStream) -> bool {
 #[test]
 fn sigterm_lets_connections_finish_and_resets_the_rest() {
     let options = EngineOptions {
-        engine: "drain = \"3s\"\n".into(),
+        engine: "drain = \"5s\"\n".into(),
         ..EngineOptions::default()
     };
     let Some(setup) = Setup::new(RigOptions::default(), &options, &[], |_| Vec::new()) else {
@@ -97,7 +97,7 @@ fn sigterm_lets_connections_finish_and_resets_the_rest() {
         assert!(is_reset(&mut connection.server), "the server is told");
     }
     assert!(
-        told.elapsed() >= Duration::from_millis(2_500),
+        told.elapsed() >= Duration::from_millis(4_500),
         "only after the time to drain"
     );
     let report = engine.finish().expect("an orderly end");
