@@ -3,7 +3,11 @@
 /// The table.
 const LIST: &str = include_str!("../../../docs/ancestors.md");
 /// The tests.
-const TESTS: [&str; 2] = [include_str!("correctness.rs"), include_str!("robustness.rs")];
+const TESTS: [&str; 3] = [
+    include_str!("correctness.rs"),
+    include_str!("robustness.rs"),
+    include_str!("translation.rs"),
+];
 
 /// R0 to R15, W1 to W22.
 fn numbers() -> impl Iterator<Item = String> {

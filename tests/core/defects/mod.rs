@@ -6,6 +6,7 @@
 mod correctness;
 mod listed;
 mod robustness;
+mod translation;
 
 use crate::graph_bench::GraphBench;
 use crate::harness::{Client, Receive, Server, only};
@@ -33,6 +34,13 @@ fn close(bench: &mut GraphBench, client: &mut Client, server: &mut Server) {
     server.seq = server.seq.wrapping_add(1);
     client.ack = client.ack.wrapping_add(1);
     only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
+}
+
+/// The client sends a word, which passes and is acknowledged.
+fn talk(bench: &mut GraphBench, client: &mut Client, server: &mut Server) {
+    assert_eq!(only(client.send(bench, b"word")).payload, b"word");
+    server.ack = server.ack.wrapping_add(4);
+    assert_eq!(only(bench.receive(&server.segment(TcpFlags::ACK, b""))).ack, client.seq);
 }
 
 /// Whatever has happened, the next client is served, and at the end nothing is missing.
