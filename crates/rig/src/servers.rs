@@ -14,6 +14,7 @@ pub use ssh::{SSH, start_ssh};
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -294,4 +295,18 @@ fn write_file(path: &Path, text: &str) -> Result<(), RigError> {
         make_folder(folder)?;
     }
     fs::write(path, text).map_err(RigError::io(format!("writing {}", path.display())))
+}
+
+/// `nobody` and `nogroup` of every Debian: servers that do not run as root run as this user.
+const NOBODY: u32 = 65_534;
+
+/// Gives a file or a folder to that user.
+fn give(path: &Path) -> Result<(), RigError> {
+    chown(path, Some(NOBODY), Some(NOBODY)).map_err(RigError::io(format!("giving away {}", path.display())))
+}
+
+/// Lets everyone pass through a folder, whatever the mask that it was made with.
+fn let_in(folder: &Path) -> Result<(), RigError> {
+    let mode = fs::Permissions::from_mode(0o711);
+    fs::set_permissions(folder, mode).map_err(RigError::io(format!("opening {} to others", folder.display())))
 }

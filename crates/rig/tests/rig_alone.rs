@@ -87,6 +87,50 @@ fn clients_reach_each_server_and_learn_its_name() {
 }
 
 #[test]
+fn databases_directories_and_ssh_servers_say_who_they_are() {
+    let postgres = servers::postgres_program();
+    let postgres = postgres.to_string_lossy();
+    let tools = [
+        "openssl",
+        "setpriv",
+        "psql",
+        &postgres,
+        "slapd",
+        "slapadd",
+        "ldapsearch",
+        "dropbear",
+        "ssh-keyscan",
+    ];
+    let Some(rig) = Rig::for_test(RigOptions::default(), &tools) else {
+        return;
+    };
+    let certificates = Certificates::make(&rig).expect("certificates");
+    let _postgres = servers::start_postgres(&rig, &certificates).expect("PostgreSQL");
+    let ask = |program: &str, arguments: &[&str]| {
+        let answer = rig.run(Place::Clients, program, arguments, LIMIT);
+        answer.unwrap_or_else(|error| panic!("{error}")).text()
+    };
+    for index in 0..2 {
+        let _slapd = servers::start_slapd(&rig, index).expect("slapd");
+        let (_dropbear, key) = servers::start_ssh(&rig, index).expect("Dropbear");
+        for address in rig.server_addresses(index) {
+            let shop = format!("host={address} dbname=shop user=alice sslmode=require");
+            let name = ask("psql", &["-XAt", "-c", "SHOW cluster_name", &shop]);
+            assert_eq!(name.trim(), servers::name_of(index));
+            let url = format!("ldap://{}", SocketAddr::new(address, servers::LDAP));
+            let alice = ["-D", "cn=alice,ou=people,dc=example,dc=org", "-w", servers::PASSWORD];
+            let who = ["-x", "-LLL", "-H", &url, "-b", "dc=example,dc=org", "-s", "base", "o"];
+            assert_eq!(
+                servers::named_in(&ask("ldapsearch", &[&who[..4], &alice, &who[4..]].concat())),
+                Some(index)
+            );
+            let keys = ask("ssh-keyscan", &["-t", "ed25519", &address.to_string()]);
+            assert_eq!(keys.trim(), format!("{address} {key}"));
+        }
+    }
+}
+
+#[test]
 fn a_capture_sees_what_linux_offers() {
     let Some(rig) = Rig::for_test(two_armed(), &["tcpdump"]) else {
         return;
@@ -183,6 +227,22 @@ fn losses_happen_and_are_counted_and_linux_recovers() {
             );
         }
     }
+}
+
+#[test]
+fn one_segment_of_one_kind_is_lost_and_no_other() {
+    let Some(rig) = Rig::for_test(RigOptions::default(), &["nft"]) else {
+        return;
+    };
+    let expression = "tcp dport 9000 tcp flags syn numgen inc mod 1000 == 0";
+    let loss = Loss::of(&rig, &[Direction::FromClients], expression).expect("nftables");
+    for address in rig.server_addresses(0) {
+        let start = Instant::now();
+        talk(&rig, SocketAddr::new(address, 9000), b"hello");
+        // Linux repeats a SYN after a second; only the first was lost.
+        assert!(start.elapsed() >= Duration::from_millis(900) || address.is_ipv6());
+    }
+    assert_eq!(loss.lost().expect("a counter"), 1);
 }
 
 #[test]

@@ -2,19 +2,16 @@
 
 use std::fs;
 use std::net::IpAddr;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Certificates, STARTING, make_folder, name_of, write_file};
+use super::{Certificates, NOBODY, STARTING, give, let_in, make_folder, name_of, write_file};
 use crate::process::{self, Process};
 use crate::{Place, Rig, RigError};
 
 /// PostgreSQL.
 pub const POSTGRES: u16 = 5432;
-
-/// `nobody` and `nogroup` of every Debian: PostgreSQL does not run as root.
-const NOBODY: u32 = 65_534;
 
 /// What both servers hold, so that only their names tell them apart.
 const CONTENT: &str = "CREATE ROLE alice LOGIN;
@@ -55,6 +52,7 @@ fn unprivileged(program: &Path) -> Command {
 pub fn start_postgres(rig: &Rig, certificates: &Certificates) -> Result<Vec<Process>, RigError> {
     let folder = rig.file("postgres");
     make_folder(&folder)?;
+    let_in(rig.folder())?;
     give(&folder)?;
     let original = folder.join("original");
     let make = [
@@ -127,9 +125,4 @@ fn start(
         server.printed().contains("ready to accept connections")
     })?;
     Ok(server)
-}
-
-/// Gives a file to the user that PostgreSQL runs as.
-fn give(path: &Path) -> Result<(), RigError> {
-    chown(path, Some(NOBODY), Some(NOBODY)).map_err(RigError::io(format!("giving away {}", path.display())))
 }

@@ -1,9 +1,8 @@
 //! OpenLDAP's slapd: a directory of its own for each server, in a folder of the rig.
 
-use std::os::unix::fs::chown;
 use std::process::Command;
 
-use super::{STARTING, make_folder, name_of, write_file};
+use super::{STARTING, give, let_in, make_folder, name_of, write_file};
 use crate::process::{self, Process};
 use crate::{Place, Rig, RigError};
 
@@ -12,9 +11,6 @@ pub const LDAP: u16 = 389;
 
 /// The password of everyone in the directories.
 pub const PASSWORD: &str = "secret";
-
-/// `nobody` and `nogroup` of every Debian.
-const NOBODY: u32 = 65_534;
 
 /// Starts slapd as server `index` on port 389 of its IPv4 and IPv6 address.
 ///
@@ -49,8 +45,9 @@ access to * by * read
         b"",
         STARTING,
     )?;
-    for path in walk(&data) {
-        chown(&path, Some(NOBODY), Some(NOBODY)).map_err(RigError::io(format!("giving away {}", path.display())))?;
+    let_in(rig.folder())?;
+    for path in walk(&folder) {
+        give(&path)?;
     }
     let [v4, v6] = rig.server_addresses(index);
     let urls = format!("ldap://{v4}:{LDAP}/ ldap://[{v6}]:{LDAP}/");
