@@ -133,6 +133,8 @@ package_of() { sed -n 's/^name = "\(.*\)"/\1/p' "$1/Cargo.toml" | head -n 1; }
 
 cmd_bench() {
     local name=${1:-} package program
+    AS_ROOT=
+    PEERS=()
     if [ -z "$name" ]; then
         benches | sed 's/\(.*\) \(.*\)/\2  (\1)/'
         return
@@ -142,12 +144,22 @@ cmd_bench() {
     [ -n "$package" ] || die "bench: no benchmark '$name'; there are: $(benches | cut -d' ' -f2 | tr '\n' ' ')"
     need_build
     say "bench: building"
+    [ "$name" != peers ] || with_peers
     # Run directly, so that files named on the command line are the user's, not relative to the package.
     program=$(cargo bench --quiet -p "$package" --bench "$name" --no-run --message-format=json |
         sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
     [ -x "$program" ] || die "bench: cargo has built no program for '$name'"
     cd "$CALLED_FROM"
-    CRITERION_HOME="$(target_dir)/criterion" exec "$program" --bench "$@"
+    # shellcheck disable=SC2086  # empty or two words
+    CRITERION_HOME="$(target_dir)/criterion" exec $AS_ROOT "$program" --bench "${PEERS[@]}" "$@"
+}
+
+# What `bench peers` needs beside itself: the other proxies, both programs built with all optimisation, and root.
+with_peers() {
+    install "for the proxies beside proxyengine" "${PEER_PACKAGES[@]}" || die "the other proxies are missing"
+    AS_ROOT=$(root_prefix) || die "bench peers makes network namespaces, for which it must be root"
+    quiet_cargo build --release -p proxyengine -p trafficengine --bins
+    PEERS=(--proxyengine "$(target_dir)/release/proxyengine" --trafficengine "$(target_dir)/release/trafficengine")
 }
 
 cmd_lint() {

@@ -8,13 +8,15 @@ BUILD_PACKAGES=(libdpdk-dev libclang-14-dev pkg-config gcc libc6-dev)
 RIG_PACKAGES=(iproute2 ethtool nftables tcpdump iputils-ping procps curl openssl iperf3 nginx socat
     netcat-openbsd redis-server strace postgresql slapd ldap-utils
     openssh-client dropbear-bin)   # not openssh-server: its service would be a way in; dropbear-bin has none
+# needed by `bench peers`: the proxies that proxyengine is measured beside, namespaces, and a CPU for each
+PEER_PACKAGES=(haproxy nginx libnginx-mod-stream iproute2 ethtool procps util-linux)
 # needed by prepNet.sh on a real NIC
 NIC_PACKAGES=(dpdk kmod)
 # looked at by `build.sh lint` only
 LINT_PACKAGES=(shellcheck)
 
 # Services that come with these packages; the rig starts its own copies in its namespaces.
-PACKAGED_SERVICES=(nginx iperf3 redis-server postgresql slapd)
+PACKAGED_SERVICES=(nginx iperf3 redis-server postgresql slapd haproxy)
 
 POLICY_FILE=/usr/sbin/policy-rc.d
 

@@ -4,31 +4,40 @@
 //! `trafficengine::bench`. The connection is the ancestors': three packets to open, 16 bytes asked, 8 answered together
 //! with the server's FIN, two more to close; 10 000 connections are open, and the next to ask is drawn at random.
 
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::Parser;
-use trafficengine::bench::{CpsResult, CpsSettings};
+use proxyengine::report::CounterGroups;
+use trafficengine::bench::{CpsResult, CpsSettings, LoadProcess, LoadTotals, TwoCoreBench, serve_load};
 use trafficengine::plot;
+use trafficengine::stats::Latencies;
 
 #[path = "../device/mod.rs"]
 mod device;
 
-use device::cli::{self, Common};
+use device::cli::{self, Common, TwoCpus};
 use device::{BoxError, Conditions, Host};
 
 /// Connections through the proxy of one core.
 #[derive(Parser)]
 struct Arguments {
     /// Load and proxy alternate in one thread (the default).
-    #[arg(long, conflicts_with = "two_core")]
+    #[arg(long, conflicts_with_all = ["two_core", "memif"])]
     inline: bool,
     /// The load runs on another core, connected by rings.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "memif")]
     two_core: bool,
-    /// CPU of the load with --two-core.
-    #[arg(long, requires = "two_core")]
+    /// The load runs in another process on another core, connected by memif.
+    #[arg(long)]
+    memif: bool,
+    /// CPU of the load with --two-core and --memif; by default the first, and the proxy's is the last.
+    #[arg(long)]
     load_cpu: Option<usize>,
+    /// This is the process of the load for the bench in this folder.
+    #[arg(long, hide = true)]
+    load_for: Option<PathBuf>,
     /// Connections open at once.
     #[arg(long, default_value_t = 10_000)]
     open: u32,
@@ -64,7 +73,6 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         )
         .into());
     }
-    arguments.common.pin()?;
     let settings = CpsSettings {
         open: arguments.open,
         length: Duration::from_secs_f64(arguments.seconds),
@@ -74,31 +82,69 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         records: arguments.records,
         ..Conditions::new(settings)
     };
-    if arguments.two_core {
+    if arguments.two_core || arguments.memif {
         conditions.depth = 512;
     }
     conditions.capacity = arguments.capacity.unwrap_or(conditions.capacity);
-    let host = Host::start(1, 1500)?;
-    let inline = host.open('a', &conditions)?;
-    let (result, device, arms) = if arguments.two_core {
-        host.part(inline, arguments.load_cpu)?.cps(&settings)
+    if let Some(folder) = &arguments.load_for {
+        return serve(arguments, folder, &conditions);
+    }
+    let (result, drops, latencies) = if arguments.memif {
+        over_memif(arguments, &conditions)?
+    } else if arguments.two_core {
+        let cpus = TwoCpus::choose(arguments.common.cpu, arguments.load_cpu)?;
+        cpus.pin_proxy()?;
+        let host = Host::start(1, 1500)?;
+        let bench = host.part(host.open('a', &conditions)?, Some(cpus.load))?;
+        let (result, device, totals) = bench.cps("two-core", &settings)?;
+        (result, device.counters(), totals.latencies)
     } else {
-        let mut inline = inline;
+        arguments.common.pin()?;
+        let host = Host::start(1, 1500)?;
+        let mut inline = host.open('a', &conditions)?;
         let result = inline.cps(&settings);
-        let (device, arms, ..) = inline.into_parts();
-        (result, device, arms)
+        let totals = LoadTotals::of(&inline.arms);
+        (result, inline.device.counters(), totals.latencies)
     };
     println!("{}", summary(&result));
     if !result.valid {
-        println!("{:#?}", device.counters());
+        cli::print_counters(&drops);
     }
     arguments.common.write(&result)?;
-    let latencies = arms
-        .iter()
-        .find_map(|arm| arm.generator.client_stats())
-        .map(|stats| &stats.latencies);
-    plot::draw(&arguments.common.plot("cps.svg"), &[], latencies)?;
+    plot::draw(&arguments.common.plot("cps.svg"), &[], Some(&latencies))?;
     Ok(result.valid)
+}
+
+/// The proxy here, the load in a process of its own.
+fn over_memif(
+    arguments: &Arguments,
+    conditions: &Conditions,
+) -> Result<(CpsResult, CounterGroups, Latencies), BoxError> {
+    let cpus = TwoCpus::choose(arguments.common.cpu, arguments.load_cpu)?;
+    let folder = tempfile::tempdir()?;
+    let host = Host::start_on(1, 1500, &[cpus.proxy])?;
+    let (device, load, clock) = host.open_memif(folder.path(), conditions, || {
+        let mut load = Command::new(std::env::current_exe()?);
+        load.args(std::env::args_os().skip(1))
+            .arg("--load-for")
+            .arg(folder.path());
+        Ok(LoadProcess::start(&mut load, folder.path())?)
+    })?;
+    // Not before the other process has inherited where it may run.
+    cpus.pin_proxy()?;
+    let bench = TwoCoreBench::new(device, load, clock);
+    let (result, device, totals) = bench.cps("memif", &conditions.settings)?;
+    Ok((result, device.counters(), totals.latencies))
+}
+
+/// The process of the load.
+fn serve(arguments: &Arguments, folder: &Path, conditions: &Conditions) -> Result<bool, BoxError> {
+    let cpus = TwoCpus::choose(arguments.common.cpu, arguments.load_cpu)?;
+    let host = Host::start_on(1, 1500, &[cpus.load])?;
+    cpus.pin_load()?;
+    let (arms, pool, clock) = host.load_memif(folder, conditions)?;
+    println!("{}", serve_load(arms, pool, &clock, folder)?);
+    Ok(true)
 }
 
 fn summary(result: &CpsResult) -> String {

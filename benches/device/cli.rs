@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use proxyengine::report::CounterGroups;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::BoxError;
 
@@ -44,6 +46,39 @@ impl Common {
     }
 }
 
+/// Where proxy and load run when they have a core each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TwoCpus {
+    /// The proxy's.
+    pub(crate) proxy: usize,
+    /// The load's.
+    pub(crate) load: usize,
+}
+
+impl TwoCpus {
+    /// Those asked for; by default the last CPU that this process may use for the proxy and the first for the load.
+    pub(crate) fn choose(proxy: Option<usize>, load: Option<usize>) -> Result<TwoCpus, BoxError> {
+        let allowed = rustix::thread::sched_getaffinity(None)?;
+        let mut cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
+        let (first, last) = (cpus.next().unwrap_or(0), cpus.next_back());
+        let (proxy, load) = (proxy.or(last), load.unwrap_or(first));
+        match proxy {
+            Some(proxy) if proxy != load => Ok(TwoCpus { proxy, load }),
+            _ => Err(format!("proxy and load need a CPU each, and there is only CPU {load} for both").into()),
+        }
+    }
+
+    /// Moves this thread to the proxy's CPU.
+    pub(crate) fn pin_proxy(self) -> Result<(), BoxError> {
+        Ok(e2d2::scheduler::pin_current_thread(self.proxy)?)
+    }
+
+    /// Moves this thread to the load's CPU.
+    pub(crate) fn pin_load(self) -> Result<(), BoxError> {
+        Ok(e2d2::scheduler::pin_current_thread(self.load)?)
+    }
+}
+
 /// Runs a bench; `run` says whether its result is valid.
 pub(crate) fn main(name: &str, run: impl FnOnce() -> Result<bool, BoxError>) -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error")).init();
@@ -53,6 +88,23 @@ pub(crate) fn main(name: &str, run: impl FnOnce() -> Result<bool, BoxError>) -> 
         Err(error) => {
             eprintln!("bench {name}: {error}");
             ExitCode::from(2)
+        }
+    }
+}
+
+/// Prints what the proxy has counted and is not zero, for a look at what went wrong.
+pub(crate) fn print_counters(groups: &CounterGroups) {
+    let Ok(Value::Object(groups)) = serde_json::to_value(groups) else {
+        return;
+    };
+    for (name, group) in groups {
+        let counts = group.as_object().into_iter().flatten();
+        let counts: Vec<String> = counts
+            .filter(|(_, count)| count.as_u64() != Some(0))
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
+        if !counts.is_empty() {
+            println!("{name}: {}", counts.join(", "));
         }
     }
 }

@@ -4,9 +4,10 @@
 #![allow(dead_code, reason = "a module of several benches, each of which uses a part")]
 
 pub(crate) mod cli;
+mod configuration;
+mod memif;
 
 use std::error::Error;
-use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,15 +33,18 @@ use trafficengine::bench::{
     Arm, CpsSettings, DeviceCounts, DeviceUnderTest, InlineBench, LoadThread, RoundWork, TwoCoreBench, cps_client,
     cps_server,
 };
-use trafficengine::{AddressRange, Generator, GeneratorSettings, LinkSettings};
+use trafficengine::{AddressRange, ClientSettings, Generator, GeneratorSettings, LinkSettings, Pace, ServerSettings};
+
+use configuration::configuration;
 
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Servers behind the proxy, chosen by the first number of the payload.
 const SERVERS: u8 = 4;
 
-/// Addresses that the proxy connects from: with four servers and 64 512 ports each, four million pairs.
-const LOCAL_ADDRESSES: u8 = 16;
+/// Addresses that the proxy connects from: with four servers and 64 512 ports each, four million
+/// pairs and some that rest.
+const LOCAL_ADDRESSES: u8 = 20;
 
 /// Packets that a ring holds: far more than are in motion, so that none is refused.
 const DESCRIPTORS: u16 = 2047;
@@ -67,6 +71,8 @@ pub(crate) struct Conditions {
     pub(crate) depth: u32,
     /// MTU of the rings; segments carry what fits with time stamps.
     pub(crate) mtu: u16,
+    /// Connections that start per second, each at its time; none: the next is drawn as soon as few enough are in motion.
+    pub(crate) rate: Option<f64>,
 }
 
 impl Conditions {
@@ -84,6 +90,7 @@ impl Conditions {
             depth: 64,
             mtu: 1500,
             verify_all: true,
+            rate: None,
         }
     }
 }
@@ -233,7 +240,12 @@ impl DeviceUnderTest for ProxyDevice {
 }
 
 impl ProxyDevice {
-    /// Drops by reason, those that happened.
+    /// Packets dropped that should not have been.
+    pub(crate) fn lost(&self) -> u64 {
+        DeviceUnderTest::counts(self).lost
+    }
+
+    /// Everything counted, by group.
     pub(crate) fn counters(&self) -> proxyengine::report::CounterGroups {
         self.program.counters()
     }
@@ -285,10 +297,16 @@ pub(crate) struct Host {
 impl Host {
     /// Starts DPDK with memory for `benches` benches at once, with rings of this MTU.
     pub(crate) fn start(benches: u32, mtu: u16) -> Result<Host, BoxError> {
+        Host::start_on(benches, mtu, &[])
+    }
+
+    /// The same; the threads of DPDK itself keep off these CPUs.
+    pub(crate) fn start_on(benches: u32, mtu: u16, packet_cores: &[usize]) -> Result<Host, BoxError> {
         // Two pools of 16 383 buffers each, and headers.
         let per_bench = 2 * 16 * (u32::from(data_room(mtu)) + 512) / 1024;
         let eal = Eal::start(&EalConfig {
             memory_mib: per_bench * 5 / 4 * benches + 128,
+            packet_cores: packet_cores.to_vec(),
             ..EalConfig::default()
         })?;
         Ok(Host {
@@ -334,22 +352,57 @@ impl Host {
         // What the load's ends count is asked of the generators.
         let [client_end, server_end] = [client_end, server_end].map(|end| CountingPort::new(end, &Arc::default()));
         let macs = [client_port.mac(), server_port.mac()];
-        let config = Config::parse(&configuration(conditions, server_end.mac()), "bench")?;
-        let parts = CoreParts {
-            core: CoreId(0),
-            ports: vec![client_port, server_port],
-            pool: proxy_pool,
-        };
+        let text = configuration(conditions, ["net_ring0", "net_ring1"], server_end.mac());
         let clock = Clock::new();
-        let (device, records) = proxy(config, parts, &macs, clock, passed)?;
-        let drain = conditions.records.then(|| RecordDrain::start(records)).transpose()?;
+        let device = proxy(conditions, &text, [client_port, server_port], proxy_pool, clock, passed)?;
         let arms = load(conditions, &macs, client_end, server_end, clock.now());
-        Ok(InlineBench::new(
-            ProxyDevice { drain, ..device },
-            arms,
-            load_pool,
-            clock,
+        Ok(InlineBench::new(device, arms, load_pool, clock))
+    }
+
+    /// The same load with its two ends joined by a ring and no proxy between: what its latencies are by themselves.
+    pub(crate) fn open_direct(
+        &self,
+        name: char,
+        conditions: &Conditions,
+    ) -> Result<(Vec<Arm<CountingPort>>, MbufPool), BoxError> {
+        let eal = &self.eal;
+        let demand = PoolDemand {
+            queues: 2 * u32::from(DESCRIPTORS + 1),
+            held: HELD_BY_LOAD,
+            threads: 1,
+        };
+        let room = data_room(conditions.mtu);
+        let pool = MbufPool::new(eal, &format!("direct{name}"), demand.buffers(), room, None)?;
+        let ids = [PortId(0), PortId(10)];
+        let pools: [&[&MbufPool]; 2] = [&[&pool], &[&pool]];
+        let [(_, near), (_, far)] = ring_pair(eal, &format!("d{name}"), ids, DESCRIPTORS, conditions.mtu, pools)?;
+        let end = |queues: Vec<DpdkQueue>| -> Result<CountingPort, BoxError> {
+            let queue = queues.into_iter().next().ok_or("a port without a queue")?;
+            Ok(CountingPort::new(queue, &Arc::default()))
+        };
+        let (client_end, server_end) = (end(near)?, end(far)?);
+        let (mut client, _) = roles(conditions);
+        client.servers = 1;
+        let server = cps_server(&client, &client.targets.clone());
+        let macs = [server_end.mac(), client_end.mac()];
+        Ok((
+            arms(client, server, &macs, client_end, server_end, Clock::new().now()),
+            pool,
         ))
+    }
+}
+
+/// A device that does nothing, in the place of the proxy where there is none.
+pub(crate) struct NoDevice;
+
+impl DeviceUnderTest for NoDevice {
+    fn round(&mut self, _now: Instant) -> RoundWork {
+        std::hint::spin_loop();
+        RoundWork::default()
+    }
+
+    fn counts(&self) -> DeviceCounts {
+        DeviceCounts::default()
     }
 }
 
@@ -357,6 +410,17 @@ impl Host {
     /// Puts the load of a bench on a thread of its own, on this CPU.
     pub(crate) fn part(&self, inline: InlineProxy, cpu: Option<usize>) -> Result<TwoCoreProxy, BoxError> {
         let (device, arms, pool, clock) = inline.into_parts();
+        let load = self.start_load(arms, pool, cpu)?;
+        Ok(TwoCoreBench::new(device, load, clock))
+    }
+
+    /// Starts to play the arms on a thread of its own, on this CPU.
+    pub(crate) fn start_load(
+        &self,
+        arms: Vec<Arm<CountingPort>>,
+        pool: MbufPool,
+        cpu: Option<usize>,
+    ) -> Result<LoadThread, BoxError> {
         let eal = self.eal.clone();
         let prepare = move || {
             // Not being where it was asked to be, or unregistered, costs speed only.
@@ -366,25 +430,33 @@ impl Host {
             }
             eal.register_thread()
         };
-        let load = LoadThread::start(arms, pool, clock, prepare)?;
-        Ok(TwoCoreBench::new(device, load, clock))
+        Ok(LoadThread::start(arms, pool, Clock::new(), prepare)?)
     }
 }
 
 /// Load and proxy on two cores.
-pub(crate) type TwoCoreProxy = TwoCoreBench<ProxyDevice, CountingPort>;
+pub(crate) type TwoCoreProxy = TwoCoreBench<ProxyDevice, LoadThread>;
 
 /// Load and proxy in one thread.
 pub(crate) type InlineProxy = InlineBench<ProxyDevice, CountingPort, MbufPool, Clock>;
 
+/// The engine's core program on these ports, and a thread that drains its records if it is to keep any.
 fn proxy(
-    config: Config,
-    parts: CoreParts<BenchMachine>,
-    macs: &[MacAddr],
+    conditions: &Conditions,
+    text: &str,
+    ports: [CountingPort; 2],
+    pool: MbufPool,
     clock: Clock,
     passed: Arc<Passed>,
-) -> Result<(ProxyDevice, RecordReceiver), BoxError> {
-    let topology = Arc::new(Topology::from_config(&config, macs)?);
+) -> Result<ProxyDevice, BoxError> {
+    let config = Config::parse(text, "bench")?;
+    let macs = [ports[0].mac(), ports[1].mac()];
+    let parts: CoreParts<BenchMachine> = CoreParts {
+        core: CoreId(0),
+        ports: ports.into(),
+        pool,
+    };
+    let topology = Arc::new(Topology::from_config(&config, &macs)?);
     let neighbours = Arc::new(SharedNeighbours::new(&topology));
     let (sender, receiver) = record_ring(RING_CAPACITY);
     let selector = RuleSelector::new(&config);
@@ -399,14 +471,13 @@ fn proxy(
         clock,
     };
     let (program, task) = Engine::core_program(start, &move |_: CoreId| selector.clone())?;
-    let device = ProxyDevice {
+    Ok(ProxyDevice {
         program: Box::new(program),
         task: Box::new(task),
         passed,
         before: (0, 0),
-        drain: None,
-    };
-    Ok((device, receiver))
+        drain: conditions.records.then(|| RecordDrain::start(receiver)).transpose()?,
+    })
 }
 
 fn server_addresses() -> Vec<SocketAddr> {
@@ -424,8 +495,14 @@ fn load(
     server_end: CountingPort,
     now: Instant,
 ) -> Vec<Arm<CountingPort>> {
-    // 64 addresses with 64 512 ports each: four million end points.
-    let sources: AddressRange = "10.1.0.1-10.1.0.64".parse().expect("a range of addresses");
+    let (client, server) = roles(conditions);
+    arms(client, server, macs, client_end, server_end, now)
+}
+
+/// What clients and servers do.
+fn roles(conditions: &Conditions) -> (ClientSettings, ServerSettings) {
+    // With 64 512 ports each: four million end points, and some that rest.
+    let sources: AddressRange = "10.1.0.1-10.1.0.80".parse().expect("a range of addresses");
     let mut client = cps_client(
         &conditions.settings,
         sources,
@@ -435,7 +512,22 @@ fn load(
     (client.rounds, client.request, client.response) = (conditions.rounds, conditions.request, conditions.response);
     client.tcp[0].mss = conditions.mtu - 40;
     client.depth = conditions.depth;
+    if let Some(rate) = conditions.rate {
+        client.pace = Pace::Open { rate };
+    }
     let server = cps_server(&client, &server_addresses());
+    (client, server)
+}
+
+/// Both ends of the load, which reach each other, or the proxy, at these addresses.
+fn arms(
+    client: ClientSettings,
+    server: ServerSettings,
+    macs: &[MacAddr; 2],
+    client_end: CountingPort,
+    server_end: CountingPort,
+    now: Instant,
+) -> Vec<Arm<CountingPort>> {
     let generator = |client, server, mac| {
         let link = LinkSettings {
             next_hop_mac: Some(mac),
@@ -461,72 +553,4 @@ fn load(
             port: server_end,
         },
     ]
-}
-
-/// The proxy's configuration, in the words of its users.
-fn configuration(conditions: &Conditions, server_mac: MacAddr) -> String {
-    let mut text = format!(
-        r#"
-[engine]
-cores = [0]
-idle = "poll"
-max_connections = {capacity}
-verify = "{verify}"
-
-[[port]]
-name = "clients"
-device = "net_ring0"
-mtu = {mtu}
-addresses = ["{LISTENER}/16"]
-
-[[port]]
-name = "servers"
-device = "net_ring1"
-mtu = {mtu}
-addresses = ["10.2.255.254/16"]
-
-[[listener]]
-name = "bench"
-addresses = ["{LISTENER}:8080"]
-rules = [{{ first_number = true, pool = "servers" }}]
-default = "reject"
-
-[timeouts]
-time_wait = "{time_wait}ms"
-idle = "1h"
-select = "10m"
-
-[promise]
-mss = {mss}
-window_scale = 7
-sack = true
-timestamps = true
-
-[[pool]]
-name = "servers"
-local_addresses = [{locals}]
-"#,
-        capacity = conditions.capacity,
-        mtu = conditions.mtu,
-        mss = conditions.mtu - 40,
-        verify = if conditions.verify_all { "all" } else { "acted" },
-        time_wait = conditions.settings.time_wait.as_millis(),
-        locals = (1..=LOCAL_ADDRESSES)
-            .map(|last| format!("\"10.2.100.{last}\""))
-            .collect::<Vec<_>>()
-            .join(", "),
-    );
-    text.push_str("servers = [\n");
-    for (index, address) in server_addresses().iter().enumerate() {
-        // Writing to a String does not fail.
-        let _ = writeln!(
-            text,
-            "  {{ name = \"s{index}\", address = \"{address}\", mac = \"{server_mac}\" }},"
-        );
-    }
-    text.push_str("]\n");
-    if conditions.records {
-        text.push_str("[records]\nfile = \"-\"\n");
-    }
-    text
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde::Serialize;
-use trafficengine::bench::{CpsSettings, Measured};
+use trafficengine::bench::{CpsSettings, Measured, Ratio};
 use trafficengine::plot;
 
 #[path = "../device/mod.rs"]
@@ -100,19 +100,19 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
             (second, first)
         });
     }
-    let ratios: Vec<f64> = cycles.iter().map(|(without, with)| with / without).collect();
-    let (ratio, margin) = mean_and_margin(&ratios);
+    let pairs: Vec<(f64, f64)> = cycles.iter().map(|(without, with)| (*with, *without)).collect();
+    let ratio = Ratio::of(&pairs);
     let reports = [&without, &with].map(|inline| inline.result(&settings, &Measured::default()));
     let sum = |of: fn(&trafficengine::bench::CpsResult) -> u64| reports.iter().map(of).sum::<u64>();
     let (lost, retransmitted, failed) = (sum(|r| r.lost), sum(|r| r.retransmitted), sum(|r| r.failed));
     let records_lost = sum(|r| r.records_lost);
     let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len() as f64;
     let result = RecordsResult {
-        ratio,
-        interval: [ratio - margin, ratio + margin],
+        ratio: ratio.mean,
+        interval: ratio.interval,
         cycles_with: mean(cycles.iter().map(|(_, with)| *with).collect()),
         cycles_without: mean(cycles.iter().map(|(without, _)| *without).collect()),
-        pairs: ratios.len(),
+        pairs: pairs.len(),
         records_lost,
         lost,
         retransmitted,
@@ -148,12 +148,4 @@ fn after_a_pause(inline: &mut InlineProxy, length: Duration) -> Measured {
 
 fn per_connection(measured: &Measured) -> f64 {
     measured.quiet.accounts.busy_cycles as f64 / measured.quiet.completed.max(1) as f64
-}
-
-/// Mean and half the width of the 95 % interval. The normal quantile is near enough for ten pairs, a little narrow for two.
-fn mean_and_margin(values: &[f64]) -> (f64, f64) {
-    let count = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / count;
-    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
-    (mean, 1.96 * (variance / count).sqrt())
 }

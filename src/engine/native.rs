@@ -113,11 +113,7 @@ impl Machine for DpdkMachine {
     }
 
     fn queue_drops(port: &DpdkQueue) -> Vec<(&'static str, u64)> {
-        let counters = port.counters();
-        vec![
-            ("rx_oversized", counters.rx_oversized),
-            ("tx_unprepared", counters.tx_unprepared),
-        ]
+        port.counters().drops().into()
     }
 
     fn port_reports(&self) -> Vec<PortReport> {

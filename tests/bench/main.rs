@@ -29,7 +29,7 @@ fn a_short_bench_is_valid_inline_and_on_two_cores() {
 
     let inline = host.open('u', &conditions).expect("the bench opens");
     let two_core = host.part(inline, None).expect("a thread");
-    let (mut result, device, _arms) = two_core.cps(&settings);
+    let (mut result, device, _totals) = two_core.cps("two-core", &settings).expect("a load that stays");
     // On a machine that is busy with other tests the load may stand still while the proxy turns: not what is asked here.
     result
         .invalid_because

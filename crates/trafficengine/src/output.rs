@@ -1,6 +1,5 @@
 //! Writes segments into packet buffers and hands them to the port in bursts.
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr};
 
 use arrayvec::ArrayVec;
@@ -22,10 +21,12 @@ const MAX_PER_TURN: usize = 64;
 
 const HOP_LIMIT: u8 = 64;
 
-/// Packets on their way to the port.
+/// Packets on their way to the port, in bursts as the port takes them, so that none is moved twice.
 pub(crate) struct Transmitter<B> {
-    waiting: VecDeque<B>,
-    staging: ArrayVec<B, BURST>,
+    /// The first `used` hold packets in order; the others are empty and wait to be used again.
+    bursts: Vec<ArrayVec<B, BURST>>,
+    used: usize,
+    waiting: usize,
     payload: Vec<u8>,
     pub(crate) packets: u64,
     pub(crate) dropped: u64,
@@ -34,8 +35,9 @@ pub(crate) struct Transmitter<B> {
 impl<B: PacketBuffer> Transmitter<B> {
     pub(crate) fn new() -> Transmitter<B> {
         Transmitter {
-            waiting: VecDeque::with_capacity(4 * BURST),
-            staging: ArrayVec::new(),
+            bursts: Vec::with_capacity(4),
+            used: 0,
+            waiting: 0,
             payload: vec![0; usize::from(u16::MAX)],
             packets: 0,
             dropped: 0,
@@ -44,24 +46,35 @@ impl<B: PacketBuffer> Transmitter<B> {
 
     /// Whether packets are left that the port did not take.
     pub(crate) fn is_blocked(&self) -> bool {
-        self.waiting.len() > 2 * BURST
+        self.waiting > 2 * BURST
+    }
+
+    fn push(&mut self, buffer: B) {
+        if self.used == 0 || self.bursts[self.used - 1].is_full() {
+            if self.used == self.bursts.len() {
+                self.bursts.push(ArrayVec::new());
+            }
+            self.used += 1;
+        }
+        self.bursts[self.used - 1].push(buffer);
+        self.waiting += 1;
     }
 
     /// Offers everything that waits to the port; returns how many packets it took.
     pub(crate) fn flush<P: Port<Buffer = B>>(&mut self, port: &mut P) -> usize {
-        let mut taken = 0;
-        loop {
-            let count = self.staging.remaining_capacity().min(self.waiting.len());
-            self.staging.extend(self.waiting.drain(..count));
-            if self.staging.is_empty() {
+        let (mut taken, mut done) = (0, 0);
+        while done < self.used {
+            taken += port.transmit(&mut self.bursts[done]);
+            if !self.bursts[done].is_empty() {
                 break;
             }
-            let sent = port.transmit(&mut self.staging);
-            taken += sent;
-            if sent == 0 {
-                break;
-            }
+            done += 1;
         }
+        if done < self.used {
+            self.bursts[..self.used].rotate_left(done);
+        }
+        self.used -= done;
+        self.waiting -= taken;
         self.packets += taken as u64;
         taken
     }
@@ -89,7 +102,7 @@ pub(crate) struct Loose {
 impl<L: BufferPool> Output<'_, L> {
     /// A buffer for a packet that `write` fills in; returns whether it is on its way.
     pub(crate) fn send_with(&mut self, write: impl FnOnce(&mut L::Buffer) -> bool) -> bool {
-        if self.transmitter.waiting.len() >= MAX_WAITING {
+        if self.transmitter.waiting >= MAX_WAITING {
             self.transmitter.dropped += 1;
             return false;
         }
@@ -101,7 +114,7 @@ impl<L: BufferPool> Output<'_, L> {
             self.transmitter.dropped += 1;
             return false;
         }
-        self.transmitter.waiting.push_back(buffer);
+        self.transmitter.push(buffer);
         true
     }
 

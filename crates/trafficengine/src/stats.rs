@@ -150,6 +150,16 @@ impl Latencies {
             .for_each(Histogram::reset);
     }
 
+    /// Adds another's.
+    pub fn add(&mut self, other: &Latencies) {
+        let ours = [&mut self.connect, &mut self.first_byte, &mut self.whole];
+        for (histogram, (_, others)) in ours.into_iter().zip(other.iter()) {
+            // Both have the same bounds and precision, so that every value has its place.
+            let added = histogram.add(others);
+            debug_assert!(added.is_ok());
+        }
+    }
+
     /// Names and histograms in the order of a connection's life.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Histogram<u64>)> {
         [

@@ -1,10 +1,11 @@
-//! The binary on AF_PACKET against Linux's TCP, in the rig's namespaces: skipped where there is no root.
+//! The binary on AF_PACKET, AF_XDP and TAP against Linux's TCP, in the rig's namespaces: skipped where there is no root.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rig::engine::Driver;
 use rig::loss::{Direction, Loss};
 use rig::process::Process;
 use rig::{Place, Rig, RigOptions};
@@ -28,8 +29,12 @@ struct Service {
 
 /// A plain server: a thread per connection, reads requests, checks and answers them, closes when asked to.
 fn serve(rig: &Rig, address: IpAddr, service: Service) {
+    serve_at(rig, Place::Servers, address, service);
+}
+
+fn serve_at(rig: &Rig, place: Place, address: IpAddr, service: Service) {
     let listener = rig
-        .at(Place::Servers, || TcpListener::bind(SocketAddr::new(address, PORT)))
+        .at(place, || TcpListener::bind(SocketAddr::new(address, PORT)))
         .expect("a namespace");
     let listener = listener.expect("a listener");
     std::thread::spawn(move || {
@@ -63,7 +68,18 @@ fn answer(mut stream: TcpStream, service: &Service) {
 
 /// Runs the generator in the engine's place to its end; returns its exit code and its JSON.
 fn play(rig: &Rig, name: &str, text: &str) -> (Option<i32>, Value) {
-    let (file, json) = write_configuration(rig, name, text);
+    play_on(rig, name, &Driver::AfPacket.device(0), text, |_| ())
+}
+
+/// The same on another device; `connect` is called when the device is there.
+fn play_on(
+    rig: &Rig,
+    name: &str,
+    device: &str,
+    text: &str,
+    connect: impl FnOnce(&mut Process),
+) -> (Option<i32>, Value) {
+    let (file, json) = write_configuration(rig, name, device, text);
     let arguments = [
         "run",
         file.to_str().expect("text"),
@@ -73,15 +89,16 @@ fn play(rig: &Rig, name: &str, text: &str) -> (Option<i32>, Value) {
     let mut process = rig
         .start(Place::Engine, name, BINARY, &arguments)
         .expect("the binary starts");
+    connect(&mut process);
     let status = process.wait(LIMIT).expect("it ends");
     let printed = process.printed();
     let json = std::fs::read_to_string(&json).unwrap_or_else(|error| panic!("{error}: {printed}"));
     (status.code(), serde_json::from_str(&json).expect("JSON"))
 }
 
-fn write_configuration(rig: &Rig, name: &str, text: &str) -> (PathBuf, PathBuf) {
+fn write_configuration(rig: &Rig, name: &str, device: &str, text: &str) -> (PathBuf, PathBuf) {
     let file = rig.file(&format!("{name}.toml"));
-    let port = "[port]\ndevice = \"net_af_packet0,iface=pe-eng0\"\nmemory_mib = 128\nchecksum_offload = false\n";
+    let port = format!("[port]\ndevice = \"{device}\"\nmemory_mib = 128\nchecksum_offload = false\n");
     std::fs::write(&file, format!("{port}{text}")).expect("a file");
     (file, rig.file(&format!("{name}.json")))
 }
@@ -211,7 +228,7 @@ fn linux_clients_get_the_right_bytes_from_the_server_role() {
         .map(|address| format!("\"{}\"", SocketAddr::new(address, PORT)))
         .join(", ");
     let text = format!("[script]\nrequest = 500\nresponse = 50000\n[server]\nlisten = [{listen}]\nfirst_id = 7\n");
-    let (file, json) = write_configuration(&rig, "server", &text);
+    let (file, json) = write_configuration(&rig, "server", &Driver::AfPacket.device(0), &text);
     let arguments = [
         "run",
         file.to_str().expect("text"),
@@ -269,4 +286,64 @@ fn ask(address: SocketAddr, server: u8, tag: u32, close: Close) {
             "the server closes and sends no more"
         );
     }
+}
+
+#[test]
+fn a_linux_server_is_served_right_over_af_xdp() {
+    let Some(rig) = Rig::for_test(RigOptions::default(), &[]) else {
+        return;
+    };
+    let service = Service {
+        format: Format::Text,
+        request: 3_000,
+        response: 20_000,
+        id: 0,
+    };
+    rig.server_addresses(0)
+        .into_iter()
+        .for_each(|address| serve(&rig, address, service.clone()));
+    let script = "rounds = 2\nrequest = 3000\nresponse = 20000";
+    let text = client_of(&rig, script, "mode = \"closed\"\nopen = 20\ntotal = 200");
+    let (code, report) = play_on(&rig, "xdp", &Driver::AfXdp.device(0), &text, |_| ());
+    assert_clean(&report, 200);
+    assert_eq!(code, Some(0));
+    assert_eq!(report["client"]["bytes_received"], 200 * 2 * 20_000);
+}
+
+#[test]
+fn a_linux_server_is_served_right_over_tap() {
+    if !std::path::Path::new("/dev/net/tun").exists() {
+        rig::skip("a_linux_server_is_served_right_over_tap", "there is no /dev/net/tun");
+        return;
+    }
+    let Some(rig) = Rig::for_test(RigOptions::default(), &[]) else {
+        return;
+    };
+    let service = Service {
+        format: Format::Text,
+        request: 3_000,
+        response: 20_000,
+        id: 0,
+    };
+    // The interface that DPDK makes is in its own namespace, and so is the Linux stack behind it.
+    let everywhere = IpAddr::from([0, 0, 0, 0]);
+    serve_at(&rig, Place::Engine, everywhere, service);
+    let text = format!(
+        "[script]\nrounds = 2\nrequest = 3000\nresponse = 20000\n[client]\naddresses = [\"10.79.0.1-10.79.0.8\"]\n\
+         targets = [\"10.79.1.1:{PORT}\"]\n[load]\nmode = \"closed\"\nopen = 20\ntotal = 200\n"
+    );
+    let (code, report) = play_on(&rig, "tap", "net_tap0,iface=te-tap", &text, |process| {
+        process
+            .wait_for("its role", LIMIT, |process| process.printed().contains("roles: client"))
+            .expect("it begins");
+        let ip = |words: &str| {
+            let words: Vec<&str> = words.split(' ').collect();
+            rig.run(Place::Engine, "ip", &words, LIMIT).expect("ip")
+        };
+        ip("addr add 10.79.1.1/16 dev te-tap");
+        ip("link set te-tap up");
+    });
+    assert_clean(&report, 200);
+    assert_eq!(code, Some(0));
+    assert_eq!(report["client"]["bytes_received"], 200 * 2 * 20_000);
 }

@@ -1,10 +1,11 @@
 //! Load and device on two cores: the figure beside the inline one.
 //!
-//! The load runs on a thread of its own and keeps the device busy; the device's rounds are charged as inline, so what it
-//! costs to fetch packets from another core's cache is in, and idle rounds show where the load was not enough.
+//! The load runs on a thread of its own, or in another process, and keeps the device busy; the device's rounds are charged as
+//! inline, so what it costs to fetch packets from another core's cache is in, and idle rounds show where the load was not
+//! enough.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -15,174 +16,200 @@ use e2d2::time::{Clock, Instant};
 use super::accounts::{Accounts, CycleCounter, DeviceUnderTest};
 use super::cps::{CpsResult, CpsSettings, cps_result};
 use super::inline::{Arm, Measured, SLICE, Sum};
+use super::load::{Exchange, LoadOrders, LoadStatus, LoadTotals, RemoteLoad, drive};
 
 /// What the two threads tell each other. All relaxed: numbers that stand for themselves.
 #[derive(Default)]
 struct Shared {
-    stop: AtomicBool,
-    pause: AtomicBool,
+    is_over: AtomicBool,
+    is_paused: AtomicBool,
+    resets: AtomicU8,
     completed: AtomicU64,
     held: AtomicU64,
     in_motion: AtomicU64,
     disturbances: AtomicU64,
-    reset_latencies: AtomicBool,
 }
 
 /// The load's thread.
-pub struct LoadThread<P: Port> {
+pub struct LoadThread {
     shared: Arc<Shared>,
-    thread: JoinHandle<Vec<Arm<P>>>,
+    thread: JoinHandle<LoadTotals>,
 }
 
-impl<P> LoadThread<P>
-where
-    P: Port + Send + 'static,
-    P::Buffer: Send,
-{
+impl LoadThread {
     /// Starts to poll the arms on a new thread, which calls `prepare` first and keeps what that returns.
     ///
     /// # Errors
     /// The system has no thread left.
-    pub fn start<L, G>(
-        arms: Vec<Arm<P>>,
-        pool: L,
+    pub fn start<P, L, G>(
+        mut arms: Vec<Arm<P>>,
+        mut pool: L,
         clock: Clock,
         prepare: impl FnOnce() -> G + Send + 'static,
-    ) -> std::io::Result<LoadThread<P>>
+    ) -> std::io::Result<LoadThread>
     where
+        P: Port + Send + 'static,
+        P::Buffer: Send,
         L: BufferPool<Buffer = P::Buffer> + Send + 'static,
     {
         let shared = Arc::new(Shared::default());
-        let there = shared.clone();
+        let mut there = shared.clone();
         let thread = std::thread::Builder::new().name("load".to_owned()).spawn(move || {
             let _guard = prepare();
-            drive(arms, pool, &clock, &there)
+            drive(&mut arms, &mut pool, &clock, &mut there);
+            LoadTotals::of(&arms)
         })?;
         Ok(LoadThread { shared, thread })
     }
 }
 
-fn drive<P: Port, L: BufferPool<Buffer = P::Buffer>>(
-    mut arms: Vec<Arm<P>>,
-    mut pool: L,
-    clock: &Clock,
-    shared: &Shared,
-) -> Vec<Arm<P>> {
-    let mut turns = 0u32;
-    while !shared.stop.load(Ordering::Relaxed) {
-        let now = clock.now();
-        for arm in &mut arms {
-            let _load_is_not_measured = arm.generator.poll(now, &mut arm.port, &mut pool);
-        }
-        turns = turns.wrapping_add(1);
-        // Seldom enough that the shared cache line does not matter.
-        if turns.is_multiple_of(64) {
-            publish(&mut arms, shared);
-        }
-        if turns.is_multiple_of(8192) {
-            shared.disturbances.store(clock.disturbances(), Ordering::Relaxed);
+impl Exchange for Arc<Shared> {
+    fn exchange(&mut self, status: LoadStatus) -> LoadOrders {
+        self.completed.store(status.completed, Ordering::Relaxed);
+        self.held.store(status.held, Ordering::Relaxed);
+        self.in_motion.store(status.in_motion, Ordering::Relaxed);
+        self.disturbances.store(status.disturbances, Ordering::Relaxed);
+        LoadOrders {
+            is_paused: self.is_paused.load(Ordering::Relaxed),
+            is_over: self.is_over.load(Ordering::Relaxed),
+            resets: self.resets.load(Ordering::Relaxed),
         }
     }
-    arms
 }
 
-fn publish<P: Port>(arms: &mut [Arm<P>], shared: &Shared) {
-    let (mut completed, mut held, mut open) = (0, 0, 0);
-    let (pause, reset) = (
-        shared.pause.load(Ordering::Relaxed),
-        shared.reset_latencies.swap(false, Ordering::Relaxed),
-    );
-    for arm in arms {
-        arm.generator.set_paused(pause);
-        if reset {
-            arm.generator.reset_latencies();
-        }
-        completed += arm
-            .generator
-            .client_stats()
-            .map_or(0, |stats| stats.connections.completed);
-        held += u64::from(arm.generator.held());
-        open += u64::from(arm.generator.open().0);
+impl RemoteLoad for LoadThread {
+    fn order(&mut self, orders: LoadOrders) {
+        self.shared.is_paused.store(orders.is_paused, Ordering::Relaxed);
+        self.shared.is_over.store(orders.is_over, Ordering::Relaxed);
+        self.shared.resets.store(orders.resets, Ordering::Relaxed);
     }
-    shared.completed.store(completed, Ordering::Relaxed);
-    shared.held.store(held, Ordering::Relaxed);
-    // A held connection that was reset leaves the list when it is drawn.
-    shared.in_motion.store(open.saturating_sub(held), Ordering::Relaxed);
+
+    fn status(&mut self) -> LoadStatus {
+        LoadStatus {
+            completed: self.shared.completed.load(Ordering::Relaxed),
+            held: self.shared.held.load(Ordering::Relaxed),
+            in_motion: self.shared.in_motion.load(Ordering::Relaxed),
+            disturbances: self.shared.disturbances.load(Ordering::Relaxed),
+        }
+    }
+
+    fn finish(self) -> Result<LoadTotals, String> {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        match self.thread.join() {
+            Ok(totals) => Ok(totals),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
 }
 
-/// A device on this thread, its load on another.
-pub struct TwoCoreBench<D, P: Port> {
+/// A device on this thread, its load elsewhere.
+pub struct TwoCoreBench<D, R> {
     /// What is measured.
     pub device: D,
-    load: LoadThread<P>,
+    load: R,
     clock: Clock,
     accounts: Accounts,
+    orders: LoadOrders,
 }
 
-impl<D: DeviceUnderTest, P: Port> TwoCoreBench<D, P> {
+impl<D: DeviceUnderTest, R: RemoteLoad> TwoCoreBench<D, R> {
     /// A bench of `device` under a load that has been started.
-    pub fn new(device: D, load: LoadThread<P>, clock: Clock) -> TwoCoreBench<D, P> {
+    pub fn new(device: D, load: R, clock: Clock) -> TwoCoreBench<D, R> {
         TwoCoreBench {
             device,
             load,
             clock,
             accounts: Accounts::default(),
+            orders: LoadOrders::default(),
         }
     }
 
-    /// Opens the connections, waits until ports are used again, measures, ends the load.
+    /// Opens the connections, waits until ports are used again, measures, ends the load; `mode` is the result's name for how
+    /// the load is connected.
     ///
-    /// Returns the device and the arms, too, for what else they have counted.
-    pub fn cps(mut self, settings: &CpsSettings) -> (CpsResult, D, Vec<Arm<P>>) {
+    /// Returns the device and what the load has counted, too.
+    ///
+    /// # Errors
+    /// A sentence, if the load has ended by itself.
+    pub fn cps(mut self, mode: &'static str, settings: &CpsSettings) -> Result<(CpsResult, D, LoadTotals), String> {
         let open = u64::from(settings.open.saturating_sub(settings.open / 100 + 64));
         let open_by = self.clock.now() + Duration::from_secs(30);
-        self.run_until(open_by, |shared| shared.held.load(Ordering::Relaxed) >= open);
+        self.run_until(open_by, |status| status.held >= open);
         self.run_until(self.clock.now() + settings.time_wait * 3, |_| false);
-        self.load.shared.reset_latencies.store(true, Ordering::Relaxed);
+        self.reset_latencies();
         let measured = self.measure(settings.length);
         let counts = self.device.counts();
-        self.load.shared.stop.store(true, Ordering::Relaxed);
-        let arms = match self.load.thread.join() {
-            Ok(arms) => arms,
-            Err(panic) => std::panic::resume_unwind(panic),
-        };
-        (
-            cps_result("two-core", &arms, &counts, self.clock.tsc_hz(), settings, &measured),
-            self.device,
-            arms,
-        )
+        let totals = self.load.finish()?;
+        let result = cps_result(mode, &totals, &counts, self.clock.tsc_hz(), settings, &measured);
+        Ok((result, self.device, totals))
     }
 
-    fn run_until(&mut self, end: Instant, is_enough: impl Fn(&Shared) -> bool) -> Instant {
+    /// Lets an open-loop load go on for `warm_up` and measures its latencies for `length` after that.
+    ///
+    /// Returns what happened in the measured time, the device, and what the load has counted.
+    ///
+    /// # Errors
+    /// A sentence, if the load has ended by itself.
+    pub fn latencies(mut self, warm_up: Duration, length: Duration) -> Result<(Sum, D, LoadTotals), String> {
+        let began = self.run_until(self.clock.now() + warm_up, |_| false);
+        let (accounts, status) = (self.accounts, self.load.status());
+        self.reset_latencies();
+        let ended = self.run_until(began + length, |_| false);
+        let sum = Sum {
+            accounts: self.accounts.since(&accounts),
+            completed: self.load.status().completed - status.completed,
+            time: ended - began,
+            slices: 1,
+        };
+        Ok((sum, self.device, self.load.finish()?))
+    }
+
+    fn reset_latencies(&mut self) {
+        self.orders.resets = self.orders.resets.wrapping_add(1);
+        self.load.order(self.orders);
+    }
+
+    fn set_paused(&mut self, is_paused: bool) {
+        self.orders.is_paused = is_paused;
+        self.load.order(self.orders);
+    }
+
+    fn run_until(&mut self, end: Instant, is_enough: impl Fn(&LoadStatus) -> bool) -> Instant {
         loop {
-            let now = self.clock.now();
-            self.accounts.charge_round(&mut self.device, &self.clock, now);
-            if now >= end || is_enough(&self.load.shared) {
-                return now;
+            // Asking another process costs a system call, which is not the device's.
+            for _ in 0..64 {
+                let now = self.clock.now();
+                self.accounts.charge_round(&mut self.device, &self.clock, now);
+                if now >= end {
+                    return now;
+                }
+            }
+            if is_enough(&self.load.status()) {
+                return self.clock.now();
             }
         }
     }
 
     /// As [`InlineBench::settle`](super::InlineBench::settle).
     fn settle(&mut self) {
-        self.load.shared.pause.store(true, Ordering::Relaxed);
-        // The other thread may have to get its turn from the system first.
+        self.set_paused(true);
+        // The other side may have to get its turn from the system first.
         let end = self.clock.now() + Duration::from_secs(1);
         self.run_until(self.clock.now() + Duration::from_millis(20), |_| false);
-        self.run_until(end, |shared| shared.in_motion.load(Ordering::Relaxed) == 0);
+        self.run_until(end, |status| status.in_motion == 0);
         self.run_until(self.clock.now() + Duration::from_millis(20), |_| false);
     }
 
     fn measure(&mut self, length: Duration) -> Measured {
         self.settle();
-        let (accounts, completed) = (self.accounts, self.completed());
-        self.load.shared.pause.store(false, Ordering::Relaxed);
+        let (accounts, completed) = (self.accounts, self.load.status().completed);
+        self.set_paused(false);
         let mut measured = Measured::default();
         let mut now = self.clock.now();
         let (began, end) = (now, now + length);
         while now < end {
             let disturbances = self.disturbances();
-            let (slice_began, accounts, completed) = (now, self.accounts, self.completed());
+            let (slice_began, accounts, completed) = (now, self.accounts, self.load.status().completed);
             now = self.run_until(end.min(now + SLICE * SLICES_TOGETHER), |_| false);
             measured.all.slices += 1;
             if self.disturbances() != disturbances {
@@ -191,14 +218,14 @@ impl<D: DeviceUnderTest, P: Port> TwoCoreBench<D, P> {
             }
             measured.quiet.add(&Sum {
                 accounts: self.accounts.since(&accounts),
-                completed: self.completed() - completed,
+                completed: self.load.status().completed - completed,
                 time: now - slice_began,
                 slices: 1,
             });
         }
         self.settle();
         measured.all.accounts = self.accounts.since(&accounts);
-        measured.all.completed = self.completed() - completed;
+        measured.all.completed = self.load.status().completed - completed;
         measured.all.time = now - began;
         if measured.quiet.slices == 0 {
             measured.quiet = measured.all;
@@ -206,15 +233,11 @@ impl<D: DeviceUnderTest, P: Port> TwoCoreBench<D, P> {
         measured
     }
 
-    fn completed(&self) -> u64 {
-        self.load.shared.completed.load(Ordering::Relaxed)
-    }
-
-    /// Of both threads: a load that stands still leaves the device idle.
-    fn disturbances(&self) -> u64 {
-        self.clock.disturbances() + self.load.shared.disturbances.load(Ordering::Relaxed)
+    /// Of both sides: a load that stands still leaves the device idle.
+    fn disturbances(&mut self) -> u64 {
+        self.clock.disturbances() + self.load.status().disturbances
     }
 }
 
-/// The numbers of the other thread arrive a little late: slices are longer than inline, so that it does not matter.
+/// The numbers of the other side arrive a little late: slices are longer than inline, so that it does not matter.
 const SLICES_TOGETHER: u32 = 20;

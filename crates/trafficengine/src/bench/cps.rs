@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use e2d2::buffer::BufferPool;
 use e2d2::port::Port;
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::accounts::{CycleCounter, DeviceCounts, DeviceUnderTest};
-use super::inline::{Arm, InlineBench, Measured, Sum};
+use super::inline::{InlineBench, Measured, Sum};
+use super::load::LoadTotals;
 use crate::client::ClientSettings;
 use crate::endpoints::AddressRange;
 use crate::pace::{Pace, Span};
 use crate::payload::{Close, Format};
 use crate::server::{Listener, ServerSettings};
-use crate::stats::Failure;
 use crate::tcb::TcpSettings;
 
 /// Above this ratio of all cycles to busy ones the device works without saying so.
@@ -60,6 +61,18 @@ pub struct LatencyMicros {
     pub p99: f64,
     /// 999 of 1000.
     pub p999: f64,
+}
+
+impl LatencyMicros {
+    /// Of a histogram in nanoseconds.
+    pub fn of(histogram: &Histogram<u64>) -> LatencyMicros {
+        let quantile = |q| histogram.value_at_quantile(q) as f64 / 1e3;
+        LatencyMicros {
+            p50: quantile(0.5),
+            p99: quantile(0.99),
+            p999: quantile(0.999),
+        }
+    }
 }
 
 /// What the bench found. Field names are those of its JSON.
@@ -184,7 +197,7 @@ where
     pub fn result(&self, settings: &CpsSettings, measured: &Measured) -> CpsResult {
         cps_result(
             "inline",
-            &self.arms,
+            &LoadTotals::of(&self.arms),
             &self.device.counts(),
             self.counter.hz(),
             settings,
@@ -193,10 +206,10 @@ where
     }
 }
 
-/// What a measurement of a device under the load of `arms` means.
-pub(super) fn cps_result<P: Port>(
+/// What a measurement of a device under a load means.
+pub(super) fn cps_result(
     mode: &'static str,
-    arms: &[Arm<P>],
+    load: &LoadTotals,
     device: &DeviceCounts,
     hz: u64,
     settings: &CpsSettings,
@@ -204,22 +217,6 @@ pub(super) fn cps_result<P: Port>(
 ) -> CpsResult {
     let (all, quiet) = (&measured.all, &measured.quiet);
     let per_connection = |count: u64, sum: &Sum| count as f64 / sum.completed.max(1) as f64;
-    let (mut retransmitted, mut wrong_server, mut failed, mut lost) = (0, 0, 0, device.lost);
-    let mut whole = None;
-    for arm in arms {
-        lost += arm.generator.port_stats().not_sent;
-        if let Some(client) = arm.generator.client_stats() {
-            retransmitted += client.traffic.retransmitted;
-            wrong_server += client.connections.failed(Failure::WrongServer);
-            failed += client.connections.failed_in_all();
-            whole = Some(&client.latencies.whole);
-        }
-        if let Some(server) = arm.generator.server_stats() {
-            retransmitted += server.traffic.retransmitted;
-            failed += server.connections.failed_in_all();
-        }
-    }
-    let quantile = |q| whole.map_or(0.0, |whole| whole.value_at_quantile(q) as f64 / 1e3);
     let busy = per_connection(quiet.accounts.busy_cycles, quiet);
     let mut result = CpsResult {
         mode,
@@ -232,16 +229,12 @@ pub(super) fn cps_result<P: Port>(
         tsc_hz: hz,
         open_connections: device.open,
         time_wait_ms: settings.time_wait.as_millis() as u64,
-        lost,
-        retransmitted,
-        wrong_server,
-        failed,
+        lost: device.lost + load.not_sent,
+        retransmitted: load.retransmitted,
+        wrong_server: load.wrong_server,
+        failed: load.failed,
         records_lost: device.records_lost,
-        latency_us: LatencyMicros {
-            p50: quantile(0.5),
-            p99: quantile(0.99),
-            p999: quantile(0.999),
-        },
+        latency_us: LatencyMicros::of(&load.latencies.whole),
         bytes_per_connection_state: device.state_bytes as f64 / device.open.max(1) as f64,
         connections: all.completed,
         seconds: all.time.as_secs_f64(),

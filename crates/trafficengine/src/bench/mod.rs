@@ -16,9 +16,15 @@ mod accounts;
 mod apart;
 mod cps;
 mod inline;
+mod load;
+mod paired;
+mod process;
 mod quiet;
 
 pub use accounts::{Accounts, CycleCounter, DeviceCounts, DeviceUnderTest, RoundWork};
 pub use apart::{LoadThread, TwoCoreBench};
 pub use cps::{CpsResult, CpsSettings, LatencyMicros, MAX_SATURATED_TO_BUSY, cps_client, cps_server};
 pub use inline::{Arm, InlineBench, Measured, Sum};
+pub use load::{LoadOrders, LoadStatus, LoadTotals, RemoteLoad};
+pub use paired::{Ratio, median};
+pub use process::{LoadProcess, serve_load};

@@ -481,7 +481,7 @@ impl Checker<'_> {
             let expected = "an address and port such as 10.0.0.1:80 or [fd00::1]:80";
             Ok(Listener {
                 address: self.parse("server.listen", text, expected)?,
-                id,
+                id: if raw.same_id == Some(true) { first } else { id },
             })
         });
         let max_open = raw.max_open.unwrap_or(DEFAULT_MAX_OPEN);

@@ -103,6 +103,7 @@ pub(super) struct RawLoad {
 pub(super) struct RawServer {
     pub(super) listen: Vec<String>,
     pub(super) first_id: Option<u8>,
+    pub(super) same_id: Option<bool>,
     pub(super) max_open: Option<u32>,
 }
 

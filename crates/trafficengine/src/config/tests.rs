@@ -253,3 +253,16 @@ fn the_command_line_wins() {
     };
     assert!(Config::parse(CLIENT, "t.toml", &overrides).is_err());
 }
+
+#[test]
+fn servers_are_numbered_or_all_the_same() {
+    let ids = |extra: &str| {
+        let text = format!(
+            "[port]\ndevice = \"net_null0\"\n[server]\nlisten = [\"10.0.0.1:80\", \"10.0.0.2:80\"]\nfirst_id = 3\n{extra}"
+        );
+        let server = parse(&text).unwrap().generator.server.unwrap();
+        server.listeners.iter().map(|listener| listener.id).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(""), [3, 4]);
+    assert_eq!(ids("same_id = true"), [3, 3]);
+}

@@ -1,0 +1,77 @@
+//! The configuration of the proxy that is measured.
+
+use std::fmt::Write as _;
+
+use e2d2::wire::MacAddr;
+
+use super::{Conditions, LISTENER, LOCAL_ADDRESSES, server_addresses};
+
+/// The proxy's configuration, in the words of its users.
+pub(super) fn configuration(conditions: &Conditions, devices: [&str; 2], server_mac: MacAddr) -> String {
+    let mut text = format!(
+        r#"
+[engine]
+cores = [0]
+idle = "poll"
+max_connections = {capacity}
+verify = "{verify}"
+
+[[port]]
+name = "clients"
+device = "{clients}"
+mtu = {mtu}
+addresses = ["{LISTENER}/16"]
+
+[[port]]
+name = "servers"
+device = "{servers}"
+mtu = {mtu}
+addresses = ["10.2.255.254/16"]
+
+[[listener]]
+name = "bench"
+addresses = ["{LISTENER}:8080"]
+rules = [{{ first_number = true, pool = "servers" }}]
+default = "reject"
+
+[timeouts]
+time_wait = "{time_wait}ms"
+idle = "1h"
+select = "10m"
+
+[promise]
+mss = {mss}
+window_scale = 7
+sack = true
+timestamps = true
+
+[[pool]]
+name = "servers"
+local_addresses = [{locals}]
+"#,
+        clients = devices[0],
+        servers = devices[1],
+        capacity = conditions.capacity,
+        mtu = conditions.mtu,
+        mss = conditions.mtu - 40,
+        verify = if conditions.verify_all { "all" } else { "acted" },
+        time_wait = conditions.settings.time_wait.as_millis(),
+        locals = (1..=LOCAL_ADDRESSES)
+            .map(|last| format!("\"10.2.100.{last}\""))
+            .collect::<Vec<_>>()
+            .join(", "),
+    );
+    text.push_str("servers = [\n");
+    for (index, address) in server_addresses().iter().enumerate() {
+        // Writing to a String does not fail.
+        let _ = writeln!(
+            text,
+            "  {{ name = \"s{index}\", address = \"{address}\", mac = \"{server_mac}\" }},"
+        );
+    }
+    text.push_str("]\n");
+    if conditions.records {
+        text.push_str("[records]\nfile = \"-\"\n");
+    }
+    text
+}

@@ -1,0 +1,148 @@
+//! The proxy on memif ports, and its load on the other ends of them in another process.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use e2d2::native::{Device, DpdkPort, MbufPool, PoolDemand, PortConfig, data_room};
+use e2d2::port::{Port, PortId};
+use e2d2::time::Clock;
+use e2d2::wire::MacAddr;
+use trafficengine::bench::Arm;
+
+use super::{
+    BoxError, Conditions, CountingPort, DESCRIPTORS, HELD_BY_LOAD, Host, Passed, ProxyDevice, configuration, load,
+    proxy,
+};
+
+/// How long the other process may take to start DPDK and connect.
+const CONNECTING: Duration = Duration::from_secs(30);
+
+/// log2 of the packets that a memif ring holds.
+const RING_SIZE: u8 = 11;
+
+/// Which end of the cable: DPDK's server makes the socket and must be there first.
+#[derive(Clone, Copy)]
+enum Role {
+    Server,
+    Client,
+}
+
+/// The names of the two cables, which are those of the proxy's ports.
+const CABLES: [&str; 2] = ["clients", "servers"];
+
+fn socket(folder: &Path, cable: &str) -> PathBuf {
+    folder.join(format!("{cable}.memif"))
+}
+
+/// An opened end, whose other end may not be there yet.
+struct End {
+    opened: DpdkPort,
+    port: CountingPort,
+}
+
+impl End {
+    fn wait_for_link(&self) -> Result<(), BoxError> {
+        match self.opened.wait_for_link(CONNECTING) {
+            true => Ok(()),
+            false => Err(format!("memif: the other process has not connected within {CONNECTING:?}").into()),
+        }
+    }
+}
+
+/// The Ethernet addresses of the load's ends: a fixed number by port, so that both processes know them.
+fn mac_of(id: u8) -> MacAddr {
+    MacAddr([2, 0, 0, 0, 0, id])
+}
+
+impl Host {
+    fn memif_end(
+        &self,
+        folder: &Path,
+        (index, role): (usize, Role),
+        conditions: &Conditions,
+        pool: &MbufPool,
+        passed: &Arc<Passed>,
+    ) -> Result<End, BoxError> {
+        let (cable, index_byte) = (CABLES[index], index as u8);
+        let (name, id) = match role {
+            Role::Server => ("server", PortId(index_byte)),
+            Role::Client => ("client", PortId(index_byte + 10)),
+        };
+        let device: Device = format!(
+            "net_memif{index},role={name},socket={},socket-abstract=no,rsize={RING_SIZE}",
+            socket(folder, cable).display()
+        )
+        .parse()?;
+        let config = PortConfig {
+            mtu: conditions.mtu,
+            rx_descriptors: DESCRIPTORS,
+            tx_descriptors: DESCRIPTORS,
+            mac: Some(mac_of(id.0)),
+            ..PortConfig::new(id, device)
+        };
+        let (opened, queues) = DpdkPort::open(&self.eal, &config, &[pool])?;
+        let queue = queues.into_iter().next().ok_or("a port without a queue")?;
+        let port = CountingPort::new(queue, passed);
+        Ok(End { opened, port })
+    }
+
+    fn memif_pool(&self, name: &str, conditions: &Conditions) -> Result<MbufPool, BoxError> {
+        let demand = PoolDemand {
+            // Two ports with two queues each, and what a memif holds on to until the other side has taken it.
+            queues: 8 * u32::from(DESCRIPTORS + 1),
+            held: HELD_BY_LOAD,
+            threads: 1,
+        };
+        Ok(MbufPool::new(
+            &self.eal,
+            name,
+            demand.buffers(),
+            data_room(conditions.mtu),
+            None,
+        )?)
+    }
+
+    /// Opens the proxy's ends in `folder`, has `start_load` start the process of the load, and waits for it.
+    pub(crate) fn open_memif<R>(
+        &self,
+        folder: &Path,
+        conditions: &Conditions,
+        start_load: impl FnOnce() -> Result<R, BoxError>,
+    ) -> Result<(ProxyDevice, R, Clock), BoxError> {
+        let pool = self.memif_pool("proxy", conditions)?;
+        let passed = Arc::new(Passed::default());
+        let end = |index| self.memif_end(folder, (index, Role::Server), conditions, &pool, &passed);
+        let (clients, servers) = (end(0)?, end(1)?);
+        let load = start_load()?;
+        clients.wait_for_link()?;
+        servers.wait_for_link()?;
+        let text = configuration(conditions, ["net_memif0", "net_memif1"], mac_of(11));
+        let clock = Clock::new();
+        let device = proxy(conditions, &text, [clients.port, servers.port], pool, clock, passed)?;
+        Ok((device, load, clock))
+    }
+
+    /// Opens the load's ends of the cables of the proxy in `folder`.
+    pub(crate) fn load_memif(
+        &self,
+        folder: &Path,
+        conditions: &Conditions,
+    ) -> Result<(Vec<Arm<CountingPort>>, MbufPool, Clock), BoxError> {
+        let pool = self.memif_pool("load", conditions)?;
+        let end = |index| self.memif_end(folder, (index, Role::Client), conditions, &pool, &Arc::default());
+        let (clients, servers) = (end(0)?, end(1)?);
+        clients.wait_for_link()?;
+        servers.wait_for_link()?;
+        debug_assert_eq!(servers.port.mac(), mac_of(11));
+        let clock = Clock::new();
+        let arms = load(
+            conditions,
+            &[mac_of(0), mac_of(1)],
+            clients.port,
+            servers.port,
+            clock.now(),
+        );
+        Ok((arms, pool, clock))
+    }
+}
