@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use e2d2::wire::MacAddr;
 
-use super::{Conditions, LISTENER, LOCAL_ADDRESSES, server_addresses};
+use super::{Conditions, LISTENER, PORTS, SERVERS, resting, server_addresses};
 
 /// The proxy's configuration, in the words of its users.
 pub(super) fn configuration(conditions: &Conditions, devices: [&str; 2], server_mac: MacAddr) -> String {
@@ -56,7 +56,7 @@ local_addresses = [{locals}]
         mss = conditions.mtu - 40,
         verify = if conditions.verify_all { "all" } else { "acted" },
         time_wait = conditions.settings.time_wait.as_millis(),
-        locals = (1..=LOCAL_ADDRESSES)
+        locals = (1..=local_addresses(conditions))
             .map(|last| format!("\"10.2.100.{last}\""))
             .collect::<Vec<_>>()
             .join(", "),
@@ -74,4 +74,10 @@ local_addresses = [{locals}]
         text.push_str("[records]\nfile = \"-\"\n");
     }
     text
+}
+
+/// Addresses that the proxy connects from: each open connection and each at rest takes a port of one towards one server.
+fn local_addresses(conditions: &Conditions) -> u32 {
+    let needed = conditions.settings.open + resting(&conditions.settings);
+    needed.div_ceil(PORTS * u32::from(SERVERS)).max(2)
 }

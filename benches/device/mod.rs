@@ -42,9 +42,8 @@ pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 /// Servers behind the proxy, chosen by the first number of the payload.
 const SERVERS: u8 = 4;
 
-/// Addresses that the proxy connects from: with four servers and 64 512 ports each, four million
-/// pairs and some that rest.
-const LOCAL_ADDRESSES: u8 = 20;
+/// Ports of an address that the proxy connects from, by default.
+const PORTS: u32 = 64_512;
 
 /// Packets that a ring holds: far more than are in motion, so that none is refused.
 const DESCRIPTORS: u16 = 2047;
@@ -78,8 +77,7 @@ pub(crate) struct Conditions {
 impl Conditions {
     /// The ancestors' connection. Room for as many connections as can be open and, at a million per second, at rest.
     pub(crate) fn new(settings: CpsSettings) -> Conditions {
-        let resting = (settings.time_wait.as_secs_f64() * 1.5e6) as u32;
-        let capacity = (settings.open + settings.open / 8 + 1024).max(resting);
+        let capacity = (settings.open + settings.open / 8 + 1024).max(resting(&settings));
         Conditions {
             settings,
             capacity,
@@ -93,6 +91,11 @@ impl Conditions {
             rate: None,
         }
     }
+}
+
+/// Connections at rest at most: as many as end within the time, at 1.5 million per second.
+fn resting(settings: &CpsSettings) -> u32 {
+    (settings.time_wait.as_secs_f64() * 1.5e6) as u32
 }
 
 /// A ring port that counts what passes and has an address, which rings have not. It is used by one thread; the counters are

@@ -6,15 +6,15 @@ use std::time::Duration;
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
-use e2d2::wire::tcp::TcpFlags;
-use netfcts::{IsnGenerator, SeqNum, TcpCounter};
+use netfcts::{IsnGenerator, TcpCounter};
 
 use crate::endpoints::{AddressRange, Endpoints};
-use crate::output::{Loose, Output, Sender};
+use crate::output::{Output, Sender};
 use crate::pace::{Pace, Pacer, Span};
 use crate::payload::{Check, Close, Format, RequestId};
-use crate::received::{Incoming, count_received, octets};
-use crate::stats::{ClientStats, Failure, record};
+use crate::received::{Incoming, octets};
+use crate::role::{Role, acknowledge_and_rearm, answer_stray, answer_with_reset, family, take_in};
+use crate::stats::{ClientStats, Connections, Failure, record};
 use crate::table::Table;
 use crate::tcb::{Acknowledge, Marks, NewData, Peer, Segment, State, Tcb, TcpSettings, Ticks};
 
@@ -84,10 +84,6 @@ pub(crate) struct Client {
 
 /// End points of the second family are told by this bit of `Tcb::local`.
 const FAMILY_BIT: u32 = 1 << 31;
-
-pub(crate) fn family(address: IpAddr) -> usize {
-    usize::from(address.is_ipv6())
-}
 
 impl Client {
     pub(crate) fn new(settings: ClientSettings, now: Instant) -> Client {
@@ -209,8 +205,7 @@ impl Client {
         self.next_target = (self.next_target + 1) % self.targets.len();
         self.table.get(id).key = self.draw(u32::from(self.settings.keys)) as u16;
         self.pacer.started();
-        self.stats.connections.started += 1;
-        self.stats.max_open = self.stats.max_open.max(self.table.open());
+        self.count_opening();
         self.send(id, Acknowledge::No, false, out);
         true
     }
@@ -270,7 +265,7 @@ impl Client {
         self.stats.traffic.segments_received += 1;
         match user {
             Some(id) if self.table.get(id).remote == remote && self.table.get(id).remote_port == incoming.src_port => {
-                self.receive_for(id, &incoming.segment, out);
+                self.receive_for(id, incoming, out);
             }
             _ => {
                 self.stats.tcp.count(TcpCounter::Unexpected);
@@ -280,21 +275,14 @@ impl Client {
         true
     }
 
-    fn receive_for<L: BufferPool>(&mut self, id: u32, segment: &Segment<'_>, out: &mut Output<'_, L>) {
+    fn receive_for<L: BufferPool>(&mut self, id: u32, incoming: &Incoming<'_>, out: &mut Output<'_, L>) {
+        let segment = &incoming.segment;
         let tcb = self.table.get(id);
-        let (before, was_opening, family) = (tcb.marks, tcb.state == State::SynSent, family_of(tcb));
-        let received = tcb.receive(segment, out.ticks, &self.settings.tcp[family], true);
-        count_received(
-            &mut self.stats.tcp,
-            &mut self.stats.traffic,
-            segment,
-            &received,
-            before,
-            tcb.marks,
-        );
-        self.stats.traffic.bytes_received += u64::from(received.delivered);
+        let (was_opening, tcp) = (tcb.state == State::SynSent, &self.settings.tcp[family_of(tcb)]);
+        let counts = (&mut self.stats.tcp, &mut self.stats.traffic);
+        let received = take_in(tcb, segment, out.ticks, tcp, true, counts);
         if let Some(seq) = received.answer_reset {
-            self.reset_at(id, seq, out);
+            answer_with_reset(incoming, seq, out);
             return;
         }
         if received.reset {
@@ -338,7 +326,7 @@ impl Client {
         let latency = out.ticks.now - tcb.intended;
         record(&mut self.stats.latencies.connect, latency);
         self.stats.connections.established += 1;
-        self.with_sender(id, |sender, tcb| sender.send_ack(tcb, TcpCounter::SentSynAck2, out));
+        self.send_ack(id, TcpCounter::SentSynAck2, out);
         let tcb = self.table.get(id);
         tcb.round = 0;
         if self.settings.rounds == 0 {
@@ -413,32 +401,52 @@ impl Client {
         if closes_first || tcb.marks.contains(Marks::PEER_FIN) {
             tcb.queue_fin();
         } else if close == Close::Reset {
-            self.with_sender(id, |sender, tcb| sender.send_reset(tcb, out));
+            let (mut sender, tcb) = self.sender(id);
+            sender.send_reset(tcb, out);
             self.finish(id, Ok(()), out.ticks);
             return true;
         }
         false
     }
+}
 
-    /// Sends what is due and sets the timer.
+impl Role for Client {
+    fn table(&mut self) -> &mut Table {
+        &mut self.table
+    }
+
+    fn tally(&mut self) -> (&mut Connections, &mut u32) {
+        (&mut self.stats.connections, &mut self.stats.max_open)
+    }
+
+    fn sender(&mut self, id: u32) -> (Sender<'_>, &mut Tcb) {
+        let tcb = self.table.get(id);
+        let sender = Sender {
+            local: local_of(&self.endpoints, tcb),
+            settings: &self.settings.tcp[family_of(tcb)],
+            tcp: &mut self.stats.tcp,
+            traffic: &mut self.stats.traffic,
+        };
+        (sender, tcb)
+    }
+
     fn send<L: BufferPool>(&mut self, id: u32, ack: Acknowledge, advanced: bool, out: &mut Output<'_, L>) {
         let settings = &self.settings;
         let tcb = self.table.get(id);
-        let family = family_of(tcb);
-        let last_round = settings.rounds.saturating_sub(1);
+        let (round, last_round) = (tcb.round, settings.rounds.saturating_sub(1));
+        let close = if round >= last_round {
+            settings.close
+        } else {
+            Close::Open
+        };
         let request = RequestId {
             key: tcb.key,
             tag: tcb.tag,
-            close: if tcb.round >= last_round {
-                settings.close
-            } else {
-                Close::Open
-            },
+            close,
         };
-        let round = tcb.round;
         let mut sender = Sender {
             local: local_of(&self.endpoints, tcb),
-            settings: &settings.tcp[family],
+            settings: &settings.tcp[family_of(tcb)],
             tcp: &mut self.stats.tcp,
             traffic: &mut self.stats.traffic,
         };
@@ -447,118 +455,14 @@ impl Client {
                 .format
                 .fill_request(request, round, settings.request, offset, bytes);
         });
-        if sent == 0 && ack == Acknowledge::Now {
-            let is_for_fin = tcb.marks.contains(Marks::PEER_FIN);
-            sender.send_ack(
-                tcb,
-                if is_for_fin {
-                    TcpCounter::SentAck4Fin
-                } else {
-                    TcpCounter::SentAck
-                },
-                out,
-            );
-        } else if sent == 0 && ack == Acknowledge::Soon {
-            // A held connection's acknowledgement goes with its next request, or when the timer says so.
-            let waits = tcb.marks.contains(Marks::HELD);
-            if waits {
-                self.table.delay_ack(id, out.ticks.now + settings.tcp[family].ack_delay)
-            } else {
-                self.table.owe_ack(id)
-            }
-            if waits {
-                return;
-            }
-        }
-        let (idle, progress) = (settings.idle, advanced || sent > 0);
-        self.table
-            .rearm(id, out.ticks.now, progress, idle, &settings.tcp[family]);
+        let table = (&mut self.table, id);
+        acknowledge_and_rearm(table, &mut sender, (sent, ack, advanced), settings.idle, out);
     }
 
-    fn with_sender<R>(&mut self, id: u32, act: impl FnOnce(&mut Sender<'_>, &mut Tcb) -> R) -> R {
+    fn remove(&mut self, id: u32, is_complete: bool, ticks: Ticks) {
         let tcb = self.table.get(id);
-        let mut sender = Sender {
-            local: local_of(&self.endpoints, tcb),
-            settings: &self.settings.tcp[family_of(tcb)],
-            tcp: &mut self.stats.tcp,
-            traffic: &mut self.stats.traffic,
-        };
-        act(&mut sender, tcb)
-    }
-
-    /// Sends the acknowledgements that waited for the end of the burst.
-    pub(crate) fn end_burst<L: BufferPool>(&mut self, out: &mut Output<'_, L>) {
-        while let Some(id) = self.table.next_due() {
-            self.with_sender(id, |sender, tcb| sender.send_ack(tcb, TcpCounter::SentAck, out));
-        }
-    }
-
-    /// Works on timers that have fired, one budget of the wheel; returns how many.
-    pub(crate) fn expire<L: BufferPool>(&mut self, out: &mut Output<'_, L>) -> usize {
-        self.table.expire(out.ticks.now);
-        let mut count = 0;
-        while let Some(id) = self.table.next_expired() {
-            count += 1;
-            let tcb = self.table.get(id);
-            if tcb.marks.contains(Marks::HELD) {
-                // Only a delayed acknowledgement has set the timer; something else may have carried it since.
-                if tcb.marks.contains(Marks::ACK_DUE) {
-                    self.with_sender(id, |sender, tcb| sender.send_ack(tcb, TcpCounter::SentAck, out));
-                }
-            } else if !tcb.is_waiting_for_ack() {
-                self.abort(id, Failure::Stalled, out);
-            } else if tcb.on_timeout(&self.settings.tcp[family_of(tcb)]) {
-                self.send(id, Acknowledge::No, true, out);
-            } else {
-                self.abort(id, Failure::Timeout, out);
-            }
-        }
-        count
-    }
-
-    /// Gives up all open connections.
-    pub(crate) fn abort_all<L: BufferPool>(&mut self, out: &mut Output<'_, L>) {
-        for id in self.table.ids() {
-            self.abort(id, Failure::Unfinished, out);
-        }
-    }
-
-    fn abort<L: BufferPool>(&mut self, id: u32, failure: Failure, out: &mut Output<'_, L>) {
-        // A peer that has not answered our SYN has nothing to forget.
-        if self.table.get(id).state != State::SynSent {
-            self.with_sender(id, |sender, tcb| sender.send_reset(tcb, out));
-        }
-        self.finish(id, Err(failure), out.ticks);
-    }
-
-    /// RFC 9293 3.10.7.3: an acknowledgement of something else is answered with its own number; we go on waiting.
-    fn reset_at<L: BufferPool>(&mut self, id: u32, seq: SeqNum, out: &mut Output<'_, L>) {
-        let tcb = self.table.get(id).clone();
-        let (src_addr, src_port) = local_of(&self.endpoints, &tcb);
-        out.send_loose(&Loose {
-            envelope: e2d2::wire::Envelope {
-                src_mac: out.mac,
-                dst_mac: tcb.mac,
-                src_addr,
-                dst_addr: std::net::Ipv6Addr::from(tcb.remote).to_canonical(),
-                hop_limit: 64,
-            },
-            src_port,
-            dst_port: tcb.remote_port,
-            seq,
-            ack: SeqNum(0),
-            flags: TcpFlags::RST,
-        });
-    }
-
-    fn finish(&mut self, id: u32, result: Result<(), Failure>, ticks: Ticks) {
-        let tcb = self.table.get(id);
-        match result {
-            Ok(()) => {
-                record(&mut self.stats.latencies.whole, ticks.now - tcb.intended);
-                self.stats.connections.completed += 1;
-            }
-            Err(failure) => self.stats.connections.fail(failure),
+        if is_complete {
+            record(&mut self.stats.latencies.whole, ticks.now - tcb.intended);
         }
         let (family, endpoint) = (family_of(tcb), tcb.local & !FAMILY_BIT);
         self.table.remove(id);
@@ -578,29 +482,4 @@ fn local_of(endpoints: &[Option<Endpoints>; 2], tcb: &Tcb) -> (IpAddr, u16) {
         // A connection is made from an end point only.
         None => (IpAddr::from([0; 4]), 0),
     }
-}
-
-/// A segment for no connection of ours. A FIN is acknowledged and a bare acknowledgement ignored, as by the TIME-WAIT that
-/// we do not keep; anything else is answered with RST (RFC 9293 3.10.7.1).
-pub(crate) fn answer_stray<L: BufferPool>(incoming: &Incoming<'_>, out: &mut Output<'_, L>) {
-    let segment = &incoming.segment;
-    let has = |flag| segment.flags.contains(flag);
-    if has(TcpFlags::RST) || segment.sequence_len() == 0 {
-        return;
-    }
-    let end = segment.seq + segment.sequence_len();
-    let (flags, seq, ack) = match has(TcpFlags::ACK) {
-        true if has(TcpFlags::FIN) => (TcpFlags::ACK, segment.ack, end),
-        true => (TcpFlags::RST, segment.ack, SeqNum(0)),
-        false => (TcpFlags::RST | TcpFlags::ACK, SeqNum(0), end),
-    };
-    let (src_port, dst_port) = (incoming.dst_port, incoming.src_port);
-    out.send_loose(&Loose {
-        envelope: incoming.way_back(out.mac),
-        src_port,
-        dst_port,
-        seq,
-        ack,
-        flags,
-    });
 }

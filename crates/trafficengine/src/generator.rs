@@ -13,6 +13,7 @@ use crate::client::{Client, ClientSettings};
 use crate::link::{IcmpPacket, Link, LinkSettings, Roles};
 use crate::output::{Output, Transmitter};
 use crate::received::Incoming;
+use crate::role::Role;
 use crate::server::{Server, ServerSettings};
 use crate::stats::{ClientStats, ServerStats};
 use crate::tcb::Ticks;

@@ -31,6 +31,7 @@ pub mod payload;
 pub mod plot;
 mod received;
 pub mod report;
+mod role;
 pub mod run;
 pub mod server;
 pub mod stats;

@@ -8,14 +8,14 @@ use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::{IsnGenerator, TcpCounter};
 
-use crate::client::{answer_stray, family};
 use crate::flows::{FlowTable, flow_hash};
-use crate::output::{Loose, Output, Sender};
+use crate::output::{Output, Sender};
 use crate::payload::{Check, Close, Format};
-use crate::received::{Incoming, count_received, octets};
-use crate::stats::{Failure, ServerStats};
+use crate::received::{Incoming, octets};
+use crate::role::{Role, acknowledge_and_rearm, answer_stray, answer_with_reset, family, take_in};
+use crate::stats::{Connections, Failure, ServerStats};
 use crate::table::Table;
-use crate::tcb::{Acknowledge, Marks, NewData, Peer, Segment, Tcb, TcpSettings};
+use crate::tcb::{Acknowledge, Marks, NewData, Peer, Segment, Tcb, TcpSettings, Ticks};
 
 /// One server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,8 +149,7 @@ impl Server {
         // The flow table is made for as many as the table of connections.
         let has_room = self.flows.insert(hash, id);
         debug_assert!(has_room);
-        self.stats.connections.started += 1;
-        self.stats.max_open = self.stats.max_open.max(self.table.open());
+        self.count_opening();
         self.send(id, Acknowledge::No, false, out);
     }
 
@@ -158,28 +157,11 @@ impl Server {
         let segment = &incoming.segment;
         let tcp = &self.settings.tcp[family(incoming.dst_addr)];
         let tcb = self.table.get(id);
-        let before = tcb.marks;
-        let received = tcb.receive(segment, out.ticks, tcp, before.contains(Marks::HEAD_KNOWN));
-        count_received(
-            &mut self.stats.tcp,
-            &mut self.stats.traffic,
-            segment,
-            &received,
-            before,
-            tcb.marks,
-        );
-        self.stats.traffic.bytes_received += u64::from(received.delivered);
+        let takes_out_of_order = tcb.marks.contains(Marks::HEAD_KNOWN);
+        let counts = (&mut self.stats.tcp, &mut self.stats.traffic);
+        let received = take_in(tcb, segment, out.ticks, tcp, takes_out_of_order, counts);
         if let Some(seq) = received.answer_reset {
-            let (src_port, dst_port) = (incoming.dst_port, incoming.src_port);
-            let (flags, ack) = (TcpFlags::RST, netfcts::SeqNum(0));
-            out.send_loose(&Loose {
-                envelope: incoming.way_back(out.mac),
-                src_port,
-                dst_port,
-                seq,
-                ack,
-                flags,
-            });
+            answer_with_reset(incoming, seq, out);
             return;
         }
         if received.reset {
@@ -189,7 +171,7 @@ impl Server {
             } else {
                 Err(Failure::Reset)
             };
-            self.finish(id, ended);
+            self.finish(id, ended, out.ticks);
             return;
         }
         self.stats.connections.established += u64::from(received.established);
@@ -205,7 +187,7 @@ impl Server {
         }
         self.send(id, received.ack, received.advanced, out);
         if self.table.get(id).is_closed() {
-            self.finish(id, Ok(()));
+            self.finish(id, Ok(()), out.ticks);
         }
     }
 
@@ -262,17 +244,38 @@ impl Server {
             Close::Client | Close::Reset | Close::Open => {}
         }
     }
+}
+
+impl Role for Server {
+    fn table(&mut self) -> &mut Table {
+        &mut self.table
+    }
+
+    fn tally(&mut self) -> (&mut Connections, &mut u32) {
+        (&mut self.stats.connections, &mut self.stats.max_open)
+    }
+
+    fn sender(&mut self, id: u32) -> (Sender<'_>, &mut Tcb) {
+        let tcb = self.table.get(id);
+        let address = self.settings.listeners[tcb.local as usize].address;
+        let sender = Sender {
+            local: (address.ip(), address.port()),
+            settings: &self.settings.tcp[family(address.ip())],
+            tcp: &mut self.stats.tcp,
+            traffic: &mut self.stats.traffic,
+        };
+        (sender, tcb)
+    }
 
     fn send<L: BufferPool>(&mut self, id: u32, ack: Acknowledge, advanced: bool, out: &mut Output<'_, L>) {
         let settings = &self.settings;
         let tcb = self.table.get(id);
         let listener = &settings.listeners[tcb.local as usize];
-        let tcp = &settings.tcp[family(listener.address.ip())];
         // The round was counted when its request was complete.
         let (tag, round) = (tcb.tag, tcb.round.wrapping_sub(1));
         let mut sender = Sender {
             local: (listener.address.ip(), listener.address.port()),
-            settings: tcp,
+            settings: &settings.tcp[family(listener.address.ip())],
             tcp: &mut self.stats.tcp,
             traffic: &mut self.stats.traffic,
         };
@@ -281,79 +284,11 @@ impl Server {
                 .format
                 .fill_response(listener.id, tag, round, settings.response, offset, bytes);
         });
-        if sent == 0 && ack == Acknowledge::Now {
-            let is_for_fin = tcb.marks.contains(Marks::PEER_FIN);
-            sender.send_ack(
-                tcb,
-                if is_for_fin {
-                    TcpCounter::SentAck4Fin
-                } else {
-                    TcpCounter::SentAck
-                },
-                out,
-            );
-        } else if sent == 0 && ack == Acknowledge::Soon {
-            self.table.owe_ack(id);
-        }
-        self.table
-            .rearm(id, out.ticks.now, advanced || sent > 0, settings.idle, tcp);
+        let table = (&mut self.table, id);
+        acknowledge_and_rearm(table, &mut sender, (sent, ack, advanced), settings.idle, out);
     }
 
-    fn with_sender(&mut self, id: u32, act: impl FnOnce(&mut Sender<'_>, &mut Tcb)) {
-        let tcb = self.table.get(id);
-        let address = self.settings.listeners[tcb.local as usize].address;
-        let mut sender = Sender {
-            local: (address.ip(), address.port()),
-            settings: &self.settings.tcp[family(address.ip())],
-            tcp: &mut self.stats.tcp,
-            traffic: &mut self.stats.traffic,
-        };
-        act(&mut sender, tcb);
-    }
-
-    /// Sends the acknowledgements that waited for the end of the burst.
-    pub(crate) fn end_burst<L: BufferPool>(&mut self, out: &mut Output<'_, L>) {
-        while let Some(id) = self.table.next_due() {
-            self.with_sender(id, |sender, tcb| sender.send_ack(tcb, TcpCounter::SentAck, out));
-        }
-    }
-
-    /// Works on timers that have fired, one budget of the wheel; returns how many.
-    pub(crate) fn expire<L: BufferPool>(&mut self, out: &mut Output<'_, L>) -> usize {
-        self.table.expire(out.ticks.now);
-        let mut count = 0;
-        while let Some(id) = self.table.next_expired() {
-            count += 1;
-            let tcb = self.table.get(id);
-            let address = self.settings.listeners[tcb.local as usize].address;
-            if !tcb.is_waiting_for_ack() {
-                self.abort(id, Failure::Stalled, out);
-            } else if tcb.on_timeout(&self.settings.tcp[family(address.ip())]) {
-                self.send(id, Acknowledge::No, true, out);
-            } else {
-                self.abort(id, Failure::Timeout, out);
-            }
-        }
-        count
-    }
-
-    /// Gives up all open connections.
-    pub(crate) fn abort_all<L: BufferPool>(&mut self, out: &mut Output<'_, L>) {
-        for id in self.table.ids() {
-            self.abort(id, Failure::Unfinished, out);
-        }
-    }
-
-    fn abort<L: BufferPool>(&mut self, id: u32, failure: Failure, out: &mut Output<'_, L>) {
-        self.with_sender(id, |sender, tcb| sender.send_reset(tcb, out));
-        self.finish(id, Err(failure));
-    }
-
-    fn finish(&mut self, id: u32, result: Result<(), Failure>) {
-        match result {
-            Ok(()) => self.stats.connections.completed += 1,
-            Err(failure) => self.stats.connections.fail(failure),
-        }
+    fn remove(&mut self, id: u32, _is_complete: bool, _ticks: Ticks) {
         let tcb = self.table.get(id);
         let hash = flow_hash(&tcb.remote, tcb.remote_port, tcb.local);
         self.table.remove(id);

@@ -133,7 +133,7 @@ impl<D: DeviceUnderTest, R: RemoteLoad> TwoCoreBench<D, R> {
     /// A sentence, if the load has ended by itself.
     pub fn cps(mut self, mode: &'static str, settings: &CpsSettings) -> Result<(CpsResult, D, LoadTotals), String> {
         let open = u64::from(settings.open.saturating_sub(settings.open / 100 + 64));
-        let open_by = self.clock.now() + Duration::from_secs(30);
+        let open_by = self.clock.now() + settings.time_to_open();
         self.run_until(open_by, |status| status.held >= open);
         self.run_until(self.clock.now() + settings.time_wait * 3, |_| false);
         self.reset_latencies();

@@ -52,6 +52,13 @@ impl Default for CpsSettings {
     }
 }
 
+impl CpsSettings {
+    /// How long opening may take: a million take some seconds; a device that opens none would keep us for ever.
+    pub(super) fn time_to_open(&self) -> Duration {
+        Duration::from_secs(30 + u64::from(self.open / 50_000))
+    }
+}
+
 /// Latencies in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LatencyMicros {
@@ -183,8 +190,7 @@ where
     /// Opens the connections and goes on until ports are used again.
     pub fn warm_up(&mut self, settings: &CpsSettings) {
         let begin = self.counter.now();
-        // A million take some seconds; a device that opens none would keep us for ever.
-        let open_by = begin + Duration::from_secs(30);
+        let open_by = begin + settings.time_to_open();
         let open = settings.open.saturating_sub(settings.open / 100 + 64);
         self.run_until(open_by, |arms| {
             arms.iter().map(|arm| arm.generator.held()).sum::<u32>() >= open
@@ -243,15 +249,23 @@ pub(super) fn cps_result(
         valid: false,
         invalid_because: Vec::new(),
     };
-    result.invalid_because = result.reasons_against();
+    result.invalid_because = result.reasons_against(settings);
     result.valid = result.invalid_because.is_empty();
     result
 }
 
 impl CpsResult {
     /// Everything that keeps the result from being valid.
-    fn reasons_against(&self) -> Vec<String> {
+    fn reasons_against(&self, settings: &CpsSettings) -> Vec<String> {
         let mut reasons = Vec::new();
+        // Those in motion are counted when they are settled or about to be.
+        let least = u64::from(settings.open - settings.open / 20).saturating_sub(512);
+        if self.open_connections < least {
+            reasons.push(format!(
+                "{} connections are open of {}",
+                self.open_connections, settings.open
+            ));
+        }
         if self.connections == 0 {
             reasons.push("no connection was completed".to_owned());
         }
