@@ -11,8 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use criterion::measurement::{Measurement, ValueFormatter};
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{Criterion, criterion_group, criterion_main};
 use e2d2::BURST;
 use e2d2::buffer::{BufferPool, HeapBuffer, HeapPool, NoRoom, PacketBuffer, RxInfo, TxOffload};
 use e2d2::fate::GraphCounters;
@@ -24,6 +23,10 @@ use e2d2::ports::LoopbackPort;
 use e2d2::scheduler::{IdleMode, Priority, Scheduler, pin_current_thread};
 use e2d2::time::{Clock, Instant};
 use e2d2::wire::frame::{Kind, Packet};
+
+mod cycles;
+
+use cycles::Cycles;
 
 /// A heap buffer behind one pointer, so that moving it costs what moving an mbuf costs.
 struct Slim(Box<HeapBuffer>);
@@ -61,51 +64,6 @@ impl PacketBuffer for Slim {
     }
     fn prefetch(&self) {
         self.0.prefetch();
-    }
-}
-
-/// Measures in cycles of the time stamp counter.
-struct Cycles(Clock);
-
-impl Measurement for Cycles {
-    type Intermediate = u64;
-    type Value = u64;
-
-    fn start(&self) -> u64 {
-        self.0.tsc()
-    }
-    fn end(&self, start: u64) -> u64 {
-        self.0.tsc() - start
-    }
-    fn add(&self, first: &u64, second: &u64) -> u64 {
-        first + second
-    }
-    fn zero(&self) -> u64 {
-        0
-    }
-    fn to_f64(&self, value: &u64) -> f64 {
-        *value as f64
-    }
-    fn formatter(&self) -> &dyn ValueFormatter {
-        &CyclesPerPacket
-    }
-}
-
-struct CyclesPerPacket;
-
-impl ValueFormatter for CyclesPerPacket {
-    fn scale_values(&self, _typical: f64, values: &mut [f64]) -> &'static str {
-        values.iter_mut().for_each(|value| *value /= BURST as f64);
-        "cycles/packet"
-    }
-    fn scale_throughputs(&self, _typical: f64, throughput: &Throughput, values: &mut [f64]) -> &'static str {
-        if let Throughput::Elements(elements) = throughput {
-            values.iter_mut().for_each(|value| *value = *elements as f64 / *value);
-        }
-        "packets/cycle"
-    }
-    fn scale_for_machines(&self, _values: &mut [f64]) -> &'static str {
-        "cycles/burst"
     }
 }
 

@@ -6,65 +6,16 @@
 use std::hint::black_box;
 
 use arrayvec::ArrayVec;
-use criterion::measurement::{Measurement, ValueFormatter};
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use e2d2::BURST;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::native::{DpdkQueue, Eal, Mbuf, MbufPool, PoolDemand, data_room, ring_pair};
 use e2d2::port::{Port, PortId};
 use e2d2::time::Clock;
 
-/// Criterion's measure, in TSC cycles.
-struct Cycles(Clock);
+mod cycles;
 
-impl Measurement for Cycles {
-    type Intermediate = u64;
-    type Value = u64;
-
-    fn start(&self) -> u64 {
-        self.0.tsc()
-    }
-
-    fn end(&self, start: u64) -> u64 {
-        self.0.tsc() - start
-    }
-
-    fn add(&self, left: &u64, right: &u64) -> u64 {
-        left + right
-    }
-
-    fn zero(&self) -> u64 {
-        0
-    }
-
-    fn to_f64(&self, value: &u64) -> f64 {
-        *value as f64
-    }
-
-    fn formatter(&self) -> &dyn ValueFormatter {
-        &CyclesFormatter
-    }
-}
-
-struct CyclesFormatter;
-
-impl ValueFormatter for CyclesFormatter {
-    fn scale_values(&self, _typical: f64, _values: &mut [f64]) -> &'static str {
-        "cycles"
-    }
-
-    /// Cycles per packet rather than packets per cycle, which is what budgets are written in.
-    fn scale_throughputs(&self, _typical: f64, throughput: &Throughput, values: &mut [f64]) -> &'static str {
-        if let Throughput::Elements(packets) = *throughput {
-            values.iter_mut().for_each(|value| *value /= packets as f64);
-        }
-        "cycles/packet"
-    }
-
-    fn scale_for_machines(&self, _values: &mut [f64]) -> &'static str {
-        "cycles"
-    }
-}
+use cycles::Cycles;
 
 struct Rig {
     pool: MbufPool,
@@ -117,7 +68,6 @@ fn benches(criterion: &mut Criterion<Cycles>) {
         } else {
             "native, thread not registered"
         });
-        group.throughput(Throughput::Elements(BURST as u64));
 
         let mut measure = |name: &str, round: &mut dyn FnMut()| {
             println!(
