@@ -49,7 +49,8 @@ pub struct FirstPayload<'a> {
     pub listener: ListenerId,
     /// The bytes from the first on, at most [`MAX_FIRST_PAYLOAD`]; never fewer than at the call before.
     pub bytes: &'a [u8],
-    /// No more will come: the client has closed its half, or the limit is reached.
+    /// No more will be waited for: the client has closed its half, the limit is reached, or the listener's `inspect_delay`
+    /// is over.
     pub complete: bool,
 }
 
@@ -74,8 +75,8 @@ pub enum Selection {
     /// A server of this pool by the pool's policy; another one if it cannot be reached.
     Pool(PoolId),
     /// The bytes do not tell yet: they are acknowledged and kept, and the selector is called again with more. When the
-    /// payload is [complete](FirstPayload::complete) this means the same as `Reject`; and when the listener's `select` time
-    /// ends before more has come, the client gets RST.
+    /// payload is [complete](FirstPayload::complete) this means the same as `Reject`, but after `inspect_delay` the
+    /// listener's default; and when the listener's `select` time ends before more has come, the client gets RST.
     NeedMore,
     /// No server: the client gets RST.
     Reject,

@@ -439,6 +439,8 @@ refusals! {
     listener_port_unknown: "ports = [\"clients\"]" => "ports = [\"client\"]", "listener[0].ports[0] is \"client\", expected the name of a port: \"clients\" or \"servers\"";
     bind_unknown: "bind = \"payload\"" => "bind = \"data\"", "listener[0].bind is \"data\", expected \"payload\", \"handshake\" or \"syn\"";
     bind_syn_with_rules: "bind = \"payload\"" => "bind = \"syn\"", "listener[0].rules can never match, expected none: with bind = \"syn\" the server is chosen before";
+    inspect_delay_long: "bind = \"payload\"" => "inspect_delay = \"11s\"", "listener[0].inspect_delay is \"11s\", expected less than `select`, \"10s\"";
+    inspect_delay_short: "bind = \"payload\"" => "inspect_delay = \"1ms\"", "listener[0].inspect_delay is \"1ms\", expected \"10ms\" to \"30days\"";
     bind_handshake_with_rules: "bind = \"payload\"" => "bind = \"handshake\"", "listener[0].rules can never match, expected none: with bind = \"handshake\" the server is chosen before";
     no_way_to_serve: "rules = [{ http_path = \"/\", pool = \"six\" }]" => "", "listener[1] has neither rules nor a default";
     pool_unknown: "{ tls_sni = \"a.example\", pool = \"web\" }" => "{ tls_sni = \"a.example\", pool = \"wbe\" }", "listener[0].rules[2].pool is \"wbe\", expected the name of a pool: \"web\", \"api\" or \"six\"";

@@ -128,6 +128,8 @@ pub struct ListenerConfig {
     pub rules: Vec<Rule>,
     /// What becomes of a connection that no rule matches.
     pub default: Fallback,
+    /// How long the first payload is waited for before the choice is made with what is there; less than the time `select`.
+    pub inspect_delay: Option<Duration>,
     /// Its timers.
     pub timeouts: ListenerTimeouts,
 }

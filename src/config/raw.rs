@@ -82,6 +82,7 @@ pub(super) struct RawListener {
     #[serde(default)]
     pub(super) rules: Vec<RawRule>,
     pub(super) default: Option<String>,
+    pub(super) inspect_delay: Option<String>,
     #[serde(default)]
     pub(super) timeouts: RawListenerTimeouts,
 }

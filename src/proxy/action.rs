@@ -21,6 +21,8 @@ pub enum Action {
     Hold,
     /// Ask the selector with the bytes in order so far; its answer is the next event.
     AskSelector,
+    /// As [`Action::AskSelector`], but no more will be waited for; without an answer, the listener's default pool is it.
+    AskAtLast,
     /// Acknowledge the bytes in order: from now on we owe them to the server.
     AcknowledgeHeld,
     /// Take a source port and send a SYN to the chosen server; failing that, the next event is `NoServer`.

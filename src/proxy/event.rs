@@ -84,6 +84,8 @@ pub enum Event {
     BlindReset(Side),
     /// The retransmission timer of our SYN; tries are left.
     RetryDue,
+    /// The first payload has been waited for as long as the listener wants to.
+    WaitOver,
     /// The timer of the phase: the peer took too long.
     TimedOut,
     /// The engine stops.
@@ -127,7 +129,7 @@ impl Event {
         for side in [Side::Client, Side::Server] {
             events.extend([Event::Reset(side), Event::DoubtfulReset(side), Event::BlindReset(side)]);
         }
-        events.extend([Event::RetryDue, Event::TimedOut, Event::Shutdown]);
+        events.extend([Event::RetryDue, Event::WaitOver, Event::TimedOut, Event::Shutdown]);
         events
     }
 }

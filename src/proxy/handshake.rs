@@ -13,7 +13,7 @@ use super::held::HeldId;
 use super::phase::Phase;
 use super::segment::Segment;
 use super::send::{Control, Path};
-use super::settings::Strangers;
+use super::settings::{Listener, Strangers};
 use super::step::step;
 use super::table::{FlowKey, FlowRef};
 use super::{Incoming, NextHops, Outbox, Proxy, is_intact};
@@ -141,7 +141,7 @@ where
             .map(|(tsval, _)| tsval);
         let cookie = self.cookies.bake(&segment.key, segment.seq, agreed, now);
         // Who may stay silent must be asked again if its ACK is lost.
-        if self.settings.listeners[usize::from(listener)].bind != Bind::Payload {
+        if self.settings.listeners[usize::from(listener)].serves_silence() {
             let entry = HalfOpen::new(&segment, cookie, tsval, agreed);
             if !self.half_open.push(entry, now.as_millis() as u32) {
                 self.drops.add(DropReason::HalfOpenFull, 1);
@@ -260,8 +260,10 @@ where
         if let Some(connection) = self.connections.get(slot) {
             self.log.begin(slot, connection, now);
         }
-        let select = self.settings.listeners[usize::from(listener)].select;
-        self.wheel.arm(slot, now + select);
+        let Listener {
+            select, inspect_delay, ..
+        } = self.settings.listeners[usize::from(listener)];
+        self.wheel.arm(slot, now + inspect_delay.unwrap_or(select));
         if self.settings.listeners[usize::from(listener)].bind != Bind::Payload {
             self.drive(now, slot, Event::Ready, None, out);
         }

@@ -4,7 +4,7 @@
 
 use super::segment::address_value;
 use crate::config::{
-    self, Announce, Bind, Config, Fallback, ListenerConfig, LocalAddress, Member, PortConfig, ServerConfig,
+    self, Announce, Bind, Config, Fallback, ListenerConfig, LocalAddress, Member, PoolId, PortConfig, ServerConfig,
     UnknownFlows,
 };
 use e2d2::port::{Capabilities, PortId};
@@ -43,6 +43,10 @@ pub struct Promise {
 pub struct Listener {
     /// When its servers are chosen.
     pub bind: Bind,
+    /// The pool of connections that the selector leaves undecided when the wait is over.
+    pub default: Option<PoolId>,
+    /// After how long the selector is asked with what is there, however little that is.
+    pub inspect_delay: Option<Duration>,
     /// How long a client may take until the selector can decide.
     pub select: Duration,
     /// How long both sides may be silent.
@@ -52,6 +56,13 @@ pub struct Listener {
     /// The largest segment, TCP options included, that fits our ports towards all servers that its rules lead to, each by
     /// the version of IP that it speaks.
     pub server_segment: u16,
+}
+
+impl Listener {
+    /// A client may be connected and wait for us in silence: if its ACK is lost, it must be asked for it.
+    pub fn serves_silence(&self) -> bool {
+        self.bind != Bind::Payload || self.inspect_delay.is_some()
+    }
 }
 
 /// A source address towards a server.
@@ -273,12 +284,19 @@ impl Settings {
         };
         let listener = |listener: &ListenerConfig| Listener {
             bind: listener.bind,
+            default: match listener.default {
+                Fallback::Pool(pool) => Some(pool),
+                Fallback::Reject => None,
+            },
+            inspect_delay: listener.inspect_delay,
             select: listener.timeouts.select,
             idle: listener.timeouts.idle,
             half_close: listener.timeouts.half_close,
             server_segment: server_segment(config, listener),
         };
         let engine = config.engine();
+        let may_stay_silent =
+            |listener: &ListenerConfig| listener.bind != Bind::Payload || listener.inspect_delay.is_some();
         let has = |bind| config.listeners().iter().any(|listener| listener.bind == bind);
         // A quarter of the connections may be in a state that a stranger can bring about.
         let strange = |needed| if needed { engine.max_connections as usize / 4 } else { 0 };
@@ -300,7 +318,7 @@ impl Settings {
                 config::Verify::All => Verify::All,
             },
             capacity: Capacity {
-                half_open: strange(has(Bind::Handshake) || has(Bind::Syn)),
+                half_open: strange(config.listeners().iter().any(may_stay_silent)),
                 passed_syns: strange(has(Bind::Syn)),
                 ..Capacity::for_connections(engine.max_connections as usize)
             },

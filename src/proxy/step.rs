@@ -76,6 +76,7 @@ const fn unbound(event: Event) -> Transition {
         | Event::NoPort
         | Event::NoServer
         | Event::RetryDue
+        | Event::WaitOver
         | Event::TimedOut
         | Event::Shutdown => to(Phase::Unbound, &[]),
     }
@@ -87,6 +88,7 @@ const fn await_payload(event: Event) -> Transition {
     match event {
         Event::ClientData => to(HERE, &[Hold, AskSelector]),
         Event::Ready => to(HERE, &[AskSelector]),
+        Event::WaitOver => to(HERE, &[AskAtLast]),
         Event::Selected => to(Phase::ServerHandshake, &[ConnectServer]),
         // Who acknowledges owes: without this a client that waits for our ACK (Nagle, a full window, a lost middle
         // segment) never completes its request.
@@ -145,7 +147,7 @@ const fn server_handshake(event: Event) -> Transition {
             &[ResetClient, ResetServer, Quarantine(Cause::Shutdown)],
         ),
         Event::ServerStray => to(HERE, &[Drop(DropReason::NotAnAnswer)]),
-        Event::Segment { .. } | Event::NeedMore | Event::Ready => to(HERE, &[]),
+        Event::Segment { .. } | Event::NeedMore | Event::Ready | Event::WaitOver => to(HERE, &[]),
     }
 }
 
@@ -181,7 +183,8 @@ const fn syn_forwarded(event: Event) -> Transition {
         | Event::ClientFin
         | Event::Segment { .. }
         | Event::NeedMore
-        | Event::RetryDue => to(HERE, &[]),
+        | Event::RetryDue
+        | Event::WaitOver => to(HERE, &[]),
     }
 }
 
@@ -221,7 +224,8 @@ const fn syn_answered(event: Event) -> Transition {
         | Event::NoServer
         | Event::ServerUnreachable
         | Event::Segment { .. }
-        | Event::RetryDue => to(HERE, &[]),
+        | Event::RetryDue
+        | Event::WaitOver => to(HERE, &[]),
     }
 }
 
@@ -283,7 +287,8 @@ const fn spliced(phase: Phase, event: Event) -> Transition {
         | Event::NeedMore
         | Event::Rejected
         | Event::NoPort
-        | Event::NoServer => to(phase, &[]),
+        | Event::NoServer
+        | Event::WaitOver => to(phase, &[]),
         // The server has not acknowledged bytes that we took from the client's hands.
         Event::RetryDue => to(phase, &[SendOwed]),
     }
@@ -336,7 +341,8 @@ const fn last_ack(event: Event) -> Transition {
         | Event::Rejected
         | Event::NoPort
         | Event::NoServer
-        | Event::RetryDue => to(HERE, &[]),
+        | Event::RetryDue
+        | Event::WaitOver => to(HERE, &[]),
     }
 }
 
@@ -365,6 +371,7 @@ const fn quarantine(event: Event) -> Transition {
         | Event::NoPort
         | Event::NoServer
         | Event::RetryDue
+        | Event::WaitOver
         | Event::TimedOut
         | Event::Shutdown => to(HERE, &[]),
     }

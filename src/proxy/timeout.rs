@@ -118,6 +118,13 @@ where
                     Event::RetryDue
                 })
             }
+            (Stage::Opening(_), Phase::AwaitPayload) => {
+                let listener = self.settings.listeners.get(usize::from(connection.listener))?;
+                Some(match listener.inspect_delay {
+                    Some(_) => Event::WaitOver,
+                    None => Event::TimedOut,
+                })
+            }
             (Stage::Opening(_), _) => Some(Event::TimedOut),
             (Stage::Spliced(spliced), _) => {
                 let debt = self.owed.get(spliced.owed).map(|debt| (debt.deadline, debt.tries));

@@ -6,6 +6,7 @@ mod closing;
 mod crossing;
 mod crossing_icmp;
 mod defects;
+mod fallback;
 mod graph;
 mod graph_bench;
 mod handshake;

@@ -151,6 +151,7 @@ fn listener(source: &mut Source<'_>, engine: &mut Keys, network: &Network) -> Ra
             ..RawRule::default()
         }],
         default: Some(POOL.to_owned()),
+        inspect_delay: None,
         timeouts: RawListenerTimeouts::default(),
     }
 }

@@ -3,11 +3,15 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use humantime_serde::re::humantime;
 
 use super::pools::Pools;
-use super::{choice, choices, name, quoted, rules, small, why_no_host};
+use super::{choice, choices, duration, name, quoted, rules, small, why_no_host};
+use crate::config::defaults;
 use crate::config::ids::{ListenerId, PoolId, PortIndex};
-use crate::config::model::{Bind, Fallback, ListenAddress, ListenerConfig, PortConfig, Timeouts};
+use crate::config::model::{Bind, Fallback, ListenAddress, ListenerConfig, ListenerTimeouts, PortConfig, Timeouts};
 use crate::config::raw::RawListener;
 use crate::config::source::{At, Source};
 
@@ -50,6 +54,7 @@ pub(super) fn check(
                 ),
             );
         }
+        let timeouts = small::listener_timeouts(source, &at.key("timeouts"), &raw.timeouts, timeouts);
         listeners.push(ListenerConfig {
             id: ListenerId(i as u16),
             name: raw.name.clone(),
@@ -67,10 +72,39 @@ pub(super) fn check(
             ),
             rules: rules::check(source, &at.key("rules"), &raw.rules, pools),
             default: default(source, &at.key("default"), raw.default.as_deref(), pools),
-            timeouts: small::listener_timeouts(source, &at.key("timeouts"), &raw.timeouts, timeouts),
+            inspect_delay: inspect_delay(source, &at.key("inspect_delay"), raw, &timeouts),
+            timeouts,
         });
     }
     listeners
+}
+
+/// The wait for the first payload: only where there is one, and shorter than what ends the connection.
+fn inspect_delay(source: &mut Source<'_>, at: &At, raw: &RawListener, timeouts: &ListenerTimeouts) -> Option<Duration> {
+    let text = raw.inspect_delay.as_deref()?;
+    if let Some(bind @ ("handshake" | "syn")) = raw.bind.as_deref() {
+        source.complain(
+            at,
+            format!("means nothing with bind = \"{bind}\", where no payload is waited for; expected none"),
+        );
+        return None;
+    }
+    let delay = duration(
+        source,
+        at,
+        Some(text),
+        *defaults::TIMEOUT_RANGE.start(),
+        &defaults::TIMEOUT_RANGE,
+    );
+    if delay >= timeouts.select {
+        let select = humantime::format_duration(timeouts.select);
+        source.refuse(
+            at,
+            quoted(text),
+            format!("less than `select`, \"{select}\", after which the client gets RST"),
+        );
+    }
+    Some(delay)
 }
 
 /// Complains about addresses and ports that are listened on twice.

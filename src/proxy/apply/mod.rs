@@ -20,6 +20,7 @@ use calling::Handoff;
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
 use netfcts::record::Cause;
+use waiting::Patience;
 
 /// What the actions of one event share.
 pub(in crate::proxy) struct Scene<B> {
@@ -105,7 +106,8 @@ where
     ) -> Option<Event> {
         match action {
             Action::Hold => return self.hold(slot, scene, out),
-            Action::AskSelector => return self.ask_selector(now, slot),
+            Action::AskSelector => return self.ask_selector(now, slot, Patience::Left),
+            Action::AskAtLast => return self.ask_selector(now, slot, Patience::Over),
             Action::AcknowledgeHeld => self.acknowledge_held(slot, scene, out),
             Action::ConnectServer => return self.connect_server(now, slot, out),
             Action::RepeatSyn => self.send_syn(now, slot, true, out),

@@ -23,6 +23,13 @@ use std::time::Duration;
 /// How long the client's last ACK is waited for when it left without a word.
 const LAST_ACK_WAIT: Duration = Duration::from_secs(4);
 
+/// Whether more of the first payload would be waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    Left,
+    Over,
+}
+
 impl<P, S, N> Proxy<P, S, N>
 where
     P: BufferPool,
@@ -78,7 +85,7 @@ where
         None
     }
 
-    pub(in crate::proxy) fn ask_selector(&mut self, now: Instant, slot: u32) -> Option<Event> {
+    pub(super) fn ask_selector(&mut self, now: Instant, slot: u32, patience: Patience) -> Option<Event> {
         let connection = self.connections.get_mut(slot)?;
         let Stage::Opening(opening) = &mut connection.stage else {
             return None;
@@ -87,6 +94,7 @@ where
         let listener = self.settings.listeners.get(usize::from(connection.listener))?;
         // Only those that bind by payload are asked with any.
         let complete = listener.bind != Bind::Payload
+            || patience == Patience::Over
             || bytes.len() == usize::from(opening.fin_offset)
             // The client may send no more.
             || send::room_as_window(opening, bytes.len()) == 0;
@@ -106,7 +114,17 @@ where
         let Stage::Opening(opening) = &mut connection.stage else {
             return None;
         };
-        let (server, pool) = match self.selector.select(&payload) {
+        let mut selection = self.selector.select(&payload);
+        if patience == Patience::Over {
+            self.log.flag(slot, RecordFlags::FALLBACK);
+            if selection == Selection::NeedMore {
+                let Some(pool) = listener.default else {
+                    return Some(Event::TimedOut);
+                };
+                selection = Selection::Pool(pool);
+            }
+        }
+        let (server, pool) = match selection {
             Selection::Server(server) => (server, Opening::NO_POOL),
             Selection::Pool(pool) => match self.backends.pick(pool, payload.client.ip(), now) {
                 Some(server) => (server, pool.0),
