@@ -1,6 +1,9 @@
 //! What a program can decide for the engine: the product's extension point.
 //!
 //! A [`SelectServer`] is called with the first bytes that a client sends and names the server that gets the connection.
+//! An [`InspectPayload`] sees all bytes after that, and may change them. How to use both, with their costs and limits:
+//! `docs/callbacks.md`.
+//!
 //! Each core calls its own instance, made by a [`SelectorFactory`] before the core starts, so that an implementation
 //! needs no lock and may keep state; nothing is shared unless the program shares it.
 //!
@@ -30,9 +33,16 @@
 //! assert_eq!(selector.select(&payload), Selection::Pool(PoolId(1)));
 //! ```
 
+mod inspect;
+
 use std::net::SocketAddr;
 
 use crate::config::{CoreId, ListenerId, PoolId, ServerId};
+
+pub use inspect::{
+    ConnectionInfo, GUARANTEED_GROWTH, InspectPayload, Inspected, InspectedFactory, InspectorFactory, NoRoom, Output,
+    Payload, Towards, Verdict, inspected,
+};
 
 /// The most bytes of a first payload that are collected for a selection. A selector that wants more has to do without.
 pub const MAX_FIRST_PAYLOAD: usize = 16 * 1024;
@@ -90,6 +100,34 @@ pub enum Selection {
 pub trait SelectServer: Send + 'static {
     /// Decides about one connection.
     fn select(&mut self, payload: &FirstPayload<'_>) -> Selection;
+
+    /// True if an inspector comes with it: only [`Inspected`] says so. The answer never changes.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn inspects(&self) -> bool {
+        false
+    }
+
+    /// At most `count` contexts will be open at a time.
+    #[doc(hidden)]
+    fn reserve_contexts(&mut self, _count: usize) {}
+
+    /// Opens the context `index`; false leaves the connection uninspected.
+    #[doc(hidden)]
+    fn open_context(&mut self, _index: u32, _connection: &ConnectionInfo) -> bool {
+        false
+    }
+
+    /// Shows bytes to the inspector.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn inspect(&mut self, _index: u32, _payload: &mut Payload<'_>) -> Verdict {
+        Verdict::Pass
+    }
+
+    /// Ends the context `index`.
+    #[doc(hidden)]
+    fn close_context(&mut self, _index: u32) {}
 }
 
 impl<F> SelectServer for F

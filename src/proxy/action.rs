@@ -39,7 +39,7 @@ pub enum Action {
     AcknowledgeServer,
     /// Send the held bytes to the server, in order.
     SendHeld,
-    /// Send again what we owe to the server and it has not acknowledged.
+    /// Send again what we owe, to the server or in the place of other bytes, and has not been acknowledged.
     SendOwed,
     /// Translate the segment and pass it to the other side.
     Forward,

@@ -43,6 +43,14 @@ e2d2::reasons! {
         TooManyHoles = "too_many_holes",
         /// What was sent to a server could not be kept for repetition: too many servers owe us an acknowledgement.
         OwedFull = "owed_full",
+        /// Not the next bytes of an inspected direction: the sender repeats them after those that are missing.
+        OutOfOrder = "out_of_order",
+        /// No room to keep what an inspector may make of it: the sender repeats it.
+        KeptFull = "kept_full",
+        /// Too many connections are inspected, or too much is kept, for one more: the connection was reset.
+        InspectFull = "inspect_full",
+        /// An inspector refused its connection.
+        Rejected = "rejected",
         /// A RST outside the window.
         BlindReset = "blind_reset",
         /// Not an answer to our SYN.

@@ -51,7 +51,7 @@ pub enum Event {
     Selected,
     /// The selector wants more bytes and more may come.
     NeedMore,
-    /// The selector refuses the connection, or cannot decide with all there will be.
+    /// The selector refuses the connection, or cannot decide with all there will be; or an inspector refuses it.
     Rejected,
     /// Every source port towards the chosen server is taken.
     NoPort,

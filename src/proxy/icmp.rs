@@ -83,7 +83,10 @@ where
             }
             Stage::Spliced(spliced) => {
                 // The quote is in the numbers of the receiver; the flow is kept in those of the sender.
-                let seq = spliced.seq_from_peer(towards.peer(), SeqNum(quoted.seq));
+                let seq = match self.inspections.of(slot) {
+                    Some(inspection) => inspection.sent_by(towards.peer()).to_in(SeqNum(quoted.seq)),
+                    None => spliced.seq_from_peer(towards.peer(), SeqNum(quoted.seq)),
+                };
                 let flow = match towards {
                     Side::Server => spliced.to_server,
                     Side::Client => spliced.to_client,
@@ -131,6 +134,12 @@ where
 
     /// What we owe is cut into segments by us: they must fit the path, too.
     fn lower_debt(&mut self, slot: u32, towards: Side, complaint: Complaint) {
+        if let (Complaint::TooBig(mtu), Some(inspection)) = (complaint, self.inspections.of_mut(slot)) {
+            let direction = inspection.sent_by_mut(towards.peer());
+            let options = if direction.tsval.is_some() { 12 } else { 0 };
+            let mtu = mtu.max(MTU_FLOOR[0]).min(u32::from(u16::MAX)) as u16;
+            direction.mss = direction.mss.min(mtu - 60 - options);
+        }
         let (Complaint::TooBig(mtu), Side::Server) = (complaint, towards) else {
             return;
         };

@@ -29,6 +29,7 @@ mod half_open;
 mod handshake;
 pub mod held;
 mod icmp;
+mod inspect;
 mod log;
 mod owed;
 mod passed_syn;
@@ -125,6 +126,7 @@ pub struct Proxy<P: BufferPool, S, N> {
     quarantine: QuarantineRing,
     held: HeldPool,
     owed: Slots<owed::Owed>,
+    inspections: inspect::Inspections,
     wheel: TimerWheel,
     ports: Vec<Vec<PortPool>>,
     next_local: Vec<usize>,
@@ -158,6 +160,11 @@ where
         now: Instant,
     ) -> Self {
         let capacity = settings.capacity;
+        let (mut selector, mut inspected, mut kept_blocks) = (selector, 0, 0);
+        if selector.inspects() {
+            (inspected, kept_blocks) = (capacity.inspected, capacity.kept_blocks);
+            selector.reserve_contexts(inspected);
+        }
         let port_pools = |server: &settings::Server| {
             server
                 .locals
@@ -181,6 +188,7 @@ where
             quarantine: QuarantineRing::new(capacity.resting),
             held: HeldPool::new(capacity.held_small, capacity.held_large),
             owed: Slots::new(capacity.held_small + capacity.held_large),
+            inspections: inspect::Inspections::new(capacity.connections, inspected, kept_blocks),
             wheel: TimerWheel::new(capacity.connections, now),
             ports: settings.servers.iter().map(port_pools).collect(),
             next_local: vec![0; settings.servers.len()],
@@ -370,13 +378,17 @@ where
         }
         self.log.count_received(from, segment);
         // What is held, and what pays for it, must be right: the receiver of a wrong segment will not be asked.
+        let is_inspected = self.selector.inspects() && self.inspections.index(slot).is_some();
         let acts_on_it = match &connection.stage {
             Stage::Opening(_) => true,
-            Stage::Spliced(spliced) => from == Side::Server && spliced.owed != owed::NOTHING,
+            Stage::Spliced(spliced) => is_inspected || from == Side::Server && spliced.owed != owed::NOTHING,
         };
         if acts_on_it && !is_intact(&incoming) {
             self.drops.add(DropReason::BadTcpChecksum, 1);
             return;
+        }
+        if is_inspected {
+            return self.handle_inspected(now, slot, from, incoming, out);
         }
         let event = match (&connection.stage, from) {
             (Stage::Spliced(_), _) => classify::while_spliced(connection, from, segment),
@@ -444,6 +456,8 @@ where
             flows: self.table.len(),
             held: self.held.in_use(),
             debts: self.owed.len(),
+            inspected: self.inspections.len(),
+            kept: self.inspections.kept.in_use(),
             timers: self.wheel.len(),
             ports: self.ports.iter().flatten().map(PortPool::in_use).sum(),
         }
@@ -456,6 +470,7 @@ where
             + self.quarantine.memory()
             + self.held.memory()
             + self.owed.memory()
+            + self.inspections.memory()
             + self.used_cookies.memory()
             + self.wheel.memory()
             + self.ports.iter().flatten().map(PortPool::memory).sum::<usize>()
@@ -502,6 +517,10 @@ pub struct Usage {
     pub held: usize,
     /// Connections that owe their server something.
     pub debts: usize,
+    /// Inspected connections.
+    pub inspected: usize,
+    /// Blocks of bytes that inspectors have put in the place of others.
+    pub kept: usize,
     /// Armed timers.
     pub timers: usize,
     /// Source ports in use.

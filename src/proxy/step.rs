@@ -285,10 +285,14 @@ const fn spliced(phase: Phase, event: Event) -> Transition {
         | Event::ClientFin
         | Event::Selected
         | Event::NeedMore
-        | Event::Rejected
         | Event::NoPort
         | Event::NoServer
         | Event::WaitOver => to(phase, &[]),
+        // An inspector refuses what it was shown.
+        Event::Rejected => to(
+            Phase::Quarantine,
+            &[ResetClient, ResetServer, Quarantine(Cause::SelectorReject)],
+        ),
         // The server has not acknowledged bytes that we took from the client's hands.
         Event::RetryDue => to(phase, &[SendOwed]),
     }

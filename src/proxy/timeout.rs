@@ -5,6 +5,7 @@
 
 use super::connection::Stage;
 use super::event::{Event, Side};
+use super::inspect::Inspection;
 use super::owed;
 use super::phase::{Half, Phase};
 use super::send::Ends;
@@ -138,6 +139,9 @@ where
                         Event::RetryDue
                     });
                 }
+                if let Some(event) = self.kept_due(slot, now_ms) {
+                    return Some(event);
+                }
                 let limit = self.silence_allowed(slot)?;
                 let silent = self.connections.get(slot).map(|c| now_ms.wrapping_sub(c.last_seen))?;
                 if u128::from(silent) >= limit.as_millis() {
@@ -162,6 +166,9 @@ where
         let mut wait = limit.saturating_sub(Duration::from_millis(u64::from(silent)));
         if let Some(debt) = self.owed.get(spliced.owed) {
             wait = wait.min(milliseconds_until(now, debt.deadline));
+        }
+        if let Some(deadline) = self.inspections.of(slot).and_then(Inspection::deadline) {
+            wait = wait.min(milliseconds_until(now, deadline));
         }
         self.wheel.arm(slot, now + wait);
     }
@@ -192,6 +199,7 @@ where
         let debt = spliced.and_then(|spliced| self.owed.get(spliced.owed));
         match debt {
             Some(debt) if debt.tries >= owed::MAX_TRIES => Cause::RetransmitLimit,
+            None if self.inspections.of(slot).is_some_and(Inspection::is_given_up) => Cause::RetransmitLimit,
             _ => usual,
         }
     }

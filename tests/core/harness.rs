@@ -123,8 +123,8 @@ impl SelectServer for Selector {
 }
 
 /// The core under test with everything around it.
-pub struct Bench {
-    pub proxy: Proxy<HeapPool, Selector, Hops>,
+pub struct Bench<S = Selector> {
+    pub proxy: Proxy<HeapPool, S, Hops>,
     pub now: Instant,
     pub pool: HeapPool,
     pub hops: Hops,
@@ -148,9 +148,22 @@ impl Bench {
     }
 
     fn make(text: &str, pool_only: bool) -> Self {
+        Self::make_with(text, pool_only, |_| {}, |selector| selector)
+    }
+}
+
+impl<S: SelectServer> Bench<S> {
+    /// With a selector that `wrap` makes of the usual one, and settings that `adjust` changes.
+    pub fn make_with(
+        text: &str,
+        pool_only: bool,
+        adjust: impl FnOnce(&mut Settings),
+        wrap: impl FnOnce(Selector) -> S,
+    ) -> Self {
         let config = Config::parse(text, "test").unwrap_or_else(|error| panic!("{error}"));
         let macs = PROXY_MAC.map(|mac| MacAddr([2, 0, 0, 0, 0, mac]));
-        let settings = Settings::from_config(&config, 0, &macs, |server| usize::from(server.id.0));
+        let mut settings = Settings::from_config(&config, 0, &macs, |server| usize::from(server.id.0));
+        adjust(&mut settings);
         let pool = HeapPool::new(512, 2048);
         let (sender, records) = record_ring(1024);
         let (hops, calls) = (Hops::default(), Calls::default());
@@ -164,10 +177,10 @@ impl Bench {
         let proxy = Proxy::new(
             settings,
             pool.clone(),
-            Selector {
+            wrap(Selector {
                 calls: Arc::clone(&calls),
                 pool_only,
-            },
+            }),
             hops.clone(),
             Backends::new(&config, 0),
             Some(sender),
@@ -304,7 +317,7 @@ pub trait Receive {
     fn receive(&mut self, segment: &Segment) -> Vec<Segment>;
 }
 
-impl Receive for Bench {
+impl<S: SelectServer> Receive for Bench<S> {
     fn receive(&mut self, segment: &Segment) -> Vec<Segment> {
         Bench::receive(self, segment)
     }

@@ -13,6 +13,7 @@ mod handshake;
 mod harness;
 mod hostile;
 mod icmp;
+mod inspecting;
 mod life;
 mod matrix;
 mod opening;

@@ -1,6 +1,7 @@
 //! The server's handshake: a port, a SYN, its repetition, the next server, and at last the splice.
 
 use super::Scene;
+use super::inspecting::Begun;
 use crate::callbacks::SelectServer;
 use crate::config::{PoolId, ServerId};
 use crate::proxy::announce::{self, HeaderBytes};
@@ -317,6 +318,13 @@ where
         out: &mut impl Outbox<P::Buffer>,
     ) -> Option<Event> {
         let handoff = scene.handoff.take()?;
+        if self.selector.inspects() {
+            match self.begin_inspection(slot, &handoff) {
+                Begun::Ordinary => {}
+                Begun::Inspected => return self.send_first(now, slot, handoff, out),
+                Begun::NoRoom => return self.refuse_inspection(handoff),
+            }
+        }
         let (mut opening, mss, timestamps) = (handoff.opening, handoff.mss, handoff.timestamps);
         let connection = self.connections.get_mut(slot)?;
         // A neighbour that is gone for a while loses what is sent, as any link may; what is owed is repeated.

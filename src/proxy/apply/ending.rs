@@ -43,6 +43,7 @@ where
             self.remove_flow(hash, FlowRef::client(slot));
         }
         self.release_port(now, slot, scene.incoming.as_ref());
+        self.end_inspection(slot);
         self.connections.remove(slot);
     }
 
@@ -83,7 +84,7 @@ where
             ),
             Stage::Spliced(spliced) => (
                 spliced.to_server.end + spliced.client_shift,
-                self.newest_tsval(connection, spliced, last),
+                self.newest_tsval(connection, spliced, last, self.inspected_tsval(slot)),
             ),
         };
         let (local_address, local_port) = (connection.local_address, connection.local_port);
@@ -106,12 +107,14 @@ where
         }
     }
 
-    /// The newest TSval that the server has seen: the client's own, or the server's echo of it.
+    /// The newest TSval that the server has seen: the client's own, or the server's echo of it; `inspected` is that of an
+    /// inspected client.
     pub(in crate::proxy) fn newest_tsval(
         &self,
         connection: &Connection,
         spliced: &Spliced,
         last: Option<&Incoming<P::Buffer>>,
+        inspected: Option<u32>,
     ) -> u32 {
         let timestamps = last.and_then(|incoming| {
             let options = TcpOptions::parse(incoming.segment.options(incoming.buffer.data()));
@@ -122,7 +125,7 @@ where
         match timestamps {
             Some((Side::Client, (tsval, _))) => tsval.wrapping_add(spliced.client_tsval_shift),
             Some((Side::Server, (_, tsecr))) => tsecr,
-            None => 0,
+            None => inspected.map_or(0, |tsval| tsval.wrapping_add(spliced.client_tsval_shift)),
         }
     }
 

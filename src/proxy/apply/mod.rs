@@ -5,7 +5,9 @@
 
 mod calling;
 mod ending;
+mod inspecting;
 mod passing;
+mod repeating;
 mod shaking;
 mod waiting;
 

@@ -81,6 +81,7 @@ where
         else {
             return;
         };
+        self.repeat_kept(now, slot, out);
         if let Some(debt) = self.owed.get_mut(index) {
             debt.note_timeout(now.as_millis() as u32);
             self.log.flag(slot, RecordFlags::RETRANSMITTED);
@@ -405,7 +406,7 @@ fn hold_up(values: &mut Rewrite, shifts: &Shifts, window: u16, by: u32) {
 
 /// The constant differences of a connection, open or resting.
 #[derive(Clone, Copy)]
-struct Shifts {
+pub(super) struct Shifts {
     client: u32,
     server: u32,
     client_tsval: u32,
@@ -415,7 +416,7 @@ struct Shifts {
 }
 
 impl Shifts {
-    fn of(spliced: &Spliced) -> Self {
+    pub(super) fn of(spliced: &Spliced) -> Self {
         Shifts {
             client: spliced.client_shift,
             server: spliced.server_shift,
@@ -438,7 +439,7 @@ impl Shifts {
     }
 
     /// The values that a segment of `from` gets on its way to the other side.
-    fn rewrite(&self, from: Side, segment: &Segment, path: &send::Path, ip_id: u16) -> Rewrite {
+    pub(super) fn rewrite(&self, from: Side, segment: &Segment, path: &send::Path, ip_id: u16) -> Rewrite {
         let (own, peer, own_tsval, peer_tsval) = match from {
             Side::Client => (self.client, self.server, self.client_tsval, self.server_tsval),
             Side::Server => (self.server, self.client, self.server_tsval, self.client_tsval),
