@@ -356,7 +356,10 @@ mod tests {
     #[test]
     fn output_takes_what_fits_and_nothing_of_what_does_not() {
         let mut room = [0; 5];
-        let mut output = Output { room: &mut room, len: 0 };
+        let mut output = Output {
+            room: &mut room,
+            len: 0,
+        };
         assert_eq!(output.write(b"four"), Ok(()));
         assert_eq!(output.write(b"xy"), Err(NoRoom { wanted: 2, room: 1 }));
         assert_eq!(output.write(b"5"), Ok(()));

@@ -137,7 +137,7 @@ where
         if let (Complaint::TooBig(mtu), Some(inspection)) = (complaint, self.inspections.of_mut(slot)) {
             let direction = inspection.sent_by_mut(towards.peer());
             let options = if direction.tsval.is_some() { 12 } else { 0 };
-            let mtu = mtu.max(MTU_FLOOR[0]).min(u32::from(u16::MAX)) as u16;
+            let mtu = mtu.min(u32::from(u16::MAX)) as u16;
             direction.mss = direction.mss.min(mtu - 60 - options);
         }
         let (Complaint::TooBig(mtu), Side::Server) = (complaint, towards) else {

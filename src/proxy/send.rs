@@ -286,7 +286,10 @@ where
             Side::Server => spliced.to_server.acknowledged + spliced.client_shift,
         });
         // Where bytes have been changed, only the receiver's own numbers name what it expects.
-        let inspected = self.inspections.of(slot).map(|inspection| inspection.sent_by(to.peer()));
+        let inspected = self
+            .inspections
+            .of(slot)
+            .map(|inspection| inspection.sent_by(to.peer()));
         control.seq = inspected.map_or(control.seq, |direction| direction.sent);
         let acknowledged = inspected.map(|direction| direction.acked).or(acknowledged);
         self.emit(None, &path, &control, &[], out);

@@ -208,7 +208,10 @@ fn a_first_payload_may_grow_and_is_acknowledged_only_whole() {
 
 #[test]
 fn acknowledged_bytes_of_a_first_payload_are_ours_whatever_became_of_them() {
-    for (order, expected) in [("?+", "?+half and half\n?+half and half\n"), ("? ", "? half and half\n")] {
+    for (order, expected) in [
+        ("?+", "?+half and half\n?+half and half\n"),
+        ("? ", "? half and half\n"),
+    ] {
         let (mut bench, _) = bench();
         let mut client = Client::new(40000);
         client.connect(&mut bench);
@@ -220,7 +223,10 @@ fn acknowledged_bytes_of_a_first_payload_are_ours_whatever_became_of_them() {
         assert_eq!(only(lost).payload, expected.as_bytes());
         // Nobody repeats the first half but we.
         let repeated = only(bench.wait(Duration::from_millis(1100)));
-        assert_eq!((repeated.seq, repeated.payload.as_slice()), (server.ack, expected.as_bytes()));
+        assert_eq!(
+            (repeated.seq, repeated.payload.as_slice()),
+            (server.ack, expected.as_bytes())
+        );
         nothing(bench.wait(Duration::from_millis(1800)));
         let again = only(bench.wait(Duration::from_millis(300)));
         assert_eq!(again.payload, expected.as_bytes());
@@ -266,7 +272,10 @@ fn repeated_bytes_get_what_is_kept_and_no_second_call() {
     let (mut client, server) = settled(&mut bench, b"0 hello");
     scribe.calls();
     let orders: [&[u8]; 4] = [b"plain1", b"+double", b"plain2", b"^turned"];
-    let sent: Vec<Segment> = orders.iter().map(|bytes| only(client.send(&mut bench, bytes))).collect();
+    let sent: Vec<Segment> = orders
+        .iter()
+        .map(|bytes| only(client.send(&mut bench, bytes)))
+        .collect();
     assert_eq!(sent[1].payload, b"+double+double");
     assert_eq!(sent[3].payload, b"\x7eTURNED");
     let total: u32 = orders.iter().map(|bytes| bytes.len() as u32).sum();
@@ -359,11 +368,17 @@ fn both_directions_change_and_close_with_their_numbers() {
     assert_eq!((ack.ack, ack.seq), (server.seq, server.ack));
     // The server closes with bytes that grow, the client answers with its own FIN.
     let last = only(bench.receive(&server.segment(TcpFlags::FIN, b"+d")));
-    assert_eq!((last.payload.as_slice(), last.flags.contains(TcpFlags::FIN)), (&b"+d+d"[..], true));
+    assert_eq!(
+        (last.payload.as_slice(), last.flags.contains(TcpFlags::FIN)),
+        (&b"+d+d"[..], true)
+    );
     server.seq = server.seq.wrapping_add(3);
     client.ack = client.ack.wrapping_add(5);
     let fin = only(bench.receive(&client.segment(TcpFlags::FIN, b"")));
-    assert_eq!((fin.ack, fin.seq, fin.flags.contains(TcpFlags::FIN)), (server.seq, server.ack, true));
+    assert_eq!(
+        (fin.ack, fin.seq, fin.flags.contains(TcpFlags::FIN)),
+        (server.seq, server.ack, true)
+    );
     client.seq = client.seq.wrapping_add(1);
     server.ack = server.ack.wrapping_add(1);
     let over = only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
@@ -371,13 +386,25 @@ fn both_directions_change_and_close_with_their_numbers() {
     let usage = bench.proxy.usage();
     assert_eq!((usage.connections, usage.resting, usage.inspected), (0, 1, 0));
     assert_eq!(scribe.open(), 0);
-    let lasts: Vec<_> = scribe.calls().into_iter().filter(|call| call.3).map(|call| (call.0, call.1, call.2)).collect();
-    assert_eq!(lasts, [(Towards::Client, 4, b"+d".to_vec()), (Towards::Server, 2, b"".to_vec())]);
+    let lasts: Vec<_> = scribe
+        .calls()
+        .into_iter()
+        .filter(|call| call.3)
+        .map(|call| (call.0, call.1, call.2))
+        .collect();
+    assert_eq!(
+        lasts,
+        [(Towards::Client, 4, b"+d".to_vec()), (Towards::Server, 2, b"".to_vec())]
+    );
     // The translation that rests has the last shifts: the client's last ACK once more.
     let late = only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
     assert_eq!((late.seq, late.ack), (server.ack, server.seq));
     let record = &bench.records()[0];
-    assert_eq!((record.bytes_to_server(), record.bytes_to_client()), (2, 6), "as received");
+    assert_eq!(
+        (record.bytes_to_server(), record.bytes_to_client()),
+        (2, 6),
+        "as received"
+    );
     bench.assert_all_returned();
 }
 
@@ -386,7 +413,10 @@ fn a_last_word_may_be_added_when_a_direction_closes() {
     let (mut bench, _) = bench_with(CONFIG, |_| {}, "bye");
     let (mut client, mut server) = settled(&mut bench, b"0 hello");
     let fin = only(bench.receive(&client.segment(TcpFlags::FIN, b"")));
-    assert_eq!((fin.payload.as_slice(), fin.flags.contains(TcpFlags::FIN)), (&b"bye"[..], true));
+    assert_eq!(
+        (fin.payload.as_slice(), fin.flags.contains(TcpFlags::FIN)),
+        (&b"bye"[..], true)
+    );
     // An ACK of the word without the FIN, then of both.
     server.ack = server.ack.wrapping_add(3);
     for ack in bench.receive(&server.segment(TcpFlags::ACK, b"")) {
@@ -465,7 +495,11 @@ fn who_is_done_leaves_an_ordinary_splice_behind() {
     let doubled = only(server.send(&mut bench, b"+x"));
     assert_eq!(doubled.payload, b"+x+x");
     only(server.send(&mut bench, b"."));
-    assert_eq!((bench.proxy.usage().inspected, scribe.open()), (1, 1), "what was changed is under way");
+    assert_eq!(
+        (bench.proxy.usage().inspected, scribe.open()),
+        (1, 1),
+        "what was changed is under way"
+    );
     client.ack = client.ack.wrapping_add(5);
     let ack = only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
     assert_eq!(ack.ack, server.seq);

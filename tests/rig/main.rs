@@ -10,6 +10,7 @@ mod families;
 mod family;
 mod files;
 mod http;
+mod inspecting;
 mod ldap;
 mod neighbours;
 mod numbers;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rig::engine::{Engine, EngineOptions, Report};
 use rig::process::Process;
-use rig::{Rig, RigOptions};
+use rig::{Rig, RigError, RigOptions};
 use rustix::process::Signal;
 
 /// More than any program here needs on a busy machine with two cores.
@@ -33,9 +33,19 @@ impl Setup {
         tools: &[&str],
         start_servers: impl FnOnce(&Rig) -> Vec<Process>,
     ) -> Option<Self> {
+        Self::with(rig, tools, start_servers, |rig| Engine::start(rig, binary(), engine))
+    }
+
+    /// The same with an engine that `start_engine` starts.
+    pub(crate) fn with(
+        rig: RigOptions,
+        tools: &[&str],
+        start_servers: impl FnOnce(&Rig) -> Vec<Process>,
+        start_engine: impl FnOnce(&Rig) -> Result<Engine, RigError>,
+    ) -> Option<Self> {
         let rig = Rig::for_test(rig, tools)?;
         let servers = start_servers(&rig);
-        let engine = Engine::start(&rig, binary(), engine).unwrap_or_else(|error| panic!("no engine: {error}"));
+        let engine = start_engine(&rig).unwrap_or_else(|error| panic!("no engine: {error}"));
         Some(Self { engine, servers, rig })
     }
 

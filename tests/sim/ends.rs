@@ -23,6 +23,35 @@ pub fn byte_at(id: u8, way: Way, position: u32) -> u8 {
     (mixed ^ (mixed >> 15)) as u8
 }
 
+/// What an inspector makes of a byte: the bytes in its place. It needs to know no other byte, so that what becomes of a
+/// stream does not depend on how it is cut.
+pub fn rewritten(way: Way, position: u64, byte: u8) -> ([u8; 2], usize) {
+    let grows = way == Way::ToServer;
+    match byte % 32 {
+        // The first byte names the connection.
+        _ if position == 0 => ([byte, 0], 1),
+        0..=2 if grows => ([byte, !byte], 2),
+        3 if grows => ([0, 0], 0),
+        0 => ([byte, !byte], 2),
+        1..=3 => ([0, 0], 0),
+        4 => ([byte ^ 0x80, 0], 1),
+        _ => ([byte, 0], 1),
+    }
+}
+
+/// What the other end gets of a stream.
+fn expected(id: u8, way: Way, len: u32, is_rewritten: bool) -> Vec<u8> {
+    let plain = (0..len).map(|at| byte_at(id, way, at));
+    if !is_rewritten {
+        return plain.collect();
+    }
+    let bytes = plain.enumerate().flat_map(|(at, byte)| {
+        let (bytes, count) = rewritten(way, at as u64, byte);
+        bytes.into_iter().take(count)
+    });
+    bytes.collect()
+}
+
 /// One end of a connection.
 #[derive(Clone, Debug)]
 pub struct End {
@@ -30,7 +59,7 @@ pub struct End {
     plan: EndPlan,
     sends: Way,
     to_send: u32,
-    to_receive: u32,
+    expected: Vec<u8>,
     pub sent: u32,
     pub received: u32,
     /// The other end has closed, and everything before that was read.
@@ -41,22 +70,26 @@ pub struct End {
 }
 
 impl End {
-    pub fn client(plan: &ConnectionPlan) -> Self {
-        Self::new(plan.id, plan.client, Way::ToServer, plan.to_server, plan.to_client)
+    pub fn client(plan: &ConnectionPlan, is_rewritten: bool) -> Self {
+        let expected = expected(plan.id, Way::ToClient, plan.to_client, is_rewritten);
+        Self::new(plan.id, plan.client, Way::ToServer, plan.to_server, expected)
     }
 
     /// The server's end, once its first byte has told whose connection it is.
-    pub fn server(plan: &ConnectionPlan) -> Self {
-        Self::new(plan.id, plan.server, Way::ToClient, plan.to_client, plan.to_server)
+    pub fn server(plan: &ConnectionPlan, is_rewritten: bool) -> Self {
+        let expected = expected(plan.id, Way::ToServer, plan.to_server, is_rewritten);
+        Self::new(plan.id, plan.server, Way::ToClient, plan.to_client, expected)
     }
 
-    fn new(id: u8, plan: EndPlan, sends: Way, to_send: u32, to_receive: u32) -> Self {
+    fn new(id: u8, mut plan: EndPlan, sends: Way, to_send: u32, expected: Vec<u8>) -> Self {
+        // Fewer bytes may come than were sent.
+        plan.speaks_after = plan.speaks_after.min(expected.len() as u32);
         End {
             id,
             plan,
             sends,
             to_send,
-            to_receive,
+            expected,
             sent: 0,
             received: 0,
             end_seen: false,
@@ -66,9 +99,14 @@ impl End {
         }
     }
 
+    /// All bytes of the other end were read.
+    pub fn has_all(&self) -> bool {
+        self.received as usize == self.expected.len()
+    }
+
     /// All bytes were written, all were read, and the other end was seen to close.
     pub fn is_complete(&self) -> bool {
-        self.sent == self.to_send && self.received == self.to_receive && self.end_seen
+        self.sent == self.to_send && self.has_all() && self.end_seen
     }
 
     /// Reads, writes and closes as planned. Returns when it wants to do more, if nothing happens before.
@@ -87,7 +125,7 @@ impl End {
         let before = (self.sent, self.received);
         self.read(socket, is_ending)?;
         if let Close::Abort { received } = self.plan.close
-            && (self.received >= received.min(self.to_receive))
+            && (self.received >= received.min(self.expected.len() as u32))
             && self.has_begun(now)
         {
             socket.abort();
@@ -114,10 +152,12 @@ impl End {
             Way::ToClient => Way::ToServer,
         };
         while left > 0 {
-            let (id, position, most) = (self.id, self.received, left);
+            let (id, most) = (self.id, left);
+            let awaited = &self.expected[(self.received as usize).min(self.expected.len())..];
             let outcome = socket.recv(|bytes| {
                 let taken = bytes.len().min(most);
-                let wrong = (0..taken).find(|&i| bytes[i] != byte_at(id, came, position + i as u32));
+                // Bytes beyond the end are counted, and complained of below.
+                let wrong = (0..taken.min(awaited.len())).find(|&i| bytes[i] != awaited[i]);
                 (taken, wrong.map_or(Ok(taken), |at| Err((at, bytes[at]))))
             });
             match outcome {
@@ -127,8 +167,8 @@ impl End {
                     left -= taken;
                 }
                 Ok(Err((at, byte))) => {
+                    let right = awaited[at];
                     let at = self.received + at as u32;
-                    let right = byte_at(self.id, came, at);
                     return Err(format!(
                         "connection {id}, {came:?}: byte {at} is {byte:#04x}, not {right:#04x}"
                     ));
@@ -140,10 +180,12 @@ impl End {
                 Err(RecvError::InvalidState) => break,
             }
         }
-        if self.received > self.to_receive {
+        if self.received as usize > self.expected.len() {
             return Err(format!(
                 "connection {}, {came:?}: {} bytes came, {} were sent",
-                self.id, self.received, self.to_receive
+                self.id,
+                self.received,
+                self.expected.len()
             ));
         }
         Ok(())
@@ -187,7 +229,7 @@ impl End {
         }
         let is_time = match self.plan.close {
             Close::AfterSending => true,
-            Close::AfterAll => self.received == self.to_receive,
+            Close::AfterAll => self.has_all(),
             Close::AfterEnd => self.end_seen,
             Close::Abort { .. } => false,
         };

@@ -1,6 +1,6 @@
 //! The engine under test: its real graph over loop-back ports, with its real neighbour discovery.
 
-use crate::ends::{Way, byte_at};
+use crate::ends::{Way, byte_at, rewritten};
 use crate::scenario::{Binding, Choice, ConnectionPlan, Scenario};
 use arrayvec::ArrayVec;
 use e2d2::BURST;
@@ -15,7 +15,9 @@ use e2d2::time::Instant;
 use netfcts::record::SessionRecord;
 use netfcts::ring::{RecordReceiver, record_ring};
 use proxyengine::backends::Backends;
-use proxyengine::callbacks::{FirstPayload, SelectServer, Selection};
+use proxyengine::callbacks::{
+    ConnectionInfo, FirstPayload, InspectPayload, Inspected, Payload, SelectServer, Selection, Verdict,
+};
 use proxyengine::config::{Config, PoolId, ServerId};
 use proxyengine::neighbour::{SharedNeighbours, Station, Topology};
 use proxyengine::pipeline::{self, Handle};
@@ -40,7 +42,7 @@ pub const IDLE_SECONDS: u64 = 300;
 /// The engine and the far ends of its cables.
 pub struct Engine {
     task: Box<dyn Task>,
-    handle: Handle<HeapPool, Selector>,
+    handle: Handle<HeapPool, Inspected<Selector, Rewriter>>,
     far: [LoopbackPort; 2],
     pool: HeapPool,
     records: RecordReceiver,
@@ -87,6 +89,60 @@ impl SelectServer for Selector {
 impl Selector {
     fn complain(&self, complaint: String) {
         self.complaints.lock().expect("one thread").push(complaint);
+    }
+}
+
+/// Rewrites byte by byte, if the scenario has it so: in place where no length changes.
+pub struct Rewriter {
+    is_rewritten: bool,
+    complaints: Complaints,
+}
+
+impl InspectPayload for Rewriter {
+    /// How many bytes each direction has shown.
+    type Context = [u64; 2];
+
+    fn open(&mut self, _connection: &ConnectionInfo) -> Option<[u64; 2]> {
+        self.is_rewritten.then_some([0; 2])
+    }
+
+    fn inspect(&mut self, shown: &mut [u64; 2], payload: &mut Payload<'_>) -> Verdict {
+        let way = if payload.is_to_client() {
+            Way::ToClient
+        } else {
+            Way::ToServer
+        };
+        let offset = payload.offset();
+        let shown = &mut shown[usize::from(payload.is_to_client())];
+        if *shown != offset {
+            let complaint = format!("byte {offset} was shown after {shown}");
+            self.complaints.lock().expect("one thread").push(complaint);
+        }
+        *shown = offset + payload.bytes().len() as u64;
+        let made = |bytes: &[u8]| -> Vec<([u8; 2], usize)> {
+            let bytes = bytes.iter().enumerate();
+            bytes
+                .map(|(i, byte)| rewritten(way, offset + i as u64, *byte))
+                .collect()
+        };
+        let made = made(payload.bytes());
+        if made.iter().all(|(_, count)| *count == 1) {
+            let changes = payload
+                .bytes()
+                .iter()
+                .zip(&made)
+                .any(|(byte, (new, _))| *byte != new[0]);
+            if changes {
+                let bytes = payload.bytes_mut().iter_mut().zip(&made);
+                bytes.for_each(|(byte, (new, _))| *byte = new[0]);
+            }
+            return Verdict::Pass;
+        }
+        let (_, output) = payload.replace();
+        for (bytes, count) in made {
+            output.write(&bytes[..count]).expect("no more than twice as many");
+        }
+        Verdict::Replace
     }
 }
 
@@ -175,6 +231,10 @@ impl Engine {
             plans: scenario.connections.clone().into(),
             complaints: Arc::clone(&complaints),
         };
+        let rewriter = Rewriter {
+            is_rewritten: scenario.is_rewritten,
+            complaints: Arc::clone(&complaints),
+        };
         let secrets = Secrets {
             cookie: [random.bits(), random.bits()],
             table: [random.bits(), random.bits(), random.bits()],
@@ -186,7 +246,7 @@ impl Engine {
         let proxy = Proxy::new(
             settings,
             pool.clone(),
-            selector,
+            Inspected::new(selector, rewriter),
             neighbours,
             backends,
             Some(sender),

@@ -43,6 +43,9 @@ const CONNECTIONS: usize = 100;
 /// Seeds of the sweep in `cargo test`.
 const SWEEP: u64 = 200;
 
+/// Seeds of the sweep with an inspector.
+const REWRITTEN: u64 = 60;
+
 fn variable(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(
@@ -120,6 +123,15 @@ impl Total {
 
 /// Runs `count` seeds from `first`, or as many as there is time for, on every processor. Stops at the third failure.
 fn run_seeds(first: u64, count: Option<u64>, until: Option<Instant>) -> Total {
+    run_scenarios(first, count, until, |seed| Scenario::from_seed(seed, CONNECTIONS))
+}
+
+fn run_scenarios(
+    first: u64,
+    count: Option<u64>,
+    until: Option<Instant>,
+    draw: impl Fn(u64) -> Scenario + Sync,
+) -> Total {
     let since = Instant::now();
     let next = AtomicU64::new(first);
     let total = Mutex::new(Total::default());
@@ -132,7 +144,7 @@ fn run_seeds(first: u64, count: Option<u64>, until: Option<Instant>) -> Total {
             if is_over {
                 return;
             }
-            let scenario = Scenario::from_seed(seed, CONNECTIONS);
+            let scenario = draw(seed);
             let report = shrink::run(&scenario, None);
             let failure = (!report.faults.is_empty()).then(|| shrink::explain(&scenario));
             total.lock().expect("no panic").add(seed, report, failure);
@@ -156,6 +168,28 @@ fn sweep() {
     assert!(
         total.complete > total.connections / 2,
         "most connections must come to their end"
+    );
+}
+
+/// Every connection is inspected and rewritten, both ways; what the ends read is compared with what they must read.
+#[test]
+fn rewritten_sweep() {
+    let first = variable("SEED").unwrap_or(1);
+    let count = variable("SEEDS").unwrap_or(if variable("SEED").is_some() { 1 } else { REWRITTEN });
+    println!("seeds {first}..{}, rewritten", first + count);
+    let total = run_scenarios(first, Some(count), None, |seed| Scenario {
+        is_rewritten: true,
+        ..Scenario::from_seed(seed, CONNECTIONS / 2)
+    });
+    total.assert_well();
+    assert!(
+        total.complete > total.connections / 2,
+        "most connections must come to their end"
+    );
+    let dropped = |name: &str| total.drops.get(name).copied().unwrap_or(0);
+    assert!(
+        dropped("out_of_order") > 0,
+        "segments out of order must have been refused"
     );
 }
 

@@ -32,6 +32,8 @@ pub struct Scenario {
     pub local_ports: u16,
     /// What the engine verifies.
     pub verify_all: bool,
+    /// An inspector rewrites both directions ([`rewritten`](crate::ends::rewritten)).
+    pub is_rewritten: bool,
     pub connections: Vec<ConnectionPlan>,
 }
 
@@ -177,6 +179,7 @@ impl Scenario {
             time_wait_ms: r.one_of(&[0, 500, 4_000, 12_000]),
             local_ports: r.one_of(&[8, 40, 200, 1_000]),
             verify_all: r.chance(100),
+            is_rewritten: false,
             connections: Vec::new(),
         };
         // A sum of 16 bits does not find two errors that make up for each other: no packet is spoilt on both legs, unless

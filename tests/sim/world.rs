@@ -381,7 +381,7 @@ impl<'a> World<'a> {
             host.connect(socket, to.parse().expect("an address"), from);
             self.calls[i].state = CallState::Open {
                 socket,
-                end: End::client(&plan),
+                end: End::client(&plan, self.scenario.is_rewritten),
                 began: self.now,
                 progress: Progress {
                     state: State::Closed,
@@ -437,6 +437,7 @@ impl<'a> World<'a> {
                     sent: end.sent,
                     received: end.received,
                     end_seen: end.end_seen,
+                    has_all: end.has_all(),
                     is_complete: end.is_complete(),
                     gave_up: gives_up,
                     is_neglected,
@@ -485,7 +486,8 @@ impl<'a> World<'a> {
                 && let Ok([id, ..]) = tcp.peek(1)
             {
                 session.id = Some(*id);
-                session.end = find(&self.scenario.connections, *id).map(End::server);
+                session.end =
+                    find(&self.scenario.connections, *id).map(|plan| End::server(plan, self.scenario.is_rewritten));
                 if session.end.is_none() {
                     self.faults
                         .push(format!("a server got the first byte {id:#04x}, which no client sent"));
@@ -591,6 +593,7 @@ impl Session {
             sent: end.sent,
             received: end.received,
             end_seen: end.end_seen,
+            has_all: end.has_all(),
             is_complete: end.is_complete(),
         })
     }

@@ -141,11 +141,31 @@ impl Engine {
     /// # Errors
     /// As [`Engine::start`].
     pub fn start_with(rig: &Rig, binary: &Path, configuration: &str, records: PathBuf) -> Result<Self, RigError> {
+        Self::launch(rig, binary, &["run"], configuration, records)
+    }
+
+    /// As [`Engine::start`], for a program of its own that takes the configuration as its first argument.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    pub fn start_program(rig: &Rig, program: &Path, options: &EngineOptions) -> Result<Self, RigError> {
+        let records = rig.file("records.jsonl");
+        let text = configuration(rig, options, &records);
+        Self::launch(rig, program, &[], &text, records)
+    }
+
+    fn launch(
+        rig: &Rig,
+        binary: &Path,
+        command_words: &[&str],
+        configuration: &str,
+        records: PathBuf,
+    ) -> Result<Self, RigError> {
         let (file, report) = (rig.file("engine.toml"), rig.file("report.json"));
         fs::write(&file, configuration).map_err(RigError::io(format!("writing {}", file.display())))?;
         let mut command = rig.command(Place::Engine, &binary.to_string_lossy());
         command
-            .arg("run")
+            .args(command_words)
             .arg(&file)
             .arg("--report")
             .arg(&report)

@@ -1,7 +1,7 @@
 //! The server's handshake: a port, a SYN, its repetition, the next server, and at last the splice.
 
 use super::Scene;
-use super::inspecting::Begun;
+use super::introducing::Begun;
 use crate::callbacks::SelectServer;
 use crate::config::{PoolId, ServerId};
 use crate::proxy::announce::{self, HeaderBytes};

@@ -2,43 +2,28 @@
 //!
 //! Only the next segment in order is shown; others are dropped and answered by a duplicate ACK, so that their sender
 //! repeats what is missing at once (RFC 5681 3.2). What follows from a verdict is in the direction's numbers
-//! ([`Direction`]) and in what is kept; sending and repeating that is in `repeating.rs`.
+//! ([`Direction`](crate::proxy::inspect::direction::Direction)) and in what is kept; sending and repeating that is in
+//! `repeating.rs`, and how an inspection begins in `introducing.rs`.
 
-use super::calling::Handoff;
-use crate::callbacks::{ConnectionInfo, GUARANTEED_GROWTH, Payload, SelectServer, Towards, Verdict};
-use crate::config::{ListenerId, ServerId};
+use crate::callbacks::{GUARANTEED_GROWTH, Payload, SelectServer, Towards, Verdict};
 use crate::proxy::classify;
-use crate::proxy::close::{Flow, ResetVerdict};
+use crate::proxy::close::ResetVerdict;
 use crate::proxy::connection::Stage;
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, Side};
-use crate::proxy::icmp;
 use crate::proxy::inspect::Inspection;
-use crate::proxy::inspect::direction::{AckNews, Direction};
+use crate::proxy::inspect::direction::AckNews;
 use crate::proxy::phase::{Half, Phase};
 use crate::proxy::segment::{Segment, address_of};
-use crate::proxy::send;
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::checksum;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
-use netfcts::record::RecordFlags;
 use netfcts::seq::SeqNum;
-use std::net::SocketAddr;
-
-/// What comes of a connection that is offered to the inspector.
-pub(super) enum Begun {
-    /// The inspector does not want it: an ordinary splice.
-    Ordinary,
-    /// It is inspected.
-    Inspected,
-    /// There is no room to inspect it, and uninspected it must not go on.
-    NoRoom,
-}
 
 /// What the inspector has said, and what is still to be done for it.
-enum Shown {
+pub(super) enum Shown {
     /// The bytes go on, changed in place or not.
     Passed { is_changed: bool },
     /// This many bytes, which stand in the scratch memory, go in their place.
@@ -71,155 +56,8 @@ where
     S: SelectServer,
     N: NextHops,
 {
-    /// Offers a connection that a server has just accepted to the inspector.
-    pub(super) fn begin_inspection(&mut self, slot: u32, handoff: &Handoff) -> Begun {
-        let Some(inspection) = self.new_inspection(slot, handoff) else {
-            return Begun::Ordinary;
-        };
-        let info = inspection.info;
-        let Some(index) = self.inspections.open(slot, inspection) else {
-            return Begun::NoRoom;
-        };
-        if !self.selector.open_context(index, &info) {
-            self.inspections.close(slot);
-            return Begun::Ordinary;
-        }
-        let held = self.held.in_order(handoff.opening.held).len();
-        let needed = handoff.header.len() + held + GUARANTEED_GROWTH;
-        if self.inspections.room(slot, Side::Client) < needed {
-            return Begun::NoRoom;
-        }
-        Begun::Inspected
-    }
-
-    fn new_inspection(&self, slot: u32, handoff: &Handoff) -> Option<Inspection> {
-        let connection = self.connections.get(slot)?;
-        let spliced = connection.spliced()?;
-        let server = self.settings.servers.get(usize::from(connection.server))?;
-        let opening = &handoff.opening;
-        let local = address_of(self.settings.addresses.value(connection.listener_address));
-        let info = ConnectionInfo::new(
-            SocketAddr::new(address_of(connection.client_address()), connection.client_port),
-            SocketAddr::new(local, connection.listener_port),
-            ListenerId(connection.listener),
-            ServerId(connection.server),
-            SocketAddr::new(address_of(server.address), server.port),
-        );
-        let path = send::path_to_client(&self.settings, connection);
-        let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
-        // RFC 6691 3: the MSS does not count options.
-        let options = if opening.timestamps { 12 } else { 0 };
-        let client_mss = opening.agreed.mss.min(mtu - path.header_len()).saturating_sub(options);
-        let mut to_server = Direction::new(
-            opening.first_byte(),
-            opening.server_side_isn + 1,
-            spliced.to_server.edge + spliced.client_shift,
-            handoff.mss,
-            opening.timestamps.then_some(opening.client_tsval),
-        );
-        to_server.floor = opening.acknowledged.later(to_server.floor);
-        to_server.told.0 = to_server.floor;
-        let to_client = Direction::new(
-            handoff.ack,
-            opening.cookie + 1,
-            spliced.to_client.edge + spliced.server_shift,
-            client_mss,
-            handoff.timestamps.map(|(_, tsval)| tsval),
-        );
-        Some(Inspection {
-            info,
-            to_server,
-            to_client,
-        })
-    }
-
-    /// There was no room to inspect a connection: it ends.
-    pub(super) fn refuse_inspection(&mut self, mut handoff: Handoff) -> Option<Event> {
-        self.drops.add(DropReason::InspectFull, 1);
-        self.held.close(&mut handoff.opening.held);
-        Some(Event::Rejected)
-    }
-
-    /// Shows the first payload and sends what became of it, behind the PROXY header. Bytes behind a hole are forgotten:
-    /// their sender repeats them.
-    pub(super) fn send_first(
-        &mut self,
-        now: Instant,
-        slot: u32,
-        mut handoff: Handoff,
-        out: &mut impl Outbox<P::Buffer>,
-    ) -> Option<Event> {
-        let now_ms = now.as_millis() as u32;
-        let mut first = std::mem::take(&mut self.inspections.first);
-        let held = self.held.in_order(handoff.opening.held);
-        let len = held.len().min(first.len());
-        first[..len].copy_from_slice(&held[..len]);
-        self.held.close(&mut handoff.opening.held);
-        let fin = usize::from(handoff.opening.fin_offset) == len;
-        let mut is_kept = true;
-        if !handoff.header.is_empty() {
-            // The header is a change like any other: nothing of the client's became these bytes.
-            self.log.flag(slot, RecordFlags::PROXY_OUT);
-            is_kept = self.inspections.keep(slot, Side::Client, 0, &handoff.header, now_ms);
-        }
-        if len > 0 || fin {
-            is_kept &= match self.show(slot, Side::Client, &mut first[..len], fin) {
-                Shown::Rejected => false,
-                // All of it is kept: the client has been told of some, and the held bytes were copied anyway.
-                Shown::Passed { .. } => self.keep_first(slot, &first[..len], now_ms),
-                Shown::Replaced(out_len) => self.keep_scratch(slot, Side::Client, len as u32, out_len, now_ms),
-            };
-        }
-        self.inspections.first = first;
-        if !is_kept {
-            return Some(Event::Rejected);
-        }
-        self.accept_first(slot, len as u64, fin);
-        self.pump(slot, Side::Client, out);
-        self.tell(slot, Side::Client, out);
-        self.arm_spliced(now, slot);
-        fin.then_some(Event::Segment {
-            from: Side::Client,
-            fin: true,
-            acknowledges_fin: false,
-        })
-    }
-
-    fn keep_first(&mut self, slot: u32, bytes: &[u8], now_ms: u32) -> bool {
-        bytes.is_empty()
-            || self
-                .inspections
-                .keep(slot, Side::Client, bytes.len() as u32, bytes, now_ms)
-    }
-
-    /// Brings the splice's own numbers in line with those of the first payload.
-    fn accept_first(&mut self, slot: u32, len: u64, fin: bool) {
-        let Some(inspection) = self.inspections.of_mut(slot) else {
-            return;
-        };
-        let direction = &mut inspection.to_server;
-        if fin {
-            direction.advance(1);
-            direction.fin = true;
-        }
-        let (shift, next_in, floor) = (direction.shift(), direction.next_in, direction.floor);
-        let Some(connection) = self.connections.get_mut(slot) else {
-            return;
-        };
-        connection.bytes_to_server += len;
-        let Stage::Spliced(spliced) = &mut connection.stage else {
-            return;
-        };
-        spliced.client_shift = shift;
-        let edge = spliced.to_server.edge.later(next_in);
-        let first = next_in - len as u32 - u32::from(fin);
-        spliced.to_server = Flow::new(first, (edge - first).max(0) as u32);
-        spliced.to_server.note_sent(first, next_in, fin);
-        spliced.to_server.note_acknowledged(floor, 0);
-    }
-
     /// Calls the inspector with the next bytes of `from`.
-    fn show(&mut self, slot: u32, from: Side, bytes: &mut [u8], is_last: bool) -> Shown {
+    pub(super) fn show(&mut self, slot: u32, from: Side, bytes: &mut [u8], is_last: bool) -> Shown {
         let room = self.inspections.room(slot, from);
         let mut scratch = std::mem::take(&mut self.inspections.scratch);
         let shown = self.show_with(slot, from, bytes, is_last, &mut scratch, room);
@@ -266,7 +104,7 @@ where
     }
 
     /// Keeps the first `out_len` bytes of the scratch memory in the place of the next `in_len` bytes of `from`.
-    fn keep_scratch(&mut self, slot: u32, from: Side, in_len: u32, out_len: usize, now_ms: u32) -> bool {
+    pub(super) fn keep_scratch(&mut self, slot: u32, from: Side, in_len: u32, out_len: usize, now_ms: u32) -> bool {
         if in_len == 0 && out_len == 0 {
             return true;
         }
@@ -506,7 +344,10 @@ where
             self.answer(slot, from, out);
             return (false, None);
         }
-        if self.is_too_big_for_peer(slot, from, &incoming, out) {
+        let Some((path, _)) = self.path_and_splice(slot, from.peer()) else {
+            return (false, None);
+        };
+        if self.tell_too_big(&incoming, &path, out) {
             self.drops.add(DropReason::TooBig, 1);
             return (false, None);
         }
@@ -531,7 +372,11 @@ where
             return (false, Some(Event::Rejected));
         }
         let passes = matches!(shown, Shown::Passed { .. });
-        let is_kept = passes && self.inspections.of(slot).is_some_and(|i| i.sent_by(from).next_in != next);
+        let is_kept = passes
+            && self
+                .inspections
+                .of(slot)
+                .is_some_and(|i| i.sent_by(from).next_in != next);
         if let Some(inspection) = self.inspections.of_mut(slot) {
             let direction = inspection.sent_by_mut(from);
             let unkept = if passes && !is_kept { len as u32 } else { 0 };
@@ -553,7 +398,11 @@ where
 
     /// Notes numbers of `from` from `start` to `end` as sent. Returns true for a FIN.
     fn note_accepted(&mut self, slot: u32, from: Side, (start, end): (SeqNum, SeqNum), fin: bool) -> bool {
-        let Some(shift) = self.inspections.of(slot).map(|inspection| inspection.sent_by(from).shift()) else {
+        let Some(shift) = self
+            .inspections
+            .of(slot)
+            .map(|inspection| inspection.sent_by(from).shift())
+        else {
             return false;
         };
         let Some(connection) = self.connections.get_mut(slot) else {
@@ -572,28 +421,6 @@ where
             Side::Server => spliced.server_shift = shift,
         }
         spliced.sent_by(from).note_sent(start, end, fin)
-    }
-
-    fn is_too_big_for_peer(
-        &mut self,
-        slot: u32,
-        from: Side,
-        incoming: &Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
-    ) -> bool {
-        let Some(connection) = self.connections.get(slot) else {
-            return false;
-        };
-        let device = match from {
-            Side::Client => self.settings.servers.get(usize::from(connection.server)).map(|s| s.device),
-            Side::Server => Some(connection.client_device),
-        };
-        let mtu = device.map_or(u16::MAX, |device| self.settings.devices[usize::from(device.0)].mtu);
-        let is_too_big = icmp::is_too_big(&incoming.segment, mtu);
-        if is_too_big {
-            self.send_too_big(self.last_now, incoming, mtu, out);
-        }
-        is_too_big
     }
 
     /// The newest TSval of an inspected client.

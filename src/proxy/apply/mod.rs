@@ -6,6 +6,7 @@
 mod calling;
 mod ending;
 mod inspecting;
+mod introducing;
 mod passing;
 mod repeating;
 mod shaking;

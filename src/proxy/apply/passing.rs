@@ -224,32 +224,35 @@ where
         out: &mut impl Outbox<P::Buffer>,
     ) -> Result<(), DropReason> {
         let layout = incoming.segment.layout;
-        let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
-        if path.version() != layout.version {
-            return self.pass_across(incoming, values, mtu, out);
-        }
-        if icmp::is_too_big(&incoming.segment, mtu) {
-            self.send_too_big(self.last_now, incoming, u32::from(mtu), out);
+        if self.tell_too_big(incoming, path, out) {
             return Err(DropReason::TooBig);
+        }
+        if path.version() != layout.version {
+            return crossing::rewrite(&mut incoming.buffer, &layout, values);
         }
         translate::rewrite(incoming.buffer.data_mut(), &layout, values)
     }
 
-    /// The same for a segment whose other leg has the other version of IP.
-    fn pass_across(
+    /// Tells the sender of a segment that does not fit the link it must leave by. Returns true if that is so.
+    #[inline]
+    pub(super) fn tell_too_big(
         &mut self,
-        incoming: &mut Incoming<P::Buffer>,
-        values: &Rewrite,
-        mtu: u16,
+        incoming: &Incoming<P::Buffer>,
+        path: &send::Path,
         out: &mut impl Outbox<P::Buffer>,
-    ) -> Result<(), DropReason> {
+    ) -> bool {
         let layout = incoming.segment.layout;
-        if crossing::packet_len(&layout) > u32::from(mtu) {
-            let mtu = crossing::mtu_for(layout.version, u32::from(mtu));
-            self.send_too_big(self.last_now, incoming, mtu, out);
-            return Err(DropReason::TooBig);
-        }
-        crossing::rewrite(&mut incoming.buffer, &layout, values)
+        let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
+        let told = if path.version() == layout.version {
+            icmp::is_too_big(&incoming.segment, mtu).then_some(u32::from(mtu))
+        } else {
+            // The other leg has the other version of IP.
+            let is_too_big = crossing::packet_len(&layout) > u32::from(mtu);
+            is_too_big.then(|| crossing::mtu_for(layout.version, u32::from(mtu)))
+        };
+        let Some(mtu) = told else { return false };
+        self.send_too_big(self.last_now, incoming, mtu, out);
+        true
     }
 
     pub(in crate::proxy) fn next_ip_id(&mut self) -> u16 {

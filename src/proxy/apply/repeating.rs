@@ -45,7 +45,10 @@ where
         let direction = inspection.sent_by_mut(from.peer());
         let shifts = Shifts::of(&spliced);
         let mut values = shifts.rewrite(from, &incoming.segment, &path, id);
-        direction.told = (direction.acknowledged(), window_field(spliced.scale, from.peer(), direction));
+        direction.told = (
+            direction.acknowledged(),
+            window_field(spliced.scale, from.peer(), direction),
+        );
         values.seq = seq.0;
         values.ack = direction.told.0.0;
         values.window = direction.told.1;
@@ -77,9 +80,7 @@ where
         let mut flags = TcpFlags::ACK | TcpFlags::PSH;
         flags.set(TcpFlags::FIN, fin);
         let payload = incoming.segment.payload(incoming.buffer.data());
-        let fresh = payload
-            .get((start - begins_at).max(0) as usize..)
-            .unwrap_or_default();
+        let fresh = payload.get((start - begins_at).max(0) as usize..).unwrap_or_default();
         self.emit_to(slot, from.peer(), at, flags, fresh, out);
     }
 
@@ -206,14 +207,7 @@ where
     }
 
     /// Sends one segment of kept bytes, with the FIN if it ends there.
-    fn send_kept_segment(
-        &mut self,
-        slot: u32,
-        from: Side,
-        at: SeqNum,
-        count: u32,
-        out: &mut impl Outbox<P::Buffer>,
-    ) {
+    fn send_kept_segment(&mut self, slot: u32, from: Side, at: SeqNum, count: u32, out: &mut impl Outbox<P::Buffer>) {
         let mut scratch = std::mem::take(&mut self.inspections.scratch);
         let (mut flags, mut filled) = (TcpFlags::ACK | TcpFlags::PSH, 0);
         if let Some(inspection) = self.inspections.of(slot) {
@@ -224,7 +218,14 @@ where
             }
         }
         if filled == count as usize {
-            self.emit_to(slot, from.peer(), at, flags, scratch.get(..filled).unwrap_or_default(), out);
+            self.emit_to(
+                slot,
+                from.peer(),
+                at,
+                flags,
+                scratch.get(..filled).unwrap_or_default(),
+                out,
+            );
         }
         self.inspections.scratch = scratch;
     }
@@ -249,7 +250,11 @@ where
             if count == 0 && at.lt(end) {
                 return;
             }
-            let next = if at + count == end { direction.next_out } else { at + count };
+            let next = if at + count == end {
+                direction.next_out
+            } else {
+                at + count
+            };
             if count > 0 {
                 self.send_kept_segment(slot, from, at, count, out);
             } else {
@@ -268,7 +273,9 @@ where
             return;
         };
         let direction = inspection.sent_by_mut(from);
-        let Some((start, end)) = direction.first_kept() else { return };
+        let Some((start, end)) = direction.first_kept() else {
+            return;
+        };
         let count = direction.longest_segment(start).min((end - start).max(0) as u32);
         let behind = start + count;
         if behind.gt(direction.sent) {
@@ -299,7 +306,11 @@ where
 
     /// An ACK of ours to `to`: it has sent what is not the next, or cannot be taken now (RFC 9293 3.10.7.4, first).
     pub(super) fn answer(&mut self, slot: u32, to: Side, out: &mut impl Outbox<P::Buffer>) {
-        let Some(direction) = self.inspections.of(slot).map(|inspection| inspection.sent_by(to.peer())) else {
+        let Some(direction) = self
+            .inspections
+            .of(slot)
+            .map(|inspection| inspection.sent_by(to.peer()))
+        else {
             return;
         };
         let seq = direction.sent;
@@ -326,7 +337,10 @@ where
         let Some(scale) = self.connections.get(slot).and_then(|c| c.spliced()).map(|s| s.scale) else {
             return;
         };
-        let direction = self.inspections.of(slot).map(|inspection| inspection.sent_by(from.peer()));
+        let direction = self
+            .inspections
+            .of(slot)
+            .map(|inspection| inspection.sent_by(from.peer()));
         if direction.is_some_and(|direction| window_field(scale, from.peer(), direction) != direction.told.1) {
             self.answer(slot, from.peer(), out);
         }
@@ -353,7 +367,10 @@ where
             Side::Client => spliced.server_tsval_shift,
             Side::Server => spliced.client_tsval_shift,
         };
-        let tsval = inspection.sent_by(to.peer()).tsval.map(|tsval| tsval.wrapping_add(shift));
+        let tsval = inspection
+            .sent_by(to.peer())
+            .tsval
+            .map(|tsval| tsval.wrapping_add(shift));
         let sender = inspection.sent_by_mut(to);
         sender.told = (sender.acknowledged(), window_field(spliced.scale, to, sender));
         let control = Control {
@@ -368,7 +385,7 @@ where
         }
     }
 
-    fn path_and_splice(&mut self, slot: u32, to: Side) -> Option<(Path, Spliced)> {
+    pub(super) fn path_and_splice(&mut self, slot: u32, to: Side) -> Option<(Path, Spliced)> {
         let connection = self.connections.get(slot)?;
         let spliced = *connection.spliced()?;
         let path = match to {

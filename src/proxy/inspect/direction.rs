@@ -537,7 +537,10 @@ mod tests {
             .map(|_| direction.note_ack(SeqNum(1100), 5000, true, 0).repeat)
             .collect();
         assert_eq!(repeats, [false, false, true, false, false]);
-        assert!(!direction.note_ack(SeqNum(1140), 5000, true, 0).repeat, "the sender's own");
+        assert!(
+            !direction.note_ack(SeqNum(1140), 5000, true, 0).repeat,
+            "the sender's own"
+        );
         assert!(direction.note_ack(SeqNum(1185), 5000, true, 0).repeat);
         assert!(!direction.note_ack(SeqNum(1245), 5000, true, 0).repeat);
     }

@@ -95,10 +95,7 @@ impl Inspections {
     /// The inspection of the connection in `slot`.
     #[inline]
     pub(super) fn index(&self, slot: u32) -> Option<u32> {
-        self.by_slot
-            .get(slot as usize)
-            .copied()
-            .filter(|&index| index != NONE)
+        self.by_slot.get(slot as usize).copied().filter(|&index| index != NONE)
     }
 
     pub(super) fn of(&self, slot: u32) -> Option<&Inspection> {

@@ -1,0 +1,184 @@
+//! How an inspection begins: the inspector is offered the connection, and shown the first payload before the server gets
+//! it (DESIGN: decision 14).
+
+use super::calling::Handoff;
+use super::inspecting::Shown;
+use crate::callbacks::{ConnectionInfo, GUARANTEED_GROWTH, SelectServer};
+use crate::config::{ListenerId, ServerId};
+use crate::proxy::close::Flow;
+use crate::proxy::connection::Stage;
+use crate::proxy::drop_reason::DropReason;
+use crate::proxy::event::{Event, Side};
+use crate::proxy::inspect::Inspection;
+use crate::proxy::inspect::direction::Direction;
+use crate::proxy::segment::address_of;
+use crate::proxy::send;
+use crate::proxy::{NextHops, Outbox, Proxy};
+use e2d2::buffer::BufferPool;
+use e2d2::time::Instant;
+use netfcts::record::RecordFlags;
+use std::net::SocketAddr;
+
+/// What comes of a connection that is offered to the inspector.
+pub(super) enum Begun {
+    /// The inspector does not want it: an ordinary splice.
+    Ordinary,
+    /// It is inspected.
+    Inspected,
+    /// There is no room to inspect it, and uninspected it must not go on.
+    NoRoom,
+}
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    /// Offers a connection that a server has just accepted to the inspector.
+    pub(super) fn begin_inspection(&mut self, slot: u32, handoff: &Handoff) -> Begun {
+        let Some(inspection) = self.new_inspection(slot, handoff) else {
+            return Begun::Ordinary;
+        };
+        let info = inspection.info;
+        let Some(index) = self.inspections.open(slot, inspection) else {
+            return Begun::NoRoom;
+        };
+        if !self.selector.open_context(index, &info) {
+            self.inspections.close(slot);
+            return Begun::Ordinary;
+        }
+        let held = self.held.in_order(handoff.opening.held).len();
+        let needed = handoff.header.len() + held + GUARANTEED_GROWTH;
+        if self.inspections.room(slot, Side::Client) < needed {
+            return Begun::NoRoom;
+        }
+        Begun::Inspected
+    }
+
+    fn new_inspection(&self, slot: u32, handoff: &Handoff) -> Option<Inspection> {
+        let connection = self.connections.get(slot)?;
+        let spliced = connection.spliced()?;
+        let server = self.settings.servers.get(usize::from(connection.server))?;
+        let opening = &handoff.opening;
+        let local = address_of(self.settings.addresses.value(connection.listener_address));
+        let info = ConnectionInfo::new(
+            SocketAddr::new(address_of(connection.client_address()), connection.client_port),
+            SocketAddr::new(local, connection.listener_port),
+            ListenerId(connection.listener),
+            ServerId(connection.server),
+            SocketAddr::new(address_of(server.address), server.port),
+        );
+        let path = send::path_to_client(&self.settings, connection);
+        let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
+        // RFC 6691 3: the MSS does not count options.
+        let options = if opening.timestamps { 12 } else { 0 };
+        let client_mss = opening.agreed.mss.min(mtu - path.header_len()).saturating_sub(options);
+        let mut to_server = Direction::new(
+            opening.first_byte(),
+            opening.server_side_isn + 1,
+            spliced.to_server.edge + spliced.client_shift,
+            handoff.mss,
+            opening.timestamps.then_some(opening.client_tsval),
+        );
+        to_server.floor = opening.acknowledged.later(to_server.floor);
+        to_server.told.0 = to_server.floor;
+        let to_client = Direction::new(
+            handoff.ack,
+            opening.cookie + 1,
+            spliced.to_client.edge + spliced.server_shift,
+            client_mss,
+            handoff.timestamps.map(|(_, tsval)| tsval),
+        );
+        Some(Inspection {
+            info,
+            to_server,
+            to_client,
+        })
+    }
+
+    /// There was no room to inspect a connection: it ends.
+    pub(super) fn refuse_inspection(&mut self, mut handoff: Handoff) -> Option<Event> {
+        self.drops.add(DropReason::InspectFull, 1);
+        self.held.close(&mut handoff.opening.held);
+        Some(Event::Rejected)
+    }
+
+    /// Shows the first payload and sends what became of it, behind the PROXY header. Bytes behind a hole are forgotten:
+    /// their sender repeats them.
+    pub(super) fn send_first(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        mut handoff: Handoff,
+        out: &mut impl Outbox<P::Buffer>,
+    ) -> Option<Event> {
+        let now_ms = now.as_millis() as u32;
+        let mut first = std::mem::take(&mut self.inspections.first);
+        let held = self.held.in_order(handoff.opening.held);
+        let len = held.len().min(first.len());
+        first[..len].copy_from_slice(&held[..len]);
+        self.held.close(&mut handoff.opening.held);
+        let fin = usize::from(handoff.opening.fin_offset) == len;
+        let mut is_kept = true;
+        if !handoff.header.is_empty() {
+            // The header is a change like any other: nothing of the client's became these bytes.
+            self.log.flag(slot, RecordFlags::PROXY_OUT);
+            is_kept = self.inspections.keep(slot, Side::Client, 0, &handoff.header, now_ms);
+        }
+        if len > 0 || fin {
+            is_kept &= match self.show(slot, Side::Client, &mut first[..len], fin) {
+                Shown::Rejected => false,
+                // All of it is kept: the client has been told of some, and the held bytes were copied anyway.
+                Shown::Passed { .. } => self.keep_first(slot, &first[..len], now_ms),
+                Shown::Replaced(out_len) => self.keep_scratch(slot, Side::Client, len as u32, out_len, now_ms),
+            };
+        }
+        self.inspections.first = first;
+        if !is_kept {
+            return Some(Event::Rejected);
+        }
+        self.accept_first(slot, len as u64, fin);
+        self.pump(slot, Side::Client, out);
+        self.tell(slot, Side::Client, out);
+        self.arm_spliced(now, slot);
+        fin.then_some(Event::Segment {
+            from: Side::Client,
+            fin: true,
+            acknowledges_fin: false,
+        })
+    }
+
+    fn keep_first(&mut self, slot: u32, bytes: &[u8], now_ms: u32) -> bool {
+        bytes.is_empty()
+            || self
+                .inspections
+                .keep(slot, Side::Client, bytes.len() as u32, bytes, now_ms)
+    }
+
+    /// Brings the splice's own numbers in line with those of the first payload.
+    fn accept_first(&mut self, slot: u32, len: u64, fin: bool) {
+        let Some(inspection) = self.inspections.of_mut(slot) else {
+            return;
+        };
+        let direction = &mut inspection.to_server;
+        if fin {
+            direction.advance(1);
+            direction.fin = true;
+        }
+        let (shift, next_in, floor) = (direction.shift(), direction.next_in, direction.floor);
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        connection.bytes_to_server += len;
+        let Stage::Spliced(spliced) = &mut connection.stage else {
+            return;
+        };
+        spliced.client_shift = shift;
+        let edge = spliced.to_server.edge.later(next_in);
+        let first = next_in - len as u32 - u32::from(fin);
+        spliced.to_server = Flow::new(first, (edge - first).max(0) as u32);
+        spliced.to_server.note_sent(first, next_in, fin);
+        spliced.to_server.note_acknowledged(floor, 0);
+    }
+}
