@@ -21,7 +21,8 @@
 //!
 //! [`Config`](config::Config) is what the TOML file says, checked. [`Engine`](engine::Engine) opens the ports and starts
 //! the workers, with the rules of the file or a [`SelectServer`](callbacks::SelectServer) of yours.
-//! `examples/engine_with_selector.rs` is the whole of such a program.
+//! `examples/engine_with_selector.rs` is the whole of such a program. An [`InspectPayload`] of yours sees every byte that
+//! passes, and may change it: `examples/inspect_payload.rs`, `docs/callbacks.md`.
 //!
 //! Without the feature `dpdk`, which is on by default, everything but the engine and its ports is there: the core, the
 //! graph on heap buffers, the selectors.
@@ -36,3 +37,5 @@ pub mod proxy;
 pub mod records;
 pub mod report;
 pub mod selectors;
+
+pub use callbacks::{InspectPayload, SelectServer, inspected};

@@ -162,6 +162,8 @@ impl<M: Machine, S: SelectServer> Program for ProxyProgram<M, S> {
                 ("resting", usage.resting),
                 ("flows", usage.flows),
                 ("held", usage.held),
+                ("inspected", usage.inspected),
+                ("kept", usage.kept),
                 ("timers", usage.timers),
                 ("ports", usage.ports),
             ];

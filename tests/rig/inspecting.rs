@@ -53,7 +53,7 @@ fn text(count: u64, end: &str) -> String {
 
 /// What `command` makes of a file, as its hash.
 fn hash_of(command: &str, file: &Path) -> String {
-    let script = format!("{command} < '{}' | sha256sum", file.display());
+    let script = format!("({command}) < '{}' | sha256sum", file.display());
     let output = process::run(Command::new("sh").args(["-c", &script]), b"", LIMIT).expect("a hash");
     output.text().split_whitespace().next().expect("a hash").to_owned()
 }

@@ -16,6 +16,7 @@ use crate::proxy::send;
 use crate::proxy::{NextHops, Outbox, Proxy};
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
+use netfcts::counters::TcpCounter;
 use netfcts::record::RecordFlags;
 use std::net::SocketAddr;
 
@@ -139,6 +140,9 @@ where
             return Some(Event::Rejected);
         }
         self.accept_first(slot, len as u64, fin);
+        if len > 0 {
+            self.log.count(Side::Server, TcpCounter::SentPayload);
+        }
         self.pump(slot, Side::Client, out);
         self.tell(slot, Side::Client, out);
         self.arm_spliced(now, slot);
