@@ -340,3 +340,53 @@ fn who_is_done_leaves_an_ordinary_splice_behind() {
     bench.finish();
     bench.assert_all_returned();
 }
+
+const RULES: &str = "rules = [{ first_number = true, pool = \"all\" }]\ndefault = \"reject\"";
+
+#[test]
+fn behind_a_passed_syn_it_begins_with_the_clients_ack() {
+    let text = CONFIG.replacen(RULES, "bind = \"syn\"\ndefault = \"all\"", 1);
+    let header = "name = \"all\"\nproxy_protocol = { send = \"v1\" }\n";
+    for (text, headers) in [(text.clone(), 0), (text.replace("name = \"all\"\n", header), 1)] {
+        let (mut bench, scribe) = bench_with(&text, |_| {}, "");
+        let mut client = Client::new(40000);
+        let mut server = Server::from_syn(&only(bench.receive(&client.syn())));
+        let syn_ack = only(bench.receive(&server.syn_ack()));
+        server.seq = server.isn.wrapping_add(1);
+        client.take_syn_ack(&syn_ack);
+        // The third ACK comes with the request.
+        let sent = client.send(&mut bench, b"0+ask");
+        assert_eq!(sent.len(), 1 + headers);
+        assert!(take(&mut server, &sent).ends_with(b"0+ask0+ask"));
+        assert_eq!(sent[0].options.timestamps, Some((client.tsval, server.tsval)));
+        let answer = only(server.send(&mut bench, b"+x"));
+        assert_eq!((answer.payload.as_slice(), answer.ack), (&b"+x+x"[..], client.seq));
+        assert_eq!((answer.seq, scribe.calls().len(), scribe.open()), (client.ack, 2, 1));
+        bench.finish();
+        bench.assert_all_returned();
+    }
+}
+
+#[test]
+fn a_server_that_speaks_first_is_heard_first() {
+    let text = CONFIG.replacen(RULES, "bind = \"handshake\"\ndefault = \"all\"", 1);
+    let (mut bench, scribe) = bench_with(&text, |_| {}, "");
+    let mut client = Client::new(40000);
+    let syn_ack = only(bench.receive(&client.syn()));
+    client.take_syn_ack(&syn_ack);
+    let mut server = Server::from_syn(&only(bench.receive(&client.segment(TcpFlags::ACK, b""))));
+    let (_, nothing_held) = server.accept(&mut bench);
+    nothing(nothing_held);
+    let greeting = only(server.send(&mut bench, b"+hi"));
+    assert_eq!(
+        (greeting.seq, greeting.payload.as_slice()),
+        (client.ack, &b"+hi+hi"[..])
+    );
+    client.ack = client.ack.wrapping_add(6);
+    let request = only(client.send(&mut bench, b"0+ask"));
+    assert_eq!(
+        (request.payload.as_slice(), request.ack),
+        (&b"0+ask0+ask"[..], server.seq)
+    );
+    assert_eq!(scribe.calls().len(), 2);
+}

@@ -104,7 +104,9 @@ pub fn bench_with(
         ..Scribe::default()
     };
     let inspector = scribe.clone();
-    let bench = Bench::make_with(text, false, adjust, |selector| Inspected::new(selector, inspector));
+    let bench = Bench::make_with(text, text.contains("bind = "), adjust, |selector| {
+        Inspected::new(selector, inspector)
+    });
     (bench, scribe)
 }
 

@@ -73,14 +73,16 @@ where
         let path = send::path_to_client(&self.settings, connection);
         let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
         // RFC 6691 3: the MSS does not count options.
-        let options = if opening.timestamps { 12 } else { 0 };
+        let options = if handoff.timestamps.is_some() { 12 } else { 0 };
         let client_mss = opening.agreed.mss.min(mtu - path.header_len()).saturating_sub(options);
         let mut to_server = Direction::new(
             opening.first_byte(),
             opening.server_side_isn + 1,
             spliced.to_server.edge + spliced.client_shift,
             handoff.mss,
-            opening.timestamps.then_some(opening.client_tsval),
+            handoff
+                .timestamps
+                .map(|(tsval, _)| tsval.wrapping_sub(spliced.client_tsval_shift)),
         );
         to_server.floor = opening.acknowledged.later(to_server.floor);
         to_server.told.0 = to_server.floor;

@@ -283,9 +283,16 @@ where
         self.log.count(Side::Client, TcpCounter::RecvSynAck2);
         self.log.state(slot, Side::Client, State::Established, now);
         self.arm_spliced(now, slot);
-        if has_header {
+        if has_header || self.selector.inspects() {
             scene.handoff = Some(handoff);
-            self.send_held(now, slot, scene, out);
+            if let Some(refused) = self.send_held(now, slot, scene, out) {
+                return Some(refused);
+            }
+        }
+        if self.inspections.index(slot).is_some() {
+            let incoming = scene.incoming.take()?;
+            self.handle_inspected(now, slot, Side::Client, incoming, out);
+            return None;
         }
         let event = classify::while_spliced(self.connections.get_mut(slot)?, Side::Client, &segment);
         let says_more = segment.len() > 0 || !has_header;
