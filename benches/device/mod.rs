@@ -29,6 +29,7 @@ use proxyengine::neighbour::{SharedNeighbours, Topology};
 use proxyengine::records::RING_CAPACITY;
 use proxyengine::report::PortReport;
 use proxyengine::selectors::RuleSelector;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use trafficengine::bench::{
     Arm, CpsSettings, DeviceCounts, DeviceUnderTest, InlineBench, LoadThread, RoundWork, TwoCoreBench, cps_client,
     cps_server,
@@ -265,7 +266,9 @@ impl RecordDrain {
     fn start(mut receiver: RecordReceiver) -> Result<RecordDrain, BoxError> {
         let (stop, lost) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (stopped, lost_there) = (stop.clone(), lost.clone());
+        let bench = sched_getaffinity(None)?;
         let thread = std::thread::Builder::new().name("records".to_owned()).spawn(move || {
+            keep_off(&bench);
             while !stopped.load(Ordering::Relaxed) {
                 receiver.drain(|record| _ = std::hint::black_box(record.bytes_to_client()));
                 lost_there.store(receiver.records_lost(), Ordering::Relaxed);
@@ -278,6 +281,19 @@ impl RecordDrain {
             thread: Some(thread),
         })
     }
+}
+
+/// Moves this thread off the CPU that the bench is pinned to, which it would have inherited.
+fn keep_off(bench: &CpuSet) {
+    if bench.count() != 1 {
+        return;
+    }
+    let mut others = CpuSet::new();
+    (0..CpuSet::MAX_CPU)
+        .filter(|&cpu| !bench.is_set(cpu))
+        .for_each(|cpu| others.set(cpu));
+    // With one CPU there is no other: then it stays.
+    let _stays = sched_setaffinity(None, &others);
 }
 
 impl Drop for RecordDrain {

@@ -1,9 +1,11 @@
 //! `bench cps` in small: the engine's own core program between the generator's two ends, on ring ports. Asserts that the
 //! result is valid (packets, servers, nothing lost), never how fast it is.
 
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
-use trafficengine::bench::{CpsResult, CpsSettings};
+use trafficengine::bench::{CpsResult, CpsSettings, LoadProcess, TwoCoreBench, serve_load};
 
 #[path = "../../benches/device/mod.rs"]
 mod device;
@@ -11,7 +13,7 @@ mod device;
 use device::{Conditions, Host};
 
 #[test]
-fn a_short_bench_is_valid_inline_and_on_two_cores() {
+fn a_short_bench_is_valid_inline_on_two_cores_and_over_memif() {
     let settings = CpsSettings {
         open: 500,
         length: Duration::from_millis(500),
@@ -36,6 +38,56 @@ fn a_short_bench_is_valid_inline_and_on_two_cores() {
         .retain(|reason| !reason.contains("times the busy"));
     result.valid = result.invalid_because.is_empty();
     check(&result, &device);
+    drop(device);
+
+    // One process has one DPDK: all of it is one test.
+    over_memif(&host);
+}
+
+/// Where the process of the load finds the bench.
+const FOLDER: &str = "PROXYENGINE_BENCH_FOLDER";
+
+fn memif_conditions() -> Conditions {
+    let settings = CpsSettings {
+        open: 500,
+        length: Duration::from_millis(500),
+        time_wait: Duration::from_millis(100),
+    };
+    Conditions {
+        capacity: 200_000,
+        depth: 128,
+        ..Conditions::new(settings)
+    }
+}
+
+fn over_memif(host: &Host) {
+    let (folder, conditions) = (tempfile::tempdir().expect("a folder"), memif_conditions());
+    let opened = host.open_memif(folder.path(), &conditions, || {
+        let mut load = Command::new(std::env::current_exe()?);
+        load.args(["--ignored", "--exact", "--nocapture", "load_of_the_bench_over_memif"]);
+        Ok(LoadProcess::start(load.env(FOLDER, folder.path()), folder.path())?)
+    });
+    let (device, load, clock) = opened.expect("two processes on a memif");
+    let bench = TwoCoreBench::new(device, load, clock);
+    let (mut result, device, _totals) = bench.cps("memif", &conditions.settings).expect("a load that stays");
+    result
+        .invalid_because
+        .retain(|reason| !reason.contains("times the busy"));
+    result.valid = result.invalid_because.is_empty();
+    check(&result, &device);
+}
+
+/// Not a test: the other process of the bench over memif, which is this program once more.
+#[test]
+#[ignore = "the test of the bench runs it as a process of its own"]
+fn load_of_the_bench_over_memif() {
+    let folder = PathBuf::from(std::env::var_os(FOLDER).expect("the test of the bench starts it"));
+    let host = Host::start(1, 1500).expect("DPDK starts");
+    let (arms, pool, clock) = host
+        .load_memif(&folder, &memif_conditions())
+        .expect("the bench is there");
+    let counted = serve_load(arms, pool, &clock, &folder).expect("the bench stays");
+    println!("\n{counted}");
 }
 
 fn check(result: &CpsResult, device: &device::ProxyDevice) {

@@ -102,7 +102,8 @@ impl RemoteLoad for LoadProcess {
             .child
             .wait()
             .map_err(|error| format!("waiting for the load: {error}"))?;
-        match line.lines().last() {
+        // Whatever else the process may have printed.
+        match line.lines().find(|line| line.starts_with('{')) {
             Some(line) if status.success() => LoadTotals::from_line(line),
             _ => Err(format!("the load's process has failed: {status}")),
         }
