@@ -3,12 +3,14 @@
 //! `./build.sh bench core`. Criterion's times are nanoseconds; at 2.6 GHz one is 2.6 cycles.
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use e2d2::buffer::{BufferPool, HeapPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
-use e2d2::wire::frame::{self, Kind};
+use e2d2::wire::frame::{self, IpVersion, Kind, TcpLayout};
 use e2d2::wire::tcp::TcpOptions;
 use netfcts::seq::SeqNum;
 use proxyengine::proxy::cookie::{Agreed, CookieJar};
+use proxyengine::proxy::crossing;
 use proxyengine::proxy::table::{FlowKey, FlowRef, FlowTable};
 use proxyengine::proxy::translate::{Rewrite, rewrite};
 use std::hint::black_box;
@@ -82,39 +84,78 @@ fn table(c: &mut Criterion) {
     });
 }
 
+fn segment(from: &str, to: &str) -> Segment {
+    Segment {
+        options: TcpOptions {
+            timestamps: Some((1, 2)),
+            ..TcpOptions::NONE
+        },
+        payload: vec![0; 64],
+        ..Segment::between(Station::new(1, from), Station::new(9, to))
+    }
+}
+
+fn values() -> Rewrite {
+    Rewrite {
+        source_mac: MacAddr([2; 6]),
+        destination_mac: MacAddr([4; 6]),
+        source: 0xffff_0a01_0009,
+        destination: 0xffff_0a01_0064,
+        source_port: 1024,
+        destination_port: 8080,
+        seq: 77,
+        ack: 88,
+        window: 500,
+        tsval_shift: 5,
+        tsecr_shift: 6,
+        sack_shift: 7,
+        blank_sack: false,
+        ip_id: 1,
+    }
+}
+
+/// From IPv4 to IPv6 and back, so that the buffer is as before.
+fn cross(c: &mut Criterion) {
+    let frame = segment("10.0.0.1:40000", "10.0.0.9:80").frame();
+    let mut buffer = HeapPool::new(1, 256).take_copy(&frame).expect("a buffer");
+    let Ok(Kind::Tcp(there)) = frame::parse(&frame) else {
+        panic!("the bench's own frame")
+    };
+    let back = TcpLayout {
+        version: IpVersion::V6,
+        l3: there.l3,
+        l4: there.l4 + 20,
+        payload: there.payload + 20,
+        end: there.end + 20,
+    };
+    let to_v4 = values();
+    let to_v6 = Rewrite {
+        source: 0xfd01 << 112 | 9,
+        destination: 0xfd01 << 112 | 0x64,
+        ..to_v4
+    };
+    c.bench_function("translate/v4 to v6 and back with timestamps", |b| {
+        b.iter(|| {
+            if let Some(hop_limit) = buffer.data_mut().get_mut(22) {
+                *hop_limit = 64;
+            }
+            let there = crossing::rewrite(black_box(&mut buffer), &there, &to_v6);
+            let back = crossing::rewrite(black_box(&mut buffer), &back, &to_v4);
+            (there, back)
+        });
+    });
+}
+
 fn translate(c: &mut Criterion) {
     for (name, from, to) in [
         ("v4", "10.0.0.1:40000", "10.0.0.9:80"),
         ("v6", "[fd00::1]:40000", "[fd00::9]:80"),
     ] {
-        let segment = Segment {
-            options: TcpOptions {
-                timestamps: Some((1, 2)),
-                ..TcpOptions::NONE
-            },
-            payload: vec![0; 64],
-            ..Segment::between(Station::new(1, from), Station::new(9, to))
-        };
-        let mut bytes = segment.frame();
+        let mut bytes = segment(from, to).frame();
         let Ok(Kind::Tcp(layout)) = frame::parse(&bytes) else {
             panic!("the bench's own frame")
         };
-        let values = Rewrite {
-            source_mac: MacAddr([2; 6]),
-            destination_mac: MacAddr([4; 6]),
-            source: 0xffff_0a01_0009,
-            destination: 0xffff_0a01_0064,
-            source_port: 1024,
-            destination_port: 8080,
-            seq: 77,
-            ack: 88,
-            window: 500,
-            tsval_shift: 5,
-            tsecr_shift: 6,
-            sack_shift: 7,
-            blank_sack: false,
-            ip_id: 1,
-        };
+        let values = values();
         let hop_limit_at = if name == "v4" { 22 } else { 21 };
         c.bench_function(&format!("translate/{name} with timestamps"), |b| {
             b.iter(|| {
@@ -126,5 +167,5 @@ fn translate(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, cookie, table, translate);
+criterion_group!(benches, cookie, table, translate, cross);
 criterion_main!(benches);

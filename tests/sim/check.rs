@@ -3,7 +3,7 @@
 //! Every stream is complete and equal at both ends, or the connection's record names a cause that the scenario explains.
 //! Bytes themselves are compared as they are read ([`End`](crate::ends::End)); a wrong one ends the simulation at once.
 
-use crate::scenario::{Choice, ConnectionPlan, Fate, Scenario};
+use crate::scenario::{Choice, ConnectionPlan, Families, Fate, Scenario};
 use crate::world::by_client;
 use e2d2::time::Instant;
 use e2d2::wire::checksum;
@@ -187,12 +187,23 @@ impl Case<'_> {
             };
         }
         if self.is_complete() {
+            self.judge_family(record)?;
             return self.judge_complete(cause);
         }
         if self.lacks_a_fin(cause) {
             return Ok(());
         }
         self.judge_incomplete(cause)
+    }
+
+    /// It was served over the version of IP that it was to be led to; the first three servers have IPv4.
+    fn judge_family(&self, record: &SessionRecord) -> Result<(), String> {
+        let is_free = self.plan.choice == Choice::Pool && self.scenario.families == Families::Both;
+        if is_free || (record.server >= 3) == self.plan.server_v6 {
+            Ok(())
+        } else {
+            Err(format!("it was led to server {}", record.server))
+        }
     }
 
     /// Every byte came, both ways, but not every FIN, until silence ended it: smoltcp does not always repeat a lost FIN.

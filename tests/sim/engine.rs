@@ -1,7 +1,7 @@
 //! The engine under test: its real graph over loop-back ports, with its real neighbour discovery.
 
 use crate::ends::{Way, byte_at, rewritten};
-use crate::scenario::{Binding, Choice, ConnectionPlan, Scenario};
+use crate::scenario::{Binding, Choice, ConnectionPlan, Families, Scenario};
 use arrayvec::ArrayVec;
 use e2d2::BURST;
 use e2d2::buffer::{BufferPool, HeapPool, PacketBuffer};
@@ -56,6 +56,7 @@ pub type Complaints = Arc<Mutex<Vec<String>>>;
 /// Decides by the connection's plan, which the first byte names.
 pub struct Selector {
     plans: Arc<[ConnectionPlan]>,
+    families: Families,
     complaints: Complaints,
 }
 
@@ -77,11 +78,12 @@ impl SelectServer for Selector {
         if payload.bytes.len() < plan.needs as usize && !payload.complete {
             return Selection::NeedMore;
         }
-        let family = u16::from(payload.client.is_ipv6());
-        match plan.choice {
-            Choice::Server(server) => Selection::Server(ServerId(u16::from(server) + 3 * family)),
-            Choice::Pool => Selection::Pool(PoolId(family)),
-            Choice::Reject => Selection::Reject,
+        let family = u16::from(plan.server_v6);
+        match (plan.choice, self.families) {
+            (Choice::Server(server), _) => Selection::Server(ServerId(u16::from(server) + 3 * family)),
+            (Choice::Pool, Families::Both) => Selection::Pool(PoolId(2)),
+            (Choice::Pool, Families::Own | Families::Other) => Selection::Pool(PoolId(family)),
+            (Choice::Reject, _) => Selection::Reject,
         }
     }
 }
@@ -184,16 +186,34 @@ fn config_text(scenario: &Scenario) -> String {
         scenario.server_mtu,
         address("10.1.0.9/24", "fd01::9/64"),
     );
-    let families = [("4", "10.0.0.9:80", "10.1.0.10"), ("6", "[fd00::9]:80", "[fd01::10")];
-    for (family, listener, server) in families.iter().take(1 + usize::from(v6)) {
-        let bracket = if *family == "6" { "]" } else { "" };
-        let servers: Vec<String> = (0..3)
-            .map(|n| format!("{{ name = \"s{family}{n}\", address = \"{server}{n}{bracket}:{SERVER_PORT}\" }}"))
+    let families = [
+        ("4", "6", "10.0.0.9:80", "10.1.0.10"),
+        ("6", "4", "[fd00::9]:80", "[fd01::10"),
+    ];
+    let mut servers = Vec::new();
+    for (own, other, listener, server) in families.iter().take(1 + usize::from(v6)) {
+        let bracket = if *own == "6" { "]" } else { "" };
+        let of_family: Vec<String> = (0..3)
+            .map(|n| format!("{{ name = \"s{own}{n}\", address = \"{server}{n}{bracket}:{SERVER_PORT}\" }}"))
             .collect();
+        let default = match scenario.families {
+            Families::Own => own,
+            Families::Other => other,
+            Families::Both => "both",
+        };
         write!(
             text,
-            "[[listener]]\nname = \"l{family}\"\naddresses = [\"{listener}\"]\ndefault = \"p{family}\"\n\
-             [[pool]]\nname = \"p{family}\"\nlocal_ports = \"40000-{last_port}\"\nservers = [{}]\n",
+            "[[listener]]\nname = \"l{own}\"\naddresses = [\"{listener}\"]\ndefault = \"p{default}\"\n\
+             [[pool]]\nname = \"p{own}\"\nlocal_ports = \"40000-{last_port}\"\nservers = [{}]\n",
+            of_family.join(", ")
+        )
+        .expect("a string grows");
+        servers.extend(of_family);
+    }
+    if scenario.families == Families::Both {
+        write!(
+            text,
+            "[[pool]]\nname = \"pboth\"\nlocal_ports = \"40000-{last_port}\"\nservers = [{}]\n",
             servers.join(", ")
         )
         .expect("a string grows");
@@ -229,6 +249,7 @@ impl Engine {
         let complaints = Complaints::default();
         let selector = Selector {
             plans: scenario.connections.clone().into(),
+            families: scenario.families,
             complaints: Arc::clone(&complaints),
         };
         let rewriter = Rewriter {

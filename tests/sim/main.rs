@@ -214,3 +214,13 @@ fn one_seed_gives_one_course_of_events() {
     let other = world::run(&Scenario::from_seed(8, 20), None);
     assert_ne!(first.digest, other.digest);
 }
+
+#[test]
+fn every_way_between_the_address_families_is_tried() {
+    use scenario::Families;
+    let drawn: Vec<_> = (1..=SWEEP).map(|seed| Scenario::from_seed(seed, 1).families).collect();
+    for families in [Families::Own, Families::Other, Families::Both] {
+        let share = drawn.iter().filter(|one| **one == families).count();
+        assert!(share as u64 > SWEEP / 5, "{families:?} in {share} of {SWEEP}");
+    }
+}

@@ -9,12 +9,24 @@ pub enum Binding {
     Payload,
 }
 
+/// To which servers a listener leads the clients of its address family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Families {
+    /// To those of the same.
+    Own,
+    /// To those of the other.
+    Other,
+    /// To all of them, in one pool.
+    Both,
+}
+
 /// Everything about one simulation.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// What it was drawn from, and what all chance in its course comes from.
     pub seed: u64,
     pub binding: Binding,
+    pub families: Families,
     /// Of the link between clients and engine, and between engine and servers.
     pub client_mtu: u16,
     pub server_mtu: u16,
@@ -99,6 +111,8 @@ pub struct ConnectionPlan {
     pub id: u8,
     pub start_ms: u64,
     pub v6: bool,
+    /// The server that the selector names has IPv6.
+    pub server_v6: bool,
     /// Index of the client's host.
     pub host: usize,
     /// A connection with the port of an earlier one starts when that one is closed.
@@ -158,6 +172,7 @@ impl Scenario {
         let mut scenario = Scenario {
             seed,
             binding: Binding::Payload,
+            families: Families::Own,
             client_mtu,
             server_mtu,
             from_clients: weather.draw_link(&mut r),
@@ -190,9 +205,18 @@ impl Scenario {
                 link.corrupt = 0;
             }
         }
+        let mut families = random.fork("families");
+        if v6 {
+            scenario.families = families.one_of(&[Families::Own, Families::Other, Families::Both]);
+        }
         let mut r = random.fork("connections");
         for id in 0..count.min(MOST_CONNECTIONS) {
             let mut plan = ConnectionPlan::draw(&mut r, id as u8, v6, &scenario.connections);
+            plan.server_v6 = match scenario.families {
+                Families::Own => plan.v6,
+                Families::Other => !plan.v6,
+                Families::Both => families.chance(500),
+            };
             if has_small_servers {
                 plan.needs = plan.needs.min(1);
             }
@@ -400,6 +424,7 @@ impl ConnectionPlan {
             id,
             start_ms,
             v6: v6 && r.chance(500),
+            server_v6: false,
             host: r.within(0..=1) as usize,
             port: 20_000 + u16::from(id),
             to_server,
