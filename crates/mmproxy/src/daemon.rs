@@ -18,7 +18,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Descriptors that are not sessions: standard streams, epoll, logs, metrics, pipes of the pool.
+/// Descriptors that are neither sessions nor pipes: standard streams, epoll, logs, metrics.
 const RESERVED: u64 = 64;
 
 /// Why the daemon does not run.
@@ -304,7 +304,10 @@ fn describe(bind: &Bind) -> String {
 fn shares(config: &Config, descriptors: u64) -> Shares {
     let workers = config.workers.max(1) as u64;
     let sockets = config.listeners.len() as u64 * workers;
-    let room = descriptors.saturating_sub(RESERVED + sockets);
+    // The system lets users without privilege have 64 pipes of this size (fs.pipe-user-pages-soft); where descriptors are
+    // few, an eighth of them is for pipes.
+    let pipes = (descriptors / 16).min(64);
+    let room = descriptors.saturating_sub(RESERVED + sockets + 2 * pipes);
     let serves = |protocol| config.listeners.iter().any(|listener| listener.protocol == protocol);
     let of_udp = match (serves(Protocol::Tcp), serves(Protocol::Udp)) {
         (true, true) => room / 2,
@@ -318,6 +321,7 @@ fn shares(config: &Config, descriptors: u64) -> Shares {
         connections: per_worker(connections),
         descriptors: per_worker(of_tcp).max(PER_SESSION),
         datagram_sessions: per_worker(of_udp),
+        pipes: per_worker(pipes),
     }
 }
 
@@ -368,9 +372,10 @@ mod tests {
             let shares = shares(&config(protocols), descriptors);
             (shares.descriptors, shares.datagram_sessions)
         };
-        assert_eq!(of(&[Protocol::Tcp], 20_066), (10_000, 1));
-        assert_eq!(of(&[Protocol::Udp], 20_066), (2, 10_000));
-        assert_eq!(of(&[Protocol::Tcp, Protocol::Udp], 20_068), (5000, 5000));
+        // 64 reserved, 128 for pipes, two listening sockets for each listener.
+        assert_eq!(of(&[Protocol::Tcp], 20_194), (10_000, 1));
+        assert_eq!(of(&[Protocol::Udp], 20_194), (2, 10_000));
+        assert_eq!(of(&[Protocol::Tcp, Protocol::Udp], 20_196), (5000, 5000));
         assert_eq!(of(&[Protocol::Tcp, Protocol::Udp], 3), (2, 1));
     }
 }

@@ -6,7 +6,7 @@ use crate::metrics::{self, Counters};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const DEADLINE: Duration = Duration::from_secs(2);
 const MAX_REQUEST: usize = 4096;
@@ -30,22 +30,28 @@ pub fn serve(listener: &TcpListener, workers: &[Arc<Counters>]) {
 }
 
 fn answer(mut connection: TcpStream, workers: &[Arc<Counters>]) -> io::Result<()> {
-    connection.set_read_timeout(Some(DEADLINE))?;
     connection.set_write_timeout(Some(DEADLINE))?;
+    let begin = Instant::now();
     let mut request = [0; MAX_REQUEST];
     let mut length = 0;
     while length < MAX_REQUEST && !request[..length].windows(4).any(|end| end == b"\r\n\r\n") {
+        // What is left of the deadline, however many pieces the request comes in.
+        let left = DEADLINE.saturating_sub(begin.elapsed()).max(Duration::from_millis(1));
+        connection.set_read_timeout(Some(left))?;
+        if begin.elapsed() > DEADLINE {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         match connection.read(&mut request[length..])? {
             0 => break,
             count => length += count,
         }
     }
     let (status, kind, body) = respond(&request[..length], workers);
-    write!(
-        connection,
+    let answer = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
-    )
+    );
+    connection.write_all(answer.as_bytes())
 }
 
 fn respond(request: &[u8], workers: &[Arc<Counters>]) -> (&'static str, &'static str, String) {

@@ -14,7 +14,7 @@ pub enum Reason {
     BadHeader,
     /// The header was not whole in time.
     HeaderTimeout,
-    /// Descriptors were needed, and of all peers without a whole header it had waited longest.
+    /// Descriptors or memory were needed, and of all peers without a whole header it had waited longest.
     HeaderCrowded,
     /// The peer closed before the header was whole.
     HeaderEnd,

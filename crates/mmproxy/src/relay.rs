@@ -28,8 +28,15 @@ const BULK_READS: u8 = 8;
 /// Rounds of one direction before others get their turn.
 const BUDGET: u32 = 8;
 
-/// Pipes that are kept for the next user.
+/// Buffers that are kept for the next user.
 const POOL: usize = 64;
+
+/// Bytes that all sessions of a worker may hold for targets that do not take them, before reads get smaller.
+const HELD: usize = 64 << 20;
+
+/// Size of reads when that much is held: ten thousand slow readers then cost 160 MB more, not 2.6 GB. And size of reads
+/// while nobody knows whether there is a target that takes anything.
+pub const FRUGAL_READ: usize = 16 * 1024;
 
 /// One socket of a session.
 #[derive(Debug)]
@@ -86,6 +93,11 @@ pub struct Pool {
     /// The buffer that every read goes to.
     pub scratch: Vec<u8>,
     pipes: Vec<Pipe>,
+    /// Pipes there are, lent ones included, and how many there may be.
+    pipes_made: usize,
+    max_pipes: usize,
+    /// Bytes in the `pending` of all directions.
+    held: usize,
     buffers: Vec<Vec<u8>>,
     splice: bool,
     /// How many directions were handed to splice.
@@ -98,28 +110,53 @@ impl Pool {
         Pool {
             scratch: vec![0; SCRATCH],
             pipes: Vec::new(),
+            pipes_made: 0,
+            max_pipes: 0,
+            held: 0,
             buffers: Vec::new(),
             splice,
             spliced: 0,
         }
     }
 
+    /// Allows so many pipes from now on; none are taken away.
+    pub fn limit_pipes(&mut self, most: usize) {
+        self.max_pipes = most;
+    }
+
+    /// How much to read at once.
+    fn read_size(&self) -> usize {
+        if self.held > HELD { FRUGAL_READ } else { SCRATCH }
+    }
+
     fn take_pipe(&mut self) -> Option<Pipe> {
         if let Some(pipe) = self.pipes.pop() {
             return Some(pipe);
+        }
+        if self.pipes_made >= self.max_pipes {
+            return None;
         }
         let (out, into) = rustix::pipe::pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).ok()?;
         // Users without CAP_SYS_RESOURCE have 64 MiB in all (pipe-user-pages-soft): then it stays as it is.
         let capacity = rustix::pipe::fcntl_setpipe_size(&into, PIPE)
             .or_else(|_| rustix::pipe::fcntl_getpipe_size(&into))
             .unwrap_or(4096);
+        if capacity < BULK_READ {
+            // The user has too many: through so small a one bytes move more slowly than by copying.
+            return None;
+        }
+        self.pipes_made += 1;
         Some(Pipe { out, into, capacity })
     }
 
     fn give_pipe(&mut self, pipe: Pipe) {
-        if self.pipes.len() < POOL {
-            self.pipes.push(pipe);
-        }
+        self.pipes.push(pipe);
+    }
+
+    /// A pipe is closed with what is in it.
+    fn lose_pipe(&mut self, pipe: Pipe) {
+        self.pipes_made -= 1;
+        drop(pipe);
     }
 
     fn take_buffer(&mut self) -> Vec<u8> {
@@ -166,6 +203,8 @@ pub struct Direction {
     pending: Vec<u8>,
     /// How much of `pending` is written.
     written: usize,
+    /// How much of the pool's `held` is this direction's.
+    counted: usize,
     pipe: Option<Pipe>,
     in_pipe: usize,
     bulk_reads: u8,
@@ -203,10 +242,12 @@ impl Direction {
     /// Takes the direction out of use, giving back what it holds. Bytes under way are lost.
     pub fn abandon(&mut self, pool: &mut Pool) {
         self.finished = true;
-        if let Some(pipe) = self.pipe.take()
-            && self.in_pipe == 0
-        {
-            pool.give_pipe(pipe);
+        if let Some(pipe) = self.pipe.take() {
+            if self.in_pipe == 0 {
+                pool.give_pipe(pipe);
+            } else {
+                pool.lose_pipe(pipe);
+            }
         }
         self.in_pipe = 0;
         self.drop_pending(pool);
@@ -258,6 +299,10 @@ impl Direction {
 
     /// Writes what was read before. Returns whether all is gone.
     fn write_held(&mut self, to: &mut Endpoint, pool: &mut Pool) -> Result<bool, Errno> {
+        if self.counted == 0 {
+            self.counted = self.pending.len();
+            pool.held += self.counted;
+        }
         while self.written < self.pending.len() {
             if !to.writable {
                 return Ok(false);
@@ -319,6 +364,7 @@ impl Direction {
 
     fn drop_pending(&mut self, pool: &mut Pool) {
         self.written = 0;
+        pool.held -= std::mem::take(&mut self.counted);
         pool.give_buffer(std::mem::take(&mut self.pending));
     }
 
@@ -330,14 +376,15 @@ impl Direction {
 
     /// Reads once and writes at once; keeps what does not fit.
     fn copy(&mut self, from: &mut Endpoint, to: &mut Endpoint, pool: &mut Pool) -> Result<(), Failed> {
-        let count = rustix::net::recv(&from.fd, &mut pool.scratch[..], RecvFlags::empty())
+        let size = pool.read_size();
+        let count = rustix::net::recv(&from.fd, &mut pool.scratch[..size], RecvFlags::empty())
             .map_err(Failed::Source)?
             .0;
         if count == 0 {
             self.ended = true;
             return Ok(());
         }
-        if count < SCRATCH && !from.ended {
+        if count < size && !from.ended {
             from.readable = false;
         }
         self.bulk_reads = if count >= BULK_READ {

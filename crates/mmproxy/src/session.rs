@@ -68,8 +68,17 @@ pub struct Session {
     deadline: Option<Millis>,
     /// When the first of the wheel's entries will look at the deadline.
     pub(crate) armed: Option<Millis>,
-    /// Descriptors that the worker has booked for it.
-    pub(crate) booked: usize,
+    /// What the worker has booked for it.
+    pub(crate) booked: Booked,
+}
+
+/// What a session holds, for the worker's limits.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Booked {
+    /// Descriptors, without pipes.
+    pub descriptors: usize,
+    /// Bytes of memory for a header that is not whole.
+    pub header: usize,
 }
 
 impl Session {
@@ -96,13 +105,19 @@ impl Session {
             to_client: Direction::default(),
             deadline,
             armed: None,
-            booked: 0,
+            booked: Booked::default(),
         }
     }
 
-    /// Descriptors that it holds while idle.
-    pub fn descriptors(&self) -> usize {
-        1 + usize::from(self.server.is_some())
+    /// What it holds now.
+    pub fn holds(&self) -> Booked {
+        Booked {
+            descriptors: 1 + usize::from(self.server.is_some()),
+            header: match &self.phase {
+                Phase::Header(received) => received.capacity(),
+                Phase::Connecting | Phase::Relaying => 0,
+            },
+        }
     }
 
     /// Whether its header is not whole yet.
@@ -112,7 +127,11 @@ impl Session {
 
     /// Others need the descriptor, and this one has not said who it is for.
     pub fn crowd_out(&mut self, context: &mut Context) -> Step {
-        self.refuse_peer(context, Reason::HeaderCrowded, "descriptors are needed for others");
+        self.refuse_peer(
+            context,
+            Reason::HeaderCrowded,
+            "descriptors or memory are needed for others",
+        );
         Step::Close
     }
 
@@ -251,11 +270,11 @@ impl Session {
             return self.start(context, None, &[]);
         }
         while self.client.readable {
-            let scratch = &mut context.pool.scratch[..];
+            let scratch = &mut context.pool.scratch[..relay::FRUGAL_READ];
             match rustix::net::recv(&self.client.fd, &mut *scratch, RecvFlags::empty()) {
                 Ok((0, _)) => return self.header_end(context),
                 Ok((count, _)) => {
-                    if count < relay::SCRATCH && !self.client.ended {
+                    if count < relay::FRUGAL_READ && !self.client.ended {
                         self.client.readable = false;
                     }
                     let scratch = std::mem::take(&mut context.pool.scratch);
@@ -310,6 +329,8 @@ impl Session {
         let all = if received.is_empty() {
             bytes
         } else {
+            // To the byte: it is counted, and shall not be twice what was sent.
+            received.reserve_exact(bytes.len());
             received.extend_from_slice(bytes);
             &received
         };

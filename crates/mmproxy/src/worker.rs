@@ -5,7 +5,7 @@ use crate::context::{Context, Failures, Kind, LogLimit, Token};
 use crate::metrics::{Counters, Reason};
 use crate::plan::Surroundings;
 use crate::relay::Pool;
-use crate::session::{Session, Side, Step};
+use crate::session::{Booked, Session, Side, Step};
 use crate::timer::{Millis, Wheel};
 use crate::udp::Udp;
 use rustix::event::epoll::{self, EventFlags};
@@ -28,6 +28,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Descriptors of a TCP connection: two sockets. Pipes are of the pool.
 pub const PER_SESSION: usize = 2;
 
+/// Bytes of headers that are not whole, all connections together: 256 of the longest, or 150 000 of the usual ones.
+const HEADERS: usize = 16 << 20;
+
 /// What one worker may have at once.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Shares {
@@ -37,6 +40,8 @@ pub struct Shares {
     pub descriptors: usize,
     /// Sessions of UDP clients; at least 1.
     pub datagram_sessions: usize,
+    /// Pipes for splicing; without one, bytes are copied.
+    pub pipes: usize,
 }
 
 /// What the main thread tells a worker.
@@ -110,8 +115,8 @@ pub struct Worker {
     free: Vec<u32>,
     sessions: usize,
     max_sessions: usize,
-    /// What the sessions hold.
-    descriptors: usize,
+    /// What all sessions hold.
+    held: Booked,
     max_descriptors: usize,
     /// Sessions that had no whole header when they were accepted, oldest first; some have it by now, or are gone.
     waiting: VecDeque<(u32, u32)>,
@@ -151,7 +156,7 @@ impl Worker {
             free: Vec::new(),
             sessions: 0,
             max_sessions: 0,
-            descriptors: 0,
+            held: Booked::default(),
             max_descriptors: 0,
             waiting: VecDeque::new(),
             again: VecDeque::new(),
@@ -223,6 +228,7 @@ impl Worker {
                         Order::Serve(listeners, surroundings, shares) => {
                             self.max_sessions = shares.connections;
                             self.max_descriptors = shares.descriptors;
+                            self.context.pool.limit_pipes(shares.pipes);
                             self.udp.limit(shares.datagram_sessions);
                             self.serve(listeners, surroundings);
                         }
@@ -331,7 +337,7 @@ impl Worker {
         if listening.listener.protocol != Protocol::Tcp || listening.paused {
             return false;
         }
-        let full = self.sessions >= self.max_sessions || self.descriptors + PER_SESSION > self.max_descriptors;
+        let full = self.sessions >= self.max_sessions || self.held.descriptors + PER_SESSION > self.max_descriptors;
         if full && !self.crowd_out(None) {
             self.pause(slot, "the limit of connections is reached");
             return false;
@@ -420,6 +426,7 @@ impl Worker {
         self.advance(slot, Session::advance);
         if self.is_waiting(slot, generation) {
             self.waiting.push_back((slot, generation));
+            self.bound_headers();
         }
     }
 
@@ -469,12 +476,18 @@ impl Worker {
         session.note(side, flags);
         if session.awaits_header() {
             // It may be about to take its second descriptor.
-            if self.descriptors >= self.max_descriptors {
+            if self.held.descriptors >= self.max_descriptors {
                 self.crowd_out(Some(token.slot));
             }
             self.trim_waiting();
         }
         self.advance(token.slot, Session::advance);
+        self.bound_headers();
+    }
+
+    /// Headers may be 64 kB long; ten thousand that are never completed shall not be.
+    fn bound_headers(&mut self) {
+        while self.held.header > HEADERS && self.crowd_out(None) {}
     }
 
     /// Lets a session act, and does what its answer asks for.
@@ -484,7 +497,8 @@ impl Worker {
         let step = act(session, &mut self.context);
         let booked = session.booked;
         if step == Step::Close {
-            self.descriptors -= booked;
+            self.held.descriptors -= booked.descriptors;
+            self.held.header -= booked.header;
             session.close(&mut self.context);
             place.session = None;
             place.generation = (place.generation + 1) & 0xff_ffff;
@@ -492,8 +506,9 @@ impl Worker {
             self.sessions -= 1;
             return self.context.counters.active.sub(1);
         }
-        session.booked = session.descriptors();
-        self.descriptors = self.descriptors + session.booked - booked;
+        session.booked = session.holds();
+        self.held.descriptors = self.held.descriptors + session.booked.descriptors - booked.descriptors;
+        self.held.header = self.held.header + session.booked.header - booked.header;
         if step == Step::Again {
             self.again.push_back((slot, place.generation));
         }

@@ -225,3 +225,97 @@ fn peers_without_a_header_make_room_for_those_that_send_one() {
         assert!(proxy.is_alive());
     });
 }
+
+#[test]
+fn long_headers_that_are_never_completed_cost_bounded_memory() {
+    in_namespace(|| {
+        if !has_descriptors(2000) {
+            return;
+        }
+        tcp_server("127.0.0.1:443");
+        let usual = [
+            "-l",
+            "127.0.0.1:8443",
+            "-4",
+            "127.0.0.1:443",
+            "--metrics",
+            "127.0.0.1:9110",
+        ];
+        let more = ["--workers", "1", "--header-timeout", "60"];
+        let proxy = Proxy::start(&[&usual[..], &more].concat(), "127.0.0.1:8443");
+        let before = proxy.private_kb();
+        // All but the last byte of the longest header there is.
+        let mut body = rig::inet(4001);
+        body.extend(rig::tlv(4, &vec![0; 65_535 - body.len() - 3]));
+        let header = rig::raw_v2(0x21, 0x11, &body);
+        let peers: Vec<TcpStream> = (0..900)
+            .map(|_| {
+                let mut peer = connect_as_stranger(proxy.address);
+                let _ = peer.write_all(&header[..header.len() - 1]);
+                peer
+            })
+            .collect();
+        let crowded = || metric("mmproxy_refused_total{reason=\"header_crowded\"}");
+        wait_for("the oldest make room", || crowded() > 500);
+        let more = proxy.private_kb() - before;
+        eprintln!("{} headers of 64 kB that are not whole: {more} kB", peers.len());
+        assert!(more < 40_000, "{more} kB");
+        assert!(served_in(&proxy, 1) < Duration::from_secs(2));
+    });
+}
+
+/// A server that accepts and never reads.
+fn deaf_server() {
+    let listener = rig::listen("127.0.0.1:443");
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        while let Ok(client) = listener.accept() {
+            held.push(client);
+        }
+    });
+}
+
+#[test]
+fn servers_that_do_not_read_cost_bounded_memory_and_descriptors() {
+    const CLIENTS: u16 = 1200;
+    in_namespace(|| {
+        if !has_descriptors(4000) {
+            return;
+        }
+        deaf_server();
+        let usual = [
+            "-l",
+            "127.0.0.1:8443",
+            "-4",
+            "127.0.0.1:443",
+            "--metrics",
+            "127.0.0.1:9110",
+        ];
+        let proxy = Proxy::start(&[&usual[..], &["--workers", "1"]].concat(), "127.0.0.1:8443");
+        let (before, descriptors) = (proxy.private_kb(), proxy.descriptors());
+        let payload = vec![b'x'; 256 * 1024];
+        let clients: Vec<TcpStream> = (0..CLIENTS)
+            .map(|index| {
+                let mut client = proxy.send(&v1(&format!("203.0.113.7:{}", 3000 + index), "198.51.100.9:443"));
+                client.set_nonblocking(true).expect("non-blocking");
+                for _ in 0..20 {
+                    // Whatever the buffers on the way take.
+                    let _ = client.write(&payload);
+                }
+                client
+            })
+            .collect();
+        wait_for("all are connected", || {
+            metric("mmproxy_tcp_connected_total") == u64::from(CLIENTS)
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        let more = proxy.private_kb() - before;
+        let more_descriptors = proxy.descriptors() - descriptors;
+        eprintln!(
+            "{} clients of a server that does not read: {more} kB, {more_descriptors} descriptors",
+            clients.len()
+        );
+        assert!(more < 64 * 1024 + u64::from(CLIENTS) * 16 + 8000, "{more} kB");
+        assert!(more_descriptors <= 2 * usize::from(CLIENTS) + 128, "{more_descriptors}");
+    });
+}
