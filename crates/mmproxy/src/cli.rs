@@ -120,6 +120,7 @@ Options (one dash or two, `-o VALUE` or `-o=VALUE`; names of go-mmproxy, mmproxy
       --allow-source KIND                unspecified, multicast, broadcast, loopback, own; repeatable
       --send off|v1|v2|spp               header for the target
       --metrics ADDR                     Prometheus text at /metrics, JSON at /stats
+      --pin                              keep each thread on a CPU of its own
       --user NAME                        change to this user after start
       --routes                           install the loopback routing rules at start, remove them at the end
   -N, --do-not-sandbox                   no system call filter
@@ -322,6 +323,7 @@ fn global_option(file: &mut File, name: &str, words: &mut Words) -> Result<bool,
         }
         "user" => file.user = Some(words.value(name)?),
         "routes" => file.routes = Some(words.flag(name)?),
+        "pin" => file.pin = Some(words.flag(name)?),
         "N" | "do-not-sandbox" => file.sandbox = Some(!words.flag(name)?),
         "q" | "quiet" => file.verbosity = Some(0),
         "v" | "verbose" => file.verbosity = Some(words.level()?),

@@ -221,6 +221,8 @@ pub struct Config {
     pub sandbox: bool,
     /// Install `ip rule` and `ip route` entries at start and remove them at the end.
     pub routes: bool,
+    /// Keep each worker on a CPU of its own, among those the process may use.
+    pub pin: bool,
     /// 0: errors; 1: each failed connection; 2: each connection.
     pub verbosity: u8,
     /// What is listened on.
@@ -239,6 +241,7 @@ impl Default for Config {
             group: None,
             sandbox: true,
             routes: false,
+            pin: false,
             verbosity: 0,
             listeners: vec![],
         }

@@ -101,8 +101,12 @@ impl Daemon {
                 .name(format!("worker {index}"))
                 .stack_size(512 * 1024);
             let alarm = Alarm(signals.handle());
+            let pin = config.pin;
             let work = move || {
                 let alarm = alarm;
+                if pin && let Err(error) = pin_worker(index) {
+                    log::warn!("worker {index} is not kept on one CPU: {error}");
+                }
                 let result = worker.run();
                 if result.is_ok() {
                     std::mem::forget(alarm);
@@ -239,6 +243,19 @@ impl Daemon {
             .collect::<io::Result<()>>()
             .map_err(system("worker"))
     }
+}
+
+/// Keeps this thread on one of the CPUs that the process may use: worker 0 on the first, and so on around.
+fn pin_worker(index: usize) -> io::Result<()> {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let allowed = sched_getaffinity(None)?;
+    let mut cpus = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).cycle();
+    let cpu = cpus
+        .nth(index % CpuSet::MAX_CPU)
+        .ok_or_else(|| io::Error::other("no CPU"))?;
+    let mut one = CpuSet::new();
+    one.set(cpu);
+    Ok(sched_setaffinity(None, &one)?)
 }
 
 /// Ends the daemon when dropped: a worker failed or panicked, and what restarts daemons shall restart this one.

@@ -51,6 +51,7 @@ pub(crate) struct File {
     pub(crate) group: Option<String>,
     pub(crate) sandbox: Option<bool>,
     pub(crate) routes: Option<bool>,
+    pub(crate) pin: Option<bool>,
     pub(crate) verbosity: Option<u8>,
     pub(crate) listener: Vec<Section>,
 }
@@ -160,6 +161,7 @@ pub(crate) fn check(file: File, place: &str) -> Result<Config, ConfigError> {
         group: file.group,
         sandbox: file.sandbox.unwrap_or(defaults.sandbox),
         routes: file.routes.unwrap_or(defaults.routes),
+        pin: file.pin.unwrap_or(defaults.pin),
         verbosity: file.verbosity.unwrap_or(defaults.verbosity),
         listeners: listeners.into_iter().map(Arc::new).collect(),
     })

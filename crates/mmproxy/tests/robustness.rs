@@ -752,6 +752,37 @@ fn privileges_are_given_up() {
 }
 
 #[test]
+fn workers_stay_on_their_cpus() {
+    in_namespace(|| {
+        tcp_server("127.0.0.1:443");
+        let proxy = Proxy::tcp(&["--pin", "--workers", "2"]);
+        let mut client = proxy.send(&header(5));
+        greeting(&mut client).expect("served");
+        let task =
+            |id: &str, file: &str| std::fs::read_to_string(format!("/proc/{}/task/{id}/{file}", proxy.child.id()));
+        let threads = std::fs::read_dir(format!("/proc/{}/task", proxy.child.id())).expect("threads");
+        let mut cpus: Vec<String> = threads
+            .filter_map(|thread| {
+                let id = thread.ok()?.file_name().into_string().ok()?;
+                let status = task(&id, "status").ok()?;
+                let cpus = status
+                    .lines()
+                    .find_map(|line| line.strip_prefix("Cpus_allowed_list:\t"))?;
+                task(&id, "comm").ok()?.starts_with("worker").then(|| cpus.to_owned())
+            })
+            .collect();
+        cpus.sort();
+        assert_eq!(cpus.len(), 2, "{cpus:?}");
+        assert!(
+            cpus.iter().all(|list| list.parse::<u32>().is_ok()),
+            "one CPU each: {cpus:?}"
+        );
+        let many = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
+        assert_eq!(cpus[0] != cpus[1], many, "{cpus:?}");
+    });
+}
+
+#[test]
 fn idle_connections_cost_little() {
     in_namespace(|| {
         const COUNT: u64 = 9000;
