@@ -287,6 +287,37 @@ fn a_large_upload_to_a_slow_server_arrives_whole_without_an_end() {
 }
 
 #[test]
+fn thousands_of_small_writes_arrive_at_once_and_in_order() {
+    in_namespace(|| {
+        tcp_server("127.0.0.1:443");
+        let proxy = Proxy::tcp(&[]);
+        let mut client = proxy.send(&header(1));
+        greeting(&mut client).expect("served");
+        let mut sent = Vec::new();
+        for index in 0..5000usize {
+            let piece = &b"0123456"[..index % 7 + 1];
+            client.write_all(piece).expect("sent");
+            sent.extend_from_slice(piece);
+        }
+        // The connection stays open: nothing may wait for its end.
+        let mut echo = vec![0; sent.len()];
+        client.read_exact(&mut echo).expect("all of it");
+        assert_eq!(echo, sent);
+        // Nor may a small piece wait for the acknowledgement of the one before it: Linux delays those by 40 ms and more.
+        let mut quickest = Duration::MAX;
+        for _ in 0..20 {
+            let start = Instant::now();
+            client.write_all(b"a").expect("sent");
+            std::thread::sleep(Duration::from_millis(1));
+            client.write_all(b"b").expect("sent");
+            client.read_exact(&mut [0; 2]).expect("both");
+            quickest = quickest.min(start.elapsed());
+        }
+        assert!(quickest < Duration::from_millis(30), "{quickest:?}");
+    });
+}
+
+#[test]
 fn the_same_client_twice_gets_another_port() {
     in_namespace(|| {
         tcp_server("127.0.0.1:443");

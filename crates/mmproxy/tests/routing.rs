@@ -167,6 +167,38 @@ fn a_server_on_another_host_sees_its_clients_with_the_connection_marks_installed
 }
 
 #[test]
+fn a_ban_in_the_firewall_matches_the_client_behind_the_balancer() {
+    in_bare_namespace(|_| {
+        let nft = |arguments: &str| {
+            let output = Command::new("nft").args(arguments.split(' ')).output();
+            output.is_ok_and(|output| output.status.success())
+        };
+        if !nft("list ruleset") {
+            return rig::skip("nft (package nftables) is missing, or the kernel's part of it");
+        }
+        tcp_server("127.0.0.1:443");
+        let proxy = Proxy::tcp(&["--routes"]);
+        let mut client = proxy.send(&v1("203.0.113.7:40001", "198.51.100.9:443"));
+        assert_eq!(
+            greeting(&mut client).expect("served before the ban"),
+            "203.0.113.7:40001"
+        );
+        // The lines of docs/mmproxy.md.
+        assert!(nft("add table inet guard"));
+        assert!(nft(
+            "add chain inet guard input { type filter hook input priority filter; policy accept; }"
+        ));
+        assert!(nft(
+            "add rule inet guard input iifname lo ip saddr 203.0.113.0/24 tcp dport 443 reject with tcp reset"
+        ));
+        let mut banned = proxy.send(&v1("203.0.113.8:40002", "198.51.100.9:443"));
+        greeting(&mut banned).expect_err("banned");
+        let mut other = proxy.send(&v1("192.0.2.8:40003", "198.51.100.9:443"));
+        assert_eq!(greeting(&mut other).expect("another client"), "192.0.2.8:40003");
+    });
+}
+
+#[test]
 fn the_daemon_brings_its_routes_and_takes_them_away() {
     in_bare_namespace(|_| {
         tcp_server("127.0.0.1:443");

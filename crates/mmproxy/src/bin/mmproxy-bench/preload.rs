@@ -60,16 +60,27 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
             }
         }
     }
+    match system_calls(options) {
+        Ok(calls) => {
+            let [without, with] = calls;
+            println!("system calls per request: {with:.3} with, {without:.3} without");
+            object.insert("calls_per_request".into(), with.into());
+            object.insert("calls_per_request_without".into(), without.into());
+            // Start and connection cost some, divided by however many requests there were; one for each would be 1.
+            if with > without + 0.5 {
+                return Err("the library adds system calls to requests".into());
+            }
+        }
+        Err(error) => eprintln!("system calls are not counted: {error}"),
+    }
     object.insert("rounds".into(), options.rounds.into());
     let Some(path) = &options.json else { return Ok(()) };
     let text = serde_json::to_string_pretty(&object).map_err(|error| error.to_string())?;
     std::fs::write(path, text + "\n").map_err(|error| format!("{path}: {error}"))
 }
 
-/// Units per second, and the server's CPU time per unit.
-fn measure(options: &Options, load: Load, preloaded: bool) -> Result<(f64, f64), String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let mut command = Command::new(program);
+/// Adds the server and its arguments to a command, or to one that traces it.
+fn serve(mut command: Command, options: &Options, preloaded: bool) -> Result<Running, String> {
     command
         .args(["serve-echo", &PORT.to_string()])
         .stdin(Stdio::null())
@@ -79,10 +90,61 @@ fn measure(options: &Options, load: Load, preloaded: bool) -> Result<(f64, f64),
             .env("LD_PRELOAD", &options.library)
             .env("LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER", "1");
     }
-    let server = Running {
-        child: command.spawn().map_err(|error| error.to_string())?,
-    };
+    let child = command.spawn().map_err(|error| error.to_string())?;
+    // Killed when dropped, if it does not listen.
+    let server = Running { child };
     systems::wait_until_listening(PORT)?;
+    Ok(server)
+}
+
+/// System calls of the server for one request and its answer, counted by strace over a second of them on one
+/// connection: without the library, and with it.
+fn system_calls(options: &Options) -> Result<[f64; 2], String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let file = std::env::temp_dir().join(format!("mmproxy-bench-strace-{}", std::process::id()));
+    let mut calls = [0.0; 2];
+    for preloaded in [false, true] {
+        let mut command = Command::new("strace");
+        command
+            .args(["-f", "-c", "-U", "calls,name", "-o"])
+            .arg(&file)
+            .arg(&program);
+        let server = serve(command, options, preloaded).map_err(|error| format!("strace: {error}"))?;
+        let (tally, stop) = (Tally::default(), AtomicBool::new(false));
+        let load = Load::Requests { connections: 1 };
+        let target = SocketAddr::from(([127, 0, 0, 1], PORT));
+        std::thread::scope(|scope| {
+            let client = scope.spawn(|| tcp::generate(load, target, preloaded, &tally, &stop));
+            std::thread::sleep(Duration::from_secs(1));
+            stop.store(true, Ordering::Relaxed);
+            client.join()
+        })
+        .map_err(|_| "the load generator failed")?
+        .map_err(|error| error.to_string())?;
+        // strace ends with what it traces, and writes its counts.
+        server.end_descendants();
+        drop(server);
+        let text = std::fs::read_to_string(&file).map_err(|error| error.to_string())?;
+        let _ = std::fs::remove_file(&file);
+        let line = |line: &str| {
+            let mut words = line.split_whitespace();
+            let count: u64 = words.next()?.parse().ok()?;
+            words.next().filter(|name| *name != "total").map(|_| count)
+        };
+        let all: u64 = text.lines().filter_map(line).sum();
+        let requests = tally.units.load(Ordering::Relaxed);
+        if all == 0 || requests == 0 {
+            return Err("nothing was counted".into());
+        }
+        calls[usize::from(preloaded)] = all as f64 / requests as f64;
+    }
+    Ok(calls)
+}
+
+/// Units per second, and the server's CPU time per unit.
+fn measure(options: &Options, load: Load, preloaded: bool) -> Result<(f64, f64), String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let server = serve(Command::new(program), options, preloaded)?;
     let target = SocketAddr::from(([127, 0, 0, 1], PORT));
     let (tally, stop) = (Arc::new(Tally::default()), Arc::new(AtomicBool::new(false)));
     let client = {

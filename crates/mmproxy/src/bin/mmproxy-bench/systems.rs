@@ -163,6 +163,16 @@ impl Running {
     pub(crate) fn cpu_seconds(&self) -> f64 {
         tree(self.child.id()).into_iter().map(process_seconds).sum()
     }
+
+    /// Ends what the process has started, and gives it a moment to notice.
+    pub(crate) fn end_descendants(&self) {
+        for pid in tree(self.child.id()).into_iter().skip(1) {
+            if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(300));
+    }
 }
 
 impl Drop for Running {
