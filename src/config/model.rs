@@ -36,6 +36,8 @@ pub struct EngineConfig {
     pub answers_per_second: u32,
     /// Connections that one core holds at the same time.
     pub max_connections: u32,
+    /// How much of the memory for held payload one source may have, in percent: 1 to 100.
+    pub held_share: u8,
     /// Which received TCP checksums are verified when the port has not done it.
     pub verify: Verify,
     /// Packet buffers of each core; at least what the descriptors of all ports take, and some more.

@@ -33,6 +33,7 @@ pub(super) struct RawEngine {
     pub(super) unknown_flows: Option<String>,
     pub(super) answers_per_second: Option<i64>,
     pub(super) max_connections: Option<i64>,
+    pub(super) held_share: Option<i64>,
     pub(super) verify: Option<String>,
     pub(super) buffers: Option<i64>,
 }

@@ -39,6 +39,11 @@ e2d2::reasons! {
         OutOfWindow = "out_of_window",
         /// The pool for held bytes is exhausted; the client will repeat them.
         HeldFull = "held_full",
+        /// Its source holds its share of the pool for held bytes already; the client will repeat them.
+        HeldShare = "held_share",
+        /// Not a packet, but all that was held of a connection: it had waited longest, the pool for held bytes was nearly
+        /// full, and its client got a RST.
+        HeldPressed = "held_pressed",
         /// More holes between held bytes than are kept track of.
         TooManyHoles = "too_many_holes",
         /// What was sent to a server could not be kept for repetition: too many servers owe us an acknowledgement.

@@ -88,6 +88,8 @@ pub enum Event {
     WaitOver,
     /// The timer of the phase: the peer took too long.
     TimedOut,
+    /// The memory for held bytes is nearly used up, and this connection has waited longest.
+    HeldPressed,
     /// The engine stops.
     Shutdown,
 }
@@ -129,7 +131,13 @@ impl Event {
         for side in [Side::Client, Side::Server] {
             events.extend([Event::Reset(side), Event::DoubtfulReset(side), Event::BlindReset(side)]);
         }
-        events.extend([Event::RetryDue, Event::WaitOver, Event::TimedOut, Event::Shutdown]);
+        events.extend([
+            Event::RetryDue,
+            Event::WaitOver,
+            Event::TimedOut,
+            Event::HeldPressed,
+            Event::Shutdown,
+        ]);
         events
     }
 }

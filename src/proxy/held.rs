@@ -5,8 +5,11 @@
 //! it; within a buffer a byte stands at its distance from the start of the stream, so that segments out of order fall
 //! into place and the selector always sees one slice.
 //!
-//! Whole pool exhausted: the segment is dropped and counted, and the client repeats it.
+//! Nobody can have it all: each source has a [share](super::shares), and the connections that hold something stand in
+//! the order in which they have begun to, so that the one that has waited longest can give way when the pool is nearly
+//! full. What is refused is dropped and counted, and the client repeats it.
 
+use super::shares::{Share, Shares};
 use arrayvec::ArrayVec;
 
 /// The most bytes a connection can have held: the window that SYN-ACKs promise is never larger.
@@ -47,6 +50,9 @@ pub enum HoldError {
     /// Every buffer of the size needed is in use.
     #[error("the pool for held bytes is exhausted")]
     Exhausted,
+    /// The source holds its share already.
+    #[error("the source holds its share already")]
+    ShareUsed,
     /// The bytes lie beyond the largest buffer.
     #[error("the bytes lie beyond the window that was offered")]
     BeyondWindow,
@@ -62,12 +68,36 @@ struct Run {
     end: u16,
 }
 
+/// Whose bytes are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Owner {
+    /// The connection's slot.
+    pub slot: u32,
+    /// Its source.
+    pub share: Share,
+}
+
+/// The end of a list.
+const NOBODY: u32 = u32::MAX;
+
+/// A buffer's place in the order of waiting.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    owner: Owner,
+    earlier: u32,
+    later: u32,
+    is_waiting: bool,
+}
+
 /// Buffers of one size, with the runs that each holds.
 struct Slab {
     size: usize,
     bytes: Box<[u8]>,
     runs: Box<[ArrayVec<Run, MAX_RUNS>]>,
     free: Vec<u32>,
+    places: Box<[Place]>,
+    longest: u32,
+    latest: u32,
 }
 
 impl Slab {
@@ -77,7 +107,75 @@ impl Slab {
             bytes: vec![0; size * count].into_boxed_slice(),
             runs: vec![ArrayVec::new(); count].into_boxed_slice(),
             free: (0..count as u32).rev().collect(),
+            places: vec![
+                Place {
+                    owner: Owner::default(),
+                    earlier: NOBODY,
+                    later: NOBODY,
+                    is_waiting: false,
+                };
+                count
+            ]
+            .into_boxed_slice(),
+            longest: NOBODY,
+            latest: NOBODY,
         }
+    }
+
+    fn in_use(&self) -> usize {
+        self.runs.len() - self.free.len()
+    }
+
+    /// Takes a buffer for `owner`, who begins to wait.
+    fn take(&mut self, owner: Owner) -> Option<u32> {
+        let index = self.free.pop()?;
+        self.places[index as usize] = Place {
+            owner,
+            earlier: self.latest,
+            later: NOBODY,
+            is_waiting: true,
+        };
+        match self.places.get_mut(self.latest as usize) {
+            Some(latest) => latest.later = index,
+            None => self.longest = index,
+        }
+        self.latest = index;
+        Some(index)
+    }
+
+    /// Takes its owner out of those who wait.
+    fn settle(&mut self, index: usize) {
+        let Place {
+            earlier,
+            later,
+            is_waiting,
+            ..
+        } = self.places[index];
+        if !is_waiting {
+            return;
+        }
+        self.places[index].is_waiting = false;
+        match self.places.get_mut(earlier as usize) {
+            Some(place) => place.later = later,
+            None => self.longest = later,
+        }
+        match self.places.get_mut(later as usize) {
+            Some(place) => place.earlier = earlier,
+            None => self.latest = earlier,
+        }
+    }
+
+    fn give_back(&mut self, index: usize) {
+        self.settle(index);
+        self.runs[index].clear();
+        self.free.push(index as u32);
+    }
+
+    /// Who has waited longest, if more than three quarters of the buffers are in use.
+    fn pressed(&self) -> Option<u32> {
+        let is_pressed = self.in_use() * 4 > self.runs.len() * 3;
+        let longest = self.places.get(self.longest as usize).filter(|_| is_pressed);
+        longest.map(|place| place.owner.slot)
     }
 
     fn slice(&self, index: usize) -> &[u8] {
@@ -93,36 +191,63 @@ impl Slab {
 pub struct HeldPool {
     small: Slab,
     large: Slab,
+    shares: Shares,
 }
 
 impl HeldPool {
-    /// A pool of `small` buffers of 2 KiB and `large` ones of 16 KiB, allocated now.
-    pub fn new(small: usize, large: usize) -> Self {
+    /// A pool of `small` buffers of 2 KiB and `large` ones of 16 KiB, allocated now, of which one source may have
+    /// `percent`, but always one request.
+    pub fn new(small: usize, large: usize, percent: u8) -> Self {
+        let bytes = small * SMALL + large * LARGE;
+        let limit = (bytes as u64 * u64::from(percent) / 100).max(LARGE as u64);
         HeldPool {
             small: Slab::new(SMALL, small),
             large: Slab::new(LARGE, large),
+            shares: Shares::new(limit.min(u64::from(u32::MAX)) as u32),
+        }
+    }
+
+    /// The slot of the connection that has waited longest, if more than three quarters of the buffers of some size are in
+    /// use. Those whose bytes are only kept until the server has acknowledged them do not wait any more.
+    pub fn pressed(&self) -> Option<u32> {
+        self.small.pressed().or_else(|| self.large.pressed())
+    }
+
+    /// The connection waits no more: what is held is owed to its server.
+    pub fn settle(&mut self, held: HeldId) {
+        if !held.is_none() {
+            self.slab_mut(held).settle(held.index());
+        }
+    }
+
+    fn slab_mut(&mut self, held: HeldId) -> &mut Slab {
+        if held.is_large() {
+            &mut self.large
+        } else {
+            &mut self.small
         }
     }
 
     /// The number of buffers in use.
     pub fn in_use(&self) -> usize {
-        self.small.runs.len() - self.small.free.len() + self.large.runs.len() - self.large.free.len()
+        self.small.in_use() + self.large.in_use()
     }
 
     /// The memory of the pool in bytes.
     pub fn memory(&self) -> usize {
         [&self.small, &self.large]
             .iter()
-            .map(|s| s.bytes.len() + size_of_val(&*s.runs) + s.free.capacity() * 4)
-            .sum()
+            .map(|s| s.bytes.len() + size_of_val(&*s.runs) + size_of_val(&*s.places) + s.free.capacity() * 4)
+            .sum::<usize>()
+            + self.shares.memory()
     }
 
-    /// Keeps `bytes`, whose first is the `offset`-th of the stream, in the buffer `held`, which is opened or exchanged
-    /// for a larger one as needed. Returns whether any of them was new.
+    /// Keeps `bytes`, whose first is the `offset`-th of the stream, in the buffer `held` of `owner`, which is opened or
+    /// exchanged for a larger one as needed. Returns whether any of them was new.
     ///
     /// # Errors
     /// [`HoldError`]; the buffer is then as it was.
-    pub fn insert(&mut self, held: &mut HeldId, offset: usize, bytes: &[u8]) -> Result<bool, HoldError> {
+    pub fn insert(&mut self, held: &mut HeldId, offset: usize, bytes: &[u8], owner: Owner) -> Result<bool, HoldError> {
         let end = offset + bytes.len();
         if end > LARGE {
             return Err(HoldError::BeyondWindow);
@@ -131,9 +256,9 @@ impl HeldPool {
             return Ok(false);
         }
         if held.is_none() {
-            *held = self.open(end).ok_or(HoldError::Exhausted)?;
+            *held = self.open(end, owner)?;
         } else if end > SMALL && !held.is_large() {
-            *held = self.grow(*held).ok_or(HoldError::Exhausted)?;
+            *held = self.grow(*held)?;
         }
         let slab = if held.is_large() {
             &mut self.large
@@ -185,31 +310,44 @@ impl HeldPool {
         if held.is_none() {
             return;
         }
-        let slab = if held.is_large() {
-            &mut self.large
-        } else {
-            &mut self.small
-        };
-        slab.runs[held.index()].clear();
-        slab.free.push(held.index() as u32);
+        let slab = self.slab_mut(*held);
+        let (share, size) = (slab.places[held.index()].owner.share, slab.size);
+        slab.give_back(held.index());
+        self.shares.take(share, size as u32);
         *held = HeldId::NONE;
     }
 
-    fn open(&mut self, end: usize) -> Option<HeldId> {
-        if end <= SMALL
-            && let Some(index) = self.small.free.pop()
-        {
-            return Some(HeldId(index));
+    fn open(&mut self, end: usize, owner: Owner) -> Result<HeldId, HoldError> {
+        let is_small = end <= SMALL && !self.small.free.is_empty();
+        let (slab, bit) = if is_small {
+            (&mut self.small, 0)
+        } else {
+            (&mut self.large, HeldId::LARGE_BIT)
+        };
+        if slab.free.is_empty() {
+            return Err(HoldError::Exhausted);
         }
-        self.large.free.pop().map(|index| HeldId(index | HeldId::LARGE_BIT))
+        if !self.shares.give(owner.share, slab.size as u32) {
+            return Err(HoldError::ShareUsed);
+        }
+        slab.take(owner)
+            .map(|index| HeldId(index | bit))
+            .ok_or(HoldError::Exhausted)
     }
 
-    fn grow(&mut self, small: HeldId) -> Option<HeldId> {
-        let large = self.large.free.pop()? as usize;
+    fn grow(&mut self, small: HeldId) -> Result<HeldId, HoldError> {
+        let owner = self.small.places[small.index()].owner;
+        if self.large.free.is_empty() {
+            return Err(HoldError::Exhausted);
+        }
+        if !self.shares.give(owner.share, (LARGE - SMALL) as u32) {
+            return Err(HoldError::ShareUsed);
+        }
+        let large = self.large.take(owner).ok_or(HoldError::Exhausted)? as usize;
         self.large.slice_mut(large)[..SMALL].copy_from_slice(self.small.slice(small.index()));
         self.large.runs[large] = std::mem::take(&mut self.small.runs[small.index()]);
-        self.small.free.push(small.0);
-        Some(HeldId(large as u32 | HeldId::LARGE_BIT))
+        self.small.give_back(small.index());
+        Ok(HeldId(large as u32 | HeldId::LARGE_BIT))
     }
 }
 
@@ -232,6 +370,11 @@ fn merge(runs: &mut ArrayVec<Run, MAX_RUNS>, mut new: Run) -> Result<(), HoldErr
 mod tests {
     use super::*;
 
+    const ME: Owner = Owner {
+        slot: 0,
+        share: Share::NOBODY,
+    };
+
     fn stream(n: usize) -> Vec<u8> {
         (0..n).map(|i| (i * 7 + i / 251) as u8).collect()
     }
@@ -240,57 +383,57 @@ mod tests {
     fn segments_in_any_order_and_overlap_make_one_slice() {
         let bytes = stream(6000);
         let cuts = [(4000, 6000), (0, 100), (50, 1500), (1400, 2900), (2900, 4000)];
-        let mut pool = HeldPool::new(1, 1);
+        let mut pool = HeldPool::new(1, 1, 100);
         let mut held = HeldId::NONE;
         for (start, end) in cuts {
             assert_eq!(
-                pool.insert(&mut held, start, &bytes[start..end]),
+                pool.insert(&mut held, start, &bytes[start..end], ME),
                 Ok(true),
                 "{start}..{end}"
             );
         }
         assert_eq!(pool.in_order(held), bytes);
-        assert_eq!(pool.insert(&mut held, 10, &bytes[10..5000]), Ok(false));
+        assert_eq!(pool.insert(&mut held, 10, &bytes[10..5000], ME), Ok(false));
         pool.close(&mut held);
         assert_eq!(pool.in_use(), 0);
     }
 
     #[test]
     fn bytes_before_the_first_hole_are_in_order() {
-        let mut pool = HeldPool::new(1, 1);
+        let mut pool = HeldPool::new(1, 1, 100);
         let mut held = HeldId::NONE;
-        pool.insert(&mut held, 5, b"world").expect("room");
+        pool.insert(&mut held, 5, b"world", ME).expect("room");
         assert_eq!(pool.in_order(held), b"");
-        pool.insert(&mut held, 0, b"hell").expect("room");
+        pool.insert(&mut held, 0, b"hell", ME).expect("room");
         assert_eq!(pool.in_order(held), b"hell");
         assert_eq!(pool.runs(held).collect::<Vec<_>>(), [(0, &b"hell"[..]), (5, b"world")]);
-        pool.insert(&mut held, 4, b"o").expect("room");
+        pool.insert(&mut held, 4, b"o", ME).expect("room");
         assert_eq!(pool.in_order(held), b"helloworld");
     }
 
     #[test]
     fn limits_are_exact() {
-        let mut pool = HeldPool::new(0, 1);
+        let mut pool = HeldPool::new(0, 1, 100);
         let mut held = HeldId::NONE;
-        assert_eq!(pool.insert(&mut held, LARGE - 1, b"x"), Ok(true));
-        assert_eq!(pool.insert(&mut held, LARGE, b"x"), Err(HoldError::BeyondWindow));
+        assert_eq!(pool.insert(&mut held, LARGE - 1, b"x", ME), Ok(true));
+        assert_eq!(pool.insert(&mut held, LARGE, b"x", ME), Err(HoldError::BeyondWindow));
         let mut other = HeldId::NONE;
-        assert_eq!(pool.insert(&mut other, 0, b"x"), Err(HoldError::Exhausted));
+        assert_eq!(pool.insert(&mut other, 0, b"x", ME), Err(HoldError::Exhausted));
         for hole in 1..MAX_RUNS {
-            assert_eq!(pool.insert(&mut held, hole * 2, b"x"), Ok(true));
+            assert_eq!(pool.insert(&mut held, hole * 2, b"x", ME), Ok(true));
         }
-        assert_eq!(pool.insert(&mut held, 100, b"x"), Err(HoldError::TooManyHoles));
+        assert_eq!(pool.insert(&mut held, 100, b"x", ME), Err(HoldError::TooManyHoles));
         // Filling a hole needs no new run.
-        assert_eq!(pool.insert(&mut held, 3, b"x"), Ok(true));
+        assert_eq!(pool.insert(&mut held, 3, b"x", ME), Ok(true));
     }
 
     #[test]
     fn a_request_that_outgrows_its_buffer_moves() {
         let bytes = stream(LARGE);
-        let mut pool = HeldPool::new(1, 1);
+        let mut pool = HeldPool::new(1, 1, 100);
         let mut held = HeldId::NONE;
-        pool.insert(&mut held, 0, &bytes[..SMALL]).expect("room");
-        pool.insert(&mut held, SMALL, &bytes[SMALL..]).expect("room");
+        pool.insert(&mut held, 0, &bytes[..SMALL], ME).expect("room");
+        pool.insert(&mut held, SMALL, &bytes[SMALL..], ME).expect("room");
         assert_eq!(pool.in_order(held), bytes);
         assert_eq!(pool.in_use(), 1);
     }
@@ -307,13 +450,13 @@ mod tests {
                 (state % n as u64) as usize
             };
             let length = 1 + random(LARGE);
-            let mut pool = HeldPool::new(1, 1);
+            let mut pool = HeldPool::new(1, 1, 100);
             let mut held = HeldId::NONE;
             let mut rounds = 0;
             while pool.in_order(held).len() < length {
                 let start = random(length);
                 let end = length.min(start + 1 + random(3000));
-                let _ = pool.insert(&mut held, start, &bytes[start..end]);
+                let _ = pool.insert(&mut held, start, &bytes[start..end], ME);
                 for (offset, run) in pool.runs(held) {
                     assert_eq!(run, &bytes[offset..offset + run.len()], "seed {seed}");
                 }
@@ -321,7 +464,7 @@ mod tests {
                 // Holes can only be closed from the front when all runs are taken.
                 let front = pool.in_order(held).len();
                 if rounds % 8 == 0 && front < length {
-                    let _ = pool.insert(&mut held, front, &bytes[front..length.min(front + 1460)]);
+                    let _ = pool.insert(&mut held, front, &bytes[front..length.min(front + 1460)], ME);
                 }
             }
             assert_eq!(pool.in_order(held), &bytes[..length], "seed {seed}");

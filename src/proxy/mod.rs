@@ -38,6 +38,7 @@ pub mod quarantine;
 mod segment;
 mod send;
 pub mod settings;
+pub mod shares;
 mod slots;
 pub mod step;
 pub mod table;
@@ -186,7 +187,7 @@ where
             table: FlowTable::new(flows, secrets.table),
             connections: Slots::new(capacity.connections),
             quarantine: QuarantineRing::new(capacity.resting),
-            held: HeldPool::new(capacity.held_small, capacity.held_large),
+            held: HeldPool::new(capacity.held_small, capacity.held_large, capacity.held_share),
             owed: Slots::new(capacity.held_small + capacity.held_large),
             inspections: inspect::Inspections::new(capacity.connections, inspected, kept_blocks),
             wheel: TimerWheel::new(capacity.connections, now),

@@ -134,6 +134,8 @@ pub struct Capacity {
     pub inspected: usize,
     /// Blocks of 2 KiB for what inspectors put in the place of other bytes; only for an engine with an inspector.
     pub kept_blocks: usize,
+    /// How much of both one source may have, in percent.
+    pub held_share: u8,
 }
 
 /// Each inspected connection takes about 1.3 KiB beside its two cache lines: 85 MiB for these.
@@ -153,6 +155,7 @@ impl Capacity {
             held_large: (connections / 4096).max(256),
             inspected: connections.min(MAX_INSPECTED),
             kept_blocks: (connections.min(MAX_INSPECTED) / 4).max(1024),
+            held_share: 25,
         }
     }
 }
@@ -329,6 +332,7 @@ impl Settings {
             capacity: Capacity {
                 half_open: strange(config.listeners().iter().any(may_stay_silent)),
                 passed_syns: strange(has(Bind::Syn)),
+                held_share: engine.held_share,
                 ..Capacity::for_connections(engine.max_connections as usize)
             },
             records: config.records().is_some(),

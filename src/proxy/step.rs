@@ -75,6 +75,7 @@ const fn unbound(event: Event) -> Transition {
         | Event::Rejected
         | Event::NoPort
         | Event::NoServer
+        | Event::HeldPressed
         | Event::RetryDue
         | Event::WaitOver
         | Event::TimedOut
@@ -106,6 +107,7 @@ const fn await_payload(event: Event) -> Transition {
         Event::DoubtfulReset(_) => to(HERE, &[ChallengeAck]),
         Event::BlindReset(_) => to(HERE, &[Drop(DropReason::BlindReset)]),
         Event::TimedOut => to(Phase::Unbound, &[ResetClient, Forget(Cause::SelectorTimeout)]),
+        Event::HeldPressed => to(Phase::Unbound, &[ResetClient, Forget(Cause::HeldFull)]),
         Event::Shutdown => to(Phase::Unbound, &[ResetClient, Forget(Cause::Shutdown)]),
         Event::ServerSynAck
         | Event::ServerLacksOption
@@ -142,6 +144,10 @@ const fn server_handshake(event: Event) -> Transition {
         | Event::Unacceptable
         | Event::DoubtfulReset(Side::Client) => to(HERE, &[ChallengeAck]),
         Event::BlindReset(_) | Event::DoubtfulReset(Side::Server) => to(HERE, &[Drop(DropReason::BlindReset)]),
+        Event::HeldPressed => to(
+            Phase::Quarantine,
+            &[ResetClient, ResetServer, Quarantine(Cause::HeldFull)],
+        ),
         Event::Shutdown => to(
             Phase::Quarantine,
             &[ResetClient, ResetServer, Quarantine(Cause::Shutdown)],
@@ -183,6 +189,7 @@ const fn syn_forwarded(event: Event) -> Transition {
         | Event::ClientFin
         | Event::Segment { .. }
         | Event::NeedMore
+        | Event::HeldPressed
         | Event::RetryDue
         | Event::WaitOver => to(HERE, &[]),
     }
@@ -224,6 +231,7 @@ const fn syn_answered(event: Event) -> Transition {
         | Event::NoServer
         | Event::ServerUnreachable
         | Event::Segment { .. }
+        | Event::HeldPressed
         | Event::RetryDue
         | Event::WaitOver => to(HERE, &[]),
     }
@@ -287,6 +295,7 @@ const fn spliced(phase: Phase, event: Event) -> Transition {
         | Event::NeedMore
         | Event::NoPort
         | Event::NoServer
+        | Event::HeldPressed
         | Event::WaitOver => to(phase, &[]),
         // An inspector refuses what it was shown.
         Event::Rejected => to(
@@ -345,6 +354,7 @@ const fn last_ack(event: Event) -> Transition {
         | Event::Rejected
         | Event::NoPort
         | Event::NoServer
+        | Event::HeldPressed
         | Event::RetryDue
         | Event::WaitOver => to(HERE, &[]),
     }
@@ -374,6 +384,7 @@ const fn quarantine(event: Event) -> Transition {
         | Event::Rejected
         | Event::NoPort
         | Event::NoServer
+        | Event::HeldPressed
         | Event::RetryDue
         | Event::WaitOver
         | Event::TimedOut

@@ -11,6 +11,7 @@ mod graph;
 mod graph_bench;
 mod handshake;
 mod harness;
+mod hoarders;
 mod hostile;
 mod icmp;
 mod inspecting;

@@ -59,6 +59,13 @@ pub(super) fn check(source: &mut Source<'_>, raw: &RawEngine, ports: &[PortConfi
             defaults::MAX_CONNECTIONS,
             &defaults::MAX_CONNECTIONS_RANGE,
         ) as u32,
+        held_share: number(
+            source,
+            &at.key("held_share"),
+            raw.held_share,
+            defaults::HELD_SHARE,
+            &defaults::HELD_SHARE_RANGE,
+        ) as u8,
         verify: choice(
             source,
             &at.key("verify"),

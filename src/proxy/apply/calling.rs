@@ -390,6 +390,7 @@ where
                 self.log.flag(slot, RecordFlags::PROXY_OUT);
             }
             let kept = if owes_bytes {
+                self.held.settle(opening.held);
                 opening.held
             } else {
                 self.held.close(&mut opening.held);

@@ -6,10 +6,12 @@ use crate::config::{Bind, ListenerId};
 use crate::proxy::connection::{Opening, Stage};
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, Side};
-use crate::proxy::held::{self, HoldError};
+use crate::proxy::held::{self, HoldError, Owner};
 use crate::proxy::phase::Phase;
-use crate::proxy::segment::{Segment, address_of};
+use crate::proxy::segment::{Segment, address_of, is_ipv4};
 use crate::proxy::send::{self, Control};
+use crate::proxy::shares::Share;
+use crate::proxy::table::FlowKey;
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
@@ -44,6 +46,10 @@ where
         out: &mut impl Outbox<P::Buffer>,
     ) -> Option<Event> {
         let Incoming { buffer, segment } = scene.incoming.as_ref()?;
+        let share = Share::of(
+            self.table
+                .hash(&source_of(self.connections.get(slot)?.client_address())),
+        );
         let Some(Stage::Opening(opening)) = self.connections.get_mut(slot).map(|connection| &mut connection.stage)
         else {
             return None;
@@ -62,8 +68,10 @@ where
         let room = held::LARGE.saturating_sub(offset);
         let fresh = fresh.get(..fresh.len().min(room)).unwrap_or_default();
         let acknowledged_before = segment.end().le(opening.acknowledged);
-        let refused = match self.held.insert(&mut opening.held, offset, fresh) {
+        let owner = Owner { slot, share };
+        let refused = match self.held.insert(&mut opening.held, offset, fresh, owner) {
             Ok(_) => None,
+            Err(HoldError::ShareUsed) => Some(DropReason::HeldShare),
             Err(HoldError::Exhausted) => Some(DropReason::HeldFull),
             Err(HoldError::BeyondWindow) => Some(DropReason::OutOfWindow),
             Err(HoldError::TooManyHoles) => Some(DropReason::TooManyHoles),
@@ -81,6 +89,11 @@ where
             .is_some_and(|c| c.phase == Phase::ServerHandshake);
         if acknowledged_before && waits_for_server {
             self.acknowledge_held(slot, scene, out);
+        }
+        // DESIGN, decision 4: who has waited longest gives way, unless nobody else waits.
+        if let Some(longest) = self.held.pressed().filter(|&longest| longest != slot) {
+            self.drops.add(DropReason::HeldPressed, 1);
+            self.drive(self.last_now, longest, Event::HeldPressed, None, out);
         }
         None
     }
@@ -215,6 +228,18 @@ where
         self.log.state(slot, Side::Client, State::FinWait1, now);
         self.wheel.arm(slot, now + LAST_ACK_WAIT);
         self.emit(Some(incoming.buffer), &path, &control, &[], out);
+    }
+}
+
+/// A source, as far as memory is concerned: an IPv4 address, or the network of an IPv6 host, whose owner has all addresses
+/// in it (RFC 6177 2).
+fn source_of(client: u128) -> FlowKey {
+    let remote = if is_ipv4(client) { client } else { client >> 64 << 64 };
+    FlowKey {
+        remote,
+        local: 0,
+        remote_port: 0,
+        local_port: 0,
     }
 }
 

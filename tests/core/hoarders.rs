@@ -1,0 +1,190 @@
+//! Clients that have bytes held and say no more: the pool is shared, and who has waited longest gives way.
+
+use crate::harness::{Bench, CONFIG, Client, Server, only};
+use e2d2::wire::tcp::TcpFlags;
+use netfcts::record::{Cause, Side};
+use proxyengine::proxy::drop_reason::DropReason;
+use std::time::Duration;
+use testkit::{Segment, Station};
+
+/// Buffers of 2 KiB: what 2048 connections get.
+const SMALL: usize = 1024;
+
+/// A quarter of 1024 buffers of 2 KiB and 256 of 16 KiB, in those of 2 KiB.
+const SHARE: usize = 768;
+
+fn bench() -> Bench {
+    Bench::with_config(&CONFIG.replace("max_connections = 64", "max_connections = 2048"))
+}
+
+/// A client of another host.
+fn client(address: &str, port: u16) -> Client {
+    let v6 = address.contains(':');
+    let mut client = if v6 { Client::new_v6(port) } else { Client::new(port) };
+    let text = if v6 {
+        format!("[{address}]:{port}")
+    } else {
+        format!("{address}:{port}")
+    };
+    client.me = Station::new(1, &text);
+    client
+}
+
+/// Lets a host hold something on connections from these ports; returns how many were refused.
+fn hoard(bench: &mut Bench, address: &str, ports: std::ops::Range<u16>, payload: &[u8]) -> usize {
+    let refusals = |bench: &Bench| bench.dropped(DropReason::HeldShare) + bench.dropped(DropReason::HeldFull);
+    let before = refusals(bench);
+    for port in ports {
+        let mut client = client(address, port);
+        client.connect(bench);
+        for piece in payload.chunks(1024) {
+            client.send(bench, piece);
+        }
+    }
+    (refusals(bench) - before) as usize
+}
+
+/// An honest client of another host is served.
+#[track_caller]
+fn assert_served(bench: &mut Bench, address: &str, port: u16, request: &[u8]) {
+    let mut client = client(address, port);
+    client.connect(bench);
+    let mut sent = Vec::new();
+    for piece in request.chunks(1024) {
+        sent = client.send(bench, piece);
+        sent.retain(|segment| segment.flags == TcpFlags::SYN);
+    }
+    let (_, held) = Server::from_syn(&only(sent)).accept(bench);
+    let got: Vec<u8> = held.into_iter().flat_map(|segment| segment.payload).collect();
+    assert_eq!(got, request);
+}
+
+#[test]
+fn one_source_has_its_share_and_no_more() {
+    let mut bench = bench();
+    assert_eq!(hoard(&mut bench, "10.0.0.1", 1000..1000 + SHARE as u16, b"?"), 0);
+    assert_eq!(bench.proxy.usage().held, SHARE);
+    assert_eq!(hoard(&mut bench, "10.0.0.1", 5000..5010, b"?"), 10);
+    assert_eq!(bench.proxy.usage().held, SHARE);
+    assert_eq!(
+        bench.dropped(DropReason::HeldPressed),
+        0,
+        "a share alone presses nobody"
+    );
+    for n in 0..20 {
+        assert_served(&mut bench, "10.0.0.2", 2000 + n, b"0 honest");
+    }
+    // What was given back can be had again.
+    let resets = bench.wait(Duration::from_secs(31));
+    let ended = resets.iter().filter(|segment| segment.flags.contains(TcpFlags::RST));
+    assert!(
+        ended.count() >= SHARE - 20,
+        "all but those who have given way to the honest"
+    );
+    assert_eq!(hoard(&mut bench, "10.0.0.1", 20_000..20_000 + SHARE as u16, b"?"), 0);
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
+fn at_the_mark_the_longest_waiting_gives_way() {
+    let mut bench = bench();
+    let first = {
+        let mut client = client("10.0.0.1", 999);
+        client.connect(&mut bench);
+        only(client.send(&mut bench, b"?"));
+        client
+    };
+    let most = SMALL * 3 / 4;
+    hoard(&mut bench, "10.0.0.1", 1000..1000 + most as u16 - 101, b"?");
+    hoard(&mut bench, "10.0.0.3", 1000..1100, b"?");
+    assert_eq!(bench.proxy.usage().held, most);
+    assert_eq!(bench.dropped(DropReason::HeldPressed), 0);
+    let mut late = client("10.0.0.4", 1000);
+    late.connect(&mut bench);
+    let sent = late.send(&mut bench, b"?");
+    let (resets, acks): (Vec<Segment>, _) = sent.into_iter().partition(|s| s.flags.contains(TcpFlags::RST));
+    assert_eq!(only(acks).to, late.me, "the late one is heard");
+    let reset = only(resets);
+    assert_eq!((reset.to, reset.seq), (first.me, first.ack));
+    let record = bench.records()[0];
+    assert_eq!((record.client_port, record.cause(Side::Client)), (999, Cause::HeldFull));
+    assert_eq!(bench.dropped(DropReason::HeldPressed), 1);
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
+fn honest_connections_get_through_while_many_hoard() {
+    let mut bench = bench();
+    for round in 0..4_u16 {
+        for host in 0..3 {
+            let ports = 1000 + round * 1000..1000 + round * 1000 + 300;
+            hoard(&mut bench, &format!("10.0.0.1{host}"), ports, b"?");
+        }
+        assert_served(&mut bench, "10.0.0.2", 1000 + round, b"0 honest");
+        let long = [&b"?"[..], &[b'x'; 5000], b"\n"].concat();
+        assert_served(&mut bench, "10.0.0.2", 2000 + round, &long);
+    }
+    assert_eq!(bench.dropped(DropReason::HeldFull), 0);
+    assert!(bench.dropped(DropReason::HeldPressed) > 1000);
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
+fn long_requests_have_a_mark_of_their_own() {
+    let mut bench = bench();
+    let long = [&b"?"[..], &[b'x'; 3000]].concat();
+    for host in 0..3 {
+        hoard(&mut bench, &format!("10.0.0.1{host}"), 1000..1090, &long);
+    }
+    assert_eq!(
+        bench.dropped(DropReason::HeldPressed),
+        270 - 192,
+        "three quarters of 256"
+    );
+    let request = [&long[..], b"\n"].concat();
+    assert_served(&mut bench, "10.0.0.2", 1000, &request);
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
+fn a_network_of_ipv6_is_one_source() {
+    let mut bench = bench();
+    assert_eq!(hoard(&mut bench, "fd00::1", 1000..1400, b"?"), 0);
+    assert_eq!(hoard(&mut bench, "fd00::2", 1000..1000 + (SHARE - 400) as u16, b"?"), 0);
+    assert_eq!(hoard(&mut bench, "fd00::3", 1000..1005, b"?"), 5);
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
+fn what_is_owed_to_a_server_does_not_wait() {
+    let mut bench = bench();
+    let mut client = client("10.0.0.2", 1000);
+    client.connect(&mut bench);
+    only(client.send(&mut bench, b"?half"));
+    let syn = only(client.send(&mut bench, b"\n"));
+    let server = Server::from_syn(&syn);
+    only(
+        bench
+            .receive(&server.syn_ack())
+            .into_iter()
+            .filter(|s| !s.payload.is_empty())
+            .collect(),
+    );
+    for host in 0..3 {
+        hoard(&mut bench, &format!("10.0.0.1{host}"), 1000..1300, b"?");
+    }
+    assert!(bench.dropped(DropReason::HeldPressed) > 0);
+    assert!(
+        bench
+            .records()
+            .iter()
+            .all(|record| record.client_port != 1000 || record.client() != client.me.address.ip())
+    );
+    bench.finish();
+    bench.assert_all_returned();
+}
