@@ -12,7 +12,9 @@
 //! graph of the engine runs in tests. Whoever owns it steers it through a [`Handle`], on the same core.
 
 use crate::callbacks::SelectServer;
+use crate::config::ServerId;
 use crate::neighbour::{NextHopId, SharedNeighbours, Station, Verdict};
+use crate::proxy::promises::Abilities;
 use crate::proxy::{self, NextHops, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::fate::GraphCounters;
@@ -127,6 +129,11 @@ impl<L: BufferPool, S: SelectServer> Handle<L, S> {
     /// True when everything has been ended.
     pub fn is_finished(&self) -> bool {
         self.stage.get() == Stage::Finished
+    }
+
+    /// The next server of which something new is known.
+    pub fn take_news(&self, now: Instant) -> Option<(ServerId, Abilities)> {
+        self.proxy.borrow_mut().take_news(now)
     }
 
     /// Looks into the core: counters, usage, memory.

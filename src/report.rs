@@ -31,6 +31,8 @@ pub struct Report {
     pub connections_open: u64,
     /// Next hops with a MAC address, and next hops.
     pub next_hops: NextHopTotals,
+    /// What the servers' TCP can do, as far as they have answered; in the order of the configuration.
+    pub servers: Vec<ServerReport>,
     /// Packet buffers.
     pub buffers: Buffers,
     /// The counters of all cores together.
@@ -48,6 +50,30 @@ pub struct NextHopTotals {
     pub resolved: u64,
     /// All.
     pub total: u64,
+}
+
+/// What a server has said of its TCP.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct ServerReport {
+    /// Its name in the configuration.
+    pub name: String,
+    /// `None` as long as it has answered no SYN, or when servers are not asked.
+    pub abilities: Option<ServerAbilities>,
+}
+
+/// The options and the window of a server's SYN-ACKs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct ServerAbilities {
+    /// The largest segment that it takes.
+    pub mss: u16,
+    /// The shift of its windows.
+    pub window_scale: Option<u8>,
+    /// It permits SACK.
+    pub sack: bool,
+    /// It sends timestamps.
+    pub timestamps: bool,
+    /// Its smallest window, unscaled.
+    pub window: u16,
 }
 
 /// Packet buffers of all pools, and whether they came back.
@@ -95,6 +121,9 @@ pub struct CoreReport {
     pub busy_cycles: u64,
     /// Connections open now.
     pub connections_open: u64,
+    /// What it knows of the servers; told of all cores together.
+    #[serde(skip)]
+    pub servers: Vec<ServerReport>,
     /// Its counters.
     pub counters: CounterGroups,
 }
@@ -195,9 +224,16 @@ impl CounterGroups {
 }
 
 impl Report {
-    /// Sums the cores' counters and connections into the totals.
+    /// Sums the cores' counters and connections into the totals. Of what they know of a server, the first that knows
+    /// anything is believed.
     pub fn sum_cores(&mut self) {
         for core in &self.cores {
+            self.servers.resize(core.servers.len(), ServerReport::default());
+            for (all, of_core) in self.servers.iter_mut().zip(&core.servers) {
+                if all.abilities.is_none() {
+                    all.clone_from(of_core);
+                }
+            }
             self.counters.add_all(&core.counters);
             self.connections_open += core.connections_open;
         }
@@ -287,6 +323,9 @@ impl fmt::Display for Report {
             "records {}  lost {}  open connections {}  next hops {}/{}",
             self.records, self.records_lost, self.connections_open, self.next_hops.resolved, self.next_hops.total
         )?;
+        for server in &self.servers {
+            server.fmt(f)?;
+        }
         self.fmt_tcp(f)?;
         for (name, group) in &self.counters.groups {
             if ![TCP_CLIENT, TCP_SERVER].contains(name) {
@@ -323,6 +362,33 @@ impl Report {
             writeln!(f, "{name:14}{count:>14}{:>14}", server.count(name).unwrap_or(0))?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for ServerReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.abilities {
+            Some(abilities) => writeln!(f, "server {}: {abilities}", self.name),
+            None => writeln!(f, "server {}: not heard of", self.name),
+        }
+    }
+}
+
+impl fmt::Display for ServerAbilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MSS {}, ", self.mss)?;
+        match self.window_scale {
+            Some(shift) => write!(f, "window scale {shift}, ")?,
+            None => write!(f, "no window scale, ")?,
+        }
+        let with = |is_there: bool| if is_there { "" } else { "no " };
+        write!(
+            f,
+            "{}SACK, {}timestamps, window {}",
+            with(self.sack),
+            with(self.timestamps),
+            self.window
+        )
     }
 }
 
@@ -380,6 +446,16 @@ mod tests {
         let mut core = CoreReport {
             core: number,
             connections_open: 2,
+            servers: vec![ServerReport {
+                name: "one".into(),
+                abilities: (number == 2).then_some(ServerAbilities {
+                    mss: 1400,
+                    window_scale: None,
+                    sack: true,
+                    timestamps: false,
+                    window: 1000,
+                }),
+            }],
             ..CoreReport::default()
         };
         core.counters
@@ -422,6 +498,21 @@ mod tests {
             Some(7)
         );
         assert_eq!(report.counters.group(TCP_SERVER).map(CounterGroup::total), Some(8));
+    }
+
+    #[test]
+    fn what_any_core_knows_of_a_server_is_told() {
+        let report = report();
+        let text = report.to_string();
+        assert!(
+            text.contains("server one: MSS 1400, no window scale, SACK, no timestamps, window 1000\n"),
+            "{text}"
+        );
+        let silent = ServerReport {
+            name: "two".into(),
+            abilities: None,
+        };
+        assert_eq!(silent.to_string(), "server two: not heard of\n");
     }
 
     #[test]

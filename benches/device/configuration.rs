@@ -40,6 +40,7 @@ idle = "1h"
 select = "10m"
 
 [promise]
+probe = false
 mss = {mss}
 window_scale = 7
 sack = true

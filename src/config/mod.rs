@@ -40,8 +40,8 @@ pub use ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
 pub use listen_map::ListenMap;
 pub use model::{
     Announce, AnnounceFields, Bind, EngineConfig, Fallback, Idle, ListenAddress, ListenerConfig, ListenerTimeouts,
-    LocalAddress, Match, Member, Policy, PoolConfig, PortConfig, PortRanges, Promise, RecordFormat, RecordsConfig,
-    Rule, ServerConfig, Timeouts, UnknownFlows, Verify,
+    LocalAddress, Match, Member, Pinned, Policy, PoolConfig, PortConfig, PortRanges, Promise, RecordFormat,
+    RecordsConfig, Rule, ServerConfig, Timeouts, UnknownFlows, Verify,
 };
 pub use pattern::{HostPattern, MAX_HOST_LEN, NamePattern};
 pub use payload_regex::PayloadRegex;

@@ -427,9 +427,14 @@ pub struct ListenerTimeouts {
     pub half_close: Duration,
 }
 
-/// `[promise]`: what a SYN-ACK promises as long as nothing is known about the servers.
+/// `[promise]`: what a SYN-ACK promises as long as nothing is known about the servers, and for good where it is
+/// [pinned](Promise::pinned) or `probe` is off.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Promise {
+    /// Whether servers are asked what they can do, and SYN-ACKs then promise that.
+    pub probe: bool,
+    /// Which of the values below are written in the file: these hold whatever the servers can do.
+    pub pinned: Pinned,
     /// Maximum segment size; what fits the port's MTU when `None`.
     pub mss: Option<u16>,
     /// Window scale, 0 to 14; the option is left out when `None`.
@@ -440,6 +445,28 @@ pub struct Promise {
     pub timestamps: bool,
     /// Receive window in bytes, unscaled as in every SYN-ACK; at most 16 KiB.
     pub window: u16,
+}
+
+/// Which values of [`Promise`] stay as they are.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pinned {
+    /// [`Promise::mss`].
+    pub mss: bool,
+    /// [`Promise::window_scale`].
+    pub window_scale: bool,
+    /// [`Promise::sack`].
+    pub sack: bool,
+    /// [`Promise::timestamps`].
+    pub timestamps: bool,
+    /// [`Promise::window`].
+    pub window: bool,
+}
+
+impl Pinned {
+    /// Whether nothing is left to learn.
+    pub fn is_everything(self) -> bool {
+        self.mss && self.window_scale && self.sack && self.timestamps && self.window
+    }
 }
 
 /// `[records]`: where the records of ended connections go.

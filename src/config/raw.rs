@@ -163,6 +163,7 @@ pub(super) struct RawListenerTimeouts {
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawPromise {
+    pub(super) probe: Option<bool>,
     pub(super) mss: Option<i64>,
     pub(super) window_scale: Option<toml::Value>,
     pub(super) sack: Option<bool>,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use e2d2::fate::{GraphCounters, GraphReader};
 use e2d2::operators::{SharedPort, Task, share};
+use e2d2::time::Instant;
 
 use super::CoreStart;
 use super::machine::Machine;
@@ -14,12 +15,14 @@ use super::port::EnginePort;
 use super::worker::Program;
 use crate::backends::Backends;
 use crate::callbacks::{SelectServer, SelectorFactory};
+use crate::config::{Config, ServerConfig};
 use crate::neighbour::{NeighbourCounterReader, Station};
 use crate::pipeline::{self, Handle};
 use crate::proxy::event::Side;
+use crate::proxy::promises::Abilities;
 use crate::proxy::settings::Settings;
 use crate::proxy::{Proxy, Secrets};
-use crate::report::{CounterGroup, CounterGroups, TCP_CLIENT, TCP_SERVER};
+use crate::report::{CounterGroup, CounterGroups, ServerAbilities, ServerReport, TCP_CLIENT, TCP_SERVER};
 
 /// Secret numbers of the engine, from which each core gets its own.
 #[derive(Clone)]
@@ -67,6 +70,7 @@ pub(super) struct ProxyProgram<M: Machine, S> {
     ports: Vec<SharedPort<EnginePort<M::Port>>>,
     graph: GraphReader,
     station: NeighbourCounterReader,
+    config: Arc<Config>,
 }
 
 /// Builds the program of one core, on its thread.
@@ -124,9 +128,20 @@ where
             ports,
             graph,
             station: station_counters,
+            config,
         },
         task,
     ))
+}
+
+fn abilities(of: Abilities) -> ServerAbilities {
+    ServerAbilities {
+        mss: of.mss,
+        window_scale: of.window_scale,
+        sack: of.sack,
+        timestamps: of.timestamps,
+        window: of.window,
+    }
 }
 
 impl<M: Machine, S: SelectServer> Program for ProxyProgram<M, S> {
@@ -150,12 +165,27 @@ impl<M: Machine, S: SelectServer> Program for ProxyProgram<M, S> {
         self.handle.look(|proxy| proxy.memory() as u64)
     }
 
+    fn servers(&self) -> Vec<ServerReport> {
+        let report = |server: &ServerConfig| ServerReport {
+            name: server.name.clone(),
+            abilities: self.handle.look(|proxy| proxy.abilities(server.id)).map(abilities),
+        };
+        self.config.servers().iter().map(report).collect()
+    }
+
+    fn tell_news(&mut self, now: Instant) {
+        while let Some((server, news)) = self.handle.take_news(now) {
+            log::info!("server {}: {}", self.config.server(server).name, abilities(news));
+        }
+    }
+
     fn counters(&self) -> CounterGroups {
         let mut groups = CounterGroups::default();
         self.handle.look(|proxy| {
             groups.add(TCP_CLIENT, &CounterGroup::of_tcp(proxy.log().counters(Side::Client)));
             groups.add(TCP_SERVER, &CounterGroup::of_tcp(proxy.log().counters(Side::Server)));
             groups.add("proxy_drops", &CounterGroup::of(proxy.drops()));
+            groups.add("probes", &CounterGroup::of(proxy.probes()));
             let usage = proxy.usage();
             let usage = [
                 ("connections", usage.connections),

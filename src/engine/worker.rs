@@ -13,7 +13,7 @@ use e2d2::scheduler::{IdleMode, Priority, Scheduler, Task, Usage, pin_current_th
 use e2d2::time::{Clock, Instant};
 
 use crate::config::CoreId;
-use crate::report::{CoreReport, CounterGroups};
+use crate::report::{CoreReport, CounterGroups, ServerReport};
 
 /// How long a worker goes on after all connections have ended, so that what it has sent last gets out of its queues.
 const FLUSH: Duration = Duration::from_millis(5);
@@ -38,6 +38,16 @@ pub trait Program {
     /// Bytes of all structures that hold connections, empty places included.
     fn state_bytes(&self) -> u64 {
         0
+    }
+
+    /// What it knows of the servers, in the order of the configuration.
+    fn servers(&self) -> Vec<ServerReport> {
+        Vec::new()
+    }
+
+    /// Logs what it has learned since; called after every round.
+    fn tell_news(&mut self, now: Instant) {
+        let _nothing_new = now;
     }
 
     /// Everything it has counted.
@@ -151,6 +161,7 @@ fn serve<P: Program>(
         if followed.follow(now, control.phase.load(Ordering::Relaxed), &mut program) {
             stop.store(true, Ordering::Relaxed);
         }
+        program.tell_news(now);
         let wanted = control.snapshots.load(Ordering::Relaxed);
         if wanted != followed.snapshot {
             followed.snapshot = wanted;
@@ -203,6 +214,7 @@ fn report<P: Program>(identity: &Identity, clock: &Clock, usage: &Usage, program
         idle_rounds: usage.rounds - usage.busy_rounds,
         busy_cycles: usage.busy_cycles(clock.tsc_hz()),
         connections_open: program.open_connections(),
+        servers: program.servers(),
         counters: program.counters(),
     }
 }

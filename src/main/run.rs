@@ -182,7 +182,7 @@ impl Progress {
         let packets = (sum(|port| port.rx_packets), sum(|port| port.tx_packets));
         let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
         let line = format!(
-            "{:8.1} s  open {}  records {}  lost {}  rx {:.0}/s  tx {:.0}/s  next hops {}/{}",
+            "{:8.1} s  open {}  records {}  lost {}  rx {:.0}/s  tx {:.0}/s  next hops {}/{}  servers {}/{}",
             report.uptime_ms as f64 / 1e3,
             report.connections_open,
             report.records,
@@ -191,6 +191,12 @@ impl Progress {
             rate(packets.1, self.packets.1),
             report.next_hops.resolved,
             report.next_hops.total,
+            report
+                .servers
+                .iter()
+                .filter(|server| server.abilities.is_some())
+                .count(),
+            report.servers.len(),
         );
         (self.shown_at, self.packets) = (Instant::now(), packets);
         line

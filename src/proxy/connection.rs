@@ -144,6 +144,8 @@ pub struct Spliced {
     pub to_client: Flow,
     /// What we owe to the server: an entry of the table of debts, or [`owed::NOTHING`](super::owed::NOTHING).
     pub owed: u32,
+    /// The largest segment that the server takes, TCP options included (RFC 6691 3). The client may have been promised more.
+    pub server_mss: u16,
     /// How windows are rescaled.
     pub scale: WindowScale,
     /// The server declined SACK that the client was promised: its blocks are blanked.

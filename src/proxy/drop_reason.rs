@@ -64,6 +64,8 @@ e2d2::reasons! {
         RateLimited = "rate_limited",
         /// Too long for the port it must leave by.
         TooBig = "too_big",
+        /// Longer than the server takes: passed on in pieces, and its sender told.
+        Cut = "cut",
         /// Its hop limit is used up.
         HopLimit = "hop_limit",
         /// It has an IPv4 source route that is not over, and would have to go on over IPv6.

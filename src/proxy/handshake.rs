@@ -11,6 +11,7 @@ use super::event::{Event, Side};
 use super::half_open::HalfOpen;
 use super::held::HeldId;
 use super::phase::Phase;
+use super::promises::{self, Promise};
 use super::segment::Segment;
 use super::send::{Control, Path};
 use super::settings::{Listener, Strangers};
@@ -31,14 +32,6 @@ use netfcts::seq::SeqNum;
 
 /// SYN-ACKs repeated in one call at most: a burst.
 const REPEATED_PER_CALL: usize = 32;
-
-/// RFC 9293 3.7.1: the MSS of a peer that names none.
-pub(super) fn default_mss(version: IpVersion) -> u16 {
-    match version {
-        IpVersion::V4 => 536,
-        IpVersion::V6 => 1220,
-    }
-}
 
 impl<P, S, N> Proxy<P, S, N>
 where
@@ -62,7 +55,7 @@ where
             }
             opened = self.opens_cookie(now, &incoming.segment);
             if opened.is_none() {
-                event = self.without_cookie(now, &incoming);
+                event = self.without_cookie(now, listener, &incoming);
             } else if self
                 .used_cookies
                 .contains(incoming.segment.hash, incoming.segment.ack, now)
@@ -98,8 +91,9 @@ where
     /// it, then the client will send them again, and must not be reset until it has: its ACK number could be a cookie of
     /// the last 16 s. Without timestamps of that age there is one chance in two that an older one looks so, too; a client
     /// that goes on with a connection we know nothing of is reset 16 s later at most.
-    fn without_cookie(&self, now: Instant, incoming: &Incoming<P::Buffer>) -> Event {
+    fn without_cookie(&self, now: Instant, listener: Option<u16>, incoming: &Incoming<P::Buffer>) -> Event {
         let segment = &incoming.segment;
+        let promised = listener.map(|listener| self.promises.of_cookie(listener, segment.ack - 1));
         let options = TcpOptions::parse(segment.options(incoming.buffer.data()));
         let echoes_us_lately = |(_, echo): (u32, u32)| {
             u128::from(self.timestamp(now).wrapping_sub(echo)) <= super::cookie::LIFETIME.as_millis()
@@ -107,7 +101,7 @@ where
         let is_young = self.cookies.may_be_live(segment.ack - 1, now)
             && options
                 .timestamps
-                .filter(|_| self.settings.promise.timestamps)
+                .filter(|_| promised.is_none_or(|promise| promise.timestamps))
                 .is_none_or(echoes_us_lately);
         if is_young { Event::ClientData } else { Event::ClientAck }
     }
@@ -129,9 +123,9 @@ where
         }
         let Incoming { buffer, segment } = incoming;
         let offered = TcpOptions::parse(segment.options(buffer.data()));
-        let promise = self.settings.promise;
+        let promise = self.promises.freeze(listener, now);
         let agreed = Agreed {
-            mss: offered.mss.unwrap_or(default_mss(segment.layout.version)),
+            mss: promises::mss_of(&offered, segment.layout.version == IpVersion::V4),
             window_scale: offered.window_scale.filter(|_| promise.window_scale.is_some()),
             sack: offered.sack_permitted && promise.sack,
         };
@@ -148,7 +142,7 @@ where
             }
         }
         let path = self.path_back(&segment);
-        let control = self.syn_ack(now, (&path, listener), (cookie, segment.seq), tsval, agreed);
+        let control = self.syn_ack(now, &path, promise, (cookie, segment.seq), tsval, agreed);
         self.log.count(Side::Client, TcpCounter::SentSynAck);
         self.emit(Some(buffer), &path, &control, &[], out);
     }
@@ -157,15 +151,14 @@ where
     fn syn_ack(
         &self,
         now: Instant,
-        (path, listener): (&Path, u16),
+        path: &Path,
+        promise: Promise,
         (cookie, client_isn): (SeqNum, SeqNum),
         tsval: Option<u32>,
         agreed: Agreed,
     ) -> Control {
-        let promise = self.settings.promise;
         let headers = path.header_len();
         let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
-        let server_segment = self.settings.listeners[usize::from(listener)].server_segment;
         Control {
             seq: cookie,
             // RFC 9293 3.10.7.2: data on a SYN is not acknowledged; the client sends it again.
@@ -173,7 +166,7 @@ where
             flags: TcpFlags::SYN | TcpFlags::ACK,
             window: promise.window,
             options: TcpOptions {
-                mss: Some((promise.mss + 40 - headers).min(mtu - headers).min(server_segment)),
+                mss: Some(promise.mss(headers, mtu)),
                 window_scale: promise.window_scale.filter(|_| agreed.window_scale.is_some()),
                 sack_permitted: agreed.sack,
                 timestamps: tsval.map(|tsval| (self.timestamp(now), tsval)),
@@ -195,18 +188,15 @@ where
             if self.draining || self.table.find(hash, |flow| self.key_of(flow) == Some(key)).is_some() {
                 continue;
             }
-            let path = self.path_between(&key, entry.mac, entry.device);
             let address = self.settings.addresses.index(key.local);
             let listener =
-                address.and_then(|address| self.settings.addresses.listener(address, key.local_port, entry.device));
+                address.and_then(|address| (self.settings.addresses).listener(address, key.local_port, entry.device));
             let Some(listener) = listener else { continue };
-            let control = self.syn_ack(
-                now,
-                (&path, listener),
-                (entry.cookie, entry.client_isn),
-                entry.tsval,
-                entry.agreed,
-            );
+            // A SYN-ACK that is repeated says what it said: the cookie shows of which slot it is.
+            let promise = self.promises.of_cookie(listener, entry.cookie);
+            let path = self.path_between(&key, entry.mac, entry.device);
+            let numbers = (entry.cookie, entry.client_isn);
+            let control = self.syn_ack(now, &path, promise, numbers, entry.tsval, entry.agreed);
             self.log.count(Side::Client, TcpCounter::SentSynAck);
             self.emit(None, &path, &control, &[], out);
             self.half_open.push_again(repetitions, entry, now_ms);
@@ -237,7 +227,7 @@ where
         if !self.used_cookies.note(segment.hash, segment.ack, now) {
             return self.drops.add(DropReason::UsedCookie, 1);
         }
-        let opening = self.new_opening(opened, &incoming);
+        let opening = self.new_opening(listener, opened, &incoming);
         let connection = Connection::new(
             (segment.key.remote, segment.key.remote_port),
             segment.source_mac,
@@ -276,10 +266,11 @@ where
         self.handle_connection(now, FlowRef::client(slot), incoming, out);
     }
 
-    fn new_opening(&self, opened: Opened, incoming: &Incoming<P::Buffer>) -> Opening {
+    fn new_opening(&self, listener: u16, opened: Opened, incoming: &Incoming<P::Buffer>) -> Opening {
         let segment = &incoming.segment;
+        let promise = self.promises.of_cookie(listener, segment.ack - 1);
         let options = TcpOptions::parse(segment.options(incoming.buffer.data()));
-        let timestamps = options.timestamps.filter(|_| self.settings.promise.timestamps);
+        let timestamps = options.timestamps.filter(|_| promise.timestamps);
         let scaled = opened.agreed.window_scale.is_some();
         Opening {
             client_isn: segment.seq - 1,
@@ -293,7 +284,7 @@ where
             agreed: opened.agreed,
             client_window: segment.window,
             fin_offset: Opening::NO_FIN,
-            promised_scale: self.settings.promise.window_scale.filter(|_| scaled).unwrap_or(0),
+            promised_scale: promise.window_scale.filter(|_| scaled).unwrap_or(0),
             timestamps: timestamps.is_some(),
             tries: 0,
             retries: 0,

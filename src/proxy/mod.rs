@@ -34,6 +34,8 @@ mod log;
 mod owed;
 mod passed_syn;
 pub mod phase;
+mod probe;
+pub mod promises;
 pub mod quarantine;
 mod segment;
 mod send;
@@ -69,6 +71,8 @@ use netfcts::pool::PortPool;
 use netfcts::rate::RateLimiter;
 use netfcts::wheel::TimerWheel;
 use phase::Phase;
+use probe::Probes;
+use promises::Promises;
 use quarantine::QuarantineRing;
 use segment::Segment;
 use send::Ends;
@@ -78,6 +82,7 @@ use table::{FlowRef, FlowTable};
 use used_cookies::UsedCookies;
 
 pub use log::RecordSink;
+pub use probe::ProbeEvent;
 pub use segment::{address_of, address_value};
 
 /// Where frames go that the core sends.
@@ -133,6 +138,8 @@ pub struct Proxy<P: BufferPool, S, N> {
     next_local: Vec<usize>,
     half_open: half_open::HalfOpenTable,
     passed_syns: Slots<passed_syn::PassedSyn>,
+    promises: Promises,
+    probes: Probes,
     answers: RateLimiter,
     log: Log,
     drops: Counters<DropReason>,
@@ -195,6 +202,8 @@ where
             next_local: vec![0; settings.servers.len()],
             half_open: half_open::HalfOpenTable::new(capacity.half_open),
             passed_syns: Slots::new(capacity.passed_syns.min(passed_syn::MOST)),
+            promises: Promises::new(&settings),
+            probes: Probes::new(&settings, now),
             answers: RateLimiter::new(u64::from(answers), answers.div_ceil(10).max(1), now),
             log: Log::new(records, settings.records.then_some(capacity.connections), settings.core),
             drops: Counters::default(),
@@ -304,6 +313,12 @@ where
             .settings
             .addresses
             .listener(address, key.local_port, segment.device);
+        // What nobody listens for may be the answer to a probe.
+        if listener.is_none()
+            && let Some(probe) = self.probes.find(&self.settings, key)
+        {
+            return self.handle_probe_answer(now, probe, incoming, out);
+        }
         let event = match listener {
             None if segment.has(TcpFlags::RST) => Event::BlindReset(Side::Client),
             None => Event::StraySyn,
@@ -401,7 +416,13 @@ where
                 let options = TcpOptions::parse(segment.options(incoming.buffer.data()));
                 let syn = self.passed_syns.get(opening.syn.into());
                 let answered = syn.and_then(|syn| syn.answer).map(|answer| answer.isn);
-                classify::from_server_in_handshake(opening, answered, segment, &options)
+                let event = classify::from_server_in_handshake(opening, answered, segment, &options);
+                if matches!(event, Event::ServerSynAck | Event::ServerLacksOption) {
+                    let offered = send::offered(&self.settings, connection, opening, syn);
+                    let server = connection.server;
+                    self.listen_to_server(now, (server, offered), segment, &options);
+                }
+                event
             }
         };
         if let Event::Segment {
@@ -442,6 +463,7 @@ where
         if self.connections.len() > 0 {
             return false;
         }
+        self.end_probes(now);
         while self.end_oldest_rest() {}
         self.half_open.clear();
         true
@@ -459,6 +481,7 @@ where
             debts: self.owed.len(),
             inspected: self.inspections.len(),
             kept: self.inspections.kept.in_use(),
+            probes: self.probes.len(),
             timers: self.wheel.len(),
             ports: self.ports.iter().flatten().map(PortPool::in_use).sum(),
         }
@@ -477,6 +500,8 @@ where
             + self.ports.iter().flatten().map(PortPool::memory).sum::<usize>()
             + self.half_open.memory()
             + self.passed_syns.memory()
+            + self.promises.memory()
+            + self.probes.memory()
             + self.log.memory()
     }
 
@@ -522,6 +547,8 @@ pub struct Usage {
     pub inspected: usize,
     /// Blocks of bytes that inspectors have put in the place of others.
     pub kept: usize,
+    /// Servers that are being asked what they can do.
+    pub probes: usize,
     /// Armed timers.
     pub timers: usize,
     /// Source ports in use.

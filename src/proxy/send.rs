@@ -3,6 +3,8 @@
 use super::connection::{Connection, NO_SERVER, Opening, Spliced, Stage};
 use super::drop_reason::DropReason;
 use super::event::Side;
+use super::passed_syn::PassedSyn;
+use super::promises::Offered;
 use super::quarantine::Rested;
 use super::segment::{address_of, is_ipv4};
 use super::settings::Settings;
@@ -201,6 +203,36 @@ pub(super) fn path_to_server(
         device: server.device,
         checksums: settings.devices[usize::from(server.device.0)].checksums,
     })
+}
+
+/// What our SYN offers to the server of a connection, in segments that fit both legs: what was agreed with the client, or
+/// what the client's own SYN says that is passed on.
+pub(super) fn offered(
+    settings: &Settings,
+    connection: &Connection,
+    opening: &Opening,
+    syn: Option<&PassedSyn>,
+) -> Offered {
+    let leg =
+        |is_ipv4: bool, device: PortId| settings.devices[usize::from(device.0)].mtu - if is_ipv4 { 40 } else { 60 };
+    let server = settings.servers.get(usize::from(connection.server));
+    let to_server = server.map_or(u16::MAX, |server| leg(is_ipv4(server.address), server.device));
+    let to_client = leg(is_ipv4(connection.client_address()), connection.client_device);
+    let passed = syn.map(|syn| TcpOptions::parse(&syn.options));
+    if let Some(options) = passed {
+        return Offered {
+            mss: opening.agreed.mss.min(to_server).min(to_client),
+            window_scale: options.window_scale.is_some(),
+            sack: options.sack_permitted,
+            timestamps: options.timestamps.is_some(),
+        };
+    }
+    Offered {
+        mss: opening.agreed.mss.min(to_server).min(to_client),
+        window_scale: opening.agreed.window_scale.is_some(),
+        sack: opening.agreed.sack,
+        timestamps: opening.timestamps,
+    }
 }
 
 /// The options of a segment that carries nothing but timestamps, if they were agreed.

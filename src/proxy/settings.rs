@@ -2,9 +2,10 @@
 //!
 //! Built once at start from the checked [`Config`](crate::config::Config); nothing here changes afterwards.
 
+use super::promises::PromiseSettings;
 use super::segment::address_value;
 use crate::config::{
-    self, Announce, Bind, Config, Fallback, ListenerConfig, LocalAddress, Member, PoolId, PortConfig, ServerConfig,
+    self, Announce, Bind, Config, Fallback, ListenerConfig, LocalAddress, PoolId, PortConfig, ServerConfig,
     UnknownFlows,
 };
 use e2d2::port::{Capabilities, PortId};
@@ -23,21 +24,6 @@ pub struct Device {
     pub checksums: Checksums,
 }
 
-/// What SYN-ACKs promise on behalf of servers that are not known yet (DESIGN: decision 3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Promise {
-    /// The largest segment that we say we take over IPv4; 20 less over IPv6.
-    pub mss: u16,
-    /// The shift of the windows that will come; `None` promises none.
-    pub window_scale: Option<u8>,
-    /// SACK is permitted.
-    pub sack: bool,
-    /// Timestamps are sent.
-    pub timestamps: bool,
-    /// The window, never scaled, at most [`LARGE`](super::held::LARGE).
-    pub window: u16,
-}
-
 /// A listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Listener {
@@ -53,9 +39,6 @@ pub struct Listener {
     pub idle: Duration,
     /// How long the second half may stay open.
     pub half_close: Duration,
-    /// The largest segment, TCP options included, that fits our ports towards all servers that its rules lead to, each by
-    /// the version of IP that it speaks.
-    pub server_segment: u16,
 }
 
 impl Listener {
@@ -174,7 +157,7 @@ pub struct Settings {
     /// By server.
     pub servers: Vec<Server>,
     /// What SYN-ACKs promise.
-    pub promise: Promise,
+    pub promises: PromiseSettings,
     /// How long a closed connection rests.
     pub time_wait: Duration,
     /// What strangers get.
@@ -304,7 +287,6 @@ impl Settings {
             select: listener.timeouts.select,
             idle: listener.timeouts.idle,
             half_close: listener.timeouts.half_close,
-            server_segment: server_segment(config, listener),
         };
         let engine = config.engine();
         let may_stay_silent =
@@ -318,7 +300,7 @@ impl Settings {
             addresses,
             listeners: config.listeners().iter().map(listener).collect(),
             servers,
-            promise: Promise::from_config(config),
+            promises: PromiseSettings::from_config(config),
             time_wait: config.timeouts().time_wait,
             strangers: match engine.unknown_flows {
                 UnknownFlows::Rst => Strangers::Reset,
@@ -352,35 +334,5 @@ impl Settings {
             };
         }
         self
-    }
-}
-
-/// A server behind IPv6 takes 20 bytes less than its port's MTU leaves a client of IPv4.
-fn server_segment(config: &Config, listener: &ListenerConfig) -> u16 {
-    let fallback = match listener.default {
-        Fallback::Pool(pool) => Some(pool),
-        Fallback::Reject => None,
-    };
-    let pools = listener.rules.iter().map(|rule| rule.pool).chain(fallback);
-    let servers = pools.flat_map(|pool| &config.pool(pool).members);
-    let room = |member: &Member| {
-        let server = config.server(member.server);
-        let mtu = config.ports().get(usize::from(server.next_hop.port.0))?.mtu;
-        Some(mtu - if server.address.is_ipv6() { 60 } else { 40 })
-    };
-    servers.filter_map(room).min().unwrap_or(u16::MAX)
-}
-
-impl Promise {
-    fn from_config(config: &Config) -> Self {
-        let promise = config.promise();
-        let smallest_mtu = config.ports().iter().map(|port| port.mtu).min().unwrap_or(1500);
-        Promise {
-            mss: promise.mss.unwrap_or(smallest_mtu - 40).min(smallest_mtu - 40),
-            window_scale: promise.window_scale,
-            sack: promise.sack,
-            timestamps: promise.timestamps,
-            window: promise.window.min(super::held::LARGE as u16),
-        }
     }
 }

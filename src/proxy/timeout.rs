@@ -57,6 +57,7 @@ where
             }
         }
         worked |= self.repeat_syn_acks(now, out);
+        worked |= self.poll_probes(now, out);
         worked | self.end_rests(now)
     }
 
@@ -101,7 +102,8 @@ where
         let rest = self.quarantine.oldest().map(|(_, rested)| rested.until);
         let syn_ack = self.half_open.next_due(self.last_now.as_millis() as u32);
         let at = |until: u32| self.last_now + milliseconds_until(self.last_now, until);
-        [self.wheel.next_deadline(), rest.map(at), syn_ack.map(at)]
+        let probe = self.probes.next_deadline();
+        [self.wheel.next_deadline(), rest.map(at), syn_ack.map(at), probe]
             .into_iter()
             .flatten()
             .min()

@@ -79,12 +79,14 @@ impl GraphBench {
             1,
             now,
         );
-        let settings = Settings::from_config(&config, 0, &macs, |server| {
+        let mut settings = Settings::from_config(&config, 0, &macs, |server| {
             topology
                 .next_hop_of(server.next_hop.port, server.next_hop.ip)
                 .expect("a next hop")
                 .index()
         });
+        // Nobody here answers unasked.
+        settings.promises.probe = false;
         let pool = HeapPool::new(2048, 2048);
         let secrets = Secrets {
             cookie: [1, u64::from(secret)],

@@ -5,7 +5,7 @@ use e2d2::buffer::{BufferPool, HeapBuffer, HeapPool, PacketBuffer};
 use e2d2::port::PortId;
 use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
-use e2d2::wire::frame::{self, Packet};
+use e2d2::wire::frame::{self, Kind, Packet};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::record::SessionRecord;
 use netfcts::ring::{RecordReceiver, record_ring};
@@ -129,6 +129,8 @@ pub struct Bench<S = Selector> {
     pub pool: HeapPool,
     pub hops: Hops,
     pub calls: Calls,
+    /// ICMP messages are left out of what the core sends; all others are to be TCP segments.
+    pub ignores_icmp: bool,
     records: RecordReceiver,
     sent: Sent,
 }
@@ -142,11 +144,17 @@ impl Bench {
         Self::make(text, false)
     }
 
+    /// One that asks its servers what they can do.
+    pub fn probing(text: &str) -> Self {
+        Self::build(text, false, |_| {}, |selector| selector)
+    }
+
     /// With a selector that always names the pool.
     pub fn for_pools(text: &str) -> Self {
         Self::make(text, true)
     }
 
+    /// Nobody is asked: all other tests are about connections.
     fn make(text: &str, pool_only: bool) -> Self {
         Self::make_with(text, pool_only, |_| {}, |selector| selector)
     }
@@ -155,6 +163,19 @@ impl Bench {
 impl<S: SelectServer> Bench<S> {
     /// With a selector that `wrap` makes of the usual one, and settings that `adjust` changes.
     pub fn make_with(
+        text: &str,
+        pool_only: bool,
+        adjust: impl FnOnce(&mut Settings),
+        wrap: impl FnOnce(Selector) -> S,
+    ) -> Self {
+        let quiet = |settings: &mut Settings| {
+            settings.promises.probe = false;
+            adjust(settings);
+        };
+        Self::build(text, pool_only, quiet, wrap)
+    }
+
+    fn build(
         text: &str,
         pool_only: bool,
         adjust: impl FnOnce(&mut Settings),
@@ -193,6 +214,7 @@ impl<S: SelectServer> Bench<S> {
             pool,
             hops,
             calls,
+            ignores_icmp: false,
             records,
             sent: Sent::default(),
         }
@@ -285,7 +307,19 @@ impl<S: SelectServer> Bench<S> {
             assert_eq!(segment.from.mac.0[5], expected, "sent by the wrong port: {segment:?}");
             segment
         };
-        self.sent.0.drain(..).map(read).collect()
+        let is_icmp = |buffer: &HeapBuffer| {
+            matches!(
+                frame::parse(buffer.data()),
+                Ok(Kind::Icmpv4 { .. } | Kind::Icmpv6 { .. })
+            )
+        };
+        let ignores_icmp = self.ignores_icmp;
+        let sent = self
+            .sent
+            .0
+            .drain(..)
+            .filter(|(_, buffer)| !(ignores_icmp && is_icmp(buffer)));
+        sent.map(read).collect()
     }
 
     pub fn records(&mut self) -> Vec<SessionRecord> {

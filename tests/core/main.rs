@@ -5,6 +5,7 @@
 mod closing;
 mod crossing;
 mod crossing_icmp;
+mod cutting;
 mod defects;
 mod fallback;
 mod graph;
@@ -20,6 +21,7 @@ mod life;
 mod matrix;
 mod opening;
 mod oracle;
+mod promises;
 mod proxy_header;
 mod scribe;
 mod servers;

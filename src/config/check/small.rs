@@ -4,7 +4,7 @@ use log::LevelFilter;
 
 use super::{choice, duration, number, quoted};
 use crate::config::defaults;
-use crate::config::model::{ListenerTimeouts, PortConfig, Promise, RecordFormat, RecordsConfig, Timeouts};
+use crate::config::model::{ListenerTimeouts, Pinned, PortConfig, Promise, RecordFormat, RecordsConfig, Timeouts};
 use crate::config::raw::{RawListenerTimeouts, RawLog, RawPromise, RawRecords, RawTimeouts};
 use crate::config::source::{At, Source};
 
@@ -83,6 +83,14 @@ pub(super) fn promise(source: &mut Source<'_>, raw: &RawPromise, ports: &[PortCo
         checked as u16
     });
     Promise {
+        probe: raw.probe.unwrap_or(true),
+        pinned: Pinned {
+            mss: raw.mss.is_some(),
+            window_scale: raw.window_scale.is_some(),
+            sack: raw.sack.is_some(),
+            timestamps: raw.timestamps.is_some(),
+            window: raw.window.is_some(),
+        },
         mss,
         window_scale: window_scale(source, &at.key("window_scale"), raw.window_scale.as_ref()),
         sack: raw.sack.unwrap_or(true),

@@ -12,6 +12,7 @@ use crate::proxy::event::{Event, Side};
 use crate::proxy::held::{self, HeldId};
 use crate::proxy::owed::{self, Owed};
 use crate::proxy::passed_syn;
+use crate::proxy::promises;
 use crate::proxy::segment::address_of;
 use crate::proxy::send::{self, Control, Path};
 use crate::proxy::table::{FlowKey, FlowRef};
@@ -136,13 +137,7 @@ where
             // The timer tries again; by then the neighbour may have answered.
             Err(reason) => return self.drops.add(reason, 1),
         };
-        // What the server sends must fit both legs, each with its own headers.
-        let back = send::path_to_client(&self.settings, &*connection);
-        let room = |path: &send::Path| {
-            let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
-            mtu - path.header_len()
-        };
-        let segment = room(&path).min(room(&back));
+        let offered = send::offered(&self.settings, connection, &opening, None);
         let control = Control {
             seq: opening.server_side_isn,
             ack: SeqNum(0),
@@ -150,7 +145,7 @@ where
             // RFC 7323 2.2: the window of a SYN is never scaled.
             window: opening.client_window_bytes().min(0xffff) as u16,
             options: TcpOptions {
-                mss: Some(opening.agreed.mss.min(segment)),
+                mss: Some(offered.mss),
                 window_scale: opening.agreed.window_scale,
                 sack_permitted: opening.agreed.sack,
                 timestamps: opening
@@ -237,6 +232,7 @@ where
         };
         let mtu = self.settings.devices[usize::from(device.0)].mtu;
         let first_byte = opening.first_byte();
+        let server_mss = promises::mss_of(&options, headers == 40);
         // What was promised on the server's behalf stands, whatever it offers itself.
         let server_window = u32::from(segment.window).max(held::LARGE as u32);
         let server_tsval = options
@@ -265,6 +261,7 @@ where
             to_server: Flow::new(first_byte - announced, server_window),
             to_client: Flow::new(segment.seq + 1, opening.client_window_bytes()),
             owed: owed::NOTHING,
+            server_mss,
             scale,
             blank_sack: opening.agreed.sack && !options.sack_permitted,
         };
@@ -272,7 +269,7 @@ where
             opening,
             header,
             // RFC 6691 3: the MSS does not count options.
-            mss: options.mss.unwrap_or(536).min(mtu - headers) - if opening.timestamps { 12 } else { 0 },
+            mss: server_mss.min(mtu - headers) - if opening.timestamps { 12 } else { 0 },
             timestamps: server_tsval.map(|tsval| (opening.client_tsval.wrapping_add(opening.tsval_shift), tsval)),
             ack: segment.seq + 1,
             window: scale.to_server(opening.client_window),

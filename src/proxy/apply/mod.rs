@@ -1,9 +1,11 @@
 //! Carrying out what [`step`](super::step::step) asks for: the only place that changes a connection.
 //!
 //! This file lets events happen; what an action does is in the file of its part of a connection's life:
-//! `waiting` for the first payload, `shaking` hands end to end, `calling` the server, `passing` segments, `ending`.
+//! `waiting` for the first payload, `shaking` hands end to end, `calling` the server, `passing` segments, `cutting` those
+//! that are too long, `ending`.
 
 mod calling;
+mod cutting;
 mod ending;
 mod inspecting;
 mod introducing;

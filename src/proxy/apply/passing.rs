@@ -1,6 +1,6 @@
 //! Segments of spliced and resting connections on their way through, and what we owe to the server.
 
-use super::Scene;
+use super::{Scene, cutting};
 use crate::callbacks::SelectServer;
 use crate::proxy::action::Action;
 use crate::proxy::connection::{Connection, Spliced, WindowScale};
@@ -170,6 +170,7 @@ where
         let Some(spliced) = connection.spliced() else { return };
         let payload_len = segment.payload_len();
         let shifts = Shifts::of(spliced);
+        let server_mss = spliced.server_mss;
         let ack = spliced.ack_for_peer(from, segment.ack);
         let path = match from {
             Side::Client => send::path_to_server(&self.settings, &self.neighbours, connection),
@@ -186,6 +187,9 @@ where
         if has_debt && from == Side::Client && payload_len > 0 && self.repeats_first_bytes(slot, segment.seq) {
             // The client repeats its first bytes: what goes before them may be lost as well.
             self.send_owed(slot, out);
+        }
+        if from == Side::Client && cutting::is_too_long(&segment, server_mss) {
+            return self.pass_in_pieces(slot, &incoming, (&values, server_mss), &path, out);
         }
         if pays {
             let pure = segment.len() == 0 && !segment.has(TcpFlags::RST);

@@ -19,16 +19,18 @@ use crate::proxy::connection::{Connection, NO_SERVER, Opening, Spliced, Stage, W
 use crate::proxy::cookie::Agreed;
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, Side};
-use crate::proxy::handshake::default_mss;
 use crate::proxy::held::HeldId;
 use crate::proxy::owed;
 use crate::proxy::passed_syn::{self, Answer, PassedSyn};
 use crate::proxy::phase::Phase;
+use crate::proxy::promises;
+use crate::proxy::segment::is_ipv4;
 use crate::proxy::send::{self, Control, Path};
 use crate::proxy::table::FlowRef;
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
+use e2d2::wire::frame::IpVersion;
 use e2d2::wire::tcp::options::OptionBytes;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::counters::TcpCounter;
@@ -110,7 +112,7 @@ where
             pool: Opening::NO_POOL,
             // Nothing is, before the server has answered.
             agreed: Agreed {
-                mss: offered.mss.unwrap_or(default_mss(segment.layout.version)),
+                mss: promises::mss_of(&offered, segment.layout.version == IpVersion::V4),
                 window_scale: None,
                 sack: false,
             },
@@ -250,6 +252,8 @@ where
         let header = announce::header(&self.settings, connection, payload, (self.settings.core, start));
         let announced = header.len() as u32;
         let first_byte = opening.first_byte();
+        let server = self.settings.servers.get(usize::from(connection.server));
+        let server_mss = promises::mss_of(&answer.options, server.is_none_or(|server| is_ipv4(server.address)));
         let spliced = Spliced {
             client_shift: ((opening.server_side_isn - opening.client_isn) as u32).wrapping_add(announced),
             server_shift: (opening.cookie - answer.isn) as u32,
@@ -258,6 +262,7 @@ where
             to_server: Flow::new(first_byte - announced, u32::from(answer.window)),
             to_client: Flow::new(answer.isn + 1, u32::from(syn.window)),
             owed: owed::NOTHING,
+            server_mss,
             scale: scale_between(TcpOptions::parse(&syn.options), answer.options),
             // What the two have agreed on, they have agreed on with each other.
             blank_sack: false,
@@ -268,7 +273,7 @@ where
             opening,
             header,
             // RFC 6691 3: the MSS does not count options.
-            mss: answer.options.mss.unwrap_or(536).min(largest) - if timestamps.is_some() { 12 } else { 0 },
+            mss: server_mss.min(largest) - if timestamps.is_some() { 12 } else { 0 },
             timestamps: timestamps.map(|(tsval, tsecr)| {
                 (
                     tsval.wrapping_add(opening.tsval_shift),

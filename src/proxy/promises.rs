@@ -1,0 +1,474 @@
+//! What SYN-ACKs promise on behalf of servers that are not chosen yet (DESIGN: decision 3).
+//!
+//! ```text
+//!   probe's SYN-ACK ─┐                    least of all servers that         frozen by the first SYN
+//!                    ├─► Abilities ─────► the listener's rules reach ─────► of a cookie slot ─────► SYN-ACK
+//!   live SYN-ACKs ───┘   by server                                          by listener, 4 slots
+//! ```
+//!
+//! Only the promise of the slot in which a cookie was baked says what its client was told, so all SYN-ACKs of one slot
+//! promise the same: what is learned meanwhile waits for the next slot. A cookie shows its slot modulo four and lives for
+//! two, so a ring of four promises a listener is enough, and no connection needs to remember what it was promised.
+//!
+//! A server that has not answered yet is neither trusted nor waited for: all that it could lack can be translated but
+//! timestamps, and these are not promised before its first probe is over. After that a server which nobody can reach
+//! says nothing about those that serve.
+//!
+//! Who asks the servers is in [`probe`](super::probe). Every core learns for itself.
+
+use super::cookie::{CookieJar, MSS_CLASSES};
+use super::held;
+use super::segment::is_ipv4;
+use super::settings::Settings;
+use crate::config::{Config, ListenerConfig, Pinned, PoolConfig, ServerId};
+use e2d2::time::Instant;
+use e2d2::wire::tcp::TcpOptions;
+use netfcts::seq::SeqNum;
+use std::collections::VecDeque;
+
+/// What SYN-ACKs tell clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promise {
+    /// The largest segment that is taken whatever the leg to the client: a limit of the servers and the legs to them.
+    mss: u16,
+    /// The same as it is configured, over IPv4; 20 less over IPv6.
+    pinned_mss: Option<u16>,
+    /// The shift of the windows that will come; `None` promises none.
+    pub window_scale: Option<u8>,
+    /// SACK is permitted.
+    pub sack: bool,
+    /// Timestamps are sent.
+    pub timestamps: bool,
+    /// The window, never scaled, at most [`LARGE`](super::held::LARGE).
+    pub window: u16,
+}
+
+impl Promise {
+    /// The MSS to tell a client on a leg with this MTU and so many bytes of IP and TCP headers.
+    pub fn mss(&self, headers: u16, mtu: u16) -> u16 {
+        let pinned = self.pinned_mss.map_or(u16::MAX, |mss| mss.saturating_add(40) - headers);
+        self.mss.min(pinned).min(mtu - headers)
+    }
+}
+
+/// What one server's TCP can do, as its SYN-ACK says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abilities {
+    /// The largest segment that it takes.
+    pub mss: u16,
+    /// The shift of its windows; `None` without window scaling.
+    pub window_scale: Option<u8>,
+    /// It permits SACK.
+    pub sack: bool,
+    /// It sends timestamps.
+    pub timestamps: bool,
+    /// The smallest window of its SYN-ACKs.
+    pub window: u16,
+}
+
+/// RFC 9293 3.7.1: the MSS of a peer that names none.
+pub(super) const fn default_mss(is_ipv4: bool) -> u16 {
+    if is_ipv4 { 536 } else { 1220 }
+}
+
+/// What is taken for the MSS of a peer that names less: Linux's least (`tcp_min_snd_mss` and full options).
+pub(super) const LEAST_MSS: u16 = 88;
+
+/// The least window that is promised, a segment of the default MSS: with less the first payload would not come, and there
+/// are servers behind SYN proxies whose SYN-ACK says 0 and whose first ACK opens the window.
+const LEAST_WINDOW: u16 = 536;
+
+/// The MSS that a SYN or SYN-ACK names, or means.
+pub(super) fn mss_of(options: &TcpOptions, is_ipv4: bool) -> u16 {
+    options.mss.unwrap_or(default_mss(is_ipv4)).max(LEAST_MSS)
+}
+
+impl Abilities {
+    /// Of a SYN-ACK to a SYN that offered everything.
+    pub(super) fn of(options: &TcpOptions, window: u16, is_ipv4: bool) -> Self {
+        Abilities {
+            mss: mss_of(options, is_ipv4),
+            window_scale: options.window_scale,
+            sack: options.sack_permitted,
+            timestamps: options.timestamps.is_some(),
+            window,
+        }
+    }
+
+    /// Whether a later probe could find more.
+    pub(super) fn lacks_something(&self) -> bool {
+        self.window_scale.is_none()
+            || !self.sack
+            || !self.timestamps
+            || usize::from(self.window) < held::LARGE
+            || self.mss < MSS_CLASSES[2]
+    }
+}
+
+/// What SYN-ACKs promise by configuration, and whom the listeners can reach.
+#[derive(Clone, Debug)]
+pub struct PromiseSettings {
+    /// Servers are probed, and listened to.
+    pub probe: bool,
+    pinned: Pinned,
+    mss: Option<u16>,
+    window_scale: Option<u8>,
+    sack: bool,
+    timestamps: bool,
+    window: u16,
+    /// By pool, its servers.
+    pools: Vec<Vec<u16>>,
+    /// By listener, the pools that its connections can come to.
+    reach: Vec<Vec<u16>>,
+}
+
+impl PromiseSettings {
+    /// What `config` says.
+    pub fn from_config(config: &Config) -> Self {
+        let promise = config.promise();
+        let members = |pool: &PoolConfig| pool.members.iter().map(|member| member.server.0).collect();
+        let reach = |listener: &ListenerConfig| {
+            let mut pools: Vec<u16> = listener.pools().iter().map(|pool| pool.0).collect();
+            if pools.is_empty() {
+                // A program of its own chooses, and may choose any.
+                pools.extend(config.pools().iter().map(|pool| pool.id.0));
+            }
+            pools
+        };
+        PromiseSettings {
+            probe: promise.probe && !promise.pinned.is_everything(),
+            pinned: promise.pinned,
+            mss: promise.mss,
+            window_scale: promise.window_scale,
+            sack: promise.sack,
+            timestamps: promise.timestamps,
+            window: promise.window.min(held::LARGE as u16),
+            pools: config.pools().iter().map(members).collect(),
+            reach: config.listeners().iter().map(reach).collect(),
+        }
+    }
+}
+
+/// What is known of a server.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    abilities: Option<Abilities>,
+    /// Its first probe is not over.
+    is_asked: bool,
+    /// What is new has not been told.
+    is_news: bool,
+    /// The slot in which news of it was told last.
+    told_in: u64,
+    /// The largest segment that the leg to it takes.
+    leg_mss: u16,
+}
+
+/// A listener's promises.
+#[derive(Clone, Copy, Debug)]
+struct Ring {
+    /// The slot that was frozen last.
+    slot: u64,
+    /// By slot modulo four.
+    by_slot: [Promise; 4],
+}
+
+/// What one core promises.
+pub(super) struct Promises {
+    settings: PromiseSettings,
+    servers: Box<[Known]>,
+    listeners: Box<[Ring]>,
+    /// By pool, when it was last looked at.
+    pools: Box<[Least]>,
+    /// By listener, what the next slot will promise.
+    next: Box<[Promise]>,
+    /// `next` is not up to date.
+    is_stale: bool,
+    news: VecDeque<u16>,
+}
+
+/// What our SYN to a server offered, as far as its answer depends on it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offered {
+    pub mss: u16,
+    pub window_scale: bool,
+    pub sack: bool,
+    pub timestamps: bool,
+}
+
+impl Promises {
+    /// Nothing is known yet.
+    pub(super) fn new(settings: &Settings) -> Self {
+        let promises = &settings.promises;
+        let known = |server: &super::settings::Server| {
+            let headers = if is_ipv4(server.address) { 40 } else { 60 };
+            let mtu = settings
+                .devices
+                .get(usize::from(server.device.0))
+                .map_or(1500, |d| d.mtu);
+            Known {
+                abilities: None,
+                is_asked: promises.probe,
+                is_news: false,
+                told_in: u64::MAX,
+                leg_mss: mtu.saturating_sub(headers),
+            }
+        };
+        let unknown = Least::NOTHING.promise(promises);
+        let ring = Ring {
+            slot: u64::MAX,
+            by_slot: [unknown; 4],
+        };
+        Promises {
+            servers: settings.servers.iter().map(known).collect(),
+            listeners: vec![ring; promises.reach.len()].into_boxed_slice(),
+            pools: vec![Least::NOTHING; promises.pools.len()].into_boxed_slice(),
+            next: vec![unknown; promises.reach.len()].into_boxed_slice(),
+            is_stale: true,
+            news: VecDeque::with_capacity(settings.servers.len()),
+            settings: promises.clone(),
+        }
+    }
+
+    /// What to promise in answer to a SYN that arrives now: from now on all SYN-ACKs of this slot say the same.
+    #[inline]
+    pub(super) fn freeze(&mut self, listener: u16, now: Instant) -> Promise {
+        let slot = CookieJar::slot(now);
+        let index = usize::from(listener);
+        if self.listeners[index].slot != slot {
+            if self.is_stale {
+                self.find_least();
+            }
+            let ring = &mut self.listeners[index];
+            ring.slot = slot;
+            ring.by_slot[(slot & 3) as usize] = self.next[index];
+        }
+        self.listeners[index].by_slot[(slot & 3) as usize]
+    }
+
+    /// What was promised with `cookie`, which is not older than three slots.
+    #[inline]
+    pub(super) fn of_cookie(&self, listener: u16, cookie: SeqNum) -> Promise {
+        self.listeners[usize::from(listener)].by_slot[(cookie.0 >> 30) as usize]
+    }
+
+    /// What is known of a server.
+    pub(super) fn abilities(&self, server: u16) -> Option<Abilities> {
+        self.servers.get(usize::from(server))?.abilities
+    }
+
+    /// A probe was answered. Returns whether that was news.
+    pub(super) fn note_probe(&mut self, server: u16, found: Abilities) -> bool {
+        if let Some(known) = self.servers.get_mut(usize::from(server)) {
+            self.is_stale |= known.is_asked;
+            known.is_asked = false;
+        }
+        self.set(server, found)
+    }
+
+    /// The first probe of a server was not answered.
+    pub(super) fn note_silence(&mut self, server: u16) {
+        if let Some(known) = self.servers.get_mut(usize::from(server)) {
+            self.is_stale |= known.is_asked;
+            known.is_asked = false;
+        }
+    }
+
+    /// A connection's SYN was answered. What it did not offer, the answer says nothing about. Returns whether the server
+    /// can do less than was known.
+    #[inline]
+    pub(super) fn note_live(
+        &mut self,
+        server: u16,
+        offered: Offered,
+        options: &TcpOptions,
+        window: u16,
+        is_ipv4: bool,
+    ) -> bool {
+        if !self.settings.probe {
+            return false;
+        }
+        let Some(known) = self.servers.get(usize::from(server)) else {
+            return false;
+        };
+        let before = known.abilities.unwrap_or(Abilities {
+            mss: known.leg_mss,
+            window_scale: self.settings.window_scale,
+            sack: true,
+            // Not before it has shown them: they cannot be translated away.
+            timestamps: offered.timestamps && options.timestamps.is_some(),
+            window,
+        });
+        let mss = mss_of(options, is_ipv4);
+        let found = Abilities {
+            // Some servers repeat the client's MSS where theirs is larger: an equal one says nothing.
+            mss: if mss == offered.mss { before.mss.max(mss) } else { mss },
+            window_scale: if offered.window_scale {
+                options.window_scale
+            } else {
+                before.window_scale
+            },
+            sack: if offered.sack {
+                options.sack_permitted
+            } else {
+                before.sack
+            },
+            timestamps: if offered.timestamps {
+                options.timestamps.is_some()
+            } else {
+                before.timestamps
+            },
+            window: before.window.min(window),
+        };
+        self.set(server, found) && found.lacks_something()
+    }
+
+    fn set(&mut self, server: u16, found: Abilities) -> bool {
+        let Some(known) = self.servers.get_mut(usize::from(server)) else {
+            return false;
+        };
+        if known.abilities == Some(found) {
+            return false;
+        }
+        known.abilities = Some(found);
+        self.is_stale = true;
+        if !known.is_news {
+            known.is_news = true;
+            self.news.push_back(server);
+        }
+        true
+    }
+
+    /// A server of which more is known than was told; each at most once a slot.
+    pub(super) fn take_news(&mut self, now: Instant) -> Option<(ServerId, Abilities)> {
+        let server = self.news.pop_front()?;
+        let slot = CookieJar::slot(now);
+        let known = self.servers.get_mut(usize::from(server))?;
+        if known.told_in == slot {
+            self.news.push_back(server);
+            return None;
+        }
+        known.told_in = slot;
+        known.is_news = false;
+        known.abilities.map(|abilities| (ServerId(server), abilities))
+    }
+
+    /// The memory in bytes.
+    pub(super) fn memory(&self) -> usize {
+        size_of_val(&*self.servers)
+            + size_of_val(&*self.listeners)
+            + size_of_val(&*self.pools)
+            + size_of_val(&*self.next)
+            + self.news.capacity() * size_of::<u16>()
+    }
+
+    /// Finds what every listener can promise: first by pool, so that a pool of many listeners is looked at once.
+    fn find_least(&mut self) {
+        for (least, members) in self.pools.iter_mut().zip(&self.settings.pools) {
+            let servers = members
+                .iter()
+                .filter_map(|&server| self.servers.get(usize::from(server)));
+            *least = servers.map(Least::of).fold(Least::NOTHING, Least::with);
+        }
+        for (next, reach) in self.next.iter_mut().zip(&self.settings.reach) {
+            let pools = reach.iter().filter_map(|&pool| self.pools.get(usize::from(pool)));
+            *next = pools.copied().fold(Least::NOTHING, Least::with).promise(&self.settings);
+        }
+        self.is_stale = false;
+    }
+}
+
+/// What several servers can do, all of them.
+#[derive(Clone, Copy, Debug)]
+struct Least {
+    /// One of them has answered.
+    is_heard: bool,
+    /// One of them is being asked for the first time.
+    is_asked: bool,
+    mss: u16,
+    leg_mss: u16,
+    /// The smallest shift; no scaling is a shift of 0.
+    shift: u8,
+    /// One of them scales.
+    scales: bool,
+    sack: bool,
+    timestamps: bool,
+    window: u16,
+}
+
+impl Least {
+    const NOTHING: Least = Least {
+        is_heard: false,
+        is_asked: false,
+        mss: u16::MAX,
+        leg_mss: u16::MAX,
+        shift: u8::MAX,
+        scales: false,
+        sack: true,
+        timestamps: true,
+        window: u16::MAX,
+    };
+
+    fn of(known: &Known) -> Least {
+        let alone = Least {
+            is_asked: known.is_asked,
+            mss: known.leg_mss,
+            leg_mss: known.leg_mss,
+            ..Least::NOTHING
+        };
+        known.abilities.map_or(alone, |abilities| Least {
+            is_heard: true,
+            mss: abilities.mss.min(known.leg_mss),
+            shift: abilities.window_scale.unwrap_or(0),
+            scales: abilities.window_scale.is_some(),
+            sack: abilities.sack,
+            timestamps: abilities.timestamps,
+            window: abilities.window,
+            ..alone
+        })
+    }
+
+    fn with(self, other: Least) -> Least {
+        Least {
+            is_heard: self.is_heard | other.is_heard,
+            is_asked: self.is_asked | other.is_asked,
+            mss: self.mss.min(other.mss),
+            leg_mss: self.leg_mss.min(other.leg_mss),
+            shift: self.shift.min(other.shift),
+            scales: self.scales | other.scales,
+            sack: self.sack & other.sack,
+            timestamps: self.timestamps & other.timestamps,
+            window: self.window.min(other.window),
+        }
+    }
+
+    fn promise(self, settings: &PromiseSettings) -> Promise {
+        let PromiseSettings { probe, pinned, .. } = *settings;
+        let heard = probe && self.is_heard;
+        Promise {
+            // A pinned value holds but for the legs, which it cannot widen.
+            mss: if pinned.mss { self.leg_mss } else { self.mss },
+            pinned_mss: settings.mss,
+            window_scale: if heard && !pinned.window_scale {
+                // A server without scaling is met with a shift of 0, which takes nothing from the others' clients.
+                self.scales.then_some(self.shift)
+            } else {
+                settings.window_scale
+            },
+            sack: if heard && !pinned.sack {
+                self.sack
+            } else {
+                settings.sack
+            },
+            timestamps: if probe && !pinned.timestamps {
+                heard && !self.is_asked && self.timestamps
+            } else {
+                settings.timestamps
+            },
+            window: if heard && !pinned.window {
+                self.window.clamp(LEAST_WINDOW, held::LARGE as u16)
+            } else {
+                settings.window
+            },
+        }
+    }
+}
