@@ -14,7 +14,8 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Most connections that wait at a time; further ones are closed.
+/// Most connections that wait at a time, and never more than a quarter of the server's descriptors. When there are more,
+/// those that have waited longest are closed: peers that send no header keep nobody out until their deadline.
 const MOST: usize = 4096;
 
 /// How long to wait before waking again: the queue of the listener was full, or another process took the call.
@@ -176,7 +177,8 @@ pub(crate) fn hold(fd: i32, listener: i32) -> bool {
     };
     let deadline = Instant::now() + options().timeout;
     let mut state = STATE.lock();
-    if state.held.len() >= MOST {
+    // As many again may come until the helper has closed the oldest.
+    if state.held.len() >= 2 * most() {
         return false;
     }
     if state
@@ -212,6 +214,10 @@ pub(crate) fn hold(fd: i32, listener: i32) -> bool {
     true
 }
 
+fn most() -> usize {
+    usize::try_from(sys::descriptor_limit() / 4).unwrap_or(1).clamp(1, MOST)
+}
+
 /// The helper thread.
 fn help(bell: End) {
     sys::block_signals();
@@ -237,6 +243,11 @@ fn help(bell: End) {
         }
         waiting = still;
         waiting.append(&mut STATE.lock().incoming);
+        let excess = waiting.len().saturating_sub(most());
+        for oldest in waiting.drain(..excess) {
+            debug!("closing the connection that has waited longest for its header: there are too many");
+            release(oldest.fd);
+        }
         call(&mut wake);
     }
 }

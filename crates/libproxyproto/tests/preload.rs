@@ -466,6 +466,49 @@ fn a_threaded_server_with_3000_connections() {
 }
 
 #[test]
+fn peers_that_complete_no_header_make_room_for_others() {
+    in_namespace(&["cc", "ss"], || {
+        let directory = scratch("room");
+        let binary = directory.join("server");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/threaded_server.c");
+        let built = Command::new("cc")
+            .arg("-pthread")
+            .arg("-o")
+            .arg(&binary)
+            .arg(source)
+            .status();
+        assert!(built.is_ok_and(|status| status.success()));
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            &format!("ulimit -n 200; LIBPROXYPROTO_TIMEOUT=60 exec {} 7001", binary.display()),
+        ]);
+        let mut server = start(&mut command, 7001, true);
+        // More of them than the server has descriptors, and none of them will ever be done.
+        let peers: Vec<TcpStream> = (0..400)
+            .map(|_| {
+                let mut peer = connect(7001);
+                let _ = peer.write_all(b"PROXY ");
+                peer
+            })
+            .collect();
+        // Until the server has accepted them: a burst beyond twice the limit is closed as it comes.
+        std::thread::sleep(Duration::from_millis(500));
+        for index in 0..20 {
+            let source = format!("203.0.113.7:{}", 4000 + index);
+            let mut client = connect(7001);
+            send_in_pieces(&mut client, &[header(&source), b"?".to_vec()].concat(), 10);
+            let mut answer = [0; 64];
+            let length = client.read(&mut answer).expect("an answer");
+            assert_eq!(String::from_utf8_lossy(&answer[..length]), format!("{source}\n"));
+        }
+        assert!(server.0.try_wait().expect("status").is_none(), "the server lives");
+        drop(peers);
+        let _ = std::fs::remove_dir_all(directory);
+    });
+}
+
+#[test]
 fn the_connecting_library_and_the_accepting_one_understand_each_other() {
     in_namespace(&["nginx", "nc", "ss"], || {
         let directory = scratch("both");
