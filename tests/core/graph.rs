@@ -2,12 +2,16 @@
 
 use crate::graph_bench::GraphBench;
 use crate::harness::{Client, PROXY_MAC, Receive, Server, only};
-use e2d2::buffer::{BufferPool, HeapPool, PacketBuffer};
+use e2d2::buffer::{BufferPool, HeapBuffer, HeapPool, PacketBuffer};
 use e2d2::port::PortId;
-use e2d2::wire::MacAddr;
 use e2d2::wire::frame;
+use e2d2::wire::icmpv4::Icmpv4Repr;
+use e2d2::wire::icmpv6::Icmpv6Repr;
 use e2d2::wire::tcp::TcpFlags;
+use e2d2::wire::{EmitError, Envelope, MacAddr};
+use std::net::IpAddr;
 use std::time::Duration;
+use testkit::Segment;
 
 #[test]
 fn a_connection_through_the_whole_graph() {
@@ -104,48 +108,61 @@ fn a_million_random_and_mutated_frames() {
     bench.assert_all_returned(&format!("seed {seed}"));
 }
 
-/// ARP, neighbour discovery, ping, and ICMP errors that quote what the corpus holds.
+/// ARP, ping, and ICMP errors of both versions that quote what the corpus holds.
 fn control_frames(corpus: &[(PortId, Vec<u8>)]) -> Vec<(PortId, Vec<u8>)> {
-    use e2d2::wire::Envelope;
-    use e2d2::wire::icmpv4::Icmpv4Repr;
     let mut pool = HeapPool::new(1, 2048);
-    let mut frames = Vec::new();
-    let envelope = Envelope {
+    let mut frames = vec![(PortId(0), arp_request())];
+    let envelope = |port: PortId, src_addr: IpAddr, dst_addr: IpAddr| Envelope {
         src_mac: MacAddr([2, 0, 0, 0, 0, 1]),
-        dst_mac: MacAddr([2, 0, 0, 0, 0, PROXY_MAC[0]]),
-        src_addr: "10.0.0.1".parse().expect("address"),
-        dst_addr: "10.0.0.9".parse().expect("address"),
+        dst_mac: MacAddr([2, 0, 0, 0, 0, PROXY_MAC[usize::from(port.0)]]),
+        src_addr,
+        dst_addr,
         hop_limit: 64,
     };
-    let mut add = |repr: Icmpv4Repr<'_>| {
+    let address = |text: &str| -> IpAddr { text.parse().expect("address") };
+    let mut add = |port: PortId, emit: &dyn Fn(&mut HeapBuffer) -> Result<(), EmitError>| {
         let mut buffer = pool.take().expect("a buffer");
-        repr.emit(&envelope, &mut buffer).expect("room");
-        frames.push((PortId(0), buffer.data().to_vec()));
+        emit(&mut buffer).expect("room");
+        frames.push((port, buffer.data().to_vec()));
     };
-    add(Icmpv4Repr::EchoRequest {
-        ident: 1,
-        seq: 2,
-        data: b"ping",
+    add(PortId(0), &|buffer| {
+        let ping = Icmpv4Repr::EchoRequest {
+            ident: 1,
+            seq: 2,
+            data: b"ping",
+        };
+        ping.emit(&envelope(PortId(0), address("10.0.0.1"), address("10.0.0.9")), buffer)
     });
-    for (_, frame) in corpus.iter().take(8) {
-        // As if it had been sent by us: the quote's addresses are exchanged.
-        let mut quoted = frame[14..].to_vec();
-        let (source, rest) = quoted[12..].split_at_mut(4);
-        source.swap_with_slice(&mut rest[..4]);
-        let (source, rest) = rest[4..].split_at_mut(2);
-        source.swap_with_slice(&mut rest[..2]);
-        add(Icmpv4Repr::Unreachable {
-            code: 4,
-            next_hop_mtu: 1300,
-            original: &quoted,
-        });
-        add(Icmpv4Repr::Unreachable {
-            code: 1,
-            next_hop_mtu: 0,
-            original: &quoted,
-        });
+    for &(port, ref frame) in corpus.iter().take(24) {
+        let segment = Segment::read(frame);
+        let (remote, local) = (segment.from.address.ip(), segment.to.address.ip());
+        let envelope = envelope(port, remote, local);
+        // As if it had been sent by us: the quote's end points are exchanged.
+        let quoted = Segment {
+            from: segment.to,
+            to: segment.from,
+            seq: segment.ack,
+            ..segment
+        };
+        let quoted = quoted.frame();
+        let original = &quoted[14..];
+        for mtu in [0, 1300] {
+            add(port, &|buffer| match (remote.is_ipv4(), mtu) {
+                (true, _) => Icmpv4Repr::Unreachable {
+                    code: if mtu == 0 { 1 } else { 4 },
+                    next_hop_mtu: mtu,
+                    original,
+                }
+                .emit(&envelope, buffer),
+                (false, 0) => Icmpv6Repr::Unreachable { code: 3, original }.emit(&envelope, buffer),
+                (false, _) => Icmpv6Repr::PacketTooBig {
+                    mtu: mtu.into(),
+                    original,
+                }
+                .emit(&envelope, buffer),
+            });
+        }
     }
-    frames.push((PortId(0), arp_request()));
     frames
 }
 
@@ -160,7 +177,11 @@ fn arp_request() -> Vec<u8> {
 fn live_segments(bench: &mut impl Receive, round: u16, random: &mut Random) -> Vec<(PortId, Vec<u8>)> {
     let mut frames = Vec::new();
     for n in 0..8_u16 {
-        let mut client = Client::new(20_000 + round * 8 + n);
+        let port = 20_000 + round * 8 + n;
+        let mut client = match random.below(3) {
+            0 => Client::new_v6(port),
+            _ => Client::new(port),
+        };
         frames.push((PortId(0), client.syn().frame()));
         let sent = bench.receive(&client.syn());
         let Some(syn_ack) = sent.into_iter().find(|s| s.flags.contains(TcpFlags::SYN)) else {
@@ -168,7 +189,15 @@ fn live_segments(bench: &mut impl Receive, round: u16, random: &mut Random) -> V
         };
         client.take_syn_ack(&syn_ack);
         frames.push((PortId(0), client.segment(TcpFlags::ACK, b"").frame()));
-        let request: &[u8] = [&b"0 to the server"[..], b"?half of it", b"pool", b"refused"][random.below(4)];
+        // Servers 0 to 2 have IPv4, 3 to 5 IPv6.
+        let requests = [
+            &b"0 to the server"[..],
+            b"3 to the server",
+            b"?half of it",
+            b"pool",
+            b"refused",
+        ];
+        let request = requests[random.below(requests.len())];
         frames.push((PortId(0), client.segment(TcpFlags::PSH, request).frame()));
         let sent = client.send(bench, request);
         frames.push((PortId(0), client.segment(TcpFlags::FIN, b"").frame()));
@@ -206,8 +235,13 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
         3 => bytes.extend((0..random.below(40)).map(|_| 0xff)),
         // The fields that matter most, with a checksum made right again so that they are believed.
         _ => {
+            let longer = if bytes.get(12..14) == Some(&[0x86, 0xdd]) {
+                20
+            } else {
+                0
+            };
             let field = [38, 42, 46, 47, 48][random.below(5)];
-            if let Some(byte) = bytes.get_mut(field) {
+            if let Some(byte) = bytes.get_mut(field + longer) {
                 *byte = byte.wrapping_add(random.next() as u8);
             }
             mend_checksum(bytes);
@@ -220,12 +254,8 @@ fn mend_checksum(bytes: &mut [u8]) {
     let Ok(frame::Kind::Tcp(layout)) = frame::parse(bytes) else {
         return;
     };
-    if layout.version != frame::IpVersion::V4 {
-        return;
-    }
     let (l4, end) = (usize::from(layout.l4), usize::from(layout.end));
-    let ip = |at: usize| std::net::Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]);
-    let pseudo = checksum::pseudo_header_v4(ip(26), ip(30), 6, (end - l4) as u16);
+    let pseudo = layout.pseudo_header_sum(bytes).expect("its own layout");
     bytes[l4 + 16..l4 + 18].fill(0);
     let sum = checksum::finish(pseudo + checksum::sum(&bytes[l4..end]));
     bytes[l4 + 16..l4 + 18].copy_from_slice(&sum.to_be_bytes());
