@@ -14,6 +14,7 @@ use e2d2::wire::frame;
 use netfcts::record::SessionRecord;
 use netfcts::ring::{RecordReceiver, record_ring};
 use proxyengine::backends::Backends;
+use proxyengine::callbacks::SelectServer;
 use proxyengine::config::Config;
 use proxyengine::neighbour::{Interface, Neighbour, SharedNeighbours, Station, Topology};
 use proxyengine::pipeline::{self, Handle};
@@ -28,9 +29,9 @@ use testkit::Segment;
 pub const CABLE: usize = 256;
 
 /// The graph, and what is around it.
-pub struct GraphBench {
+pub struct GraphBench<S = Selector> {
     pub task: Box<dyn Task>,
-    pub handle: Handle<HeapPool, Selector>,
+    pub handle: Handle<HeapPool, S>,
     /// The far ends of the cables: the clients' and the servers'.
     pub far: [LoopbackPort<HeapBuffer>; 2],
     pub pool: HeapPool,
@@ -38,7 +39,7 @@ pub struct GraphBench {
     pub reader: GraphReader,
     /// What the selector was asked.
     pub calls: Calls,
-    records: RecordReceiver,
+    pub records: RecordReceiver,
 }
 
 impl GraphBench {
@@ -52,6 +53,21 @@ impl GraphBench {
 
     /// With another secret for cookies and initial sequence numbers.
     pub fn with_secret(text: &str, secret: u8) -> Self {
+        let calls = Calls::default();
+        let selector = Selector {
+            calls: Arc::clone(&calls),
+            pool_only: false,
+        };
+        GraphBench {
+            calls,
+            ..Self::with_selector(text, secret, selector)
+        }
+    }
+}
+
+impl<S: SelectServer> GraphBench<S> {
+    /// With a selector of the test's own, whose calls nobody notes.
+    pub fn with_selector(text: &str, secret: u8, selector: S) -> Self {
         let config = Config::parse(text, "test").unwrap_or_else(|error| panic!("{error}"));
         let macs = PROXY_MAC.map(|mac| MacAddr([2, 0, 0, 0, 0, mac]));
         let interface = |(port, &mac): (&proxyengine::config::PortConfig, &MacAddr)| Interface {
@@ -94,11 +110,6 @@ impl GraphBench {
             isn: [secret; 16],
             timestamp: 7_000_000,
         };
-        let calls = Calls::default();
-        let selector = Selector {
-            calls: Arc::clone(&calls),
-            pool_only: false,
-        };
         let backends = Backends::new(&config, 0);
         let (sender, records) = record_ring(1024);
         let proxy = Proxy::new(
@@ -123,7 +134,7 @@ impl GraphBench {
             pool,
             now,
             reader,
-            calls,
+            calls: Calls::default(),
             records,
         }
     }
@@ -209,7 +220,7 @@ impl GraphBench {
     }
 }
 
-impl Receive for GraphBench {
+impl<S: SelectServer> Receive for GraphBench<S> {
     fn receive(&mut self, segment: &Segment) -> Vec<Segment> {
         let port = PortId(u8::from(segment.to.mac.0[5] == PROXY_MAC[1]));
         let frame = segment.emit(&mut self.pool);

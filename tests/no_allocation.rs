@@ -1,0 +1,439 @@
+//! The whole graph of a core, from cable to cable, takes no memory once it runs: counted by the allocator itself, while
+//! connections open, talk, wait, are refused, reset, forgotten and used again.
+
+// A global allocator is an unsafe trait; this one only counts and calls the system's.
+#![allow(unsafe_code)]
+#![allow(dead_code, unreachable_pub)] // modules shared with another test program
+
+#[path = "core/graph_bench.rs"]
+mod graph_bench;
+#[path = "core/harness.rs"]
+mod harness;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use e2d2::BURST;
+use e2d2::buffer::{BufferPool, HeapBuffer, PacketBuffer};
+use e2d2::port::{Port, PortId};
+use e2d2::wire::Envelope;
+use e2d2::wire::frame::{self, Kind};
+use e2d2::wire::icmpv4::Icmpv4Repr;
+use e2d2::wire::tcp::TcpFlags;
+use graph_bench::GraphBench;
+use harness::{CONFIG, Client, PROXY_MAC, Receive, Server};
+use proxyengine::callbacks::{FirstPayload, SelectServer, Selection};
+use proxyengine::config::{PoolId, ServerId};
+use proxyengine::proxy::Usage;
+use testkit::Segment;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call goes to the system allocator with the arguments unchanged; counting touches no memory of theirs.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promises about `layout` are those that the system allocator asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: `memory` came from `alloc` above, so from the system allocator, with this layout.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: as for `dealloc`; the caller's promises about `size` are those that the system allocator asks for.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// As the harness's selector, but it writes nothing down.
+struct Quiet;
+
+impl SelectServer for Quiet {
+    fn select(&mut self, payload: &FirstPayload<'_>) -> Selection {
+        match payload.bytes.first() {
+            Some(digit @ b'0'..=b'9') => Selection::Server(ServerId(u16::from(digit - b'0'))),
+            Some(b'p') => Selection::Pool(PoolId(payload.listener.0)),
+            Some(b'?') if payload.bytes.contains(&b'\n') => Selection::Server(ServerId(0)),
+            Some(b'?') => Selection::NeedMore,
+            _ => Selection::Reject,
+        }
+    }
+}
+
+/// Short times, few ports, servers that are never thought dead, and a listener that binds with the SYN.
+fn config() -> String {
+    let listener = "[[listener]]\nname = \"early\"\naddresses = [\"10.0.0.9:81\"]\nbind = \"syn\"\ndefault = \"all\"\n";
+    let pools = CONFIG
+        .replace(
+            "name = \"all\"\n",
+            "name = \"all\"\neject_after = 0\nlocal_ports = \"5000-5099\"\n",
+        )
+        .replace(
+            "name = \"all6\"\n",
+            "name = \"all6\"\neject_after = 0\nlocal_ports = \"5000-5099\"\n",
+        );
+    let times =
+        "[timeouts]\nselect = \"2s\"\nconnect = \"3s\"\nidle = \"5s\"\nhalf_close = \"5s\"\ntime_wait = \"1s\"\n";
+    format!("{pools}\n{listener}\n{times}")
+}
+
+/// What allocations were counted while the graph ran; all else is the test's own.
+struct Counted {
+    bench: GraphBench<Quiet>,
+    allocations: usize,
+    /// The most of everything that was in use at a time.
+    most: Usage,
+    /// Ended connections by the cause of the client's side.
+    causes: BTreeMap<String, usize>,
+}
+
+impl Counted {
+    fn new() -> Self {
+        Counted {
+            bench: GraphBench::with_selector(&config(), 6, Quiet),
+            allocations: 0,
+            most: Usage::default(),
+            causes: BTreeMap::new(),
+        }
+    }
+
+    /// Runs the graph until it is idle and returns the TCP segments that it sent.
+    fn run(&mut self) -> Vec<Segment> {
+        let mut sent = Vec::new();
+        for round in 0.. {
+            assert!(round < 1000, "the graph still finds work after 1000 rounds");
+            let before = ALLOCATIONS.get();
+            let worked = !self.bench.task.run(self.bench.now).is_none();
+            self.allocations += ALLOCATIONS.get() - before;
+            for far in &mut self.bench.far {
+                let mut burst: ArrayVec<HeapBuffer, BURST> = ArrayVec::new();
+                while far.receive(&mut burst) > 0 {
+                    for buffer in burst.drain(..) {
+                        if matches!(frame::parse(buffer.data()), Ok(Kind::Tcp(_))) {
+                            sent.push(Segment::read(buffer.data()));
+                        }
+                    }
+                }
+            }
+            if !worked {
+                break;
+            }
+        }
+        let usage = self.bench.handle.look(|proxy| proxy.usage());
+        self.most.connections = self.most.connections.max(usage.connections);
+        self.most.resting = self.most.resting.max(usage.resting);
+        self.most.held = self.most.held.max(usage.held);
+        self.most.half_open = self.most.half_open.max(usage.half_open);
+        self.most.passed_syns = self.most.passed_syns.max(usage.passed_syns);
+        self.most.debts = self.most.debts.max(usage.debts);
+        self.most.flows = self.most.flows.max(usage.flows);
+        self.most.timers = self.most.timers.max(usage.timers);
+        self.most.ports = self.most.ports.max(usage.ports);
+        let causes = &mut self.causes;
+        self.bench.records.drain(|record| {
+            let cause = format!("{:?}", record.cause(netfcts::record::Side::Client));
+            *causes.entry(cause).or_default() += 1;
+        });
+        sent
+    }
+
+    fn frame(&mut self, port: PortId, frame: &[u8]) -> Vec<Segment> {
+        let buffer = self.bench.pool.take_copy(frame).expect("a buffer that nobody has kept");
+        let mut burst: ArrayVec<HeapBuffer, BURST> = ArrayVec::new();
+        burst.push(buffer);
+        self.bench.far[usize::from(port.0)].transmit(&mut burst);
+        assert!(burst.is_empty(), "the cable is full");
+        self.run()
+    }
+
+    fn wait(&mut self, time: Duration) {
+        let end = self.bench.now + time;
+        while self.bench.now < end {
+            self.bench.now += Duration::from_millis(100).min(end - self.bench.now);
+            self.run();
+        }
+    }
+
+    fn memory(&self) -> usize {
+        self.bench.handle.look(|proxy| proxy.memory())
+    }
+
+    /// Waits until every connection is over and checks that nothing is in use.
+    fn settle(&mut self) {
+        self.wait(Duration::from_secs(20));
+        assert_eq!(self.bench.handle.look(|proxy| proxy.usage()), Usage::default());
+        assert_eq!(self.bench.reader.held(), 0);
+        assert_eq!(self.bench.pool.available(), self.bench.pool.capacity());
+    }
+}
+
+impl Receive for Counted {
+    fn receive(&mut self, segment: &Segment) -> Vec<Segment> {
+        let port = PortId(u8::from(segment.to.mac.0[5] == PROXY_MAC[1]));
+        self.frame(port, &segment.frame())
+    }
+}
+
+/// Client and server of a connection whose request has been passed on and acknowledged.
+fn spliced(bench: &mut Counted, mut client: Client, request: &[u8]) -> Option<(Client, Server)> {
+    client.connect(bench);
+    let syn = client
+        .send(bench, request)
+        .into_iter()
+        .find(|s| s.flags == TcpFlags::SYN)?;
+    let mut server = Server::from_syn(&syn);
+    let (_, held) = server.accept(bench);
+    for segment in held {
+        server.ack = segment.seq.wrapping_add(segment.len());
+    }
+    bench.receive(&server.segment(TcpFlags::ACK, b""));
+    Some((client, server))
+}
+
+fn close(bench: &mut Counted, client: &mut Client, server: &mut Server) {
+    bench.receive(&client.segment(TcpFlags::FIN, b""));
+    client.seq = client.seq.wrapping_add(1);
+    server.ack = server.ack.wrapping_add(1);
+    bench.receive(&server.segment(TcpFlags::FIN, b""));
+    server.seq = server.seq.wrapping_add(1);
+    client.ack = client.ack.wrapping_add(1);
+    bench.receive(&client.segment(TcpFlags::ACK, b""));
+}
+
+/// An answer of some segments, the second of them lost at first, and everything acknowledged.
+fn answer(bench: &mut Counted, client: &mut Client, server: &mut Server) {
+    let segments: Vec<_> = (0..4_u32)
+        .map(|n| Segment {
+            seq: server.seq.wrapping_add(n * 1000),
+            ..server.segment(TcpFlags::PSH, &[n as u8; 1000])
+        })
+        .collect();
+    for n in [0, 2, 3] {
+        assert_eq!(bench.receive(&segments[n]).len(), 1);
+        let sack = vec![(client.ack.wrapping_add(2000), client.ack.wrapping_add(4000))];
+        bench.receive(&Segment {
+            sack: if n == 3 { sack } else { Vec::new() },
+            ..client.segment(TcpFlags::ACK, b"")
+        });
+    }
+    assert_eq!(bench.receive(&segments[1]).len(), 1);
+    server.seq = server.seq.wrapping_add(4000);
+    client.ack = client.ack.wrapping_add(4000);
+    bench.receive(&client.segment(TcpFlags::ACK, b""));
+}
+
+fn refuse(bench: &mut Counted, syn: &Segment) {
+    bench.receive(&Segment {
+        ack: syn.seq.wrapping_add(1),
+        flags: TcpFlags::RST | TcpFlags::ACK,
+        window: 0,
+        ..Segment::between(syn.to, syn.from)
+    });
+}
+
+/// A complaint of a router about a segment that the proxy sent.
+fn complain(bench: &mut Counted, about: &Segment, code: u8) {
+    let (from, to) = (about.to, about.from);
+    let quoted = about.frame();
+    let envelope = Envelope {
+        src_mac: from.mac,
+        dst_mac: to.mac,
+        src_addr: from.address.ip(),
+        dst_addr: to.address.ip(),
+        hop_limit: 64,
+    };
+    let message = Icmpv4Repr::Unreachable {
+        code,
+        next_hop_mtu: 1300,
+        original: &quoted[14..],
+    };
+    let mut buffer = bench.bench.pool.take().expect("a buffer that nobody has kept");
+    message.emit(&envelope, &mut buffer).expect("room for an error");
+    let frame = buffer.data().to_vec();
+    drop(buffer);
+    bench.frame(PortId(u8::from(to.mac.0[5] == PROXY_MAC[1])), &frame);
+}
+
+/// The ways of a connection that [`connection`] knows.
+const KINDS: u16 = 16;
+
+/// One connection from its SYN to its end, or to where its time-out has to end it.
+fn connection(bench: &mut Counted, kind: u16, port: u16) {
+    let client = Client::new(port);
+    match kind {
+        0..=2 => whole(
+            bench,
+            client,
+            [&b"0 hello"[..], b"3 to IPv6", b"pool"][usize::from(kind)],
+        ),
+        3 => whole(bench, Client::new_v6(port), b"4 hello"),
+        4 => whole(bench, Client::new_v6(port), b"1 to IPv4"),
+        5 => in_pieces(bench, client, true),
+        6 => in_pieces(bench, client, false),
+        7 => {
+            let mut client = client;
+            client.connect(bench);
+            client.send(bench, b"refused by the selector");
+        }
+        8 | 9 => {
+            let mut client = client;
+            client.connect(bench);
+            let sent = client.send(bench, b"1 hello");
+            // The server refuses, or says nothing; the client comes again.
+            if let Some(syn) = sent.iter().find(|s| s.flags == TcpFlags::SYN && kind == 8) {
+                refuse(bench, syn);
+            }
+        }
+        10 => {
+            // Nobody acknowledges the SYN-ACK; strangers knock.
+            bench.receive(&client.syn());
+            bench.receive(&client.segment(TcpFlags::ACK, b"guessed"));
+            bench.receive(&client.segment(TcpFlags::RST, b""));
+            bench.frame(PortId(0), &[0x5a; 60]);
+        }
+        11 | 12 => {
+            let Some((client, server)) = spliced(bench, client, b"2 hello") else {
+                return;
+            };
+            let reset = if kind == 11 {
+                client.segment(TcpFlags::RST, b"")
+            } else {
+                server.segment(TcpFlags::RST, b"")
+            };
+            bench.receive(&reset);
+            bench.receive(&server.segment(TcpFlags::PSH, b"late"));
+        }
+        13 => {
+            // Silence after the splice, and routers that complain.
+            if let Some((client, server)) = spliced(bench, client, b"0 idle") {
+                for segment in bench.receive(&server.segment(TcpFlags::PSH, b"lost")) {
+                    complain(bench, &segment, 4);
+                    complain(bench, &segment, 1);
+                }
+                bench.receive(&client.segment(TcpFlags::ACK, b""));
+            }
+        }
+        14 => early(bench, client, true),
+        _ => early(bench, client, false),
+    }
+}
+
+/// Opened, asked, answered, closed; then late copies, and the same ports again while the connection rests.
+fn whole(bench: &mut Counted, client: Client, request: &[u8]) {
+    let (port, is_v6) = (client.me.address.port(), client.me.address.is_ipv6());
+    let Some((mut client, mut server)) = spliced(bench, client, request) else {
+        return;
+    };
+    answer(bench, &mut client, &mut server);
+    close(bench, &mut client, &mut server);
+    let late = Segment {
+        seq: server.seq.wrapping_sub(1),
+        ..server.segment(TcpFlags::FIN, b"")
+    };
+    bench.receive(&late);
+    bench.receive(&client.segment(TcpFlags::ACK, b""));
+    let mut again = if is_v6 { Client::new_v6(port) } else { Client::new(port) };
+    again.seq = client.seq.wrapping_add(100_000);
+    again.tsval = client.tsval + 5000;
+    if let Some((mut client, mut server)) = spliced(bench, again, request) {
+        close(bench, &mut client, &mut server);
+    }
+}
+
+/// A request that the selector wants more of, out of order; completed, or left as it is.
+fn in_pieces(bench: &mut Counted, mut client: Client, completed: bool) {
+    client.connect(bench);
+    client.send(bench, b"?one piece");
+    let start = client.seq;
+    client.seq = start.wrapping_add(1000);
+    client.send(bench, &[b'c'; 1000]);
+    client.seq = start;
+    client.send(bench, &[b'b'; 1000]);
+    client.seq = start.wrapping_add(2000);
+    if !completed {
+        return;
+    }
+    let sent = client.send(bench, b"and the end\n");
+    let Some(syn) = sent.iter().find(|s| s.flags == TcpFlags::SYN) else {
+        return;
+    };
+    let mut server = Server::from_syn(syn);
+    let (_, held) = server.accept(bench);
+    let bytes: usize = held.iter().map(|segment| segment.payload.len()).sum();
+    assert_eq!(bytes, 2022, "the whole request goes to the server");
+    // Nothing of it arrives, so that the debt has to be paid by repeating; a part is acknowledged then.
+    bench.wait(Duration::from_millis(1500));
+    server.ack = server.ack.wrapping_add(1000);
+    bench.receive(&server.segment(TcpFlags::ACK, b""));
+    bench.receive(&server.segment(TcpFlags::RST, b""));
+}
+
+/// Through the listener that binds with the SYN: a whole connection, or one that its server refuses.
+fn early(bench: &mut Counted, mut client: Client, accepted: bool) {
+    client.proxy = client.proxy.with_port(81);
+    let syn = bench.receive(&client.syn());
+    let Some(syn) = syn.iter().find(|s| s.flags == TcpFlags::SYN) else {
+        return;
+    };
+    if !accepted {
+        return refuse(bench, syn);
+    }
+    let mut server = Server::from_syn(syn);
+    let syn_ack = bench.receive(&server.syn_ack());
+    server.seq = server.isn.wrapping_add(1);
+    client.take_syn_ack(&harness::only(syn_ack));
+    bench.receive(&client.segment(TcpFlags::ACK, b""));
+    answer(bench, &mut client, &mut server);
+    close(bench, &mut client, &mut server);
+}
+
+/// Connections of every kind, some at a time, until `count` have been begun; then all are over.
+fn connections(bench: &mut Counted, count: u16, port: &mut u16) {
+    for n in 0..count {
+        connection(bench, n % KINDS, *port);
+        *port = if *port == 60_000 { 20_000 } else { *port + 1 };
+        if n % 32 == 31 {
+            bench.wait(Duration::from_secs(6));
+        }
+    }
+    bench.settle();
+}
+
+#[test]
+fn thousands_of_connections_take_no_memory() {
+    let mut bench = Counted::new();
+    let mut port = 20_000;
+    connections(&mut bench, 5 * KINDS, &mut port);
+    let (memory, warm) = (bench.memory(), bench.most);
+    bench.allocations = 0;
+    bench.causes.clear();
+    for round in 0..8 {
+        connections(&mut bench, 40 * KINDS, &mut port);
+        assert_eq!(bench.allocations, 0, "allocations in round {round}");
+        assert_eq!(bench.memory(), memory, "round {round}");
+    }
+    println!("at most {:?}; ended: {:?}", bench.most, bench.causes);
+    // A counter that creeps up would end above what the same mixture needed while warming up.
+    assert_eq!(bench.most, warm);
+    let ended: usize = bench.causes.values().sum();
+    assert!(
+        ended >= 8 * 40 * usize::from(KINDS - 1),
+        "too few connections ended: {:?}",
+        bench.causes
+    );
+    assert!(bench.causes.len() >= 4, "every kind of end: {:?}", bench.causes);
+}
