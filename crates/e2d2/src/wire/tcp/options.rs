@@ -247,22 +247,35 @@ pub fn sack_blocks(raw: &[u8]) -> SackBlocks {
         .collect()
 }
 
-/// Replaces every SACK block by what `translate` makes of its edges; returns what that does to the checksum.
+/// Replaces every SACK block by what `translate` makes of its edges; returns what that does to the checksum. No stack
+/// sends the option twice, but which of the two a receiver would believe differs: all are translated.
 pub fn translate_sack(raw: &mut [u8], mut translate: impl FnMut(u32, u32) -> (u32, u32)) -> Delta {
-    let Some(offset) = find_sack(raw).map(|option| option.offset) else {
-        return Delta::ZERO;
-    };
     let mut delta = Delta::ZERO;
-    for (index, (left, right)) in sack_blocks(raw).into_iter().enumerate() {
-        let (left, right) = translate(left, right);
-        delta += write_pair(raw, offset + 2 + 8 * index, left, right);
+    let mut offset = 0;
+    while let Some(option) = (Iter { raw, offset }).next() {
+        let (start, end) = (option.offset + 2, option.offset + 2 + option.data.len());
+        offset = end;
+        if !is_sack(&option) {
+            continue;
+        }
+        for at in (start..end).step_by(8) {
+            let Some(&[a, b, c, d, e, f, g, h]) = raw.get(at..).and_then(|tail| tail.first_chunk::<8>()) else {
+                break;
+            };
+            let (left, right) = translate(u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
+            delta += write_pair(raw, at, left, right);
+        }
     }
     delta
 }
 
-/// RFC 2018 3: a length of 8n + 2, at least one block.
 fn find_sack(raw: &[u8]) -> Option<RawOption<'_>> {
-    iter(raw).find(|option| option.kind == kind::SACK && !option.data.is_empty() && option.data.len().is_multiple_of(8))
+    iter(raw).find(is_sack)
+}
+
+/// RFC 2018 3: a length of 8n + 2, at least one block.
+fn is_sack(option: &RawOption<'_>) -> bool {
+    option.kind == kind::SACK && !option.data.is_empty() && option.data.len().is_multiple_of(8)
 }
 
 /// Overwrites with NOPs every option for which `is_unwanted` says so by its kind; returns what that does to the checksum.
@@ -444,6 +457,16 @@ mod tests {
                 [(0x1234_5681, 0x1234_5778), (0x1234_5677, 0x1234_567b)]
             );
         }
+    }
+
+    #[test]
+    fn blocks_of_a_second_option_are_translated_too() {
+        let mut raw = vec![5, 10, 0, 0, 0, 1, 0, 0, 0, 2, 4, 2, 5, 10, 0, 0, 0, 3, 0, 0, 0, 4];
+        raw.extend([5, 9, 0, 0, 0, 5, 0, 0, 0]);
+        let changed = assert_delta_is_right(&raw, |raw| translate_sack(raw, |left, right| (left + 16, right + 16)));
+        let mut expected = vec![5, 10, 0, 0, 0, 17, 0, 0, 0, 18, 4, 2, 5, 10, 0, 0, 0, 19, 0, 0, 0, 20];
+        expected.extend([5, 9, 0, 0, 0, 5, 0, 0, 0]);
+        assert_eq!(changed, expected, "and none of one with an impossible length");
     }
 
     #[test]

@@ -1,0 +1,111 @@
+//! The pool for held bytes against plain byte arrays: several requests at a time, in any pieces, until buffers run out.
+
+use proxyengine::proxy::held::{HeldId, HeldPool, HoldError, LARGE, SMALL};
+use testkit::sim::Random;
+
+/// One request as the model has it.
+struct Request {
+    id: HeldId,
+    known: Vec<bool>,
+}
+
+impl Request {
+    fn new() -> Self {
+        Request {
+            id: HeldId::NONE,
+            known: vec![false; LARGE],
+        }
+    }
+
+    /// The runs of known bytes.
+    fn runs(&self) -> Vec<(usize, usize)> {
+        let mut runs = Vec::new();
+        let mut at = 0;
+        while let Some(start) = (at..LARGE).find(|&n| self.known[n]) {
+            let end = (start..LARGE).find(|&n| !self.known[n]).unwrap_or(LARGE);
+            runs.push((start, end));
+            at = end;
+        }
+        runs
+    }
+}
+
+/// The byte of a request at a place.
+fn byte(request: usize, at: usize) -> u8 {
+    (at.wrapping_mul(31) ^ (at >> 8) ^ (request * 77)) as u8
+}
+
+fn check(pool: &HeldPool, which: usize, request: &Request, seed: u64) {
+    let runs = request.runs();
+    let held: Vec<_> = pool
+        .runs(request.id)
+        .map(|(start, bytes)| (start, start + bytes.len()))
+        .collect();
+    assert_eq!(held, runs, "seed {seed}, request {which}");
+    for (start, bytes) in pool.runs(request.id) {
+        let is_right = bytes.iter().zip(start..).all(|(&got, at)| got == byte(which, at));
+        assert!(
+            is_right,
+            "seed {seed}, request {which}: wrong bytes in the run at {start}"
+        );
+    }
+    let first = runs.first().filter(|(start, _)| *start == 0).map_or(0, |(_, end)| *end);
+    assert_eq!(pool.in_order(request.id).len(), first, "seed {seed}, request {which}");
+}
+
+#[test]
+fn agrees_with_byte_arrays() {
+    for seed in 0..20 {
+        let mut random = Random::new(seed);
+        let (small, large) = (random.within(0..=4) as usize, random.within(1..=3) as usize);
+        let mut pool = HeldPool::new(small, large);
+        let memory = pool.memory();
+        let mut requests: Vec<Request> = (0..8).map(|_| Request::new()).collect();
+        let mut refused = [0; 3];
+        for _ in 0..1_500 {
+            let which = random.within(0..=7) as usize;
+            let request = &mut requests[which];
+            if random.chance(30) {
+                pool.close(&mut request.id);
+                request.known.fill(false);
+            } else {
+                let reach = random.one_of(&[64, SMALL, LARGE, LARGE + 100]);
+                let start = random.within(0..=reach as u64 - 1) as usize;
+                let end = start + random.magnitude(1..=2_000) as usize;
+                let bytes: Vec<u8> = (start..end).map(|at| byte(which, at)).collect();
+                let before = request.runs().len();
+                match pool.insert(&mut request.id, start, &bytes) {
+                    Ok(news) => {
+                        let places = &mut request.known[start..end];
+                        assert_eq!(news, places.iter().any(|known| !known), "seed {seed}");
+                        places.fill(true);
+                    }
+                    Err(HoldError::BeyondWindow) => {
+                        assert!(end > LARGE, "seed {seed}");
+                        refused[0] += 1;
+                    }
+                    Err(HoldError::TooManyHoles) => {
+                        assert_eq!(before, 8, "seed {seed}: as many holes as are kept track of");
+                        refused[1] += 1;
+                    }
+                    Err(HoldError::Exhausted) => {
+                        assert!(pool.in_use() >= large, "seed {seed}: none of the size needed was left");
+                        refused[2] += 1;
+                    }
+                }
+            }
+            check(&pool, which, &requests[which], seed);
+            let open = requests.iter().filter(|request| !request.id.is_none()).count();
+            assert_eq!(pool.in_use(), open, "seed {seed}");
+        }
+        for (which, request) in requests.iter_mut().enumerate() {
+            check(&pool, which, request, seed);
+            pool.close(&mut request.id);
+        }
+        assert_eq!((pool.in_use(), pool.memory()), (0, memory), "seed {seed}");
+        assert!(
+            refused[0] > 0 && refused[2] > 0,
+            "seed {seed}: every limit was met: {refused:?}"
+        );
+    }
+}
