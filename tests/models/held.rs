@@ -1,6 +1,6 @@
 //! The pool for held bytes against plain byte arrays: several requests at a time, in any pieces, until buffers run out.
 
-use proxyengine::proxy::held::{HeldId, HeldPool, HoldError, LARGE, SMALL};
+use proxyengine::proxy::held::{HeldId, HeldPool, HoldError, LARGE, Owner, SMALL};
 use testkit::sim::Random;
 
 /// One request as the model has it.
@@ -58,7 +58,7 @@ fn agrees_with_byte_arrays() {
     for seed in 0..20 {
         let mut random = Random::new(seed);
         let (small, large) = (random.within(0..=4) as usize, random.within(1..=3) as usize);
-        let mut pool = HeldPool::new(small, large);
+        let mut pool = HeldPool::new(small, large, 100);
         let memory = pool.memory();
         let mut requests: Vec<Request> = (0..8).map(|_| Request::new()).collect();
         let mut refused = [0; 3];
@@ -74,7 +74,11 @@ fn agrees_with_byte_arrays() {
                 let end = start + random.magnitude(1..=2_000) as usize;
                 let bytes: Vec<u8> = (start..end).map(|at| byte(which, at)).collect();
                 let before = request.runs().len();
-                match pool.insert(&mut request.id, start, &bytes) {
+                let owner = Owner {
+                    slot: which as u32,
+                    ..Owner::default()
+                };
+                match pool.insert(&mut request.id, start, &bytes, owner) {
                     Ok(news) => {
                         let places = &mut request.known[start..end];
                         assert_eq!(news, places.iter().any(|known| !known), "seed {seed}");
@@ -88,6 +92,7 @@ fn agrees_with_byte_arrays() {
                         assert_eq!(before, 8, "seed {seed}: as many holes as are kept track of");
                         refused[1] += 1;
                     }
+                    Err(HoldError::ShareUsed) => panic!("seed {seed}: all of it is one source's"),
                     Err(HoldError::Exhausted) => {
                         assert!(pool.in_use() >= large, "seed {seed}: none of the size needed was left");
                         refused[2] += 1;
