@@ -43,6 +43,8 @@ pub enum Action {
     SendOwed,
     /// Translate the segment and pass it to the other side.
     Forward,
+    /// Ask who is said to have sent a RST whether it is still there, rate limited.
+    ProbeSender,
     /// Close our direction towards the client: FIN and ACK of its FIN.
     CloseClient,
     /// Answer with the numbers that we expect (RFC 5961 4.2), rate limited.

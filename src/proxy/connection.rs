@@ -92,6 +92,8 @@ pub struct Opening {
     pub fin_offset: u16,
     /// The window shift that we promised to the client.
     pub promised_scale: u8,
+    /// The window that our SYN-ACK promised; see [`Opening::promised_window`].
+    pub promised_units: u8,
     /// Timestamps were agreed.
     pub timestamps: bool,
     /// SYNs sent to the present server.
@@ -119,6 +121,18 @@ impl Opening {
     /// The number of the client's first byte.
     pub fn first_byte(&self) -> SeqNum {
         self.client_isn + 1
+    }
+
+    /// A window that a SYN-ACK promises, in one byte: in units of 128, rounded down. None is larger than
+    /// [`LARGE`](super::held::LARGE).
+    pub fn units_of_window(window: u16) -> u8 {
+        (window / 128).min(255) as u8
+    }
+
+    /// The window in bytes that our SYN-ACK promised, or up to 127 less: as much as any scaled window is inexact by
+    /// (RFC 7323 2.4).
+    pub fn promised_window(&self) -> u32 {
+        u32::from(self.promised_units) * 128
     }
 
     /// The client's window in bytes.
@@ -150,6 +164,8 @@ pub struct Spliced {
     pub scale: WindowScale,
     /// The server declined SACK that the client was promised: its blocks are blanked.
     pub blank_sack: bool,
+    /// The client was promised more than the server's window has reached yet.
+    pub promised_more: bool,
 }
 
 /// The window shifts of a spliced connection.

@@ -284,6 +284,7 @@ where
             agreed: opened.agreed,
             client_window: segment.window,
             fin_offset: Opening::NO_FIN,
+            promised_units: Opening::units_of_window(promise.window),
             promised_scale: promise.window_scale.filter(|_| scaled).unwrap_or(0),
             timestamps: timestamps.is_some(),
             tries: 0,

@@ -378,8 +378,18 @@ fn opening_numbers(connection: &Connection, opening: &Opening, to: Side) -> (Seq
 }
 
 /// The window that the client is offered while its bytes are held.
+///
+/// Never more than was promised with the SYN-ACK: when the server has taken what is held, its own window reaches as far.
 pub(super) fn opening_window(opening: &Opening) -> u16 {
-    room_as_window(opening, (opening.acknowledged - opening.first_byte()).max(0) as usize)
+    let taken = (opening.acknowledged - opening.first_byte()).max(0) as usize;
+    let beyond_promise = held::LARGE.saturating_sub(opening.promised_window() as usize);
+    room_as_window(opening, taken.max(beyond_promise))
+}
+
+/// The first number that the client has not been allowed to send before there was a server.
+pub(super) fn told_edge(opening: &Opening) -> SeqNum {
+    let later = opening.acknowledged + (u32::from(opening_window(opening)) << opening.promised_scale);
+    (opening.first_byte() + opening.promised_window()).later(later)
 }
 
 /// What is left of the room for held bytes when `taken` of it is used, as the field that the client expects. As in

@@ -261,7 +261,7 @@ const fn spliced(phase: Phase, event: Event) -> Transition {
         Event::Reset(Side::Client) => to(Phase::Quarantine, &[Forward, Quarantine(Cause::ActiveRst)]),
         Event::Reset(Side::Server) => to(Phase::Quarantine, &[Forward, Quarantine(Cause::PassiveRst)]),
         // RFC 5961 3.2: only the receiver knows RCV.NXT. It gets the segment, and answers with a challenge ACK or dies.
-        Event::DoubtfulReset(_) => to(phase, &[Forward]),
+        Event::DoubtfulReset(_) => to(phase, &[Forward, ProbeSender]),
         Event::BlindReset(_) => to(phase, &[Drop(DropReason::BlindReset)]),
         // Our ACK of its SYN-ACK was lost.
         Event::ServerSynAck => to(phase, &[AcknowledgeServer]),

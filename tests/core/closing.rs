@@ -1,7 +1,7 @@
 //! The end of a connection: every order of FINs, RSTs, late segments, silence.
 
 use crate::harness::{Bench, Client, Server, nothing, only};
-use e2d2::wire::tcp::TcpFlags;
+use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::record::{Cause, Side};
 use proxyengine::proxy::drop_reason::DropReason;
 use std::time::Duration;
@@ -200,9 +200,61 @@ fn a_reset_in_the_window_is_the_receivers_affair(offset: u32, passes: bool) {
         ..client.segment(TcpFlags::RST, b"")
     };
     let sent = bench.receive(&guess);
-    assert_eq!(sent.len(), usize::from(passes));
-    assert!(sent.iter().all(|segment| segment.to == server.me));
+    let (passed, probes): (Vec<Segment>, Vec<Segment>) = sent.into_iter().partition(|segment| segment.to == server.me);
+    assert_eq!(passed.len(), usize::from(passes));
     assert_eq!(bench.proxy.usage().connections, 1, "it changes nothing here");
+    assert_eq!(probes.len(), usize::from(passes));
+    for probe in probes {
+        // What a live client answers with an ACK, and a dead one with a RST of this very number.
+        assert_eq!(
+            (probe.to, probe.flags, probe.payload.len()),
+            (client.me, TcpFlags::ACK, 0)
+        );
+        assert_eq!((probe.seq, probe.ack), (client.ack.wrapping_sub(1), client.seq));
+    }
+}
+
+#[test]
+fn a_reset_ahead_of_lost_data_ends_the_connection_when_its_sender_is_asked() {
+    for side in [Side::Client, Side::Server] {
+        let mut bench = Bench::new();
+        let (client, server) = spliced(&mut bench);
+        let (me, seq) = match side {
+            Side::Client => (client.segment(TcpFlags::ACK, b""), client.seq),
+            Side::Server => (server.segment(TcpFlags::ACK, b""), server.seq),
+        };
+        let reset = |seq: u32| Segment {
+            seq,
+            ack: 0,
+            flags: TcpFlags::RST,
+            options: TcpOptions::NONE,
+            ..me.clone()
+        };
+        // A segment of 100 bytes was lost before it.
+        let sent = bench.receive(&reset(seq.wrapping_add(100)));
+        let probe = sent.iter().find(|segment| segment.to == me.from).expect("a probe");
+        // RFC 9293 3.10.7.1: CLOSED answers with the number that was acknowledged.
+        only(bench.receive(&reset(probe.ack)));
+        assert_eq!(bench.proxy.usage().connections, 0);
+        bench.assert_all_returned();
+    }
+}
+
+#[test]
+fn who_answers_the_question_after_a_guessed_reset_lives_on() {
+    let mut bench = Bench::new();
+    let (mut client, server) = spliced(&mut bench);
+    let guess = Segment {
+        seq: client.seq.wrapping_add(100),
+        flags: TcpFlags::RST,
+        ..client.segment(TcpFlags::RST, b"")
+    };
+    for _ in 0..3 {
+        assert_eq!(bench.receive(&guess).len(), 2);
+        only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
+    }
+    bench.wait(Duration::from_secs(600));
+    assert_eq!(only(client.send(&mut bench, b"alive")).to, server.me);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Everything before there is a server: cookies, the first payload, the client's early end.
 
-use crate::harness::{Bench, Client, Server, nothing, only};
+use crate::harness::{Bench, CONFIG, Client, Server, nothing, only};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::record::{Cause, Side};
 use proxyengine::proxy::Usage;
@@ -423,4 +423,81 @@ fn a_draining_core_takes_no_new_connection() {
     assert_eq!(resets.len(), 2);
     assert_eq!(bench.records()[0].cause(Side::Client), Cause::Shutdown);
     bench.assert_all_returned();
+}
+
+/// The first number beyond the window that a segment to the client offers, which is scaled by 7.
+fn edge_of(segment: &Segment) -> u32 {
+    segment.ack.wrapping_add(u32::from(segment.window) << 7)
+}
+
+/// What the client was allowed to send is not taken back, however small the window of the server that it gets.
+#[test]
+fn the_right_edge_does_not_move_back_at_the_splice() {
+    for promised in [16_384_u32, 4_096] {
+        let mut bench = Bench::with_config(&format!("{CONFIG}\n[promise]\nwindow = {promised}\n"));
+        let mut client = Client::new(40000);
+        client.connect(&mut bench);
+        let first = client.seq;
+        let ack = only(client.send(&mut bench, b"?half"));
+        let told = edge_of(&ack).wrapping_sub(first);
+        assert!(told > promised - 128 && told <= promised + 5, "{told}");
+        let syn = only(client.send(&mut bench, b" and half\n"));
+        let mut server = Server::from_syn(&syn);
+        let small = Segment {
+            window: 2_048,
+            ..server.syn_ack()
+        };
+        bench.receive(&small);
+        server.seq = server.isn.wrapping_add(1);
+        for paid in [0, 3, 5, 15] {
+            let ack = Segment {
+                ack: server.ack.wrapping_add(paid),
+                window: 16,
+                ..server.segment(TcpFlags::ACK, b"")
+            };
+            let passed = only(bench.receive(&ack).into_iter().filter(|s| s.to == client.me).collect());
+            let edge = edge_of(&passed).wrapping_sub(first);
+            assert!(
+                edge > told - 128 && edge <= promised + 5,
+                "{edge} after {told}, {paid} paid"
+            );
+        }
+        // As soon as the server's own window reaches as far, it is passed on as it is.
+        server.ack = server.ack.wrapping_add(15);
+        assert_eq!(only(bench.receive(&server.segment(TcpFlags::ACK, b""))).window, 509);
+        let smaller = Segment {
+            window: 100,
+            ..server.segment(TcpFlags::ACK, b"")
+        };
+        assert_eq!(
+            only(bench.receive(&smaller)).window,
+            100,
+            "that is the server's own affair"
+        );
+    }
+}
+
+/// DESIGN, decision 4: without an acknowledgement of what is there, a client whose first window is full, or whose
+/// TCP waits for news before it repeats, never sends what is missing.
+#[test]
+fn half_a_tls_hello_whose_middle_segment_is_lost_gets_through() {
+    let mut bench = Bench::new();
+    let mut client = Client::new(40000);
+    client.connect(&mut bench);
+    // The selector of the harness wants a line; the pieces are those of a hello of three segments.
+    let hello = [&b"?"[..], &[0x16; 3_998], b"\n"].concat();
+    let piece = |client: &Client, from: usize, to: usize| Segment {
+        seq: client.seq.wrapping_add(from as u32),
+        ..client.segment(TcpFlags::PSH, &hello[from..to])
+    };
+    let first = only(bench.receive(&piece(&client, 0, 1_448)));
+    assert_eq!(first.ack, client.seq.wrapping_add(1_448), "the client may go on");
+    // The second is lost. The third brings a duplicate ACK: news for the client's fast retransmission.
+    let duplicate = only(bench.receive(&piece(&client, 2_896, 4_000)));
+    assert_eq!(duplicate.ack, first.ack);
+    let syn = only(bench.receive(&piece(&client, 1_448, 2_896)));
+    let mut server = Server::from_syn(&syn);
+    let (_, held) = server.accept(&mut bench);
+    let got: Vec<u8> = held.iter().flat_map(|segment| segment.payload.clone()).collect();
+    assert_eq!(got, hello);
 }

@@ -9,7 +9,7 @@ use crate::proxy::close::Flow;
 use crate::proxy::connection::{NO_SERVER, Opening, Spliced, Stage, WindowScale};
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, Side};
-use crate::proxy::held::{self, HeldId};
+use crate::proxy::held::HeldId;
 use crate::proxy::owed::{self, Owed};
 use crate::proxy::passed_syn;
 use crate::proxy::promises;
@@ -233,8 +233,6 @@ where
         let mtu = self.settings.devices[usize::from(device.0)].mtu;
         let first_byte = opening.first_byte();
         let server_mss = promises::mss_of(&options, headers == 40);
-        // What was promised on the server's behalf stands, whatever it offers itself.
-        let server_window = u32::from(segment.window).max(held::LARGE as u32);
         let server_tsval = options
             .timestamps
             .filter(|_| opening.timestamps)
@@ -253,17 +251,23 @@ where
         let start = self.log.start(slot).unwrap_or(now);
         let header = announce::header(&self.settings, connection, in_order, (self.settings.core, start));
         let announced = header.len() as u32;
+        // What was promised on the server's behalf stands, whatever it offers itself.
+        let mut to_server = Flow::new(first_byte - announced, u32::from(segment.window));
+        let told = send::told_edge(&opening);
+        let promised_more = told.gt(to_server.edge);
+        to_server.edge = to_server.edge.later(told);
         let spliced = Spliced {
             client_shift: ((opening.server_side_isn - opening.client_isn) as u32).wrapping_add(announced),
             server_shift: (opening.cookie - segment.seq) as u32,
             client_tsval_shift: opening.tsval_shift,
             server_tsval_shift: server_tsval.map_or(0, |tsval| clock.wrapping_sub(tsval)),
-            to_server: Flow::new(first_byte - announced, server_window),
+            to_server,
             to_client: Flow::new(segment.seq + 1, opening.client_window_bytes()),
             owed: owed::NOTHING,
             server_mss,
             scale,
             blank_sack: opening.agreed.sack && !options.sack_permitted,
+            promised_more,
         };
         scene.handoff = Some(Handoff {
             opening,

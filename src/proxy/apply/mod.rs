@@ -129,6 +129,11 @@ where
                     self.forward(now, slot, from, scene, out);
                 }
             }
+            Action::ProbeSender => {
+                if let Event::DoubtfulReset(from) = event {
+                    self.probe(now, slot, from, out);
+                }
+            }
             Action::CloseClient => self.close_client(now, slot, scene, out),
             Action::ChallengeAck => self.challenge(now, slot, scene, out),
             Action::ResetClient => self.reset(slot, Side::Client, out),

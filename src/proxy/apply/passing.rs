@@ -183,6 +183,7 @@ where
         // An ACK of what was never sent pays nothing.
         let pays = spliced.owed != owed::NOTHING && from == Side::Server && ack.le(spliced.to_server.end);
         let has_debt = spliced.owed != owed::NOTHING;
+        let promised_more = spliced.promised_more;
         let mut values = shifts.rewrite(from, &segment, &path, self.next_ip_id());
         if has_debt && from == Side::Client && payload_len > 0 && self.repeats_first_bytes(slot, segment.seq) {
             // The client repeats its first bytes: what goes before them may be lost as well.
@@ -199,6 +200,9 @@ where
                 Settlement::HeldUp(floor) => hold_up(&mut values, &shifts, segment.window, (floor - ack).max(0) as u32),
             }
         }
+        if promised_more && from == Side::Server {
+            self.keep_promise(slot, &mut values);
+        }
         if let Err(reason) = self.pass(&mut incoming, &values, &path, out) {
             return self.drops.add(reason, 1);
         }
@@ -209,6 +213,44 @@ where
             }
         }
         out.send(path.device, incoming.buffer);
+    }
+
+    /// RFC 9293 3.8.6: a receiver should not move the right edge of its window to the left, and the client takes us for one.
+    /// So until the server's own window reaches as far as was promised on its behalf, the promise is repeated. What the
+    /// client sends too far the server refuses, and the client sends it again.
+    fn keep_promise(&mut self, slot: u32, values: &mut Rewrite) {
+        let Some(spliced) = self.spliced_mut(slot) else { return };
+        let told = (spliced.to_server.edge - SeqNum(values.ack)).max(0) as u32;
+        let told = (told >> spliced.scale.promised).min(0xffff) as u16;
+        if values.window >= told {
+            spliced.promised_more = false;
+        } else {
+            values.window = told;
+        }
+    }
+
+    /// Asks who has sent a RST that proves nothing whether it is still there: if it is not, its answer is a RST that does,
+    /// and if it is, an ACK (RFC 1122 4.2.3.6, a keep-alive). So a connection whose RST has overtaken lost data ends soon,
+    /// and one about which a stranger has guessed does not.
+    pub(in crate::proxy) fn probe(&mut self, now: Instant, slot: u32, whom: Side, out: &mut impl Outbox<P::Buffer>) {
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let Some(spliced) = connection.spliced() else { return };
+        let path = match whom {
+            Side::Client => Ok(send::path_to_client(&self.settings, connection)),
+            Side::Server => send::path_to_server(&self.settings, &self.neighbours, connection),
+        };
+        let Ok(path) = path else { return };
+        let (flow, shift) = match whom {
+            Side::Client => (spliced.to_client, spliced.server_shift),
+            Side::Server => (spliced.to_server, spliced.client_shift),
+        };
+        let mut control = self.current_numbers(connection, whom);
+        control.seq = flow.acknowledged + shift - 1;
+        if self.answers.take(now) {
+            self.emit(None, &path, &control, &[], out);
+        }
     }
 
     /// Which leg a segment came by: its source is the client, or it is the server.

@@ -119,6 +119,7 @@ where
             client_window: segment.window,
             fin_offset: Opening::NO_FIN,
             promised_scale: 0,
+            promised_units: 0,
             timestamps: false,
             tries: 0,
             retries: 0,
@@ -266,6 +267,7 @@ where
             scale: scale_between(TcpOptions::parse(&syn.options), answer.options),
             // What the two have agreed on, they have agreed on with each other.
             blank_sack: false,
+            promised_more: false,
         };
         let path = send::path_to_server(&self.settings, &self.neighbours, connection);
         let largest = path.map_or(536, |path| self.largest_mss([&path, &path]));

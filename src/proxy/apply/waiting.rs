@@ -213,7 +213,8 @@ where
         opening.acknowledged = incoming.segment.end();
         note_client(opening, incoming.buffer.data(), &incoming.segment);
         let timestamps = opening.timestamps.then_some(opening.client_tsval);
-        let (seq, ack, window) = (opening.cookie + 1, opening.acknowledged, send::opening_window(opening));
+        let window = send::opening_window(opening);
+        let (seq, ack) = (opening.cookie + 1, opening.acknowledged);
         let path = send::path_to_client(&self.settings, &*connection);
         let options = send::timestamps(timestamps.map(|echo| (self.timestamp(now), echo)));
         let control = Control {
