@@ -5,8 +5,8 @@
 //! earlier or later, and TCP stays in its place. TCP's checksum is brought along incrementally as ever; of the pseudo
 //! header only the addresses differ, for length and protocol sum up alike in both versions (RFC 8200 8.1).
 //!
-//! Budget: 15 cycles over [`translate::rewrite`]: a whole IP header is written, and nothing about the change of addresses
-//! is kept, since both pairs are at hand and their sums cost less than a look-up.
+//! Budget: half as much again as [`translate::rewrite`], because a whole IP header is written. Nothing about the change of
+//! addresses is kept: both pairs are at hand, and their sums cost less than a look-up. Source: `benches/core`.
 
 use super::drop_reason::DropReason;
 use super::segment::address_value;

@@ -1,6 +1,7 @@
 //! ICMP errors about either leg: who caused the packet hears of it, in its own numbers.
 
 use crate::harness::{Bench, CONFIG, Client, Server, only};
+use crate::oracle;
 use e2d2::buffer::{BufferPool, HeapPool, PacketBuffer};
 use e2d2::port::PortId;
 use e2d2::wire::frame::IpVersion;
@@ -11,7 +12,7 @@ use e2d2::wire::quote::{self, QuotedTcp};
 use e2d2::wire::tcp::TcpFlags;
 use e2d2::wire::{Envelope, MacAddr};
 use proxyengine::proxy::drop_reason::DropReason;
-use testkit::Segment;
+use testkit::{Segment, Station};
 
 /// The error of a router on the way of `packet`, which the proxy sent.
 fn error_about(packet: &Segment, mtu: Option<u16>) -> (PortId, Vec<u8>) {
@@ -219,4 +220,37 @@ fn a_segment_too_big_for_our_own_port_is_answered() {
     let (mtu, quoted) = read(&one(bench.receive_raw(&big)));
     assert_eq!((mtu, quoted.seq), (Some(1400), big.seq));
     assert_eq!(bench.dropped(DropReason::TooBig), 1);
+}
+
+/// What a router says about `passed`, and what is told to its sender.
+fn told(bench: &mut Bench, passed: &Segment, says: (u8, u8, u32)) -> oracle::Complaint {
+    let router = match passed.to.address.is_ipv4() {
+        true => Station::new(9, "10.9.9.9:0"),
+        false => Station::new(9, "[fd09::9]:0"),
+    };
+    let frame = oracle::icmp_frame(router, passed.from, says, &passed.frame()[14..]);
+    oracle::read_icmp(&one(bench.receive_icmp(PortId(1), &frame)))
+}
+
+#[test]
+fn a_parameter_problem_is_told_as_it_is() {
+    for (client, payload, says) in [
+        (Client::new(40000), b"0 hello", (12, 0, 0x0900_0000)),
+        (Client::new_v6(40000), b"3 hello", (4, 1, 6)),
+    ] {
+        let mut bench = Bench::new();
+        let (client, _) = spliced(&mut bench, client, payload);
+        let passed = only(bench.receive(&client.segment(TcpFlags::PSH, b"x")));
+        let heard = told(&mut bench, &passed, says);
+        assert_eq!((heard.says, heard.destination), (says, client.me.address.ip()));
+    }
+}
+
+/// RFC 1191 5: the plateau below the 1 452 bytes of the packet.
+#[test]
+fn for_a_router_that_names_no_mtu_a_likely_one_is_named() {
+    let mut bench = Bench::new();
+    let (client, _) = spliced(&mut bench, Client::new(40000), b"0 hello");
+    let passed = only(bench.receive(&client.segment(TcpFlags::PSH, &[b'x'; 1400])));
+    assert_eq!(told(&mut bench, &passed, (3, 4, 0)).says, (3, 4, 1006));
 }
