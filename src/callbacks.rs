@@ -51,10 +51,12 @@ pub const MAX_FIRST_PAYLOAD: usize = 16 * 1024;
 #[derive(Copy, Clone, Debug)]
 #[non_exhaustive]
 pub struct FirstPayload<'a> {
-    /// The client.
+    /// The client; if the connection began with a PROXY header, the one it named.
     pub client: SocketAddr,
-    /// The address and port it connected to.
+    /// The address and port it connected to, in the same way.
     pub local: SocketAddr,
+    /// Who connected to the engine: the client, or the proxy that sent the header.
+    pub peer: SocketAddr,
     /// The listener that has them.
     pub listener: ListenerId,
     /// The bytes from the first on, at most [`MAX_FIRST_PAYLOAD`]; never fewer than at the call before.
@@ -70,10 +72,17 @@ impl<'a> FirstPayload<'a> {
         Self {
             client,
             local,
+            peer: client,
             listener,
             bytes,
             complete,
         }
+    }
+
+    /// The same from a client for whom `peer` speaks.
+    #[must_use]
+    pub fn with_peer(self, peer: SocketAddr) -> Self {
+        Self { peer, ..self }
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proxyengine::config::{
-    Bind, Config, Fallback, HostPattern, Idle, ListenerId, Match, Policy, PoolId, PortIndex, RecordFormat, ServerId,
-    UnknownFlows, Verify,
+    Accept, Bind, Config, Fallback, HostPattern, Idle, ListenerId, Match, Policy, PoolId, PortIndex, RecordFormat,
+    ServerId, UnknownFlows, Verify,
 };
 
 /// A small configuration that uses most keys; the tests change one thing of it at a time.
@@ -344,6 +344,19 @@ fn a_file_that_is_not_there_is_named() {
     );
 }
 
+#[test]
+fn headers_are_taken_from_addresses_and_prefixes_of_both_families() {
+    let accept =
+        "bind = \"payload\"\nproxy_protocol = { accept = \"optional\", from = [\"10.0.0.0/8\", \"2001:db8::1\"] }";
+    let text = GOOD.replace("bind = \"payload\"", accept);
+    let config = Config::parse(&text, "good.toml").expect("good");
+    let listener = config.listener(ListenerId(0));
+    assert_eq!(listener.accept, Accept::Optional);
+    let shown: Vec<String> = listener.trusted.iter().map(ToString::to_string).collect();
+    assert_eq!(shown, ["10.0.0.0/8", "2001:db8::1/128"]);
+    assert_eq!(config.listener(ListenerId(1)).accept, Accept::Off);
+}
+
 fn assert_refused(text: &str, sentences: &[&str]) {
     let error = Config::parse(text, "bad.toml").expect_err("refused");
     let shown = error.to_string();
@@ -393,6 +406,16 @@ refusals! {
     missing_key: "device = \"0000:07:00.0\"" => "", "port[1] lacks the key `device`";
     wrong_type: "cores = [3]" => "cores = [\"three\"]", "engine.cores[0] is \"three\": invalid type: string";
     wrong_section_type: "[log]\nlevel = \"debug\"" => "[[log]]\nlevel = \"debug\"", "log is a list, expected a table written as [log]";
+    accept_word: "bind = \"payload\"" => "proxy_protocol = { accept = \"yes\" }", "listener[0].proxy_protocol.accept is \"yes\", expected \"off\", \"optional\" or \"required\"";
+    accept_from_nobody: "bind = \"payload\"" => "proxy_protocol = { accept = \"required\" }", "listener[0].proxy_protocol.from is missing, expected the prefixes of those";
+    accept_from_without: "bind = \"payload\"" => "proxy_protocol = { from = [\"10.0.0.0/8\"] }", "listener[0].proxy_protocol.from has no meaning without accept";
+    accept_from_host_bits: "bind = \"payload\"" => "proxy_protocol = { accept = \"optional\", from = [\"10.0.0.1/8\"] }", "listener[0].proxy_protocol.from[0] is \"10.0.0.1/8\", expected a prefix without host bits, such as \"10.0.0.0/8\"";
+    accept_from_text: "bind = \"payload\"" => "proxy_protocol = { accept = \"optional\", from = [\"lan\"] }", "listener[0].proxy_protocol.from[0] is \"lan\", expected an address or a prefix such as";
+    accept_with_syn: "bind = \"payload\"\nrules = [\n  { http_host = \"a.example\", http_path = \"/api\", pool = \"api\" },\n  { http_host = \"*.example\", pool = \"web\" },\n  { tls_sni = \"a.example\", pool = \"web\" },\n  { first_number = true, pool = \"api\" },\n]" => "bind = \"syn\"\nproxy_protocol = { accept = \"optional\", from = [\"10.0.0.1\"] }", "listener[0].proxy_protocol.accept cannot be kept with bind = \"syn\"";
+    tlv_word: "policy = \"round_robin\"" => "proxy_protocol = { send = \"v2\", tlvs = [\"ssl\"] }", "pool[0].proxy_protocol.tlvs[0] is \"ssl\", expected \"authority\", ";
+    tlv_in_version_1: "policy = \"round_robin\"" => "proxy_protocol = { send = \"v1\", tlvs = [\"alpn\"] }", "pool[0].proxy_protocol.tlvs can only be sent with version 2";
+    transparent_ports: "policy = \"round_robin\"" => "transparent = true\nlocal_ports = \"2000-3000\"", "pool[0].local_ports has no meaning with transparent = true";
+    transparent_across: "rules = [{ http_path = \"/\", pool = \"six\" }]" => "rules = [{ http_path = \"/\", pool = \"six\" }]\ndefault = \"four\"\n[[pool]]\nname = \"four\"\ntransparent = true\nservers = [{ name = \"f1\", address = \"10.2.0.44:80\" }]", "listener[1] leads clients of [2001:db8:1::80]:80 to the transparent server \"f1\" (10.2.0.44:80)";
     no_core: "cores = [3]" => "cores = []", "engine.cores is empty";
     core_twice: "cores = [3]" => "cores = [3, 3]", "engine.cores[1] is 3, expected a core that is named only once";
     core_out_of_range: "cores = [3]" => "cores = [-1]", "engine.cores[0] is -1, expected 0 to 8191";

@@ -16,6 +16,7 @@ use trafficengine::stats::Latencies;
 
 #[path = "../device/mod.rs"]
 mod device;
+mod paired;
 
 use device::cli::{self, Common, TwoCpus};
 use device::{BoxError, Conditions, Host};
@@ -44,7 +45,13 @@ struct Arguments {
     /// Keep a record of each connection, and drain them on another thread.
     #[arg(long)]
     records: bool,
-    /// How long to measure.
+    /// Two proxies take turns, one whose servers get a PROXY header and one without: what the header costs.
+    #[arg(long, conflicts_with = "two_core")]
+    proxy_out: bool,
+    /// Pairs of turns, with --proxy-out.
+    #[arg(long, default_value_t = 15, requires = "proxy_out")]
+    pairs: u32,
+    /// How long to measure; with --proxy-out shared out among all turns.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
     /// How long the proxy lets a port rest, in milliseconds.
@@ -88,6 +95,10 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     conditions.capacity = arguments.capacity.unwrap_or(conditions.capacity);
     if let Some(folder) = &arguments.load_for {
         return serve(arguments, folder, &conditions);
+    }
+    if arguments.proxy_out {
+        arguments.common.pin()?;
+        return paired::run(&conditions, arguments.pairs, &arguments.common);
     }
     let (result, drops, latencies) = if arguments.memif {
         over_memif(arguments, &conditions)?

@@ -62,6 +62,9 @@ local_addresses = [{locals}]
             .collect::<Vec<_>>()
             .join(", "),
     );
+    if conditions.proxy_out {
+        text.push_str("proxy_protocol = { send = \"v2\" }\n");
+    }
     text.push_str("servers = [\n");
     for (index, address) in server_addresses().iter().enumerate() {
         // Writing to a String does not fail.

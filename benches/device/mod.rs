@@ -61,6 +61,8 @@ pub(crate) struct Conditions {
     pub(crate) capacity: u32,
     /// Whether a record of each connection is kept and drained by another thread.
     pub(crate) records: bool,
+    /// Whether the servers get a PROXY header of version 2.
+    pub(crate) proxy_out: bool,
     /// Requests of a connection, and the bytes of request and response.
     pub(crate) rounds: u16,
     pub(crate) request: u32,
@@ -83,6 +85,7 @@ impl Conditions {
             settings,
             capacity,
             records: false,
+            proxy_out: false,
             rounds: 1,
             request: 16,
             response: 8,
@@ -534,7 +537,8 @@ fn roles(conditions: &Conditions) -> (ClientSettings, ServerSettings) {
     if let Some(rate) = conditions.rate {
         client.pace = Pace::Open { rate };
     }
-    let server = cps_server(&client, &server_addresses());
+    let mut server = cps_server(&client, &server_addresses());
+    server.proxy_header = conditions.proxy_out;
     (client, server)
 }
 

@@ -39,7 +39,7 @@ pub use error::{ConfigError, Problem};
 pub use ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
 pub use listen_map::ListenMap;
 pub use model::{
-    Announce, AnnounceFields, Bind, EngineConfig, Fallback, Idle, ListenAddress, ListenerConfig, ListenerTimeouts,
+    Accept, Announce, AnnounceFields, Bind, EngineConfig, Fallback, Idle, ListenAddress, ListenerConfig, ListenerTimeouts,
     LocalAddress, Match, Member, Pinned, Policy, PoolConfig, PortConfig, PortRanges, Promise, RecordFormat,
     RecordsConfig, Rule, ServerConfig, Timeouts, UnknownFlows, Verify,
 };

@@ -134,6 +134,22 @@ pub struct ListenerConfig {
     pub inspect_delay: Option<Duration>,
     /// Its timers.
     pub timeouts: ListenerTimeouts,
+    /// Whether its connections begin with a PROXY header.
+    pub accept: Accept,
+    /// Whose PROXY headers are believed; empty exactly when `accept` is off.
+    pub trusted: Vec<IpNet>,
+}
+
+/// Whether a listener takes PROXY headers.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Accept {
+    /// They are payload like any other.
+    #[default]
+    Off,
+    /// A connection may begin with one.
+    Optional,
+    /// Every connection begins with one.
+    Required,
 }
 
 impl ListenerConfig {
@@ -307,6 +323,8 @@ pub struct ServerConfig {
     pub eject_for: Duration,
     /// The PROXY header that each connection to it begins with.
     pub announce: Announce,
+    /// It is connected to from the client's own address and port.
+    pub transparent: bool,
 }
 
 /// How a server hears of the client's address.
@@ -332,6 +350,9 @@ pub struct AnnounceFields {
     pub unique_id: bool,
     /// `PP2_TYPE_CRC32C`.
     pub crc32c: bool,
+    /// The fields of the header that the client's connection began with, as far as there is room; they come before those
+    /// of our own.
+    pub incoming: bool,
 }
 
 /// A source address towards a server, with the source ports that may be used.

@@ -86,6 +86,15 @@ pub(super) struct RawListener {
     pub(super) inspect_delay: Option<String>,
     #[serde(default)]
     pub(super) timeouts: RawListenerTimeouts,
+    pub(super) proxy_protocol: Option<RawProxyIn>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawProxyIn {
+    pub(super) accept: Option<String>,
+    #[serde(default)]
+    pub(super) from: Vec<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -122,6 +131,7 @@ pub(super) struct RawPool {
     pub(super) eject_after: Option<i64>,
     pub(super) eject_for: Option<String>,
     pub(super) proxy_protocol: Option<RawProxyOut>,
+    pub(super) transparent: Option<bool>,
 }
 
 #[derive(Deserialize)]

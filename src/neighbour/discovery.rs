@@ -74,7 +74,8 @@ pub(super) fn handle<B: PacketBuffer>(
         echo::V6_ECHO_REQUEST => echo::handle_v6_request(station, arrival, span, buffer),
         // RFC 4443 3: destination unreachable, packet too big, time exceeded, parameter problem.
         1..=4 => {
-            echo::check_unicast(station, arrival, ends.src_mac, ends.dst_mac, ends.dst.into())?;
+            echo::check_stations(station, arrival, ends.src_mac, ends.dst_mac)?;
+            echo::check_destination(station, arrival, ends.dst.into(), true)?;
             check_ip_source(station, arrival, ends.src.into())?;
             Ok(Verdict::IcmpError)
         }

@@ -65,15 +65,17 @@ pub(super) fn handle_v4<B: PacketBuffer>(
     let link = EthernetHeader(chunk::<{ ethernet::HEADER_LEN }>(frame, 0)?);
     let ip = Ipv4Header(chunk::<{ ipv4::HEADER_LEN }>(frame, span.l3)?);
     let (src, dst) = (IpAddr::V4(ip.src_addr()), IpAddr::V4(ip.dst_addr()));
-    check_unicast(station, arrival, link.src_mac(), link.dst_mac(), dst)?;
+    check_stations(station, arrival, link.src_mac(), link.dst_mac())?;
     check_ip_source(station, arrival, src)?;
     let message = span.message(frame)?;
+    let is_error = matches!(message[0], V4_UNREACHABLE | V4_TIME_EXCEEDED | V4_PARAMETER_PROBLEM);
+    check_destination(station, arrival, dst, is_error)?;
     if !checksum::is_valid(checksum::sum(message)) {
         return Err(NeighbourDrop::BadChecksum);
     }
     match (message[0], message[1]) {
         (V4_ECHO_REQUEST, 0) => {}
-        (V4_UNREACHABLE | V4_TIME_EXCEEDED | V4_PARAMETER_PROBLEM, _) => return Ok(Verdict::IcmpError),
+        _ if is_error => return Ok(Verdict::IcmpError),
         _ => return Err(NeighbourDrop::Unsupported),
     }
     if !station.echo_allowed(arrival.now) {
@@ -94,7 +96,8 @@ pub(super) fn handle_v6_request<B: PacketBuffer>(
     let link = EthernetHeader(chunk::<{ ethernet::HEADER_LEN }>(frame, 0)?);
     let ip = Ipv6Header(chunk::<{ ipv6::HEADER_LEN }>(frame, span.l3)?);
     let (src, dst) = (IpAddr::V6(ip.src_addr()), IpAddr::V6(ip.dst_addr()));
-    check_unicast(station, arrival, link.src_mac(), link.dst_mac(), dst)?;
+    check_stations(station, arrival, link.src_mac(), link.dst_mac())?;
+    check_destination(station, arrival, dst, false)?;
     check_ip_source(station, arrival, src)?;
     if span.message(frame)?[1] != 0 {
         return Err(NeighbourDrop::Unsupported);
@@ -107,18 +110,27 @@ pub(super) fn handle_v6_request<B: PacketBuffer>(
 }
 
 /// Fails unless the frame came from another station to us alone.
-pub(super) fn check_unicast(
+pub(super) fn check_stations(
     station: &Station,
     arrival: Arrival,
     src_mac: MacAddr,
     dst_mac: MacAddr,
-    dst: IpAddr,
 ) -> Result<(), NeighbourDrop> {
     if dst_mac != arrival.mac {
         return Err(NeighbourDrop::OtherStation);
     }
-    station.check_source_mac(src_mac)?;
-    if station.topology().owns(arrival.port, dst) {
+    station.check_source_mac(src_mac)
+}
+
+/// Fails unless the packet is to an address of ours, or, if it `is_error`, to one that we send packets from.
+pub(super) fn check_destination(
+    station: &Station,
+    arrival: Arrival,
+    dst: IpAddr,
+    is_error: bool,
+) -> Result<(), NeighbourDrop> {
+    let topology = station.topology();
+    if topology.owns(arrival.port, dst) || is_error && topology.gets_errors_for(arrival.port, dst) {
         Ok(())
     } else {
         Err(NeighbourDrop::NotOurAddress)

@@ -20,7 +20,8 @@ impl Topology {
             .zip(macs)
             .map(|(port, mac)| interface(config, port.id, *mac))
             .collect();
-        Self::new(interfaces, &neighbours(config))
+        let borrows = config.servers().iter().any(|server| server.transparent);
+        Ok(Self::new(interfaces, &neighbours(config))?.with_borrowed_addresses(borrows))
     }
 
     /// Where frames to a server go: its own entry if it has a fixed MAC address or is on a link of ours, its gateway's

@@ -118,6 +118,7 @@ pub struct Topology {
     own: Vec<(IpAddr, PortId)>,
     hops: Vec<NextHop>,
     by_address: HashMap<(PortId, IpAddr), NextHopId>,
+    borrows: bool,
 }
 
 impl Topology {
@@ -132,11 +133,23 @@ impl Topology {
             own,
             hops: Vec::new(),
             by_address: HashMap::new(),
+            borrows: false,
         };
         for neighbour in neighbours {
             topology.add(neighbour)?;
         }
         Ok(topology)
+    }
+
+    /// The same, for an engine that calls servers from its clients' own addresses (`transparent`), or does not.
+    #[must_use]
+    pub fn with_borrowed_addresses(self, borrows: bool) -> Self {
+        Self { borrows, ..self }
+    }
+
+    /// Whether an ICMP error to `address` on this port can be about a packet of ours.
+    pub fn gets_errors_for(&self, port: PortId, address: IpAddr) -> bool {
+        self.borrows || self.owns(port, address)
     }
 
     /// The interface of a port.

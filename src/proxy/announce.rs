@@ -4,6 +4,7 @@
 //! ([`owed`](super::owed)), goes out as a segment of its own, and all client bytes move behind it in the server's
 //! numbering. Built once, when the server has accepted; no allocation.
 
+use super::carried::Carried;
 use super::connection::Connection;
 use super::segment::address_of;
 use super::settings::Settings;
@@ -11,7 +12,7 @@ use crate::config::{Announce, AnnounceFields};
 use crate::selectors::{Sought, tls};
 use arrayvec::{ArrayString, ArrayVec};
 use e2d2::time::Instant;
-use proxy_protocol::{Addresses, Header, Tlv, TlvWriter, Transport};
+use proxy_protocol::{Addresses, Header, Tlv, TlvWriter, Tlvs, Transport, kind};
 use std::fmt::Write;
 use std::net::SocketAddr;
 
@@ -20,25 +21,33 @@ use std::net::SocketAddr;
 pub(super) const MAX_HEADER: usize = 496;
 
 /// Room for the fields: the rest of the header with IPv6 addresses takes 52 bytes, the checksum seven.
-const MAX_FIELDS: usize = MAX_HEADER - 52 - 7;
+pub(super) const MAX_FIELDS: usize = MAX_HEADER - 52 - 7;
 
 /// A header, or nothing.
 pub(super) type HeaderBytes = ArrayVec<u8, MAX_HEADER>;
 
-/// The header for the server of `connection`, whose client has sent `bytes` so far.
+/// The header for the server of `connection`, whose client has sent `bytes` so far, behind a header that said what is
+/// `carried`.
 pub(super) fn header(
     settings: &Settings,
     connection: &Connection,
-    bytes: &[u8],
+    (bytes, carried): (&[u8], Option<&Carried>),
     (core, start): (u8, Instant),
 ) -> HeaderBytes {
     let announce = settings
         .servers
         .get(usize::from(connection.server))
         .map_or(Announce::Off, |server| server.announce);
-    let client = SocketAddr::new(address_of(connection.client_address()), connection.client_port);
-    let local = address_of(settings.addresses.value(connection.listener_address));
-    let addresses = Addresses::from_pair(client, SocketAddr::new(local, connection.listener_port));
+    let own = (
+        (connection.client_address(), connection.client_port),
+        (
+            settings.addresses.value(connection.listener_address),
+            connection.listener_port,
+        ),
+    );
+    let (source, destination) = carried.map_or(own, |carried| (carried.source, carried.destination));
+    let socket = |(address, port): (u128, u16)| SocketAddr::new(address_of(address), port);
+    let addresses = Addresses::from_pair(socket(source), socket(destination));
     let mut room = [0; MAX_FIELDS + 7];
     let mut out = [0; MAX_HEADER];
     let written = match announce {
@@ -46,12 +55,12 @@ pub(super) fn header(
         Announce::V1 => Header::v1(addresses).encode(&mut out),
         Announce::V2(fields) => {
             let mut tlvs = TlvWriter::new(&mut room);
-            push_fields(
-                &mut tlvs,
-                fields,
-                bytes,
-                unique_id(core, start, client.port()).as_bytes(),
-            );
+            let incoming = carried
+                .filter(|_| fields.incoming)
+                .and_then(|carried| Tlvs::new(&carried.fields).ok())
+                .unwrap_or(Tlvs::EMPTY);
+            let id = unique_id(core, start, connection.client_port);
+            push_fields(&mut tlvs, fields, (bytes, incoming), id.as_bytes());
             Header::proxy(Transport::Stream, addresses)
                 .with_tlvs(tlvs.tlvs())
                 .encode(&mut out)
@@ -65,20 +74,33 @@ pub(super) fn header(
         .unwrap_or_default()
 }
 
-fn push_fields(tlvs: &mut TlvWriter<'_>, wanted: AnnounceFields, bytes: &[u8], unique_id: &[u8]) {
+/// Writes the fields of the header that came in, and those of our own that it does not have: who spoke to the client
+/// knows better.
+fn push_fields(
+    tlvs: &mut TlvWriter<'_>,
+    wanted: AnnounceFields,
+    (bytes, incoming): (&[u8], Tlvs<'_>),
+    unique_id: &[u8],
+) {
+    let is_missing = |kind: u8| incoming.find(kind).is_none();
     // A field that does not fit is left out: the header is a help to the server, not a condition.
+    for tlv in incoming.iter() {
+        let _ = tlvs.push(&tlv);
+    }
     if wanted.alpn
+        && is_missing(kind::ALPN)
         && let Sought::Found(protocols) = tls::protocols(bytes)
         && let Some(first) = protocols.iter().next()
     {
         let _ = tlvs.push(&Tlv::Alpn(first));
     }
     if wanted.authority
+        && is_missing(kind::AUTHORITY)
         && let Sought::Found(name) = tls::server_name(bytes)
     {
         let _ = tlvs.push(&Tlv::Authority(name.as_bytes()));
     }
-    if wanted.unique_id {
+    if wanted.unique_id && is_missing(kind::UNIQUE_ID) {
         let _ = tlvs.push(&Tlv::UniqueId(unique_id));
     }
     if wanted.crc32c {
@@ -86,7 +108,7 @@ fn push_fields(tlvs: &mut TlvWriter<'_>, wanted: AnnounceFields, bytes: &[u8], u
     }
 }
 
-/// Core, start and client port, as the session record has them: 26 hexadecimal digits.
+/// Core, start and client port, as the session record has them: 22 hexadecimal digits.
 fn unique_id(core: u8, start: Instant, port: u16) -> ArrayString<32> {
     let mut id = ArrayString::new();
     let _ = write!(id, "{core:02x}{:016x}{port:04x}", start.as_nanos());

@@ -38,7 +38,7 @@ pub struct Connection {
     pub listener_port: u16,
     /// Index of the address it connected to.
     pub listener_address: u16,
-    /// Index of our address towards the server.
+    /// Index of our address towards the server, or what [`borrowed`](super::borrowed) makes of a client's.
     pub local_address: u16,
     /// Our port towards the server; 0 while there is none.
     pub local_port: u16,
@@ -68,7 +68,7 @@ pub enum Stage {
 /// The time before the server's SYN-ACK.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening {
-    /// The client's initial sequence number.
+    /// The client's initial sequence number; behind a PROXY header that was taken off, the number of its last byte.
     pub client_isn: SeqNum,
     /// Ours towards the client: the cookie.
     pub cookie: SeqNum,

@@ -44,6 +44,16 @@ e2d2::reasons! {
         /// Not a packet, but all that was held of a connection: it had waited longest, the pool for held bytes was nearly
         /// full, and its client got a RST.
         HeldPressed = "held_pressed",
+        /// A connection that began with no PROXY header where one is required; it was reset.
+        HeaderMissing = "proxy_header_missing",
+        /// A connection that began with something that is no PROXY header but must be, or with a wrong one; it was reset.
+        HeaderMalformed = "proxy_header_malformed",
+        /// A PROXY header, or a connection that must begin with one, from an address that is not trusted; it was reset.
+        HeaderUntrusted = "proxy_header_untrusted",
+        /// A client's address that may not be used as a source towards a server; the server was passed over.
+        SourceRefused = "source_refused",
+        /// The client's address and port are another connection's towards the same server, which was passed over.
+        SourceInUse = "source_in_use",
         /// More holes between held bytes than are kept track of.
         TooManyHoles = "too_many_holes",
         /// What was sent to a server could not be kept for repetition: too many servers owe us an acknowledgement.

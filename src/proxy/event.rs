@@ -53,6 +53,8 @@ pub enum Event {
     NeedMore,
     /// The selector refuses the connection, or cannot decide with all there will be; or an inspector refuses it.
     Rejected,
+    /// The client's stream does not begin with the PROXY header that it must begin with.
+    BadHeader,
     /// Every source port towards the chosen server is taken.
     NoPort,
     /// No server is left to try.
@@ -111,6 +113,7 @@ impl Event {
             Event::Selected,
             Event::NeedMore,
             Event::Rejected,
+            Event::BadHeader,
             Event::NoPort,
             Event::NoServer,
             Event::ServerSynAck,

@@ -19,7 +19,7 @@ use super::step::step;
 use super::table::{FlowKey, FlowRef};
 use super::{Incoming, NextHops, Outbox, Proxy, is_intact};
 use crate::callbacks::SelectServer;
-use crate::config::Bind;
+use crate::config::{Accept, Bind};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::port::PortId;
 use e2d2::time::Instant;
@@ -247,13 +247,20 @@ where
             return self.drops.add(DropReason::TableFull, 1);
         }
         self.log.count(Side::Client, TcpCounter::RecvSynAck2);
+        if self.settings.listeners[usize::from(listener)].accept != Accept::Off {
+            self.carried.await_header(slot);
+        }
         if let Some(connection) = self.connections.get(slot) {
             self.log.begin(slot, connection, now);
         }
         let Listener {
-            select, inspect_delay, ..
+            select,
+            inspect_delay,
+            accept,
+            ..
         } = self.settings.listeners[usize::from(listener)];
-        self.wheel.arm(slot, now + inspect_delay.unwrap_or(select));
+        let first = inspect_delay.filter(|_| accept != Accept::Required);
+        self.wheel.arm(slot, now + first.unwrap_or(select));
         if self.settings.listeners[usize::from(listener)].bind != Bind::Payload {
             self.drive(now, slot, Event::Ready, None, out);
         }

@@ -305,6 +305,30 @@ impl HeldPool {
         })
     }
 
+    /// Takes the first `length` bytes of the stream out, which are held without a hole: what follows them is the start of
+    /// the stream from now on. A buffer with nothing left is given back.
+    pub fn strip(&mut self, held: &mut HeldId, length: usize) {
+        if held.is_none() || self.in_order(*held).len() < length {
+            return;
+        }
+        let slab = if held.is_large() {
+            &mut self.large
+        } else {
+            &mut self.small
+        };
+        let end = slab.runs[held.index()].last().map_or(0, |run| usize::from(run.end));
+        slab.slice_mut(held.index()).copy_within(length..end, 0);
+        let runs = &mut slab.runs[held.index()];
+        for run in runs.iter_mut() {
+            run.start = run.start.saturating_sub(length as u16);
+            run.end = run.end.saturating_sub(length as u16);
+        }
+        runs.retain(|run| run.start < run.end);
+        if runs.is_empty() {
+            self.close(held);
+        }
+    }
+
     /// Gives the buffer back and leaves [`HeldId::NONE`].
     pub fn close(&mut self, held: &mut HeldId) {
         if held.is_none() {
@@ -409,6 +433,32 @@ mod tests {
         assert_eq!(pool.runs(held).collect::<Vec<_>>(), [(0, &b"hell"[..]), (5, b"world")]);
         pool.insert(&mut held, 4, b"o", ME).expect("room");
         assert_eq!(pool.in_order(held), b"helloworld");
+    }
+
+    #[test]
+    fn stripping_moves_the_start_and_what_lies_behind_holes() {
+        let bytes = stream(3000);
+        let mut pool = HeldPool::new(0, 1, 100);
+        let mut held = HeldId::NONE;
+        pool.insert(&mut held, 0, &bytes[..100], ME).expect("room");
+        pool.insert(&mut held, 2000, &bytes[2000..3000], ME).expect("room");
+        pool.strip(&mut held, 101);
+        assert_eq!(
+            pool.in_order(held),
+            &bytes[..100],
+            "what is not there cannot be taken out"
+        );
+        pool.strip(&mut held, 40);
+        assert_eq!(
+            pool.runs(held).collect::<Vec<_>>(),
+            [(0, &bytes[40..100]), (1960, &bytes[2000..3000])]
+        );
+        pool.strip(&mut held, 60);
+        assert_eq!(pool.in_order(held), b"");
+        pool.insert(&mut held, 0, &bytes[100..2000], ME).expect("room");
+        assert_eq!(pool.in_order(held), &bytes[100..]);
+        pool.strip(&mut held, 2900);
+        assert!(held.is_none() && pool.in_use() == 0);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a core tells about its connections: the record of each, and the ancestors' counters.
 
+use super::borrowed;
 use super::connection::{Connection, NO_SERVER};
 use super::event::Side;
 use super::segment::{Segment, address_of};
@@ -118,6 +119,13 @@ impl Log {
         }
     }
 
+    /// A PROXY header names the client of the connection in `slot`.
+    pub(super) fn proxied(&mut self, slot: u32, client: std::net::IpAddr, port: u16) {
+        if let Some(record) = self.record(slot) {
+            record.set_proxied_client(client, port);
+        }
+    }
+
     /// When the connection in `slot` began, if its record is kept.
     pub(super) fn start(&self, slot: u32) -> Option<Instant> {
         self.records.get(slot as usize)?.as_ref().map(SessionRecord::start)
@@ -142,16 +150,21 @@ impl Log {
         }
     }
 
-    /// Hands over the record of `connection`, which ends for `cause` as the client's side sees it.
-    pub(super) fn end(&mut self, slot: u32, connection: &Connection, cause: Cause, now: Instant) {
+    /// Hands over the record of `connection`, which used `local_port` towards its server and ends for `cause` as the
+    /// client's side sees it.
+    pub(super) fn end(&mut self, slot: u32, connection: &Connection, (cause, local_port): (Cause, u16), now: Instant) {
         let Some(mut record) = self.records.get_mut(slot as usize).and_then(Option::take) else {
             return;
         };
         record.packets_to_server = connection.packets_from_client;
         record.packets_to_client = connection.packets_from_server;
         record.set_bytes(connection.bytes_to_server, connection.bytes_to_client);
-        record.local_address = connection.local_address;
-        record.local_port = connection.local_port;
+        record.local_address = if connection.local_address < borrowed::FIRST {
+            connection.local_address
+        } else {
+            record::TRANSPARENT
+        };
+        record.local_port = local_port;
         record.server = if connection.server == NO_SERVER {
             record::NO_SERVER
         } else {

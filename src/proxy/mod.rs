@@ -17,6 +17,8 @@
 pub mod action;
 mod announce;
 mod apply;
+pub mod borrowed;
+mod carried;
 mod classify;
 pub mod close;
 mod complaint;
@@ -133,6 +135,7 @@ pub struct Proxy<P: BufferPool, S, N> {
     held: HeldPool,
     owed: Slots<owed::Owed>,
     inspections: inspect::Inspections,
+    carried: carried::CarriedTable,
     wheel: TimerWheel,
     ports: Vec<Vec<PortPool>>,
     next_local: Vec<usize>,
@@ -158,7 +161,7 @@ where
     /// A core that takes buffers for its own packets from `pool` and writes records to `records`.
     #[expect(clippy::too_many_arguments, reason = "each part of a core, once, at its start")]
     pub fn new(
-        settings: Settings,
+        mut settings: Settings,
         pool: P,
         selector: S,
         neighbours: N,
@@ -182,6 +185,9 @@ where
         };
         let flows = 2 * (capacity.connections + capacity.resting);
         let answers = settings.answers_per_second;
+        if settings.borrows_carried_addresses() {
+            settings.addresses.lend(capacity.connections + capacity.resting);
+        }
         Proxy {
             pool,
             selector,
@@ -197,6 +203,11 @@ where
             held: HeldPool::new(capacity.held_small, capacity.held_large, capacity.held_share),
             owed: Slots::new(capacity.held_small + capacity.held_large),
             inspections: inspect::Inspections::new(capacity.connections, inspected, kept_blocks),
+            carried: if settings.accepts_headers() {
+                carried::CarriedTable::new(capacity.connections, capacity.held_small + capacity.held_large)
+            } else {
+                carried::CarriedTable::new(0, 0)
+            },
             wheel: TimerWheel::new(capacity.connections, now),
             ports: settings.servers.iter().map(port_pools).collect(),
             next_local: vec![0; settings.servers.len()],
@@ -482,6 +493,8 @@ where
             inspected: self.inspections.len(),
             kept: self.inspections.kept.in_use(),
             probes: self.probes.len(),
+            headers: self.carried.len(),
+            borrowed: self.settings.addresses.borrowed().len(),
             timers: self.wheel.len(),
             ports: self.ports.iter().flatten().map(PortPool::in_use).sum(),
         }
@@ -495,6 +508,8 @@ where
             + self.held.memory()
             + self.owed.memory()
             + self.inspections.memory()
+            + self.carried.memory()
+            + self.settings.addresses.borrowed().memory()
             + self.used_cookies.memory()
             + self.wheel.memory()
             + self.ports.iter().flatten().map(PortPool::memory).sum::<usize>()
@@ -549,6 +564,10 @@ pub struct Usage {
     pub kept: usize,
     /// Servers that are being asked what they can do.
     pub probes: usize,
+    /// PROXY headers of clients whose server is not connected yet.
+    pub headers: usize,
+    /// Addresses of clients that are used towards servers.
+    pub borrowed: usize,
     /// Armed timers.
     pub timers: usize,
     /// Source ports in use.

@@ -153,14 +153,25 @@ impl Ends {
             },
             Side::Server => {
                 let server = settings.servers.get(usize::from(self.server))?;
+                let (local, local_port) = self.source(settings);
                 FlowKey {
                     remote: server.address,
-                    local: settings.addresses.value(self.local_address),
+                    local,
                     remote_port: server.port,
-                    local_port: self.local_port,
+                    local_port,
                 }
             }
         })
+    }
+}
+
+impl Ends {
+    /// Our address and port towards the server.
+    #[inline]
+    pub(super) fn source(&self, settings: &Settings) -> (u128, u16) {
+        settings
+            .addresses
+            .source(self.local_address, self.local_port, self.client)
     }
 }
 
@@ -193,12 +204,13 @@ pub(super) fn path_to_server(
         .servers
         .get(usize::from(ends.server))
         .ok_or(DropReason::NoNeighbour)?;
+    let (source, source_port) = ends.source(settings);
     Ok(Path {
         source_mac: settings.devices[usize::from(server.device.0)].mac,
         destination_mac: neighbours.mac(server.next_hop).ok_or(DropReason::NoNeighbour)?,
-        source: settings.addresses.value(ends.local_address),
+        source,
         destination: server.address,
-        source_port: ends.local_port,
+        source_port,
         destination_port: server.port,
         device: server.device,
         checksums: settings.devices[usize::from(server.device.0)].checksums,
@@ -270,10 +282,16 @@ where
 
     /// The numbers that we have last told `to`: what a challenge ACK and an answer to a keep-alive say.
     pub(super) fn current_numbers(&self, connection: &Connection, to: Side) -> Control {
-        let (seq, ack, window) = match &connection.stage {
+        let (seq, mut ack, window) = match &connection.stage {
             Stage::Opening(opening) => opening_numbers(connection, opening, to),
             Stage::Spliced(spliced) => spliced_numbers(spliced, to),
         };
+        // What the client has been told stays true while the server has not acknowledged it.
+        if to == Side::Client
+            && let Some(debt) = connection.spliced().and_then(|spliced| self.owed.get(spliced.owed))
+        {
+            ack = ack.later(debt.end);
+        }
         Control {
             seq,
             ack,

@@ -2,14 +2,16 @@
 //!
 //! Built once at start from the checked [`Config`](crate::config::Config); nothing here changes afterwards.
 
+use super::borrowed::{self, Borrowed};
 use super::promises::PromiseSettings;
 use super::segment::address_value;
 use crate::config::{
-    self, Announce, Bind, Config, Fallback, ListenerConfig, LocalAddress, PoolId, PortConfig, ServerConfig,
+    self, Accept, Announce, Bind, Config, Fallback, ListenerConfig, LocalAddress, PoolId, PortConfig, ServerConfig,
     UnknownFlows,
 };
 use e2d2::port::{Capabilities, PortId};
 use e2d2::wire::{Checksums, MacAddr};
+use ipnet::IpNet;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -39,6 +41,8 @@ pub struct Listener {
     pub idle: Duration,
     /// How long the second half may stay open.
     pub half_close: Duration,
+    /// Whether its clients' streams begin with a PROXY header.
+    pub accept: Accept,
 }
 
 impl Listener {
@@ -72,6 +76,8 @@ pub struct Server {
     pub locals: Vec<Local>,
     /// The PROXY header that connections to it begin with.
     pub announce: Announce,
+    /// It is connected to from the clients' own addresses and ports; `locals` is then empty.
+    pub transparent: bool,
     /// After how long an unanswered SYN is repeated; doubled each time.
     pub syn_retry: Duration,
     /// How often it is called anew when there is no other.
@@ -154,6 +160,8 @@ pub struct Settings {
     pub addresses: Addresses,
     /// By listener.
     pub listeners: Vec<Listener>,
+    /// By listener: whose PROXY headers are believed.
+    pub trusted: Vec<Vec<IpNet>>,
     /// By server.
     pub servers: Vec<Server>,
     /// What SYN-ACKs promise.
@@ -177,6 +185,7 @@ pub struct Settings {
 pub struct Addresses {
     values: Vec<u128>,
     services: Vec<Vec<Service>>,
+    borrowed: Borrowed,
 }
 
 /// A listener's claim to ports of an address.
@@ -232,6 +241,34 @@ impl Addresses {
         services.iter().find(serves).map(|service| service.listener)
     }
 
+    /// Makes room for clients' addresses that PROXY headers name, to be used towards servers.
+    pub fn lend(&mut self, capacity: usize) {
+        self.borrowed = Borrowed::new(capacity);
+    }
+
+    /// Clients' addresses that are used towards servers.
+    pub fn borrowed(&self) -> &Borrowed {
+        &self.borrowed
+    }
+
+    /// The same, to take and give back.
+    pub fn borrowed_mut(&mut self) -> &mut Borrowed {
+        &mut self.borrowed
+    }
+
+    /// The address and port that stand behind the index of an address towards a server, and a port, of a connection from
+    /// `client`.
+    #[inline]
+    pub fn source(&self, index: u16, port: u16, client: u128) -> (u128, u16) {
+        if index < borrowed::FIRST {
+            (self.value(index), port)
+        } else if index == borrowed::CLIENT {
+            (client, port)
+        } else {
+            self.borrowed.source(index, port).unwrap_or_default()
+        }
+    }
+
     /// The number of addresses.
     pub fn len(&self) -> usize {
         self.values.len()
@@ -260,12 +297,16 @@ impl Settings {
                 address: addresses.add(local.ip),
                 ports: local.ports.iter().collect(),
             };
+            // A transparent server's are known to be ours, but not connected from.
+            let mut locals: Vec<Local> = server.local.iter().map(&mut local).collect();
+            locals.retain(|_| !server.transparent);
             servers.push(Server {
                 address: address_value(server.address.ip()),
                 port: server.address.port(),
                 device: server.next_hop.port,
                 next_hop: next_hop(server),
-                locals: server.local.iter().map(&mut local).collect(),
+                locals,
+                transparent: server.transparent,
                 announce: server.announce,
                 syn_retry: server.syn_retry,
                 retries: server.retries,
@@ -287,6 +328,7 @@ impl Settings {
             select: listener.timeouts.select,
             idle: listener.timeouts.idle,
             half_close: listener.timeouts.half_close,
+            accept: listener.accept,
         };
         let engine = config.engine();
         let may_stay_silent =
@@ -299,6 +341,11 @@ impl Settings {
             devices: config.ports().iter().zip(macs).map(device).collect(),
             addresses,
             listeners: config.listeners().iter().map(listener).collect(),
+            trusted: config
+                .listeners()
+                .iter()
+                .map(|listener| listener.trusted.clone())
+                .collect(),
             servers,
             promises: PromiseSettings::from_config(config),
             time_wait: config.timeouts().time_wait,
@@ -323,6 +370,28 @@ impl Settings {
 }
 
 impl Settings {
+    /// True if some listener takes PROXY headers.
+    pub fn accepts_headers(&self) -> bool {
+        self.listeners.iter().any(|listener| listener.accept != Accept::Off)
+    }
+
+    /// True if some server gets the fields of the header that its client's connection began with.
+    pub fn passes_fields_on(&self) -> bool {
+        let passes = |server: &Server| matches!(server.announce, Announce::V2(fields) if fields.incoming);
+        self.servers.iter().any(passes)
+    }
+
+    /// True if the address that a PROXY header names can become a source towards a server.
+    pub fn borrows_carried_addresses(&self) -> bool {
+        self.accepts_headers() && self.servers.iter().any(|server| server.transparent)
+    }
+
+    /// True if `listener` believes the PROXY headers of `peer`.
+    pub fn trusts(&self, listener: u16, peer: std::net::IpAddr) -> bool {
+        let prefixes = self.trusted.get(usize::from(listener));
+        prefixes.is_some_and(|prefixes| prefixes.iter().any(|prefix| prefix.contains(&peer)))
+    }
+
     /// Leaves the checksums of our own packets to those ports that can fill them in.
     #[must_use]
     pub fn with_capabilities(mut self, of_ports: &[Capabilities]) -> Self {

@@ -73,6 +73,7 @@ const fn unbound(event: Event) -> Transition {
         | Event::Selected
         | Event::NeedMore
         | Event::Rejected
+        | Event::BadHeader
         | Event::NoPort
         | Event::NoServer
         | Event::HeldPressed
@@ -96,6 +97,8 @@ const fn await_payload(event: Event) -> Transition {
         Event::NeedMore => to(HERE, &[AcknowledgeHeld]),
         Event::Rejected => to(Phase::Unbound, &[ResetClient, Forget(Cause::SelectorReject)]),
         Event::NoServer => to(Phase::Unbound, &[ResetClient, ForgetUnserved]),
+        // proxy-protocol.txt 2: the connection of a sender who breaks the rules is aborted.
+        Event::BadHeader => to(Phase::Unbound, &[ResetClient, Forget(Cause::BadProxyHeader)]),
         Event::ClientAck => to(HERE, &[Drop(DropReason::NothingNew)]),
         // RFC 9293 3.10.7.4: a FIN in ESTABLISHED; we have nothing to send either, so our FIN goes with its ACK.
         Event::ClientFin => to(Phase::LastAck, &[CloseClient]),
@@ -153,7 +156,7 @@ const fn server_handshake(event: Event) -> Transition {
             &[ResetClient, ResetServer, Quarantine(Cause::Shutdown)],
         ),
         Event::ServerStray => to(HERE, &[Drop(DropReason::NotAnAnswer)]),
-        Event::Segment { .. } | Event::NeedMore | Event::Ready | Event::WaitOver => to(HERE, &[]),
+        Event::Segment { .. } | Event::NeedMore | Event::BadHeader | Event::Ready | Event::WaitOver => to(HERE, &[]),
     }
 }
 
@@ -190,6 +193,7 @@ const fn syn_forwarded(event: Event) -> Transition {
         | Event::Segment { .. }
         | Event::NeedMore
         | Event::HeldPressed
+        | Event::BadHeader
         | Event::RetryDue
         | Event::WaitOver => to(HERE, &[]),
     }
@@ -227,6 +231,7 @@ const fn syn_answered(event: Event) -> Transition {
         | Event::Selected
         | Event::NeedMore
         | Event::Rejected
+        | Event::BadHeader
         | Event::NoPort
         | Event::NoServer
         | Event::ServerUnreachable
@@ -293,6 +298,7 @@ const fn spliced(phase: Phase, event: Event) -> Transition {
         | Event::ClientFin
         | Event::Selected
         | Event::NeedMore
+        | Event::BadHeader
         | Event::NoPort
         | Event::NoServer
         | Event::HeldPressed
@@ -352,6 +358,7 @@ const fn last_ack(event: Event) -> Transition {
         | Event::Selected
         | Event::NeedMore
         | Event::Rejected
+        | Event::BadHeader
         | Event::NoPort
         | Event::NoServer
         | Event::HeldPressed
@@ -382,6 +389,7 @@ const fn quarantine(event: Event) -> Transition {
         | Event::Selected
         | Event::NeedMore
         | Event::Rejected
+        | Event::BadHeader
         | Event::NoPort
         | Event::NoServer
         | Event::HeldPressed

@@ -121,6 +121,7 @@ where
                     Event::RetryDue
                 })
             }
+            (Stage::Opening(_), Phase::AwaitPayload) if self.carried.is_awaited(slot) => self.header_overdue(slot),
             (Stage::Opening(_), Phase::AwaitPayload) => {
                 let listener = self.settings.listeners.get(usize::from(connection.listener))?;
                 Some(match listener.inspect_delay {

@@ -16,6 +16,7 @@ use proxyengine::proxy::drop_reason::DropReason;
 use proxyengine::proxy::settings::Settings;
 use proxyengine::proxy::{NextHops, Outbox, Proxy, Secrets, Usage};
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -98,15 +99,21 @@ impl Outbox<HeapBuffer> for Sent {
 /// What the selector was asked: bytes, and whether they were all there will be.
 pub type Calls = Arc<Mutex<Vec<(Vec<u8>, bool)>>>;
 
+/// Whom the selector was asked about: client, its destination, peer.
+pub type Asked = Arc<Mutex<Vec<[SocketAddr; 3]>>>;
+
 /// "n…" goes to server n; "pool" to the pool; "?" wants more until a newline; all else is refused.
 pub struct Selector {
     pub calls: Calls,
+    pub asked: Asked,
     /// Every connection goes to the pool of its listener, whatever it says.
     pub pool_only: bool,
 }
 
 impl SelectServer for Selector {
     fn select(&mut self, payload: &FirstPayload<'_>) -> Selection {
+        let asked = [payload.client, payload.local, payload.peer];
+        self.asked.lock().expect("one thread").push(asked);
         self.calls
             .lock()
             .expect("one thread")
@@ -131,6 +138,7 @@ pub struct Bench<S = Selector> {
     pub calls: Calls,
     /// ICMP messages are left out of what the core sends; all others are to be TCP segments.
     pub ignores_icmp: bool,
+    pub asked: Asked,
     records: RecordReceiver,
     sent: Sent,
 }
@@ -187,7 +195,7 @@ impl<S: SelectServer> Bench<S> {
         adjust(&mut settings);
         let pool = HeapPool::new(512, 2048);
         let (sender, records) = record_ring(1024);
-        let (hops, calls) = (Hops::default(), Calls::default());
+        let (hops, calls, asked) = (Hops::default(), Calls::default(), Asked::default());
         let secrets = Secrets {
             cookie: [1, 2],
             table: [3, 4, 5],
@@ -200,6 +208,7 @@ impl<S: SelectServer> Bench<S> {
             pool.clone(),
             wrap(Selector {
                 calls: Arc::clone(&calls),
+                asked: Arc::clone(&asked),
                 pool_only,
             }),
             hops.clone(),
@@ -215,6 +224,7 @@ impl<S: SelectServer> Bench<S> {
             hops,
             calls,
             ignores_icmp: false,
+            asked,
             records,
             sent: Sent::default(),
         }

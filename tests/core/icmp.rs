@@ -15,7 +15,7 @@ use proxyengine::proxy::drop_reason::DropReason;
 use testkit::{Segment, Station};
 
 /// The error of a router on the way of `packet`, which the proxy sent.
-fn error_about(packet: &Segment, mtu: Option<u16>) -> (PortId, Vec<u8>) {
+pub fn error_about(packet: &Segment, mtu: Option<u16>) -> (PortId, Vec<u8>) {
     let original = packet.frame();
     let envelope = Envelope {
         src_mac: packet.to.mac,
@@ -63,7 +63,7 @@ fn error_about(packet: &Segment, mtu: Option<u16>) -> (PortId, Vec<u8>) {
 }
 
 /// What an ICMP error says: the path MTU, if any, and the quoted segment.
-fn read(frame: &[u8]) -> (Option<u32>, QuotedTcp) {
+pub fn read(frame: &[u8]) -> (Option<u32>, QuotedTcp) {
     match e2d2::wire::frame::parse(frame).expect("a sound frame") {
         e2d2::wire::frame::Kind::Icmpv4 { l4, end, .. } => {
             let message = &frame[usize::from(l4)..usize::from(end)];

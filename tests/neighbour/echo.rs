@@ -109,6 +109,22 @@ fn what_is_no_ping6_for_us_is_dropped(packet: Icmp6, reason: Drop) {
     assert_eq!(World::new().refuse(LEFT, &packet.bytes()), reason);
 }
 
+#[test]
+fn errors_to_borrowed_addresses_are_the_proxys_affair_and_pings_are_not() {
+    let to_client = |packet: Icmp4| Icmp4 {
+        dst: v4("203.0.113.5"),
+        ..packet
+    };
+    let mut error = to_client(icmp4_type(3, 1)).bytes();
+    assert_eq!(World::new().refuse(LEFT, &error), Drop::NotOurAddress);
+    let (verdict, _) = World::transparent().receive(LEFT, &error);
+    assert_eq!(verdict, Verdict::IcmpError);
+    error[..6].copy_from_slice(&OTHER_MAC);
+    assert_eq!(World::transparent().refuse(LEFT, &error), Drop::OtherStation);
+    let ping = to_client(ping()).bytes();
+    assert_eq!(World::transparent().refuse(LEFT, &ping), Drop::NotOurAddress);
+}
+
 /// The parse, which comes first, knows that broadcast frames are never TCP or ping.
 #[test]
 fn a_broadcast_ping_is_not_answered() {

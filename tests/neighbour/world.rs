@@ -73,7 +73,16 @@ impl World {
     }
 
     pub(crate) fn leading(leads: &[PortId]) -> Self {
-        let topology = Arc::new(topology());
+        Self::of(topology(), leads)
+    }
+
+    /// An engine that also sends from its clients' own addresses.
+    pub(crate) fn transparent() -> Self {
+        Self::of(topology().with_borrowed_addresses(true), &[LEFT, RIGHT])
+    }
+
+    fn of(topology: Topology, leads: &[PortId]) -> Self {
+        let topology = Arc::new(topology);
         let shared = Arc::new(SharedNeighbours::new(&topology));
         let station = Station::new(Arc::clone(&topology), Arc::clone(&shared), leads, 7, Instant::ZERO);
         Self {

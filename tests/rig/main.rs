@@ -15,6 +15,7 @@ mod ldap;
 mod neighbours;
 mod numbers;
 mod postgres;
+mod proxy_protocol;
 mod refusal;
 mod setup;
 mod shutdown;

@@ -49,6 +49,13 @@ impl Setup {
         Some(Self { engine, servers, rig })
     }
 
+    /// The same on a rig that is up, for servers and configurations that have to know it.
+    pub(crate) fn on(rig: Rig, engine: &EngineOptions, start_servers: impl FnOnce(&Rig) -> Vec<Process>) -> Self {
+        let servers = start_servers(&rig);
+        let engine = Engine::start(&rig, binary(), engine).unwrap_or_else(|error| panic!("no engine: {error}"));
+        Self { engine, servers, rig }
+    }
+
     /// Stops the engine, checks that it has lost nothing, and gives back its report and the rig.
     pub(crate) fn finish(self) -> (Report, Rig) {
         let Self { engine, servers, rig } = self;

@@ -176,6 +176,7 @@ impl Case<'_> {
         if self.plan.to_server == 0 {
             return match cause {
                 Cause::ActiveClose if self.sessions.is_empty() => Ok(()),
+                Cause::BadProxyHeader if self.may_have_timed_out(cause) => Ok(()),
                 cause => Err(format!("it said nothing and ended by {cause:?}")),
             };
         }
@@ -255,7 +256,7 @@ impl Case<'_> {
             Cause::ServerTimeout | Cause::RetransmitLimit | Cause::IdleTimeout | Cause::HalfCloseTimeout => {
                 self.may_have_timed_out(cause)
             }
-            Cause::SelectorTimeout => self.may_have_timed_out(cause),
+            Cause::SelectorTimeout | Cause::BadProxyHeader => self.may_have_timed_out(cause),
             // An orderly end of an incomplete connection is what must never happen.
             _ => false,
         };
@@ -273,7 +274,8 @@ impl Case<'_> {
         match cause {
             Cause::ServerTimeout => self.scenario.is_troubled() || self.heavy_loss(),
             // SYNs that were lost have backed the client's timer off to a minute before it sends its first byte.
-            Cause::SelectorTimeout => {
+            // A header that lacks a part when the time is over is a bad one.
+            Cause::SelectorTimeout | Cause::BadProxyHeader => {
                 let from = &self.scenario.from_clients;
                 from.loss + from.corrupt + from.truncate > 50
                     || self.scenario.links().iter().any(|link| !link.outages.is_empty())

@@ -1,5 +1,6 @@
 //! The applications at both ends: what they write, and the check of every byte that they read.
 
+use crate::headers::{self, Headers};
 use crate::scenario::{Close, ConnectionPlan, EndPlan};
 use e2d2::time::Instant;
 use std::time::Duration;
@@ -67,12 +68,26 @@ pub struct End {
     closed: bool,
     speaks_at: Option<Instant>,
     next_move: Option<Instant>,
+    /// The header before the first byte, where it is cut, and how much of it is written.
+    header: Vec<u8>,
+    cuts: Vec<usize>,
+    header_sent: usize,
+    /// When the next piece of it is written.
+    piece_at: Option<Instant>,
 }
 
+/// Between two pieces of a header: long enough to leave in segments of their own.
+const PIECE_PAUSE: Duration = Duration::from_millis(1);
+
 impl End {
-    pub fn client(plan: &ConnectionPlan, is_rewritten: bool) -> Self {
+    pub fn client(plan: &ConnectionPlan, is_rewritten: bool, headers: Headers) -> Self {
         let expected = expected(plan.id, Way::ToClient, plan.to_client, is_rewritten);
-        Self::new(plan.id, plan.client, Way::ToServer, plan.to_server, expected)
+        let header = headers.of(plan);
+        End {
+            cuts: headers::cuts(plan, header.len()),
+            header,
+            ..Self::new(plan.id, plan.client, Way::ToServer, plan.to_server, expected)
+        }
     }
 
     /// The server's end, once its first byte has told whose connection it is.
@@ -96,6 +111,10 @@ impl End {
             closed: false,
             speaks_at: None,
             next_move: None,
+            header: Vec::new(),
+            cuts: Vec::new(),
+            header_sent: 0,
+            piece_at: None,
         }
     }
 
@@ -138,7 +157,8 @@ impl End {
             self.next_move = Some(now + Duration::from_millis(self.plan.pause_ms));
         }
         let thinks_until = self.speaks_at.filter(|at| now < *at);
-        Ok([self.next_move, thinks_until].into_iter().flatten().min())
+        let piece_at = self.piece_at.filter(|at| now < *at);
+        Ok([self.next_move, thinks_until, piece_at].into_iter().flatten().min())
     }
 
     fn read(&mut self, socket: &mut Socket<'_>, everything: bool) -> Result<(), String> {
@@ -198,8 +218,25 @@ impl End {
         self.speaks_at.is_some_and(|at| now >= at)
     }
 
+    /// Writes the header, one piece at a time. Returns true when it is written and its last pause is over.
+    fn write_header(&mut self, now: Instant, socket: &mut Socket<'_>) -> bool {
+        while self.piece_at.is_none_or(|at| now >= at) {
+            if self.header_sent == self.header.len() {
+                return true;
+            }
+            let end = self.cuts.iter().find(|&&cut| cut > self.header_sent);
+            let end = end.copied().unwrap_or(self.header.len());
+            let Ok(written @ 1..) = socket.send_slice(&self.header[self.header_sent..end]) else {
+                return false;
+            };
+            self.header_sent += written;
+            self.piece_at = self.cuts.contains(&self.header_sent).then(|| now + PIECE_PAUSE);
+        }
+        false
+    }
+
     fn write(&mut self, now: Instant, socket: &mut Socket<'_>) {
-        if !self.has_begun(now) {
+        if !self.has_begun(now) || !self.write_header(now, socket) {
             return;
         }
         let mut left = if self.plan.pause_ms > 0 {
@@ -224,7 +261,11 @@ impl End {
     }
 
     fn close(&mut self, socket: &mut Socket<'_>) {
-        if self.closed || self.sent < self.to_send || !matches!(socket.state(), State::Established | State::CloseWait) {
+        if self.closed
+            || self.sent < self.to_send
+            || self.header_sent < self.header.len()
+            || !matches!(socket.state(), State::Established | State::CloseWait)
+        {
             return;
         }
         let is_time = match self.plan.close {

@@ -1,6 +1,7 @@
 //! The engine under test: its real graph over loop-back ports, with its real neighbour discovery.
 
 use crate::ends::{Way, byte_at, rewritten};
+use crate::headers::{Headers, Incoming};
 use crate::scenario::{Binding, Choice, ConnectionPlan, Families, Scenario};
 use arrayvec::ArrayVec;
 use e2d2::BURST;
@@ -57,6 +58,7 @@ pub type Complaints = Arc<Mutex<Vec<String>>>;
 pub struct Selector {
     plans: Arc<[ConnectionPlan]>,
     families: Families,
+    headers: Headers,
     complaints: Complaints,
 }
 
@@ -69,10 +71,11 @@ impl SelectServer for Selector {
         if let Some(at) = wrong {
             self.complain(format!("connection {}: the selector got a wrong byte {at}", plan.id));
         }
-        if payload.client.port() != plan.port {
+        let told = (payload.client, payload.local);
+        if payload.peer.port() != plan.port || told != self.headers.told(plan) {
             self.complain(format!(
-                "connection {}: the selector got client {}",
-                plan.id, payload.client
+                "connection {}: the selector got client {} of {} through {}",
+                plan.id, payload.client, payload.local, payload.peer
             ));
         }
         if payload.bytes.len() < plan.needs as usize && !payload.complete {
@@ -186,6 +189,16 @@ fn config_text(scenario: &Scenario) -> String {
         scenario.server_mtu,
         address("10.1.0.9/24", "fd01::9/64"),
     );
+    let accept = match scenario.headers.incoming {
+        Incoming::Off => "",
+        Incoming::Optional => "proxy_protocol = { accept = \"optional\", from = [\"10.0.0.0/24\", \"fd00::/64\"] }\n",
+        Incoming::Required => "proxy_protocol = { accept = \"required\", from = [\"10.0.0.0/24\", \"fd00::/64\"] }\n",
+    };
+    let send = match scenario.headers.outgoing {
+        None => "",
+        Some(1) => "proxy_protocol = { send = \"v1\" }\n",
+        Some(_) => "proxy_protocol = { send = \"v2\", tlvs = [\"incoming\", \"unique_id\", \"crc32c\"] }\n",
+    };
     let families = [
         ("4", "6", "10.0.0.9:80", "10.1.0.10"),
         ("6", "4", "[fd00::9]:80", "[fd01::10"),
@@ -204,7 +217,7 @@ fn config_text(scenario: &Scenario) -> String {
         write!(
             text,
             "[[listener]]\nname = \"l{own}\"\naddresses = [\"{listener}\"]\ndefault = \"p{default}\"\n\
-             [[pool]]\nname = \"p{own}\"\nlocal_ports = \"40000-{last_port}\"\nservers = [{}]\n",
+             {accept}[[pool]]\nname = \"p{own}\"\n{send}local_ports = \"40000-{last_port}\"\nservers = [{}]\n",
             of_family.join(", ")
         )
         .expect("a string grows");
@@ -213,7 +226,7 @@ fn config_text(scenario: &Scenario) -> String {
     if scenario.families == Families::Both {
         write!(
             text,
-            "[[pool]]\nname = \"pboth\"\nlocal_ports = \"40000-{last_port}\"\nservers = [{}]\n",
+            "[[pool]]\nname = \"pboth\"\n{send}local_ports = \"40000-{last_port}\"\nservers = [{}]\n",
             servers.join(", ")
         )
         .expect("a string grows");
@@ -249,6 +262,7 @@ impl Engine {
         let complaints = Complaints::default();
         let selector = Selector {
             plans: scenario.connections.clone().into(),
+            headers: scenario.headers,
             families: scenario.families,
             complaints: Arc::clone(&complaints),
         };

@@ -26,6 +26,7 @@
 mod check;
 mod ends;
 mod engine;
+mod headers;
 mod scenario;
 mod shrink;
 mod world;
@@ -179,6 +180,7 @@ fn rewritten_sweep() {
     println!("seeds {first}..{}, rewritten", first + count);
     let total = run_scenarios(first, Some(count), None, |seed| Scenario {
         is_rewritten: true,
+        headers: headers::Headers::default(),
         ..Scenario::from_seed(seed, CONNECTIONS / 2)
     });
     total.assert_well();

@@ -1,5 +1,6 @@
 //! What is to happen in one simulation: drawn from a seed, and plain data, so that it can be printed and made smaller.
 
+use crate::headers::{Headers, Incoming};
 use testkit::sim::{Impairment, Outage, Random, SynOptions};
 
 /// How the engine's listener binds.
@@ -46,6 +47,7 @@ pub struct Scenario {
     pub verify_all: bool,
     /// An inspector rewrites both directions ([`rewritten`](crate::ends::rewritten)).
     pub is_rewritten: bool,
+    pub headers: Headers,
     pub connections: Vec<ConnectionPlan>,
 }
 
@@ -195,6 +197,7 @@ impl Scenario {
             local_ports: r.one_of(&[8, 40, 200, 1_000]),
             verify_all: r.chance(100),
             is_rewritten: false,
+            headers: Headers::draw(&mut random.fork("headers")),
             connections: Vec::new(),
         };
         // A sum of 16 bits does not find two errors that make up for each other: no packet is spoilt on both legs, unless
@@ -208,6 +211,10 @@ impl Scenario {
         let mut families = random.fork("families");
         if v6 {
             scenario.families = families.one_of(&[Families::Own, Families::Other, Families::Both]);
+        }
+        if has_small_servers {
+            // The pieces of a header are acknowledged, and then 16 KiB promised: see [`SMALL_SERVER`].
+            scenario.headers.incoming = Incoming::Off;
         }
         let mut r = random.fork("connections");
         for id in 0..count.min(MOST_CONNECTIONS) {

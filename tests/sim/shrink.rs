@@ -1,6 +1,7 @@
 //! A failure, made as small as it still fails.
 
 use crate::check::Report;
+use crate::headers::Incoming;
 use crate::scenario::{Fate, Scenario};
 use crate::world;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -64,7 +65,9 @@ fn candidates(scenario: &Scenario) -> impl Iterator<Item = Scenario> + use<> {
             smaller
         })
     };
-    let changes: [fn(&mut Scenario); 12] = [
+    let changes: [fn(&mut Scenario); 14] = [
+        |s| s.headers.incoming = Incoming::Off,
+        |s| s.headers.outgoing = None,
         |s| s.links_mut().into_iter().for_each(|link| link.loss /= 2),
         |s| s.links_mut().into_iter().for_each(|link| link.duplicate /= 2),
         |s| s.links_mut().into_iter().for_each(|link| link.reorder /= 2),

@@ -7,6 +7,7 @@ use crate::scenario::{ConnectionPlan, Fate, Scenario};
 use e2d2::ports::{Direction, FrameWriter, InterfaceId};
 use e2d2::time::Instant;
 use netfcts::record::SessionRecord;
+use proxy_protocol::Parsed;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::collections::BinaryHeap;
@@ -87,6 +88,8 @@ struct Session {
     called: Instant,
     end: Option<End>,
     id: Option<u8>,
+    /// What its PROXY header said, once that was read.
+    told: Option<(SocketAddr, SocketAddr)>,
 }
 
 struct World<'a> {
@@ -381,7 +384,7 @@ impl<'a> World<'a> {
             host.connect(socket, to.parse().expect("an address"), from);
             self.calls[i].state = CallState::Open {
                 socket,
-                end: End::client(&plan, self.scenario.is_rewritten),
+                end: End::client(&plan, self.scenario.is_rewritten, self.scenario.headers),
                 began: self.now,
                 progress: Progress {
                     state: State::Closed,
@@ -470,6 +473,7 @@ impl<'a> World<'a> {
                 called: self.now,
                 end: None,
                 id: None,
+                told: None,
             });
         }
         for session in self.sessions.iter_mut().filter(|session| session.host == n) {
@@ -482,12 +486,27 @@ impl<'a> World<'a> {
                     next = [next, Some(at)].into_iter().flatten().min();
                 }
             }
+            let announced = self.scenario.headers.outgoing.is_some();
+            if announced && session.told.is_none() {
+                match read_header(tcp) {
+                    Ok(told) => session.told = told,
+                    Err(what) => self.faults.push(what),
+                }
+            }
             if session.id.is_none()
+                && (!announced || session.told.is_some())
                 && let Ok([id, ..]) = tcp.peek(1)
             {
                 session.id = Some(*id);
-                session.end =
-                    find(&self.scenario.connections, *id).map(|plan| End::server(plan, self.scenario.is_rewritten));
+                let plan = find(&self.scenario.connections, *id);
+                let right = plan.map(|plan| self.scenario.headers.told(plan));
+                if announced && session.told != right {
+                    self.faults.push(format!(
+                        "connection {id}: its server was told {:?}, not {right:?}",
+                        session.told
+                    ));
+                }
+                session.end = plan.map(|plan| End::server(plan, self.scenario.is_rewritten));
                 if session.end.is_none() {
                     self.faults
                         .push(format!("a server got the first byte {id:#04x}, which no client sent"));
@@ -568,6 +587,29 @@ impl<'a> World<'a> {
     }
 }
 
+/// Takes the PROXY header off a server's stream, when it is whole; returns what it says.
+///
+/// # Errors
+/// What is wrong with it.
+fn read_header(socket: &mut Socket<'_>) -> Result<Option<(SocketAddr, SocketAddr)>, String> {
+    let Ok(bytes) = socket.peek(1_000) else {
+        return Ok(None);
+    };
+    let (told, length) = match proxy_protocol::parse(bytes) {
+        Ok(Parsed::Complete { header, length }) => (header.source().zip(header.destination()), length),
+        Ok(Parsed::Incomplete { .. }) => return Ok(None),
+        Err(error) => return Err(format!("a server got a wrong header: {error}: {bytes:02x?}")),
+    };
+    if told.is_none() {
+        return Err("a server got a header without addresses".to_owned());
+    }
+    let taken = socket.recv(|bytes| (length, bytes.len()));
+    match taken {
+        Ok(there) if there >= length => Ok(told),
+        _ => Err("a header that was there could not be read".to_owned()),
+    }
+}
+
 /// The two ends of a socket, if it has both.
 fn ends(socket: &Socket<'_>) -> Option<Ends> {
     let (local, remote) = (socket.local_endpoint()?, socket.remote_endpoint()?);
@@ -619,9 +661,8 @@ fn addresses(scenario: &Scenario, v4: &str, v6: &str) -> Vec<String> {
 pub fn by_client(records: &[SessionRecord]) -> BTreeMap<(IpAddr, u16), Vec<SessionRecord>> {
     let mut map: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for record in records {
-        map.entry((record.client(), record.client_port))
-            .or_default()
-            .push(*record);
+        let client = (record.client(), record.client_port);
+        map.entry(record.peer().unwrap_or(client)).or_default().push(*record);
     }
     map.values_mut()
         .for_each(|records| records.sort_by_key(SessionRecord::start));

@@ -175,11 +175,11 @@ fn write_text(out: &mut String, index: u64, record: &SessionRecord, names: &Name
     let local = names
         .local_address(record)
         .map(|address| SocketAddr::new(address, record.local_port));
-    write!(
-        out,
-        "{index:6}: (Client, {client}, {}, ",
-        OrDash(names.listener(record))
-    )?;
+    write!(out, "{index:6}: (Client, {client}, ")?;
+    if let Some((address, port)) = record.peer() {
+        write!(out, "through {}, ", SocketAddr::new(address, port))?;
+    }
+    write!(out, "{}, ", OrDash(names.listener(record)))?;
     write!(out, "{}, {}, ", OrDash(local), OrDash(names.server(record)))?;
     write!(
         out,
@@ -224,7 +224,7 @@ fn write_list<T: Display>(out: &mut String, separator: &str, items: impl Iterato
 
 const CSV_HEADER: &str = "start_ns,client,client_port,listener,listener_address,local_address,local_port,\
     server,server_address,servers_tried,core,packets_to_server,bytes_to_server,packets_to_client,bytes_to_client,\
-    client_cause,server_cause,flags,states\n";
+    client_cause,server_cause,flags,states,peer,peer_port\n";
 
 fn write_csv(out: &mut String, record: &SessionRecord, names: &NameTable) -> fmt::Result {
     let (listener, server) = (names.listener(record), names.server(record));
@@ -270,8 +270,9 @@ fn write_csv(out: &mut String, record: &SessionRecord, names: &NameTable) -> fmt
         )
     };
     write_list(out, ";", record.changes().map(change))?;
-    out.push('\n');
-    Ok(())
+    let peer = record.peer();
+    let (address, port) = (peer.map(|(address, _)| address), peer.map(|(_, port)| port));
+    writeln!(out, ",{},{}", OrEmpty(address), OrEmpty(port))
 }
 
 struct OrEmpty<T>(Option<T>);
@@ -307,6 +308,9 @@ fn write_json(out: &mut String, record: &SessionRecord, names: &NameTable) -> fm
         record.client()
     )?;
     write!(out, ",\"client_port\":{}", record.client_port)?;
+    if let Some((address, port)) = record.peer() {
+        write!(out, ",\"peer\":\"{address}\",\"peer_port\":{port}")?;
+    }
     write_json_named(out, "listener", listener)?;
     match names.local_address(record) {
         Some(address) => write!(out, ",\"local_address\":\"{address}\"")?,
@@ -522,6 +526,25 @@ mod tests {
         assert_eq!(
             serde_json::from_str::<Value>(&text).unwrap()["local_address"],
             "10.0.0.1"
+        );
+    }
+
+    #[test]
+    fn who_spoke_for_the_client_is_shown_beside_it() {
+        let mut record = complete();
+        record.set_proxied_client("2001:db8::8".parse().unwrap(), 9);
+        let text = written(RecordFormat::Text, names("s"), &[record]);
+        assert!(
+            text.contains("(Client, [2001:db8::8]:9, through 10.0.0.1:40000, web"),
+            "{text}"
+        );
+        let csv = written(RecordFormat::Csv, names("s"), &[record]);
+        assert!(csv.trim_end().ends_with(",10.0.0.1,40000"), "{csv}");
+        let json = written(RecordFormat::JsonLines, names("s"), &[record]);
+        let value: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(
+            (&value["client"], &value["peer"], &value["peer_port"]),
+            (&json!("2001:db8::8"), &json!("10.0.0.1"), &json!(40_000))
         );
     }
 

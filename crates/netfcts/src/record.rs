@@ -18,6 +18,16 @@ const KEPT_FIRST: usize = 8;
 
 const STAMP_BYTES: usize = 5;
 
+/// State changes that the record of a connection with an incoming PROXY header holds; the address and port of the peer
+/// that sent it stand in the place of the last four.
+pub const PROXIED_STAMPS: usize = 8;
+
+/// Of those, the ones never given up.
+const PROXIED_KEPT_FIRST: usize = 4;
+
+/// Where the peer stands among the stamps: 16 bytes of address, two of port.
+const PEER_AT: usize = PROXIED_STAMPS * STAMP_BYTES;
+
 /// Longest time that a stamp can hold: 2^40 - 1 µs, 12.7 days. Later changes carry this value.
 pub const MAX_STAMP: Duration = Duration::from_micros((1 << (8 * STAMP_BYTES)) - 1);
 
@@ -230,7 +240,7 @@ bitflags! {
         const NEED_MORE = 1 << 2;
         /// The server was chosen as fallback, not by payload.
         const FALLBACK = 1 << 3;
-        /// A PROXY header came with the connection; `client_addr` is what it said.
+        /// A PROXY header came with the connection and named its client: see [`SessionRecord::peer`].
         const PROXY_IN = 1 << 4;
         /// A PROXY header was sent to the server.
         const PROXY_OUT = 1 << 5;
@@ -295,13 +305,9 @@ const _: () = assert!(size_of::<SessionRecord>() == 128 && align_of::<SessionRec
 impl SessionRecord {
     /// A record of a connection from `client` that begins at `now`. No server, no state yet.
     pub fn new(now: Instant, client: IpAddr, client_port: u16, listener: u16, core: u8) -> SessionRecord {
-        let client_addr = match client {
-            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-            IpAddr::V6(address) => address.octets(),
-        };
         SessionRecord {
             start_ns: now.as_nanos(),
-            client_addr,
+            client_addr: mapped(client),
             packets_to_server: 0,
             packets_to_client: 0,
             bytes_to_server: [0; 6],
@@ -333,10 +339,30 @@ impl SessionRecord {
     }
 
     /// Replaces the client's address and port by those that a PROXY header named, and sets [`RecordFlags::PROXY_IN`].
+    /// Who sent the header is kept as [`SessionRecord::peer`], in the place of four state changes.
     pub fn set_proxied_client(&mut self, client: IpAddr, client_port: u16) {
-        self.client_addr = SessionRecord::new(self.start(), client, 0, 0, 0).client_addr;
+        let (peer, peer_port) = self.peer().unwrap_or((self.client(), self.client_port));
+        while self.state_count() > PROXIED_STAMPS {
+            // The latest goes: this early none of them is about the end.
+            self.sides_and_count -= 1 << 12;
+            self.set_flags(RecordFlags::STATES_DROPPED);
+        }
+        self.stamps[PEER_AT..PEER_AT + 16].copy_from_slice(&mapped(peer));
+        self.stamps[PEER_AT + 16..PEER_AT + 18].copy_from_slice(&peer_port.to_le_bytes());
+        self.client_addr = mapped(client);
         self.client_port = client_port;
         self.set_flags(RecordFlags::PROXY_IN);
+    }
+
+    /// Who connected to us, if a PROXY header said that it spoke for another client.
+    pub fn peer(&self) -> Option<(IpAddr, u16)> {
+        if !self.flags().contains(RecordFlags::PROXY_IN) {
+            return None;
+        }
+        let mut address = [0; 16];
+        address.copy_from_slice(&self.stamps[PEER_AT..PEER_AT + 16]);
+        let port = u16::from_le_bytes([self.stamps[PEER_AT + 16], self.stamps[PEER_AT + 17]]);
+        Some((Ipv6Addr::from(address).to_canonical(), port))
     }
 
     /// Payload bytes from client to server.
@@ -389,13 +415,15 @@ impl SessionRecord {
     /// Notes that `side` enters `state` at `now`.
     ///
     /// There is room for [`STAMPS`] changes. When it is used up the first eight stay (how the connection opened), the
-    /// last four become the latest four (how it closed) and [`RecordFlags::STATES_DROPPED`] is set.
+    /// last four become the latest four (how it closed) and [`RecordFlags::STATES_DROPPED`] is set. With a
+    /// [`SessionRecord::peer`] there is room for [`PROXIED_STAMPS`], of which the first four stay.
     #[inline]
     pub fn push_state(&mut self, side: Side, state: State, now: Instant) {
         let mut index = self.state_count();
-        if index == STAMPS {
+        let room = self.room().1;
+        if index == room {
             self.forget_oldest_late_change();
-            index = STAMPS - 1;
+            index = room - 1;
         }
         let micros = now.as_nanos().saturating_sub(self.start_ns) / 1_000;
         let stamp = micros.min(MAX_STAMP.as_micros() as u64).to_le_bytes();
@@ -425,6 +453,15 @@ impl SessionRecord {
     /// Time from the start to the last state change.
     pub fn duration(&self) -> Duration {
         self.changes().next_back().map_or(Duration::ZERO, |change| change.after)
+    }
+
+    /// How many changes stay when more come than there is room for, and the room.
+    fn room(&self) -> (usize, usize) {
+        if self.flags & RecordFlags::PROXY_IN.bits() == 0 {
+            (KEPT_FIRST, STAMPS)
+        } else {
+            (PROXIED_KEPT_FIRST, PROXIED_STAMPS)
+        }
     }
 
     fn change(&self, index: usize) -> StateChange {
@@ -457,15 +494,24 @@ impl SessionRecord {
     #[cold]
     fn forget_oldest_late_change(&mut self) {
         self.set_flags(RecordFlags::STATES_DROPPED);
+        let (kept, room) = self.room();
         self.stamps
-            .copy_within((KEPT_FIRST + 1) * STAMP_BYTES.., KEPT_FIRST * STAMP_BYTES);
-        for index in KEPT_FIRST..STAMPS - 1 {
+            .copy_within((kept + 1) * STAMP_BYTES..room * STAMP_BYTES, kept * STAMP_BYTES);
+        for index in kept..room - 1 {
             self.set_side_and_state(
                 index,
                 self.sides_and_count >> (index + 1) & 1,
                 self.state_bits(index + 1),
             );
         }
+    }
+}
+
+/// IPv4 in its mapped form.
+fn mapped(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
     }
 }
 
@@ -531,10 +577,30 @@ mod tests {
             ("2001:db8::8".to_owned(), 9)
         );
         assert_eq!(record.flags(), RecordFlags::PROXY_IN);
+        assert_eq!(record.peer(), Some((IpAddr::from([10, 0, 0, 1]), 40_000)));
         assert_eq!(
             (record.start(), record.listener, record.core),
             (Instant::from_nanos(5_000), 2, 1)
         );
+    }
+
+    #[test]
+    fn a_peer_costs_four_changes_and_is_not_written_over() {
+        let mut record = record();
+        record.set_proxied_client("2001:db8::8".parse().unwrap(), 9);
+        let states = State::ALL;
+        for (micros, state) in (0..).zip(states) {
+            record.push_state(Side::Server, state, Instant::from_nanos(5_000 + micros * 1_000));
+        }
+        let kept: Vec<_> = record.changes().map(|change| change.state).collect();
+        assert_eq!(kept, [&states[..4], &states[states.len() - 4..]].concat());
+        let after: Vec<_> = record
+            .changes()
+            .map(|change| change.after.as_micros() as usize)
+            .collect();
+        assert_eq!(after, [0, 1, 2, 3, 9, 10, 11, 12]);
+        assert!(record.flags().contains(RecordFlags::STATES_DROPPED));
+        assert_eq!(record.peer(), Some((IpAddr::from([10, 0, 0, 1]), 40_000)));
     }
 
     #[test]

@@ -271,6 +271,8 @@ impl Report {
 pub struct Record {
     /// The client.
     pub client: SocketAddr,
+    /// Who spoke for it with a PROXY header, if anyone did.
+    pub peer: Option<SocketAddr>,
     /// The server's address; `None` when none was chosen.
     pub server: Option<SocketAddr>,
     /// How many servers were called, the last of which is `server`.
@@ -301,6 +303,13 @@ impl Record {
         let client: IpAddr = text("client")?.parse().ok()?;
         Some(Self {
             client: SocketAddr::new(client, u16::try_from(value["client_port"].as_u64()?).ok()?),
+            peer: match text("peer") {
+                Some(peer) => {
+                    let port = u16::try_from(value["peer_port"].as_u64()?).ok()?;
+                    Some(SocketAddr::new(peer.parse().ok()?, port))
+                }
+                None => None,
+            },
             server: match text("server_address") {
                 Some(address) => Some(address.parse().ok()?),
                 None => None,

@@ -39,6 +39,8 @@ pub struct ServerSettings {
     pub response: u32,
     /// Whether the bytes of requests are compared, or only counted.
     pub check: bool,
+    /// A PROXY header of version 2 comes before the first request of a connection, whole in the first segment.
+    pub proxy_header: bool,
     /// Connections at once at most.
     pub max_open: u32,
     /// How long the peer may do nothing when it is its turn.
@@ -47,6 +49,13 @@ pub struct ServerSettings {
     pub tcp: [TcpSettings; 2],
     /// Key of initial sequence numbers.
     pub seed: u64,
+}
+
+/// The length of the PROXY header of version 2 that `bytes` begin with (proxy-protocol.txt 2.2), if it is whole.
+fn header_len(bytes: &[u8]) -> Option<usize> {
+    let fixed: &[u8; 16] = bytes.first_chunk()?;
+    let length = 16 + usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
+    (fixed.starts_with(b"\r\n\r\n\0\r\nQUIT\n\x21") && length <= bytes.len()).then_some(length)
 }
 
 /// See the module documentation.
@@ -191,7 +200,18 @@ impl Server {
         }
     }
 
-    fn take_request(&mut self, id: u32, segment: &Segment<'_>, data: NewData) -> Result<(), Failure> {
+    fn take_request(&mut self, id: u32, segment: &Segment<'_>, mut data: NewData) -> Result<(), Failure> {
+        if self.settings.proxy_header && !self.table.get(id).marks.contains(Marks::HEADER_TAKEN) {
+            let length = header_len(&segment.payload[data.from..data.to]).ok_or(Failure::WrongBytes)?;
+            let tcb = self.table.get(id);
+            tcb.marks.insert(Marks::HEADER_TAKEN);
+            tcb.skip_incoming(length as u32);
+            data.from += length;
+            data.seq += length as u32;
+            if data.from == data.to {
+                return Ok(());
+            }
+        }
         let settings = &self.settings;
         let tcb = self.table.get(id);
         let bytes = &segment.payload[data.from..data.to];

@@ -193,6 +193,8 @@ bitflags! {
         const DONE = 1 << 13;
         /// The beginning of the incoming request has been read.
         const HEAD_KNOWN = 1 << 14;
+        /// The PROXY header before the first request has been taken off.
+        const HEADER_TAKEN = 1 << 15;
     }
 }
 
@@ -359,6 +361,11 @@ impl Tcb {
     pub(crate) fn next_incoming(&mut self, len: u32) {
         self.rx_start += len;
         self.round = self.round.wrapping_add(1);
+    }
+
+    /// The first `len` bytes of the incoming message are no part of it: it begins behind them.
+    pub(crate) fn skip_incoming(&mut self, len: u32) {
+        self.rx_start += len;
     }
 
     /// Who closes after the response to the last request.

@@ -86,6 +86,7 @@ pub(super) fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
             eject_after: None,
             eject_for: None,
             proxy_protocol: None,
+            transparent: None,
         }],
         ports: vec![network.port],
         promise: RawPromise::default(),
@@ -153,6 +154,7 @@ fn listener(source: &mut Source<'_>, engine: &mut Keys, network: &Network) -> Ra
         default: Some(POOL.to_owned()),
         inspect_delay: None,
         timeouts: RawListenerTimeouts::default(),
+        proxy_protocol: None,
     }
 }
 

@@ -4,6 +4,7 @@
 //! nothing leaves this module as long as there is a complaint. The order is that of the references: ports, then pools
 //! (whose servers are behind ports), then listeners (whose rules name pools).
 
+mod accept;
 mod covers;
 mod engine;
 mod listeners;
@@ -41,6 +42,7 @@ pub(super) fn check(source: &mut Source<'_>) -> Result<Config, ConfigError> {
         listeners::keep_apart(source, &listeners);
         pools::reserve_listener_ports(source, &mut pools, &listeners);
         pools::one_mac_each(source, &pools);
+        accept::transparent_servers_fit(source, &listeners, &pools);
         own_addresses_are_our_own(source, &raw.ports, &ports, &pools, &listeners);
     }
     let mut config = Config {

@@ -34,6 +34,7 @@ struct Common<'c> {
     eject_after: u32,
     eject_for: std::time::Duration,
     announce: Announce,
+    transparent: bool,
 }
 
 /// What is known while the pools are read one after the other.
@@ -124,7 +125,25 @@ fn common<'c>(
             &defaults::EJECT_FOR_RANGE,
         ),
         announce: announce(source, &at.key("proxy_protocol"), raw.proxy_protocol.as_ref()),
+        transparent: transparent(source, at, raw),
     }
+}
+
+/// `transparent = true`: addresses and ports are the client's, so there are none to name.
+fn transparent(source: &mut Source<'_>, at: &At, raw: &RawPool) -> bool {
+    let transparent = raw.transparent.unwrap_or(false);
+    let named = [
+        ("local_addresses", !raw.local_addresses.is_empty()),
+        ("local_ports", raw.local_ports.is_some()),
+    ];
+    for (key, _) in named.into_iter().filter(|(_, is_there)| transparent && *is_there) {
+        source.complain(
+            &at.key(key),
+            "has no meaning with transparent = true, expected none: these servers are connected to from the clients' own \
+             addresses and ports",
+        );
+    }
+    transparent
 }
 
 impl Reader {
@@ -196,7 +215,7 @@ impl Reader {
                 format!(
                     "is {}, which another pool has as well (\"{}\"), expected the same name, mac, \
                      max_connections, local addresses and ports, connect_timeout, syn_retry, retries, eject_after, \
-                     eject_for and proxy_protocol in both",
+                     eject_for, proxy_protocol and transparent in both",
                     known.address, known.name
                 ),
             );
@@ -215,12 +234,13 @@ fn announce(source: &mut Source<'_>, at: &At, raw: Option<&RawProxyOut>) -> Anno
             "alpn" => &mut fields.alpn,
             "unique_id" => &mut fields.unique_id,
             "crc32c" => &mut fields.crc32c,
+            "incoming" => &mut fields.incoming,
             _ => {
                 let at = at.key("tlvs").index(i);
                 source.refuse(
                     &at,
                     quoted(text),
-                    "\"authority\", \"alpn\", \"unique_id\" or \"crc32c\"",
+                    "\"authority\", \"alpn\", \"unique_id\", \"crc32c\" or \"incoming\"",
                 );
                 continue;
             }
@@ -292,6 +312,7 @@ fn server(source: &mut Source<'_>, at: &At, raw: &RawServer, common: &Common<'_>
         eject_after: common.eject_after,
         eject_for: common.eject_for,
         announce: common.announce,
+        transparent: common.transparent,
     })
 }
 

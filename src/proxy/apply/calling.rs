@@ -13,7 +13,6 @@ use crate::proxy::held::HeldId;
 use crate::proxy::owed::{self, Owed};
 use crate::proxy::passed_syn;
 use crate::proxy::promises;
-use crate::proxy::segment::address_of;
 use crate::proxy::send::{self, Control, Path};
 use crate::proxy::table::{FlowKey, FlowRef};
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
@@ -22,6 +21,7 @@ use e2d2::time::Instant;
 use e2d2::wire::frame::IpVersion;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::counters::TcpCounter;
+use netfcts::pool::Taken;
 use netfcts::record::{Cause, RecordFlags, State};
 use netfcts::seq::SeqNum;
 
@@ -47,32 +47,27 @@ where
         slot: u32,
         out: &mut impl Outbox<P::Buffer>,
     ) -> Option<Event> {
-        let connection = self.connections.get_mut(slot)?;
-        let server = usize::from(connection.server);
-        let Stage::Opening(opening) = &mut connection.stage else {
-            return None;
-        };
+        let server = usize::from(self.connections.get(slot)?.server);
         let settings = self.settings.servers.get(server)?;
-        // Addresses take turns, so that each has its ports rest as long as possible.
-        let locals = settings.locals.len();
-        let start = self.next_local[server];
-        let taken = (0..locals)
-            .map(|i| (start + i) % locals)
-            .find_map(|local| self.ports[server][local].take(now).map(|taken| (local, taken)));
-        let Some((local, taken)) = taken else {
-            opening.failure = Cause::NoPort;
+        let (address, port) = (settings.address, settings.port);
+        let Some((local_address, taken)) = self.take_source(now, slot, server) else {
+            self.opening_mut(slot)?.failure = Cause::NoPort;
             return Some(Event::NoPort);
         };
-        self.next_local[server] = (local + 1) % locals;
         if taken.early {
             self.log.flag(slot, RecordFlags::EARLY_PORT);
         }
-        let local_address = settings.locals[local].address;
+        let connection = self.connections.get_mut(slot)?;
+        let client = connection.client_address();
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return None;
+        };
+        let (local, local_port) = self.settings.addresses.source(local_address, taken.port, client);
         let key = FlowKey {
-            remote: settings.address,
-            local: self.settings.addresses.value(local_address),
-            remote_port: settings.port,
-            local_port: taken.port,
+            remote: address,
+            local,
+            remote_port: port,
+            local_port,
         };
         // The line is on its way while the numbers are made.
         let hash = self.table.hash(&key);
@@ -103,6 +98,35 @@ where
         self.log.state(slot, Side::Server, State::SynReceived, now);
         self.send_syn(now, slot, false, out);
         None
+    }
+
+    /// Takes an address, by its index, and a port towards `server`, with what the server may remember of them.
+    fn take_source(&mut self, now: Instant, slot: u32, server: usize) -> Option<(u16, Taken)> {
+        let settings = self.settings.servers.get(server)?;
+        if settings.transparent {
+            return match self.borrow_source(slot, (settings.address, settings.port)) {
+                Ok((local_address, port)) => {
+                    let taken = Taken {
+                        port,
+                        last_use: None,
+                        early: false,
+                    };
+                    Some((local_address, taken))
+                }
+                Err(reason) => {
+                    self.drops.add(reason, 1);
+                    None
+                }
+            };
+        }
+        // Addresses take turns, so that each has its ports rest as long as possible.
+        let locals = settings.locals.len();
+        let start = self.next_local[server];
+        let (local, taken) = (0..locals)
+            .map(|i| (start + i) % locals)
+            .find_map(|local| self.ports[server][local].take(now).map(|taken| (local, taken)))?;
+        self.next_local[server] = (local + 1) % locals;
+        Some((settings.locals[local].address, taken))
     }
 
     /// Sends our SYN, with what was agreed with the client and no more, and waits for its answer.
@@ -182,12 +206,12 @@ where
         }
         let has_places = opening.tried.last() == Some(&NO_SERVER);
         let (tried, pool, retries) = (opening.tried.map(ServerId), opening.pool, opening.retries);
-        let client = address_of(connection.client_address());
+        let client = self.client_of(slot)?.ip();
         let next = (pool != Opening::NO_POOL && has_places)
             .then(|| self.backends.next_after(PoolId(pool), client, now, &tried))
             .flatten();
         if let Some(next) = next {
-            connection.server = next.0;
+            self.connections.get_mut(slot)?.server = next.0;
             return Some(Event::Selected);
         }
         // Silence may be nothing but loss; a refusal is an answer.
@@ -249,7 +273,14 @@ where
         };
         let in_order = self.held.in_order(opening.held);
         let start = self.log.start(slot).unwrap_or(now);
-        let header = announce::header(&self.settings, connection, in_order, (self.settings.core, start));
+        // What a header said is needed for the last time.
+        let carried = self.carried.take(slot);
+        let header = announce::header(
+            &self.settings,
+            connection,
+            (in_order, carried.as_ref()),
+            (self.settings.core, start),
+        );
         let announced = header.len() as u32;
         // What was promised on the server's behalf stands, whatever it offers itself.
         let mut to_server = Flow::new(first_byte - announced, u32::from(segment.window));

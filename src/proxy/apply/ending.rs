@@ -7,6 +7,7 @@ use crate::proxy::connection::{Connection, Spliced, Stage};
 use crate::proxy::event::Side;
 use crate::proxy::held::HeldId;
 use crate::proxy::quarantine::Rested;
+use crate::proxy::send::Ends;
 use crate::proxy::table::{FlowKey, FlowRef};
 use crate::proxy::{Incoming, NextHops, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
@@ -29,11 +30,13 @@ where
             self.held.close(&mut held);
             self.passed_syns.remove(syn.into());
         }
+        self.carried.take(slot);
         self.wheel.disarm(slot);
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
-        self.log.end(slot, connection, cause, now);
+        let local = Ends::from(connection).source(&self.settings);
+        self.log.end(slot, connection, (cause, local.1), now);
         let client = self.key_of(FlowRef::client(slot));
         let spliced = connection.spliced().is_some();
         if spliced {
@@ -100,6 +103,11 @@ where
         {
             let hash = self.table.hash(&key);
             self.remove_flow(hash, FlowRef::server(slot));
+            // A spliced connection rests, and needs its source until the end of that.
+            self.settings
+                .addresses
+                .borrowed_mut()
+                .give_back(local_address, local_port);
         }
         if let Some(connection) = self.connections.get_mut(slot) {
             connection.local_port = 0;
@@ -135,6 +143,7 @@ where
             return false;
         };
         let legs = rested.legs;
+        let (local_address, local_port) = (rested.local_address, rested.local_port);
         for (known, flow) in [(legs.client, FlowRef::client(0)), (legs.server, FlowRef::server(0))] {
             let flow = flow.quarantined(slot);
             if known && let Some(key) = self.key_of(flow) {
@@ -143,6 +152,10 @@ where
             }
         }
         self.quarantine.pop();
+        self.settings
+            .addresses
+            .borrowed_mut()
+            .give_back(local_address, local_port);
         true
     }
 

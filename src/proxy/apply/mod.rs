@@ -7,6 +7,7 @@
 mod calling;
 mod cutting;
 mod ending;
+mod heading;
 mod inspecting;
 mod introducing;
 mod passing;
@@ -111,8 +112,8 @@ where
     ) -> Option<Event> {
         match action {
             Action::Hold => return self.hold(slot, scene, out),
-            Action::AskSelector => return self.ask_selector(now, slot, Patience::Left),
-            Action::AskAtLast => return self.ask_selector(now, slot, Patience::Over),
+            Action::AskSelector => return self.ask_selector(now, slot, Patience::Left, scene, out),
+            Action::AskAtLast => return self.ask_selector(now, slot, Patience::Over, scene, out),
             Action::AcknowledgeHeld => self.acknowledge_held(slot, scene, out),
             Action::ConnectServer => return self.connect_server(now, slot, out),
             Action::RepeatSyn => self.send_syn(now, slot, true, out),

@@ -90,6 +90,14 @@ where
         self.arm_spliced(now, slot);
     }
 
+    /// True if a segment of the client that begins at `seq` has bytes before its first one, where our header stands in the
+    /// server's numbering, while the server has not acknowledged that.
+    fn begins_before_debt(&self, slot: u32, seq: SeqNum) -> bool {
+        let index = self.connections.get(slot).and_then(Connection::spliced);
+        let debt = index.and_then(|spliced| self.owed.get(spliced.owed));
+        debt.is_some_and(|debt| seq.lt(debt.first) && debt.next().lt(debt.first))
+    }
+
     /// True if a segment of the client that begins at `seq` repeats its first bytes, while the server has not
     /// acknowledged the header before them.
     fn repeats_first_bytes(&mut self, slot: u32, seq: SeqNum) -> bool {
@@ -185,9 +193,16 @@ where
         let has_debt = spliced.owed != owed::NOTHING;
         let promised_more = spliced.promised_more;
         let mut values = shifts.rewrite(from, &segment, &path, self.next_ip_id());
-        if has_debt && from == Side::Client && payload_len > 0 && self.repeats_first_bytes(slot, segment.seq) {
-            // The client repeats its first bytes: what goes before them may be lost as well.
-            self.send_owed(slot, out);
+        if has_debt && from == Side::Client && payload_len > 0 {
+            if self.begins_before_debt(slot, segment.seq) {
+                // It repeats the header that it sent to us, in the place of ours, which the server may still lack.
+                scene.incoming = Some(incoming);
+                return self.challenge(now, slot, scene, out);
+            }
+            if self.repeats_first_bytes(slot, segment.seq) {
+                // The client repeats its first bytes: what goes before them may be lost as well.
+                self.send_owed(slot, out);
+            }
         }
         if from == Side::Client && cutting::is_too_long(&segment, server_mss) {
             return self.pass_in_pieces(slot, &incoming, (&values, server_mss), &path, out);

@@ -250,7 +250,7 @@ where
         let answer = syn.answer?;
         let start = self.log.start(slot).unwrap_or(now);
         let payload = segment.payload(buffer.data());
-        let header = announce::header(&self.settings, connection, payload, (self.settings.core, start));
+        let header = announce::header(&self.settings, connection, (payload, None), (self.settings.core, start));
         let announced = header.len() as u32;
         let first_byte = opening.first_byte();
         let server = self.settings.servers.get(usize::from(connection.server));

@@ -20,6 +20,7 @@ use netfcts::counters::TcpCounter;
 use netfcts::record::{RecordFlags, State};
 use netfcts::seq::SeqNum;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 /// How long the client's last ACK is waited for when it left without a word.
@@ -98,7 +99,17 @@ where
         None
     }
 
-    pub(super) fn ask_selector(&mut self, now: Instant, slot: u32, patience: Patience) -> Option<Event> {
+    pub(super) fn ask_selector(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        patience: Patience,
+        scene: &mut Scene<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) -> Option<Event> {
+        if let ControlFlow::Break(follows) = self.read_header(slot, scene, out) {
+            return follows;
+        }
         let connection = self.connections.get_mut(slot)?;
         let Stage::Opening(opening) = &mut connection.stage else {
             return None;
@@ -112,21 +123,23 @@ where
             // The client may send no more.
             || send::room_as_window(opening, bytes.len()) == 0;
         if bytes.is_empty() && !complete {
+            // Our acknowledgement of the PROXY header was lost: the client repeats it.
+            let repeats = |incoming: &Incoming<_>| incoming.segment.end().le(opening.acknowledged);
+            if scene.incoming.as_ref().is_some_and(repeats) {
+                self.acknowledge_held(slot, scene, out);
+            }
             return None;
         }
+        let peer = SocketAddr::new(address_of(connection.client_address()), connection.client_port);
+        let connection = self.connections.get(slot)?;
         let payload = FirstPayload::new(
-            SocketAddr::new(address_of(connection.client_address()), connection.client_port),
-            SocketAddr::new(
-                address_of(self.settings.addresses.value(connection.listener_address)),
-                connection.listener_port,
-            ),
+            self.client_of(slot)?,
+            self.destination_of(slot)?,
             ListenerId(connection.listener),
             bytes,
             complete,
-        );
-        let Stage::Opening(opening) = &mut connection.stage else {
-            return None;
-        };
+        )
+        .with_peer(peer);
         let mut selection = self.selector.select(&payload);
         if patience == Patience::Over {
             self.log.flag(slot, RecordFlags::FALLBACK);
@@ -157,6 +170,10 @@ where
         if !self.backends.has_room(server) {
             return Some(Event::NoServer);
         }
+        let connection = self.connections.get_mut(slot)?;
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return None;
+        };
         opening.pool = pool;
         connection.server = server.0;
         if connection.phase == Phase::AwaitPayload {

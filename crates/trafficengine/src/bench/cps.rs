@@ -166,6 +166,7 @@ pub fn cps_server(client: &ClientSettings, addresses: &[SocketAddr]) -> ServerSe
         request: client.request,
         response: client.response,
         check: true,
+        proxy_header: false,
         max_open: client.max_open,
         idle: client.idle,
         tcp: client.tcp.clone(),

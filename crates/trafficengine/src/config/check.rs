@@ -494,6 +494,7 @@ impl Checker<'_> {
             request: script.request,
             response: script.response,
             check: script.check,
+            proxy_header: false,
             max_open,
             idle: script.idle,
             tcp: script.tcp.clone(),

@@ -167,6 +167,7 @@ pub fn server_settings(client: &ClientSettings) -> ServerSettings {
         request: client.request,
         response: client.response,
         check: true,
+        proxy_header: false,
         max_open: client.max_open,
         idle: Duration::from_secs(120),
         tcp: client.tcp.clone(),

@@ -1,0 +1,89 @@
+//! `proxy_protocol = { accept = "off" | "optional" | "required", from = [...] }` of a listener.
+
+use ipnet::IpNet;
+
+use super::pools::Pools;
+use super::{choice, quoted};
+use crate::config::model::{Accept, ListenAddress, ListenerConfig};
+use crate::config::raw::RawProxyIn;
+use crate::config::source::{At, Source};
+
+/// Whether headers are taken, and from whom: a header is a claim, so nobody is trusted who is not named.
+pub(super) fn check(source: &mut Source<'_>, at: &At, raw: Option<&RawProxyIn>) -> (Accept, Vec<IpNet>) {
+    let Some(raw) = raw else {
+        return (Accept::Off, Vec::new());
+    };
+    let accept = choice(
+        source,
+        &at.key("accept"),
+        raw.accept.as_deref(),
+        &[
+            ("off", Accept::Off),
+            ("optional", Accept::Optional),
+            ("required", Accept::Required),
+        ],
+    );
+    let mut trusted = Vec::with_capacity(raw.from.len());
+    for (i, text) in raw.from.iter().enumerate() {
+        match prefix(text) {
+            Some(prefix) if prefix.trunc() == prefix => trusted.push(prefix),
+            Some(prefix) => {
+                let expected = format!("a prefix without host bits, such as \"{}\"", prefix.trunc());
+                source.refuse(&at.key("from").index(i), quoted(text), expected);
+            }
+            None => source.refuse(
+                &at.key("from").index(i),
+                quoted(text),
+                "an address or a prefix such as \"192.0.2.0/24\" or \"2001:db8::/32\"",
+            ),
+        }
+    }
+    if accept != Accept::Off && raw.from.is_empty() {
+        source.complain(
+            &at.key("from"),
+            "is missing, expected the prefixes of those whose PROXY headers are to be believed: a header names any client \
+             that its sender likes",
+        );
+    }
+    if accept == Accept::Off && !raw.from.is_empty() {
+        source.complain(
+            &at.key("from"),
+            "has no meaning without accept = \"optional\" or \"required\", expected none",
+        );
+        trusted.clear();
+    }
+    (accept, trusted)
+}
+
+/// Complains about listeners whose clients' own addresses cannot be used towards their servers. With PROXY headers the
+/// addresses may be of any family; those that do not fit are refused one by one.
+pub(super) fn transparent_servers_fit(source: &mut Source<'_>, listeners: &[ListenerConfig], pools: &Pools) {
+    for listener in listeners.iter().filter(|listener| listener.accept == Accept::Off) {
+        let servers = listener
+            .pools()
+            .into_iter()
+            .flat_map(|pool| pools.pools[pool.index()].members.iter())
+            .map(|member| &pools.servers[member.server.index()])
+            .filter(|server| server.transparent);
+        for server in servers {
+            let crosses = |address: &&ListenAddress| address.ip.is_ipv6() != server.address.is_ipv6();
+            if let Some(address) = listener.addresses.iter().find(crosses) {
+                source.complain(
+                    &At::root().key("listener").index(listener.id.index()),
+                    format!(
+                        "leads clients of {address} to the transparent server \"{}\" ({}), expected servers of the clients' \
+                         IP version: their addresses are to be the source towards it",
+                        server.name, server.address
+                    ),
+                );
+            }
+        }
+    }
+}
+
+/// An address stands for itself alone.
+fn prefix(text: &str) -> Option<IpNet> {
+    text.parse()
+        .ok()
+        .or_else(|| Some(IpNet::from(text.parse::<std::net::IpAddr>().ok()?)))
+}

@@ -1,0 +1,259 @@
+//! The PROXY header that a client's stream begins with: what it may be, and what it said.
+//!
+//! It is looked for in the held bytes, which are in order whatever the segments were, before anything else sees them
+//! ([`read_header`](super::Proxy::read_header)). Once whole it is cut off: the client's numbering then begins behind it
+//! for all that follows. What it said is kept beside the connection until the server is connected, then only in the
+//! record.
+
+use super::drop_reason::DropReason;
+use super::held;
+use super::segment::address_value;
+use super::slots::Slots;
+use crate::config::Accept;
+use arrayvec::ArrayVec;
+use proxy_protocol::{Header, ParseOptions, Parsed, Transport, V2_SIGNATURE, kind};
+use std::net::SocketAddr;
+
+/// The longest header that is taken: all that is held of a connection. Version 1 has its own limit of 107 bytes.
+const LONGEST: usize = held::LARGE;
+
+/// Room for the fields that may be passed on: as many as the longest header that we send has.
+pub(super) const MAX_FIELDS: usize = super::announce::MAX_FIELDS;
+
+/// What version 1 begins with; nothing that does is anything else (proxy-protocol.txt 2.3).
+const V1_START: &[u8] = b"PROXY ";
+
+/// What is known of the headers of a core's connections: nothing at all unless some listener takes them.
+pub(super) struct CarriedTable {
+    /// By slot of the connection: the entry, or [`OWN`] or [`AWAITED`].
+    by_slot: Box<[u16]>,
+    entries: Slots<Carried>,
+}
+
+/// The connection has its own addresses.
+const OWN: u16 = u16::MAX;
+
+/// The start of the stream has not been judged yet.
+const AWAITED: u16 = u16::MAX - 1;
+
+impl CarriedTable {
+    /// For so many `connections`, of which so many `entries` at once have a header and no server yet.
+    pub(super) fn new(connections: usize, entries: usize) -> Self {
+        CarriedTable {
+            by_slot: vec![OWN; connections].into_boxed_slice(),
+            entries: Slots::new(entries.min(usize::from(AWAITED))),
+        }
+    }
+
+    /// The connection in `slot` is to begin with a header.
+    pub(super) fn await_header(&mut self, slot: u32) {
+        self.set(slot, AWAITED);
+    }
+
+    /// True while the start of its stream has not been judged.
+    pub(super) fn is_awaited(&self, slot: u32) -> bool {
+        self.by_slot.get(slot as usize) == Some(&AWAITED)
+    }
+
+    /// It has no header, or one that leaves it its own addresses.
+    pub(super) fn settle(&mut self, slot: u32) {
+        self.set(slot, OWN);
+    }
+
+    /// Keeps what its header said. Returns false if there is no room.
+    pub(super) fn keep(&mut self, slot: u32, carried: Carried) -> bool {
+        match self.entries.insert(carried) {
+            // There are no more entries than indices.
+            Ok(entry) => self.set(slot, entry as u16),
+            Err(_) => return false,
+        }
+        true
+    }
+
+    /// What its header said, if it said anything.
+    pub(super) fn get(&self, slot: u32) -> Option<&Carried> {
+        self.entries.get(u32::from(*self.by_slot.get(slot as usize)?))
+    }
+
+    /// The same for the last time.
+    pub(super) fn take(&mut self, slot: u32) -> Option<Carried> {
+        let entry = std::mem::replace(self.by_slot.get_mut(slot as usize)?, OWN);
+        self.entries.remove(u32::from(entry))
+    }
+
+    /// The number of headers kept.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Its memory in bytes.
+    pub(super) fn memory(&self) -> usize {
+        size_of_val(&*self.by_slot) + self.entries.memory()
+    }
+
+    fn set(&mut self, slot: u32, value: u16) {
+        if let Some(known) = self.by_slot.get_mut(slot as usize) {
+            *known = value;
+        }
+    }
+}
+
+/// Whom a connection is from, and what it was to, as a header says.
+#[derive(Clone, Debug)]
+pub(super) struct Carried {
+    /// The client's address, IPv4 in its mapped form, and port.
+    pub source: (u128, u16),
+    /// What it connected to.
+    pub destination: (u128, u16),
+    /// Its fields as they came, one after the other; only if some server wants them.
+    pub fields: ArrayVec<u8, MAX_FIELDS>,
+}
+
+/// What the first bytes of a client are.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Sighting<'a> {
+    /// They are payload: no header will come.
+    Absent,
+    /// They may become a header.
+    Incomplete,
+    /// The connection must end, for this reason.
+    Refused(DropReason),
+    /// A header, and its length.
+    Whole(Header<'a>, usize),
+}
+
+/// Looks for a header in the first `bytes` of a client that is `trusted` or not; `complete` when no more will come.
+pub(super) fn look(accept: Accept, trusted: bool, bytes: &[u8], complete: bool) -> Sighting<'_> {
+    let required = accept == Accept::Required;
+    if accept == Accept::Off {
+        return Sighting::Absent;
+    }
+    if required && !trusted {
+        return Sighting::Refused(DropReason::HeaderUntrusted);
+    }
+    let options = ParseOptions {
+        max_len: LONGEST,
+        verify_checksum: true,
+    };
+    let is_header = bytes.starts_with(&V2_SIGNATURE) || bytes.starts_with(V1_START);
+    if is_header && !trusted {
+        return Sighting::Refused(DropReason::HeaderUntrusted);
+    }
+    match options.parse(bytes) {
+        // proxy-protocol.txt 2.2: what a stream carries is no datagram's.
+        Ok(Parsed::Complete { header, .. }) if header.transport == Transport::Datagram => {
+            Sighting::Refused(DropReason::HeaderMalformed)
+        }
+        Ok(Parsed::Complete { header, length }) => Sighting::Whole(header, length),
+        Ok(Parsed::Incomplete { .. }) if !complete => Sighting::Incomplete,
+        // proxy-protocol.txt 2.2: a connection that ends within its header is refused.
+        Ok(Parsed::Incomplete { .. }) if bytes.is_empty() && required => Sighting::Refused(DropReason::HeaderMissing),
+        Ok(Parsed::Incomplete { .. }) | Err(_) if required || is_header => {
+            Sighting::Refused(DropReason::HeaderMalformed)
+        }
+        Ok(Parsed::Incomplete { .. }) | Err(_) => Sighting::Absent,
+    }
+}
+
+impl Carried {
+    /// What `header` says of the connection; `None` if the connection's own addresses are meant (LOCAL, UNKNOWN,
+    /// UNSPEC) or the ones it has are of no use here (UNIX). Its fields are kept if `keeps_fields`.
+    pub(super) fn of(header: &Header<'_>, keeps_fields: bool) -> Option<Self> {
+        let (source, destination) = header.addresses.as_pair()?;
+        let value = |address: SocketAddr| (address_value(address.ip()), address.port());
+        let mut fields = ArrayVec::new();
+        if keeps_fields {
+            for (kind, value) in header.tlvs.raw() {
+                // The checksum is of that header only, and padding is of no use to anyone.
+                if kind == kind::CRC32C || kind == kind::NOOP {
+                    continue;
+                }
+                let length = (value.len() as u16).to_be_bytes();
+                if fields.remaining_capacity() >= 3 + value.len() {
+                    fields.push(kind);
+                    fields.extend(length);
+                    // There is room: it was asked for above.
+                    let _ = fields.try_extend_from_slice(value);
+                }
+            }
+        }
+        Some(Carried {
+            source: value(source),
+            destination: value(destination),
+            fields,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proxy_protocol::{Addresses, Tlv, TlvWriter};
+    use test_case::test_case;
+
+    const V1: &[u8] = b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n";
+    const SHORT: DropReason = DropReason::HeaderMalformed;
+    const MISSING: DropReason = DropReason::HeaderMissing;
+    const STRANGER: DropReason = DropReason::HeaderUntrusted;
+
+    #[test_case(Accept::Required, true, b"", false => Ok("incomplete"); "nothing yet")]
+    #[test_case(Accept::Required, true, b"", true => Err(MISSING); "left without a word")]
+    #[test_case(Accept::Required, true, b"PROX", true => Err(SHORT); "left in the middle")]
+    #[test_case(Accept::Required, true, b"PROX", false => Ok("incomplete"); "in the middle")]
+    #[test_case(Accept::Required, true, b"GET /", false => Err(SHORT); "payload where a header must be")]
+    #[test_case(Accept::Required, false, b"", false => Err(STRANGER); "a stranger is told at once")]
+    #[test_case(Accept::Required, false, V1, false => Err(STRANGER); "a stranger's header")]
+    #[test_case(Accept::Optional, true, b"GET /", false => Ok("absent"); "none")]
+    #[test_case(Accept::Optional, true, b"\r\n", false => Ok("incomplete"); "empty line, or a signature")]
+    #[test_case(Accept::Optional, true, b"\r\nx", false => Ok("absent"); "an empty line")]
+    #[test_case(Accept::Optional, true, b"PRO", true => Ok("absent"); "payload after all")]
+    #[test_case(Accept::Optional, true, b"PROXY TCP4 x", false => Err(SHORT); "a bad one")]
+    #[test_case(Accept::Optional, false, b"GET /", false => Ok("absent"); "a stranger without")]
+    #[test_case(Accept::Optional, false, b"PROXY", false => Ok("incomplete"); "a stranger's first word")]
+    #[test_case(Accept::Optional, false, V1, false => Err(STRANGER); "a stranger with")]
+    #[test_case(Accept::Optional, true, V1, false => Ok("whole"); "a whole one")]
+    #[test_case(Accept::Off, true, V1, false => Ok("absent"); "not looked for")]
+    fn sightings(accept: Accept, trusted: bool, bytes: &[u8], complete: bool) -> Result<&'static str, DropReason> {
+        match look(accept, trusted, bytes, complete) {
+            Sighting::Absent => Ok("absent"),
+            Sighting::Incomplete => Ok("incomplete"),
+            Sighting::Whole(..) => Ok("whole"),
+            Sighting::Refused(reason) => Err(reason),
+        }
+    }
+
+    #[test]
+    fn a_length_beyond_what_is_held_is_refused_at_once() {
+        let mut start = V2_SIGNATURE.to_vec();
+        start.extend([0x21, 0x11]);
+        let with = |length: usize| [&start[..], &(length as u16).to_be_bytes()].concat();
+        let longest = with(LONGEST - 16);
+        assert_eq!(look(Accept::Required, true, &longest, false), Sighting::Incomplete);
+        let longer = with(LONGEST - 15);
+        assert_eq!(look(Accept::Required, true, &longer, false), Sighting::Refused(SHORT));
+    }
+
+    #[test]
+    fn fields_are_kept_as_far_as_there_is_room_and_without_checksum() {
+        let mut room = [0; 2 * MAX_FIELDS];
+        let mut tlvs = TlvWriter::new(&mut room);
+        let large = [7; MAX_FIELDS - 10];
+        tlvs.push(&Tlv::Authority(b"a.test"))
+            .and_then(|tlvs| tlvs.push_checksum())
+            .and_then(|tlvs| tlvs.push(&Tlv::Netns(&large)))
+            .and_then(|tlvs| tlvs.push(&Tlv::UniqueId(b"1")))
+            .expect("room");
+        let from = |text: &str| text.parse().expect("address");
+        let header = Header::proxy(
+            Transport::Stream,
+            Addresses::from_pair(from("192.0.2.1:5"), from("192.0.2.2:6")),
+        )
+        .with_tlvs(tlvs.tlvs());
+        let carried = Carried::of(&header, true).expect("addresses");
+        let kept = proxy_protocol::Tlvs::new(&carried.fields).expect("fields");
+        let kinds: Vec<u8> = kept.raw().map(|(kind, _)| kind).collect();
+        assert_eq!(kinds, [kind::AUTHORITY, kind::UNIQUE_ID]);
+        assert!(Carried::of(&header, false).expect("addresses").fields.is_empty());
+        assert!(Carried::of(&Header::local(), true).is_none());
+    }
+}
