@@ -39,9 +39,9 @@ pub use error::{ConfigError, Problem};
 pub use ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
 pub use listen_map::ListenMap;
 pub use model::{
-    Accept, Announce, AnnounceFields, Bind, EngineConfig, Fallback, Idle, ListenAddress, ListenerConfig, ListenerTimeouts,
-    LocalAddress, Match, Member, Pinned, Policy, PoolConfig, PortConfig, PortRanges, Promise, RecordFormat,
-    RecordsConfig, Rule, ServerConfig, Timeouts, UnknownFlows, Verify,
+    Accept, Announce, AnnounceFields, Bind, EngineConfig, Fallback, Idle, ListenAddress, ListenerConfig,
+    ListenerTimeouts, LocalAddress, Match, Member, Pinned, Policy, PoolConfig, PortConfig, PortRanges, Promise,
+    RecordFormat, RecordsConfig, Rule, ServerConfig, Timeouts, UnknownFlows, Verify,
 };
 pub use pattern::{HostPattern, MAX_HOST_LEN, NamePattern};
 pub use payload_regex::PayloadRegex;

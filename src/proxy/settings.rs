@@ -76,7 +76,7 @@ pub struct Server {
     pub locals: Vec<Local>,
     /// The PROXY header that connections to it begin with.
     pub announce: Announce,
-    /// It is connected to from the clients' own addresses and ports; `locals` is then empty.
+    /// It is connected to from the clients' own addresses and ports; from `locals` it is only probed.
     pub transparent: bool,
     /// After how long an unanswered SYN is repeated; doubled each time.
     pub syn_retry: Duration,
@@ -297,15 +297,12 @@ impl Settings {
                 address: addresses.add(local.ip),
                 ports: local.ports.iter().collect(),
             };
-            // A transparent server's are known to be ours, but not connected from.
-            let mut locals: Vec<Local> = server.local.iter().map(&mut local).collect();
-            locals.retain(|_| !server.transparent);
             servers.push(Server {
                 address: address_value(server.address.ip()),
                 port: server.address.port(),
                 device: server.next_hop.port,
                 next_hop: next_hop(server),
-                locals,
+                locals: server.local.iter().map(&mut local).collect(),
                 transparent: server.transparent,
                 announce: server.announce,
                 syn_retry: server.syn_retry,

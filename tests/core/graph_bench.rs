@@ -55,6 +55,7 @@ impl GraphBench {
     pub fn with_secret(text: &str, secret: u8) -> Self {
         let calls = Calls::default();
         let selector = Selector {
+            asked: Default::default(),
             calls: Arc::clone(&calls),
             pool_only: false,
         };
