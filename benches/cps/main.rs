@@ -57,7 +57,8 @@ struct Arguments {
     /// How long the proxy lets a port rest, in milliseconds.
     #[arg(long, default_value_t = 1000)]
     time_wait: u64,
-    /// Room for connections in the proxy; as many again may rest. By default enough for 1.5 million per second.
+    /// Room for connections in the proxy; as many again may rest. By default enough for 1.5 million per second,
+    /// with half a million open or more for 1.1 million.
     #[arg(long)]
     capacity: Option<u32>,
     #[command(flatten)]
