@@ -41,12 +41,10 @@ struct End {
     port: CountingPort,
 }
 
-impl End {
-    fn wait_for_link(&self) -> Result<(), BoxError> {
-        match self.opened.wait_for_link(CONNECTING) {
-            true => Ok(()),
-            false => Err(format!("memif: the other process has not connected within {CONNECTING:?}").into()),
-        }
+fn wait_for_link(port: &DpdkPort) -> Result<(), BoxError> {
+    match port.wait_for_link(CONNECTING) {
+        true => Ok(()),
+        false => Err(format!("memif: the other process has not connected within {CONNECTING:?}").into()),
     }
 }
 
@@ -114,12 +112,13 @@ impl Host {
         let passed = Arc::new(Passed::default());
         let end = |index| self.memif_end(folder, (index, Role::Server), conditions, &pool, &passed);
         let (clients, servers) = (end(0)?, end(1)?);
-        let load = start_load()?;
-        clients.wait_for_link()?;
-        servers.wait_for_link()?;
         let text = configuration(conditions, ["net_memif0", "net_memif1"], mac_of(11));
         let clock = Clock::new();
         let device = proxy(conditions, &text, [clients.port, servers.port], pool, clock, passed)?;
+        // Not before the proxy has its tables, which takes long enough for a load that waits to send again.
+        let load = start_load()?;
+        wait_for_link(&clients.opened)?;
+        wait_for_link(&servers.opened)?;
         Ok((device, load, clock))
     }
 
@@ -132,8 +131,8 @@ impl Host {
         let pool = self.memif_pool("load", conditions)?;
         let end = |index| self.memif_end(folder, (index, Role::Client), conditions, &pool, &Arc::default());
         let (clients, servers) = (end(0)?, end(1)?);
-        clients.wait_for_link()?;
-        servers.wait_for_link()?;
+        wait_for_link(&clients.opened)?;
+        wait_for_link(&servers.opened)?;
         debug_assert_eq!(servers.port.mac(), mac_of(11));
         let clock = Clock::new();
         let arms = load(
