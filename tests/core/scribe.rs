@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use testkit::Segment;
 
-/// The largest window of a direction in which something was changed: what can be kept, less what a call may add.
-pub const KEEPABLE: u16 = (56 * 1024) >> 7;
+/// The largest window of a direction whose bytes were all doubled: half of what can be kept, less what a call may add and a
+/// margin.
+pub const KEEPABLE: u16 = ((64 - 8 - 4) * 1024 / 2) >> 7;
 
 /// One call: where to, from which byte on, the bytes, and whether they were the last.
 pub type Call = (Towards, u64, Vec<u8>, bool);

@@ -199,6 +199,8 @@ where
         };
         // RFC 9293 3.10.7.4, first: before anything else, the number must be in the window, or just behind it.
         let own = spliced.sent_by(from);
+        // What was told since the receiver spoke last counts: taking bytes away moves the edge, too.
+        own.edge = own.edge.later(self.inspections.of(slot)?.sent_by(from).told_edge);
         if !(segment.seq.le(own.edge) && segment.seq.ge(own.acknowledged - MAX_BEHIND)) {
             return None;
         }

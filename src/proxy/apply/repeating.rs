@@ -45,10 +45,7 @@ where
         let direction = inspection.sent_by_mut(from.peer());
         let shifts = Shifts::of(&spliced);
         let mut values = shifts.rewrite(from, &incoming.segment, &path, id);
-        direction.told = (
-            direction.acknowledged(),
-            window_field(spliced.scale, from.peer(), direction),
-        );
+        note_told(spliced.scale, from.peer(), direction);
         values.seq = seq.0;
         values.ack = direction.told.0.0;
         values.window = direction.told.1;
@@ -372,7 +369,7 @@ where
             .tsval
             .map(|tsval| tsval.wrapping_add(shift));
         let sender = inspection.sent_by_mut(to);
-        sender.told = (sender.acknowledged(), window_field(spliced.scale, to, sender));
+        note_told(spliced.scale, to, sender);
         let control = Control {
             seq,
             ack: sender.told.0,
@@ -402,17 +399,28 @@ where
     }
 }
 
+/// By how much the window fields that `to` gets are shifted.
+fn window_shift(scale: WindowScale, to: Side) -> u8 {
+    match to {
+        Side::Client => scale.promised,
+        Side::Server if scale.server_scales => scale.client,
+        Side::Server => 0,
+    }
+}
+
 /// The window field for the sender `to` of a direction, in the unit that it expects; as in [`WindowScale::to_client`] no
 /// window of a segment or more is rounded down to nothing.
 fn window_field(scale: WindowScale, to: Side, direction: &Direction) -> u16 {
     const SMALLEST_SEGMENT: u32 = 536;
     let bytes = direction.window();
-    let shift = match to {
-        Side::Client => scale.promised,
-        Side::Server if scale.server_scales => scale.client,
-        Side::Server => 0,
-    };
-    (bytes >> shift).clamp(u32::from(bytes >= SMALLEST_SEGMENT), 0xffff) as u16
+    (bytes >> window_shift(scale, to)).clamp(u32::from(bytes >= SMALLEST_SEGMENT), 0xffff) as u16
+}
+
+/// Notes what a segment that leaves now tells `to` of the direction it sends in.
+fn note_told(scale: WindowScale, to: Side, direction: &mut Direction) {
+    direction.told = (direction.acknowledged(), window_field(scale, to, direction));
+    let window = u32::from(direction.told.1) << window_shift(scale, to);
+    direction.told_edge = direction.told_edge.later(direction.told.0 + window);
 }
 
 /// The number of a segment without payload, for its receiver.

@@ -21,6 +21,9 @@ use netfcts::seq::SeqNum;
 /// The most ranges of one direction. One more than fits is made one with its neighbour, or waits.
 pub(in crate::proxy) const MAX_RANGES: usize = 32;
 
+/// Bytes of the window that are left for segments that grow more than others.
+const MARGIN: usize = 4 * 1024;
+
 /// RFC 6298 2.1: before any measurement the retransmission time-out is one second. The sender measures, and its
 /// repetitions make us repeat, so that this is for what no sender repeats.
 const FIRST_RTO_MS: u32 = 1000;
@@ -105,12 +108,16 @@ pub(in crate::proxy) struct Direction {
     pub mss: u16,
     /// What the sender was last told: the ACK number and the window field.
     pub told: (SeqNum, u16),
+    /// The furthest edge of a window that the sender was ever told.
+    pub told_edge: SeqNum,
     /// The sender's FIN is the last number before `next_in`.
     pub fin: bool,
     /// Nothing more is shown: numbers run in step from `next_in` on.
     pub done: bool,
     /// Something has been changed once.
     alters: bool,
+    /// How many bytes were changed, and how many they became.
+    made: (u64, u64),
     duplicates: u8,
     /// Repetitions since the last progress.
     pub tries: u8,
@@ -137,9 +144,11 @@ impl Direction {
             tsval,
             mss: mss.max(1),
             told: (next_in, 0),
+            told_edge: next_in,
             fin: false,
             done: false,
             alters: false,
+            made: (0, 0),
             duplicates: 0,
             tries: 0,
             rto: FIRST_RTO_MS,
@@ -205,7 +214,12 @@ impl Direction {
     pub(in crate::proxy) fn window(&self) -> u32 {
         let mut edge = self.edge - self.shift();
         if self.alters && !self.done {
-            let room = LIMIT.saturating_sub(GUARANTEED_GROWTH + self.kept.len());
+            // What is under way grows as what came before it did: the last of it must still find its guaranteed room.
+            let room = LIMIT.saturating_sub(GUARANTEED_GROWTH + MARGIN + self.kept.len()) as u64;
+            let room = match self.made {
+                (from, to) if to > from && from > 0 => room * from / to,
+                _ => room,
+            };
             edge = edge.earlier(self.next_in + room as u32);
         }
         (edge - self.acknowledged()).max(0) as u32
@@ -239,6 +253,7 @@ impl Direction {
             }
         }
         self.alters = true;
+        self.made = (self.made.0 + u64::from(in_len), self.made.1 + u64::from(out_len));
         (self.next_in, self.next_out) = (new.in_end, new.out_end);
         self.drop_acknowledged();
     }
@@ -479,7 +494,9 @@ mod tests {
         direction.edge = SeqNum(1000);
         assert_eq!(direction.window(), 0);
         direction.edge = SeqNum(1_000_000);
-        assert_eq!(direction.window(), 150 + (LIMIT - GUARANTEED_GROWTH) as u32);
+        // 150 bytes, none of them acknowledged, became 300.
+        let room = (LIMIT - GUARANTEED_GROWTH - MARGIN) as u32;
+        assert_eq!(direction.window(), 150 + room / 2);
     }
 
     #[test]
