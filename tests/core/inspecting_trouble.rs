@@ -232,6 +232,30 @@ fn a_reset_has_the_numbers_that_its_receiver_expects() {
 }
 
 #[test]
+fn who_resets_ahead_of_lost_bytes_is_asked() {
+    let (mut bench, _) = bench();
+    let (mut client, server) = settled(&mut bench, b"0 hello");
+    client.send(&mut bench, b"+abc");
+    let expected = client.seq;
+    client.seq = client.seq.wrapping_add(100);
+    let sent = bench.receive(&Segment {
+        flags: TcpFlags::RST,
+        ..client.segment(TcpFlags::RST, b"")
+    });
+    assert_eq!((sent[0].to, sent[0].seq), (server.me, server.ack.wrapping_add(108)));
+    assert_eq!((sent[1].to, sent[1].seq), (client.me, client.ack.wrapping_sub(1)));
+    // Nothing is there any more: the answer has the number that was asked about.
+    client.seq = sent[1].ack;
+    assert_eq!(client.seq, expected.wrapping_sub(4));
+    bench.receive(&Segment {
+        flags: TcpFlags::RST,
+        ..client.segment(TcpFlags::RST, b"")
+    });
+    assert_eq!(bench.proxy.usage().connections, 0);
+    bench.assert_all_returned();
+}
+
+#[test]
 fn sack_blocks_are_cut_to_what_is_all_there() {
     let (mut bench, _) = bench();
     let (mut client, server) = settled(&mut bench, b"0 hello");

@@ -250,7 +250,12 @@ where
                 self.reset(slot, from.peer(), out);
                 self.drive(now, slot, Event::Reset(from), None, out);
             }
-            ResetVerdict::Doubtful => self.forward_inspected(slot, from, incoming, translated, out),
+            ResetVerdict::Doubtful => {
+                self.forward_inspected(slot, from, incoming, translated, out);
+                if self.answers.take(now) {
+                    self.ask(slot, from, out);
+                }
+            }
             ResetVerdict::Blind => self.drops.add(DropReason::BlindReset, 1),
         }
     }

@@ -314,6 +314,20 @@ where
         self.emit_to(slot, to, seq, TcpFlags::ACK, &[], out);
     }
 
+    /// Asks `to` by a keep-alive whether it is still there, after a RST that proves nothing (RFC 1122 4.2.3.6): its answer
+    /// ends the connection, or goes on with it.
+    pub(super) fn ask(&mut self, slot: u32, to: Side, out: &mut impl Outbox<P::Buffer>) {
+        let Some(direction) = self
+            .inspections
+            .of(slot)
+            .map(|inspection| inspection.sent_by(to.peer()))
+        else {
+            return;
+        };
+        let seq = direction.acked - 1;
+        self.emit_to(slot, to, seq, TcpFlags::ACK, &[], out);
+    }
+
     /// Tells `to` if more of what it sends is acknowledged than it knows: bytes that were taken away need no receiver.
     pub(super) fn tell(&mut self, slot: u32, to: Side, out: &mut impl Outbox<P::Buffer>) {
         let direction = self.inspections.of(slot).map(|inspection| inspection.sent_by(to));
