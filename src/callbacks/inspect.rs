@@ -44,9 +44,9 @@ pub const GUARANTEED_GROWTH: usize = 8 * 1024;
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectionInfo {
-    /// The client.
+    /// The client, as the PROXY header names it that was taken off its stream, if there was one.
     pub client: SocketAddr,
-    /// The address and port it connected to.
+    /// The address and port it connected to, likewise.
     pub local: SocketAddr,
     /// The listener that has them.
     pub listener: ListenerId,

@@ -24,11 +24,14 @@ use netfcts::counters::TcpCounter;
 use netfcts::pool::Taken;
 use netfcts::record::{Cause, RecordFlags, State};
 use netfcts::seq::SeqNum;
+use std::net::SocketAddr;
 
 /// The end of the handshake: what is needed once more and then never again.
 pub(super) struct Handoff {
     pub(super) opening: Opening,
     pub(super) header: HeaderBytes,
+    /// The client and whom it called, by the PROXY header that came before its bytes if there was one.
+    pub(super) ends: Option<(SocketAddr, SocketAddr)>,
     pub(super) mss: u16,
     pub(super) timestamps: Option<(u32, u32)>,
     pub(super) ack: SeqNum,
@@ -244,6 +247,11 @@ where
         let Incoming { buffer, segment } = scene.incoming.as_ref()?;
         let options = TcpOptions::parse(segment.options(buffer.data()));
         let clock = self.timestamp(now);
+        let ends = if self.selector.inspects() {
+            self.client_of(slot).zip(self.destination_of(slot))
+        } else {
+            None
+        };
         let connection = self.connections.get_mut(slot)?;
         let Stage::Opening(opening) = connection.stage else {
             return None;
@@ -303,6 +311,7 @@ where
         scene.handoff = Some(Handoff {
             opening,
             header,
+            ends,
             // RFC 6691 3: the MSS does not count options.
             mss: server_mss.min(mtu - headers) - if opening.timestamps { 12 } else { 0 },
             timestamps: server_tsval.map(|tsval| (opening.client_tsval.wrapping_add(opening.tsval_shift), tsval)),

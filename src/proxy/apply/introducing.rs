@@ -63,9 +63,13 @@ where
         let server = self.settings.servers.get(usize::from(connection.server))?;
         let opening = &handoff.opening;
         let local = address_of(self.settings.addresses.value(connection.listener_address));
-        let info = ConnectionInfo::new(
+        let (client, local) = handoff.ends.unwrap_or((
             SocketAddr::new(address_of(connection.client_address()), connection.client_port),
             SocketAddr::new(local, connection.listener_port),
+        ));
+        let info = ConnectionInfo::new(
+            client,
+            local,
             ListenerId(connection.listener),
             ServerId(connection.server),
             SocketAddr::new(address_of(server.address), server.port),

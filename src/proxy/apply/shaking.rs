@@ -274,6 +274,8 @@ where
         let handoff = Handoff {
             opening,
             header,
+            // No PROXY header comes before a SYN is answered.
+            ends: None,
             // RFC 6691 3: the MSS does not count options.
             mss: server_mss.min(largest) - if timestamps.is_some() { 12 } else { 0 },
             timestamps: timestamps.map(|(tsval, tsecr)| {
