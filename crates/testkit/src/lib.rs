@@ -2,6 +2,7 @@
 //!
 //! A development dependency only: everything here may panic, because a panic is how a test fails.
 
+pub mod reference;
 pub mod segment;
 pub mod sim;
 
