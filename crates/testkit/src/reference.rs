@@ -283,7 +283,9 @@ impl Peer {
             State::OldConnection => (self.state, self.timer) = (State::Answering, None),
             State::Calling if segment.ack == self.isn.wrapping_add(1) => self.state = State::Reset,
             // RFC 5961 3.2: only one with the very next number is believed, another is asked about.
-            State::Answering | State::Open if self.offset_of(segment) == self.received.len() as i64 => {
+            State::Answering | State::Open
+                if self.offset_of(segment) == self.received.len() as i64 + i64::from(self.fin_is_received()) =>
+            {
                 self.state = State::Reset;
             }
             State::Open => self.acks_due = self.habits.ack_every,
