@@ -40,6 +40,9 @@ const WAITS: [Duration; 3] = [
     Duration::from_secs(2),
 ];
 
+/// How often to look whether fewer are being asked: thousands of dead servers must cost next to nothing.
+const FOR_ROOM: Duration = Duration::from_millis(250);
+
 /// How often to look whether the next hop's address is known, and how often before that counts as silence.
 const FOR_NEXT_HOP: Duration = Duration::from_millis(50);
 const NEXT_HOP_TRIES: u8 = 60;
@@ -217,7 +220,7 @@ where
             return;
         };
         if self.probes.asked.len() == AT_ONCE {
-            return self.probes.wheel.arm(u32::from(server), now + FOR_NEXT_HOP);
+            return self.probes.wheel.arm(u32::from(server), now + FOR_ROOM);
         }
         if self.neighbours.mac(settings.next_hop).is_none() {
             let patience = &mut self.probes.patience[usize::from(server)];

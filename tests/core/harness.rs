@@ -154,7 +154,13 @@ impl Bench {
 
     /// One that asks its servers what they can do.
     pub fn probing(text: &str) -> Self {
-        Self::build(text, false, |_| {}, |selector| selector)
+        Self::build(text, false, 0, |_| {}, |selector| selector)
+    }
+
+    /// The engine after it has been started so many times: other secrets.
+    pub fn restarted(text: &str, epoch: u8) -> Self {
+        let quiet = |settings: &mut Settings| settings.promises.probe = false;
+        Self::build(text, false, epoch, quiet, |selector| selector)
     }
 
     /// With a selector that always names the pool.
@@ -180,12 +186,13 @@ impl<S: SelectServer> Bench<S> {
             settings.promises.probe = false;
             adjust(settings);
         };
-        Self::build(text, pool_only, quiet, wrap)
+        Self::build(text, pool_only, 0, quiet, wrap)
     }
 
     fn build(
         text: &str,
         pool_only: bool,
+        epoch: u8,
         adjust: impl FnOnce(&mut Settings),
         wrap: impl FnOnce(Selector) -> S,
     ) -> Self {
@@ -197,9 +204,9 @@ impl<S: SelectServer> Bench<S> {
         let (sender, records) = record_ring(1024);
         let (hops, calls, asked) = (Hops::default(), Calls::default(), Asked::default());
         let secrets = Secrets {
-            cookie: [1, 2],
-            table: [3, 4, 5],
-            isn: [6; 16],
+            cookie: [1 + u64::from(epoch), 2],
+            table: [3 + u64::from(epoch), 4, 5],
+            isn: [6 + epoch; 16],
             timestamp: 7_000_000,
         };
         let now = Instant::ZERO + Duration::from_secs(100);

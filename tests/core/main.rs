@@ -2,6 +2,7 @@
 
 #![allow(unreachable_pub)] // modules of one test program
 
+mod choices;
 mod closing;
 mod crossing;
 mod crossing_icmp;
@@ -24,6 +25,7 @@ mod oracle;
 mod promises;
 mod proxy_header;
 mod proxy_header_in;
+mod restart;
 mod scribe;
 mod servers;
 mod simulated;

@@ -712,3 +712,31 @@ fn a_repeated_syn_ack_says_what_the_first_one_said() {
     }
     assert!(count >= 1, "{repeated:#?}");
 }
+
+#[test]
+fn many_servers_are_asked_a_few_dozen_at_a_time() {
+    let servers: Vec<String> = (1..=150)
+        .map(|n| format!("{{ name = \"m{n}\", address = \"10.1.1.{n}:80\" }}"))
+        .collect();
+    let pool = format!("\n[[pool]]\nname = \"many\"\nservers = [{}]\n", servers.join(", "));
+    let text = CONFIG
+        .replace("10.1.0.9/24", "10.1.0.9/16")
+        .replacen("default = \"reject\"", "default = \"many\"", 1);
+    let mut bench = Bench::probing(&(text + &pool));
+    // Nobody answers the first second.
+    let mut asked = 0;
+    for _ in 0..20 {
+        asked += bench.wait(Duration::from_millis(50)).len();
+        assert!(bench.proxy.usage().probes <= 64);
+    }
+    assert!((64..=128).contains(&asked), "{asked} SYNs, repetitions included");
+    for _ in 0..400 {
+        for syn in bench.wait(Duration::from_millis(50)) {
+            only(bench.receive(&syn_ack(&syn, ABLE)));
+        }
+        assert!(bench.proxy.usage().probes <= 64);
+    }
+    let known = (0..156).filter(|&server| bench.proxy.abilities(ServerId(server)).is_some());
+    assert_eq!(known.count(), 156);
+    bench.assert_all_returned();
+}

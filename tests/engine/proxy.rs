@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use e2d2::wire::tcp::TcpFlags;
+use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use proxyengine::config::{Config, CoreId};
 use proxyengine::engine::{Engine, RunningEngine};
 use proxyengine::report::Report;
@@ -23,7 +23,12 @@ struct Bench {
 }
 
 impl Bench {
+    /// One that asks nobody anything: its server answers what a test lets it.
     fn start(name: &str, vlan: Option<u16>) -> Self {
+        Self::start_with(name, vlan, "probe = false")
+    }
+
+    fn start_with(name: &str, vlan: Option<u16>, promise: &str) -> Self {
         let directory = tempfile::tempdir().expect("temporary directory");
         let vlan_key = vlan.map(|vlan| format!("vlan = {vlan}")).unwrap_or_default();
         let text = format!(
@@ -47,6 +52,8 @@ impl Bench {
             [[pool]]
             name = "pool"
             servers = [{{ name = "one", address = "10.0.0.9:8080" }}]
+            [promise]
+            {promise}
             "#,
             directory.path().join("records").display()
         );
@@ -151,6 +158,49 @@ impl Bench {
 fn count(report: &Report, group: &str, name: &str) -> u64 {
     let count = report.counters.group(group).and_then(|group| group.count(name));
     count.unwrap_or_else(|| panic!("no counter {group} {name}"))
+}
+
+#[test]
+fn what_a_server_can_do_is_learned_at_the_start_and_reported() {
+    let mut bench = Bench::start_with("proxy-probe", None, "");
+    let server = Station::new(9, "10.0.0.9:8080");
+    let silent = bench.engine.report();
+    assert_eq!((silent.servers.len(), &silent.servers[0].abilities), (1, &None));
+    assert!(silent.to_string().contains("server one: not heard of\n"), "{silent}");
+
+    let syn = bench.segment_to(server);
+    assert_eq!((syn.flags, syn.to.address), (TcpFlags::SYN, server.address));
+    let answer = Segment {
+        seq: 7_000,
+        ack: syn.seq.wrapping_add(1),
+        flags: TcpFlags::SYN | TcpFlags::ACK,
+        window: 1_000,
+        options: TcpOptions {
+            mss: Some(1_400),
+            sack_permitted: true,
+            ..TcpOptions::NONE
+        },
+        ..Segment::between(server, syn.from)
+    };
+    bench.send(&answer.frame());
+    let reset = loop {
+        let segment = bench.segment_to(server);
+        if segment.flags != TcpFlags::SYN {
+            break segment;
+        }
+    };
+    assert_eq!((reset.flags, reset.seq), (TcpFlags::RST, syn.seq.wrapping_add(1)));
+    let report = bench.engine.report();
+    assert!(count(&report, "probes", "syn_sent") >= 1);
+    assert_eq!(count(&report, "probes", "answered"), 1);
+    let line = "server one: MSS 1400, no window scale, SACK, no timestamps, window 1000\n";
+    assert!(report.to_string().contains(line), "{report}");
+    assert!(report.to_json().contains("\"mss\": 1400"));
+    let outcome = bench.engine.shutdown();
+    assert_eq!(
+        (outcome.failures.as_slice(), outcome.report.buffers.leaked),
+        (&[][..], Some(0))
+    );
 }
 
 #[test_case("proxy-plain", None; "untagged")]

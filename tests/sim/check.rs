@@ -247,7 +247,7 @@ impl Case<'_> {
             // Another server gets the connection when the one chosen lacks what was promised.
             Cause::NoServer => server
                 .iter()
-                .any(|server| !server.options.timestamps && self.scenario.promise.timestamps),
+                .any(|server| !server.options.timestamps && self.scenario.may_promise_timestamps()),
             Cause::NoPort => usize::from(self.scenario.local_ports) < self.scenario.connections.len(),
             Cause::ServerRefused => any(&|fate| matches!(fate, Fate::Refuses | Fate::Restarts { .. })),
             // The RST of an abort was lost, or came with a number ahead of lost data, which is no proof: it passed, its

@@ -170,20 +170,25 @@ fn config_text(scenario: &Scenario) -> String {
     let window_scale = promise
         .window_scale
         .map_or("\"off\"".to_owned(), |shift| shift.to_string());
+    let promise = if promise.is_learned {
+        format!("window = {}", promise.window)
+    } else {
+        format!(
+            "probe = false\nwindow = {}\nwindow_scale = {window_scale}\nsack = {}\ntimestamps = {}",
+            promise.window, promise.sack, promise.timestamps
+        )
+    };
     let last_port = 40_000 + scenario.local_ports - 1;
     let mut text = format!(
         "[engine]\nname = \"sim\"\ncores = [0]\nmax_connections = 256\nverify = \"{}\"\n\
          [timeouts]\nselect = \"60s\"\nconnect = \"20s\"\nidle = \"{IDLE_SECONDS}s\"\nhalf_close = \"{IDLE_SECONDS}s\"\n\
          time_wait = \"{}ms\"\n\
-         [promise]\nwindow = {}\nwindow_scale = {window_scale}\nsack = {}\ntimestamps = {}\n\
+         [promise]\n{promise}\n\
          [records]\nfile = \"records.txt\"\n\
          [[port]]\nname = \"client\"\ndevice = \"net_null0\"\nmtu = {}\naddresses = [{}]\n\
          [[port]]\nname = \"server\"\ndevice = \"net_null1\"\nmtu = {}\naddresses = [{}]\n",
         if scenario.verify_all { "all" } else { "acted" },
         scenario.time_wait_ms,
-        promise.window,
-        promise.sack,
-        promise.timestamps,
         scenario.client_mtu,
         address("10.0.0.9/24", "fd00::9/64"),
         scenario.server_mtu,

@@ -54,6 +54,9 @@ pub struct Scenario {
 /// What the engine's SYN-ACKs promise.
 #[derive(Clone, Copy, Debug)]
 pub struct Promise {
+    /// All but the window is what the servers are found to do, and the rest here means nothing. The window is always
+    /// given: smoltcp's sender does not survive one that shrinks when a small server is heard of late.
+    pub is_learned: bool,
     pub window: u16,
     pub window_scale: Option<u8>,
     pub sack: bool,
@@ -155,6 +158,11 @@ pub struct EndPlan {
 pub const MOST_CONNECTIONS: usize = 200;
 
 impl Scenario {
+    /// Whether any client may have been promised timestamps. A server is passed over for them as long as it was not heard.
+    pub fn may_promise_timestamps(&self) -> bool {
+        self.promise.is_learned || self.promise.timestamps
+    }
+
     /// The scenario of a seed, with `count` connections.
     pub fn from_seed(seed: u64, count: usize) -> Self {
         let random = Random::new(seed);
@@ -184,6 +192,7 @@ impl Scenario {
             clients,
             servers,
             promise: Promise {
+                is_learned: random.fork("promise").chance(400),
                 window: if has_small_servers {
                     r.one_of(&[536, 900, SMALL_SERVER as u16 / 2])
                 } else {

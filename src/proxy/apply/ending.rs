@@ -3,7 +3,7 @@
 use super::Scene;
 use crate::callbacks::SelectServer;
 use crate::config::ServerId;
-use crate::proxy::connection::{Connection, Spliced, Stage};
+use crate::proxy::connection::{Spliced, Stage};
 use crate::proxy::event::Side;
 use crate::proxy::held::HeldId;
 use crate::proxy::quarantine::Rested;
@@ -45,7 +45,7 @@ where
             let hash = self.table.hash(&key);
             self.remove_flow(hash, FlowRef::client(slot));
         }
-        self.release_port(now, slot, scene.incoming.as_ref());
+        self.release_port(now, slot, scene.last_timestamps);
         self.end_inspection(slot);
         self.connections.remove(slot);
     }
@@ -72,7 +72,7 @@ where
     }
 
     /// Gives the source port back, with what the server may remember of it, and forgets the server leg unless it rests.
-    pub(in crate::proxy) fn release_port(&mut self, now: Instant, slot: u32, last: Option<&Incoming<P::Buffer>>) {
+    pub(in crate::proxy) fn release_port(&mut self, now: Instant, slot: u32, last: Option<(Side, (u32, u32))>) {
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
@@ -87,7 +87,7 @@ where
             ),
             Stage::Spliced(spliced) => (
                 spliced.to_server.end + spliced.client_shift,
-                self.newest_tsval(connection, spliced, last, self.inspected_tsval(slot)),
+                newest_tsval(spliced, last, self.inspected_tsval(slot)),
             ),
         };
         let (local_address, local_port) = (connection.local_address, connection.local_port);
@@ -115,26 +115,16 @@ where
         }
     }
 
-    /// The newest TSval that the server has seen: the client's own, or the server's echo of it; `inspected` is that of an
-    /// inspected client.
-    pub(in crate::proxy) fn newest_tsval(
+    /// Who sent a segment of the connection in `slot`, and its timestamps.
+    pub(in crate::proxy) fn timestamps_of(
         &self,
-        connection: &Connection,
-        spliced: &Spliced,
-        last: Option<&Incoming<P::Buffer>>,
-        inspected: Option<u32>,
-    ) -> u32 {
-        let timestamps = last.and_then(|incoming| {
-            let options = TcpOptions::parse(incoming.segment.options(incoming.buffer.data()));
-            options
-                .timestamps
-                .map(|values| (self.side_of(connection, &incoming.segment), values))
-        });
-        match timestamps {
-            Some((Side::Client, (tsval, _))) => tsval.wrapping_add(spliced.client_tsval_shift),
-            Some((Side::Server, (_, tsecr))) => tsecr,
-            None => inspected.map_or(0, |tsval| tsval.wrapping_add(spliced.client_tsval_shift)),
-        }
+        slot: u32,
+        incoming: Option<&Incoming<P::Buffer>>,
+    ) -> Option<(Side, (u32, u32))> {
+        let incoming = incoming?;
+        let options = TcpOptions::parse(incoming.segment.options(incoming.buffer.data()));
+        let side = self.side_of(self.connections.get(slot)?, &incoming.segment);
+        options.timestamps.map(|values| (side, values))
     }
 
     /// Takes the oldest resting connection out. Returns false if there is none.
@@ -178,5 +168,15 @@ where
 
     pub(in crate::proxy) fn remove_flow(&mut self, hash: u64, flow: FlowRef) {
         self.table.remove(hash, flow);
+    }
+}
+
+/// The newest TSval that the server has seen: the client's own, or the server's echo of it; `inspected` is that of an
+/// inspected client.
+fn newest_tsval(spliced: &Spliced, last: Option<(Side, (u32, u32))>, inspected: Option<u32>) -> u32 {
+    match last {
+        Some((Side::Client, (tsval, _))) => tsval.wrapping_add(spliced.client_tsval_shift),
+        Some((Side::Server, (_, tsecr))) => tsecr,
+        None => inspected.map_or(0, |tsval| tsval.wrapping_add(spliced.client_tsval_shift)),
     }
 }

@@ -20,6 +20,7 @@ use crate::proxy::action::Action;
 use crate::proxy::connection::{Opening, Spliced, Stage};
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, Side};
+use crate::proxy::phase::Phase;
 use crate::proxy::step::step;
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use calling::Handoff;
@@ -34,6 +35,9 @@ pub(in crate::proxy) struct Scene<B> {
     pub incoming: Option<Incoming<B>>,
     /// What [`Action::Splice`] leaves for the actions after it.
     handoff: Option<Handoff>,
+    /// Who sent the last segment of a connection, and its TSval and TSecr: the segment itself has gone on when the port
+    /// is given back.
+    last_timestamps: Option<(Side, (u32, u32))>,
 }
 
 impl<B> Scene<B> {
@@ -41,6 +45,7 @@ impl<B> Scene<B> {
         Scene {
             incoming: Some(incoming),
             handoff: None,
+            last_timestamps: None,
         }
     }
 }
@@ -63,6 +68,7 @@ where
         let mut scene = Scene {
             incoming,
             handoff: None,
+            last_timestamps: None,
         };
         let mut next = Some(event);
         while let Some(event) = next.take() {
@@ -72,6 +78,9 @@ where
             let before = connection.phase;
             let transition = step(before, event);
             connection.phase = transition.next;
+            if transition.next == Phase::Quarantine {
+                scene.last_timestamps = self.timestamps_of(slot, scene.incoming.as_ref());
+            }
             if let Event::Segment {
                 from,
                 fin,
