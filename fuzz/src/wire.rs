@@ -53,7 +53,7 @@ pub fn tcp_options(bytes: &[u8]) {
 fn changed(bytes: &[u8], change: impl FnOnce(&mut [u8]) -> e2d2::wire::checksum::Delta) {
     use e2d2::wire::checksum;
     // A sum goes over whole words; options always fill them.
-    if bytes.len() % 4 != 0 {
+    if !bytes.len().is_multiple_of(4) {
         return;
     }
     // Never all zeros, whose two representations of zero no sum tells apart.

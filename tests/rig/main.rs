@@ -20,5 +20,6 @@ mod refusal;
 mod setup;
 mod shutdown;
 mod small_link;
+mod syn;
 mod throughput;
 mod tls;

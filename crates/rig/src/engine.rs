@@ -53,6 +53,8 @@ pub enum Choice {
     Always(usize),
     /// Everything to this server as soon as the client's handshake is complete: the server speaks first.
     AtHandshake(usize),
+    /// Everything to this server, which gets the client's own SYN.
+    AtSyn(usize),
 }
 
 /// A listening port of the engine, for both address families, and the port of the servers behind it.
@@ -423,6 +425,10 @@ fn listener(rig: &Rig, service: Service, family: &str, address: IpAddr) -> Strin
         Choice::Always(index) => (format!("default = \"{name}\"\n"), one_pool(vec![server(index)])),
         Choice::AtHandshake(index) => (
             format!("bind = \"handshake\"\ndefault = \"{name}\"\n"),
+            one_pool(vec![server(index)]),
+        ),
+        Choice::AtSyn(index) => (
+            format!("bind = \"syn\"\ndefault = \"{name}\"\n"),
             one_pool(vec![server(index)]),
         ),
     };
