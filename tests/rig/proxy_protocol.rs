@@ -248,7 +248,7 @@ fn start_haproxy(
 fn of_haproxy(address: SocketAddr) -> String {
     match address {
         SocketAddr::V4(v4) if v4.port() == 0 => v4.ip().to_string(),
-        SocketAddr::V6(v6) if v6.port() == 0 => v6.ip().to_string(),
+        SocketAddr::V6(v6) if v6.port() == 0 => v6.to_string(),
         SocketAddr::V4(v4) => v4.to_string(),
         SocketAddr::V6(v6) => format!("{}:{}", v6.ip(), v6.port()),
     }
