@@ -435,8 +435,9 @@ fn haproxy_and_nginx_understand_us_and_we_them() {
         let error = rig
             .run(Place::Clients, "curl", &arguments, LIMIT)
             .expect_err("no stranger is served");
-        // 56: failure with receiving network data; 52: nothing came before the reset.
-        assert!(error.to_string().contains("curl: (56)"), "{error}");
+        // 56: reset when it has sent something; 7: reset as soon as it is connected, where the handshake binds.
+        let text = error.to_string();
+        assert!(text.contains("curl: (56)") || text.contains("curl: (7)"), "{text}");
         refused += 1;
     }
     let front = front_addresses(rig);
