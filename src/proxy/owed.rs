@@ -31,8 +31,7 @@ pub(super) struct Owed {
     pub end: SeqNum,
     /// The largest segment for the server.
     pub mss: u16,
-    /// TSval and TSecr for the server, if timestamps were agreed. RFC 7323 5.3: as nothing newer fills the gap before
-    /// these bytes, their old TSval passes.
+    /// TSval and TSecr for the server, if timestamps were agreed.
     pub timestamps: Option<(u32, u32)>,
     /// When to repeat, in ms of the core's clock.
     pub deadline: u32,
@@ -106,6 +105,21 @@ impl Owed {
         Payment::Open
     }
 
+    /// Notes the server's own TSval and TSecr. A client that has repeated what goes before these bytes has brought the
+    /// server newer timestamps than theirs, and then it drops what is older than those (RFC 7323 5.3). It echoes the newest
+    /// that it goes by.
+    pub(super) fn note_timestamps(&mut self, said: Option<(u32, u32)>) {
+        let is_newer = |new: u32, old: u32| new.wrapping_sub(old).cast_signed() > 0;
+        if let (Some((ours, echo)), Some((theirs, echoed))) = (&mut self.timestamps, said) {
+            if is_newer(echoed, *ours) {
+                *ours = echoed;
+            }
+            if is_newer(theirs, *echo) {
+                *echo = theirs;
+            }
+        }
+    }
+
     /// Notes a repetition by the timer.
     pub(super) fn note_timeout(&mut self, now_ms: u32) {
         self.tries += 1;
@@ -158,6 +172,18 @@ mod tests {
         assert_eq!(verdicts.iter().filter(|v| **v == Payment::Repeat).count(), 1);
         assert_eq!(verdicts[2], Payment::Repeat);
         assert_eq!(owed.note_ack(SeqNum(u32::MAX - 9), false, 5), Payment::Open);
+    }
+
+    #[test]
+    fn what_is_repeated_is_as_new_as_what_the_server_has_seen() {
+        let mut owed = owed();
+        owed.note_timestamps(Some((1, 1)));
+        assert_eq!(owed.timestamps, None, "not agreed");
+        owed.timestamps = Some((u32::MAX, 7));
+        owed.note_timestamps(Some((6, u32::MAX - 1)));
+        assert_eq!(owed.timestamps, Some((u32::MAX, 7)), "an old ACK");
+        owed.note_timestamps(Some((9, 3)));
+        assert_eq!(owed.timestamps, Some((3, 9)));
     }
 
     #[test]

@@ -23,6 +23,9 @@ use testkit::sim::{Impairment, Link, Random};
 use testkit::{Segment, Station};
 
 const SEEDS: u64 = 300;
+
+/// Seeds that have found a defect: what is owed was too old for the server's PAWS.
+const FAILED: [u64; 1] = [536];
 const STEP: Duration = Duration::from_millis(2);
 const PATIENCE: Duration = Duration::from_secs(240);
 
@@ -326,7 +329,7 @@ fn complaint(frame: &[u8], mtu: u16, side: usize) -> Vec<u8> {
 #[test]
 fn two_reference_peers_get_every_byte() {
     let given = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
-    let seeds = given.map_or(0..SEEDS, |seed: u64| seed..seed + 1);
+    let seeds: Vec<u64> = given.map_or_else(|| (0..SEEDS).chain(FAILED).collect(), |seed| vec![seed]);
     let mut sum = Seen::default();
     let mut obeyed = 0;
     for seed in seeds {

@@ -31,13 +31,14 @@ where
     S: SelectServer,
     N: NextHops,
 {
-    /// Looks after what we owe, now that the server has acknowledged `ack`; `pure` is set when its segment says nothing
-    /// else.
+    /// Looks after what we owe, now that the server has acknowledged `ack` with these timestamps; `pure` is set when its
+    /// segment says nothing else.
     fn settle_debt(
         &mut self,
         now: Instant,
         slot: u32,
         (ack, pure): (SeqNum, bool),
+        timestamps: Option<(u32, u32)>,
         out: &mut impl Outbox<P::Buffer>,
     ) -> Settlement {
         let index = self
@@ -49,6 +50,7 @@ where
             return Settlement::Nothing;
         };
         let floor = debt.end;
+        debt.note_timestamps(timestamps);
         // The client has never seen our header: an ACK of nothing else is news to nobody.
         let is_news = !(pure && debt.is_header_only() && ack.le(floor));
         match debt.note_ack(ack, pure, now.as_millis() as u32) {
@@ -209,7 +211,8 @@ where
         }
         if pays {
             let pure = segment.len() == 0 && !segment.has(TcpFlags::RST);
-            match self.settle_debt(now, slot, (ack, pure), out) {
+            let said = TcpOptions::parse(segment.options(incoming.buffer.data())).timestamps;
+            match self.settle_debt(now, slot, (ack, pure), said, out) {
                 Settlement::Nothing => {}
                 Settlement::NoNews => return self.drops.add(DropReason::Consumed, 1),
                 Settlement::HeldUp(floor) => hold_up(&mut values, &shifts, segment.window, (floor - ack).max(0) as u32),
