@@ -20,12 +20,15 @@
 //! # As a library
 //!
 //! [`Config`](config::Config) is what the TOML file says, checked. [`Engine`](engine::Engine) opens the ports and starts
-//! the workers, with the rules of the file or a [`SelectServer`](callbacks::SelectServer) of yours.
+//! the workers, with the rules of the file or a [`SelectServer`] of yours.
 //! `examples/engine_with_selector.rs` is the whole of such a program. An [`InspectPayload`] of yours sees every byte that
 //! passes, and may change it: `examples/inspect_payload.rs`, `docs/callbacks.md`.
 //!
-//! Without the feature `dpdk`, which is on by default, everything but the engine and its ports is there: the core, the
-//! graph on heap buffers, the selectors.
+//! Without the feature `dpdk`, which is on by default, everything but the ports of DPDK is there: the core, the graph on
+//! heap buffers, the selectors.
+
+// What explains the design is for readers of the source, who see the private modules, too.
+#![allow(rustdoc::private_intra_doc_links)]
 
 pub mod backends;
 pub mod callbacks;

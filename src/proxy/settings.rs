@@ -1,6 +1,6 @@
 //! The configuration in the form in which one core uses it: dense indices instead of names and addresses.
 //!
-//! Built once at start from the checked [`Config`](crate::config::Config); nothing here changes afterwards.
+//! Built once at start from the checked [`Config`]; nothing here changes afterwards.
 
 use super::borrowed::{self, Borrowed};
 use super::promises::PromiseSettings;
