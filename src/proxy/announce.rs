@@ -1,8 +1,8 @@
 //! The PROXY header that a connection to a server begins with (DESIGN: decision 5).
 //!
 //! The header is ours: no client will repeat it. So it becomes the first part of what we owe to the server
-//! ([`owed`](super::owed)), goes out as a segment of its own, and all client bytes move behind it in the server's
-//! numbering. Built once, when the server has accepted; no allocation.
+//! ([`owed`](super::owed)), goes out before the client's first bytes, in their segment if both fit, and all client bytes move
+//! behind it in the server's numbering. Built once, when the server has accepted; no allocation.
 
 use super::carried::Carried;
 use super::connection::Connection;

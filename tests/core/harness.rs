@@ -484,6 +484,23 @@ pub struct Server {
     pub options: TcpOptions,
 }
 
+/// The same segments with a PROXY header that the first one begins with as a segment of its own.
+fn header_apart(mut segments: Vec<Segment>) -> Vec<Segment> {
+    if let Some(first) = segments.first_mut()
+        && let Ok(proxy_protocol::Parsed::Complete { length, .. }) = proxy_protocol::parse(&first.payload)
+        && length < first.payload.len()
+    {
+        let behind = first.payload.split_off(length);
+        let header = Segment {
+            flags: TcpFlags::ACK | TcpFlags::PSH,
+            ..first.clone()
+        };
+        (first.seq, first.payload) = (first.seq.wrapping_add(length as u32), behind);
+        segments.insert(0, header);
+    }
+    segments
+}
+
 pub const SERVER_ISN: u32 = 0x7fff_fff0;
 
 impl Server {
@@ -520,14 +537,15 @@ impl Server {
         }
     }
 
-    /// Answers the SYN: returns the proxy's ACK and what follows it.
+    /// Answers the SYN: returns the proxy's ACK and what follows it, a PROXY header apart from the bytes that came in its
+    /// segment.
     pub fn accept(&mut self, bench: &mut impl Receive) -> (Segment, Vec<Segment>) {
         let mut answers = bench.receive(&self.syn_ack());
         self.seq = self.isn.wrapping_add(1);
         let ack = answers.remove(0);
         assert_eq!((ack.flags, ack.payload.len()), (TcpFlags::ACK, 0));
         assert_eq!((ack.seq, ack.ack), (self.ack, self.seq));
-        (ack, answers)
+        (ack, header_apart(answers))
     }
 
     pub fn segment(&self, flags: TcpFlags, payload: &[u8]) -> Segment {

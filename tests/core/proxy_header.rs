@@ -35,6 +35,36 @@ fn version_1_names_client_and_listener() {
     assert_eq!(request.seq, server.ack.wrapping_add(header.payload.len() as u32));
 }
 
+/// A header costs no packet where it fits; what is lost of the two is repeated by whom it belongs to.
+#[test]
+fn header_and_request_share_a_segment_if_they_fit() {
+    for (length, segments) in [(1, 1), (1421 - 12, 1), (1422 - 12, 2)] {
+        let mut bench = bench("{ send = \"v1\" }");
+        let mut client = Client::new(40000);
+        client.connect(&mut bench);
+        let payload = [b"0", &vec![b'x'; length - 1][..]].concat();
+        let syn = only(client.send(&mut bench, &payload));
+        let mut sent = bench.receive(&Server::from_syn(&syn).syn_ack());
+        sent.remove(0);
+        let header = b"PROXY TCP4 10.0.0.1 10.0.0.9 40000 80\r\n";
+        assert_eq!(header.len(), 39);
+        assert_eq!(sent.len(), segments, "{length} bytes of 1448 less 39");
+        let stream: Vec<u8> = sent.iter().flat_map(|segment| segment.payload.clone()).collect();
+        assert_eq!(stream, [&header[..], &payload].concat());
+        // Lost, both: the header is ours to repeat, the request the client's.
+        let again = only(bench.wait(Duration::from_millis(1_200)));
+        assert_eq!(again.payload, header);
+        client.seq = client.seq.wrapping_sub(length as u32);
+        let again = client.send(&mut bench, &payload);
+        let again: Vec<_> = again
+            .iter()
+            .map(|segment| (segment.seq, &segment.payload[..]))
+            .collect();
+        let first = syn.seq.wrapping_add(1);
+        assert_eq!(again, [(first, &header[..]), (first.wrapping_add(39), &payload[..])]);
+    }
+}
+
 /// Else the server's PAWS check would drop the request that follows (RFC 7323 5.3).
 #[test]
 fn the_header_is_no_newer_than_the_request_behind_it() {

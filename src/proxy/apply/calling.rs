@@ -16,6 +16,7 @@ use crate::proxy::promises;
 use crate::proxy::send::{self, Control, Path};
 use crate::proxy::table::{FlowKey, FlowRef};
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
+use arrayvec::ArrayVec;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::frame::IpVersion;
@@ -370,8 +371,9 @@ where
         let connection = self.connections.get_mut(slot)?;
         // A neighbour that is gone for a while loses what is sent, as any link may; what is owed is repeated.
         let path = send::path_to_server(&self.settings, &self.neighbours, &*connection);
-        // The header is a segment of its own: with client bytes behind it, it could outgrow the MSS.
-        for (index, payload) in handoff.header.chunks(usize::from(mss.max(1))).enumerate() {
+        let joined = handoff.join(self.held.in_order(opening.held), mss);
+        let alone = if joined.is_some() { &[] } else { &handoff.header[..] };
+        for (index, payload) in alone.chunks(usize::from(mss.max(1))).enumerate() {
             let at = handoff.start() + (index * usize::from(mss.max(1))) as u32;
             let control = handoff.control(at, TcpFlags::ACK | TcpFlags::PSH);
             if let Err(reason) = emit_on(&mut self.pool, &path, &control, payload, out) {
@@ -396,7 +398,11 @@ where
                 flags.set(TcpFlags::PSH, is_last);
                 flags.set(TcpFlags::FIN, is_last && fin_at == Some(end));
                 fin_sent |= flags.contains(TcpFlags::FIN);
-                let control = handoff.control(opening.first_byte() + at as u32, flags);
+                let (seq, payload) = match &joined {
+                    Some(joined) if at == 0 => (handoff.start(), &joined[..]),
+                    _ => (opening.first_byte() + at as u32, payload),
+                };
+                let control = handoff.control(seq, flags);
                 self.log.count(Side::Server, TcpCounter::SentPayload);
                 if let Err(reason) = emit_on(&mut self.pool, &path, &control, payload, out) {
                     self.drops.add(reason, 1);
@@ -468,10 +474,26 @@ where
     }
 }
 
+/// The most of a header and the bytes behind it that goes out as one segment: what an Ethernet frame of 1500 bytes holds.
+const MAX_JOINED: usize = 1460;
+
 impl Handoff {
     /// The first number of what the server gets, in the client's numbering.
     fn start(&self) -> SeqNum {
         self.opening.first_byte() - self.header.len() as u32
+    }
+
+    /// Header and first bytes as one segment, if there are both and they fit: one packet less each way. What of it is lost
+    /// is repeated as if they had gone apart, the header by us and the bytes by whom they belong to.
+    fn join(&self, first_bytes: &[u8], mss: u16) -> Option<ArrayVec<u8, MAX_JOINED>> {
+        let length = self.header.len() + first_bytes.len();
+        if self.header.is_empty() || first_bytes.is_empty() || length > MAX_JOINED.min(usize::from(mss)) {
+            return None;
+        }
+        let mut joined = ArrayVec::new();
+        joined.try_extend_from_slice(&self.header).ok()?;
+        joined.try_extend_from_slice(first_bytes).ok()?;
+        Some(joined)
     }
 
     /// A segment to the server at `seq` of the client's numbering.
