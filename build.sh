@@ -146,8 +146,9 @@ cmd_bench() {
     say "bench: building"
     [ "$name" != peers ] || with_peers
     # Run directly, so that files named on the command line are the user's, not relative to the package.
+    # Other programs of the package are told of as well.
     program=$(cargo bench --quiet -p "$package" --bench "$name" --no-run --message-format=json |
-        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+        grep -F '"kind":["bench"]' | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
     [ -x "$program" ] || die "bench: cargo has built no program for '$name'"
     cd "$CALLED_FROM"
     # shellcheck disable=SC2086  # empty or two words
