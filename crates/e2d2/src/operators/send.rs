@@ -22,9 +22,10 @@ const NO_LANE: u8 = u8::MAX;
 
 /// The way to one port. Packets leave in order: first those staged, then those of the backlog.
 struct Lane<P: Port> {
-    port: SharedPort<P>,
     staged: Burst<P::Buffer>,
     backlog: Queue<P::Buffer>,
+    /// Dropped last: a port keeps the memory of the packets above.
+    port: SharedPort<P>,
 }
 
 impl<S: Source, P: Port> SendTask<S, P> {
