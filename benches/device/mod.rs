@@ -75,6 +75,8 @@ pub(crate) struct Conditions {
     pub(crate) mtu: u16,
     /// Connections that start per second, each at its time; none: the next is drawn as soon as few enough are in motion.
     pub(crate) rate: Option<f64>,
+    /// Packets that a ring holds: how long a core may be away before something is lost.
+    pub(crate) descriptors: u16,
 }
 
 impl Conditions {
@@ -86,6 +88,7 @@ impl Conditions {
         Conditions {
             settings,
             capacity,
+            descriptors: DESCRIPTORS,
             records: false,
             proxy_out: false,
             rounds: 1,
@@ -344,7 +347,7 @@ impl Host {
     /// Opens rings, proxy and load; `name` is one letter, unique in the process.
     pub(crate) fn open(&self, name: char, conditions: &Conditions) -> Result<InlineProxy, BoxError> {
         let eal = &self.eal;
-        let queues = 2 * u32::from(DESCRIPTORS + 1);
+        let queues = 2 * u32::from(conditions.descriptors + 1);
         let demand = PoolDemand {
             queues,
             held: HELD_BY_LOAD,
@@ -363,7 +366,7 @@ impl Host {
         let pair = |role: char, first: u8| -> Result<(DpdkQueue, DpdkQueue), BoxError> {
             let (name, ids) = (format!("{role}{name}"), [PortId(first), PortId(first + 10)]);
             let pools: [&[&MbufPool]; 2] = [&[&proxy_pool], &[&load_pool]];
-            let [(_, near), (_, far)] = ring_pair(eal, &name, ids, DESCRIPTORS, conditions.mtu, pools)?;
+            let [(_, near), (_, far)] = ring_pair(eal, &name, ids, conditions.descriptors, conditions.mtu, pools)?;
             let one = |queues: Vec<DpdkQueue>| queues.into_iter().next().ok_or("a port without a queue");
             Ok((one(near)?, one(far)?))
         };
@@ -393,7 +396,7 @@ impl Host {
     ) -> Result<(Vec<Arm<CountingPort>>, MbufPool), BoxError> {
         let eal = &self.eal;
         let demand = PoolDemand {
-            queues: 2 * u32::from(DESCRIPTORS + 1),
+            queues: 2 * u32::from(conditions.descriptors + 1),
             held: HELD_BY_LOAD,
             threads: 1,
         };
@@ -401,7 +404,14 @@ impl Host {
         let pool = MbufPool::new(eal, &format!("direct{name}"), demand.buffers(), room, None)?;
         let ids = [PortId(0), PortId(10)];
         let pools: [&[&MbufPool]; 2] = [&[&pool], &[&pool]];
-        let [(_, near), (_, far)] = ring_pair(eal, &format!("d{name}"), ids, DESCRIPTORS, conditions.mtu, pools)?;
+        let [(_, near), (_, far)] = ring_pair(
+            eal,
+            &format!("d{name}"),
+            ids,
+            conditions.descriptors,
+            conditions.mtu,
+            pools,
+        )?;
         let end = |queues: Vec<DpdkQueue>| -> Result<CountingPort, BoxError> {
             let queue = queues.into_iter().next().ok_or("a port without a queue")?;
             Ok(CountingPort::new(queue, &Arc::default()))

@@ -121,6 +121,10 @@ default = "reject"
 [timeouts]
 time_wait = "1s"
 
+# A probe would count as a failed connection of the servers.
+[promise]
+probe = false
+
 [[pool]]
 name = "servers"
 local_addresses = ["10.80.0.10", "10.80.0.11"]
