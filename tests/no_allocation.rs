@@ -1,8 +1,6 @@
 //! The whole graph of a core, from cable to cable, takes no memory once it runs: counted by the allocator itself, while
 //! connections open, talk, wait, are refused, reset, forgotten and used again.
 
-// A global allocator is an unsafe trait; this one only counts and calls the system's.
-#![allow(unsafe_code)]
 #![allow(dead_code, unreachable_pub)] // modules shared with another test program
 
 #[path = "core/graph_bench.rs"]
@@ -10,8 +8,6 @@ mod graph_bench;
 #[path = "core/harness.rs"]
 mod harness;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -32,34 +28,8 @@ use proxyengine::config::{PoolId, ServerId};
 use proxyengine::proxy::Usage;
 use testkit::Segment;
 
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call goes to the system allocator with the arguments unchanged; counting touches no memory of theirs.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises about `layout` are those that the system allocator asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: `memory` came from `alloc` above, so from the system allocator, with this layout.
-        unsafe { System.dealloc(memory, layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: as for `dealloc`; the caller's promises about `size` are those that the system allocator asks for.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+#[path = "../crates/e2d2/tests/counting/mod.rs"]
+mod counting;
 
 /// As the harness's selector, but it writes nothing down.
 struct Quiet;
@@ -143,9 +113,9 @@ impl<S: SelectServer> Counted<S> {
         let mut sent = Vec::new();
         for round in 0.. {
             assert!(round < 1000, "the graph still finds work after 1000 rounds");
-            let before = ALLOCATIONS.get();
+            let before = counting::allocations();
             let worked = !self.bench.task.run(self.bench.now).is_none();
-            self.allocations += ALLOCATIONS.get() - before;
+            self.allocations += counting::allocations() - before;
             for far in &mut self.bench.far {
                 let mut burst: ArrayVec<HeapBuffer, BURST> = ArrayVec::new();
                 while far.receive(&mut burst) > 0 {

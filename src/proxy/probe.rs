@@ -12,7 +12,7 @@
 use super::drop_reason::DropReason;
 use super::promises::{Abilities, Offered};
 use super::segment::{Segment, is_ipv4};
-use super::send::{self, Control, Path};
+use super::send::{Control, Path};
 use super::settings::Settings;
 use super::table::FlowKey;
 use super::{Incoming, NextHops, Outbox, Proxy, is_intact};
@@ -335,18 +335,6 @@ where
             self.probes.counters.add(ProbeEvent::StaleConnection, 1);
         }
         self.reset_sender(&segment, buffer, out);
-    }
-
-    fn reset_sender(&mut self, segment: &Segment, buffer: P::Buffer, out: &mut impl Outbox<P::Buffer>) {
-        let path = self.path_back(segment);
-        let control = Control {
-            seq: segment.ack,
-            ack: SeqNum(0),
-            flags: TcpFlags::RST,
-            window: 0,
-            options: send::timestamps(None),
-        };
-        self.emit(Some(buffer), &path, &control, &[], out);
     }
 
     fn learn(&mut self, now: Instant, probe: &Probe, options: &TcpOptions, window: u16) {

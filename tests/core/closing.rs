@@ -1,24 +1,12 @@
 //! The end of a connection: every order of FINs, RSTs, late segments, silence.
 
-use crate::harness::{Bench, Client, Server, nothing, only};
+use crate::harness::{Bench, Client, Server, nothing, only, spliced};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::record::{Cause, Side};
 use proxyengine::proxy::drop_reason::DropReason;
 use std::time::Duration;
 use test_case::test_case;
 use testkit::Segment;
-
-/// A spliced connection over which nothing but the request has gone, acknowledged.
-fn spliced(bench: &mut Bench) -> (Client, Server) {
-    let mut client = Client::new(40000);
-    client.connect(bench);
-    let syn = only(client.send(bench, b"0 hello"));
-    let mut server = Server::from_syn(&syn);
-    server.accept(bench);
-    server.ack = server.ack.wrapping_add(7);
-    only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
-    (client, server)
-}
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -35,7 +23,7 @@ use Step::{ClientAcks, ClientFin, ServerAcks, ServerFin};
 #[test_case(&[ServerFin, ClientFin, ServerAcks], Cause::PassiveClose; "the client's FIN acknowledges the server's")]
 fn every_order_of_fins_ends_it(steps: &[Step], cause: Cause) {
     let mut bench = Bench::new();
-    let (mut client, mut server) = spliced(&mut bench);
+    let (mut client, mut server) = spliced(&mut bench, 40000);
     for step in steps {
         assert_eq!(bench.proxy.usage().connections, 1, "still open before {step:?}");
         match step {
@@ -63,7 +51,7 @@ fn every_order_of_fins_ends_it(steps: &[Step], cause: Cause) {
 #[test]
 fn simultaneous_close_ends_when_both_fins_are_acknowledged() {
     let mut bench = Bench::new();
-    let (mut client, mut server) = spliced(&mut bench);
+    let (mut client, mut server) = spliced(&mut bench, 40000);
     let (from_client, from_server) = (client.segment(TcpFlags::FIN, b""), server.segment(TcpFlags::FIN, b""));
     only(bench.receive(&from_client));
     only(bench.receive(&from_server));
@@ -80,7 +68,7 @@ fn simultaneous_close_ends_when_both_fins_are_acknowledged() {
 #[test]
 fn an_ack_of_the_data_before_a_fin_does_not_close() {
     let mut bench = Bench::new();
-    let (mut client, mut server) = spliced(&mut bench);
+    let (mut client, mut server) = spliced(&mut bench, 40000);
     only(bench.receive(&client.segment(TcpFlags::FIN | TcpFlags::PSH, b"last words")));
     client.seq = client.seq.wrapping_add(11);
     server.ack = server.ack.wrapping_add(10);
@@ -104,7 +92,7 @@ fn a_half_closed_connection_carries_data_for_hours() {
         "{}\n[timeouts]\nhalf_close = \"12h\"\n",
         crate::harness::CONFIG
     ));
-    let (mut client, mut server) = spliced(&mut bench);
+    let (mut client, mut server) = spliced(&mut bench, 40000);
     only(bench.receive(&client.segment(TcpFlags::FIN, b"")));
     client.seq = client.seq.wrapping_add(1);
     server.ack = server.ack.wrapping_add(1);
@@ -120,7 +108,7 @@ fn a_half_closed_connection_carries_data_for_hours() {
 #[test]
 fn late_segments_are_still_translated_after_the_end() {
     let mut bench = Bench::new();
-    let (mut client, mut server) = spliced(&mut bench);
+    let (mut client, mut server) = spliced(&mut bench, 40000);
     let client_fin = client.segment(TcpFlags::FIN, b"");
     let first = only(bench.receive(&client_fin));
     client.seq = client.seq.wrapping_add(1);
@@ -148,7 +136,7 @@ fn late_segments_are_still_translated_after_the_end() {
 #[test]
 fn a_new_connection_from_a_resting_client_port_gets_a_cookie_and_lives() {
     let mut bench = Bench::new();
-    let (client, _) = spliced(&mut bench);
+    let (client, _) = spliced(&mut bench, 40000);
     only(bench.receive(&Segment {
         flags: TcpFlags::RST,
         ..client.segment(TcpFlags::RST, b"")
@@ -172,7 +160,7 @@ fn a_new_connection_from_a_resting_client_port_gets_a_cookie_and_lives() {
 fn a_reset_with_the_expected_number_ends_both() {
     for from_client in [true, false] {
         let mut bench = Bench::new();
-        let (client, server) = spliced(&mut bench);
+        let (client, server) = spliced(&mut bench, 40000);
         let (reset, other, cause) = match from_client {
             true => (client.segment(TcpFlags::RST, b""), server.me, Cause::ActiveRst),
             false => (server.segment(TcpFlags::RST, b""), client.me, Cause::PassiveRst),
@@ -193,7 +181,7 @@ fn a_reset_with_the_expected_number_ends_both() {
 #[test_case(u32::MAX, false; "before the window")]
 fn a_reset_in_the_window_is_the_receivers_affair(offset: u32, passes: bool) {
     let mut bench = Bench::new();
-    let (client, server) = spliced(&mut bench);
+    let (client, server) = spliced(&mut bench, 40000);
     let guess = Segment {
         seq: client.seq.wrapping_add(offset),
         flags: TcpFlags::RST,
@@ -218,7 +206,7 @@ fn a_reset_in_the_window_is_the_receivers_affair(offset: u32, passes: bool) {
 fn a_reset_ahead_of_lost_data_ends_the_connection_when_its_sender_is_asked() {
     for side in [Side::Client, Side::Server] {
         let mut bench = Bench::new();
-        let (client, server) = spliced(&mut bench);
+        let (client, server) = spliced(&mut bench, 40000);
         let (me, seq) = match side {
             Side::Client => (client.segment(TcpFlags::ACK, b""), client.seq),
             Side::Server => (server.segment(TcpFlags::ACK, b""), server.seq),
@@ -243,7 +231,7 @@ fn a_reset_ahead_of_lost_data_ends_the_connection_when_its_sender_is_asked() {
 #[test]
 fn who_answers_the_question_after_a_guessed_reset_lives_on() {
     let mut bench = Bench::new();
-    let (mut client, server) = spliced(&mut bench);
+    let (mut client, server) = spliced(&mut bench, 40000);
     let guess = Segment {
         seq: client.seq.wrapping_add(100),
         flags: TcpFlags::RST,
@@ -260,7 +248,7 @@ fn who_answers_the_question_after_a_guessed_reset_lives_on() {
 #[test]
 fn a_blind_fin_does_not_close() {
     let mut bench = Bench::new();
-    let (client, server) = spliced(&mut bench);
+    let (client, server) = spliced(&mut bench, 40000);
     let blind = Segment {
         seq: client.seq.wrapping_add(1 << 20),
         ..client.segment(TcpFlags::FIN, b"")
@@ -276,7 +264,7 @@ fn a_blind_fin_does_not_close() {
 #[test]
 fn a_syn_inside_a_connection_gets_a_challenge_ack() {
     let mut bench = Bench::new();
-    let (client, _) = spliced(&mut bench);
+    let (client, _) = spliced(&mut bench, 40000);
     let mut reborn = Client::new(40000);
     reborn.seq = 12345;
     let challenge = only(bench.receive(&reborn.syn()));
@@ -296,7 +284,7 @@ fn a_syn_inside_a_connection_gets_a_challenge_ack() {
 #[test]
 fn challenge_acks_are_rate_limited() {
     let mut bench = Bench::new();
-    spliced(&mut bench);
+    spliced(&mut bench, 40000);
     let mut reborn = Client::new(40000);
     reborn.seq = 12345;
     let syn = reborn.syn();
@@ -308,7 +296,7 @@ fn challenge_acks_are_rate_limited() {
 #[test]
 fn silence_ends_a_connection_and_both_sides_are_told() {
     let mut bench = Bench::with_config(&format!("{}\n[timeouts]\nidle = \"10m\"\n", crate::harness::CONFIG));
-    let (client, mut server) = spliced(&mut bench);
+    let (client, mut server) = spliced(&mut bench, 40000);
     nothing(bench.wait(Duration::from_secs(590)));
     only(server.send(&mut bench, b"x"));
     nothing(bench.wait(Duration::from_secs(590)));

@@ -570,3 +570,26 @@ impl Server {
         bench.receive(&segment)
     }
 }
+
+/// A client that has connected and sent "0 hello", and its server, which has acknowledged it.
+pub fn spliced(bench: &mut impl Receive, port: u16) -> (Client, Server) {
+    let mut client = Client::new(port);
+    client.connect(bench);
+    let syn = only(client.send(bench, b"0 hello"));
+    let mut server = Server::from_syn(&syn);
+    server.accept(bench);
+    server.ack = server.ack.wrapping_add(7);
+    only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
+    (client, server)
+}
+
+/// The client closes, then the server: both FINs and their ACKs pass.
+pub fn close(bench: &mut impl Receive, client: &mut Client, server: &mut Server) {
+    only(bench.receive(&client.segment(TcpFlags::FIN, b"")));
+    client.seq = client.seq.wrapping_add(1);
+    server.ack = server.ack.wrapping_add(1);
+    only(bench.receive(&server.segment(TcpFlags::FIN, b"")));
+    server.seq = server.seq.wrapping_add(1);
+    client.ack = client.ack.wrapping_add(1);
+    only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
+}

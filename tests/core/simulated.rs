@@ -1,6 +1,6 @@
 //! What the simulation of `tests/sim` has found: the packets that showed each defect.
 
-use crate::harness::{Bench, CONFIG, Client, Server, nothing, only};
+use crate::harness::{Bench, CONFIG, Client, Server, close, nothing, only, spliced};
 use e2d2::buffer::PacketBuffer;
 use e2d2::port::PortId;
 use e2d2::wire::tcp::TcpFlags;
@@ -9,27 +9,9 @@ use proxyengine::proxy::drop_reason::DropReason;
 use std::time::Duration;
 use testkit::Segment;
 
-/// A spliced connection whose request of seven bytes is acknowledged.
-fn spliced(bench: &mut Bench) -> (Client, Server) {
-    let mut client = Client::new(40000);
-    client.connect(bench);
-    let syn = only(client.send(bench, b"0 hello"));
-    let mut server = Server::from_syn(&syn);
-    server.accept(bench);
-    server.ack = server.ack.wrapping_add(7);
-    only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
-    (client, server)
-}
-
 /// Both FINs and their ACKs; the connection must be at rest then.
-fn close(bench: &mut Bench, client: &mut Client, server: &mut Server) {
-    only(bench.receive(&client.segment(TcpFlags::FIN, b"")));
-    client.seq = client.seq.wrapping_add(1);
-    server.ack = server.ack.wrapping_add(1);
-    only(bench.receive(&server.segment(TcpFlags::FIN, b"")));
-    server.seq = server.seq.wrapping_add(1);
-    client.ack = client.ack.wrapping_add(1);
-    only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
+fn close_to_rest(bench: &mut Bench, client: &mut Client, server: &mut Server) {
+    close(bench, client, server);
     assert_eq!((bench.proxy.usage().connections, bench.proxy.usage().resting), (0, 1));
     assert_eq!(bench.records()[0].cause(Side::Client), Cause::ActiveClose);
     bench.assert_all_returned();
@@ -40,7 +22,7 @@ fn close(bench: &mut Bench, client: &mut Client, server: &mut Server) {
 #[test]
 fn a_byte_beyond_the_window_that_the_server_takes_is_seen() {
     let mut bench = Bench::new();
-    let (mut client, mut server) = spliced(&mut bench);
+    let (mut client, mut server) = spliced(&mut bench, 40000);
     let window = 509 << 7;
     for chunk in vec![b'x'; window].chunks(1400) {
         only(client.send(&mut bench, chunk));
@@ -56,14 +38,14 @@ fn a_byte_beyond_the_window_that_the_server_takes_is_seen() {
     only(client.send(&mut bench, b"more"));
     server.ack = server.ack.wrapping_add(4);
     only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
-    close(&mut bench, &mut client, &mut server);
+    close_to_rest(&mut bench, &mut client, &mut server);
 }
 
 /// The last segment that a client sends straddles the edge of the window; the server takes the part inside.
 #[test]
 fn a_segment_across_the_edge_of_the_window_is_seen() {
     let mut bench = Bench::new();
-    let (mut client, mut server) = spliced(&mut bench);
+    let (mut client, mut server) = spliced(&mut bench, 40000);
     only(bench.receive(&Segment {
         window: 0,
         ..server.segment(TcpFlags::ACK, b"")
@@ -81,21 +63,21 @@ fn a_segment_across_the_edge_of_the_window_is_seen() {
     only(client.send(&mut bench, &[b'y'; 1300]));
     server.ack = server.ack.wrapping_add(1300);
     only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
-    close(&mut bench, &mut client, &mut server);
+    close_to_rest(&mut bench, &mut client, &mut server);
 }
 
 /// One bit of an ACK number is wrong, the highest. Data segments are not verified, and 2^31 is neither before nor behind.
 #[test]
 fn an_ack_number_with_its_highest_bit_wrong_is_not_believed() {
     let mut bench = Bench::new();
-    let (mut client, mut server) = spliced(&mut bench);
+    let (mut client, mut server) = spliced(&mut bench, 40000);
     for segment in [client.segment(TcpFlags::ACK, b""), server.segment(TcpFlags::ACK, b"")] {
         only(bench.receive(&Segment {
             ack: segment.ack ^ 1 << 31,
             ..segment
         }));
     }
-    close(&mut bench, &mut client, &mut server);
+    close_to_rest(&mut bench, &mut client, &mut server);
 }
 
 /// The same for bytes that are held: they would lie at the start of the request.
@@ -223,7 +205,7 @@ fn the_client_is_never_offered_more_than_the_server_takes() {
 #[test]
 fn a_resting_connection_does_not_reach_into_the_one_that_took_its_place() {
     let mut bench = Bench::new();
-    let (mut client, mut server) = spliced(&mut bench);
+    let (mut client, mut server) = spliced(&mut bench, 40000);
     only(bench.receive(&client.segment(TcpFlags::FIN, b"")));
     client.seq = client.seq.wrapping_add(1);
     server.ack = server.ack.wrapping_add(1);

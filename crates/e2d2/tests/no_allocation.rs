@@ -1,12 +1,7 @@
 //! No operator allocates once the graph is built: counted by the allocator itself.
 
-// A global allocator is an unsafe trait; this one only counts and calls the system's.
-#![allow(unsafe_code)]
-
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::rc::Rc;
 
 use common::{NOW, arp_frame, collect, inject, tcp_frame};
@@ -22,34 +17,7 @@ use e2d2::scheduler::{IdleMode, Priority, Scheduler};
 use e2d2::time::Instant;
 use e2d2::wire::frame::{Kind, Packet};
 
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call goes to the system allocator with the arguments unchanged; counting touches no memory of theirs.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises about `layout` are those that the system allocator asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: `memory` came from `alloc` above, so from the system allocator, with this layout.
-        unsafe { System.dealloc(memory, layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: as for `dealloc`; the caller's promises about `size` are those that the system allocator asks for.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+mod counting;
 
 e2d2::reasons! {
     enum Class {
@@ -116,11 +84,11 @@ fn running_graph_does_not_allocate() {
     for _ in 0..20 {
         let free = pool.available();
         inject(&mut far, &mut pool, &frames[..free.min(64)]);
-        let before = ALLOCATIONS.get();
+        let before = counting::allocations();
         for _ in 0..10 {
             let _ = scheduler.round(NOW);
         }
-        allocations += ALLOCATIONS.get() - before;
+        allocations += counting::allocations() - before;
         collect(&mut far);
     }
     let dropped: Vec<_> = reader

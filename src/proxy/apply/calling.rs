@@ -13,6 +13,7 @@ use crate::proxy::held::HeldId;
 use crate::proxy::owed::{self, Owed};
 use crate::proxy::passed_syn;
 use crate::proxy::promises;
+use crate::proxy::segment::Segment;
 use crate::proxy::send::{self, Control, Path};
 use crate::proxy::table::{FlowKey, FlowRef};
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
@@ -227,12 +228,20 @@ where
         Some(Event::Selected)
     }
 
-    /// RFC 9293 3.10.7.3: `<SEQ=SEG.ACK><CTL=RST>`.
     pub(in crate::proxy) fn reset_stale(&mut self, scene: &mut Scene<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
-        let Some(Incoming { buffer, segment }) = scene.incoming.take() else {
-            return;
-        };
-        let path = self.path_back(&segment);
+        if let Some(Incoming { buffer, segment }) = scene.incoming.take() {
+            self.reset_sender(&segment, buffer, out);
+        }
+    }
+
+    /// RFC 9293 3.10.7.3: `<SEQ=SEG.ACK><CTL=RST>`.
+    pub(in crate::proxy) fn reset_sender(
+        &mut self,
+        segment: &Segment,
+        buffer: P::Buffer,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        let path = self.path_back(segment);
         let control = Control {
             seq: segment.ack,
             ack: SeqNum(0),
@@ -367,7 +376,7 @@ where
                 Begun::NoRoom => return self.refuse_inspection(handoff),
             }
         }
-        let (mut opening, mss, timestamps) = (handoff.opening, handoff.mss, handoff.timestamps);
+        let (opening, mss) = (handoff.opening, handoff.mss);
         let connection = self.connections.get_mut(slot)?;
         // A neighbour that is gone for a while loses what is sent, as any link may; what is owed is repeated.
         let path = send::path_to_server(&self.settings, &self.neighbours, &*connection);
@@ -431,46 +440,52 @@ where
                     .note_sent(opening.first_byte(), opening.first_byte() + 1, true);
             }
         }
-        let owes_bytes = opening.acknowledged.gt(opening.first_byte());
-        if owes_bytes || !handoff.header.is_empty() {
-            if !handoff.header.is_empty() {
-                self.log.flag(slot, RecordFlags::PROXY_OUT);
-            }
-            let kept = if owes_bytes {
-                self.held.settle(opening.held);
-                opening.held
-            } else {
-                self.held.close(&mut opening.held);
-                HeldId::NONE
-            };
-            let mut debt = Owed::new(
-                handoff.header,
-                kept,
-                opening.first_byte(),
-                opening.acknowledged,
-                mss,
-                timestamps,
-                now.as_millis() as u32,
-            );
-            debt.first_bytes_sent = sends_first_bytes;
-            match (self.owed.insert(debt), &mut connection.stage) {
-                (Ok(index), Stage::Spliced(spliced)) => spliced.owed = index,
-                // Sent, but not to be repeated: if it is lost, the server's own timer ends the connection.
-                (Ok(_), Stage::Opening(_)) => {}
-                (Err(mut debt), _) => {
-                    self.held.close(&mut debt.held);
-                    self.drops.add(DropReason::OwedFull, 1);
-                }
-            }
-            self.arm_spliced(now, slot);
-        } else {
-            self.held.close(&mut opening.held);
-        }
+        self.owe(now, slot, (handoff, mss), sends_first_bytes);
         fin_sent.then_some(Event::Segment {
             from: Side::Client,
             fin: true,
             acknowledges_fin: false,
         })
+    }
+
+    /// Notes what was sent and is ours to repeat: the header, and client bytes that were acknowledged. The rest of what was
+    /// held is the client's again.
+    fn owe(&mut self, now: Instant, slot: u32, (handoff, mss): (Handoff, u16), first_bytes_sent: bool) {
+        let mut opening = handoff.opening;
+        let owes_bytes = opening.acknowledged.gt(opening.first_byte());
+        if !owes_bytes && handoff.header.is_empty() {
+            return self.held.close(&mut opening.held);
+        }
+        if !handoff.header.is_empty() {
+            self.log.flag(slot, RecordFlags::PROXY_OUT);
+        }
+        let kept = if owes_bytes {
+            self.held.settle(opening.held);
+            opening.held
+        } else {
+            self.held.close(&mut opening.held);
+            HeldId::NONE
+        };
+        let mut debt = Owed::new(
+            handoff.header,
+            kept,
+            opening.first_byte(),
+            opening.acknowledged,
+            mss,
+            handoff.timestamps,
+            now.as_millis() as u32,
+        );
+        debt.first_bytes_sent = first_bytes_sent;
+        match (self.owed.insert(debt), self.spliced_mut(slot)) {
+            (Ok(index), Some(spliced)) => spliced.owed = index,
+            // Sent, but not to be repeated: if it is lost, the server's own timer ends the connection.
+            (Ok(_), None) => {}
+            (Err(mut debt), _) => {
+                self.held.close(&mut debt.held);
+                self.drops.add(DropReason::OwedFull, 1);
+            }
+        }
+        self.arm_spliced(now, slot);
     }
 }
 

@@ -9,32 +9,9 @@ mod robustness;
 mod translation;
 
 use crate::graph_bench::GraphBench;
-use crate::harness::{Client, Receive, Server, only};
+use crate::harness::{Client, Receive, Server, close, only, spliced};
 use e2d2::wire::checksum;
 use e2d2::wire::tcp::TcpFlags;
-
-/// A client that has connected and sent "0 hello", and its server, which has acknowledged it.
-fn spliced(bench: &mut GraphBench, port: u16) -> (Client, Server) {
-    let mut client = Client::new(port);
-    client.connect(bench);
-    let syn = only(client.send(bench, b"0 hello"));
-    let mut server = Server::from_syn(&syn);
-    server.accept(bench);
-    server.ack = server.ack.wrapping_add(7);
-    only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
-    (client, server)
-}
-
-/// The client closes, then the server: both FINs and their ACKs pass.
-fn close(bench: &mut GraphBench, client: &mut Client, server: &mut Server) {
-    only(bench.receive(&client.segment(TcpFlags::FIN, b"")));
-    client.seq = client.seq.wrapping_add(1);
-    server.ack = server.ack.wrapping_add(1);
-    only(bench.receive(&server.segment(TcpFlags::FIN, b"")));
-    server.seq = server.seq.wrapping_add(1);
-    client.ack = client.ack.wrapping_add(1);
-    only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
-}
 
 /// The client sends a word, which passes and is acknowledged.
 fn talk(bench: &mut GraphBench, client: &mut Client, server: &mut Server) {

@@ -2,16 +2,19 @@
 
 use super::duty::{Duties, Ends, Numbers};
 use e2d2::time::Instant;
-use e2d2::wire::checksum::{self, Delta};
-use e2d2::wire::frame::{self, Kind, TcpLayout};
+use e2d2::wire::checksum::Delta;
+use e2d2::wire::frame::{self, Kind};
+use e2d2::wire::ipv4::Ipv4Header;
+use e2d2::wire::ipv6::Ipv6Header;
 use e2d2::wire::tcp::options::{self, kind};
+use e2d2::wire::tcp::{TcpFlags, TcpPacket};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::{Socket, tcp};
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, IpEndpoint};
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 thread_local! {
     static CLOCK_MS: Cell<u32> = const { Cell::new(0) };
@@ -187,7 +190,7 @@ impl Host {
             return false;
         };
         let is_syn = frame[usize::from(layout.l4) + 13] & 0x17 == 0x02;
-        let gives_way = is_syn && socket.state() == tcp::State::TimeWait && has_right_sum(frame, &layout);
+        let gives_way = is_syn && socket.state() == tcp::State::TimeWait && has_right_sum(frame);
         if gives_way {
             *socket = tcp::Socket::new(tcp::SocketBuffer::new(Vec::new()), tcp::SocketBuffer::new(Vec::new()));
         }
@@ -357,57 +360,51 @@ fn blank_options(frame: &mut [u8], known: SynOptions) {
     frame[tcp + 16..tcp + 18].copy_from_slice(&delta.apply(old).to_be_bytes());
 }
 
-/// The port that a TCP packet goes to, and where it comes from.
 /// Where a segment goes and whence it comes, as its receiver sees it.
 fn sender_and_ports(frame: &[u8]) -> Option<Ends> {
-    ends(frame, [12, 8], [0, 2])
+    let (from, _, tcp) = segment(frame)?;
+    Some((tcp.dst_port(), (from, tcp.src_port())))
 }
 
 /// The same as its sender sees it.
 fn receiver_and_ports(frame: &[u8]) -> Option<Ends> {
-    ends(frame, [16, 24], [2, 0])
+    let (_, to, tcp) = segment(frame)?;
+    Some((tcp.src_port(), (to, tcp.dst_port())))
 }
 
-fn ends(frame: &[u8], address_at: [usize; 2], [other, own]: [usize; 2]) -> Option<Ends> {
+/// A TCP segment with its addresses, from and to.
+fn segment(frame: &[u8]) -> Option<(IpAddr, IpAddr, TcpPacket<&[u8]>)> {
     let Kind::Tcp(layout) = frame::parse(frame).ok()? else {
         return None;
     };
-    let (l3, l4) = (usize::from(layout.l3), usize::from(layout.l4));
-    let address = match layout.version {
-        frame::IpVersion::V4 => IpAddr::V4(Ipv4Addr::from(*frame.get(l3 + address_at[0]..)?.first_chunk::<4>()?)),
-        frame::IpVersion::V6 => IpAddr::V6(Ipv6Addr::from(*frame.get(l3 + address_at[1]..)?.first_chunk::<16>()?)),
+    let ip = frame.get(usize::from(layout.l3)..)?;
+    let (from, to): (IpAddr, IpAddr) = match layout.version {
+        frame::IpVersion::V4 => {
+            let ip = Ipv4Header(ip.first_chunk()?);
+            (ip.src_addr().into(), ip.dst_addr().into())
+        }
+        frame::IpVersion::V6 => {
+            let ip = Ipv6Header(ip.first_chunk()?);
+            (ip.src_addr().into(), ip.dst_addr().into())
+        }
     };
-    let port = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk::<2>()?));
-    Some((port(l4 + own)?, (address, port(l4 + other)?)))
+    let tcp = TcpPacket::new_checked(frame.get(usize::from(layout.l4)..usize::from(layout.end))?).ok()?;
+    Some((from, to, tcp))
 }
 
 /// The sequence fields of an intact segment.
 fn numbers(frame: &[u8]) -> Option<Numbers> {
-    let Kind::Tcp(layout) = frame::parse(frame).ok()? else {
-        return None;
-    };
-    let tcp = usize::from(layout.l4);
-    let number = |at: usize| Some(u32::from_be_bytes(*frame.get(at..)?.first_chunk::<4>()?));
-    let flags = *frame.get(tcp + 13)?;
-    has_right_sum(frame, &layout).then_some(Numbers {
-        seq: number(tcp + 4)?,
-        len: u32::from(layout.end - layout.payload) + u32::from(flags & 1) + u32::from(flags >> 1 & 1),
-        ack: (flags & 0x10 != 0).then_some(number(tcp + 8)?),
-        is_syn: flags & 2 != 0,
+    let (from, to, tcp) = segment(frame)?;
+    tcp.is_checksum_valid(from, to).then(|| Numbers {
+        seq: tcp.seq(),
+        len: tcp.segment_len(),
+        ack: tcp.flags().contains(TcpFlags::ACK).then(|| tcp.ack()),
+        is_syn: tcp.flags().contains(TcpFlags::SYN),
     })
 }
 
-fn has_right_sum(frame: &[u8], layout: &TcpLayout) -> bool {
-    let (l3, segment) = (
-        usize::from(layout.l3),
-        &frame[usize::from(layout.l4)..usize::from(layout.end)],
-    );
-    let addresses = match layout.version {
-        frame::IpVersion::V4 => &frame[l3 + 12..l3 + 20],
-        frame::IpVersion::V6 => &frame[l3 + 8..l3 + 40],
-    };
-    let pseudo = [6_u16, segment.len() as u16].map(u16::to_be_bytes).concat();
-    checksum::is_valid(checksum::sum(addresses) + checksum::sum(&pseudo) + checksum::sum(segment))
+fn has_right_sum(frame: &[u8]) -> bool {
+    segment(frame).is_some_and(|(from, to, tcp)| tcp.is_checksum_valid(from, to))
 }
 
 /// Frames on their way into and out of a host.
