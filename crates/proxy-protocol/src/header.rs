@@ -1,6 +1,6 @@
 //! The header in its decoded form, common to both versions, and the entry to parsing.
 
-use crate::tlv::Tlvs;
+use crate::tlv::{TlvWriter, Tlvs};
 use crate::{EncodeError, Error, v1, v2};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -192,6 +192,40 @@ impl<'a> Header<'a> {
         match self.version {
             Version::V1 => v1::encode(self, out),
             Version::V2 => v2::encode(self, out),
+        }
+    }
+
+    /// As [`encode`](Self::encode), with the fields that `push` writes instead of the header's own: they are written where
+    /// they are to stay, into what is left of `out` behind the addresses.
+    ///
+    /// ```
+    /// use proxy_protocol::{Addresses, Header, Tlv, Transport, V2_FIXED_LEN};
+    ///
+    /// let addresses = Addresses::from_pair("192.0.2.1:5000".parse().unwrap(), "192.0.2.2:443".parse().unwrap());
+    /// let mut out = [0; 64];
+    /// let length = Header::proxy(Transport::Stream, addresses).encode_with(&mut out, |fields| {
+    ///     // What does not fit is left out.
+    ///     let _ = fields.push(&Tlv::Alpn(b"h2"));
+    ///     let _ = fields.push_checksum();
+    /// })?;
+    /// assert_eq!(length, V2_FIXED_LEN + 12 + 5 + 7);
+    /// # Ok::<(), proxy_protocol::EncodeError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode). [`EncodeError::NotInV1`] if anything was pushed and the header is of version 1.
+    #[inline]
+    pub fn encode_with(&self, out: &mut [u8], push: impl FnOnce(&mut TlvWriter<'_>)) -> Result<usize, EncodeError> {
+        match self.version {
+            Version::V1 => {
+                let mut fields = TlvWriter::new(out);
+                push(&mut fields);
+                if !fields.tlvs().is_empty() {
+                    return Err(EncodeError::NotInV1);
+                }
+                v1::encode(&self.with_tlvs(Tlvs::EMPTY), out)
+            }
+            Version::V2 => v2::encode_with(self, out, push),
         }
     }
 }

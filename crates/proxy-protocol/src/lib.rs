@@ -21,6 +21,36 @@
 //! }
 //! ```
 //!
+//! A receiver that may not read a byte of the payload reads as many bytes as are said to be missing: they all belong to
+//! the header.
+//!
+//! ```
+//! use proxy_protocol::{Header, ParseOptions, Parsed};
+//! use std::io::{self, Read};
+//!
+//! /// Reads one header, and gives it to `with`; the next byte of `stream` is payload.
+//! fn read_header<T>(stream: &mut impl Read, with: impl FnOnce(&Header<'_>) -> T) -> io::Result<T> {
+//!     let options = ParseOptions { max_len: 4096, ..ParseOptions::default() };
+//!     let (mut bytes, mut length) = ([0; 4096], 0);
+//!     loop {
+//!         let missing = match options.parse(&bytes[..length]) {
+//!             Ok(Parsed::Complete { header, .. }) => return Ok(with(&header)),
+//!             Ok(Parsed::Incomplete { needed }) => needed,
+//!             Err(reason) => return Err(io::Error::other(reason)),
+//!         };
+//!         // Never more than `max_len` in all.
+//!         stream.read_exact(&mut bytes[length..length + missing])?;
+//!         length += missing;
+//!     }
+//! }
+//!
+//! let mut stream = &b"PROXY TCP6 2001:db8::7 2001:db8::9 40001 443\r\nGET / HTTP/1.1\r\n"[..];
+//! let client = read_header(&mut stream, |header| header.source())?;
+//! assert_eq!(client, Some("[2001:db8::7]:40001".parse().unwrap()));
+//! assert_eq!(stream, b"GET / HTTP/1.1\r\n");
+//! # Ok::<(), io::Error>(())
+//! ```
+//!
 //! Writing is the reverse: fill a [`Header`], and [`Header::encode`] it into a buffer of yours. Type-length-value
 //! fields (TLVs) are written with a [`TlvWriter`] and read with the iterator [`Tlvs`]:
 //!

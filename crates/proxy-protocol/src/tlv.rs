@@ -349,7 +349,7 @@ fn well_formed(bytes: &[u8]) -> Result<&[u8], TlvError> {
 pub struct TlvWriter<'b> {
     out: &'b mut [u8],
     length: usize,
-    has_checksum: bool,
+    checksum_at: Option<usize>,
 }
 
 impl<'b> TlvWriter<'b> {
@@ -358,7 +358,7 @@ impl<'b> TlvWriter<'b> {
         TlvWriter {
             out,
             length: 0,
-            has_checksum: false,
+            checksum_at: None,
         }
     }
 
@@ -367,6 +367,11 @@ impl<'b> TlvWriter<'b> {
         Tlvs {
             bytes: self.out.get(..self.length).unwrap_or_default(),
         }
+    }
+
+    /// Where the value of the CRC32C stands, if there is one.
+    pub(crate) fn checksum_at(&self) -> Option<usize> {
+        self.checksum_at
     }
 
     /// Appends a field.
@@ -412,11 +417,11 @@ impl<'b> TlvWriter<'b> {
     /// # Errors
     /// If there is one already, or no room.
     pub fn push_checksum(&mut self) -> Result<&mut Self, EncodeError> {
-        if self.has_checksum {
+        if self.checksum_at.is_some() {
             return Err(TlvError::RepeatedChecksum.into());
         }
         self.parts(kind::CRC32C, &[&[0; 4]])?;
-        self.has_checksum = true;
+        self.checksum_at = Some(self.length - 4);
         Ok(self)
     }
 

@@ -2,7 +2,7 @@
 
 use crate::{Addresses, Command, EncodeError, Error, Header, Parsed, Tlvs, Transport, Version};
 use core::fmt::{self, Write};
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 use core::str::FromStr;
 
 /// Longest header with its CR LF: specification 2.1, the worst `UNKNOWN` line.
@@ -200,24 +200,50 @@ pub(crate) fn encode(header: &Header<'_>, out: &mut [u8]) -> Result<usize, Encod
 }
 
 fn write_line(to: &mut impl Write, addresses: &Addresses<'_>) -> fmt::Result {
-    match addresses.as_pair() {
-        None => to.write_str("PROXY UNKNOWN\r\n"),
-        Some((source, destination)) => {
-            let word = if source.is_ipv4() { "TCP4" } else { "TCP6" };
-            write!(to, "PROXY {word} ")?;
-            write_ip(to, &source)?;
-            to.write_char(' ')?;
-            write_ip(to, &destination)?;
-            write!(to, " {} {}\r\n", source.port(), destination.port())
+    let ports = match addresses {
+        Addresses::Unspecified | Addresses::Unix { .. } => return to.write_str("PROXY UNKNOWN\r\n"),
+        Addresses::Inet { source, destination } => {
+            to.write_str("PROXY TCP4 ")?;
+            write_v4(to, source.ip())?;
+            to.write_str(" ")?;
+            write_v4(to, destination.ip())?;
+            [source.port(), destination.port()]
         }
+        Addresses::Inet6 { source, destination } => {
+            write!(to, "PROXY TCP6 {} {}", source.ip(), destination.ip())?;
+            [source.port(), destination.port()]
+        }
+    };
+    for port in ports {
+        to.write_str(" ")?;
+        write_number(to, port)?;
     }
+    to.write_str("\r\n")
 }
 
-fn write_ip(to: &mut impl Write, address: &SocketAddr) -> fmt::Result {
-    match address.ip() {
-        IpAddr::V4(ip) => write!(to, "{ip}"),
-        IpAddr::V6(ip) => write!(to, "{ip}"),
+fn write_v4(to: &mut impl Write, address: &Ipv4Addr) -> fmt::Result {
+    let [first, rest @ ..] = address.octets();
+    write_number(to, first.into())?;
+    for octet in rest {
+        to.write_str(".")?;
+        write_number(to, octet.into())?;
     }
+    Ok(())
+}
+
+/// As `write!("{number}")`, which takes several times as long: an engine writes a header for every connection.
+fn write_number(to: &mut impl Write, number: u16) -> fmt::Result {
+    let mut digits = [0; 5];
+    let (mut at, mut rest) = (digits.len(), number);
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    to.write_str(core::str::from_utf8(&digits[at..]).map_err(|_| fmt::Error)?)
 }
 
 struct Cursor<'a> {

@@ -8,7 +8,9 @@
 use crate::checksum::Crc32c;
 use crate::header::{v4, v6};
 use crate::tlv::Checked;
-use crate::{Addresses, Command, EncodeError, Error, Header, ParseOptions, Parsed, Tlvs, Transport, UNIX_LEN, Version};
+use crate::{
+    Addresses, Command, EncodeError, Error, Header, ParseOptions, Parsed, TlvWriter, Tlvs, Transport, UNIX_LEN, Version,
+};
 
 /// The first bytes of every version 2 header.
 pub const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
@@ -174,47 +176,116 @@ fn checksum(header: &[u8], at: usize) -> u32 {
 }
 
 pub(crate) fn encoded_len(header: &Header<'_>) -> usize {
-    let addresses = match (header.command, &header.addresses) {
+    FIXED_LEN + block_len(header) + header.tlvs.as_bytes().len()
+}
+
+/// Bytes of the addresses of a header to be written.
+fn block_len(header: &Header<'_>) -> usize {
+    match (header.command, &header.addresses) {
         (Command::Local, _) | (_, Addresses::Unspecified) => 0,
         (_, Addresses::Inet { .. }) => INET_LEN,
         (_, Addresses::Inet6 { .. }) => INET6_LEN,
         (_, Addresses::Unix { .. }) => 2 * UNIX_LEN,
-    };
-    FIXED_LEN + addresses + header.tlvs.as_bytes().len()
+    }
 }
 
 pub(crate) fn encode(header: &Header<'_>, out: &mut [u8]) -> Result<usize, EncodeError> {
+    let fields = header.tlvs.as_bytes();
+    if fields.is_empty() {
+        return encode_with(header, out, |_| {});
+    }
     let required = encoded_len(header);
-    let length = required - FIXED_LEN;
-    let announced = u16::try_from(length)
-        .map_err(|_| EncodeError::TooLong {
-            length,
-            limit: usize::from(u16::MAX),
-        })?
-        .to_be_bytes();
-    let out = out.get_mut(..required).ok_or(EncodeError::NoRoom { required })?;
-    let mut writer = Writer {
-        out: &mut *out,
-        length: 0,
-    };
-    writer.put(&SIGNATURE);
-    writer.put(&[match header.command {
+    announced(required)?;
+    let checksum_at = Tlvs::check(fields)?.checksum_at;
+    let (_, room) = write_front(header, out).ok_or(EncodeError::NoRoom { required })?;
+    room.get_mut(..fields.len())
+        .ok_or(EncodeError::NoRoom { required })?
+        .copy_from_slice(fields);
+    finish(out, required - fields.len(), (fields.len(), checksum_at))
+}
+
+/// Writes the header with those fields that `push` adds, where they are to stay; the header's own do not count.
+#[inline]
+pub(crate) fn encode_with(
+    header: &Header<'_>,
+    out: &mut [u8],
+    push: impl FnOnce(&mut TlvWriter<'_>),
+) -> Result<usize, EncodeError> {
+    let (fields_at, room) = write_front(header, out).ok_or(EncodeError::NoRoom {
+        required: FIXED_LEN + block_len(header),
+    })?;
+    let mut fields = TlvWriter::new(room);
+    push(&mut fields);
+    let written = (fields.tlvs().as_bytes().len(), fields.checksum_at());
+    finish(out, fields_at, written)
+}
+
+/// Writes what is before the fields, and returns its length and the rest of `out`; nothing if there is no room.
+#[inline]
+fn write_front<'b>(header: &Header<'_>, out: &'b mut [u8]) -> Option<(usize, &'b mut [u8])> {
+    let (fixed, rest) = out.split_first_chunk_mut::<FIXED_LEN>()?;
+    let command = match header.command {
         Command::Local => 0x20,
         Command::Proxy => 0x21,
-    }]);
-    writer.put(&[family(header)]);
-    writer.put(&announced);
-    if header.command == Command::Proxy {
-        put_addresses(&mut writer, &header.addresses);
+    };
+    let (block_len, rest) = match (header.command, &header.addresses) {
+        (Command::Local, _) | (_, Addresses::Unspecified) => (0, rest),
+        (Command::Proxy, Addresses::Inet { source, destination }) => {
+            let (block, rest) = rest.split_first_chunk_mut::<INET_LEN>()?;
+            let addresses = u64::from(source.ip().to_bits()) << 32 | u64::from(destination.ip().to_bits());
+            block[..8].copy_from_slice(&addresses.to_be_bytes());
+            block[8..].copy_from_slice(&both_ports(source.port(), destination.port()));
+            (INET_LEN, rest)
+        }
+        (Command::Proxy, Addresses::Inet6 { source, destination }) => {
+            let (block, rest) = rest.split_first_chunk_mut::<INET6_LEN>()?;
+            block[..16].copy_from_slice(&source.ip().octets());
+            block[16..32].copy_from_slice(&destination.ip().octets());
+            block[32..].copy_from_slice(&both_ports(source.port(), destination.port()));
+            (INET6_LEN, rest)
+        }
+        (Command::Proxy, Addresses::Unix { source, destination }) => {
+            let (block, rest) = rest.split_first_chunk_mut::<{ 2 * UNIX_LEN }>()?;
+            block[..UNIX_LEN].copy_from_slice(*source);
+            block[UNIX_LEN..].copy_from_slice(*destination);
+            (2 * UNIX_LEN, rest)
+        }
+    };
+    // The length is right for a header without fields, and else not known yet.
+    let [high, low] = (block_len as u16).to_be_bytes();
+    fixed[..12].copy_from_slice(&SIGNATURE);
+    fixed[12..].copy_from_slice(&[command, family(header), high, low]);
+    Some((FIXED_LEN + block_len, rest))
+}
+
+#[inline]
+fn both_ports(source: u16, destination: u16) -> [u8; 4] {
+    (u32::from(source) << 16 | u32::from(destination)).to_be_bytes()
+}
+
+/// Puts the length right, and the CRC32C, of a header whose fields have been written: so many bytes `at` this place.
+#[inline]
+fn finish(out: &mut [u8], at: usize, (fields, checksum_at): (usize, Option<usize>)) -> Result<usize, EncodeError> {
+    if fields == 0 {
+        return Ok(at);
     }
-    let tlvs_at = writer.length;
-    writer.put(header.tlvs.as_bytes());
-    if let Some(at) = Tlvs::check(header.tlvs.as_bytes())?.checksum_at {
-        let at = tlvs_at + at;
-        let sum = checksum(out, at);
-        out[at..at + 4].copy_from_slice(&sum.to_be_bytes());
+    let required = at + fields;
+    let announced = announced(required)?;
+    let out = out.get_mut(..required).ok_or(EncodeError::NoRoom { required })?;
+    out[14..16].copy_from_slice(&announced.to_be_bytes());
+    if let Some(place) = checksum_at {
+        let place = at + place;
+        let sum = checksum(out, place);
+        out[place..place + 4].copy_from_slice(&sum.to_be_bytes());
     }
     Ok(required)
+}
+
+/// What a header of `required` bytes says of its length.
+fn announced(required: usize) -> Result<u16, EncodeError> {
+    let length = required - FIXED_LEN;
+    let limit = usize::from(u16::MAX);
+    u16::try_from(length).map_err(|_| EncodeError::TooLong { length, limit })
 }
 
 /// Byte 14. A transport that was not said counts as a stream where the family needs one.
@@ -230,42 +301,4 @@ fn family(header: &Header<'_>) -> u8 {
             Transport::Datagram => 2,
             Transport::Stream | Transport::Unspecified => 1,
         }
-}
-
-fn put_addresses(writer: &mut Writer<'_>, addresses: &Addresses<'_>) {
-    match addresses {
-        Addresses::Unspecified => {}
-        Addresses::Inet { source, destination } => {
-            writer.put(&source.ip().octets());
-            writer.put(&destination.ip().octets());
-            writer.put(&source.port().to_be_bytes());
-            writer.put(&destination.port().to_be_bytes());
-        }
-        Addresses::Inet6 { source, destination } => {
-            writer.put(&source.ip().octets());
-            writer.put(&destination.ip().octets());
-            writer.put(&source.port().to_be_bytes());
-            writer.put(&destination.port().to_be_bytes());
-        }
-        Addresses::Unix { source, destination } => {
-            writer.put(*source);
-            writer.put(*destination);
-        }
-    }
-}
-
-/// Appends to a buffer of exactly the length that [`encoded_len`] gave.
-struct Writer<'a> {
-    out: &'a mut [u8],
-    length: usize,
-}
-
-impl Writer<'_> {
-    fn put(&mut self, bytes: &[u8]) {
-        let end = self.length + bytes.len();
-        if let Some(place) = self.out.get_mut(self.length..end) {
-            place.copy_from_slice(bytes);
-            self.length = end;
-        }
-    }
 }

@@ -119,6 +119,39 @@ proptest! {
         prop_assert_eq!(again.encode(&mut twice), Ok(length));
         prop_assert_eq!(&twice[..length], &received[..length]);
 
+        // Fields pushed to where they stay are the same header.
+        let push = |room: &mut TlvWriter<'_>| {
+            header.tlvs.iter().for_each(|tlv| {
+                room.push(&tlv).expect("it was pushed before");
+            });
+        };
+        let mut pushed = [0xee; 8192];
+        prop_assert_eq!(header.encode_with(&mut pushed, push), Ok(length));
+        prop_assert_eq!(&pushed[..length], &received[..length]);
+        // What does not fit, the pusher hears of; the header is a whole one.
+        let mut left = length - 1 - header.tlvs.as_bytes().len();
+        prop_assert_eq!(
+            header.encode_with(&mut pushed[..left], |_| {}),
+            Err(EncodeError::NoRoom { required: left + 1 })
+        );
+        let mut fits = |room: &mut TlvWriter<'_>| {
+            left += 1;
+            for tlv in header.tlvs.iter() {
+                let before = room.tlvs().as_bytes().len();
+                if room.push(&tlv).is_ok() {
+                    left += room.tlvs().as_bytes().len() - before;
+                }
+            }
+        };
+        let short = header.encode_with(&mut pushed[..length - 1], &mut fits);
+        if header.tlvs.is_empty() {
+            prop_assert!(short.is_err());
+        } else {
+            prop_assert_eq!(short, Ok(left));
+            let is_whole = matches!(parse(&pushed[..left]), Ok(Parsed::Complete { length, .. }) if length == left);
+            prop_assert!(is_whole);
+        }
+
         for cut in 0..length {
             match parse(&received[..cut]) {
                 Ok(Parsed::Incomplete { needed }) => prop_assert!(needed >= 1 && needed <= length - cut),
@@ -146,6 +179,13 @@ proptest! {
         };
         prop_assert_eq!(read, length);
         prop_assert_eq!((again.version, again.addresses), (Version::V1, header.addresses));
+        let mut pushed = [0; 128];
+        prop_assert_eq!(header.encode_with(&mut pushed, |_| {}), Ok(length));
+        prop_assert_eq!(&pushed[..length], &out[..length]);
+        let pushes = header.encode_with(&mut pushed, |fields| {
+            fields.push_checksum().expect("room");
+        });
+        prop_assert_eq!(pushes, Err(EncodeError::NotInV1));
     }
 
     #[test]

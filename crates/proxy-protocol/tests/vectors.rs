@@ -325,6 +325,24 @@ fn v2_tlvs_of_any_size() {
 }
 
 #[test]
+fn fields_of_a_cloud_beside_those_of_a_client() {
+    let body = with_tlv(inet(), kind::AUTHORITY, b"example.org");
+    let bytes = v2(0x21, 0x11, &with_tlv(body, kind::AWS, b"\x01vpce-08d2bf15fac5001c9"));
+    accepts_v2(&bytes, Transport::Stream, "203.0.113.7:40001 198.51.100.9:443");
+    let Ok(Parsed::Complete { header, .. }) = parse(&bytes) else {
+        panic!("accepted above")
+    };
+    let fields: Vec<Tlv<'_>> = header.tlvs.iter().collect();
+    assert_eq!(
+        fields,
+        [
+            Tlv::Authority(b"example.org"),
+            Tlv::AwsVpcEndpoint(b"vpce-08d2bf15fac5001c9")
+        ]
+    );
+}
+
+#[test]
 fn v2_tlv_rules() {
     let overrun = |kind| Error::Tlv(TlvError::Overrun { kind });
     let length = |kind, length| Error::Tlv(TlvError::Length { kind, length });
