@@ -1,6 +1,7 @@
 //! `mmproxy-bench`: compares mmproxy with its peers, and with no proxy at all.
 //!
-//! Everything runs in a network namespace of its own, over loopback. In each round every system is measured in every
+//! Everything runs over loopback, each measurement in a network namespace of its own: tens of thousands of connections in
+//! TIME-WAIT, which one measurement leaves, would slow the next down. In each round every system is measured in every
 //! column, the order turning from round to round; a system's figure is divided by that of no proxy in the same round, and
 //! the median of these ratios is reported with the interval that holds it with 95 % (by order statistics). Beside each
 //! column stands the CPU time of the proxy's processes: seconds per GB, or microseconds per operation or datagram.
@@ -88,9 +89,10 @@ struct Options {
 
 const HELP: &str = "\
 mmproxy-bench preload --library libproxyproto.so [--rounds N] [--seconds S] [--json FILE]
-mmproxy-bench [--rounds N] [--seconds S] [--json FILE] [--columns A,B] [--systems A,B]
+mmproxy-bench [--rounds N] [--seconds S] [--json FILE] [--columns A,B] [--systems A,B] [--build NAME=FILE]
   columns: stream rr1 rr50 cps bulk1 bulk4 udp_rr64 udp_flood64
   systems: mmproxy go-mmproxy mmproxy-rs haproxy nginx (those that are installed); no-proxy is always there
+  --build: measure another build of mmproxy as well, under this name; as often as there are such
   mmproxy-rs is found as $MMPROXY_RS, for instance after `cargo install mmproxy --locked --root DIR`
 ";
 
@@ -115,12 +117,9 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match namespace().and_then(|name| {
-        let result = run(&options);
-        let _ = Command::new("ip").args(["netns", "del", &name]).status();
-        let _ = std::fs::remove_dir_all(systems::directory());
-        result
-    }) {
+    let result = run(&options);
+    let _ = std::fs::remove_dir_all(systems::directory());
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("mmproxy-bench: {error}");
@@ -132,7 +131,7 @@ fn main() -> ExitCode {
 /// The server of `preload`, as a process of its own.
 fn serve_echo(port: Option<String>) -> ExitCode {
     match port.and_then(|port| port.parse().ok()).map(tcp::serve_echo) {
-        Some(Ok(())) => loop {
+        Some(Ok(_server)) => loop {
             std::thread::park();
         },
         _ => ExitCode::FAILURE,
@@ -140,13 +139,7 @@ fn serve_echo(port: Option<String>) -> ExitCode {
 }
 
 fn preload(words: impl Iterator<Item = String>) -> ExitCode {
-    let result = preload_options(words).and_then(|options| {
-        let name = namespace()?;
-        let result = preload::run(&options);
-        let _ = Command::new("ip").args(["netns", "del", &name]).status();
-        result
-    });
-    match result {
+    match preload_options(words).and_then(|options| preload::run(&options)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("mmproxy-bench: {error}");
@@ -181,8 +174,9 @@ fn preload_options(mut words: impl Iterator<Item = String>) -> Result<preload::O
 
 fn options(mut words: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
     let mut options = Options {
-        rounds: 7,
-        seconds: 2.0,
+        // Many short ones: what a machine does beside changes within seconds, and each round is a pair.
+        rounds: 15,
+        seconds: 1.0,
         json: None,
         columns: COLUMNS.to_vec(),
         // What is compared has to be there; its peers are compared where they are installed.
@@ -191,6 +185,7 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Option<Options>, S
             .filter(|&system| system == System::Mmproxy || system.is_installed())
             .collect(),
     };
+    let mut builds = Vec::new();
     while let Some(word) = words.next() {
         if word == "--help" {
             return Ok(None);
@@ -220,14 +215,20 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Option<Options>, S
                 });
                 options.systems = found.collect::<Result<_, _>>()?;
             }
+            "--build" => {
+                let (name, file) = value.split_once('=').ok_or("--build needs NAME=FILE")?;
+                builds.push(System::build(name, file)?);
+            }
             _ => return Err(format!("unknown option {word}")),
         }
     }
+    options.systems.extend(builds);
     Ok(Some(options))
 }
 
-/// Moves this thread, and all it starts, to a new namespace with loopback and routing; returns its name.
-fn namespace() -> Result<String, String> {
+/// Moves this thread, and all that it starts from now on, to a new namespace with loopback and routing. The namespace goes
+/// when the last of them has gone.
+fn enter_namespace() -> Result<(), String> {
     let name = format!("mmproxy-bench-{}", std::process::id());
     let command = |arguments: &[&str]| {
         let status = Command::new("ip")
@@ -242,13 +243,15 @@ fn namespace() -> Result<String, String> {
     };
     command(&["netns", "add", &name])?;
     let file = std::fs::File::open(format!("/run/netns/{name}")).map_err(|error| error.to_string())?;
+    // Only the name.
+    command(&["netns", "del", &name])?;
     let kind = rustix::thread::ThreadNameSpaceType::NETWORK;
     rustix::thread::move_into_thread_name_spaces(file.as_fd(), kind).map_err(|error| error.to_string())?;
     command(&["link", "set", "lo", "up"])?;
     let options = mmproxy::cli::RouteOptions::default();
     mmproxy::netsetup::setup(&options).map_err(|error| error.to_string())?;
     mmproxy::privileges::raise_descriptor_limit();
-    Ok(name)
+    Ok(())
 }
 
 /// One measurement: units per second, the proxy's CPU time, and how long operations took.
@@ -261,11 +264,6 @@ struct Sample {
 }
 
 fn run(options: &Options) -> Result<(), String> {
-    let sink = Arc::new(AtomicU64::new(0));
-    tcp::serve_echo(ECHO).map_err(|error| format!("echo server: {error}"))?;
-    tcp::serve_source(SOURCE).map_err(|error| format!("source server: {error}"))?;
-    udp::serve_echo(UDP_ECHO).map_err(|error| format!("UDP server: {error}"))?;
-    udp::serve_sink(UDP_SINK, Arc::clone(&sink)).map_err(|error| format!("UDP sink: {error}"))?;
     let mut samples: BTreeMap<(&str, &str), Vec<Option<Sample>>> = BTreeMap::new();
     for round in 0..options.rounds {
         for &column in &options.columns {
@@ -276,10 +274,10 @@ fn run(options: &Options) -> Result<(), String> {
             order.rotate_left(round % places);
             for system in order {
                 let name = system.map_or("no-proxy", System::name);
-                let mut sample = measure(column, system, options.seconds, &sink)?;
+                let mut sample = measure(column, system, options.seconds)?;
                 if sample.is_none() && matches!(system, None | Some(System::Mmproxy)) {
                     // Peers may fail; without these two there is nothing to compare.
-                    sample = measure(column, system, options.seconds, &sink)?;
+                    sample = measure(column, system, options.seconds)?;
                     if sample.is_none() {
                         return Err(format!("{name} fails in column {}", column.name));
                     }
@@ -313,13 +311,22 @@ fn write_json(options: &Options, summary: &Summary) -> Result<(), String> {
     std::fs::write(path, text + "\n").map_err(|error| format!("{path}: {error}"))
 }
 
+/// Starts the server of a column; what the sink gets is counted in `sink`.
+fn start_server(port: u16, sink: &Arc<AtomicU64>) -> Result<tcp::Server, String> {
+    let server = match port {
+        ECHO => tcp::serve_echo(port),
+        SOURCE => tcp::serve_source(port),
+        UDP_ECHO => udp::serve_echo(port),
+        _ => udp::serve_sink(port, Arc::clone(sink)),
+    };
+    server.map_err(|error| format!("server on port {port}: {error}"))
+}
+
 /// Measures one system in one column; `None` if it cannot do this, or does not work.
-fn measure(
-    column: Column,
-    system: Option<System>,
-    seconds: f64,
-    sink: &Arc<AtomicU64>,
-) -> Result<Option<Sample>, String> {
+fn measure(column: Column, system: Option<System>, seconds: f64) -> Result<Option<Sample>, String> {
+    enter_namespace()?;
+    let sink = Arc::new(AtomicU64::new(0));
+    let _server = start_server(column.port, &sink)?;
     let udp = matches!(column.load, Load::Udp(_));
     let running: Option<Running> = match system {
         None => None,

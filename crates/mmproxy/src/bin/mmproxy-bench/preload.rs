@@ -104,6 +104,7 @@ fn system_calls(options: &Options) -> Result<[f64; 2], String> {
     let file = std::env::temp_dir().join(format!("mmproxy-bench-strace-{}", std::process::id()));
     let mut calls = [0.0; 2];
     for preloaded in [false, true] {
+        crate::enter_namespace()?;
         let mut command = Command::new("strace");
         command
             .args(["-f", "-c", "-U", "calls,name", "-o"])
@@ -143,6 +144,7 @@ fn system_calls(options: &Options) -> Result<[f64; 2], String> {
 
 /// Units per second, and the server's CPU time per unit.
 fn measure(options: &Options, load: Load, preloaded: bool) -> Result<(f64, f64), String> {
+    crate::enter_namespace()?;
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let server = serve(Command::new(program), options, preloaded)?;
     let target = SocketAddr::from(([127, 0, 0, 1], PORT));

@@ -14,6 +14,15 @@ pub(crate) enum System {
     MmproxyRs,
     Haproxy,
     Nginx,
+    /// Another build of mmproxy, to compare with.
+    Build(&'static Build),
+}
+
+/// A program and what to call it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Build {
+    name: String,
+    program: PathBuf,
 }
 
 impl System {
@@ -32,7 +41,18 @@ impl System {
             System::MmproxyRs => "mmproxy-rs",
             System::Haproxy => "haproxy",
             System::Nginx => "nginx",
+            System::Build(build) => &build.name,
         }
+    }
+
+    /// Another build of mmproxy. It is named once, and stays until the process ends.
+    pub(crate) fn build(name: &str, file: &str) -> Result<Self, String> {
+        if name == "no-proxy" || Self::ALL.iter().any(|system| system.name() == name) {
+            return Err(format!("--build: {name} is another system's name"));
+        }
+        let program = std::fs::canonicalize(file).map_err(|error| format!("--build {file}: {error}"))?;
+        let name = name.to_owned();
+        Ok(System::Build(Box::leak(Box::new(Build { name, program }))))
     }
 
     fn program(self) -> Option<PathBuf> {
@@ -48,6 +68,7 @@ impl System {
                 }
             }
             System::MmproxyRs => std::env::var_os("MMPROXY_RS").map(PathBuf::from),
+            System::Build(build) => Some(build.program.clone()),
             System::GoMmproxy | System::Haproxy | System::Nginx => {
                 let path = std::env::var_os("PATH")?;
                 std::env::split_paths(&path)
@@ -77,7 +98,7 @@ impl System {
         let mut command = Command::new(program);
         let (listen_text, target_text) = (format!("127.0.0.1:{listen}"), format!("127.0.0.1:{target}"));
         match self {
-            System::Mmproxy | System::GoMmproxy | System::MmproxyRs => {
+            System::Mmproxy | System::GoMmproxy | System::MmproxyRs | System::Build(_) => {
                 let protocol = if udp { "udp" } else { "tcp" };
                 let target_v6 = format!("[::1]:{target}");
                 command.args(["-l", &listen_text, "-4", &target_text, "-6", &target_v6, "-p", protocol]);

@@ -2,11 +2,13 @@
 
 use crate::tally::Tally;
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
@@ -42,19 +44,43 @@ fn listen(port: u16) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
+/// A server that is a thread of this process; it ends, with its connections, when this is dropped.
+#[must_use]
+pub(crate) struct Server(Arc<OwnedFd>);
+
+impl Server {
+    /// A handle, and what its thread finds readable once it is dropped.
+    pub(crate) fn new() -> io::Result<(Self, Arc<OwnedFd>)> {
+        let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
+        Ok((Server(Arc::clone(&bell)), bell))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // An eventfd that nobody else writes to takes it.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
 struct Peer {
     fd: OwnedFd,
     pending: Vec<u8>,
 }
+
+const LISTENER: u64 = u64::MAX;
+const BELL: u64 = u64::MAX - 1;
 
 /// An event loop over connections that are accepted from `listener`; `act` returns whether the connection goes on.
 fn serve(
     listener: TcpListener,
     flags: EventFlags,
     act: impl Fn(&mut Peer, &mut [u8]) -> bool + Send + 'static,
-) -> io::Result<()> {
+) -> io::Result<Server> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    epoll::add(&epoll, &listener, EventData::new_u64(u64::MAX), EventFlags::IN)?;
+    epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+    let (server, bell) = Server::new()?;
+    epoll::add(&epoll, &bell, EventData::new_u64(BELL), EventFlags::IN)?;
     std::thread::spawn(move || {
         let mut peers: Vec<Option<Peer>> = Vec::new();
         let mut free = Vec::new();
@@ -66,7 +92,10 @@ fn serve(
                 continue;
             }
             for event in &events {
-                if event.data.u64() == u64::MAX {
+                if event.data.u64() == BELL {
+                    return;
+                }
+                if event.data.u64() == LISTENER {
                     // Through the C library, so that a preloaded one sees it.
                     while let Ok((connection, _)) = listener.accept() {
                         if connection.set_nonblocking(true).is_err() {
@@ -95,11 +124,11 @@ fn serve(
             }
         }
     });
-    Ok(())
+    Ok(server)
 }
 
 /// Sends back whatever comes.
-pub(crate) fn serve_echo(port: u16) -> io::Result<()> {
+pub(crate) fn serve_echo(port: u16) -> io::Result<Server> {
     serve(
         listen(port)?,
         EventFlags::IN | EventFlags::OUT | EventFlags::ET,
@@ -128,7 +157,7 @@ pub(crate) fn serve_echo(port: u16) -> io::Result<()> {
 }
 
 /// Sends without end.
-pub(crate) fn serve_source(port: u16) -> io::Result<()> {
+pub(crate) fn serve_source(port: u16) -> io::Result<Server> {
     serve(listen(port)?, EventFlags::OUT, |peer, scratch| match rustix::net::send(
         &peer.fd,
         &*scratch,
@@ -141,11 +170,15 @@ pub(crate) fn serve_source(port: u16) -> io::Result<()> {
 
 /// The header of an ever new client, as the load generator is many: never one that another proxy has just used, whose
 /// connection to the server may still be in TIME-WAIT.
+///
+/// The ports are none that the system chooses from for this process's own connections (32768 and up): it would skip
+/// every port that a proxy has bound to a client's address, and after some thousands of connections spend most of its
+/// time on that, in proportion to how many the proxies before have made.
 fn next_header() -> Vec<u8> {
     static SERIAL: AtomicU32 = AtomicU32::new(0);
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-    let ip = Ipv4Addr::from(0xcb00_0000 | (serial / 50_000 % 60_000 + 1));
-    let port = 1024 + serial % 50_000;
+    let ip = Ipv4Addr::from(0xcb00_0000 | (serial / 30_000 % 60_000 + 1));
+    let port = 1024 + serial % 30_000;
     format!("PROXY TCP4 {ip} 198.51.100.9 {port} 443\r\n").into_bytes()
 }
 
@@ -282,7 +315,6 @@ pub(crate) fn generate(
 mod tests {
     use super::*;
     use std::io::{Read, Write};
-    use std::sync::Arc;
     use std::sync::atomic::AtomicU64;
     use std::time::Duration;
 

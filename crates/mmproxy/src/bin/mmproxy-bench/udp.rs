@@ -1,7 +1,9 @@
 //! UDP load and the servers it goes to.
 
+use crate::tcp::Server;
 use mmproxy::sys::{BATCH, RecvBatch};
 use proxy_protocol::{Addresses, Header, Transport};
+use rustix::event::{PollFd, PollFlags};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -26,29 +28,36 @@ fn bound(port: u16) -> io::Result<UdpSocket> {
 }
 
 fn wait(socket: &UdpSocket, time: Duration) {
-    let mut poll = [rustix::event::PollFd::new(socket, rustix::event::PollFlags::IN)];
+    let mut poll = [PollFd::new(socket, PollFlags::IN)];
     if let Ok(time) = rustix::time::Timespec::try_from(time) {
         let _ = rustix::event::poll(&mut poll, Some(&time));
     }
 }
 
 /// Calls `each` with every batch that comes to a port.
-fn serve(port: u16, mut each: impl FnMut(&UdpSocket, &RecvBatch, usize) + Send + 'static) -> io::Result<()> {
+fn serve(port: u16, mut each: impl FnMut(&UdpSocket, &RecvBatch, usize) + Send + 'static) -> io::Result<Server> {
     let socket = bound(port)?;
+    let (server, bell) = Server::new()?;
     std::thread::spawn(move || {
         let mut batch = RecvBatch::new();
         loop {
             match batch.receive(socket.as_fd(), 0, BATCH) {
                 Ok(count) => each(&socket, &batch, count),
-                Err(_) => wait(&socket, Duration::from_secs(1)),
+                Err(_) => {
+                    let mut poll = [PollFd::new(&socket, PollFlags::IN), PollFd::new(&*bell, PollFlags::IN)];
+                    let _ = rustix::event::poll(&mut poll, None);
+                    if !poll[1].revents().is_empty() {
+                        return;
+                    }
+                }
             }
         }
     });
-    Ok(())
+    Ok(server)
 }
 
 /// Sends back whatever comes. Without segmentation, as a plain server would.
-pub(crate) fn serve_echo(port: u16) -> io::Result<()> {
+pub(crate) fn serve_echo(port: u16) -> io::Result<Server> {
     serve(port, |socket, batch, count| {
         let parts: Vec<[io::IoSlice<'_>; 1]> = (0..count)
             .map(|slot| [io::IoSlice::new(batch.message(slot).data)])
@@ -73,7 +82,7 @@ pub(crate) fn serve_echo(port: u16) -> io::Result<()> {
 }
 
 /// Counts what comes.
-pub(crate) fn serve_sink(port: u16, count: Arc<AtomicU64>) -> io::Result<()> {
+pub(crate) fn serve_sink(port: u16, count: Arc<AtomicU64>) -> io::Result<Server> {
     serve(port, move |_, _, received| {
         count.fetch_add(received as u64, Ordering::Relaxed);
     })
