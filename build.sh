@@ -23,6 +23,8 @@ usage: ./build.sh COMMAND [ARGUMENTS]
                   run a benchmark; without a name, list them
   fuzz [TARGET | list] [--minutes M]
                   fuzz one target, or each for a while; needs a nightly toolchain and cargo-fuzz
+  fuzz sim [--minutes M] [--seed N]
+                  simulate connections over bad links from new seeds for a while, or from one seed again
   lint            formatting, clippy, documentation and shell scripts, without warnings
   clean           remove what was built, and a demo that was kept
 
@@ -55,7 +57,7 @@ need_build() {
 cmd_demo() {
     local as_root
     need_build
-    install "for the demo" "${RIG_PACKAGES[@]}" || die "the packages that the demo is made of are missing"
+    install "for the demo" "${DEMO_PACKAGES[@]}" || die "the packages that the demo is made of are missing"
     as_root=$(root_prefix) || die "the demo makes network namespaces, for which it must be root"
     say "demo: building; the first time that takes some minutes"
     quiet_cargo build -p proxyengine -p rig --bins
@@ -184,23 +186,30 @@ cmd_lint() {
 }
 
 cmd_fuzz() {
-    local target=${1:-all} minutes=1 targets seeds
-    [ $# -eq 0 ] || shift
+    local target=all minutes=1 seed='' targets seeds
+    case ${1:-} in '' | --*) ;; *) target=$1 && shift ;; esac
     while [ $# -gt 0 ]; do
+        [[ ${2:-} =~ ^[0-9]+$ ]] || die "fuzz: $1 needs a number, not '${2:-}'"
         case $1 in
-        --minutes) [ $# -gt 1 ] && minutes=$2 && shift ;;
+        --minutes) minutes=$2 ;;
+        --seed) seed=$2 ;;
         *) die "fuzz: unknown option '$1'" ;;
         esac
-        shift
+        shift 2
     done
+    if [ "$target" = sim ]; then
+        fuzz_sim "$minutes" "$seed"
+        return
+    fi
+    [ -z "$seed" ] || die "fuzz: --seed is for sim"
     [ -d fuzz ] || die "fuzz: there are no fuzz targets"
     need_build
     cargo +nightly --version >/dev/null 2>&1 || die "fuzz: needs a nightly toolchain: rustup toolchain install nightly"
     cargo +nightly fuzz --version >/dev/null 2>&1 || die "fuzz: needs cargo-fuzz: cargo install cargo-fuzz"
     targets=$(cargo +nightly fuzz list)
-    [ "$target" != list ] || { printf '%s\n' "$targets" && return; }
+    [ "$target" != list ] || { printf '%s\n' "$targets" sim && return; }
     if [ "$target" != all ]; then
-        grep -qxF -- "$target" <<<"$targets" || die "fuzz: no target '$target'; there are: $(tr '\n' ' ' <<<"$targets")"
+        grep -qxF -- "$target" <<<"$targets" || die "fuzz: no target '$target'; there are: $(tr '\n' ' ' <<<"$targets")sim"
         targets=$target
     fi
     for target in $targets; do
@@ -212,6 +221,16 @@ cmd_fuzz() {
         [ -d "${seeds[1]}" ] || unset 'seeds[1]'
         cargo +nightly fuzz run "$target" "${seeds[@]}" -- -max_total_time=$((minutes * 60))
     done
+}
+
+# The simulation from new seeds for so many minutes, or from one.
+fuzz_sim() {
+    need_build
+    local course=(MINUTES="$1")
+    [ -z "$2" ] || course=(SEED="$2" SEEDS=1)
+    say "fuzz: sim with ${course[*]}"
+    env "${course[@]}" cargo test --release --no-default-features -p proxyengine --test sim -- \
+        --ignored --nocapture --exact long
 }
 
 cmd_clean() {

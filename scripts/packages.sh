@@ -4,10 +4,12 @@
 
 # needed by cargo build: DPDK's headers and libraries, libclang for bindgen, a linker
 BUILD_PACKAGES=(libdpdk-dev libclang-14-dev pkg-config gcc libc6-dev)
-# needed by the rig: namespaces, faults, captures, and the clients and servers that nobody here wrote
-RIG_PACKAGES=(iproute2 ethtool nftables tcpdump iputils-ping procps curl openssl iperf3 nginx socat
-    netcat-openbsd redis-server strace haproxy libnginx-mod-stream postgresql slapd ldap-utils
-    openssh-client dropbear-bin)   # not openssh-server: its service would be a way in; dropbear-bin has none
+# needed by the demo: namespaces, the servers, the client
+DEMO_PACKAGES=(bash iproute2 iputils-ping ethtool procps curl openssl nginx socat)
+# needed by the rig tests: faults, captures, and the clients and servers that nobody here wrote. Not openssh-server: its
+# service would be a way in; dropbear-bin has none
+RIG_PACKAGES=("${DEMO_PACKAGES[@]}" nftables tcpdump iperf3 netcat-openbsd redis-server strace haproxy
+    libnginx-mod-stream postgresql slapd ldap-utils openssh-client dropbear-bin)
 # needed by `bench peers`: the proxies that proxyengine is measured beside, namespaces, and a CPU for each
 PEER_PACKAGES=(haproxy nginx libnginx-mod-stream iproute2 ethtool procps util-linux)
 # needed by prepNet.sh on a real NIC

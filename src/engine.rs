@@ -20,6 +20,8 @@ pub mod machine;
 #[cfg(feature = "dpdk")]
 mod native;
 mod port;
+mod sides;
+pub mod steering;
 mod worker;
 
 use std::collections::HashSet;
@@ -28,7 +30,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use e2d2::port::PortId;
+use e2d2::handover;
+use e2d2::port::{Port, PortId};
 use e2d2::scheduler::{IdleMode, Task};
 use e2d2::time::Clock;
 use e2d2::wire::MacAddr;
@@ -37,13 +40,17 @@ use netfcts::ring::{RecordReceiver, RecordSender, record_ring};
 
 use crate::callbacks::SelectorFactory;
 use crate::config::{self, Config, CoreId, Idle};
+use crate::kernel::{self, KernelEnd, KernelError, KernelLinks};
 use crate::neighbour::{SharedNeighbours, Topology, TopologyError};
+use crate::pipeline::{CoreLinks, HANDOVER_RING};
+use crate::proxy::steering::CoreSteering;
 use crate::records::{OpenError, RING_CAPACITY, RecordKeeper, RecordOutput, RecordTotals};
 use crate::report::{Buffers, CoreReport, NextHopTotals, PortReport, Report};
 
 use self::core::Seeds;
 use crew::Crew;
 use machine::{CoreParts, Machine, MachineError, Opened, WatchedPool};
+use steering::SteeringError;
 
 #[cfg(feature = "dpdk")]
 pub use native::DpdkMachine;
@@ -62,6 +69,12 @@ pub enum StartError {
     /// A device or its memory.
     #[error(transparent)]
     Machine(MachineError),
+    /// Several cores, and packets that could not find theirs.
+    #[error(transparent)]
+    Steering(#[from] SteeringError),
+    /// The way to the kernel.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
     /// The session records.
     #[error(transparent)]
     Records(#[from] OpenError),
@@ -100,10 +113,22 @@ pub struct CoreStart<M: Machine> {
     pub neighbours: Arc<SharedNeighbours>,
     /// The ports whose announcements and questions this core sends.
     pub leads: Vec<PortId>,
+    /// The core's end of the way to the kernel, if some port has one.
+    pub kernel: Option<KernelEnd>,
     /// Where session records go.
     pub records: RecordSender,
+    /// Its place among several cores, and the rings between them; nothing for a core that is alone.
+    pub others: Option<Others<<M::Port as Port>::Buffer>>,
     /// The clock that all cores share.
     pub clock: Clock,
+}
+
+/// What a core of several has to do with the others.
+pub struct Others<B> {
+    /// Which of them owns what.
+    pub steering: CoreSteering,
+    /// The ways to and from them.
+    pub links: CoreLinks<B>,
 }
 
 /// Starts engines.
@@ -113,6 +138,7 @@ pub struct Engine;
 pub struct RunningEngine<M: Machine> {
     // In this order: the workers' ports and buffers go before the devices and pools.
     crew: Crew,
+    _kernel: KernelLinks,
     records: RecordKeeper,
     machine: M,
     pools: Vec<WatchedPool<M::Pool>>,
@@ -142,6 +168,15 @@ impl Engine {
         let seeds = Seeds::draw().map_err(StartError::NoRandomness)?;
         let selectors = Arc::new(selectors);
         Self::start_with(config, move |start| core::build(start, &seeds, &*selectors))
+    }
+
+    /// What each of `cores` cores has to do with the others, steered as the configuration and the machine's ports allow:
+    /// nothing for one that is alone. [`start_with`](Self::start_with) does it; so do benches that run cores themselves.
+    ///
+    /// # Errors
+    /// See [`SteeringError`].
+    pub fn steer<M: Machine>(config: &Config, machine: &mut M, cores: usize) -> Result<Vec<OthersOf<M>>, StartError> {
+        others_of_each(config, machine, cores)
     }
 
     /// Builds the program and the task of one core without a thread for them: whoever calls runs the rounds, as benches
@@ -176,26 +211,32 @@ impl Engine {
         check_topology(&config)?;
         let config = Arc::new(config);
         let clock = Clock::new();
-        let Opened { machine, cores, pools } = M::open(&config).map_err(StartError::Machine)?;
+        let opened = M::open(&config).map_err(StartError::Machine)?;
+        let Opened {
+            mut machine,
+            cores,
+            pools,
+        } = opened;
+        let others = others_of_each(&config, &mut machine, cores.len())?;
         let topology = Arc::new(Topology::from_config(&config, &machine.macs())?);
         let neighbours = Arc::new(SharedNeighbours::new(&topology));
+        let (links, ends) = kernel::connect(&config, &machine.macs(), cores.len(), &clock)?;
         let rings = cores.iter().map(|_| record_ring(RING_CAPACITY));
         let (senders, receivers): (Vec<RecordSender>, Vec<RecordReceiver>) = rings.unzip();
         let records = RecordKeeper::start(receivers, output_of(&config), names_of(&config, &clock))?;
 
         let mut engine = RunningEngine {
             crew: Crew::new(),
+            _kernel: links,
             records,
             machine,
             pools,
             neighbours,
             clock,
         };
-        let idle = match config.engine().idle {
-            Idle::Adaptive => IdleMode::ADAPTIVE,
-            Idle::Poll => IdleMode::Poll,
-        };
-        for (index, (parts, records)) in cores.into_iter().zip(senders).enumerate() {
+        let idle = idle_mode(&config);
+        let places = senders.into_iter().zip(others).zip(ends);
+        for (index, (parts, ((records, others), kernel))) in cores.into_iter().zip(places).enumerate() {
             let core = parts.core;
             let leads = if index == 0 {
                 config.ports().iter().map(|port| port.id).collect()
@@ -209,7 +250,9 @@ impl Engine {
                 topology: Arc::clone(&topology),
                 neighbours: Arc::clone(&engine.neighbours),
                 leads,
+                kernel,
                 records,
+                others,
                 clock,
             };
             let (handle, make) = (engine.machine.handle(), make.clone());
@@ -222,6 +265,30 @@ impl Engine {
         engine.crew.wait_until_ready()?;
         Ok(engine)
     }
+}
+
+/// What a core of this machine has to do with the others; nothing if it is alone.
+pub type OthersOf<M> = Option<Others<<<M as Machine>::Port as Port>::Buffer>>;
+
+/// For each core what it has to do with the others: nothing if it is alone.
+fn others_of_each<M: Machine>(config: &Config, machine: &mut M, cores: usize) -> Result<Vec<OthersOf<M>>, StartError> {
+    if cores < 2 {
+        return Ok((0..cores).map(|_| None).collect());
+    }
+    let seed: [u8; 8] = core::random().map_err(StartError::NoRandomness)?;
+    let chosen = steering::choose(config, machine, cores, u64::from_ne_bytes(seed))?;
+    let links = handover::mesh(cores, HANDOVER_RING);
+    let of_core = |(core, links)| {
+        Some(Others {
+            steering: CoreSteering {
+                plan: Arc::clone(&chosen.plan),
+                core,
+                asks_around: chosen.asks_around,
+            },
+            links,
+        })
+    };
+    Ok(links.into_iter().enumerate().map(of_core).collect())
 }
 
 impl<M: Machine> RunningEngine<M> {
@@ -262,6 +329,7 @@ impl<M: Machine> RunningEngine<M> {
     pub fn shutdown(self) -> Outcome {
         let Self {
             mut crew,
+            _kernel: kernel,
             records,
             machine,
             pools,
@@ -269,6 +337,7 @@ impl<M: Machine> RunningEngine<M> {
             clock,
         } = self;
         crew.end();
+        drop(kernel);
         let failures = crew.failures();
         let parts = (crew.reports(), records.finish(), machine.port_reports());
         drop((crew, machine));
@@ -277,6 +346,14 @@ impl<M: Machine> RunningEngine<M> {
             report: report(&clock, &neighbours, parts, buffers),
             failures,
         }
+    }
+}
+
+/// How all threads wait for packets.
+fn idle_mode(config: &Config) -> IdleMode {
+    match config.engine().idle {
+        Idle::Adaptive => IdleMode::ADAPTIVE,
+        Idle::Poll => IdleMode::Poll,
     }
 }
 

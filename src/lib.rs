@@ -33,8 +33,11 @@
 pub mod backends;
 pub mod callbacks;
 pub mod config;
+pub mod doctor;
 pub mod engine;
+pub mod kernel;
 pub mod neighbour;
+pub mod picture;
 pub mod pipeline;
 pub mod proxy;
 pub mod records;

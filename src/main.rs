@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use log::LevelFilter;
 use proxyengine::config::Config;
+use proxyengine::doctor;
 use proxyengine::engine::check_topology;
 
 #[cfg_attr(feature = "dpdk", path = "main/run.rs")]
@@ -42,6 +43,20 @@ enum Command {
         /// The configuration, a TOML file.
         file: PathBuf,
     },
+    /// Look at the machine: what is in the engine's way, why it matters, and the command that mends it.
+    Doctor(DoctorArguments),
+}
+
+#[derive(Args, Debug)]
+struct DoctorArguments {
+    /// The configuration whose cores and ports are looked at; without one, all network devices are.
+    file: Option<PathBuf>,
+    /// Print what was found as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Read the machine's files below this directory instead of `/`.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/", hide = true)]
+    root: PathBuf,
 }
 
 #[derive(Args, Debug)]
@@ -65,7 +80,7 @@ struct RunArguments {
 enum Exit {
     /// Ended by a signal, everything in order; or `check` found nothing wrong.
     Success = 0,
-    /// The engine could not be started.
+    /// The engine could not be started; `doctor` found something wrong.
     NotStarted = 1,
     /// The arguments or the configuration are wrong; no port was opened.
     Refused = 2,
@@ -78,7 +93,7 @@ enum Exit {
 }
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 ended by a signal, all in order; 1 not started; 2 arguments or configuration wrong, no port was opened;
+Exit codes: 0 ended by a signal, all in order; 1 not started, or `doctor` has found something; 2 arguments or configuration wrong, no port was opened;
 3 packet buffers missing at the end; 4 a worker panicked; 5 the report could not be written.";
 
 impl From<Exit> for ExitCode {
@@ -92,6 +107,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let exit = match (arguments.command, arguments.run) {
         (Some(Command::Check { file }), _) => check(&file),
+        (Some(Command::Doctor(arguments)), _) => look(&arguments),
         (Some(Command::Run(run)), _) | (None, Some(run)) => run_file(&run),
         // `arg_required_else_help`: clap has printed the help and ended the process.
         (None, None) => Exit::Refused,
@@ -106,6 +122,27 @@ fn check(file: &Path) -> Exit {
             Exit::Success
         }
         Err(complaint) => refuse(&complaint),
+    }
+}
+
+/// What `doctor` does: it opens nothing and needs no DPDK.
+fn look(arguments: &DoctorArguments) -> Exit {
+    let config = match arguments.file.as_deref().map(load).transpose() {
+        Ok(config) => config,
+        Err(complaint) => return refuse(&complaint),
+    };
+    let name = arguments.file.as_deref().unwrap_or(Path::new("")).display().to_string();
+    let config = config.as_ref().map(|config| (config, name.as_str()));
+    let diagnosis = doctor::examine(&doctor::Root::at(&arguments.root), config);
+    if arguments.json {
+        print(&diagnosis.to_json());
+    } else {
+        print(&diagnosis.to_string());
+    }
+    if diagnosis.is_well() {
+        Exit::Success
+    } else {
+        Exit::NotStarted
     }
 }
 

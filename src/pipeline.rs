@@ -7,17 +7,27 @@
 //!                                           └─► Other ──► dropped, counted
 //! ```
 //!
+//! With several cores `proxy` has a ring to and from each other core, for packets that came in where their owner is not
+//! ([`crate::proxy::steering`]); what it takes over it deals with before its own batch.
+//!
+//! With a kernel behind a port ([`kernel`](crate::kernel)), Other is part of Control, the station's node asks first whose
+//! a frame is, the proxy passes on what is nobody's connection, and what the kernel sends comes out of the station's node.
+//!
 //! `proxy` is [`Proxy`], `station` answers ARP, neighbour discovery and ping ([`neighbour`](crate::neighbour)). Both are
 //! nodes: a batch in, any number of frames out. The graph is generic over packet memory and ports, so that the very
 //! graph of the engine runs in tests. Whoever owns it steers it through a [`Handle`], on the same core.
 
 use crate::callbacks::SelectServer;
 use crate::config::ServerId;
+use crate::kernel::{FRAMES_PER_POLL, KernelEnd, Share};
 use crate::neighbour::{NextHopId, SharedNeighbours, Station, Verdict};
 use crate::proxy::promises::Abilities;
+use crate::proxy::steering::SteeringTrouble;
 use crate::proxy::{self, NextHops, Proxy};
+use e2d2::BURST;
 use e2d2::buffer::{BufferPool, PacketBuffer};
-use e2d2::fate::GraphCounters;
+use e2d2::fate::{GraphCounters, Traffic};
+use e2d2::handover::{Incoming, Links, Outgoing};
 use e2d2::operators::{Burst, Frame, Node, Outbox, Round, SharedPort, Source, Task, merge, merge_by_priority, receive};
 use e2d2::port::{Port, PortId};
 use e2d2::time::Instant;
@@ -31,8 +41,8 @@ use std::sync::Arc;
 /// segments of 536 bytes.
 const PROXY_OUTBOX: usize = 1024;
 
-/// Frames that the station may emit in one round: an answer to each packet of a burst, and its own.
-const STATION_OUTBOX: usize = 64;
+/// Frames that the station may emit in one round: an answer to each packet of a burst, its own, and the kernel's.
+const STATION_OUTBOX: usize = 64 + FRAMES_PER_POLL;
 
 /// Frames that wait for each port when it refuses more: a quarter of a large descriptor ring.
 const BACKLOG: usize = 1024;
@@ -40,10 +50,14 @@ const BACKLOG: usize = 1024;
 /// Connections ended in one round when the engine stops: each may cause two RSTs to either side.
 const ENDED_PER_ROUND: usize = PROXY_OUTBOX / 4;
 
+/// Packets that can wait on the way from one core to another: what a port's descriptors hold that no core has looked at for
+/// a while. They are some 40 bytes each.
+pub const HANDOVER_RING: usize = 1024;
+
 /// Frames that the graph of a core with so many ports can hold between two rounds: its pool must have as many buffers
 /// besides those in the ports' queues.
 pub const fn frames_held(ports: usize) -> usize {
-    PROXY_OUTBOX + STATION_OUTBOX + ports * BACKLOG
+    BURST + PROXY_OUTBOX + STATION_OUTBOX + ports * BACKLOG
 }
 
 e2d2::reasons! {
@@ -53,15 +67,17 @@ e2d2::reasons! {
         Tcp = "tcp",
         /// ARP, ICMP, ICMPv6.
         Control = "control",
-        /// Anything else.
+        /// Anything else: the kernel's, if there is one.
         Other = "other",
     }
 }
 
-fn group_of<B>(packet: &Packet<B>) -> Group {
+#[inline]
+fn group_of<B>(packet: &Packet<B>, has_kernel: bool) -> Group {
     match packet.kind {
         Kind::Tcp(_) => Group::Tcp,
         Kind::Arp | Kind::Icmpv4 { .. } | Kind::Icmpv6 { .. } => Group::Control,
+        Kind::Other { .. } if has_kernel => Group::Control,
         Kind::Other { .. } => Group::Other,
     }
 }
@@ -81,20 +97,50 @@ where
     L: BufferPool<Buffer = P::Buffer> + 'static,
     S: SelectServer,
 {
+    build_linked(ports, proxy, station, counters, None, None)
+}
+
+/// The ends of the rings that a core holds.
+pub type CoreLinks<B> = Links<Packet<B>>;
+
+/// The same for one core of several, with its ends of the rings between them; or with a way to the kernel behind those of the
+/// ports that have one, which is there exactly if the proxy's settings leave something to it.
+pub fn build_linked<P, L, S>(
+    ports: Vec<SharedPort<P>>,
+    proxy: Proxy<L, S, Arc<SharedNeighbours>>,
+    station: Station,
+    counters: Rc<GraphCounters>,
+    links: Option<CoreLinks<P::Buffer>>,
+    kernel: Option<KernelEnd>,
+) -> (impl Task + use<P, L, S>, Handle<L, S>)
+where
+    P: Port + 'static,
+    L: BufferPool<Buffer = P::Buffer> + 'static,
+    S: SelectServer,
+{
     let proxy = Rc::new(RefCell::new(proxy));
     let state = Rc::new(Cell::new(Stage::Running));
+    let has_kernel = kernel.is_some();
+    let (incoming, outgoing) = links.map_or((None, None), |links| (Some(links.incoming), Some(links.outgoing)));
+    let ways = Rc::new(Ways {
+        incoming: RefCell::new(incoming),
+        outgoing: RefCell::new(outgoing),
+        kernel: kernel.map(RefCell::new),
+    });
     let handle = Handle {
         proxy: Rc::clone(&proxy),
         stage: Rc::clone(&state),
+        ways: Rc::clone(&ways),
     };
     let groups = merge(ports.iter().map(receive).collect::<Vec<_>>())
         .parse()
-        .group_by(group_of);
+        .group_by(move |packet| group_of(packet, has_kernel));
     let tcp = ProxyNode {
         proxy: Rc::clone(&proxy),
         stage: state,
+        ways: Rc::clone(&ways),
     };
-    let control = StationNode { station, proxy };
+    let control = StationNode { station, proxy, ways };
     let tcp = groups.group(Group::Tcp).process(tcp, PROXY_OUTBOX);
     let control = groups.group(Group::Control).process(control, STATION_OUTBOX);
     // Asked first, TCP skips the group's queue; the station cannot starve, for `send` pulls without a limit.
@@ -113,9 +159,15 @@ enum Stage {
 pub struct Handle<L: BufferPool, S> {
     proxy: SharedProxy<L, S>,
     stage: Rc<Cell<Stage>>,
+    ways: Rc<Ways<L::Buffer>>,
 }
 
 impl<L: BufferPool, S: SelectServer> Handle<L, S> {
+    /// Packets that other cores have handed over and that wait; none for a core that is alone.
+    pub fn handed_waiting(&self) -> Option<usize> {
+        self.ways.incoming.borrow().as_ref().map(Incoming::waiting)
+    }
+
     /// Takes no new connection from now on.
     pub fn begin_drain(&self) {
         self.proxy.borrow_mut().begin_drain();
@@ -136,6 +188,11 @@ impl<L: BufferPool, S: SelectServer> Handle<L, S> {
         self.proxy.borrow_mut().take_news(now)
     }
 
+    /// What the ports have not done that they were told, if that is news.
+    pub fn take_steering_trouble(&self) -> Option<SteeringTrouble> {
+        self.proxy.borrow_mut().take_steering_trouble()
+    }
+
     /// Looks into the core: counters, usage, memory.
     pub fn look<T>(&self, look: impl FnOnce(&Proxy<L, S, Arc<SharedNeighbours>>) -> T) -> T {
         look(&self.proxy.borrow())
@@ -154,9 +211,20 @@ impl NextHops for Arc<SharedNeighbours> {
     }
 }
 
+/// The ways into the graph and out of it beside its ports; proxy and station share them.
+struct Ways<B> {
+    /// From the other cores; only the proxy takes what is there.
+    incoming: RefCell<Option<Incoming<Packet<B>>>>,
+    /// To the other cores, if there are any.
+    outgoing: RefCell<Option<Outgoing<Packet<B>>>>,
+    /// To the kernel, if there is one behind some port.
+    kernel: Option<RefCell<KernelEnd>>,
+}
+
 struct ProxyNode<L: BufferPool, S> {
     proxy: SharedProxy<L, S>,
     stage: Rc<Cell<Stage>>,
+    ways: Rc<Ways<L::Buffer>>,
 }
 
 impl<L: BufferPool, S: SelectServer> Node for ProxyNode<L, S> {
@@ -166,7 +234,20 @@ impl<L: BufferPool, S: SelectServer> Node for ProxyNode<L, S> {
     fn process(&mut self, round: &mut Round<'_>, batch: &mut Burst<Self::Input>, out: &mut Outbox<Self::Output>) {
         let mut proxy = self.proxy.borrow_mut();
         let now = round.now();
-        let mut emitter = Emitter { round, out };
+        let ways = &*self.ways;
+        let mut emitter = Emitter { round, out, ways };
+        if let Some(incoming) = &mut *ways.incoming.borrow_mut() {
+            let mut taken: Burst<Self::Input> = Burst::new();
+            let count = incoming.take(taken.capacity(), |packet| taken.push(packet));
+            if count > 0 {
+                emitter.round.count(Traffic::FromQueue, count);
+                emitter.round.count(Traffic::Consumed, count);
+                emitter.round.add_work(count);
+                emitter.round.note_backlog(count == BURST);
+                proxy.take_over(now, &mut taken, &mut emitter);
+            }
+        }
+        proxy.note_round(now, emitter.round.is_backlogged());
         if !batch.is_empty() {
             proxy.handle_batch(now, batch, &mut emitter);
         }
@@ -189,18 +270,69 @@ impl<L: BufferPool, S: SelectServer> Node for ProxyNode<L, S> {
 struct Emitter<'a, 'r, B> {
     round: &'a mut Round<'r>,
     out: &'a mut Outbox<Frame<B>>,
+    ways: &'a Ways<B>,
 }
 
-impl<B> proxy::Outbox<B> for Emitter<'_, '_, B> {
+impl<B: PacketBuffer> proxy::Outbox<B> for Emitter<'_, '_, B> {
     #[inline]
     fn send(&mut self, port: PortId, buffer: B) {
         self.out.emit(self.round, Frame { buffer, port });
+    }
+
+    fn hand_over(&mut self, core: usize, packet: Packet<B>) -> Result<(), Packet<B>> {
+        match &mut *self.ways.outgoing.borrow_mut() {
+            Some(outgoing) => outgoing.push(core, packet)?,
+            None => return Err(packet),
+        }
+        // It was counted as consumed by this node, and leaves it again without passing the outbox.
+        self.round.count(Traffic::Emitted, 1);
+        self.round.count(Traffic::ToQueue, 1);
+        Ok(())
+    }
+
+    fn pass_to_kernel(&mut self, now: Instant, port: PortId, buffer: B) {
+        if let Some(kernel) = &self.ways.kernel {
+            kernel.borrow_mut().pass(now, port, buffer.data());
+        }
     }
 }
 
 struct StationNode<L: BufferPool, S> {
     station: Station,
     proxy: SharedProxy<L, S>,
+    ways: Rc<Ways<L::Buffer>>,
+}
+
+impl<L: BufferPool, S: SelectServer> StationNode<L, S> {
+    /// Whether the engine has to do with the packet; the kernel gets what is its.
+    fn is_engines(&self, now: Instant, packet: &Packet<L::Buffer>) -> bool {
+        let Some(kernel) = &self.ways.kernel else { return true };
+        let mut kernel = kernel.borrow_mut();
+        let (port, frame) = (packet.port, packet.buffer.data());
+        match kernel.share(port, packet.kind, frame) {
+            Share::Engine => return true,
+            Share::Both => {
+                kernel.copy(now, port, frame);
+                return true;
+            }
+            Share::Kernel => kernel.pass(now, port, frame),
+            Share::Nobody => kernel.drop_foreign(),
+        }
+        false
+    }
+
+    /// Sends what the kernel wants sent.
+    fn send_kernels(&self, round: &mut Round<'_>, out: &mut Outbox<Frame<L::Buffer>>) {
+        let Some(kernel) = &self.ways.kernel else { return };
+        let sent = kernel.borrow_mut().poll(&mut |port, frame| {
+            let Some(buffer) = self.proxy.borrow_mut().pool_mut().take_copy(frame) else {
+                return false;
+            };
+            out.emit(round, Frame { buffer, port });
+            true
+        });
+        round.add_work(sent);
+    }
 }
 
 impl<L: BufferPool, S: SelectServer> Node for StationNode<L, S> {
@@ -209,12 +341,17 @@ impl<L: BufferPool, S: SelectServer> Node for StationNode<L, S> {
 
     fn process(&mut self, round: &mut Round<'_>, batch: &mut Burst<Self::Input>, out: &mut Outbox<Self::Output>) {
         let now = round.now();
-        for Packet { mut buffer, port, kind } in batch.drain(..) {
+        for packet in batch.drain(..) {
+            if !self.is_engines(now, &packet) {
+                continue;
+            }
+            let Packet { mut buffer, port, kind } = packet;
             match self.station.handle(now, port, kind, &mut buffer) {
                 Verdict::Answer(_) => out.emit(round, Frame { buffer, port }),
                 Verdict::Used(_) | Verdict::Dropped(_) => {}
                 Verdict::IcmpError | Verdict::NotOurs => {
-                    let mut emitter = Emitter { round, out };
+                    let ways = &*self.ways;
+                    let mut emitter = Emitter { round, out, ways };
                     self.proxy
                         .borrow_mut()
                         .handle_icmp_error(now, Packet { buffer, port, kind }, &mut emitter);
@@ -223,17 +360,14 @@ impl<L: BufferPool, S: SelectServer> Node for StationNode<L, S> {
         }
         let proxy = &self.proxy;
         let sent = self.station.poll(now, &mut |port, frame| {
-            let Some(mut buffer) = proxy.borrow_mut().pool_mut().take() else {
+            let Some(buffer) = proxy.borrow_mut().pool_mut().take_copy(frame) else {
                 return false;
             };
-            if buffer.append(frame.len()).is_err() {
-                return false;
-            }
-            buffer.data_mut().copy_from_slice(frame);
             out.emit(round, Frame { buffer, port });
             true
         });
         round.add_work(sent);
+        self.send_kernels(round, out);
     }
 
     fn next_deadline(&self) -> Option<Instant> {

@@ -119,6 +119,8 @@ pub struct CoreReport {
     pub idle_rounds: u64,
     /// TSC cycles of the busy rounds.
     pub busy_cycles: u64,
+    /// Nanoseconds of the busy rounds.
+    pub busy_ns: u64,
     /// Connections open now.
     pub connections_open: u64,
     /// What it knows of the servers; told of all cores together.
@@ -217,6 +219,11 @@ impl CounterGroups {
         }
     }
 
+    /// The count of that name in the first group that has it.
+    pub fn find(&self, name: &str) -> Option<u64> {
+        self.groups.iter().find_map(|(_, group)| group.count(name))
+    }
+
     /// The group of that name.
     pub fn group(&self, name: &str) -> Option<&CounterGroup> {
         self.groups.iter().find(|(of, _)| *of == name).map(|(_, group)| group)
@@ -309,6 +316,9 @@ impl Serialize for CounterGroups {
 pub const TCP_CLIENT: &str = "tcp_client";
 /// See [`TCP_CLIENT`].
 pub const TCP_SERVER: &str = "tcp_server";
+
+/// The name of the group of what waits now, in frames by where: nothing that only grows.
+pub const WAITING: &str = "waiting";
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -357,6 +357,25 @@ fn headers_are_taken_from_addresses_and_prefixes_of_both_families() {
     assert_eq!(config.listener(ListenerId(1)).accept, Accept::Off);
 }
 
+#[test]
+fn a_header_names_a_client_too_late_for_the_syn_of_a_transparent_server() {
+    let rules = &GOOD[GOOD.find("rules = [").expect("rules")..];
+    let rules = &rules[..=rules.find("\n]").expect("their end") + 1];
+    let accept = "proxy_protocol = { accept = \"optional\", from = [\"10.0.0.1\"] }";
+    let text = GOOD
+        .replace(rules, "")
+        .replace("bind = \"payload\"", &format!("bind = \"syn\"\n{accept}"));
+    let config = Config::parse(&text, "good.toml").expect("not transparent");
+    assert_eq!(config.listener(ListenerId(0)).accept, Accept::Optional);
+    let transparent = text.replace("policy = \"round_robin\"", "transparent = true");
+    assert_refused(
+        &transparent,
+        &["listener[0].proxy_protocol.accept comes too late for the transparent server \""],
+    );
+    let handshake = transparent.replace("bind = \"syn\"", "bind = \"handshake\"");
+    Config::parse(&handshake, "good.toml").expect("the header comes first");
+}
+
 fn assert_refused(text: &str, sentences: &[&str]) {
     let error = Config::parse(text, "bad.toml").expect_err("refused");
     let shown = error.to_string();
@@ -411,7 +430,6 @@ refusals! {
     accept_from_without: "bind = \"payload\"" => "proxy_protocol = { from = [\"10.0.0.0/8\"] }", "listener[0].proxy_protocol.from has no meaning without accept";
     accept_from_host_bits: "bind = \"payload\"" => "proxy_protocol = { accept = \"optional\", from = [\"10.0.0.1/8\"] }", "listener[0].proxy_protocol.from[0] is \"10.0.0.1/8\", expected a prefix without host bits, such as \"10.0.0.0/8\"";
     accept_from_text: "bind = \"payload\"" => "proxy_protocol = { accept = \"optional\", from = [\"lan\"] }", "listener[0].proxy_protocol.from[0] is \"lan\", expected an address or a prefix such as";
-    accept_with_syn: "bind = \"payload\"\nrules = [\n  { http_host = \"a.example\", http_path = \"/api\", pool = \"api\" },\n  { http_host = \"*.example\", pool = \"web\" },\n  { tls_sni = \"a.example\", pool = \"web\" },\n  { first_number = true, pool = \"api\" },\n]" => "bind = \"syn\"\nproxy_protocol = { accept = \"optional\", from = [\"10.0.0.1\"] }", "listener[0].proxy_protocol.accept cannot be kept with bind = \"syn\"";
     tlv_word: "policy = \"round_robin\"" => "proxy_protocol = { send = \"v2\", tlvs = [\"ssl\"] }", "pool[0].proxy_protocol.tlvs[0] is \"ssl\", expected \"authority\", ";
     tlv_in_version_1: "policy = \"round_robin\"" => "proxy_protocol = { send = \"v1\", tlvs = [\"alpn\"] }", "pool[0].proxy_protocol.tlvs can only be sent with version 2";
     transparent_ports: "policy = \"round_robin\"" => "transparent = true\nlocal_ports = \"2000-3000\"", "pool[0].local_ports has no meaning with transparent = true";
@@ -419,7 +437,10 @@ refusals! {
     no_core: "cores = [3]" => "cores = []", "engine.cores is empty";
     core_twice: "cores = [3]" => "cores = [3, 3]", "engine.cores[1] is 3, expected a core that is named only once";
     core_out_of_range: "cores = [3]" => "cores = [-1]", "engine.cores[0] is -1, expected 0 to 8191";
-    several_cores: "cores = [3]" => "cores = [3, 4]", "engine.cores names 2 cores, expected exactly one";
+    unknown_steering: "cores = [3]" => "cores = [3, 4]\nsteering = \"dice\"", "expected \"auto\", \"rss\", \"port\", \"ip\" or \"software\"";
+    mask_with_holes: "cores = [3]" => "cores = [3, 4]\nport_mask = 0xA000", "engine.port_mask is 0xa000, expected a mask of the highest bits";
+    mask_of_all: "cores = [3]" => "cores = [3, 4]\nport_mask = 0xFFFF", "engine.port_mask is 0xffff, expected a mask of the highest bits";
+    mask_of_nothing: "cores = [3]" => "cores = [3, 4]\nport_mask = 0", "engine.port_mask is 0x0, expected a mask of the highest bits";
     memory: "memory_mib = 512" => "memory_mib = 63", "engine.memory_mib is 63, expected 64 to 1048576";
     idle: "idle = \"poll\"" => "idle = \"busy\"", "engine.idle is \"busy\", expected \"adaptive\" or \"poll\"";
     drain_word: "drain = \"500ms\"" => "drain = \"soon\"", "engine.drain is \"soon\", expected a duration such as";
@@ -450,6 +471,11 @@ refusals! {
     route_via_local: "via = \"10.2.0.9\"" => "via = \"10.2.0.5\"", "port[1].routes[0].via is 10.2.0.5, expected an address of another host; this one is the engine's own (local address towards \"a1\")";
     two_macs: "name = \"a1\", address = \"10.2.0.21:80\"" => "name = \"a1\", address = \"10.9.0.12:81\", mac = \"02:00:00:00:00:13\"", "pool[1].servers[0].address is 10.9.0.12:81 at 02:00:00:00:00:13, expected the same mac as server \"w2\"";
     descriptors_range: "rx_descriptors = 512" => "rx_descriptors = 32", "port[0].rx_descriptors is 32, expected 64 to 4096";
+    software_nic_queues: "vlan = 7" => "software_nic = { queues = 2 }", "port[0].software_nic.queues is 2, expected 1: one for each of `cores`";
+    software_nic_queues_range: "vlan = 7" => "software_nic = { queues = 17, model = \"82599\" }", "port[0].software_nic.queues is 17, expected 1 to 16";
+    software_nic_model: "vlan = 7" => "software_nic = { model = \"e810\" }", "port[0].software_nic.model is \"e810\", expected \"rss\", \"82599\" or \"x710\"";
+    software_nic_core: "vlan = 7" => "software_nic = { core = 3 }", "port[0].software_nic.core is 3, expected a core that runs no worker";
+    software_nic_key: "vlan = 7" => "software_nic = { queue = 1 }", "queue";
     descriptors_step: "rx_descriptors = 512" => "rx_descriptors = 500", "port[0].rx_descriptors is 500, expected a multiple of 32";
     listen_nothing: "addresses = [\"[2001:db8:1::80]:80\"]" => "addresses = []", "listener[1].addresses is empty";
     listen_text: "[2001:db8:1::80]:80" => "2001:db8:1::80:80", "listener[1].addresses[0] is \"2001:db8:1::80:80\", expected an address with a port";

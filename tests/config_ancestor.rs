@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use proxyengine::config::{Config, Fallback, Match, Policy, PoolId};
+use proxyengine::config::{Config, Fallback, Match, Policy, PoolId, Steering};
 
 const FILES: [&str; 7] = [
     "proxy_run",
@@ -33,33 +33,38 @@ fn network(config: &Config) -> String {
         port.device,
         port.addresses[0],
         listener.addresses[0],
-        server.local[0].ip,
+        server
+            .local
+            .iter()
+            .map(|local| local.ip.to_string())
+            .collect::<Vec<_>>()
+            .join(" "),
         server.local[0].ports.ranges()
     )
 }
 
 #[test]
-fn networks_are_as_the_ancestors_make_them_for_their_first_core() {
+fn networks_are_as_the_ancestors_make_them() {
     for (file, expected) in [
         (
             "proxy_run",
-            "0000:07:00.0 192.168.222.1/24 192.168.222.1:999 from 192.168.222.2 [64512..=65535]",
+            "0000:07:00.0 192.168.222.1/24 192.168.222.1:999 from 192.168.222.2 192.168.222.8 192.168.222.9 [64512..=65535]",
         ),
         (
             "proxy_run.2",
-            "0000:0a:00.0 192.168.222.8/24 192.168.222.8:19999 from 192.168.222.9 [32768..=65535]",
+            "0000:0a:00.0 192.168.222.8/24 192.168.222.8:19999 from 192.168.222.9 192.168.222.10 192.168.222.11 [32768..=65535]",
         ),
         (
             "test_rfs_ip",
-            "0000:07:00.0 192.168.222.1/24 192.168.222.1:999 from 192.168.222.2 [64512..=65535]",
+            "0000:07:00.0 192.168.222.1/24 192.168.222.1:999 from 192.168.222.2 192.168.222.3 [64512..=65535]",
         ),
         (
             "test_rfs_port",
-            "0000:07:00.0 192.168.222.1/24 192.168.222.1:999 from 192.168.222.1 [49152..=65535]",
+            "0000:07:00.0 192.168.222.1/24 192.168.222.1:999 from 192.168.222.1 [32768..=65535]",
         ),
         (
             "client_syn_fin",
-            "0000:07:00.0 192.168.222.1/24 192.168.222.1:999 from 192.168.222.2 [64512..=65535]",
+            "0000:07:00.0 192.168.222.1/24 192.168.222.1:999 from 192.168.222.2 192.168.222.3 [64512..=65535]",
         ),
         (
             "timeout",
@@ -82,7 +87,18 @@ fn every_value_with_a_meaning_arrives() {
         (engine.name.as_str(), engine.memory_mib, engine.buffers),
         ("proxyengine", 2048, 65535)
     );
-    assert_eq!(engine.cores.iter().map(|core| core.0).collect::<Vec<_>>(), [1]);
+    assert_eq!(engine.cores.iter().map(|core| core.0).collect::<Vec<_>>(), [1, 2, 3]);
+    let steering = |name: &str| {
+        let config = load(name);
+        (config.engine().steering, config.engine().port_mask)
+    };
+    assert_eq!(steering("proxy_run"), (Steering::Ip, None));
+    assert_eq!(steering("test_rfs_port"), (Steering::Port, Some(0xc000)));
+    assert_eq!(
+        steering("timeout"),
+        (Steering::Auto, None),
+        "one core has nothing to steer"
+    );
     let port = &config.ports()[0];
     assert_eq!((port.rx_descriptors, port.tx_descriptors), (512, 512));
     assert_eq!(port.mac.expect("a MAC address").to_string(), "a0:36:9f:82:9c:fc");
@@ -154,8 +170,7 @@ fn each_key_without_a_meaning_is_named_once_with_its_line_and_the_reason() {
             "netbricks.ports[0].fdir.mode",
             "netbricks.ports[0].fdir.ipv4_mask",
             "netbricks.ports[0].fdir.src_port_mask",
-            "netbricks.ports[0].cores",
-            "netbricks.ports[1].namespace",
+            "netbricks.ports[0].flow_steering",
             "netbricks.ports[1].name",
             "netbricks.ports[1].rxd",
             "netbricks.ports[1].txd",
@@ -163,10 +178,39 @@ fn each_key_without_a_meaning_is_named_once_with_its_line_and_the_reason() {
             "netbricks.ports[1].k_cores",
         ]
     );
-    let several = config.warnings().iter().find(|warning| warning.contains("[0].cores "));
-    assert!(several.expect("a warning").ends_with(
-        "names 3 cores, of which core 1 alone becomes a worker: this engine does not run several workers yet"
-    ));
+}
+
+/// `namespace`, `ipnet` and `mac` of their kernel ports: an interface there with the proxy's address and MAC address.
+#[test]
+fn their_kernel_port_is_an_interface_in_their_namespace() {
+    for (file, device, namespace) in [
+        ("proxy_run", "kni1", "nskni"),
+        ("proxy_run.2", "kni1", "nskni"),
+        ("older", "kni1", "nskni"),
+        ("timeout", "tap00", "nsvirtio00"),
+        ("test_rfs_ip", "tap00", "nsvirtio00"),
+    ] {
+        let config = load(file);
+        let port = &config.ports()[0];
+        let kernel = port.kernel.as_ref().unwrap_or_else(|| panic!("{file} has no kernel"));
+        assert_eq!(
+            (kernel.device.as_str(), kernel.namespace.as_deref()),
+            (device, Some(namespace)),
+            "{file}"
+        );
+        assert_eq!(kernel.addresses, port.addresses, "{file}");
+    }
+    let said = load("proxy_run").warnings().join("\n");
+    assert!(
+        said.contains("[1].name names a port to the kernel, which here is the TAP device \"kni1\""),
+        "{said}"
+    );
+    refused(
+        "proxy_run",
+        "namespace = \"nskni\"",
+        "namespace = \"a/b\"",
+        "netbricks.ports[1].namespace is \"a/b\", expected the name of a network namespace",
+    );
 }
 
 #[test]
@@ -181,10 +225,6 @@ fn what_changes_is_said() {
         port.contains("engine.targets[6].linux_if has no meaning here: a server's MAC address is asked for by ARP")
     );
     assert!(port.contains("engine.test_size has no meaning here"));
-    assert!(
-        !warnings("timeout").contains("cores, of which"),
-        "one core is all there is"
-    );
     let taken = text("proxy_run").replace("\"192.168.222.3\"", "\"192.168.222.2\"");
     let config = Config::parse(&taken, "taken.toml").unwrap_or_else(|error| panic!("{error}"));
     let all = config.warnings().join("\n");
@@ -204,6 +244,20 @@ fn what_changes_is_said() {
     assert!(
         all.contains("other has no meaning here: it is no section of a proxy's file"),
         "{all}"
+    );
+}
+
+#[test]
+fn a_software_nic_stands_for_their_card_where_there_is_none() {
+    let with_nic = text("test_rfs_port").replace("rxd = 512", "software_nic = \"82599\", rxd = 512");
+    let config = Config::parse(&with_nic, "soft.toml").unwrap_or_else(|error| panic!("{error}"));
+    let nic = config.ports()[0].software_nic.expect("one");
+    assert_eq!((nic.model.name(), nic.queues, nic.core), ("82599", 2, None));
+    let bad = with_nic.replace("\"82599\"", "\"i82599\"");
+    let error = Config::parse(&bad, "soft.toml").expect_err("no such card").to_string();
+    assert!(
+        error.contains("netbricks.ports[0].software_nic is \"i82599\", expected \"rss\""),
+        "{error}"
     );
 }
 

@@ -73,6 +73,7 @@ fn every_key_is_documented() {
         ("[[port]]", "[[port]]\nunknown = 1".to_owned()),
         ("[[port]]", format!("{port}routes = [{{ unknown = 1 }}]")),
         ("[[port]]", format!("{port}neighbours = [{{ unknown = 1 }}]")),
+        ("[[port]]", format!("{port}kernel = {{ unknown = 1 }}")),
         ("[[listener]]", "[[listener]]\nunknown = 1".to_owned()),
         ("[[listener]]", format!("{listener}rules = [{{ unknown = 1 }}]")),
         ("[[listener]]", format!("{listener}timeouts = {{ unknown = 1 }}")),

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+
+use e2d2::flow::{FlowRule, MaskedPort, NicModel};
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -52,4 +55,37 @@ fn rules_of_tcp_name_tests_that_exist() {
             assert!(known.contains(test), "rule {number}: there is no test `{test}`");
         }
     }
+}
+
+/// The page is for those who have the card; what they try must be what the engine asks for.
+#[test]
+fn rules_to_try_by_hand_are_those_that_the_engine_makes() {
+    let command = |model, destination: &str, port: Option<(u16, u16)>, queue| {
+        let rule = FlowRule {
+            destination: destination.parse::<IpAddr>().expect("an address"),
+            port: port.map(|(value, mask)| MaskedPort { value, mask }),
+            queue,
+        };
+        rule.testpmd(0, Some(model))
+    };
+    let (old, new) = (NicModel::Intel82599, NicModel::X710);
+    let expected = [
+        command(old, "10.77.0.1", Some((0xc000, 0xc000)), 0),
+        command(old, "10.77.0.1", Some((0x8000, 0xc000)), 1),
+        command(old, "10.77.0.1", Some((0x8000, 0x8000)), 0),
+        command(old, "10.77.0.2", None, 0),
+        command(old, "10.77.0.3", None, 1),
+        command(new, "10.77.1.2", None, 0),
+        command(new, "10.77.1.3", None, 1),
+        command(new, "fd77:0:0:1::2", None, 0),
+        command(new, "fd77:0:0:1::3", None, 1),
+        command(new, "10.77.1.4", Some((0x8000, 0xc000)), 1),
+    ];
+    let text = fs::read_to_string(root().join("docs/steering-rules.md")).expect("the page");
+    let commands: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| line.starts_with("flow create"))
+        .collect();
+    assert_eq!(commands, expected);
 }

@@ -54,6 +54,11 @@ fn options() {
 }
 
 #[test]
+fn proxy_headers() {
+    try_all("fuzz/corpus/proxy_protocol", 20_000, checks::headers::any);
+}
+
+#[test]
 fn selectors() {
     try_all("fuzz/corpus/selectors", 4_000, checks::selectors);
 }

@@ -69,9 +69,11 @@ impl InspectPayload for Swap {
     }
 }
 
-/// Short times, few ports, servers that are never thought dead, and a listener that binds with the SYN.
+/// Short times, few ports, servers that are never thought dead, and listeners that bind with the SYN.
 fn config() -> String {
     let listener = "[[listener]]\nname = \"early\"\naddresses = [\"10.0.0.9:81\"]\nbind = \"syn\"\ndefault = \"all\"\n\
+                    [[listener]]\nname = \"headed\"\naddresses = [\"10.0.0.9:83\"]\nbind = \"syn\"\ndefault = \"all\"\n\
+                    proxy_protocol = { accept = \"required\", from = [\"10.0.0.0/24\"] }\n\
                     [[listener]]\nname = \"slow\"\naddresses = [\"10.0.0.9:82\"]\ninspect_delay = \"1s\"\n\
                     rules = [{ first_number = true, pool = \"all\" }]\ndefault = \"all\"\n";
     let pools = CONFIG
@@ -274,7 +276,7 @@ fn complain(bench: &mut Counted<impl SelectServer>, about: &Segment, code: u8) {
 }
 
 /// The ways of a connection that [`connection`] knows.
-const KINDS: u16 = 17;
+const KINDS: u16 = 19;
 
 /// One connection from its SYN to its end, or to where its time-out has to end it.
 fn connection(bench: &mut Counted<impl SelectServer>, kind: u16, port: u16) {
@@ -334,6 +336,8 @@ fn connection(bench: &mut Counted<impl SelectServer>, kind: u16, port: u16) {
         }
         14 => early(bench, client, true),
         15 => early(bench, client, false),
+        16 => headed(bench, client, true),
+        17 => headed(bench, client, false),
         _ => {
             // Says nothing, and after a second is connected by default; its server greets and leaves.
             let mut client = client;
@@ -425,6 +429,25 @@ fn early(bench: &mut Counted<impl SelectServer>, mut client: Client, accepted: b
     close(bench, &mut client, &mut server);
 }
 
+/// Through the listener that takes a PROXY header behind the SYN: a whole connection, or one whose header never ends.
+fn headed(bench: &mut Counted<impl SelectServer>, mut client: Client, completed: bool) {
+    client.proxy = client.proxy.with_port(83);
+    let syn = bench.receive(&client.syn());
+    let mut server = Server::from_syn(&harness::only(syn));
+    let syn_ack = bench.receive(&server.syn_ack());
+    server.seq = server.isn.wrapping_add(1);
+    client.take_syn_ack(&harness::only(syn_ack));
+    bench.receive(&client.segment(TcpFlags::ACK, b""));
+    client.send(bench, b"PROXY TCP4 192.0.2.7 198.");
+    bench.receive(&server.syn_ack());
+    if !completed {
+        return;
+    }
+    client.send(bench, b"51.100.9 5000 443\r\n");
+    answer(bench, &mut client, &mut server);
+    close(bench, &mut client, &mut server);
+}
+
 /// Connections of every kind, some at a time, until `count` have been begun; then all are over.
 fn connections(bench: &mut Counted<impl SelectServer>, count: u16, port: &mut u16) {
     for n in 0..count {
@@ -471,6 +494,7 @@ fn take_no_memory(selector: impl SelectServer) -> Usage {
         "IdleTimeout",
         "SelectorReject",
         "SelectorTimeout",
+        "BadProxyHeader",
         "ServerRefused",
     ] {
         assert!(

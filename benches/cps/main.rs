@@ -58,7 +58,7 @@ struct Arguments {
     #[arg(long, default_value_t = 1000)]
     time_wait: u64,
     /// Room for connections in the proxy; as many again may rest. By default enough for 1.5 million per second,
-    /// with half a million open or more for 1.1 million.
+    /// with half a million open or more for a million.
     #[arg(long)]
     capacity: Option<u32>,
     #[command(flatten)]
@@ -166,7 +166,7 @@ fn summary(result: &CpsResult) -> String {
     };
     format!(
         "{:.0} busy cycles per connection ({:.0} with idle rounds), {:.0} connections/s at {:.2} GHz\n\
-         {:.3} packets in and {:.3} out per connection, bursts of {:.1}; {} open, {:.0} bytes of state for each\n\
+         {:.3} packets in and {:.3} out per connection, bursts of {:.1}; {} open, {:.0} bytes of state for each: {}\n\
          {} connections in {:.2} s of {} slices ({} disturbed); p50 {:.0} µs, p99 {:.0} µs\n{verdict}",
         result.busy_cycles_per_connection,
         result.saturated_cycles_per_connection,
@@ -177,6 +177,7 @@ fn summary(result: &CpsResult) -> String {
         result.mean_burst,
         result.open_connections,
         result.bytes_per_connection_state,
+        result.structures(),
         result.connections,
         result.seconds,
         result.slices,

@@ -114,7 +114,15 @@ impl Host {
         let (clients, servers) = (end(0)?, end(1)?);
         let text = configuration(conditions, ["net_memif0", "net_memif1"], mac_of(11));
         let clock = Clock::new();
-        let device = proxy(conditions, &text, [clients.port, servers.port], pool, clock, passed)?;
+        let device = proxy(
+            conditions,
+            &text,
+            [clients.port, servers.port],
+            pool,
+            clock,
+            passed,
+            None,
+        )?;
         // Not before the proxy has its tables, which takes long enough for a load that waits to send again.
         let load = start_load()?;
         wait_for_link(&clients.opened)?;

@@ -5,6 +5,7 @@
 
 pub(crate) mod cli;
 mod configuration;
+mod cores;
 mod memif;
 
 use std::error::Error;
@@ -37,6 +38,7 @@ use trafficengine::bench::{
 use trafficengine::{AddressRange, ClientSettings, Generator, GeneratorSettings, LinkSettings, Pace, ServerSettings};
 
 use configuration::configuration;
+pub(crate) use cores::Member;
 
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -82,8 +84,8 @@ pub(crate) struct Conditions {
 impl Conditions {
     /// The ancestors' connection. Room for as many connections as can be open and, at a million per second, at rest.
     pub(crate) fn new(settings: CpsSettings) -> Conditions {
-        // From three quarters of its room on the proxy makes no connection before its first payload; the bench holds them before.
-        let room = settings.open / 3 * 4 + settings.open / 16 + 1024;
+        // The proxy keeps a sixteenth of its room for connections that begin with payload; the bench holds them before.
+        let room = (settings.open + BEING_REPLACED).div_ceil(15) * 16;
         let capacity = room.max(resting(&settings));
         Conditions {
             settings,
@@ -102,10 +104,13 @@ impl Conditions {
     }
 }
 
-/// Connections at rest at most: as many as end within the time, at 1.5 million per second, or at 1.1 million with so many
+/// Connections that have ended on one side only, or whose successor has begun: in motion, and then some.
+const BEING_REPLACED: u32 = 2_048;
+
+/// Connections at rest at most: as many as end within the time, at 1.5 million per second, or at a million with so many
 /// open that each costs some more cache misses.
 fn resting(settings: &CpsSettings) -> u32 {
-    let rate = if settings.open < 500_000 { 1.5e6 } else { 1.1e6 };
+    let rate = if settings.open < 500_000 { 1.5e6 } else { 1e6 };
     (settings.time_wait.as_secs_f64() * rate) as u32
 }
 
@@ -128,7 +133,10 @@ impl CountingPort {
     }
 }
 
+/// In lines of its own: on two cores the counters of the load's ends, which stand beside it on the heap, would take its line
+/// away with every poll.
 #[derive(Default)]
+#[repr(align(128))]
 struct Passed {
     received: AtomicU64,
     sent: AtomicU64,
@@ -248,8 +256,12 @@ impl DeviceUnderTest for ProxyDevice {
                 .as_ref()
                 .map_or(0, |drain| drain.lost.load(Ordering::Relaxed)),
             open: self.program.open_connections(),
-            state_bytes: self.program.state_bytes(),
+            state_bytes: self.program.state_bytes().iter().map(|(_, bytes)| bytes).sum(),
         }
+    }
+
+    fn state_by_structure(&self) -> Vec<(&'static str, u64)> {
+        self.program.state_bytes()
     }
 }
 
@@ -257,6 +269,11 @@ impl ProxyDevice {
     /// Packets dropped that should not have been.
     pub(crate) fn lost(&self) -> u64 {
         DeviceUnderTest::counts(self).lost
+    }
+
+    /// Bytes of connection state in use.
+    pub(crate) fn state_in_use(&self) -> u64 {
+        self.program.state_in_use()
     }
 
     /// Everything counted, by group.
@@ -316,6 +333,20 @@ impl Drop for RecordDrain {
     }
 }
 
+/// The proxy, and the load's ends of its rings, with no load on them yet.
+pub(crate) struct Ends {
+    pub(crate) device: ProxyDevice,
+    /// To the clients' port and to the servers'.
+    pub(crate) cables: [CountingPort; 2],
+    /// The Ethernet addresses of the proxy's ports.
+    pub(crate) macs: [MacAddr; 2],
+    /// Where the load takes packets from.
+    pub(crate) load_pool: MbufPool,
+    /// Where the proxy does.
+    pub(crate) proxy_pool: MbufPool,
+    pub(crate) clock: Clock,
+}
+
 /// DPDK, and this thread's registration with it.
 pub(crate) struct Host {
     // In this order: the registration ends first.
@@ -346,46 +377,17 @@ impl Host {
 
     /// Opens rings, proxy and load; `name` is one letter, unique in the process.
     pub(crate) fn open(&self, name: char, conditions: &Conditions) -> Result<InlineProxy, BoxError> {
-        let eal = &self.eal;
-        let queues = 2 * u32::from(conditions.descriptors + 1);
-        let demand = PoolDemand {
-            queues,
-            held: HELD_BY_LOAD,
-            threads: 1,
-        };
-        let pool = |role| {
-            MbufPool::new(
-                eal,
-                &format!("{role}{name}"),
-                demand.buffers(),
-                data_room(conditions.mtu),
-                None,
-            )
-        };
-        let (proxy_pool, load_pool) = (pool("proxy")?, pool("load")?);
-        let pair = |role: char, first: u8| -> Result<(DpdkQueue, DpdkQueue), BoxError> {
-            let (name, ids) = (format!("{role}{name}"), [PortId(first), PortId(first + 10)]);
-            let pools: [&[&MbufPool]; 2] = [&[&proxy_pool], &[&load_pool]];
-            let [(_, near), (_, far)] = ring_pair(eal, &name, ids, conditions.descriptors, conditions.mtu, pools)?;
-            let one = |queues: Vec<DpdkQueue>| queues.into_iter().next().ok_or("a port without a queue");
-            Ok((one(near)?, one(far)?))
-        };
-        let (client_port, client_end) = pair('c', 0)?;
-        let (server_port, server_end) = pair('s', 1)?;
+        open_on(&self.eal, name, conditions, None)
+    }
 
-        let passed = Arc::new(Passed::default());
-        let (client_port, server_port) = (
-            CountingPort::new(client_port, &passed),
-            CountingPort::new(server_port, &passed),
-        );
-        // What the load's ends count is asked of the generators.
-        let [client_end, server_end] = [client_end, server_end].map(|end| CountingPort::new(end, &Arc::default()));
-        let macs = [client_port.mac(), server_port.mac()];
-        let text = configuration(conditions, ["net_ring0", "net_ring1"], server_end.mac());
-        let clock = Clock::new();
-        let device = proxy(conditions, &text, [client_port, server_port], proxy_pool, clock, passed)?;
-        let arms = load(conditions, &macs, client_end, server_end, clock.now());
-        Ok(InlineBench::new(device, arms, load_pool, clock))
+    /// Opens rings and proxy, whose configuration is what `adjust` makes of the usual one.
+    pub(crate) fn open_ends(
+        &self,
+        name: char,
+        conditions: &Conditions,
+        adjust: impl FnOnce(String) -> String,
+    ) -> Result<Ends, BoxError> {
+        open_ends_on(&self.eal, name, conditions, None, adjust)
     }
 
     /// The same load with its two ends joined by a ring and no proxy between: what its latencies are by themselves.
@@ -476,6 +478,78 @@ pub(crate) type TwoCoreProxy = TwoCoreBench<ProxyDevice, LoadThread>;
 /// Load and proxy in one thread.
 pub(crate) type InlineProxy = InlineBench<ProxyDevice, CountingPort, MbufPool, Clock>;
 
+/// Opens rings, proxy and load on the calling thread; one of several proxies if it is a member.
+fn open_on(eal: &Eal, name: char, conditions: &Conditions, member: Option<Member>) -> Result<InlineProxy, BoxError> {
+    let listener = member
+        .as_ref()
+        .map_or(SocketAddr::new(LISTENER.into(), 8080), |member| member.listener);
+    let ends = open_ends_on(eal, name, conditions, member, |text| text)?;
+    let [client_end, server_end] = ends.cables;
+    let (mut client, server) = roles(conditions);
+    client.targets = vec![listener];
+    let arms = arms(client, server, &ends.macs, client_end, server_end, ends.clock.now());
+    Ok(InlineBench::new(ends.device, arms, ends.load_pool, ends.clock))
+}
+
+/// The same without the load; what `adjust` makes of the configuration holds.
+fn open_ends_on(
+    eal: &Eal,
+    name: char,
+    conditions: &Conditions,
+    member: Option<Member>,
+    adjust: impl FnOnce(String) -> String,
+) -> Result<Ends, BoxError> {
+    let queues = 2 * u32::from(conditions.descriptors + 1);
+    let demand = PoolDemand {
+        queues,
+        held: HELD_BY_LOAD,
+        threads: 1,
+    };
+    let pool = |role| {
+        MbufPool::new(
+            eal,
+            &format!("{role}{name}"),
+            demand.buffers(),
+            data_room(conditions.mtu),
+            None,
+        )
+    };
+    let (proxy_pool, load_pool) = (pool("proxy")?, pool("load")?);
+    let pair = |role: char, first: u8| -> Result<(DpdkQueue, DpdkQueue), BoxError> {
+        let (name, ids) = (format!("{role}{name}"), [PortId(first), PortId(first + 10)]);
+        let pools: [&[&MbufPool]; 2] = [&[&proxy_pool], &[&load_pool]];
+        let [(_, near), (_, far)] = ring_pair(eal, &name, ids, conditions.descriptors, conditions.mtu, pools)?;
+        let one = |queues: Vec<DpdkQueue>| queues.into_iter().next().ok_or("a port without a queue");
+        Ok((one(near)?, one(far)?))
+    };
+    let (client_port, client_end) = pair('c', 0)?;
+    let (server_port, server_end) = pair('s', 1)?;
+
+    let passed = Arc::new(Passed::default());
+    let (client_port, server_port) = (
+        CountingPort::new(client_port, &passed),
+        CountingPort::new(server_port, &passed),
+    );
+    // What the load's ends count is asked of the generators.
+    let [client_end, server_end] = [client_end, server_end].map(|end| CountingPort::new(end, &Arc::default()));
+    let macs = [client_port.mac(), server_port.mac()];
+    let text = adjust(match &member {
+        Some(member) => member.text.clone(),
+        None => configuration(conditions, ["net_ring0", "net_ring1"], server_end.mac()),
+    });
+    let clock = Clock::new();
+    let ports = [client_port, server_port];
+    let device = proxy(conditions, &text, ports, proxy_pool.clone(), clock, passed, member)?;
+    Ok(Ends {
+        device,
+        cables: [client_end, server_end],
+        macs,
+        load_pool,
+        proxy_pool,
+        clock,
+    })
+}
+
 /// The engine's core program on these ports, and a thread that drains its records if it is to keep any.
 fn proxy(
     conditions: &Conditions,
@@ -484,6 +558,7 @@ fn proxy(
     pool: MbufPool,
     clock: Clock,
     passed: Arc<Passed>,
+    member: Option<Member>,
 ) -> Result<ProxyDevice, BoxError> {
     let config = Config::parse(text, "bench")?;
     let macs = [ports[0].mac(), ports[1].mac()];
@@ -492,8 +567,14 @@ fn proxy(
         ports: ports.into(),
         pool,
     };
-    let topology = Arc::new(Topology::from_config(&config, &macs)?);
-    let neighbours = Arc::new(SharedNeighbours::new(&topology));
+    let (topology, neighbours, others) = match member {
+        Some(member) => (member.topology, member.neighbours, Some(member.others)),
+        None => {
+            let topology = Arc::new(Topology::from_config(&config, &macs)?);
+            let neighbours = Arc::new(SharedNeighbours::new(&topology));
+            (topology, neighbours, None)
+        }
+    };
     let (sender, receiver) = record_ring(RING_CAPACITY);
     let selector = RuleSelector::new(&config);
     let start = CoreStart {
@@ -503,7 +584,9 @@ fn proxy(
         parts,
         topology,
         neighbours,
+        kernel: None,
         records: sender,
+        others,
         clock,
     };
     let (program, task) = Engine::core_program(start, &move |_: CoreId| selector.clone())?;
@@ -522,7 +605,7 @@ fn server_addresses() -> Vec<SocketAddr> {
         .collect()
 }
 
-const LISTENER: Ipv4Addr = Ipv4Addr::new(10, 1, 255, 254);
+pub(crate) const LISTENER: Ipv4Addr = Ipv4Addr::new(10, 1, 255, 254);
 
 fn load(
     conditions: &Conditions,
@@ -536,7 +619,7 @@ fn load(
 }
 
 /// What clients and servers do.
-fn roles(conditions: &Conditions) -> (ClientSettings, ServerSettings) {
+pub(crate) fn roles(conditions: &Conditions) -> (ClientSettings, ServerSettings) {
     // With 64 512 ports each: four million end points, and some that rest.
     let sources: AddressRange = "10.1.0.1-10.1.0.80".parse().expect("a range of addresses");
     let mut client = cps_client(
@@ -556,6 +639,26 @@ fn roles(conditions: &Conditions) -> (ClientSettings, ServerSettings) {
     (client, server)
 }
 
+/// A role, or both, that sends everything to `next_hop`.
+pub(crate) fn generator(
+    client: Option<ClientSettings>,
+    server: Option<ServerSettings>,
+    next_hop: MacAddr,
+    now: Instant,
+) -> Generator<e2d2::native::Mbuf> {
+    let link = LinkSettings {
+        next_hop_mac: Some(next_hop),
+        ..LinkSettings::default()
+    };
+    let settings = GeneratorSettings {
+        link,
+        client,
+        server,
+        verify_checksums: true,
+    };
+    Generator::new(settings, now)
+}
+
 /// Both ends of the load, which reach each other, or the proxy, at these addresses.
 fn arms(
     client: ClientSettings,
@@ -565,21 +668,7 @@ fn arms(
     server_end: CountingPort,
     now: Instant,
 ) -> Vec<Arm<CountingPort>> {
-    let generator = |client, server, mac| {
-        let link = LinkSettings {
-            next_hop_mac: Some(mac),
-            ..LinkSettings::default()
-        };
-        Generator::new(
-            GeneratorSettings {
-                link,
-                client,
-                server,
-                verify_checksums: true,
-            },
-            now,
-        )
-    };
+    let generator = |client, server, mac| generator(client, server, mac, now);
     vec![
         Arm {
             generator: generator(Some(client), None, macs[0]),

@@ -54,9 +54,10 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         // Dropped before the next is opened: one alone may take gigabytes.
         let result = host.open(name, &Conditions::new(settings))?.cps(&settings);
         println!(
-            "{open:>8} open: {:.0} busy cycles per connection, {:.0} bytes of state; {}",
+            "{open:>8} open: {:.0} busy cycles per connection, {:.0} bytes of state ({}); {}",
             result.busy_cycles_per_connection,
             result.bytes_per_connection_state,
+            result.structures(),
             if result.valid {
                 "valid".to_owned()
             } else {

@@ -5,6 +5,7 @@
 //! compiler.
 
 pub mod core;
+pub mod headers;
 pub mod wire;
 
 #[allow(dead_code, unreachable_pub)] // the core's tests use all of it

@@ -35,6 +35,10 @@ pub(super) const HELD_SHARE_RANGE: RangeInclusive<i64> = 1..=100;
 pub(super) const ANSWERS_PER_SECOND: i64 = 1_000;
 /// 0 is silence.
 pub(super) const ANSWERS_PER_SECOND_RANGE: RangeInclusive<i64> = 0..=10_000_000;
+/// `[engine] overload_after`: a core that was away for a while has emptied a ring of 1024 packets again in half of this.
+pub(super) const OVERLOAD_AFTER: Duration = Duration::from_millis(1);
+/// 0 is never; a second of full queues is more than any peer waits.
+pub(super) const OVERLOAD_AFTER_RANGE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(1);
 /// `[engine] drain`.
 pub(super) const DRAIN: Duration = Duration::from_secs(2);
 /// Longest drain: an operator who wants more leaves the engine running.
@@ -54,6 +58,10 @@ pub(super) const DESCRIPTORS_RANGE: RangeInclusive<i64> = 64..=4096;
 pub(super) const DESCRIPTORS_STEP: i64 = 32;
 /// 802.1Q: 0 means "no VLAN", 4095 is reserved.
 pub(super) const VLAN_RANGE: RangeInclusive<i64> = 1..=4094;
+/// Frames a second to the kernel and from it: 120 Mbit/s of full frames, and of a flood what costs a Linux core a few percent.
+pub(super) const KERNEL_RATE: i64 = 10_000;
+/// A TAP takes no more than a million by one thread.
+pub(super) const KERNEL_RATE_RANGE: RangeInclusive<i64> = 1..=1_000_000;
 /// Ports of one engine: the index is one byte, and a core polls each of them in every round.
 pub(super) const PORTS: usize = 32;
 

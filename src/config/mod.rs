@@ -6,7 +6,7 @@
 //! key, value and what was expected. `docs/configuration.md` describes the keys.
 //!
 //! ```text
-//! text ──► source (TOML, lines) ──► raw (serde) ──► check ──► Config ──► unsupported (what the engine cannot do yet)
+//! text ──► source (TOML, lines) ──► raw (serde) ──► check ──► Config
 //!                               └─► ancestor ──┘   (files of the ProxyEngine before this one)
 //! ```
 //!
@@ -26,7 +26,6 @@ mod payload_regex;
 mod raw;
 mod routes;
 mod source;
-mod unsupported;
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -39,9 +38,9 @@ pub use error::{ConfigError, Problem};
 pub use ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
 pub use listen_map::ListenMap;
 pub use model::{
-    Accept, Announce, AnnounceFields, Bind, EngineConfig, Fallback, Idle, ListenAddress, ListenerConfig,
+    Accept, Announce, AnnounceFields, Bind, EngineConfig, Fallback, Idle, KernelConfig, ListenAddress, ListenerConfig,
     ListenerTimeouts, LocalAddress, Match, Member, Pinned, Policy, PoolConfig, PortConfig, PortRanges, Promise,
-    RecordFormat, RecordsConfig, Rule, ServerConfig, Timeouts, UnknownFlows, Verify,
+    RecordFormat, RecordsConfig, Rule, ServerConfig, SoftwareNicConfig, Steering, Timeouts, UnknownFlows, Verify,
 };
 pub use pattern::{HostPattern, MAX_HOST_LEN, NamePattern};
 pub use payload_regex::PayloadRegex;

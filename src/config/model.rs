@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use e2d2::flow::NicModel;
 use e2d2::wire::MacAddr;
 use ipnet::IpNet;
 
@@ -34,6 +35,8 @@ pub struct EngineConfig {
     /// How many frames per second and core are sent to those who have neither connection nor valid cookie, SYN-ACKs
     /// excepted.
     pub answers_per_second: u32,
+    /// After how long without an empty receive queue a core lets SYNs give way to all else; zero: never.
+    pub overload_after: Duration,
     /// Connections that one core holds at the same time.
     pub max_connections: u32,
     /// How much of the memory for held payload one source may have, in percent: 1 to 100.
@@ -42,6 +45,39 @@ pub struct EngineConfig {
     pub verify: Verify,
     /// Packet buffers of each core; at least what the descriptors of all ports take, and some more.
     pub buffers: u32,
+    /// How the answers of servers find the core that owns their connection; says nothing to a core that is alone.
+    pub steering: Steering,
+    /// Which bits of a source port name its core where ports are steered by a mask: ones from the left. `None` takes as many
+    /// as the cores need.
+    pub port_mask: Option<u16>,
+}
+
+/// How packets find the core that owns their connection. Whatever is chosen, a packet on another core is handed over.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Steering {
+    /// The first of the others that the ports can do, in this order.
+    Auto,
+    /// Each core takes the source ports whose answers the ports' own hash brings back to it.
+    Rss,
+    /// Each core has a range of source ports, and the ports rules for them.
+    Port,
+    /// Each core has source addresses, and the ports rules for them.
+    Ip,
+    /// Nothing is asked of the ports: what arrives on the wrong core is handed over.
+    Software,
+}
+
+impl Steering {
+    /// Its name in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Rss => "rss",
+            Self::Port => "port",
+            Self::Ip => "ip",
+            Self::Software => "software",
+        }
+    }
 }
 
 /// What a worker does in rounds without work.
@@ -96,6 +132,36 @@ pub struct PortConfig {
     pub tx_descriptors: u16,
     /// Whether the device may verify and fill in checksums, if it can.
     pub checksum_offload: bool,
+    /// The queues and rules that it gets in software; the device itself is opened with one queue then.
+    pub software_nic: Option<SoftwareNicConfig>,
+    /// What of its addresses the Linux kernel answers for.
+    pub kernel: Option<KernelConfig>,
+}
+
+/// `software_nic` of a port: queues, RSS and flow rules in front of a device that has none.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct SoftwareNicConfig {
+    /// The card whose limits it has.
+    pub model: NicModel,
+    /// Its queues: as many as there are cores, and no more than the card has.
+    pub queues: u16,
+    /// The core that moves its packets, which runs no worker; `None` leaves it to the first worker.
+    pub core: Option<CoreId>,
+}
+
+/// `kernel` of a `[[port]]`: the way of what is not the engine's to the Linux kernel and back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelConfig {
+    /// The name of the interface that is made for it.
+    pub device: String,
+    /// The network namespace that the interface is in; none: the engine's own.
+    pub namespace: Option<String>,
+    /// The kernel's addresses, each with the prefix that it is to know. They may be the engine's, too. Not empty.
+    pub addresses: Vec<IpNet>,
+    /// Frames a second that pass each way at most.
+    pub rate: u32,
+    /// TCP ports of these addresses that the engine leaves to connections that the kernel makes.
+    pub local_ports: Option<RangeInclusive<u16>>,
 }
 
 impl PortConfig {

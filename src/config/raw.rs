@@ -32,10 +32,13 @@ pub(super) struct RawEngine {
     pub(super) drain: Option<String>,
     pub(super) unknown_flows: Option<String>,
     pub(super) answers_per_second: Option<i64>,
+    pub(super) overload_after: Option<String>,
     pub(super) max_connections: Option<i64>,
     pub(super) held_share: Option<i64>,
     pub(super) verify: Option<String>,
     pub(super) buffers: Option<i64>,
+    pub(super) steering: Option<String>,
+    pub(super) port_mask: Option<i64>,
 }
 
 #[derive(Deserialize)]
@@ -57,6 +60,26 @@ pub(super) struct RawPort {
     pub(super) rx_descriptors: Option<i64>,
     pub(super) tx_descriptors: Option<i64>,
     pub(super) checksum_offload: Option<bool>,
+    pub(super) software_nic: Option<RawSoftwareNic>,
+    pub(super) kernel: Option<RawKernel>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawSoftwareNic {
+    pub(super) queues: Option<i64>,
+    pub(super) model: Option<String>,
+    pub(super) core: Option<i64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawKernel {
+    pub(super) device: String,
+    pub(super) namespace: Option<String>,
+    pub(super) addresses: Option<Vec<String>>,
+    pub(super) rate: Option<i64>,
+    pub(super) local_ports: Option<String>,
 }
 
 #[derive(Deserialize)]

@@ -12,17 +12,20 @@ use e2d2::time::Instant;
 use super::CoreStart;
 use super::machine::Machine;
 use super::port::EnginePort;
+use super::sides::{CoreTask, Sides};
 use super::worker::Program;
 use crate::backends::Backends;
 use crate::callbacks::{SelectServer, SelectorFactory};
 use crate::config::{Config, ServerConfig};
+use crate::kernel::{KernelCounterReader, KernelEnd};
 use crate::neighbour::{NeighbourCounterReader, Station};
 use crate::pipeline::{self, Handle};
 use crate::proxy::event::Side;
 use crate::proxy::promises::Abilities;
 use crate::proxy::settings::Settings;
+use crate::proxy::steering::SteeringTrouble;
 use crate::proxy::{Proxy, Secrets};
-use crate::report::{CounterGroup, CounterGroups, ServerAbilities, ServerReport, TCP_CLIENT, TCP_SERVER};
+use crate::report::{CounterGroup, CounterGroups, ServerAbilities, ServerReport, TCP_CLIENT, TCP_SERVER, WAITING};
 
 /// Secret numbers of the engine, from which each core gets its own.
 #[derive(Clone)]
@@ -50,7 +53,8 @@ impl Seeds {
     }
 }
 
-fn random<const N: usize>() -> io::Result<[u8; N]> {
+/// Bytes from the kernel.
+pub(super) fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes)
@@ -68,8 +72,10 @@ fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
 pub(super) struct ProxyProgram<M: Machine, S> {
     handle: Handle<M::Pool, S>,
     ports: Vec<SharedPort<EnginePort<M::Port>>>,
+    sides: Option<Sides>,
     graph: GraphReader,
     station: NeighbourCounterReader,
+    kernel: Vec<KernelCounterReader>,
     config: Arc<Config>,
 }
 
@@ -90,7 +96,9 @@ where
         topology,
         neighbours,
         leads,
+        kernel,
         records,
+        others,
         clock,
     } = start;
     let now = clock.now();
@@ -105,12 +113,19 @@ where
             .map_or(usize::MAX, |next_hop| next_hop.index())
     };
     let core = u8::try_from(parts.core.0).unwrap_or(u8::MAX);
-    let settings = Settings::from_config(&config, core, &macs, next_hop);
+    let mut settings = Settings::from_config(&config, core, &macs, next_hop);
+    let mut links = None;
+    if let Some(others) = others {
+        settings = settings.among_others(others.steering);
+        links = Some(others.links);
+    }
 
     let (counters, graph) = GraphCounters::new();
     let vlans = config.ports().iter().map(|port| port.vlan);
     let wrap = |(port, vlan)| EnginePort::new(port, vlan, Rc::clone(&counters)).map(share);
-    let ports: Vec<_> = parts.ports.into_iter().zip(vlans).map(wrap).collect::<Result<_, _>>()?;
+    let mut ports = parts.ports;
+    let sides = Sides::new(ports.iter_mut().filter_map(M::take_side).collect());
+    let ports: Vec<_> = ports.into_iter().zip(vlans).map(wrap).collect::<Result<_, _>>()?;
 
     let seed = secrets.table[0];
     let station = Station::new(Arc::clone(&topology), Arc::clone(&neighbours), &leads, seed, now);
@@ -121,13 +136,20 @@ where
     let proxy = Proxy::new(
         settings, parts.pool, selector, neighbours, backends, sink, &secrets, now,
     );
-    let (task, handle) = pipeline::build(ports.clone(), proxy, station, counters);
+    let kernel_counters = kernel.as_ref().map(KernelEnd::counter_readers).unwrap_or_default();
+    let (graph_task, handle) = pipeline::build_linked(ports.clone(), proxy, station, counters, links, kernel);
+    let task = CoreTask {
+        sides: sides.clone(),
+        graph: graph_task,
+    };
     Ok((
         ProxyProgram {
             handle,
             ports,
+            sides,
             graph,
             station: station_counters,
+            kernel: kernel_counters,
             config,
         },
         task,
@@ -157,12 +179,21 @@ impl<M: Machine, S: SelectServer> Program for ProxyProgram<M, S> {
         self.handle.is_finished()
     }
 
+    fn is_needed(&self) -> bool {
+        self.sides.as_ref().is_some_and(Sides::is_needed)
+    }
+
     fn open_connections(&self) -> u64 {
         self.handle.look(|proxy| proxy.usage().connections as u64)
     }
 
-    fn state_bytes(&self) -> u64 {
-        self.handle.look(|proxy| proxy.memory() as u64)
+    fn state_bytes(&self) -> Vec<(&'static str, u64)> {
+        let parts = self.handle.look(|proxy| proxy.memory_by_structure());
+        parts.map(|(name, bytes)| (name, bytes as u64)).to_vec()
+    }
+
+    fn state_in_use(&self) -> u64 {
+        self.handle.look(|proxy| proxy.memory_in_use() as u64)
     }
 
     fn servers(&self) -> Vec<ServerReport> {
@@ -177,6 +208,16 @@ impl<M: Machine, S: SelectServer> Program for ProxyProgram<M, S> {
         while let Some((server, news)) = self.handle.take_news(now) {
             log::info!("server {}: {}", self.config.server(server).name, abilities(news));
         }
+        match self.handle.take_steering_trouble() {
+            None => {}
+            Some(SteeringTrouble::Hash { told, expected }) => log::warn!(
+                "steering: a port names the hash {told:#010x} for a packet where its key makes {expected:#010x}; what \
+                 comes in on the wrong core is handed over (hash_wrong, mis_steered)"
+            ),
+            Some(SteeringTrouble::Queue { owner }) => log::warn!(
+                "steering: a packet for core number {owner} came in on another; such packets are handed over (mis_steered)"
+            ),
+        }
     }
 
     fn counters(&self) -> CounterGroups {
@@ -186,12 +227,20 @@ impl<M: Machine, S: SelectServer> Program for ProxyProgram<M, S> {
             groups.add(TCP_SERVER, &CounterGroup::of_tcp(proxy.log().counters(Side::Server)));
             groups.add("proxy_drops", &CounterGroup::of(proxy.drops()));
             groups.add("probes", &CounterGroup::of(proxy.probes()));
+            if let Some(steering) = proxy.steering() {
+                groups.add("steering", &CounterGroup::of(steering));
+            }
             let usage = proxy.usage();
             let usage = [
                 ("connections", usage.connections),
                 ("resting", usage.resting),
+                ("half_open", usage.half_open),
+                ("passed_syns", usage.passed_syns),
                 ("flows", usage.flows),
                 ("held", usage.held),
+                ("debts", usage.debts),
+                ("headers", usage.headers),
+                ("borrowed", usage.borrowed),
                 ("inspected", usage.inspected),
                 ("kept", usage.kept),
                 ("timers", usage.timers),
@@ -207,8 +256,18 @@ impl<M: Machine, S: SelectServer> Program for ProxyProgram<M, S> {
         groups.add("neighbour_drops", &CounterGroup::of(&station.drops));
         for port in &self.ports {
             groups.add("queue_drops", &CounterGroup::new(M::queue_drops(port.borrow().inner())));
+            if let Some(waiting) = M::waiting(port.borrow().inner()) {
+                groups.add(WAITING, &CounterGroup::new([("rx", waiting)]));
+            }
+        }
+        if let Some(waiting) = self.handle.handed_waiting() {
+            groups.add(WAITING, &CounterGroup::new([("handover", waiting as u64)]));
         }
         groups.add("neighbour", &CounterGroup::of(&station.events));
+        for counted in self.kernel.iter().map(KernelCounterReader::snapshot) {
+            groups.add("kernel", &CounterGroup::of(&counted.events));
+            groups.add("kernel_drops", &CounterGroup::of(&counted.drops));
+        }
         groups.add("traffic", &CounterGroup::of(&self.graph.traffic.snapshot()));
         groups
     }

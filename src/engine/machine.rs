@@ -1,7 +1,10 @@
 //! What the engine runs on: devices and packet memory. DPDK is one (`engine/native.rs`); tests bring their own.
 
 use e2d2::buffer::BufferPool;
+use e2d2::flow::{FlowError, FlowRule};
+use e2d2::operators::Task;
 use e2d2::port::Port;
+use e2d2::rss::Rss;
 use e2d2::wire::MacAddr;
 
 use crate::config::{Config, CoreId};
@@ -15,8 +18,8 @@ pub type MachineError = Box<dyn std::error::Error + Send + Sync>;
 /// Values are made by [`Machine::open`] and dropped when all workers have ended; dropping closes the devices, and gives
 /// back the buffers that they hold.
 pub trait Machine: Sized {
-    /// One queue pair of a device.
-    type Port: Port + Send + 'static;
+    /// One queue pair of a device. Its packets can change cores.
+    type Port: Port<Buffer: Send> + Send + 'static;
     /// Where a core's buffers come from. Clones share the buffers: the engine counts what comes back.
     type Pool: BufferPool<Buffer = <Self::Port as Port>::Buffer> + Clone + Send + 'static;
     /// What a worker thread holds as long as it uses ports and buffers.
@@ -43,14 +46,49 @@ pub trait Machine: Sized {
     /// The MAC addresses of the ports, in the order of the configuration.
     fn macs(&self) -> Vec<MacAddr>;
 
+    /// How a port (its index in the configuration) spreads TCP over its queues; nothing if it does not, or does not say.
+    fn rss(&self, port: usize) -> Option<Rss> {
+        let _spreads_nothing = port;
+        None
+    }
+
+    /// Has a port receive TCP packets at the queues that the rules say, in place of the rules that it has: all of them, or
+    /// none of either. They are removed when the machine is dropped.
+    ///
+    /// # Errors
+    /// A sentence that says why the port cannot; it then has no rules.
+    fn install(&mut self, port: usize, rules: &[FlowRule]) -> Result<(), FlowError> {
+        let _not_installed = rules;
+        Err(FlowError::no_rules(&format!("port {port}")))
+    }
+
+    /// Packets that wait in a queue pair to be received; none where that is not known.
+    fn waiting(port: &Self::Port) -> Option<u64> {
+        let _not_known = port;
+        None
+    }
+
     /// Packets that a queue pair has dropped by itself, by reason.
     fn queue_drops(port: &Self::Port) -> Vec<(&'static str, u64)> {
         let _none_counted = port;
         Vec::new()
     }
 
+    /// The task behind a queue pair that moves its device's packets, for the core that has it to run beside its graph; given
+    /// once. Only devices whose queues are made in software have one, and then at one of their queue pairs.
+    fn take_side(port: &mut Self::Port) -> Option<Box<dyn DeviceSide>> {
+        let _moves_its_own = port;
+        None
+    }
+
     /// What the devices have counted, in the order of the configuration.
     fn port_reports(&self) -> Vec<PortReport>;
+}
+
+/// The device's side of queues that are made in software.
+pub trait DeviceSide: Task {
+    /// Whether other threads still have queues of the device, or packets wait to be sent: it must go on then.
+    fn is_needed(&self) -> bool;
 }
 
 /// What [`Machine::open`] gives.

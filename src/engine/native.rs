@@ -1,25 +1,48 @@
 //! DPDK as the machine that the engine runs on.
 
+mod buffers;
+mod queue;
+mod side_core;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use e2d2::flow::{FlowError, FlowRule};
 use e2d2::native::PortConfig as DpdkPortConfig;
-use e2d2::native::{
-    Device, DpdkPort, DpdkQueue, Eal, EalConfig, MbufPool, PoolDemand, PoolError, RegisteredThread, data_room,
-};
+use e2d2::native::{Device, DpdkPort, Eal, EalConfig, MbufPool, PoolError, PortError, RegisteredThread, data_room};
+use e2d2::ports::{NicConfig, NicEvent, NicParts, SoftwareNic};
+use e2d2::rss::Rss;
 use e2d2::wire::MacAddr;
 
-use super::machine::{CoreParts, Machine, MachineError, Opened, WatchedPool};
-use super::{Engine, RunningEngine, StartError};
+use queue::{EngineQueue, Side, SideDrops};
+use side_core::SideCore;
+
+use super::machine::{CoreParts, DeviceSide, Machine, MachineError, Opened, WatchedPool};
+use super::{Engine, RunningEngine, StartError, idle_mode};
 use crate::callbacks::SelectorFactory;
-use crate::config::{Config, CoreId, PortConfig};
-use crate::pipeline::frames_held;
+use crate::config::{Config, CoreId, PortConfig, SoftwareNicConfig};
+use crate::doctor::{Root, misplaced};
 use crate::report::PortReport;
 
 /// DPDK's environment and the open ports.
 pub struct DpdkMachine {
-    names: Vec<String>,
-    ports: Vec<DpdkPort>,
+    // In this order: the threads that use ports go before these.
+    side_cores: Vec<SideCore>,
+    ports: Vec<MachinePort>,
     eal: Arc<Eal>,
+}
+
+/// An open port of the configuration.
+struct MachinePort {
+    name: String,
+    device: DpdkPort,
+    software: Option<Software>,
+}
+
+/// The owner's end of a software NIC.
+struct Software {
+    nic: SoftwareNic,
+    drops: Arc<SideDrops>,
 }
 
 impl Engine {
@@ -33,7 +56,7 @@ impl Engine {
 }
 
 impl Machine for DpdkMachine {
-    type Port = DpdkQueue;
+    type Port = EngineQueue;
     type Pool = MbufPool;
     type Thread = RegisteredThread;
     type Handle = Arc<Eal>;
@@ -53,15 +76,18 @@ impl Machine for DpdkMachine {
         let eal = Arc::new(Eal::start(&eal_config(config, &ports))?);
 
         let mtu = config.ports().iter().map(|port| port.mtu).max().unwrap_or(1500);
-        let buffers = buffers_per_core(config, &ports);
+        let root = Root::system();
+        for place in misplaced(&root, config) {
+            log::warn!("{place}: every packet crosses the interconnect; choose `cores` on the port's node");
+        }
         let mut pools = Vec::new();
-        for core in &config.engine().cores {
+        for (index, core) in config.engine().cores.iter().enumerate() {
             let pool = MbufPool::new(
                 &eal,
                 &format!("core{core}"),
-                buffers,
+                buffers::of_core(config, &ports, index),
                 data_room(mtu),
-                numa_node_of(*core),
+                root.node_of_core(*core),
             );
             pools.push(pool.map_err(|error| pool_error(config, &error))?);
         }
@@ -79,19 +105,31 @@ impl Machine for DpdkMachine {
             });
         }
         let mut machine = Self {
-            names: Vec::new(),
+            side_cores: Vec::new(),
             ports: Vec::new(),
             eal,
         };
         let pools: Vec<&MbufPool> = pools.iter().collect();
+        let mut sides: BTreeMap<u16, Vec<Side>> = BTreeMap::new();
         for (port, named) in ports.iter().zip(config.ports()) {
-            let (opened, queues) = DpdkPort::open(&machine.eal, port, &pools)?;
-            log_port(&opened, &named.name);
+            let (opened, queues) = machine.open_port(port, named, &pools)?;
+            log_port(&opened);
             machine.ports.push(opened);
-            machine.names.push(named.name.clone());
-            for (core, queue) in cores.iter_mut().zip(queues) {
+            for (core, mut queue) in cores.iter_mut().zip(queues) {
+                if let Some(core) = named.software_nic.and_then(|software| software.core) {
+                    sides
+                        .entry(core.0)
+                        .or_default()
+                        .extend(queue.take_side().map(|side| *side));
+                }
                 core.ports.push(queue);
             }
+        }
+        let idle = idle_mode(config);
+        for (core, sides) in sides {
+            machine
+                .side_cores
+                .push(SideCore::start(CoreId(core), sides, idle, &machine.eal)?);
         }
         Ok(Opened {
             machine,
@@ -109,19 +147,106 @@ impl Machine for DpdkMachine {
     }
 
     fn macs(&self) -> Vec<MacAddr> {
-        self.ports.iter().map(DpdkPort::mac).collect()
+        self.ports.iter().map(|port| port.device.mac()).collect()
     }
 
-    fn queue_drops(port: &DpdkQueue) -> Vec<(&'static str, u64)> {
-        port.counters().drops().into()
+    fn rss(&self, port: usize) -> Option<Rss> {
+        let port = self.ports.get(port)?;
+        match &port.software {
+            Some(software) => Some(software.nic.rss().clone()),
+            None => port.device.rss().cloned(),
+        }
+    }
+
+    fn install(&mut self, port: usize, rules: &[FlowRule]) -> Result<(), FlowError> {
+        let Some(port) = self.ports.get_mut(port) else {
+            return Err(FlowError::no_rules(&format!("port {port}")));
+        };
+        match &mut port.software {
+            Some(software) => {
+                software.nic.remove_rules();
+                software.nic.install(rules)
+            }
+            None => {
+                port.device.remove_rules();
+                port.device.install(rules)
+            }
+        }
+    }
+
+    fn waiting(port: &EngineQueue) -> Option<u64> {
+        port.waiting()
+    }
+
+    fn queue_drops(port: &EngineQueue) -> Vec<(&'static str, u64)> {
+        port.drops()
+    }
+
+    fn take_side(port: &mut EngineQueue) -> Option<Box<dyn DeviceSide>> {
+        port.take_side().map(|side| side as Box<dyn DeviceSide>)
     }
 
     fn port_reports(&self) -> Vec<PortReport> {
-        self.names
-            .iter()
-            .zip(&self.ports)
-            .map(|(name, port)| port_report(name, port))
-            .collect()
+        self.ports.iter().map(MachinePort::report).collect()
+    }
+}
+
+impl DpdkMachine {
+    /// Opens a port with a queue pair for each pool, be it the device's own or a software NIC's.
+    fn open_port(
+        &self,
+        port: &DpdkPortConfig,
+        named: &PortConfig,
+        pools: &[&MbufPool],
+    ) -> Result<(MachinePort, Vec<EngineQueue>), MachineError> {
+        let name = named.name.clone();
+        let Some(software) = named.software_nic else {
+            let (device, queues) = DpdkPort::open(&self.eal, port, pools).map_err(|error| port_error(named, error))?;
+            let queues = queues.into_iter().map(EngineQueue::of_device).collect();
+            let software = None;
+            return Ok((MachinePort { name, device, software }, queues));
+        };
+        // What comes in is in the first core's buffers, whoever gets it.
+        let first = &pools[..pools.len().min(1)];
+        let (device, queues) = DpdkPort::open(&self.eal, port, first).map_err(|error| port_error(named, error))?;
+        let Some(queue) = queues.into_iter().next() else {
+            return Err(format!("port {name} has no queue").into());
+        };
+        let NicParts { nic, side, queues } = SoftwareNic::open(queue, &nic_config(port, software))?;
+        let side = Side::new(side, software.core.is_none().then_some(0));
+        let drops = side.drops();
+        let mut side = Some(side);
+        let queues = queues
+            .into_iter()
+            .map(|queue| EngineQueue::of_software(queue, side.take()))
+            .collect();
+        let software = Some(Software { nic, drops });
+        Ok((MachinePort { name, device, software }, queues))
+    }
+}
+
+/// Its rings are as long as the device's.
+fn nic_config(port: &DpdkPortConfig, software: SoftwareNicConfig) -> NicConfig {
+    NicConfig {
+        rx_ring: usize::from(port.rx_descriptors),
+        tx_ring: usize::from(port.tx_descriptors),
+        key: port.rss_key.clone(),
+        ..NicConfig::new(software.model, software.queues)
+    }
+}
+
+/// The sentence with the key that helps.
+fn port_error(port: &PortConfig, error: PortError) -> MachineError {
+    match error {
+        PortError::Queues { asked, .. } if port.software_nic.is_none() => format!(
+            "port {}: {error}; `software_nic = {{ queues = {asked} }}` makes them in software",
+            port.name
+        )
+        .into(),
+        PortError::QueueArgument { .. } if port.software_nic.is_some() => {
+            format!("port {}: {error}; behind its software_nic it is one", port.name).into()
+        }
+        error => error.into(),
     }
 }
 
@@ -147,24 +272,6 @@ fn eal_config(config: &Config, ports: &[DpdkPortConfig]) -> EalConfig {
     }
 }
 
-/// What the configuration says, or more if the devices can hold more than it thinks.
-fn buffers_per_core(config: &Config, ports: &[DpdkPortConfig]) -> u32 {
-    let queues = ports.iter().map(DpdkPortConfig::buffers).sum();
-    // The main thread frees what closed devices still held, without being registered; the worker is the one that is.
-    let held = u32::try_from(frames_held(ports.len())).unwrap_or(u32::MAX);
-    let demand = PoolDemand {
-        queues,
-        held,
-        threads: 1,
-    };
-    let least = demand.buffers();
-    let asked = config.engine().buffers;
-    if asked < least {
-        log::info!("{least} packet buffers per core in place of {asked}: the ports' queues can hold {queues}");
-    }
-    asked.max(least)
-}
-
 /// The sentence with the key that it is about.
 fn pool_error(config: &Config, error: &PoolError) -> String {
     let memory_mib = u64::from(config.engine().memory_mib);
@@ -177,43 +284,53 @@ fn pool_error(config: &Config, error: &PoolError) -> String {
     }
 }
 
-/// The node whose memory is next to a core, from sysfs; none where there is only one.
-fn numa_node_of(core: CoreId) -> Option<u32> {
-    let entries = std::fs::read_dir(format!("/sys/devices/system/cpu/cpu{core}")).ok()?;
-    let node_of = |name: String| name.strip_prefix("node")?.parse().ok();
-    entries
-        .flatten()
-        .find_map(|entry| node_of(entry.file_name().into_string().ok()?))
-}
-
-fn log_port(port: &DpdkPort, name: &str) {
-    let (rx, tx) = port.descriptors();
-    let offloads = port.capabilities();
+fn log_port(port: &MachinePort) {
+    let MachinePort { name, device, software } = port;
+    let (rx, tx) = device.descriptors();
+    let offloads = device.capabilities();
     log::info!(
         "port {name}: {} at {}, {rx}/{tx} descriptors, checksums in hardware: rx {}, tx {}, link {}",
-        port.driver(),
-        port.mac(),
+        device.driver(),
+        device.mac(),
         offloads.rx_checksum,
         offloads.tx_checksum,
-        if port.is_link_up() {
+        if device.is_link_up() {
             "up"
         } else {
             "DOWN: check the cable or the interface at its other end"
         },
     );
+    let rss = software.as_ref().map(|software| software.nic.rss()).or(device.rss());
+    if let Some(rss) = rss {
+        log::info!(
+            "port {name}: spreads TCP{} by a key of {} bytes and a table of {}",
+            if software.is_some() { " in software" } else { "" },
+            rss.key.len(),
+            rss.reta.len()
+        );
+    }
 }
 
-fn port_report(name: &str, port: &DpdkPort) -> PortReport {
-    let stats = port.stats();
-    PortReport {
-        name: name.to_owned(),
-        rx_packets: stats.rx_packets,
-        rx_bytes: stats.rx_bytes,
-        tx_packets: stats.tx_packets,
-        tx_bytes: stats.tx_bytes,
-        rx_missed: stats.rx_missed,
-        rx_errors: stats.rx_errors,
-        rx_no_buffer: stats.rx_no_buffer,
-        tx_errors: stats.tx_errors,
+impl MachinePort {
+    fn report(&self) -> PortReport {
+        let stats = self.device.stats();
+        let mut report = PortReport {
+            name: self.name.clone(),
+            rx_packets: stats.rx_packets,
+            rx_bytes: stats.rx_bytes,
+            tx_packets: stats.tx_packets,
+            tx_bytes: stats.tx_bytes,
+            rx_missed: stats.rx_missed,
+            rx_errors: stats.rx_errors,
+            rx_no_buffer: stats.rx_no_buffer,
+            tx_errors: stats.tx_errors,
+        };
+        if let Some(software) = &self.software {
+            let (rx, tx) = software.drops.rx_and_tx();
+            report.rx_missed += software.nic.counts()[NicEvent::Missed];
+            report.rx_errors += rx;
+            report.tx_errors += tx;
+        }
+        report
     }
 }

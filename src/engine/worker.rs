@@ -18,6 +18,9 @@ use crate::report::{CoreReport, CounterGroups, ServerReport};
 /// How long a worker goes on after all connections have ended, so that what it has sent last gets out of its queues.
 const FLUSH: Duration = Duration::from_millis(5);
 
+/// How long a worker that others need waits for them after its own end; they end as it does.
+const LINGER: Duration = Duration::from_secs(2);
+
 /// How long ending all connections may take: many rounds where there are millions.
 const FINISH: Duration = Duration::from_secs(5);
 
@@ -32,11 +35,21 @@ pub trait Program {
     /// Whether all connections have ended since [`finish`](Self::finish).
     fn is_finished(&self) -> bool;
 
+    /// Whether other workers still need this one, to send what they have sent. It is not let go until then.
+    fn is_needed(&self) -> bool {
+        false
+    }
+
     /// Connections open now.
     fn open_connections(&self) -> u64;
 
-    /// Bytes of all structures that hold connections, empty places included.
-    fn state_bytes(&self) -> u64 {
+    /// Bytes of all structures that hold connections, empty places included, by structure.
+    fn state_bytes(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    /// The part of them that is taken.
+    fn state_in_use(&self) -> u64 {
         0
     }
 
@@ -203,7 +216,8 @@ impl Followed {
         if self.flushed_by.is_none() && (program.is_finished() || now >= end_by) {
             self.flushed_by = Some(now + FLUSH);
         }
-        self.flushed_by.is_some_and(|flushed_by| now >= flushed_by)
+        let flushed = self.flushed_by.filter(|flushed_by| now >= *flushed_by);
+        flushed.is_some_and(|flushed_by| !program.is_needed() || now >= flushed_by + LINGER)
     }
 }
 
@@ -213,6 +227,7 @@ fn report<P: Program>(identity: &Identity, clock: &Clock, usage: &Usage, program
         busy_rounds: usage.busy_rounds,
         idle_rounds: usage.rounds - usage.busy_rounds,
         busy_cycles: usage.busy_cycles(clock.tsc_hz()),
+        busy_ns: u64::try_from(usage.busy.as_nanos()).unwrap_or(u64::MAX),
         connections_open: program.open_connections(),
         servers: program.servers(),
         counters: program.counters(),

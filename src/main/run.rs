@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use proxyengine::config::{Config, CoreId};
 use proxyengine::engine::{DpdkMachine, Engine, Outcome, RunningEngine};
+use proxyengine::picture::Picture;
 use proxyengine::report::Report;
 use proxyengine::selectors::RuleSelector;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
@@ -79,6 +80,7 @@ impl Session<'_> {
     /// Returns when a signal or a worker's failure ends the service.
     fn serve(&mut self) {
         let mut progress = Progress::new();
+        let mut pictured = Report::default();
         loop {
             let pace = if self.arguments.progress {
                 PACE.min(progress.due_in())
@@ -86,7 +88,7 @@ impl Session<'_> {
                 PACE
             };
             match self.signals.recv_timeout(pace) {
-                Ok(SIGUSR1) => self.show_report(),
+                Ok(SIGUSR1) => pictured = self.show_report(&pictured),
                 Ok(signal) => {
                     log::info!("signal {signal}: no more connections; open ones may end");
                     return;
@@ -99,15 +101,20 @@ impl Session<'_> {
                 return;
             }
             if self.arguments.progress && progress.due_in().is_zero() {
-                complain(&progress.line(&self.engine.report()));
+                complain(&progress.lines(self.engine.report()));
             }
         }
     }
 
-    fn show_report(&mut self) {
+    /// The counters where they are wanted, and in the log what each core did since the report `before`. Returns the report.
+    fn show_report(&mut self, before: &Report) -> Report {
         let report = self.engine.report();
         (self.show)(&report.to_string());
+        for line in Picture::between(before, &report).to_string().lines() {
+            log::info!("{line}");
+        }
         self.write_report(&report);
+        report
     }
 
     /// Drains, ends, reports; a second signal ends at once.
@@ -158,10 +165,11 @@ fn write_report(path: Option<&Path>, report: &Report) -> bool {
     result.is_ok()
 }
 
-/// Totals and rates, once a second.
+/// Totals and rates, once a second, and what each core does.
 struct Progress {
     shown_at: Instant,
     packets: (u64, u64),
+    before: Report,
 }
 
 impl Progress {
@@ -169,11 +177,20 @@ impl Progress {
         Self {
             shown_at: Instant::now(),
             packets: (0, 0),
+            before: Report::default(),
         }
     }
 
     fn due_in(&self) -> Duration {
         PROGRESS.saturating_sub(self.shown_at.elapsed())
+    }
+
+    /// A line of totals, then a line per core.
+    fn lines(&mut self, report: Report) -> String {
+        let picture = Picture::between(&self.before, &report);
+        let lines = format!("{}\n{picture}", self.line(&report));
+        self.before = report;
+        lines
     }
 
     fn line(&mut self, report: &Report) -> String {

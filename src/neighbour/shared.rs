@@ -191,3 +191,63 @@ fn from_bits(word: u64) -> MacAddr {
     let [_, _, a, b, c, d, e, f] = (word & MAC_BITS).to_be_bytes();
     MacAddr([a, b, c, d, e, f])
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::topology::{Interface, Neighbour};
+    use super::*;
+
+    fn table() -> SharedNeighbours {
+        let interface = Interface {
+            port: PortId(0),
+            mac: MacAddr([2, 0, 0, 0, 0, 1]),
+            addresses: vec!["10.0.0.1/24".parse().expect("a prefix")],
+            aliases: vec![],
+        };
+        let neighbour = Neighbour {
+            port: PortId(0),
+            address: [10, 0, 0, 2].into(),
+            mac: None,
+        };
+        let topology = Topology::new(vec![interface], &[neighbour]).expect("a topology");
+        SharedNeighbours::new(&topology)
+    }
+
+    /// Every core may answer for the others: what they learn at the same time is one address or the other, never half of
+    /// each, and no news is lost to whoever keeps the timers.
+    #[test]
+    fn several_cores_learn_forget_and_ask_at_once() {
+        const MACS: [MacAddr; 2] = [MacAddr([2, 1, 1, 1, 1, 1]), MacAddr([2, 0xee, 0xee, 0xee, 0xee, 0xee])];
+        let shared = Arc::new(table());
+        let id = NextHopId::from_index(0);
+        let core = |mac: MacAddr| {
+            let shared = Arc::clone(&shared);
+            move || {
+                for round in 0..20_000 {
+                    shared.learn(id, mac);
+                    shared.tell(id, News::CONFIRMED);
+                    match shared.mac(id) {
+                        Some(seen) if round % 3 == 0 => shared.forget(id, seen),
+                        Some(seen) => assert!(MACS.contains(&seen), "{seen}"),
+                        None => shared.request(id),
+                    }
+                }
+            }
+        };
+        let cores: Vec<_> = MACS.map(|mac| std::thread::spawn(core(mac))).into();
+        let mut heard = false;
+        while cores.iter().any(|core| !core.is_finished()) {
+            if shared.begin_news(PortId(0)) {
+                heard |= shared.take_news(id).has(News::CONFIRMED);
+            }
+        }
+        cores.into_iter().for_each(|core| core.join().expect("a core"));
+        heard |= shared.begin_news(PortId(0)) && shared.take_news(id).has(News::CONFIRMED);
+        assert!(heard);
+        assert!(!shared.begin_news(PortId(0)), "all of it was taken");
+        shared.learn(id, MACS[0]);
+        assert_eq!(shared.mac(id), Some(MACS[0]));
+    }
+}

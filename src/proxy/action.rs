@@ -17,6 +17,13 @@ pub enum Action {
     /// Take over the numbers and options that the two ends have agreed on, and send the PROXY header if there is one. The
     /// segment is then looked at again in the new phase.
     Establish,
+    /// Note what the two ends have agreed on, and wait for the PROXY header that the client's stream begins with. What the
+    /// segment carries is the next event.
+    AwaitHeader,
+    /// Look for that header in what is held: what comes of it is the next event.
+    ReadHeader,
+    /// Take over the numbers and options that the two ends have agreed on, behind the header.
+    SpliceAnswered,
     /// Keep the client's bytes (and FIN) until there is a server for them.
     Hold,
     /// Ask the selector with the bytes in order so far; its answer is the next event.
@@ -43,6 +50,8 @@ pub enum Action {
     SendOwed,
     /// Translate the segment and pass it to the other side.
     Forward,
+    /// As [`Action::Forward`], rate limited.
+    ForwardRarely,
     /// Ask who is said to have sent a RST whether it is still there, rate limited.
     ProbeSender,
     /// Close our direction towards the client: FIN and ACK of its FIN.

@@ -2,7 +2,7 @@
 //!
 //! The header is ours: no client will repeat it. So it becomes the first part of what we owe to the server
 //! ([`owed`](super::owed)), goes out before the client's first bytes, in their segment if both fit, and all client bytes move
-//! behind it in the server's numbering. Built once, when the server has accepted; no allocation.
+//! behind it in the server's numbering. Written once, when the server has accepted, to where it stays until then.
 
 use super::carried::Carried;
 use super::connection::Connection;
@@ -10,34 +10,42 @@ use super::segment::address_of;
 use super::settings::Settings;
 use crate::config::{Announce, AnnounceFields};
 use crate::selectors::{Sought, tls};
-use arrayvec::{ArrayString, ArrayVec};
 use e2d2::time::Instant;
 use proxy_protocol::{Addresses, Header, Tlv, TlvWriter, Tlvs, Transport, kind};
-use std::fmt::Write;
 use std::net::SocketAddr;
 
 /// The longest header: what HAProxy's specification lets every receiver expect in one piece (536 less TCP's and IP's
 /// room for options). Fields that do not fit are left out.
 pub(super) const MAX_HEADER: usize = 496;
 
-/// Room for the fields: the rest of the header with IPv6 addresses takes 52 bytes, the checksum seven.
+/// Room for the fields of a header that came in: the rest of ours with IPv6 addresses takes 52 bytes, the checksum seven.
 pub(super) const MAX_FIELDS: usize = MAX_HEADER - 52 - 7;
 
-/// A header, or nothing.
-pub(super) type HeaderBytes = ArrayVec<u8, MAX_HEADER>;
-
-/// The header for the server of `connection`, whose client has sent `bytes` so far, behind a header that said what is
-/// `carried`.
+/// Writes the header for the server of `connection`, whose client has sent `bytes` so far, behind a header that said what
+/// is `carried`. Returns its length: none if the server wants none.
+#[inline]
 pub(super) fn header(
+    settings: &Settings,
+    connection: &Connection,
+    said: (&[u8], Option<&Carried>),
+    started: (u8, Instant),
+    out: &mut [u8; MAX_HEADER],
+) -> u16 {
+    let server = settings.servers.get(usize::from(connection.server));
+    match server.map_or(Announce::Off, |server| server.announce) {
+        Announce::Off => 0,
+        announce => written(announce, settings, connection, said, started, out),
+    }
+}
+
+fn written(
+    announce: Announce,
     settings: &Settings,
     connection: &Connection,
     (bytes, carried): (&[u8], Option<&Carried>),
     (core, start): (u8, Instant),
-) -> HeaderBytes {
-    let announce = settings
-        .servers
-        .get(usize::from(connection.server))
-        .map_or(Announce::Off, |server| server.announce);
+    out: &mut [u8; MAX_HEADER],
+) -> u16 {
     let own = (
         (connection.client_address(), connection.client_port),
         (
@@ -48,30 +56,23 @@ pub(super) fn header(
     let (source, destination) = carried.map_or(own, |carried| (carried.source, carried.destination));
     let socket = |(address, port): (u128, u16)| SocketAddr::new(address_of(address), port);
     let addresses = Addresses::from_pair(socket(source), socket(destination));
-    let mut room = [0; MAX_FIELDS + 7];
-    let mut out = [0; MAX_HEADER];
     let written = match announce {
-        Announce::Off => return HeaderBytes::new(),
-        Announce::V1 => Header::v1(addresses).encode(&mut out),
-        Announce::V2(fields) => {
-            let mut tlvs = TlvWriter::new(&mut room);
+        Announce::Off => return 0,
+        Announce::V1 => Header::v1(addresses).encode(out),
+        Announce::V2(fields) => Header::proxy(Transport::Stream, addresses).encode_with(out, |tlvs| {
+            if fields == AnnounceFields::default() {
+                return;
+            }
             let incoming = carried
                 .filter(|_| fields.incoming)
                 .and_then(|carried| Tlvs::new(&carried.fields).ok())
                 .unwrap_or(Tlvs::EMPTY);
-            let id = unique_id(core, start, connection.client_port);
-            push_fields(&mut tlvs, fields, (bytes, incoming), id.as_bytes());
-            Header::proxy(Transport::Stream, addresses)
-                .with_tlvs(tlvs.tlvs())
-                .encode(&mut out)
-        }
+            push_fields(tlvs, fields, (bytes, incoming), (core, start, connection.client_port));
+        }),
     };
     // Both versions fit by the sizes above; an encoder that says otherwise leaves the server without a header, which it
     // refuses, rather than with a wrong one.
-    written
-        .ok()
-        .and_then(|length| out.get(..length)?.try_into().ok())
-        .unwrap_or_default()
+    written.map_or(0, |length| length as u16)
 }
 
 /// Writes the fields of the header that came in, and those of our own that it does not have: who spoke to the client
@@ -80,7 +81,7 @@ fn push_fields(
     tlvs: &mut TlvWriter<'_>,
     wanted: AnnounceFields,
     (bytes, incoming): (&[u8], Tlvs<'_>),
-    unique_id: &[u8],
+    (core, start, port): (u8, Instant, u16),
 ) {
     let is_missing = |kind: u8| incoming.find(kind).is_none();
     // A field that does not fit is left out: the header is a help to the server, not a condition.
@@ -101,7 +102,7 @@ fn push_fields(
         let _ = tlvs.push(&Tlv::Authority(name.as_bytes()));
     }
     if wanted.unique_id && is_missing(kind::UNIQUE_ID) {
-        let _ = tlvs.push(&Tlv::UniqueId(unique_id));
+        let _ = tlvs.push(&Tlv::UniqueId(&unique_id(core, start, port)));
     }
     if wanted.crc32c {
         let _ = tlvs.push_checksum();
@@ -109,8 +110,7 @@ fn push_fields(
 }
 
 /// Core, start and client port, as the session record has them: 22 hexadecimal digits.
-fn unique_id(core: u8, start: Instant, port: u16) -> ArrayString<32> {
-    let mut id = ArrayString::new();
-    let _ = write!(id, "{core:02x}{:016x}{port:04x}", start.as_nanos());
-    id
+fn unique_id(core: u8, start: Instant, port: u16) -> [u8; 22] {
+    let value = u128::from(core) << 80 | u128::from(start.as_nanos()) << 16 | u128::from(port);
+    std::array::from_fn(|digit| b"0123456789abcdef"[(value >> (4 * (21 - digit))) as usize & 0xf])
 }

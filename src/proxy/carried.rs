@@ -75,10 +75,12 @@ impl CarriedTable {
         self.entries.get(u32::from(*self.by_slot.get(slot as usize)?))
     }
 
-    /// The same for the last time.
-    pub(super) fn take(&mut self, slot: u32) -> Option<Carried> {
-        let entry = std::mem::replace(self.by_slot.get_mut(slot as usize)?, OWN);
-        self.entries.remove(u32::from(entry))
+    /// That is needed no more.
+    #[inline]
+    pub(super) fn forget(&mut self, slot: u32) {
+        if let Some(entry) = self.by_slot.get_mut(slot as usize) {
+            self.entries.free(u32::from(std::mem::replace(entry, OWN)));
+        }
     }
 
     /// The number of headers kept.
@@ -122,6 +124,11 @@ pub(super) enum Sighting<'a> {
     Whole(Header<'a>, usize),
 }
 
+/// True if `bytes` begin like a header and nothing else.
+pub(super) fn begins(bytes: &[u8]) -> bool {
+    bytes.starts_with(&V2_SIGNATURE) || bytes.starts_with(V1_START)
+}
+
 /// Looks for a header in the first `bytes` of a client that is `trusted` or not; `complete` when no more will come.
 pub(super) fn look(accept: Accept, trusted: bool, bytes: &[u8], complete: bool) -> Sighting<'_> {
     let required = accept == Accept::Required;
@@ -135,7 +142,7 @@ pub(super) fn look(accept: Accept, trusted: bool, bytes: &[u8], complete: bool) 
         max_len: LONGEST,
         verify_checksum: true,
     };
-    let is_header = bytes.starts_with(&V2_SIGNATURE) || bytes.starts_with(V1_START);
+    let is_header = begins(bytes);
     if is_header && !trusted {
         return Sighting::Refused(DropReason::HeaderUntrusted);
     }

@@ -13,25 +13,30 @@ use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::seq::SeqNum;
 
 /// Flag combinations that no TCP sends: nothing at all, or SYN or RST or FIN together.
-pub(super) fn check_flags(segment: &Segment) -> Result<(), DropReason> {
-    let [syn, fin, rst, ack] =
-        [TcpFlags::SYN, TcpFlags::FIN, TcpFlags::RST, TcpFlags::ACK].map(|flag| segment.has(flag));
+#[inline]
+pub(super) fn check_flags(flags: TcpFlags) -> Result<(), DropReason> {
+    let control = flags & (TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST);
     // RFC 9293 3.5.3 and 3.10.7.4: a segment in a connection has ACK, or is a RST, or is the SYN that begins it.
-    let sensible = match (syn, fin, rst) {
-        (false, _, false) => ack,
-        (true, false, false) => true,
-        (false, false, true) => true,
-        _ => false,
+    let sensible = if control.intersects(TcpFlags::SYN | TcpFlags::RST) {
+        control == TcpFlags::SYN || control == TcpFlags::RST
+    } else {
+        flags.contains(TcpFlags::ACK)
     };
     if sensible { Ok(()) } else { Err(DropReason::BadFlags) }
 }
 
-/// A segment from the client of a connection that has no server yet. `in_order` is the number of held bytes without a
+/// A segment from the client of a connection that has no server yet. `in_order` tells the number of held bytes without a
 /// hole before them.
-pub(super) fn from_client_while_opening(phase: Phase, opening: &Opening, in_order: usize, segment: &Segment) -> Event {
-    let expected = opening.first_byte() + in_order as u32;
+#[inline]
+pub(super) fn from_client_while_opening(
+    phase: Phase,
+    opening: &Opening,
+    in_order: impl Fn() -> usize,
+    segment: &Segment,
+) -> Event {
     let is_shaking = matches!(phase, Phase::SynForwarded | Phase::SynAnswered);
     if segment.has(TcpFlags::RST) {
+        let expected = opening.first_byte() + in_order() as u32;
         return match judge_reset(opening, expected, segment.seq) {
             ResetVerdict::Proven => Event::Reset(Side::Client),
             ResetVerdict::Doubtful => Event::DoubtfulReset(Side::Client),
@@ -75,7 +80,7 @@ pub(super) fn from_client_while_opening(phase: Phase, opening: &Opening, in_orde
     if !segment.end().le(beyond + 1) || segment.end().le(opening.acknowledged) && segment.payload_len() <= 1 {
         return Event::Unacceptable;
     }
-    let nothing_held = in_order == 0 && opening.held.is_none();
+    let nothing_held = opening.held.is_none();
     if segment.payload_len() == 0 && nothing_held && segment.seq == opening.first_byte() {
         return Event::ClientFin;
     }
@@ -159,9 +164,12 @@ pub(super) fn while_spliced(connection: &mut Connection, from: Side, segment: &S
             client,
         ),
     };
-    let fin = spliced
-        .sent_by(from)
-        .note_sent(segment.seq, segment.end(), segment.has(TcpFlags::FIN));
+    let largest_window = spliced.scale.largest_window_for(from);
+    let sent = spliced.sent_by(from);
+    if !sent.takes(segment.seq, largest_window) {
+        return Event::OutOfWindow(from);
+    }
+    let fin = sent.note_taken(segment.end(), segment.has(TcpFlags::FIN));
     let acknowledged = spliced.ack_for_peer(from, segment.ack);
     let flow = spliced.sent_by(from.peer());
     flow.note_acknowledged(acknowledged, window);

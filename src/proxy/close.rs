@@ -40,17 +40,22 @@ impl Flow {
         }
     }
 
-    /// Notes a segment from `seq` to `end` (FIN counted). Returns true if its FIN, when it has one, is to be believed.
+    /// True if a segment that begins at `seq` may mean something to the receiver: it begins in its window, or repeats bytes
+    /// that were sent in some window before, none of which was larger than `largest_window`. A sender's oldest byte without
+    /// an ACK is at most a window behind what its receiver has acknowledged, and one byte before that is a keep-alive.
     ///
-    /// Only what begins inside the receiver's window counts: a stranger who can guess no number changes nothing here.
+    /// A stranger who can guess no number does not pass here.
+    #[inline]
+    pub fn takes(&self, seq: SeqNum, largest_window: u32) -> bool {
+        seq.le(self.edge) && seq.ge(self.acknowledged - (largest_window + 1))
+    }
+
+    /// Notes a segment that is [taken](Self::takes) and ends at `end` (FIN counted). Returns true if it has its sender's FIN.
+    ///
     /// Where it ends does not matter: a probe of a closed window (RFC 9293 3.8.6.1), a FIN, or the segment that
     /// straddles the edge may be taken by a receiver whose window has opened meanwhile, and its ACK must be believed.
     #[inline]
-    pub fn note_sent(&mut self, seq: SeqNum, end: SeqNum, fin: bool) -> bool {
-        let plausible = seq.le(self.edge) && seq.ge(self.acknowledged - MAX_BEHIND);
-        if !plausible {
-            return false;
-        }
+    pub fn note_taken(&mut self, end: SeqNum, fin: bool) -> bool {
         if end.gt(self.end) {
             self.end = end;
         }
@@ -58,6 +63,13 @@ impl Flow {
             self.fin = end;
         }
         fin
+    }
+
+    /// Notes a segment from `seq` to `end` if it may be [taken](Self::takes), however large the window was. Returns true if
+    /// its FIN, when it has one, is to be believed.
+    #[inline]
+    pub fn note_sent(&mut self, seq: SeqNum, end: SeqNum, fin: bool) -> bool {
+        self.takes(seq, LARGEST_WINDOW) && self.note_taken(end, fin)
     }
 
     /// Notes the receiver's ACK and window (scaled, in bytes). An ACK of what was never sent is not believed.
@@ -92,9 +104,8 @@ impl Flow {
     }
 }
 
-/// How far behind the receiver's ACK a retransmission may start and still be looked at: the largest window there is
-/// (RFC 7323 2.3).
-const MAX_BEHIND: u32 = 1 << 30;
+/// The largest window there is (RFC 7323 2.3).
+const LARGEST_WINDOW: u32 = 0xffff << 14;
 
 #[cfg(test)]
 mod tests {
@@ -125,6 +136,16 @@ mod tests {
         assert_eq!(flow.end, SeqNum(100));
         assert!(flow.note_sent(SeqNum(1000), SeqNum(1001), true));
         assert_eq!(flow.end, SeqNum(1001));
+    }
+
+    #[test]
+    fn what_is_taken_begins_in_a_window_of_now_or_before() {
+        let flow = Flow::new(SeqNum(100), 1000);
+        let takes = |seq: u32| flow.takes(SeqNum(seq), 0xffff);
+        assert!(takes(100) && takes(1100), "a probe of the edge is the last");
+        assert!(!takes(1101));
+        let oldest = 100u32.wrapping_sub(0x1_0000);
+        assert!(takes(oldest) && !takes(oldest.wrapping_sub(1)));
     }
 
     #[test]

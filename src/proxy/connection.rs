@@ -8,6 +8,7 @@ use super::cookie::Agreed;
 use super::event::Side;
 use super::held::HeldId;
 use super::phase::Phase;
+use super::slots::Slots;
 use e2d2::port::PortId;
 use e2d2::wire::MacAddr;
 use netfcts::record::Cause;
@@ -16,8 +17,9 @@ use netfcts::seq::SeqNum;
 /// No server chosen yet.
 pub const NO_SERVER: u16 = u16::MAX;
 
-/// A connection.
+/// A connection. It begins with a line, or it would stand in three.
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 pub struct Connection {
     client_address: [u64; 2],
     /// What the stage needs.
@@ -54,7 +56,10 @@ pub struct Connection {
     pub client_device: PortId,
 }
 
-const _: () = assert!(size_of::<Connection>() <= 128, "a connection fits two cache lines");
+const _: () = assert!(
+    Slots::<Connection>::slot_size() == 128,
+    "a connection and its slot fit two cache lines"
+);
 
 /// What only one stage of a connection needs.
 #[derive(Clone, Debug)]
@@ -185,6 +190,17 @@ pub struct WindowScale {
 const SMALLEST_SEGMENT: u32 = 536;
 
 impl WindowScale {
+    /// The largest window that a sender can have been told, in bytes.
+    #[inline]
+    pub fn largest_window_for(self, sender: Side) -> u32 {
+        let shift = match sender {
+            Side::Client => self.server.max(self.promised),
+            Side::Server => self.client,
+        };
+        // RFC 7323 2.3: no shift is larger.
+        0xffff << shift.min(14)
+    }
+
     /// The window field for the server, from the client's.
     #[inline]
     pub fn to_server(self, window: u16) -> u16 {

@@ -35,7 +35,7 @@ e2d2::reasons! {
         BadTcpChecksum = "bad_tcp_checksum",
         /// It repeats what we have.
         NothingNew = "nothing_new",
-        /// Outside the window we offered.
+        /// Outside the window we offered; once connected, outside that of the other side, and more of it than is passed on.
         OutOfWindow = "out_of_window",
         /// The pool for held bytes is exhausted; the client will repeat them.
         HeldFull = "held_full",
@@ -70,6 +70,8 @@ e2d2::reasons! {
         BlindReset = "blind_reset",
         /// Not an answer to our SYN.
         NotAnAnswer = "not_an_answer",
+        /// A SYN or an ICMP error, while more comes in than the core can do: those who are connected go first.
+        Overload = "overload",
         /// The rate limit for answers to strangers is used up.
         RateLimited = "rate_limited",
         /// Too long for the port it must leave by.
@@ -86,6 +88,8 @@ e2d2::reasons! {
         NoBuffer = "no_buffer",
         /// The next hop's MAC address is not known yet.
         NoNeighbour = "no_neighbour",
+        /// It is another core's, and the ring to that core was full, or there is no such core.
+        HandoverRefused = "handover_refused",
         /// The engine is draining and takes no new connection.
         Draining = "draining",
         /// It was for us and has been dealt with.

@@ -40,6 +40,8 @@ pub enum Event {
     /// A segment from the client without bytes that are new to us and without FIN; of a connection that began with a
     /// passed SYN, the first that acknowledges the server's.
     ClientAck,
+    /// The first that acknowledges the server's SYN from a client whose stream may have to begin with a PROXY header.
+    HeaderAwaited,
     /// A segment from the client, before the splice, that no receiver would accept: old, beyond the window, or with
     /// an ACK of what was never sent.
     Unacceptable,
@@ -78,6 +80,8 @@ pub enum Event {
         /// It acknowledges the FIN of the other side.
         acknowledges_fin: bool,
     },
+    /// A segment of a spliced connection that begins where no receiver takes it.
+    OutOfWindow(Side),
     /// A RST whose sequence number proves that its sender follows the connection.
     Reset(Side),
     /// A RST in the receiver's window that does not prove it: the receiver decides, we do not.
@@ -107,6 +111,7 @@ impl Event {
             Event::Ready,
             Event::StraySyn,
             Event::ClientAck,
+            Event::HeaderAwaited,
             Event::Unacceptable,
             Event::ClientData,
             Event::ClientFin,
@@ -132,7 +137,12 @@ impl Event {
             }
         }
         for side in [Side::Client, Side::Server] {
-            events.extend([Event::Reset(side), Event::DoubtfulReset(side), Event::BlindReset(side)]);
+            events.extend([
+                Event::OutOfWindow(side),
+                Event::Reset(side),
+                Event::DoubtfulReset(side),
+                Event::BlindReset(side),
+            ]);
         }
         events.extend([
             Event::RetryDue,

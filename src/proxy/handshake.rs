@@ -17,7 +17,8 @@ use super::send::{Control, Path};
 use super::settings::{Listener, Strangers};
 use super::step::step;
 use super::table::{FlowKey, FlowRef};
-use super::{Incoming, NextHops, Outbox, Proxy, is_intact};
+use super::used_cookies::{Returned, Unused};
+use super::{Incoming, NextHops, Outbox, Proxy};
 use crate::callbacks::SelectServer;
 use crate::config::{Accept, Bind};
 use e2d2::buffer::{BufferPool, PacketBuffer};
@@ -32,6 +33,9 @@ use netfcts::seq::SeqNum;
 
 /// SYN-ACKs repeated in one call at most: a burst.
 const REPEATED_PER_CALL: usize = 32;
+
+/// One place in so many is kept for clients whose first segment has payload.
+const RESERVED: usize = 16;
 
 impl<P, S, N> Proxy<P, S, N>
 where
@@ -50,19 +54,20 @@ where
     ) {
         let mut opened = None;
         if event == Event::CookieAck {
-            if !is_intact(&incoming) {
+            if !incoming.is_intact() {
                 return self.drops.add(DropReason::BadTcpChecksum, 1);
             }
-            opened = self.opens_cookie(now, &incoming.segment);
-            if opened.is_none() {
-                event = self.without_cookie(now, listener, &incoming);
-            } else if self
-                .used_cookies
-                .contains(incoming.segment.hash, incoming.segment.ack, now)
-            {
-                // The connection that it made is over: who goes on with it has missed the end.
-                self.drops.add(DropReason::UsedCookie, 1);
-                event = Event::ClientAck;
+            let (hash, returned) = (incoming.segment.hash, incoming.segment.returned_cookie());
+            match self.opens_cookie(now, incoming.segment) {
+                Some(cookie) => match self.used_cookies.find_unused(hash, returned, now) {
+                    Some(unused) => opened = Some((cookie, unused)),
+                    None => {
+                        // The connection that it made is over: who goes on with it has missed the end.
+                        self.drops.add(DropReason::UsedCookie, 1);
+                        event = Event::ClientAck;
+                    }
+                },
+                None => event = self.without_cookie(now, listener, &incoming),
             }
         }
         if matches!(event, Event::Syn | Event::SynToPass) {
@@ -92,7 +97,7 @@ where
     /// the last 16 s. Without timestamps of that age there is one chance in two that an older one looks so, too; a client
     /// that goes on with a connection we know nothing of is reset 16 s later at most.
     fn without_cookie(&self, now: Instant, listener: Option<u16>, incoming: &Incoming<P::Buffer>) -> Event {
-        let segment = &incoming.segment;
+        let segment = incoming.segment;
         let promised = listener.map(|listener| self.promises.of_cookie(listener, segment.ack - 1));
         let options = TcpOptions::parse(segment.options(incoming.buffer.data()));
         let echoes_us_lately = |(_, echo): (u32, u32)| {
@@ -136,12 +141,12 @@ where
         let cookie = self.cookies.bake(&segment.key, segment.seq, agreed, now);
         // Who may stay silent must be asked again if its ACK is lost.
         if self.settings.listeners[usize::from(listener)].serves_silence() {
-            let entry = HalfOpen::new(&segment, cookie, tsval, agreed);
+            let entry = HalfOpen::new(segment, cookie, tsval, agreed);
             if !self.half_open.push(entry, now.as_millis() as u32) {
                 self.drops.add(DropReason::HalfOpenFull, 1);
             }
         }
-        let path = self.path_back(&segment);
+        let path = self.path_back(segment);
         let control = self.syn_ack(now, &path, promise, (cookie, segment.seq), tsval, agreed);
         self.log.count(Side::Client, TcpCounter::SentSynAck);
         self.emit(Some(buffer), &path, &control, &[], out);
@@ -185,7 +190,15 @@ where
             worked = true;
             let key = entry.key();
             let hash = self.table.hash(&key);
-            if self.draining || self.table.find(hash, |flow| self.key_of(flow) == Some(key)).is_some() {
+            // What rests there is the connection before, unless its cookie was this one.
+            let is_known = self.table.find(hash, |flow| self.key_of(flow) == Some(key));
+            let returned = Returned {
+                seq: entry.client_isn + 1,
+                ack: entry.cookie + 1,
+            };
+            let has_come =
+                is_known.is_some_and(|flow| !flow.is_quarantined()) || self.used_cookies.contains(hash, returned, now);
+            if self.draining || has_come {
                 continue;
             }
             let address = self.settings.addresses.index(key.local);
@@ -208,7 +221,7 @@ where
         &mut self,
         now: Instant,
         (listener, address): (u16, u16),
-        (opened, resting): (Opened, bool),
+        ((opened, unused), resting): ((Opened, Unused), bool),
         incoming: Incoming<P::Buffer>,
         out: &mut impl Outbox<P::Buffer>,
     ) {
@@ -216,17 +229,15 @@ where
         if self.draining {
             return self.refuse(now, incoming, out);
         }
-        // While the table fills up, only those who also have something to say get a place in it.
+        // The last places are for those who also have something to say.
         let capacity = self.connections.capacity();
-        if segment.payload_len() == 0 && self.connections.len() >= capacity / 4 * 3 {
+        if segment.payload_len() == 0 && self.connections.len() >= capacity - capacity / RESERVED {
             return self.drops.add(DropReason::Pressure, 1);
         }
         if self.connections.len() == capacity {
             return self.drops.add(DropReason::TableFull, 1);
         }
-        if !self.used_cookies.note(segment.hash, segment.ack, now) {
-            return self.drops.add(DropReason::UsedCookie, 1);
-        }
+        self.used_cookies.note(unused);
         let opening = self.new_opening(listener, opened, &incoming);
         let connection = Connection::new(
             (segment.key.remote, segment.key.remote_port),
@@ -246,13 +257,11 @@ where
             self.connections.remove(slot);
             return self.drops.add(DropReason::TableFull, 1);
         }
-        self.log.count(Side::Client, TcpCounter::RecvSynAck2);
+        self.note_return(now, segment.key.remote);
         if self.settings.listeners[usize::from(listener)].accept != Accept::Off {
             self.carried.await_header(slot);
         }
-        if let Some(connection) = self.connections.get(slot) {
-            self.log.begin(slot, connection, now);
-        }
+        self.log.begin(slot, now);
         let Listener {
             select,
             inspect_delay,
@@ -274,7 +283,7 @@ where
     }
 
     fn new_opening(&self, listener: u16, opened: Opened, incoming: &Incoming<P::Buffer>) -> Opening {
-        let segment = &incoming.segment;
+        let segment = incoming.segment;
         let promise = self.promises.of_cookie(listener, segment.ack - 1);
         let options = TcpOptions::parse(segment.options(incoming.buffer.data()));
         let timestamps = options.timestamps.filter(|_| promise.timestamps);
@@ -312,7 +321,7 @@ where
             return self.drops.add(DropReason::RateLimited, 1);
         }
         let Incoming { buffer, segment } = incoming;
-        let path = self.path_back(&segment);
+        let path = self.path_back(segment);
         let (seq, ack, flags) = if segment.has(TcpFlags::ACK) {
             (segment.ack, SeqNum(0), TcpFlags::RST)
         } else {
@@ -343,6 +352,7 @@ where
             source_port: key.local_port,
             destination_port: key.remote_port,
             device,
+            mtu: ours.mtu,
             checksums: ours.checksums,
         }
     }

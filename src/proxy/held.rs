@@ -233,6 +233,14 @@ impl HeldPool {
         self.small.in_use() + self.large.in_use()
     }
 
+    /// Bytes of the buffers in use.
+    pub fn bytes_in_use(&self) -> usize {
+        [&self.small, &self.large]
+            .iter()
+            .map(|slab| slab.in_use() * slab.size)
+            .sum()
+    }
+
     /// The memory of the pool in bytes.
     pub fn memory(&self) -> usize {
         [&self.small, &self.large]
@@ -327,6 +335,28 @@ impl HeldPool {
         if runs.is_empty() {
             self.close(held);
         }
+    }
+
+    /// Moves what is held to another source's `share`.
+    ///
+    /// # Errors
+    /// [`HoldError::ShareUsed`] if that source holds its share already; the buffer is then given back.
+    pub fn charge(&mut self, held: &mut HeldId, share: Share) -> Result<(), HoldError> {
+        if held.is_none() {
+            return Ok(());
+        }
+        let slab = self.slab_mut(*held);
+        let (before, size) = (slab.places[held.index()].owner.share, slab.size as u32);
+        if before == share {
+            return Ok(());
+        }
+        if !self.shares.give(share, size) {
+            self.close(held);
+            return Err(HoldError::ShareUsed);
+        }
+        self.shares.take(before, size);
+        self.slab_mut(*held).places[held.index()].owner.share = share;
+        Ok(())
     }
 
     /// Gives the buffer back and leaves [`HeldId::NONE`].

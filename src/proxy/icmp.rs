@@ -39,6 +39,12 @@ where
     /// An ICMP or ICMPv6 error to one of our addresses, whose own checksums are right.
     pub fn handle_icmp_error(&mut self, now: Instant, packet: Packet<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
         self.last_now = now;
+        // Errors are advice (RFC 5927 4.1: most of a flood is made up); while there is not time for all they wait behind
+        // connections, as SYNs do.
+        if self.overload.is_shedding() && !self.doubtful.take(now) {
+            self.overload.note_drop(now);
+            return self.drops.add(DropReason::Overload, 1);
+        }
         if let Err(reason) = self.pass_icmp_error(now, packet, out) {
             self.drops.add(reason, 1);
         }
@@ -63,10 +69,12 @@ where
             local_port: quoted.src_port,
         };
         let hash = self.table.hash(&key);
-        let flow = self
-            .table
-            .find(hash, |flow| self.key_of(flow) == Some(key))
-            .ok_or(DropReason::IcmpUnwanted)?;
+        let Some(flow) = self.table.find(hash, |flow| self.key_of(flow) == Some(key)) else {
+            return match self.hand_over_complaint(&key, packet, out) {
+                Some(_) => Err(DropReason::IcmpUnwanted),
+                None => Ok(()),
+            };
+        };
         if flow.is_quarantined() {
             return Err(DropReason::IcmpUnwanted);
         }
@@ -180,7 +188,7 @@ where
         if !self.answers.take(now) {
             return self.drops.add(DropReason::RateLimited, 1);
         }
-        let path = self.path_back(&incoming.segment);
+        let path = self.path_back(incoming.segment);
         let complaint = Complaint::TooBig(mtu);
         if let Err(reason) = self.emit_icmp(&path.envelope(), complaint, original, path.device, out) {
             self.drops.add(reason, 1);
@@ -286,6 +294,7 @@ fn quote_across(
 }
 
 /// The sender of a segment that is too big hears of it at most this often: it shares the limit for strangers.
+#[inline]
 pub(super) fn is_too_big(segment: &Segment, mtu: u16) -> bool {
     segment.layout.end - segment.layout.l3 > mtu
 }

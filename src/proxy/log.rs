@@ -3,11 +3,13 @@
 use super::borrowed;
 use super::connection::{Connection, NO_SERVER};
 use super::event::Side;
-use super::segment::{Segment, address_of};
+use super::segment::Segment;
+use e2d2::memory::prefer_large_pages;
 use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::counters::{TcpCounter, TcpCounters};
-use netfcts::record::{self, Cause, RecordFlags, SessionRecord, State};
+use netfcts::progress::{Ends, Progress};
+use netfcts::record::{self, Cause, RecordFlags, State};
 use netfcts::ring::RecordSender;
 
 /// Where finished records go; without a ring, nowhere.
@@ -16,7 +18,7 @@ pub type RecordSink = Option<RecordSender>;
 /// Records in progress, by slot, and counters.
 pub struct Log {
     sink: RecordSink,
-    records: Box<[Option<SessionRecord>]>,
+    records: Box<[Progress]>,
     core: u8,
     client: TcpCounters,
     server: TcpCounters,
@@ -25,9 +27,11 @@ pub struct Log {
 impl Log {
     pub(super) fn new(sink: RecordSink, records: Option<usize>, core: u8) -> Self {
         let count = records.filter(|_| sink.is_some()).unwrap_or(0);
+        let records = vec![Progress::NONE; count].into_boxed_slice();
+        prefer_large_pages(&records);
         Log {
             sink,
-            records: vec![None; count].into_boxed_slice(),
+            records,
             core,
             client: TcpCounters::default(),
             server: TcpCounters::default(),
@@ -99,9 +103,17 @@ impl Log {
         }
     }
 
+    /// Asks the processor for what is noted of the connection in `slot`.
+    #[inline]
+    pub(super) fn prefetch(&self, slot: u32) {
+        if let Some(record) = self.records.get(slot as usize) {
+            e2d2::prefetch(record);
+        }
+    }
+
     /// Begins the record of the connection in `slot`, whose client has completed its handshake.
-    pub(super) fn begin(&mut self, slot: u32, connection: &Connection, now: Instant) {
-        self.begin_with_syn(slot, connection, now);
+    pub(super) fn begin(&mut self, slot: u32, now: Instant) {
+        self.begin_with_syn(slot, now);
         if let Some(record) = self.record(slot) {
             record.set_flags(RecordFlags::COOKIE);
             record.push_state(record::Side::Client, State::Established, now);
@@ -109,13 +121,9 @@ impl Log {
     }
 
     /// Begins the record of the connection in `slot`, whose client has sent a SYN.
-    pub(super) fn begin_with_syn(&mut self, slot: u32, connection: &Connection, now: Instant) {
-        let core = self.core;
-        if let Some(entry) = self.records.get_mut(slot as usize) {
-            let client = address_of(connection.client_address());
-            let mut record = SessionRecord::new(now, client, connection.client_port, connection.listener, core);
-            record.push_state(record::Side::Client, State::SynSent, now);
-            *entry = Some(record);
+    pub(super) fn begin_with_syn(&mut self, slot: u32, now: Instant) {
+        if let Some(record) = self.records.get_mut(slot as usize) {
+            record.begin(record::Side::Client, State::SynSent, now);
         }
     }
 
@@ -128,7 +136,8 @@ impl Log {
 
     /// When the connection in `slot` began, if its record is kept.
     pub(super) fn start(&self, slot: u32) -> Option<Instant> {
-        self.records.get(slot as usize)?.as_ref().map(SessionRecord::start)
+        let record = self.records.get(slot as usize)?;
+        record.is_begun().then(|| record.start())
     }
 
     pub(super) fn state(&mut self, slot: u32, side: Side, state: State, now: Instant) {
@@ -139,50 +148,63 @@ impl Log {
 
     pub(super) fn flag(&mut self, slot: u32, flag: RecordFlags) {
         if let Some(record) = self.record(slot) {
-            record.set_flags(record.flags() | flag);
+            record.set_flags(flag);
         }
     }
 
     /// One more server has been sent a SYN.
     pub(super) fn tried_server(&mut self, slot: u32) {
         if let Some(record) = self.record(slot) {
-            record.servers_tried = record.servers_tried.saturating_add(1);
+            record.note_server();
         }
     }
 
     /// Hands over the record of `connection`, which used `local_port` towards its server and ends for `cause` as the
     /// client's side sees it.
     pub(super) fn end(&mut self, slot: u32, connection: &Connection, (cause, local_port): (Cause, u16), now: Instant) {
-        let Some(mut record) = self.records.get_mut(slot as usize).and_then(Option::take) else {
+        let core = self.core;
+        let Some(record) = self.records.get_mut(slot as usize).filter(|record| record.is_begun()) else {
             return;
         };
-        record.packets_to_server = connection.packets_from_client;
-        record.packets_to_client = connection.packets_from_server;
-        record.set_bytes(connection.bytes_to_server, connection.bytes_to_client);
-        record.local_address = if connection.local_address < borrowed::FIRST {
+        record.push_state(record::Side::Client, State::Closed, now);
+        let has_server = connection.server != NO_SERVER;
+        if has_server {
+            record.push_state(record::Side::Server, State::Closed, now);
+        }
+        let local_address = if connection.local_address < borrowed::FIRST {
             connection.local_address
         } else {
             record::TRANSPARENT
         };
-        record.local_port = local_port;
-        record.server = if connection.server == NO_SERVER {
-            record::NO_SERVER
-        } else {
-            connection.server
+        let ends = Ends {
+            client: (connection.client_address().to_be_bytes(), connection.client_port),
+            listener: connection.listener,
+            local: (local_address, local_port),
+            server: if has_server {
+                connection.server
+            } else {
+                record::NO_SERVER
+            },
+            core,
+            packets: (connection.packets_from_client, connection.packets_from_server),
+            bytes: (connection.bytes_to_server, connection.bytes_to_client),
+            causes: (
+                cause,
+                if has_server {
+                    seen_from_server(cause)
+                } else {
+                    Cause::Unknown
+                },
+            ),
         };
-        record.push_state(record::Side::Client, State::Closed, now);
-        record.set_cause(record::Side::Client, cause);
-        if connection.server != NO_SERVER {
-            record.push_state(record::Side::Server, State::Closed, now);
-            record.set_cause(record::Side::Server, seen_from_server(cause));
-        }
         if let Some(sink) = &mut self.sink {
-            sink.send(&record);
+            sink.send_made(|| record.finish(&ends));
         }
+        record.clear();
     }
 
-    fn record(&mut self, slot: u32) -> Option<&mut SessionRecord> {
-        self.records.get_mut(slot as usize)?.as_mut()
+    fn record(&mut self, slot: u32) -> Option<&mut Progress> {
+        self.records.get_mut(slot as usize).filter(|record| record.is_begun())
     }
 }
 

@@ -12,11 +12,12 @@
 //! [`step`](step::step) asks for, [`translate`] rewrites what passes.
 //!
 //! Budget (cycles, one connection of 7 + 7 packets): SipHash 200, look-ups 300, rewriting 200, make and free with timer
-//! and port 250. Memory: two cache lines a connection, 16 bytes a flow-table entry pair at full load, 16 a timer.
+//! and port 250. Memory: two cache lines a connection, 16 bytes a flow-table entry pair at full load, 12 a timer.
 
 pub mod action;
 mod announce;
 mod apply;
+mod batch;
 pub mod borrowed;
 mod carried;
 mod classify;
@@ -31,8 +32,11 @@ mod half_open;
 mod handshake;
 pub mod held;
 mod icmp;
+mod in_use;
 mod inspect;
+mod known_clients;
 mod log;
+mod overload;
 mod owed;
 mod passed_syn;
 pub mod phase;
@@ -44,41 +48,44 @@ mod send;
 pub mod settings;
 pub mod shares;
 mod slots;
+pub mod steering;
 pub mod step;
 pub mod table;
 mod timeout;
 pub mod translate;
+mod usage;
 mod used_cookies;
 
 use crate::backends::Backends;
 use crate::callbacks::SelectServer;
-use crate::config::Bind;
+use crate::config::{Accept, Bind};
 use arrayvec::ArrayVec;
 use connection::{Connection, Stage};
 use cookie::CookieJar;
 use drop_reason::DropReason;
 use e2d2::BURST;
-use e2d2::buffer::{BufferPool, ChecksumStatus, PacketBuffer};
+use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::counters::Counters;
 use e2d2::port::PortId;
 use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
-use e2d2::wire::frame::{Kind, Packet};
+use e2d2::wire::frame::Packet;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use event::{Event, Side};
 use held::HeldPool;
+use known_clients::KnownClients;
 use log::Log;
 use netfcts::isn::IsnGenerator;
 use netfcts::pool::PortPool;
 use netfcts::rate::RateLimiter;
 use netfcts::wheel::TimerWheel;
+use overload::Overload;
 use phase::Phase;
 use probe::Probes;
 use promises::Promises;
 use quarantine::QuarantineRing;
 use segment::Segment;
-use send::Ends;
-use settings::{Settings, Verify};
+use settings::Settings;
 use slots::Slots;
 use table::{FlowRef, FlowTable};
 use used_cookies::UsedCookies;
@@ -86,11 +93,25 @@ use used_cookies::UsedCookies;
 pub use log::RecordSink;
 pub use probe::ProbeEvent;
 pub use segment::{address_of, address_value};
+pub use usage::Usage;
 
 /// Where frames go that the core sends.
 pub trait Outbox<B> {
     /// Takes a frame for `port`. An outbox that is full drops it and counts that; the core does not wait.
     fn send(&mut self, port: PortId, frame: B);
+
+    /// Takes a packet for another core, which owns it.
+    ///
+    /// # Errors
+    /// Gives it back if there is no such core or the way there is full.
+    fn hand_over(&mut self, core: usize, packet: Packet<B>) -> Result<(), Packet<B>> {
+        let _there_is_no_other = core;
+        Err(packet)
+    }
+
+    /// Takes a frame that `port` has received and that is the Linux kernel's; only of ports with a kernel behind them
+    /// (see [`crate::kernel`]).
+    fn pass_to_kernel(&mut self, now: Instant, port: PortId, frame: B);
 }
 
 /// Who knows the MAC addresses of next hops.
@@ -112,10 +133,11 @@ pub struct Secrets {
     pub timestamp: u32,
 }
 
-/// A packet being dealt with: its memory may become the answer.
-struct Incoming<B> {
+/// A packet being dealt with: its memory may become the answer. What was read of it stays where it was read to, so that
+/// passing it on from hand to hand moves two pointers.
+struct Incoming<'a, B> {
     buffer: B,
-    segment: Segment,
+    segment: &'a Segment,
 }
 
 /// The TCP proxy of one core.
@@ -133,7 +155,7 @@ pub struct Proxy<P: BufferPool, S, N> {
     connections: Slots<Connection>,
     quarantine: QuarantineRing,
     held: HeldPool,
-    owed: Slots<owed::Owed>,
+    owed: owed::Debts,
     inspections: inspect::Inspections,
     carried: carried::CarriedTable,
     wheel: TimerWheel,
@@ -144,7 +166,15 @@ pub struct Proxy<P: BufferPool, S, N> {
     promises: Promises,
     probes: Probes,
     answers: RateLimiter,
+    /// Segments that are passed on although nobody will take them.
+    doubtful: RateLimiter,
+    overload: Overload,
+    known_clients: KnownClients,
+    /// Segments that came in while the core was overloaded, until there are more of them.
+    put_off: ArrayVec<Packet<P::Buffer>, BURST>,
     log: Log,
+    /// Nothing on a core that is alone.
+    steering: Option<steering::Steering>,
     drops: Counters<DropReason>,
     ip_id: u16,
     last_now: Instant,
@@ -201,7 +231,7 @@ where
             connections: Slots::new(capacity.connections),
             quarantine: QuarantineRing::new(capacity.resting),
             held: HeldPool::new(capacity.held_small, capacity.held_large, capacity.held_share),
-            owed: Slots::new(capacity.held_small + capacity.held_large),
+            owed: owed::Debts::new(capacity.held_small + capacity.held_large),
             inspections: inspect::Inspections::new(capacity.connections, inspected, kept_blocks),
             carried: if settings.accepts_headers() {
                 carried::CarriedTable::new(capacity.connections, capacity.held_small + capacity.held_large)
@@ -216,7 +246,12 @@ where
             promises: Promises::new(&settings),
             probes: Probes::new(&settings, now),
             answers: RateLimiter::new(u64::from(answers), answers.div_ceil(10).max(1), now),
+            doubtful: RateLimiter::new(u64::from(answers), answers.div_ceil(10).max(1), now),
+            overload: Overload::new(settings.overload_after, now),
+            known_clients: KnownClients::new(capacity.connections, now),
+            put_off: ArrayVec::new(),
             log: Log::new(records, settings.records.then_some(capacity.connections), settings.core),
+            steering: settings.steering.as_ref().map(steering::Steering::new),
             drops: Counters::default(),
             ip_id: 0,
             last_now: now,
@@ -235,88 +270,32 @@ where
         out: &mut impl Outbox<P::Buffer>,
     ) {
         self.last_now = now;
-        // The bucket of each packet is on its way while the first ones are dealt with.
-        let mut incoming: ArrayVec<Incoming<P::Buffer>, BURST> = ArrayVec::new();
-        for packet in batch.drain(..) {
-            match self.read(packet) {
-                Ok(read) => incoming.push(read),
-                Err(reason) => self.drops.add(reason, 1),
-            }
+        if self.overload.is_shedding() || !self.put_off.is_empty() {
+            return self.handle_overloaded(now, batch, out);
         }
-        for one in &incoming {
-            match self.table.guess(one.segment.hash) {
-                Some(flow) if flow.is_quarantined() => {}
-                Some(flow) => self.connections.prefetch(flow.slot()),
-                // The ACK of a cookie, most likely.
-                None if !one.segment.has(TcpFlags::SYN) => self.used_cookies.prefetch(one.segment.hash),
-                None => {}
-            }
-        }
-        for one in incoming {
-            self.handle(now, one, out);
-        }
+        self.handle_all(now, batch, out);
     }
 
-    fn read(&mut self, packet: Packet<P::Buffer>) -> Result<Incoming<P::Buffer>, DropReason> {
-        let Kind::Tcp(layout) = packet.kind else {
-            return Err(DropReason::BadLayout);
-        };
-        let mut segment = Segment::read(packet.buffer.data(), layout, packet.port).ok_or(DropReason::BadLayout)?;
-        let ours = self
-            .settings
-            .devices
-            .get(usize::from(packet.port.0))
-            .map(|device| device.mac);
-        if packet.buffer.data().first_chunk() != ours.map(|mac| mac.0).as_ref() {
-            return Err(DropReason::OtherStation);
-        }
-        classify::check_flags(&segment)?;
-        segment.hash = self.table.hash(&segment.key);
-        self.table.prefetch(segment.hash);
-        Ok(Incoming {
-            buffer: packet.buffer,
-            segment,
-        })
-    }
-
-    fn handle(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
-        let segment = incoming.segment;
-        let acts_on_it = segment.flags.intersects(TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST);
-        if (acts_on_it || self.settings.verify == Verify::All) && !is_intact(&incoming) {
-            self.drops.add(DropReason::BadTcpChecksum, 1);
-            return;
-        }
-        match self.find(&segment) {
-            None => self.handle_unbound(now, incoming, out),
-            Some(flow) if flow.is_quarantined() => self.handle_quarantined(now, flow, incoming, out),
-            Some(flow) => self.handle_connection(now, flow, incoming, out),
-        }
-    }
-
-    fn find(&self, segment: &Segment) -> Option<FlowRef> {
-        self.table
-            .find(segment.hash, |flow| self.key_of(flow) == Some(segment.key))
-    }
-
-    /// The key of a flow in the table, from the connection that owns it.
-    fn key_of(&self, flow: FlowRef) -> Option<table::FlowKey> {
-        let ends = if flow.is_quarantined() {
-            Ends::from(self.quarantine.entry(flow.slot())?)
-        } else {
-            Ends::from(self.connections.get(flow.slot())?)
-        };
-        ends.key(&self.settings, flow.side())
-    }
-
+    #[inline(never)]
     fn handle_unbound(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
-        let segment = &incoming.segment;
+        let Some(incoming) = self.hand_over_segment(incoming, out) else {
+            return;
+        };
+        let segment = incoming.segment;
         let key = &segment.key;
         // RFC 9293 3.9.2.3: a segment from ourselves to ourselves (LAND) would make us answer ourselves for ever.
         if self.settings.addresses.index(key.remote).is_some() {
             self.drops.add(DropReason::Land, 1);
             return;
         }
+        let is_kernels = || {
+            let kernel = &self.settings.kernel;
+            kernel.takes_tcp(segment.device, key.local, key.local_port)
+        };
         let Some(address) = self.settings.addresses.index(key.local) else {
+            if is_kernels() {
+                return out.pass_to_kernel(now, segment.device, incoming.buffer);
+            }
             self.drops.add(DropReason::UnknownFlow, 1);
             return;
         };
@@ -330,11 +309,16 @@ where
         {
             return self.handle_probe_answer(now, probe, incoming, out);
         }
+        if listener.is_none() && is_kernels() {
+            return out.pass_to_kernel(now, segment.device, incoming.buffer);
+        }
         let event = match listener {
             None if segment.has(TcpFlags::RST) => Event::BlindReset(Side::Client),
             None => Event::StraySyn,
             Some(_) if segment.has(TcpFlags::RST) => Event::BlindReset(Side::Client),
-            Some(listener) if segment.has(TcpFlags::SYN) && !segment.has(TcpFlags::ACK) => self.met_syn(listener),
+            Some(listener) if segment.has(TcpFlags::SYN) && !segment.has(TcpFlags::ACK) => {
+                self.met_syn(listener, key.remote)
+            }
             Some(_) if segment.has(TcpFlags::SYN) => Event::StraySyn,
             Some(_) => Event::CookieAck,
         };
@@ -342,9 +326,15 @@ where
     }
 
     /// What becomes of a SYN to a listener.
-    fn met_syn(&mut self, listener: u16) -> Event {
-        if self.settings.listeners[usize::from(listener)].bind != Bind::Syn {
+    fn met_syn(&mut self, listener: u16, peer: u128) -> Event {
+        let of_listener = &self.settings.listeners[usize::from(listener)];
+        if of_listener.bind != Bind::Syn {
             return Event::Syn;
+        }
+        // Whose header would not be believed can be told at once, and the server need not hear of it.
+        if of_listener.accept == Accept::Required && !self.settings.trusts(listener, address_of(peer)) {
+            self.drops.add(DropReason::HeaderUntrusted, 1);
+            return Event::StraySyn;
         }
         if self.has_room_for_syn() {
             return Event::SynToPass;
@@ -353,6 +343,7 @@ where
         Event::Syn
     }
 
+    #[inline(never)]
     fn handle_quarantined(
         &mut self,
         now: Instant,
@@ -361,7 +352,7 @@ where
         out: &mut impl Outbox<P::Buffer>,
     ) {
         let from = flow.side();
-        let segment = &incoming.segment;
+        let segment = incoming.segment;
         let mut event = classify::while_quarantined(from, segment);
         let address = self.settings.addresses.index(segment.key.local);
         let listener = address.and_then(|address| {
@@ -373,7 +364,7 @@ where
         if from == Side::Client
             && matches!(event, Event::Segment { .. })
             && self.opens_cookie(now, segment).is_some()
-            && !self.used_cookies.contains(segment.hash, segment.ack, now)
+            && !self.used_cookies.contains(segment.hash, segment.returned_cookie(), now)
         {
             event = Event::CookieAck;
         }
@@ -385,6 +376,7 @@ where
         }
     }
 
+    #[inline(never)]
     fn handle_connection(
         &mut self,
         now: Instant,
@@ -398,7 +390,7 @@ where
             return;
         };
         connection.last_seen = now.as_millis() as u32;
-        let segment = &incoming.segment;
+        let segment = incoming.segment;
         match from {
             Side::Client => connection.packets_from_client = connection.packets_from_client.saturating_add(1),
             Side::Server => connection.packets_from_server = connection.packets_from_server.saturating_add(1),
@@ -410,7 +402,7 @@ where
             Stage::Opening(_) => true,
             Stage::Spliced(spliced) => is_inspected || from == Side::Server && spliced.owed != owed::NOTHING,
         };
-        if acts_on_it && !is_intact(&incoming) {
+        if acts_on_it && !incoming.is_intact() {
             self.drops.add(DropReason::BadTcpChecksum, 1);
             return;
         }
@@ -420,8 +412,14 @@ where
         let event = match (&connection.stage, from) {
             (Stage::Spliced(_), _) => classify::while_spliced(connection, from, segment),
             (Stage::Opening(opening), Side::Client) => {
-                let in_order = self.held.in_order(opening.held).len();
-                classify::from_client_while_opening(connection.phase, opening, in_order, segment)
+                let in_order = || self.held.in_order(opening.held).len();
+                let event = classify::from_client_while_opening(connection.phase, opening, in_order, segment);
+                let is_first = event == Event::ClientAck && connection.phase == Phase::SynAnswered;
+                if is_first && self.settings.listeners[usize::from(connection.listener)].accept != Accept::Off {
+                    Event::HeaderAwaited
+                } else {
+                    event
+                }
             }
             (Stage::Opening(opening), Side::Server) => {
                 let options = TcpOptions::parse(segment.options(incoming.buffer.data()));
@@ -462,6 +460,7 @@ where
     /// resting ones are then forgotten, too.
     pub fn finish(&mut self, now: Instant, limit: usize, out: &mut impl Outbox<P::Buffer>) -> bool {
         self.draining = true;
+        self.handle_put_off(now, out);
         let mut ended = 0;
         while self.connections.len() > 0 && ended < limit {
             let slot = self.finish_cursor;
@@ -478,107 +477,5 @@ where
         while self.end_oldest_rest() {}
         self.half_open.clear();
         true
-    }
-
-    /// What the core holds at the moment.
-    pub fn usage(&self) -> Usage {
-        Usage {
-            connections: self.connections.len(),
-            resting: self.quarantine.len(),
-            half_open: self.half_open.len(),
-            passed_syns: self.passed_syns.len(),
-            flows: self.table.len(),
-            held: self.held.in_use(),
-            debts: self.owed.len(),
-            inspected: self.inspections.len(),
-            kept: self.inspections.kept.in_use(),
-            probes: self.probes.len(),
-            headers: self.carried.len(),
-            borrowed: self.settings.addresses.borrowed().len(),
-            timers: self.wheel.len(),
-            ports: self.ports.iter().flatten().map(PortPool::in_use).sum(),
-        }
-    }
-
-    /// The memory of all per-connection structures in bytes, empty slots included.
-    pub fn memory(&self) -> usize {
-        self.connections.memory()
-            + self.table.memory()
-            + self.quarantine.memory()
-            + self.held.memory()
-            + self.owed.memory()
-            + self.inspections.memory()
-            + self.carried.memory()
-            + self.settings.addresses.borrowed().memory()
-            + self.used_cookies.memory()
-            + self.wheel.memory()
-            + self.ports.iter().flatten().map(PortPool::memory).sum::<usize>()
-            + self.half_open.memory()
-            + self.passed_syns.memory()
-            + self.promises.memory()
-            + self.probes.memory()
-            + self.log.memory()
-    }
-
-    /// Dropped packets by reason.
-    pub fn drops(&self) -> &Counters<DropReason> {
-        &self.drops
-    }
-
-    /// TCP counters and lost records.
-    pub fn log(&self) -> &Log {
-        &self.log
-    }
-
-    /// The pool that the core takes its own packets from.
-    pub fn pool(&self) -> &P {
-        &self.pool
-    }
-
-    /// The same pool, for others on this core who make packets.
-    pub fn pool_mut(&mut self) -> &mut P {
-        &mut self.pool
-    }
-}
-
-/// How much of a core's memory is taken. All zero once every connection has ended and rested.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Usage {
-    /// Open connections.
-    pub connections: usize,
-    /// Resting connections.
-    pub resting: usize,
-    /// SYN-ACKs that may have to be repeated.
-    pub half_open: usize,
-    /// SYNs that were passed on and whose client has not acknowledged the answer.
-    pub passed_syns: usize,
-    /// Entries of the flow table.
-    pub flows: usize,
-    /// Buffers of held bytes.
-    pub held: usize,
-    /// Connections that owe their server something.
-    pub debts: usize,
-    /// Inspected connections.
-    pub inspected: usize,
-    /// Blocks of bytes that inspectors have put in the place of others.
-    pub kept: usize,
-    /// Servers that are being asked what they can do.
-    pub probes: usize,
-    /// PROXY headers of clients whose server is not connected yet.
-    pub headers: usize,
-    /// Addresses of clients that are used towards servers.
-    pub borrowed: usize,
-    /// Armed timers.
-    pub timers: usize,
-    /// Source ports in use.
-    pub ports: usize,
-}
-
-/// Verifies the TCP checksum, unless the port has.
-fn is_intact<B: PacketBuffer>(incoming: &Incoming<B>) -> bool {
-    match incoming.buffer.rx_info().l4_checksum {
-        ChecksumStatus::Good => true,
-        ChecksumStatus::Bad => false,
-        ChecksumStatus::Unknown => incoming.segment.layout.is_checksum_valid(incoming.buffer.data()),
     }
 }

@@ -4,9 +4,14 @@
 //! The client has forgotten them, so we repeat them until the server acknowledges: after RTO with back-off (RFC 6298
 //! 5.4–5.6), and at once after three duplicate ACKs (RFC 5681 3.2). Until then ACKs towards the client never fall
 //! below what it has been told already.
+//!
+//! Budget: a debt is one line, and a header stands beside it where it was [written](Debts::draft): it is never copied but
+//! into segments. Mostly the server's answer pays at once, which [`Owed::is_paid_by`] tells.
 
-use super::announce::HeaderBytes;
+use super::announce::MAX_HEADER;
 use super::held::HeldId;
+use super::slots::Slots;
+use e2d2::memory::prefer_large_pages;
 use netfcts::seq::SeqNum;
 
 /// RFC 6298 2.1: before any measurement the retransmission time-out is one second.
@@ -20,9 +25,10 @@ const DUPLICATE_ACKS: u8 = 3;
 
 /// One connection's debt, in the client's numbers.
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 pub(super) struct Owed {
-    /// Our own bytes, which end where `first` begins.
-    pub header: HeaderBytes,
+    /// The length of our own bytes, which end where `first` begins.
+    pub header_len: u16,
     /// The client's bytes; offset 0 is `first`.
     pub held: HeldId,
     /// The number of the client's first byte.
@@ -45,6 +51,8 @@ pub(super) struct Owed {
     last_ack: SeqNum,
 }
 
+const _: () = assert!(Slots::<Owed>::slot_size() == 64, "a debt and its slot fit a cache line");
+
 /// What an ACK of the server does to a debt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Payment {
@@ -60,7 +68,7 @@ pub(super) enum Payment {
 
 impl Owed {
     pub(super) fn new(
-        header: HeaderBytes,
+        header_len: u16,
         held: HeldId,
         first: SeqNum,
         end: SeqNum,
@@ -68,9 +76,9 @@ impl Owed {
         timestamps: Option<(u32, u32)>,
         now_ms: u32,
     ) -> Self {
-        let start = first - header.len() as u32;
+        let start = first - u32::from(header_len);
         Owed {
-            header,
+            header_len,
             held,
             first,
             end,
@@ -83,6 +91,13 @@ impl Owed {
             duplicates: 0,
             last_ack: start,
         }
+    }
+
+    /// True if an ACK pays for everything, and is news to the client whatever else its segment says: the client has never
+    /// seen our header.
+    #[inline]
+    pub(super) fn is_paid_by(&self, ack: SeqNum) -> bool {
+        ack.gt(self.end) || ack == self.end && !self.is_header_only()
     }
 
     /// Notes the server's ACK, in the client's numbers; `pure` is set when the segment carries nothing else.
@@ -142,20 +157,109 @@ impl Owed {
 /// No debt.
 pub(super) const NOTHING: u32 = u32::MAX;
 
+/// Room for a header.
+#[derive(Clone)]
+#[repr(align(64))]
+struct Room([u8; MAX_HEADER]);
+
+/// All debts of one core, with the headers that are part of them.
+pub(super) struct Debts {
+    entries: Slots<Owed>,
+    /// One for each entry, and a spare one for a header that is sent without being owed because no entry is free.
+    rooms: Box<[Room]>,
+}
+
+impl Debts {
+    /// Room for so many debts.
+    pub(super) fn new(capacity: usize) -> Self {
+        let rooms = vec![Room([0; MAX_HEADER]); capacity + 1].into_boxed_slice();
+        prefer_large_pages(&rooms);
+        Debts {
+            entries: Slots::new(capacity),
+            rooms,
+        }
+    }
+
+    /// Where the next header is written: the room of the debt that [`Debts::insert`] will make next.
+    #[inline]
+    pub(super) fn draft(&mut self) -> &mut [u8; MAX_HEADER] {
+        let room = self.drafting();
+        &mut self.rooms[room].0
+    }
+
+    /// What was written last to [`Debts::draft`], and is not owed yet.
+    #[inline]
+    pub(super) fn drafted(&self, header_len: u16) -> &[u8] {
+        self.rooms[self.drafting()]
+            .0
+            .get(..usize::from(header_len))
+            .unwrap_or_default()
+    }
+
+    #[inline]
+    fn drafting(&self) -> usize {
+        let spare = self.rooms.len() - 1;
+        self.entries.next().map_or(spare, |entry| entry as usize)
+    }
+
+    /// Keeps a debt, whose header was written to [`Debts::draft`].
+    ///
+    /// # Errors
+    /// The debt itself, if there is no room.
+    #[inline]
+    pub(super) fn insert(&mut self, debt: Owed) -> Result<u32, Owed> {
+        self.entries.insert(debt)
+    }
+
+    /// Forgets a debt. Returns the bytes that were held for it, if there was one.
+    #[inline]
+    pub(super) fn forget(&mut self, index: u32) -> Option<HeldId> {
+        let held = self.entries.get(index)?.held;
+        self.entries.free(index);
+        Some(held)
+    }
+
+    /// A debt.
+    #[inline]
+    pub(super) fn get(&self, index: u32) -> Option<&Owed> {
+        self.entries.get(index)
+    }
+
+    /// A debt, to change it.
+    #[inline]
+    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Owed> {
+        self.entries.get_mut(index)
+    }
+
+    /// A debt and its header.
+    pub(super) fn with_header(&self, index: u32) -> Option<(&Owed, &[u8])> {
+        let debt = self.entries.get(index)?;
+        let room = self.rooms.get(index as usize)?;
+        Some((debt, room.0.get(..usize::from(debt.header_len)).unwrap_or_default()))
+    }
+
+    /// The number of debts.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The number of debts that there is room for.
+    pub(super) fn capacity(&self) -> usize {
+        self.entries.capacity()
+    }
+
+    /// Their memory in bytes.
+    pub(super) fn memory(&self) -> usize {
+        self.entries.memory() + size_of_val(&*self.rooms)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn owed() -> Owed {
-        Owed::new(
-            HeaderBytes::new(),
-            HeldId::NONE,
-            SeqNum(u32::MAX - 9),
-            SeqNum(10),
-            1460,
-            None,
-            0,
-        )
+        Owed::new(0, HeldId::NONE, SeqNum(u32::MAX - 9), SeqNum(10), 1460, None, 0)
     }
 
     #[test]
@@ -193,5 +297,36 @@ mod tests {
         assert_eq!((owed.rto, owed.deadline, owed.tries), (2000, 3000, 1));
         owed.note_ack(SeqNum(0), true, 1500);
         assert_eq!((owed.rto, owed.deadline, owed.tries), (1000, 2500, 0));
+    }
+
+    #[test]
+    fn an_ack_of_the_header_alone_is_no_payment_at_once() {
+        let header_only = Owed::new(28, HeldId::NONE, SeqNum(3), SeqNum(3), 1460, None, 0);
+        let paid = |debt: &Owed, ack: u32| debt.is_paid_by(SeqNum(ack));
+        assert!(!paid(&header_only, 3) && paid(&header_only, 4) && !paid(&header_only, u32::MAX - 24));
+        assert!(!paid(&owed(), 9) && paid(&owed(), 10) && paid(&owed(), 11));
+    }
+
+    #[test]
+    fn a_header_stays_where_it_was_written() {
+        let debt = || Owed::new(2, HeldId::NONE, SeqNum(3), SeqNum(3), 1460, None, 0);
+        let mut debts = Debts::new(2);
+        let mut indices = Vec::new();
+        for name in [b"ab", b"cd", b"ef"] {
+            debts.draft()[..2].copy_from_slice(name);
+            assert_eq!(debts.drafted(2), name);
+            indices.extend(debts.insert(debt()).ok());
+        }
+        let header = |debts: &Debts, index: u32| debts.with_header(index).map(|(_, header)| header.to_vec());
+        assert_eq!(indices.len(), 2, "the third has the spare room and is not owed");
+        assert_eq!(debts.drafted(2), b"ef");
+        assert_eq!(header(&debts, indices[0]).as_deref(), Some(&b"ab"[..]));
+        assert_eq!(debts.forget(indices[0]), Some(HeldId::NONE));
+        assert_eq!((debts.forget(indices[0]), header(&debts, indices[0])), (None, None));
+        debts.draft()[..2].copy_from_slice(b"gh");
+        assert_eq!(header(&debts, indices[1]).as_deref(), Some(&b"cd"[..]));
+        assert_eq!(debts.insert(debt()).ok(), Some(indices[0]));
+        assert_eq!(header(&debts, indices[0]).as_deref(), Some(&b"gh"[..]));
+        assert_eq!((debts.len(), debts.capacity()), (2, 2));
     }
 }

@@ -45,16 +45,25 @@ pub(super) struct Answer {
     pub options: TcpOptions,
     /// What is added to its TSval towards the client.
     pub tsval_shift: u32,
+    /// The TSval that the client was sent last.
+    pub newest_tsval: u32,
 }
 
 impl PassedSyn {
     /// What is kept of the client's SYN in `frame`. Data on it are not: no fast-open cookie vouches for them, so the
     /// server would not take them either (RFC 7413 4.2.2), and the client sends them again when they are not acknowledged
     /// (RFC 9293 3.10.7.3).
-    pub(super) fn of(segment: &Segment, frame: &[u8]) -> Self {
+    ///
+    /// Where a header `is_awaited`, its bytes end here: whoever sends them would hear nothing of the marks on them, so ECN is
+    /// not agreed on (RFC 3168 6.1.3).
+    pub(super) fn of(segment: &Segment, frame: &[u8], is_awaited: bool) -> Self {
         PassedSyn {
             options: passable(segment.options(frame)),
-            flags: TcpFlags::SYN | ecn(segment),
+            flags: if is_awaited {
+                TcpFlags::SYN
+            } else {
+                TcpFlags::SYN | ecn(segment)
+            },
             window: segment.window,
             answer: None,
         }

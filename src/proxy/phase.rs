@@ -9,6 +9,7 @@
 //!                                  │                                   │                          │ FINs and their ACKs
 //!                                  └─FIN, nothing asked─► LastAck      └─refused: next server     ▼
 //!   Unbound ──SYN passed on──► SynForwarded ──SYN-ACK──► SynAnswered ──client's ACK──► Spliced{open, open}
+//!                                                        └─client's ACK, header to come─► AwaitHeader ──header──► Spliced{open, open}
 //!   every phase ──RST, timer, shutdown──► Quarantine or Unbound     Quarantine ◄── Spliced{acknowledged, acknowledged}
 //! ```
 
@@ -49,6 +50,8 @@ pub enum Phase {
     SynForwarded,
     /// The server's SYN-ACK is on its way to the client, whose ACK is awaited.
     SynAnswered,
+    /// The client has acknowledged it and is to begin with a PROXY header: until that is whole the server hears nothing.
+    AwaitHeader,
     /// Packets pass through, rewritten.
     Spliced {
         /// The direction client → server.
@@ -84,6 +87,7 @@ impl Phase {
             Phase::ServerHandshake,
             Phase::SynForwarded,
             Phase::SynAnswered,
+            Phase::AwaitHeader,
         ]
         .into_iter()
         .chain(spliced)

@@ -15,7 +15,7 @@ use super::segment::{Segment, is_ipv4};
 use super::send::{Control, Path};
 use super::settings::Settings;
 use super::table::FlowKey;
-use super::{Incoming, NextHops, Outbox, Proxy, is_intact};
+use super::{Incoming, NextHops, Outbox, Proxy};
 use crate::callbacks::SelectServer;
 use crate::config::ServerId;
 use e2d2::buffer::{BufferPool, PacketBuffer};
@@ -304,7 +304,7 @@ where
         incoming: Incoming<P::Buffer>,
         out: &mut impl Outbox<P::Buffer>,
     ) {
-        if !is_intact(&incoming) {
+        if !incoming.is_intact() {
             return self.drops.add(DropReason::BadTcpChecksum, 1);
         }
         let Incoming { buffer, segment } = incoming;
@@ -334,7 +334,7 @@ where
             }
             self.probes.counters.add(ProbeEvent::StaleConnection, 1);
         }
-        self.reset_sender(&segment, buffer, out);
+        self.reset_sender(segment, buffer, out);
     }
 
     fn learn(&mut self, now: Instant, probe: &Probe, options: &TcpOptions, window: u16) {
@@ -411,6 +411,7 @@ where
             source_port: key.local_port,
             destination_port: key.remote_port,
             device: server.device,
+            mtu: ours.mtu,
             checksums: ours.checksums,
         })
     }

@@ -1,8 +1,8 @@
-//! Connections that are over: 64 bytes each, in the order of their end.
+//! Connections that are over: a cache line each, in the order of their end.
 //!
 //! Late segments of either side are still translated (a lost last ACK, a repeated FIN), and the server-side port rests.
 //! All rest equally long, so a ring in order of closing needs no timer: the oldest is always at the head. When the ring
-//! is full the oldest goes early, and that is counted.
+//! is full the oldest goes early.
 
 use super::connection::{Connection, WindowScale};
 use e2d2::memory::prefer_large_pages;
@@ -11,6 +11,7 @@ use e2d2::wire::MacAddr;
 
 /// What is left of a connection.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub struct Rested {
     client_address: [u64; 2],
     /// See [`Spliced`](super::connection::Spliced).
@@ -47,7 +48,10 @@ pub struct Rested {
     pub blank_sack: bool,
 }
 
-const _: () = assert!(size_of::<Rested>() <= 72, "what is left of a connection is small");
+const _: () = assert!(
+    size_of::<Option<Rested>>() == 64,
+    "what is left of a connection fits one cache line"
+);
 
 /// The legs of a resting connection that the flow table still knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,11 +103,19 @@ impl Rested {
     }
 }
 
+/// How many of the oldest are made ready for their end: the table's lines of both legs have not been touched for the whole
+/// rest.
+const AHEAD: usize = 8;
+
 /// The resting connections of one core.
 pub struct QuarantineRing {
     entries: Box<[Option<Rested>]>,
     head: usize,
     len: usize,
+    /// The hashes of both legs of the oldest: a ring.
+    ahead: [[u64; 2]; AHEAD],
+    ahead_head: usize,
+    ahead_len: usize,
 }
 
 impl QuarantineRing {
@@ -115,6 +127,9 @@ impl QuarantineRing {
             entries,
             head: 0,
             len: 0,
+            ahead: [[0; 2]; AHEAD],
+            ahead_head: 0,
+            ahead_len: 0,
         }
     }
 
@@ -154,16 +169,37 @@ impl QuarantineRing {
         let rested = self.entries[self.head].take();
         self.head = self.wrap(self.head + 1);
         self.len -= 1;
+        if self.ahead_len > 0 {
+            self.ahead_head = (self.ahead_head + 1) % AHEAD;
+            self.ahead_len -= 1;
+        }
         rested
     }
 
-    /// The `n`-th oldest, 0 being the oldest.
-    pub fn nth_oldest(&self, n: usize) -> Option<(u32, &Rested)> {
-        if n >= self.len {
+    /// The hashes that were noted of the oldest.
+    #[inline]
+    pub fn ahead(&self) -> Option<[u64; 2]> {
+        (self.ahead_len > 0).then(|| self.ahead[self.ahead_head])
+    }
+
+    /// The next to be made ready for its end, unless enough are.
+    #[inline]
+    pub fn next_ahead(&self) -> Option<&Rested> {
+        if self.ahead_len == AHEAD || self.ahead_len == self.len {
             return None;
         }
-        let slot = self.wrap(self.head + n);
-        self.entries[slot].as_ref().map(|rested| (slot as u32, rested))
+        self.entries[self.wrap(self.head + self.ahead_len)].as_ref()
+    }
+
+    /// Notes the hashes of both legs of [`QuarantineRing::next_ahead`].
+    pub fn note_ahead(&mut self, hashes: [u64; 2]) {
+        if self.ahead_len < AHEAD {
+            // The one that will be read after as many more.
+            let later = self.wrap(self.head + self.ahead_len);
+            e2d2::prefetch(&self.entries[self.wrap(later + AHEAD.min(self.entries.len()))]);
+            self.ahead[(self.ahead_head + self.ahead_len) % AHEAD] = hashes;
+            self.ahead_len += 1;
+        }
     }
 
     /// A place of the ring, from one that may be a round too far.

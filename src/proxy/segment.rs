@@ -1,6 +1,8 @@
 //! The header of a received segment as plain values, read once.
 
-use super::table::FlowKey;
+use super::table::{FlowKey, FlowRef};
+use super::used_cookies::Returned;
+use e2d2::buffer::ChecksumStatus;
 use e2d2::port::PortId;
 use e2d2::wire::MacAddr;
 use e2d2::wire::frame::{IpVersion, TcpLayout};
@@ -28,6 +30,10 @@ pub(super) struct Segment {
     pub(super) device: PortId,
     /// Where the headers are.
     pub(super) layout: TcpLayout,
+    /// What is known of its checksum.
+    pub(super) checksum: ChecksumStatus,
+    /// Where the table had a flow like this, unchecked, when its batch was read.
+    pub(super) guess: Option<FlowRef>,
 }
 
 /// The prefix of IPv4-mapped IPv6 addresses (RFC 4291 2.5.5.2).
@@ -42,19 +48,35 @@ pub fn address_value(address: std::net::IpAddr) -> u128 {
 }
 
 /// The address behind [`address_value`].
+#[inline]
 pub fn address_of(value: u128) -> std::net::IpAddr {
-    std::net::Ipv6Addr::from(value).to_canonical()
+    if is_ipv4(value) {
+        std::net::Ipv4Addr::from_bits(value as u32).into()
+    } else {
+        std::net::Ipv6Addr::from_bits(value).into()
+    }
 }
 
 /// True for an address that [`address_value`] made of an IPv4 one.
+#[inline]
 pub(super) fn is_ipv4(value: u128) -> bool {
     value >> 32 == MAPPED >> 32
 }
 
-impl Segment {
-    /// Reads the headers of `frame`; `None` if they do not fit `layout`. The hash is filled in by the table's owner.
-    #[inline]
-    pub(super) fn read(frame: &[u8], layout: TcpLayout, device: PortId) -> Option<Segment> {
+/// What the headers say: the part of a [`Segment`] that is read.
+pub(super) struct Header {
+    pub(super) key: FlowKey,
+    pub(super) seq: SeqNum,
+    pub(super) ack: SeqNum,
+    pub(super) window: u16,
+    pub(super) flags: TcpFlags,
+    pub(super) source_mac: MacAddr,
+}
+
+impl Header {
+    /// Reads the headers of `frame`; `None` if they do not fit `layout`.
+    #[inline(always)]
+    pub(super) fn read(frame: &[u8], layout: TcpLayout) -> Option<Header> {
         let source_mac = MacAddr(*frame.get(6..12)?.first_chunk()?);
         let l3 = usize::from(layout.l3);
         let (remote, local) = match layout.version {
@@ -72,25 +94,34 @@ impl Segment {
         };
         let tcp: &[u8; 20] = frame.get(usize::from(layout.l4)..)?.first_chunk()?;
         let word = |at: usize| u32::from_be_bytes([tcp[at], tcp[at + 1], tcp[at + 2], tcp[at + 3]]);
-        let half = |at: usize| u16::from_be_bytes([tcp[at], tcp[at + 1]]);
-        Some(Segment {
+        let (ports, fourth) = (word(0), word(12));
+        Some(Header {
             key: FlowKey {
                 remote,
                 local,
-                remote_port: half(0),
-                local_port: half(2),
+                remote_port: (ports >> 16) as u16,
+                local_port: ports as u16,
             },
-            hash: 0,
             seq: SeqNum(word(4)),
             ack: SeqNum(word(8)),
-            window: half(14),
-            flags: TcpFlags::from_bits_retain(tcp[13]),
+            window: fourth as u16,
+            flags: TcpFlags::from_bits_retain((fourth >> 16) as u8),
             source_mac,
-            device,
-            layout,
         })
     }
+}
 
+/// Who sent the segment in `frame`, in the form in which the core keeps an address; `None` if that does not fit `layout`.
+#[inline]
+pub(super) fn sender(frame: &[u8], layout: TcpLayout) -> Option<u128> {
+    let l3 = usize::from(layout.l3);
+    match layout.version {
+        IpVersion::V4 => Some(MAPPED | u128::from(u32::from_be_bytes(*frame.get(l3 + 12..)?.first_chunk()?))),
+        IpVersion::V6 => Some(u128::from_be_bytes(*frame.get(l3 + 8..)?.first_chunk()?)),
+    }
+}
+
+impl Segment {
     /// The number of payload bytes.
     pub(super) fn payload_len(&self) -> u32 {
         u32::from(self.layout.payload_len())
@@ -104,6 +135,14 @@ impl Segment {
     /// SEG.SEQ + SEG.LEN.
     pub(super) fn end(&self) -> SeqNum {
         self.seq + self.len()
+    }
+
+    /// What it says if it brings a cookie back.
+    pub(super) fn returned_cookie(&self) -> Returned {
+        Returned {
+            seq: self.seq,
+            ack: self.ack,
+        }
     }
 
     /// True if all of `flags` are set.

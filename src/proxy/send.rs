@@ -59,6 +59,7 @@ pub(super) struct Path {
     pub source_port: u16,
     pub destination_port: u16,
     pub device: PortId,
+    pub mtu: u16,
     pub checksums: Checksums,
 }
 
@@ -108,7 +109,7 @@ pub(super) struct Ends {
 }
 
 impl From<&Connection> for Ends {
-    #[inline]
+    #[inline(always)]
     fn from(connection: &Connection) -> Self {
         Ends {
             client: connection.client_address(),
@@ -175,18 +176,48 @@ impl Ends {
     }
 }
 
+/// True if `key` is that of the leg to `side` of a connection: [`Ends::key`] without making it.
+#[inline]
+pub(super) fn is_leg(settings: &Settings, connection: &Connection, side: Side, key: &FlowKey) -> bool {
+    match side {
+        Side::Client => {
+            connection.client_port == key.remote_port
+                && connection.listener_port == key.local_port
+                && connection.client_address() == key.remote
+                && settings.addresses.value(connection.listener_address) == key.local
+        }
+        Side::Server => {
+            let server = settings.servers.get(usize::from(connection.server));
+            let (address, port, client) = (
+                connection.local_address,
+                connection.local_port,
+                connection.client_address(),
+            );
+            server.is_some_and(|server| server.port == key.remote_port && server.address == key.remote)
+                && settings.addresses.source(address, port, client) == (key.local, key.local_port)
+        }
+    }
+}
+
 /// The way to the client of a connection.
 pub(super) fn path_to_client(settings: &Settings, ends: impl Into<Ends>) -> Path {
-    let ends = ends.into();
+    way_to_client(settings, ends.into())
+}
+
+/// [`path_to_client`] on the path of every packet, where it is not put together in memory.
+#[inline(always)]
+pub(super) fn way_to_client(settings: &Settings, ends: Ends) -> Path {
+    let ours = &settings.devices[usize::from(ends.client_device.0)];
     Path {
-        source_mac: settings.devices[usize::from(ends.client_device.0)].mac,
+        source_mac: ours.mac,
         destination_mac: ends.client_mac,
         source: settings.addresses.value(ends.listener_address),
         destination: ends.client,
         source_port: ends.listener_port,
         destination_port: ends.client_port,
         device: ends.client_device,
-        checksums: settings.devices[usize::from(ends.client_device.0)].checksums,
+        mtu: ours.mtu,
+        checksums: ours.checksums,
     }
 }
 
@@ -199,21 +230,31 @@ pub(super) fn path_to_server(
     neighbours: &impl NextHops,
     ends: impl Into<Ends>,
 ) -> Result<Path, DropReason> {
-    let ends = ends.into();
+    way_to_server(settings, neighbours, ends.into())
+}
+
+/// [`path_to_server`] on the path of every packet, where it is not put together in memory.
+///
+/// # Errors
+/// As there.
+#[inline(always)]
+pub(super) fn way_to_server(settings: &Settings, neighbours: &impl NextHops, ends: Ends) -> Result<Path, DropReason> {
     let server = settings
         .servers
         .get(usize::from(ends.server))
         .ok_or(DropReason::NoNeighbour)?;
     let (source, source_port) = ends.source(settings);
+    let ours = &settings.devices[usize::from(server.device.0)];
     Ok(Path {
-        source_mac: settings.devices[usize::from(server.device.0)].mac,
+        source_mac: ours.mac,
         destination_mac: neighbours.mac(server.next_hop).ok_or(DropReason::NoNeighbour)?,
         source,
         destination: server.address,
         source_port,
         destination_port: server.port,
         device: server.device,
-        checksums: settings.devices[usize::from(server.device.0)].checksums,
+        mtu: ours.mtu,
+        checksums: ours.checksums,
     })
 }
 
@@ -371,10 +412,26 @@ pub(super) fn emit_into<P: BufferPool>(
     payload: &[u8],
     out: &mut impl Outbox<P::Buffer>,
 ) -> Result<(), DropReason> {
+    emit_joined(pool, memory, path, control, (&[], payload), out)
+}
+
+/// As [`emit_into`], with bytes that stand in two places.
+///
+/// # Errors
+/// As there.
+#[inline(always)]
+pub(super) fn emit_joined<P: BufferPool>(
+    pool: &mut P,
+    memory: Option<P::Buffer>,
+    path: &Path,
+    control: &Control,
+    (front, payload): (&[u8], &[u8]),
+    out: &mut impl Outbox<P::Buffer>,
+) -> Result<(), DropReason> {
     let mut buffer = memory.or_else(|| pool.take()).ok_or(DropReason::NoBuffer)?;
     control
         .segment(path, payload)
-        .emit_with(&mut buffer, path.checksums)
+        .emit_behind(front, &mut buffer, path.checksums)
         .map_err(|_| DropReason::NoBuffer)?;
     out.send(path.device, buffer);
     Ok(())

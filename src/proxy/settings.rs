@@ -5,10 +5,12 @@
 use super::borrowed::{self, Borrowed};
 use super::promises::PromiseSettings;
 use super::segment::address_value;
+use super::steering::CoreSteering;
 use crate::config::{
     self, Accept, Announce, Bind, Config, Fallback, ListenerConfig, LocalAddress, PoolId, PortConfig, ServerConfig,
     UnknownFlows,
 };
+use crate::kernel::Claims;
 use e2d2::port::{Capabilities, PortId};
 use e2d2::wire::{Checksums, MacAddr};
 use ipnet::IpNet;
@@ -131,17 +133,17 @@ pub struct Capacity {
 const MAX_INSPECTED: usize = 1 << 16;
 
 impl Capacity {
-    /// Sensible sizes for a number of open connections: half as many at rest, where the oldest makes room; one in 128
-    /// waiting for its server with a short request, which at a million connections a second is 8 ms of waiting; one in
-    /// 4096 with a long one.
+    /// Sensible sizes for a number of open connections: half as many at rest, where the oldest makes room; one in 256
+    /// waiting for its server with a short request, which for a million of them at half a million a second is 8 ms of
+    /// waiting; one in 8192 with a long one.
     pub fn for_connections(connections: usize) -> Self {
         Capacity {
             connections,
             resting: (connections / 2).max(1024),
             half_open: 0,
             passed_syns: 0,
-            held_small: (connections / 128).max(1024),
-            held_large: (connections / 4096).max(256),
+            held_small: (connections / 256).max(1024),
+            held_large: (connections / 8192).max(256),
             inspected: connections.min(MAX_INSPECTED),
             kept_blocks: (connections.min(MAX_INSPECTED) / 4).max(1024),
             held_share: 25,
@@ -172,12 +174,18 @@ pub struct Settings {
     pub strangers: Strangers,
     /// The most answers to strangers a second.
     pub answers_per_second: u32,
+    /// After how long without an empty receive queue SYNs give way to all else; `None`: never.
+    pub overload_after: Option<Duration>,
     /// Which checksums are verified.
     pub verify: Verify,
     /// Memory.
     pub capacity: Capacity,
     /// A record is kept of each connection.
     pub records: bool,
+    /// The core's place among several; nothing if it is alone.
+    pub steering: Option<CoreSteering>,
+    /// What the Linux kernel has of our addresses.
+    pub kernel: Claims,
 }
 
 /// Our addresses, with what listens on each.
@@ -351,6 +359,7 @@ impl Settings {
                 UnknownFlows::Silent => Strangers::Ignore,
             },
             answers_per_second: engine.answers_per_second,
+            overload_after: Some(engine.overload_after).filter(|after| !after.is_zero()),
             verify: match engine.verify {
                 config::Verify::Acted => Verify::Acted,
                 config::Verify::All => Verify::All,
@@ -362,6 +371,8 @@ impl Settings {
                 ..Capacity::for_connections(engine.max_connections as usize)
             },
             records: config.records().is_some(),
+            steering: None,
+            kernel: Claims::new(config, macs),
         }
     }
 }
@@ -387,6 +398,22 @@ impl Settings {
     pub fn trusts(&self, listener: u16, peer: std::net::IpAddr) -> bool {
         let prefixes = self.trusted.get(usize::from(listener));
         prefixes.is_some_and(|prefixes| prefixes.iter().any(|prefix| prefix.contains(&peer)))
+    }
+
+    /// One core of several: of the ports towards each server it has those whose answers come back to it.
+    #[must_use]
+    pub fn among_others(mut self, steering: CoreSteering) -> Self {
+        for server in &mut self.servers {
+            for local in &mut server.locals {
+                let address = self.addresses.value(local.address);
+                let is_ours = steering
+                    .plan
+                    .source_ports((server.address, server.port), address, steering.core);
+                local.ports.retain(|&port| is_ours(port));
+            }
+        }
+        self.steering = Some(steering);
+        self
     }
 
     /// Leaves the checksums of our own packets to those ports that can fill them in.

@@ -2,21 +2,37 @@
 
 use e2d2::memory::prefer_large_pages;
 
-/// `T`s in slots `0..capacity`, allocated at start.
+/// `T`s in slots `0..capacity`, allocated at start. The free ones are a list through the slots themselves, so that a `T`
+/// with some value to spare costs no more than its size.
 pub(super) struct Slots<T> {
-    entries: Box<[Option<T>]>,
-    free: Vec<u32>,
+    entries: Box<[Slot<T>]>,
+    free: u32,
+    used: usize,
+}
+
+#[derive(Clone)]
+enum Slot<T> {
+    Taken(T),
+    /// The next free slot, or anything that is none.
+    Free(u32),
 }
 
 impl<T> Slots<T> {
     /// `capacity` empty slots.
     pub(super) fn new(capacity: usize) -> Self {
-        let entries: Box<[Option<T>]> = (0..capacity).map(|_| None).collect();
+        let entries: Box<[Slot<T>]> = (1..=capacity as u32).map(Slot::Free).collect();
         prefer_large_pages(&entries);
         Slots {
             entries,
-            free: (0..capacity as u32).rev().collect(),
+            free: 0,
+            used: 0,
         }
+    }
+
+    /// The slot that the next value gets, if there is one.
+    #[inline]
+    pub(super) fn next(&self) -> Option<u32> {
+        ((self.free as usize) < self.entries.len()).then_some(self.free)
     }
 
     /// Takes a slot for `value`. The slot freed last comes first: its lines are still in the cache.
@@ -24,41 +40,75 @@ impl<T> Slots<T> {
     /// # Errors
     /// The value itself, if every slot is taken.
     pub(super) fn insert(&mut self, value: T) -> Result<u32, T> {
-        let Some(slot) = self.free.pop() else { return Err(value) };
-        self.entries[slot as usize] = Some(value);
+        let slot = self.free;
+        let Some(entry) = self.entries.get_mut(slot as usize) else {
+            return Err(value);
+        };
+        // The head of the list is free.
+        let Slot::Free(next) = *entry else { return Err(value) };
+        *entry = Slot::Taken(value);
+        self.free = next;
+        self.used += 1;
         Ok(slot)
+    }
+
+    /// Frees a slot. Returns false if it was free.
+    #[inline]
+    pub(super) fn free(&mut self, slot: u32) -> bool {
+        match self.entries.get_mut(slot as usize) {
+            Some(entry @ Slot::Taken(_)) => {
+                *entry = Slot::Free(self.free);
+                self.free = slot;
+                self.used -= 1;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Frees a slot and returns what was in it.
     pub(super) fn remove(&mut self, slot: u32) -> Option<T> {
-        let value = self.entries.get_mut(slot as usize)?.take()?;
-        self.free.push(slot);
+        let entry = self.entries.get_mut(slot as usize)?;
+        if matches!(entry, Slot::Free(_)) {
+            return None;
+        }
+        let Slot::Taken(value) = std::mem::replace(entry, Slot::Free(self.free)) else {
+            return None;
+        };
+        self.free = slot;
+        self.used -= 1;
         Some(value)
     }
 
     /// What is in a slot.
     #[inline]
     pub(super) fn get(&self, slot: u32) -> Option<&T> {
-        self.entries.get(slot as usize)?.as_ref()
+        match self.entries.get(slot as usize)? {
+            Slot::Taken(value) => Some(value),
+            Slot::Free(_) => None,
+        }
     }
 
     /// What is in a slot, to change it.
     #[inline]
     pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
-        self.entries.get_mut(slot as usize)?.as_mut()
+        match self.entries.get_mut(slot as usize)? {
+            Slot::Taken(value) => Some(value),
+            Slot::Free(_) => None,
+        }
     }
 
     /// Asks the processor for a slot's lines.
     #[inline]
     pub(super) fn prefetch(&self, slot: u32) {
         if let Some(entry) = self.entries.get(slot as usize) {
-            e2d2::prefetch(entry);
+            e2d2::prefetch_lines(entry);
         }
     }
 
     /// The number of taken slots.
     pub(super) fn len(&self) -> usize {
-        self.entries.len() - self.free.len()
+        self.used
     }
 
     /// The number of slots.
@@ -68,6 +118,11 @@ impl<T> Slots<T> {
 
     /// The memory of all slots in bytes.
     pub(super) fn memory(&self) -> usize {
-        size_of_val(&*self.entries) + self.free.capacity() * size_of::<u32>()
+        size_of_val(&*self.entries)
+    }
+
+    /// The bytes of one slot.
+    pub(super) const fn slot_size() -> usize {
+        size_of::<Slot<T>>()
     }
 }

@@ -34,6 +34,7 @@ pub const fn step(phase: Phase, event: Event) -> Transition {
         Phase::ServerHandshake => server_handshake(event),
         Phase::SynForwarded => syn_forwarded(event),
         Phase::SynAnswered => syn_answered(event),
+        Phase::AwaitHeader => await_header(event),
         Phase::Spliced { .. } => spliced(phase, event),
         Phase::LastAck => last_ack(event),
         Phase::Quarantine => quarantine(event),
@@ -64,11 +65,13 @@ const fn unbound(event: Event) -> Transition {
         | Event::ServerLacksOption
         | Event::ServerStaleAck
         | Event::ServerStray
+        | Event::OutOfWindow(_)
         | Event::Segment { .. } => to(Phase::Unbound, &[Refuse]),
         Event::Reset(_) | Event::DoubtfulReset(_) | Event::BlindReset(_) => {
             to(Phase::Unbound, &[Drop(DropReason::UnknownFlow)])
         }
         Event::Ready
+        | Event::HeaderAwaited
         | Event::ServerUnreachable
         | Event::Selected
         | Event::NeedMore
@@ -116,8 +119,9 @@ const fn await_payload(event: Event) -> Transition {
         | Event::ServerLacksOption
         | Event::ServerStaleAck
         | Event::ServerStray
+        | Event::OutOfWindow(_)
         | Event::Segment { .. } => to(HERE, &[Drop(DropReason::UnknownFlow)]),
-        Event::RetryDue | Event::NoPort | Event::ServerUnreachable => to(HERE, &[]),
+        Event::RetryDue | Event::HeaderAwaited | Event::NoPort | Event::ServerUnreachable => to(HERE, &[]),
     }
 }
 
@@ -156,7 +160,13 @@ const fn server_handshake(event: Event) -> Transition {
             &[ResetClient, ResetServer, Quarantine(Cause::Shutdown)],
         ),
         Event::ServerStray => to(HERE, &[Drop(DropReason::NotAnAnswer)]),
-        Event::Segment { .. } | Event::NeedMore | Event::BadHeader | Event::Ready | Event::WaitOver => to(HERE, &[]),
+        Event::Segment { .. }
+        | Event::OutOfWindow(_)
+        | Event::HeaderAwaited
+        | Event::NeedMore
+        | Event::BadHeader
+        | Event::Ready
+        | Event::WaitOver => to(HERE, &[]),
     }
 }
 
@@ -188,8 +198,10 @@ const fn syn_forwarded(event: Event) -> Transition {
         Event::Shutdown => to(Phase::Unbound, &[ResetClient, ResetServer, Forget(Cause::Shutdown)]),
         Event::ServerStray | Event::ServerLacksOption => to(HERE, &[Drop(DropReason::NotAnAnswer)]),
         Event::ClientAck
+        | Event::HeaderAwaited
         | Event::ClientData
         | Event::ClientFin
+        | Event::OutOfWindow(_)
         | Event::Segment { .. }
         | Event::NeedMore
         | Event::HeldPressed
@@ -204,6 +216,8 @@ const fn syn_answered(event: Event) -> Transition {
     const HERE: Phase = Phase::SynAnswered;
     match event {
         Event::ClientAck => to(Phase::SPLICED, &[Establish]),
+        // proxy-protocol.txt 2: nothing is processed before the whole header. Until then the server waits for this ACK.
+        Event::HeaderAwaited => to(Phase::AwaitHeader, &[AwaitHeader]),
         // RFC 9293 3.8.1: the server repeats its SYN-ACK until it is acknowledged, and again when it gets the SYN again.
         Event::ServerSynAck => to(HERE, &[PassSynAck]),
         Event::SynAgain => to(HERE, &[RepeatSyn]),
@@ -235,8 +249,57 @@ const fn syn_answered(event: Event) -> Transition {
         | Event::NoPort
         | Event::NoServer
         | Event::ServerUnreachable
+        | Event::OutOfWindow(_)
         | Event::Segment { .. }
         | Event::HeldPressed
+        | Event::RetryDue
+        | Event::WaitOver => to(HERE, &[]),
+    }
+}
+
+/// The client shakes hands with a server that is not to hear of it before it has said, by its PROXY header, for whom.
+const fn await_header(event: Event) -> Transition {
+    const HERE: Phase = Phase::AwaitHeader;
+    match event {
+        Event::ClientData | Event::ClientFin => to(HERE, &[Hold, ReadHeader]),
+        // These bytes are for us, whatever follows: who cannot send more until it is acknowledged goes on.
+        Event::NeedMore => to(HERE, &[AcknowledgeHeld]),
+        Event::Ready => to(Phase::SPLICED, &[SpliceAnswered, AcknowledgeServer, SendHeld]),
+        // proxy-protocol.txt 2: the connection of a sender who breaks the rules is aborted. The server has not accepted yet.
+        Event::BadHeader => to(
+            Phase::Unbound,
+            &[ResetClient, ResetServer, Forget(Cause::BadProxyHeader)],
+        ),
+        Event::ClientAck => to(HERE, &[Drop(DropReason::NothingNew)]),
+        // RFC 9293 3.8.1: the server repeats its SYN-ACK until it is acknowledged; the client has had it.
+        Event::ServerSynAck => to(HERE, &[Drop(DropReason::NothingNew)]),
+        Event::Reset(Side::Client) => to(Phase::Unbound, &[ResetServer, Forget(Cause::ActiveRst)]),
+        Event::Reset(Side::Server) => to(Phase::Unbound, &[ResetClient, Forget(Cause::PassiveRst)]),
+        Event::Syn
+        | Event::SynToPass
+        | Event::SynAgain
+        | Event::CookieAck
+        | Event::StraySyn
+        | Event::Unacceptable
+        | Event::DoubtfulReset(Side::Client) => to(HERE, &[ChallengeAck]),
+        Event::BlindReset(_) | Event::DoubtfulReset(Side::Server) => to(HERE, &[Drop(DropReason::BlindReset)]),
+        Event::TimedOut => to(
+            Phase::Unbound,
+            &[ResetClient, ResetServer, Forget(Cause::SelectorTimeout)],
+        ),
+        Event::HeldPressed => to(Phase::Unbound, &[ResetClient, ResetServer, Forget(Cause::HeldFull)]),
+        Event::Shutdown => to(Phase::Unbound, &[ResetClient, ResetServer, Forget(Cause::Shutdown)]),
+        Event::ServerStray | Event::ServerLacksOption | Event::ServerStaleAck => {
+            to(HERE, &[Drop(DropReason::NotAnAnswer)])
+        }
+        Event::HeaderAwaited
+        | Event::Selected
+        | Event::Rejected
+        | Event::NoPort
+        | Event::NoServer
+        | Event::ServerUnreachable
+        | Event::OutOfWindow(_)
+        | Event::Segment { .. }
         | Event::RetryDue
         | Event::WaitOver => to(HERE, &[]),
     }
@@ -268,6 +331,8 @@ const fn spliced(phase: Phase, event: Event) -> Transition {
         // RFC 5961 3.2: only the receiver knows RCV.NXT. It gets the segment, and answers with a challenge ACK or dies.
         Event::DoubtfulReset(_) => to(phase, &[Forward, ProbeSender]),
         Event::BlindReset(_) => to(phase, &[Drop(DropReason::BlindReset)]),
+        // RFC 9293 3.10.7.4, first: not acceptable, but answered, by who knows RCV.NXT.
+        Event::OutOfWindow(_) => to(phase, &[ForwardRarely]),
         // Our ACK of its SYN-ACK was lost.
         Event::ServerSynAck => to(phase, &[AcknowledgeServer]),
         Event::Syn | Event::SynToPass | Event::SynAgain | Event::CookieAck | Event::StraySyn => {
@@ -291,6 +356,7 @@ const fn spliced(phase: Phase, event: Event) -> Transition {
             to(phase, &[Drop(DropReason::NotAnAnswer)])
         }
         Event::Ready
+        | Event::HeaderAwaited
         | Event::ServerUnreachable
         | Event::ClientAck
         | Event::Unacceptable
@@ -352,8 +418,10 @@ const fn last_ack(event: Event) -> Transition {
         | Event::ServerLacksOption
         | Event::ServerStaleAck
         | Event::ServerStray
+        | Event::OutOfWindow(_)
         | Event::Segment { from: Side::Server, .. } => to(HERE, &[Drop(DropReason::UnknownFlow)]),
         Event::Ready
+        | Event::HeaderAwaited
         | Event::ServerUnreachable
         | Event::Selected
         | Event::NeedMore
@@ -371,9 +439,11 @@ const fn last_ack(event: Event) -> Transition {
 const fn quarantine(event: Event) -> Transition {
     const HERE: Phase = Phase::Quarantine;
     match event {
-        Event::Segment { .. } | Event::Reset(_) | Event::DoubtfulReset(_) | Event::BlindReset(_) => {
-            to(HERE, &[Forward])
-        }
+        Event::Segment { .. }
+        | Event::OutOfWindow(_)
+        | Event::Reset(_)
+        | Event::DoubtfulReset(_)
+        | Event::BlindReset(_) => to(HERE, &[Forward]),
         // The cookie's ACK is what proves that the client means it: until then the old translation stands.
         Event::Syn | Event::SynToPass | Event::SynAgain | Event::StraySyn => to(HERE, &[SendCookie]),
         Event::CookieAck => to(Phase::AwaitPayload, &[CreateConnection]),
@@ -381,6 +451,7 @@ const fn quarantine(event: Event) -> Transition {
             to(HERE, &[Drop(DropReason::NotAnAnswer)])
         }
         Event::Ready
+        | Event::HeaderAwaited
         | Event::ServerUnreachable
         | Event::ClientAck
         | Event::Unacceptable

@@ -1,15 +1,18 @@
 //! The flow table of one core: which connection a packet belongs to, and from which side it comes.
 //!
-//! Open addressing with linear probing and backward-shift deletion: no tombstones, so that look-ups stay short however
-//! long the core runs. An entry is eight bytes (31 bits of the hash, the leg, the slot); the key itself is in the
-//! connection, compared only when those bits match. Two entries a connection, one for each leg.
+//! Lines of the cache with ten places each. A flow stands in the line that its hash names, or in the next ones if that is
+//! full; a line counts the flows that have passed it by, so that a search ends in the first line that none has, and what
+//! is taken out leaves neither tombstones nor anything to move. A place is six bytes (15 bits of the hash, the leg, the
+//! slot); the key itself is in the connection, compared only when those bits match. Two flows a connection, one for each
+//! leg.
 //!
 //! The hash is keyed with random numbers, so that nobody outside can choose flows that collide.
 //!
-//! Budget: 8 bytes an entry at a load of at most three fifths; look-up of a prefetched line about 20 cycles.
-//! Source: `benches/core`.
+//! Budget: 8 bytes a flow at a load of at most four fifths, where one search in five reads a second line; look-up of a
+//! prefetched line about 20 cycles. Source: `benches/core`.
 
 use super::event::Side;
+use super::segment::is_ipv4;
 use e2d2::memory::prefer_large_pages;
 
 /// What identifies one leg: the peer's end point and ours. IPv4 addresses are in their IPv4-mapped form
@@ -24,18 +27,6 @@ pub struct FlowKey {
     pub remote_port: u16,
     /// Our port.
     pub local_port: u16,
-}
-
-impl FlowKey {
-    /// The key as 36 bytes, for keyed hashes.
-    pub fn to_bytes(&self) -> [u8; 36] {
-        let mut bytes = [0; 36];
-        bytes[..16].copy_from_slice(&self.remote.to_be_bytes());
-        bytes[16..32].copy_from_slice(&self.local.to_be_bytes());
-        bytes[32..34].copy_from_slice(&self.remote_port.to_be_bytes());
-        bytes[34..].copy_from_slice(&self.local_port.to_be_bytes());
-        bytes
-    }
 }
 
 /// What an entry points to.
@@ -95,21 +86,85 @@ impl FlowRef {
 #[error("the flow table is full")]
 pub struct TableFull;
 
-/// One entry: `tag` is zero when it is free; its other bits are those of the hash that also say where its home is.
+/// Flows that stand in one line.
+const PLACES: usize = 10;
+
+/// A line of the cache.
 #[derive(Clone, Copy)]
-struct Entry {
-    tag: u32,
-    flow: FlowRef,
+#[repr(C, align(64))]
+struct Line {
+    /// Zero where a place is free.
+    tags: [u16; PLACES],
+    flows: [FlowRef; PLACES],
+    /// Flows at home here or before that stand in a later line; at its maximum it is not exact and stays.
+    passed_by: u32,
 }
 
-const FREE: Entry = Entry {
-    tag: 0,
-    flow: FlowRef(0),
+const _: () = assert!(size_of::<Line>() == 64);
+
+const EMPTY: Line = Line {
+    tags: [0; PLACES],
+    flows: [FlowRef(0); PLACES],
+    passed_by: 0,
 };
+
+impl Line {
+    /// The places with this tag.
+    #[inline]
+    fn matching(&self, tag: u16) -> Matches {
+        let t = &self.tags;
+        let four = |a: u16, b: u16, c: u16, d: u16| {
+            u64::from(a) | u64::from(b) << 16 | u64::from(c) << 32 | u64::from(d) << 48
+        };
+        // The last two places, with two that match no tag.
+        let beyond = !tag;
+        let words = [
+            four(t[0], t[1], t[2], t[3]),
+            four(t[4], t[5], t[6], t[7]),
+            four(t[8], t[9], beyond, beyond),
+        ];
+        let [first, second, third] = words.map(|word| zero_lanes(word ^ (LOW_BITS * u64::from(tag))));
+        Matches(first >> 15 | second >> 14 | third >> 13)
+    }
+
+    /// The place of `flow`, if it is here.
+    #[inline]
+    fn place_of(&self, tag: u16, flow: FlowRef) -> Option<usize> {
+        self.matching(tag).find(|&place| self.flows[place] == flow)
+    }
+}
+
+/// The lowest bit of each 16.
+const LOW_BITS: u64 = 0x0001_0001_0001_0001;
+
+/// The highest bit of each 16 that are all zero.
+#[inline]
+fn zero_lanes(word: u64) -> u64 {
+    let rest = LOW_BITS * 0x7fff;
+    // No carry leaves its 16 bits: each sum is below twice 0x8000.
+    !(((word & rest) + rest) | word | rest)
+}
+
+/// Places of a line in one word, so that it stays in a register: bit 16 × l + w is the place in lane l of the line's word w.
+struct Matches(u64);
+
+impl Iterator for Matches {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        let bit = self.0.trailing_zeros() as usize;
+        self.0 &= self.0 - 1;
+        Some((bit % 16 * 4 + bit / 16).min(PLACES - 1))
+    }
+}
 
 /// Which connection owns a flow.
 pub struct FlowTable {
-    entries: Box<[Entry]>,
+    lines: Box<[Line]>,
     used: usize,
     limit: usize,
     keys: [u64; 3],
@@ -118,16 +173,16 @@ pub struct FlowTable {
 impl FlowTable {
     /// A table for `flows` flows (two a connection), hashed with the secret `keys`.
     pub fn new(flows: usize, keys: [u64; 3]) -> Self {
-        // Three fifths full at most: by Knuth's formulas for linear probing 1.8 probes for a hit and 3.6 for a miss.
-        let size = flows.max(8) * 5 / 3 + 1;
+        let limit = flows.max(8);
+        // Four fifths full at most: then one line in five has more flows at home than it has places.
+        let lines = vec![EMPTY; (limit * 5).div_ceil(4 * PLACES)].into_boxed_slice();
+        prefer_large_pages(&lines);
         // An even key would lose the low bits of the product.
         let keys = [keys[0] | 1, keys[1] | 1, keys[2] | 1];
-        let entries = vec![FREE; size].into_boxed_slice();
-        prefer_large_pages(&entries);
         FlowTable {
-            entries,
+            lines,
             used: 0,
-            limit: flows.max(8),
+            limit,
             keys,
         }
     }
@@ -144,34 +199,49 @@ impl FlowTable {
         fold(remote ^ ports ^ self.keys[2], local ^ self.keys[0])
     }
 
+    /// The keyed hash of whoever has `address`: with IPv4 the address itself, with IPv6 the network of the host, whose owner
+    /// has all addresses in it (RFC 6177 2).
+    #[inline]
+    pub fn source_hash(&self, address: u128) -> u64 {
+        let source = if is_ipv4(address) { address } else { address >> 64 << 64 };
+        self.hash(&FlowKey {
+            remote: source,
+            local: 0,
+            remote_port: 0,
+            local_port: 0,
+        })
+    }
+
     /// Asks the processor for the line that a look-up of `hash` will read.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
-        e2d2::prefetch(&self.entries[self.home(tag_of(hash))]);
+        e2d2::prefetch(&self.lines[self.home(hash)]);
     }
 
     /// The flow with this `hash` for which `is_it` holds (it compares the key in the connection).
     #[inline]
     pub fn find(&self, hash: u64, mut is_it: impl FnMut(FlowRef) -> bool) -> Option<FlowRef> {
         let tag = tag_of(hash);
-        let mut at = self.home(tag_of(hash));
-        loop {
-            let entry = self.entries[at];
-            if entry.tag == tag && is_it(entry.flow) {
-                return Some(entry.flow);
-            }
-            if entry.tag == 0 {
-                return None;
+        let mut at = self.home(hash);
+        for _ in 0..self.lines.len() {
+            let line = &self.lines[at];
+            let found = line
+                .matching(tag)
+                .map(|place| line.flows[place])
+                .find(|&flow| is_it(flow));
+            if found.is_some() || line.passed_by == 0 {
+                return found;
             }
             at = self.after(at);
         }
+        None
     }
 
     /// The most likely flow with this `hash`, unchecked: what to prefetch next.
     #[inline]
     pub fn guess(&self, hash: u64) -> Option<FlowRef> {
-        let entry = self.entries[self.home(tag_of(hash))];
-        (entry.tag == tag_of(hash)).then_some(entry.flow)
+        let line = &self.lines[self.home(hash)];
+        line.matching(tag_of(hash)).next().map(|place| line.flows[place])
     }
 
     /// Adds a flow that is not in the table.
@@ -182,14 +252,18 @@ impl FlowTable {
         if self.used == self.limit {
             return Err(TableFull);
         }
-        let mut at = self.home(tag_of(hash));
-        while self.entries[at].tag != 0 {
+        let mut at = self.home(hash);
+        // There is a free place somewhere: the limit is below the number of places.
+        loop {
+            let line = &mut self.lines[at];
+            if let Some(place) = line.matching(0).next() {
+                line.tags[place] = tag_of(hash);
+                line.flows[place] = flow;
+                break;
+            }
+            line.passed_by = line.passed_by.saturating_add(1);
             at = self.after(at);
         }
-        self.entries[at] = Entry {
-            tag: tag_of(hash),
-            flow,
-        };
         self.used += 1;
         Ok(())
     }
@@ -197,8 +271,8 @@ impl FlowTable {
     /// Makes the entry of `old` point to `new`. Returns false if there is none.
     pub fn replace(&mut self, hash: u64, old: FlowRef, new: FlowRef) -> bool {
         match self.position(hash, old) {
-            Some(at) => {
-                self.entries[at].flow = new;
+            Some((at, place)) => {
+                self.lines[at].flows[place] = new;
                 true
             }
             None => false,
@@ -207,25 +281,19 @@ impl FlowTable {
 
     /// Takes `flow` out. Returns false if it was not there.
     pub fn remove(&mut self, hash: u64, flow: FlowRef) -> bool {
-        let Some(mut gap) = self.position(hash, flow) else {
+        let Some((at, place)) = self.position(hash, flow) else {
             return false;
         };
         self.used -= 1;
-        let mut at = gap;
-        loop {
-            at = self.after(at);
-            let entry = self.entries[at];
-            if entry.tag == 0 {
-                break;
+        self.lines[at].tags[place] = 0;
+        let mut passed = self.home(hash);
+        while passed != at {
+            let line = &mut self.lines[passed];
+            if line.passed_by != u32::MAX {
+                line.passed_by -= 1;
             }
-            // An entry may move back into the gap unless that would put it before its home.
-            let home = self.home(entry.tag);
-            if self.distance(home, at) >= self.distance(gap, at) {
-                self.entries[gap] = entry;
-                gap = at;
-            }
+            passed = self.after(passed);
         }
-        self.entries[gap] = FREE;
         true
     }
 
@@ -241,49 +309,41 @@ impl FlowTable {
 
     /// The memory of the table in bytes, empty entries included.
     pub fn memory(&self) -> usize {
-        size_of_val(&*self.entries)
+        size_of_val(&*self.lines)
     }
 
     #[inline]
-    fn home(&self, tag: u32) -> usize {
-        // The tag scaled to the size: no division, and any size will do.
-        ((u64::from(tag) * self.entries.len() as u64) >> 32) as usize
+    fn home(&self, hash: u64) -> usize {
+        // The hash's upper half scaled to the size: no division, and any size will do.
+        (((hash >> 32) * self.lines.len() as u64) >> 32) as usize
     }
 
     #[inline]
     fn after(&self, at: usize) -> usize {
-        if at + 1 == self.entries.len() { 0 } else { at + 1 }
+        if at + 1 == self.lines.len() { 0 } else { at + 1 }
     }
 
-    /// How many steps of [`FlowTable::after`] lead from one place to another.
-    fn distance(&self, from: usize, to: usize) -> usize {
-        if to >= from {
-            to - from
-        } else {
-            to + self.entries.len() - from
-        }
-    }
-
-    fn position(&self, hash: u64, flow: FlowRef) -> Option<usize> {
+    fn position(&self, hash: u64, flow: FlowRef) -> Option<(usize, usize)> {
         let tag = tag_of(hash);
-        let mut at = self.home(tag_of(hash));
-        loop {
-            let entry = self.entries[at];
-            if entry.tag == tag && entry.flow == flow {
-                return Some(at);
+        let mut at = self.home(hash);
+        for _ in 0..self.lines.len() {
+            let line = &self.lines[at];
+            if let Some(place) = line.place_of(tag, flow) {
+                return Some((at, place));
             }
-            if entry.tag == 0 {
+            if line.passed_by == 0 {
                 return None;
             }
             at = self.after(at);
         }
+        None
     }
 }
 
-/// The upper half of the hash with its lowest bit set: never zero, which means "free".
+/// The lowest bits of the hash, of which the first is set: never zero, which means "free". The home comes from others.
 #[inline]
-fn tag_of(hash: u64) -> u32 {
-    (hash >> 32) as u32 | 1
+fn tag_of(hash: u64) -> u16 {
+    hash as u16 | 1
 }
 
 /// The two halves of a 128-bit product, folded: every input bit reaches every output bit.

@@ -3,12 +3,11 @@
 //! One timer a connection. While packets pass it is lazy: a packet only notes when it came, and the timer, when it
 //! fires, looks whether enough time has really gone by. So a busy connection costs no timer work at all.
 
-use super::connection::Stage;
-use super::event::{Event, Side};
+use super::connection::{Connection, Stage};
+use super::event::Event;
 use super::inspect::Inspection;
 use super::owed;
 use super::phase::{Half, Phase};
-use super::send::Ends;
 use super::settings::Server;
 use super::{NextHops, Outbox, Proxy};
 use crate::callbacks::SelectServer;
@@ -21,17 +20,15 @@ use std::time::Duration;
 /// Resting connections that one call forgets at most: each costs two look-ups.
 const RESTS_PER_CALL: usize = 64;
 
-/// How many entries ahead the table's lines are asked for: they have not been touched for the whole rest.
-const RESTS_AHEAD: usize = 8;
-
 /// How long to wait after the `tries`-th SYN: the retry time doubled each time, cut off where the server's whole time
 /// is over (RFC 6298 5.5).
 pub(super) fn syn_wait(server: &Server, tries: u8) -> Duration {
-    let factor = 1_u32 << tries.saturating_sub(1).min(16);
-    let wait = server.syn_retry.saturating_mul(factor);
-    let waited = server.syn_retry.saturating_mul(factor - 1);
-    wait.min(server.connect_timeout.saturating_sub(waited))
-        .max(Duration::from_millis(1))
+    let nanos = |time: Duration| time.as_nanos() as u64;
+    let factor = 1_u64 << tries.saturating_sub(1).min(16);
+    let wait = nanos(server.syn_retry).saturating_mul(factor);
+    let waited = nanos(server.syn_retry).saturating_mul(factor - 1);
+    let left = nanos(server.connect_timeout).saturating_sub(waited);
+    Duration::from_nanos(wait.min(left)).max(Duration::from_millis(1))
 }
 
 /// True when the time after the `tries`-th SYN was the last.
@@ -50,6 +47,11 @@ where
     pub fn poll_timers(&mut self, now: Instant, out: &mut impl Outbox<P::Buffer>) -> bool {
         self.last_now = now;
         let mut worked = false;
+        // The queue is empty: no burst will come of what was put off.
+        if !self.put_off.is_empty() && self.overload.affords_all() {
+            worked = true;
+            self.handle_put_off(now, out);
+        }
         while let Some(slot) = self.wheel.pop_expired(now) {
             worked = true;
             if let Some(event) = self.due(now, slot) {
@@ -65,36 +67,19 @@ where
     fn end_rests(&mut self, now: Instant) -> bool {
         let now_ms = now.as_millis() as u32;
         let is_over = |until: u32| now_ms.wrapping_sub(until) as i32 >= 0;
-        let due = (0..RESTS_PER_CALL)
-            .take_while(|&n| {
-                self.quarantine
-                    .nth_oldest(n)
-                    .is_some_and(|(_, rested)| is_over(rested.until))
-            })
-            .count();
-        for n in 0..due.min(RESTS_AHEAD) {
-            self.prefetch_rested(n);
-        }
-        for n in 0..due {
-            if n + RESTS_AHEAD < due {
-                self.prefetch_rested(RESTS_AHEAD);
+        let mut ended = false;
+        for _ in 0..RESTS_PER_CALL {
+            let is_due = self
+                .quarantine
+                .oldest()
+                .is_some_and(|(_, rested)| is_over(rested.until));
+            if !is_due {
+                break;
             }
-            self.end_oldest_rest();
+            self.look_ahead();
+            ended |= self.end_oldest_rest();
         }
-        due > 0
-    }
-
-    /// Asks for the table's lines of the `n`-th oldest resting connection.
-    fn prefetch_rested(&self, n: usize) {
-        let Some((_, rested)) = self.quarantine.nth_oldest(n) else {
-            return;
-        };
-        let ends = Ends::from(rested);
-        for side in [Side::Client, Side::Server] {
-            if let Some(key) = ends.key(&self.settings, side) {
-                self.table.prefetch(self.table.hash(&key));
-            }
-        }
+        ended
     }
 
     /// When [`Proxy::poll_timers`] has something to do at the earliest.
@@ -121,7 +106,9 @@ where
                     Event::RetryDue
                 })
             }
-            (Stage::Opening(_), Phase::AwaitPayload) if self.carried.is_awaited(slot) => self.header_overdue(slot),
+            (Stage::Opening(_), Phase::AwaitPayload | Phase::AwaitHeader) if self.carried.is_awaited(slot) => {
+                self.header_overdue(slot)
+            }
             (Stage::Opening(_), Phase::AwaitPayload) => {
                 let listener = self.settings.listeners.get(usize::from(connection.listener))?;
                 Some(match listener.inspect_delay {
@@ -145,8 +132,9 @@ where
                 if let Some(event) = self.kept_due(slot, now_ms) {
                     return Some(event);
                 }
-                let limit = self.silence_allowed(slot)?;
-                let silent = self.connections.get(slot).map(|c| now_ms.wrapping_sub(c.last_seen))?;
+                let connection = self.connections.get(slot)?;
+                let limit = self.silence_allowed(connection)?;
+                let silent = now_ms.wrapping_sub(connection.last_seen);
                 if u128::from(silent) >= limit.as_millis() {
                     return Some(Event::TimedOut);
                 }
@@ -158,27 +146,41 @@ where
 
     /// Sets the timer of a spliced connection to the earliest time at which it can mean anything.
     pub(super) fn arm_spliced(&mut self, now: Instant, slot: u32) {
-        let Some(limit) = self.silence_allowed(slot) else {
-            return;
-        };
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
-        let Some(spliced) = connection.spliced() else { return };
+        let (Some(limit), Some(spliced)) = (self.silence_allowed(connection), connection.spliced()) else {
+            return;
+        };
         let silent = (now.as_millis() as u32).wrapping_sub(connection.last_seen);
-        let mut wait = limit.saturating_sub(Duration::from_millis(u64::from(silent)));
+        let over = (now + limit).as_nanos().saturating_sub(u64::from(silent) * 1_000_000);
+        let mut deadline = Instant::from_nanos(over);
         if let Some(debt) = self.owed.get(spliced.owed) {
-            wait = wait.min(milliseconds_until(now, debt.deadline));
+            deadline = deadline.min(now + milliseconds_until(now, debt.deadline));
         }
-        if let Some(deadline) = self.inspections.of(slot).and_then(Inspection::deadline) {
-            wait = wait.min(milliseconds_until(now, deadline));
+        if let Some(kept) = self.inspections.of(slot).and_then(Inspection::deadline) {
+            deadline = deadline.min(now + milliseconds_until(now, kept));
         }
-        self.wheel.arm(slot, now + wait);
+        self.wheel.arm(slot, deadline);
+    }
+
+    /// As [`Proxy::arm_spliced`] when a spliced connection has left the phase `before`. Only a time that has become shorter
+    /// must be told to the timer: when it fires too early, it looks by itself how long there is still to wait.
+    #[inline]
+    pub(super) fn arm_closing(&mut self, now: Instant, slot: u32, before: Phase) {
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let listener = self.settings.listeners.get(usize::from(connection.listener));
+        let is_shorter = before == Phase::SPLICED && listener.is_some_and(|l| l.half_close < l.idle);
+        // What is kept of an inspected connection has times of its own.
+        if is_shorter || self.selector.inspects() {
+            self.arm_spliced(now, slot);
+        }
     }
 
     /// How long both sides of a spliced connection may be silent.
-    fn silence_allowed(&self, slot: u32) -> Option<Duration> {
-        let connection = self.connections.get(slot)?;
+    fn silence_allowed(&self, connection: &Connection) -> Option<Duration> {
         let listener = self.settings.listeners.get(usize::from(connection.listener))?;
         match connection.phase {
             Phase::Spliced {
@@ -191,6 +193,7 @@ where
             | Phase::ServerHandshake
             | Phase::SynForwarded
             | Phase::SynAnswered
+            | Phase::AwaitHeader
             | Phase::LastAck
             | Phase::Quarantine => None,
         }

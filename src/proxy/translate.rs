@@ -50,8 +50,16 @@ pub struct Rewrite {
 ///
 /// # Errors
 /// [`DropReason::HopLimit`] if the packet may not be passed on; the frame is then as it was.
-#[inline]
 pub fn rewrite(frame: &mut [u8], layout: &TcpLayout, values: &Rewrite) -> Result<(), DropReason> {
+    rewrite_here(frame, *layout, values)
+}
+
+/// [`rewrite`] on the path of every packet, where the values are not put together in memory.
+///
+/// # Errors
+/// As there.
+#[inline(always)]
+pub(super) fn rewrite_here(frame: &mut [u8], layout: TcpLayout, values: &Rewrite) -> Result<(), DropReason> {
     let (lower, tcp) = frame
         .split_at_mut_checked(usize::from(layout.l4))
         .ok_or(DropReason::BadLayout)?;
@@ -72,7 +80,7 @@ pub fn rewrite(frame: &mut [u8], layout: &TcpLayout, values: &Rewrite) -> Result
 }
 
 /// Returns what the change of addresses does to the TCP checksum.
-#[inline]
+#[inline(always)]
 fn rewrite_ipv4(ip: &mut [u8], values: &Rewrite) -> Result<Delta, DropReason> {
     let Some(header) = ip.first_chunk_mut::<20>() else {
         return Err(DropReason::BadLayout);
@@ -131,7 +139,7 @@ fn rewrite_ipv6(ip: &mut [u8], values: &Rewrite) -> Result<Delta, DropReason> {
 }
 
 /// Rewrites a TCP header of `header_len` bytes, with its options; `addresses` is what has become of the pseudo header.
-#[inline]
+#[inline(always)]
 pub(super) fn rewrite_tcp(tcp: &mut [u8], header_len: usize, addresses: Delta, values: &Rewrite) {
     let Some((header, rest)) = tcp.split_first_chunk_mut::<20>() else {
         return;
@@ -162,7 +170,7 @@ pub(super) fn rewrite_tcp(tcp: &mut [u8], header_len: usize, addresses: Delta, v
 }
 
 /// Translates timestamps and SACK blocks; everything else passes as it is.
-#[inline]
+#[inline(always)]
 fn rewrite_options(raw: &mut [u8], mut delta: Delta, values: &Rewrite) -> Delta {
     let mut only_timestamps = false;
     if let Some(at) = options::find_timestamps(raw)

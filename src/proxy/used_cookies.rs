@@ -1,21 +1,78 @@
 //! Cookies that have made a connection already.
 //!
 //! A cookie lives for up to 16 s, a connection may be over in a millisecond. Without this memory a late copy of the
-//! client's ACK, or of its request, would make a second connection and give the server the request again. Eight bytes a
-//! cookie, in lines of eight: a look-up reads one cache line. A line that is full forgets its oldest, which needs more
-//! new connections within 16 s than the set has room for.
+//! client's ACK, or of its request, would make a second connection and give the server the request again. A copy has the
+//! numbers of its original; a new connection from the same port has another initial sequence number, even if its cookie
+//! should be the same by chance (2^-22 within a slot). Five bytes a
+//! cookie, in lines of twelve: a look-up reads one cache line. A line that is full forgets its oldest, which needs more
+//! new connections within 16 s than the set has room for. One fresh cookie in 180 million looks like a used one; its client
+//! is reset.
 
 use super::cookie;
 use e2d2::memory::prefer_large_pages;
 use e2d2::time::Instant;
 use netfcts::seq::SeqNum;
 
-const WAYS: usize = 8;
+const WAYS: usize = 12;
 
-/// 48 bits of fingerprint and 16 of the slot it was used in; zero is free.
+/// The numbers of the segment that brings a cookie back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Returned {
+    /// The number after the client's initial one.
+    pub seq: SeqNum,
+    /// The number after the cookie.
+    pub ack: SeqNum,
+}
+
+/// Fingerprints, zero where a place is free, and the lowest bits of the slots that the cookies were used in. Places are
+/// taken in turn: the one whose turn it is holds the oldest.
 #[derive(Clone, Copy)]
-#[repr(align(64))]
-struct Line([u64; WAYS]);
+#[repr(C, align(64))]
+struct Line {
+    fingerprints: [u32; WAYS],
+    slots: [u8; WAYS],
+    turn: u8,
+}
+
+const _: () = assert!(size_of::<Line>() == 64);
+
+impl Line {
+    const EMPTY: Line = Line {
+        fingerprints: [0; WAYS],
+        slots: [0; WAYS],
+        turn: 0,
+    };
+
+    /// True if a cookie with this fingerprint has been used so lately that it could be repeated: a cookie made in slot s
+    /// is valid in s and s + 1, so a use can be repeated at most one slot later.
+    #[inline]
+    fn has(&self, fingerprint: u32, slot: u8) -> bool {
+        // All places at once, and no branch among them: nearly always it is none.
+        let is_known = (self.fingerprints.iter()).fold(false, |known, &used| known | (used == fingerprint));
+        is_known && self.has_lately(fingerprint, slot)
+    }
+
+    #[cold]
+    fn has_lately(&self, fingerprint: u32, slot: u8) -> bool {
+        let mut cookies = self.fingerprints.iter().zip(self.slots);
+        cookies.any(|(&used, used_in)| used == fingerprint && slot.wrapping_sub(used_in) <= 1)
+    }
+
+    fn push(&mut self, fingerprint: u32, slot: u8) {
+        let way = usize::from(self.turn);
+        self.fingerprints[way] = fingerprint;
+        self.slots[way] = slot;
+        self.turn = if way + 1 == WAYS { 0 } else { self.turn + 1 };
+    }
+}
+
+/// A cookie that has not been used, and where its use is noted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unused {
+    place: usize,
+    fingerprint: u32,
+    slot: u8,
+}
 
 /// The cookies used lately.
 pub(super) struct UsedCookies {
@@ -25,47 +82,44 @@ pub(super) struct UsedCookies {
 impl UsedCookies {
     /// Room for about `capacity` cookies, allocated now.
     pub(super) fn new(capacity: usize) -> Self {
-        let lines = capacity.div_ceil(WAYS).next_power_of_two();
-        let lines = vec![Line([0; WAYS]); lines].into_boxed_slice();
+        let lines = vec![Line::EMPTY; capacity.div_ceil(WAYS).max(1)].into_boxed_slice();
         prefer_large_pages(&lines);
         UsedCookies { lines }
     }
 
     /// True if the flow with `flow_hash` has used `cookie`.
-    pub(super) fn contains(&self, flow_hash: u64, cookie: SeqNum, now: Instant) -> bool {
-        let slot = cookie::CookieJar::slot(now);
-        let fingerprint = fingerprint(flow_hash, cookie);
-        let age = |entry: u64| (slot as u16).wrapping_sub(entry as u16);
-        // A cookie made in slot s is valid in s and s + 1, so a use can be repeated at most one slot later.
-        let line = &self.lines[self.place(flow_hash)].0;
-        line.iter()
-            .any(|&entry| entry != 0 && entry & !0xffff == fingerprint && age(entry) <= 1)
+    pub(super) fn contains(&self, flow_hash: u64, cookie: Returned, now: Instant) -> bool {
+        self.find_unused(flow_hash, cookie, now).is_none()
     }
 
-    /// Notes the use of `cookie` by the flow with `flow_hash`. Returns false if it had been used before.
-    pub(super) fn note(&mut self, flow_hash: u64, cookie: SeqNum, now: Instant) -> bool {
-        if self.contains(flow_hash, cookie, now) {
-            return false;
+    /// What [`note`](Self::note) has to know of `cookie`, unless the flow with `flow_hash` has used it.
+    #[inline]
+    pub(super) fn find_unused(&self, flow_hash: u64, cookie: Returned, now: Instant) -> Option<Unused> {
+        let slot = cookie::CookieJar::slot(now) as u8;
+        let (place, fingerprint) = (self.place(flow_hash), fingerprint(flow_hash, cookie));
+        let unused = Unused {
+            place,
+            fingerprint,
+            slot,
+        };
+        (!self.lines[place].has(fingerprint, slot)).then_some(unused)
+    }
+
+    /// Notes the use of a cookie that has just been found unused.
+    pub(super) fn note(&mut self, cookie: Unused) {
+        if let Some(line) = self.lines.get_mut(cookie.place) {
+            line.push(cookie.fingerprint, cookie.slot);
         }
-        let slot = cookie::CookieJar::slot(now);
-        let fingerprint = fingerprint(flow_hash, cookie);
-        let age = |entry: u64| (slot as u16).wrapping_sub(entry as u16);
-        let at = self.place(flow_hash);
-        let line = &mut self.lines[at].0;
-        let oldest = (0..WAYS)
-            .max_by_key(|&way| if line[way] == 0 { u16::MAX } else { age(line[way]) })
-            .unwrap_or(0);
-        line[oldest] = fingerprint | u64::from(slot as u16);
-        true
     }
 
-    /// Asks the processor for the line that [`UsedCookies::note`] will read for this flow.
+    /// Asks the processor for the line that [`UsedCookies::find_unused`] will read for this flow.
     pub(super) fn prefetch(&self, flow_hash: u64) {
         e2d2::prefetch(&self.lines[self.place(flow_hash)]);
     }
 
     fn place(&self, flow_hash: u64) -> usize {
-        (flow_hash >> 7) as usize & (self.lines.len() - 1)
+        // The lower half of the hash scaled to the size; the upper one is the flow table's.
+        (((flow_hash & 0xffff_ffff) * self.lines.len() as u64) >> 32) as usize
     }
 
     /// The memory of the set in bytes.
@@ -74,9 +128,11 @@ impl UsedCookies {
     }
 }
 
-fn fingerprint(flow_hash: u64, cookie: SeqNum) -> u64 {
-    let mixed = (flow_hash ^ u64::from(cookie.0) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed & !0xffff
+/// Never zero, which means "free".
+fn fingerprint(flow_hash: u64, cookie: Returned) -> u32 {
+    let numbers = u64::from(cookie.ack.0) << 32 | u64::from(cookie.seq.0);
+    let mixed = (flow_hash ^ numbers).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 32) as u32 | 1
 }
 
 #[cfg(test)]
@@ -84,15 +140,46 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
+    fn returned(ack: u32) -> Returned {
+        Returned {
+            seq: SeqNum(1),
+            ack: SeqNum(ack),
+        }
+    }
+
+    /// Uses a cookie, unless it has been.
+    fn note(used: &mut UsedCookies, flow_hash: u64, cookie: Returned, now: Instant) -> bool {
+        let unused = used.find_unused(flow_hash, cookie, now);
+        assert_eq!(unused.is_none(), used.contains(flow_hash, cookie, now));
+        unused.is_some_and(|unused| {
+            used.note(unused);
+            true
+        })
+    }
+
     #[test]
     fn a_cookie_is_good_for_one_connection() {
         let mut used = UsedCookies::new(64);
         let now = Instant::ZERO + Duration::from_secs(80);
-        assert!(used.note(1, SeqNum(5), now));
-        assert!(!used.note(1, SeqNum(5), now));
-        assert!(!used.note(1, SeqNum(5), now + Duration::from_secs(15)));
-        assert!(used.note(1, SeqNum(6), now));
-        assert!(used.note(2, SeqNum(5), now));
+        assert!(note(&mut used, 1, returned(5), now));
+        assert!(!note(&mut used, 1, returned(5), now));
+        assert!(!note(&mut used, 1, returned(5), now + Duration::from_secs(15)));
+        assert!(note(&mut used, 1, returned(6), now));
+        assert!(note(&mut used, 2, returned(5), now));
+    }
+
+    #[test]
+    fn the_same_cookie_for_another_initial_sequence_number_is_another() {
+        let mut used = UsedCookies::new(64);
+        let now = Instant::ZERO + Duration::from_secs(80);
+        assert!(note(&mut used, 1, returned(5), now));
+        let next = Returned {
+            seq: SeqNum(1001),
+            ..returned(5)
+        };
+        assert!(!used.contains(1, next, now));
+        assert!(note(&mut used, 1, next, now));
+        assert!(!note(&mut used, 1, returned(5), now) && !note(&mut used, 1, next, now));
     }
 
     #[test]
@@ -100,10 +187,20 @@ mod tests {
         let mut used = UsedCookies::new(8);
         let now = Instant::ZERO + Duration::from_secs(80);
         for n in 0..8 {
-            assert!(used.note(0, SeqNum(n), now));
+            assert!(note(&mut used, 0, returned(n), now));
         }
         let later = now + cookie::LIFETIME;
-        assert!(used.note(0, SeqNum(100), later));
-        assert!(!used.note(0, SeqNum(100), later));
+        assert!(note(&mut used, 0, returned(100), later));
+        assert!(!note(&mut used, 0, returned(100), later));
+    }
+
+    #[test]
+    fn a_full_line_forgets_its_oldest() {
+        let mut used = UsedCookies::new(WAYS);
+        let now = Instant::ZERO + Duration::from_secs(80);
+        let cookie = |n: usize| returned(n as u32);
+        (0..=WAYS).for_each(|n| assert!(note(&mut used, 0, cookie(n), now)));
+        assert!((1..=WAYS).all(|n| used.contains(0, cookie(n), now)));
+        assert!(!used.contains(0, cookie(0), now));
     }
 }

@@ -3,7 +3,8 @@
 //! The scenarios are theirs: which servers there are, how many clients come, what they write, how long they wait. What they
 //! assert is said again as far as it means something here, and what they leave open is stated: which server has answered,
 //! what it was sent, each record's states and causes, how the client's connection ended. Where our records differ, the test
-//! says why. One worker, since there is no more than one; what receive-flow steering steered in `test_rfs_*` all comes to it.
+//! says why. Where their file has two cores there are two workers, and their card is a software NIC with its limits, so that
+//! receive-flow steering has something to steer.
 
 mod proxy;
 #[path = "../rig/setup.rs"]
@@ -61,6 +62,12 @@ fn each_server_thanks(name: &str, connections: usize) {
         }
     }
     assert_balanced(&counters, connections as u64);
+    let steering = |name: &str| counters.count("steering", name);
+    assert_eq!(
+        (steering("mis_steered"), steering("handed_over")),
+        (0, 0),
+        "steered by the card"
+    );
 }
 
 /// What they assert of their counters, in their words.

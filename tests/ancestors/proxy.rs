@@ -32,7 +32,8 @@ pub(crate) struct Proxy {
 impl Proxy {
     /// Raises a rig and starts the engine with the ancestors' file of this name; `None` when this machine cannot.
     ///
-    /// Two words of the file are replaced: the NIC is a port of the rig, and its core the last one that this machine has.
+    /// Two words of the file are replaced: the NIC is a port of the rig, and its core the last one that this machine has. Two
+    /// cores stay two. One word is added: their card is imitated, for the rig's port has one queue and no Flow Director.
     pub(crate) fn start(name: &str) -> Option<Self> {
         let rig = Rig::for_test(RigOptions::default(), &[])?;
         for (place, address) in [(Place::Servers, SERVERS), (Place::Clients, CLIENTS)] {
@@ -45,7 +46,8 @@ impl Proxy {
         assert!(text.contains("\"7:00.0\"") && text.contains("cores = [1"));
         let text = text
             .replace("\"7:00.0\"", "\"dpdk:net_af_packet0,iface=pe-eng0\"")
-            .replace("cores = [1, 2]", &format!("cores = [{core}]"))
+            .replace("cores = [1, 2]", "cores = [0, 1]")
+            .replace("{ name = \"dpdk:", "{ software_nic = \"82599\", name = \"dpdk:")
             .replace("cores = [1]", &format!("cores = [{core}]"));
         let file = rig.file("proxy.toml");
         fs::write(&file, text).expect("written");

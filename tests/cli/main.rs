@@ -197,3 +197,35 @@ fn without_dpdk_running_is_refused_in_a_sentence() {
     assert_eq!(code(&output), 1);
     assert!(stderr(&output).contains("built without DPDK"), "{}", stderr(&output));
 }
+
+/// What it says of this machine is this machine's affair; that it opens nothing and ends as it has spoken is not.
+#[test]
+fn doctor_says_what_is_wrong_and_ends_accordingly() {
+    for arguments in [&["doctor"][..], &["doctor", "engine.toml"]] {
+        let output = Place::new(GOOD).output(arguments);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let is_well = said.contains("0 errors, 0 warnings, ");
+        assert_eq!(code(&output), i32::from(!is_well), "{said}");
+        assert_eq!(
+            said.matches("\n         fix: ").count(),
+            said.matches("\n         why: ").count()
+        );
+        assert_eq!(is_well, !said.contains("fix: "), "{said}");
+    }
+    let place = Place::new(GOOD);
+    std::fs::create_dir(place.path("nothing")).expect("an empty machine");
+    let output = place.output(&["doctor", "engine.toml", "--json", "--root", "nothing"]);
+    assert_eq!(code(&output), 1);
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let ids: Vec<_> = said["findings"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|of| &of["id"])
+        .collect();
+    for id in ["dpdk-libraries", "hugepages", "hugetlbfs", "isolated-cores"] {
+        assert!(ids.contains(&&serde_json::Value::from(id)), "{id} in {said}");
+    }
+    let wrong = Place::new(&GOOD.replace("cores = [0]", "cores = []")).output(&["doctor", "engine.toml"]);
+    assert_eq!(code(&wrong), 2, "{}", stderr(&wrong));
+}

@@ -134,6 +134,11 @@ fn sigusr1_shows_the_counters_and_goes_on() {
         "three announcements and a question; a report of groups does not parse"
     );
     assert_eq!(report["next_hops"]["total"], 1);
+    wait_until("pictured", &place, || {
+        says(&place, "INFO ] core 0   load ") || says(&place, "INFO  core 0   load ")
+    });
+    assert!(report["cores"][0]["busy_ns"].as_u64() > Some(0), "{report}");
+    assert!(report["counters"]["waiting"]["rx"].is_u64() || report["counters"]["waiting"].is_null());
     program.signal("TERM");
     let (code, said) = program.wait();
     assert_eq!(code, 0);
@@ -145,6 +150,8 @@ fn progress_is_a_line_a_second() {
     let place = Place::new(GOOD);
     let program = Running::start(&place, &["engine.toml", "--progress"]);
     wait_until("in progress", &place, || says(&place, " s  open 0  records 0"));
+    wait_until("a line for the core", &place, || says(&place, "core 0   load "));
+    assert!(!says(&place, "imbalance"), "there is one core");
     program.signal("TERM");
     assert_eq!(program.wait().0, 0);
 }

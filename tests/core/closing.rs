@@ -105,6 +105,35 @@ fn a_half_closed_connection_carries_data_for_hours() {
     }
 }
 
+/// Whichever of the two times is the shorter.
+#[test]
+fn a_half_closed_connection_ends_when_its_own_time_is_over() {
+    for (idle, half_close, last) in [("1h", "10m", 600), ("10m", "1h", 3600), ("30m", "30m", 1800)] {
+        let timeouts = format!("[timeouts]\nidle = \"{idle}\"\nhalf_close = \"{half_close}\"\n");
+        let mut bench = Bench::with_config(&format!("{}\n{timeouts}", crate::harness::CONFIG));
+        let (client, mut server) = spliced(&mut bench, 40000);
+        nothing(bench.wait(Duration::from_secs(300)));
+        only(bench.receive(&client.segment(TcpFlags::FIN, b"")));
+        server.ack = server.ack.wrapping_add(1);
+        nothing(bench.wait(Duration::from_secs(100)));
+        only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
+        nothing(bench.wait(Duration::from_secs(last - 1)));
+        assert_eq!(
+            bench.proxy.usage().connections,
+            1,
+            "idle {idle}, half_close {half_close}"
+        );
+        assert!(!bench.wait(Duration::from_secs(3)).is_empty(), "both are told");
+        assert_eq!(
+            bench.proxy.usage().connections,
+            0,
+            "idle {idle}, half_close {half_close}"
+        );
+        bench.finish();
+        bench.assert_all_returned();
+    }
+}
+
 #[test]
 fn late_segments_are_still_translated_after_the_end() {
     let mut bench = Bench::new();

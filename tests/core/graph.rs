@@ -1,7 +1,7 @@
 //! The whole graph of a core on heap memory: ports, parse, station, proxy, send.
 
 use crate::graph_bench::GraphBench;
-use crate::harness::{Client, PROXY_MAC, Receive, Server, only};
+use crate::harness::{CONFIG, Client, PROXY_MAC, Receive, Server, only};
 use e2d2::buffer::{BufferPool, HeapBuffer, HeapPool, PacketBuffer};
 use e2d2::port::PortId;
 use e2d2::wire::frame;
@@ -42,20 +42,38 @@ impl Random {
     }
 }
 
-/// Real frames of real connections, one bit or byte or length wrong, mixed with noise, at random moments: no panic, no
-/// leak, no loop, and never more than a bounded answer.
 #[test]
 fn a_million_random_and_mutated_frames() {
+    mutated_frames(CONFIG, 1_000_000);
+}
+
+/// The same where servers are called before clients have said anything.
+#[test]
+fn random_and_mutated_frames_to_listeners_that_bind_before_the_first_payload() {
+    for bind in ["syn", "handshake"] {
+        let rules =
+            |pool: &str| format!("rules = [{{ first_number = true, pool = \"{pool}\" }}]\ndefault = \"reject\"");
+        let bound = |pool: &str| format!("bind = \"{bind}\"\ndefault = \"{pool}\"");
+        let text = CONFIG.replace(&rules("all"), &bound("all"));
+        let text = text.replace(&rules("all6"), &bound("all6"));
+        assert_eq!(text.matches(bind).count(), 2);
+        mutated_frames(&text, 200_000);
+    }
+}
+
+/// Real frames of real connections, one bit or byte or length wrong, mixed with noise, at random moments: no panic, no
+/// leak, no loop, and never more than a bounded answer.
+fn mutated_frames(text: &str, count: u32) {
     let seed = std::env::var("SEED")
         .ok()
         .and_then(|seed| seed.parse().ok())
         .unwrap_or(0x9e37_79b9);
     println!("SEED={seed}");
     let mut random = Random(seed);
-    let mut bench = GraphBench::new();
+    let mut bench = GraphBench::with_config(text);
     let mut corpus: Vec<(PortId, Vec<u8>)> = Vec::new();
     let mut n = 0;
-    while n < 1_000_000 {
+    while n < count {
         if n % 8_000 == 0 {
             corpus = live_segments(&mut bench, (n / 8_000) as u16, &mut random);
             corpus.extend(control_frames(&corpus));
@@ -183,8 +201,19 @@ fn live_segments(bench: &mut impl Receive, round: u16, random: &mut Random) -> V
             _ => Client::new(port),
         };
         frames.push((PortId(0), client.syn().frame()));
-        let sent = bench.receive(&client.syn());
-        let Some(syn_ack) = sent.into_iter().find(|s| s.flags.contains(TcpFlags::SYN)) else {
+        let mut sent = bench.receive(&client.syn());
+        // A SYN that is passed on, and the server's answer to it.
+        if let Some(syn) = sent.iter().find(|s| s.flags == TcpFlags::SYN) {
+            let server = Server::from_syn(syn);
+            frames.push((PortId(1), server.syn_ack().frame()));
+            frames.push((PortId(1), server.segment(TcpFlags::RST, b"").frame()));
+            if random.below(4) == 0 {
+                continue;
+            }
+            sent = bench.receive(&server.syn_ack());
+        }
+        let is_answer = |s: &Segment| s.flags == TcpFlags::SYN | TcpFlags::ACK && s.to == client.me;
+        let Some(syn_ack) = sent.into_iter().find(is_answer) else {
             continue;
         };
         client.take_syn_ack(&syn_ack);

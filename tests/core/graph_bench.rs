@@ -16,6 +16,9 @@ use netfcts::ring::{RecordReceiver, record_ring};
 use proxyengine::backends::Backends;
 use proxyengine::callbacks::SelectServer;
 use proxyengine::config::Config;
+use proxyengine::kernel::{
+    Claims, FrameReceiver, FrameSender, KernelCounterReader, KernelDrop, KernelEnd, KernelEvent, Lane, frame_ring,
+};
 use proxyengine::neighbour::{Interface, Neighbour, SharedNeighbours, Station, Topology};
 use proxyengine::pipeline::{self, Handle};
 use proxyengine::proxy::drop_reason::DropReason;
@@ -40,6 +43,73 @@ pub struct GraphBench<S = Selector> {
     /// What the selector was asked.
     pub calls: Calls,
     pub records: RecordReceiver,
+    /// The kernel behind the ports that have one.
+    pub kernel: FakeKernel,
+}
+
+/// The far ends of the way to the kernel.
+#[derive(Default)]
+pub struct FakeKernel {
+    lanes: Vec<(PortId, FrameReceiver, FrameSender)>,
+    counters: Vec<KernelCounterReader>,
+}
+
+impl FakeKernel {
+    /// Bytes of each ring.
+    pub const RING: usize = 16 << 10;
+
+    /// With the end of the core, if the configuration has a kernel.
+    fn new(config: &Config, macs: &[MacAddr], now: Instant) -> (Self, Option<KernelEnd>) {
+        let claims = Claims::new(config, macs);
+        if claims.is_empty() {
+            return (Self::default(), None);
+        }
+        let (mut far, mut near) = (Vec::new(), Vec::new());
+        for port in config.ports() {
+            let Some(kernel) = &port.kernel else { continue };
+            let ((to, to_far), (from_far, from)) = (frame_ring(Self::RING), frame_ring(Self::RING));
+            far.push((port.id, to_far, from_far));
+            near.push(Lane {
+                port: port.id,
+                to,
+                from: Some(from),
+                rate: kernel.rate,
+            });
+        }
+        let end = KernelEnd::new(Arc::new(claims), near, Vec::new(), now);
+        let counters = end.counter_readers();
+        (Self { lanes: far, counters }, Some(end))
+    }
+
+    /// What it has received on a port since the last call.
+    pub fn received(&mut self, port: PortId) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        for (of, from, _) in &mut self.lanes {
+            let mut frame = Vec::new();
+            while *of == port && from.pop(&mut frame) {
+                frames.push(frame.clone());
+            }
+        }
+        frames
+    }
+
+    /// Lets it send a frame out of a port.
+    pub fn send(&mut self, port: PortId, frame: &[u8]) {
+        let lane = self
+            .lanes
+            .iter_mut()
+            .find(|(of, ..)| *of == port)
+            .expect("a kernel there");
+        lane.2.push(frame).expect("room in the ring");
+    }
+
+    pub fn dropped(&self, reason: KernelDrop) -> u64 {
+        self.counters.iter().map(|reader| reader.snapshot().drops[reason]).sum()
+    }
+
+    pub fn counted(&self, event: KernelEvent) -> u64 {
+        self.counters.iter().map(|reader| reader.snapshot().events[event]).sum()
+    }
 }
 
 impl GraphBench {
@@ -127,7 +197,8 @@ impl<S: SelectServer> GraphBench<S> {
         let (near1, far1) = LoopbackPort::pair(PortId(1), PortId(101), CABLE);
         let (counters, reader) = GraphCounters::new();
         let ports = vec![share(near0.with_mac(macs[0])), share(near1.with_mac(macs[1]))];
-        let (task, handle) = pipeline::build(ports, proxy, station, counters);
+        let (kernel, end) = FakeKernel::new(&config, &macs, now);
+        let (task, handle) = pipeline::build_linked(ports, proxy, station, counters, None, end);
         GraphBench {
             task: Box::new(task),
             handle,
@@ -137,6 +208,7 @@ impl<S: SelectServer> GraphBench<S> {
             reader,
             calls: Calls::default(),
             records,
+            kernel,
         }
     }
 

@@ -184,3 +184,84 @@ fn what_is_owed_to_a_server_does_not_wait() {
     bench.finish();
     bench.assert_all_returned();
 }
+
+const BEHIND: &str = "proxy_protocol = { accept = \"required\", from = [\"10.0.0.1\"] }\n";
+
+/// A balancer opens a connection for a client of its own and passes on what that one says.
+fn balance(bench: &mut Bench, port: u16, source: &str, payload: &[u8]) -> (Client, Vec<Segment>) {
+    let mut balancer = client("10.0.0.1", port);
+    balancer.connect(bench);
+    let header = format!("PROXY TCP4 {source} 198.51.100.9 5000 443\r\n");
+    let sent = balancer.send(bench, &[header.as_bytes(), payload].concat());
+    (balancer, sent)
+}
+
+/// A bench whose web clients come through a balancer, and all that the client 192.0.2.66 may have held: far from what
+/// presses anyone.
+fn hoarded_behind_balancer() -> (Bench, Vec<Client>) {
+    let text = CONFIG
+        .replace("max_connections = 64", "max_connections = 2048")
+        .replacen("name = \"web\"\n", &format!("name = \"web\"\n{BEHIND}"), 1);
+    let mut bench = Bench::with_config(&text);
+    let long = [&b"?"[..], &[b'x'; 1200]].concat();
+    let hoarders = (0..SHARE as u16 / 8).map(|n| {
+        let (mut hoarder, sent) = balance(&mut bench, 1000 + n, "192.0.2.66", &long);
+        assert_eq!(only(sent).ack, hoarder.seq);
+        only(hoarder.send(&mut bench, &long));
+        hoarder
+    });
+    let hoarders = hoarders.collect();
+    assert_eq!(bench.dropped(DropReason::HeldShare), 0);
+    (bench, hoarders)
+}
+
+#[test]
+fn behind_a_balancer_each_client_has_a_share_of_its_own() {
+    let (mut bench, hoarders) = hoarded_behind_balancer();
+    // No more of that one: the header is taken, what is behind it is not acknowledged.
+    let (hoarder, sent) = balance(&mut bench, 5000, "192.0.2.66", b"?");
+    assert_eq!(only(sent).ack, hoarder.seq.wrapping_sub(1));
+    assert_eq!(bench.proxy.usage().held, hoarders.len());
+    assert_eq!(bench.dropped(DropReason::HeldShare), 1);
+    let again = Segment {
+        seq: hoarder.seq.wrapping_sub(1),
+        ..hoarder.segment(TcpFlags::PSH, b"?")
+    };
+    assert!(bench.receive(&again).is_empty());
+    assert_eq!(bench.dropped(DropReason::HeldShare), 2);
+    // The others behind the same balancer are served.
+    for n in 0..20 {
+        let (_, mut sent) = balance(&mut bench, 6000 + n, "192.0.2.7", b"0 honest");
+        let syn = sent.pop().expect("a SYN");
+        let (_, held) = Server::from_syn(&syn).accept(&mut bench);
+        assert_eq!(only(held).payload, b"0 honest");
+    }
+    // What was given back can be had again.
+    bench.wait(Duration::from_secs(31));
+    assert_eq!(bench.proxy.usage().held, 0);
+    let (last, sent) = balance(&mut bench, 7000, "192.0.2.66", b"?");
+    assert_eq!(only(sent).ack, last.seq);
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
+fn what_a_used_up_share_made_us_forget_is_taken_when_there_is_room() {
+    let (mut bench, hoarders) = hoarded_behind_balancer();
+    // With its FIN: that is forgotten as well, or the request would seem to be at its end.
+    let header = b"PROXY TCP4 192.0.2.66 198.51.100.9 5000 443\r\n";
+    let mut late = client("10.0.0.1", 5000);
+    late.connect(&mut bench);
+    let whole = [&header[..], b"0 late"].concat();
+    let ack = only(bench.receive(&late.segment(TcpFlags::FIN, &whole)));
+    late.seq = late.seq.wrapping_add(header.len() as u32);
+    assert_eq!((ack.ack, ack.flags), (late.seq, TcpFlags::ACK));
+    bench.receive(&hoarders[0].segment(TcpFlags::RST, b""));
+    let syn = only(bench.receive(&late.segment(TcpFlags::FIN, b"0 late")));
+    let (_, held) = Server::from_syn(&syn).accept(&mut bench);
+    let last = only(held);
+    assert_eq!(last.payload, b"0 late");
+    assert!(last.flags.contains(TcpFlags::FIN));
+    bench.finish();
+    bench.assert_all_returned();
+}

@@ -5,6 +5,7 @@ use e2d2::buffer::PacketBuffer;
 use e2d2::port::PortId;
 use e2d2::wire::tcp::TcpFlags;
 use proxyengine::proxy::drop_reason::DropReason;
+use std::time::Duration;
 use test_case::test_case;
 use testkit::Segment;
 
@@ -55,6 +56,40 @@ fn a_closed_port_answers_within_a_rate() {
         flags: TcpFlags::RST,
         ..client.syn()
     }));
+}
+
+#[test]
+fn segments_out_of_every_window_pass_at_a_rate() {
+    let mut bench = Bench::new();
+    let (client, server) = crate::harness::spliced(&mut bench, 40000);
+    let mut passed = [0, 0];
+    for n in 1..=3_000u32 {
+        // Half of the numbers away, where no window is.
+        let far = (1 << 30) + n * 600_000;
+        let mut stranger = client.segment(TcpFlags::PSH, b"x");
+        stranger.seq = stranger.seq.wrapping_add(far);
+        passed[0] += bench.receive(&stranger).len();
+        let mut stranger = server.segment(TcpFlags::FIN, b"");
+        stranger.seq = stranger.seq.wrapping_sub(far);
+        passed[1] += bench.receive(&stranger).len();
+    }
+    assert_eq!(passed[0] + passed[1], 100, "a tenth of a second's");
+    assert_eq!(bench.dropped(DropReason::OutOfWindow), 5_900);
+    bench.now += Duration::from_secs(1);
+    let mut stranger = client.segment(TcpFlags::PSH, b"x");
+    stranger.seq = stranger.seq.wrapping_add(1 << 31);
+    assert_eq!(
+        bench.receive(&stranger).len(),
+        1,
+        "RFC 9293 3.10.7.4: its receiver answers"
+    );
+    // Neither ends what the two say to each other.
+    for n in 0..2_000u32 {
+        let mut repeated = client.segment(TcpFlags::PSH, b"more");
+        repeated.seq = repeated.seq.wrapping_sub(n % 7);
+        assert_eq!(bench.receive(&repeated).len(), 1, "what was in some window passes");
+        assert_eq!(bench.receive(&server.segment(TcpFlags::PSH, b"answer")).len(), 1);
+    }
 }
 
 #[test]

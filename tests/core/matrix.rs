@@ -125,6 +125,7 @@ fn a_blind_segment_changes_no_phase() {
             for event in [
                 Event::BlindReset(side),
                 Event::DoubtfulReset(side),
+                Event::OutOfWindow(side),
                 Event::Unacceptable,
                 Event::StraySyn,
             ] {

@@ -3,6 +3,8 @@
 use crate::harness::{Bench, CONFIG, Client, Server, nothing, only};
 use e2d2::wire::tcp::TcpFlags;
 use proxy_protocol::{Parsed, Tlv, Version, parse};
+use proxyengine::proxy::drop_reason::DropReason;
+use proxyengine::proxy::settings::Settings;
 use std::time::Duration;
 use testkit::Segment;
 
@@ -63,6 +65,45 @@ fn header_and_request_share_a_segment_if_they_fit() {
         let first = syn.seq.wrapping_add(1);
         assert_eq!(again, [(first, &header[..]), (first.wrapping_add(39), &payload[..])]);
     }
+}
+
+/// What cannot be repeated is sent once: most likely the server gets it. And no header takes the place of another.
+#[test]
+fn a_header_that_there_is_no_room_to_owe_is_sent_all_the_same() {
+    let text = CONFIG.replace(
+        "name = \"all\"\n",
+        "name = \"all\"\nproxy_protocol = { send = \"v1\" }\n",
+    );
+    let few = |settings: &mut Settings| (settings.capacity.held_small, settings.capacity.held_large) = (2, 1);
+    let mut bench = Bench::make_with(&text, false, few, |selector| selector);
+    let header = |port: u16| format!("PROXY TCP4 10.0.0.1 10.0.0.9 {port} 80\r\n").into_bytes();
+    let accept = |bench: &mut Bench, port: u16| {
+        let mut client = Client::new(port);
+        client.connect(bench);
+        let mut server = Server::from_syn(&only(client.send(bench, b"0 hello")));
+        let (_, sent) = server.accept(bench);
+        assert_eq!(
+            (&sent[0].payload, &sent[1].payload[..]),
+            (&header(port), &b"0 hello"[..])
+        );
+        server.ack = server.ack.wrapping_add(sent[0].payload.len() as u32 + 7);
+        server
+    };
+    let mut servers: Vec<Server> = (40000..40005).map(|port| accept(&mut bench, port)).collect();
+    assert_eq!((bench.proxy.usage().debts, bench.dropped(DropReason::OwedFull)), (3, 2));
+    // The second pays; the sixth has its room.
+    only(servers[1].send(&mut bench, b"answer"));
+    accept(&mut bench, 40005);
+    assert_eq!((bench.proxy.usage().debts, bench.dropped(DropReason::OwedFull)), (3, 2));
+    let mut again: Vec<_> = bench
+        .wait(Duration::from_millis(1_100))
+        .into_iter()
+        .map(|sent| sent.payload)
+        .collect();
+    again.sort();
+    assert_eq!(again, [40000, 40002, 40005].map(header));
+    bench.finish();
+    bench.assert_all_returned();
 }
 
 /// Else the server's PAWS check would drop the request that follows (RFC 7323 5.3).

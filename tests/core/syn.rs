@@ -581,6 +581,29 @@ fn while_the_last_connection_rests_a_syn_gets_a_cookie() {
 }
 
 #[test]
+fn a_cookie_whose_ack_is_lost_is_repeated_though_the_last_connection_rests() {
+    let mut bench = bench();
+    let (mut client, _) = established(&mut bench);
+    only(bench.receive(&client.segment(TcpFlags::RST, b"")));
+    client.seq = 50_000_000;
+    let syn_ack = only(bench.receive(&client.syn()));
+    // The client waits for the server to speak. Its ACK never comes.
+    let again = only(bench.wait(Duration::from_millis(1_100)));
+    assert_eq!((again.flags, again.seq, again.to), (SYN_ACK, syn_ack.seq, client.me));
+    client.take_syn_ack(&again);
+    let syn = only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
+    assert_eq!(syn.flags, TcpFlags::SYN);
+    // It has come, and is over: nothing is repeated to it.
+    let refused = bench.receive(&refusal(&syn));
+    let syn = only(refused);
+    let refused = bench.receive(&refusal(&syn));
+    let syn = only(refused);
+    assert_eq!(only(bench.receive(&refusal(&syn))).to, client.me);
+    nothing(bench.wait(Duration::from_secs(10)));
+    bench.assert_all_returned();
+}
+
+#[test]
 fn the_header_follows_the_clients_ack() {
     let mut bench = bench_with("proxy_protocol = { send = \"v1\" }");
     let (mut client, mut server, _) = answered(&mut bench);

@@ -2,7 +2,7 @@
 
 use crate::harness::{Bench, CONFIG, Client, Server, nothing, only};
 use crate::icmp::{error_about, read};
-use e2d2::wire::tcp::TcpFlags;
+use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::record::{Cause, Side, TRANSPARENT};
 use proxyengine::proxy::drop_reason::DropReason;
 use std::time::Duration;
@@ -49,6 +49,89 @@ fn the_server_is_called_from_the_clients_address_and_port() {
             (record.local_address, record.local_port),
             (TRANSPARENT, client.me.address.port())
         );
+    }
+}
+
+/// The SYN itself comes from the client's address and port.
+#[test]
+fn a_syn_is_passed_on_from_the_clients_address_and_port() {
+    for client in [Client::new(40000), Client::new_v6(40001)] {
+        let mut bench = passing_syns();
+        let mut client = client;
+        let syn = only(bench.receive(&client.syn()));
+        assert_eq!(
+            (syn.from.address, syn.options),
+            (client.me.address, options_of(&client))
+        );
+        let mut server = Server::from_syn(&syn);
+        let syn_ack = only(bench.receive(&server.syn_ack()));
+        assert_eq!(
+            (syn_ack.from.address, syn_ack.to.address),
+            (client.proxy.address, client.me.address)
+        );
+        server.seq = server.isn.wrapping_add(1);
+        client.take_syn_ack(&syn_ack);
+        let ack = only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
+        assert_eq!((ack.from.address, ack.seq), (client.me.address, server.ack));
+        assert_eq!(only(client.send(&mut bench, b"hello")).from.address, client.me.address);
+        let banner = only(server.send(&mut bench, b"220"));
+        assert_eq!((banner.to.address, banner.seq), (client.me.address, client.ack));
+        // It rests with its source, and a late segment finds its way.
+        assert_eq!(bench.receive(&client.segment(TcpFlags::RST, b"")).len(), 1);
+        assert_eq!(only(server.send(&mut bench, b"late")).to.address, client.me.address);
+        bench.finish();
+        bench.assert_all_returned();
+        let record = bench.records()[0];
+        assert_eq!(
+            (record.local_address, record.local_port),
+            (TRANSPARENT, client.me.address.port())
+        );
+    }
+}
+
+#[test]
+fn a_passed_syn_that_is_refused_goes_to_the_next_server_from_the_same_source() {
+    let mut bench = passing_syns();
+    let client = Client::new(40000);
+    let mut syn = only(bench.receive(&client.syn()));
+    let mut servers = vec![syn.to.address];
+    for _ in 0..2 {
+        let refusal = Segment {
+            ack: syn.seq.wrapping_add(1),
+            flags: TcpFlags::RST | TcpFlags::ACK,
+            ..Segment::between(syn.to, syn.from)
+        };
+        syn = only(bench.receive(&refusal));
+        assert_eq!((syn.flags, syn.from.address), (TcpFlags::SYN, client.me.address));
+        servers.push(syn.to.address);
+    }
+    servers.sort_unstable();
+    servers.dedup();
+    assert_eq!(servers.len(), 3);
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+fn passing_syns() -> Bench {
+    let passing = |text: String, pool: &str| {
+        text.replace(
+            &format!("rules = [{{ first_number = true, pool = \"{pool}\" }}]\ndefault = \"reject\""),
+            &format!("bind = \"syn\"\ndefault = \"{pool}\""),
+        )
+        .replace(
+            &format!("name = \"{pool}\"\n"),
+            &format!("name = \"{pool}\"\ntransparent = true\n"),
+        )
+    };
+    Bench::for_pools(&passing(passing(CONFIG.to_owned(), "all"), "all6"))
+}
+
+/// What a client says in its SYN, as far as both links carry it.
+fn options_of(client: &Client) -> TcpOptions {
+    let largest = if client.me.address.is_ipv6() { 1440 } else { 1460 };
+    TcpOptions {
+        mss: Some(largest),
+        ..client.syn().options
     }
 }
 

@@ -2,4 +2,7 @@
 
 mod life;
 mod proxy;
+mod software_nic;
+mod steering;
+mod steering_choice;
 mod wire;

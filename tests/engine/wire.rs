@@ -64,6 +64,12 @@ pub(crate) struct WirePort {
     pool: HeapPool,
 }
 
+impl WirePort {
+    pub(crate) fn new(wire: Wire, pool: HeapPool) -> Self {
+        Self { wire, pool }
+    }
+}
+
 impl Port for WirePort {
     type Buffer = HeapBuffer;
 

@@ -103,6 +103,7 @@ fn two_armed_each_cable_has_its_own_version() {
     }) else {
         return;
     };
+    let setup = setup.knowing(&["four-to-six", "six-to-four"]);
     for (address, index) in setup.rig.engine_addresses().into_iter().zip([ONLY[1], ONLY[0]]) {
         let captures = [Tap::Clients, Tap::Servers].map(|tap| Capture::start(&setup.rig, tap).expect("tcpdump"));
         there_and_back(&setup, (address, HTTP), index, LIMIT);

@@ -116,20 +116,70 @@ fn kernel_has_af_xdp() -> bool {
     socket(AddressFamily::XDP, SocketType::RAW, None).is_ok()
 }
 
-/// SYN, third ACK, first payload, FIN: at this rate each kind is lost now and then.
-#[test]
-fn short_connections_survive_five_per_cent_of_loss() {
-    const COUNT: usize = 200;
+/// Lets two curls, one for each version of IP, fetch two thousand pages, each over a connection of its own, while `per_mille`
+/// of the frames are lost each way on both links; compares every body.
+fn fetch_under_loss(per_mille: u16) {
+    const PAGES: usize = 334;
+    const COUNT: usize = 2 * SERVERS * PAGES;
     let Some(setup) = with_nginx(RigOptions::default(), &EngineOptions::default()) else {
         return;
     };
-    let loss = Loss::start(&setup.rig, &Direction::ALL, 50).expect("nftables");
-    fetch(&setup, COUNT, 16);
+    let loss = Loss::start(&setup.rig, &Direction::ALL, per_mille).expect("nftables");
+    let one = |address: std::net::IpAddr| {
+        let folder = setup.rig.file(&format!("pages{}", family_option(address)));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let url = format!("http://{{{}}}/number/[1-{PAGES}]", HOSTS.join(","));
+        let name = format!("{}/#1-#2", folder.display());
+        let limit = "100";
+        let arguments = [
+            family_option(address),
+            "--http1.0",
+            "-sS",
+            "--fail",
+            "--parallel",
+            "--parallel-immediate",
+            "--parallel-max",
+            "60",
+            "--connect-timeout",
+            limit,
+            "--max-time",
+            limit,
+            "-o",
+            &name,
+            &url,
+        ];
+        let output = setup.rig.run(Place::Clients, "curl", &arguments, 3 * LIMIT);
+        output.unwrap_or_else(|error| panic!("a connection has failed or is stuck: {error}"));
+        for (index, host) in HOSTS.iter().enumerate() {
+            for page in 1..=PAGES {
+                let body = std::fs::read(folder.join(format!("{host}-{page}"))).expect("a page that was fetched");
+                let right = format!("{} {host} /number/{page}\n", servers::name_of(index));
+                assert!(body == right.as_bytes(), "{host} {page}: {body:02x?}");
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for address in setup.rig.engine_addresses() {
+            scope.spawn(move || one(address));
+        }
+    });
     // Ten segments a connection over two links each way, at the very least.
-    assert!(loss.lost().expect("a counter") > 50);
+    let (lost, sent) = (loss.lost().expect("a counter"), 20 * COUNT as u64);
+    assert!(lost > sent * u64::from(per_mille) / 2_000, "{lost} frames were lost");
     drop(loss);
     let (report, _rig) = setup.finish();
     assert!(report.records.len() >= COUNT, "{} records", report.records.len());
+}
+
+/// SYN, third ACK, first payload, FIN: at these rates each kind is lost now and then.
+#[test]
+fn two_thousand_short_connections_survive_one_per_cent_of_loss() {
+    fetch_under_loss(10);
+}
+
+#[test]
+fn two_thousand_short_connections_survive_five_per_cent_of_loss() {
+    fetch_under_loss(50);
 }
 
 #[test]

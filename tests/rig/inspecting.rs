@@ -92,8 +92,11 @@ fn rewrites_lines(lines: u64, loss: Option<u16>) {
         port: LINES,
         choice: Choice::Always(0),
     };
+    // The server listens only when the engine is up, too late for a probe. Without timestamps a client cannot take back a
+    // doubled time-out until a segment gets through at once (RFC 6298 3), and waits for minutes.
     let options = EngineOptions {
         services: vec![service],
+        tables: "[promise]\nwindow_scale = 7\nsack = true\ntimestamps = true\n".into(),
         ..EngineOptions::default()
     };
     let tools = ["tr", "sed", "sha256sum", "nft"];

@@ -56,6 +56,14 @@ impl Setup {
         Self { engine, servers, rig }
     }
 
+    /// The same when the engine has learned what these servers can do: for tests of what it promises its clients.
+    pub(crate) fn knowing(mut self, servers: &[&str]) -> Self {
+        self.engine
+            .wait_until_known(servers)
+            .unwrap_or_else(|error| panic!("nothing is known of the servers: {error}"));
+        self
+    }
+
     /// Stops the engine, checks that it has lost nothing, and gives back its report and the rig.
     pub(crate) fn finish(self) -> (Report, Rig) {
         let Self { engine, servers, rig } = self;

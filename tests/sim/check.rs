@@ -3,7 +3,7 @@
 //! Every stream is complete and equal at both ends, or the connection's record names a cause that the scenario explains.
 //! Bytes themselves are compared as they are read ([`End`](crate::ends::End)); a wrong one ends the simulation at once.
 
-use crate::scenario::{Choice, ConnectionPlan, Families, Fate, Scenario};
+use crate::scenario::{Binding, Choice, ConnectionPlan, Families, Fate, Scenario};
 use crate::world::by_client;
 use e2d2::time::Instant;
 use e2d2::wire::checksum;
@@ -22,7 +22,7 @@ pub struct ClientResult {
     pub has_all: bool,
     pub is_complete: bool,
     pub gave_up: bool,
-    /// It gave up because an end point had ceased to repeat what it was asked for.
+    /// It ended because an end point had ceased to repeat what it was asked for.
     pub is_neglected: bool,
     pub began: Instant,
 }
@@ -38,6 +38,8 @@ pub struct ServerResult {
     pub end_seen: bool,
     pub has_all: bool,
     pub is_complete: bool,
+    /// It had ceased to repeat what it was asked for when it ended.
+    pub is_neglected: bool,
 }
 
 /// The judgement.
@@ -108,7 +110,7 @@ pub fn judge(
         report.complete += usize::from(case.is_complete());
         let lacks_a_fin = |record: &&SessionRecord| case.lacks_a_fin(record.cause(Side::Client));
         report.unrepeated_fins += usize::from(!case.is_complete() && own.iter().any(lacks_a_fin));
-        report.neglected += usize::from(client.is_neglected);
+        report.neglected += usize::from(case.is_neglected());
         if let Err(what) = case.judge() {
             report.faults.push(format!(
                 "connection {}: {what}\n    {plan:?}\n    client {client:?}\n    servers {sessions:?}\n    {}",
@@ -162,11 +164,11 @@ impl Case<'_> {
             // Its cookie expired before any of its segments came through (DESIGN: decision 2).
             [] if self.was_never_heard() => return Ok(()),
             [] => return Err("there is no record of it".into()),
+            all if self.scenario.binding == Binding::Syn => one_that_was_served(all)?,
             _ => return Err(format!("there are {} records of it", self.records.len())),
         };
         let cause = record.cause(Side::Client);
-        if self.client.is_neglected && matches!(cause, Cause::ActiveRst | Cause::IdleTimeout | Cause::HalfCloseTimeout)
-        {
+        if self.is_neglected() && matches!(cause, Cause::ActiveRst | Cause::IdleTimeout | Cause::HalfCloseTimeout) {
             // How often that may be is limited ([`Report::neglected`]).
             return Ok(());
         }
@@ -175,6 +177,10 @@ impl Case<'_> {
         }
         if self.plan.to_server == 0 {
             return match cause {
+                // Its server has spoken all the same.
+                cause if self.scenario.binding != Binding::Payload && self.sessions.is_empty() => {
+                    self.judge_complete(cause).or_else(|_| self.judge_incomplete(cause))
+                }
                 Cause::ActiveClose if self.sessions.is_empty() => Ok(()),
                 Cause::BadProxyHeader if self.may_have_timed_out(cause) => Ok(()),
                 cause => Err(format!("it said nothing and ended by {cause:?}")),
@@ -216,10 +222,18 @@ impl Case<'_> {
             && matches!(self.sessions, [server] if all_came(server))
     }
 
+    /// One of its end points no longer did what TCP asks of it.
+    fn is_neglected(&self) -> bool {
+        !self.is_complete() && (self.client.is_neglected || self.sessions.iter().any(|server| server.is_neglected))
+    }
+
     fn was_never_heard(&self) -> bool {
         let from = &self.scenario.from_clients;
         let is_lossy = from.loss + from.corrupt + from.truncate > 50 || !from.outages.is_empty();
-        is_lossy && !self.client.gave_up && self.client.received == 0 && self.sessions.is_empty()
+        // Whoever believes to be connected and waits for the server's first word waits for ever, once the SYN-ACK was
+        // repeated three times without an ACK.
+        let may_give_up = self.scenario.binding != Binding::Payload && self.plan.client.speaks_after > 0;
+        is_lossy && (!self.client.gave_up || may_give_up) && self.client.received == 0 && self.sessions.is_empty()
     }
 
     fn is_aborted(&self) -> bool {
@@ -256,7 +270,7 @@ impl Case<'_> {
             Cause::ServerTimeout | Cause::RetransmitLimit | Cause::IdleTimeout | Cause::HalfCloseTimeout => {
                 self.may_have_timed_out(cause)
             }
-            Cause::SelectorTimeout | Cause::BadProxyHeader => self.may_have_timed_out(cause),
+            Cause::SelectorTimeout | Cause::BadProxyHeader | Cause::HandshakeTimeout => self.may_have_timed_out(cause),
             // An orderly end of an incomplete connection is what must never happen.
             _ => false,
         };
@@ -281,6 +295,11 @@ impl Case<'_> {
                     || self.scenario.links().iter().any(|link| !link.outages.is_empty())
             }
             Cause::RetransmitLimit | Cause::IdleTimeout | Cause::HalfCloseTimeout => self.scenario.is_troubled(),
+            // The server's SYN-ACK and its repetitions were lost, or the server went away behind the first.
+            Cause::HandshakeTimeout => {
+                let to = &self.scenario.to_clients;
+                self.scenario.is_troubled() || to.loss + to.corrupt + to.truncate > 50
+            }
             _ => false,
         }
     }
@@ -295,6 +314,18 @@ impl Case<'_> {
             Choice::Server(n) => vec![self.scenario.servers[usize::from(n)]],
             Choice::Pool | Choice::Reject => self.scenario.servers.to_vec(),
         }
+    }
+}
+
+/// A SYN makes a connection: a copy that comes late, or one that the client repeats because it has missed a RST, makes
+/// another, which ends without a byte.
+fn one_that_was_served<'a>(records: &[&'a SessionRecord]) -> Result<&'a SessionRecord, String> {
+    let has_bytes = |record: &&SessionRecord| record.bytes_to_server() + record.bytes_to_client() > 0;
+    let mut served = records.iter().copied().filter(has_bytes);
+    match (served.next(), served.next()) {
+        (Some(record), None) => Ok(record),
+        (None, _) => records.last().copied().ok_or_else(String::new),
+        (Some(_), Some(_)) => Err(format!("there are {} records of it", records.len())),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The applications at both ends: what they write, and the check of every byte that they read.
 
-use crate::headers::{self, Headers};
-use crate::scenario::{Close, ConnectionPlan, EndPlan};
+use crate::headers;
+use crate::scenario::{Close, ConnectionPlan, EndPlan, Scenario};
 use e2d2::time::Instant;
 use std::time::Duration;
 use testkit::sim::tcp::{RecvError, Socket, State};
@@ -41,8 +41,8 @@ pub fn rewritten(way: Way, position: u64, byte: u8) -> ([u8; 2], usize) {
 }
 
 /// What the other end gets of a stream.
-fn expected(id: u8, way: Way, len: u32, is_rewritten: bool) -> Vec<u8> {
-    let plain = (0..len).map(|at| byte_at(id, way, at));
+fn expected(id: u8, way: Way, len: u32, (first, is_rewritten): (&[u8], bool)) -> Vec<u8> {
+    let plain = first.iter().copied().chain((0..len).map(|at| byte_at(id, way, at)));
     if !is_rewritten {
         return plain.collect();
     }
@@ -80,9 +80,10 @@ pub struct End {
 const PIECE_PAUSE: Duration = Duration::from_millis(1);
 
 impl End {
-    pub fn client(plan: &ConnectionPlan, is_rewritten: bool, headers: Headers) -> Self {
-        let expected = expected(plan.id, Way::ToClient, plan.to_client, is_rewritten);
-        let header = headers.of(plan);
+    pub fn client(plan: &ConnectionPlan, scenario: &Scenario) -> Self {
+        let course = (scenario.banner(), scenario.is_rewritten);
+        let expected = expected(plan.id, Way::ToClient, plan.to_client, course);
+        let header = scenario.headers.of(plan);
         End {
             cuts: headers::cuts(plan, header.len()),
             header,
@@ -91,8 +92,8 @@ impl End {
     }
 
     /// The server's end, once its first byte has told whose connection it is.
-    pub fn server(plan: &ConnectionPlan, is_rewritten: bool) -> Self {
-        let expected = expected(plan.id, Way::ToServer, plan.to_server, is_rewritten);
+    pub fn server(plan: &ConnectionPlan, scenario: &Scenario) -> Self {
+        let expected = expected(plan.id, Way::ToServer, plan.to_server, (b"", scenario.is_rewritten));
         Self::new(plan.id, plan.server, Way::ToClient, plan.to_client, expected)
     }
 
@@ -236,6 +237,11 @@ impl End {
     }
 
     fn write(&mut self, now: Instant, socket: &mut Socket<'_>) {
+        // Whoever waits for the other end's first word has said before who is calling.
+        let waits = self.sends == Way::ToServer && self.plan.speaks_after > 0;
+        if waits && !self.write_header(now, socket) {
+            return;
+        }
         if !self.has_begun(now) || !self.write_header(now, socket) {
             return;
         }

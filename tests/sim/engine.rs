@@ -1,7 +1,7 @@
 //! The engine under test: its real graph over loop-back ports, with its real neighbour discovery.
 
 use crate::ends::{Way, byte_at, rewritten};
-use crate::headers::{Headers, Incoming};
+use crate::headers::{self, Headers, Incoming};
 use crate::scenario::{Binding, Choice, ConnectionPlan, Families, Scenario};
 use arrayvec::ArrayVec;
 use e2d2::BURST;
@@ -57,6 +57,7 @@ pub type Complaints = Arc<Mutex<Vec<String>>>;
 /// Decides by the connection's plan, which the first byte names.
 pub struct Selector {
     plans: Arc<[ConnectionPlan]>,
+    binding: Binding,
     families: Families,
     headers: Headers,
     complaints: Complaints,
@@ -64,6 +65,9 @@ pub struct Selector {
 
 impl SelectServer for Selector {
     fn select(&mut self, payload: &FirstPayload<'_>) -> Selection {
+        if self.binding != Binding::Payload {
+            return self.select_unheard(payload);
+        }
         let Some(plan) = payload.bytes.first().and_then(|&id| find(&self.plans, id)) else {
             return Selection::Reject;
         };
@@ -92,6 +96,33 @@ impl SelectServer for Selector {
 }
 
 impl Selector {
+    /// Nothing was said yet: who calls is all that is known, and of one whose SYN is passed on not even what its header says.
+    fn select_unheard(&self, payload: &FirstPayload<'_>) -> Selection {
+        let told = (payload.client, payload.local);
+        // What came in one segment with a header is known already.
+        let has_said = |id: u8| {
+            (0..)
+                .zip(payload.bytes)
+                .all(|(at, byte)| *byte == byte_at(id, Way::ToServer, at))
+        };
+        let is_caller = |plan: &&ConnectionPlan| {
+            (plan.port, plan.v6) == (payload.peer.port(), payload.peer.is_ipv6())
+                && (self.headers.told(plan) == told || self.binding == Binding::Syn && headers::own(plan) == told)
+                && has_said(plan.id)
+        };
+        let Some(plan) = self.plans.iter().find(is_caller) else {
+            self.complain(format!(
+                "the selector got client {} of {} through {} with {:02x?}",
+                payload.client, payload.local, payload.peer, payload.bytes
+            ));
+            return Selection::Reject;
+        };
+        match self.families {
+            Families::Both => Selection::Pool(PoolId(2)),
+            Families::Own | Families::Other => Selection::Pool(PoolId(u16::from(plan.server_v6))),
+        }
+    }
+
     fn complain(&self, complaint: String) {
         self.complaints.lock().expect("one thread").push(complaint);
     }
@@ -157,7 +188,11 @@ pub fn find(plans: &[ConnectionPlan], id: u8) -> Option<&ConnectionPlan> {
 }
 
 fn config_text(scenario: &Scenario) -> String {
-    let Binding::Payload = scenario.binding;
+    let bind = match scenario.binding {
+        Binding::Payload => "payload",
+        Binding::Handshake => "handshake",
+        Binding::Syn => "syn",
+    };
     let v6 = scenario.has_v6();
     let address = |v4: &str, v6_address: &str| {
         if v6 {
@@ -222,7 +257,7 @@ fn config_text(scenario: &Scenario) -> String {
         write!(
             text,
             "[[listener]]\nname = \"l{own}\"\naddresses = [\"{listener}\"]\ndefault = \"p{default}\"\n\
-             {accept}[[pool]]\nname = \"p{own}\"\n{send}local_ports = \"40000-{last_port}\"\nservers = [{}]\n",
+             bind = \"{bind}\"\n{accept}[[pool]]\nname = \"p{own}\"\n{send}local_ports = \"40000-{last_port}\"\nservers = [{}]\n",
             of_family.join(", ")
         )
         .expect("a string grows");
@@ -267,6 +302,7 @@ impl Engine {
         let complaints = Complaints::default();
         let selector = Selector {
             plans: scenario.connections.clone().into(),
+            binding: scenario.binding,
             headers: scenario.headers,
             families: scenario.families,
             complaints: Arc::clone(&complaints),

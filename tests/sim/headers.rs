@@ -105,7 +105,8 @@ fn carried(kind: Kind, plan: &ConnectionPlan) -> Option<(SocketAddr, SocketAddr)
     }
 }
 
-fn own(plan: &ConnectionPlan) -> (SocketAddr, SocketAddr) {
+/// The addresses of the connection itself: all that is known before the header.
+pub fn own(plan: &ConnectionPlan) -> (SocketAddr, SocketAddr) {
     let (host, service) = (1 + plan.host, crate::engine::SERVICE);
     let (from, to) = if plan.v6 {
         (format!("[fd00::{host}]:{}", plan.port), format!("[fd00::9]:{service}"))

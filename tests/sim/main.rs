@@ -15,7 +15,7 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `SEED` | the first seed; with it alone, the only one |
-//! | `SEEDS` | how many |
+//! | `SEEDS` | how many; `long` then ends with them |
 //! | `MINUTES` | `long` goes on for so long, whatever `SEEDS` says |
 //!
 //! `SEED=17 cargo test --test sim sweep` runs one seed again.
@@ -32,7 +32,7 @@ mod shrink;
 mod world;
 
 use check::Report;
-use scenario::Scenario;
+use scenario::{Binding, Scenario};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,6 +46,59 @@ const SWEEP: u64 = 200;
 
 /// Seeds of the sweep with an inspector.
 const REWRITTEN: u64 = 60;
+
+/// Seeds of the sweeps that bind before the first payload.
+const BOUND: u64 = 50;
+
+/// Which scenario a seed stands for.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Bound by the first payload.
+    Payload,
+    /// Bound before that.
+    Bound(Binding),
+    /// Every connection is inspected and rewritten, both ways.
+    Rewritten(Binding),
+    /// Any of these, by the seed.
+    Any,
+}
+
+impl Kind {
+    fn draw(self, seed: u64) -> Scenario {
+        let plain = |binding, count| match binding {
+            Binding::Payload => Scenario::from_seed(seed, count),
+            Binding::Handshake | Binding::Syn => Scenario::bound(seed, count, binding),
+        };
+        match self {
+            Kind::Payload => plain(Binding::Payload, CONNECTIONS),
+            Kind::Bound(binding) => plain(binding, CONNECTIONS),
+            Kind::Rewritten(binding) => Scenario {
+                is_rewritten: true,
+                headers: headers::Headers::default(),
+                ..plain(binding, CONNECTIONS / 2)
+            },
+            Kind::Any => match seed % 8 {
+                0 => Kind::Rewritten(Binding::Payload).draw(seed),
+                1 => Kind::Rewritten(Binding::Syn).draw(seed),
+                2 => Kind::Bound(Binding::Handshake).draw(seed),
+                3 | 4 => Kind::Bound(Binding::Syn).draw(seed),
+                _ => Kind::Payload.draw(seed),
+            },
+        }
+    }
+
+    /// How one seed is tried again.
+    fn again(self, seed: u64) -> String {
+        let test = match self {
+            Kind::Payload => "sweep",
+            Kind::Bound(Binding::Syn) => "syn_sweep",
+            Kind::Bound(_) => "handshake_sweep",
+            Kind::Rewritten(_) => "rewritten_sweep",
+            Kind::Any => return format!("./build.sh fuzz sim --seed {seed}"),
+        };
+        format!("SEED={seed} cargo test --no-default-features --test sim -- --exact {test}")
+    }
+}
 
 fn variable(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -86,7 +139,7 @@ impl Total {
             *self.drops.entry(reason).or_default() += count;
         }
         if let Some(failure) = failure {
-            println!("seed {seed} fails: {}", report.faults[0]);
+            println!("seed {seed} fails: {}\n{failure}", report.faults[0]);
             self.failures.push(failure);
         }
     }
@@ -123,16 +176,7 @@ impl Total {
 }
 
 /// Runs `count` seeds from `first`, or as many as there is time for, on every processor. Stops at the third failure.
-fn run_seeds(first: u64, count: Option<u64>, until: Option<Instant>) -> Total {
-    run_scenarios(first, count, until, |seed| Scenario::from_seed(seed, CONNECTIONS))
-}
-
-fn run_scenarios(
-    first: u64,
-    count: Option<u64>,
-    until: Option<Instant>,
-    draw: impl Fn(u64) -> Scenario + Sync,
-) -> Total {
+fn run_seeds(first: u64, count: Option<u64>, until: Option<Instant>, kind: Kind) -> Total {
     let since = Instant::now();
     let next = AtomicU64::new(first);
     let total = Mutex::new(Total::default());
@@ -145,9 +189,10 @@ fn run_scenarios(
             if is_over {
                 return;
             }
-            let scenario = draw(seed);
+            let scenario = kind.draw(seed);
             let report = shrink::run(&scenario, None);
-            let failure = (!report.faults.is_empty()).then(|| shrink::explain(&scenario));
+            let failure = (!report.faults.is_empty())
+                .then(|| format!("again: {}\n{}", kind.again(seed), shrink::explain(&scenario)));
             total.lock().expect("no panic").add(seed, report, failure);
         }
     };
@@ -158,36 +203,42 @@ fn run_scenarios(
     total
 }
 
-#[test]
-fn sweep() {
+/// The seeds that the environment asks for, or `usual` of them.
+fn sweep_of(kind: Kind, usual: u64) -> Total {
     let first = variable("SEED").unwrap_or(1);
-    let count = variable("SEEDS").unwrap_or(if variable("SEED").is_some() { 1 } else { SWEEP });
+    let count = variable("SEEDS").unwrap_or(if variable("SEED").is_some() { 1 } else { usual });
     println!("seeds {first}..{}", first + count);
-    let total = run_seeds(first, Some(count), None);
+    let total = run_seeds(first, Some(count), None, kind);
     total.assert_well();
-    assert_eq!(total.connections as u64, count * CONNECTIONS as u64);
     assert!(
         total.complete > total.connections / 2,
         "most connections must come to their end"
     );
+    total
+}
+
+#[test]
+fn sweep() {
+    let total = sweep_of(Kind::Payload, SWEEP);
+    assert_eq!(total.connections as u64, total.seeds * CONNECTIONS as u64);
+}
+
+/// Servers speak first, and are chosen before a client has said anything.
+#[test]
+fn handshake_sweep() {
+    sweep_of(Kind::Bound(Binding::Handshake), BOUND);
+}
+
+/// Both ends shake hands with each other.
+#[test]
+fn syn_sweep() {
+    sweep_of(Kind::Bound(Binding::Syn), BOUND);
 }
 
 /// Every connection is inspected and rewritten, both ways; what the ends read is compared with what they must read.
 #[test]
 fn rewritten_sweep() {
-    let first = variable("SEED").unwrap_or(1);
-    let count = variable("SEEDS").unwrap_or(if variable("SEED").is_some() { 1 } else { REWRITTEN });
-    println!("seeds {first}..{}, rewritten", first + count);
-    let total = run_scenarios(first, Some(count), None, |seed| Scenario {
-        is_rewritten: true,
-        headers: headers::Headers::default(),
-        ..Scenario::from_seed(seed, CONNECTIONS / 2)
-    });
-    total.assert_well();
-    assert!(
-        total.complete > total.connections / 2,
-        "most connections must come to their end"
-    );
+    let total = sweep_of(Kind::Rewritten(Binding::Payload), REWRITTEN);
     let dropped = |name: &str| total.drops.get(name).copied().unwrap_or(0);
     assert!(
         dropped("out_of_order") > 0,
@@ -205,7 +256,8 @@ fn long() {
     });
     println!("seeds from {first}");
     let until = Instant::now() + Duration::from_secs(60 * minutes);
-    run_seeds(first, None, Some(until)).assert_well();
+    let count = variable("SEEDS");
+    run_seeds(first, count, Some(until).filter(|_| count.is_none()), Kind::Any).assert_well();
 }
 
 #[test]

@@ -8,7 +8,14 @@ use testkit::sim::{Impairment, Outage, Random, SynOptions};
 pub enum Binding {
     /// By the first payload.
     Payload,
+    /// After the handshake.
+    Handshake,
+    /// With the SYN.
+    Syn,
 }
+
+/// What servers say before they have heard anything, where the binding lets them.
+pub const BANNER: &[u8] = b"220 sim ready\r\n";
 
 /// To which servers a listener leads the clients of its address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,6 +165,33 @@ pub struct EndPlan {
 pub const MOST_CONNECTIONS: usize = 200;
 
 impl Scenario {
+    /// The scenario of a seed whose listeners bind before the first payload: the pool alone decides, servers speak first, and
+    /// most clients wait for that.
+    pub fn bound(seed: u64, count: usize, binding: Binding) -> Self {
+        let mut scenario = Self::from_seed(seed, count);
+        let mut r = Random::new(seed).fork("binding");
+        scenario.binding = binding;
+        for plan in &mut scenario.connections {
+            (plan.choice, plan.needs) = (Choice::Pool, 1);
+            // Whoever may have a header and has none is waited for until it speaks.
+            let may_wait = scenario.headers.incoming != Incoming::Optional;
+            plan.client.speaks_after = if may_wait && r.chance(600) {
+                BANNER.len() as u32
+            } else {
+                0
+            };
+        }
+        scenario
+    }
+
+    /// What servers say first.
+    pub fn banner(&self) -> &'static [u8] {
+        match self.binding {
+            Binding::Payload => b"",
+            Binding::Handshake | Binding::Syn => BANNER,
+        }
+    }
+
     /// Whether any client may have been promised timestamps. A server is passed over for them as long as it was not heard.
     pub fn may_promise_timestamps(&self) -> bool {
         self.promise.is_learned || self.promise.timestamps

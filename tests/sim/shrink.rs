@@ -103,7 +103,12 @@ fn candidates(scenario: &Scenario) -> impl Iterator<Item = Scenario> + use<> {
 /// Everything that a reader needs to look into a failure.
 pub fn explain(scenario: &Scenario) -> String {
     let minimal = smallest(scenario);
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("sim-{}.pcapng", scenario.seed));
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!(
+        "sim-{:?}{}-{}.pcapng",
+        scenario.binding,
+        if scenario.is_rewritten { "-rewritten" } else { "" },
+        scenario.seed
+    ));
     let report = run(&minimal, Some(&path));
     format!(
         "seed {}: {} faults; smallest scenario that fails:\n{minimal:#?}\n{}\ndrops {:?}\nframes at the engine's ports: {}",

@@ -51,7 +51,8 @@ enum CallState {
     Waiting,
     Open {
         socket: SocketHandle,
-        end: End,
+        own: Ends,
+        end: Box<End>,
         began: Instant,
         progress: Progress,
     },
@@ -84,10 +85,15 @@ impl Progress {
 struct Session {
     host: usize,
     socket: SocketHandle,
+    ends: Option<Ends>,
+    /// Found when it ended ([`Host::neglects`]).
+    was_neglected: bool,
     /// When it got its SYN.
     called: Instant,
     end: Option<End>,
     id: Option<u8>,
+    /// How much of its first word it has said ([`Scenario::banner`]).
+    greeted: usize,
     /// What its PROXY header said, once that was read.
     told: Option<(SocketAddr, SocketAddr)>,
 }
@@ -381,10 +387,12 @@ impl<'a> World<'a> {
                 (format!("10.0.0.{}", 1 + plan.host), format!("10.0.0.9:{SERVICE}"))
             };
             let from: SocketAddr = format!("{from}:{}", plan.port).parse().expect("an address");
-            host.connect(socket, to.parse().expect("an address"), from);
+            let to: SocketAddr = to.parse().expect("an address");
+            host.connect(socket, to, from);
             self.calls[i].state = CallState::Open {
                 socket,
-                end: End::client(&plan, self.scenario.is_rewritten, self.scenario.headers),
+                own: (from.port(), (to.ip(), to.port())),
+                end: Box::new(End::client(&plan, self.scenario)),
                 began: self.now,
                 progress: Progress {
                     state: State::Closed,
@@ -403,6 +411,7 @@ impl<'a> World<'a> {
         for call in &mut self.calls {
             let CallState::Open {
                 socket,
+                own,
                 end,
                 began,
                 progress,
@@ -422,20 +431,16 @@ impl<'a> World<'a> {
                 Err(what) => self.faults.push(what),
             }
             let gives_up = self.now >= progress.since + PATIENCE;
-            let mut is_neglected = false;
             if gives_up {
-                let own = ends(tcp);
                 tcp.abort();
-                let serving = self.sessions.iter().filter(|session| session.id == Some(call.plan.id));
-                is_neglected = own.is_some_and(|ends| self.hosts[CLIENTS][n].neglects(self.now, ends))
-                    || serving.into_iter().any(|session| {
-                        let host = &mut self.hosts[SERVERS][session.host];
-                        ends(host.socket(session.socket)).is_some_and(|ends| host.neglects(self.now, ends))
-                    });
             }
-            let host = &mut self.hosts[CLIENTS][n];
-            let tcp = host.socket(*socket);
             if tcp.state() == State::Closed {
+                let serving = self.sessions.iter().filter(|session| session.id == Some(call.plan.id));
+                let is_neglected = self.hosts[CLIENTS][n].neglects(self.now, *own)
+                    || serving
+                        .into_iter()
+                        .any(|session| session.is_neglected(self.now, &self.hosts[SERVERS]));
+                let host = &mut self.hosts[CLIENTS][n];
                 let result = ClientResult {
                     sent: end.sent,
                     received: end.received,
@@ -470,9 +475,12 @@ impl<'a> World<'a> {
             self.sessions.push(Session {
                 host: n,
                 socket,
+                ends: ends(host.socket(socket)),
+                was_neglected: false,
                 called: self.now,
                 end: None,
                 id: None,
+                greeted: 0,
                 told: None,
             });
         }
@@ -493,6 +501,9 @@ impl<'a> World<'a> {
                     Err(what) => self.faults.push(what),
                 }
             }
+            if !announced || session.told.is_some() {
+                session.greet(self.scenario.banner(), tcp);
+            }
             if session.id.is_none()
                 && (!announced || session.told.is_some())
                 && let Ok([id, ..]) = tcp.peek(1)
@@ -506,7 +517,7 @@ impl<'a> World<'a> {
                         session.told
                     ));
                 }
-                session.end = plan.map(|plan| End::server(plan, self.scenario.is_rewritten));
+                session.end = plan.map(|plan| End::server(plan, self.scenario));
                 if session.end.is_none() {
                     self.faults
                         .push(format!("a server got the first byte {id:#04x}, which no client sent"));
@@ -522,9 +533,11 @@ impl<'a> World<'a> {
             }
         }
         let mut gone = Vec::new();
-        self.sessions.retain(|session| {
+        let now = self.now;
+        self.sessions.retain_mut(|session| {
             let is_gone = session.host == n && host.socket(session.socket).state() == State::Closed;
             if is_gone {
+                session.was_neglected = session.ends.is_some_and(|ends| host.neglects(now, ends));
                 gone.push(session.socket);
                 self.server_results.extend(session.result());
             }
@@ -627,6 +640,13 @@ fn fate_times(fate: Fate) -> Option<(u64, Option<u64>)> {
 }
 
 impl Session {
+    /// Says its first word, as far as there is room for it.
+    fn greet(&mut self, banner: &[u8], socket: &mut Socket<'_>) {
+        if let Some(rest) = banner.get(self.greeted..).filter(|rest| !rest.is_empty()) {
+            self.greeted += socket.send_slice(rest).unwrap_or(0);
+        }
+    }
+
     fn result(&self) -> Option<ServerResult> {
         let end = self.end.as_ref()?;
         Some(ServerResult {
@@ -637,7 +657,12 @@ impl Session {
             end_seen: end.end_seen,
             has_all: end.has_all(),
             is_complete: end.is_complete(),
+            is_neglected: self.was_neglected,
         })
+    }
+
+    fn is_neglected(&self, now: Instant, servers: &[Host]) -> bool {
+        self.ends.is_some_and(|ends| servers[self.host].neglects(now, ends))
     }
 }
 

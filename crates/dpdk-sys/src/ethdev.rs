@@ -73,3 +73,18 @@ pub unsafe fn tx_prepare(port: u16, queue: u16, packets: *mut *mut rte_mbuf, cou
             .map_or(count, |prepare| prepare(data, packets, count))
     }
 }
+
+/// `rte_eth_rx_queue_count`: how many packets wait in an rx queue; none if the driver does not tell.
+///
+/// # Safety
+/// The port is started and `queue` is one of its rx queues.
+pub unsafe fn rx_queue_count(port: u16, queue: u16) -> Option<u32> {
+    // SAFETY: the caller vouches for port and queue; a driver that does not tell leaves the pointer null.
+    let count = unsafe {
+        let ops = &*fast_path(port);
+        let data = *ops.rxq.data.add(usize::from(queue));
+        ops.rx_queue_count?(data)
+    };
+    // The function that C calls returns it as an int, whose negative values are errors.
+    i32::try_from(count).is_ok().then_some(count)
+}

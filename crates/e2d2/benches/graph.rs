@@ -59,6 +59,9 @@ impl PacketBuffer for Slim {
     fn rx_info(&self) -> RxInfo {
         self.0.rx_info()
     }
+    fn set_rss_hash(&mut self, hash: Option<u32>) {
+        self.0.set_rss_hash(hash);
+    }
     fn set_tx_offload(&mut self, offload: TxOffload) {
         self.0.set_tx_offload(offload);
     }

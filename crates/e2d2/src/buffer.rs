@@ -97,6 +97,16 @@ pub trait PacketBuffer: Sized + 'static {
     /// [`NoRoom`] if the tailroom is smaller; the buffer is unchanged.
     fn append(&mut self, n: usize) -> Result<(), NoRoom>;
 
+    /// Makes it a packet of `n` bytes that begins where it begins now. What the bytes hold is anything that was in the
+    /// memory before: for who overwrites all of them, and would not have them zeroed first.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if there are fewer behind the headroom; the packet is empty then.
+    fn begin_anew(&mut self, n: usize) -> Result<(), NoRoom> {
+        self.truncate(0);
+        self.append(n)
+    }
+
     /// Takes away the first `n` bytes, or all of them if there are fewer.
     fn trim_front(&mut self, n: usize);
 
@@ -106,12 +116,15 @@ pub trait PacketBuffer: Sized + 'static {
     /// What the port knows about the packet; all unknown if it was not received.
     fn rx_info(&self) -> RxInfo;
 
+    /// Notes the hash by which the packet's queue was chosen; what else [`rx_info`](Self::rx_info) says stays.
+    fn set_rss_hash(&mut self, hash: Option<u32>);
+
     /// Asks the port that transmits the packet to fill in checksums.
     ///
     /// The fields must already hold what [`TxOffload`] says; ask only a port whose capabilities include it.
     fn set_tx_offload(&mut self, offload: TxOffload);
 
-    /// Starts to load the first cache line of the data; does nothing where that means nothing.
+    /// Starts to load the first two cache lines of the data, where headers are; does nothing where that means nothing.
     fn prefetch(&self);
 }
 

@@ -11,20 +11,27 @@
 //! ```
 //!
 //! A ring refuses what does not fit and gives it back. Packets left in a ring are freed when both its ends are gone.
+//!
+//! The two ends of a ring are on different cores, and each end writes where it stands: every end has cache lines of its own,
+//! and so have the two positions that a ring shares.
 
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
 /// What one core sends to the others.
 pub struct Outgoing<T> {
     core: usize,
-    rings: Vec<Option<Producer<T>>>,
+    rings: Vec<Apart<Option<Producer<T>>>>,
 }
 
 /// What one core receives from the others.
 pub struct Incoming<T> {
-    rings: Vec<Consumer<T>>,
+    rings: Vec<Apart<Consumer<T>>>,
     next: usize,
 }
+
+/// On two cache lines of its own: processors fetch lines in pairs.
+#[repr(align(128))]
+struct Apart<T>(T);
 
 /// Both ends that one core holds; core `n` gets the `n`-th of [`mesh`].
 pub struct Links<T> {
@@ -52,10 +59,10 @@ pub fn mesh<T: Send>(cores: usize, capacity: usize) -> Vec<Links<T>> {
         for to in 0..cores {
             let producer = (from != to).then(|| {
                 let (producer, consumer) = RingBuffer::new(capacity);
-                links[to].incoming.rings.push(consumer);
+                links[to].incoming.rings.push(Apart(consumer));
                 producer
             });
-            links[from].outgoing.rings.push(producer);
+            links[from].outgoing.rings.push(Apart(producer));
         }
     }
     links
@@ -67,6 +74,11 @@ impl<T> Outgoing<T> {
         self.core
     }
 
+    /// How many cores there are, this one included.
+    pub fn cores(&self) -> usize {
+        self.rings.len()
+    }
+
     /// Puts `item` into the ring of core `to`.
     ///
     /// # Errors
@@ -74,13 +86,18 @@ impl<T> Outgoing<T> {
     #[inline]
     pub fn push(&mut self, to: usize, item: T) -> Result<(), T> {
         match self.rings.get_mut(to) {
-            Some(Some(ring)) => ring.push(item).map_err(|PushError::Full(item)| item),
+            Some(Apart(Some(ring))) => ring.push(item).map_err(|PushError::Full(item)| item),
             _ => Err(item),
         }
     }
 }
 
 impl<T> Incoming<T> {
+    /// How many items wait. For reports: it reads what the other cores write.
+    pub fn waiting(&self) -> usize {
+        self.rings.iter().map(|ring| ring.0.slots()).sum()
+    }
+
     /// Takes at most `max` items and gives each to `take`; returns how many.
     ///
     /// Each call begins with the ring after the one that the last call began with, so that no core is kept waiting by
@@ -90,7 +107,7 @@ impl<T> Incoming<T> {
         let count = self.rings.len();
         let mut taken = 0;
         for offset in 0..count {
-            let ring = &mut self.rings[(self.next + offset) % count];
+            let Apart(ring) = &mut self.rings[(self.next + offset) % count];
             while taken < max
                 && let Ok(item) = ring.pop()
             {
@@ -144,10 +161,41 @@ mod tests {
             links[0].outgoing.push(2, ("busy", n)).expect("room");
         }
         links[1].outgoing.push(2, ("quiet", 0)).expect("room");
+        assert_eq!((links[2].incoming.waiting(), links[1].incoming.waiting()), (9, 0));
         let first = take_all(&mut links[2].incoming, 2);
+        assert_eq!(links[2].incoming.waiting(), 7);
         let second = take_all(&mut links[2].incoming, 2);
         assert_eq!(first, [("busy", 0), ("busy", 1)]);
         assert_eq!(second, [("quiet", 0), ("busy", 2)]);
+    }
+
+    /// Where an end of a ring stands is written with every item: the ends of two cores share no cache line.
+    #[test]
+    fn ends_of_rings_share_no_cache_line() {
+        let links = mesh::<u32>(3, 4);
+        let lines_of = |link: &Links<u32>| -> Vec<usize> {
+            let outgoing = link
+                .outgoing
+                .rings
+                .iter()
+                .map(|end| std::ptr::from_ref(end).addr() / 128);
+            let incoming = link
+                .incoming
+                .rings
+                .iter()
+                .map(|end| std::ptr::from_ref(end).addr() / 128);
+            outgoing.chain(incoming).collect()
+        };
+        assert_eq!(size_of::<Apart<Option<Producer<u32>>>>() % 128, 0);
+        assert_eq!(size_of::<Apart<Consumer<u32>>>() % 128, 0);
+        let mut lines: Vec<usize> = links.iter().flat_map(lines_of).collect();
+        let ends = lines.len();
+        lines.sort_unstable();
+        lines.dedup();
+        assert_eq!(lines.len(), ends);
+        assert_eq!(ends, 3 * (3 + 2));
+        // What both ends look at: one position each, on a line of its own.
+        assert!(align_of::<RingBuffer<u32>>() >= 64 && size_of::<RingBuffer<u32>>() >= 2 * 64);
     }
 
     #[test]

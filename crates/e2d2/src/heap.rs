@@ -130,6 +130,10 @@ impl PacketBuffer for HeapBuffer {
         self.rx_info
     }
 
+    fn set_rss_hash(&mut self, hash: Option<u32>) {
+        self.rx_info.rss_hash = hash;
+    }
+
     fn set_tx_offload(&mut self, offload: TxOffload) {
         self.tx_offload = Some(offload);
     }

@@ -60,13 +60,16 @@
 //! | [`operators`] | what a graph is made of: [`operators::Source`] and its chain |
 //! | [`scheduler`] | rounds of tasks on one core, by priority; what an idle core does |
 //! | [`queue`], [`handover`] | bounded queues between tasks of a core, and between cores |
+//! | [`rss`], [`flow`] | how ports spread TCP over queues: the Toeplitz hash, and rules |
 //! | [`counters`], [`fate`] | counters over a closed list of names; what becomes of a packet |
+//! | [`tap`] | an interface of the Linux kernel whose cable is a file |
 //! | `native` | DPDK: mbufs, ports, the EAL (feature `dpdk`) |
 //! | [`wire`] | Ethernet, VLAN, ARP, IPv4, IPv6, TCP, ICMP, checksums; [`wire::frame`] is the one parse of a received frame |
 
 pub mod buffer;
 pub mod counters;
 pub mod fate;
+pub mod flow;
 pub mod handover;
 mod heap;
 pub mod memory;
@@ -77,11 +80,13 @@ pub mod port;
 pub mod ports;
 mod prefetch;
 pub mod queue;
+pub mod rss;
 pub mod scheduler;
+pub mod tap;
 pub mod time;
 pub mod wire;
 
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_lines};
 
 /// The largest number of packets that moves between operators, queues and ports at once.
 ///

@@ -1,7 +1,5 @@
 //! Initial sequence numbers after RFC 6528.
 
-use std::hash::Hasher;
-
 use e2d2::time::Instant;
 use siphasher::sip::SipHasher24;
 
@@ -15,27 +13,48 @@ use crate::SeqNum;
 /// Source: RFC 6528 3. Addresses are IPv6 or IPv4-mapped (`::ffff:a.b.c.d`), as octets in network order.
 #[derive(Clone)]
 pub struct IsnGenerator {
-    key: [u8; 16],
+    key: [u64; 2],
 }
 
 impl IsnGenerator {
     /// A generator for `key`, which should come from the system's random source at every start.
     pub fn new(key: [u8; 16]) -> IsnGenerator {
-        IsnGenerator { key }
+        let (words, _) = key.as_chunks::<8>();
+        IsnGenerator {
+            key: [u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1])],
+        }
     }
 
     /// The initial sequence number for a connection opened at `now`.
     #[inline]
     pub fn isn(&self, now: Instant, local: (&[u8; 16], u16), remote: (&[u8; 16], u16)) -> SeqNum {
-        let mut hasher = SipHasher24::new_with_key(&self.key);
-        let mut input = [0; 36];
-        input[..16].copy_from_slice(local.0);
-        input[16..32].copy_from_slice(remote.0);
-        input[32..34].copy_from_slice(&local.1.to_be_bytes());
-        input[34..].copy_from_slice(&remote.1.to_be_bytes());
-        hasher.write(&input);
-        SeqNum(hasher.finish() as u32) + (now.as_nanos() / 4_000) as u32
+        let [from, to] = [local.0, remote.0].map(|octets| u128::from_be_bytes(*octets));
+        let ports = (u32::from(local.1) << 16 | u32::from(remote.1)).to_le_bytes();
+        let hasher = SipHasher24::new_with_keys(self.key[0], self.key[1]);
+        let hash = match (mapped_ipv4(from), mapped_ipv4(to)) {
+            (Some(from), Some(to)) => {
+                let addresses = u64::from(from) << 32 | u64::from(to);
+                let mut message = [0; 12];
+                message[..8].copy_from_slice(&addresses.to_le_bytes());
+                message[8..].copy_from_slice(&ports);
+                hasher.hash(&message)
+            }
+            _ => {
+                let mut message = [0; 36];
+                message[..16].copy_from_slice(&from.to_le_bytes());
+                message[16..32].copy_from_slice(&to.to_le_bytes());
+                message[32..].copy_from_slice(&ports);
+                hasher.hash(&message)
+            }
+        };
+        SeqNum(hash as u32) + (now.as_nanos() / 4_000) as u32
     }
+}
+
+/// The IPv4 address that is mapped into an IPv6 one (RFC 4291 2.5.5.2).
+#[inline]
+fn mapped_ipv4(address: u128) -> Option<u32> {
+    (address >> 32 == 0xffff).then_some(address as u32)
 }
 
 #[cfg(test)]

@@ -3,14 +3,16 @@
 //! | module | gives |
 //! |---|---|
 //! | [`seq`] | [`SeqNum`]: sequence numbers that wrap |
-//! | [`wheel`] | [`TimerWheel`]: millions of timers, O(1), 16 bytes each |
+//! | [`wheel`] | [`TimerWheel`]: millions of timers, O(1), 12 bytes each |
 //! | [`pool`] | [`PortPool`]: source ports with quarantine and the numbers their next connection must exceed |
 //! | [`record`] | [`SessionRecord`]: one connection in 128 bytes |
+//! | [`progress`] | [`Progress`]: the part of it that is kept while the connection is open, in 64 |
 //! | [`ring`] | from the core to the writing thread without waiting |
 //! | [`mod@format`] | records as text, CSV and JSON lines |
 //! | [`counters`] | [`TcpCounters`]: ProxyEngine's eighteen |
 //! | [`isn`] | [`IsnGenerator`]: initial sequence numbers after RFC 6528 |
 //! | [`rate`] | [`RateLimiter`]: a token bucket |
+//! | [`steering`] | which core owns which packet |
 //!
 //! Nothing here reads a clock, does I/O (but for the record writer) or shares data between cores (but for the record
 //! ring). Time is an argument.
@@ -32,16 +34,19 @@ pub mod counters;
 pub mod format;
 pub mod isn;
 pub mod pool;
+pub mod progress;
 pub mod rate;
 pub mod record;
 pub mod ring;
 pub mod seq;
+pub mod steering;
 pub mod wheel;
 
 pub use counters::{TcpCounter, TcpCounters};
 pub use format::{NameTable, Named, RecordFormat, RecordWriter};
 pub use isn::IsnGenerator;
 pub use pool::{LastUse, PortPool, Taken};
+pub use progress::Progress;
 pub use rate::RateLimiter;
 pub use record::{Cause, RecordFlags, SessionRecord, Side, State};
 pub use ring::{RecordReceiver, RecordSender, record_ring};

@@ -123,6 +123,16 @@ impl PortPool {
         })
     }
 
+    /// The port that [`PortPool::take`] gives next; `None` if all are in use. What it will read besides is asked for.
+    #[inline]
+    pub fn next_port(&self) -> Option<u16> {
+        if self.head == self.tail {
+            return None;
+        }
+        e2d2::prefetch(&self.last_uses[self.head_slot]);
+        Some(self.ports[self.head_slot])
+    }
+
     /// Gives a port back. It goes to the tail; `next_seq` and `next_tsval` come back with it when it is taken again.
     ///
     /// A release beyond the number of ports taken is ignored; in a build with assertions any port that is not taken panics.
@@ -262,6 +272,20 @@ mod tests {
 
     fn give(pool: &mut PortPool, port: u16, seq: u32, now: Instant) {
         pool.release(port, SeqNum(seq), seq.wrapping_add(1), now);
+    }
+
+    #[test]
+    fn the_next_port_is_told_beforehand() {
+        let mut pool = PortPool::new([7, 8], SECOND);
+        for _ in 0..5 {
+            let told = pool.next_port();
+            let taken = pool.take(at(0)).map(|taken| taken.port);
+            assert!(told.is_some() && told == taken);
+            assert_ne!(pool.next_port(), taken);
+            pool.release(taken.unwrap_or_default(), SeqNum(1), 1, at(0));
+        }
+        let _ = (pool.take(at(0)), pool.take(at(0)));
+        assert_eq!(pool.next_port(), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The session record: what is known about one proxied connection, both halves, in two cache lines.
 //!
-//! A record lives inside the connection while that is open and is copied into a [`RecordRing`](crate::ring) when it ends.
+//! While a connection is open only its [`Progress`](crate::progress) is kept; the record is made of it when it ends, in its
+//! place of the [`RecordRing`](crate::ring).
 //! Addresses that the configuration knows (listener, server, local address) are indices; the writer's
 //! [`NameTable`](crate::format::NameTable) turns them into addresses, so that IPv6 fits.
 
@@ -10,11 +11,13 @@ use std::time::Duration;
 use bitflags::bitflags;
 use e2d2::time::Instant;
 
+use crate::progress::Ends;
+
 /// State changes that a record holds.
 pub const STAMPS: usize = 12;
 
 /// Slots never given up when more changes come: the opening of the connection. The others keep the latest changes.
-const KEPT_FIRST: usize = 8;
+pub(crate) const KEPT_FIRST: usize = 8;
 
 const STAMP_BYTES: usize = 5;
 
@@ -23,7 +26,7 @@ const STAMP_BYTES: usize = 5;
 pub const PROXIED_STAMPS: usize = 8;
 
 /// Of those, the ones never given up.
-const PROXIED_KEPT_FIRST: usize = 4;
+pub(crate) const PROXIED_KEPT_FIRST: usize = 4;
 
 /// Where the peer stands among the stamps: 16 bytes of address, two of port.
 const PEER_AT: usize = PROXIED_STAMPS * STAMP_BYTES;
@@ -328,6 +331,47 @@ impl SessionRecord {
         }
     }
 
+    /// The record of a connection that began at `start_ns` and has ended; without state changes yet.
+    #[inline]
+    pub(crate) fn of(start_ns: u64, ends: &Ends, flags: u16, servers_tried: u8) -> SessionRecord {
+        SessionRecord {
+            start_ns,
+            client_addr: ends.client.0,
+            packets_to_server: ends.packets.0,
+            packets_to_client: ends.packets.1,
+            bytes_to_server: write_u48(ends.bytes.0),
+            bytes_to_client: write_u48(ends.bytes.1),
+            client_port: ends.client.1,
+            local_port: ends.local.1,
+            local_address: ends.local.0,
+            listener: ends.listener,
+            server: ends.server,
+            flags,
+            sides_and_count: 0,
+            client_cause: ends.causes.0,
+            server_cause: ends.causes.1,
+            core: ends.core,
+            servers_tried,
+            states: [0; STAMPS / 2],
+            stamps: [0; STAMPS * STAMP_BYTES],
+        }
+    }
+
+    /// Whoever has connected becomes the peer, and the client is who a PROXY header has named.
+    pub(crate) fn set_peer_and_client(&mut self, (client_addr, client_port): ([u8; 16], u16)) {
+        self.stamps[PEER_AT..PEER_AT + 16].copy_from_slice(&self.client_addr);
+        self.stamps[PEER_AT + 16..PEER_AT + 18].copy_from_slice(&self.client_port.to_le_bytes());
+        (self.client_addr, self.client_port) = (client_addr, client_port);
+    }
+
+    /// Writes the change with number `index`, the next one, at `micros` after the start.
+    #[inline]
+    pub(crate) fn put_change(&mut self, index: usize, side: u16, state: u8, micros: u64) {
+        self.stamps[index * STAMP_BYTES..][..STAMP_BYTES].copy_from_slice(&micros.to_le_bytes()[..STAMP_BYTES]);
+        self.set_side_and_state(index, side, state);
+        self.sides_and_count = self.sides_and_count & 0xfff | (index as u16 + 1) << 12;
+    }
+
     /// When the connection began.
     pub fn start(&self) -> Instant {
         Instant::from_nanos(self.start_ns)
@@ -426,10 +470,12 @@ impl SessionRecord {
             index = room - 1;
         }
         let micros = now.as_nanos().saturating_sub(self.start_ns) / 1_000;
-        let stamp = micros.min(MAX_STAMP.as_micros() as u64).to_le_bytes();
-        self.stamps[index * STAMP_BYTES..][..STAMP_BYTES].copy_from_slice(&stamp[..STAMP_BYTES]);
-        self.set_side_and_state(index, side as u16, state as u8);
-        self.sides_and_count = self.sides_and_count & 0xfff | (index as u16 + 1) << 12;
+        self.put_change(
+            index,
+            side as u16,
+            state as u8,
+            micros.min(MAX_STAMP.as_micros() as u64),
+        );
     }
 
     /// Number of state changes held.
@@ -508,7 +554,7 @@ impl SessionRecord {
 }
 
 /// IPv4 in its mapped form.
-fn mapped(address: IpAddr) -> [u8; 16] {
+pub(crate) fn mapped(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),

@@ -13,7 +13,7 @@ use crate::record::SessionRecord;
 /// Makes a ring for `capacity` records (128 bytes each) and returns its two ends.
 pub fn record_ring(capacity: usize) -> (RecordSender, RecordReceiver) {
     let (producer, consumer) = RingBuffer::new(capacity);
-    let lost = Arc::new(AtomicU64::new(0));
+    let lost = Arc::new(Lost::default());
     let sender = RecordSender {
         producer,
         sent: 0,
@@ -22,21 +22,32 @@ pub fn record_ring(capacity: usize) -> (RecordSender, RecordReceiver) {
     (sender, RecordReceiver { consumer, lost })
 }
 
+/// Records that found the ring full. The core writes it with each of them: no other core's data is in its cache lines.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Lost(AtomicU64);
+
 /// The core's end of a record ring.
 pub struct RecordSender {
     producer: Producer<SessionRecord>,
     sent: u64,
-    lost: Arc<AtomicU64>,
+    lost: Arc<Lost>,
 }
 
 impl RecordSender {
     /// Sends a copy of `record`, or counts it as lost if the ring is full.
     #[inline]
     pub fn send(&mut self, record: &SessionRecord) {
-        match self.producer.push(*record) {
-            Ok(()) => self.sent += 1,
+        self.send_made(|| *record);
+    }
+
+    /// Sends the record that `make` makes in its place of the ring, or counts it as lost if the ring is full.
+    #[inline]
+    pub fn send_made(&mut self, make: impl FnOnce() -> SessionRecord) {
+        match self.producer.write_chunk_uninit(1) {
+            Ok(place) => self.sent += place.fill_from_iter(std::iter::once_with(make)) as u64,
             // Relaxed: the count stands for itself, no other data depends on it.
-            Err(_) => _ = self.lost.fetch_add(1, Ordering::Relaxed),
+            Err(_) => _ = self.lost.0.fetch_add(1, Ordering::Relaxed),
         }
     }
 
@@ -47,14 +58,14 @@ impl RecordSender {
 
     /// Records lost because the ring was full.
     pub fn records_lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
+        self.lost.0.load(Ordering::Relaxed)
     }
 }
 
 /// The writing thread's end of a record ring.
 pub struct RecordReceiver {
     consumer: Consumer<SessionRecord>,
-    lost: Arc<AtomicU64>,
+    lost: Arc<Lost>,
 }
 
 impl RecordReceiver {
@@ -70,7 +81,7 @@ impl RecordReceiver {
 
     /// Records lost because the ring was full.
     pub fn records_lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
+        self.lost.0.load(Ordering::Relaxed)
     }
 
     /// Whether the sender is gone: after a last [`drain`](Self::drain) nothing more will come.
@@ -89,6 +100,15 @@ mod tests {
         let mut record = SessionRecord::new(Instant::ZERO, IpAddr::from([10, 0, 0, 1]), 1, 0, 0);
         record.packets_to_server = number;
         record
+    }
+
+    /// What cores write for every record, or every one lost, is in lines of its own.
+    #[test]
+    fn ends_of_two_rings_share_no_cache_line() {
+        assert_eq!((align_of::<Lost>(), size_of::<Lost>()), (128, 128));
+        // Both positions of a ring, each on a line of its own.
+        assert!(align_of::<RingBuffer<SessionRecord>>() >= 64);
+        assert!(size_of::<RingBuffer<SessionRecord>>() >= 2 * 64);
     }
 
     #[test]

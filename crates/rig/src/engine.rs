@@ -189,6 +189,20 @@ impl Engine {
         &mut self.process
     }
 
+    /// Waits until the engine has told what it has learned of each of these servers, by its name in the configuration. It
+    /// serves before that, but promises clients less (`[promise]` in docs/configuration.md).
+    ///
+    /// # Errors
+    /// When it ends instead, or does not tell in time; with what it printed.
+    pub fn wait_until_known(&mut self, servers: &[&str]) -> Result<(), RigError> {
+        self.process.wait_for("what its servers can do", STARTING, |process| {
+            let printed = process.printed();
+            servers
+                .iter()
+                .all(|server| printed.contains(&format!("server {server}: MSS")))
+        })
+    }
+
     /// Ends the engine with `signal` and waits for it.
     ///
     /// # Errors

@@ -163,26 +163,9 @@ fn a_capture_sees_what_linux_offers() {
     }
 }
 
-/// Sends `bytes` from the clients to a server at `at` that exists for this one connection, and checks they arrive.
+/// Sends `bytes` from the clients to a server at `at`, and checks that they arrive.
 fn talk(rig: &Rig, at: SocketAddr, bytes: &[u8]) {
-    let listener = rig
-        .at(Place::Servers, || TcpListener::bind(at))
-        .expect("there")
-        .expect("bound");
-    let mut client = rig
-        .at(Place::Clients, || TcpStream::connect(at))
-        .expect("there")
-        .expect("connected");
-    client.write_all(bytes).expect("sent");
-    drop(client);
-    let mut received = Vec::new();
-    listener
-        .accept()
-        .expect("accepted")
-        .0
-        .read_to_end(&mut received)
-        .expect("received");
-    assert_eq!(received, bytes);
+    assert_eq!(transfer(rig, at, bytes), bytes);
 }
 
 #[test]
@@ -196,29 +179,18 @@ fn losses_happen_and_are_counted_and_linux_recovers() {
     for direction in Direction::ALL {
         let loss = Loss::start(&rig, &[direction], 50).expect("nftables");
         let capture = Capture::start(&rig, Tap::Clients).expect("tcpdump");
-        let listener = rig
-            .at(Place::Servers, || TcpListener::bind(at))
-            .expect("there")
-            .expect("bound");
-        let mut received = Vec::new();
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let mut client = rig
-                    .at(Place::Clients, || TcpStream::connect(at))
-                    .expect("there")
-                    .expect("connected");
-                client.write_all(&data).expect("sent");
-            });
-            listener
-                .accept()
-                .expect("accepted")
-                .0
-                .read_to_end(&mut received)
-                .expect("received");
-        });
-        assert!(received == data, "the bytes are right in spite of the losses");
-        let lost = loss.lost().expect("a counter");
-        assert!(lost > 0, "nothing was lost of what went {direction:?}");
+        // Linux may send two megabytes as 30 large segments and acknowledge them with fewer, of which a draw can spare
+        // all: some transfers have losses, not each.
+        let mut transfers = 0;
+        while loss.lost().expect("a counter") < 5 {
+            assert!(
+                transfers < 50,
+                "one in twenty is lost, hardly one was of what went {direction:?}"
+            );
+            transfers += 1;
+            let received = transfer(&rig, at, &data);
+            assert!(received == data, "the bytes are right in spite of the losses");
+        }
         let segments = capture.finish().expect("a capture");
         if direction == Direction::FromClients {
             assert!(
@@ -227,6 +199,31 @@ fn losses_happen_and_are_counted_and_linux_recovers() {
             );
         }
     }
+}
+
+/// Sends `data` from the clients to a server at `at` that exists for this one connection: what arrived.
+fn transfer(rig: &Rig, at: SocketAddr, data: &[u8]) -> Vec<u8> {
+    let listener = rig
+        .at(Place::Servers, || TcpListener::bind(at))
+        .expect("there")
+        .expect("bound");
+    let mut received = Vec::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = rig
+                .at(Place::Clients, || TcpStream::connect(at))
+                .expect("there")
+                .expect("connected");
+            client.write_all(data).expect("sent");
+        });
+        listener
+            .accept()
+            .expect("accepted")
+            .0
+            .read_to_end(&mut received)
+            .expect("received");
+    });
+    received
 }
 
 #[test]

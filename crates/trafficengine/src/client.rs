@@ -3,6 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
+use e2d2::BURST;
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
@@ -64,6 +66,13 @@ struct Target {
     octets: [u8; 16],
     family: usize,
     mac: Option<MacAddr>,
+}
+
+/// One of the client's own addresses and ports.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Endpoint {
+    family: usize,
+    number: u32,
 }
 
 /// See the module documentation.
@@ -228,14 +237,19 @@ impl Client {
         let Pace::Drawn { open } = self.settings.pace else {
             return 0;
         };
-        let mut count = 0;
-        while count < limit && !self.held.is_empty() {
-            let is_over = self.pacer.is_over(out.ticks.now);
-            if self.in_motion() >= self.settings.depth || !(is_over || self.table.open() >= open) {
-                break;
-            }
+        if !self.pacer.is_over(out.ticks.now) && self.table.open() < open {
+            return 0;
+        }
+        // All are drawn before the first is worked on: they were held for long, and are on their way to the cache meanwhile.
+        let mut drawn = ArrayVec::<u32, BURST>::new();
+        while drawn.len() < limit.min(BURST) && !self.held.is_empty() && self.in_motion() < self.settings.depth {
             let index = self.draw(self.held.len() as u32) as usize;
             let id = self.held.swap_remove(index);
+            self.table.prefetch(id);
+            drawn.push(id);
+        }
+        let mut count = 0;
+        for id in drawn {
             let tcb = self.table.get(id);
             // A connection that was reset while it waited is gone.
             if !tcb.marks.contains(Marks::HELD) {
@@ -251,17 +265,38 @@ impl Client {
         count
     }
 
-    /// Works on a segment for one of our addresses; returns whether the address and port are ours.
-    pub(crate) fn receive<L: BufferPool>(&mut self, incoming: &Incoming<'_>, out: &mut Output<'_, L>) -> bool {
+    /// The end point that a segment is for, if its address and port are ours. Who uses it is on its way to the cache.
+    #[inline]
+    pub(crate) fn find(&self, incoming: &Incoming<'_>) -> Option<Endpoint> {
         let family = family(incoming.dst_addr);
-        let Some(endpoints) = &self.endpoints[family] else {
-            return false;
-        };
-        let Some(endpoint) = endpoints.find(incoming.dst_addr, incoming.dst_port) else {
-            return false;
-        };
+        let endpoints = self.endpoints[family].as_ref()?;
+        let number = endpoints.find(incoming.dst_addr, incoming.dst_port)?;
+        endpoints.prefetch(number);
+        Some(Endpoint { family, number })
+    }
+
+    /// Asks the processor for the connection of an end point.
+    #[inline]
+    pub(crate) fn prefetch(&self, endpoint: Endpoint) {
+        if let Some(id) = self.user(endpoint) {
+            self.table.prefetch(id);
+        }
+    }
+
+    fn user(&self, endpoint: Endpoint) -> Option<u32> {
+        let endpoints = self.endpoints[endpoint.family].as_ref()?;
+        endpoints.user(endpoint.number)
+    }
+
+    /// Works on a segment for one of our end points.
+    pub(crate) fn receive<L: BufferPool>(
+        &mut self,
+        endpoint: Endpoint,
+        incoming: &Incoming<'_>,
+        out: &mut Output<'_, L>,
+    ) {
         let remote = octets(incoming.src_addr);
-        let user = endpoints.user(endpoint);
+        let user = self.user(endpoint);
         self.stats.traffic.segments_received += 1;
         match user {
             Some(id) if self.table.get(id).remote == remote && self.table.get(id).remote_port == incoming.src_port => {
@@ -272,7 +307,6 @@ impl Client {
                 answer_stray(incoming, out);
             }
         }
-        true
     }
 
     fn receive_for<L: BufferPool>(&mut self, id: u32, incoming: &Incoming<'_>, out: &mut Output<'_, L>) {

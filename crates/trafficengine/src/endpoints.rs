@@ -174,6 +174,14 @@ impl Endpoints {
         ((endpoint as usize) < self.users.len()).then_some(endpoint)
     }
 
+    /// Asks the processor for what [`user`](Self::user) reads.
+    #[inline]
+    pub(crate) fn prefetch(&self, endpoint: u32) {
+        if let Some(user) = self.users.get(endpoint as usize) {
+            e2d2::prefetch(user);
+        }
+    }
+
     /// The connection that uses the end point.
     #[inline]
     pub(crate) fn user(&self, endpoint: u32) -> Option<u32> {

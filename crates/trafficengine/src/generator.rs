@@ -9,12 +9,12 @@ use e2d2::time::Instant;
 use e2d2::wire::Checksums;
 use e2d2::wire::frame::{Kind, parse_with};
 
-use crate::client::{Client, ClientSettings};
+use crate::client::{Client, ClientSettings, Endpoint};
 use crate::link::{IcmpPacket, Link, LinkSettings, Roles};
 use crate::output::{Output, Transmitter};
 use crate::received::Incoming;
 use crate::role::Role;
-use crate::server::{Server, ServerSettings};
+use crate::server::{Flow, Server, ServerSettings};
 use crate::stats::{ClientStats, ServerStats};
 use crate::tcb::Ticks;
 
@@ -55,6 +55,13 @@ pub struct Generator<B: PacketBuffer> {
     roles: BothRoles,
     transmitter: Transmitter<B>,
     received: ArrayVec<B, BURST>,
+}
+
+/// Whom a segment is for.
+#[derive(Clone, Copy)]
+enum Destination {
+    Server(Flow),
+    Client(Endpoint),
 }
 
 /// Everything but the packets, so that a packet can be lent to it.
@@ -116,9 +123,8 @@ impl<B: PacketBuffer> Generator<B> {
                 checksums: if offloads { Checksums::Port } else { Checksums::Software },
                 ticks: Ticks::new(now, roles.ts_offset),
             };
-            for buffer in received.drain(..) {
-                roles.receive(&buffer, &mut out);
-            }
+            roles.receive_all(received, &mut out);
+            received.clear();
             units += roles.act(&mut out);
             units += transmitter.flush(port);
         }
@@ -230,11 +236,39 @@ impl<B: PacketBuffer> Generator<B> {
 }
 
 impl BothRoles {
-    fn receive<L: BufferPool>(&mut self, buffer: &L::Buffer, out: &mut Output<'_, L>) {
+    /// Works on a burst: what its connections need is on its way to the cache while the segments are read and checked.
+    fn receive_all<L: BufferPool>(&mut self, burst: &[L::Buffer], out: &mut Output<'_, L>) {
+        let mut segments = ArrayVec::<(Incoming<'_>, Destination), BURST>::new();
+        for segment in burst.iter().filter_map(|buffer| self.read(buffer, out)) {
+            // No more than the burst's.
+            segments.push(segment);
+        }
+        for (_, destination) in &segments {
+            match (destination, &self.server, &self.client) {
+                (Destination::Server(flow), Some(server), _) => server.prefetch(*flow),
+                (Destination::Client(endpoint), _, Some(client)) => client.prefetch(*endpoint),
+                _ => {}
+            }
+        }
+        for (incoming, destination) in &segments {
+            match (destination, &mut self.server, &mut self.client) {
+                (Destination::Server(flow), Some(server), _) => server.receive(*flow, incoming, out),
+                (Destination::Client(endpoint), _, Some(client)) => client.receive(*endpoint, incoming, out),
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads a packet; what is no segment for a role is dealt with at once.
+    fn read<'a, L: BufferPool>(
+        &mut self,
+        buffer: &'a L::Buffer,
+        out: &mut Output<'_, L>,
+    ) -> Option<(Incoming<'a>, Destination)> {
         let (frame, info) = (buffer.data(), buffer.rx_info());
         let Ok(kind) = parse_with(frame, info) else {
             self.port.malformed += 1;
-            return;
+            return None;
         };
         let roles = Roles {
             client: self.client.as_mut(),
@@ -249,26 +283,25 @@ impl BothRoles {
                 };
                 if !is_right {
                     self.port.bad_checksums += 1;
-                    return;
+                    return None;
                 }
-                let Some(incoming) = Incoming::new(frame, &layout) else {
-                    return;
-                };
-                let is_ours = self
-                    .server
-                    .as_mut()
-                    .is_some_and(|server| server.receive(&incoming, out))
-                    || self
-                        .client
-                        .as_mut()
-                        .is_some_and(|client| client.receive(&incoming, out));
-                self.port.not_ours += u64::from(!is_ours);
+                let incoming = Incoming::new(frame, &layout)?;
+                let of_server = roles.server.and_then(|server| server.find(&incoming));
+                let destination = of_server.map(Destination::Server).or_else(|| {
+                    let client = roles.client.as_deref();
+                    client
+                        .and_then(|client| client.find(&incoming))
+                        .map(Destination::Client)
+                });
+                self.port.not_ours += u64::from(destination.is_none());
+                return destination.map(|destination| (incoming, destination));
             }
             Kind::Arp => self.link.receive_arp(frame, roles, out),
             Kind::Icmpv4 { l3, l4, end } => self.link.receive_icmp4(IcmpPacket { frame, l3, l4, end }, roles, out),
             Kind::Icmpv6 { l3, l4, end } => self.link.receive_icmp6(IcmpPacket { frame, l3, l4, end }, roles, out),
             Kind::Other { .. } => self.port.not_ours += 1,
         }
+        None
     }
 
     /// Everything that is not the answer to one packet.

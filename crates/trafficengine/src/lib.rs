@@ -18,6 +18,7 @@
 //!
 //! Budget: 128 bytes per connection, 16 for its timer, 4 to 16 for finding it.
 
+pub mod attack;
 pub mod bench;
 pub mod client;
 pub mod config;

@@ -58,6 +58,13 @@ fn header_len(bytes: &[u8]) -> Option<usize> {
     (fixed.starts_with(b"\r\n\r\n\0\r\nQUIT\n\x21") && length <= bytes.len()).then_some(length)
 }
 
+/// A listener and the hash of who sends to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flow {
+    listener: u32,
+    hash: u32,
+}
+
 /// See the module documentation.
 pub(crate) struct Server {
     settings: ServerSettings,
@@ -99,19 +106,28 @@ impl Server {
             .any(|listener| listener.address.ip() == address)
     }
 
-    /// Works on a segment; returns whether it was for one of the listeners.
-    pub(crate) fn receive<L: BufferPool>(&mut self, incoming: &Incoming<'_>, out: &mut Output<'_, L>) -> bool {
+    /// The flow that a segment is of, if it is for one of the listeners. Its place in the table is on its way to the cache.
+    #[inline]
+    pub(crate) fn find(&self, incoming: &Incoming<'_>) -> Option<Flow> {
         let to = SocketAddr::new(incoming.dst_addr, incoming.dst_port);
-        let Some(index) = self
-            .settings
-            .listeners
-            .iter()
-            .position(|listener| listener.address == to)
-        else {
-            return false;
-        };
-        let (index, remote) = (index as u32, octets(incoming.src_addr));
-        let hash = flow_hash(&remote, incoming.src_port, index);
+        let mut listeners = self.settings.listeners.iter();
+        let listener = listeners.position(|listener| listener.address == to)? as u32;
+        let hash = flow_hash(&octets(incoming.src_addr), incoming.src_port, listener);
+        self.flows.prefetch(hash);
+        Some(Flow { listener, hash })
+    }
+
+    /// Asks the processor for the connection of a flow, if there is one.
+    #[inline]
+    pub(crate) fn prefetch(&self, flow: Flow) {
+        if let Some(id) = self.flows.guess(flow.hash) {
+            self.table.prefetch(id);
+        }
+    }
+
+    /// Works on a segment of this flow.
+    pub(crate) fn receive<L: BufferPool>(&mut self, flow: Flow, incoming: &Incoming<'_>, out: &mut Output<'_, L>) {
+        let (index, hash, remote) = (flow.listener, flow.hash, octets(incoming.src_addr));
         let table = &mut self.table;
         let found = self.flows.find(hash, |id| {
             let tcb = table.get(id);
@@ -126,7 +142,6 @@ impl Server {
                 answer_stray(incoming, out);
             }
         }
-        true
     }
 
     fn accept<L: BufferPool>(

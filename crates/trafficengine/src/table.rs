@@ -63,6 +63,15 @@ impl Table {
         self.free.push(id);
     }
 
+    /// Asks the processor for a connection that is about to be worked on.
+    #[inline]
+    pub(crate) fn prefetch(&self, id: u32) {
+        if let Some(tcb) = self.slots.get(id as usize) {
+            e2d2::prefetch_lines(tcb);
+            self.wheel.prefetch(id);
+        }
+    }
+
     #[inline]
     pub(crate) fn get(&mut self, id: u32) -> &mut Tcb {
         &mut self.slots[id as usize]

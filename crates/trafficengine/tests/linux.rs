@@ -129,11 +129,17 @@ fn client_of(rig: &Rig, script: &str, load: &str) -> String {
     )
 }
 
+/// A rig whose servers do `service`; `None` where there can be none, or without these programs.
+fn rig_with(service: &Service, programs: &[&str]) -> Option<Rig> {
+    let rig = Rig::for_test(RigOptions::default(), programs)?;
+    for address in rig.server_addresses(0) {
+        serve(&rig, address, service.clone());
+    }
+    Some(rig)
+}
+
 #[test]
 fn a_linux_server_gets_and_gives_the_right_bytes_for_every_close() {
-    let Some(rig) = Rig::for_test(RigOptions::default(), &[]) else {
-        return;
-    };
     let service = Service {
         format: Format::Http {
             domain: "example".to_owned(),
@@ -142,9 +148,9 @@ fn a_linux_server_gets_and_gives_the_right_bytes_for_every_close() {
         response: 30_000,
         id: 0,
     };
-    rig.server_addresses(0)
-        .into_iter()
-        .for_each(|address| serve(&rig, address, service.clone()));
+    let Some(rig) = rig_with(&service, &[]) else {
+        return;
+    };
     for close in ["client", "server", "reset"] {
         let script = format!("format = \"http\"\nrounds = 3\nrequest = 2000\nresponse = 30000\nclose = \"{close}\"");
         let text = client_of(&rig, &script, "mode = \"closed\"\nopen = 20\ntotal = 200");
@@ -158,18 +164,15 @@ fn a_linux_server_gets_and_gives_the_right_bytes_for_every_close() {
 
 #[test]
 fn a_linux_server_of_another_number_is_noticed() {
-    let Some(rig) = Rig::for_test(RigOptions::default(), &[]) else {
-        return;
-    };
     let service = Service {
         format: Format::Text,
         request: 16,
         response: 8,
         id: 1,
     };
-    rig.server_addresses(0)
-        .into_iter()
-        .for_each(|address| serve(&rig, address, service.clone()));
+    let Some(rig) = rig_with(&service, &[]) else {
+        return;
+    };
     // Odd keys are right by chance.
     let text = client_of(
         &rig,
@@ -188,18 +191,15 @@ fn a_linux_server_of_another_number_is_noticed() {
 
 #[test]
 fn loss_between_the_generator_and_linux_is_survived_and_counted() {
-    let Some(rig) = Rig::for_test(RigOptions::default(), &["nft"]) else {
-        return;
-    };
     let service = Service {
         format: Format::Text,
         request: 20_000,
         response: 100_000,
         id: 0,
     };
-    rig.server_addresses(0)
-        .into_iter()
-        .for_each(|address| serve(&rig, address, service.clone()));
+    let Some(rig) = rig_with(&service, &["nft"]) else {
+        return;
+    };
     let loss = Loss::start(&rig, &[Direction::FromServers, Direction::FromEngine], 20).expect("a lossy cable");
     let script = "rounds = 2\nrequest = 20000\nresponse = 100000";
     let text = client_of(
@@ -290,18 +290,15 @@ fn ask(address: SocketAddr, server: u8, tag: u32, close: Close) {
 
 #[test]
 fn a_linux_server_is_served_right_over_af_xdp() {
-    let Some(rig) = Rig::for_test(RigOptions::default(), &[]) else {
-        return;
-    };
     let service = Service {
         format: Format::Text,
         request: 3_000,
         response: 20_000,
         id: 0,
     };
-    rig.server_addresses(0)
-        .into_iter()
-        .for_each(|address| serve(&rig, address, service.clone()));
+    let Some(rig) = rig_with(&service, &[]) else {
+        return;
+    };
     let script = "rounds = 2\nrequest = 3000\nresponse = 20000";
     let text = client_of(&rig, script, "mode = \"closed\"\nopen = 20\ntotal = 200");
     let (code, report) = play_on(&rig, "xdp", &Driver::AfXdp.device(0), &text, |_| ());

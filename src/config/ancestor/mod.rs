@@ -8,16 +8,20 @@
 //! |---|---|
 //! | the one port that is a PCI device, or `dpdk:` and a virtual one | the only `[[port]]` |
 //! | `ipnet` and `mac` of its kernel port (`kni:`, `virtio:`), in older files of `engine` | its `addresses` and `mac` |
-//! | the first of its `cores` | `[engine] cores` |
+//! | that kernel port, with its `namespace` | its `kernel`: a TAP in that namespace that has the same addresses |
+//! | its `cores` | `[engine] cores` |
 //! | `engine.port` at that address | the only `[[listener]]` |
 //! | `targets` | the only `[[pool]]`, chosen from by `first_number` as in the ancestors' tests, else in turn |
-//! | `flow_steering = "Ip"` | `local_addresses`: the address after that of `ipnet`, as for their first core |
-//! | `fdir.dst_port_mask` | `local_ports`: from the mask on, as for their first core |
+//! | `flow_steering = "Ip"` | `local_addresses`: those after that of `ipnet`, one for each core; `steering = "ip"` where there are several |
+//! | `flow_steering = "Port"` | `steering = "port"` where there are several cores |
+//! | `fdir.dst_port_mask` | `local_ports`: those that their cores have, the first from the mask on; `port_mask` |
+//! | no key of theirs, `software_nic` in the port | the model of a `software_nic` |
 //! | `engine.timeouts.established` | `select`, `connect`, `idle` and `half_close`: theirs is one timer from SYN to end |
 //! | `engine.detailed_records` | `[records]` into their file |
 
 mod keys;
 mod network;
+mod steering;
 
 use super::error::ConfigError;
 use super::raw::{
@@ -67,7 +71,8 @@ pub(super) fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
     let mut top = Keys::section(source, section);
     let mut engine = top.table(source, "engine");
     let servers = targets(source, &mut top);
-    let network = Network::read(source, &mut netbricks, &mut engine, &servers);
+    let cores = netbricks.numbers(source, "cores").unwrap_or_default();
+    let network = Network::read(source, &mut netbricks, &mut engine, &servers, &cores);
     let config = RawConfig {
         engine: process(source, &mut netbricks, &network),
         listeners: vec![listener(source, &mut engine, &network)],
@@ -77,8 +82,13 @@ pub(super) fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
             name: POOL.to_owned(),
             policy: None,
             servers,
-            local_addresses: network.local_address.iter().map(ToString::to_string).collect(),
-            local_ports: network.local_ports.clone(),
+            local_addresses: network
+                .steering
+                .local_addresses
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
+            local_ports: network.steering.local_ports.clone(),
             connect_timeout: None,
             syn_retry: None,
             // Its one timer of the whole connection left no time for a second try.
@@ -110,19 +120,7 @@ fn process(source: &mut Source<'_>, netbricks: &mut Keys, network: &Network) -> 
         source.rename(&At::root().key("engine").key(ours), &netbricks.at.key(theirs));
     }
     source.rename(&At::root().key("engine").key("cores"), &network.cores_at);
-    let all = netbricks.numbers(source, "cores").unwrap_or_default();
-    let cores = if network.cores.is_empty() {
-        all
-    } else {
-        network.cores.clone()
-    };
-    if let [first, _, ..] = cores[..] {
-        let sentence = format!(
-            "names {} cores, of which core {first} alone becomes a worker: this engine does not run several workers yet",
-            cores.len()
-        );
-        source.warn(&network.cores_at, sentence);
-    }
+    let cores = &network.cores;
     netbricks.ignore(source, "master_core", "the main thread needs no core of its own");
     netbricks.ignore(source, "strict", "no other cores are taken than those that are named");
     netbricks.ignore(source, "secondary", "an engine shares nothing with another process");
@@ -130,7 +128,9 @@ fn process(source: &mut Source<'_>, netbricks: &mut Keys, network: &Network) -> 
     netbricks.ignore(source, "vdev", "virtual devices are made of the ports that name them");
     RawEngine {
         name: netbricks.string(source, "name"),
-        cores: cores.first().map(|first| vec![*first]),
+        cores: (!cores.is_empty()).then(|| cores.clone()),
+        steering: network.steering.mode.map(str::to_owned),
+        port_mask: network.steering.port_mask,
         memory_mib: netbricks.number(source, "pool_size"),
         buffers: netbricks.number(source, "mbuf_cnt"),
         ..RawEngine::default()

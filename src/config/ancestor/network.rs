@@ -1,16 +1,19 @@
-//! The port of an ancestor's file, with the addresses that there belong to the kernel port beside it.
+//! The port of an ancestor's file, with its way to the kernel: the kernel port beside it, whose addresses they are.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 
 use super::keys::Keys;
+use super::steering::{self, Steering};
 use super::{DPDK_DECIDES, PROXY};
-use crate::config::raw::{RawPort, RawServer};
+use crate::config::raw::{RawKernel, RawPort, RawServer, RawSoftwareNic};
 use crate::config::source::{At, Source};
 
-const KERNEL_PORT: &str = "ARP and ping are answered by the engine itself, there is no port to the kernel";
-const STEERING: &str = "there is one worker, to which everything comes";
+const KERNEL_PORT: &str = "the kernel's frames are carried by a thread of their own, on no core of the engine's";
+/// The kernel's device of the older files, which name none.
+const KERNEL_DEVICE: &str = "kni1";
+const STEERING: &str = "rules are made for TCP to whole addresses, from wherever it comes";
 const NOT_USED: &str = "the ancestors do not use it either";
 
 /// What is known of the network.
@@ -18,10 +21,7 @@ pub(super) struct Network {
     pub(super) port: RawPort,
     /// Where clients connect to.
     pub(super) address: IpAddr,
-    /// Where servers are connected from, when that is another address.
-    pub(super) local_address: Option<IpAddr>,
-    /// With which ports.
-    pub(super) local_ports: Option<String>,
+    pub(super) steering: Steering,
     pub(super) cores: Vec<i64>,
     pub(super) cores_at: At,
 }
@@ -35,12 +35,14 @@ struct Nic {
     checksum: Option<bool>,
     kernel_port: Option<String>,
     steering: Option<(At, String)>,
-    first_port: Option<u16>,
+    port_mask: Option<u16>,
+    /// The only key of ours: the card that is imitated where there is none.
+    software_nic: Option<(At, String)>,
     cores: Vec<i64>,
     cores_at: At,
 }
 
-/// A port to the kernel: only its addresses are of use.
+/// A port to the kernel.
 struct KernelPort {
     name: String,
     addresses: Addresses,
@@ -51,6 +53,9 @@ struct KernelPort {
 struct Addresses {
     net: Option<(At, String)>,
     mac: Option<(At, String)>,
+    /// The kernel's device and where it is.
+    device: Option<String>,
+    namespace: Option<(At, String)>,
 }
 
 impl Network {
@@ -59,6 +64,7 @@ impl Network {
         netbricks: &mut Keys,
         engine: &mut Keys,
         targets: &[RawServer],
+        all_cores: &[i64],
     ) -> Self {
         let at = netbricks.at.key("ports");
         let mut nics = Vec::new();
@@ -81,7 +87,7 @@ impl Network {
         }
         let nic = nics.into_iter().next().unwrap_or_else(|| Nic::missing(&at));
         let addresses = own_addresses(source, &nic, kernel_ports, engine);
-        nic.into_network(source, addresses, engine, targets)
+        nic.into_network(source, addresses, engine, targets, all_cores)
     }
 }
 
@@ -93,7 +99,7 @@ fn nic(source: &mut Source<'_>, keys: &mut Keys, name: &str) -> Nic {
     keys.ignore(source, "driver", DPDK_DECIDES);
     keys.ignore(source, "tso", NOT_USED);
     keys.ignore(source, "loopback", "it is a means of the ancestors' benchmarks");
-    let at = keys.at.key("flow_steering");
+    let (at, software_at) = (keys.at.key("flow_steering"), keys.at.key("software_nic"));
     let mut nic = Nic {
         at: keys.at.clone(),
         device: device(name),
@@ -102,7 +108,8 @@ fn nic(source: &mut Source<'_>, keys: &mut Keys, name: &str) -> Nic {
         checksum: keys.boolean(source, "checksum"),
         kernel_port: keys.string(source, "kni"),
         steering: keys.string(source, "flow_steering").map(|steering| (at, steering)),
-        first_port: None,
+        port_mask: None,
+        software_nic: keys.string(source, "software_nic").map(|model| (software_at, model)),
         cores: keys.numbers(source, cores_key).unwrap_or_default(),
         cores_at,
     };
@@ -110,13 +117,13 @@ fn nic(source: &mut Source<'_>, keys: &mut Keys, name: &str) -> Nic {
     for key in ["pballoc", "mode", "ipv4_mask", "src_port_mask"] {
         fdir.ignore(source, key, STEERING);
     }
-    nic.first_port = first_port(source, &mut fdir);
+    nic.port_mask = port_mask(source, &mut fdir);
     fdir.finish(source);
     nic
 }
 
-/// Their first core uses the ports from the mask on; a mask of nothing means all.
-fn first_port(source: &mut Source<'_>, fdir: &mut Keys) -> Option<u16> {
+/// A mask of nothing means all ports.
+fn port_mask(source: &mut Source<'_>, fdir: &mut Keys) -> Option<u16> {
     let at = fdir.at.key("dst_port_mask");
     let text = fdir.string(source, "dst_port_mask")?;
     let digits = text.trim_start_matches("0x");
@@ -124,7 +131,7 @@ fn first_port(source: &mut Source<'_>, fdir: &mut Keys) -> Option<u16> {
     // Ones from the left, then zeros.
     match mask.filter(|mask| mask.leading_ones() + mask.trailing_zeros() == 16 || *mask == 0) {
         Some(0) => None,
-        Some(mask) => Some(mask.max(1024)),
+        Some(mask) => Some(mask),
         None => {
             source.refuse(
                 &at,
@@ -137,13 +144,11 @@ fn first_port(source: &mut Source<'_>, fdir: &mut Keys) -> Option<u16> {
 }
 
 fn kernel_port(source: &mut Source<'_>, keys: &mut Keys, name: String) -> KernelPort {
-    let addresses = addresses(source, keys);
-    let sentence = if addresses.net.is_some() {
-        "names a port to the kernel, of which only ipnet and mac are used: "
-    } else {
-        "names a port to the kernel, which is left out: "
-    };
-    source.warn(&keys.at.key("name"), format!("{sentence}{KERNEL_PORT}"));
+    let mut addresses = addresses(source, keys);
+    let device = kernel_device(&name);
+    let sentence = format!("names a port to the kernel, which here is the TAP device \"{device}\"");
+    source.warn(&keys.at.key("name"), sentence);
+    addresses.device = Some(device);
     for key in ["rxd", "txd", "cores", "rx_cores", "tx_cores", "k_cores", "checksum"] {
         keys.ignore(source, key, KERNEL_PORT);
     }
@@ -152,12 +157,25 @@ fn kernel_port(source: &mut Source<'_>, keys: &mut Keys, name: String) -> Kernel
 
 /// In a kernel port, in older files in `engine`.
 fn addresses(source: &mut Source<'_>, keys: &mut Keys) -> Addresses {
-    keys.ignore(source, "namespace", KERNEL_PORT);
-    let (net_at, mac_at) = (keys.at.key("ipnet"), keys.at.key("mac"));
+    let [net, mac, namespace] = ["ipnet", "mac", "namespace"].map(|key| {
+        let at = keys.at.key(key);
+        keys.string(source, key).map(|text| (at, text))
+    });
     Addresses {
-        net: keys.string(source, "ipnet").map(|net| (net_at, net)),
-        mac: keys.string(source, "mac").map(|mac| (mac_at, mac)),
+        net,
+        mac,
+        device: None,
+        namespace,
     }
+}
+
+/// `iface` among the arguments, or the name as far as it can be an interface's: `kni:1` is `kni1`.
+fn kernel_device(name: &str) -> String {
+    if let Some(interface) = name.split(',').find_map(|argument| argument.strip_prefix("iface=")) {
+        return interface.to_owned();
+    }
+    let first = name.split(',').next().unwrap_or_default();
+    first.strip_prefix("virtio:").unwrap_or(first).replace(':', "")
 }
 
 fn own_addresses(source: &mut Source<'_>, nic: &Nic, kernel_ports: Vec<KernelPort>, engine: &mut Keys) -> Addresses {
@@ -177,6 +195,8 @@ fn own_addresses(source: &mut Source<'_>, nic: &Nic, kernel_ports: Vec<KernelPor
     Addresses {
         net: beside.net.or(in_engine.net),
         mac: beside.mac.or(in_engine.mac),
+        device: beside.device,
+        namespace: beside.namespace.or(in_engine.namespace),
     }
 }
 
@@ -191,7 +211,8 @@ impl Nic {
             checksum: None,
             kernel_port: None,
             steering: None,
-            first_port: None,
+            port_mask: None,
+            software_nic: None,
             cores: Vec::new(),
             cores_at: at.clone(),
         }
@@ -203,6 +224,7 @@ impl Nic {
         addresses: Addresses,
         engine: &mut Keys,
         targets: &[RawServer],
+        all_cores: &[i64],
     ) -> Network {
         let older_at = engine.at.key("flow_steering");
         let older = engine
@@ -211,11 +233,32 @@ impl Nic {
         let steering = self.steering.clone().or(older);
         self.tell_names(source, &addresses, steering.as_ref());
         let net = net(source, &self.at, addresses.net.as_ref());
-        let local_address = steering.and_then(|steering| local_address(source, &steering, net.addr(), targets));
+        let has_kernel = addresses.device.is_some() || addresses.namespace.is_some();
+        let kernel = has_kernel.then(|| RawKernel {
+            device: addresses.device.unwrap_or_else(|| KERNEL_DEVICE.to_owned()),
+            namespace: addresses.namespace.map(|(_, namespace)| namespace),
+            addresses: None,
+            rate: None,
+            local_ports: None,
+        });
+        let cores = if self.cores.is_empty() {
+            all_cores.to_vec()
+        } else {
+            self.cores
+        };
+        let (mask, base) = (self.port_mask, net.addr());
+        let steering = steering::read(source, steering.as_ref(), mask, base, cores.len(), targets);
+        let software_nic = self.software_nic.map(|(at, model)| {
+            source.rename(&At::root().key("port").index(0).key("software_nic").key("model"), &at);
+            RawSoftwareNic {
+                queues: None,
+                model: Some(model),
+                core: None,
+            }
+        });
         Network {
             address: net.addr(),
-            local_address,
-            local_ports: self.first_port.map(|first| format!("{first}-65535")),
+            steering,
             port: RawPort {
                 name: PROXY.to_owned(),
                 device: self.device,
@@ -230,8 +273,10 @@ impl Nic {
                 tx_descriptors: self.tx_descriptors,
                 // Theirs is off by default.
                 checksum_offload: Some(self.checksum.unwrap_or(false)),
+                software_nic,
+                kernel,
             },
-            cores: self.cores,
+            cores,
             cores_at: self.cores_at,
         }
     }
@@ -250,6 +295,9 @@ impl Nic {
         }
         if let Some((at, _)) = &addresses.mac {
             source.rename(&port.key("mac"), at);
+        }
+        if let Some((at, _)) = &addresses.namespace {
+            source.rename(&port.key("kernel").key("namespace"), at);
         }
         if let Some((at, _)) = steering {
             source.rename(&pool.key("local_addresses").index(0), at);
@@ -276,35 +324,6 @@ fn net(source: &mut Source<'_>, nic: &At, said: Option<&(At, String)>) -> IpNet 
         }
     };
     net.unwrap_or_else(|| IpNet::V4(ipnet::Ipv4Net::default()))
-}
-
-/// With "Ip" each of their cores has an address of its own towards the servers, the first the one after the proxy's.
-fn local_address(
-    source: &mut Source<'_>,
-    (at, steering): &(At, String),
-    base: IpAddr,
-    targets: &[RawServer],
-) -> Option<IpAddr> {
-    match steering.as_str() {
-        "Port" => return None,
-        "Ip" => (),
-        other => {
-            source.refuse(at, format!("\"{other}\""), "\"Ip\" or \"Port\"");
-            return None;
-        }
-    }
-    let IpAddr::V4(base) = base else { return None };
-    let next = Ipv4Addr::from(u32::from(base).wrapping_add(1));
-    let is_next = |target: &RawServer| target.address.split(':').next() == Some(next.to_string().as_str());
-    if let Some(target) = targets.iter().find(|target| is_next(target)) {
-        let sentence = format!(
-            "would make {next} the address towards the servers, but target \"{}\" has it: they see {base}",
-            target.name
-        );
-        source.warn(at, sentence);
-        return None;
-    }
-    Some(IpAddr::V4(next))
 }
 
 /// The device as DPDK names it today: `7:00.0` is `07:00.0`, `dpdk:` before a virtual one is left out.

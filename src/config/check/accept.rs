@@ -4,7 +4,7 @@ use ipnet::IpNet;
 
 use super::pools::Pools;
 use super::{choice, quoted};
-use crate::config::model::{Accept, ListenAddress, ListenerConfig};
+use crate::config::model::{Accept, Bind, ListenAddress, ListenerConfig};
 use crate::config::raw::RawProxyIn;
 use crate::config::source::{At, Source};
 
@@ -77,6 +77,33 @@ pub(super) fn transparent_servers_fit(source: &mut Source<'_>, listeners: &[List
                     ),
                 );
             }
+        }
+    }
+}
+
+/// Complains about listeners whose SYNs are passed on before a header can name the client that transparent servers are to
+/// see.
+pub(super) fn transparent_clients_are_known(source: &mut Source<'_>, listeners: &[ListenerConfig], pools: &Pools) {
+    let comes_late = |listener: &&ListenerConfig| listener.accept != Accept::Off && listener.bind == Bind::Syn;
+    for listener in listeners.iter().filter(comes_late) {
+        let mut servers = listener
+            .pools()
+            .into_iter()
+            .flat_map(|pool| pools.pools[pool.index()].members.iter())
+            .map(|member| &pools.servers[member.server.index()]);
+        if let Some(server) = servers.find(|server| server.transparent) {
+            source.complain(
+                &At::root()
+                    .key("listener")
+                    .index(listener.id.index())
+                    .key("proxy_protocol")
+                    .key("accept"),
+                format!(
+                    "comes too late for the transparent server \"{}\" with bind = \"syn\", expected \"handshake\": the SYN \
+                     towards it goes out before a header can say from whom",
+                    server.name
+                ),
+            );
         }
     }
 }

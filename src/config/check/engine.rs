@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::{choice, duration, number};
 use crate::config::defaults;
 use crate::config::ids::CoreId;
-use crate::config::model::{EngineConfig, Idle, PortConfig, UnknownFlows, Verify};
+use crate::config::model::{EngineConfig, Idle, PortConfig, Steering, UnknownFlows, Verify};
 use crate::config::raw::RawEngine;
 use crate::config::source::{At, Source};
 
@@ -52,6 +52,13 @@ pub(super) fn check(source: &mut Source<'_>, raw: &RawEngine, ports: &[PortConfi
             defaults::ANSWERS_PER_SECOND,
             &defaults::ANSWERS_PER_SECOND_RANGE,
         ) as u32,
+        overload_after: duration(
+            source,
+            &at.key("overload_after"),
+            raw.overload_after.as_deref(),
+            defaults::OVERLOAD_AFTER,
+            &defaults::OVERLOAD_AFTER_RANGE,
+        ),
         max_connections: number(
             source,
             &at.key("max_connections"),
@@ -73,7 +80,34 @@ pub(super) fn check(source: &mut Source<'_>, raw: &RawEngine, ports: &[PortConfi
             &[("acted", Verify::Acted), ("all", Verify::All)],
         ),
         buffers: buffers(source, &at.key("buffers"), raw, ports),
+        steering: choice(
+            source,
+            &at.key("steering"),
+            raw.steering.as_deref(),
+            &[
+                Steering::Auto,
+                Steering::Rss,
+                Steering::Port,
+                Steering::Ip,
+                Steering::Software,
+            ]
+            .map(|way| (way.name(), way)),
+        ),
+        port_mask: port_mask(source, &at.key("port_mask"), raw),
     }
+}
+
+/// Ones from the left, and at least one of each: a mask of all bits would leave each core a single port.
+fn port_mask(source: &mut Source<'_>, at: &At, raw: &RawEngine) -> Option<u16> {
+    let value = raw.port_mask?;
+    let mask = u16::try_from(value)
+        .ok()
+        .filter(|&mask| !matches!(mask, 0 | u16::MAX) && mask.leading_ones() + mask.trailing_zeros() == u16::BITS);
+    if mask.is_none() {
+        let expected = "a mask of the highest bits of a port, such as 0xC000 for four parts of 16384 ports";
+        source.refuse(at, format!("{value:#x}"), expected);
+    }
+    mask
 }
 
 fn cores(source: &mut Source<'_>, at: &At, raw: &RawEngine) -> Vec<CoreId> {

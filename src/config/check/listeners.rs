@@ -11,9 +11,7 @@ use super::pools::Pools;
 use super::{accept, choice, choices, duration, name, quoted, rules, small, why_no_host};
 use crate::config::defaults;
 use crate::config::ids::{ListenerId, PoolId, PortIndex};
-use crate::config::model::{
-    Accept, Bind, Fallback, ListenAddress, ListenerConfig, ListenerTimeouts, PortConfig, Timeouts,
-};
+use crate::config::model::{Bind, Fallback, ListenAddress, ListenerConfig, ListenerTimeouts, PortConfig, Timeouts};
 use crate::config::raw::RawListener;
 use crate::config::source::{At, Source};
 
@@ -58,13 +56,6 @@ pub(super) fn check(
         }
         let timeouts = small::listener_timeouts(source, &at.key("timeouts"), &raw.timeouts, timeouts);
         let (accept, trusted) = accept::check(source, &at.key("proxy_protocol"), raw.proxy_protocol.as_ref());
-        if raw.bind.as_deref() == Some("syn") && accept != Accept::Off {
-            source.complain(
-                &at.key("proxy_protocol").key("accept"),
-                "cannot be kept with bind = \"syn\", expected \"off\" or another binding: the server is chosen, and agrees on \
-                 options and a window with the client, before a header can come",
-            );
-        }
         listeners.push(ListenerConfig {
             accept,
             trusted,

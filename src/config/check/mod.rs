@@ -7,11 +7,13 @@
 mod accept;
 mod covers;
 mod engine;
+mod kernel;
 mod listeners;
 mod pools;
 mod ports;
 mod rules;
 mod small;
+mod software_nic;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -21,32 +23,36 @@ use std::time::Duration;
 
 use e2d2::wire::MacAddr;
 use humantime_serde::re::humantime;
+use ipnet::IpNet;
 
 use super::Config;
 use super::ancestor;
 use super::error::ConfigError;
 use super::raw::{RawConfig, RawPort, SECTIONS};
 use super::source::{At, Source};
-use super::unsupported;
 
 /// Checks everything.
 pub(super) fn check(source: &mut Source<'_>) -> Result<Config, ConfigError> {
     let raw = read(source)?;
     let timeouts = small::timeouts(source, &raw.timeouts);
-    let ports = ports::check(source, &raw.ports);
+    let mut ports = ports::check(source, &raw.ports);
     let routes = ports::routes(source, &raw.ports, &ports);
     let mut pools = pools::check(source, &raw.pools, &ports, &routes, &timeouts);
     let listeners = listeners::check(source, &raw.listeners, &ports, &pools, &timeouts);
     if source.problem_count() == 0 {
         // These compare one part with another and would only repeat what was said of either.
         listeners::keep_apart(source, &listeners);
-        pools::reserve_listener_ports(source, &mut pools, &listeners);
+        kernel::fits_the_rest(source, &raw.ports, &ports, &listeners);
+        pools::reserve_ports(source, &mut pools, &listeners, &ports);
         pools::one_mac_each(source, &pools);
         accept::transparent_servers_fit(source, &listeners, &pools);
+        accept::transparent_clients_are_known(source, &listeners, &pools);
         own_addresses_are_our_own(source, &raw.ports, &ports, &pools, &listeners);
     }
+    let engine = engine::check(source, &raw.engine, &ports);
+    software_nic::check(source, &raw.ports, &engine, &mut ports);
     let mut config = Config {
-        engine: engine::check(source, &raw.engine, &ports),
+        engine,
         promise: small::promise(source, &raw.promise, &ports),
         records: small::records(source, &raw.records),
         log_level: small::log_level(source, &raw.log),
@@ -58,8 +64,6 @@ pub(super) fn check(source: &mut Source<'_>) -> Result<Config, ConfigError> {
         timeouts,
         warnings: Vec::new(),
     };
-    source.checked()?;
-    unsupported::refuse(source, &config);
     source.checked()?;
     config.warnings = source.take_warnings();
     Ok(config)
@@ -115,8 +119,13 @@ fn own_addresses_are_our_own(
             .iter()
             .map(|local| (local.ip, "local address towards", &server.name))
     });
+    let of_kernel = ports.iter().filter_map(|port| Some((port.kernel.as_ref()?, port)));
+    let of_kernel = of_kernel.flat_map(|(kernel, port)| {
+        let addresses = kernel.addresses.iter().map(IpNet::addr);
+        addresses.map(move |ip| (ip, "kernel's on port", &port.name))
+    });
     let mut own = HashMap::new();
-    for (ip, what, name) in on_ports.chain(on_listeners).chain(local) {
+    for (ip, what, name) in on_ports.chain(on_listeners).chain(local).chain(of_kernel) {
         own.entry(ip).or_insert((what, name));
     }
     let mut others: Vec<(At, IpAddr)> = Vec::new();

@@ -378,10 +378,20 @@ fn local(
 
 /// Takes the ports on which an address listens out of those it connects from: a segment to such a port would otherwise
 /// belong to a client and to a server at the same time.
-pub(super) fn reserve_listener_ports(source: &mut Source<'_>, pools: &mut Pools, listeners: &[ListenerConfig]) {
+pub(super) fn reserve_ports(
+    source: &mut Source<'_>,
+    pools: &mut Pools,
+    listeners: &[ListenerConfig],
+    ports: &[PortConfig],
+) {
     let mut listen: HashMap<IpAddr, Vec<&RangeInclusive<u16>>> = HashMap::new();
     for address in listeners.iter().flat_map(|listener| &listener.addresses) {
         listen.entry(address.ip).or_default().push(&address.ports);
+    }
+    for kernel in ports.iter().filter_map(|port| port.kernel.as_ref()) {
+        for address in &kernel.addresses {
+            listen.entry(address.addr()).or_default().extend(&kernel.local_ports);
+        }
     }
     // Most servers have the same local address and ports.
     let mut reserved: HashMap<LocalAddress, PortRanges> = HashMap::new();
@@ -399,7 +409,7 @@ pub(super) fn reserve_listener_ports(source: &mut Source<'_>, pools: &mut Pools,
                     at,
                     format!(
                         "has no port left to be reached from at {}, expected \"local_ports\" other than those that \
-                         listeners have there",
+                         listeners and the kernel have there",
                         local.ip
                     ),
                 );

@@ -51,8 +51,11 @@ pub(super) fn check(source: &mut Source<'_>, raw: &[RawPort]) -> Vec<PortConfig>
             rx_descriptors: descriptors(source, &at.key("rx_descriptors"), raw.rx_descriptors),
             tx_descriptors: descriptors(source, &at.key("tx_descriptors"), raw.tx_descriptors),
             checksum_offload: raw.checksum_offload.unwrap_or(true),
+            software_nic: None,
+            kernel: None,
         };
         port.neighbours = neighbours(source, &at.key("neighbours"), raw, &port);
+        port.kernel = (raw.kernel.as_ref()).map(|raw| super::kernel::check(source, &at, raw, &port));
         ports.push(port);
     }
     ports

@@ -4,7 +4,7 @@ use super::Scene;
 use super::introducing::Begun;
 use crate::callbacks::SelectServer;
 use crate::config::{PoolId, ServerId};
-use crate::proxy::announce::{self, HeaderBytes};
+use crate::proxy::announce;
 use crate::proxy::close::Flow;
 use crate::proxy::connection::{NO_SERVER, Opening, Spliced, Stage, WindowScale};
 use crate::proxy::drop_reason::DropReason;
@@ -17,7 +17,6 @@ use crate::proxy::segment::Segment;
 use crate::proxy::send::{self, Control, Path};
 use crate::proxy::table::{FlowKey, FlowRef};
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
-use arrayvec::ArrayVec;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::frame::IpVersion;
@@ -31,7 +30,8 @@ use std::net::SocketAddr;
 /// The end of the handshake: what is needed once more and then never again.
 pub(super) struct Handoff {
     pub(super) opening: Opening,
-    pub(super) header: HeaderBytes,
+    /// The length of the PROXY header, which is the [draft](owed::Debts::drafted) of a debt.
+    pub(super) header_len: u16,
     /// The client and whom it called, by the PROXY header that came before its bytes if there was one.
     pub(super) ends: Option<(SocketAddr, SocketAddr)>,
     pub(super) mss: u16,
@@ -46,10 +46,12 @@ where
     S: SelectServer,
     N: NextHops,
 {
+    #[inline(never)]
     pub(in crate::proxy) fn connect_server(
         &mut self,
         now: Instant,
         slot: u32,
+        scene: &mut Scene<P::Buffer>,
         out: &mut impl Outbox<P::Buffer>,
     ) -> Option<Event> {
         let server = usize::from(self.connections.get(slot)?.server);
@@ -101,7 +103,9 @@ where
         }
         self.log.tried_server(slot);
         self.log.state(slot, Side::Server, State::SynReceived, now);
-        self.send_syn(now, slot, false, out);
+        // The request is held: our SYN may have its memory.
+        let memory = scene.incoming.take().map(|incoming| incoming.buffer);
+        self.send_syn(now, slot, memory, false, out);
         None
     }
 
@@ -126,12 +130,38 @@ where
         }
         // Addresses take turns, so that each has its ports rest as long as possible.
         let locals = settings.locals.len();
-        let start = self.next_local[server];
-        let (local, taken) = (0..locals)
-            .map(|i| (start + i) % locals)
-            .find_map(|local| self.ports[server][local].take(now).map(|taken| (local, taken)))?;
-        self.next_local[server] = (local + 1) % locals;
-        Some((settings.locals[local].address, taken))
+        let after = |local: usize| if local + 1 < locals { local + 1 } else { 0 };
+        let mut local = self.next_local[server];
+        let mut taken = None;
+        for _ in 0..locals {
+            taken = self.ports[server][local].take(now);
+            if taken.is_some() {
+                break;
+            }
+            local = after(local);
+        }
+        let taken = taken?;
+        self.next_local[server] = after(local);
+        let address = settings.locals[local].address;
+        self.prefetch_next(server, local, address);
+        Some((address, taken))
+    }
+
+    /// Asks for the line of the flow table that the next connection from this pool of ports will be put into: it is too far
+    /// away to be asked for when it is needed.
+    fn prefetch_next(&self, server: usize, local: usize, address: u16) {
+        let (Some(server_settings), Some(local_port)) =
+            (self.settings.servers.get(server), self.ports[server][local].next_port())
+        else {
+            return;
+        };
+        let key = FlowKey {
+            remote: server_settings.address,
+            local: self.settings.addresses.value(address),
+            remote_port: server_settings.port,
+            local_port,
+        };
+        self.table.prefetch(self.table.hash(&key));
     }
 
     /// Sends our SYN, with what was agreed with the client and no more, and waits for its answer.
@@ -139,6 +169,7 @@ where
         &mut self,
         now: Instant,
         slot: u32,
+        memory: Option<P::Buffer>,
         again: bool,
         out: &mut impl Outbox<P::Buffer>,
     ) {
@@ -155,18 +186,20 @@ where
             return;
         };
         opening.tries = opening.tries.saturating_add(1);
-        let opening = *opening;
+        // Read where they are: a copy of what has just been written waits for that.
+        let connection = &*connection;
+        let Some(opening) = connection.opening() else { return };
         let wait = crate::proxy::timeout::syn_wait(server, opening.tries);
         self.wheel.arm(slot, now + wait);
         if again {
             self.log.flag(slot, RecordFlags::RETRANSMITTED);
         }
-        let path = match send::path_to_server(&self.settings, &self.neighbours, &*connection) {
+        let path = match send::path_to_server(&self.settings, &self.neighbours, connection) {
             Ok(path) => path,
             // The timer tries again; by then the neighbour may have answered.
             Err(reason) => return self.drops.add(reason, 1),
         };
-        let offered = send::offered(&self.settings, connection, &opening, None);
+        let offered = send::offered(&self.settings, connection, opening, None);
         let control = Control {
             seq: opening.server_side_isn,
             ack: SeqNum(0),
@@ -183,7 +216,7 @@ where
             },
         };
         self.log.count(Side::Server, TcpCounter::SentSyn);
-        self.emit(None, &path, &control, &[], out);
+        self.emit(memory, &path, &control, &[], out);
     }
 
     pub(in crate::proxy) fn next_server(&mut self, now: Instant, slot: u32, event: Event) -> Option<Event> {
@@ -230,7 +263,7 @@ where
 
     pub(in crate::proxy) fn reset_stale(&mut self, scene: &mut Scene<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
         if let Some(Incoming { buffer, segment }) = scene.incoming.take() {
-            self.reset_sender(&segment, buffer, out);
+            self.reset_sender(segment, buffer, out);
         }
     }
 
@@ -253,6 +286,7 @@ where
     }
 
     /// The server has accepted: from here on the two numberings are known, and their differences are all that is kept.
+    #[inline(never)]
     pub(in crate::proxy) fn splice(&mut self, now: Instant, slot: u32, scene: &mut Scene<P::Buffer>) -> Option<Event> {
         let Incoming { buffer, segment } = scene.incoming.as_ref()?;
         let options = TcpOptions::parse(segment.options(buffer.data()));
@@ -292,14 +326,15 @@ where
         let in_order = self.held.in_order(opening.held);
         let start = self.log.start(slot).unwrap_or(now);
         // What a header said is needed for the last time.
-        let carried = self.carried.take(slot);
-        let header = announce::header(
+        let header_len = announce::header(
             &self.settings,
             connection,
-            (in_order, carried.as_ref()),
+            (in_order, self.carried.get(slot)),
             (self.settings.core, start),
+            self.owed.draft(),
         );
-        let announced = header.len() as u32;
+        self.carried.forget(slot);
+        let announced = u32::from(header_len);
         // What was promised on the server's behalf stands, whatever it offers itself.
         let mut to_server = Flow::new(first_byte - announced, u32::from(segment.window));
         let told = send::told_edge(&opening);
@@ -320,7 +355,7 @@ where
         };
         scene.handoff = Some(Handoff {
             opening,
-            header,
+            header_len,
             ends,
             // RFC 6691 3: the MSS does not count options.
             mss: server_mss.min(mtu - headers) - if opening.timestamps { 12 } else { 0 },
@@ -332,10 +367,11 @@ where
         self.backends.note_success(ServerId(connection.server));
         self.log.count(Side::Server, TcpCounter::RecvSynAck);
         self.log.state(slot, Side::Server, State::Established, now);
-        self.arm_spliced(now, slot);
+        // The timer is set when it is known what is owed: see `owe`.
         None
     }
 
+    #[inline(never)]
     pub(in crate::proxy) fn acknowledge_server(
         &mut self,
         now: Instant,
@@ -368,24 +404,36 @@ where
         scene: &mut Scene<P::Buffer>,
         out: &mut impl Outbox<P::Buffer>,
     ) -> Option<Event> {
-        let handoff = scene.handoff.take()?;
+        let follows = self.send_all(now, slot, scene.handoff.as_ref()?, out);
+        scene.handoff = None;
+        follows
+    }
+
+    fn send_all(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        handoff: &Handoff,
+        out: &mut impl Outbox<P::Buffer>,
+    ) -> Option<Event> {
         if self.selector.inspects() {
-            match self.begin_inspection(slot, &handoff) {
+            match self.begin_inspection(slot, handoff) {
                 Begun::Ordinary => {}
                 Begun::Inspected => return self.send_first(now, slot, handoff, out),
                 Begun::NoRoom => return self.refuse_inspection(handoff),
             }
         }
-        let (opening, mss) = (handoff.opening, handoff.mss);
+        let (opening, mss) = (&handoff.opening, handoff.mss);
         let connection = self.connections.get_mut(slot)?;
         // A neighbour that is gone for a while loses what is sent, as any link may; what is owed is repeated.
         let path = send::path_to_server(&self.settings, &self.neighbours, &*connection);
-        let joined = handoff.join(self.held.in_order(opening.held), mss);
-        let alone = if joined.is_some() { &[] } else { &handoff.header[..] };
+        let header = self.owed.drafted(handoff.header_len);
+        let is_joined = handoff.joins(self.held.in_order(opening.held), mss);
+        let alone = if is_joined { &[] } else { header };
         for (index, payload) in alone.chunks(usize::from(mss.max(1))).enumerate() {
             let at = handoff.start() + (index * usize::from(mss.max(1))) as u32;
             let control = handoff.control(at, TcpFlags::ACK | TcpFlags::PSH);
-            if let Err(reason) = emit_on(&mut self.pool, &path, &control, payload, out) {
+            if let Err(reason) = emit_on(&mut self.pool, &path, &control, (&[], payload), out) {
                 self.drops.add(reason, 1);
             }
         }
@@ -407,13 +455,13 @@ where
                 flags.set(TcpFlags::PSH, is_last);
                 flags.set(TcpFlags::FIN, is_last && fin_at == Some(end));
                 fin_sent |= flags.contains(TcpFlags::FIN);
-                let (seq, payload) = match &joined {
-                    Some(joined) if at == 0 => (handoff.start(), &joined[..]),
-                    _ => (opening.first_byte() + at as u32, payload),
+                let (seq, front) = match at {
+                    0 if is_joined => (handoff.start(), header),
+                    _ => (opening.first_byte() + at as u32, &[][..]),
                 };
                 let control = handoff.control(seq, flags);
                 self.log.count(Side::Server, TcpCounter::SentPayload);
-                if let Err(reason) = emit_on(&mut self.pool, &path, &control, payload, out) {
+                if let Err(reason) = emit_on(&mut self.pool, &path, &control, (front, payload), out) {
                     self.drops.add(reason, 1);
                 }
             }
@@ -431,7 +479,7 @@ where
             // The client has closed without a byte.
             fin_sent = true;
             let control = handoff.control(opening.first_byte(), TcpFlags::ACK | TcpFlags::FIN);
-            if let Err(reason) = emit_on(&mut self.pool, &path, &control, &[], out) {
+            if let Err(reason) = emit_on(&mut self.pool, &path, &control, (&[], &[]), out) {
                 self.drops.add(reason, 1);
             }
             if let Stage::Spliced(spliced) = &mut connection.stage {
@@ -440,7 +488,7 @@ where
                     .note_sent(opening.first_byte(), opening.first_byte() + 1, true);
             }
         }
-        self.owe(now, slot, (handoff, mss), sends_first_bytes);
+        self.owe(now, slot, handoff, sends_first_bytes);
         fin_sent.then_some(Event::Segment {
             from: Side::Client,
             fin: true,
@@ -450,28 +498,32 @@ where
 
     /// Notes what was sent and is ours to repeat: the header, and client bytes that were acknowledged. The rest of what was
     /// held is the client's again.
-    fn owe(&mut self, now: Instant, slot: u32, (handoff, mss): (Handoff, u16), first_bytes_sent: bool) {
-        let mut opening = handoff.opening;
+    fn owe(&mut self, now: Instant, slot: u32, handoff: &Handoff, first_bytes_sent: bool) {
+        let opening = &handoff.opening;
+        let mut kept = opening.held;
         let owes_bytes = opening.acknowledged.gt(opening.first_byte());
-        if !owes_bytes && handoff.header.is_empty() {
-            return self.held.close(&mut opening.held);
+        if owes_bytes {
+            self.held.settle(kept);
+        } else {
+            self.held.close(&mut kept);
         }
-        if !handoff.header.is_empty() {
+        if owes_bytes || handoff.header_len > 0 {
+            self.insert_debt(now, slot, handoff, (kept, first_bytes_sent));
+        }
+        self.arm_spliced(now, slot);
+    }
+
+    fn insert_debt(&mut self, now: Instant, slot: u32, handoff: &Handoff, (kept, first_bytes_sent): (HeldId, bool)) {
+        if handoff.header_len > 0 {
             self.log.flag(slot, RecordFlags::PROXY_OUT);
         }
-        let kept = if owes_bytes {
-            self.held.settle(opening.held);
-            opening.held
-        } else {
-            self.held.close(&mut opening.held);
-            HeldId::NONE
-        };
+        let opening = &handoff.opening;
         let mut debt = Owed::new(
-            handoff.header,
+            handoff.header_len,
             kept,
             opening.first_byte(),
             opening.acknowledged,
-            mss,
+            handoff.mss,
             handoff.timestamps,
             now.as_millis() as u32,
         );
@@ -485,7 +537,6 @@ where
                 self.drops.add(DropReason::OwedFull, 1);
             }
         }
-        self.arm_spliced(now, slot);
     }
 }
 
@@ -495,26 +546,20 @@ const MAX_JOINED: usize = 1460;
 impl Handoff {
     /// The first number of what the server gets, in the client's numbering.
     fn start(&self) -> SeqNum {
-        self.opening.first_byte() - self.header.len() as u32
+        self.opening.first_byte() - u32::from(self.header_len)
     }
 
-    /// Header and first bytes as one segment, if there are both and they fit: one packet less each way. What of it is lost
-    /// is repeated as if they had gone apart, the header by us and the bytes by whom they belong to.
-    fn join(&self, first_bytes: &[u8], mss: u16) -> Option<ArrayVec<u8, MAX_JOINED>> {
-        let length = self.header.len() + first_bytes.len();
-        if self.header.is_empty() || first_bytes.is_empty() || length > MAX_JOINED.min(usize::from(mss)) {
-            return None;
-        }
-        let mut joined = ArrayVec::new();
-        joined.try_extend_from_slice(&self.header).ok()?;
-        joined.try_extend_from_slice(first_bytes).ok()?;
-        Some(joined)
+    /// True if header and first bytes go out as one segment, because there are both and they fit: one packet less each way.
+    /// What of it is lost is repeated as if they had gone apart, the header by us and the bytes by whom they belong to.
+    fn joins(&self, first_bytes: &[u8], mss: u16) -> bool {
+        let length = usize::from(self.header_len) + first_bytes.len();
+        self.header_len > 0 && !first_bytes.is_empty() && length <= MAX_JOINED.min(usize::from(mss))
     }
 
     /// A segment to the server at `seq` of the client's numbering.
     fn control(&self, seq: SeqNum, flags: TcpFlags) -> Control {
         let shift =
-            ((self.opening.server_side_isn - self.opening.client_isn) as u32).wrapping_add(self.header.len() as u32);
+            ((self.opening.server_side_isn - self.opening.client_isn) as u32).wrapping_add(self.header_len.into());
         Control {
             seq: seq + shift,
             ack: self.ack,
@@ -525,14 +570,14 @@ impl Handoff {
     }
 }
 
-/// Sends a segment if there is a way.
+/// Sends a segment with bytes from two places, if there is a way.
 fn emit_on<P: BufferPool>(
     pool: &mut P,
     path: &Result<Path, DropReason>,
     control: &Control,
-    payload: &[u8],
+    (front, payload): (&[u8], &[u8]),
     out: &mut impl Outbox<P::Buffer>,
 ) -> Result<(), DropReason> {
     let path = path.as_ref().map_err(|reason| *reason)?;
-    send::emit_into(pool, None, path, control, payload, out)
+    send::emit_joined(pool, None, path, control, (front, payload), out)
 }

@@ -8,7 +8,7 @@ use crate::proxy::drop_reason::DropReason;
 use crate::proxy::segment::Segment;
 use crate::proxy::send::{self, Control, Path};
 use crate::proxy::translate::Rewrite;
-use crate::proxy::{Incoming, NextHops, Outbox, Proxy, is_intact};
+use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::wire::frame::IpVersion;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
@@ -38,7 +38,7 @@ where
         out: &mut impl Outbox<P::Buffer>,
     ) {
         // Each piece gets a checksum of ours: what the sender's would reveal must be found here.
-        if !is_intact(incoming) {
+        if !incoming.is_intact() {
             return self.drops.add(DropReason::BadTcpChecksum, 1);
         }
         self.drops.add(DropReason::Cut, 1);

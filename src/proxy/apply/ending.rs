@@ -22,6 +22,7 @@ where
     N: NextHops,
 {
     /// Frees everything that belongs to the connection; if it was spliced, its translation stays for a while.
+    #[inline(never)]
     pub(in crate::proxy) fn end(&mut self, now: Instant, slot: u32, cause: Cause, scene: &Scene<P::Buffer>) {
         self.forgive_debt(slot);
         if let Some(opening) = self.opening_mut(slot) {
@@ -30,44 +31,56 @@ where
             self.held.close(&mut held);
             self.passed_syns.remove(syn.into());
         }
-        self.carried.take(slot);
+        self.carried.forget(slot);
         self.wheel.disarm(slot);
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
         let local = Ends::from(connection).source(&self.settings);
         self.log.end(slot, connection, (cause, local.1), now);
-        let client = self.key_of(FlowRef::client(slot));
-        let spliced = connection.spliced().is_some();
-        if spliced {
+        if connection.spliced().is_some() {
             self.rest(now, slot);
-        } else if let Some(key) = client {
+        } else if let Some(key) = self.key_of(FlowRef::client(slot)) {
             let hash = self.table.hash(&key);
             self.remove_flow(hash, FlowRef::client(slot));
         }
         self.release_port(now, slot, scene.last_timestamps);
         self.end_inspection(slot);
-        self.connections.remove(slot);
+        self.connections.free(slot);
     }
 
     /// Moves both legs of a spliced connection to the quarantine.
     pub(in crate::proxy) fn rest(&mut self, now: Instant, slot: u32) {
-        let keys = [FlowRef::client(slot), FlowRef::server(slot)].map(|flow| (flow, self.key_of(flow)));
         while self.quarantine.next_slot().is_none() {
+            self.look_ahead();
             self.end_oldest_rest();
         }
         let until = (now + self.settings.time_wait).as_millis() as u32;
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
+        let hashes = self.leg_hashes(&Ends::from(connection));
         let Ok(resting) = self.quarantine.push(Rested::of(connection, until)) else {
             return;
         };
-        for (flow, key) in keys {
-            if let Some(key) = key {
-                let hash = self.table.hash(&key);
-                self.table.replace(hash, flow, flow.quarantined(resting));
-            }
+        let [client, server] = hashes;
+        for (hash, flow) in [(client, FlowRef::client(slot)), (server, FlowRef::server(slot))] {
+            self.table.replace(hash, flow, flow.quarantined(resting));
+        }
+    }
+
+    /// The hashes of both legs. A leg without a server is in no table.
+    fn leg_hashes(&self, ends: &Ends) -> [u64; 2] {
+        let hash = |side| ends.key(&self.settings, side).map_or(0, |key| self.table.hash(&key));
+        [hash(Side::Client), hash(Side::Server)]
+    }
+
+    /// Asks for the table's lines of the oldest resting connections: they have not been touched for the whole rest.
+    pub(in crate::proxy) fn look_ahead(&mut self) {
+        while let Some(rested) = self.quarantine.next_ahead() {
+            let hashes = self.leg_hashes(&Ends::from(rested));
+            hashes.iter().for_each(|&hash| self.table.prefetch(hash));
+            self.quarantine.note_ahead(hashes);
         }
     }
 
@@ -123,7 +136,7 @@ where
     ) -> Option<(Side, (u32, u32))> {
         let incoming = incoming?;
         let options = TcpOptions::parse(incoming.segment.options(incoming.buffer.data()));
-        let side = self.side_of(self.connections.get(slot)?, &incoming.segment);
+        let side = self.side_of(self.connections.get(slot)?, incoming.segment);
         options.timestamps.map(|values| (side, values))
     }
 
@@ -134,12 +147,16 @@ where
         };
         let legs = rested.legs;
         let (local_address, local_port) = (rested.local_address, rested.local_port);
-        for (known, flow) in [(legs.client, FlowRef::client(0)), (legs.server, FlowRef::server(0))] {
-            let flow = flow.quarantined(slot);
-            if known && let Some(key) = self.key_of(flow) {
-                let hash = self.table.hash(&key);
-                self.remove_flow(hash, flow);
-            }
+        let hashes = match self.quarantine.ahead() {
+            Some(hashes) => hashes,
+            None => self.leg_hashes(&Ends::from(rested)),
+        };
+        let [client, server] = hashes;
+        if legs.client {
+            self.remove_flow(client, FlowRef::client(0).quarantined(slot));
+        }
+        if legs.server {
+            self.remove_flow(server, FlowRef::server(0).quarantined(slot));
         }
         self.quarantine.pop();
         self.settings

@@ -4,7 +4,7 @@ use super::Scene;
 use crate::callbacks::SelectServer;
 use crate::config::{Accept, Bind};
 use crate::proxy::carried::{self, Carried, Sighting};
-use crate::proxy::connection::Opening;
+use crate::proxy::connection::{Opening, Stage};
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::Event;
 use crate::proxy::segment::address_of;
@@ -72,6 +72,7 @@ where
         };
         let inspect_delay = listener.inspect_delay.filter(|_| listener.accept == Accept::Required);
         self.strip(slot, length);
+        self.charge_client(slot);
         if let Some(delay) = inspect_delay {
             // The wait for the first payload begins behind a header that has to come.
             self.wheel.arm(slot, self.last_now + delay);
@@ -84,7 +85,7 @@ where
         let Some(connection) = self.connections.get_mut(slot) else {
             return;
         };
-        let crate::proxy::connection::Stage::Opening(opening) = &mut connection.stage else {
+        let Stage::Opening(opening) = &mut connection.stage else {
             return;
         };
         self.held.strip(&mut opening.held, length);
@@ -92,6 +93,22 @@ where
         opening.acknowledged = opening.acknowledged.later(opening.first_byte());
         if opening.fin_offset != Opening::NO_FIN {
             opening.fin_offset = opening.fin_offset.saturating_sub(length as u16);
+        }
+    }
+
+    /// What came behind the header takes its place in the share of the client that the header has named. Where that is used
+    /// up it is forgotten: nothing of it has been acknowledged, and the client repeats it.
+    fn charge_client(&mut self, slot: u32) {
+        let Some(share) = self.share_of(slot) else { return };
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return;
+        };
+        if self.held.charge(&mut opening.held, share).is_err() {
+            opening.fin_offset = Opening::NO_FIN;
+            self.drops.add(DropReason::HeldShare, 1);
         }
     }
 
@@ -121,7 +138,14 @@ where
     pub(in crate::proxy) fn header_overdue(&mut self, slot: u32) -> Option<Event> {
         let connection = self.connections.get(slot)?;
         let listener = *self.settings.listeners.get(usize::from(connection.listener))?;
-        if listener.accept == Accept::Required {
+        let opening = connection.opening()?;
+        let waits_in_vain = listener.bind == Bind::Payload && listener.inspect_delay.is_none();
+        // proxy-protocol.txt 2.2: neither no header, where one has to come, nor a part of one leads on; nor may bytes behind
+        // a gap, in which there may be one.
+        let bytes = self.held.in_order(opening.held);
+        let begins_with_gap = bytes.is_empty()
+            && (self.held.runs(opening.held).next().is_some() || !matches!(opening.fin_offset, 0 | Opening::NO_FIN));
+        if listener.accept == Accept::Required || carried::begins(bytes) || begins_with_gap && !waits_in_vain {
             self.drops.add(DropReason::HeaderMissing, 1);
             return Some(Event::BadHeader);
         }

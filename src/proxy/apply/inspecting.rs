@@ -130,7 +130,7 @@ where
             let Some(connection) = self.connections.get_mut(slot) else {
                 return;
             };
-            let event = classify::while_spliced(connection, from, &segment);
+            let event = classify::while_spliced(connection, from, segment);
             return self.drive(now, slot, event, Some(incoming), out);
         }
         if segment.has(TcpFlags::RST) {
@@ -149,7 +149,7 @@ where
             self.pass_ack(slot, from, news, incoming, out);
             (false, None)
         } else {
-            let data = Data::of(&segment);
+            let data = Data::of(segment);
             let outcome = self.take_data(now, slot, from, data, incoming, out);
             self.tell_news(slot, from, news, out);
             outcome

@@ -50,7 +50,7 @@ where
             return Begun::Ordinary;
         }
         let held = self.held.in_order(handoff.opening.held).len();
-        let needed = handoff.header.len() + held + GUARANTEED_GROWTH;
+        let needed = usize::from(handoff.header_len) + held + GUARANTEED_GROWTH;
         if self.inspections.room(slot, Side::Client) < needed {
             return Begun::NoRoom;
         }
@@ -105,9 +105,10 @@ where
     }
 
     /// There was no room to inspect a connection: it ends.
-    pub(super) fn refuse_inspection(&mut self, mut handoff: Handoff) -> Option<Event> {
+    pub(super) fn refuse_inspection(&mut self, handoff: &Handoff) -> Option<Event> {
         self.drops.add(DropReason::InspectFull, 1);
-        self.held.close(&mut handoff.opening.held);
+        let mut held = handoff.opening.held;
+        self.held.close(&mut held);
         Some(Event::Rejected)
     }
 
@@ -117,21 +118,23 @@ where
         &mut self,
         now: Instant,
         slot: u32,
-        mut handoff: Handoff,
+        handoff: &Handoff,
         out: &mut impl Outbox<P::Buffer>,
     ) -> Option<Event> {
         let now_ms = now.as_millis() as u32;
         let mut first = std::mem::take(&mut self.inspections.first);
-        let held = self.held.in_order(handoff.opening.held);
+        let mut kept = handoff.opening.held;
+        let held = self.held.in_order(kept);
         let len = held.len().min(first.len());
         first[..len].copy_from_slice(&held[..len]);
-        self.held.close(&mut handoff.opening.held);
+        self.held.close(&mut kept);
         let fin = usize::from(handoff.opening.fin_offset) == len;
         let mut is_kept = true;
-        if !handoff.header.is_empty() {
+        if handoff.header_len > 0 {
             // The header is a change like any other: nothing of the client's became these bytes.
             self.log.flag(slot, RecordFlags::PROXY_OUT);
-            is_kept = self.inspections.keep(slot, Side::Client, 0, &handoff.header, now_ms);
+            let header = self.owed.drafted(handoff.header_len);
+            is_kept = self.inspections.keep(slot, Side::Client, 0, header, now_ms);
         }
         if len > 0 || fin {
             is_kept &= match self.show(slot, Side::Client, &mut first[..len], fin) {

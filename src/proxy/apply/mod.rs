@@ -1,9 +1,10 @@
 //! Carrying out what [`step`](super::step::step) asks for: the only place that changes a connection.
 //!
 //! This file lets events happen; what an action does is in the file of its part of a connection's life:
-//! `waiting` for the first payload, `shaking` hands end to end, `calling` the server, `passing` segments, `cutting` those
+//! `waiting` for the first payload, `shaking` hands end to end, `awaiting` a header behind that, `calling` the server, `passing` segments, `cutting` those
 //! that are too long, `ending`.
 
+mod awaiting;
 mod calling;
 mod cutting;
 mod ending;
@@ -30,9 +31,9 @@ use netfcts::record::Cause;
 use waiting::Patience;
 
 /// What the actions of one event share.
-pub(in crate::proxy) struct Scene<B> {
+pub(in crate::proxy) struct Scene<'a, B> {
     /// The segment that caused it, until an action has used it up.
-    pub incoming: Option<Incoming<B>>,
+    pub incoming: Option<Incoming<'a, B>>,
     /// What [`Action::Splice`] leaves for the actions after it.
     handoff: Option<Handoff>,
     /// Who sent the last segment of a connection, and its TSval and TSecr: the segment itself has gone on when the port
@@ -40,8 +41,8 @@ pub(in crate::proxy) struct Scene<B> {
     last_timestamps: Option<(Side, (u32, u32))>,
 }
 
-impl<B> Scene<B> {
-    pub(in crate::proxy) fn with(incoming: Incoming<B>) -> Self {
+impl<'a, B> Scene<'a, B> {
+    pub(in crate::proxy) fn with(incoming: Incoming<'a, B>) -> Self {
         Scene {
             incoming: Some(incoming),
             handoff: None,
@@ -103,7 +104,7 @@ where
                 }
             }
             if before != transition.next && before.is_spliced() {
-                self.arm_spliced(now, slot);
+                self.arm_closing(now, slot, before);
             }
         }
         if scene.incoming.is_some() {
@@ -122,21 +123,49 @@ where
         match action {
             Action::Hold => return self.hold(slot, scene, out),
             Action::AskSelector => return self.ask_selector(now, slot, Patience::Left, scene, out),
-            Action::AskAtLast => return self.ask_selector(now, slot, Patience::Over, scene, out),
-            Action::AcknowledgeHeld => self.acknowledge_held(slot, scene, out),
-            Action::ConnectServer => return self.connect_server(now, slot, out),
-            Action::RepeatSyn => self.send_syn(now, slot, true, out),
-            Action::NextServer => return self.next_server(now, slot, event),
-            Action::ResetStaleServer => self.reset_stale(scene, out),
-            Action::PassSynAck => self.pass_syn_ack(now, slot, scene, out),
-            Action::Establish => return self.establish(now, slot, scene, out),
+            Action::ConnectServer => return self.connect_server(now, slot, scene, out),
             Action::Splice => return self.splice(now, slot, scene),
             Action::AcknowledgeServer => self.acknowledge_server(now, slot, scene, out),
             Action::SendHeld => return self.send_held(now, slot, scene, out),
-            Action::SendOwed => self.repeat_owed(now, slot, out),
             Action::Forward => {
                 if let Event::Segment { from, .. } | Event::Reset(from) | Event::DoubtfulReset(from) = event {
                     self.forward(now, slot, from, scene, out);
+                }
+            }
+            Action::Quarantine(cause) => {
+                let cause = self.cause_of_silence(slot, cause);
+                self.end(now, slot, cause, scene);
+            }
+            // What does not happen to every connection.
+            _ => return self.apply_seldom(now, slot, (action, event), scene, out),
+        }
+        None
+    }
+
+    #[inline(never)]
+    fn apply_seldom(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        (action, event): (Action, Event),
+        scene: &mut Scene<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) -> Option<Event> {
+        match action {
+            Action::AskAtLast => return self.ask_selector(now, slot, Patience::Over, scene, out),
+            Action::AcknowledgeHeld => self.acknowledge_held(slot, scene, out),
+            Action::RepeatSyn => self.send_syn(now, slot, None, true, out),
+            Action::NextServer => return self.next_server(now, slot, event),
+            Action::ResetStaleServer => self.reset_stale(scene, out),
+            Action::PassSynAck => self.pass_syn_ack(now, slot, scene, out),
+            Action::AwaitHeader => return self.await_header(now, slot, scene),
+            Action::ReadHeader => return self.read_header_behind_syn(slot, scene, out),
+            Action::SpliceAnswered => return self.splice_answered(now, slot, scene),
+            Action::Establish => return self.establish(now, slot, scene, out),
+            Action::SendOwed => self.repeat_owed(now, slot, out),
+            Action::ForwardRarely => {
+                if let Event::OutOfWindow(from) = event {
+                    self.forward_rarely(now, slot, from, scene, out);
                 }
             }
             Action::ProbeSender => {
@@ -148,10 +177,6 @@ where
             Action::ChallengeAck => self.challenge(now, slot, scene, out),
             Action::ResetClient => self.reset(slot, Side::Client, out),
             Action::ResetServer => self.reset(slot, Side::Server, out),
-            Action::Quarantine(cause) => {
-                let cause = self.cause_of_silence(slot, cause);
-                self.end(now, slot, cause, scene);
-            }
             Action::Forget(cause) => self.end(now, slot, cause, scene),
             Action::ForgetUnserved => {
                 let cause = self
@@ -164,8 +189,19 @@ where
                     self.drops.add(reason, 1);
                 }
             }
-            // These concern flows without a connection, which `meet_stranger` deals with.
-            Action::SendCookie | Action::CreateConnection | Action::RememberSyn | Action::Refuse => {}
+            // Those of `apply`, and those of flows without a connection, which `meet_stranger` deals with.
+            Action::Hold
+            | Action::AskSelector
+            | Action::ConnectServer
+            | Action::Splice
+            | Action::AcknowledgeServer
+            | Action::SendHeld
+            | Action::Forward
+            | Action::Quarantine(_)
+            | Action::SendCookie
+            | Action::CreateConnection
+            | Action::RememberSyn
+            | Action::Refuse => {}
         }
         None
     }

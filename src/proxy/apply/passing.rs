@@ -3,7 +3,7 @@
 use super::{Scene, cutting};
 use crate::callbacks::SelectServer;
 use crate::proxy::action::Action;
-use crate::proxy::connection::{Connection, Spliced, WindowScale};
+use crate::proxy::connection::{Connection, Spliced, Stage, WindowScale};
 use crate::proxy::crossing;
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, Side};
@@ -66,11 +66,27 @@ where
         }
     }
 
+    /// True if the segment pays for all that is owed, and says nothing that its receiver must not hear of.
+    #[inline]
+    fn pays_all(&self, slot: u32, from: Side, scene: &Scene<P::Buffer>) -> bool {
+        let (Some(incoming), Some(spliced)) = (
+            &scene.incoming,
+            self.connections.get(slot).and_then(Connection::spliced),
+        ) else {
+            return false;
+        };
+        let ack = spliced.ack_for_peer(from, incoming.segment.ack);
+        // An ACK of what was never sent pays nothing.
+        from == Side::Server
+            && ack.le(spliced.to_server.end)
+            && self.owed.get(spliced.owed).is_some_and(|debt| debt.is_paid_by(ack))
+    }
+
     pub(in crate::proxy) fn forgive_debt(&mut self, slot: u32) {
         let Some(spliced) = self.spliced_mut(slot) else { return };
         let index = std::mem::replace(&mut spliced.owed, owed::NOTHING);
-        if let Some(mut debt) = self.owed.remove(index) {
-            self.held.close(&mut debt.held);
+        if let Some(mut held) = self.owed.forget(index) {
+            self.held.close(&mut held);
         }
     }
 
@@ -116,7 +132,7 @@ where
             return;
         };
         let Some(spliced) = connection.spliced() else { return };
-        let Some(debt) = self.owed.get(spliced.owed) else {
+        let Some((debt, header)) = self.owed.with_header(spliced.owed) else {
             return;
         };
         let path = match send::path_to_server(&self.settings, &self.neighbours, connection) {
@@ -126,11 +142,11 @@ where
         let mut control = self.current_numbers(connection, Side::Server);
         control.options = send::timestamps(debt.timestamps);
         control.flags = TcpFlags::ACK | TcpFlags::PSH;
-        let header_len = debt.header.len();
+        let header_len = header.len();
         let start = debt.first - header_len as u32;
         let done = (debt.next() - start).max(0) as usize;
         let owed_bytes = (debt.end - debt.first).max(0) as usize;
-        let header = debt.header.get(done.min(header_len)..).unwrap_or_default();
+        let header = header.get(done.min(header_len)..).unwrap_or_default();
         let held = self.held.in_order(debt.held);
         let bytes = held
             .get(done.saturating_sub(header_len)..owed_bytes)
@@ -162,6 +178,26 @@ where
         self.forward(now, slot, from, &mut scene, out);
     }
 
+    /// Passes on a segment that its receiver will not take, but answer (RFC 9293 3.10.7.4, first): an end that has lost count
+    /// learns the numbers so. A stranger who makes up segments makes both ends answer, so there is a limit (RFC 5961 7).
+    pub(in crate::proxy) fn forward_rarely(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        from: Side,
+        scene: &mut Scene<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        if self.doubtful.take(now) {
+            return self.forward(now, slot, from, scene, out);
+        }
+        if scene.incoming.take().is_some() {
+            self.drops.add(DropReason::OutOfWindow, 1);
+        }
+    }
+
+    /// Passes a segment on.
+    #[inline(never)]
     pub(in crate::proxy) fn forward(
         &mut self,
         now: Instant,
@@ -170,6 +206,68 @@ where
         scene: &mut Scene<P::Buffer>,
         out: &mut impl Outbox<P::Buffer>,
     ) {
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        let Stage::Spliced(spliced) = &connection.stage else {
+            return;
+        };
+        let Some(incoming) = &mut scene.incoming else { return };
+        let segment = incoming.segment;
+        let is_special = spliced.owed != owed::NOTHING
+            || spliced.promised_more
+            || from == Side::Client && cutting::is_too_long(segment, spliced.server_mss);
+        if is_special {
+            return self.forward_with_care(now, slot, from, scene, out);
+        }
+        let ends = send::Ends::from(&*connection);
+        let path = match from {
+            Side::Client => send::way_to_server(&self.settings, &self.neighbours, ends),
+            Side::Server => Ok(send::way_to_client(&self.settings, ends)),
+        };
+        let path = match path {
+            Ok(path) => path,
+            Err(reason) => {
+                scene.incoming = None;
+                return self.drops.add(reason, 1);
+            }
+        };
+        if path.version() != segment.layout.version || icmp::is_too_big(segment, path.mtu) {
+            return self.forward_with_care(now, slot, from, scene, out);
+        }
+        self.ip_id = self.ip_id.wrapping_add(1);
+        let values = Shifts::of(spliced).rewrite(from, segment, &path, self.ip_id);
+        let payload_len = u64::from(segment.payload_len());
+        let rewritten = translate::rewrite_here(incoming.buffer.data_mut(), segment.layout, &values);
+        let Some(Incoming { buffer, .. }) = scene.incoming.take() else {
+            return;
+        };
+        if let Err(reason) = rewritten {
+            return self.drops.add(reason, 1);
+        }
+        match from {
+            Side::Client => connection.bytes_to_server += payload_len,
+            Side::Server => connection.bytes_to_client += payload_len,
+        }
+        out.send(path.device, buffer);
+    }
+
+    /// As [`Proxy::forward`], for connections that owe something or have promised too much, for segments that must be cut
+    /// or refused because they are too long, and between the two versions of IP.
+    #[inline(never)]
+    fn forward_with_care(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        from: Side,
+        scene: &mut Scene<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        if self.pays_all(slot, from, scene) {
+            // By far the most debts: the server's first segment pays, and passes like any other.
+            self.forgive_debt(slot);
+            return self.forward(now, slot, from, scene, out);
+        }
         let Some(mut incoming) = scene.incoming.take() else {
             return;
         };
@@ -194,7 +292,7 @@ where
         let pays = spliced.owed != owed::NOTHING && from == Side::Server && ack.le(spliced.to_server.end);
         let has_debt = spliced.owed != owed::NOTHING;
         let promised_more = spliced.promised_more;
-        let mut values = shifts.rewrite(from, &segment, &path, self.next_ip_id());
+        let mut values = shifts.rewrite(from, segment, &path, self.next_ip_id());
         if has_debt && from == Side::Client && payload_len > 0 {
             if self.begins_before_debt(slot, segment.seq) {
                 // It repeats the header that it sent to us, in the place of ours, which the server may still lack.
@@ -206,7 +304,7 @@ where
                 self.send_owed(slot, out);
             }
         }
-        if from == Side::Client && cutting::is_too_long(&segment, server_mss) {
+        if from == Side::Client && cutting::is_too_long(segment, server_mss) {
             return self.pass_in_pieces(slot, &incoming, (&values, server_mss), &path, out);
         }
         if pays {
@@ -308,7 +406,7 @@ where
         let layout = incoming.segment.layout;
         let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
         let told = if path.version() == layout.version {
-            icmp::is_too_big(&incoming.segment, mtu).then_some(u32::from(mtu))
+            icmp::is_too_big(incoming.segment, mtu).then_some(u32::from(mtu))
         } else {
             // The other leg has the other version of IP.
             let is_too_big = crossing::packet_len(&layout) > u32::from(mtu);
@@ -341,7 +439,7 @@ where
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
-        let to = self.side_of(connection, &segment);
+        let to = self.side_of(connection, segment);
         let mut control = self.current_numbers(connection, to);
         // Its echo is the newest of our timestamps that it has seen, so that ours is not older (RFC 7323 5.3). A SYN
         // echoes nothing, and gets none.
@@ -352,13 +450,14 @@ where
                 .filter(|&(_, echo)| echo != 0)
                 .map(|(val, ecr)| (ecr, val)),
         );
-        let path = self.path_back(&segment);
+        let path = self.path_back(segment);
         self.log.count(to, TcpCounter::Unexpected);
         self.log.count(to, TcpCounter::SentAck);
         self.emit(Some(buffer), &path, &control, &[], out);
     }
 
     /// Counts and records the closing of the halves.
+    #[inline(never)]
     pub(in crate::proxy) fn note_close(
         &mut self,
         now: Instant,
@@ -444,7 +543,7 @@ where
             Err(reason) => return self.drops.add(reason, 1),
         };
         let id = self.next_ip_id();
-        let values = Shifts::of_rested(&rested).rewrite(from, &incoming.segment, &path, id);
+        let values = Shifts::of_rested(&rested).rewrite(from, incoming.segment, &path, id);
         match self.pass(&mut incoming, &values, &path, out) {
             Ok(()) => out.send(path.device, incoming.buffer),
             Err(reason) => self.drops.add(reason, 1),
@@ -483,6 +582,7 @@ pub(super) struct Shifts {
 }
 
 impl Shifts {
+    #[inline(always)]
     pub(super) fn of(spliced: &Spliced) -> Self {
         Shifts {
             client: spliced.client_shift,
@@ -506,6 +606,7 @@ impl Shifts {
     }
 
     /// The values that a segment of `from` gets on its way to the other side.
+    #[inline(always)]
     pub(super) fn rewrite(&self, from: Side, segment: &Segment, path: &send::Path, ip_id: u16) -> Rewrite {
         let (own, peer, own_tsval, peer_tsval) = match from {
             Side::Client => (self.client, self.server, self.client_tsval, self.server_tsval),

@@ -44,7 +44,7 @@ where
         };
         let direction = inspection.sent_by_mut(from.peer());
         let shifts = Shifts::of(&spliced);
-        let mut values = shifts.rewrite(from, &incoming.segment, &path, id);
+        let mut values = shifts.rewrite(from, incoming.segment, &path, id);
         note_told(spliced.scale, from.peer(), direction);
         values.seq = seq.0;
         values.ack = direction.told.0.0;
@@ -103,7 +103,7 @@ where
         if is_no_news {
             return self.drops.add(DropReason::Consumed, 1);
         }
-        let seq = pure_number(own, &incoming.segment);
+        let seq = pure_number(own, incoming.segment);
         self.forward_inspected(slot, from, incoming, seq, out);
     }
 

@@ -8,10 +8,13 @@
 //!
 //! Each end repeats what is lost, as without us; we repeat nothing but the header. Only until the server has answered
 //! can another take its place.
+//!
+//! Where a PROXY header comes before the client's bytes the client's ACK ends here, and [`awaiting`](super::awaiting) goes on.
 
 use super::Scene;
 use super::calling::Handoff;
 use crate::callbacks::SelectServer;
+use crate::config::Accept;
 use crate::proxy::announce;
 use crate::proxy::classify;
 use crate::proxy::close::Flow;
@@ -19,7 +22,7 @@ use crate::proxy::connection::{Connection, NO_SERVER, Opening, Spliced, Stage, W
 use crate::proxy::cookie::Agreed;
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, Side};
-use crate::proxy::held::HeldId;
+use crate::proxy::held::{self, HeldId};
 use crate::proxy::owed;
 use crate::proxy::passed_syn::{self, Answer, PassedSyn};
 use crate::proxy::phase::Phase;
@@ -36,6 +39,16 @@ use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::counters::TcpCounter;
 use netfcts::record::{Cause, State};
 use netfcts::seq::SeqNum;
+
+/// What the client has said last, and what it has been told.
+pub(super) struct Newest {
+    /// Its TSval and TSecr, in its own view.
+    pub(super) timestamps: Option<(u32, u32)>,
+    /// Its window field.
+    pub(super) window: u16,
+    /// The first number that it has not been allowed to send.
+    pub(super) told: SeqNum,
+}
 
 impl<P, S, N> Proxy<P, S, N>
 where
@@ -63,7 +76,8 @@ where
         }
         let segment = incoming.segment;
         let frame = incoming.buffer.data();
-        let Ok(place) = self.passed_syns.insert(PassedSyn::of(&segment, frame)) else {
+        let is_awaited = self.settings.listeners[usize::from(listener)].accept != Accept::Off;
+        let Ok(place) = self.passed_syns.insert(PassedSyn::of(segment, frame, is_awaited)) else {
             return self.drops.add(DropReason::SynsFull, 1);
         };
         let opening = self.opening_of_syn(now, place as u16, &incoming);
@@ -86,14 +100,12 @@ where
             self.passed_syns.remove(place);
             return self.drops.add(DropReason::TableFull, 1);
         }
-        if let Some(connection) = self.connections.get(slot) {
-            self.log.begin_with_syn(slot, connection, now);
-        }
+        self.log.begin_with_syn(slot, now);
         self.drive(now, slot, Event::Ready, Some(incoming), out);
     }
 
     fn opening_of_syn(&self, now: Instant, place: u16, incoming: &Incoming<P::Buffer>) -> Opening {
-        let segment = &incoming.segment;
+        let segment = incoming.segment;
         let offered = TcpOptions::parse(segment.options(incoming.buffer.data()));
         Opening {
             client_isn: segment.seq,
@@ -196,8 +208,15 @@ where
             window: segment.window,
             options,
             tsval_shift: options.timestamps.map_or(0, |(tsval, _)| clock.wrapping_sub(tsval)),
+            newest_tsval: 0,
         });
-        syn.answer = Some(answer);
+        let newest = options
+            .timestamps
+            .map(|(tsval, _)| tsval.wrapping_add(answer.tsval_shift));
+        syn.answer = Some(Answer {
+            newest_tsval: newest.unwrap_or(answer.newest_tsval),
+            ..answer
+        });
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
@@ -217,8 +236,13 @@ where
         let control = Control {
             seq: opening.cookie,
             ack: opening.first_byte(),
-            flags: TcpFlags::SYN | TcpFlags::ACK | passed_syn::ecn(&segment),
-            window: segment.window,
+            flags: TcpFlags::SYN | TcpFlags::ACK | passed_syn::ecn(segment),
+            // Before the whole header we hold what the client sends.
+            window: if self.settings.listeners[usize::from(connection.listener)].accept == Accept::Off {
+                segment.window
+            } else {
+                segment.window.min(held::LARGE as u16)
+            },
             options: TcpOptions::NONE,
         };
         let raw = passed_syn::translated(&raw, largest, timestamps);
@@ -250,62 +274,88 @@ where
         let answer = syn.answer?;
         let start = self.log.start(slot).unwrap_or(now);
         let payload = segment.payload(buffer.data());
-        let header = announce::header(&self.settings, connection, (payload, None), (self.settings.core, start));
-        let announced = header.len() as u32;
-        let first_byte = opening.first_byte();
-        let server = self.settings.servers.get(usize::from(connection.server));
-        let server_mss = promises::mss_of(&answer.options, server.is_none_or(|server| is_ipv4(server.address)));
-        let spliced = Spliced {
-            client_shift: ((opening.server_side_isn - opening.client_isn) as u32).wrapping_add(announced),
-            server_shift: (opening.cookie - answer.isn) as u32,
-            client_tsval_shift: opening.tsval_shift,
-            server_tsval_shift: answer.tsval_shift,
-            to_server: Flow::new(first_byte - announced, u32::from(answer.window)),
-            to_client: Flow::new(answer.isn + 1, u32::from(syn.window)),
-            owed: owed::NOTHING,
-            server_mss,
-            scale: scale_between(TcpOptions::parse(&syn.options), answer.options),
-            // What the two have agreed on, they have agreed on with each other.
-            blank_sack: false,
-            promised_more: false,
-        };
-        let path = send::path_to_server(&self.settings, &self.neighbours, connection);
-        let largest = path.map_or(536, |path| self.largest_mss([&path, &path]));
-        let handoff = Handoff {
-            opening,
-            header,
-            // No PROXY header comes before a SYN is answered.
-            ends: None,
-            // RFC 6691 3: the MSS does not count options.
-            mss: server_mss.min(largest) - if timestamps.is_some() { 12 } else { 0 },
-            timestamps: timestamps.map(|(tsval, tsecr)| {
-                (
-                    tsval.wrapping_add(opening.tsval_shift),
-                    tsecr.wrapping_sub(answer.tsval_shift),
-                )
-            }),
-            ack: answer.isn + 1,
+        let header_len = announce::header(
+            &self.settings,
+            connection,
+            (payload, None),
+            (self.settings.core, start),
+            self.owed.draft(),
+        );
+        let has_header = header_len > 0;
+        let newest = Newest {
+            timestamps,
             window: segment.window,
+            told: opening.first_byte() + u32::from(answer.window),
         };
-        let has_header = announced > 0;
+        let (spliced, handoff) = self.meet(connection, (opening, &syn, &answer), header_len, newest);
         self.connections.get_mut(slot)?.stage = Stage::Spliced(spliced);
-        self.log.count(Side::Client, TcpCounter::RecvSynAck2);
+        self.note_return(now, segment.key.remote);
         self.log.state(slot, Side::Client, State::Established, now);
-        self.arm_spliced(now, slot);
         if has_header || self.selector.inspects() {
             scene.handoff = Some(handoff);
             if let Some(refused) = self.send_held(now, slot, scene, out) {
                 return Some(refused);
             }
+        } else {
+            self.arm_spliced(now, slot);
         }
         if self.inspections.index(slot).is_some() {
             let incoming = scene.incoming.take()?;
             self.handle_inspected(now, slot, Side::Client, incoming, out);
             return None;
         }
-        let event = classify::while_spliced(self.connections.get_mut(slot)?, Side::Client, &segment);
+        let event = classify::while_spliced(self.connections.get_mut(slot)?, Side::Client, segment);
         let says_more = segment.len() > 0 || !has_header;
         says_more.then_some(event)
+    }
+
+    /// What is known when the two ends have shaken hands: how their numbers differ, and what goes out before all else.
+    pub(super) fn meet(
+        &self,
+        connection: &Connection,
+        (opening, syn, answer): (Opening, &PassedSyn, &Answer),
+        header_len: u16,
+        newest: Newest,
+    ) -> (Spliced, Handoff) {
+        let announced = u32::from(header_len);
+        let server = self.settings.servers.get(usize::from(connection.server));
+        let server_mss = promises::mss_of(&answer.options, server.is_none_or(|server| is_ipv4(server.address)));
+        // RFC 9293 3.8.6: what the client was told of the window stands, though the header takes its part of it.
+        let mut to_server = Flow::new(opening.first_byte() - announced, u32::from(answer.window));
+        let promised_more = newest.told.gt(to_server.edge);
+        to_server.edge = to_server.edge.later(newest.told);
+        let spliced = Spliced {
+            client_shift: ((opening.server_side_isn - opening.client_isn) as u32).wrapping_add(announced),
+            server_shift: (opening.cookie - answer.isn) as u32,
+            client_tsval_shift: opening.tsval_shift,
+            server_tsval_shift: answer.tsval_shift,
+            to_server,
+            to_client: Flow::new(answer.isn + 1, u32::from(syn.window)),
+            owed: owed::NOTHING,
+            server_mss,
+            scale: scale_between(TcpOptions::parse(&syn.options), answer.options),
+            // What the two have agreed on, they have agreed on with each other.
+            blank_sack: false,
+            promised_more,
+        };
+        let path = send::path_to_server(&self.settings, &self.neighbours, connection);
+        let largest = path.map_or(536, |path| self.largest_mss([&path, &path]));
+        let handoff = Handoff {
+            opening,
+            header_len,
+            ends: None,
+            // RFC 6691 3: the MSS does not count options.
+            mss: server_mss.min(largest) - if newest.timestamps.is_some() { 12 } else { 0 },
+            timestamps: newest.timestamps.map(|(tsval, tsecr)| {
+                (
+                    tsval.wrapping_add(opening.tsval_shift),
+                    tsecr.wrapping_sub(answer.tsval_shift),
+                )
+            }),
+            ack: answer.isn + 1,
+            window: newest.window,
+        };
+        (spliced, handoff)
     }
 
     /// What the connection in `slot` is opening with, and the number of its server.
@@ -339,7 +389,7 @@ where
 }
 
 /// RFC 7323 2.2: windows are scaled if both SYNs said so, and then by what each said itself.
-fn scale_between(client: TcpOptions, server: TcpOptions) -> WindowScale {
+pub(super) fn scale_between(client: TcpOptions, server: TcpOptions) -> WindowScale {
     let (client, server) = client.window_scale.zip(server.window_scale).unwrap_or((0, 0));
     WindowScale {
         client,

@@ -8,10 +8,9 @@ use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, Side};
 use crate::proxy::held::{self, HoldError, Owner};
 use crate::proxy::phase::Phase;
-use crate::proxy::segment::{Segment, address_of, is_ipv4};
+use crate::proxy::segment::{Segment, address_of};
 use crate::proxy::send::{self, Control};
 use crate::proxy::shares::Share;
-use crate::proxy::table::FlowKey;
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
@@ -40,6 +39,7 @@ where
     N: NextHops,
 {
     /// Keeps the client's bytes. The segment stays in the scene: an acknowledgement may use its memory.
+    #[inline(never)]
     pub(in crate::proxy) fn hold(
         &mut self,
         slot: u32,
@@ -47,10 +47,7 @@ where
         out: &mut impl Outbox<P::Buffer>,
     ) -> Option<Event> {
         let Incoming { buffer, segment } = scene.incoming.as_ref()?;
-        let share = Share::of(
-            self.table
-                .hash(&source_of(self.connections.get(slot)?.client_address())),
-        );
+        let share = self.share_of(slot)?;
         let Some(Stage::Opening(opening)) = self.connections.get_mut(slot).map(|connection| &mut connection.stage)
         else {
             return None;
@@ -99,6 +96,15 @@ where
         None
     }
 
+    /// Whose share of the memory a connection uses: its client's, whoever brings it. Until a header has named that it is
+    /// its peer's.
+    pub(super) fn share_of(&self, slot: u32) -> Option<Share> {
+        let own = self.connections.get(slot)?.client_address();
+        let client = self.carried.get(slot).map_or(own, |carried| carried.source.0);
+        Some(Share::of(self.table.source_hash(client)))
+    }
+
+    #[inline(never)]
     pub(super) fn ask_selector(
         &mut self,
         now: Instant,
@@ -199,8 +205,11 @@ where
         let window = send::opening_window(opening);
         let (seq, ack) = (opening.cookie + 1, opening.acknowledged);
         let timestamps = opening.timestamps.then_some(opening.client_tsval);
+        // RFC 7323 5.3: the server's clock goes on where a passed SYN-ACK has left it, so ours must not run ahead of that.
+        let passed = self.passed_syns.get(opening.syn.into()).and_then(|syn| syn.answer);
         let path = send::path_to_client(&self.settings, &*connection);
-        let options = send::timestamps(timestamps.map(|echo| (self.timestamp(self.last_now), echo)));
+        let tsval = passed.map_or_else(|| self.timestamp(self.last_now), |answer| answer.newest_tsval);
+        let options = send::timestamps(timestamps.map(|echo| (tsval, echo)));
         let control = Control {
             seq,
             ack,
@@ -228,7 +237,7 @@ where
             return;
         };
         opening.acknowledged = incoming.segment.end();
-        note_client(opening, incoming.buffer.data(), &incoming.segment);
+        note_client(opening, incoming.buffer.data(), incoming.segment);
         let timestamps = opening.timestamps.then_some(opening.client_tsval);
         let window = send::opening_window(opening);
         let (seq, ack) = (opening.cookie + 1, opening.acknowledged);
@@ -249,20 +258,8 @@ where
     }
 }
 
-/// A source, as far as memory is concerned: an IPv4 address, or the network of an IPv6 host, whose owner has all addresses
-/// in it (RFC 6177 2).
-fn source_of(client: u128) -> FlowKey {
-    let remote = if is_ipv4(client) { client } else { client >> 64 << 64 };
-    FlowKey {
-        remote,
-        local: 0,
-        remote_port: 0,
-        local_port: 0,
-    }
-}
-
 /// Notes what every segment of the client tells: its window and its newest timestamp.
-fn note_client(opening: &mut Opening, frame: &[u8], segment: &Segment) {
+pub(super) fn note_client(opening: &mut Opening, frame: &[u8], segment: &Segment) {
     opening.client_window = segment.window;
     let options = TcpOptions::parse(segment.options(frame));
     if let Some((tsval, _)) = options.timestamps

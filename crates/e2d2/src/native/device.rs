@@ -308,6 +308,14 @@ impl Device {
         all.join(",")
     }
 
+    /// The argument that says how many queues the device has, if it is given.
+    pub(super) fn queue_argument(&self) -> Option<(&str, &str)> {
+        let Kind::Virtual { driver, .. } = &self.0 else {
+            return None;
+        };
+        driver.queues.and_then(|key| Some((key, self.argument(key)?)))
+    }
+
     fn argument(&self, wanted: &str) -> Option<&str> {
         match &self.0 {
             Kind::Pci { .. } => None,

@@ -10,20 +10,15 @@ use dpdk_sys as sys;
 
 use super::device::{Device, DeviceError};
 use super::eal::Eal;
+use super::flow::Flows;
 use super::pool::{MbufPool, PoolInner};
 use super::port_setup::{self, c_string};
 use super::queue::DpdkQueue;
 use super::ring::Ring;
+use crate::flow::{FlowError, FlowRule};
 use crate::port::{Capabilities, PortId};
+use crate::rss::{DEFAULT_KEY, Rss};
 use crate::wire::MacAddr;
-
-/// The key that the software Toeplitz hash of every steering plan assumes unless another is configured: the one of
-/// Microsoft's RSS verification suite, which is ixgbe's default as well.
-pub(super) const DEFAULT_RSS_KEY: [u8; 40] = [
-    0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b,
-    0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac,
-    0x01, 0xfa,
-];
 
 /// How a port is to be set up. It gets as many queue pairs as pools are given to [`DpdkPort::open`].
 #[derive(Clone, Debug)]
@@ -63,7 +58,7 @@ impl PortConfig {
             mac: None,
             promiscuous: false,
             checksum_offload: true,
-            rss_key: DEFAULT_RSS_KEY.to_vec(),
+            rss_key: DEFAULT_KEY.to_vec(),
             link_wait: Duration::from_secs(2),
         }
     }
@@ -100,8 +95,20 @@ pub enum PortError {
         /// What DPDK logged about it.
         log: String,
     },
+    /// The device string asks for another number of queues than the cores need.
+    #[error(
+        "{device}: {argument} is for another number of queues than the {queues} that are needed (one for each core)"
+    )]
+    QueueArgument {
+        /// The device.
+        device: String,
+        /// The argument.
+        argument: String,
+        /// How many are needed.
+        queues: usize,
+    },
     /// More queues than the device has, or none.
-    #[error("{device} has at most {most} queue pairs, and {asked} are asked for (one for each core)")]
+    #[error("{device} has at most {most} queue pairs to spread over, and {asked} are asked for (one for each core)")]
     Queues {
         /// The device.
         device: String,
@@ -189,24 +196,13 @@ pub struct PortStats {
     pub rx_no_buffer: u64,
 }
 
-/// How a port spreads received TCP packets over its queues: queue = `reta[toeplitz(key, tuple) % reta.len()]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RssInfo {
-    /// The key, as long as the device wants it.
-    pub key: Vec<u8>,
-    /// The redirection table.
-    pub reta: Vec<u16>,
-    /// Whether TCP over IPv4 is hashed by addresses and ports.
-    pub tcp_ipv4: bool,
-    /// Whether TCP over IPv6 is.
-    pub tcp_ipv6: bool,
-}
-
 /// An open port. Its queues are given out by [`DpdkPort::open`]; the device is stopped and closed with the last of both.
 #[derive(Debug)]
 pub struct DpdkPort {
+    // In this order: rules are removed from an open port.
+    pub(super) flows: Flows,
     pub(super) shared: Arc<PortInner>,
-    pub(super) rss: Option<RssInfo>,
+    pub(super) rss: Option<Rss>,
 }
 
 /// What a port and its queues share; dropping it ends the device.
@@ -267,8 +263,27 @@ impl DpdkPort {
     }
 
     /// How received TCP packets are spread over the queues; none with one queue or a device that does not say.
-    pub fn rss(&self) -> Option<&RssInfo> {
+    pub fn rss(&self) -> Option<&Rss> {
         self.rss.as_ref()
+    }
+
+    /// Has the device receive packets at the queues that `rules` say: all of them or none, besides those it has. They are removed
+    /// when this value is dropped.
+    ///
+    /// # Errors
+    /// The device has no rules; it, or what is known of its driver, refuses one; or it would do less than one says.
+    pub fn install(&mut self, rules: &[FlowRule]) -> Result<(), FlowError> {
+        self.flows.install(rules)
+    }
+
+    /// Removes all rules.
+    pub fn remove_rules(&mut self) {
+        self.flows.remove();
+    }
+
+    /// How many rules are in force.
+    pub fn rule_count(&self) -> usize {
+        self.flows.len()
     }
 
     /// Whether the link is up, now.

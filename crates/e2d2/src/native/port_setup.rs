@@ -11,11 +11,14 @@ use dpdk_sys as sys;
 
 use super::device::DeviceError;
 use super::eal::Eal;
+use super::flow::Flows;
 use super::host;
 use super::pool::{MbufPool, data_room};
-use super::port::{DpdkPort, PortConfig, PortError, PortInner, RssInfo};
+use super::port::{DpdkPort, PortConfig, PortError, PortInner};
+use super::port_rss;
 use super::queue::DpdkQueue;
 use super::ring::{self, Ring};
+use crate::flow::NicModel;
 use crate::port::Capabilities;
 use crate::wire::MacAddr;
 
@@ -107,10 +110,16 @@ fn finish(
         sys::rte_eth_dev_start(inner.port)
     })?;
     inner.started = true;
-    let rss = if rss_hf == 0 { None } else { read_rss(&inner, &info) };
+    let rss = if rss_hf == 0 {
+        None
+    } else {
+        port_rss::spread_evenly(&inner, config, &info, rss_hf)
+    };
 
+    let shared = Arc::new(inner);
     let port = DpdkPort {
-        shared: Arc::new(inner),
+        flows: Flows::new(&shared, pools.len() as u16),
+        shared,
         rss,
     };
     if !port.wait_for_link(config.link_wait) {
@@ -129,6 +138,15 @@ fn check_pools(config: &PortConfig, pools: &[&MbufPool]) -> Result<(), PortError
             device,
             asked: 0,
             most: u16::MAX,
+        });
+    }
+    if let Some((key, value)) = config.device.queue_argument()
+        && value.parse() != Ok(pools.len())
+    {
+        return Err(PortError::QueueArgument {
+            device,
+            argument: format!("{key}={value}"),
+            queues: pools.len(),
         });
     }
     let needed = data_room(config.mtu);
@@ -243,7 +261,11 @@ fn configure(
     info: &sys::rte_eth_dev_info,
     queues: usize,
 ) -> Result<u64, PortError> {
-    let most = info.max_rx_queues.min(info.max_tx_queues);
+    let mut most = info.max_rx_queues.min(info.max_tx_queues);
+    if let Some(model) = NicModel::of_driver(&inner.driver) {
+        // The device may have more of them than its hash leads to.
+        most = most.min(model.most_queues());
+    }
     if queues > usize::from(most) {
         return Err(PortError::Queues {
             device: inner.name.clone(),
@@ -266,25 +288,14 @@ fn configure(
 
     // Only TCP: everything else goes to queue 0, whatever its addresses.
     let rss_hf = info.flow_type_rss_offloads & (sys::DPDK_RSS_NONFRAG_IPV4_TCP | sys::DPDK_RSS_NONFRAG_IPV6_TCP);
-    let key_length = if info.hash_key_size == 0 {
-        40
-    } else {
-        info.hash_key_size
-    };
-    let mut key: Vec<u8> = config
-        .rss_key
-        .iter()
-        .copied()
-        .cycle()
-        .take(usize::from(key_length))
-        .collect();
+    let mut key = port_rss::key_for(config, info);
     let spread = queues > 1 && rss_hf != 0 && !key.is_empty();
     if spread {
         wanted.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
         wanted.rxmode.offloads |= info.rx_offload_capa & sys::DPDK_RX_OFFLOAD_RSS_HASH;
         wanted.rx_adv_conf.rss_conf = sys::rte_eth_rss_conf {
             rss_key: key.as_mut_ptr(),
-            rss_key_len: key_length,
+            rss_key_len: key.len() as u8,
             rss_hf,
         };
     }
@@ -378,45 +389,6 @@ fn set_addresses(inner: &mut PortInner, config: &PortConfig) -> Result<(), PortE
         }
     }
     Ok(())
-}
-
-/// Reads key and redirection table back; none if the device does not tell them.
-fn read_rss(inner: &PortInner, info: &sys::rte_eth_dev_info) -> Option<RssInfo> {
-    const GROUP: u16 = 64;
-    let mut key = vec![
-        0;
-        usize::from(if info.hash_key_size == 0 {
-            40
-        } else {
-            info.hash_key_size
-        })
-    ];
-    let mut conf = sys::rte_eth_rss_conf {
-        rss_key: key.as_mut_ptr(),
-        rss_key_len: key.len() as u8,
-        ..Default::default()
-    };
-    // SAFETY: the port is configured; `key` has the length that is told.
-    if unsafe { sys::rte_eth_dev_rss_hash_conf_get(inner.port, &mut conf) } != 0 || info.reta_size == 0 {
-        return None;
-    }
-    let mut groups = vec![sys::rte_eth_rss_reta_entry64::default(); usize::from(info.reta_size.div_ceil(GROUP))];
-    groups.iter_mut().for_each(|group| group.mask = u64::MAX);
-    // SAFETY: `groups` holds `reta_size` entries in groups of 64, all of them asked for.
-    if unsafe { sys::rte_eth_dev_rss_reta_query(inner.port, groups.as_mut_ptr(), info.reta_size) } != 0 {
-        return None;
-    }
-    let reta = groups
-        .iter()
-        .flat_map(|group| group.reta)
-        .take(usize::from(info.reta_size))
-        .collect();
-    Some(RssInfo {
-        key,
-        reta,
-        tcp_ipv4: conf.rss_hf & sys::DPDK_RSS_NONFRAG_IPV4_TCP != 0,
-        tcp_ipv6: conf.rss_hf & sys::DPDK_RSS_NONFRAG_IPV6_TCP != 0,
-    })
 }
 
 /// A negative return value as an error that names the step.

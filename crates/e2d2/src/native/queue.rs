@@ -48,6 +48,8 @@ pub struct DpdkQueue {
     port: u16,
     queue: u16,
     needs_prepare: bool,
+    /// Whether the driver may deliver packets of several segments.
+    may_chain: bool,
     /// The largest frame that is sent; none: the driver does not mind.
     largest: Option<usize>,
     counters: QueueCounters,
@@ -61,6 +63,9 @@ impl DpdkQueue {
             port: shared.port,
             queue,
             needs_prepare: shared.needs_prepare,
+            // What comes out of a ring has gone into it by a queue of ours, as an `Mbuf`: one segment. To look at it would be
+            // to wait for its header from another core, before anything else of it has been asked for.
+            may_chain: shared.driver != "net_ring",
             // A ring passes pointers; there the check would be a fifth of all that a packet costs (bench `native`).
             largest: (shared.driver != "net_ring").then(|| usize::from(shared.mtu) + 14 + 2 * 4),
             counters: QueueCounters::default(),
@@ -76,6 +81,12 @@ impl DpdkQueue {
     /// Packets that were treated specially so far.
     pub fn counters(&self) -> QueueCounters {
         self.counters
+    }
+
+    /// Packets that wait to be received; none if the driver does not tell. For reports, not for the packet path.
+    pub fn waiting(&self) -> Option<u32> {
+        // SAFETY: the port is started as long as `shared` lives, and this is one of its queues.
+        unsafe { sys::ethdev::rx_queue_count(self.port, self.queue) }
     }
 
     /// Drops the packets that are too large; returns how many.
@@ -148,7 +159,9 @@ impl Port for DpdkQueue {
         unsafe {
             let packets = into.as_mut_ptr().add(start).cast::<*mut sys::rte_mbuf>();
             let mut count = usize::from(sys::ethdev::rx_burst(self.port, self.queue, packets, room as u16));
-            if let Some(first) = (0..count).find(|&index| (**packets.add(index)).nb_segs != 1) {
+            if self.may_chain
+                && let Some(first) = (0..count).find(|&index| (**packets.add(index)).nb_segs != 1)
+            {
                 count = self.join_segments(packets, first, count);
             }
             into.set_len(start + count);

@@ -112,6 +112,7 @@ pub struct Round<'a> {
     now: Instant,
     counters: &'a GraphCounters,
     work: Work,
+    is_backlogged: bool,
 }
 
 impl<'a> Round<'a> {
@@ -121,6 +122,7 @@ impl<'a> Round<'a> {
             now,
             counters,
             work: Work::NONE,
+            is_backlogged: false,
         }
     }
 
@@ -146,6 +148,18 @@ impl<'a> Round<'a> {
     #[inline]
     pub fn add_work(&mut self, units: usize) {
         self.work += Work::units(units);
+    }
+
+    /// Reports whether a port has given as many packets as it was asked for, so that more may be waiting in it.
+    #[inline]
+    pub fn note_backlog(&mut self, is_backlogged: bool) {
+        self.is_backlogged |= is_backlogged;
+    }
+
+    /// True if more packets than this round has taken may be waiting in some port.
+    #[inline]
+    pub fn is_backlogged(&self) -> bool {
+        self.is_backlogged
     }
 
     /// What was reported so far.

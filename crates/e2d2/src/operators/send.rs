@@ -57,8 +57,17 @@ impl<S: Source, P: Port> SendTask<S, P> {
 impl<P: Port> Lane<P> {
     #[inline]
     fn push(&mut self, round: &mut Round<'_>, buffer: P::Buffer) {
+        if self.backlog.is_empty() && !self.staged.is_full() {
+            self.staged.push(buffer);
+        } else {
+            self.push_behind(round, buffer);
+        }
+    }
+
+    #[inline(never)]
+    fn push_behind(&mut self, round: &mut Round<'_>, buffer: P::Buffer) {
         // A backlog means that the port has refused in this run: it is asked again at the end of it, not per packet.
-        if self.staged.is_full() && self.backlog.is_empty() {
+        if self.backlog.is_empty() {
             self.flush(round);
         }
         if self.backlog.is_empty() && !self.staged.is_full() {

@@ -54,6 +54,12 @@ impl Work {
         })
     }
 
+    /// How many packets, timers or other things were handled.
+    #[inline]
+    pub const fn count(self) -> u32 {
+        self.0
+    }
+
     /// Whether nothing was done.
     #[inline]
     pub const fn is_none(self) -> bool {

@@ -14,6 +14,21 @@ use core::ops::{Add, AddAssign};
 /// Source: RFC 1071 1 and 2(B): the sum may be taken in the machine's byte order and in wider words.
 #[inline]
 pub fn sum(bytes: &[u8]) -> u32 {
+    u32::from(u16::from_be(fold(add_up(bytes))))
+}
+
+/// The share of `bytes` that begin `offset` bytes behind the start of the checksummed data in its sum.
+///
+/// Source: RFC 1071 2(B): at an odd offset the octets of each word change places, and so do those of the sum.
+#[inline]
+pub fn sum_at(offset: usize, bytes: &[u8]) -> u32 {
+    let sum = u16::from_be(fold(add_up(bytes)));
+    u32::from(if offset & 1 == 0 { sum } else { sum.swap_bytes() })
+}
+
+/// What adds up to the sum of `bytes` in the machine's byte order, modulo 2^16 − 1.
+#[inline(always)]
+fn add_up(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let mut total = sum_words(words);
     let (words, rest) = rest.as_chunks::<4>();
@@ -27,7 +42,7 @@ pub fn sum(bytes: &[u8]) -> u32 {
     if let [byte] = rest {
         total += u64::from(u16::from_ne_bytes([*byte, 0]));
     }
-    u32::from(u16::from_be(fold(total)))
+    total
 }
 
 /// The sum of 32-bit values as they are written on the wire.
@@ -38,9 +53,16 @@ pub fn sum_values<const N: usize>(values: [u32; N]) -> u32 {
     u32::from(fold(values.into_iter().map(u64::from).sum()))
 }
 
+/// Up to so many words are added with carry, one by one; more are worth the way into vector registers.
+const FEW_WORDS: usize = 16;
+
 /// Each step adds two 32-bit halves to a 64-bit total, which cannot overflow below 2^31 steps (16 GiB).
 #[inline]
 fn sum_words(words: &[[u8; 8]]) -> u64 {
+    if words.len() <= FEW_WORDS {
+        let total: u128 = words.iter().map(|word| u128::from(u64::from_ne_bytes(*word))).sum();
+        return halves(total as u64) + (total >> 64) as u64;
+    }
     words.iter().map(|word| halves(u64::from_ne_bytes(*word))).sum()
 }
 
@@ -68,10 +90,26 @@ pub fn finish(sum: u32) -> u16 {
     !fold32(sum)
 }
 
+/// As [`finish`], for many sums and 32-bit values added up: each counts modulo 2^16 − 1, of which 2^32 − 1 is a multiple.
+#[inline]
+pub fn finish_wide(sum: u64) -> u16 {
+    !fold(sum)
+}
+
 /// Whether a sum over data that includes its checksum field says that nothing was changed.
 #[inline]
 pub fn is_valid(sum: u32) -> bool {
     fold32(sum) == 0xffff
+}
+
+/// Whether `bytes`, which include a checksum field, and the values that add up to `rest` say that nothing was changed.
+/// `rest` must not be 0, as it never is for a pseudo header.
+#[inline(always)]
+pub fn is_valid_with(rest: u32, bytes: &[u8]) -> bool {
+    let total = add_up(bytes);
+    let [low, high] = [rest as u16, (rest >> 16) as u16].map(|half| u64::from(half.to_be()));
+    // 2^16 ≡ 2^32 ≡ 1 modulo 0xffff, whichever way the octets of a word stand.
+    (total + low + high).is_multiple_of(0xffff)
 }
 
 /// The checksum field of `bytes`, whose own checksum field must hold zero.
@@ -83,18 +121,27 @@ pub fn internet(bytes: &[u8]) -> u16 {
 /// The sum of the IPv4 pseudo header (RFC 9293 3.1); `len` is the length of the TCP segment.
 #[inline]
 pub fn pseudo_header_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, len: u16) -> u32 {
-    let (src, dst) = (u64::from(src.to_bits()), u64::from(dst.to_bits()));
-    u32::from(fold(src + dst + u64::from(protocol) + u64::from(len)))
+    u32::from(fold(wide_pseudo_header_v4(src, dst, protocol, len)))
+}
+
+#[inline(always)]
+fn wide_pseudo_header_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, len: u16) -> u64 {
+    u64::from(src.to_bits()) + u64::from(dst.to_bits()) + u64::from(protocol) + u64::from(len)
 }
 
 /// The sum of the IPv6 pseudo header (RFC 8200 8.1); `len` is the length of the upper-layer packet.
 #[inline]
 pub fn pseudo_header_v6(src: Ipv6Addr, dst: Ipv6Addr, protocol: u8, len: u16) -> u32 {
+    u32::from(fold(wide_pseudo_header_v6(src, dst, protocol, len)))
+}
+
+#[inline(always)]
+fn wide_pseudo_header_v6(src: Ipv6Addr, dst: Ipv6Addr, protocol: u8, len: u16) -> u64 {
     let words = |address: Ipv6Addr| {
         let bits = address.to_bits();
         halves((bits >> 64) as u64) + halves(bits as u64)
     };
-    u32::from(fold(words(src) + words(dst) + u64::from(protocol) + u64::from(len)))
+    words(src) + words(dst) + u64::from(protocol) + u64::from(len)
 }
 
 /// The sum of the pseudo header, or nothing if the addresses are of two families.
@@ -107,16 +154,27 @@ pub fn pseudo_header(src: IpAddr, dst: IpAddr, protocol: u8, len: u16) -> Option
     }
 }
 
+/// As [`pseudo_header`], for [`finish_wide`]: not folded, and below 2^36.
+#[inline(always)]
+pub fn wide_pseudo_header(src: IpAddr, dst: IpAddr, protocol: u8, len: u16) -> Option<u64> {
+    match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => Some(wide_pseudo_header_v4(src, dst, protocol, len)),
+        (IpAddr::V6(src), IpAddr::V6(dst)) => Some(wide_pseudo_header_v6(src, dst, protocol, len)),
+        _ => None,
+    }
+}
+
 /// What a set of changes to checksummed data does to the checksum.
 ///
 /// Changes are collected first and applied once. A wrong checksum stays wrong by as much as it was, so the receiver still
 /// finds an error that happened before us. A delta of changes that are always the same (addresses, ports of a connection)
 /// can be kept and added to others.
 ///
-/// Source: RFC 1624 3, equation 3: `HC' = ~(~HC + ~m + m')`. It holds `Σ(~m + m')` modulo 2^32 − 1, of which 2^16 − 1 is
-/// a divisor, so it never overflows. Unlike equation 4 it yields 0x0000 where a recomputation does, never 0xffff.
+/// Source: RFC 1624 3, equation 3: `HC' = ~(~HC + ~m + m')`. It holds `Σ(~m + m')` as it is: 2^30 changes fit before it
+/// could overflow, and what it is applied to counts modulo 2^16 − 1. Unlike equation 4 it yields 0x0000 where a
+/// recomputation does, never 0xffff.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Hash)]
-pub struct Delta(u32);
+pub struct Delta(u64);
 
 impl Delta {
     /// No change.
@@ -178,16 +236,17 @@ impl Delta {
     #[inline]
     #[must_use]
     pub const fn apply(self, checksum: u16) -> u16 {
-        let sum = Self(!checksum as u32).plus(self.0).0;
+        let sum = self.plus(!checksum as u32).0;
+        // At most 33 bits after the first step and 32 after the second, then as `fold32`.
+        let sum = (sum >> 32) + (sum & 0xffff_ffff);
+        let sum = ((sum >> 32) + (sum & 0xffff_ffff)) as u32;
         let sum = (sum >> 16) + (sum & 0xffff);
         !(((sum >> 16) + sum) as u16)
     }
 
-    /// Ones-complement addition: the carry out of the top comes back in at the bottom, and cannot carry again.
     #[inline(always)]
     const fn plus(self, value: u32) -> Self {
-        let (sum, carry) = self.0.overflowing_add(value);
-        Self(sum.wrapping_add(carry as u32))
+        Self(self.0 + value as u64)
     }
 }
 
@@ -196,7 +255,7 @@ impl Add for Delta {
 
     #[inline]
     fn add(self, other: Self) -> Self {
-        self.plus(other.0)
+        Self(self.0 + other.0)
     }
 }
 
@@ -237,6 +296,26 @@ mod tests {
     }
 
     #[test]
+    fn validity_is_that_of_the_sum() {
+        let mut bytes: Vec<u8> = (0..200u32).map(|i| (i * 167 + 13) as u8).collect();
+        for len in 2..bytes.len() {
+            for rest in [1, 6, 0xffff, 0x1_0005, 0xffff_ffff] {
+                bytes[..2].fill(0);
+                let checksum = finish(fold32(rest).into()).to_be_bytes();
+                let partly = u32::from(!u16::from_be_bytes(checksum)) + sum(&bytes[..len]);
+                let field = finish(partly);
+                bytes[..2].copy_from_slice(&field.to_be_bytes());
+                assert!(is_valid_with(rest, &bytes[..len]), "{len} {rest}");
+                for at in 0..len {
+                    bytes[at] ^= 0x10;
+                    assert!(!is_valid_with(rest, &bytes[..len]), "{len} {rest} {at}");
+                    bytes[at] ^= 0x10;
+                }
+            }
+        }
+    }
+
+    #[test]
     fn sums_values_as_the_bytes_they_are_written_as() {
         let values = [0x0102_0304, u32::MAX, 0xfffe_0001, 0, 0x8000_0000];
         let bytes: Vec<u8> = values.iter().flat_map(|value: &u32| value.to_be_bytes()).collect();
@@ -251,6 +330,15 @@ mod tests {
                 let part = &bytes[start..end];
                 assert_eq!(sum(part), u32::from(reference_sum(part)), "{start}..{end}");
             }
+        }
+    }
+
+    #[test]
+    fn sums_of_parts_add_up_to_that_of_the_whole() {
+        let bytes: Vec<u8> = (0..61u32).map(|i| (i * 151 + 7) as u8).collect();
+        for cut in 0..=bytes.len() {
+            let (front, rest) = bytes.split_at(cut);
+            assert_eq!(finish(sum(front) + sum_at(cut, rest)), internet(&bytes), "cut at {cut}");
         }
     }
 

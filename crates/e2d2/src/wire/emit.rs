@@ -63,6 +63,37 @@ impl Envelope {
     /// Empties the buffer and writes headers and zeroed room for a message; returns the offset of the message.
     pub(crate) fn open<B: PacketBuffer>(&self, buffer: &mut B, protocol: u8, len: usize) -> Result<usize, EmitError> {
         buffer.truncate(0);
+        let message_at = self.measure(len)?;
+        buffer.append(message_at + len).map_err(|_| EmitError::NoRoom)?;
+        self.write(buffer.data_mut(), protocol, len as u16)
+            .ok_or(EmitError::NoRoom)?;
+        Ok(message_at)
+    }
+
+    /// As [`Envelope::open`] for a message all of whose bytes will be written: the room for it is not zeroed.
+    #[inline(always)]
+    pub(crate) fn open_for_all<B: PacketBuffer>(
+        &self,
+        buffer: &mut B,
+        protocol: u8,
+        len: usize,
+    ) -> Result<usize, EmitError> {
+        let message_at = match self.measure(len) {
+            Ok(message_at) => message_at,
+            Err(error) => {
+                buffer.truncate(0);
+                return Err(error);
+            }
+        };
+        buffer.begin_anew(message_at + len).map_err(|_| EmitError::NoRoom)?;
+        self.write(buffer.data_mut(), protocol, len as u16)
+            .ok_or(EmitError::NoRoom)?;
+        Ok(message_at)
+    }
+
+    /// The offset of a message of `len` bytes, if it can be sent.
+    #[inline(always)]
+    fn measure(&self, len: usize) -> Result<usize, EmitError> {
         let ip_header_len = match (self.src_addr, self.dst_addr) {
             (IpAddr::V4(_), IpAddr::V4(_)) => ipv4::HEADER_LEN,
             (IpAddr::V6(_), IpAddr::V6(_)) => ipv6::HEADER_LEN,
@@ -73,28 +104,28 @@ impl Envelope {
         if message_at + len > usize::from(u16::MAX) {
             return Err(EmitError::TooLong);
         }
-        buffer.append(message_at + len).map_err(|_| EmitError::NoRoom)?;
+        Ok(message_at)
+    }
 
-        let (link, packet) = buffer.data_mut().split_at_mut(ethernet::HEADER_LEN);
-        let (Some(link), packet_len) = (link.first_chunk_mut(), packet.len() as u16) else {
-            return Err(EmitError::NoRoom);
-        };
+    /// Writes all bytes of the headers before a message of `len` bytes; nothing if the frame is too short for them.
+    #[inline(always)]
+    fn write(&self, frame: &mut [u8], protocol: u8, len: u16) -> Option<()> {
+        let (link, packet) = frame.split_first_chunk_mut()?;
         let mut link = EthernetHeader(link);
         link.set_dst_mac(self.dst_mac);
         link.set_src_mac(self.src_mac);
         match (self.src_addr, self.dst_addr) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 link.set_ethertype(ethertype::IPV4);
-                let header = packet.first_chunk_mut().ok_or(EmitError::NoRoom)?;
-                Ipv4Header(header).init(packet_len, protocol, self.hop_limit, src, dst);
+                let packet_len = ipv4::HEADER_LEN as u16 + len;
+                Ipv4Header(packet.first_chunk_mut()?).init(packet_len, protocol, self.hop_limit, src, dst);
             }
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
                 link.set_ethertype(ethertype::IPV6);
-                let header = packet.first_chunk_mut().ok_or(EmitError::NoRoom)?;
-                Ipv6Header(header).init(len as u16, protocol, self.hop_limit, src, dst);
+                Ipv6Header(packet.first_chunk_mut()?).init(len, protocol, self.hop_limit, src, dst);
             }
-            _ => return Err(EmitError::MixedFamilies),
+            _ => return None,
         }
-        Ok(message_at)
+        Some(())
     }
 }

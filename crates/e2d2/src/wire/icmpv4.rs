@@ -1,14 +1,12 @@
 //! ICMP for IPv4 (RFC 792): echo and the errors that concern TCP.
 
-use core::borrow::{Borrow, BorrowMut};
-
-use super::bytes::{array, be16, be32, delegate_to_header, packet_view, put};
+use super::bytes::{array, be16, delegate_to_header, packet_view};
 use super::emit::{EmitError, Envelope};
+use super::icmp::IcmpHeader;
 use super::{Malformed, checksum, protocol};
 use crate::buffer::PacketBuffer;
 
-/// Bytes of the header that all messages here have.
-pub const HEADER_LEN: usize = 8;
+pub use super::icmp::HEADER_LEN;
 
 /// RFC 1812 4.3.2.3: an error quotes as much as fits into 576 bytes, header included.
 pub const MAX_QUOTE_LEN: usize = 576 - super::ipv4::HEADER_LEN - HEADER_LEN;
@@ -41,54 +39,6 @@ pub mod unreachable_code {
     pub const FRAGMENTATION_NEEDED: u8 = 4;
     /// A filter forbids it (RFC 1812).
     pub const PROHIBITED: u8 = 13;
-}
-
-/// The header as an array; no access is bounds-checked.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Icmpv4Header<T>(pub T);
-
-impl<T: Borrow<[u8; HEADER_LEN]>> Icmpv4Header<T> {
-    /// See [`message_type`].
-    pub fn message_type(&self) -> u8 {
-        self.0.borrow()[0]
-    }
-
-    /// What the type means in detail.
-    pub fn code(&self) -> u8 {
-        self.0.borrow()[1]
-    }
-
-    /// The checksum over the message.
-    pub fn checksum(&self) -> u16 {
-        be16(self.0.borrow(), 2)
-    }
-
-    /// The second word, whose meaning is the type's.
-    pub fn word(&self) -> u32 {
-        be32(self.0.borrow(), 4)
-    }
-}
-
-impl<T: BorrowMut<[u8; HEADER_LEN]>> Icmpv4Header<T> {
-    /// Sets the type.
-    pub fn set_message_type(&mut self, message_type: u8) {
-        self.0.borrow_mut()[0] = message_type;
-    }
-
-    /// Sets the code.
-    pub fn set_code(&mut self, code: u8) {
-        self.0.borrow_mut()[1] = code;
-    }
-
-    /// Sets the checksum.
-    pub fn set_checksum(&mut self, checksum: u16) {
-        put(self.0.borrow_mut(), 2, checksum.to_be_bytes());
-    }
-
-    /// Sets the second word.
-    pub fn set_word(&mut self, word: u32) {
-        put(self.0.borrow_mut(), 4, word.to_be_bytes());
-    }
 }
 
 /// A message of at least a header.
@@ -133,7 +83,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Icmpv4Packet<T> {
     }
 }
 
-packet_view!(Icmpv4Packet, Icmpv4Header, HEADER_LEN);
+packet_view!(Icmpv4Packet, IcmpHeader, HEADER_LEN);
 delegate_to_header!(Icmpv4Packet {
     message_type / set_message_type: u8,
     code / set_code: u8,

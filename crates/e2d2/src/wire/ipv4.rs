@@ -104,7 +104,7 @@ impl<T: Borrow<[u8; HEADER_LEN]>> Ipv4Header<T> {
 /// No setter touches the checksum; see [`Ipv4Header::adjust_checksum`] and [`Ipv4Header::fill_checksum`].
 impl<T: BorrowMut<[u8; HEADER_LEN]>> Ipv4Header<T> {
     /// Writes a header without options, whole: don't-fragment set, identification 0 (RFC 6864 4.1), right checksum.
-    #[inline]
+    #[inline(always)]
     pub fn init(&mut self, total_len: u16, protocol: u8, hop_limit: u8, src: Ipv4Addr, dst: Ipv4Addr) {
         let words = [
             0x4500_0000 | u32::from(total_len),

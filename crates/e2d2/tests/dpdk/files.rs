@@ -141,7 +141,11 @@ fn net_null_makes_and_swallows_packets() {
             assert_eq!(queue.transmit(&mut burst), 32);
         }
         let rss = port.rss().expect("net_null has a redirection table");
-        assert!(!rss.reta.is_empty() && rss.reta.iter().all(|&queue| queue < 2));
+        assert_eq!(
+            (rss.reta.len(), rss.shares(2)),
+            (128, vec![64, 64]),
+            "its own table is queue 0 only"
+        );
         assert_eq!(
             (rss.key[..4].to_vec(), rss.key.len()),
             (vec![0x6d, 0x5a, 0x56, 0xda], 40)

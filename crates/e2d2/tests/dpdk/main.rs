@@ -5,8 +5,11 @@
 
 mod buffers;
 mod files;
+mod flows;
 mod interfaces;
 mod memif;
 mod namespace;
 mod rings;
+mod softnic;
+mod softrss;
 mod support;

@@ -44,7 +44,7 @@ pub(crate) fn in_namespace(body: fn()) {
 }
 
 /// Says that the calling test is skipped: into the file that `build.sh test` collects from, else to standard error.
-fn skip(reason: &str) {
+pub(crate) fn skip(reason: &str) {
     let line = format!("{}: {reason}\n", thread::current().name().unwrap_or("dpdk"));
     assert!(
         std::env::var_os("PROXYENGINE_REQUIRE_RIG").is_none(),

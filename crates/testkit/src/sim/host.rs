@@ -1,13 +1,14 @@
 //! A host on an Ethernet link: smoltcp's interface and sockets, driven in virtual time.
 
 use super::duty::{Duties, Ends, Numbers};
+use super::window::{self, Window, Windows};
 use e2d2::time::Instant;
-use e2d2::wire::checksum::Delta;
 use e2d2::wire::frame::{self, Kind};
 use e2d2::wire::ipv4::Ipv4Header;
 use e2d2::wire::ipv6::Ipv6Header;
 use e2d2::wire::tcp::options::{self, kind};
 use e2d2::wire::tcp::{TcpFlags, TcpPacket};
+use netfcts::SeqNum;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::{Socket, tcp};
@@ -96,6 +97,7 @@ pub struct Host {
     mac: [u8; 6],
     options: SynOptions,
     duties: Duties,
+    windows: Windows,
 }
 
 impl Host {
@@ -131,6 +133,7 @@ impl Host {
             mac,
             options: plan.options,
             duties: Duties::default(),
+            windows: Windows::default(),
         }
     }
 
@@ -174,13 +177,25 @@ impl Host {
             return is_closing;
         }
         self.duplicates = self.duplicates.wrapping_add(1);
-        let tcp = usize::from(layout.l4);
-        let field = |at: usize| u16::from_be_bytes([frame[tcp + at], frame[tcp + at + 1]]);
-        let window = 0x2000 | self.duplicates & 1;
-        let sum = Delta::ZERO.replace16(field(14), window).apply(field(16));
-        frame[tcp + 14..tcp + 16].copy_from_slice(&window.to_be_bytes());
-        frame[tcp + 16..tcp + 18].copy_from_slice(&sum.to_be_bytes());
+        window::write(&mut frame[usize::from(layout.l4)..], 0x2000 | self.duplicates & 1);
         true
+    }
+
+    /// See [`window`].
+    fn show_newest_window(&mut self, ends: Ends, numbers: Numbers, frame: &mut [u8]) {
+        let (Some(ack), Ok(Kind::Tcp(layout))) = (numbers.ack, frame::parse(frame)) else {
+            return;
+        };
+        let tcp = &mut frame[usize::from(layout.l4)..];
+        let shown = Window {
+            seq: SeqNum(numbers.seq),
+            ack: SeqNum(ack),
+            window: u16::from_be_bytes([tcp[14], tcp[15]]),
+        };
+        let newest = self.windows.newest(ends, shown, numbers.is_syn);
+        if newest != shown.window {
+            window::write(tcp, newest);
+        }
     }
 
     /// RFC 9293 3.6.1: a SYN may end a TIME-WAIT. smoltcp never lets it, every stack of a server does.
@@ -257,6 +272,7 @@ impl Host {
                 let ends = sender_and_ports(&frame);
                 if let Some((ends, numbers)) = ends.zip(numbers(&frame)) {
                     self.duties.received(now, ends, numbers);
+                    self.show_newest_window(ends, numbers, &mut frame);
                 }
                 let connection = ends.and_then(|ends| self.connection(ends));
                 let connection = connection.filter(|&handle| !self.gives_way(handle, &frame));
@@ -398,7 +414,8 @@ fn numbers(frame: &[u8]) -> Option<Numbers> {
     tcp.is_checksum_valid(from, to).then(|| Numbers {
         seq: tcp.seq(),
         len: tcp.segment_len(),
-        ack: tcp.flags().contains(TcpFlags::ACK).then(|| tcp.ack()),
+        // What comes with a RST is no longer any use to its receiver.
+        ack: (tcp.flags() & (TcpFlags::ACK | TcpFlags::RST) == TcpFlags::ACK).then(|| tcp.ack()),
         is_syn: tcp.flags().contains(TcpFlags::SYN),
     })
 }

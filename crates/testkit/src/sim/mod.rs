@@ -12,6 +12,7 @@ mod duty;
 mod host;
 mod link;
 mod random;
+mod window;
 
 pub use duty::Ends;
 pub use host::{Host, HostPlan, SynOptions, set_clock};

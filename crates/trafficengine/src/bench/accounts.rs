@@ -42,6 +42,11 @@ pub trait DeviceUnderTest {
 
     /// What it has counted so far.
     fn counts(&self) -> DeviceCounts;
+
+    /// Bytes of each structure that holds connections, empty places included; nothing if the device does not say.
+    fn state_by_structure(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
 }
 
 /// Where cycles are read. The bench's is the time stamp counter; a test has its own.

@@ -140,7 +140,8 @@ impl<D: DeviceUnderTest, R: RemoteLoad> TwoCoreBench<D, R> {
         let measured = self.measure(settings.length);
         let counts = self.device.counts();
         let totals = self.load.finish()?;
-        let result = cps_result(mode, &totals, &counts, self.clock.tsc_hz(), settings, &measured);
+        let result =
+            cps_result(mode, &totals, &counts, self.clock.tsc_hz(), settings, &measured).with_structures(&self.device);
         Ok((result, self.device, totals))
     }
 

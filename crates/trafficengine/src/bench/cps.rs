@@ -1,5 +1,6 @@
 //! `bench cps`: proxied connections per second, and the cycles of one.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -86,7 +87,7 @@ impl LatencyMicros {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[expect(
     missing_docs,
-    reason = "the names say it, with their units; the two that do not are documented"
+    reason = "the names say it, with their units; those that do not are documented"
 )]
 pub struct CpsResult {
     pub mode: &'static str,
@@ -108,6 +109,8 @@ pub struct CpsResult {
     /// From a request's turn to the end of its connection, both ends and the device in one thread.
     pub latency_us: LatencyMicros,
     pub bytes_per_connection_state: f64,
+    /// The same by structure of the device.
+    pub bytes_by_structure: BTreeMap<&'static str, f64>,
     pub connections: u64,
     pub seconds: f64,
     pub slices: u32,
@@ -210,6 +213,7 @@ where
             settings,
             measured,
         )
+        .with_structures(&self.device)
     }
 }
 
@@ -243,6 +247,7 @@ pub(super) fn cps_result(
         records_lost: device.records_lost,
         latency_us: LatencyMicros::of(&load.latencies.whole),
         bytes_per_connection_state: device.state_bytes as f64 / device.open.max(1) as f64,
+        bytes_by_structure: BTreeMap::new(),
         connections: all.completed,
         seconds: all.time.as_secs_f64(),
         slices: all.slices,
@@ -256,6 +261,26 @@ pub(super) fn cps_result(
 }
 
 impl CpsResult {
+    /// The result with what each structure of `device` takes for an open connection.
+    pub(super) fn with_structures(mut self, device: &impl DeviceUnderTest) -> Self {
+        let open = self.open_connections.max(1) as f64;
+        let share = |(name, bytes)| (name, bytes as f64 / open);
+        self.bytes_by_structure = device.state_by_structure().into_iter().map(share).collect();
+        self
+    }
+
+    /// Bytes for an open connection by structure, the largest first, those below half a byte left out.
+    pub fn structures(&self) -> String {
+        let mut parts: Vec<_> = self
+            .bytes_by_structure
+            .iter()
+            .filter(|(_, bytes)| **bytes >= 0.5)
+            .collect();
+        parts.sort_by(|one, other| other.1.total_cmp(one.1));
+        let part = |(name, bytes): (&&str, &f64)| format!("{name} {bytes:.1}");
+        parts.into_iter().map(part).collect::<Vec<_>>().join(", ")
+    }
+
     /// Everything that keeps the result from being valid.
     fn reasons_against(&self, settings: &CpsSettings) -> Vec<String> {
         let mut reasons = Vec::new();

@@ -20,6 +20,7 @@ mod load;
 mod paired;
 mod process;
 mod quiet;
+mod street;
 
 pub use accounts::{Accounts, CycleCounter, DeviceCounts, DeviceUnderTest, RoundWork};
 pub use apart::{LoadThread, TwoCoreBench};
@@ -28,3 +29,4 @@ pub use inline::{Arm, InlineBench, Measured, Sum};
 pub use load::{LoadOrders, LoadStatus, LoadTotals, RemoteLoad};
 pub use paired::{Ratio, median};
 pub use process::{LoadProcess, serve_load};
+pub use street::{Roughness, Street, StreetStats};

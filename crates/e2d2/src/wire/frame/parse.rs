@@ -32,6 +32,49 @@ pub fn parse(frame: &[u8]) -> Result<Kind, ParseError> {
 /// See [`ParseError`].
 #[inline]
 pub fn parse_with(frame: &[u8], rx_info: RxInfo) -> Result<Kind, ParseError> {
+    if let Some(layout) = parse_usual(frame, rx_info.ip_checksum) {
+        return Ok(Kind::Tcp(layout));
+    }
+    parse_unusual(frame, rx_info)
+}
+
+/// What nearly every packet is: TCP over IPv4 without options, not a fragment, between two stations and two hosts, and
+/// sound. `None` says only that it needs a closer look.
+#[inline(always)]
+fn parse_usual(frame: &[u8], ip_checksum: ChecksumStatus) -> Option<TcpLayout> {
+    const L4: usize = L3 + ipv4::HEADER_LEN;
+    let headers = frame.first_chunk::<{ L4 + tcp::HEADER_LEN }>()?;
+    let ip = Ipv4Header(headers[L3..].first_chunk::<{ ipv4::HEADER_LEN }>()?);
+    let end = L3 + usize::from(ip.total_len());
+    let payload = L4 + usize::from(headers[L4 + 12] >> 4) * 4;
+    let is_usual = u16::from_be_bytes([headers[12], headers[13]]) == ethertype::IPV4
+        && headers[L3] == 0x45
+        && ip.protocol() == protocol::TCP
+        && !ip.is_fragment()
+        && (headers[0] | headers[6]) & 1 == 0
+        && is_plain_ipv4(ip.src_addr())
+        && is_plain_ipv4(ip.dst_addr())
+        && (L4 + tcp::HEADER_LEN..=end).contains(&payload)
+        && end <= frame.len().min(usize::from(u16::MAX))
+        && (ip_checksum == ChecksumStatus::Good || ip_checksum == ChecksumStatus::Unknown && sums_up(ip.0));
+    is_usual.then_some(TcpLayout {
+        version: IpVersion::V4,
+        l3: L3 as u16,
+        l4: L4 as u16,
+        payload: payload as u16,
+        end: end as u16,
+    })
+}
+
+/// The networks 1 to 126 and 128 to 223: no address in them is martian.
+#[inline(always)]
+fn is_plain_ipv4(address: Ipv4Addr) -> bool {
+    let network = address.octets()[0];
+    network.wrapping_sub(1) < 223 && network != 127
+}
+
+#[inline(never)]
+fn parse_unusual(frame: &[u8], rx_info: RxInfo) -> Result<Kind, ParseError> {
     let link = EthernetHeader(frame.first_chunk::<L3>().ok_or(ParseError::TooShort)?);
     match link.ethertype() {
         ethertype::IPV4 => parse_ipv4(frame, rx_info.ip_checksum),
@@ -128,7 +171,7 @@ fn parse_ipv6(frame: &[u8]) -> Result<Kind, ParseError> {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn parse_tcp(frame: &[u8], version: IpVersion, l4: u16, end: u16) -> Result<Kind, ParseError> {
     let segment = frame
         .get(usize::from(l4)..usize::from(end))
@@ -191,7 +234,7 @@ fn check_ethernet_addresses<const N: usize>(headers: &[u8; N], groups: Groups) -
     }
 }
 
-#[inline]
+#[inline(always)]
 fn check_ipv4_addresses(ip: Ipv4Header<&[u8; ipv4::HEADER_LEN]>) -> Result<(), ParseError> {
     if is_martian_ipv4(ip.src_addr()) {
         Err(ParseError::MartianSource)
@@ -236,9 +279,12 @@ pub fn is_martian_ipv6(address: Ipv6Addr) -> bool {
 /// Here and not by [`checksum::sum`], as the fixed length lets the compiler do all five words without a loop.
 #[inline]
 fn sums_up(header: &[u8; ipv4::HEADER_LEN]) -> bool {
-    let (words, _) = header.as_chunks::<4>();
-    let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
-    // 2^32 ≡ 1 modulo 0xffff, so the carries need not be brought back; the header is not all zeros, as it has a version.
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t] = *header;
+    let words = [[a, b, c, d, e, f, g, h], [i, j, k, l, m, n, o, p]].map(u64::from_ne_bytes);
+    let (sum, carry) = words[0].overflowing_add(words[1]);
+    let rest = u64::from(u32::from_ne_bytes([q, r, s, t])) + u64::from(carry);
+    // 2^16 ≡ 2^32 ≡ 2^64 ≡ 1 modulo 0xffff; the header is not all zeros, as it has a version.
+    let sum = (sum >> 32) + (sum & 0xffff_ffff) + rest;
     sum.is_multiple_of(0xffff)
 }
 

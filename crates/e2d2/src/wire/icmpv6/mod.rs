@@ -1,20 +1,18 @@
 //! ICMPv6 (RFC 4443): echo, the errors that concern TCP, and neighbour discovery ([`ndp`]).
 
-use core::borrow::{Borrow, BorrowMut};
 use core::net::{IpAddr, Ipv6Addr};
 
-use super::bytes::{array, be16, be32, delegate_to_header, packet_view, put};
+use super::bytes::{array, be16, be32, delegate_to_header, packet_view};
 use super::emit::{EmitError, Envelope};
+use super::icmp::IcmpHeader;
 use super::ipv6::{self, Ipv6Header};
 use super::{Malformed, checksum, protocol};
 use crate::buffer::PacketBuffer;
 
 pub mod ndp;
 
+pub use super::icmp::HEADER_LEN;
 pub use ndp::NdpRepr;
-
-/// Bytes of the header that all messages here have.
-pub const HEADER_LEN: usize = 8;
 
 /// RFC 4443 3: an error quotes as much as fits into the least MTU.
 pub const MAX_QUOTE_LEN: usize = ipv6::MIN_MTU as usize - ipv6::HEADER_LEN - HEADER_LEN;
@@ -53,54 +51,6 @@ pub mod unreachable_code {
     pub const ADDRESS: u8 = 3;
     /// No one listens at the port.
     pub const PORT: u8 = 4;
-}
-
-/// The header as an array; no access is bounds-checked.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Icmpv6Header<T>(pub T);
-
-impl<T: Borrow<[u8; HEADER_LEN]>> Icmpv6Header<T> {
-    /// See [`message_type`].
-    pub fn message_type(&self) -> u8 {
-        self.0.borrow()[0]
-    }
-
-    /// What the type means in detail.
-    pub fn code(&self) -> u8 {
-        self.0.borrow()[1]
-    }
-
-    /// The checksum over the message and its pseudo header.
-    pub fn checksum(&self) -> u16 {
-        be16(self.0.borrow(), 2)
-    }
-
-    /// The second word, whose meaning is the type's.
-    pub fn word(&self) -> u32 {
-        be32(self.0.borrow(), 4)
-    }
-}
-
-impl<T: BorrowMut<[u8; HEADER_LEN]>> Icmpv6Header<T> {
-    /// Sets the type.
-    pub fn set_message_type(&mut self, message_type: u8) {
-        self.0.borrow_mut()[0] = message_type;
-    }
-
-    /// Sets the code.
-    pub fn set_code(&mut self, code: u8) {
-        self.0.borrow_mut()[1] = code;
-    }
-
-    /// Sets the checksum.
-    pub fn set_checksum(&mut self, checksum: u16) {
-        put(self.0.borrow_mut(), 2, checksum.to_be_bytes());
-    }
-
-    /// Sets the second word.
-    pub fn set_word(&mut self, word: u32) {
-        put(self.0.borrow_mut(), 4, word.to_be_bytes());
-    }
 }
 
 /// A message of at least a header.
@@ -152,7 +102,7 @@ fn message_sum(src: Ipv6Addr, dst: Ipv6Addr, message: &[u8]) -> Option<u32> {
     Some(checksum::pseudo_header_v6(src, dst, protocol::ICMPV6, len) + checksum::sum(message))
 }
 
-packet_view!(Icmpv6Packet, Icmpv6Header, HEADER_LEN);
+packet_view!(Icmpv6Packet, IcmpHeader, HEADER_LEN);
 delegate_to_header!(Icmpv6Packet {
     message_type / set_message_type: u8,
     code / set_code: u8,

@@ -81,19 +81,34 @@ impl TcpRepr<'_> {
     ///
     /// # Errors
     /// See [`EmitError`].
+    #[inline(always)] // So that what is written need not be put together in memory first.
     pub fn emit_with<B: PacketBuffer>(&self, buffer: &mut B, checksums: Checksums) -> Result<TcpLayout, EmitError> {
+        self.emit_behind(&[], buffer, checksums)
+    }
+
+    /// As [`TcpRepr::emit_with`], with `front` before the payload: for bytes that do not stand together in memory.
+    ///
+    /// # Errors
+    /// See [`EmitError`].
+    #[inline(always)]
+    pub fn emit_behind<B: PacketBuffer>(
+        &self,
+        front: &[u8],
+        buffer: &mut B,
+        checksums: Checksums,
+    ) -> Result<TcpLayout, EmitError> {
         let options_len = self
             .options
             .encoded_len(self.options.fitting_blocks(self.sack_blocks.len()));
         let header_len = HEADER_LEN + options_len;
-        let segment_len = header_len + self.payload.len();
-        let l4 = self.envelope.open(buffer, protocol::TCP, segment_len)?;
+        let segment_len = header_len + front.len() + self.payload.len();
+        let l4 = self.envelope.open_for_all(buffer, protocol::TCP, segment_len)?;
 
         // `open` made sure that every offset fits into 16 bits.
         let (src, dst, len) = (self.envelope.src_addr, self.envelope.dst_addr, segment_len as u16);
-        let pseudo = checksum::pseudo_header(src, dst, protocol::TCP, len).ok_or(EmitError::MixedFamilies)?;
+        let pseudo = checksum::wide_pseudo_header(src, dst, protocol::TCP, len).ok_or(EmitError::MixedFamilies)?;
         let segment = buffer.data_mut().get_mut(l4..).ok_or(EmitError::NoRoom)?;
-        self.write_segment(segment, options_len, pseudo, checksums)
+        self.write_segment(segment, options_len, front, pseudo, checksums)
             .ok_or(EmitError::NoRoom)?;
 
         let layout = TcpLayout {
@@ -112,8 +127,15 @@ impl TcpRepr<'_> {
     /// Fills a segment of the right length; nothing is returned if it is not.
     ///
     /// The checksum is taken from the values, not from what was just written; see [`checksum::sum_values`].
-    #[inline]
-    fn write_segment(&self, segment: &mut [u8], options_len: usize, pseudo: u32, checksums: Checksums) -> Option<()> {
+    #[inline(always)]
+    fn write_segment(
+        &self,
+        segment: &mut [u8],
+        options_len: usize,
+        front: &[u8],
+        pseudo: u64,
+        checksums: Checksums,
+    ) -> Option<()> {
         let (header, rest) = segment.split_first_chunk_mut::<HEADER_LEN>()?;
         let (options_at, payload_at) = rest.split_at_mut_checked(options_len)?;
         let mut sum = pseudo;
@@ -121,27 +143,36 @@ impl TcpRepr<'_> {
         self.options.for_each_word(self.sack_blocks, |word| {
             if let Some(slot) = slots.next() {
                 *slot = word;
-                sum += checksum::sum_values([u32::from_be_bytes(word)]);
+                sum += u64::from(u32::from_be_bytes(word));
             }
         });
+        let (front_at, payload_at) = payload_at.split_at_mut_checked(front.len())?;
         if payload_at.len() != self.payload.len() {
             return None;
         }
-        payload_at.copy_from_slice(self.payload);
 
         let header_len = HEADER_LEN + options_len;
         let fourth = ((header_len / 4) as u32) << 28 | u32::from(self.flags.bits()) << 16 | u32::from(self.window);
         let ports = u32::from(self.src_port) << 16 | u32::from(self.dst_port);
-        sum += checksum::sum_values([ports, self.seq, self.ack, fourth]);
+        sum += [ports, self.seq, self.ack, fourth].map(u64::from).iter().sum::<u64>();
+        if !front.is_empty() {
+            front_at.copy_from_slice(front);
+            sum += u64::from(checksum::sum(front));
+        }
+        if !self.payload.is_empty() {
+            payload_at.copy_from_slice(self.payload);
+            sum += u64::from(checksum::sum_at(front.len(), self.payload));
+        }
         let checksum = match checksums {
-            Checksums::Software => checksum::finish(sum + checksum::sum(self.payload)),
-            Checksums::Port => !checksum::finish(pseudo),
+            Checksums::Software => checksum::finish_wide(sum),
+            Checksums::Port => !checksum::finish_wide(pseudo),
         };
         put(header, 0, ports.to_be_bytes());
         put(header, 4, self.seq.to_be_bytes());
         put(header, 8, self.ack.to_be_bytes());
         put(header, 12, fourth.to_be_bytes());
-        put(header, CHECKSUM_OFFSET, checksum.to_be_bytes());
+        // The urgent pointer behind it is zero.
+        put(header, CHECKSUM_OFFSET, (u32::from(checksum) << 16).to_be_bytes());
         Some(())
     }
 }
@@ -284,6 +315,27 @@ mod tests {
             let segment = &mut ports.data_mut()[usize::from(l4)..];
             TcpPacket::new_checked(segment).expect("sound").set_checksum(field);
             assert_eq!(ours.data(), ports.data());
+        }
+    }
+
+    /// Wherever the bytes are cut, the frame is that of all of them.
+    #[test]
+    fn bytes_in_two_pieces_make_the_same_frame() {
+        let mut pool = HeapPool::new(2, 1514);
+        for (repr, checksums) in [
+            (v4(), Checksums::Software),
+            (v6(), Checksums::Software),
+            (v4(), Checksums::Port),
+        ] {
+            let mut whole = pool.take().expect("free");
+            let layout = repr.emit_with(&mut whole, checksums).expect("fits");
+            for cut in 0..=PAYLOAD.len() {
+                let (front, payload) = PAYLOAD.split_at(cut);
+                let mut joined = pool.take_copy(&[0xee; 200]).expect("free");
+                let behind = TcpRepr { payload, ..repr };
+                assert_eq!(behind.emit_behind(front, &mut joined, checksums), Ok(layout));
+                assert_eq!(joined.data(), whole.data(), "cut at {cut}");
+            }
         }
     }
 

@@ -68,12 +68,55 @@ impl TcpOptions {
     };
 
     /// Reads the raw options of a header. Of an option that comes twice the last one counts, as in Linux.
+    #[inline]
     pub fn parse(raw: &[u8]) -> Self {
-        let mut options = Self::NONE;
         if let Some(at) = aligned_timestamps(raw) {
-            options.timestamps = read_timestamps(raw, at);
-            return options;
+            return Self {
+                timestamps: read_timestamps(raw, at),
+                ..Self::NONE
+            };
         }
+        Self::parse_linux_syn(raw).unwrap_or_else(|| Self::parse_any(raw))
+    }
+
+    /// The options of a SYN in the order and padding of Linux, which [`TcpOptions::encode`] uses as well.
+    #[inline]
+    fn parse_linux_syn(raw: &[u8]) -> Option<Self> {
+        let &[
+            kind::MSS,
+            4,
+            high,
+            low,
+            kind::SACK_PERMITTED,
+            2,
+            kind::TIMESTAMPS,
+            10,
+            _,
+            _,
+            _,
+            _,
+            _,
+            _,
+            _,
+            _,
+            kind::NOP,
+            kind::WINDOW_SCALE,
+            3,
+            shift,
+        ] = raw
+        else {
+            return None;
+        };
+        Some(Self {
+            mss: Some(u16::from_be_bytes([high, low])),
+            window_scale: Some(shift.min(MAX_WINDOW_SCALE)),
+            sack_permitted: true,
+            timestamps: read_timestamps(raw, 6),
+        })
+    }
+
+    fn parse_any(raw: &[u8]) -> Self {
+        let mut options = Self::NONE;
         for option in iter(raw) {
             match (option.kind, option.data) {
                 (kind::MSS, &[high, low]) => options.mss = Some(u16::from_be_bytes([high, low])),
@@ -89,6 +132,7 @@ impl TcpOptions {
     }
 
     /// Bytes that [`TcpOptions::encode`] makes of these options and so many SACK blocks.
+    #[inline]
     pub fn encoded_len(&self, sack_blocks: usize) -> usize {
         let timestamps = if self.timestamps.is_some() { 12 } else { 0 };
         let sack_permitted = if self.sack_permitted && self.timestamps.is_none() {
@@ -117,12 +161,16 @@ impl TcpOptions {
     }
 
     /// How many of so many SACK blocks fit behind these options.
+    #[inline]
     pub(super) fn fitting_blocks(&self, sack_blocks: usize) -> usize {
+        if sack_blocks == 0 {
+            return 0;
+        }
         sack_blocks.min((MAX_OPTIONS_LEN - self.encoded_len(0)).saturating_sub(4) / 8)
     }
 
     /// What [`TcpOptions::encode`] writes, four bytes at a time.
-    #[inline]
+    #[inline(always)]
     pub(super) fn for_each_word(&self, sack_blocks: &[(u32, u32)], mut put: impl FnMut([u8; 4])) {
         if let Some(mss) = self.mss {
             let [high, low] = mss.to_be_bytes();
@@ -327,6 +375,22 @@ mod tests {
         sack_permitted: true,
         timestamps: Some((7, 0)),
     };
+
+    #[test]
+    fn the_short_ways_read_what_the_long_one_reads() {
+        let only_timestamps = [1, 1, 8, 10, 0, 0, 0, 7, 0, 0, 0, 9];
+        for raw in [&LINUX_SYN[..], &only_timestamps] {
+            for (at, byte) in (0..raw.len()).flat_map(|at| (0..=255).map(move |byte| (at, byte))) {
+                let mut changed = raw.to_vec();
+                changed[at] = byte;
+                assert_eq!(
+                    TcpOptions::parse(&changed),
+                    TcpOptions::parse_any(&changed),
+                    "{changed:?}"
+                );
+            }
+        }
+    }
 
     #[test]
     fn options_of_a_linux_syn_are_read_and_written_alike() {

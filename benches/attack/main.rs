@@ -1,0 +1,131 @@
+//! `./build.sh bench attack`: what honest clients get while others attack, and what an attack leaves behind.
+//!
+//! The engine's own core runs inline between the load's hosts, in the time of its own work (`benches/siege`): what an
+//! attack costs is counted in cycles, and a flood at half of the core's capacity is that whatever the machine does
+//! meanwhile. `docs/traffic.md` describes conditions and fields.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use trafficengine::Pace;
+use trafficengine::bench::median;
+
+#[path = "../device/mod.rs"]
+mod device;
+mod result;
+mod rows;
+#[path = "../siege/mod.rs"]
+mod siege;
+
+use device::cli::{self, Common};
+use device::{BoxError, Conditions, Host};
+use result::AttackResult;
+use rows::{Row, Rows};
+use siege::{Field, conditions, impatient};
+
+/// Connections under attack.
+#[derive(Parser)]
+struct Arguments {
+    /// How long each attack lasts, in seconds of the core's own time.
+    #[arg(long, default_value_t = 1.5)]
+    seconds: f64,
+    /// In how many turns, with honest load alone before each.
+    #[arg(long, default_value_t = 3)]
+    turns: u32,
+    /// Only attacks whose name contains this.
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Start of all random numbers.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    common: Common,
+}
+
+fn main() -> ExitCode {
+    cli::main("attack", || run(&Arguments::parse()))
+}
+
+/// Returns whether every bar was met.
+fn run(arguments: &Arguments) -> Result<bool, BoxError> {
+    if !(0.05..=3600.0).contains(&arguments.seconds) || !(1..=100).contains(&arguments.turns) {
+        return Err("--seconds: expected 0.05 to 3600, and --turns 1 to 100".into());
+    }
+    arguments.common.pin()?;
+    // Two proxies at once when they are compared.
+    let host = Host::start(2, 1500)?;
+    let rows = Rows {
+        attack: Duration::from_secs_f64(arguments.seconds / f64::from(arguments.turns)),
+        turns: arguments.turns,
+        only: &arguments.only,
+    };
+    let mut result = AttackResult::default();
+    floods(&host, arguments, &rows, &mut result)?;
+    exhaustions(&host, arguments, &rows, &mut result)?;
+    result.judge();
+    println!("{result}");
+    arguments.common.write(&result)?;
+    Ok(result.met)
+}
+
+/// Everything on a proxy with room for all.
+fn floods(host: &Host, arguments: &Arguments, rows: &Rows<'_>, result: &mut AttackResult) -> Result<(), BoxError> {
+    let conditions = conditions();
+    let never: fn(String) -> String =
+        |text| impatient(text).replace("max_connections", "overload_after = \"0s\"\nmax_connections");
+    let open = |name, adjust: fn(String) -> String| -> Result<Field, BoxError> {
+        Field::new(host.open_ends(name, &conditions, adjust)?, &conditions, arguments.seed)
+    };
+    let (mut unguarded, mut field) = (open('a', never)?, open('b', impatient)?);
+    let pairs: Vec<(f64, f64)> = (0..2 * arguments.turns + 1)
+        .map(|_| (rows::honest_maximum(&mut field), rows::honest_maximum(&mut unguarded)))
+        .collect();
+    result.overload_drops_at_honest_maximum = field
+        .drops()
+        .iter()
+        .find(|(name, _)| name == "overload")
+        .map_or(0, |d| d.1);
+    result.honest_maximum_per_second = median(&pairs.iter().map(|pair| pair.0).collect::<Vec<_>>());
+    result.honest_maximum_ratio = median(&pairs.iter().map(|(with, without)| with / without).collect::<Vec<_>>());
+    let cycles = rows::cycles_per_syn(&mut unguarded);
+    result.cycles_per_syn = cycles;
+    result.syn_capacity_per_second = field.hz() / cycles;
+    result.tsc_hz = field.hz() as u64;
+    rows::state_per_syn(&mut field, result);
+    rows.floods((&mut field, &mut unguarded), result);
+    result.disturbed_rounds += field.work.disturbed;
+    result.rounds += field.work.rounds;
+    Ok(())
+}
+
+/// Attacks on a proxy that has too little of something, at a load that it has enough for.
+fn exhaustions(host: &Host, arguments: &Arguments, rows: &Rows<'_>, result: &mut AttackResult) -> Result<(), BoxError> {
+    let usual = conditions();
+    let few = |name, connections: u32, ports: &'static str| -> Result<Field, BoxError> {
+        let conditions = Conditions {
+            capacity: connections,
+            ..usual
+        };
+        let adjust = move |text: String| impatient(text).replace("[[pool]]", &format!("[[pool]]\n{ports}"));
+        Field::new(host.open_ends(name, &conditions, adjust)?, &conditions, arguments.seed)
+    };
+    if rows.wants("table full") {
+        let mut field = few('c', 16_384, "")?;
+        rows.exhaust(&mut field, Row::TABLE_FULL, result);
+    }
+    if rows.wants("ports exhausted") {
+        let mut field = few('d', 65_536, "local_ports = \"20000-22047\"")?;
+        rows.exhaust(&mut field, Row::PORTS, result);
+    }
+    if rows.wants("buffers exhausted") {
+        let mut field = few('e', 65_536, "")?;
+        rows.exhaust(&mut field, Row::BUFFERS, result);
+    }
+    Ok(())
+}
+
+/// An honest load that never waits for anything.
+fn closed(open: u32) -> Pace {
+    Pace::Closed { open }
+}

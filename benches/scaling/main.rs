@@ -1,0 +1,295 @@
+//! `./build.sh bench scaling`: what a connection costs on one core, and on each of two at once that share what the cores of an
+//! engine share. Nothing that one core writes on the packet path is in a cache line that the other writes or reads, so it must
+//! cost the same but for what the machine itself shares: caches, memory, and the rest of its work.
+//!
+//! Each round measures the first alone, the second alone, and both at once, in changing order; a round gives a ratio.
+
+use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::Duration;
+
+use clap::Parser;
+use proxyengine::report::CounterGroups;
+use serde::Serialize;
+use trafficengine::bench::{CpsSettings, Measured, Ratio, median};
+
+#[path = "../device/mod.rs"]
+mod device;
+
+use device::cli::{self, Common, TwoCpus};
+use device::{BoxError, Conditions, Host, InlineProxy, Member};
+
+/// The proxy of one core and of two at once.
+#[derive(Parser)]
+struct Arguments {
+    /// Connections open at once on each core.
+    #[arg(long, default_value_t = 10_000)]
+    open: u32,
+    /// Rounds.
+    #[arg(long, default_value_t = 15)]
+    rounds: u32,
+    /// How long each of the three measurements of a round takes.
+    #[arg(long, default_value_t = 0.5)]
+    seconds: f64,
+    /// CPU of the second proxy; by default the first, and the first proxy's is the last.
+    #[arg(long)]
+    second_cpu: Option<usize>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Names are those of the JSON.
+#[derive(Serialize)]
+struct Scaling {
+    /// Mean over the rounds: cycles of a connection on two cores at once by cycles on one.
+    ratio: f64,
+    /// Where that mean lies with 95 % confidence.
+    interval: [f64; 2],
+    /// The ratio that must not be exceeded.
+    limit: f64,
+    cycles_one: f64,
+    cycles_two: f64,
+    rounds: usize,
+    mis_steered: u64,
+    handed_over: u64,
+    lost: u64,
+    retransmitted: u64,
+    failed: u64,
+    valid: bool,
+}
+
+/// A twentieth more for what the cores of a processor share.
+const LIMIT: f64 = 1.05;
+
+/// What a thread is asked.
+enum Order {
+    Measure(Duration),
+    End,
+}
+
+/// What it answers.
+enum Answer {
+    Ready,
+    Cycles(f64),
+    Failed(String),
+    Ended(Ending),
+}
+
+/// What has to be nothing, at the end.
+#[derive(Default)]
+struct Ending {
+    mis_steered: u64,
+    handed_over: u64,
+    lost: u64,
+    retransmitted: u64,
+    failed: u64,
+}
+
+/// A proxy and its load on a thread of their own.
+struct Seat {
+    orders: Sender<Order>,
+    answers: Receiver<Answer>,
+    thread: thread::JoinHandle<()>,
+}
+
+fn main() -> ExitCode {
+    cli::main("scaling", || run(&Arguments::parse()))
+}
+
+/// Returns whether the result is valid, and the ratio within its limit.
+fn run(arguments: &Arguments) -> Result<bool, BoxError> {
+    if arguments.rounds < 6 || !(0.05..=60.0).contains(&arguments.seconds) {
+        return Err("expected at least 6 --rounds, and --seconds from 0.05 to 60".into());
+    }
+    let settings = CpsSettings {
+        open: arguments.open,
+        ..CpsSettings::default()
+    };
+    let conditions = Conditions::new(settings);
+    let cpus = TwoCpus::choose(arguments.common.cpu, arguments.second_cpu)?;
+    let host = Host::start_on(2, 1500, &[cpus.proxy, cpus.load])?;
+    let mut seats = Vec::new();
+    for ((member, name), cpu) in host
+        .members(2, &conditions)?
+        .into_iter()
+        .zip('a'..)
+        .zip([cpus.proxy, cpus.load])
+    {
+        let seat = Seat::take(member, name, cpu, conditions)?;
+        // One after the other: each opens rings.
+        seat.answer()?;
+        seats.push(seat);
+    }
+    let length = Duration::from_secs_f64(arguments.seconds);
+    let mut pairs = Vec::new();
+    for round in 0..arguments.rounds {
+        pairs.push(measure_round(&seats, length, round % 2 == 0)?);
+    }
+    let mut ending = Ending::default();
+    for seat in seats {
+        let of_one = seat.end()?;
+        ending.mis_steered += of_one.mis_steered;
+        ending.handed_over += of_one.handed_over;
+        ending.lost += of_one.lost;
+        ending.retransmitted += of_one.retransmitted;
+        ending.failed += of_one.failed;
+    }
+    report(arguments, &pairs, &ending)
+}
+
+/// Cycles of a connection on two cores at once, and on one.
+fn measure_round(seats: &[Seat], length: Duration, both_first: bool) -> Result<(f64, f64), BoxError> {
+    let both = || -> Result<f64, BoxError> {
+        for seat in seats {
+            seat.order(length)?;
+        }
+        let cycles = seats.iter().map(Seat::answer).collect::<Result<Vec<f64>, _>>()?;
+        Ok(cycles.iter().sum::<f64>() / cycles.len() as f64)
+    };
+    let alone = || -> Result<f64, BoxError> {
+        let mut sum = 0.0;
+        for seat in seats {
+            seat.order(length)?;
+            sum += seat.answer()?;
+        }
+        Ok(sum / seats.len() as f64)
+    };
+    // Who begins changes, so that a drift of the machine favours neither.
+    if both_first {
+        let two = both()?;
+        return Ok((two, alone()?));
+    }
+    let one = alone()?;
+    Ok((both()?, one))
+}
+
+fn report(arguments: &Arguments, pairs: &[(f64, f64)], ending: &Ending) -> Result<bool, BoxError> {
+    let ratio = Ratio::of(pairs);
+    let of = |side: fn(&(f64, f64)) -> f64| median(&pairs.iter().map(side).collect::<Vec<_>>());
+    let Ending {
+        mis_steered,
+        handed_over,
+        lost,
+        retransmitted,
+        failed,
+    } = *ending;
+    let scaling = Scaling {
+        ratio: ratio.mean,
+        interval: ratio.interval,
+        limit: LIMIT,
+        cycles_one: of(|pair| pair.1),
+        cycles_two: of(|pair| pair.0),
+        rounds: pairs.len(),
+        mis_steered,
+        handed_over,
+        lost,
+        retransmitted,
+        failed,
+        valid: mis_steered + handed_over + lost + retransmitted + failed == 0,
+    };
+    println!(
+        "a connection costs {:.3} times as much on two cores at once ({:.3} to {:.3}, at most {LIMIT}): {:.0} cycles, and {:.0} on \
+         one; {}",
+        scaling.ratio,
+        scaling.interval[0],
+        scaling.interval[1],
+        scaling.cycles_two,
+        scaling.cycles_one,
+        if scaling.valid { "valid" } else { "NOT VALID" },
+    );
+    arguments.common.write(&scaling)?;
+    Ok(scaling.valid && scaling.ratio <= LIMIT)
+}
+
+impl Seat {
+    fn take(member: Member, name: char, cpu: usize, conditions: Conditions) -> Result<Seat, BoxError> {
+        let (orders, to_do) = mpsc::channel();
+        let (tell, answers) = mpsc::channel();
+        let body = move || {
+            if let Err(error) = sit(member, name, cpu, &conditions, &to_do, &tell) {
+                // Who does not listen any more has failed itself.
+                let _unheard = tell.send(Answer::Failed(error.to_string()));
+            }
+        };
+        let thread = thread::Builder::new().name(format!("core-{cpu}")).spawn(body)?;
+        Ok(Seat {
+            orders,
+            answers,
+            thread,
+        })
+    }
+
+    fn order(&self, length: Duration) -> Result<(), BoxError> {
+        Ok(self
+            .orders
+            .send(Order::Measure(length))
+            .map_err(|_| "a proxy's thread has ended")?)
+    }
+
+    /// The cycles that were measured; 0 when it was only to be ready.
+    fn answer(&self) -> Result<f64, BoxError> {
+        match self.answers.recv()? {
+            Answer::Ready => Ok(0.0),
+            Answer::Cycles(cycles) => Ok(cycles),
+            Answer::Failed(sentence) => Err(sentence.into()),
+            Answer::Ended(_) => Err("a proxy's thread has ended".into()),
+        }
+    }
+
+    fn end(self) -> Result<Ending, BoxError> {
+        // If it has failed it says so below.
+        let _is_gone = self.orders.send(Order::End);
+        let answer = self.answers.recv()?;
+        self.thread.join().map_err(|_| "a proxy's thread has panicked")?;
+        match answer {
+            Answer::Ended(ending) => Ok(ending),
+            Answer::Failed(sentence) => Err(sentence.into()),
+            Answer::Ready | Answer::Cycles(_) => Err("a proxy's thread answers what was not asked".into()),
+        }
+    }
+}
+
+/// The life of a proxy's thread.
+fn sit(
+    member: Member,
+    name: char,
+    cpu: usize,
+    conditions: &Conditions,
+    orders: &Receiver<Order>,
+    tell: &Sender<Answer>,
+) -> Result<(), BoxError> {
+    e2d2::scheduler::pin_current_thread(cpu)?;
+    let (_thread, mut inline) = member.open(name, conditions)?;
+    inline.warm_up(&conditions.settings);
+    inline.settle();
+    tell.send(Answer::Ready)?;
+    while let Order::Measure(length) = orders.recv()? {
+        // The first tenth brings caches back.
+        let end = inline.counter.now() + length / 10;
+        inline.run_until(end, |_| false);
+        let measured = inline.measure(length);
+        let completed = measured.quiet.completed.max(1) as f64;
+        tell.send(Answer::Cycles(measured.quiet.accounts.busy_cycles as f64 / completed))?;
+    }
+    tell.send(Answer::Ended(ending(&inline, conditions)))?;
+    Ok(())
+}
+
+fn ending(inline: &InlineProxy, conditions: &Conditions) -> Ending {
+    let counters: CounterGroups = inline.device.counters();
+    let count = |name| {
+        counters
+            .group("steering")
+            .and_then(|group| group.count(name))
+            .unwrap_or(0)
+    };
+    let result = inline.result(&conditions.settings, &Measured::default());
+    Ending {
+        mis_steered: count("mis_steered"),
+        handed_over: count("handed_over"),
+        lost: result.lost,
+        retransmitted: result.retransmitted,
+        failed: result.failed,
+    }
+}

@@ -1,0 +1,609 @@
+//! The engine's core under siege: honest clients, their servers and attackers around it, in the time of its core.
+//!
+//! One thread plays all of them, so the clock of the system says nothing: it runs while the load is made, and while the
+//! machine does other things. The clock here is the proxy's own work. Each of its rounds is measured in cycles, and the
+//! time goes on by those, corrected by how fast the machine is just now ([`Yardstick`]); an idle round takes a microsecond. The load is paced against that clock and takes no time. So a
+//! flood at half of the core's capacity is that on any machine, fast, slow or busy, and a queue overflows when the core
+//! has too much to do and not when somebody else had the CPU.
+
+#![allow(dead_code, reason = "a module of several benches, each of which uses a part")]
+
+pub(crate) mod soak;
+
+use std::time::Duration;
+
+use e2d2::buffer::BufferPool;
+use e2d2::native::{Mbuf, MbufPool};
+use e2d2::ports::LoopbackPort;
+use e2d2::time::{Clock, Instant};
+use e2d2::wire::MacAddr;
+use proxyengine::report::CounterGroups;
+use trafficengine::attack::{AttackSettings, Attacker, Kind, Victims};
+use trafficengine::bench::{CpsSettings, DeviceUnderTest, RoundWork, Street};
+use trafficengine::stats::{Connections, Failure};
+use trafficengine::{AddressRange, ClientSettings, Close, Generator, Pace, TcpSettings};
+
+use crate::device::{self, BoxError, Conditions, CountingPort, Ends, Host, LISTENER, ProxyDevice};
+
+/// Honest clients, whose connections come and go.
+const HONEST: &str = "10.1.16.1-10.1.31.254";
+
+/// The client of the connections that stay.
+const STEADY: &str = "10.1.1.1";
+
+/// Its ports: all of them are connected.
+pub(crate) const STEADY_PORTS: std::ops::RangeInclusive<u16> = 2000..=2299;
+
+/// Where floods come from: a million addresses.
+const SPOOFED: &str = "11.0.0.0-11.15.255.255";
+
+/// Hosts of attackers who have connections.
+const PEERS: &str = "10.1.2.1-10.1.2.16";
+
+/// The servers' addresses.
+const SERVERS: &str = "10.2.0.1-10.2.0.4";
+
+/// How often connections that stay are used.
+const STEADY_EVERY: Duration = Duration::from_millis(1);
+
+/// Connections of clients and of servers at once: more than a second of them.
+const MOST_OPEN: u32 = 400_000;
+
+/// What an idle round takes.
+const IDLE_ROUND: Duration = Duration::from_micros(1);
+
+/// How often the machine's speed is looked at.
+const MEASURED_EVERY: Duration = Duration::from_micros(200);
+
+/// A round that takes longer was interrupted: two full ones of 32 connections each take a quarter of it.
+const LONGEST_ROUND: Duration = Duration::from_micros(50);
+
+/// How often the load may answer itself before the proxy has its round.
+const LOAD_TURNS: usize = 4;
+
+/// What the proxy's rounds came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Work {
+    pub(crate) busy_cycles: u64,
+    pub(crate) received: u64,
+    pub(crate) rounds: u64,
+    /// Rounds that were interrupted, and charged as the others on average.
+    pub(crate) disturbed: u64,
+}
+
+impl Work {
+    pub(crate) fn since(&self, earlier: &Work) -> Work {
+        Work {
+            busy_cycles: self.busy_cycles - earlier.busy_cycles,
+            received: self.received - earlier.received,
+            rounds: self.rounds - earlier.rounds,
+            disturbed: self.disturbed - earlier.disturbed,
+        }
+    }
+}
+
+/// Packets that a queue of the proxy holds, as a NIC's by default.
+const DESCRIPTORS: u16 = 1023;
+
+/// A proxy with room for a second of connections at rest.
+pub(crate) fn conditions() -> Conditions {
+    let settings = CpsSettings {
+        open: STEADY_PORTS.len() as u32,
+        length: Duration::ZERO,
+        time_wait: Duration::from_millis(200),
+    };
+    Conditions {
+        descriptors: DESCRIPTORS,
+        ..Conditions::new(settings)
+    }
+}
+
+/// Times in which a bench can see the end of what an attack has left.
+pub(crate) fn impatient(text: String) -> String {
+    text.replace("select = \"10m\"", "select = \"2s\"\nhalf_close = \"5s\"")
+        .replace("idle = \"1h\"", "idle = \"20s\"")
+}
+
+/// Opens a proxy with everything around it; requests and responses are so long.
+pub(crate) fn open(host: &Host, name: char, seed: u64, (request, response): (u32, u32)) -> Result<Field, BoxError> {
+    let conditions = Conditions {
+        request,
+        response,
+        ..conditions()
+    };
+    let ends = host.open_ends(name, &conditions, impatient)?;
+    Field::new(ends, &conditions, seed)
+}
+
+/// How fast the machine is at the moment: others share its cores and caches, so that the same work takes now twice the
+/// cycles and now not. A fixed piece of work, arithmetic and loads that depend on each other, says how many; time is
+/// counted as if it took as many as in the beginning.
+struct Yardstick {
+    memory: Vec<u32>,
+    usual: f64,
+    lately: f64,
+}
+
+impl Yardstick {
+    /// 256 KiB, of which each step touches one line.
+    const WORDS: usize = 1 << 16;
+    const STEPS: usize = 500;
+
+    fn new(clock: &Clock) -> Yardstick {
+        let mut yardstick = Yardstick {
+            memory: (0..Self::WORDS as u32)
+                .map(|word| word.wrapping_mul(2_654_435_761))
+                .collect(),
+            usual: 0.0,
+            lately: 0.0,
+        };
+        let mut measured: Vec<f64> = (0..1_000).map(|_| yardstick.work(clock)).collect();
+        measured.sort_by(f64::total_cmp);
+        yardstick.usual = measured[measured.len() / 2];
+        yardstick.lately = yardstick.usual;
+        yardstick
+    }
+
+    /// Cycles of the work; done twice, for the first time brings it into the cache.
+    fn work(&mut self, clock: &Clock) -> f64 {
+        self.work_once(clock);
+        self.work_once(clock)
+    }
+
+    fn work_once(&mut self, clock: &Clock) -> f64 {
+        let before = clock.tsc();
+        let mut at = 1u64;
+        for _ in 0..Self::STEPS {
+            let word = self.memory[at as usize % Self::WORDS];
+            at = (at ^ u64::from(word))
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .rotate_left(23);
+        }
+        std::hint::black_box(at);
+        clock.tsc().saturating_sub(before) as f64
+    }
+
+    fn measure(&mut self, clock: &Clock) {
+        let cycles = self.work(clock);
+        // Else it was interrupted.
+        if cycles < 4.0 * self.usual {
+            self.lately += (cycles - self.lately) / 16.0;
+        }
+    }
+
+    /// Cycles as they would have been in the beginning.
+    fn normal(&self, cycles: f64) -> f64 {
+        cycles * self.usual / self.lately
+    }
+}
+
+/// Hosts and their port.
+struct Hosts<H> {
+    hosts: H,
+    port: LoopbackPort<Mbuf>,
+}
+
+/// See the module documentation.
+pub(crate) struct Field {
+    pub(crate) device: ProxyDevice,
+    pub(crate) clients: Street<CountingPort, MbufPool>,
+    pub(crate) servers: Street<CountingPort, MbufPool>,
+    honest: Option<Hosts<Generator<Mbuf>>>,
+    steady: Hosts<Generator<Mbuf>>,
+    server: Hosts<Generator<Mbuf>>,
+    attacker: Option<Hosts<Attacker<Mbuf>>>,
+    conditions: Conditions,
+    macs: [MacAddr; 2],
+    pub(crate) load_pool: MbufPool,
+    pub(crate) proxy_pool: MbufPool,
+    clock: Clock,
+    pub(crate) now: Instant,
+    pub(crate) work: Work,
+    /// Cycles of a busy round, averaged over some hundred.
+    usual: f64,
+    yardstick: Yardstick,
+    measure_at: Instant,
+    /// When the connections that stay are used next; `None` while they are used all the time.
+    steady_at: Option<Instant>,
+    seed: u64,
+}
+
+fn range(text: &str) -> AddressRange {
+    text.parse().expect("a range of addresses")
+}
+
+/// What hosts do: nobody is as patient here as in benches without loss.
+fn tcp(mss: u16) -> TcpSettings {
+    TcpSettings {
+        mss,
+        // A SYN is given up after 31 s.
+        retries: 4,
+        ..TcpSettings::default()
+    }
+}
+
+impl Field {
+    /// Servers, and clients with connections that stay, around an opened proxy; time begins.
+    pub(crate) fn new(ends: Ends, conditions: &Conditions, seed: u64) -> Result<Field, BoxError> {
+        let Ends {
+            device,
+            cables,
+            macs,
+            load_pool,
+            proxy_pool,
+            clock,
+        } = ends;
+        let [client_end, server_end] = cables;
+        let mut clients = Street::new(client_end, load_pool.clone(), seed);
+        let mut servers = Street::new(server_end, load_pool.clone(), seed + 1);
+        let now = clock.now();
+        let (mut client, mut server) = device::roles(conditions);
+        (client.tcp, server.tcp) = ([tcp(1460), tcp(1440)], [tcp(1460), tcp(1440)]);
+        (server.idle, server.max_open) = (Duration::from_secs(20), MOST_OPEN);
+        let steady = ClientSettings {
+            sources: vec![range(STEADY)],
+            ports: STEADY_PORTS,
+            rounds: u16::MAX,
+            close: Close::Client,
+            pace: Pace::Drawn {
+                open: STEADY_PORTS.len() as u32,
+            },
+            depth: 2,
+            max_open: STEADY_PORTS.len() as u32,
+            // A connection is held for as long as the others take to be drawn.
+            idle: Duration::from_secs(600),
+            seed: seed + 2,
+            ..client
+        };
+        let server_port = servers.house(&[range(SERVERS)]);
+        let steady_port = clients.house(&[range(STEADY)]);
+        let mut field = Field {
+            device,
+            clients,
+            servers,
+            honest: None,
+            steady: Hosts {
+                hosts: device::generator(Some(steady), None, macs[0], now),
+                port: steady_port,
+            },
+            server: Hosts {
+                hosts: device::generator(None, Some(server), macs[1], now),
+                port: server_port,
+            },
+            attacker: None,
+            conditions: *conditions,
+            macs,
+            load_pool,
+            proxy_pool,
+            clock,
+            now,
+            work: Work::default(),
+            usual: 0.0,
+            yardstick: Yardstick::new(&clock),
+            measure_at: now,
+            steady_at: None,
+            seed,
+        };
+        field.settle_down()?;
+        field.steady_at = Some(field.now);
+        Ok(field)
+    }
+
+    /// Waits until every connection that stays has been used.
+    fn settle_down(&mut self) -> Result<(), BoxError> {
+        let wanted = STEADY_PORTS.len() as u64;
+        for _ in 0..40 {
+            self.run(Duration::from_millis(50));
+            if self.usage("ports") == wanted {
+                return Ok(());
+            }
+        }
+        Err(format!(
+            "{} connections are open of {wanted} that are to stay",
+            self.usage("ports")
+        )
+        .into())
+    }
+
+    /// Cycles per second.
+    pub(crate) fn hz(&self) -> f64 {
+        self.clock.tsc_hz() as f64
+    }
+
+    /// One turn: the load moves everything that it has, the proxy has a round, time goes on by what that took.
+    pub(crate) fn turn(&mut self) -> RoundWork {
+        if let Some(at) = self.steady_at {
+            self.steady.hosts.set_paused(self.now < at);
+            if self.now >= at {
+                self.steady_at = Some(self.now + STEADY_EVERY);
+            }
+        }
+        for _ in 0..LOAD_TURNS {
+            if self.move_load() == 0 {
+                break;
+            }
+        }
+        self.round()
+    }
+
+    fn move_load(&mut self) -> usize {
+        let (now, pool) = (self.now, &mut self.load_pool);
+        let mut units = 0;
+        for Hosts { hosts, port } in [&mut self.server, &mut self.steady] {
+            units += hosts.poll(now, port, pool).count() as usize;
+        }
+        if let Some(Hosts { hosts, port }) = &mut self.honest {
+            units += hosts.poll(now, port, pool).count() as usize;
+        }
+        if let Some(Hosts { hosts, port }) = &mut self.attacker {
+            units += hosts.poll(now, port, pool).count() as usize;
+        }
+        units + self.clients.carry() + self.servers.carry()
+    }
+
+    /// A round of the proxy without any load moved before it.
+    pub(crate) fn turn_of_device(&mut self) -> RoundWork {
+        self.round()
+    }
+
+    /// A round of the proxy.
+    fn round(&mut self) -> RoundWork {
+        let before = self.clock.tsc();
+        let work = self.device.round(self.now);
+        let mut cycles = self.clock.tsc().saturating_sub(before) as f64;
+        self.work.rounds += 1;
+        if cycles > LONGEST_ROUND.as_secs_f64() * self.hz() {
+            self.work.disturbed += 1;
+            cycles = self.usual;
+        } else {
+            cycles = self.yardstick.normal(cycles);
+        }
+        if self.now >= self.measure_at {
+            self.measure_at = self.now + MEASURED_EVERY;
+            self.yardstick.measure(&self.clock);
+        }
+        let took = Duration::from_secs_f64(cycles / self.hz());
+        if work.is_busy() {
+            self.usual += (cycles - self.usual) / 256.0;
+            self.work.busy_cycles += cycles as u64;
+            self.work.received += u64::from(work.received);
+            self.now += took;
+        } else {
+            self.now += took.max(IDLE_ROUND);
+        }
+        work
+    }
+
+    /// Goes on for so long.
+    pub(crate) fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.turn();
+        }
+    }
+
+    /// Lets time pass without much happening in it: a millisecond with each turn.
+    pub(crate) fn rest(&mut self, time: Duration, mut is_enough: impl FnMut(&Field) -> bool) -> bool {
+        let end = self.now + time;
+        while self.now < end {
+            for _ in 0..8 {
+                if !self.turn().is_busy() {
+                    break;
+                }
+            }
+            self.now += Duration::from_millis(1);
+            if is_enough(self) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Honest clients begin; those before are gone.
+    pub(crate) fn begin_honest(&mut self, pace: Pace, change: impl FnOnce(&mut ClientSettings)) {
+        let (mut client, _) = device::roles(&self.conditions);
+        client.tcp = [tcp(1460), tcp(1440)];
+        client.sources = vec![range(HONEST)];
+        client.idle = Duration::from_secs(10);
+        client.max_open = MOST_OPEN;
+        client.pace = pace;
+        self.seed += 1;
+        client.seed = self.seed;
+        change(&mut client);
+        let port = self.clients.house(&client.sources);
+        let hosts = device::generator(Some(client), None, self.macs[0], self.now);
+        self.honest = Some(Hosts { hosts, port });
+    }
+
+    /// Honest clients start no more connections.
+    pub(crate) fn stop_honest(&mut self) {
+        if let Some(honest) = &mut self.honest {
+            honest.hosts.stop();
+        }
+    }
+
+    /// The honest clients.
+    pub(crate) fn honest(&self) -> Option<&Generator<Mbuf>> {
+        self.honest.as_ref().map(|honest| &honest.hosts)
+    }
+
+    /// Connections that honest clients have completed.
+    pub(crate) fn completed(&self) -> u64 {
+        let stats = self.honest().and_then(Generator::client_stats);
+        stats.map_or(0, |stats| stats.connections.completed)
+    }
+
+    /// Segments that honest clients sent again.
+    pub(crate) fn honest_retransmitted(&self) -> u64 {
+        let stats = self.honest().and_then(Generator::client_stats);
+        stats.map_or(0, |stats| stats.traffic.retransmitted)
+    }
+
+    /// Answers with wrong bytes or of wrong servers that honest clients got.
+    pub(crate) fn wrong_of_honest(&self) -> u64 {
+        wrong(
+            self.honest()
+                .and_then(Generator::client_stats)
+                .map(|stats| &stats.connections),
+        )
+    }
+
+    /// The same of the connections that stay, and requests with wrong bytes that servers got.
+    pub(crate) fn wrong_of_others(&self) -> u64 {
+        wrong(self.steady.hosts.client_stats().map(|stats| &stats.connections))
+            + wrong(self.server.hosts.server_stats().map(|stats| &stats.connections))
+    }
+
+    /// Connections that were to stay and have failed.
+    pub(crate) fn steady_failed(&self) -> u64 {
+        let stats = self.steady.hosts.client_stats();
+        stats.map_or(0, |stats| stats.connections.failed_in_all())
+    }
+
+    /// An attack of this kind.
+    pub(crate) fn attack_settings(&mut self, kind: Kind, rate: f64, on_victims: bool, peers: u32) -> AttackSettings {
+        self.seed += 1;
+        AttackSettings {
+            kind,
+            rate,
+            victims: on_victims.then(|| Victims {
+                addresses: range(STEADY),
+                ports: STEADY_PORTS,
+            }),
+            sources: range(if kind.is_blind() { SPOOFED } else { PEERS }),
+            targets: vec![(LISTENER, 8080).into()],
+            next_hop: self.macs[0],
+            peers,
+            seed: self.seed,
+        }
+    }
+
+    /// Attackers begin.
+    pub(crate) fn begin_attack(&mut self, settings: AttackSettings) {
+        let port = self.clients.house(&[settings.sources]);
+        self.attacker = Some(Hosts {
+            hosts: Attacker::new(settings),
+            port,
+        });
+    }
+
+    /// Attackers end: blind ones vanish, others reset their connections and stay until [`remove_attack`](Self::remove_attack).
+    pub(crate) fn stop_attack(&mut self) {
+        if let Some(attacker) = &mut self.attacker {
+            attacker.hosts.stop(true);
+        }
+    }
+
+    /// Attackers are gone.
+    pub(crate) fn remove_attack(&mut self) {
+        if let Some(attacker) = self.attacker.take() {
+            self.clients.remove(&[attacker.hosts.sources()]);
+        }
+    }
+
+    /// The attackers.
+    pub(crate) fn attacker(&self) -> Option<&Attacker<Mbuf>> {
+        self.attacker.as_ref().map(|attacker| &attacker.hosts)
+    }
+
+    /// What the proxy has in use of something.
+    pub(crate) fn usage(&self, what: &str) -> u64 {
+        let counters = self.device.counters();
+        counters.group("usage").and_then(|group| group.count(what)).unwrap_or(0)
+    }
+
+    /// Packets that did not fit into the proxy's queues.
+    pub(crate) fn overflowed(&self) -> u64 {
+        self.clients.stats().overflowed + self.servers.stats().overflowed
+    }
+
+    /// Everything that was dropped so far, by group and reason.
+    pub(crate) fn drops(&self) -> Vec<(String, u64)> {
+        drops(&self.device.counters())
+    }
+
+    /// Waits until honest clients and attackers are gone and all that is left is what stays; then what is in use: bytes of
+    /// state, and buffers that are not in their pools. `None` if it does not come to rest in `patience`.
+    pub(crate) fn come_to_rest(&mut self, patience: Duration) -> Option<InUse> {
+        self.stop_honest();
+        self.stop_attack();
+        let is_over = |field: &Field| {
+            field.honest().is_none_or(|honest| honest.open().0 == 0)
+                && field.attacker().is_none_or(|attacker| attacker.open() == 0)
+        };
+        let clients_gone = self.rest(patience, is_over);
+        self.remove_attack();
+        if self.honest.take().is_some() {
+            self.clients.remove(&[range(HONEST)]);
+        }
+        let stays = STEADY_PORTS.len() as u64;
+        let proxy_rests = self.rest(patience, |field| field.device.counts().open <= stays) && {
+            // Ports and addresses rest a little longer than connections.
+            self.rest(Duration::from_secs(1), |_| false);
+            self.rest(patience, |field| field.usage("resting") == 0)
+        };
+        self.steady_at = Some(self.now + Duration::from_secs(3600));
+        self.rest(Duration::from_millis(100), |_| false);
+        self.clients.clear();
+        self.servers.clear();
+        let in_use = InUse::of(self);
+        self.steady_at = Some(self.now);
+        (clients_gone && proxy_rests).then_some(in_use)
+    }
+}
+
+/// What is in use of a proxy at rest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct InUse {
+    /// Connections that are open.
+    pub(crate) open: u64,
+    /// Bytes of connection state.
+    pub(crate) state: u64,
+    /// Bytes of all structures, empty places included.
+    pub(crate) memory: u64,
+    /// Buffers that the proxy's pool lacks, and the load's.
+    pub(crate) buffers: u64,
+}
+
+impl InUse {
+    fn of(field: &Field) -> InUse {
+        let counts = field.device.counts();
+        let out = |pool: &MbufPool| pool.capacity().saturating_sub(pool.available()) as u64;
+        InUse {
+            open: counts.open,
+            state: field.device.state_in_use(),
+            memory: counts.state_bytes,
+            buffers: out(&field.proxy_pool) + out(&field.load_pool),
+        }
+    }
+}
+
+fn wrong(connections: Option<&Connections>) -> u64 {
+    connections.map_or(0, |connections| {
+        connections.failed(Failure::WrongBytes) + connections.failed(Failure::WrongServer)
+    })
+}
+
+/// Dropped packets by group and reason.
+fn drops(counters: &CounterGroups) -> Vec<(String, u64)> {
+    let groups = ["proxy_drops", "graph_drops", "neighbour_drops", "queue_drops"];
+    let Ok(serde_json::Value::Object(all)) = serde_json::to_value(counters) else {
+        return Vec::new();
+    };
+    let mut drops = Vec::new();
+    for group in groups {
+        let counts = all.get(group).and_then(|group| group.as_object());
+        for (reason, count) in counts.into_iter().flatten() {
+            drops.push((reason.clone(), count.as_u64().unwrap_or(0)));
+        }
+    }
+    drops
+}
+
+/// Bytes of this process in memory; 0 where the system does not say.
+pub(crate) fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: Option<u64> = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    kib.unwrap_or(0) * 1024
+}

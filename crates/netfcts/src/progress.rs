@@ -1,0 +1,342 @@
+//! The record of a connection that is still open: one cache line, half of what it becomes.
+//!
+//! Addresses, ports and counts are the connection's own as long as it is open, so only what happened when is kept here:
+//! the start, up to twelve state changes of five bits and a time each, flags, servers tried. The first change happens at
+//! the start and needs no time. [`Progress::finish`] makes the [`SessionRecord`] of it.
+//!
+//! Budget: 64 bytes; noting a change is a subtraction, a multiplication and two stores.
+
+use std::net::IpAddr;
+
+use e2d2::time::Instant;
+
+use crate::record::{
+    Cause, KEPT_FIRST, MAX_STAMP, PROXIED_KEPT_FIRST, PROXIED_STAMPS, RecordFlags, STAMPS, SessionRecord, Side, State,
+    mapped,
+};
+
+/// A side and a state.
+const CHANGE_BITS: u32 = 5;
+/// The number of changes stands in the highest bits.
+const COUNT_SHIFT: u32 = 60;
+/// Behind the changes that are left to it the port that a PROXY header named.
+const PORT_SHIFT: u32 = CHANGE_BITS * PROXIED_STAMPS as u32;
+/// Behind the times that are left to it the address.
+const ADDRESS_AT: usize = PROXIED_STAMPS - 1;
+
+/// Times above 2^31 µs (35 min) are kept in steps of 512 µs.
+const COARSE: u32 = 1 << 31;
+const COARSE_SHIFT: u32 = 9;
+
+const _: () = assert!(CHANGE_BITS * STAMPS as u32 == COUNT_SHIFT);
+const _: () = assert!(STAMPS - 1 - ADDRESS_AT == 4, "an IPv6 address behind the times");
+const _: () = assert!(MAX_STAMP.as_micros() >> COARSE_SHIFT < COARSE as u128);
+const _: () = assert!(size_of::<Progress>() == 64);
+
+/// What has happened to an open connection.
+#[derive(Clone, Debug)]
+#[repr(C, align(64))]
+pub struct Progress {
+    start_ns: u64,
+    changes: u64,
+    times: [u32; STAMPS - 1],
+    flags: u16,
+    servers_tried: u8,
+}
+
+/// What the connection itself knows at its end.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    /// The address that has connected, IPv4 in its mapped form, and its port.
+    pub client: ([u8; 16], u16),
+    /// Index of the listener.
+    pub listener: u16,
+    /// Index of our address towards the server, or [`TRANSPARENT`](crate::record::TRANSPARENT), and our port; 0 before
+    /// there is one.
+    pub local: (u16, u16),
+    /// Index of the server, or [`NO_SERVER`](crate::record::NO_SERVER).
+    pub server: u16,
+    /// The core that owned the connection.
+    pub core: u8,
+    /// Segments passed on to server and client.
+    pub packets: (u32, u32),
+    /// Payload bytes passed on to server and client.
+    pub bytes: (u64, u64),
+    /// Why the sides of client and server ended.
+    pub causes: (Cause, Cause),
+}
+
+impl Progress {
+    /// No connection.
+    pub const NONE: Progress = Progress {
+        start_ns: 0,
+        changes: 0,
+        times: [0; STAMPS - 1],
+        flags: 0,
+        servers_tried: 0,
+    };
+
+    /// A connection begins: `side` enters `state`.
+    #[inline]
+    pub fn begin(&mut self, side: Side, state: State, now: Instant) {
+        self.start_ns = now.as_nanos();
+        self.changes = change(side, state) | 1 << COUNT_SHIFT;
+        self.flags = 0;
+        self.servers_tried = 0;
+    }
+
+    /// True from [`Progress::begin`] to [`Progress::clear`].
+    #[inline]
+    pub fn is_begun(&self) -> bool {
+        self.changes != 0
+    }
+
+    /// There is no connection any more.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.changes = 0;
+    }
+
+    /// When the connection began.
+    pub fn start(&self) -> Instant {
+        Instant::from_nanos(self.start_ns)
+    }
+
+    /// Sets flags, in addition to those already set.
+    #[inline]
+    pub fn set_flags(&mut self, flags: RecordFlags) {
+        self.flags |= flags.bits();
+    }
+
+    /// One more server has been called.
+    #[inline]
+    pub fn note_server(&mut self) {
+        self.servers_tried = self.servers_tried.saturating_add(1);
+    }
+
+    /// Notes that `side` enters `state`, as [`SessionRecord::push_state`] does; after 35 minutes with a time that is at
+    /// most 512 µs too early.
+    #[inline]
+    pub fn push_state(&mut self, side: Side, state: State, now: Instant) {
+        let mut index = self.count();
+        let room = self.room().1;
+        if index >= room {
+            self.forget_oldest_late_change();
+            index = room - 1;
+        }
+        // A connection begins with its first change; were it not so, the time would be the start's.
+        if let Some(time) = index.checked_sub(1).and_then(|at| self.times.get_mut(at)) {
+            *time = packed(now.as_nanos().saturating_sub(self.start_ns) / 1_000);
+        }
+        let rest = self.changes & !(0xf << COUNT_SHIFT) & !(0x1f << (CHANGE_BITS * index as u32));
+        self.changes = rest | change(side, state) << (CHANGE_BITS * index as u32) | (index as u64 + 1) << COUNT_SHIFT;
+    }
+
+    /// A PROXY header names the client.
+    pub fn set_proxied_client(&mut self, client: IpAddr, client_port: u16) {
+        let count = self.count().min(PROXIED_STAMPS);
+        if count < self.count() {
+            // The latest go: this early none of them is about the end.
+            self.set_flags(RecordFlags::STATES_DROPPED);
+        }
+        let kept = self.changes & ((1 << PORT_SHIFT) - 1);
+        self.changes = kept | u64::from(client_port) << PORT_SHIFT | (count as u64) << COUNT_SHIFT;
+        for (word, bytes) in self.times[ADDRESS_AT..]
+            .iter_mut()
+            .zip(mapped(client).as_chunks::<4>().0)
+        {
+            *word = u32::from_ne_bytes(*bytes);
+        }
+        self.set_flags(RecordFlags::PROXY_IN);
+    }
+
+    /// The record of a connection that has ended.
+    #[inline]
+    pub fn finish(&self, ends: &Ends) -> SessionRecord {
+        let mut record = SessionRecord::of(self.start_ns, ends, self.flags, self.servers_tried);
+        let is_proxied = self.is_proxied();
+        let mut address = [0; 16];
+        if is_proxied {
+            for (word, bytes) in self.times[ADDRESS_AT..].iter().zip(address.as_chunks_mut::<4>().0) {
+                *bytes = word.to_ne_bytes();
+            }
+            record.set_peer_and_client((address, (self.changes >> PORT_SHIFT) as u16));
+        }
+        for index in 0..self.count().min(self.room().1) {
+            let bits = self.changes >> (CHANGE_BITS * index as u32);
+            let time = if index == 0 { 0 } else { unpacked(self.times[index - 1]) };
+            record.put_change(index, (bits >> 4 & 1) as u16, (bits & 0xf) as u8, time);
+        }
+        record
+    }
+
+    fn count(&self) -> usize {
+        (self.changes >> COUNT_SHIFT) as usize
+    }
+
+    fn is_proxied(&self) -> bool {
+        self.flags & RecordFlags::PROXY_IN.bits() != 0
+    }
+
+    /// How many changes stay when more come than there is room for, and the room.
+    #[inline]
+    fn room(&self) -> (usize, usize) {
+        if self.is_proxied() {
+            (PROXIED_KEPT_FIRST, PROXIED_STAMPS)
+        } else {
+            (KEPT_FIRST, STAMPS)
+        }
+    }
+
+    #[cold]
+    fn forget_oldest_late_change(&mut self) {
+        self.set_flags(RecordFlags::STATES_DROPPED);
+        let (kept, room) = self.room();
+        // The time of change n is the one before n.
+        self.times.copy_within(kept..room - 1, kept - 1);
+        let below = |index: usize| (1_u64 << (CHANGE_BITS * index as u32)) - 1;
+        let late = self.changes & below(room) & !below(kept + 1);
+        self.changes = self.changes & !(below(room) & !below(kept)) | late >> CHANGE_BITS;
+    }
+}
+
+fn change(side: Side, state: State) -> u64 {
+    (side as u64) << 4 | state as u64
+}
+
+/// A time in µs in 32 bits.
+#[inline]
+fn packed(micros: u64) -> u32 {
+    if micros < u64::from(COARSE) {
+        return micros as u32;
+    }
+    COARSE | (micros.min(MAX_STAMP.as_micros() as u64) >> COARSE_SHIFT) as u32
+}
+
+#[inline]
+fn unpacked(time: u32) -> u64 {
+    if time & COARSE == 0 {
+        return u64::from(time);
+    }
+    u64::from(time & !COARSE) << COARSE_SHIFT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const CLIENT: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
+    const START: u64 = 5_000;
+
+    fn ends() -> Ends {
+        Ends {
+            client: (CLIENT, 40_000),
+            listener: 2,
+            local: (3, 4),
+            server: 5,
+            core: 1,
+            packets: (6, 7),
+            bytes: (8, 9),
+            causes: (Cause::ActiveClose, Cause::PassiveClose),
+        }
+    }
+
+    /// What [`ends`] says in a record that knows all from the start.
+    fn record() -> SessionRecord {
+        let mut record = SessionRecord::new(Instant::from_nanos(START), IpAddr::from([10, 0, 0, 1]), 40_000, 2, 1);
+        (record.local_address, record.local_port, record.server) = (3, 4, 5);
+        (record.packets_to_server, record.packets_to_client) = (6, 7);
+        record.set_bytes(8, 9);
+        record.set_cause(Side::Client, Cause::ActiveClose);
+        record.set_cause(Side::Server, Cause::PassiveClose);
+        record
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Push(bool, u8, u64),
+        Header([u8; 16], u16),
+        Flag,
+        Server,
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let micros = prop_oneof![0u64..1 << 20, (1u64 << 31) - 4..1 << 31];
+        prop_oneof![
+            12 => (any::<bool>(), 0u8..13, micros).prop_map(|(server, state, micros)| Op::Push(server, state, micros)),
+            1 => (any::<[u8; 16]>(), any::<u16>()).prop_map(|(address, port)| Op::Header(address, port)),
+            1 => Just(Op::Flag),
+            1 => Just(Op::Server),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn becomes_the_record_that_was_told_the_same(ops in prop::collection::vec(op(), 0..30)) {
+            let start = Instant::from_nanos(START);
+            let mut progress = Progress::NONE;
+            prop_assert!(!progress.is_begun());
+            progress.begin(Side::Client, State::SynSent, start);
+            let mut model = record();
+            model.push_state(Side::Client, State::SynSent, start);
+            let mut has_header = false;
+            for op in ops {
+                match op {
+                    Op::Push(server, state, micros) => {
+                        let side = if server { Side::Server } else { Side::Client };
+                        let (state, now) = (State::try_from(state).unwrap(), Instant::from_nanos(START + micros * 1_000));
+                        progress.push_state(side, state, now);
+                        model.push_state(side, state, now);
+                    }
+                    // A connection begins with one header at most.
+                    Op::Header(address, port) if !has_header => {
+                        has_header = true;
+                        progress.set_proxied_client(IpAddr::from(address), port);
+                        model.set_proxied_client(IpAddr::from(address), port);
+                    }
+                    Op::Header(..) => {}
+                    Op::Flag => {
+                        progress.set_flags(RecordFlags::COOKIE);
+                        model.set_flags(RecordFlags::COOKIE);
+                    }
+                    Op::Server => {
+                        progress.note_server();
+                        model.servers_tried += 1;
+                    }
+                }
+            }
+            prop_assert!(progress.is_begun());
+            prop_assert_eq!(progress.start(), model.start());
+            let finished = progress.finish(&ends());
+            prop_assert_eq!(finished.changes().collect::<Vec<_>>(), model.changes().collect::<Vec<_>>());
+            prop_assert_eq!(finished.peer(), model.peer());
+            prop_assert_eq!(finished.client(), model.client());
+            prop_assert_eq!(finished, normalised(&model));
+            progress.clear();
+            prop_assert!(!progress.is_begun());
+        }
+
+        #[test]
+        fn times_are_exact_for_half_an_hour_and_then_to_half_a_millisecond(micros in 0u64..1 << 42) {
+            let kept = unpacked(packed(micros));
+            let held = micros.min(MAX_STAMP.as_micros() as u64);
+            let step = if micros < 1 << 31 { 1 } else { 512 };
+            prop_assert!(kept <= held && held - kept < step);
+        }
+    }
+
+    /// What earlier changes have left behind in places that are not in use any more does not count.
+    fn normalised(record: &SessionRecord) -> SessionRecord {
+        let mut clean = self::record();
+        clean.set_flags(record.flags() & !RecordFlags::PROXY_IN);
+        clean.servers_tried = record.servers_tried;
+        if record.peer().is_some() {
+            clean.set_proxied_client(record.client(), record.client_port);
+        }
+        for change in record.changes() {
+            clean.push_state(change.side, change.state, record.start() + change.after);
+        }
+        clean
+    }
+}

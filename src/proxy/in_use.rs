@@ -1,0 +1,49 @@
+//! How much of a core's memory is taken, in bytes.
+//!
+//! All of it was set aside at start ([`Proxy::memory`](super::Proxy::memory)); what a peer can do is take places in it.
+//! Called by reports and benches, never for a packet.
+
+use super::Proxy;
+use super::quarantine::Rested;
+use e2d2::buffer::BufferPool;
+use netfcts::pool::PortPool;
+
+/// The part of `memory` that `taken` of `all` places are.
+fn share(memory: usize, taken: usize, all: usize) -> usize {
+    // No structure has 2^32 places or bytes times places beyond 64 bits.
+    (memory as u64 * taken as u64 / all.max(1) as u64) as usize
+}
+
+impl<P: BufferPool, S, N> Proxy<P, S, N> {
+    /// Bytes of all places that are taken: by connections open and at rest, their flows, timers, ports, held and kept
+    /// bytes, debts, headers, records, and by SYNs that are remembered. Zero when nothing is.
+    ///
+    /// Not in it are structures that are overwritten in turn and never full: the fingerprints of used cookies, promises.
+    pub fn memory_in_use(&self) -> usize {
+        let capacity = self.settings.capacity;
+        let places = self.connections.capacity();
+        let open = self.connections.len();
+        let ports = |pool: &PortPool| share(pool.memory(), pool.in_use(), pool.capacity());
+        share(self.connections.memory(), open, places)
+            + share(self.log.memory(), open, places)
+            + share(self.wheel.memory(), self.wheel.len(), self.wheel.capacity())
+            + self.table.len() * 8
+            + self.quarantine.len() * size_of::<Rested>()
+            + self.held.bytes_in_use()
+            + share(self.owed.memory(), self.owed.len(), self.owed.capacity())
+            + share(self.inspections.memory(), self.inspections.len(), capacity.inspected)
+            + share(self.carried.memory(), self.carried.len(), places)
+            + share(
+                self.settings.addresses.borrowed().memory(),
+                self.settings.addresses.borrowed().len(),
+                capacity.connections + capacity.resting,
+            )
+            + share(self.half_open.memory(), self.half_open.len(), 3 * capacity.half_open)
+            + share(
+                self.passed_syns.memory(),
+                self.passed_syns.len(),
+                self.passed_syns.capacity(),
+            )
+            + self.ports.iter().flatten().map(ports).sum::<usize>()
+    }
+}

@@ -1,0 +1,465 @@
+//! More packets than the core can do: SYNs go first.
+//!
+//! A NIC's queue that is full drops whatever comes next, and most of what comes in a flood is SYNs, while each segment of
+//! a connection that is lost so costs somebody a retransmission. A SYN is the cheapest packet to lose: nothing is kept of
+//! it, and who means it sends it again. So a core whose receive queues do not get empty any more serves the rest of each
+//! batch first, then SYNs of clients who have come back with a cookie lately ([`known_clients`](super::known_clients)), and
+//! last those of strangers. What it cannot afford is dropped before it costs a look-up or a cookie.
+//!
+//! ```text
+//!            queues not empty for `overload_after`            nothing dropped for 100 ms
+//!   calm ──────────────────────────────────────────► shedding ──────────────────────────► calm
+//!
+//!   while shedding, a SYN of        a queue was empty within    else
+//!                                   the last four rounds
+//!     a client who is known         is answered                 costs one of what was earned
+//!     a stranger                    is answered                 costs one of what was earned beyond half a bucket
+//! ```
+//!
+//! ICMP errors are rate limited while shedding: they are advice, and a connection goes on without.
+//!
+//! How many a core can afford depends on all else that it does, so nothing is assumed about cycles. Four full rounds are an
+//! eighth of a queue of 1024, which fills in 80 µs: whoever waits for averages loses segments meanwhile. As dropping is
+//! cheaper than answering, the queue gets empty soon after, and what the core has time for is answered in between. A client
+//! that comes back with its cookie proves that SYNs were worth their answer and gives two more a chance; where all are
+//! honest each SYN has earned its place by the one before it, so that a load at the limit of the machine is never slowed
+//! down by this.
+//!
+//! Budget: four branches for each round while calm, and a hash and a store for each connection. Source: `benches/attack`.
+
+use super::drop_reason::DropReason;
+use super::event::Side;
+use super::{NextHops, Outbox, Proxy, segment};
+use crate::callbacks::SelectServer;
+use arrayvec::ArrayVec;
+use e2d2::BURST;
+use e2d2::buffer::{BufferPool, PacketBuffer};
+use e2d2::time::Instant;
+use e2d2::wire::frame::{Kind, Packet};
+use e2d2::wire::tcp::TcpFlags;
+use netfcts::counters::TcpCounter;
+use std::time::Duration;
+
+/// Rounds in a row that found a full queue, after which it is taken to be filling: 128 packets of one port.
+const DEEP: u32 = 4;
+
+/// Rounds for which segments are put off at most, to be dealt with many at a time: some 10 µs.
+const PUT_OFF_FOR: u32 = 8;
+
+/// Shedding ends when nothing has been dropped for so long.
+const CALM: Duration = Duration::from_millis(100);
+
+/// SYNs that a cookie which came back earns.
+const EARNED: u64 = 2;
+
+/// SYNs per second that are earned by nothing: what a core can always afford, some thousandths of its time.
+const LEAST: u64 = 1_000;
+
+/// One SYN, in units of the bucket: what a rate of one per second earns in a nanosecond.
+const SYN: u64 = 1_000_000_000;
+
+/// What the bucket holds when it is full, in SYNs: a queue of them, as honest clients send who have waited for the same
+/// event. Less than a millisecond of a core's time.
+const BURST_OF_SYNS: u64 = 1024;
+
+/// What strangers have to leave in it, in SYNs.
+const KEPT_FOR_KNOWN: u64 = BURST_OF_SYNS / 2;
+
+/// What to do about SYNs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The queues get empty.
+    Calm,
+    /// They have not been empty since then.
+    Busy { since: Instant },
+    /// SYNs may be dropped.
+    Shedding,
+}
+
+/// Whose SYN it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sender {
+    /// A client that has come back with a cookie lately.
+    Known,
+    /// Anyone.
+    Stranger,
+}
+
+/// When a packet has its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// With the segments of connections.
+    First,
+    /// Behind them, if there is something left to pay for it.
+    Last,
+    /// It is dropped.
+    Never,
+}
+
+/// Watches the receive queues of a core and says which SYNs it can afford.
+#[derive(Clone, Debug)]
+pub(super) struct Overload {
+    after: Option<Duration>,
+    state: State,
+    /// Full rounds in a row.
+    full_rounds: u32,
+    level: u64,
+    filled_at: Instant,
+    dropped_at: Instant,
+    /// Cookies that had come back by the last round.
+    returned: u64,
+}
+
+impl Overload {
+    /// A calm core, which is overloaded when its queues have not been empty for `after`; never if there is none.
+    pub(super) fn new(after: Option<Duration>, now: Instant) -> Self {
+        Overload {
+            after,
+            state: State::Calm,
+            full_rounds: 0,
+            level: 0,
+            filled_at: now,
+            dropped_at: now,
+            returned: 0,
+        }
+    }
+
+    /// True while SYNs may be dropped.
+    #[inline]
+    pub(super) fn is_shedding(&self) -> bool {
+        self.state == State::Shedding
+    }
+
+    /// True if [`note`](Self::note) has to be told of a round; else nothing would change.
+    #[inline]
+    fn wants(&self, is_full: bool) -> bool {
+        is_full || self.state != State::Calm
+    }
+
+    /// A round begins; `is_full` says that a port gave as much as was asked of it, so that more may be waiting. So many
+    /// cookies have come back since the core's start.
+    fn note(&mut self, now: Instant, is_full: bool, returned: u64) {
+        match self.state {
+            State::Shedding => self.go_on(now, is_full, returned),
+            _ if !is_full => self.state = State::Calm,
+            State::Calm => self.state = State::Busy { since: now },
+            State::Busy { since } => {
+                let busy = now.saturating_since(since);
+                if self.after.is_some_and(|after| busy >= after) {
+                    self.begin(now, returned);
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, now: Instant, returned: u64) {
+        self.state = State::Shedding;
+        self.full_rounds = DEEP;
+        self.level = BURST_OF_SYNS * SYN;
+        self.filled_at = now;
+        self.dropped_at = now;
+        self.returned = returned;
+    }
+
+    fn go_on(&mut self, now: Instant, is_full: bool, returned: u64) {
+        let passed = now.saturating_since(self.filled_at).as_nanos() as u64;
+        self.filled_at = now;
+        let came_back = returned.saturating_sub(self.returned);
+        self.returned = returned;
+        let earned = passed
+            .saturating_mul(LEAST)
+            .saturating_add(came_back.saturating_mul(EARNED * SYN));
+        self.level = self.level.saturating_add(earned).min(BURST_OF_SYNS * SYN);
+        self.full_rounds = if is_full { self.full_rounds.saturating_add(1) } else { 0 };
+        if now.saturating_since(self.dropped_at) >= CALM {
+            self.state = State::Calm;
+        }
+    }
+
+    /// True if there is time for every SYN of this round.
+    #[inline]
+    pub(super) fn affords_all(&self) -> bool {
+        !self.is_shedding() || self.full_rounds < DEEP
+    }
+
+    /// True if what was [put off](Proxy::handle_overloaded) has waited for long enough.
+    fn is_due(&self) -> bool {
+        self.full_rounds.is_multiple_of(PUT_OFF_FOR)
+    }
+
+    /// How many of `count` SYNs can be afforded otherwise.
+    fn affordable(&self, from: Sender, count: usize) -> usize {
+        let kept = match from {
+            Sender::Known => 0,
+            Sender::Stranger => KEPT_FOR_KNOWN,
+        };
+        (self.level / SYN).saturating_sub(kept).min(count as u64) as usize
+    }
+
+    /// So many of them are paid for.
+    fn pay(&mut self, count: u64) {
+        self.level = self.level.saturating_sub(count * SYN);
+    }
+
+    /// Some were dropped.
+    pub(super) fn note_drop(&mut self, now: Instant) {
+        self.dropped_at = now;
+    }
+}
+
+/// The sender of a packet that is the first segment of a connection.
+fn sender_of_syn<B: PacketBuffer>(packet: &Packet<B>) -> Option<u128> {
+    let Kind::Tcp(layout) = packet.kind else { return None };
+    let frame = packet.buffer.data();
+    let flags = TcpFlags::from_bits_retain(*frame.get(usize::from(layout.l4) + 13)?);
+    let is_syn = flags & (TcpFlags::SYN | TcpFlags::ACK | TcpFlags::RST) == TcpFlags::SYN;
+    is_syn.then(|| segment::sender(frame, layout)).flatten()
+}
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    /// A round begins; `is_full` says that a port gave as much as was asked of it, so that more may be waiting. To be
+    /// called before the round's batch is handled, also if that is empty.
+    #[inline]
+    pub fn note_round(&mut self, now: Instant, is_full: bool) {
+        if self.overload.wants(is_full) {
+            let returned = self.log.counters(Side::Client)[TcpCounter::RecvSynAck2];
+            self.overload.note(now, is_full, returned);
+        }
+    }
+
+    /// A client has come back with the number that it was told.
+    #[inline]
+    pub(super) fn note_return(&mut self, now: Instant, client: u128) {
+        self.log.count(Side::Client, TcpCounter::RecvSynAck2);
+        let hash = self.table.source_hash(client);
+        self.known_clients.note(hash, now);
+    }
+
+    /// As [`Proxy::handle_batch`], SYNs last and only as many as can be afforded.
+    ///
+    /// Where nine of ten packets are dropped, a batch has three segments of connections, and each would wait alone for its
+    /// lines from memory. So they are put off until there is a burst of them, or for a few rounds.
+    pub(super) fn handle_overloaded(
+        &mut self,
+        now: Instant,
+        batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        // While all of them could be SYNs and be answered, nobody has to give way to anybody.
+        if self.overload.affords_all() {
+            self.handle_put_off(now, out);
+            return self.handle_all(now, batch, out);
+        }
+        if self.overload.affordable(Sender::Stranger, batch.len()) == batch.len() {
+            self.handle_put_off(now, out);
+            return self.handle_paid(now, batch, out);
+        }
+        let affords_strangers = self.overload.affordable(Sender::Stranger, 1) > 0;
+        let (mut strangers, mut dropped) = (ArrayVec::new(), 0);
+        for packet in batch.drain(..) {
+            match self.turn_of(&packet, affords_strangers) {
+                Turn::First => self.put_off(now, packet, out),
+                Turn::Last => strangers.push(packet),
+                Turn::Never => dropped += 1,
+            }
+        }
+        if self.overload.is_due() || !strangers.is_empty() {
+            self.handle_put_off(now, out);
+        }
+        dropped += self.answer_strangers(now, &mut strangers, out);
+        if dropped > 0 {
+            self.overload.note_drop(now);
+            self.drops.add(DropReason::Overload, dropped);
+        }
+    }
+
+    /// Says when a packet has its turn. Those of clients who are known pay for theirs here, answered or not.
+    fn turn_of(&mut self, packet: &Packet<P::Buffer>, affords_strangers: bool) -> Turn {
+        match sender_of_syn(packet) {
+            None => Turn::First,
+            Some(sender) if self.is_known(sender) => {
+                if self.overload.affordable(Sender::Known, 1) == 0 {
+                    return Turn::Never;
+                }
+                self.overload.pay(1);
+                Turn::First
+            }
+            Some(_) if affords_strangers => Turn::Last,
+            Some(_) => Turn::Never,
+        }
+    }
+
+    /// Keeps a segment until there are more, or deals with those that there are.
+    fn put_off(&mut self, now: Instant, packet: Packet<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
+        if self.put_off.is_full() {
+            self.handle_put_off(now, out);
+        }
+        self.put_off.push(packet);
+    }
+
+    /// Deals with the segments that were put off.
+    pub(super) fn handle_put_off(&mut self, now: Instant, out: &mut impl Outbox<P::Buffer>) {
+        if !self.put_off.is_empty() {
+            let mut due = std::mem::take(&mut self.put_off);
+            self.handle_all(now, &mut due, out);
+        }
+    }
+
+    fn is_known(&self, client: u128) -> bool {
+        self.known_clients.contains(self.table.source_hash(client))
+    }
+
+    /// Answers SYNs as long as there is something earned to pay for it; returns how many were not. Only an answer is paid
+    /// for: what is dropped for what it is, or belongs to a connection, takes nobody's place.
+    fn answer_strangers(
+        &mut self,
+        now: Instant,
+        syns: &mut ArrayVec<Packet<P::Buffer>, BURST>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) -> u64 {
+        while !syns.is_empty() {
+            let affordable = self.overload.affordable(Sender::Stranger, syns.len());
+            if affordable == 0 {
+                break;
+            }
+            let mut now_due: ArrayVec<_, BURST> = syns.drain(..affordable).collect();
+            self.handle_paid(now, &mut now_due, out);
+        }
+        syns.len() as u64
+    }
+
+    /// Deals with a batch whose SYNs can be afforded, and pays for those that were answered.
+    fn handle_paid(
+        &mut self,
+        now: Instant,
+        batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        let answered = self.log.counters(Side::Client)[TcpCounter::RecvSyn];
+        self.handle_all(now, batch, out);
+        let answered = self.log.counters(Side::Client)[TcpCounter::RecvSyn] - answered;
+        self.overload.pay(answered);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MICRO: Duration = Duration::from_micros(1);
+
+    /// A core that does one packet per microsecond, SYNs that it drops for a twentieth.
+    struct Core {
+        overload: Overload,
+        now: Instant,
+        returned: u64,
+        answered: u64,
+        dropped: u64,
+    }
+
+    impl Core {
+        fn new() -> Self {
+            let now = Instant::from_millis(5);
+            Core {
+                overload: Overload::new(Some(Duration::from_millis(1)), now),
+                now,
+                returned: 0,
+                answered: 0,
+                dropped: 0,
+            }
+        }
+
+        /// A round of SYNs and others that make it full or not, which takes as long as it costs; returns how many of the
+        /// SYNs were answered.
+        fn round(&mut self, from: Sender, syns: u64, others: u64, is_full: bool) -> u64 {
+            self.overload.note(self.now, is_full, self.returned);
+            let mut answered = syns;
+            if self.overload.is_shedding() && !self.overload.affords_all() {
+                answered = self.overload.affordable(from, syns as usize) as u64;
+                self.overload.pay(answered);
+                if answered < syns {
+                    self.overload.note_drop(self.now);
+                }
+            }
+            self.answered += answered;
+            self.dropped += syns - answered;
+            self.now += MICRO * (answered + others) as u32 + MICRO * (syns - answered) as u32 / 20;
+            answered
+        }
+    }
+
+    #[test]
+    fn a_core_whose_queue_gets_empty_sheds_nothing() {
+        let mut core = Core::new();
+        for n in 0..100_000 {
+            core.round(Sender::Stranger, 24, 8, n % 30 != 0);
+        }
+        assert_eq!(core.dropped, 0);
+        assert!(!core.overload.is_shedding());
+    }
+
+    #[test]
+    fn never_is_never() {
+        let mut core = Core::new();
+        core.overload = Overload::new(None, core.now);
+        (0..100_000).for_each(|_| _ = core.round(Sender::Stranger, 32, 0, true));
+        assert_eq!(core.dropped, 0);
+    }
+
+    #[test]
+    fn strangers_are_answered_while_the_queue_gets_empty_and_dropped_while_it_fills() {
+        let mut core = Core::new();
+        (0..3000).for_each(|_| _ = core.round(Sender::Stranger, 16, 16, true));
+        assert!(core.overload.is_shedding());
+        assert_eq!(core.round(Sender::Stranger, 16, 16, true), 0, "the bucket is empty");
+        assert_eq!(core.round(Sender::Stranger, 16, 8, false), 16, "so is the queue");
+        for _ in 1..DEEP {
+            assert_eq!(core.round(Sender::Stranger, 16, 16, true), 16);
+        }
+        assert_eq!(core.round(Sender::Stranger, 16, 16, true), 0);
+    }
+
+    #[test]
+    fn half_of_the_bucket_is_for_those_who_are_known() {
+        let mut core = Core::new();
+        (0..3000).for_each(|_| _ = core.round(Sender::Stranger, 16, 16, true));
+        let answered: u64 = (0..1000).map(|_| core.round(Sender::Known, 16, 16, true)).sum();
+        // What time earns by itself comes on top.
+        assert!((KEPT_FOR_KNOWN..KEPT_FOR_KNOWN + 50).contains(&answered), "{answered}");
+        assert_eq!(core.round(Sender::Known, 16, 16, true), 0, "known is no right");
+    }
+
+    #[test]
+    fn who_comes_back_earns_two_more() {
+        for from in [Sender::Known, Sender::Stranger] {
+            let mut core = Core::new();
+            (0..3000).for_each(|_| _ = core.round(from, 16, 16, true));
+            assert_eq!(core.round(from, 16, 16, true), 0);
+            // All honest: as many come back as were answered the round before.
+            let (answered, dropped) = (core.answered, core.dropped);
+            for _ in 0..10_000 {
+                core.returned += 5;
+                core.round(from, 5, 27, true);
+            }
+            assert_eq!((core.answered - answered, core.dropped - dropped), (50_000, 0));
+        }
+    }
+
+    #[test]
+    fn it_ends_when_nothing_was_dropped_for_a_while() {
+        let mut core = Core::new();
+        (0..1000).for_each(|_| _ = core.round(Sender::Stranger, 16, 16, true));
+        assert!(core.overload.is_shedding());
+        let began = core.now;
+        while core.overload.is_shedding() {
+            core.round(Sender::Stranger, 0, 10, false);
+        }
+        let took = core.now - began;
+        assert!((CALM - 40 * MICRO..CALM + 40 * MICRO).contains(&took), "{took:?}");
+    }
+}

@@ -1,0 +1,117 @@
+//! How much a core holds and has counted, for whoever reports it.
+
+use super::drop_reason::DropReason;
+use super::log::Log;
+use super::{NextHops, Proxy};
+use crate::callbacks::SelectServer;
+use e2d2::buffer::BufferPool;
+use e2d2::counters::Counters;
+use netfcts::pool::PortPool;
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    /// What the core holds at the moment.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            connections: self.connections.len(),
+            resting: self.quarantine.len(),
+            half_open: self.half_open.len(),
+            passed_syns: self.passed_syns.len(),
+            flows: self.table.len(),
+            held: self.held.in_use(),
+            debts: self.owed.len(),
+            inspected: self.inspections.len(),
+            kept: self.inspections.kept.in_use(),
+            probes: self.probes.len(),
+            headers: self.carried.len(),
+            borrowed: self.settings.addresses.borrowed().len(),
+            timers: self.wheel.len(),
+            ports: self.ports.iter().flatten().map(PortPool::in_use).sum(),
+        }
+    }
+
+    /// The memory of all per-connection structures in bytes, empty slots included.
+    pub fn memory(&self) -> usize {
+        self.memory_by_structure().iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// The same, by structure.
+    pub fn memory_by_structure(&self) -> [(&'static str, usize); 11] {
+        let ports = self.ports.iter().flatten().map(PortPool::memory).sum();
+        let strangers = self.half_open.memory() + self.passed_syns.memory() + self.known_clients.memory();
+        let servers = self.promises.memory() + self.probes.memory();
+        [
+            ("connections", self.connections.memory()),
+            ("table", self.table.memory()),
+            ("quarantine", self.quarantine.memory()),
+            ("timers", self.wheel.memory()),
+            ("ports", ports),
+            ("used_cookies", self.used_cookies.memory()),
+            ("held", self.held.memory() + self.owed.memory()),
+            ("records", self.log.memory()),
+            ("inspections", self.inspections.memory()),
+            (
+                "headers",
+                self.carried.memory() + self.settings.addresses.borrowed().memory(),
+            ),
+            ("strangers_and_servers", strangers + servers),
+        ]
+    }
+
+    /// Dropped packets by reason.
+    pub fn drops(&self) -> &Counters<DropReason> {
+        &self.drops
+    }
+
+    /// TCP counters and lost records.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// The pool that the core takes its own packets from.
+    pub fn pool(&self) -> &P {
+        &self.pool
+    }
+
+    /// The same pool, for others on this core who make packets.
+    pub fn pool_mut(&mut self) -> &mut P {
+        &mut self.pool
+    }
+}
+
+/// How much of a core's memory is taken. All zero once every connection has ended and rested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Open connections.
+    pub connections: usize,
+    /// Resting connections.
+    pub resting: usize,
+    /// SYN-ACKs that may have to be repeated.
+    pub half_open: usize,
+    /// SYNs that were passed on and whose client has not acknowledged the answer.
+    pub passed_syns: usize,
+    /// Entries of the flow table.
+    pub flows: usize,
+    /// Buffers of held bytes.
+    pub held: usize,
+    /// Connections that owe their server something.
+    pub debts: usize,
+    /// Inspected connections.
+    pub inspected: usize,
+    /// Blocks of bytes that inspectors have put in the place of others.
+    pub kept: usize,
+    /// Servers that are being asked what they can do.
+    pub probes: usize,
+    /// PROXY headers of clients whose server is not connected yet.
+    pub headers: usize,
+    /// Addresses of clients that are used towards servers.
+    pub borrowed: usize,
+    /// Armed timers.
+    pub timers: usize,
+    /// Source ports in use.
+    pub ports: usize,
+}

@@ -1,0 +1,312 @@
+//! More SYNs than the core can answer: those who are connected go first, and nothing is kept of the others.
+
+use crate::graph_bench::GraphBench;
+use crate::harness::{Bench, CONFIG, Client, PROXY_MAC, Server, only};
+use arrayvec::ArrayVec;
+use e2d2::BURST;
+use e2d2::buffer::{HeapBuffer, PacketBuffer};
+use e2d2::port::{Port, PortId};
+use e2d2::time::Instant;
+use e2d2::wire::frame;
+use e2d2::wire::frame::Packet;
+use e2d2::wire::tcp::TcpFlags;
+use proxyengine::proxy::drop_reason::DropReason;
+use proxyengine::proxy::{Outbox, Usage};
+use std::time::Duration;
+use testkit::{Segment, Station};
+
+/// A round of the core in these tests.
+const ROUND: Duration = Duration::from_micros(15);
+
+/// Frames that the core has sent in one batch.
+#[derive(Default)]
+struct Sent(Vec<Segment>);
+
+impl Outbox<HeapBuffer> for Sent {
+    fn send(&mut self, _port: PortId, frame: HeapBuffer) {
+        self.0.push(Segment::read(frame.data()));
+    }
+
+    fn pass_to_kernel(&mut self, _now: Instant, port: PortId, _frame: HeapBuffer) {
+        panic!("no kernel is behind port {port:?}");
+    }
+}
+
+/// The `n`-th SYN of a flood, from an address that nobody has.
+fn flood_syn(n: u32) -> Segment {
+    let source = format!("10.0.0.{}:{}", 20 + n / 50_000 % 200, 1024 + n % 50_000);
+    let mut client = Client::new(1);
+    client.me = Station::new(1, &source);
+    client.seq = n.wrapping_mul(2_654_435_761);
+    client.syn()
+}
+
+/// Has the core handle a batch as its round would, and returns what it sends in its order.
+fn round(bench: &mut Bench, segments: &[Segment], is_full: bool) -> Vec<Segment> {
+    let mut batch = ArrayVec::<_, BURST>::new();
+    for segment in segments {
+        let port = PortId(u8::from(segment.to.mac.0[5] == PROXY_MAC[1]));
+        let buffer = segment.emit(&mut bench.pool);
+        let kind = frame::parse(buffer.data()).expect("the test's own frame");
+        batch.push(Packet { buffer, port, kind });
+    }
+    bench.now += ROUND;
+    let mut sent = Sent::default();
+    bench.proxy.note_round(bench.now, is_full);
+    bench.proxy.handle_batch(bench.now, &mut batch, &mut sent);
+    sent.0
+}
+
+/// The same in the middle of a flood, with the rounds for which segments may be put off until there are more of them.
+fn eight_rounds(bench: &mut Bench, segments: &[Segment]) -> Vec<Segment> {
+    let mut sent = round(bench, segments, true);
+    for n in 1..8 {
+        let syns: Vec<Segment> = (n * 32..(n + 1) * 32).map(flood_syn).collect();
+        sent.extend(round(bench, &syns, true));
+    }
+    sent
+}
+
+/// Full rounds of strangers' SYNs until nothing is left to pay for them; returns the number of SYNs.
+fn overload(bench: &mut Bench) -> u32 {
+    let mut n = 0;
+    let until = bench.now + Duration::from_millis(100);
+    while bench.now < until {
+        let syns: Vec<Segment> = (n..n + BURST as u32).map(flood_syn).collect();
+        n += BURST as u32;
+        round(bench, &syns, true);
+    }
+    n
+}
+
+#[test]
+fn below_the_limit_every_syn_is_answered() {
+    let mut bench = Bench::new();
+    for n in 0..2_000 {
+        let syns: Vec<Segment> = (0..BURST as u32).map(|i| flood_syn(n * 32 + i)).collect();
+        // A queue that gets empty now and then.
+        assert_eq!(round(&mut bench, &syns, n % 60 != 0).len(), BURST);
+    }
+    assert_eq!(bench.dropped(DropReason::Overload), 0);
+}
+
+#[test]
+fn beyond_it_syns_are_dropped_and_counted_and_nothing_is_kept() {
+    let mut bench = Bench::new();
+    let memory = bench.proxy.memory();
+    let n = overload(&mut bench);
+    let dropped = bench.dropped(DropReason::Overload);
+    assert!(dropped > u64::from(n) / 2, "{dropped} of {n}");
+    assert_eq!((bench.proxy.usage(), bench.proxy.memory()), (Usage::default(), memory));
+    bench.assert_all_returned();
+}
+
+#[test]
+fn without_a_mark_every_syn_is_answered() {
+    let mut bench = Bench::with_config(&CONFIG.replace("max_connections", "overload_after = \"0s\"\nmax_connections"));
+    overload(&mut bench);
+    assert_eq!(bench.dropped(DropReason::Overload), 0);
+}
+
+#[test]
+fn those_who_are_connected_go_first() {
+    let mut bench = Bench::new();
+    let (client, server) = crate::harness::spliced(&mut bench, 40000);
+    let n = overload(&mut bench);
+    // A batch of SYNs with a segment of either side behind them.
+    let mut batch: Vec<Segment> = (n..n + 30).map(flood_syn).collect();
+    batch.push(client.segment(TcpFlags::PSH, b"more"));
+    batch.push(server.segment(TcpFlags::PSH, b"answer"));
+    let sent = eight_rounds(&mut bench, &batch);
+    assert_eq!(
+        [&sent[0].payload[..], &sent[1].payload],
+        [&b"more"[..], b"answer"],
+        "before any SYN"
+    );
+    assert!(sent.len() < 10, "most SYNs are dropped: {}", sent.len());
+}
+
+#[test]
+fn what_was_put_off_is_dealt_with_in_order_when_the_queue_gets_empty() {
+    let mut bench = Bench::new();
+    let (client, _server) = crate::harness::spliced(&mut bench, 40000);
+    // But for a stranger's SYN now and then: nothing is said to them.
+    let said = |sent: Vec<Segment>| {
+        let payloads = sent.into_iter().map(|segment| segment.payload);
+        payloads.filter(|payload| !payload.is_empty()).collect::<Vec<_>>()
+    };
+    let n = overload(&mut bench);
+    let mut put_off = Vec::new();
+    for (round_of, byte) in [b"a", b"b", b"c"].into_iter().enumerate() {
+        let mut batch: Vec<Segment> = (n..n + 31).map(flood_syn).collect();
+        batch.push(client.segment(TcpFlags::PSH, byte));
+        put_off.extend(said(round(&mut bench, &batch, true)));
+        assert!(put_off.len() <= round_of + 1);
+    }
+    // A burst of them does not wait any longer.
+    let burst: Vec<Segment> = (0..BURST).map(|_| client.segment(TcpFlags::PSH, b"d")).collect();
+    put_off.extend(said(round(&mut bench, &burst, true)));
+    assert!(put_off.len() >= 3);
+    // An empty round, in which nothing but the timers is looked at.
+    bench.now += ROUND;
+    let mut sent = Sent::default();
+    bench.proxy.note_round(bench.now, false);
+    bench.proxy.poll_timers(bench.now, &mut sent);
+    put_off.extend(said(sent.0));
+    assert_eq!(put_off.len(), 3 + BURST);
+    assert_eq!(put_off[..4].concat(), b"abcd");
+    // What is put off when the engine ends is not lost.
+    overload(&mut bench);
+    round(&mut bench, &[client.segment(TcpFlags::PSH, b"e")], true);
+    let mut sent = Sent::default();
+    assert!(bench.proxy.finish(bench.now, 100, &mut sent));
+    assert!(
+        sent.0.len() >= 2,
+        "the segment or nothing more of it, and both ends are told"
+    );
+    drop(sent);
+    bench.assert_all_returned();
+}
+
+#[test]
+fn clients_who_have_been_here_go_before_strangers() {
+    let mut bench = Bench::new();
+    crate::harness::spliced(&mut bench, 40000);
+    let n = overload(&mut bench);
+    let mut batch: Vec<Segment> = (n..n + 31).map(flood_syn).collect();
+    let again = Client::new(40001);
+    batch.push(again.syn());
+    let sent = eight_rounds(&mut bench, &batch);
+    assert_eq!(sent[0].to, again.me, "the first of them all");
+    assert!(sent.len() <= 3, "and hardly another: {}", sent.len());
+    // A round that leaves the queue empty is one for all.
+    let batch: Vec<Segment> = (n + 31..n + 62).map(flood_syn).collect();
+    assert_eq!(round(&mut bench, &batch, false).len(), 31);
+}
+
+#[test]
+fn a_flood_in_the_name_of_a_client_who_has_been_here_ends_too() {
+    let mut bench = Bench::new();
+    crate::harness::spliced(&mut bench, 40000);
+    let mut n = overload(&mut bench);
+    let mut answered = 0;
+    let until = bench.now + Duration::from_millis(20);
+    while bench.now < until {
+        let syns: Vec<Segment> = (n..n + BURST as u32)
+            .map(|n| Client::new(1024 + (n % 30_000) as u16).syn())
+            .collect();
+        n += BURST as u32;
+        answered += round(&mut bench, &syns, true).len();
+    }
+    assert!((500..600).contains(&answered), "half a bucket: {answered}");
+}
+
+#[test]
+fn icmp_errors_beyond_their_rate_are_not_looked_at_in_the_middle_of_it() {
+    let mut bench = Bench::new();
+    let (client, _server) = crate::harness::spliced(&mut bench, 40000);
+    let passed = only(bench.receive(&client.segment(TcpFlags::PSH, &[b'x'; 1400])));
+    let (port, error) = crate::icmp::error_about(&passed, Some(1300));
+    let told = |bench: &mut Bench| (0..500).map(|_| bench.receive_icmp(port, &error).len()).sum::<usize>();
+    assert_eq!((told(&mut bench), bench.dropped(DropReason::RateLimited)), (100, 400));
+    overload(&mut bench);
+    let before = bench.dropped(DropReason::Overload);
+    assert_eq!((told(&mut bench), bench.dropped(DropReason::RateLimited)), (100, 400));
+    assert_eq!(bench.dropped(DropReason::Overload), before + 400);
+}
+
+#[test]
+fn a_client_with_a_cookie_is_connected_in_the_middle_of_it() {
+    let mut bench = Bench::new();
+    let mut client = Client::new(40000);
+    let syn_ack = only(bench.receive(&client.syn()));
+    client.take_syn_ack(&syn_ack);
+    let n = overload(&mut bench);
+    let mut batch: Vec<Segment> = (n..n + 31).map(flood_syn).collect();
+    batch.push(client.segment(TcpFlags::PSH, b"0 hello"));
+    let sent = eight_rounds(&mut bench, &batch);
+    assert_eq!(sent[0].flags, TcpFlags::SYN, "the server is called: {:?}", sent[0]);
+    round(&mut bench, &[], false);
+    let (_, held) = Server::from_syn(&sent[0]).accept(&mut bench);
+    assert_eq!(only(held).payload, b"0 hello");
+}
+
+#[test]
+fn a_syn_that_comes_again_after_the_flood_is_answered() {
+    let mut bench = Bench::new();
+    overload(&mut bench);
+    let answered = |bench: &mut Bench| {
+        let syn = Client::new(40000).syn();
+        !round(bench, &[syn], false).is_empty()
+    };
+    // What is due within 10 ms of an idle core is one burst at least.
+    bench.now += Duration::from_millis(10);
+    assert!(answered(&mut bench));
+    let before = bench.dropped(DropReason::Overload);
+    for _ in 0..1_000 {
+        bench.now += Duration::from_millis(1);
+        assert!(answered(&mut bench));
+    }
+    assert_eq!(bench.dropped(DropReason::Overload), before);
+}
+
+/// Connections as fast as the core goes: each full round has the SYNs, cookies and requests of a closed loop.
+#[test]
+fn an_honest_load_at_the_limit_loses_no_syn() {
+    let mut bench = Bench::with_config(&CONFIG.replace("max_connections = 64", "max_connections = 16384"));
+    let mut waiting: Vec<Segment> = (0..BURST as u32).map(flood_syn).collect();
+    let mut next = BURST as u32;
+    let (mut connected, began) = (0, bench.now);
+    while bench.now - began < Duration::from_millis(60) {
+        let answers = round(&mut bench, &waiting[..BURST.min(waiting.len())], true);
+        waiting.drain(..BURST.min(waiting.len()));
+        for answer in answers {
+            let mut client = Client::new(1);
+            client.me = answer.to;
+            (client.seq, client.ack) = (answer.ack, answer.seq.wrapping_add(1));
+            client.tsecr = answer.options.timestamps.map_or(0, |(value, _)| value);
+            client.tsval += 1;
+            // What the selector refuses is reset: two packets in for each SYN.
+            if answer.flags == TcpFlags::SYN | TcpFlags::ACK {
+                waiting.push(client.segment(TcpFlags::PSH, b"refused"));
+                connected += 1;
+            } else {
+                waiting.push(flood_syn(next));
+                next += 1;
+            }
+        }
+    }
+    assert_eq!(bench.dropped(DropReason::Overload), 0);
+    assert!(connected > 10_000, "{connected}");
+}
+
+/// The whole graph, with cables that are never empty: what is full is seen from what its rounds receive.
+#[test]
+fn the_graph_sees_that_its_queues_do_not_get_empty() {
+    let mut bench = GraphBench::new();
+    let flood = |bench: &mut GraphBench, per_round: usize, rounds: u32| {
+        for n in 0..rounds {
+            let mut burst: ArrayVec<HeapBuffer, BURST> = ArrayVec::new();
+            for i in 0..per_round as u32 {
+                burst.push(flood_syn(n * 32 + i).emit(&mut bench.pool));
+            }
+            bench.far[0].transmit(&mut burst);
+            bench.now += ROUND;
+            let _worked = bench.task.run(bench.now);
+            let mut sent: ArrayVec<HeapBuffer, BURST> = ArrayVec::new();
+            while bench.far[0].receive(&mut sent) > 0 {
+                sent.clear();
+            }
+        }
+    };
+    flood(&mut bench, BURST - 1, 1_000);
+    assert_eq!(bench.dropped(DropReason::Overload), 0);
+    flood(&mut bench, BURST, 4_000);
+    assert!(bench.dropped(DropReason::Overload) > 10_000);
+    let now: Instant = bench.now;
+    bench.now = now + Duration::from_secs(1);
+    let mut client = Client::new(40000);
+    client.connect(&mut bench);
+    assert_eq!(only(client.send(&mut bench, b"0 hello")).flags, TcpFlags::SYN);
+    bench.assert_all_returned("after a flood");
+}
