@@ -4,9 +4,10 @@
 //! reach him. That is worth a place in front when there is not enough for all ([`overload`](super::overload)). It is no
 //! right: an attacker who has addresses can get known too, so those who are known still have a budget.
 //!
-//! One bit for the [hash of a source](super::table::FlowTable::source_hash), in two generations: who has come in this one or the one before is known. A generation ends after ten minutes, or when a quarter
-//! of its bits are set, so that of those who never came less than half pass for known. Memory: a byte for each connection
-//! that there is room for. Cost: a hash and a store for each connection, never a wait for either.
+//! One bit for the [hash of a source](super::table::FlowTable::source_hash), in two generations: who has come in this one
+//! or the one before is known. A generation ends after ten minutes, or when a quarter of its bits are set, so that of those
+//! who never came less than half pass for known. Memory: a byte for each connection that there is room for. Cost: a hash
+//! and a store for each connection, never a wait for either.
 
 use e2d2::memory::prefer_large_pages;
 use e2d2::time::Instant;
