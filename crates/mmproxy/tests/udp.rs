@@ -213,8 +213,7 @@ fn idle_sessions_end_and_begin_anew() {
         // On a busy machine the first have ended by now.
         assert_eq!(metric("mmproxy_udp_sessions_started_total"), 500);
         wait_for("idle sessions end", || metric("mmproxy_udp_sessions") == 0);
-        // The connection of the last look at the metrics may take a moment to go, as that of the first did, when the
-        // descriptors were counted.
+        // The connection of the last look at the metrics may take a moment to go.
         wait_for("descriptors come back", || proxy.descriptors() <= before);
         one.send(&client("203.0.113.7:5000"), b"again");
         one.expect("203.0.113.7:5000 again");

@@ -7,9 +7,12 @@
 
 use proxy_protocol::{Addresses, Header, Transport, V2_SIGNATURE};
 use rustix::thread::ThreadNameSpaceType;
+use std::fs::Permissions;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -198,15 +201,29 @@ impl Proxy {
 
     pub fn spawn(mut command: Command, address: &str) -> Proxy {
         let address: SocketAddr = address.parse().expect("address");
+        // The kernel accepts as soon as there are sockets, when the proxy has neither its threads nor all its descriptors.
+        let folder = tempfile::tempdir().expect("a folder");
+        let manager = UnixDatagram::bind(folder.path().join("notify")).expect("a service manager");
+        manager
+            .set_read_timeout(Some(Duration::from_millis(50)))
+            .expect("timeout");
+        // Whoever the proxy runs as may tell.
+        for path in [folder.path().to_owned(), folder.path().join("notify")] {
+            std::fs::set_permissions(path, Permissions::from_mode(0o777)).expect("permissions");
+        }
         let child = command
+            .env("NOTIFY_SOCKET", folder.path().join("notify"))
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("the proxy starts");
         let mut proxy = Proxy { child, address };
-        wait_for("the proxy listens", || {
+        wait_for("the proxy is ready", || {
             assert!(proxy.is_alive(), "the proxy ended");
-            TcpStream::connect(address).is_ok()
+            let mut told = [0; 64];
+            manager
+                .recv(&mut told)
+                .is_ok_and(|length| told[..length].starts_with(b"READY=1"))
         });
         proxy
     }
