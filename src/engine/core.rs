@@ -230,6 +230,7 @@ impl<M: Machine, S: SelectServer> Program for ProxyProgram<M, S> {
             if let Some(steering) = proxy.steering() {
                 groups.add("steering", &CounterGroup::of(steering));
             }
+            groups.add("rests", &CounterGroup::new([("cut_short", proxy.rests_cut_short())]));
             let usage = proxy.usage();
             let usage = [
                 ("connections", usage.connections),

@@ -116,6 +116,7 @@ pub struct QuarantineRing {
     ahead: [[u64; 2]; AHEAD],
     ahead_head: usize,
     ahead_len: usize,
+    cut_short: u64,
 }
 
 impl QuarantineRing {
@@ -130,6 +131,7 @@ impl QuarantineRing {
             ahead: [[0; 2]; AHEAD],
             ahead_head: 0,
             ahead_len: 0,
+            cut_short: 0,
         }
     }
 
@@ -174,6 +176,16 @@ impl QuarantineRing {
             self.ahead_len -= 1;
         }
         rested
+    }
+
+    /// The oldest has to make room for a younger one.
+    pub fn note_cut_short(&mut self) {
+        self.cut_short += 1;
+    }
+
+    /// How many had to since the start: a sign that `capacity` is too small for `time_wait`.
+    pub fn cut_short(&self) -> u64 {
+        self.cut_short
     }
 
     /// The hashes that were noted of the oldest.

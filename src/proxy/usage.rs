@@ -34,6 +34,11 @@ where
         }
     }
 
+    /// Connections whose rest ended before `time_wait`, because others needed its place.
+    pub fn rests_cut_short(&self) -> u64 {
+        self.quarantine.cut_short()
+    }
+
     /// The memory of all per-connection structures in bytes, empty slots included.
     pub fn memory(&self) -> usize {
         self.memory_by_structure().iter().map(|(_, bytes)| bytes).sum()

@@ -341,6 +341,7 @@ impl Model {
             ..Usage::default()
         };
         assert_eq!(self.bench.proxy.usage(), expected, "seed {}", self.seed);
+        assert_eq!(self.bench.proxy.rests_cut_short(), u64::from(self.seen.made_room));
         assert!(expected.timers <= self.open.len(), "seed {}: {expected:?}", self.seed);
     }
 }

@@ -54,6 +54,7 @@ where
         while self.quarantine.next_slot().is_none() {
             self.look_ahead();
             self.end_oldest_rest();
+            self.quarantine.note_cut_short();
         }
         let until = (now + self.settings.time_wait).as_millis() as u32;
         let Some(connection) = self.connections.get(slot) else {
