@@ -57,7 +57,7 @@ pub const HANDOVER_RING: usize = 1024;
 /// Frames that the graph of a core with so many ports can hold between two rounds: its pool must have as many buffers
 /// besides those in the ports' queues.
 pub const fn frames_held(ports: usize) -> usize {
-    BURST + PROXY_OUTBOX + STATION_OUTBOX + ports * BACKLOG
+    PROXY_OUTBOX + STATION_OUTBOX + ports * (BURST + BACKLOG)
 }
 
 e2d2::reasons! {

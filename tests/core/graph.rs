@@ -2,8 +2,11 @@
 
 use crate::graph_bench::GraphBench;
 use crate::harness::{CONFIG, Client, PROXY_MAC, Receive, Server, only};
+use arrayvec::ArrayVec;
+use e2d2::BURST;
 use e2d2::buffer::{BufferPool, HeapBuffer, HeapPool, PacketBuffer};
-use e2d2::port::PortId;
+use e2d2::fate::Traffic;
+use e2d2::port::{Port, PortId};
 use e2d2::wire::frame;
 use e2d2::wire::icmpv4::Icmpv4Repr;
 use e2d2::wire::icmpv6::Icmpv6Repr;
@@ -24,6 +27,32 @@ fn a_connection_through_the_whole_graph() {
     assert_eq!(only(held).payload, b"1 hello");
     assert_eq!(only(server.send(&mut bench, b"answer")).payload, b"answer");
     bench.assert_all_returned("one connection");
+}
+
+/// More than a burst is waiting when the engine is told to end: what was taken ahead of the port is passed on first.
+#[test]
+fn segments_taken_ahead_when_the_engine_ends_are_passed_on() {
+    let mut bench = GraphBench::new();
+    let (client, _server) = crate::harness::spliced(&mut bench, 40000);
+    let segment = client.segment(TcpFlags::PSH, b"more");
+    let mut waiting: Vec<HeapBuffer> = (0..60).map(|_| segment.emit(&mut bench.pool)).collect();
+    for chunk in [32, 28] {
+        let mut burst: ArrayVec<HeapBuffer, BURST> = waiting.drain(..chunk).collect();
+        assert_eq!(bench.far[0].transmit(&mut burst), chunk);
+    }
+    let before = bench.reader.traffic.snapshot()[Traffic::Received];
+    let _worked = bench.task.run(bench.now);
+    assert_eq!(
+        bench.reader.traffic.snapshot()[Traffic::Received] - before,
+        60,
+        "some ahead"
+    );
+    bench.handle.finish();
+    let sent = bench.exchange([]);
+    let passed = sent.iter().filter(|frame| frame.data().ends_with(b"more")).count();
+    assert_eq!(passed, 60);
+    drop(sent);
+    bench.assert_all_returned("ended with packets ahead");
 }
 
 /// A small generator of our own, so that a seed means the same for ever.
