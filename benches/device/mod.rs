@@ -395,6 +395,7 @@ impl Host {
         &self,
         name: char,
         conditions: &Conditions,
+        clock: &Clock,
     ) -> Result<(Vec<Arm<CountingPort>>, MbufPool), BoxError> {
         let eal = &self.eal;
         let demand = PoolDemand {
@@ -423,10 +424,7 @@ impl Host {
         client.servers = 1;
         let server = cps_server(&client, &client.targets.clone());
         let macs = [server_end.mac(), client_end.mac()];
-        Ok((
-            arms(client, server, &macs, client_end, server_end, Clock::new().now()),
-            pool,
-        ))
+        Ok((arms(client, server, &macs, client_end, server_end, clock.now()), pool))
     }
 }
 
@@ -448,15 +446,16 @@ impl Host {
     /// Puts the load of a bench on a thread of its own, on this CPU.
     pub(crate) fn part(&self, inline: InlineProxy, cpu: Option<usize>) -> Result<TwoCoreProxy, BoxError> {
         let (device, arms, pool, clock) = inline.into_parts();
-        let load = self.start_load(arms, pool, cpu)?;
+        let load = self.start_load(arms, pool, clock, cpu)?;
         Ok(TwoCoreBench::new(device, load, clock))
     }
 
-    /// Starts to play the arms on a thread of its own, on this CPU.
+    /// Starts to play the arms on a thread of its own, on this CPU, in the time of this clock.
     pub(crate) fn start_load(
         &self,
         arms: Vec<Arm<CountingPort>>,
         pool: MbufPool,
+        clock: Clock,
         cpu: Option<usize>,
     ) -> Result<LoadThread, BoxError> {
         let eal = self.eal.clone();
@@ -468,7 +467,7 @@ impl Host {
             }
             eal.register_thread()
         };
-        Ok(LoadThread::start(arms, pool, Clock::new(), prepare)?)
+        Ok(LoadThread::start(arms, pool, clock, prepare)?)
     }
 }
 

@@ -2,8 +2,12 @@
 //!
 //! First the maximum is measured (a closed loop on two cores), then connections start at fixed times, and each latency counts
 //! from the time at which its connection should have started: a proxy or a load that is late cannot hide it (no coordinated
-//! omission). Nothing is left out, not even what the operating system took the cores away for; how often it did stands
+//! omission). Nothing is left out, not even what system and host took the cores away for; how often the system did stands
 //! beside.
+//!
+//! The figures that begin with `undisturbed` are of the connections that no absence of a core touched, and say how many were left
+//! out for that: what an absence is, and how far it reaches, is said in `trafficengine::bench::Undisturbed`. That absences are not
+//! work of our own shows by how often the proxy's core was away while it did nothing but poll.
 //!
 //! Proxy and load have a core each and poll. The load's thread plays clients and servers, so that every latency contains
 //! its turns; the same load without a proxy, its ends joined by a ring, shows how much that is.
@@ -14,7 +18,7 @@ use std::time::Duration;
 use clap::Parser;
 use e2d2::time::Clock;
 use serde::Serialize;
-use trafficengine::bench::{CpsSettings, CycleCounter, LatencyMicros, LoadTotals, Sum, TwoCoreBench};
+use trafficengine::bench::{CpsSettings, CycleCounter, LatencyMicros, LoadTotals, TwoCoreBench, Undisturbed, Waited};
 use trafficengine::plot;
 use trafficengine::stats::Latencies;
 
@@ -22,7 +26,7 @@ use trafficengine::stats::Latencies;
 mod device;
 
 use device::cli::{self, Common, TwoCpus};
-use device::{BoxError, Conditions, Host, NoDevice};
+use device::{BoxError, Conditions, Host, NoDevice, ProxyDevice};
 
 /// Latencies of connections through the proxy of one core.
 #[derive(Parser)]
@@ -59,6 +63,11 @@ struct LatencyResult {
     p99_us_at_half: f64,
     /// The same less the same without a proxy.
     added_p99_us_at_half: f64,
+    /// As the two above, of the connections during whose life no core was away.
+    undisturbed_p99_us_at_half: f64,
+    undisturbed_added_p99_us_at_half: f64,
+    /// The share of connections that are not in these, the larger of with and without a proxy.
+    left_out_share: f64,
     maximum_connections_per_second: f64,
     levels: Vec<Level>,
     pinning: String,
@@ -83,11 +92,30 @@ struct Level {
     whole_us: LatencyMicros,
     /// To the first byte without a proxy.
     direct_first_byte_us: LatencyMicros,
+    /// Both of the connections during whose life no core was away.
+    undisturbed_first_byte_us: LatencyMicros,
+    undisturbed_direct_first_byte_us: LatencyMicros,
+    /// The share of connections that are not in these.
+    left_out_share: f64,
+    direct_left_out_share: f64,
+    /// How often the proxy's core was away, and how often while there was no proxy on it.
+    absences_per_second: f64,
+    direct_absences_per_second: f64,
+    /// For how long, by the time measured.
+    away_share: f64,
+    direct_away_share: f64,
     max_behind_us: f64,
     lost: u64,
     retransmitted: u64,
     failed: u64,
 }
+
+/// No more than this share of the connections may be left out of the undisturbed figures.
+const MOST_LEFT_OUT: f64 = 0.25;
+
+/// A proxy's core may be away so much more often than one that only polls, and so many times a second besides: they are few,
+/// and hosts are moody. More would be work of ours.
+const MORE_ABSENCES: (f64, f64) = (1.5, 10.0);
 
 fn main() -> ExitCode {
     cli::main("latency", || run(&Arguments::parse()))
@@ -178,6 +206,8 @@ struct Gathered {
     time: Duration,
     latencies: Latencies,
     direct: Latencies,
+    undisturbed: Calm,
+    direct_undisturbed: Calm,
     max_behind_us: f64,
     lost: u64,
     retransmitted: u64,
@@ -193,6 +223,8 @@ impl Gathered {
             time: Duration::ZERO,
             latencies: Latencies::default(),
             direct: Latencies::default(),
+            undisturbed: Calm::default(),
+            direct_undisturbed: Calm::default(),
             max_behind_us: 0.0,
             lost: 0,
             retransmitted: 0,
@@ -200,18 +232,63 @@ impl Gathered {
         }
     }
 
-    fn add(&mut self, sum: &Sum, totals: &LoadTotals, lost: u64) {
-        self.completed += sum.completed;
-        self.time += sum.time;
+    fn add(&mut self, waited: &Waited<ProxyDevice>) {
+        let totals = &waited.load;
+        self.completed += waited.sum.completed;
+        self.time += waited.sum.time;
         self.latencies.add(&totals.latencies);
+        self.undisturbed.add(waited, self.share());
         self.max_behind_us = self.max_behind_us.max(totals.max_behind_us);
-        self.count(totals, lost);
+        self.count(totals, waited.device.lost());
+    }
+
+    fn add_direct(&mut self, waited: &Waited<NoDevice>) {
+        self.direct.add(&waited.load.latencies);
+        self.direct_undisturbed.add(waited, self.share());
+        self.count(&waited.load, 0);
+    }
+
+    fn share(&self) -> f64 {
+        f64::from(self.percent) / 100.0
     }
 
     fn count(&mut self, totals: &LoadTotals, lost: u64) {
         self.lost += lost + totals.not_sent;
         self.retransmitted += totals.retransmitted;
         self.failed += totals.failed;
+    }
+}
+
+/// What turns have brought together without the connections that absences touched.
+#[derive(Default)]
+struct Calm {
+    lives: Undisturbed,
+    /// Of the core that is the proxy's.
+    absences: usize,
+    away: Duration,
+    time: Duration,
+}
+
+impl Calm {
+    fn add<D>(&mut self, waited: &Waited<D>, share: f64) {
+        self.absences += waited.absences.len();
+        self.away += waited
+            .absences
+            .iter()
+            .map(|absence| absence.to - absence.from)
+            .sum::<Duration>();
+        self.time += waited.sum.time;
+        let absences = [&waited.absences[..], &waited.load.absences].concat();
+        self.lives.add(&waited.load.lives, &absences, share);
+        self.lives.left_out += waited.load.latencies.first_byte.len() - waited.load.lives.len() as u64;
+    }
+
+    fn absences_per_second(&self) -> f64 {
+        self.absences as f64 / self.time.as_secs_f64()
+    }
+
+    fn away_share(&self) -> f64 {
+        self.away.as_secs_f64() / self.time.as_secs_f64()
     }
 }
 
@@ -261,16 +338,18 @@ impl Bench {
         level.asked = rate;
         let warm_up = TIME_WAIT * 3;
         let (name, direct) = (self.name()?, self.name()?);
-        let inline = self.host.open(name, &conditions)?;
+        // Half as many again: a load that was held up makes up for it.
+        let lives = (rate * self.length.as_secs_f64() * 1.5) as usize;
+        let mut inline = self.host.open(name, &conditions)?;
+        inline.arms.iter_mut().for_each(|arm| arm.generator.keep_lives(lives));
         let bench = self.host.part(inline, Some(self.cpus.load))?;
-        let (sum, device, totals) = bench.latencies(warm_up, self.length)?;
-        level.add(&sum, &totals, device.lost());
-        drop(device);
-        let (arms, pool) = self.host.open_direct(direct, &conditions)?;
-        let load = self.host.start_load(arms, pool, Some(self.cpus.load))?;
-        let (_, _, totals) = TwoCoreBench::new(NoDevice, load, Clock::new()).latencies(warm_up / 3, self.length / 2)?;
-        level.direct.add(&totals.latencies);
-        level.count(&totals, 0);
+        level.add(&bench.latencies(warm_up, self.length)?);
+        let clock = Clock::new();
+        let (mut arms, pool) = self.host.open_direct(direct, &conditions, &clock)?;
+        arms.iter_mut().for_each(|arm| arm.generator.keep_lives(lives));
+        let load = self.host.start_load(arms, pool, clock, Some(self.cpus.load))?;
+        let bench = TwoCoreBench::new(NoDevice, load, clock);
+        level.add_direct(&bench.latencies(warm_up / 3, self.length / 2)?);
         Ok(())
     }
 }
@@ -299,9 +378,18 @@ fn evaluate(levels: &[Gathered], maximum: f64, cpus: TwoCpus, disturbances: u64)
     let levels: Vec<Level> = levels.iter().map(report).collect();
     let half = levels.iter().find(|level| level.percent == 50);
     let (p99, direct) = half.map_or((f64::NAN, f64::NAN), |half| (half.p99, half.direct_first_byte_us.p99));
+    let calm = half.map_or((f64::NAN, f64::NAN), |half| {
+        let (through, direct) = (&half.undisturbed_first_byte_us, &half.undisturbed_direct_first_byte_us);
+        (through.p99, direct.p99)
+    });
+    let left_out_share = half.map_or(1.0, |half| half.left_out_share.max(half.direct_left_out_share));
+    invalid_because.extend(half.into_iter().flat_map(Level::reasons_against_undisturbed));
     LatencyResult {
         p99_us_at_half: p99,
         added_p99_us_at_half: p99 - direct,
+        undisturbed_p99_us_at_half: calm.0,
+        undisturbed_added_p99_us_at_half: calm.0 - calm.1,
+        left_out_share,
         maximum_connections_per_second: maximum,
         levels,
         pinning: format!(
@@ -314,8 +402,29 @@ fn evaluate(levels: &[Gathered], maximum: f64, cpus: TwoCpus, disturbances: u64)
     }
 }
 
+impl Level {
+    /// Why its undisturbed figures say nothing.
+    fn reasons_against_undisturbed(&self) -> Vec<String> {
+        let (percent, mut reasons) = (self.percent, Vec::new());
+        let left_out = self.left_out_share.max(self.direct_left_out_share);
+        if left_out > MOST_LEFT_OUT {
+            reasons.push(format!(
+                "at {percent} %: {left_out:.3} of the connections are left out of the undisturbed ones, above {MOST_LEFT_OUT}"
+            ));
+        }
+        let (away, polling) = (self.absences_per_second, self.direct_absences_per_second);
+        if away > polling * MORE_ABSENCES.0 + MORE_ABSENCES.1 {
+            reasons.push(format!(
+                "at {percent} %: {away:.0} absences a second, while it only polled {polling:.0}: work of the proxy's"
+            ));
+        }
+        reasons
+    }
+}
+
 fn report(level: &Gathered) -> Level {
     let first_byte = LatencyMicros::of(&level.latencies.first_byte);
+    let (calm, direct) = (&level.undisturbed, &level.direct_undisturbed);
     Level {
         percent: level.percent,
         asked_connections_per_second: level.asked,
@@ -328,6 +437,14 @@ fn report(level: &Gathered) -> Level {
         first_byte_us: first_byte,
         whole_us: LatencyMicros::of(&level.latencies.whole),
         direct_first_byte_us: LatencyMicros::of(&level.direct.first_byte),
+        undisturbed_first_byte_us: LatencyMicros::of(&calm.lives.first_byte),
+        undisturbed_direct_first_byte_us: LatencyMicros::of(&direct.lives.first_byte),
+        left_out_share: calm.lives.left_out_share(),
+        direct_left_out_share: direct.lives.left_out_share(),
+        absences_per_second: calm.absences_per_second(),
+        direct_absences_per_second: direct.absences_per_second(),
+        away_share: calm.away_share(),
+        direct_away_share: direct.away_share(),
         max_behind_us: level.max_behind_us,
         lost: level.lost,
         retransmitted: level.retransmitted,
@@ -349,6 +466,28 @@ fn print(result: &LatencyResult) {
             direct.p50,
             direct.p99,
             direct.p999,
+        );
+        let (calm, direct) = (
+            &level.undisturbed_first_byte_us,
+            &level.undisturbed_direct_first_byte_us,
+        );
+        println!(
+            "      no core away: {:.1}, {:.1}, {:.1}, {:.2} % left out; without a proxy {:.1}, {:.1}, {:.1}, {:.2} %",
+            calm.p50,
+            calm.p99,
+            calm.p999,
+            level.left_out_share * 100.0,
+            direct.p50,
+            direct.p99,
+            direct.p999,
+            level.direct_left_out_share * 100.0,
+        );
+        println!(
+            "      absences of the proxy's core: {:.1} a second, {:.2} % of the time; while it only polls {:.1}, {:.2} %",
+            level.absences_per_second,
+            level.away_share * 100.0,
+            level.direct_absences_per_second,
+            level.direct_away_share * 100.0,
         );
     }
     println!("{}", result.pinning);

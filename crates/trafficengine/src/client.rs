@@ -16,7 +16,7 @@ use crate::pace::{Pace, Pacer, Span};
 use crate::payload::{Check, Close, Format, RequestId};
 use crate::received::{Incoming, octets};
 use crate::role::{Role, acknowledge_and_rearm, answer_stray, answer_with_reset, family, take_in};
-use crate::stats::{ClientStats, Connections, Failure, record};
+use crate::stats::{ClientStats, Connections, Failure, Life, record};
 use crate::table::Table;
 use crate::tcb::{Acknowledge, Marks, NewData, Peer, Segment, State, Tcb, TcpSettings, Ticks};
 
@@ -395,7 +395,14 @@ impl Client {
         }
         if !tcb.marks.contains(Marks::FIRST_BYTE) {
             tcb.marks.insert(Marks::FIRST_BYTE);
-            record(&mut self.stats.latencies.first_byte, ticks.now - tcb.intended);
+            let life = Life {
+                intended: tcb.intended,
+                first_byte: ticks.now,
+            };
+            record(&mut self.stats.latencies.first_byte, life.first_byte - life.intended);
+            if self.stats.lives.len() < self.stats.lives.capacity() {
+                self.stats.lives.push(life);
+            }
         }
         if !settings.check {
             return Ok(());

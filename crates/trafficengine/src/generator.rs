@@ -15,7 +15,7 @@ use crate::output::{Output, Transmitter};
 use crate::received::Incoming;
 use crate::role::Role;
 use crate::server::{Flow, Server, ServerSettings};
-use crate::stats::{ClientStats, ServerStats};
+use crate::stats::{ClientStats, Life, ServerStats};
 use crate::tcb::Ticks;
 
 /// All that a generator does, checked. Made from a file by the configuration, or by hand in benches.
@@ -216,6 +216,17 @@ impl<B: PacketBuffer> Generator<B> {
     pub fn reset_latencies(&mut self) {
         if let Some(client) = &mut self.roles.client {
             client.stats.latencies.reset();
+            client.stats.lives.clear();
+        }
+    }
+
+    /// Keeps when each connection should have started and when its first byte came, of at most `count` since the latencies
+    /// were last forgotten.
+    pub fn keep_lives(&mut self, count: usize) {
+        if let Some(client) = &mut self.roles.client {
+            // Written once, so that no page is missing while it is filled.
+            client.stats.lives = vec![Life::default(); count];
+            client.stats.lives.clear();
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use e2d2::time::Instant;
 use hdrhistogram::Histogram;
 use netfcts::TcpCounters;
 
@@ -175,6 +176,15 @@ pub(crate) fn record(histogram: &mut Histogram<u64>, latency: Duration) {
     histogram.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
 }
 
+/// When a connection should have started, and when its first byte came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Life {
+    /// When it should have started.
+    pub intended: Instant,
+    /// When the first byte of the first response came.
+    pub first_byte: Instant,
+}
+
 /// What the client role has done.
 #[derive(Clone, Debug, Default)]
 pub struct ClientStats {
@@ -186,6 +196,8 @@ pub struct ClientStats {
     pub tcp: TcpCounters,
     /// Latencies.
     pub latencies: Latencies,
+    /// What `latencies.first_byte` counts one by one, up to the capacity; none by default.
+    pub lives: Vec<Life>,
     /// Open loop: starts that are due and wait for an end point or their turn, at most so far.
     pub max_behind: Duration,
     /// Most connections open at once.

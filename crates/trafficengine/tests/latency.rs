@@ -102,3 +102,29 @@ fn the_open_loop_keeps_its_rate() {
         "{by_second:?}"
     );
 }
+
+#[test]
+fn lives_are_kept_one_by_one_up_to_their_number() {
+    let mut rig = rig(Pace::Open { rate: 1000.0 }, 200, 5 * MILLI);
+    rig.client.keep_lives(150);
+    rig.run(STEP, Duration::from_secs(60));
+    rig.assert_clean(200);
+    let stats = rig.client_stats();
+    assert_eq!((stats.lives.len(), stats.latencies.first_byte.len()), (150, 200));
+    for life in &stats.lives {
+        let latency = life.first_byte - life.intended;
+        assert_near(latency.as_nanos() as u64, 20 * MILLI, 6 * STEP);
+    }
+    let intended = |index: usize| stats.lives[index].intended;
+    assert_near((intended(149) - intended(0)).as_nanos() as u64, 149 * MILLI, MILLI);
+    rig.client.reset_latencies();
+    assert_eq!(rig.client_stats().lives, []);
+}
+
+#[test]
+fn no_life_is_kept_unasked() {
+    let mut rig = rig(Pace::Closed { open: 5 }, 20, MILLI);
+    rig.run(STEP, Duration::from_secs(60));
+    rig.assert_clean(20);
+    assert_eq!(rig.client_stats().lives, []);
+}

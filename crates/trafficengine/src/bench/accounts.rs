@@ -16,6 +16,11 @@ pub struct RoundWork {
 }
 
 impl RoundWork {
+    /// Packets that came and went, and whatever else was done.
+    pub const fn moved(self) -> u32 {
+        self.received + self.sent + self.other
+    }
+
     /// Whether the round counts as busy.
     pub const fn is_busy(self) -> bool {
         self.received > 0 || self.sent > 0 || self.other > 0
@@ -105,9 +110,14 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// Has the device do one round and charges it. Reading the counter itself is charged, too.
+    /// Has the device do one round and charges it; returns what it did. Reading the counter itself is charged, too.
     #[inline]
-    pub fn charge_round<D: DeviceUnderTest, C: CycleCounter>(&mut self, device: &mut D, counter: &C, now: Instant) {
+    pub fn charge_round<D: DeviceUnderTest, C: CycleCounter>(
+        &mut self,
+        device: &mut D,
+        counter: &C,
+        now: Instant,
+    ) -> RoundWork {
         let before = counter.cycles();
         let work = device.round(now);
         // Another core's counter may lag a little behind after a migration.
@@ -122,6 +132,7 @@ impl Accounts {
         if work.is_busy() {
             self.busy_cycles += cycles;
         }
+        work
     }
 
     /// What came after `earlier`.

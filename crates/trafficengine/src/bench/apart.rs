@@ -13,16 +13,18 @@ use e2d2::buffer::BufferPool;
 use e2d2::port::Port;
 use e2d2::time::{Clock, Instant};
 
-use super::accounts::{Accounts, CycleCounter, DeviceUnderTest};
+use super::accounts::{Accounts, CycleCounter, DeviceUnderTest, RoundWork};
 use super::cps::{CpsResult, CpsSettings, cps_result};
 use super::inline::{Arm, Measured, SLICE, Sum};
 use super::load::{Exchange, LoadOrders, LoadStatus, LoadTotals, RemoteLoad, drive};
+use super::undisturbed::{Absence, Watch};
 
 /// What the two threads tell each other. All relaxed: numbers that stand for themselves.
 #[derive(Default)]
 struct Shared {
     is_over: AtomicBool,
     is_paused: AtomicBool,
+    asks_system: AtomicBool,
     resets: AtomicU8,
     completed: AtomicU64,
     held: AtomicU64,
@@ -56,8 +58,11 @@ impl LoadThread {
         let mut there = shared.clone();
         let thread = std::thread::Builder::new().name("load".to_owned()).spawn(move || {
             let _guard = prepare();
-            drive(&mut arms, &mut pool, &clock, &mut there);
-            LoadTotals::of(&arms)
+            let absences = drive(&mut arms, &mut pool, &clock, &mut there);
+            LoadTotals {
+                absences,
+                ..LoadTotals::of(&arms)
+            }
         })?;
         Ok(LoadThread { shared, thread })
     }
@@ -73,6 +78,7 @@ impl Exchange for Arc<Shared> {
             is_paused: self.is_paused.load(Ordering::Relaxed),
             is_over: self.is_over.load(Ordering::Relaxed),
             resets: self.resets.load(Ordering::Relaxed),
+            asks_system: self.asks_system.load(Ordering::Relaxed),
         }
     }
 }
@@ -82,6 +88,7 @@ impl RemoteLoad for LoadThread {
         self.shared.is_paused.store(orders.is_paused, Ordering::Relaxed);
         self.shared.is_over.store(orders.is_over, Ordering::Relaxed);
         self.shared.resets.store(orders.resets, Ordering::Relaxed);
+        self.shared.asks_system.store(orders.asks_system, Ordering::Relaxed);
     }
 
     fn status(&mut self) -> LoadStatus {
@@ -110,6 +117,21 @@ pub struct TwoCoreBench<D, R> {
     clock: Clock,
     accounts: Accounts,
     orders: LoadOrders,
+    watch: Watch,
+    /// What the last round did.
+    last: RoundWork,
+}
+
+/// What [`TwoCoreBench::latencies`] has measured.
+pub struct Waited<D> {
+    /// What happened in the measured time.
+    pub sum: Sum,
+    /// When the device's core was away in it.
+    pub absences: Vec<Absence>,
+    /// The device.
+    pub device: D,
+    /// What the load has counted.
+    pub load: LoadTotals,
 }
 
 impl<D: DeviceUnderTest, R: RemoteLoad> TwoCoreBench<D, R> {
@@ -121,6 +143,8 @@ impl<D: DeviceUnderTest, R: RemoteLoad> TwoCoreBench<D, R> {
             clock,
             accounts: Accounts::default(),
             orders: LoadOrders::default(),
+            watch: Watch::default(),
+            last: RoundWork::default(),
         }
     }
 
@@ -132,6 +156,8 @@ impl<D: DeviceUnderTest, R: RemoteLoad> TwoCoreBench<D, R> {
     /// # Errors
     /// A sentence, if the load has ended by itself.
     pub fn cps(mut self, mode: &'static str, settings: &CpsSettings) -> Result<(CpsResult, D, LoadTotals), String> {
+        self.orders.asks_system = true;
+        self.load.order(self.orders);
         let open = u64::from(settings.open.saturating_sub(settings.open / 100 + 64));
         let open_by = self.clock.now() + settings.time_to_open();
         self.run_until(open_by, |status| status.held >= open);
@@ -147,14 +173,13 @@ impl<D: DeviceUnderTest, R: RemoteLoad> TwoCoreBench<D, R> {
 
     /// Lets an open-loop load go on for `warm_up` and measures its latencies for `length` after that.
     ///
-    /// Returns what happened in the measured time, the device, and what the load has counted.
-    ///
     /// # Errors
     /// A sentence, if the load has ended by itself.
-    pub fn latencies(mut self, warm_up: Duration, length: Duration) -> Result<(Sum, D, LoadTotals), String> {
+    pub fn latencies(mut self, warm_up: Duration, length: Duration) -> Result<Waited<D>, String> {
         let began = self.run_until(self.clock.now() + warm_up, |_| false);
         let (accounts, status) = (self.accounts, self.load.status());
         self.reset_latencies();
+        self.watch.take();
         let ended = self.run_until(began + length, |_| false);
         let sum = Sum {
             accounts: self.accounts.since(&accounts),
@@ -162,7 +187,12 @@ impl<D: DeviceUnderTest, R: RemoteLoad> TwoCoreBench<D, R> {
             time: ended - began,
             slices: 1,
         };
-        Ok((sum, self.device, self.load.finish()?))
+        Ok(Waited {
+            sum,
+            absences: self.watch.take(),
+            device: self.device,
+            load: self.load.finish()?,
+        })
     }
 
     fn reset_latencies(&mut self) {
@@ -180,7 +210,8 @@ impl<D: DeviceUnderTest, R: RemoteLoad> TwoCoreBench<D, R> {
             // Asking another process costs a system call, which is not the device's.
             for _ in 0..64 {
                 let now = self.clock.now();
-                self.accounts.charge_round(&mut self.device, &self.clock, now);
+                self.watch.begin_turn(now, self.last.moved());
+                self.last = self.accounts.charge_round(&mut self.device, &self.clock, now);
                 if now >= end {
                     return now;
                 }

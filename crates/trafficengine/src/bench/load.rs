@@ -2,12 +2,14 @@
 
 use e2d2::buffer::BufferPool;
 use e2d2::port::Port;
+use e2d2::scheduler::Work;
 use e2d2::time::Clock;
 use serde::{Deserialize, Serialize};
 
 use super::accounts::CycleCounter;
 use super::inline::Arm;
-use crate::stats::{Failure, Latencies};
+use super::undisturbed::{Absence, Watch};
+use crate::stats::{Failure, Latencies, Life};
 
 /// How far a load is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -31,6 +33,8 @@ pub struct LoadOrders {
     pub is_over: bool,
     /// How often latencies were to be forgotten so far.
     pub resets: u8,
+    /// Ask the system now and then how often it has taken the core away, which takes some 20 µs each time.
+    pub asks_system: bool,
 }
 
 /// A load elsewhere, as the bench sees it.
@@ -63,6 +67,11 @@ pub struct LoadTotals {
     pub max_behind_us: f64,
     /// The client's latencies.
     pub latencies: Latencies,
+    /// Those to the first byte one by one, if the arms keep them, and the absences of the load's core since latencies were
+    /// last forgotten: of a load in this process.
+    pub lives: Vec<Life>,
+    /// See above.
+    pub absences: Vec<Absence>,
 }
 
 impl LoadTotals {
@@ -77,6 +86,7 @@ impl LoadTotals {
                 totals.failed += client.connections.failed_in_all();
                 totals.max_behind_us = client.max_behind.as_nanos() as f64 / 1e3;
                 totals.latencies = client.latencies.clone();
+                totals.lives = client.lives.clone();
             }
             if let Some(server) = arm.generator.server_stats() {
                 totals.retransmitted += server.traffic.retransmitted;
@@ -125,6 +135,7 @@ impl LoadTotals {
             not_sent,
             max_behind_us: line.max_behind_us,
             latencies,
+            ..LoadTotals::default()
         })
     }
 }
@@ -142,40 +153,44 @@ pub(super) trait Exchange {
     fn exchange(&mut self, status: LoadStatus) -> LoadOrders;
 }
 
-/// Polls the arms until it is told to end.
+/// Polls the arms until it is told to end; returns the absences of the core since latencies were last forgotten.
 pub(super) fn drive<P: Port, L: BufferPool<Buffer = P::Buffer>>(
     arms: &mut [Arm<P>],
     pool: &mut L,
     clock: &Clock,
     bench: &mut impl Exchange,
-) {
-    let (mut turns, mut resets) = (0u32, 0);
+) -> Vec<Absence> {
+    let (mut turns, mut orders) = (0u32, LoadOrders::default());
     let mut disturbances = clock.disturbances();
+    let (mut watch, mut work) = (Watch::default(), Work::NONE);
     loop {
         let now = clock.now();
+        watch.begin_turn(now, work.count());
+        work = Work::NONE;
         for arm in &mut *arms {
-            let _load_is_not_measured = arm.generator.poll(now, &mut arm.port, pool);
+            work += arm.generator.poll(now, &mut arm.port, pool);
         }
         turns = turns.wrapping_add(1);
-        // Asking the system takes some 20 µs.
-        if turns.is_multiple_of(8192) {
+        if orders.asks_system && turns.is_multiple_of(8192) {
             disturbances = clock.disturbances();
         }
         // Seldom enough that what is shared with the bench does not matter.
         if !turns.is_multiple_of(64) {
             continue;
         }
-        let orders = bench.exchange(status(arms, disturbances));
+        let before = std::mem::replace(&mut orders, bench.exchange(status(arms, disturbances)));
         if orders.is_over {
-            return;
+            return watch.take();
         }
         for arm in &mut *arms {
             arm.generator.set_paused(orders.is_paused);
-            if orders.resets != resets {
+            if orders.resets != before.resets {
                 arm.generator.reset_latencies();
             }
         }
-        resets = orders.resets;
+        if orders.resets != before.resets {
+            watch.take();
+        }
     }
 }
 

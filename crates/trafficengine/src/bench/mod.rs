@@ -21,12 +21,14 @@ mod paired;
 mod process;
 mod quiet;
 mod street;
+mod undisturbed;
 
 pub use accounts::{Accounts, CycleCounter, DeviceCounts, DeviceUnderTest, RoundWork};
-pub use apart::{LoadThread, TwoCoreBench};
+pub use apart::{LoadThread, TwoCoreBench, Waited};
 pub use cps::{CpsResult, CpsSettings, LatencyMicros, MAX_SATURATED_TO_BUSY, cps_client, cps_server};
 pub use inline::{Arm, InlineBench, Measured, Sum};
 pub use load::{LoadOrders, LoadStatus, LoadTotals, RemoteLoad};
 pub use paired::{Ratio, median};
 pub use process::{LoadProcess, serve_load};
 pub use street::{Roughness, Street, StreetStats};
+pub use undisturbed::{Absence, Undisturbed, Watch};

@@ -1,6 +1,6 @@
 //! The load in another process: two datagram sockets in a folder that both know.
 //!
-//! The load says how far it is about once per millisecond and hears orders of three bytes; at its end it prints what it has
+//! The load says how far it is about once per millisecond and hears orders of four bytes; at its end it prints what it has
 //! counted, as one line.
 
 use std::io::Read;
@@ -63,7 +63,13 @@ impl LoadProcess {
 
 impl RemoteLoad for LoadProcess {
     fn order(&mut self, orders: LoadOrders) {
-        let bytes = [u8::from(orders.is_paused), u8::from(orders.is_over), orders.resets];
+        let LoadOrders {
+            is_paused,
+            is_over,
+            resets,
+            asks_system,
+        } = orders;
+        let bytes = [u8::from(is_paused), u8::from(is_over), resets, u8::from(asks_system)];
         // A load that is gone shows at the end; orders are too few to fill a queue.
         let _sent = self.socket.send_to(&bytes, &self.load);
     }
@@ -137,7 +143,7 @@ pub fn serve_load<P: Port, L: BufferPool<Buffer = P::Buffer>>(
         next: Instant::ZERO,
         orders: LoadOrders::default(),
     };
-    drive(&mut arms, &mut pool, clock, &mut bench);
+    let _of_a_load_in_this_process = drive(&mut arms, &mut pool, clock, &mut bench);
     Ok(LoadTotals::of(&arms).to_line())
 }
 
@@ -168,12 +174,13 @@ impl Exchange for Bench {
             // Nobody is left to work for.
             Err(_) => self.orders.is_over = true,
         }
-        let mut orders = [0; 3];
+        let mut orders = [0; 4];
         while self.socket.recv(&mut orders).is_ok_and(|len| len == orders.len()) {
             self.orders = LoadOrders {
                 is_paused: orders[0] != 0,
                 is_over: orders[1] != 0,
                 resets: orders[2],
+                asks_system: orders[3] != 0,
             };
         }
         self.orders
