@@ -123,16 +123,25 @@ fn sigusr1_shows_the_counters_and_goes_on() {
     let place = Place::new(GOOD);
     let program = Running::start(&place, &["run", "engine.toml", "--report", "report.json"]);
     wait_until_running(&place);
-    std::thread::sleep(Duration::from_millis(100));
-    program.signal("USR1");
-    wait_until("reported", &place, || place.path("report.json").exists());
-    let report = json(&place.path("report.json"));
+    // Until all that it says at its start has come back to it.
+    let mut reports = 0;
+    let report = loop {
+        program.signal("USR1");
+        wait_until("reported", &place, || place.path("report.json").exists());
+        let report = json(&place.path("report.json"));
+        reports += 1;
+        let own = report["counters"]["neighbour_drops"]["own_frame"].as_u64();
+        // Three announcements and a question; a report of groups does not parse.
+        if own >= Some(4) {
+            break report;
+        }
+        assert!(reports < 1_000, "{report}");
+        fs::remove_file(place.path("report.json")).expect("one that was read");
+    };
     assert_eq!(report["buffers"]["leaked"], serde_json::Value::Null);
-    assert_eq!(report["counters"]["neighbour"]["announced"], 3);
-    assert_eq!(
-        report["counters"]["neighbour_drops"]["own_frame"], 4,
-        "three announcements and a question; a report of groups does not parse"
-    );
+    // Said again after a second.
+    let announced = &report["counters"]["neighbour"]["announced"];
+    assert!([3, 6].iter().any(|count| announced == count), "{announced}");
     assert_eq!(report["next_hops"]["total"], 1);
     wait_until("pictured", &place, || {
         says(&place, "INFO ] core 0   load ") || says(&place, "INFO  core 0   load ")
@@ -142,7 +151,11 @@ fn sigusr1_shows_the_counters_and_goes_on() {
     program.signal("TERM");
     let (code, said) = program.wait();
     assert_eq!(code, 0);
-    assert_eq!(said.matches("next hops 0/1").count(), 2, "two reports: {said}");
+    assert_eq!(
+        said.matches("next hops 0/1").count(),
+        reports + 1,
+        "one more at the end: {said}"
+    );
 }
 
 #[test]

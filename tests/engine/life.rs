@@ -203,15 +203,15 @@ fn draining_ends_when_the_last_connection_has() {
     wire.open_connections.store(2, Ordering::SeqCst);
     assert_eq!(engine.open_connections(), 2);
     let closer = wire.clone();
+    let start = Instant::now();
     let thread = std::thread::spawn(move || {
         for _ in 0..2 {
             std::thread::sleep(Duration::from_millis(50));
             closer.send(b"close");
         }
     });
-    let start = Instant::now();
     assert_eq!(engine.drain(Duration::from_secs(30), || false), 0);
-    assert!(start.elapsed() >= Duration::from_millis(90) && start.elapsed() < Duration::from_secs(10));
+    assert!(start.elapsed() >= Duration::from_millis(90) && start.elapsed() < Duration::from_secs(20));
     thread.join().expect("closer");
     let outcome = engine.shutdown();
     let orders = outcome.report.counters.group("orders").expect("orders").clone();
@@ -259,11 +259,16 @@ fn a_worker_that_panics_is_reported_and_takes_nothing_with_it() {
         "{:?}",
         engine.failures()
     );
-    let asked = Instant::now();
-    engine.report();
+    // Each of them would take a second otherwise; this thread may stand still during one, but not during all.
+    let quickest = (0..5).map(|_| {
+        let asked = Instant::now();
+        engine.report();
+        asked.elapsed()
+    });
+    let quickest = quickest.min().expect("five");
     assert!(
-        asked.elapsed() < Duration::from_millis(500),
-        "a report does not wait for the dead"
+        quickest < Duration::from_millis(500),
+        "a report does not wait for the dead: {quickest:?}"
     );
     let outcome = engine.shutdown();
     assert_eq!(outcome.failures.len(), 1);
