@@ -1,6 +1,6 @@
 //! Two reference peers (`testkit::reference`) through the whole graph, in virtual time, over links that lose, repeat and
 //! reorder, with what smoltcp does not do: SACK, PAWS, path-MTU messages, any window shift, ACK storms, closed windows,
-//! old connections of servers. `SEED=n` tries one seed.
+//! urgent data, old connections of servers. `SEED=n` tries one seed.
 
 #![allow(dead_code, unreachable_pub)] // modules shared with another test program
 
@@ -68,6 +68,7 @@ fn habits(random: &mut Random) -> Habits {
         ack_copies: random.one_of(&[1, 1, 1, 3, 20]),
         sleeps_ms: random.one_of(&[0, 0, 0, 300, 700]),
         greeting: random.one_of(&[Greeting::Accept, Greeting::Accept, Greeting::OldAck]),
+        urgent: random.fork("urgent").chance(300),
     }
 }
 
@@ -308,6 +309,12 @@ impl World {
             "seed {}: PAWS dropped new bytes",
             self.seed
         );
+        let misplaced = seen.map(|seen| seen.misplaced_urgent);
+        assert!(
+            self.way.is_rewritten || misplaced == [0, 0],
+            "seed {}: an urgent pointer leads elsewhere",
+            self.seed
+        );
         self.bench.assert_all_returned(&format!("seed {}", self.seed));
         seen
     }
@@ -369,6 +376,7 @@ fn two_reference_peers_get_every_byte() {
             sum.filled_holes += seen.filled_holes;
             sum.timeouts += seen.timeouts;
             sum.closed_windows += seen.closed_windows;
+            sum.urgent += seen.urgent;
         }
         obeyed += world.obeyed;
     }
@@ -380,6 +388,7 @@ fn two_reference_peers_get_every_byte() {
             filled_holes,
             timeouts,
             closed_windows,
+            urgent,
             ..
         } = sum;
         for (count, of) in [
@@ -388,6 +397,7 @@ fn two_reference_peers_get_every_byte() {
             (filled_holes, "holes filled"),
             (timeouts, "time-outs"),
             (closed_windows, "closed windows"),
+            (urgent, "urgent pointers"),
             (obeyed, "path-MTU messages"),
         ] {
             assert!(count > 0, "no {of} in {SEEDS} seeds");

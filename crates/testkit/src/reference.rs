@@ -1,5 +1,6 @@
 //! A TCP end point for what smoltcp does not do: it sends and uses SACK blocks, drops by PAWS, obeys path-MTU messages,
-//! scales its window by any shift, delays or repeats ACKs, closes its window, and answers SYNs as in TIME-WAIT.
+//! scales its window by any shift, delays or repeats ACKs, closes its window, sends urgent data, and answers SYNs as in
+//! TIME-WAIT.
 //!
 //! It keeps both streams whole and counts from the start of each, so that what it asserts about a received segment is about
 //! bytes, not about numbers. It has no congestion control: a fixed flight is enough to test what lies between two ends.
@@ -28,6 +29,8 @@ pub struct Habits {
     pub ack_copies: u32,
     /// Its application sleeps so many ms of every 1000, and the window closes.
     pub sleeps_ms: u64,
+    /// Whether bytes of its stream are urgent, those before each 1000th.
+    pub urgent: bool,
     /// What it does with the first SYN (RFC 6191, RFC 9293 3.10.7.4).
     pub greeting: Greeting,
 }
@@ -60,6 +63,10 @@ pub struct Seen {
     pub timeouts: u32,
     /// Times that the other end's window was closed.
     pub closed_windows: u32,
+    /// Segments with an urgent pointer, and of these such that point to a byte that is not urgent.
+    pub urgent: u32,
+    /// See `urgent`.
+    pub misplaced_urgent: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +80,7 @@ enum State {
 }
 
 const FLIGHT: u32 = 32 * 1024;
+const URGENT_EVERY: u32 = 1_000;
 const FIRST_TIMEOUT: Duration = Duration::from_millis(300);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(5);
 const DELAYED_ACK: Duration = Duration::from_millis(40);
@@ -381,6 +389,11 @@ impl Peer {
             }
             return;
         }
+        if segment.flags.contains(TcpFlags::URG) {
+            let points_to = offset + i64::from(segment.urgent);
+            self.seen.urgent += 1;
+            self.seen.misplaced_urgent += u32::from(points_to % i64::from(URGENT_EVERY) != 0);
+        }
         let next = self.received.len() as i64;
         if segment.flags.contains(TcpFlags::FIN) {
             self.fin = Some((offset + segment.payload.len() as i64) as u32);
@@ -548,6 +561,12 @@ impl Peer {
         segment.sack.clear();
         segment.payload = self.data[offset.min(last) as usize..last as usize].to_vec();
         segment.flags |= TcpFlags::PSH;
+        // RFC 6093 3.1: the pointer leads behind the urgent byte.
+        let behind = (offset / URGENT_EVERY + 1) * URGENT_EVERY;
+        if self.habits.urgent && behind <= last {
+            segment.flags |= TcpFlags::URG;
+            segment.urgent = (behind - offset) as u16;
+        }
         if offset + length > self.data.len() as u32 {
             segment.flags |= TcpFlags::FIN;
         }

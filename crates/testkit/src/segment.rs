@@ -59,6 +59,8 @@ pub struct Segment {
     pub flags: TcpFlags,
     /// The window field.
     pub window: u16,
+    /// SEG.UP; 0 without URG.
+    pub urgent: u16,
     /// The options that matter.
     pub options: TcpOptions,
     /// The SACK blocks.
@@ -79,6 +81,7 @@ impl Segment {
             ack: 0,
             flags: TcpFlags::ACK,
             window: 64240,
+            urgent: 0,
             options: TcpOptions::NONE,
             sack: Vec::new(),
             payload: Vec::new(),
@@ -126,6 +129,15 @@ impl Segment {
             payload: &self.payload,
         };
         repr.emit(&mut buffer).expect("room for the test's own frame");
+        if self.urgent != 0 {
+            let tcp = if self.from.address.is_ipv4() { 14 + 20 } else { 14 + 40 };
+            let frame = buffer.data_mut();
+            frame[tcp + 18..tcp + 20].copy_from_slice(&self.urgent.to_be_bytes());
+            // It was zero.
+            let (sum, carry) = u16::from_be_bytes([!frame[tcp + 16], !frame[tcp + 17]]).overflowing_add(self.urgent);
+            let sum = !(sum + u16::from(carry));
+            frame[tcp + 16..tcp + 18].copy_from_slice(&sum.to_be_bytes());
+        }
         buffer
     }
 
@@ -171,6 +183,11 @@ impl Segment {
             ack: if flags.contains(TcpFlags::ACK) { header.ack() } else { 0 },
             flags,
             window: header.window(),
+            urgent: if flags.contains(TcpFlags::URG) {
+                header.urgent()
+            } else {
+                0
+            },
             options: TcpOptions::parse(raw_options),
             sack: options::sack_blocks(raw_options).to_vec(),
             payload: frame[usize::from(layout.payload)..usize::from(layout.end)].to_vec(),
