@@ -148,6 +148,11 @@ impl Tcb {
             received.advanced = true;
             return true;
         }
+        // RFC 5961 5.2: older than any window of the peer's can have been. A stranger has guessed it.
+        if segment.ack.lt(self.snd_una - (u32::from(u16::MAX) << self.shift())) {
+            received.ack = Acknowledge::Now;
+            return false;
+        }
         let window = u32::from(segment.window) << self.shift();
         if is_news {
             self.acknowledge(segment.ack, ticks);
@@ -286,6 +291,70 @@ impl Tcb {
         if start.le(self.rcv_nxt) {
             self.rcv_nxt = self.rcv_nxt.later(end);
             self.marks.remove(Marks::GAP);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Peer;
+    use super::*;
+    use e2d2::time::Instant;
+    use e2d2::wire::MacAddr;
+    use e2d2::wire::tcp::TcpOptions;
+
+    const TICKS: Ticks = Ticks {
+        now: Instant::ZERO,
+        micros: 0,
+        tsval: 0,
+    };
+
+    /// A connection without window scaling that has sent nothing but its SYN, 999.
+    fn open(settings: &TcpSettings) -> Tcb {
+        let peer = Peer {
+            remote: [0; 16],
+            remote_port: 80,
+            mac: MacAddr([2, 0, 0, 0, 0, 9]),
+            local: 0,
+            local_port: 5_000,
+        };
+        let mut tcb = Tcb::connect(peer, SeqNum(999), Instant::ZERO, settings);
+        tcb.snd_max = SeqNum(1_000);
+        let syn_ack = segment(6_999, 1_000, TcpFlags::SYN | TcpFlags::ACK, &[]);
+        assert!(tcb.receive(&syn_ack, TICKS, settings, false).established);
+        tcb
+    }
+
+    fn segment(seq: u32, ack: u32, flags: TcpFlags, payload: &[u8]) -> Segment<'_> {
+        Segment {
+            seq: SeqNum(seq),
+            ack: SeqNum(ack),
+            flags,
+            window: 1_000,
+            options: TcpOptions::NONE,
+            payload,
+        }
+    }
+
+    #[test]
+    fn data_with_an_impossible_acknowledgement_is_answered_and_not_taken() {
+        let settings = TcpSettings::default();
+        // The last one that can be, and the first that cannot, on either side.
+        let oldest = 1_000_u32.wrapping_sub(65_535);
+        for (ack, is_taken) in [
+            (1_000, true),
+            (1_001, false),
+            (oldest, true),
+            (oldest.wrapping_sub(1), false),
+        ] {
+            let mut tcb = open(&settings);
+            let data = segment(7_000, ack, TcpFlags::ACK, b"data");
+            let received = tcb.receive(&data, TICKS, &settings, true);
+            assert_eq!(received.data.is_some(), is_taken, "{ack}");
+            assert_eq!(
+                received.ack,
+                if is_taken { Acknowledge::Soon } else { Acknowledge::Now }
+            );
         }
     }
 }
