@@ -19,16 +19,13 @@ use std::time::Duration;
 use proxy::{Counters, Proxy, Record, Servers};
 use setup::LIMIT;
 
-/// How long their clients wait for an answer.
-const ANSWER: Duration = Duration::from_secs(2);
-
 /// One client after the other writes "`n` stars"; seven servers answer with thanks in their name, and close.
 fn each_server_thanks(name: &str, connections: usize) {
     let Some(proxy) = Proxy::start(name) else { return };
     let servers = Servers::start(&proxy, 7);
     for n in 1..=connections {
         let mut client = proxy.say(&format!("{n} stars"));
-        client.set_read_timeout(Some(ANSWER)).expect("a limit");
+        client.set_read_timeout(Some(LIMIT)).expect("a limit");
         let mut answer = String::new();
         client.read_to_string(&mut answer).expect("an answer and the end");
         assert_eq!(answer, format!("Thank You from server {}", n % 7 + 1));
@@ -141,7 +138,7 @@ fn client_syn_fin() {
     assert_all_timed_out(&records);
 }
 
-/// Ten clients, 48 ms apart, wait up to six seconds for servers that do not exist.
+/// Ten clients, 48 ms apart, wait for servers that do not exist. Theirs give up after six seconds, one more than the engine.
 #[test]
 fn timeout() {
     let Some(proxy) = Proxy::start("timeout") else { return };
@@ -151,7 +148,7 @@ fn timeout() {
             scope.spawn(move || {
                 thread::sleep(Duration::from_millis(48) * n);
                 let mut client = proxy.say(&format!("{n} stars"));
-                client.set_read_timeout(Some(Duration::from_secs(6))).expect("a limit");
+                client.set_read_timeout(Some(LIMIT)).expect("a limit");
                 let end = client.read(&mut [0; 256]).expect_err("nobody answers");
                 assert_eq!(end.kind(), ErrorKind::ConnectionReset, "and the client is told");
             });

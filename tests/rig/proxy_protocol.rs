@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use rig::engine::EngineOptions;
-use rig::process::Process;
+use rig::process::{self, Process};
 use rig::{Arms, Place, Rig, RigOptions};
 
 use crate::setup::{LIMIT, Setup};
@@ -508,7 +508,11 @@ fn transparent_servers_see_and_log_the_client_itself() {
             clients.push(format!("{} {}", me.ip(), me.port()));
         }
     }
-    let log = fs::read_to_string(rig.file("access.log")).expect("a log");
+    // nginx writes a line when its answer is on its way: the last may come after it.
+    let read = || fs::read_to_string(rig.file("access.log")).unwrap_or_default();
+    let complete = || read().lines().count() >= clients.len();
+    process::wait_for("nginx's log", LIMIT, complete).unwrap_or_else(|error| panic!("{error} in\n{}", read()));
+    let log = read();
     let logged: Vec<&str> = log.lines().collect();
     assert_eq!(logged, clients);
     let (report, _rig) = setup.finish();
