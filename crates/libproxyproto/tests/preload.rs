@@ -264,7 +264,8 @@ fn nginx_logs_clients_and_is_not_held_up_by_slow_ones() {
                 assert!(rest(&mut client).ends_with(seen), "{source} in pieces of {step}");
             }
         }
-        assert!(begin.elapsed() < Duration::from_secs(6), "{:?}", begin.elapsed());
+        // One after the other the silent ones would have had two seconds each.
+        assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
         // A header that is completed late is served; those that never come are closed.
         let mut late = partial.pop().expect("fifty");
         late.write_all(&[&header("203.0.113.9:1")[20..], REQUEST].concat())
@@ -493,7 +494,11 @@ fn peers_that_complete_no_header_make_room_for_others() {
             })
             .collect();
         // Until the server has accepted them: a burst beyond twice the limit is closed as it comes.
-        std::thread::sleep(Duration::from_millis(500));
+        let begin = Instant::now();
+        while !runs("sh", &["-c", "ss -Hltn 'sport = :7001' | awk '{ exit $2 != 0 }'"]) {
+            assert!(begin.elapsed() < PATIENCE, "the server accepts nobody");
+            std::thread::sleep(Duration::from_millis(20));
+        }
         for index in 0..20 {
             let source = format!("203.0.113.7:{}", 4000 + index);
             let mut client = connect(7001);
@@ -614,8 +619,8 @@ fn reading_and_writing_cost_no_further_system_call() {
         };
         for (name, _) in &with {
             let more = calls(&with, name).saturating_sub(calls(&without, name));
-            // A handful for accepting the connection; 500 commands would show.
-            assert!(more < 60, "{more} more calls of {name}: {with:?} against {without:?}");
+            // A handful for accepting the connection, and ten a second of redis for itself; 500 commands would show.
+            assert!(more < 250, "{more} more calls of {name}: {with:?} against {without:?}");
         }
         assert!(
             calls(&without, "write") + calls(&without, "sendto") >= 500,

@@ -1,6 +1,7 @@
 //! Shared memory between two processes: this one serves, a second one (this test program again) echoes.
 
 use std::env;
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -9,12 +10,12 @@ use e2d2::buffer::PacketBuffer;
 use e2d2::native::{DpdkPort, DpdkQueue, MbufPool, PortConfig, PortError};
 use e2d2::port::{Port, PortId};
 
-use crate::support::{Burst, eal, frame, packet, pool, receive, unique};
+use crate::support::{Burst, eal, frame, packet, pool, unique};
 
 /// Names the socket to the second process.
 const SOCKET: &str = "E2D2_TEST_MEMIF_SOCKET";
 const PACKETS: u32 = 4096;
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 fn open(role: &str, socket: &str, pool: &MbufPool) -> Result<(DpdkPort, DpdkQueue), PortError> {
     let device = format!("net_memif_{},role={role},socket={socket}", unique("t"));
@@ -52,6 +53,7 @@ fn memif_carries_packets_between_processes() {
             Command::new(env::current_exe().expect("this program"))
                 .args(["--exact", "memif::echo", "--ignored", "--nocapture"])
                 .env(SOCKET, &socket)
+                .stdin(Stdio::piped())
                 // Its count of passed tests would be taken for this program's.
                 .stdout(Stdio::null())
                 .spawn()
@@ -79,6 +81,7 @@ fn memif_carries_packets_between_processes() {
                 back += 1;
             }
         }
+        // That all have come: it waits for the end of its input. Waiting for a child closes its input first.
         let status = peer.0.wait().expect("the other process ends");
         assert!(status.success());
     }
@@ -104,8 +107,10 @@ fn echo() {
                 queue.transmit(&mut burst);
             }
         }
-        // The server has to see the last of them before the rings go away.
-        assert!(receive(&mut queue, 1).is_empty());
+        // The server has to see the last of them before the rings go away, and says so by ending our input.
+        std::io::stdin()
+            .read_to_end(&mut Vec::new())
+            .expect("the server is there");
     }
     assert_eq!(pool.in_use(), 0);
 }

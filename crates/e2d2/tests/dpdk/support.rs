@@ -38,7 +38,10 @@ pub(crate) fn packet(pool: &mut MbufPool, bytes: &[u8]) -> Mbuf {
     pool.take_copy(bytes).expect("a buffer is left and large enough")
 }
 
-/// Receives until `count` packets are there or two seconds have passed.
+/// Longer than a packet takes on a machine that does other things.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Receives until `count` packets are there or [`PATIENCE`] is over.
 pub(crate) fn receive(port: &mut impl Port<Buffer = Mbuf>, count: usize) -> Vec<Vec<u8>> {
     receive_matching(port, count, |_| true)
 }
@@ -49,9 +52,19 @@ pub(crate) fn receive_matching(
     count: usize,
     wanted: impl Fn(&[u8]) -> bool,
 ) -> Vec<Vec<u8>> {
+    receive_within(PATIENCE, port, count, wanted)
+}
+
+/// As [`receive_matching`], until so much time has passed.
+pub(crate) fn receive_within(
+    patience: Duration,
+    port: &mut impl Port<Buffer = Mbuf>,
+    count: usize,
+    wanted: impl Fn(&[u8]) -> bool,
+) -> Vec<Vec<u8>> {
     let start = Instant::now();
     let mut received = Vec::new();
-    while received.len() < count && start.elapsed() < Duration::from_secs(2) {
+    while received.len() < count && start.elapsed() < patience {
         let mut burst = Burst::new();
         port.receive(&mut burst);
         received.extend(

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 fn header_deadline_ends_silent_peers_and_nothing_else() {
     in_namespace(|| {
         tcp_server("127.0.0.1:443");
+        // Ten seconds without this option.
         let proxy = Proxy::tcp(&["--header-timeout", "1"]);
         let start = Instant::now();
         let silent = proxy.connect();
@@ -20,7 +21,7 @@ fn header_deadline_ends_silent_peers_and_nothing_else() {
         assert!([silent, partial].iter_mut().all(|client| rest(client).is_empty()));
         let took = start.elapsed();
         assert!(
-            (Duration::from_millis(900)..Duration::from_secs(4)).contains(&took),
+            (Duration::from_millis(900)..Duration::from_secs(9)).contains(&took),
             "{took:?}"
         );
         // The deadline is the header's, not the stream's.
@@ -47,7 +48,8 @@ fn slow_loris_does_not_keep_others_out() {
         let start = Instant::now();
         let mut client = proxy.send(&header(1));
         greeting(&mut client).expect("served");
-        assert!(start.elapsed() < Duration::from_secs(1));
+        // They have ten seconds each.
+        assert!(start.elapsed() < Duration::from_secs(5));
         drop(silent);
     });
 }
