@@ -19,6 +19,8 @@ use crate::setup::{LIMIT, binary};
 const SERVERS: &str = "192.168.222.32";
 /// Here clients are a machine of their own.
 const CLIENTS: &str = "192.168.222.101";
+/// The network of their `ipnet`.
+const NETWORK: &str = "192.168.222.0/24";
 /// `ipnet` and `engine.port` of their files.
 const PROXY: &str = "192.168.222.1:999";
 
@@ -39,6 +41,11 @@ impl Proxy {
         for (place, address) in [(Place::Servers, SERVERS), (Place::Clients, CLIENTS)] {
             let add = ["address", "add", &format!("{address}/24"), "dev", "eth0"];
             rig.run(place, "ip", &add, LIMIT).expect("an address");
+            // Payload is counted, so none is to be sent again because the machine does other things for 200 ms.
+            let patient = [
+                "route", "replace", NETWORK, "dev", "eth0", "src", address, "rto_min", "10s",
+            ];
+            rig.run(place, "ip", &patient, LIMIT).expect("a route");
         }
         let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/ancestors/{name}.toml"));
         let text = fs::read_to_string(&shipped).expect("their file");
