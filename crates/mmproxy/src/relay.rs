@@ -1,13 +1,16 @@
 //! Moving bytes from one socket to another.
 //!
 //! A [`Direction`] reads into a buffer that all sessions of a worker share and writes at once, so an idle session holds
-//! no buffer. Only what the other side does not take is kept, and nothing more is read until that is gone. Once a
-//! direction has shown to be bulk it moves through a pipe with `splice(2)`; the pipe is borrowed from the worker's pool
-//! while bytes are under way and given back when the source is dry, so an idle session holds two descriptors.
+//! no buffer. Only what the other side does not take is kept, and nothing more is read until that is gone. While a
+//! direction moves in large pieces it does so through a pipe with `splice(2)`; the pipe is borrowed from the worker's pool
+//! while bytes are under way and given back when the source is dry, so an idle session holds two descriptors. The target
+//! of a direction that is fast as well gets a larger send buffer, as long as the worker has some to give.
 //!
 //! Sockets are registered once, edge-triggered. What an [`Endpoint`] can do is remembered until the kernel says otherwise:
 //! a read that returns less than was asked for has emptied the socket (epoll(7), question 9).
 
+use crate::sys;
+use crate::timer::Millis;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
@@ -19,11 +22,28 @@ pub const SCRATCH: usize = 256 * 1024;
 /// Capacity asked for a pipe; the kernel's limit for users without privilege.
 const PIPE: usize = 1024 * 1024;
 
-/// A read of this size counts as bulk.
-const BULK_READ: usize = 64 * 1024;
+/// A piece of this size is bulk: what follows it is spliced. Measured: waiting for more and larger ones costs streams of
+/// many connections a fifth of all CPU time.
+const BULK_PIECE: usize = 16 * 1024;
 
-/// So many of them in a row, and the direction is spliced.
-const BULK_READS: u8 = 8;
+/// Copying a smaller piece is cheaper than two more system calls.
+const SMALL_PIECE: usize = 4 * 1024;
+
+/// So many small pieces in a row, and the direction is copied again. Bulk has small ones in between.
+const SMALL_PIECES: u8 = 8;
+
+/// Half of the send buffer of a fast target, which is twice what the kernel lets grow by itself: the longer it takes to
+/// fill, the more of it leaves with the acknowledgements, and the less often this side is woken.
+const SEND_BUFFER: usize = 4 << 20;
+
+/// A spliced direction is fast if it moves so much ...
+const FAST_BYTES: u64 = 8 << 20;
+
+/// ... in so many milliseconds (130 Mbit/s).
+const FAST_TIME: u64 = 500;
+
+/// Smallest pipe that is of use.
+const SMALLEST_PIPE: usize = 64 * 1024;
 
 /// Rounds of one direction before others get their turn.
 const BUDGET: u32 = 8;
@@ -96,11 +116,13 @@ pub struct Pool {
     /// Pipes there are, lent ones included, and how many there may be.
     pipes_made: usize,
     max_pipes: usize,
+    /// Large send buffers that sockets have; there may be as many as pipes.
+    send_buffers: usize,
     /// Bytes in the `pending` of all directions.
     held: usize,
     buffers: Vec<Vec<u8>>,
     splice: bool,
-    /// How many directions were handed to splice.
+    /// How many directions were handed to splice since somebody took this number.
     pub spliced: u64,
 }
 
@@ -112,6 +134,7 @@ impl Pool {
             pipes: Vec::new(),
             pipes_made: 0,
             max_pipes: 0,
+            send_buffers: 0,
             held: 0,
             buffers: Vec::new(),
             splice,
@@ -129,7 +152,12 @@ impl Pool {
         if self.held > HELD { FRUGAL_READ } else { SCRATCH }
     }
 
-    fn take_pipe(&mut self) -> Option<Pipe> {
+    /// A pipe for a direction of this pace: half of them are kept for the fast, as a slow reader holds one for long.
+    fn take_pipe(&mut self, pace: Pace) -> Option<Pipe> {
+        let lent = self.pipes_made - self.pipes.len();
+        if matches!(pace, Pace::Watched { .. }) && lent >= self.max_pipes.div_ceil(2) {
+            return None;
+        }
         if let Some(pipe) = self.pipes.pop() {
             return Some(pipe);
         }
@@ -141,7 +169,7 @@ impl Pool {
         let capacity = rustix::pipe::fcntl_setpipe_size(&into, PIPE)
             .or_else(|_| rustix::pipe::fcntl_getpipe_size(&into))
             .unwrap_or(4096);
-        if capacity < BULK_READ {
+        if capacity < SMALLEST_PIPE {
             // The user has too many: through so small a one bytes move more slowly than by copying.
             return None;
         }
@@ -196,6 +224,24 @@ pub enum AtEnd {
     Leave,
 }
 
+/// How fast a spliced direction is.
+#[derive(Copy, Clone, Debug)]
+enum Pace {
+    /// Not known to be fast: watched since this time, when so many bytes were written.
+    Watched { since: Millis, bytes: u64 },
+    /// It has proven fast. `wide`: its target has one of the large send buffers.
+    Fast { wide: bool },
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Pace::Watched {
+            since: Millis(0),
+            bytes: 0,
+        }
+    }
+}
+
 /// One direction of a session.
 #[derive(Debug, Default)]
 pub struct Direction {
@@ -207,7 +253,11 @@ pub struct Direction {
     counted: usize,
     pipe: Option<Pipe>,
     in_pipe: usize,
-    bulk_reads: u8,
+    /// So many small pieces are still spliced; 0 while copying.
+    splices: u8,
+    pace: Pace,
+    /// It is counted among the pool's `spliced`.
+    spliced: bool,
     /// One of the sockets is of a kind that cannot be spliced.
     unspliceable: bool,
     ended: bool,
@@ -250,11 +300,21 @@ impl Direction {
             }
         }
         self.in_pipe = 0;
+        if let Pace::Fast { wide: true } = std::mem::take(&mut self.pace) {
+            pool.send_buffers -= 1;
+        }
         self.drop_pending(pool);
     }
 
     /// Moves what can be moved.
-    pub fn pump(&mut self, from: &mut Endpoint, to: &mut Endpoint, pool: &mut Pool, at_end: AtEnd) -> Outcome {
+    pub fn pump(
+        &mut self,
+        from: &mut Endpoint,
+        to: &mut Endpoint,
+        pool: &mut Pool,
+        at_end: AtEnd,
+        now: Millis,
+    ) -> Outcome {
         if self.finished {
             return Outcome::Finished;
         }
@@ -275,7 +335,8 @@ impl Direction {
                 self.give_pipe_back(pool);
                 return Outcome::Wait;
             }
-            let moved = if self.bulk_reads >= BULK_READS && pool.splice && !self.unspliceable {
+            let moved = if self.splices > 0 && pool.splice && !self.unspliceable {
+                self.watch_pace(to, pool, now);
                 self.splice_in(from, pool)
             } else {
                 match self.copy(from, to, pool) {
@@ -387,13 +448,8 @@ impl Direction {
         if count < size && !from.ended {
             from.readable = false;
         }
-        self.bulk_reads = if count >= BULK_READ {
-            self.bulk_reads.saturating_add(1)
-        } else {
-            0
-        };
-        if self.bulk_reads == BULK_READS {
-            pool.spliced += 1;
+        if count >= BULK_PIECE && pool.splice && !self.unspliceable {
+            self.splices = SMALL_PIECES;
         }
         to.prepare_write();
         let written = match rustix::net::send(&to.fd, &pool.scratch[..count], SendFlags::NOSIGNAL) {
@@ -411,13 +467,39 @@ impl Direction {
         Ok(())
     }
 
+    /// Looks whether this direction is fast, and gives its target a large send buffer then. A slow reader never gets one,
+    /// so that the kernel holds no more for it than it would anyway.
+    fn watch_pace(&mut self, to: &Endpoint, pool: &mut Pool, now: Millis) {
+        let Pace::Watched { since, bytes } = self.pace else {
+            return;
+        };
+        if self.bytes - bytes < FAST_BYTES {
+            return;
+        }
+        self.pace = if now.0 - since.0 <= FAST_TIME {
+            let has_larger =
+                || rustix::net::sockopt::socket_send_buffer_size(&to.fd).is_ok_and(|size| size >= 2 * SEND_BUFFER);
+            // It fails without CAP_NET_ADMIN; the size that is allowed then is below what the kernel gives by itself.
+            let wide = pool.send_buffers < pool.max_pipes
+                && !has_larger()
+                && sys::set_send_buffer(&to.fd, SEND_BUFFER).is_ok();
+            pool.send_buffers += usize::from(wide);
+            Pace::Fast { wide }
+        } else {
+            Pace::Watched {
+                since: now,
+                bytes: self.bytes,
+            }
+        };
+    }
+
     fn splice_in(&mut self, from: &mut Endpoint, pool: &mut Pool) -> Result<(), Errno> {
         if self.pipe.is_none() {
-            self.pipe = pool.take_pipe();
+            self.pipe = pool.take_pipe(self.pace);
         }
         let Some(pipe) = &self.pipe else {
             // No descriptors: go on copying.
-            self.bulk_reads = 0;
+            self.splices = 0;
             return Ok(());
         };
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
@@ -430,11 +512,14 @@ impl Direction {
         };
         if count == 0 {
             self.ended = true;
-        } else if count < BULK_READ / 4 {
-            // Small pieces again: copying them is cheaper.
-            self.bulk_reads = self.bulk_reads.saturating_sub(1);
+        } else if count < SMALL_PIECE {
+            self.splices -= 1;
         } else {
-            self.bulk_reads = BULK_READS;
+            self.splices = SMALL_PIECES;
+        }
+        if count != 0 && !self.spliced {
+            self.spliced = true;
+            pool.spliced += 1;
         }
         self.in_pipe = count;
         Ok(())
@@ -459,4 +544,150 @@ enum Failed {
 /// Makes closing the socket send RST instead of FIN, so that the other side learns that the connection broke.
 pub fn reset_on_close(fd: impl AsFd) {
     let _ = rustix::net::sockopt::set_socket_linger(fd, Some(std::time::Duration::ZERO));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{ErrorKind, Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    /// A direction with the peers of its two sockets.
+    struct Line {
+        sender: TcpStream,
+        from: Endpoint,
+        direction: Direction,
+        to: Endpoint,
+        receiver: TcpStream,
+    }
+
+    fn pair() -> (TcpStream, Endpoint) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("socket");
+        let peer = TcpStream::connect(listener.local_addr().expect("address")).expect("connected");
+        let (own, _) = listener.accept().expect("accepted");
+        own.set_nonblocking(true).expect("not blocking");
+        peer.set_nonblocking(true).expect("not blocking");
+        (peer, Endpoint::new(own.into()))
+    }
+
+    impl Line {
+        fn new() -> Self {
+            let ((sender, from), (receiver, to)) = (pair(), pair());
+            Line {
+                sender,
+                from,
+                direction: Direction::default(),
+                to,
+                receiver,
+            }
+        }
+
+        fn pump(&mut self, pool: &mut Pool, now: Millis) {
+            // What the kernel would report.
+            (self.from.readable, self.to.writable) = (true, true);
+            let outcome = self
+                .direction
+                .pump(&mut self.from, &mut self.to, pool, AtEnd::Shutdown, now);
+            assert!(matches!(outcome, Outcome::Wait | Outcome::Again), "{outcome:?}");
+        }
+
+        /// Sends a piece through and checks that it arrives.
+        fn carry(&mut self, size: usize, pool: &mut Pool, now: Millis) {
+            let piece: Vec<u8> = (0..size).map(|index| (index % 251) as u8).collect();
+            let (mut sent, mut received) = (0, Vec::new());
+            let mut buffer = vec![0; size];
+            while received.len() < size {
+                match self.sender.write(&piece[sent..]) {
+                    Ok(count) => sent += count,
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+                }
+                self.pump(pool, now);
+                match self.receiver.read(&mut buffer) {
+                    Ok(count) => received.extend_from_slice(&buffer[..count]),
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+                }
+            }
+            assert_eq!(received, piece);
+        }
+
+        /// Sends until nobody takes more.
+        fn clog(&mut self, pool: &mut Pool) {
+            let piece = vec![0; 256 * 1024];
+            while self.direction.in_pipe == 0 && self.direction.pending.is_empty() {
+                let _ = self.sender.write(&piece);
+                self.pump(pool, Millis(0));
+            }
+        }
+
+        fn send_buffer(&self) -> usize {
+            rustix::net::sockopt::socket_send_buffer_size(&self.to.fd).expect("its size")
+        }
+    }
+
+    fn pool(pipes: usize) -> Pool {
+        let mut pool = Pool::new(true);
+        pool.limit_pipes(pipes);
+        pool
+    }
+
+    #[test]
+    fn large_pieces_are_spliced_and_a_run_of_small_ones_is_copied_again() {
+        let (mut pool, mut line) = (pool(4), Line::new());
+        line.carry(BULK_PIECE - 1, &mut pool, Millis(0));
+        assert_eq!(pool.spliced, 0);
+        for turn in 1..3 {
+            line.carry(4 * BULK_PIECE, &mut pool, Millis(0));
+            line.carry(4 * BULK_PIECE, &mut pool, Millis(0));
+            assert!(line.direction.splices > 0, "turn {turn}");
+            assert_eq!(pool.spliced, 1, "it is counted once");
+            for _ in 0..SMALL_PIECES {
+                line.carry(64, &mut pool, Millis(0));
+            }
+            assert_eq!(line.direction.splices, 0, "turn {turn}");
+        }
+        for size in (1..40).map(|factor| factor * 1777).chain([1, 500_000, 2, 3_000_000, 3]) {
+            line.carry(size, &mut pool, Millis(0));
+        }
+        assert_eq!(pool.pipes.len(), pool.pipes_made, "an idle direction holds no pipe");
+    }
+
+    #[test]
+    fn only_fast_directions_get_large_send_buffers_and_they_give_them_back() {
+        let mut pool = pool(1);
+        let mut lines = [Line::new(), Line::new(), Line::new()];
+        if sys::set_send_buffer(&pair().1.fd, SEND_BUFFER).is_err() {
+            // Without CAP_NET_ADMIN nobody gets one.
+            return;
+        }
+        let carry = |line: &mut Line, pace: u64, pool: &mut Pool| {
+            for index in 0..24 {
+                line.carry(1 << 20, pool, Millis(1_000_000 + index * pace));
+            }
+        };
+        let [slow, fast, late] = &mut lines;
+        carry(slow, FAST_TIME / 4, &mut pool);
+        assert!(slow.send_buffer() < SEND_BUFFER);
+        carry(fast, 1, &mut pool);
+        assert_eq!((fast.send_buffer(), pool.send_buffers), (2 * SEND_BUFFER, 1));
+        carry(late, 1, &mut pool);
+        assert!(late.send_buffer() < SEND_BUFFER, "there is one only");
+        for line in &mut lines {
+            line.direction.abandon(&mut pool);
+            line.direction.abandon(&mut pool);
+        }
+        assert_eq!(pool.send_buffers, 0);
+    }
+
+    #[test]
+    fn slow_readers_leave_half_of_the_pipes_to_the_fast() {
+        let mut pool = pool(2);
+        let (mut slow, mut slower, mut fast) = (Line::new(), Line::new(), Line::new());
+        slow.clog(&mut pool);
+        slower.clog(&mut pool);
+        let held = [&slow, &slower].map(|line| line.direction.pipe.is_some());
+        assert_eq!((held, pool.pipes_made), ([true, false], 1));
+        fast.direction.pace = Pace::Fast { wide: false };
+        fast.clog(&mut pool);
+        assert!(fast.direction.pipe.is_some());
+    }
 }

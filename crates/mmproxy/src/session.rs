@@ -515,12 +515,13 @@ impl Session {
         let before = (self.to_server.bytes, self.to_client.bytes);
         let up = self
             .to_server
-            .pump(&mut self.client, server, pool, other_end(&self.to_client));
+            .pump(&mut self.client, server, pool, other_end(&self.to_client), context.now);
         let down = self
             .to_client
-            .pump(server, &mut self.client, pool, other_end(&self.to_server));
+            .pump(server, &mut self.client, pool, other_end(&self.to_server), context.now);
         context.counters.bytes_to_server.add(self.to_server.bytes - before.0);
         context.counters.bytes_to_client.add(self.to_client.bytes - before.1);
+        context.counters.spliced.add(std::mem::take(&mut pool.spliced));
         if let Some(idle) = self.listener.idle_timeout {
             self.deadline = Some(context.now.after(idle));
         }

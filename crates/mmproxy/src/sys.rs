@@ -40,6 +40,19 @@ pub fn set_option(fd: impl AsFd, level: c_int, name: c_int, value: c_int) -> io:
     }
 }
 
+/// Lets a socket hold twice this many bytes to be sent, whatever the system's limit. The kernel may still take that back
+/// when memory is short.
+///
+/// # Errors
+/// What `setsockopt` reports: `EPERM` without `CAP_NET_ADMIN`.
+pub fn set_send_buffer(fd: impl AsFd, bytes: usize) -> io::Result<()> {
+    let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+    set_option(&fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes)?;
+    // A size that was set is locked; kernels before 5.14 have no way to undo that.
+    let _ = set_option(&fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK, 0);
+    Ok(())
+}
+
 /// One instruction of classic BPF.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Instruction {

@@ -144,6 +144,27 @@ fn a_large_upload_to_a_slow_server_arrives_whole_without_an_end() {
 }
 
 #[test]
+fn directions_that_turn_bulk_are_counted() {
+    in_namespace(|| {
+        const LENGTH: usize = 32 << 20;
+        serve("127.0.0.1:443", |mut client, _| {
+            let mut request = [0];
+            if client.read_exact(&mut request).is_ok() {
+                let answer = if request == *b"l" { LENGTH } else { 1000 };
+                let _ = client.write_all(&vec![7; answer]);
+            }
+        });
+        let proxy = Proxy::tcp(&["--metrics", "127.0.0.1:9110"]);
+        let mut client = proxy.send(&[header(1), b"s".to_vec()].concat());
+        assert_eq!(rest(&mut client).len(), 1000);
+        assert_eq!(metric("mmproxy_spliced_total"), 0);
+        let mut client = proxy.send(&[header(2), b"l".to_vec()].concat());
+        assert_eq!(rest(&mut client).len(), LENGTH);
+        assert_eq!(metric("mmproxy_spliced_total"), 1, "the answer, not the request");
+    });
+}
+
+#[test]
 fn thousands_of_small_writes_arrive_at_once_and_in_order() {
     in_namespace(|| {
         tcp_server("127.0.0.1:443");
