@@ -117,7 +117,7 @@ impl fmt::Display for AttackRow {
             .map_or_else(|| "never".to_owned(), |after| format!("{after:.2} s"));
         write!(
             f,
-            "{:<26} {:>9} packets, {cycles:>5} cycles each; honest {:.3} → {:.3} ({:.3}); {} B at the peak, {} B left; \
+            "{:<31} {:>9} packets, {cycles:>5} cycles each; honest {:.3} → {:.3} ({:.3}); {} B at the peak, {} B left; \
              recovered: {after}; {}",
             self.name,
             self.attack_packets,
@@ -151,6 +151,9 @@ pub(crate) struct AttackResult {
     pub(crate) honest_under_syn_flood: f64,
     pub(crate) honest_under_syn_flood_100: f64,
     pub(crate) honest_under_syn_flood_200: f64,
+    /// The same at 50 and 100 % of honest clients each of whom connects once, from an address that has never been here.
+    pub(crate) honest_new_under_syn_flood: f64,
+    pub(crate) honest_new_under_syn_flood_100: f64,
     /// State in use and memory of all structures at the height of a flood less that before it, by SYNs.
     pub(crate) state_per_flood_syn_bytes: f64,
     /// The same of the whole process's resident memory.
@@ -176,6 +179,8 @@ impl AttackResult {
         self.honest_under_syn_flood = during("syn flood at 50 %");
         self.honest_under_syn_flood_100 = during("syn flood at 100 %");
         self.honest_under_syn_flood_200 = during("syn flood at 200 %");
+        self.honest_new_under_syn_flood = during("syn flood at 50 %, new clients");
+        self.honest_new_under_syn_flood_100 = during("syn flood at 100 %, new clients");
         self.recovered = self.attacks.iter().all(|row| row.recovered);
         let times: Option<Vec<f64>> = self.attacks.iter().map(|row| row.recovered_after_s).collect();
         self.recovered_after_s = times.map(|times| times.into_iter().fold(0.0, f64::max));
@@ -218,11 +223,14 @@ impl fmt::Display for AttackResult {
         )?;
         writeln!(
             f,
-            "honest success {:.3} without a flood of SYNs, {:.3} with one at 50 %, {:.3} at 100 %, {:.3} at 200 %",
+            "honest success {:.3} without a flood of SYNs, {:.3} with one at 50 %, {:.3} at 100 %, {:.3} at 200 %; of new \
+             clients {:.3} at 50 %, {:.3} at 100 %",
             self.honest_without,
             self.honest_under_syn_flood,
             self.honest_under_syn_flood_100,
             self.honest_under_syn_flood_200,
+            self.honest_new_under_syn_flood,
+            self.honest_new_under_syn_flood_100,
         )?;
         writeln!(
             f,

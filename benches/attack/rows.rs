@@ -68,6 +68,8 @@ pub(crate) struct Row {
     on_victims: bool,
     peers: u32,
     bar: Bar,
+    /// Whether each honest connection comes from an address that has never been here.
+    newcomers: bool,
     /// Buffers that are left to the proxy, if they are what is attacked.
     buffers: Option<usize>,
 }
@@ -81,6 +83,7 @@ impl Row {
             on_victims,
             peers: 0,
             bar: Bar::Honest,
+            newcomers: false,
             buffers: None,
         }
     }
@@ -90,6 +93,13 @@ impl Row {
             rate: Rate::OfSynCapacity(part),
             bar,
             ..Row::flood(name, Kind::Syn, false)
+        }
+    }
+
+    const fn syn_and_newcomers(name: &'static str, part: f64) -> Row {
+        Row {
+            newcomers: true,
+            ..Row::syn(name, part, Bar::Recovery)
         }
     }
 
@@ -113,10 +123,12 @@ impl Row {
     };
 }
 
-const FLOODS: [Row; 19] = [
+const FLOODS: [Row; 21] = [
     Row::syn("syn flood at 50 %", 0.5, Bar::Honest),
     Row::syn("syn flood at 100 %", 1.0, Bar::Recovery),
     Row::syn("syn flood at 200 %", 2.0, Bar::Recovery),
+    Row::syn_and_newcomers("syn flood at 50 %, new clients", 0.5),
+    Row::syn_and_newcomers("syn flood at 100 %, new clients", 1.0),
     Row::flood("ack flood at nothing", Kind::Ack, false),
     Row::flood("ack flood at connections", Kind::Ack, true),
     Row::flood("rst flood at nothing", Kind::Rst, false),
@@ -262,7 +274,10 @@ impl Rows<'_> {
         let Some(at_rest) = field.come_to_rest(PATIENCE) else {
             return turn;
         };
-        field.begin_honest(Pace::Open { rate: honest }, |_| ());
+        match row.newcomers {
+            true => field.begin_newcomers(Pace::Open { rate: honest }),
+            false => field.begin_honest(Pace::Open { rate: honest }, |_| ()),
+        }
         field.run(BEFORE);
         turn.without = window(field, honest, BEFORE, |_| ());
         let usual = field.device.state_in_use();

@@ -28,6 +28,15 @@ use crate::device::{self, BoxError, Conditions, CountingPort, Ends, Host, LISTEN
 /// Honest clients, whose connections come and go.
 const HONEST: &str = "10.1.16.1-10.1.31.254";
 
+/// Addresses of each load of clients who have never been here: more than connect in five seconds.
+const NEWCOMERS: u32 = 1 << 22;
+
+/// Of these, at once: as many as a flood lets wait for the repetition of a SYN.
+const NEWCOMERS_OPEN: u32 = 1 << 21;
+
+/// First octets of such loads' addresses.
+const NEWCOMERS_FROM: std::ops::Range<u32> = 20..120;
+
 /// The client of the connections that stay.
 const STEADY: &str = "10.1.1.1";
 
@@ -189,6 +198,8 @@ pub(crate) struct Field {
     pub(crate) clients: Street<CountingPort, MbufPool>,
     pub(crate) servers: Street<CountingPort, MbufPool>,
     honest: Option<Hosts<Generator<Mbuf>>>,
+    honest_from: Vec<AddressRange>,
+    loads_of_newcomers: u32,
     steady: Hosts<Generator<Mbuf>>,
     server: Hosts<Generator<Mbuf>>,
     attacker: Option<Hosts<Attacker<Mbuf>>>,
@@ -262,6 +273,8 @@ impl Field {
             clients,
             servers,
             honest: None,
+            honest_from: Vec::new(),
+            loads_of_newcomers: 0,
             steady: Hosts {
                 hosts: device::generator(Some(steady), None, macs[0], now),
                 port: steady_port,
@@ -410,9 +423,23 @@ impl Field {
         self.seed += 1;
         client.seed = self.seed;
         change(&mut client);
+        self.honest_from = client.sources.clone();
         let port = self.clients.house(&client.sources);
         let hosts = device::generator(Some(client), None, self.macs[0], self.now);
         self.honest = Some(Hosts { hosts, port });
+    }
+
+    /// The same, each connection from an address that has not been here before: a hundred loads of four million.
+    pub(crate) fn begin_newcomers(&mut self, pace: Pace) {
+        let octet = NEWCOMERS_FROM.start + self.loads_of_newcomers % NEWCOMERS_FROM.len() as u32;
+        self.loads_of_newcomers += 1;
+        let first = octet << 24;
+        let [first, last] = [first, first + NEWCOMERS - 1].map(std::net::Ipv4Addr::from);
+        self.begin_honest(pace, |client| {
+            client.sources = vec![range(&format!("{first}-{last}"))];
+            client.ports = 40_000..=40_000;
+            client.max_open = NEWCOMERS_OPEN;
+        });
     }
 
     /// Honest clients start no more connections.
@@ -534,7 +561,7 @@ impl Field {
         let clients_gone = self.rest(patience, is_over);
         self.remove_attack();
         if self.honest.take().is_some() {
-            self.clients.remove(&[range(HONEST)]);
+            self.clients.remove(&self.honest_from);
         }
         let stays = STEADY_PORTS.len() as u64;
         let proxy_rests = self.rest(patience, |field| field.device.counts().open <= stays) && {

@@ -20,12 +20,12 @@ pub struct AddressRange {
 /// The text is no range of addresses.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "`{0}` is no range of addresses: expected `10.0.0.1`, `10.0.0.1-10.0.0.16` or the same for IPv6, at most 2^20 of them"
+    "`{0}` is no range of addresses: expected `10.0.0.1`, `10.0.0.1-10.0.0.16` or the same for IPv6, at most 2^22 of them"
 )]
 pub struct ParseRangeError(String);
 
-/// Far above what a generator needs (a million connections from one port each), far below what would not fit memory.
-const MAX_ADDRESSES: u128 = 1 << 20;
+/// Far above what a generator needs (millions of connections from one port each), far below what would not fit memory.
+const MAX_ADDRESSES: u128 = 1 << 22;
 
 impl FromStr for AddressRange {
     type Err = ParseRangeError;
