@@ -4,10 +4,11 @@
 //! beside the figures that leave nothing out there are others, of the connections that no absence touched: neither from the
 //! intended start to the first byte, nor by the queue that it left behind.
 //!
-//! *What an absence is.* Load and device poll. A turn of such a loop that took longer than [`AT_ONCE`] and [`PER_PACKET`] for each
-//! packet it moved was interrupted: that is seven times what the slowest of our packets costs and 20 µs besides, while an empty
-//! turn takes less than one. Less than that counts, whoever is to blame. So work of our own that takes long is not left out
-//! but beyond these bounds, and a bench shows that it was not ours by the absences of the same core while nothing but the loop runs.
+//! *What an absence is.* Load and device poll. A turn of such a loop that took longer than [`AT_ONCE`] and [`PER_MOVE`] for each
+//! packet that it received or sent was interrupted: that is two to three times what a packet costs, more than it does beside
+//! a busy hyperthread of the same core, and 20 µs besides, while an empty turn takes less than one. Less than that counts, whoever
+//! is to blame. So work of our own that takes long is not left out but beyond these bounds, and a bench shows that it was not ours
+//! by the absences of the same core while nothing but the loop runs.
 //!
 //! *The queue it left behind.* Where a core is used to the share ρ, what came in during an absence of length d is worked off within
 //! d · ρ / (1 − ρ). A connection needs the core more than once: d / (1 − ρ) is taken. It is a matter of the absence alone, so
@@ -23,8 +24,8 @@ use crate::stats::{Latencies, Life, record};
 /// What a turn may take, whatever it did.
 const AT_ONCE: Duration = Duration::from_micros(20);
 
-/// What it may take for each packet or timer beyond that.
-const PER_PACKET: Duration = Duration::from_micros(1);
+/// What it may take for each packet received, packet sent and timer beyond that.
+const PER_MOVE: Duration = Duration::from_nanos(250);
 
 /// A core was away from a polling loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +36,8 @@ pub struct Absence {
     pub to: Instant,
 }
 
-/// Finds the absences of a polling loop: turns that took longer than 20 µs and 1 µs for each packet and timer they moved.
+/// Finds the absences of a polling loop: turns that took longer than 20 µs, and 250 ns for each packet
+/// received, packet sent and timer.
 #[derive(Debug, Default)]
 pub struct Watch {
     last: Option<Instant>,
@@ -43,12 +45,12 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// A turn begins; the one before has moved so many packets and timers.
+    /// A turn begins; the one before has received, sent and timed out so many.
     #[inline]
     pub fn begin_turn(&mut self, now: Instant, moved: u32) {
         if let Some(from) = self.last.replace(now)
             && now - from > AT_ONCE
-            && now - from > AT_ONCE + PER_PACKET * moved
+            && now - from > AT_ONCE + PER_MOVE * moved
         {
             self.absences.push(Absence { from, to: now });
         }
@@ -171,8 +173,8 @@ mod tests {
 
     #[test]
     fn long_turn_with_much_work_is_ours() {
-        assert_eq!(watch(&[(52, 32), (84, 64), (120, 100)]), []);
-        assert_eq!(watch(&[(53, 32), (84, 63)]), [away(1_000, 1_053), away(1_053, 1_137)]);
+        assert_eq!(watch(&[(28, 32), (36, 64), (45, 100)]), []);
+        assert_eq!(watch(&[(29, 32), (36, 63)]), [away(1_000, 1_029), away(1_029, 1_065)]);
     }
 
     /// Whether lives are left out, at half load: the queue is twice as long as the absence.
