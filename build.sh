@@ -74,8 +74,8 @@ target_dir() { printf '%s' "${CARGO_TARGET_DIR:-$ROOT/target}"; }
 cmd_test() {
     local status=0 passed failed skipped
     need_build
-    # Without these the rig tests skip themselves, and say so.
-    install "for the rig tests" "${RIG_PACKAGES[@]}" || true
+    # Without these the tests that need them skip themselves, and say so.
+    install "for the tests" "${TEST_PACKAGES[@]}" || true
     SKIP_FILE=$(mktemp)
     TEST_LOG=$(mktemp)
     PROXYENGINE_SKIP_FILE=$SKIP_FILE cargo test --workspace --no-fail-fast "$@" 2>&1 | tee "$TEST_LOG" || status=$?

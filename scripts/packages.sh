@@ -6,10 +6,9 @@
 BUILD_PACKAGES=(libdpdk-dev libclang-14-dev pkg-config gcc libc6-dev)
 # needed by the demo: namespaces, the servers, the client
 DEMO_PACKAGES=(bash iproute2 iputils-ping ethtool procps curl openssl nginx socat)
-# needed by the rig tests: faults, captures, and the clients and servers that nobody here wrote. Not openssh-server: its
-# service would be a way in; dropbear-bin has none
-RIG_PACKAGES=("${DEMO_PACKAGES[@]}" nftables tcpdump iperf3 netcat-openbsd redis-server strace haproxy
-    libnginx-mod-stream postgresql slapd ldap-utils openssh-client dropbear-bin)
+# needed by the tests: faults, captures, the clients and servers that nobody here wrote, and dpdk-testpmd
+TEST_PACKAGES=("${DEMO_PACKAGES[@]}" nftables tcpdump iperf3 netcat-openbsd redis-server strace haproxy
+    libnginx-mod-stream postgresql slapd ldap-utils openssh-client openssh-server dropbear-bin dpdk-dev)
 # needed by `bench peers`: the proxies that proxyengine is measured beside, namespaces, and a CPU for each
 PEER_PACKAGES=(haproxy nginx libnginx-mod-stream iproute2 ethtool procps util-linux)
 # needed by prepNet.sh on a real NIC
@@ -17,8 +16,9 @@ NIC_PACKAGES=(dpdk kmod)
 # looked at by `build.sh lint` only
 LINT_PACKAGES=(shellcheck)
 
-# Services that come with these packages; the rig starts its own copies in its namespaces.
-PACKAGED_SERVICES=(nginx iperf3 redis-server postgresql slapd haproxy)
+# Services that come with these packages, PACKAGE=SERVICE; the tests start copies of their own in their namespaces.
+PACKAGED_SERVICES=(nginx=nginx iperf3=iperf3 redis-server=redis-server postgresql=postgresql slapd=slapd haproxy=haproxy
+    openssh-server=ssh)
 
 POLICY_FILE=/usr/sbin/policy-rc.d
 
@@ -49,9 +49,10 @@ if [ ! -e "$policy" ] && [ ! -L "$policy" ]; then
 fi
 export DEBIAN_FRONTEND=noninteractive
 apt-get -q -y -o DPkg::Lock::Timeout=300 install --no-install-recommends "$@"
-for service in $services; do
+for entry in $services; do
+    service=${entry#*=}
     case " $* " in
-    *" $service "*)
+    *" ${entry%%=*} "*)
         if command -v deb-systemd-helper >/dev/null; then deb-systemd-helper disable "$service.service" || true; fi
         if command -v update-rc.d >/dev/null; then update-rc.d "$service" disable || true; fi
         ;;
