@@ -14,6 +14,7 @@
 use super::event::Side;
 use super::segment::is_ipv4;
 use e2d2::memory::prefer_large_pages;
+use wide::u16x8;
 
 /// What identifies one leg: the peer's end point and ours. IPv4 addresses are in their IPv4-mapped form
 /// (RFC 4291 2.5.5.2), which a checked packet never carries as IPv6.
@@ -112,19 +113,9 @@ impl Line {
     /// The places with this tag.
     #[inline]
     fn matching(&self, tag: u16) -> Matches {
-        let t = &self.tags;
-        let four = |a: u16, b: u16, c: u16, d: u16| {
-            u64::from(a) | u64::from(b) << 16 | u64::from(c) << 32 | u64::from(d) << 48
-        };
-        // The last two places, with two that match no tag.
-        let beyond = !tag;
-        let words = [
-            four(t[0], t[1], t[2], t[3]),
-            four(t[4], t[5], t[6], t[7]),
-            four(t[8], t[9], beyond, beyond),
-        ];
-        let [first, second, third] = words.map(|word| zero_lanes(word ^ (LOW_BITS * u64::from(tag))));
-        Matches(first >> 15 | second >> 14 | third >> 13)
+        let [a, b, c, d, e, f, g, h, ninth, tenth] = self.tags;
+        let first_eight = u16x8::new([a, b, c, d, e, f, g, h]).simd_eq(u16x8::splat(tag));
+        Matches(first_eight.to_bitmask() | u32::from(ninth == tag) << 8 | u32::from(tenth == tag) << 9)
     }
 
     /// The place of `flow`, if it is here.
@@ -134,19 +125,8 @@ impl Line {
     }
 }
 
-/// The lowest bit of each 16.
-const LOW_BITS: u64 = 0x0001_0001_0001_0001;
-
-/// The highest bit of each 16 that are all zero.
-#[inline]
-fn zero_lanes(word: u64) -> u64 {
-    let rest = LOW_BITS * 0x7fff;
-    // No carry leaves its 16 bits: each sum is below twice 0x8000.
-    !(((word & rest) + rest) | word | rest)
-}
-
-/// Places of a line in one word, so that it stays in a register: bit 16 × l + w is the place in lane l of the line's word w.
-struct Matches(u64);
+/// Places of a line, one bit each, so that they stay in a register.
+struct Matches(u32);
 
 impl Iterator for Matches {
     type Item = usize;
@@ -156,9 +136,10 @@ impl Iterator for Matches {
         if self.0 == 0 {
             return None;
         }
-        let bit = self.0.trailing_zeros() as usize;
+        let place = self.0.trailing_zeros() as usize;
         self.0 &= self.0 - 1;
-        Some((bit % 16 * 4 + bit / 16).min(PLACES - 1))
+        // No bit stands for a later place, which the compiler cannot know.
+        Some(place.min(PLACES - 1))
     }
 }
 

@@ -198,6 +198,11 @@ fn cycles_burnt_per_packet_are_charged_to_the_last_one() {
         result.busy_cycles_per_connection,
         result.saturated_cycles_per_connection
     );
+    let slices = result.busy_cycles_of_slices;
+    assert!(
+        slices.p10 <= slices.p50 && slices.p50 <= slices.p90 && (6_000..8_000).contains(&slices.p50),
+        "{slices:?}"
+    );
     assert!(result.connections > 1_000);
     assert_eq!(result.bytes_per_connection_state, 100.0);
 }

@@ -236,7 +236,7 @@ impl<D: DeviceUnderTest, R: RemoteLoad> TwoCoreBench<D, R> {
         self.settle();
         let (accounts, completed) = (self.accounts, self.load.status().completed);
         self.set_paused(false);
-        let mut measured = Measured::default();
+        let mut measured = Measured::for_slices(length, SLICE * SLICES_TOGETHER);
         let mut now = self.clock.now();
         let (began, end) = (now, now + length);
         while now < end {
@@ -248,7 +248,7 @@ impl<D: DeviceUnderTest, R: RemoteLoad> TwoCoreBench<D, R> {
                 measured.disturbed += 1;
                 continue;
             }
-            measured.quiet.add(&Sum {
+            measured.add_quiet(&Sum {
                 accounts: self.accounts.since(&accounts),
                 completed: self.load.status().completed - completed,
                 time: now - slice_began,

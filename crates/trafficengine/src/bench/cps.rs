@@ -83,6 +83,32 @@ impl LatencyMicros {
     }
 }
 
+/// Busy cycles per connection of single slices: where the core's other thread or the host disturbs without taking the core
+/// away, most of them say more than the mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct SliceCycles {
+    /// One slice of ten takes less.
+    pub p10: u32,
+    /// Half of the slices.
+    pub p50: u32,
+    /// Nine of ten.
+    pub p90: u32,
+}
+
+impl SliceCycles {
+    /// Of the slices of a measurement; zeroes without any.
+    fn of(cycles: &[u32]) -> SliceCycles {
+        let mut sorted = cycles.to_vec();
+        sorted.sort_unstable();
+        let tenth = |tenths: usize| sorted.get(sorted.len() * tenths / 10).copied().unwrap_or_default();
+        SliceCycles {
+            p10: tenth(1),
+            p50: tenth(5),
+            p90: tenth(9),
+        }
+    }
+}
+
 /// What the bench found. Field names are those of its JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[expect(
@@ -92,6 +118,8 @@ impl LatencyMicros {
 pub struct CpsResult {
     pub mode: &'static str,
     pub busy_cycles_per_connection: f64,
+    /// The same of single undisturbed slices.
+    pub busy_cycles_of_slices: SliceCycles,
     /// What one core does that spends all its cycles on it.
     pub connections_per_second: f64,
     pub rx_packets_per_connection: f64,
@@ -232,6 +260,7 @@ pub(super) fn cps_result(
     let mut result = CpsResult {
         mode,
         busy_cycles_per_connection: busy,
+        busy_cycles_of_slices: SliceCycles::of(&measured.cycles_of_slices),
         connections_per_second: hz as f64 / busy.max(1.0),
         rx_packets_per_connection: per_connection(all.accounts.received, all),
         tx_packets_per_connection: per_connection(all.accounts.sent, all),

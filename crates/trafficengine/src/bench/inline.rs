@@ -48,7 +48,7 @@ pub struct Sum {
 }
 
 /// What was measured between two points in time.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
     /// Everything between the two settled states, so that whole connections are counted: for packets.
     pub all: Sum,
@@ -56,6 +56,27 @@ pub struct Measured {
     pub quiet: Sum,
     /// Slices in which the core was taken away.
     pub disturbed: u32,
+    /// Busy cycles per connection of each undisturbed slice, in order of time.
+    pub cycles_of_slices: Vec<u32>,
+}
+
+impl Measured {
+    /// Nothing yet, with room for as many slices of length `slice` as `length` has: memory is not asked for meanwhile.
+    pub(super) fn for_slices(length: Duration, slice: Duration) -> Self {
+        let slices = length.as_nanos().div_ceil(slice.as_nanos()) as usize;
+        Measured {
+            cycles_of_slices: Vec::with_capacity(slices),
+            ..Measured::default()
+        }
+    }
+
+    /// Adds an undisturbed slice.
+    pub(super) fn add_quiet(&mut self, slice: &Sum) {
+        self.quiet.add(slice);
+        if let Some(cycles) = slice.accounts.busy_cycles.checked_div(slice.completed) {
+            self.cycles_of_slices.push(cycles.min(u64::from(u32::MAX)) as u32);
+        }
+    }
 }
 
 impl<D, P, L, C> InlineBench<D, P, L, C>
@@ -131,14 +152,14 @@ where
     pub fn measure(&mut self, length: Duration) -> Measured {
         self.settle();
         let (accounts, completed) = (self.accounts, self.completed());
-        let mut measured = Measured::default();
+        let mut measured = Measured::for_slices(length, SLICE);
         let mut now = self.counter.now();
         let (began, end) = (now, now + length);
         while now < end {
             let slice = self.slice(&mut now, end);
             measured.all.slices += 1;
             match slice {
-                Some(slice) => measured.quiet.add(&slice),
+                Some(slice) => measured.add_quiet(&slice),
                 None => measured.disturbed += 1,
             }
         }
