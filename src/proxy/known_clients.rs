@@ -6,8 +6,9 @@
 //!
 //! One bit for the [hash of a source](super::table::FlowTable::source_hash), in two generations: who has come in this one
 //! or the one before is known. A generation ends after ten minutes, or when a quarter of its bits are set, so that of those
-//! who never came less than half pass for known. Memory: a byte for each connection that there is room for. Cost: a hash
-//! and a store for each connection, never a wait for either.
+//! who never came less than half pass for known. Nothing is cleared when it ends: each line says whose bits it has, and
+//! older ones count as not set. Memory: a byte for each connection that there is room for. Cost: a hash and a store for
+//! each connection, never a wait for either.
 
 use e2d2::memory::prefer_large_pages;
 use e2d2::time::Instant;
@@ -19,24 +20,56 @@ const GENERATION: Duration = Duration::from_secs(600);
 /// Bits of a generation for each connection that there is room for.
 const BITS_PER_CONNECTION: usize = 4;
 
+/// Words of bits in a line.
+const WORDS: usize = 15;
+
+/// Bits in a line.
+const LINE_BITS: usize = WORDS * 32;
+
+/// A line of the cache.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line {
+    /// The generation whose bits they are.
+    generation: u32,
+    bits: [u32; WORDS],
+}
+
+const _: () = assert!(size_of::<Line>() == 64);
+
 /// Who has come back of late.
 pub(super) struct KnownClients {
-    /// Of this generation, and of the one before.
-    bits: [Box<[u64]>; 2],
+    /// Generations take turns: of two that follow each other each has its own lines.
+    lines: [Box<[Line]>; 2],
+    generation: u32,
+    /// Bits set in this generation.
     set: usize,
     began: Instant,
+}
+
+/// Where the bit of a hash is.
+struct Place {
+    line: usize,
+    word: usize,
+    bit: u32,
 }
 
 impl KnownClients {
     /// Nobody is known; room for some `capacity` clients in a generation.
     pub(super) fn new(capacity: usize, now: Instant) -> Self {
-        let bits = || {
-            let words = vec![0u64; (capacity * BITS_PER_CONNECTION).div_ceil(64).max(64)].into_boxed_slice();
-            prefer_large_pages(&words);
-            words
+        let lines = || {
+            let empty = Line {
+                generation: 0,
+                bits: [0; WORDS],
+            };
+            let count = (capacity * BITS_PER_CONNECTION).div_ceil(LINE_BITS).max(8);
+            let lines = vec![empty; count].into_boxed_slice();
+            prefer_large_pages(&lines);
+            lines
         };
         KnownClients {
-            bits: [bits(), bits()],
+            lines: [lines(), lines()],
+            generation: 1,
             set: 0,
             began: now,
         }
@@ -45,10 +78,17 @@ impl KnownClients {
     /// Notes the client whose source has this hash.
     #[inline]
     pub(super) fn note(&mut self, hash: u64, now: Instant) {
-        let (word, bit) = self.place(hash);
-        let word = &mut self.bits[0][word];
-        if *word & bit == 0 {
-            *word |= bit;
+        let Place { line, word, bit } = self.place(hash);
+        let generation = self.generation;
+        let line = &mut self.lines[generation as usize % 2][line];
+        if line.generation != generation {
+            *line = Line {
+                generation,
+                bits: [0; WORDS],
+            };
+        }
+        if line.bits[word] & bit == 0 {
+            line.bits[word] |= bit;
             self.set += 1;
             self.end_generation(now);
         }
@@ -57,29 +97,37 @@ impl KnownClients {
     /// True for a client that was noted in this generation or the one before, and for a few that were not.
     #[inline]
     pub(super) fn contains(&self, hash: u64) -> bool {
-        let (word, bit) = self.place(hash);
-        (self.bits[0][word] | self.bits[1][word]) & bit != 0
+        let Place { line, word, bit } = self.place(hash);
+        let is_noted_in = |generation: u32| {
+            let line = &self.lines[generation as usize % 2][line];
+            line.generation == generation && line.bits[word] & bit != 0
+        };
+        is_noted_in(self.generation) || is_noted_in(self.generation.wrapping_sub(1))
     }
 
     /// Bytes of memory.
     pub(super) fn memory(&self) -> usize {
-        self.bits.iter().map(|bits| size_of_val(&**bits)).sum()
+        self.lines.iter().map(|lines| size_of_val(&**lines)).sum()
     }
 
     fn end_generation(&mut self, now: Instant) {
-        let is_full = self.set > self.bits[0].len() * 64 / 4;
+        let is_full = self.set > self.lines[0].len() * LINE_BITS / 4;
         if is_full || now.saturating_since(self.began) >= GENERATION {
-            self.bits.swap(0, 1);
-            self.bits[0].fill(0);
+            self.generation = self.generation.wrapping_add(1);
             (self.set, self.began) = (0, now);
         }
     }
 
-    /// Word and bit of a hash.
     #[inline]
-    fn place(&self, hash: u64) -> (usize, u64) {
-        let word = (u128::from(hash) * self.bits[0].len() as u128) >> 64;
-        (word as usize, 1 << (hash & 63))
+    fn place(&self, hash: u64) -> Place {
+        // The upper half of the product names the line, the lower half is as good as random within it.
+        let product = u128::from(hash) * self.lines[0].len() as u128;
+        let bit = ((product as u64 >> 32) as usize * LINE_BITS) >> 32;
+        Place {
+            line: (product >> 64) as usize,
+            word: bit / 32,
+            bit: 1 << (bit % 32),
+        }
     }
 }
 
