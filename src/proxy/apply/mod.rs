@@ -1,18 +1,22 @@
 //! Carrying out what [`step`](super::step::step) asks for: the only place that changes a connection.
 //!
 //! This file lets events happen; what an action does is in the file of its part of a connection's life:
-//! `waiting` for the first payload, `shaking` hands end to end, `awaiting` a header behind that, `calling` the server, `passing` segments, `cutting` those
-//! that are too long, `ending`.
+//! `waiting` for the first payload, `shaking` hands end to end, `awaiting` a header behind that, `calling` the server,
+//! `passing` segments, `owing` the server bytes, `cutting` segments that are too long, `challenging` an end in doubt,
+//! `ending`, and `resting` after that.
 
 mod awaiting;
 mod calling;
+mod challenging;
 mod cutting;
 mod ending;
 mod heading;
 mod inspecting;
 mod introducing;
+mod owing;
 mod passing;
 mod repeating;
+mod resting;
 mod shaking;
 mod waiting;
 

@@ -1,28 +1,27 @@
-//! Segments of spliced and resting connections on their way through, and what we owe to the server.
+//! Segments of spliced connections on their way through.
+//!
+//! What a debt to the server changes on the way is in `owing.rs`; a resting connection's segments are passed in `resting.rs`.
 
+use super::owing::Settlement;
 use super::{Scene, cutting};
 use crate::callbacks::SelectServer;
-use crate::proxy::action::Action;
 use crate::proxy::connection::{Connection, Spliced, Stage, WindowScale};
 use crate::proxy::crossing;
 use crate::proxy::drop_reason::DropReason;
-use crate::proxy::event::{Event, Side};
+use crate::proxy::event::Side;
 use crate::proxy::icmp;
 use crate::proxy::log::Fin;
-use crate::proxy::owed::{self, Payment};
+use crate::proxy::owed;
 use crate::proxy::phase::{Half, Phase};
 use crate::proxy::quarantine::Rested;
 use crate::proxy::segment::Segment;
-use crate::proxy::send::{self};
-use crate::proxy::step::step;
-use crate::proxy::table::FlowRef;
+use crate::proxy::send;
 use crate::proxy::translate::{self, Rewrite};
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
-use netfcts::counters::TcpCounter;
-use netfcts::record::{RecordFlags, State};
+use netfcts::record::State;
 use netfcts::seq::SeqNum;
 
 impl<P, S, N> Proxy<P, S, N>
@@ -31,137 +30,6 @@ where
     S: SelectServer,
     N: NextHops,
 {
-    /// Looks after what we owe, now that the server has acknowledged `ack` with these timestamps; `pure` is set when its
-    /// segment says nothing else.
-    fn settle_debt(
-        &mut self,
-        now: Instant,
-        slot: u32,
-        (ack, pure): (SeqNum, bool),
-        timestamps: Option<(u32, u32)>,
-        out: &mut impl Outbox<P::Buffer>,
-    ) -> Settlement {
-        let index = self
-            .connections
-            .get(slot)
-            .and_then(Connection::spliced)
-            .map(|spliced| spliced.owed);
-        let Some(debt) = index.and_then(|index| self.owed.get_mut(index)) else {
-            return Settlement::Nothing;
-        };
-        let floor = debt.end;
-        debt.note_timestamps(timestamps);
-        // The client has never seen our header: an ACK of nothing else is news to nobody.
-        let is_news = !(pure && debt.is_header_only() && ack.le(floor));
-        match debt.note_ack(ack, pure, now.as_millis() as u32) {
-            Payment::Full => self.forgive_debt(slot),
-            Payment::Repeat => self.send_owed(slot, out),
-            Payment::Progress => self.arm_spliced(now, slot),
-            Payment::Open => {}
-        }
-        match is_news {
-            false => Settlement::NoNews,
-            true if ack.lt(floor) => Settlement::HeldUp(floor),
-            true => Settlement::Nothing,
-        }
-    }
-
-    /// True if the segment pays for all that is owed, and says nothing that its receiver must not hear of.
-    #[inline]
-    fn pays_all(&self, slot: u32, from: Side, scene: &Scene<P::Buffer>) -> bool {
-        let (Some(incoming), Some(spliced)) = (
-            &scene.incoming,
-            self.connections.get(slot).and_then(Connection::spliced),
-        ) else {
-            return false;
-        };
-        let ack = spliced.ack_for_peer(from, incoming.segment.ack);
-        // An ACK of what was never sent pays nothing.
-        from == Side::Server
-            && ack.le(spliced.to_server.end)
-            && self.owed.get(spliced.owed).is_some_and(|debt| debt.is_paid_by(ack))
-    }
-
-    pub(in crate::proxy) fn forgive_debt(&mut self, slot: u32) {
-        let Some(spliced) = self.spliced_mut(slot) else { return };
-        let index = std::mem::replace(&mut spliced.owed, owed::NOTHING);
-        if let Some(mut held) = self.owed.forget(index) {
-            self.held.close(&mut held);
-        }
-    }
-
-    pub(in crate::proxy) fn repeat_owed(&mut self, now: Instant, slot: u32, out: &mut impl Outbox<P::Buffer>) {
-        let Some(index) = self
-            .connections
-            .get(slot)
-            .and_then(Connection::spliced)
-            .map(|spliced| spliced.owed)
-        else {
-            return;
-        };
-        self.repeat_kept(now, slot, out);
-        if let Some(debt) = self.owed.get_mut(index) {
-            debt.note_timeout(now.as_millis() as u32);
-            self.log.flag(slot, RecordFlags::RETRANSMITTED);
-            self.send_owed(slot, out);
-        }
-        self.arm_spliced(now, slot);
-    }
-
-    /// True if a segment of the client that begins at `seq` has bytes before its first one, where our header stands in the
-    /// server's numbering, while the server has not acknowledged that.
-    fn begins_before_debt(&self, slot: u32, seq: SeqNum) -> bool {
-        let index = self.connections.get(slot).and_then(Connection::spliced);
-        let debt = index.and_then(|spliced| self.owed.get(spliced.owed));
-        debt.is_some_and(|debt| seq.lt(debt.first) && debt.next().lt(debt.first))
-    }
-
-    /// True if a segment of the client that begins at `seq` repeats its first bytes, while the server has not
-    /// acknowledged the header before them.
-    fn repeats_first_bytes(&mut self, slot: u32, seq: SeqNum) -> bool {
-        let index = self.connections.get(slot).and_then(Connection::spliced);
-        let Some(debt) = index.and_then(|spliced| self.owed.get_mut(spliced.owed)) else {
-            return false;
-        };
-        seq == debt.first && debt.next().lt(debt.first) && std::mem::replace(&mut debt.first_bytes_sent, true)
-    }
-
-    /// Sends what is owed and unacknowledged: at most the window that every server was promised to take.
-    fn send_owed(&mut self, slot: u32, out: &mut impl Outbox<P::Buffer>) {
-        let Some(connection) = self.connections.get(slot) else {
-            return;
-        };
-        let Some(spliced) = connection.spliced() else { return };
-        let Some((debt, header)) = self.owed.with_header(spliced.owed) else {
-            return;
-        };
-        let path = match send::path_to_server(&self.settings, &self.neighbours, connection) {
-            Ok(path) => path,
-            Err(reason) => return self.drops.add(reason, 1),
-        };
-        let mut control = self.current_numbers(connection, Side::Server);
-        control.options = send::timestamps(debt.timestamps);
-        control.flags = TcpFlags::ACK | TcpFlags::PSH;
-        let header_len = header.len();
-        let start = debt.first - header_len as u32;
-        let done = (debt.next() - start).max(0) as usize;
-        let owed_bytes = (debt.end - debt.first).max(0) as usize;
-        let header = header.get(done.min(header_len)..).unwrap_or_default();
-        let held = self.held.in_order(debt.held);
-        let bytes = held
-            .get(done.saturating_sub(header_len)..owed_bytes)
-            .unwrap_or_default();
-        let mss = usize::from(debt.mss.max(1));
-        let mut at = debt.next();
-        for payload in header.chunks(mss).chain(bytes.chunks(mss)) {
-            control.seq = at + spliced.client_shift;
-            if let Err(reason) = send::emit_into(&mut self.pool, None, &path, &control, payload, out) {
-                self.drops.add(reason, 1);
-            }
-            at += payload.len() as u32;
-        }
-    }
-
     /// Passes on a segment that changes nothing but numbers.
     #[inline]
     pub(in crate::proxy) fn forward_plain(
@@ -345,30 +213,6 @@ where
         }
     }
 
-    /// Asks who has sent a RST that proves nothing whether it is still there: if it is not, its answer is a RST that does,
-    /// and if it is, an ACK (RFC 1122 4.2.3.6, a keep-alive). So a connection whose RST has overtaken lost data ends soon,
-    /// and one about which a stranger has guessed does not.
-    pub(in crate::proxy) fn probe(&mut self, now: Instant, slot: u32, whom: Side, out: &mut impl Outbox<P::Buffer>) {
-        let Some(connection) = self.connections.get(slot) else {
-            return;
-        };
-        let Some(spliced) = connection.spliced() else { return };
-        let path = match whom {
-            Side::Client => Ok(send::path_to_client(&self.settings, connection)),
-            Side::Server => send::path_to_server(&self.settings, &self.neighbours, connection),
-        };
-        let Ok(path) = path else { return };
-        let (flow, shift) = match whom {
-            Side::Client => (spliced.to_client, spliced.server_shift),
-            Side::Server => (spliced.to_server, spliced.client_shift),
-        };
-        let mut control = self.current_numbers(connection, whom);
-        control.seq = flow.acknowledged + shift - 1;
-        if self.answers.take(now) {
-            self.emit(None, &path, &control, &[], out);
-        }
-    }
-
     /// Which leg a segment came by: its source is the client, or it is the server.
     pub(in crate::proxy) fn side_of(&self, connection: &Connection, segment: &Segment) -> Side {
         let is_client = segment.key.remote_port == connection.client_port
@@ -422,40 +266,6 @@ where
         self.ip_id
     }
 
-    /// RFC 5961 4.2 and 7: an ACK of the present numbers, within the limit for strangers.
-    pub(in crate::proxy) fn challenge(
-        &mut self,
-        now: Instant,
-        slot: u32,
-        scene: &mut Scene<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
-    ) {
-        let Some(Incoming { buffer, segment }) = scene.incoming.take() else {
-            return;
-        };
-        if !self.answers.take(now) {
-            return self.drops.add(DropReason::RateLimited, 1);
-        }
-        let Some(connection) = self.connections.get(slot) else {
-            return;
-        };
-        let to = self.side_of(connection, segment);
-        let mut control = self.current_numbers(connection, to);
-        // Its echo is the newest of our timestamps that it has seen, so that ours is not older (RFC 7323 5.3). A SYN
-        // echoes nothing, and gets none.
-        let options = TcpOptions::parse(segment.options(buffer.data()));
-        control.options = send::timestamps(
-            options
-                .timestamps
-                .filter(|&(_, echo)| echo != 0)
-                .map(|(val, ecr)| (ecr, val)),
-        );
-        let path = self.path_back(segment);
-        self.log.count(to, TcpCounter::Unexpected);
-        self.log.count(to, TcpCounter::SentAck);
-        self.emit(Some(buffer), &path, &control, &[], out);
-    }
-
     /// Counts and records the closing of the halves.
     #[inline(never)]
     pub(in crate::proxy) fn note_close(
@@ -496,69 +306,6 @@ where
             self.log.state(slot, from, State::CloseWait, now);
         }
     }
-
-    /// A segment of a resting connection.
-    pub(in crate::proxy) fn drive_quarantined(
-        &mut self,
-        flow: FlowRef,
-        event: Event,
-        incoming: Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
-    ) {
-        for action in step(Phase::Quarantine, event).actions {
-            match action {
-                Action::Forward => return self.forward_rested(flow, incoming, out),
-                Action::Drop(reason) => return self.drops.add(*reason, 1),
-                _ => {}
-            }
-        }
-        self.drops.add(DropReason::UnknownFlow, 1);
-    }
-
-    pub(in crate::proxy) fn forward_rested(
-        &mut self,
-        flow: FlowRef,
-        mut incoming: Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
-    ) {
-        let Some(rested) = self.quarantine.entry(flow.slot()).copied() else {
-            return;
-        };
-        let from = flow.side();
-        // The other leg's addresses and ports may be a new connection's by now. Its numbers can be near the old ones,
-        // cookies of one slot always are: nothing of the old one may reach it.
-        let is_alone = match from {
-            Side::Client => !rested.legs.server,
-            Side::Server => !rested.legs.client,
-        };
-        if is_alone {
-            return self.drops.add(DropReason::UnknownFlow, 1);
-        }
-        let path = match from {
-            Side::Client => send::path_to_server(&self.settings, &self.neighbours, &rested),
-            Side::Server => Ok(send::path_to_client(&self.settings, &rested)),
-        };
-        let path = match path {
-            Ok(path) => path,
-            Err(reason) => return self.drops.add(reason, 1),
-        };
-        let id = self.next_ip_id();
-        let values = Shifts::of_rested(&rested).rewrite(from, incoming.segment, &path, id);
-        match self.pass(&mut incoming, &values, &path, out) {
-            Ok(()) => out.send(path.device, incoming.buffer),
-            Err(reason) => self.drops.add(reason, 1),
-        }
-    }
-}
-
-/// What an open debt does to a segment of the server.
-enum Settlement {
-    /// Nothing.
-    Nothing,
-    /// The client has been told more: up to here.
-    HeldUp(SeqNum),
-    /// The segment acknowledges only what the client knows nothing of.
-    NoNews,
 }
 
 /// What the client was told stays true: its bytes are acknowledged, and the right edge of the window does not move.
@@ -594,7 +341,7 @@ impl Shifts {
         }
     }
 
-    fn of_rested(rested: &Rested) -> Self {
+    pub(super) fn of_rested(rested: &Rested) -> Self {
         Shifts {
             client: rested.client_shift,
             server: rested.server_shift,

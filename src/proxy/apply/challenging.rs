@@ -1,0 +1,79 @@
+//! ACKs of our own to an end that may be somebody else, or may have lost count.
+//!
+//! Strangers can cause them, so all are within one limit for the core.
+
+use super::Scene;
+use crate::callbacks::SelectServer;
+use crate::proxy::drop_reason::DropReason;
+use crate::proxy::event::Side;
+use crate::proxy::send;
+use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
+use e2d2::buffer::{BufferPool, PacketBuffer};
+use e2d2::time::Instant;
+use e2d2::wire::tcp::TcpOptions;
+use netfcts::counters::TcpCounter;
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    /// RFC 5961 4.2 and 7: an ACK of the present numbers, within the limit for strangers.
+    pub(in crate::proxy) fn challenge(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        scene: &mut Scene<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        let Some(Incoming { buffer, segment }) = scene.incoming.take() else {
+            return;
+        };
+        if !self.answers.take(now) {
+            return self.drops.add(DropReason::RateLimited, 1);
+        }
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let to = self.side_of(connection, segment);
+        let mut control = self.current_numbers(connection, to);
+        // Its echo is the newest of our timestamps that it has seen, so that ours is not older (RFC 7323 5.3). A SYN
+        // echoes nothing, and gets none.
+        let options = TcpOptions::parse(segment.options(buffer.data()));
+        control.options = send::timestamps(
+            options
+                .timestamps
+                .filter(|&(_, echo)| echo != 0)
+                .map(|(val, ecr)| (ecr, val)),
+        );
+        let path = self.path_back(segment);
+        self.log.count(to, TcpCounter::Unexpected);
+        self.log.count(to, TcpCounter::SentAck);
+        self.emit(Some(buffer), &path, &control, &[], out);
+    }
+
+    /// Asks who has sent a RST that proves nothing whether it is still there: if it is not, its answer is a RST that does,
+    /// and if it is, an ACK (RFC 1122 4.2.3.6, a keep-alive). So a connection whose RST has overtaken lost data ends soon,
+    /// and one about which a stranger has guessed does not.
+    pub(in crate::proxy) fn probe(&mut self, now: Instant, slot: u32, whom: Side, out: &mut impl Outbox<P::Buffer>) {
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let Some(spliced) = connection.spliced() else { return };
+        let path = match whom {
+            Side::Client => Ok(send::path_to_client(&self.settings, connection)),
+            Side::Server => send::path_to_server(&self.settings, &self.neighbours, connection),
+        };
+        let Ok(path) = path else { return };
+        let (flow, shift) = match whom {
+            Side::Client => (spliced.to_client, spliced.server_shift),
+            Side::Server => (spliced.to_server, spliced.client_shift),
+        };
+        let mut control = self.current_numbers(connection, whom);
+        control.seq = flow.acknowledged + shift - 1;
+        if self.answers.take(now) {
+            self.emit(None, &path, &control, &[], out);
+        }
+    }
+}

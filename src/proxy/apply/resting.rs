@@ -1,0 +1,73 @@
+//! Late segments of connections that are over: translated as before, while their addresses and ports rest.
+
+use super::passing::Shifts;
+use crate::callbacks::SelectServer;
+use crate::proxy::action::Action;
+use crate::proxy::drop_reason::DropReason;
+use crate::proxy::event::{Event, Side};
+use crate::proxy::phase::Phase;
+use crate::proxy::send;
+use crate::proxy::step::step;
+use crate::proxy::table::FlowRef;
+use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
+use e2d2::buffer::BufferPool;
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    /// A segment of a resting connection.
+    pub(in crate::proxy) fn drive_quarantined(
+        &mut self,
+        flow: FlowRef,
+        event: Event,
+        incoming: Incoming<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        for action in step(Phase::Quarantine, event).actions {
+            match action {
+                Action::Forward => return self.forward_rested(flow, incoming, out),
+                Action::Drop(reason) => return self.drops.add(*reason, 1),
+                _ => {}
+            }
+        }
+        self.drops.add(DropReason::UnknownFlow, 1);
+    }
+
+    pub(in crate::proxy) fn forward_rested(
+        &mut self,
+        flow: FlowRef,
+        mut incoming: Incoming<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        let Some(rested) = self.quarantine.entry(flow.slot()).copied() else {
+            return;
+        };
+        let from = flow.side();
+        // The other leg's addresses and ports may be a new connection's by now. Its numbers can be near the old ones,
+        // cookies of one slot always are: nothing of the old one may reach it.
+        let is_alone = match from {
+            Side::Client => !rested.legs.server,
+            Side::Server => !rested.legs.client,
+        };
+        if is_alone {
+            return self.drops.add(DropReason::UnknownFlow, 1);
+        }
+        let path = match from {
+            Side::Client => send::path_to_server(&self.settings, &self.neighbours, &rested),
+            Side::Server => Ok(send::path_to_client(&self.settings, &rested)),
+        };
+        let path = match path {
+            Ok(path) => path,
+            Err(reason) => return self.drops.add(reason, 1),
+        };
+        let id = self.next_ip_id();
+        let values = Shifts::of_rested(&rested).rewrite(from, incoming.segment, &path, id);
+        match self.pass(&mut incoming, &values, &path, out) {
+            Ok(()) => out.send(path.device, incoming.buffer),
+            Err(reason) => self.drops.add(reason, 1),
+        }
+    }
+}
