@@ -25,7 +25,7 @@ steps() {
         function step_of(fn) {
             if (fn ~ /siphasher|CookieJar::mac|sip::|IsnGenerator/) return 4
             if (fn ~ /TcpOptions::parse/) return 5
-            if (fn ~ /emit_into|Ipv4Header|sum_words|memcpy/) return 3
+            if (fn ~ /send::.*::emit$|emit_on$|emit_into|send_held|Ipv4Header|sum_words|sum_at|memcpy/) return 3
             if (fn ~ /::forward$|while_spliced|write_pair|Addresses::source/) return 2
             if (fn ~ /handle_all|handle_batch|handle_unbound|::look_up$|::verify$|is_intact|is_checksum_valid|sums_up|CoreTask/) return 1
             if (fn ~ /operators|EnginePort|ring_|^0x/) return 1
