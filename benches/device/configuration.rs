@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use e2d2::wire::MacAddr;
 
-use super::{Conditions, LISTENER, PORTS, SERVERS, resting, server_addresses};
+use super::load::server_addresses;
+use super::{Conditions, LISTENER, PORTS, SERVERS, resting};
 
 /// The proxy's configuration, in the words of its users.
 pub(super) fn configuration(conditions: &Conditions, devices: [&str; 2], server_mac: MacAddr) -> String {

@@ -10,10 +10,11 @@ use e2d2::time::Clock;
 use e2d2::wire::MacAddr;
 use trafficengine::bench::Arm;
 
-use super::{
-    BoxError, Conditions, CountingPort, DESCRIPTORS, HELD_BY_LOAD, Host, Passed, ProxyDevice, configuration, load,
-    proxy,
-};
+use super::configuration::configuration;
+use super::load::load;
+use super::port::{CountingPort, Passed};
+use super::proxy::{ProxyDevice, proxy};
+use super::{BoxError, Conditions, DESCRIPTORS, HELD_BY_LOAD, Host};
 
 /// How long the other process may take to start DPDK and connect.
 const CONNECTING: Duration = Duration::from_secs(30);

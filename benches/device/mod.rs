@@ -1,46 +1,44 @@
 //! The proxy of one core as a device under test: the engine's own program, graph and ports on DPDK's ring ports, with
 //! the load's ends of the rings beside it.
+//!
+//! Here everything is opened and put together: `proxy` on its `port`s with its `configuration`, a thread to `drain` its
+//! records, and the `load`; `cores` has several such proxies, `memif` has the load in another process.
 
 #![allow(dead_code, reason = "a module of several benches, each of which uses a part")]
 
 pub(crate) mod cli;
 mod configuration;
 mod cores;
+mod drain;
+pub(crate) mod load;
 mod memif;
+mod port;
+mod proxy;
 
 use std::error::Error;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
-use std::time::Duration;
 
-use arrayvec::ArrayVec;
-use e2d2::BURST;
 use e2d2::native::{DpdkQueue, Eal, EalConfig, MbufPool, PoolDemand, RegisteredThread, data_room, ring_pair};
-use e2d2::port::{Capabilities, Port, PortId};
-use e2d2::scheduler::Task;
+use e2d2::port::{Port, PortId};
 use e2d2::time::{Clock, Instant};
 use e2d2::wire::MacAddr;
-use netfcts::ring::{RecordReceiver, record_ring};
-use proxyengine::config::{Config, CoreId};
-use proxyengine::engine::machine::{CoreParts, Machine, MachineError, Opened};
-use proxyengine::engine::{CoreStart, Engine, Program};
-use proxyengine::neighbour::{SharedNeighbours, Topology};
-use proxyengine::records::RING_CAPACITY;
-use proxyengine::report::PortReport;
-use proxyengine::selectors::RuleSelector;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use trafficengine::bench::{
-    Arm, CpsSettings, DeviceCounts, DeviceUnderTest, InlineBench, LoadThread, RoundWork, TwoCoreBench, cps_client,
-    cps_server,
+    Arm, CpsSettings, DeviceCounts, DeviceUnderTest, InlineBench, LoadThread, RoundWork, TwoCoreBench, cps_server,
 };
-use trafficengine::{AddressRange, ClientSettings, Generator, GeneratorSettings, LinkSettings, Pace, ServerSettings};
 
 use configuration::configuration;
 pub(crate) use cores::Member;
+use load::{arms, roles};
+pub(crate) use port::CountingPort;
+use port::Passed;
+pub(crate) use proxy::ProxyDevice;
+use proxy::proxy;
 
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
+
+/// Where the proxy listens.
+pub(crate) const LISTENER: Ipv4Addr = Ipv4Addr::new(10, 1, 255, 254);
 
 /// Servers behind the proxy, chosen by the first number of the payload.
 const SERVERS: u8 = 4;
@@ -112,225 +110,6 @@ const BEING_REPLACED: u32 = 2_048;
 fn resting(settings: &CpsSettings) -> u32 {
     let rate = if settings.open < 500_000 { 1.5e6 } else { 1e6 };
     (settings.time_wait.as_secs_f64() * rate) as u32
-}
-
-/// A ring port that counts what passes and has an address, which rings have not. It is used by one thread; the counters are
-/// shared with the bench on the same thread.
-pub(crate) struct CountingPort {
-    inner: DpdkQueue,
-    mac: MacAddr,
-    passed: Arc<Passed>,
-}
-
-impl CountingPort {
-    fn new(inner: DpdkQueue, passed: &Arc<Passed>) -> CountingPort {
-        let mac = MacAddr([2, 0, 0, 0, 0, inner.id().0]);
-        CountingPort {
-            inner,
-            mac,
-            passed: passed.clone(),
-        }
-    }
-}
-
-/// In lines of its own: on two cores the counters of the load's ends, which stand beside it on the heap, would take its line
-/// away with every poll.
-#[derive(Default)]
-#[repr(align(128))]
-struct Passed {
-    received: AtomicU64,
-    sent: AtomicU64,
-}
-
-/// One thread writes: a load and a store, no locked instruction.
-fn add(counter: &AtomicU64, count: usize) {
-    counter.store(counter.load(Ordering::Relaxed) + count as u64, Ordering::Relaxed);
-}
-
-impl Port for CountingPort {
-    type Buffer = e2d2::native::Mbuf;
-
-    fn id(&self) -> PortId {
-        self.inner.id()
-    }
-
-    fn mac(&self) -> MacAddr {
-        self.mac
-    }
-
-    fn mtu(&self) -> u16 {
-        self.inner.mtu()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    #[inline]
-    fn receive(&mut self, into: &mut ArrayVec<Self::Buffer, BURST>) -> usize {
-        let count = self.inner.receive(into);
-        add(&self.passed.received, count);
-        count
-    }
-
-    #[inline]
-    fn transmit(&mut self, from: &mut ArrayVec<Self::Buffer, BURST>) -> usize {
-        let count = self.inner.transmit(from);
-        add(&self.passed.sent, count);
-        count
-    }
-}
-
-/// The engine's machine as types only: the bench opens ports and pools itself.
-pub(crate) struct BenchMachine;
-
-impl Machine for BenchMachine {
-    type Port = CountingPort;
-    type Pool = MbufPool;
-    type Thread = RegisteredThread;
-    type Handle = Arc<Eal>;
-
-    fn open(_: &Config) -> Result<Opened<Self>, MachineError> {
-        Err("the bench opens its ports itself".into())
-    }
-
-    fn enter_thread(eal: &Arc<Eal>) -> Result<RegisteredThread, MachineError> {
-        Ok(eal.register_thread()?)
-    }
-
-    fn handle(&self) -> Arc<Eal> {
-        unreachable!("a value of this type is never made: `open` refuses")
-    }
-
-    fn macs(&self) -> Vec<MacAddr> {
-        Vec::new()
-    }
-
-    fn port_reports(&self) -> Vec<PortReport> {
-        Vec::new()
-    }
-}
-
-/// The proxy.
-pub(crate) struct ProxyDevice {
-    program: Box<dyn Program>,
-    task: Box<dyn Task>,
-    passed: Arc<Passed>,
-    before: (u64, u64),
-    drain: Option<RecordDrain>,
-}
-
-impl DeviceUnderTest for ProxyDevice {
-    fn round(&mut self, now: Instant) -> RoundWork {
-        let work = self.task.run(now);
-        let after = (
-            self.passed.received.load(Ordering::Relaxed),
-            self.passed.sent.load(Ordering::Relaxed),
-        );
-        let before = std::mem::replace(&mut self.before, after);
-        let (received, sent) = ((after.0 - before.0) as u32, (after.1 - before.1) as u32);
-        RoundWork {
-            received,
-            sent,
-            other: u32::from(!work.is_none()),
-        }
-    }
-
-    fn counts(&self) -> DeviceCounts {
-        let counters = self.program.counters();
-        let drops = ["proxy_drops", "graph_drops", "queue_drops"];
-        let dropped: u64 = drops
-            .iter()
-            .filter_map(|name| counters.group(name))
-            .map(|group| group.total())
-            .sum();
-        // A packet that was for the proxy itself ends there.
-        let consumed = counters
-            .group("proxy_drops")
-            .and_then(|group| group.count("consumed"))
-            .unwrap_or(0);
-        DeviceCounts {
-            lost: dropped - consumed,
-            records_lost: self
-                .drain
-                .as_ref()
-                .map_or(0, |drain| drain.lost.load(Ordering::Relaxed)),
-            open: self.program.open_connections(),
-            state_bytes: self.program.state_bytes().iter().map(|(_, bytes)| bytes).sum(),
-        }
-    }
-
-    fn state_by_structure(&self) -> Vec<(&'static str, u64)> {
-        self.program.state_bytes()
-    }
-}
-
-impl ProxyDevice {
-    /// Packets dropped that should not have been.
-    pub(crate) fn lost(&self) -> u64 {
-        DeviceUnderTest::counts(self).lost
-    }
-
-    /// Bytes of connection state in use.
-    pub(crate) fn state_in_use(&self) -> u64 {
-        self.program.state_in_use()
-    }
-
-    /// Everything counted, by group.
-    pub(crate) fn counters(&self) -> proxyengine::report::CounterGroups {
-        self.program.counters()
-    }
-}
-
-/// Takes records out of the ring on a thread of its own.
-struct RecordDrain {
-    stop: Arc<AtomicBool>,
-    lost: Arc<AtomicU64>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl RecordDrain {
-    fn start(mut receiver: RecordReceiver) -> Result<RecordDrain, BoxError> {
-        let (stop, lost) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (stopped, lost_there) = (stop.clone(), lost.clone());
-        let bench = sched_getaffinity(None)?;
-        let thread = std::thread::Builder::new().name("records".to_owned()).spawn(move || {
-            keep_off(&bench);
-            while !stopped.load(Ordering::Relaxed) {
-                receiver.drain(|record| _ = std::hint::black_box(record.bytes_to_client()));
-                lost_there.store(receiver.records_lost(), Ordering::Relaxed);
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        })?;
-        Ok(RecordDrain {
-            stop,
-            lost,
-            thread: Some(thread),
-        })
-    }
-}
-
-/// Moves this thread off the CPU that the bench is pinned to, which it would have inherited.
-fn keep_off(bench: &CpuSet) {
-    if bench.count() != 1 {
-        return;
-    }
-    let mut others = CpuSet::new();
-    (0..CpuSet::MAX_CPU)
-        .filter(|&cpu| !bench.is_set(cpu))
-        .for_each(|cpu| others.set(cpu));
-    // With one CPU there is no other: then it stays.
-    let _stays = sched_setaffinity(None, &others);
-}
-
-impl Drop for RecordDrain {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // It cannot have panicked but by a defect, which would have been printed.
-            let _ended = thread.join();
-        }
-    }
 }
 
 /// The proxy, and the load's ends of its rings, with no load on them yet.
@@ -547,135 +326,4 @@ fn open_ends_on(
         proxy_pool,
         clock,
     })
-}
-
-/// The engine's core program on these ports, and a thread that drains its records if it is to keep any.
-fn proxy(
-    conditions: &Conditions,
-    text: &str,
-    ports: [CountingPort; 2],
-    pool: MbufPool,
-    clock: Clock,
-    passed: Arc<Passed>,
-    member: Option<Member>,
-) -> Result<ProxyDevice, BoxError> {
-    let config = Config::parse(text, "bench")?;
-    let macs = [ports[0].mac(), ports[1].mac()];
-    let parts: CoreParts<BenchMachine> = CoreParts {
-        core: CoreId(0),
-        ports: ports.into(),
-        pool,
-    };
-    let (topology, neighbours, others) = match member {
-        Some(member) => (member.topology, member.neighbours, Some(member.others)),
-        None => {
-            let topology = Arc::new(Topology::from_config(&config, &macs)?);
-            let neighbours = Arc::new(SharedNeighbours::new(&topology));
-            (topology, neighbours, None)
-        }
-    };
-    let (sender, receiver) = record_ring(RING_CAPACITY);
-    let selector = RuleSelector::new(&config);
-    let start = CoreStart {
-        index: 0,
-        leads: config.ports().iter().map(|port| port.id).collect(),
-        config: Arc::new(config),
-        parts,
-        topology,
-        neighbours,
-        kernel: None,
-        records: sender,
-        others,
-        clock,
-    };
-    let (program, task) = Engine::core_program(start, &move |_: CoreId| selector.clone())?;
-    Ok(ProxyDevice {
-        program: Box::new(program),
-        task: Box::new(task),
-        passed,
-        before: (0, 0),
-        drain: conditions.records.then(|| RecordDrain::start(receiver)).transpose()?,
-    })
-}
-
-fn server_addresses() -> Vec<SocketAddr> {
-    (1..=SERVERS)
-        .map(|last| SocketAddr::new(IpAddr::from([10, 2, 0, last]), 80))
-        .collect()
-}
-
-pub(crate) const LISTENER: Ipv4Addr = Ipv4Addr::new(10, 1, 255, 254);
-
-fn load(
-    conditions: &Conditions,
-    macs: &[MacAddr; 2],
-    client_end: CountingPort,
-    server_end: CountingPort,
-    now: Instant,
-) -> Vec<Arm<CountingPort>> {
-    let (client, server) = roles(conditions);
-    arms(client, server, macs, client_end, server_end, now)
-}
-
-/// What clients and servers do.
-pub(crate) fn roles(conditions: &Conditions) -> (ClientSettings, ServerSettings) {
-    // With 64 512 ports each: four million end points, and some that rest.
-    let sources: AddressRange = "10.1.0.1-10.1.0.80".parse().expect("a range of addresses");
-    let mut client = cps_client(
-        &conditions.settings,
-        sources,
-        SocketAddr::new(LISTENER.into(), 8080),
-        SERVERS,
-    );
-    (client.rounds, client.request, client.response) = (conditions.rounds, conditions.request, conditions.response);
-    client.tcp[0].mss = conditions.mtu - 40;
-    client.depth = conditions.depth;
-    if let Some(rate) = conditions.rate {
-        client.pace = Pace::Open { rate };
-    }
-    let mut server = cps_server(&client, &server_addresses());
-    server.proxy_header = conditions.proxy_out;
-    (client, server)
-}
-
-/// A role, or both, that sends everything to `next_hop`.
-pub(crate) fn generator(
-    client: Option<ClientSettings>,
-    server: Option<ServerSettings>,
-    next_hop: MacAddr,
-    now: Instant,
-) -> Generator<e2d2::native::Mbuf> {
-    let link = LinkSettings {
-        next_hop_mac: Some(next_hop),
-        ..LinkSettings::default()
-    };
-    let settings = GeneratorSettings {
-        link,
-        client,
-        server,
-        verify_checksums: true,
-    };
-    Generator::new(settings, now)
-}
-
-/// Both ends of the load, which reach each other, or the proxy, at these addresses.
-fn arms(
-    client: ClientSettings,
-    server: ServerSettings,
-    macs: &[MacAddr; 2],
-    client_end: CountingPort,
-    server_end: CountingPort,
-    now: Instant,
-) -> Vec<Arm<CountingPort>> {
-    let generator = |client, server, mac| generator(client, server, mac, now);
-    vec![
-        Arm {
-            generator: generator(Some(client), None, macs[0]),
-            port: client_end,
-        },
-        Arm {
-            generator: generator(None, Some(server), macs[1]),
-            port: server_end,
-        },
-    ]
 }

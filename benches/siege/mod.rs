@@ -2,52 +2,42 @@
 //!
 //! One thread plays all of them, so the clock of the system says nothing: it runs while the load is made, and while the
 //! machine does other things. The clock here is the proxy's own work. Each of its rounds is measured in cycles, and the
-//! time goes on by those, corrected by how fast the machine is just now ([`Yardstick`]); an idle round takes a microsecond. The load is paced against that clock and takes no time. So a
-//! flood at half of the core's capacity is that on any machine, fast, slow or busy, and a queue overflows when the core
-//! has too much to do and not when somebody else had the CPU.
+//! time goes on by those, corrected by how fast the machine is just now ([`Yardstick`]); an idle round takes a microsecond.
+//! The load is paced against that clock and takes no time. So a flood at half of the core's capacity is that on any
+//! machine, fast, slow or busy, and a queue overflows when the core has too much to do and not when somebody else had the
+//! CPU.
+//!
+//! Here are the clock, the connections that stay and the servers; who comes and goes is in `load`, what must be left when
+//! they are gone in `in_use`, and `soak` does all of it in turns.
 
 #![allow(dead_code, reason = "a module of several benches, each of which uses a part")]
 
+mod in_use;
+mod load;
 pub(crate) mod soak;
+mod yardstick;
 
 use std::time::Duration;
 
-use e2d2::buffer::BufferPool;
 use e2d2::native::{Mbuf, MbufPool};
 use e2d2::ports::LoopbackPort;
 use e2d2::time::{Clock, Instant};
 use e2d2::wire::MacAddr;
 use proxyengine::report::CounterGroups;
-use trafficengine::attack::{AttackSettings, Attacker, Kind, Victims};
+use trafficengine::attack::Attacker;
 use trafficengine::bench::{CpsSettings, DeviceUnderTest, RoundWork, Street};
-use trafficengine::stats::{Connections, Failure};
 use trafficengine::{AddressRange, ClientSettings, Close, Generator, Pace, TcpSettings};
 
-use crate::device::{self, BoxError, Conditions, CountingPort, Ends, Host, LISTENER, ProxyDevice};
-
-/// Honest clients, whose connections come and go.
-const HONEST: &str = "10.1.16.1-10.1.31.254";
-
-/// Addresses of each load of clients who have never been here: more than connect in five seconds.
-const NEWCOMERS: u32 = 1 << 22;
-
-/// Of these, at once: as many as a flood lets wait for the repetition of a SYN.
-const NEWCOMERS_OPEN: u32 = 1 << 21;
-
-/// First octets of such loads' addresses.
-const NEWCOMERS_FROM: std::ops::Range<u32> = 20..120;
+use crate::device::load::{generator, roles};
+use crate::device::{BoxError, Conditions, CountingPort, Ends, Host, ProxyDevice};
+pub(crate) use in_use::{InUse, resident};
+use yardstick::Yardstick;
 
 /// The client of the connections that stay.
 const STEADY: &str = "10.1.1.1";
 
 /// Its ports: all of them are connected.
 pub(crate) const STEADY_PORTS: std::ops::RangeInclusive<u16> = 2000..=2299;
-
-/// Where floods come from: a million addresses.
-const SPOOFED: &str = "11.0.0.0-11.15.255.255";
-
-/// Hosts of attackers who have connections.
-const PEERS: &str = "10.1.2.1-10.1.2.16";
 
 /// The servers' addresses.
 const SERVERS: &str = "10.2.0.1-10.2.0.4";
@@ -124,68 +114,6 @@ pub(crate) fn open(host: &Host, name: char, seed: u64, (request, response): (u32
     Field::new(ends, &conditions, seed)
 }
 
-/// How fast the machine is at the moment: others share its cores and caches, so that the same work takes now twice the
-/// cycles and now not. A fixed piece of work, arithmetic and loads that depend on each other, says how many; time is
-/// counted as if it took as many as in the beginning.
-struct Yardstick {
-    memory: Vec<u32>,
-    usual: f64,
-    lately: f64,
-}
-
-impl Yardstick {
-    /// 256 KiB, of which each step touches one line.
-    const WORDS: usize = 1 << 16;
-    const STEPS: usize = 500;
-
-    fn new(clock: &Clock) -> Yardstick {
-        let mut yardstick = Yardstick {
-            memory: (0..Self::WORDS as u32)
-                .map(|word| word.wrapping_mul(2_654_435_761))
-                .collect(),
-            usual: 0.0,
-            lately: 0.0,
-        };
-        let mut measured: Vec<f64> = (0..1_000).map(|_| yardstick.work(clock)).collect();
-        measured.sort_by(f64::total_cmp);
-        yardstick.usual = measured[measured.len() / 2];
-        yardstick.lately = yardstick.usual;
-        yardstick
-    }
-
-    /// Cycles of the work; done twice, for the first time brings it into the cache.
-    fn work(&mut self, clock: &Clock) -> f64 {
-        self.work_once(clock);
-        self.work_once(clock)
-    }
-
-    fn work_once(&mut self, clock: &Clock) -> f64 {
-        let before = clock.tsc();
-        let mut at = 1u64;
-        for _ in 0..Self::STEPS {
-            let word = self.memory[at as usize % Self::WORDS];
-            at = (at ^ u64::from(word))
-                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                .rotate_left(23);
-        }
-        std::hint::black_box(at);
-        clock.tsc().saturating_sub(before) as f64
-    }
-
-    fn measure(&mut self, clock: &Clock) {
-        let cycles = self.work(clock);
-        // Else it was interrupted.
-        if cycles < 4.0 * self.usual {
-            self.lately += (cycles - self.lately) / 16.0;
-        }
-    }
-
-    /// Cycles as they would have been in the beginning.
-    fn normal(&self, cycles: f64) -> f64 {
-        cycles * self.usual / self.lately
-    }
-}
-
 /// Hosts and their port.
 struct Hosts<H> {
     hosts: H,
@@ -248,7 +176,7 @@ impl Field {
         let mut clients = Street::new(client_end, load_pool.clone(), seed);
         let mut servers = Street::new(server_end, load_pool.clone(), seed + 1);
         let now = clock.now();
-        let (mut client, mut server) = device::roles(conditions);
+        let (mut client, mut server) = roles(conditions);
         (client.tcp, server.tcp) = ([tcp(1460), tcp(1440)], [tcp(1460), tcp(1440)]);
         (server.idle, server.max_open) = (Duration::from_secs(20), MOST_OPEN);
         let steady = ClientSettings {
@@ -276,11 +204,11 @@ impl Field {
             honest_from: Vec::new(),
             loads_of_newcomers: 0,
             steady: Hosts {
-                hosts: device::generator(Some(steady), None, macs[0], now),
+                hosts: generator(Some(steady), None, macs[0], now),
                 port: steady_port,
             },
             server: Hosts {
-                hosts: device::generator(None, Some(server), macs[1], now),
+                hosts: generator(None, Some(server), macs[1], now),
                 port: server_port,
             },
             attacker: None,
@@ -412,127 +340,6 @@ impl Field {
         false
     }
 
-    /// Honest clients begin; those before are gone.
-    pub(crate) fn begin_honest(&mut self, pace: Pace, change: impl FnOnce(&mut ClientSettings)) {
-        let (mut client, _) = device::roles(&self.conditions);
-        client.tcp = [tcp(1460), tcp(1440)];
-        client.sources = vec![range(HONEST)];
-        client.idle = Duration::from_secs(10);
-        client.max_open = MOST_OPEN;
-        client.pace = pace;
-        self.seed += 1;
-        client.seed = self.seed;
-        change(&mut client);
-        self.honest_from = client.sources.clone();
-        let port = self.clients.house(&client.sources);
-        let hosts = device::generator(Some(client), None, self.macs[0], self.now);
-        self.honest = Some(Hosts { hosts, port });
-    }
-
-    /// The same, each connection from an address that has not been here before: a hundred loads of four million.
-    pub(crate) fn begin_newcomers(&mut self, pace: Pace) {
-        let octet = NEWCOMERS_FROM.start + self.loads_of_newcomers % NEWCOMERS_FROM.len() as u32;
-        self.loads_of_newcomers += 1;
-        let first = octet << 24;
-        let [first, last] = [first, first + NEWCOMERS - 1].map(std::net::Ipv4Addr::from);
-        self.begin_honest(pace, |client| {
-            client.sources = vec![range(&format!("{first}-{last}"))];
-            client.ports = 40_000..=40_000;
-            client.max_open = NEWCOMERS_OPEN;
-        });
-    }
-
-    /// Honest clients start no more connections.
-    pub(crate) fn stop_honest(&mut self) {
-        if let Some(honest) = &mut self.honest {
-            honest.hosts.stop();
-        }
-    }
-
-    /// The honest clients.
-    pub(crate) fn honest(&self) -> Option<&Generator<Mbuf>> {
-        self.honest.as_ref().map(|honest| &honest.hosts)
-    }
-
-    /// Connections that honest clients have completed.
-    pub(crate) fn completed(&self) -> u64 {
-        let stats = self.honest().and_then(Generator::client_stats);
-        stats.map_or(0, |stats| stats.connections.completed)
-    }
-
-    /// Segments that honest clients sent again.
-    pub(crate) fn honest_retransmitted(&self) -> u64 {
-        let stats = self.honest().and_then(Generator::client_stats);
-        stats.map_or(0, |stats| stats.traffic.retransmitted)
-    }
-
-    /// Answers with wrong bytes or of wrong servers that honest clients got.
-    pub(crate) fn wrong_of_honest(&self) -> u64 {
-        wrong(
-            self.honest()
-                .and_then(Generator::client_stats)
-                .map(|stats| &stats.connections),
-        )
-    }
-
-    /// The same of the connections that stay, and requests with wrong bytes that servers got.
-    pub(crate) fn wrong_of_others(&self) -> u64 {
-        wrong(self.steady.hosts.client_stats().map(|stats| &stats.connections))
-            + wrong(self.server.hosts.server_stats().map(|stats| &stats.connections))
-    }
-
-    /// Connections that were to stay and have failed.
-    pub(crate) fn steady_failed(&self) -> u64 {
-        let stats = self.steady.hosts.client_stats();
-        stats.map_or(0, |stats| stats.connections.failed_in_all())
-    }
-
-    /// An attack of this kind.
-    pub(crate) fn attack_settings(&mut self, kind: Kind, rate: f64, on_victims: bool, peers: u32) -> AttackSettings {
-        self.seed += 1;
-        AttackSettings {
-            kind,
-            rate,
-            victims: on_victims.then(|| Victims {
-                addresses: range(STEADY),
-                ports: STEADY_PORTS,
-            }),
-            sources: range(if kind.is_blind() { SPOOFED } else { PEERS }),
-            targets: vec![(LISTENER, 8080).into()],
-            next_hop: self.macs[0],
-            peers,
-            seed: self.seed,
-        }
-    }
-
-    /// Attackers begin.
-    pub(crate) fn begin_attack(&mut self, settings: AttackSettings) {
-        let port = self.clients.house(&[settings.sources]);
-        self.attacker = Some(Hosts {
-            hosts: Attacker::new(settings),
-            port,
-        });
-    }
-
-    /// Attackers end: blind ones vanish, others reset their connections and stay until [`remove_attack`](Self::remove_attack).
-    pub(crate) fn stop_attack(&mut self) {
-        if let Some(attacker) = &mut self.attacker {
-            attacker.hosts.stop(true);
-        }
-    }
-
-    /// Attackers are gone.
-    pub(crate) fn remove_attack(&mut self) {
-        if let Some(attacker) = self.attacker.take() {
-            self.clients.remove(&[attacker.hosts.sources()]);
-        }
-    }
-
-    /// The attackers.
-    pub(crate) fn attacker(&self) -> Option<&Attacker<Mbuf>> {
-        self.attacker.as_ref().map(|attacker| &attacker.hosts)
-    }
-
     /// What the proxy has in use of something.
     pub(crate) fn usage(&self, what: &str) -> u64 {
         let counters = self.device.counters();
@@ -548,67 +355,6 @@ impl Field {
     pub(crate) fn drops(&self) -> Vec<(String, u64)> {
         drops(&self.device.counters())
     }
-
-    /// Waits until honest clients and attackers are gone and all that is left is what stays; then what is in use: bytes of
-    /// state, and buffers that are not in their pools. `None` if it does not come to rest in `patience`.
-    pub(crate) fn come_to_rest(&mut self, patience: Duration) -> Option<InUse> {
-        self.stop_honest();
-        self.stop_attack();
-        let is_over = |field: &Field| {
-            field.honest().is_none_or(|honest| honest.open().0 == 0)
-                && field.attacker().is_none_or(|attacker| attacker.open() == 0)
-        };
-        let clients_gone = self.rest(patience, is_over);
-        self.remove_attack();
-        if self.honest.take().is_some() {
-            self.clients.remove(&self.honest_from);
-        }
-        let stays = STEADY_PORTS.len() as u64;
-        let proxy_rests = self.rest(patience, |field| field.device.counts().open <= stays) && {
-            // Ports and addresses rest a little longer than connections.
-            self.rest(Duration::from_secs(1), |_| false);
-            self.rest(patience, |field| field.usage("resting") == 0)
-        };
-        self.steady_at = Some(self.now + Duration::from_secs(3600));
-        self.rest(Duration::from_millis(100), |_| false);
-        self.clients.clear();
-        self.servers.clear();
-        let in_use = InUse::of(self);
-        self.steady_at = Some(self.now);
-        (clients_gone && proxy_rests).then_some(in_use)
-    }
-}
-
-/// What is in use of a proxy at rest.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct InUse {
-    /// Connections that are open.
-    pub(crate) open: u64,
-    /// Bytes of connection state.
-    pub(crate) state: u64,
-    /// Bytes of all structures, empty places included.
-    pub(crate) memory: u64,
-    /// Buffers that the proxy's pool lacks, and the load's.
-    pub(crate) buffers: u64,
-}
-
-impl InUse {
-    fn of(field: &Field) -> InUse {
-        let counts = field.device.counts();
-        let out = |pool: &MbufPool| pool.capacity().saturating_sub(pool.available()) as u64;
-        InUse {
-            open: counts.open,
-            state: field.device.state_in_use(),
-            memory: counts.state_bytes,
-            buffers: out(&field.proxy_pool) + out(&field.load_pool),
-        }
-    }
-}
-
-fn wrong(connections: Option<&Connections>) -> u64 {
-    connections.map_or(0, |connections| {
-        connections.failed(Failure::WrongBytes) + connections.failed(Failure::WrongServer)
-    })
 }
 
 /// Dropped packets by group and reason.
@@ -625,12 +371,4 @@ fn drops(counters: &CounterGroups) -> Vec<(String, u64)> {
         }
     }
     drops
-}
-
-/// Bytes of this process in memory; 0 where the system does not say.
-pub(crate) fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib: Option<u64> = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-    kib.unwrap_or(0) * 1024
 }

@@ -1,0 +1,173 @@
+//! The engine's program and graph of one core on the bench's ports.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use e2d2::native::{Eal, MbufPool, RegisteredThread};
+use e2d2::port::Port;
+use e2d2::scheduler::Task;
+use e2d2::time::{Clock, Instant};
+use e2d2::wire::MacAddr;
+use netfcts::ring::record_ring;
+use proxyengine::config::{Config, CoreId};
+use proxyengine::engine::machine::{CoreParts, Machine, MachineError, Opened};
+use proxyengine::engine::{CoreStart, Engine, Program};
+use proxyengine::neighbour::{SharedNeighbours, Topology};
+use proxyengine::records::RING_CAPACITY;
+use proxyengine::report::PortReport;
+use proxyengine::selectors::RuleSelector;
+use trafficengine::bench::{DeviceCounts, DeviceUnderTest, RoundWork};
+
+use super::drain::RecordDrain;
+use super::port::{CountingPort, Passed};
+use super::{BoxError, Conditions, Member};
+
+/// The engine's machine as types only: the bench opens ports and pools itself.
+pub(crate) struct BenchMachine;
+
+impl Machine for BenchMachine {
+    type Port = CountingPort;
+    type Pool = MbufPool;
+    type Thread = RegisteredThread;
+    type Handle = Arc<Eal>;
+
+    fn open(_: &Config) -> Result<Opened<Self>, MachineError> {
+        Err("the bench opens its ports itself".into())
+    }
+
+    fn enter_thread(eal: &Arc<Eal>) -> Result<RegisteredThread, MachineError> {
+        Ok(eal.register_thread()?)
+    }
+
+    fn handle(&self) -> Arc<Eal> {
+        unreachable!("a value of this type is never made: `open` refuses")
+    }
+
+    fn macs(&self) -> Vec<MacAddr> {
+        Vec::new()
+    }
+
+    fn port_reports(&self) -> Vec<PortReport> {
+        Vec::new()
+    }
+}
+
+/// The proxy.
+pub(crate) struct ProxyDevice {
+    program: Box<dyn Program>,
+    task: Box<dyn Task>,
+    passed: Arc<Passed>,
+    before: (u64, u64),
+    drain: Option<RecordDrain>,
+}
+
+impl DeviceUnderTest for ProxyDevice {
+    fn round(&mut self, now: Instant) -> RoundWork {
+        let work = self.task.run(now);
+        let after = (
+            self.passed.received.load(Ordering::Relaxed),
+            self.passed.sent.load(Ordering::Relaxed),
+        );
+        let before = std::mem::replace(&mut self.before, after);
+        let (received, sent) = ((after.0 - before.0) as u32, (after.1 - before.1) as u32);
+        RoundWork {
+            received,
+            sent,
+            other: u32::from(!work.is_none()),
+        }
+    }
+
+    fn counts(&self) -> DeviceCounts {
+        let counters = self.program.counters();
+        let drops = ["proxy_drops", "graph_drops", "queue_drops"];
+        let dropped: u64 = drops
+            .iter()
+            .filter_map(|name| counters.group(name))
+            .map(|group| group.total())
+            .sum();
+        // A packet that was for the proxy itself ends there.
+        let consumed = counters
+            .group("proxy_drops")
+            .and_then(|group| group.count("consumed"))
+            .unwrap_or(0);
+        DeviceCounts {
+            lost: dropped - consumed,
+            records_lost: self
+                .drain
+                .as_ref()
+                .map_or(0, |drain| drain.lost.load(Ordering::Relaxed)),
+            open: self.program.open_connections(),
+            state_bytes: self.program.state_bytes().iter().map(|(_, bytes)| bytes).sum(),
+        }
+    }
+
+    fn state_by_structure(&self) -> Vec<(&'static str, u64)> {
+        self.program.state_bytes()
+    }
+}
+
+impl ProxyDevice {
+    /// Packets dropped that should not have been.
+    pub(crate) fn lost(&self) -> u64 {
+        DeviceUnderTest::counts(self).lost
+    }
+
+    /// Bytes of connection state in use.
+    pub(crate) fn state_in_use(&self) -> u64 {
+        self.program.state_in_use()
+    }
+
+    /// Everything counted, by group.
+    pub(crate) fn counters(&self) -> proxyengine::report::CounterGroups {
+        self.program.counters()
+    }
+}
+
+/// The engine's core program on these ports, and a thread that drains its records if it is to keep any.
+pub(super) fn proxy(
+    conditions: &Conditions,
+    text: &str,
+    ports: [CountingPort; 2],
+    pool: MbufPool,
+    clock: Clock,
+    passed: Arc<Passed>,
+    member: Option<Member>,
+) -> Result<ProxyDevice, BoxError> {
+    let config = Config::parse(text, "bench")?;
+    let macs = [ports[0].mac(), ports[1].mac()];
+    let parts: CoreParts<BenchMachine> = CoreParts {
+        core: CoreId(0),
+        ports: ports.into(),
+        pool,
+    };
+    let (topology, neighbours, others) = match member {
+        Some(member) => (member.topology, member.neighbours, Some(member.others)),
+        None => {
+            let topology = Arc::new(Topology::from_config(&config, &macs)?);
+            let neighbours = Arc::new(SharedNeighbours::new(&topology));
+            (topology, neighbours, None)
+        }
+    };
+    let (sender, receiver) = record_ring(RING_CAPACITY);
+    let selector = RuleSelector::new(&config);
+    let start = CoreStart {
+        index: 0,
+        leads: config.ports().iter().map(|port| port.id).collect(),
+        config: Arc::new(config),
+        parts,
+        topology,
+        neighbours,
+        kernel: None,
+        records: sender,
+        others,
+        clock,
+    };
+    let (program, task) = Engine::core_program(start, &move |_: CoreId| selector.clone())?;
+    Ok(ProxyDevice {
+        program: Box::new(program),
+        task: Box::new(task),
+        passed,
+        before: (0, 0),
+        drain: conditions.records.then(|| RecordDrain::start(receiver)).transpose()?,
+    })
+}

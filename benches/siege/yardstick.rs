@@ -1,0 +1,65 @@
+//! How fast the machine is while a bench runs.
+
+use e2d2::time::Clock;
+
+/// How fast the machine is at the moment: others share its cores and caches, so that the same work takes now twice the
+/// cycles and now not. A fixed piece of work, arithmetic and loads that depend on each other, says how many; time is
+/// counted as if it took as many as in the beginning.
+pub(super) struct Yardstick {
+    memory: Vec<u32>,
+    usual: f64,
+    lately: f64,
+}
+
+impl Yardstick {
+    /// 256 KiB, of which each step touches one line.
+    const WORDS: usize = 1 << 16;
+    const STEPS: usize = 500;
+
+    pub(super) fn new(clock: &Clock) -> Yardstick {
+        let mut yardstick = Yardstick {
+            memory: (0..Self::WORDS as u32)
+                .map(|word| word.wrapping_mul(2_654_435_761))
+                .collect(),
+            usual: 0.0,
+            lately: 0.0,
+        };
+        let mut measured: Vec<f64> = (0..1_000).map(|_| yardstick.work(clock)).collect();
+        measured.sort_by(f64::total_cmp);
+        yardstick.usual = measured[measured.len() / 2];
+        yardstick.lately = yardstick.usual;
+        yardstick
+    }
+
+    /// Cycles of the work; done twice, for the first time brings it into the cache.
+    fn work(&mut self, clock: &Clock) -> f64 {
+        self.work_once(clock);
+        self.work_once(clock)
+    }
+
+    fn work_once(&mut self, clock: &Clock) -> f64 {
+        let before = clock.tsc();
+        let mut at = 1u64;
+        for _ in 0..Self::STEPS {
+            let word = self.memory[at as usize % Self::WORDS];
+            at = (at ^ u64::from(word))
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .rotate_left(23);
+        }
+        std::hint::black_box(at);
+        clock.tsc().saturating_sub(before) as f64
+    }
+
+    pub(super) fn measure(&mut self, clock: &Clock) {
+        let cycles = self.work(clock);
+        // Else it was interrupted.
+        if cycles < 4.0 * self.usual {
+            self.lately += (cycles - self.lately) / 16.0;
+        }
+    }
+
+    /// Cycles as they would have been in the beginning.
+    pub(super) fn normal(&self, cycles: f64) -> f64 {
+        cycles * self.usual / self.lately
+    }
+}
