@@ -116,9 +116,9 @@ impl<S: SelectServer> Counted<S> {
         for round in 0.. {
             assert!(round < 1000, "the graph still finds work after 1000 rounds");
             let before = counting::allocations();
-            let worked = !self.bench.task.run(self.bench.now).is_none();
+            let worked = !self.bench.core.task.run(self.bench.now).is_none();
             self.allocations += counting::allocations() - before;
-            for far in &mut self.bench.far {
+            for far in &mut self.bench.core.far {
                 let mut burst: ArrayVec<HeapBuffer, BURST> = ArrayVec::new();
                 while far.receive(&mut burst) > 0 {
                     for buffer in burst.drain(..) {
@@ -132,7 +132,7 @@ impl<S: SelectServer> Counted<S> {
                 break;
             }
         }
-        let usage = self.bench.handle.look(|proxy| proxy.usage());
+        let usage = self.bench.core.handle.look(|proxy| proxy.usage());
         self.most.connections = self.most.connections.max(usage.connections);
         self.most.resting = self.most.resting.max(usage.resting);
         self.most.held = self.most.held.max(usage.held);
@@ -145,7 +145,7 @@ impl<S: SelectServer> Counted<S> {
         self.most.timers = self.most.timers.max(usage.timers);
         self.most.ports = self.most.ports.max(usage.ports);
         let causes = &mut self.causes;
-        self.bench.records.drain(|record| {
+        self.bench.core.records.drain(|record| {
             let cause = format!("{:?}", record.cause(netfcts::record::Side::Client));
             *causes.entry(cause).or_default() += 1;
         });
@@ -153,10 +153,15 @@ impl<S: SelectServer> Counted<S> {
     }
 
     fn frame(&mut self, port: PortId, frame: &[u8]) -> Vec<Segment> {
-        let buffer = self.bench.pool.take_copy(frame).expect("a buffer that nobody has kept");
+        let buffer = self
+            .bench
+            .core
+            .pool
+            .take_copy(frame)
+            .expect("a buffer that nobody has kept");
         let mut burst: ArrayVec<HeapBuffer, BURST> = ArrayVec::new();
         burst.push(buffer);
-        self.bench.far[usize::from(port.0)].transmit(&mut burst);
+        self.bench.core.far[usize::from(port.0)].transmit(&mut burst);
         assert!(burst.is_empty(), "the cable is full");
         self.run()
     }
@@ -173,15 +178,15 @@ impl<S: SelectServer> Counted<S> {
     }
 
     fn memory(&self) -> usize {
-        self.bench.handle.look(|proxy| proxy.memory())
+        self.bench.core.handle.look(|proxy| proxy.memory())
     }
 
     /// Waits until every connection is over and checks that nothing is in use.
     fn settle(&mut self) {
         self.wait(Duration::from_secs(20));
-        assert_eq!(self.bench.handle.look(|proxy| proxy.usage()), Usage::default());
-        assert_eq!(self.bench.reader.held(), 0);
-        assert_eq!(self.bench.pool.available(), self.bench.pool.capacity());
+        assert_eq!(self.bench.core.handle.look(|proxy| proxy.usage()), Usage::default());
+        assert_eq!(self.bench.core.reader.held(), 0);
+        assert_eq!(self.bench.core.pool.available(), self.bench.core.pool.capacity());
     }
 }
 
@@ -268,7 +273,7 @@ fn complain(bench: &mut Counted<impl SelectServer>, about: &Segment, code: u8) {
         next_hop_mtu: 1300,
         original: &quoted[14..],
     };
-    let mut buffer = bench.bench.pool.take().expect("a buffer that nobody has kept");
+    let mut buffer = bench.bench.core.pool.take().expect("a buffer that nobody has kept");
     message.emit(&envelope, &mut buffer).expect("room for an error");
     let frame = buffer.data().to_vec();
     drop(buffer);

@@ -35,19 +35,19 @@ fn segments_taken_ahead_when_the_engine_ends_are_passed_on() {
     let mut bench = GraphBench::new();
     let (client, _server) = crate::harness::spliced(&mut bench, 40000);
     let segment = client.segment(TcpFlags::PSH, b"more");
-    let mut waiting: Vec<HeapBuffer> = (0..60).map(|_| segment.emit(&mut bench.pool)).collect();
+    let mut waiting: Vec<HeapBuffer> = (0..60).map(|_| segment.emit(&mut bench.core.pool)).collect();
     for chunk in [32, 28] {
         let mut burst: ArrayVec<HeapBuffer, BURST> = waiting.drain(..chunk).collect();
-        assert_eq!(bench.far[0].transmit(&mut burst), chunk);
+        assert_eq!(bench.core.far[0].transmit(&mut burst), chunk);
     }
-    let before = bench.reader.traffic.snapshot()[Traffic::Received];
-    let _worked = bench.task.run(bench.now);
+    let before = bench.core.reader.traffic.snapshot()[Traffic::Received];
+    let _worked = bench.core.task.run(bench.now);
     assert_eq!(
-        bench.reader.traffic.snapshot()[Traffic::Received] - before,
+        bench.core.reader.traffic.snapshot()[Traffic::Received] - before,
         60,
         "some ahead"
     );
-    bench.handle.finish();
+    bench.core.handle.finish();
     let sent = bench.exchange([]);
     let passed = sent.iter().filter(|frame| frame.data().ends_with(b"more")).count();
     assert_eq!(passed, 60);
@@ -122,7 +122,7 @@ fn mutated_frames(text: &str, count: u32) {
                 mutate(&mut bytes, &mut random);
             }
             n += 1;
-            let Some(mut buffer) = bench.pool.take() else {
+            let Some(mut buffer) = bench.core.pool.take() else {
                 panic!("seed {seed}: a buffer leaked by frame {n}")
             };
             if buffer.append(bytes.len()).is_ok() {
@@ -146,7 +146,7 @@ fn mutated_frames(text: &str, count: u32) {
         if random.below(16) == 0 {
             bench.now += Duration::from_millis(random.below(500) as u64);
         }
-        let usage = bench.handle.look(|proxy| proxy.usage());
+        let usage = bench.core.handle.look(|proxy| proxy.usage());
         assert!(
             usage.connections <= 64 && usage.flows <= 2 * (64 + usage.resting),
             "seed {seed}: {usage:?}"

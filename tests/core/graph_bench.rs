@@ -1,48 +1,37 @@
-//! The whole graph of a core on heap memory, between two cables whose far ends the test holds.
+//! A core with its graph, and the kernel behind its ports, in virtual time.
 
 use crate::harness::{CONFIG, Calls, PROXY_MAC, Receive, Selector};
-use arrayvec::ArrayVec;
-use e2d2::BURST;
-use e2d2::buffer::{BufferPool, HeapBuffer, HeapPool, PacketBuffer};
-use e2d2::fate::{GraphCounters, GraphReader};
-use e2d2::operators::{Task, share};
-use e2d2::port::{Port, PortId};
-use e2d2::ports::LoopbackPort;
+use e2d2::buffer::{BufferPool, HeapBuffer, PacketBuffer};
+use e2d2::port::PortId;
 use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
 use e2d2::wire::frame;
 use netfcts::record::SessionRecord;
-use netfcts::ring::{RecordReceiver, record_ring};
-use proxyengine::backends::Backends;
 use proxyengine::callbacks::SelectServer;
 use proxyengine::config::Config;
 use proxyengine::kernel::{
     Claims, FrameReceiver, FrameSender, KernelCounterReader, KernelDrop, KernelEnd, KernelEvent, Lane, frame_ring,
 };
-use proxyengine::neighbour::{Interface, Neighbour, SharedNeighbours, Station, Topology};
-use proxyengine::pipeline::{self, Handle};
+use proxyengine::proxy::Secrets;
 use proxyengine::proxy::drop_reason::DropReason;
-use proxyengine::proxy::settings::Settings;
-use proxyengine::proxy::{Proxy, Secrets, Usage};
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::Segment;
 
+#[path = "one_core.rs"]
+mod one_core;
+
+pub use one_core::{OneCore, Own, macs};
+
 /// Packets that each cable holds each way.
 pub const CABLE: usize = 256;
 
-/// The graph, and what is around it.
+/// A core, and what is around it.
 pub struct GraphBench<S = Selector> {
-    pub task: Box<dyn Task>,
-    pub handle: Handle<HeapPool, S>,
-    /// The far ends of the cables: the clients' and the servers'.
-    pub far: [LoopbackPort<HeapBuffer>; 2],
-    pub pool: HeapPool,
+    pub core: OneCore<S>,
     pub now: Instant,
-    pub reader: GraphReader,
     /// What the selector was asked.
     pub calls: Calls,
-    pub records: RecordReceiver,
     /// The kernel behind the ports that have one.
     pub kernel: FakeKernel,
 }
@@ -140,74 +129,23 @@ impl<S: SelectServer> GraphBench<S> {
     /// With a selector of the test's own, whose calls nobody notes.
     pub fn with_selector(text: &str, secret: u8, selector: S) -> Self {
         let config = Config::parse(text, "test").unwrap_or_else(|error| panic!("{error}"));
-        let macs = PROXY_MAC.map(|mac| MacAddr([2, 0, 0, 0, 0, mac]));
-        let interface = |(port, &mac): (&proxyengine::config::PortConfig, &MacAddr)| Interface {
-            port: port.id,
-            mac,
-            addresses: port.addresses.clone(),
-            aliases: vec![],
-        };
-        let interfaces = config.ports().iter().zip(&macs).map(interface).collect();
-        // Static addresses, as those of the other benches: the numbers of the servers.
-        let neighbours: Vec<Neighbour> = (config.servers().iter())
-            .map(|server| Neighbour {
-                port: server.next_hop.port,
-                address: server.next_hop.ip,
-                mac: Some(MacAddr([2, 0, 0, 0, 0, 0x50 + server.id.0 as u8])),
-            })
-            .collect();
-        let topology = Arc::new(Topology::new(interfaces, &neighbours).expect("a topology"));
-        let shared = Arc::new(SharedNeighbours::new(&topology));
         let now = Instant::ZERO + Duration::from_secs(100);
-        let station = Station::new(
-            Arc::clone(&topology),
-            Arc::clone(&shared),
-            &[PortId(0), PortId(1)],
-            1,
-            now,
-        );
-        let mut settings = Settings::from_config(&config, 0, &macs, |server| {
-            topology
-                .next_hop_of(server.next_hop.port, server.next_hop.ip)
-                .expect("a next hop")
-                .index()
-        });
-        // Nobody here answers unasked.
-        settings.promises.probe = false;
-        let pool = HeapPool::new(2048, 2048);
-        let secrets = Secrets {
-            cookie: [1, u64::from(secret)],
-            table: [3, 4, 5],
-            isn: [secret; 16],
-            timestamp: 7_000_000,
-        };
-        let backends = Backends::new(&config, 0);
-        let (sender, records) = record_ring(1024);
-        let proxy = Proxy::new(
-            settings,
-            pool.clone(),
+        let (kernel, end) = FakeKernel::new(&config, &macs(), now);
+        let own = Own {
             selector,
-            shared,
-            backends,
-            Some(sender),
-            &secrets,
-            now,
-        );
-        let (near0, far0) = LoopbackPort::pair(PortId(0), PortId(100), CABLE);
-        let (near1, far1) = LoopbackPort::pair(PortId(1), PortId(101), CABLE);
-        let (counters, reader) = GraphCounters::new();
-        let ports = vec![share(near0.with_mac(macs[0])), share(near1.with_mac(macs[1]))];
-        let (kernel, end) = FakeKernel::new(&config, &macs, now);
-        let (task, handle) = pipeline::build_linked(ports, proxy, station, counters, None, end);
+            secrets: Secrets {
+                cookie: [1, u64::from(secret)],
+                table: [3, 4, 5],
+                isn: [secret; 16],
+                timestamp: 7_000_000,
+            },
+            among: None,
+            kernel: end,
+        };
         GraphBench {
-            task: Box::new(task),
-            handle,
-            far: [far0, far1],
-            pool,
+            core: OneCore::new(&config, own, now),
             now,
-            reader,
             calls: Calls::default(),
-            records,
             kernel,
         }
     }
@@ -215,22 +153,12 @@ impl<S: SelectServer> GraphBench<S> {
     /// Puts frames on the cables, runs the graph until it is idle, and takes what it sent.
     pub fn exchange(&mut self, frames: impl IntoIterator<Item = (PortId, HeapBuffer)>) -> Vec<HeapBuffer> {
         for (port, buffer) in frames {
-            let mut burst: ArrayVec<HeapBuffer, BURST> = ArrayVec::new();
-            burst.push(buffer);
-            self.far[usize::from(port.0)].transmit(&mut burst);
-            assert!(burst.is_empty(), "the cable is full");
+            self.core.put(port, buffer);
         }
         let mut sent = Vec::new();
         for round in 0.. {
             assert!(round < 1000, "the graph still finds work after 1000 rounds");
-            let worked = !self.task.run(self.now).is_none();
-            for far in &mut self.far {
-                let mut burst: ArrayVec<HeapBuffer, BURST> = ArrayVec::new();
-                while far.receive(&mut burst) > 0 {
-                    sent.extend(burst.drain(..));
-                }
-            }
-            if !worked {
+            if !self.core.run(self.now, |buffer| sent.push(buffer)) {
                 return sent;
             }
         }
@@ -250,20 +178,24 @@ impl<S: SelectServer> GraphBench<S> {
 
     /// Lets a frame come in by a port as it is, and returns the TCP segments sent in answer.
     pub fn receive_bytes(&mut self, port: PortId, frame: &[u8]) -> Vec<Segment> {
-        let buffer = self.pool.take_copy(frame).expect("a buffer for the test's own frame");
+        let buffer = self
+            .core
+            .pool
+            .take_copy(frame)
+            .expect("a buffer for the test's own frame");
         tcp_segments(&self.exchange([(port, buffer)]))
     }
 
     /// The records of connections that have ended since the last call.
     pub fn records(&mut self) -> Vec<SessionRecord> {
         let mut records = Vec::new();
-        self.records.drain(|record| records.push(*record));
+        self.core.records.drain(|record| records.push(*record));
         records
     }
 
     /// What the proxy has dropped for this reason.
     pub fn dropped(&self, reason: DropReason) -> u64 {
-        self.handle.look(|proxy| {
+        self.core.handle.look(|proxy| {
             let mut drops = proxy.drops().iter();
             drops.find(|(counted, _)| *counted == reason).map_or(0, |(_, n)| n)
         })
@@ -271,7 +203,8 @@ impl<S: SelectServer> GraphBench<S> {
 
     /// What the graph has dropped for this reason, before or behind the proxy.
     pub fn graph_dropped(&self, reason: e2d2::fate::DropReason) -> u64 {
-        self.reader
+        self.core
+            .reader
             .drops
             .snapshot()
             .iter()
@@ -281,22 +214,19 @@ impl<S: SelectServer> GraphBench<S> {
 
     /// Ends everything and checks that nothing is held.
     pub fn assert_all_returned(&mut self, case: &str) {
-        self.handle.finish();
+        self.core.handle.finish();
         for _ in 0..10 {
             self.exchange([]);
             self.now += Duration::from_secs(10);
         }
-        assert!(self.handle.is_finished(), "{case}");
-        assert_eq!(self.handle.look(|proxy| proxy.usage()), Usage::default(), "{case}");
-        assert_eq!(self.reader.held(), 0, "{case}");
-        assert_eq!(self.pool.available(), self.pool.capacity(), "{case}");
+        self.core.assert_all_returned(case);
     }
 }
 
 impl<S: SelectServer> Receive for GraphBench<S> {
     fn receive(&mut self, segment: &Segment) -> Vec<Segment> {
         let port = PortId(u8::from(segment.to.mac.0[5] == PROXY_MAC[1]));
-        let frame = segment.emit(&mut self.pool);
+        let frame = segment.emit(&mut self.core.pool);
         tcp_segments(&self.exchange([(port, frame)]))
     }
 }

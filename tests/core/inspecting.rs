@@ -1,6 +1,6 @@
 //! Inspectors: each byte shown once and in order, and whatever they make of it arrives whole.
 
-use crate::harness::{CONFIG, Client, Server, nothing, only};
+use crate::harness::{CONFIG, Client, Server, bound_with_syn, nothing, only};
 use crate::scribe::{KEEPABLE, UNWANTED, bench, bench_with, connect, payloads, settled, take};
 use e2d2::wire::tcp::TcpFlags;
 use proxyengine::callbacks::Towards;
@@ -341,19 +341,15 @@ fn who_is_done_leaves_an_ordinary_splice_behind() {
     bench.assert_all_returned();
 }
 
-const RULES: &str = "rules = [{ first_number = true, pool = \"all\" }]\ndefault = \"reject\"";
-
 #[test]
 fn behind_a_passed_syn_it_begins_with_the_clients_ack() {
-    let text = CONFIG.replacen(RULES, "bind = \"syn\"\ndefault = \"all\"", 1);
+    let text = bound_with_syn("");
     let header = "name = \"all\"\nproxy_protocol = { send = \"v1\" }\n";
     for (text, headers) in [(text.clone(), 0), (text.replace("name = \"all\"\n", header), 1)] {
         let (mut bench, scribe) = bench_with(&text, |_| {}, "");
         let mut client = Client::new(40000);
         let mut server = Server::from_syn(&only(bench.receive(&client.syn())));
-        let syn_ack = only(bench.receive(&server.syn_ack()));
-        server.seq = server.isn.wrapping_add(1);
-        client.take_syn_ack(&syn_ack);
+        server.shake(&mut bench, &mut client);
         // The third ACK comes with the request.
         let sent = client.send(&mut bench, b"0+ask");
         assert_eq!(sent.len(), 1 + headers);
@@ -369,7 +365,8 @@ fn behind_a_passed_syn_it_begins_with_the_clients_ack() {
 
 #[test]
 fn a_server_that_speaks_first_is_heard_first() {
-    let text = CONFIG.replacen(RULES, "bind = \"handshake\"\ndefault = \"all\"", 1);
+    let rules = "rules = [{ first_number = true, pool = \"all\" }]\ndefault = \"reject\"";
+    let text = CONFIG.replacen(rules, "bind = \"handshake\"\ndefault = \"all\"", 1);
     let (mut bench, scribe) = bench_with(&text, |_| {}, "");
     let mut client = Client::new(40000);
     let syn_ack = only(bench.receive(&client.syn()));

@@ -110,7 +110,7 @@ fn arp(operation: u8, to: MacAddr, sender: [u8; 4], target: [u8; 4]) -> Vec<u8> 
 
 /// What the engine sends in answer, and what the kernel gets of a frame.
 fn given(bench: &mut GraphBench, port: PortId, frame: &[u8]) -> (Vec<HeapBuffer>, Vec<Vec<u8>>) {
-    let buffer = bench.pool.take_copy(frame).expect("a buffer");
+    let buffer = bench.core.pool.take_copy(frame).expect("a buffer");
     let sent = bench.exchange([(port, buffer)]);
     (sent, bench.kernel.received(port))
 }
@@ -407,7 +407,7 @@ fn what_the_kernel_sends_goes_out_of_its_port_as_it_is() {
 fn without_a_buffer_the_kernels_frame_is_dropped_and_counted() {
     let mut bench = bench();
     bench.exchange([]);
-    let taken: Vec<_> = std::iter::from_fn(|| bench.pool.take()).collect();
+    let taken: Vec<_> = std::iter::from_fn(|| bench.core.pool.take()).collect();
     bench.kernel.send(CLIENTS, &ping(CLIENTS, "10.0.0.9", "10.0.0.7"));
     assert!(bench.exchange([]).is_empty());
     assert_eq!(bench.kernel.dropped(KernelDrop::NoBuffer), 1);
@@ -424,7 +424,7 @@ fn the_rate_and_the_queue_are_bounded_and_counted() {
     let frame = ping(CLIENTS, "10.0.0.7", "10.0.0.9");
     let offer = |bench: &mut GraphBench, count: usize, frame: &[u8]| {
         for _ in 0..count {
-            let buffer = bench.pool.take_copy(frame).expect("a buffer");
+            let buffer = bench.core.pool.take_copy(frame).expect("a buffer");
             bench.exchange([(CLIENTS, buffer)]);
         }
     };

@@ -1,29 +1,20 @@
 //! Several cores, each the whole graph on heap memory with cables of its own, and the rings between them. The test decides
 //! on which core a frame lands.
 
+use crate::graph_bench::{OneCore, Own};
 use crate::harness::{PROXY_MAC, Receive, Selector};
-use arrayvec::ArrayVec;
-use e2d2::BURST;
-use e2d2::buffer::{BufferPool, HeapBuffer, HeapPool, PacketBuffer, RxInfo};
-use e2d2::fate::{GraphCounters, GraphReader};
+use e2d2::buffer::{BufferPool, HeapBuffer, PacketBuffer, RxInfo};
 use e2d2::handover::mesh;
-use e2d2::operators::{Task, share};
-use e2d2::port::{Port, PortId};
-use e2d2::ports::LoopbackPort;
+use e2d2::port::PortId;
 use e2d2::time::Instant;
-use e2d2::wire::MacAddr;
 use e2d2::wire::frame::{self, Kind};
 use netfcts::record::SessionRecord;
-use netfcts::ring::{RecordReceiver, record_ring};
 use netfcts::steering::{Leg, SteeringPlan, mapped};
-use proxyengine::backends::Backends;
 use proxyengine::config::{Accept, Bind, Config};
-use proxyengine::neighbour::{Interface, Neighbour, SharedNeighbours, Station, Topology};
-use proxyengine::pipeline::{self, CoreLinks, Handle};
+use proxyengine::pipeline::CoreLinks;
+use proxyengine::proxy::Secrets;
 use proxyengine::proxy::drop_reason::DropReason;
-use proxyengine::proxy::settings::Settings;
 use proxyengine::proxy::steering::{CoreSteering, SteeringEvent, SteeringTrouble};
-use proxyengine::proxy::{Proxy, Secrets, Usage};
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::Segment;
@@ -41,19 +32,9 @@ pub enum Landing {
     Anywhere(u64),
 }
 
-/// One core.
-struct OneCore {
-    task: Box<dyn Task>,
-    handle: Handle<HeapPool, Selector>,
-    far: [LoopbackPort<HeapBuffer>; 2],
-    pool: HeapPool,
-    reader: GraphReader,
-    records: RecordReceiver,
-}
-
-/// Several of them.
+/// Several cores.
 pub struct ManyCores {
-    cores: Vec<OneCore>,
+    cores: Vec<OneCore<Selector>>,
     pub plan: Arc<SteeringPlan>,
     pub landing: Landing,
     pub now: Instant,
@@ -130,10 +111,7 @@ impl ManyCores {
             rss_hash,
             ..RxInfo::default()
         });
-        let mut burst: ArrayVec<HeapBuffer, BURST> = ArrayVec::new();
-        burst.push(buffer);
-        core.far[usize::from(port.0)].transmit(&mut burst);
-        assert!(burst.is_empty(), "the cable is full");
+        core.put(port, buffer);
     }
 
     /// Runs all cores until none finds work, and takes the frames that they have sent.
@@ -143,13 +121,7 @@ impl ManyCores {
             assert!(round < 1000, "the cores still find work after 1000 rounds");
             let mut worked = false;
             for core in &mut self.cores {
-                worked |= !core.task.run(self.now).is_none();
-                for far in &mut core.far {
-                    let mut burst: ArrayVec<HeapBuffer, BURST> = ArrayVec::new();
-                    while far.receive(&mut burst) > 0 {
-                        sent.extend(burst.drain(..).map(|buffer| buffer.data().to_vec()));
-                    }
-                }
+                worked |= core.run(self.now, |buffer| sent.push(buffer.data().to_vec()));
             }
             if !worked {
                 break;
@@ -171,7 +143,7 @@ impl ManyCores {
 
     /// What all cores have counted.
     pub fn counted(&self, event: SteeringEvent) -> u64 {
-        let of = |core: &OneCore| {
+        let of = |core: &OneCore<Selector>| {
             core.handle
                 .look(|proxy| proxy.steering().map_or(0, |counters| counters[event]))
         };
@@ -180,25 +152,25 @@ impl ManyCores {
 
     /// What the cores have to say of their ports, each at most one thing.
     pub fn troubles(&self) -> Vec<SteeringTrouble> {
-        let of = |core: &OneCore| core.handle.take_steering_trouble();
+        let of = |core: &OneCore<Selector>| core.handle.take_steering_trouble();
         self.cores.iter().filter_map(of).collect()
     }
 
     /// What all cores have dropped for this reason.
     pub fn dropped(&self, reason: DropReason) -> u64 {
-        let of = |core: &OneCore| core.handle.look(|proxy| proxy.drops()[reason]);
+        let of = |core: &OneCore<Selector>| core.handle.look(|proxy| proxy.drops()[reason]);
         self.cores.iter().map(of).sum()
     }
 
     /// Connections open on each core.
     pub fn open(&self) -> Vec<usize> {
-        let of = |core: &OneCore| core.handle.look(|proxy| proxy.usage().connections);
+        let of = |core: &OneCore<Selector>| core.handle.look(|proxy| proxy.usage().connections);
         self.cores.iter().map(of).collect()
     }
 
     /// The records of connections that have ended since the last call, by core.
     pub fn records(&mut self) -> Vec<Vec<SessionRecord>> {
-        let of = |core: &mut OneCore| {
+        let of = |core: &mut OneCore<Selector>| {
             let mut records = Vec::new();
             core.records.drain(|record| records.push(*record));
             records
@@ -220,14 +192,7 @@ impl ManyCores {
             self.now += Duration::from_secs(10);
         }
         for (index, core) in self.cores.iter().enumerate() {
-            assert!(core.handle.is_finished(), "core {index}");
-            assert_eq!(
-                core.handle.look(|proxy| proxy.usage()),
-                Usage::default(),
-                "core {index}"
-            );
-            assert_eq!(core.reader.held(), 0, "core {index}");
-            assert_eq!(core.pool.available(), core.pool.capacity(), "core {index}");
+            core.assert_all_returned(&format!("core {index}"));
         }
         sent
     }
@@ -259,74 +224,23 @@ fn segments(frames: Vec<Vec<u8>>) -> Vec<Segment> {
     frames.iter().filter(is_tcp).map(|frame| Segment::read(frame)).collect()
 }
 
-fn one_core(config: &Config, steering: CoreSteering, links: CoreLinks<HeapBuffer>, now: Instant) -> OneCore {
-    let macs = PROXY_MAC.map(|mac| MacAddr([2, 0, 0, 0, 0, mac]));
-    let interface = |(port, &mac): (&proxyengine::config::PortConfig, &MacAddr)| Interface {
-        port: port.id,
-        mac,
-        addresses: port.addresses.clone(),
-        aliases: vec![],
-    };
-    let interfaces = config.ports().iter().zip(&macs).map(interface).collect();
-    let neighbours: Vec<Neighbour> = (config.servers().iter())
-        .map(|server| Neighbour {
-            port: server.next_hop.port,
-            address: server.next_hop.ip,
-            mac: Some(MacAddr([2, 0, 0, 0, 0, 0x50 + server.id.0 as u8])),
-        })
-        .collect();
-    let topology = Arc::new(Topology::new(interfaces, &neighbours).expect("a topology"));
-    let shared = Arc::new(SharedNeighbours::new(&topology));
-    let leads: &[PortId] = if steering.core == 0 {
-        &[PortId(0), PortId(1)]
-    } else {
-        &[]
-    };
-    let station = Station::new(Arc::clone(&topology), Arc::clone(&shared), leads, 1, now);
+fn one_core(config: &Config, steering: CoreSteering, links: CoreLinks<HeapBuffer>, now: Instant) -> OneCore<Selector> {
     let index = steering.core;
-    let mut settings = Settings::from_config(config, index as u8, &macs, |server| {
-        let hop = topology.next_hop_of(server.next_hop.port, server.next_hop.ip);
-        hop.expect("a next hop").index()
-    })
-    .among_others(steering);
-    // Nobody here answers unasked.
-    settings.promises.probe = false;
-    let pool = HeapPool::new(2048, 2048);
-    let secrets = Secrets {
-        cookie: [1, 6],
-        table: [3 + index as u64, 4, 5],
-        isn: [6 + index as u8; 16],
-        timestamp: 7_000_000 * (index as u32 + 1),
+    let own = Own {
+        selector: Selector {
+            asked: Default::default(),
+            calls: Arc::default(),
+            // A SYN says nothing that a server could be chosen by.
+            pool_only: config.listeners().iter().any(|listener| listener.bind == Bind::Syn),
+        },
+        secrets: Secrets {
+            cookie: [1, 6],
+            table: [3 + index as u64, 4, 5],
+            isn: [6 + index as u8; 16],
+            timestamp: 7_000_000 * (index as u32 + 1),
+        },
+        among: Some((steering, links)),
+        kernel: None,
     };
-    let (sender, records) = record_ring(1024);
-    let selector = Selector {
-        asked: Default::default(),
-        calls: Arc::default(),
-        // A SYN says nothing that a server could be chosen by.
-        pool_only: config.listeners().iter().any(|listener| listener.bind == Bind::Syn),
-    };
-    let backends = Backends::new(config, index);
-    let proxy = Proxy::new(
-        settings,
-        pool.clone(),
-        selector,
-        shared,
-        backends,
-        Some(sender),
-        &secrets,
-        now,
-    );
-    let (near0, far0) = LoopbackPort::pair(PortId(0), PortId(100), 256);
-    let (near1, far1) = LoopbackPort::pair(PortId(1), PortId(101), 256);
-    let (counters, reader) = GraphCounters::new();
-    let ports = vec![share(near0.with_mac(macs[0])), share(near1.with_mac(macs[1]))];
-    let (task, handle) = pipeline::build_linked(ports, proxy, station, counters, Some(links), None);
-    OneCore {
-        task: Box::new(task),
-        handle,
-        far: [far0, far1],
-        pool,
-        reader,
-        records,
-    }
+    OneCore::new(config, own, now)
 }

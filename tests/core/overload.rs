@@ -288,13 +288,13 @@ fn the_graph_sees_that_its_queues_do_not_get_empty() {
         for n in 0..rounds {
             let mut burst: ArrayVec<HeapBuffer, BURST> = ArrayVec::new();
             for i in 0..per_round as u32 {
-                burst.push(flood_syn(n * 32 + i).emit(&mut bench.pool));
+                burst.push(flood_syn(n * 32 + i).emit(&mut bench.core.pool));
             }
-            bench.far[0].transmit(&mut burst);
+            bench.core.far[0].transmit(&mut burst);
             bench.now += ROUND;
-            let _worked = bench.task.run(bench.now);
+            let _worked = bench.core.task.run(bench.now);
             let mut sent: ArrayVec<HeapBuffer, BURST> = ArrayVec::new();
-            while bench.far[0].receive(&mut sent) > 0 {
+            while bench.core.far[0].receive(&mut sent) > 0 {
                 sent.clear();
             }
         }

@@ -10,7 +10,8 @@ use std::time::Duration;
 use test_case::test_case;
 use testkit::Segment;
 
-const V1: &[u8] = b"PROXY TCP4 192.0.2.7 198.51.100.9 5000 443\r\n";
+/// What a balancer before us says, with another client than its own address.
+pub const V1: &[u8] = b"PROXY TCP4 192.0.2.7 198.51.100.9 5000 443\r\n";
 const REQUEST: &[u8] = b"0 hello";
 
 /// A bench whose first listener says this of headers, and whose first pool that.
@@ -34,7 +35,8 @@ const STRANGERS: &str = "proxy_protocol = { accept = \"required\", from = [\"10.
 const OPTIONAL_STRANGERS: &str = "proxy_protocol = { accept = \"optional\", from = [\"10.0.0.2\"] }";
 const HANDSHAKE: &str = "bind = \"handshake\"\nproxy_protocol = { accept = \"required\", from = [\"10.0.0.1\"] }";
 
-fn v2(tlvs: &[Tlv<'_>]) -> Vec<u8> {
+/// The same in version 2, of a client over IPv6.
+pub fn v2(tlvs: &[Tlv<'_>]) -> Vec<u8> {
     let (mut room, mut out) = ([0; 4096], [0; 8192]);
     let mut writer = TlvWriter::new(&mut room);
     for tlv in tlvs {

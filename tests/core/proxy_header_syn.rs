@@ -1,11 +1,12 @@
 //! Listeners that pass SYNs on and whose clients' streams begin with a PROXY header: the server waits for the client's ACK
 //! until that is whole.
 
-use crate::harness::{Bench, CONFIG, Client, SERVER_ISN, Server, nothing, only};
+use crate::harness::{Bench, Client, SERVER_ISN, Server, bound_with_syn, nothing, only};
+use crate::proxy_header_in::{V1, v2};
 use crate::scribe;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::record::{Cause, RecordFlags, Side};
-use proxy_protocol::{Addresses, Header, Parsed, Tlv, TlvWriter, Transport, parse};
+use proxy_protocol::{Parsed, Tlv, parse};
 use proxyengine::callbacks::SelectServer;
 use proxyengine::proxy::Usage;
 use proxyengine::proxy::drop_reason::DropReason;
@@ -14,7 +15,6 @@ use std::time::Duration;
 use test_case::test_case;
 use testkit::Segment;
 
-const V1: &[u8] = b"PROXY TCP4 192.0.2.7 198.51.100.9 5000 443\r\n";
 const LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
 const REQUEST: &[u8] = b"hello";
 
@@ -26,43 +26,19 @@ const OPTIONAL_STRANGERS: &str = "proxy_protocol = { accept = \"optional\", from
 const SEND: &str = "proxy_protocol = { send = \"v2\", tlvs = [\"incoming\", \"unique_id\", \"crc32c\"] }";
 
 fn text(listener: &str, pool: &str) -> String {
-    CONFIG
-        .replace(
-            "rules = [{ first_number = true, pool = \"all\" }]\ndefault = \"reject\"",
-            &format!("bind = \"syn\"\ndefault = \"all\"\n{listener}"),
-        )
-        .replace(
-            "rules = [{ first_number = true, pool = \"all6\" }]\ndefault = \"reject\"",
-            &format!("bind = \"syn\"\ndefault = \"all6\"\n{listener}"),
-        )
-        .replace("name = \"all\"\n", &format!("name = \"all\"\n{pool}\n"))
+    bound_with_syn(listener).replace("name = \"all\"\n", &format!("name = \"all\"\n{pool}\n"))
 }
 
 fn bench(listener: &str, pool: &str) -> Bench {
     Bench::for_pools(&text(listener, pool))
 }
 
-fn v2(tlvs: &[Tlv<'_>]) -> Vec<u8> {
-    let (mut room, mut out) = ([0; 4096], [0; 8192]);
-    let mut writer = TlvWriter::new(&mut room);
-    for tlv in tlvs {
-        writer.push(tlv).expect("room");
-    }
-    let from = |text: &str| text.parse::<SocketAddr>().expect("address");
-    let addresses = Addresses::from_pair(from("[2001:db8::7]:5000"), from("[2001:db8::9]:443"));
-    let header = Header::proxy(Transport::Stream, addresses).with_tlvs(writer.tlvs());
-    let length = header.encode(&mut out).expect("room");
-    out[..length].to_vec()
-}
-
 /// A client that has got the server's SYN-ACK and has not answered.
 fn answered_by<S: SelectServer>(bench: &mut Bench<S>, mut client: Client) -> (Client, Server) {
     let syn = only(bench.receive(&client.syn()));
     let mut server = Server::from_syn(&syn);
-    let syn_ack = only(bench.receive(&server.syn_ack()));
+    let syn_ack = server.shake(bench, &mut client);
     assert_eq!(syn_ack.window, 16_384, "as much as is held before the header is whole");
-    server.seq = server.isn.wrapping_add(1);
-    client.take_syn_ack(&syn_ack);
     (client, server)
 }
 

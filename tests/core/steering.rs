@@ -1,6 +1,6 @@
 //! Several cores: wherever a packet lands, the core that owns it deals with it.
 
-use crate::harness::{CONFIG, Client, Receive, Server, close, nothing, only, spliced};
+use crate::harness::{CONFIG, Client, Receive, Server, bound_with_syn, close, nothing, only, spliced};
 use crate::icmp::{error_about, read};
 use crate::many_cores::{Landing, ManyCores, leg};
 use e2d2::port::PortId;
@@ -119,16 +119,13 @@ fn a_cookie_comes_back_to_the_core_that_baked_it() {
 
 #[test]
 fn a_passed_syn_and_its_answer_meet_the_same_core() {
-    let rules = "rules = [{ first_number = true, pool = \"all\" }]\ndefault = \"reject\"";
-    let text = CONFIG.replacen(rules, "bind = \"syn\"\ndefault = \"all\"", 1);
+    let text = bound_with_syn("");
     for landing in [Landing::Next, Landing::Core(0), Landing::Anywhere(5)] {
         let mut cores = ManyCores::new(&text, 3, landing, by_rss);
         for port in 40_000..40_010 {
             let mut client = Client::new(port);
             let mut server = Server::from_syn(&only(cores.receive(&client.syn())));
-            let syn_ack = only(cores.receive(&server.syn_ack()));
-            server.seq = server.isn.wrapping_add(1);
-            client.take_syn_ack(&syn_ack);
+            server.shake(&mut cores, &mut client);
             assert_eq!(only(cores.receive(&client.segment(TcpFlags::ACK, b""))).to, server.me);
             assert_eq!(only(client.send(&mut cores, b"hello")).payload, b"hello");
         }

@@ -1,6 +1,6 @@
 //! Servers that see the client's own address and port (`transparent = true`).
 
-use crate::harness::{Bench, CONFIG, Client, Server, nothing, only};
+use crate::harness::{Bench, CONFIG, Client, Server, bound_with_syn, nothing, only};
 use crate::icmp::{error_about, read};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::record::{Cause, Side, TRANSPARENT};
@@ -64,13 +64,11 @@ fn a_syn_is_passed_on_from_the_clients_address_and_port() {
             (client.me.address, options_of(&client))
         );
         let mut server = Server::from_syn(&syn);
-        let syn_ack = only(bench.receive(&server.syn_ack()));
+        let syn_ack = server.shake(&mut bench, &mut client);
         assert_eq!(
             (syn_ack.from.address, syn_ack.to.address),
             (client.proxy.address, client.me.address)
         );
-        server.seq = server.isn.wrapping_add(1);
-        client.take_syn_ack(&syn_ack);
         let ack = only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
         assert_eq!((ack.from.address, ack.seq), (client.me.address, server.ack));
         assert_eq!(only(client.send(&mut bench, b"hello")).from.address, client.me.address);
@@ -113,17 +111,11 @@ fn a_passed_syn_that_is_refused_goes_to_the_next_server_from_the_same_source() {
 }
 
 fn passing_syns() -> Bench {
-    let passing = |text: String, pool: &str| {
-        text.replace(
-            &format!("rules = [{{ first_number = true, pool = \"{pool}\" }}]\ndefault = \"reject\""),
-            &format!("bind = \"syn\"\ndefault = \"{pool}\""),
-        )
-        .replace(
-            &format!("name = \"{pool}\"\n"),
-            &format!("name = \"{pool}\"\ntransparent = true\n"),
-        )
-    };
-    Bench::for_pools(&passing(passing(CONFIG.to_owned(), "all"), "all6"))
+    let text = ["all", "all6"].iter().fold(bound_with_syn(""), |text, pool| {
+        let name = format!("name = \"{pool}\"\n");
+        text.replace(&name, &format!("{name}transparent = true\n"))
+    });
+    Bench::for_pools(&text)
 }
 
 /// What a client says in its SYN, as far as both links carry it.

@@ -183,6 +183,7 @@ impl World {
                 _ => {
                     let buffer = self
                         .bench
+                        .core
                         .pool
                         .take_copy(&frame)
                         .expect("a buffer that nobody has kept");

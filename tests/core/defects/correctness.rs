@@ -114,7 +114,7 @@ fn w06_the_ack_of_the_handshake_is_read_whole() {
     // A RST is no ACK.
     let client = answered(&mut bench, 40002);
     nothing(bench.receive(&client.segment(TcpFlags::RST, b"")));
-    assert_eq!(bench.handle.look(|proxy| proxy.usage().connections), 1);
+    assert_eq!(bench.core.handle.look(|proxy| proxy.usage().connections), 1);
     // Nor is a FIN only one.
     let client = answered(&mut bench, 40003);
     let answer = only(bench.receive(&client.segment(TcpFlags::FIN, b"")));
@@ -163,7 +163,7 @@ fn w08_a_refusal_reaches_the_client_and_a_reset_ends_the_connection() {
     let told = only(bench.receive(&server.segment(TcpFlags::RST, b"")));
     assert!(told.to == client.me && told.flags.contains(TcpFlags::RST));
     assert_eq!(bench.records()[0].cause(Side::Client), Cause::PassiveRst);
-    assert_eq!(bench.handle.look(|proxy| proxy.usage().connections), 0);
+    assert_eq!(bench.core.handle.look(|proxy| proxy.usage().connections), 0);
     assert_unharmed(bench);
 }
 

@@ -159,11 +159,13 @@ fn r08_without_a_free_buffer_nothing_is_sent_and_everything_goes_on_later() {
     let mut client = Client::new(40000);
     client.connect(&mut bench);
     // All but one, in which the request comes.
-    let hoard: Vec<_> = (1..bench.pool.available()).filter_map(|_| bench.pool.take()).collect();
+    let hoard: Vec<_> = (1..bench.core.pool.available())
+        .filter_map(|_| bench.core.pool.take())
+        .collect();
     let sent = client.send(&mut bench, b"0 hello");
     assert!(sent.iter().all(|segment| segment.flags == TcpFlags::SYN), "{sent:?}");
     drop(sent);
-    let extra = bench.pool.take();
+    let extra = bench.core.pool.take();
     bench.wait(Duration::from_millis(500));
     drop((hoard, extra));
     let syn = only(bench.wait(Duration::from_millis(1_100)));
@@ -189,10 +191,10 @@ fn flood_a_stuck_port(bench: &mut GraphBench, syns: u32) {
             ..Client::new(n as u16).syn()
         };
         let mut burst = ArrayVec::new();
-        burst.push(syn.emit(&mut bench.pool));
-        bench.far[0].transmit(&mut burst);
+        burst.push(syn.emit(&mut bench.core.pool));
+        bench.core.far[0].transmit(&mut burst);
         assert!(burst.is_empty(), "the graph takes what comes in");
-        let _ = bench.task.run(bench.now);
+        let _ = bench.core.task.run(bench.now);
     }
 }
 
@@ -203,7 +205,7 @@ fn r09_what_a_full_queue_refuses_is_counted_and_given_back() {
     bench.exchange([]);
     flood_a_stuck_port(&mut bench, 5_000);
     let refused = bench.graph_dropped(DropReason::TxRefused);
-    let held = bench.pool.capacity() - bench.pool.available();
+    let held = bench.core.pool.capacity() - bench.core.pool.available();
     assert_eq!(refused + held as u64, 5_000, "each answer is held or counted");
     assert_eq!(unstick(&mut bench), held, "and what is held goes out in the end");
     assert_unharmed(bench);
@@ -227,7 +229,7 @@ fn r12_records_are_taken_while_connections_are_open() {
 #[test]
 fn r14_headers_with_options_are_written_to_the_last_byte() {
     let mut bench = GraphBench::new();
-    let syn = Client::new(40000).syn().emit(&mut bench.pool);
+    let syn = Client::new(40000).syn().emit(&mut bench.core.pool);
     bench.exchange([]);
     let answers = bench.exchange([(CLIENTS, syn)]);
     let [answer] = &answers[..] else {
@@ -251,10 +253,10 @@ fn r15_a_stuck_port_holds_a_bounded_number_of_frames() {
     let bound = CABLE + pipeline::frames_held(2);
     for _ in 0..5 {
         flood_a_stuck_port(&mut bench, 2_000);
-        let held = bench.pool.capacity() - bench.pool.available();
+        let held = bench.core.pool.capacity() - bench.core.pool.available();
         assert!(held <= bound, "{held} frames");
     }
-    assert!(bench.pool.available() > 0, "buffers are left to receive into");
+    assert!(bench.core.pool.available() > 0, "buffers are left to receive into");
     unstick(&mut bench);
     assert_unharmed(bench);
 }

@@ -108,7 +108,7 @@ fn w16_a_damaged_segment_is_never_made_to_look_sound() {
     let mut bench = GraphBench::new();
     let (client, _) = spliced(&mut bench, 40000);
     let damaged = |segment: Segment, bench: &mut GraphBench| {
-        let mut frame = segment.emit(&mut bench.pool);
+        let mut frame = segment.emit(&mut bench.core.pool);
         let last = frame.len() - 1;
         frame.data_mut()[last] ^= 0x40;
         bench.exchange([(CLIENTS, frame)])
@@ -152,7 +152,7 @@ fn w17_a_port_rests_and_comes_back_with_a_later_number() {
         only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
         close(&mut bench, &mut client, &mut server);
     }
-    assert_eq!(bench.handle.look(|proxy| proxy.usage().resting), 6);
+    assert_eq!(bench.core.handle.look(|proxy| proxy.usage().resting), 6);
     bench.assert_all_returned("ports that rested");
 }
 
@@ -183,7 +183,7 @@ fn w18_no_timer_outlives_its_connection() {
     only(bench.receive(&server.segment(TcpFlags::FIN, b"")));
     client.ack = client.ack.wrapping_add(1);
     only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
-    assert_eq!(bench.handle.look(|proxy| proxy.usage().connections), 0);
+    assert_eq!(bench.core.handle.look(|proxy| proxy.usage().connections), 0);
     // The next one takes it.
     bench.wait(Duration::from_secs(3));
     let (mut client, mut server) = spliced_in_a_hurry(&mut bench, 40001);
@@ -239,7 +239,7 @@ fn w21_a_fin_after_the_servers_end_is_translated_like_any_other() {
     }
     server.ack = server.ack.wrapping_add(1);
     only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
-    assert_eq!(bench.handle.look(|proxy| proxy.usage().resting), 1);
+    assert_eq!(bench.core.handle.look(|proxy| proxy.usage().resting), 1);
     let passed = only(bench.receive(&fin));
     assert_eq!((passed.from, passed.to), (server.proxy, server.me));
     assert_unharmed(bench);
