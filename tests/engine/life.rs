@@ -145,27 +145,8 @@ impl Program for StationProgram {
 }
 
 fn config(name: &str) -> Config {
-    let text = format!(
-        r#"
-        [engine]
-        name = "{name}"
-        cores = [0]
-        [records]
-        enabled = false
-        [[port]]
-        name = "left"
-        device = "net_ring0"
-        addresses = ["10.0.0.1/24"]
-        [[listener]]
-        name = "web"
-        addresses = ["10.0.0.1:80"]
-        default = "pool"
-        [[pool]]
-        name = "pool"
-        servers = [{{ name = "one", address = "10.0.0.9:80" }}]
-        "#
-    );
-    Config::parse(&text, "test.toml").unwrap_or_else(|error| panic!("{error}"))
+    let engine = format!("name = \"{name}\"\ncores = [0]\n[records]\nenabled = false");
+    crate::wire::config(&engine, "")
 }
 
 fn start(name: &str) -> (RunningEngine<WireMachine>, Wire) {

@@ -124,26 +124,8 @@ impl Machine for SoftMachine {
 }
 
 fn config(name: &str, cores: &str) -> Config {
-    let text = format!(
-        r#"
-        [engine]
-        name = "{name}"
-        cores = {cores}
-        steering = "software"
-        [[port]]
-        name = "left"
-        device = "net_ring0"
-        addresses = ["10.0.0.1/24"]
-        [[listener]]
-        name = "web"
-        addresses = ["10.0.0.1:80"]
-        default = "web"
-        [[pool]]
-        name = "web"
-        servers = [{{ name = "w", address = "10.0.0.20:80" }}]
-        "#
-    );
-    Config::parse(&text, "test.toml").unwrap_or_else(|error| panic!("{error}"))
+    let engine = format!("name = \"{name}\"\ncores = {cores}\nsteering = \"software\"");
+    crate::wire::config(&engine, "")
 }
 
 #[test]

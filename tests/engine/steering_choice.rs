@@ -72,40 +72,21 @@ impl Machine for Card {
 }
 
 fn config(engine: &str, pool: &str) -> Config {
-    let text = format!(
-        r#"
-[engine]
-cores = [0, 1, 2, 3]
-{engine}
-[[port]]
-name = "nic"
-device = "net_null0"
-addresses = ["10.0.0.1/24"]
-[[listener]]
-name = "web"
-addresses = ["10.0.0.1:80"]
-default = "pool"
-[[pool]]
-name = "pool"
-{pool}
-servers = [{{ name = "s", address = "10.0.0.9:80" }}]
-"#
-    );
-    Config::parse(&text, "test").unwrap_or_else(|error| panic!("{error}"))
+    crate::wire::config(&format!("cores = [0, 1, 2, 3]\n{engine}"), pool)
 }
 
 const FOUR: &str = "local_addresses = [\"10.0.0.2\", \"10.0.0.3\", \"10.0.0.4\", \"10.0.0.5\"]";
 
-#[test_case("steering = \"rss\"", "", Card::plain(), "port \"nic\" does not spread TCP by a hash"; "no hash")]
+#[test_case("steering = \"rss\"", "", Card::plain(), "port \"left\" does not spread TCP by a hash"; "no hash")]
 #[test_case("steering = \"rss\"", "", Card::new(NicModel::Rss, 3), "spreads over [43, 43, 42, 0] entries for queues 0 to 3"; "more cores than queues")]
 #[test_case("steering = \"rss\"", "", Card::new(NicModel::Rss, 8), "leads to queue 4, but there are 4 cores"; "more queues than cores")]
-#[test_case("steering = \"rss\"", "local_ports = \"5000-5001\"", Card::new(NicModel::Rss, 4), "none of the 2 source ports towards server \"s\""; "too few ports for a hash")]
-#[test_case("steering = \"software\"", "local_ports = \"5000-5002\"", Card::plain(), "none of the 3 source ports towards server \"s\""; "too few ports for anything")]
+#[test_case("steering = \"rss\"", "local_ports = \"5000-5001\"", Card::new(NicModel::Rss, 4), "none of the 2 source ports towards server \"one\""; "too few ports for a hash")]
+#[test_case("steering = \"software\"", "local_ports = \"5000-5002\"", Card::plain(), "none of the 3 source ports towards server \"one\""; "too few ports for anything")]
 #[test_case("steering = \"port\"\nport_mask = 0x8000", "", Card::new(NicModel::Intel82599, 4), "port_mask 0x8000 makes 2 parts of 32768 ports, expected at least one for each of 4 cores"; "a small mask")]
 #[test_case("steering = \"port\"\nport_mask = 0xf000", "local_ports = \"1024-50000\"", Card::new(NicModel::Intel82599, 4), "core number 0 of 4 has none of the 48977 source ports"; "a mask that leaves no ports")]
 #[test_case("steering = \"port\"", "", Card::plain(), "the card cannot steer by rules"; "no rules")]
 #[test_case("steering = \"port\"\nport_mask = 0xc000", "", Card::new(NicModel::Intel82599, 4), "would bring all clients of listener \"web\" to one core"; "a listener among the ports")]
-#[test_case("steering = \"ip\"", "", Card::new(NicModel::X710, 4), "server \"s\" is reached from 1 of local_addresses, expected one for each of 4 cores"; "one address")]
+#[test_case("steering = \"ip\"", "", Card::new(NicModel::X710, 4), "server \"one\" is reached from 1 of local_addresses, expected one for each of 4 cores"; "one address")]
 #[test_case("steering = \"ip\"", "local_addresses = [\"10.0.0.2\", \"10.0.0.3\", \"10.0.0.4\", \"10.0.0.1\"]", Card::new(NicModel::X710, 4), "would bring all clients of listener \"web\" to one core"; "overlapping addresses")]
 fn what_cannot_be_is_refused_with_the_arithmetic(engine: &str, pool: &str, mut card: Card, sentence: &str) {
     let steered = Engine::steer(&config(engine, pool), &mut card, 4).map(|_| ());

@@ -160,6 +160,29 @@ impl Machine for WireMachine {
     }
 }
 
+/// One port, one listener and one server, with these lines for the engine and for the server's pool.
+pub(crate) fn config(engine: &str, pool: &str) -> Config {
+    let text = format!(
+        r#"
+        [engine]
+        {engine}
+        [[port]]
+        name = "left"
+        device = "net_ring0"
+        addresses = ["10.0.0.1/24"]
+        [[listener]]
+        name = "web"
+        addresses = ["10.0.0.1:80"]
+        default = "pool"
+        [[pool]]
+        name = "pool"
+        {pool}
+        servers = [{{ name = "one", address = "10.0.0.9:80" }}]
+        "#
+    );
+    Config::parse(&text, "test.toml").unwrap_or_else(|error| panic!("{error}"))
+}
+
 /// Station 5 asks for 10.0.0.1.
 pub(crate) fn arp_request() -> Vec<u8> {
     let head = [
