@@ -146,7 +146,12 @@ cmd_bench() {
     [ -n "$package" ] || die "bench: no benchmark '$name'; there are: $(benches | cut -d' ' -f2 | tr '\n' ' ')"
     need_build
     say "bench: building"
-    [ "$name" != peers ] || with_peers
+    case $name in
+    peers) with_peers ;;
+    # Who cannot be installed is left out, and named.
+    mmproxy) install "for the proxies beside mmproxy" "${MMPROXY_PEER_PACKAGES[@]}" || true ;;
+    libproxyproto) install "to count system calls" strace || true ;;
+    esac
     # Run directly, so that files named on the command line are the user's, not relative to the package.
     # Other programs of the package are told of as well.
     program=$(cargo bench --quiet -p "$package" --bench "$name" --no-run --message-format=json |

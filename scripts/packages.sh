@@ -11,6 +11,8 @@ TEST_PACKAGES=("${DEMO_PACKAGES[@]}" nftables tcpdump iperf3 netcat-openbsd redi
     libnginx-mod-stream postgresql slapd ldap-utils openssh-client openssh-server dropbear-bin dpdk-dev)
 # needed by `bench peers`: the proxies that proxyengine is measured beside, namespaces, and a CPU for each
 PEER_PACKAGES=(haproxy nginx libnginx-mod-stream iproute2 ethtool procps util-linux)
+# needed by `bench mmproxy`: the proxies that it is measured beside, of which cargo builds one more
+MMPROXY_PEER_PACKAGES=(go-mmproxy haproxy nginx libnginx-mod-stream iproute2)
 # needed by prepNet.sh on a real NIC
 NIC_PACKAGES=(dpdk kmod)
 # looked at by `build.sh lint` only
