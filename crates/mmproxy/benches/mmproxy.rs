@@ -60,6 +60,9 @@ fn mmproxy_rs() -> Option<PathBuf> {
                 "--root",
             ])
             .arg(&root)
+            // It would build there a program of the same name as ours, and move it away.
+            .env_remove("CARGO_TARGET_DIR")
+            .env_remove("CARGO_BUILD_TARGET_DIR")
             .status();
         if !install.is_ok_and(|status| status.success()) {
             eprintln!("mmproxy-rs is left out: it cannot be installed");
