@@ -145,6 +145,15 @@ impl Container {
     }
 }
 
+/// Several threads, whatever the machine has, unless `more` says how many.
+fn two_workers(more: &[&str]) -> &'static [&'static str] {
+    if more.contains(&"--workers") {
+        &[]
+    } else {
+        &["--workers", "2"]
+    }
+}
+
 /// A running proxy; it is killed when dropped.
 pub struct Proxy {
     pub child: Child,
@@ -162,7 +171,7 @@ impl Proxy {
     /// The same with the usual listener and targets, and more options.
     pub fn tcp(more: &[&str]) -> Proxy {
         let usual = ["-l", "127.0.0.1:8443", "-4", "127.0.0.1:443", "-6", "[::1]:443"];
-        Self::start(&[&usual[..], more].concat(), "127.0.0.1:8443")
+        Self::start(&[&usual[..], two_workers(more), more].concat(), "127.0.0.1:8443")
     }
 
     /// The same where another proxy listens already, which would answer for one that has not begun.
@@ -194,7 +203,8 @@ impl Proxy {
             "[::1]:443",
         ];
         let metrics = ["--metrics", "127.0.0.1:9110"];
-        let mut proxy = Self::start(&[&usual[..], &metrics, more].concat(), "127.0.0.1:9110");
+        let arguments = [&usual[..], &metrics, two_workers(more), more].concat();
+        let mut proxy = Self::start(&arguments, "127.0.0.1:9110");
         proxy.address = "127.0.0.1:8443".parse().expect("address");
         proxy
     }
