@@ -7,6 +7,8 @@ cd "$ROOT"
 . scripts/common.sh
 # shellcheck source=scripts/packages.sh
 . scripts/packages.sh
+# shellcheck source=scripts/profile.sh
+. scripts/profile.sh
 
 usage() {
     cat <<'USAGE'
@@ -109,14 +111,15 @@ cmd_run() {
     shift
     file=$(cd "$CALLED_FROM" && readlink -m "$file")
     say "run: building"
-    quiet_cargo build --release -p proxyengine
+    use_profile
+    RUSTFLAGS=$PROFILED_FLAGS quiet_cargo build --release -p proxyengine --bins --target-dir "$PROFILED_TARGET"
     as_root=$(root_prefix) || {
         say "run: not root; network devices will refuse"
         as_root=
     }
     cd "$CALLED_FROM"
     # shellcheck disable=SC2086
-    exec $as_root "$(target_dir)/release/proxyengine" run "$file" "$@"
+    exec $as_root "$PROFILED_TARGET/release/proxyengine" run "$file" "$@"
 }
 
 # Prints PACKAGE NAME for each benchmark of the workspace.
@@ -145,6 +148,9 @@ cmd_bench() {
     package=$(benches | sed -n "s/^\(.*\) $name\$/\1/p" | head -n 1)
     [ -n "$package" ] || die "bench: no benchmark '$name'; there are: $(benches | cut -d' ' -f2 | tr '\n' ' ')"
     need_build
+    # The benches of the engine measure what users are given.
+    PROFILED_TARGET=$(target_dir)
+    [ "$package" != proxyengine ] || [ "$name" = training ] || use_profile
     say "bench: building"
     case $name in
     peers) with_peers ;;
@@ -153,21 +159,29 @@ cmd_bench() {
     libproxyproto) install "to count system calls" strace || true ;;
     esac
     # Run directly, so that files named on the command line are the user's, not relative to the package.
-    # Other programs of the package are told of as well.
-    program=$(cargo bench --quiet -p "$package" --bench "$name" --no-run --message-format=json |
-        grep -F '"kind":["bench"]' | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
-    [ -x "$program" ] || die "bench: cargo has built no program for '$name'"
+    program=$(RUSTFLAGS=$PROFILED_FLAGS bench_program "$package" "$name" --target-dir "$PROFILED_TARGET") ||
+        die "bench: cargo has built no program for '$name'"
     cd "$CALLED_FROM"
     # shellcheck disable=SC2086  # empty or two words
     CRITERION_HOME="$(target_dir)/criterion" exec $AS_ROOT "$program" --bench "${PEERS[@]}" "$@"
+}
+
+# bench_program PACKAGE NAME [ARGUMENTS OF CARGO]: builds a benchmark and prints where its program is.
+bench_program() {
+    local package=$1 name=$2 program
+    shift 2
+    # Other programs of the package are told of as well.
+    program=$(cargo bench --quiet -p "$package" --bench "$name" --no-run --message-format=json "$@" |
+        grep -F '"kind":["bench"]' | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+    [ -x "$program" ] && printf '%s' "$program"
 }
 
 # What `bench peers` needs beside itself: the other proxies, both programs built with all optimisation, and root.
 with_peers() {
     install "for the proxies beside proxyengine" "${PEER_PACKAGES[@]}" || die "the other proxies are missing"
     AS_ROOT=$(root_prefix) || die "bench peers makes network namespaces, for which it must be root"
-    quiet_cargo build --release -p proxyengine -p trafficengine --bins
-    PEERS=(--proxyengine "$(target_dir)/release/proxyengine" --trafficengine "$(target_dir)/release/trafficengine")
+    RUSTFLAGS=$PROFILED_FLAGS quiet_cargo build --release -p proxyengine -p trafficengine --bins --target-dir "$PROFILED_TARGET"
+    PEERS=(--proxyengine "$PROFILED_TARGET/release/proxyengine" --trafficengine "$PROFILED_TARGET/release/trafficengine")
 }
 
 cmd_lint() {

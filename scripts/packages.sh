@@ -9,6 +9,8 @@ DEMO_PACKAGES=(bash iproute2 iputils-ping ethtool procps curl openssl nginx soca
 # needed by the tests: faults, captures, the clients and servers that nobody here wrote, and dpdk-testpmd
 TEST_PACKAGES=("${DEMO_PACKAGES[@]}" nftables tcpdump iperf3 netcat-openbsd redis-server strace haproxy
     libnginx-mod-stream postgresql slapd ldap-utils openssh-client openssh-server dropbear-bin dpdk-dev)
+# needed to build with a profile: llvm-profdata, where the toolchain has none
+PROFILE_PACKAGES=(llvm-19)
 # needed by `bench peers`: the proxies that proxyengine is measured beside, namespaces, and a CPU for each
 PEER_PACKAGES=(haproxy nginx libnginx-mod-stream iproute2 ethtool procps util-linux)
 # needed by `bench mmproxy`: the proxies that it is measured beside, of which cargo builds one more

@@ -53,7 +53,7 @@ use machine::{CoreParts, Machine, MachineError, Opened, WatchedPool};
 use steering::SteeringError;
 
 #[cfg(feature = "dpdk")]
-pub use native::DpdkMachine;
+pub use native::{BoxedCore, DpdkMachine, EngineQueue};
 use worker::Parts;
 pub use worker::Program;
 

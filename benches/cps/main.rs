@@ -48,6 +48,9 @@ struct Arguments {
     /// Two proxies take turns, one whose servers get a PROXY header and one without: what the header costs.
     #[arg(long, conflicts_with = "two_core")]
     proxy_out: bool,
+    /// IPv6 on both sides.
+    #[arg(long)]
+    ipv6: bool,
     /// Pairs of turns, with --proxy-out.
     #[arg(long, default_value_t = 15, requires = "proxy_out")]
     pairs: u32,
@@ -88,6 +91,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     };
     let mut conditions = Conditions {
         records: arguments.records,
+        ipv6: arguments.ipv6,
         ..Conditions::new(settings)
     };
     if arguments.two_core || arguments.memif {

@@ -5,10 +5,15 @@ use std::fmt::Write as _;
 use e2d2::wire::MacAddr;
 
 use super::load::server_addresses;
-use super::{Conditions, LISTENER, PORTS, SERVERS, resting};
+use super::{Conditions, PORTS, SERVERS, listener, resting};
 
 /// The proxy's configuration, in the words of its users.
 pub(super) fn configuration(conditions: &Conditions, devices: [&str; 2], server_mac: MacAddr) -> String {
+    let listener = listener(conditions.ipv6);
+    let (clients_net, servers_net) = match conditions.ipv6 {
+        false => (format!("{}/16", listener.ip()), "10.2.255.254/16"),
+        true => (format!("{}/64", listener.ip()), "fd00:2::fffe/64"),
+    };
     let mut text = format!(
         r#"
 [engine]
@@ -21,17 +26,17 @@ verify = "{verify}"
 name = "clients"
 device = "{clients}"
 mtu = {mtu}
-addresses = ["{LISTENER}/16"]
+addresses = ["{clients_net}"]
 
 [[port]]
 name = "servers"
 device = "{servers}"
 mtu = {mtu}
-addresses = ["10.2.255.254/16"]
+addresses = ["{servers_net}"]
 
 [[listener]]
 name = "bench"
-addresses = ["{LISTENER}:8080"]
+addresses = ["{listener}"]
 rules = [{{ first_number = true, pool = "servers" }}]
 default = "reject"
 
@@ -55,11 +60,14 @@ local_addresses = [{locals}]
         servers = devices[1],
         capacity = conditions.capacity,
         mtu = conditions.mtu,
-        mss = conditions.mtu - 40,
+        mss = conditions.mtu - if conditions.ipv6 { 60 } else { 40 },
         verify = if conditions.verify_all { "all" } else { "acted" },
         time_wait = conditions.settings.time_wait.as_millis(),
         locals = (1..=local_addresses(conditions))
-            .map(|last| format!("\"10.2.100.{last}\""))
+            .map(|last| match conditions.ipv6 {
+                false => format!("\"10.2.100.{last}\""),
+                true => format!("\"fd00:2::100:{last:x}\""),
+            })
             .collect::<Vec<_>>()
             .join(", "),
     );
@@ -67,7 +75,7 @@ local_addresses = [{locals}]
         text.push_str("proxy_protocol = { send = \"v2\" }\n");
     }
     text.push_str("servers = [\n");
-    for (index, address) in server_addresses().iter().enumerate() {
+    for (index, address) in server_addresses(conditions.ipv6).iter().enumerate() {
         // Writing to a String does not fail.
         let _ = writeln!(
             text,

@@ -8,22 +8,24 @@ use e2d2::wire::MacAddr;
 use trafficengine::bench::{Arm, cps_client, cps_server};
 use trafficengine::{AddressRange, ClientSettings, Generator, GeneratorSettings, LinkSettings, Pace, ServerSettings};
 
-use super::port::CountingPort;
-use super::{Conditions, LISTENER, SERVERS};
+use super::port::LoadPort;
+use super::{Conditions, SERVERS, listener};
 
-pub(super) fn server_addresses() -> Vec<SocketAddr> {
-    (1..=SERVERS)
-        .map(|last| SocketAddr::new(IpAddr::from([10, 2, 0, last]), 80))
-        .collect()
+pub(super) fn server_addresses(ipv6: bool) -> Vec<SocketAddr> {
+    let address = |last| match ipv6 {
+        false => IpAddr::from([10, 2, 0, last]),
+        true => IpAddr::from([0xfd00, 2, 0, 0, 0, 0, 0, u16::from(last)]),
+    };
+    (1..=SERVERS).map(|last| SocketAddr::new(address(last), 80)).collect()
 }
 
 pub(super) fn load(
     conditions: &Conditions,
     macs: &[MacAddr; 2],
-    client_end: CountingPort,
-    server_end: CountingPort,
+    client_end: LoadPort,
+    server_end: LoadPort,
     now: Instant,
-) -> Vec<Arm<CountingPort>> {
+) -> Vec<Arm<LoadPort>> {
     let (client, server) = roles(conditions);
     arms(client, server, macs, client_end, server_end, now)
 }
@@ -31,20 +33,20 @@ pub(super) fn load(
 /// What clients and servers do.
 pub(crate) fn roles(conditions: &Conditions) -> (ClientSettings, ServerSettings) {
     // With 64 512 ports each: four million end points, and some that rest.
-    let sources: AddressRange = "10.1.0.1-10.1.0.80".parse().expect("a range of addresses");
-    let mut client = cps_client(
-        &conditions.settings,
-        sources,
-        SocketAddr::new(LISTENER.into(), 8080),
-        SERVERS,
-    );
+    let sources = match conditions.ipv6 {
+        false => "10.1.0.1-10.1.0.80",
+        true => "fd00:1::1-fd00:1::50",
+    };
+    let sources: AddressRange = sources.parse().expect("a range of addresses");
+    let mut client = cps_client(&conditions.settings, sources, listener(conditions.ipv6), SERVERS);
     (client.rounds, client.request, client.response) = (conditions.rounds, conditions.request, conditions.response);
     client.tcp[0].mss = conditions.mtu - 40;
+    client.tcp[1].mss = conditions.mtu - 60;
     client.depth = conditions.depth;
     if let Some(rate) = conditions.rate {
         client.pace = Pace::Open { rate };
     }
-    let mut server = cps_server(&client, &server_addresses());
+    let mut server = cps_server(&client, &server_addresses(conditions.ipv6));
     server.proxy_header = conditions.proxy_out;
     (client, server)
 }
@@ -74,10 +76,10 @@ pub(super) fn arms(
     client: ClientSettings,
     server: ServerSettings,
     macs: &[MacAddr; 2],
-    client_end: CountingPort,
-    server_end: CountingPort,
+    client_end: LoadPort,
+    server_end: LoadPort,
     now: Instant,
-) -> Vec<Arm<CountingPort>> {
+) -> Vec<Arm<LoadPort>> {
     let generator = |client, server, mac| generator(client, server, mac, now);
     vec![
         Arm {

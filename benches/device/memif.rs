@@ -1,18 +1,16 @@
 //! The proxy on memif ports, and its load on the other ends of them in another process.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use e2d2::native::{Device, DpdkPort, MbufPool, PoolDemand, PortConfig, data_room};
-use e2d2::port::{Port, PortId};
+use e2d2::native::{Device, DpdkPort, DpdkQueue, MbufPool, PoolDemand, PortConfig, data_room};
+use e2d2::port::PortId;
 use e2d2::time::Clock;
-use e2d2::wire::MacAddr;
 use trafficengine::bench::Arm;
 
 use super::configuration::configuration;
 use super::load::load;
-use super::port::{CountingPort, Passed};
+use super::port::{LoadPort, mac_of};
 use super::proxy::{ProxyDevice, proxy};
 use super::{BoxError, Conditions, DESCRIPTORS, HELD_BY_LOAD, Host};
 
@@ -39,7 +37,7 @@ fn socket(folder: &Path, cable: &str) -> PathBuf {
 /// An opened end, whose other end may not be there yet.
 struct End {
     opened: DpdkPort,
-    port: CountingPort,
+    queue: DpdkQueue,
 }
 
 fn wait_for_link(port: &DpdkPort) -> Result<(), BoxError> {
@@ -49,11 +47,6 @@ fn wait_for_link(port: &DpdkPort) -> Result<(), BoxError> {
     }
 }
 
-/// The Ethernet addresses of the load's ends: a fixed number by port, so that both processes know them.
-fn mac_of(id: u8) -> MacAddr {
-    MacAddr([2, 0, 0, 0, 0, id])
-}
-
 impl Host {
     fn memif_end(
         &self,
@@ -61,7 +54,6 @@ impl Host {
         (index, role): (usize, Role),
         conditions: &Conditions,
         pool: &MbufPool,
-        passed: &Arc<Passed>,
     ) -> Result<End, BoxError> {
         let (cable, index_byte) = (CABLES[index], index as u8);
         let (name, id) = match role {
@@ -77,13 +69,12 @@ impl Host {
             mtu: conditions.mtu,
             rx_descriptors: DESCRIPTORS,
             tx_descriptors: DESCRIPTORS,
-            mac: Some(mac_of(id.0)),
+            mac: Some(mac_of(id)),
             ..PortConfig::new(id, device)
         };
         let (opened, queues) = DpdkPort::open(&self.eal, &config, &[pool])?;
         let queue = queues.into_iter().next().ok_or("a port without a queue")?;
-        let port = CountingPort::new(queue, passed);
-        Ok(End { opened, port })
+        Ok(End { opened, queue })
     }
 
     fn memif_pool(&self, name: &str, conditions: &Conditions) -> Result<MbufPool, BoxError> {
@@ -110,20 +101,11 @@ impl Host {
         start_load: impl FnOnce() -> Result<R, BoxError>,
     ) -> Result<(ProxyDevice, R, Clock), BoxError> {
         let pool = self.memif_pool("proxy", conditions)?;
-        let passed = Arc::new(Passed::default());
-        let end = |index| self.memif_end(folder, (index, Role::Server), conditions, &pool, &passed);
+        let end = |index| self.memif_end(folder, (index, Role::Server), conditions, &pool);
         let (clients, servers) = (end(0)?, end(1)?);
-        let text = configuration(conditions, ["net_memif0", "net_memif1"], mac_of(11));
+        let text = configuration(conditions, ["net_memif0", "net_memif1"], mac_of(PortId(11)));
         let clock = Clock::new();
-        let device = proxy(
-            conditions,
-            &text,
-            [clients.port, servers.port],
-            pool,
-            clock,
-            passed,
-            None,
-        )?;
+        let device = proxy(conditions, &text, [clients.queue, servers.queue], pool, clock, None)?;
         // Not before the proxy has its tables, which takes long enough for a load that waits to send again.
         let load = start_load()?;
         wait_for_link(&clients.opened)?;
@@ -136,19 +118,18 @@ impl Host {
         &self,
         folder: &Path,
         conditions: &Conditions,
-    ) -> Result<(Vec<Arm<CountingPort>>, MbufPool, Clock), BoxError> {
+    ) -> Result<(Vec<Arm<LoadPort>>, MbufPool, Clock), BoxError> {
         let pool = self.memif_pool("load", conditions)?;
-        let end = |index| self.memif_end(folder, (index, Role::Client), conditions, &pool, &Arc::default());
+        let end = |index| self.memif_end(folder, (index, Role::Client), conditions, &pool);
         let (clients, servers) = (end(0)?, end(1)?);
         wait_for_link(&clients.opened)?;
         wait_for_link(&servers.opened)?;
-        debug_assert_eq!(servers.port.mac(), mac_of(11));
         let clock = Clock::new();
         let arms = load(
             conditions,
-            &[mac_of(0), mac_of(1)],
-            clients.port,
-            servers.port,
+            &[mac_of(PortId(0)), mac_of(PortId(1))],
+            clients.queue.into(),
+            servers.queue.into(),
             clock.now(),
         );
         Ok((arms, pool, clock))

@@ -16,8 +16,7 @@ mod port;
 mod proxy;
 
 use std::error::Error;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use e2d2::native::{DpdkQueue, Eal, EalConfig, MbufPool, PoolDemand, RegisteredThread, data_room, ring_pair};
 use e2d2::port::{Port, PortId};
@@ -30,8 +29,8 @@ use trafficengine::bench::{
 use configuration::configuration;
 pub(crate) use cores::Member;
 use load::{arms, roles};
-pub(crate) use port::CountingPort;
-use port::Passed;
+pub(crate) use port::LoadPort;
+use port::mac_of;
 pub(crate) use proxy::ProxyDevice;
 use proxy::proxy;
 
@@ -39,6 +38,15 @@ pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Where the proxy listens.
 pub(crate) const LISTENER: Ipv4Addr = Ipv4Addr::new(10, 1, 255, 254);
+
+/// The same, for clients of either version of IP.
+fn listener(ipv6: bool) -> SocketAddr {
+    let address = match ipv6 {
+        false => LISTENER.into(),
+        true => IpAddr::from([0xfd00, 1, 0, 0, 0, 0, 0, 0xfffe]),
+    };
+    SocketAddr::new(address, 8080)
+}
 
 /// Servers behind the proxy, chosen by the first number of the payload.
 const SERVERS: u8 = 4;
@@ -63,6 +71,8 @@ pub(crate) struct Conditions {
     pub(crate) records: bool,
     /// Whether the servers get a PROXY header of version 2.
     pub(crate) proxy_out: bool,
+    /// Whether all speak IPv6.
+    pub(crate) ipv6: bool,
     /// Requests of a connection, and the bytes of request and response.
     pub(crate) rounds: u16,
     pub(crate) request: u32,
@@ -91,6 +101,7 @@ impl Conditions {
             descriptors: DESCRIPTORS,
             records: false,
             proxy_out: false,
+            ipv6: false,
             rounds: 1,
             request: 16,
             response: 8,
@@ -116,7 +127,7 @@ fn resting(settings: &CpsSettings) -> u32 {
 pub(crate) struct Ends {
     pub(crate) device: ProxyDevice,
     /// To the clients' port and to the servers'.
-    pub(crate) cables: [CountingPort; 2],
+    pub(crate) cables: [LoadPort; 2],
     /// The Ethernet addresses of the proxy's ports.
     pub(crate) macs: [MacAddr; 2],
     /// Where the load takes packets from.
@@ -175,7 +186,7 @@ impl Host {
         name: char,
         conditions: &Conditions,
         clock: &Clock,
-    ) -> Result<(Vec<Arm<CountingPort>>, MbufPool), BoxError> {
+    ) -> Result<(Vec<Arm<LoadPort>>, MbufPool), BoxError> {
         let eal = &self.eal;
         let demand = PoolDemand {
             queues: 2 * u32::from(conditions.descriptors + 1),
@@ -194,9 +205,9 @@ impl Host {
             conditions.mtu,
             pools,
         )?;
-        let end = |queues: Vec<DpdkQueue>| -> Result<CountingPort, BoxError> {
+        let end = |queues: Vec<DpdkQueue>| -> Result<LoadPort, BoxError> {
             let queue = queues.into_iter().next().ok_or("a port without a queue")?;
-            Ok(CountingPort::new(queue, &Arc::default()))
+            Ok(LoadPort::from(queue))
         };
         let (client_end, server_end) = (end(near)?, end(far)?);
         let (mut client, _) = roles(conditions);
@@ -232,7 +243,7 @@ impl Host {
     /// Starts to play the arms on a thread of its own, on this CPU, in the time of this clock.
     pub(crate) fn start_load(
         &self,
-        arms: Vec<Arm<CountingPort>>,
+        arms: Vec<Arm<LoadPort>>,
         pool: MbufPool,
         clock: Clock,
         cpu: Option<usize>,
@@ -254,13 +265,13 @@ impl Host {
 pub(crate) type TwoCoreProxy = TwoCoreBench<ProxyDevice, LoadThread>;
 
 /// Load and proxy in one thread.
-pub(crate) type InlineProxy = InlineBench<ProxyDevice, CountingPort, MbufPool, Clock>;
+pub(crate) type InlineProxy = InlineBench<ProxyDevice, LoadPort, MbufPool, Clock>;
 
 /// Opens rings, proxy and load on the calling thread; one of several proxies if it is a member.
 fn open_on(eal: &Eal, name: char, conditions: &Conditions, member: Option<Member>) -> Result<InlineProxy, BoxError> {
     let listener = member
         .as_ref()
-        .map_or(SocketAddr::new(LISTENER.into(), 8080), |member| member.listener);
+        .map_or(listener(conditions.ipv6), |member| member.listener);
     let ends = open_ends_on(eal, name, conditions, member, |text| text)?;
     let [client_end, server_end] = ends.cables;
     let (mut client, server) = roles(conditions);
@@ -303,24 +314,17 @@ fn open_ends_on(
     let (client_port, client_end) = pair('c', 0)?;
     let (server_port, server_end) = pair('s', 1)?;
 
-    let passed = Arc::new(Passed::default());
-    let (client_port, server_port) = (
-        CountingPort::new(client_port, &passed),
-        CountingPort::new(server_port, &passed),
-    );
-    // What the load's ends count is asked of the generators.
-    let [client_end, server_end] = [client_end, server_end].map(|end| CountingPort::new(end, &Arc::default()));
-    let macs = [client_port.mac(), server_port.mac()];
+    let macs = [mac_of(client_port.id()), mac_of(server_port.id())];
     let text = adjust(match &member {
         Some(member) => member.text.clone(),
-        None => configuration(conditions, ["net_ring0", "net_ring1"], server_end.mac()),
+        None => configuration(conditions, ["net_ring0", "net_ring1"], mac_of(server_end.id())),
     });
     let clock = Clock::new();
     let ports = [client_port, server_port];
-    let device = proxy(conditions, &text, ports, proxy_pool.clone(), clock, passed, member)?;
+    let device = proxy(conditions, &text, ports, proxy_pool.clone(), clock, member)?;
     Ok(Ends {
         device,
-        cables: [client_end, server_end],
+        cables: [client_end, server_end].map(LoadPort::from),
         macs,
         load_pool,
         proxy_pool,

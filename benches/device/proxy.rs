@@ -3,60 +3,26 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use e2d2::native::{Eal, MbufPool, RegisteredThread};
+use e2d2::native::{DpdkQueue, MbufPool};
 use e2d2::port::Port;
 use e2d2::scheduler::Task;
 use e2d2::time::{Clock, Instant};
-use e2d2::wire::MacAddr;
 use netfcts::ring::record_ring;
 use proxyengine::config::{Config, CoreId};
-use proxyengine::engine::machine::{CoreParts, Machine, MachineError, Opened};
-use proxyengine::engine::{CoreStart, Engine, Program};
+use proxyengine::engine::machine::CoreParts;
+use proxyengine::engine::{CoreStart, DpdkMachine, Engine, EngineQueue, Program};
 use proxyengine::neighbour::{SharedNeighbours, Topology};
 use proxyengine::records::RING_CAPACITY;
-use proxyengine::report::PortReport;
-use proxyengine::selectors::RuleSelector;
 use trafficengine::bench::{DeviceCounts, DeviceUnderTest, RoundWork};
 
 use super::drain::RecordDrain;
-use super::port::{CountingPort, Passed};
+use super::port::mac_of;
 use super::{BoxError, Conditions, Member};
-
-/// The engine's machine as types only: the bench opens ports and pools itself.
-pub(crate) struct BenchMachine;
-
-impl Machine for BenchMachine {
-    type Port = CountingPort;
-    type Pool = MbufPool;
-    type Thread = RegisteredThread;
-    type Handle = Arc<Eal>;
-
-    fn open(_: &Config) -> Result<Opened<Self>, MachineError> {
-        Err("the bench opens its ports itself".into())
-    }
-
-    fn enter_thread(eal: &Arc<Eal>) -> Result<RegisteredThread, MachineError> {
-        Ok(eal.register_thread()?)
-    }
-
-    fn handle(&self) -> Arc<Eal> {
-        unreachable!("a value of this type is never made: `open` refuses")
-    }
-
-    fn macs(&self) -> Vec<MacAddr> {
-        Vec::new()
-    }
-
-    fn port_reports(&self) -> Vec<PortReport> {
-        Vec::new()
-    }
-}
 
 /// The proxy.
 pub(crate) struct ProxyDevice {
     program: Box<dyn Program>,
     task: Box<dyn Task>,
-    passed: Arc<Passed>,
     before: (u64, u64),
     drain: Option<RecordDrain>,
 }
@@ -64,10 +30,7 @@ pub(crate) struct ProxyDevice {
 impl DeviceUnderTest for ProxyDevice {
     fn round(&mut self, now: Instant) -> RoundWork {
         let work = self.task.run(now);
-        let after = (
-            self.passed.received.load(Ordering::Relaxed),
-            self.passed.sent.load(Ordering::Relaxed),
-        );
+        let after = self.program.packets();
         let before = std::mem::replace(&mut self.before, after);
         let (received, sent) = ((after.0 - before.0) as u32, (after.1 - before.1) as u32);
         RoundWork {
@@ -127,17 +90,16 @@ impl ProxyDevice {
 pub(super) fn proxy(
     conditions: &Conditions,
     text: &str,
-    ports: [CountingPort; 2],
+    ports: [DpdkQueue; 2],
     pool: MbufPool,
     clock: Clock,
-    passed: Arc<Passed>,
     member: Option<Member>,
 ) -> Result<ProxyDevice, BoxError> {
     let config = Config::parse(text, "bench")?;
-    let macs = [ports[0].mac(), ports[1].mac()];
-    let parts: CoreParts<BenchMachine> = CoreParts {
+    let macs = [mac_of(ports[0].id()), mac_of(ports[1].id())];
+    let parts: CoreParts<DpdkMachine> = CoreParts {
         core: CoreId(0),
-        ports: ports.into(),
+        ports: ports.map(EngineQueue::from).into(),
         pool,
     };
     let (topology, neighbours, others) = match member {
@@ -149,7 +111,6 @@ pub(super) fn proxy(
         }
     };
     let (sender, receiver) = record_ring(RING_CAPACITY);
-    let selector = RuleSelector::new(&config);
     let start = CoreStart {
         index: 0,
         leads: config.ports().iter().map(|port| port.id).collect(),
@@ -162,11 +123,10 @@ pub(super) fn proxy(
         others,
         clock,
     };
-    let (program, task) = Engine::core_program(start, &move |_: CoreId| selector.clone())?;
+    let (program, task) = Engine::core_by_rules(start)?;
     Ok(ProxyDevice {
-        program: Box::new(program),
-        task: Box::new(task),
-        passed,
+        program,
+        task,
         before: (0, 0),
         drain: conditions.records.then(|| RecordDrain::start(receiver)).transpose()?,
     })

@@ -29,7 +29,7 @@ use trafficengine::bench::{CpsSettings, DeviceUnderTest, RoundWork, Street};
 use trafficengine::{AddressRange, ClientSettings, Close, Generator, Pace, TcpSettings};
 
 use crate::device::load::{generator, roles};
-use crate::device::{BoxError, Conditions, CountingPort, Ends, Host, ProxyDevice};
+use crate::device::{BoxError, Conditions, Ends, Host, LoadPort, ProxyDevice};
 pub(crate) use in_use::{InUse, resident};
 use yardstick::Yardstick;
 
@@ -123,8 +123,8 @@ struct Hosts<H> {
 /// See the module documentation.
 pub(crate) struct Field {
     pub(crate) device: ProxyDevice,
-    pub(crate) clients: Street<CountingPort, MbufPool>,
-    pub(crate) servers: Street<CountingPort, MbufPool>,
+    pub(crate) clients: Street<LoadPort, MbufPool>,
+    pub(crate) servers: Street<LoadPort, MbufPool>,
     honest: Option<Hosts<Generator<Mbuf>>>,
     honest_from: Vec<AddressRange>,
     loads_of_newcomers: u32,

@@ -271,7 +271,7 @@ fn cores(
     let topology = Arc::new(Topology::from_config(config, &machine.macs())?);
     let neighbours = Arc::new(SharedNeighbours::new(&topology));
     let others = Engine::steer(config, machine, count)?;
-    let selector = RuleSelector::new(config);
+    let rules = RuleSelector::new(config);
     let mut cores: Vec<Core> = Vec::new();
     for (index, others) in others.into_iter().enumerate() {
         let parts: CoreParts<FieldMachine> = CoreParts {
@@ -293,8 +293,7 @@ fn cores(
             others,
             clock,
         };
-        let selector = selector.clone();
-        let (program, task) = Engine::core_program(start, &move |_: CoreId| selector.clone())?;
+        let (program, task) = Engine::core_program(start, &rules)?;
         cores.push((Box::new(program), Box::new(task)));
     }
     Ok(cores)

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use e2d2::fate::{GraphCounters, GraphReader};
+use e2d2::fate::{GraphCounters, GraphReader, Traffic};
 use e2d2::operators::{SharedPort, Task, share};
 use e2d2::time::Instant;
 
@@ -218,6 +218,11 @@ impl<M: Machine, S: SelectServer> Program for ProxyProgram<M, S> {
                 "steering: a packet for core number {owner} came in on another; such packets are handed over (mis_steered)"
             ),
         }
+    }
+
+    fn packets(&self) -> (u64, u64) {
+        let traffic = self.graph.traffic.snapshot();
+        (traffic[Traffic::Received], traffic[Traffic::Sent])
     }
 
     fn counters(&self) -> CounterGroups {

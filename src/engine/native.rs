@@ -12,17 +12,20 @@ use e2d2::native::PortConfig as DpdkPortConfig;
 use e2d2::native::{Device, DpdkPort, Eal, EalConfig, MbufPool, PoolError, PortError, RegisteredThread, data_room};
 use e2d2::ports::{NicConfig, NicEvent, NicParts, SoftwareNic};
 use e2d2::rss::Rss;
+use e2d2::scheduler::Task;
 use e2d2::wire::MacAddr;
 
-use queue::{EngineQueue, Side, SideDrops};
+pub use queue::EngineQueue;
+use queue::{Side, SideDrops};
 use side_core::SideCore;
 
 use super::machine::{CoreParts, DeviceSide, Machine, MachineError, Opened, WatchedPool};
-use super::{Engine, RunningEngine, StartError, idle_mode};
+use super::{CoreStart, Engine, Program, RunningEngine, StartError, idle_mode};
 use crate::callbacks::SelectorFactory;
 use crate::config::{Config, CoreId, PortConfig, SoftwareNicConfig};
 use crate::doctor::{Root, misplaced};
 use crate::report::PortReport;
+use crate::selectors::RuleSelector;
 
 /// DPDK's environment and the open ports.
 pub struct DpdkMachine {
@@ -45,6 +48,9 @@ struct Software {
     drops: Arc<SideDrops>,
 }
 
+/// The program of a core, and the task that runs it.
+pub type BoxedCore = (Box<dyn Program>, Box<dyn Task>);
+
 impl Engine {
     /// Starts the proxy that a configuration describes on DPDK's ports, with one selector per core. Once per process.
     ///
@@ -52,6 +58,28 @@ impl Engine {
     /// See [`StartError`]. Nothing is left open.
     pub fn start<F: SelectorFactory>(config: Config, selectors: F) -> Result<RunningEngine<DpdkMachine>, StartError> {
         Self::start_on(config, selectors)
+    }
+
+    /// The same by the rules of the configuration: what the program `proxyengine` runs.
+    ///
+    /// Neither this nor [`core_by_rules`](Self::core_by_rules) is generic, so the engine is compiled here, once: what a
+    /// bench measures, and what a build learns from a run of it (`scripts/profile.sh`), is what the program runs.
+    ///
+    /// # Errors
+    /// See [`StartError`]. Nothing is left open.
+    pub fn start_by_rules(config: Config) -> Result<RunningEngine<DpdkMachine>, StartError> {
+        let rules = RuleSelector::new(&config);
+        Self::start(config, rules)
+    }
+
+    /// [`core_program`](Self::core_program) for one of that engine's cores.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn core_by_rules(start: CoreStart<DpdkMachine>) -> Result<BoxedCore, String> {
+        let rules = RuleSelector::new(&start.config);
+        let (program, task) = Self::core_program(start, &rules)?;
+        Ok((Box::new(program), Box::new(task)))
     }
 }
 
@@ -202,7 +230,7 @@ impl DpdkMachine {
         let name = named.name.clone();
         let Some(software) = named.software_nic else {
             let (device, queues) = DpdkPort::open(&self.eal, port, pools).map_err(|error| port_error(named, error))?;
-            let queues = queues.into_iter().map(EngineQueue::of_device).collect();
+            let queues = queues.into_iter().map(EngineQueue::from).collect();
             let software = None;
             return Ok((MachinePort { name, device, software }, queues));
         };

@@ -63,6 +63,11 @@ pub trait Program {
         let _nothing_new = now;
     }
 
+    /// Packets that it has received from its ports, and packets that it has sent by them.
+    fn packets(&self) -> (u64, u64) {
+        (0, 0)
+    }
+
     /// Everything it has counted.
     fn counters(&self) -> CounterGroups;
 }

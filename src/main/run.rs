@@ -5,11 +5,10 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use proxyengine::config::{Config, CoreId};
+use proxyengine::config::Config;
 use proxyengine::engine::{DpdkMachine, Engine, Outcome, RunningEngine};
 use proxyengine::picture::Picture;
 use proxyengine::report::Report;
-use proxyengine::selectors::RuleSelector;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
@@ -27,13 +26,12 @@ pub(super) fn run(config: Config, arguments: &RunArguments) -> Exit {
         Ok(signals) => signals,
         Err(error) => return not_started(&format!("signals cannot be watched: {error}")),
     };
-    let selector = RuleSelector::new(&config);
     let drain = config.engine().drain;
     let show = match config.records() {
         Some(records) if records.file == Path::new("-") => complain,
         _ => print,
     };
-    let engine = match Engine::start(config, move |_: CoreId| selector.clone()) {
+    let engine = match Engine::start_by_rules(config) {
         Ok(engine) => engine,
         Err(error) => return not_started(&error.to_string()),
     };

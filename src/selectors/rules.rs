@@ -1,7 +1,7 @@
 //! The rules of the configuration as a selector.
 
-use crate::callbacks::{FirstPayload, SelectServer, Selection};
-use crate::config::{Config, Fallback, HostPattern, Match, Rule, ServerId};
+use crate::callbacks::{FirstPayload, SelectServer, Selection, SelectorFactory};
+use crate::config::{Config, CoreId, Fallback, HostPattern, Match, Rule, ServerId};
 
 use super::number::first_number;
 use super::{Sought, http, ldap, postgres, tls};
@@ -58,6 +58,15 @@ impl RuleSelector {
             Sought::NeedMore => Sought::NeedMore,
             Sought::Absent => Sought::Absent,
         }
+    }
+}
+
+/// Each core gets a copy.
+impl SelectorFactory for RuleSelector {
+    type Selector = Self;
+
+    fn selector(&self, _core: CoreId) -> Self {
+        self.clone()
     }
 }
 

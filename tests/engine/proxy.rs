@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
-use proxyengine::config::{Config, CoreId};
+use proxyengine::config::Config;
 use proxyengine::engine::{Engine, RunningEngine};
 use proxyengine::report::Report;
 use proxyengine::selectors::RuleSelector;
@@ -59,8 +59,8 @@ impl Bench {
         );
         let config = Config::parse(&text, "test.toml").unwrap_or_else(|error| panic!("{error}"));
         let wire = wire(&config);
-        let selector = RuleSelector::new(&config);
-        let engine = Engine::start_on(config, move |_: CoreId| selector.clone());
+        let rules = RuleSelector::new(&config);
+        let engine = Engine::start_on(config, rules);
         let engine = engine.unwrap_or_else(|error| panic!("{error}"));
         Self {
             engine,

@@ -14,7 +14,7 @@ use e2d2::ports::{NicConfig, NicParts, NicQueue, NicSide, SoftwareNic};
 use e2d2::scheduler::{Task, Work};
 use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
-use proxyengine::config::{Config, CoreId};
+use proxyengine::config::Config;
 use proxyengine::engine::machine::{CoreParts, DeviceSide, Machine, MachineError, Opened, WatchedPool};
 use proxyengine::engine::{CoreStart, Engine, Program};
 use proxyengine::report::{CounterGroups, PortReport};
@@ -132,8 +132,8 @@ fn config(name: &str, cores: &str) -> Config {
 fn a_core_with_its_graph_answers_through_a_software_nic() {
     let config = config("soft-arp", "[0]");
     let wire = wire(&config);
-    let selector = RuleSelector::new(&config);
-    let engine = Engine::start_on::<SoftMachine, _>(config, move |_: CoreId| selector.clone());
+    let rules = RuleSelector::new(&config);
+    let engine = Engine::start_on::<SoftMachine, _>(config, rules);
     let mut engine = engine.unwrap_or_else(|error| panic!("{error}"));
     wire.send(&arp_request());
     wire.wait_for(|frame| frame[12..14] == [8, 6] && frame[20..22] == [0, 2]);

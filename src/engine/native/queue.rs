@@ -29,11 +29,6 @@ enum Kind {
 }
 
 impl EngineQueue {
-    /// A queue pair of the device.
-    pub(super) fn of_device(queue: DpdkQueue) -> Self {
-        Self(Kind::Nic(queue))
-    }
-
     /// A queue pair of a software NIC, and the device's side if its core is to move the packets.
     pub(super) fn of_software(queue: NicQueue<Mbuf>, side: Option<Side>) -> Self {
         Self(Kind::Soft {
@@ -64,6 +59,13 @@ impl EngineQueue {
             Kind::Nic(queue) => queue.counters().drops().into(),
             Kind::Soft { .. } => Vec::new(),
         }
+    }
+}
+
+/// A queue pair of the device.
+impl From<DpdkQueue> for EngineQueue {
+    fn from(queue: DpdkQueue) -> Self {
+        Self(Kind::Nic(queue))
     }
 }
 

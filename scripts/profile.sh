@@ -1,0 +1,83 @@
+# shellcheck shell=bash
+# Builds with what a run of the engine has taught the compiler (profile-guided optimisation). Sourced by build.sh after
+# common.sh and packages.sh.
+#
+#   sources ─► target/training: counters at every branch ─► run `bench training` ─► target/profile/KEY.profdata
+#   sources + profile ─► target/profiled: what `build.sh run` and the benches of the engine use
+#
+# KEY stands for the compiler and the sources, so a profile is taken once for each state of them.
+
+# Where programs that were built with a profile are, and the flags that build them; without one the usual places.
+PROFILED_TARGET=
+PROFILED_FLAGS=${RUSTFLAGS:-}
+
+# Sets both. Without a profile the programs are right, and a sixth slower: whatever is missing is said, and they are built.
+use_profile() {
+    local file
+    PROFILED_TARGET=$(target_dir)
+    [ -z "${PROXYENGINE_NO_PROFILE:-}" ] || return 0
+    file=$(target_dir)/profile/$(profile_key).profdata
+    if [ ! -s "$file" ]; then
+        take_profile "$file" || {
+            say "profile: going on without: the programs will be slower than they could be"
+            return 0
+        }
+    fi
+    PROFILED_TARGET=$(target_dir)/profiled
+    PROFILED_FLAGS="${RUSTFLAGS:-} -Cprofile-use=$file"
+}
+
+# What a profile depends on.
+profile_key() {
+    {
+        rustc -vV
+        find Cargo.toml Cargo.lock src crates/*/src benches/device benches/training -type f -print0 |
+            sort -z | xargs -0 sha256sum
+    } | sha256sum | cut -c 1-16
+}
+
+# take_profile FILE
+take_profile() {
+    local file=$1 tool folder program
+    tool=$(profile_tool) || return 1
+    folder=$(target_dir)/profile
+    rm -rf "$folder"
+    mkdir -p "$folder/raw"
+    say "profile: building with counters, once for this state of the sources; PROXYENGINE_NO_PROFILE=1 does without"
+    # What the build itself runs counts, too, and is not wanted.
+    program=$(LLVM_PROFILE_FILE=/dev/null RUSTFLAGS="${RUSTFLAGS:-} -Cprofile-generate" \
+        bench_program proxyengine training --target-dir "$(target_dir)/training") || return 1
+    say "profile: running the load to learn from"
+    LLVM_PROFILE_FILE="$folder/raw/%p.profraw" "$program" --bench >"$folder/training.log" 2>&1 || {
+        tail -n 5 "$folder/training.log" >&2
+        say "profile: the load has failed; $folder/training.log has all of it"
+        return 1
+    }
+    # Under its name only when it is whole.
+    "$tool" merge --sparse -o "$file.part" "$folder"/raw/*.profraw && mv "$file.part" "$file" && rm -rf "$folder/raw"
+}
+
+# Prints the program that makes a profile of counts, installing one if there is none: it must know the compiler's format.
+profile_tool() {
+    local own
+    own=$(rustc --print sysroot)/lib/rustlib/$(rustc -vV | sed -n 's/^host: //p')/bin/llvm-profdata
+    if [ -x "$own" ]; then
+        printf '%s' "$own"
+        return
+    fi
+    newest_profile_tool || { install "to build with a profile" "${PROFILE_PACKAGES[@]}" && newest_profile_tool; } || {
+        say "profile: llvm-profdata 19 or later is missing: apt-get install ${PROFILE_PACKAGES[*]}, or rustup component add llvm-tools"
+        return 1
+    }
+}
+
+# Prints the newest that is installed, if it is new enough.
+newest_profile_tool() {
+    local version
+    for version in $(compgen -c llvm-profdata- | sed -n 's/^llvm-profdata-\([0-9]*\)$/\1/p' | sort -rnu); do
+        [ "$version" -lt 19 ] && break
+        command -v "llvm-profdata-$version"
+        return
+    done
+    return 1
+}
