@@ -27,11 +27,11 @@ use_profile() {
     PROFILED_FLAGS="${RUSTFLAGS:-} -Cprofile-use=$file"
 }
 
-# What a profile depends on.
+# What a profile depends on: the compiler and the sources of what is measured.
 profile_key() {
     {
         rustc -vV
-        find Cargo.toml Cargo.lock src crates/*/src benches/device benches/training -type f -print0 |
+        find Cargo.toml Cargo.lock src crates/*/src -type f -print0 |
             sort -z | xargs -0 sha256sum
     } | sha256sum | cut -c 1-16
 }

@@ -172,20 +172,21 @@ pub(super) fn rewrite_tcp(tcp: &mut [u8], header_len: usize, addresses: Delta, v
 /// Translates timestamps and SACK blocks; everything else passes as it is.
 #[inline(always)]
 fn rewrite_options(raw: &mut [u8], mut delta: Delta, values: &Rewrite) -> Delta {
-    let mut only_timestamps = false;
+    // RFC 7323 3.2: TSecr is valid whenever ACK is set, and every spliced segment has ACK.
+    let shift = |tsval: u32, tsecr: u32| {
+        (
+            tsval.wrapping_add(values.tsval_shift),
+            tsecr.wrapping_sub(values.tsecr_shift),
+        )
+    };
+    if let Some(delta_of_both) = options::replace_only_timestamps(raw, shift) {
+        return delta + delta_of_both;
+    }
     if let Some(at) = options::find_timestamps(raw)
         && let Some((tsval, tsecr)) = options::read_timestamps(raw, at)
     {
-        // RFC 7323 3.2: TSecr is valid whenever ACK is set, and every spliced segment has ACK.
-        let (tsval, tsecr) = (
-            tsval.wrapping_add(values.tsval_shift),
-            tsecr.wrapping_sub(values.tsecr_shift),
-        );
+        let (tsval, tsecr) = shift(tsval, tsecr);
         delta += options::write_timestamps(raw, at, tsval, tsecr);
-        only_timestamps = raw.len() == 12;
-    }
-    if only_timestamps {
-        return delta;
     }
     if values.blank_sack {
         delta += options::blank(raw, |kind| kind == options::kind::SACK);

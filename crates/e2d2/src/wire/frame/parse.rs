@@ -279,10 +279,16 @@ pub fn is_martian_ipv6(address: Ipv6Addr) -> bool {
 /// Here and not by [`checksum::sum`], as the fixed length lets the compiler do all five words without a loop.
 #[inline]
 fn sums_up(header: &[u8; ipv4::HEADER_LEN]) -> bool {
-    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t] = *header;
-    let words = [[a, b, c, d, e, f, g, h], [i, j, k, l, m, n, o, p]].map(u64::from_ne_bytes);
-    let (sum, carry) = words[0].overflowing_add(words[1]);
-    let rest = u64::from(u32::from_ne_bytes([q, r, s, t])) + u64::from(carry);
+    // Whole words: named one by one, the bytes are put together from those that were looked at before.
+    let (Some(first), Some(second), Some(last)) = (
+        header.first_chunk().copied().map(u64::from_ne_bytes),
+        header[8..].first_chunk().copied().map(u64::from_ne_bytes),
+        header.last_chunk().copied().map(u32::from_ne_bytes),
+    ) else {
+        return false;
+    };
+    let (sum, carry) = first.overflowing_add(second);
+    let rest = u64::from(last) + u64::from(carry);
     // 2^16 ≡ 2^32 ≡ 2^64 ≡ 1 modulo 0xffff; the header is not all zeros, as it has a version.
     let sum = (sum >> 32) + (sum & 0xffff_ffff) + rest;
     sum.is_multiple_of(0xffff)

@@ -282,6 +282,24 @@ pub fn write_timestamps(raw: &mut [u8], offset: usize, value: u32, echo: u32) ->
     write_pair(raw, offset + 2, value, echo)
 }
 
+/// Replaces TSval and TSecr of options that are NOP, NOP and timestamps, as nearly every segment's are (RFC 7323 appendix A),
+/// by what `translate` makes of them; returns what that does to the checksum. `None` if there is anything else: then
+/// nothing has happened, and there may still be timestamps.
+#[inline]
+pub fn replace_only_timestamps(raw: &mut [u8], translate: impl FnOnce(u32, u32) -> (u32, u32)) -> Option<Delta> {
+    let options: &mut [u8; 12] = raw.try_into().ok()?;
+    let (head, values) = options.split_first_chunk_mut::<4>()?;
+    if *head != [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10] {
+        return None;
+    }
+    let values: &mut [u8; 8] = values.try_into().ok()?;
+    let old = u64::from_be_bytes(*values);
+    let (old_value, old_echo) = ((old >> 32) as u32, old as u32);
+    let (value, echo) = translate(old_value, old_echo);
+    *values = ((u64::from(value) << 32) | u64::from(echo)).to_be_bytes();
+    Some(Delta::ZERO.replace32(old_value, value).replace32(old_echo, echo))
+}
+
 /// The SACK blocks of a segment; empty if there are none or the option is malformed.
 pub fn sack_blocks(raw: &[u8]) -> SackBlocks {
     let Some(option) = find_sack(raw) else {
@@ -520,6 +538,27 @@ mod tests {
                 sack_blocks(&changed)[..],
                 [(0x1234_5681, 0x1234_5778), (0x1234_5677, 0x1234_567b)]
             );
+        }
+    }
+
+    #[test]
+    fn timestamps_by_themselves_are_replaced_at_once_and_others_are_left_alone() {
+        let raw = [1, 1, 8, 10, 1, 2, 3, 4, 0xff, 0xff, 0xff, 0xfe];
+        let changed = assert_delta_is_right(&raw, |raw| {
+            replace_only_timestamps(raw, |value, echo| (value - 1, echo.wrapping_add(3))).expect("timestamps")
+        });
+        assert_eq!(changed, [1, 1, 8, 10, 1, 2, 3, 3, 0, 0, 0, 1]);
+        let others: [&[u8]; 5] = [
+            &[],
+            &raw[..11],
+            &[1, 1, 1, 1, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8],
+            &[8, 10, 1, 2, 3, 4, 5, 6, 7, 8, 1, 1],
+            &[1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2],
+        ];
+        for other in others {
+            let mut bytes = other.to_vec();
+            assert_eq!(replace_only_timestamps(&mut bytes, |_, _| (0, 0)), None);
+            assert_eq!(bytes, other);
         }
     }
 
