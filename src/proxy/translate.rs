@@ -86,7 +86,8 @@ fn rewrite_ipv4(ip: &mut [u8], values: &Rewrite) -> Result<Delta, DropReason> {
         return Err(DropReason::BadLayout);
     };
     // RFC 1812 5.3.1: a router never passes on a packet whose TTL it counts down to zero.
-    if header[8] <= 1 {
+    let old_ttl = read16(header, 8);
+    if old_ttl >> 8 <= 1 {
         return Err(DropReason::HopLimit);
     }
     let old_source = read32(header, 12);
@@ -97,7 +98,6 @@ fn rewrite_ipv4(ip: &mut [u8], values: &Rewrite) -> Result<Delta, DropReason> {
         .replace32(old_destination, destination);
     let mut ip_delta = addresses;
 
-    let old_ttl = read16(header, 8);
     let new_ttl = old_ttl - 0x0100;
     ip_delta = ip_delta.replace16(old_ttl, new_ttl);
     write16(header, 8, new_ttl);

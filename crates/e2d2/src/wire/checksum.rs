@@ -184,14 +184,14 @@ impl Delta {
     #[inline]
     #[must_use]
     pub const fn replace16(self, old: u16, new: u16) -> Self {
-        self.plus(!old as u32).plus(new as u32)
+        self.plus((!old).to_be() as u32).plus(new.to_be() as u32)
     }
 
     /// Adds the change of a 32-bit field.
     #[inline]
     #[must_use]
     pub const fn replace32(self, old: u32, new: u32) -> Self {
-        self.plus(!old).plus(new)
+        self.plus((!old).to_be()).plus(new.to_be())
     }
 
     /// Adds the change of a 32-bit field that starts `offset` bytes behind the start of the checksummed data.
@@ -236,14 +236,15 @@ impl Delta {
     #[inline]
     #[must_use]
     pub const fn apply(self, checksum: u16) -> u16 {
-        let sum = self.plus(!checksum as u32).0;
+        let sum = self.plus((!checksum).to_be() as u32).0;
         // At most 33 bits after the first step and 32 after the second, then as `fold32`.
         let sum = (sum >> 32) + (sum & 0xffff_ffff);
         let sum = ((sum >> 32) + (sum & 0xffff_ffff)) as u32;
         let sum = (sum >> 16) + (sum & 0xffff);
-        !(((sum >> 16) + sum) as u16)
+        u16::from_be(!(((sum >> 16) + sum) as u16))
     }
 
+    /// In the order of the wire: what was read from a frame or will be written there is added as it stands (RFC 1071 2(B)).
     #[inline(always)]
     const fn plus(self, value: u32) -> Self {
         Self(self.0 + value as u64)
