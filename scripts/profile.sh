@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # Builds with what a run of the engine has taught the compiler (profile-guided optimisation). Sourced by build.sh after
 # common.sh and packages.sh.
+# shellcheck disable=SC2034  # what is set here is read by build.sh
 #
 #   sources ─► target/training: counters at every branch ─► run `bench training` ─► target/profile/KEY.profdata
 #   sources + profile ─► target/profiled: what `build.sh run` and the benches of the engine use

@@ -13,7 +13,7 @@ mod device;
 use device::{Conditions, Host};
 
 #[test]
-fn a_short_bench_is_valid_inline_on_two_cores_and_over_memif() {
+fn a_short_bench_is_valid_inline_over_either_ip_on_two_cores_and_over_memif() {
     let settings = CpsSettings {
         open: 500,
         length: Duration::from_millis(500),
@@ -26,6 +26,14 @@ fn a_short_bench_is_valid_inline_on_two_cores_and_over_memif() {
         ..Conditions::new(settings)
     };
     let mut inline = host.open('t', &conditions).expect("the bench opens");
+    check(&inline.cps(&settings), &inline.device);
+    drop(inline);
+
+    let over_ipv6 = Conditions {
+        ipv6: true,
+        ..conditions
+    };
+    let mut inline = host.open('s', &over_ipv6).expect("the bench opens");
     check(&inline.cps(&settings), &inline.device);
     drop(inline);
 
