@@ -108,7 +108,7 @@ count() {
 # build_optimised PACKAGE…  builds their programs with a profile, below PROFILED_TARGET.
 build_optimised() {
     use_profile
-    RUSTFLAGS=$PROFILED_FLAGS quiet_cargo build --release "${@/#/--package=}" --bins --target-dir "$PROFILED_TARGET"
+    quiet_cargo build --release "${@/#/--package=}" --bins --target-dir "$PROFILED_TARGET"
 }
 
 cmd_build() {
@@ -162,8 +162,11 @@ cmd_bench() {
     [ -n "$package" ] || die "bench: no benchmark '$name'; there are: $(benches | cut -d' ' -f2 | tr '\n' ' ')"
     need_build
     # The benches of the engine measure what users are given.
-    PROFILED_TARGET=$(target_dir)
-    [ "$package" != proxyengine ] || [ "$name" = training ] || use_profile
+    if [ "$package" = proxyengine ] && [ "$name" != training ]; then
+        use_profile
+    else
+        PROFILED_TARGET=$(target_dir)
+    fi
     say "bench: building"
     case $name in
     peers) with_peers ;;
@@ -172,7 +175,7 @@ cmd_bench() {
     libproxyproto) install "to count system calls" strace || true ;;
     esac
     # Run directly, so that files named on the command line are the user's, not relative to the package.
-    program=$(RUSTFLAGS=$PROFILED_FLAGS bench_program "$package" "$name" --target-dir "$PROFILED_TARGET") ||
+    program=$(bench_program "$package" "$name" --target-dir "$PROFILED_TARGET") ||
         die "bench: cargo has built no program for '$name'"
     cd "$CALLED_FROM"
     # shellcheck disable=SC2086  # empty or two words

@@ -1,23 +1,28 @@
 # shellcheck shell=bash
 # Builds with what a run of the engine has taught the compiler (profile-guided optimisation). Sourced by build.sh after
 # common.sh and packages.sh.
-# shellcheck disable=SC2034  # what is set here is read by build.sh
 #
 #   sources ─► target/training: counters at every branch ─► run `bench training` ─► target/profile/KEY.profdata
 #   sources + profile ─► target/profiled: what `build.sh run` and the benches of the engine use
 #
 # KEY stands for the compiler and the sources, so a profile is taken once for each state of them.
 
-# Where programs that were built with a profile are, and the flags that build them; without one the usual places.
+# Where cargo builds: a folder of its own for what has a profile.
 PROFILED_TARGET=
-PROFILED_FLAGS=${RUSTFLAGS:-}
 
-# Sets both. Without a profile the programs are right, and a sixth slower: whatever is missing is said, and they are built.
+# Has cargo build with a profile from now on. Without one the programs are right, and a sixth slower: what is missing is
+# said, and they are built.
 use_profile() {
     local file
+    [ -z "$PROFILED_TARGET" ] || return 0
     PROFILED_TARGET=$(target_dir)
     [ -z "${PROXYENGINE_NO_PROFILE:-}" ] || return 0
     file=$(target_dir)/profile/$(profile_key).profdata
+    # Cargo takes flags apart at blanks.
+    if [[ $file =~ [[:space:]] ]]; then
+        say "profile: going on without, as the folder's name has blanks"
+        return 0
+    fi
     if [ ! -s "$file" ]; then
         take_profile "$file" || {
             say "profile: going on without: the programs will be slower than they could be"
@@ -25,7 +30,7 @@ use_profile() {
         }
     fi
     PROFILED_TARGET=$(target_dir)/profiled
-    PROFILED_FLAGS="${RUSTFLAGS:-} -Cprofile-use=$file"
+    export RUSTFLAGS="${RUSTFLAGS:-} -Cprofile-use=$file"
 }
 
 # What a profile depends on: the compiler and the sources of what is measured.
