@@ -108,7 +108,7 @@ Options (one dash or two, `-o VALUE` or `-o=VALUE`; names of go-mmproxy, mmproxy
                                          who may connect: one network per line, # comments
   -c, --close-after SECONDS              end of an idle UDP session [60]
   -m, --mark N                           SO_MARK of connections to the target
-      --listeners, --workers N           threads, each with its own listening socket [CPUs / 2]
+      --listeners, --workers N           threads, each with its own listening socket [CPUs]
       --dynamic-destination              connect to the destination in the header
       --allowed-destinations NETS        ... if it is in one of these (comma separated)
       --listen-transparent               IP_TRANSPARENT on the listening socket (TPROXY)

@@ -229,10 +229,9 @@ pub struct Config {
     pub listeners: Vec<Arc<Listener>>,
 }
 
-/// One thread for every two CPUs: it runs beside the server, which needs the others, and where threads and servers wait for
-/// the same CPUs, bulk leaves the cache between them (bench: mmproxy, columns `stream` and `bulk4`).
+/// A thread for each CPU.
 fn default_workers() -> usize {
-    (std::thread::available_parallelism().map_or(1, usize::from) / 2).max(1)
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 impl Default for Config {
