@@ -211,7 +211,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         }
     };
     let drain = config.engine().drain;
-    let mut engine = Engine::start(config, inspected(move |_: CoreId| rules.clone(), inspectors))?;
+    let mut engine = Engine::start(config, inspected(rules, inspectors))?;
     while !ended.load(Ordering::Relaxed) && engine.failures().is_empty() {
         std::thread::sleep(Duration::from_millis(100));
     }

@@ -5,7 +5,7 @@
 //! server that knows nothing of all this sees, logs and filters its real clients. TCP and UDP, IPv4 and IPv6.
 //!
 //! ```text
-//!  balancer ──► accept ─► header ─► plan ─► connect from the client's address ─► relay   (worker: one of its threads)
+//!  balancer ──► accept ─► header ─► plan ─► connect from the client's address ─► relay   (worker: one thread per core)
 //!               worker    session   plan    sockets                             relay, udp
 //! ```
 //!
