@@ -33,11 +33,11 @@ use_profile() {
     export RUSTFLAGS="${RUSTFLAGS:-} -Cprofile-use=$file"
 }
 
-# What a profile depends on: the compiler and the sources of what is measured.
+# What a profile depends on: the compiler, the sources of what is measured, and the load.
 profile_key() {
     {
         rustc -vV
-        find Cargo.toml Cargo.lock src crates/*/src -type f -print0 |
+        find Cargo.toml Cargo.lock src crates/*/src benches/{training,device,siege} -type f -print0 |
             sort -z | xargs -0 sha256sum
     } | sha256sum | cut -c 1-16
 }

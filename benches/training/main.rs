@@ -8,13 +8,18 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use trafficengine::bench::CpsSettings;
+use trafficengine::Pace;
+use trafficengine::attack::Kind;
+use trafficengine::bench::{CpsResult, CpsSettings};
 
 #[path = "../device/mod.rs"]
 mod device;
+#[path = "../siege/mod.rs"]
+mod siege;
 
 use device::cli::{self, Common};
 use device::{BoxError, Conditions, Host};
+use siege::Field;
 
 /// Every kind of load for a while.
 #[derive(Parser)]
@@ -87,29 +92,55 @@ fn main() -> ExitCode {
     cli::main("training", || run(&Arguments::parse()))
 }
 
+/// Honest connections at once in a flood: more than the core has time for.
+const HONEST_IN_FLOOD: u32 = 512;
+
+/// SYNs of a flood per second of the core's own time: more than it can answer, with counters or without.
+const FLOOD: f64 = 8e6;
+
 /// Returns whether all turns went well.
 fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     arguments.common.pin()?;
     if !(0.05..=3600.0).contains(&arguments.turn) {
         return Err(format!("--turn {}: expected 0.05 to 3600", arguments.turn).into());
     }
-    let host = Host::start(TURNS.len() as u32, 1500)?;
-    let mut results = Vec::new();
-    for (turn, name) in TURNS.iter().zip('a'..) {
-        let settings = CpsSettings {
-            length: Duration::from_secs_f64(arguments.turn * turn.length),
-            time_wait: Duration::from_millis(200),
-            ..CpsSettings::default()
-        };
-        let conditions = (turn.adjust)(Conditions::new(settings));
-        let mut inline = host.open(name, &conditions)?;
-        let result = inline.cps(&settings);
+    let host = Host::start(TURNS.len() as u32 + 1, 1500)?;
+    let (mut results, mut names) = (Vec::new(), 'a'..);
+    for (turn, name) in TURNS.iter().zip(names.by_ref()) {
+        let result = connections(&host, name, turn, Duration::from_secs_f64(arguments.turn * turn.length))?;
         println!(
             "{}: {} connections, {} failed, {} packets lost",
             turn.name, result.connections, result.failed, result.lost
         );
         results.push(result);
     }
+    let name = names.next().ok_or("more turns than letters")?;
+    let completed = flood(&host, name, Duration::from_secs_f64(arguments.turn))?;
+    println!("connections in a flood of SYNs: {completed}");
     arguments.common.write(&results)?;
-    Ok(results.iter().all(|result| result.failed + result.lost == 0))
+    Ok(completed > 0 && results.iter().all(|result| result.failed + result.lost == 0))
+}
+
+/// A turn of undisturbed connections.
+fn connections(host: &Host, name: char, turn: &Turn, length: Duration) -> Result<CpsResult, BoxError> {
+    let settings = CpsSettings {
+        length,
+        time_wait: Duration::from_millis(200),
+        ..CpsSettings::default()
+    };
+    let conditions = (turn.adjust)(Conditions::new(settings));
+    Ok(host.open(name, &conditions)?.cps(&settings))
+}
+
+/// Honest connections while more SYNs come than the core can answer, for so much of its time; returns how many completed.
+fn flood(host: &Host, name: char, length: Duration) -> Result<u64, BoxError> {
+    let conditions = siege::conditions();
+    let ends = host.open_ends(name, &conditions, siege::impatient)?;
+    let mut field = Field::new(ends, &conditions, 1)?;
+    let pace = Pace::Closed { open: HONEST_IN_FLOOD };
+    field.begin_honest(pace, |_| ());
+    let syns = field.attack_settings(Kind::Syn, FLOOD, false, 0);
+    field.begin_attack(syns);
+    field.run(length);
+    Ok(field.completed())
 }
