@@ -170,13 +170,14 @@ fn summary(result: &CpsResult) -> String {
     };
     format!(
         "{:.0} busy cycles per connection ({:.0} with idle rounds), {:.0} connections/s at {:.2} GHz\n\
-         {} cycles or less in a tenth of the slices, {} in half, {} in nine tenths\n\
+         {:.0} in all slices, {} or less in a tenth of them, {} in half, {} in nine tenths\n\
          {:.3} packets in and {:.3} out per connection, bursts of {:.1}; {} open, {:.0} bytes of state for each: {}\n\
-         {} connections in {:.2} s of {} slices ({} disturbed); p50 {:.0} µs, p99 {:.0} µs\n{verdict}",
+         {} connections in {:.2} s of {} slices ({} disturbed, {} with the core to itself); p50 {:.0} µs, p99 {:.0} µs\n{verdict}",
         result.busy_cycles_per_connection,
         result.saturated_cycles_per_connection,
         result.connections_per_second,
         result.tsc_hz as f64 / 1e9,
+        result.busy_cycles_beside_others,
         result.busy_cycles_of_slices.p10,
         result.busy_cycles_of_slices.p50,
         result.busy_cycles_of_slices.p90,
@@ -190,6 +191,7 @@ fn summary(result: &CpsResult) -> String {
         result.seconds,
         result.slices,
         result.disturbed_slices,
+        result.slices_alone,
         result.latency_us.p50,
         result.latency_us.p99,
     )

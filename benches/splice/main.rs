@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde::Serialize;
-use trafficengine::bench::CpsSettings;
+use trafficengine::bench::{Accounts, CpsSettings};
 use trafficengine::plot;
 
 #[path = "../device/mod.rs"]
@@ -39,6 +39,9 @@ const MTU: u16 = 9000;
 struct SpliceResult {
     cycles_per_packet_64: f64,
     cycles_per_packet_1460: f64,
+    /// The same with the slices in which somebody else used the core's other thread.
+    cycles_beside_others_64: f64,
+    cycles_beside_others_1460: f64,
     gbit_per_second_1460: f64,
     flows: u32,
     tsc_hz: u64,
@@ -48,6 +51,7 @@ struct SpliceResult {
     retransmitted: u64,
     failed: u64,
     disturbed_slices: u32,
+    slices_alone: u32,
     slices: u32,
     valid: bool,
 }
@@ -55,12 +59,13 @@ struct SpliceResult {
 /// One size.
 struct Run {
     cycles_per_packet: f64,
+    cycles_beside_others: f64,
     /// Share of packets that carry payload.
     payload_share: f64,
     lost: u64,
     retransmitted: u64,
     failed: u64,
-    slices: (u32, u32),
+    slices: [u32; 3],
 }
 
 fn main() -> ExitCode {
@@ -81,6 +86,8 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     let result = SpliceResult {
         cycles_per_packet_64: small.cycles_per_packet,
         cycles_per_packet_1460: large.cycles_per_packet,
+        cycles_beside_others_64: small.cycles_beside_others,
+        cycles_beside_others_1460: large.cycles_beside_others,
         gbit_per_second_1460: tsc_hz as f64 / large.cycles_per_packet * 1460.0 * 8.0 / 1e9,
         flows: arguments.flows,
         tsc_hz,
@@ -89,18 +96,23 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         lost,
         retransmitted,
         failed,
-        disturbed_slices: small.slices.1 + large.slices.1,
-        slices: small.slices.0 + large.slices.0,
+        disturbed_slices: small.slices[1] + large.slices[1],
+        slices_alone: small.slices[2] + large.slices[2],
+        slices: small.slices[0] + large.slices[0],
         // Acknowledgements without payload would make the mean packet cheaper than it is.
         valid: lost + retransmitted + failed == 0 && small.payload_share > 0.95 && large.payload_share > 0.95,
     };
     println!(
-        "64 bytes: {:.0} cycles per packet; 1460 bytes: {:.0}, {:.1} Gbit/s; {} of {} slices disturbed; {}",
+        "64 bytes: {:.0} cycles per packet; 1460 bytes: {:.0}, {:.1} Gbit/s; in all slices {:.0} and {:.0}; \
+         of {} slices {} disturbed, {} with the core to itself; {}",
         result.cycles_per_packet_64,
         result.cycles_per_packet_1460,
         result.gbit_per_second_1460,
-        result.disturbed_slices,
+        result.cycles_beside_others_64,
+        result.cycles_beside_others_1460,
         result.slices,
+        result.disturbed_slices,
+        result.slices_alone,
         if result.valid { "valid" } else { "NOT VALID" },
     );
     arguments.common.write(&result)?;
@@ -157,13 +169,18 @@ fn measure(host: &Host, name: char, arguments: &Arguments, payload: u32) -> Resu
     }
     let all = measured.all.accounts;
     Ok(Run {
-        cycles_per_packet: measured.quiet.accounts.busy_cycles as f64 / measured.quiet.accounts.received.max(1) as f64,
+        cycles_per_packet: per_packet(&measured.alone.accounts),
+        cycles_beside_others: per_packet(&measured.quiet.accounts),
         payload_share: (payload_packets(&inline) - payload_before) as f64 / all.received.max(1) as f64,
         lost: report.lost,
         retransmitted: report.retransmitted,
         failed: report.failed,
-        slices: (measured.all.slices, measured.disturbed),
+        slices: [measured.all.slices, measured.disturbed, measured.alone.slices],
     })
+}
+
+fn per_packet(accounts: &Accounts) -> f64 {
+    accounts.busy_cycles as f64 / accounts.received.max(1) as f64
 }
 
 /// Segments with payload that client and servers have sent.

@@ -22,11 +22,18 @@ use trafficengine::{Generator, GeneratorSettings, LinkSettings};
 struct FakeCounter {
     cycles: Rc<Cell<u64>>,
     micros: Rc<Cell<u64>>,
+    /// Whether somebody else uses the core in every other ten milliseconds, in which everything takes half as long again.
+    is_shared: bool,
 }
 
 impl FakeCounter {
     fn burn(&self, cycles: u64) {
-        self.cycles.set(self.cycles.get() + cycles);
+        self.cycles.set(self.cycles.get() + self.stretched(cycles));
+    }
+
+    fn stretched(&self, cycles: u64) -> u64 {
+        let is_beside_others = self.is_shared && self.micros.get() / 10_000 % 2 == 1;
+        if is_beside_others { cycles * 3 / 2 } else { cycles }
     }
 }
 
@@ -42,6 +49,10 @@ impl CycleCounter for FakeCounter {
     fn now(&self) -> Instant {
         self.micros.set(self.micros.get() + 10);
         Instant::from_nanos(self.micros.get() * 1_000)
+    }
+
+    fn fixed_work(&self) -> u64 {
+        self.stretched(1_000)
     }
 }
 
@@ -159,12 +170,15 @@ fn arms(settings: &CpsSettings, now: Instant) -> (Vec<Arm<LoopbackPort>>, [Loopb
 }
 
 fn run(habit: Habit, per_packet: u64) -> (CpsResult, u64, u64) {
+    run_with(FakeCounter::default(), habit, per_packet)
+}
+
+fn run_with(counter: FakeCounter, habit: Habit, per_packet: u64) -> (CpsResult, u64, u64) {
     let settings = CpsSettings {
         open: 200,
         length: Duration::from_millis(200),
         time_wait: Duration::from_millis(10),
     };
-    let counter = FakeCounter::default();
     let (arms, ports) = arms(&settings, Instant::ZERO);
     let device = FakeProxy {
         ports,
@@ -205,6 +219,33 @@ fn cycles_burnt_per_packet_are_charged_to_the_last_one() {
     );
     assert!(result.connections > 1_000);
     assert_eq!(result.bytes_per_connection_state, 100.0);
+}
+
+#[test]
+fn cycles_are_of_the_time_in_which_nobody_else_used_the_core() {
+    let shared = FakeCounter {
+        is_shared: true,
+        ..FakeCounter::default()
+    };
+    let (result, ..) = run_with(shared, Habit::AtOnce, 1_000);
+    assert!(result.valid, "{result:#?}");
+    // Slices cut connections in two.
+    assert!(
+        (result.busy_cycles_per_connection - 7_000.0).abs() < 100.0,
+        "{result:#?}"
+    );
+    // Half of the time costs half as much again.
+    assert!(
+        (8_300.0..9_200.0).contains(&result.busy_cycles_beside_others),
+        "{result:#?}"
+    );
+    assert!(
+        (result.slices * 3 / 10..result.slices * 6 / 10).contains(&result.slices_alone),
+        "{result:#?}"
+    );
+    let (alone, ..) = run(Habit::AtOnce, 1_000);
+    assert_eq!(alone.slices_alone, alone.slices);
+    assert_eq!(alone.busy_cycles_beside_others, alone.busy_cycles_per_connection);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use e2d2::time::{Clock, Instant};
 
+use super::contention::cycles_of_fixed_work;
 use super::quiet::involuntary_switches;
 
 /// What a device did in one round.
@@ -69,6 +70,11 @@ pub trait CycleCounter {
     fn disturbances(&self) -> u64 {
         0
     }
+
+    /// Cycles that a fixed piece of work takes just now: more than else while somebody uses the core's other thread.
+    fn fixed_work(&self) -> u64 {
+        0
+    }
 }
 
 impl CycleCounter for Clock {
@@ -89,6 +95,10 @@ impl CycleCounter for Clock {
     fn disturbances(&self) -> u64 {
         // Where the system does not say, nothing is left out.
         involuntary_switches().unwrap_or(0)
+    }
+
+    fn fixed_work(&self) -> u64 {
+        cycles_of_fixed_work(self)
     }
 }
 

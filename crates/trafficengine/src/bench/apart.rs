@@ -15,7 +15,7 @@ use e2d2::time::{Clock, Instant};
 
 use super::accounts::{Accounts, CycleCounter, DeviceUnderTest, RoundWork};
 use super::cps::{CpsResult, CpsSettings, cps_result};
-use super::inline::{Arm, Measured, SLICE, Sum};
+use super::inline::{Arm, LOOK_EVERY, Measured, SLICE, Sum};
 use super::load::{Exchange, LoadOrders, LoadStatus, LoadTotals, RemoteLoad, drive};
 use super::undisturbed::{Absence, Watch};
 
@@ -236,33 +236,31 @@ impl<D: DeviceUnderTest, R: RemoteLoad> TwoCoreBench<D, R> {
         self.settle();
         let (accounts, completed) = (self.accounts, self.load.status().completed);
         self.set_paused(false);
-        let mut measured = Measured::for_slices(length, SLICE * SLICES_TOGETHER);
         let mut now = self.clock.now();
-        let (began, end) = (now, now + length);
-        while now < end {
-            let disturbances = self.disturbances();
-            let (slice_began, accounts, completed) = (now, self.accounts, self.load.status().completed);
-            now = self.run_until(end.min(now + SLICE * SLICES_TOGETHER), |_| false);
-            measured.all.slices += 1;
-            if self.disturbances() != disturbances {
-                measured.disturbed += 1;
-                continue;
-            }
-            measured.add_quiet(&Sum {
-                accounts: self.accounts.since(&accounts),
-                completed: self.load.status().completed - completed,
-                time: now - slice_began,
-                slices: 1,
-            });
-        }
+        let began = now;
+        let lengths = (length, SLICE * SLICES_TOGETHER);
+        let measured = Measured::of_slices(&mut now, lengths, |now, end| self.slice(now, end));
         self.settle();
-        measured.all.accounts = self.accounts.since(&accounts);
-        measured.all.completed = self.load.status().completed - completed;
-        measured.all.time = now - began;
-        if measured.quiet.slices == 0 {
-            measured.quiet = measured.all;
+        let completed = self.load.status().completed - completed;
+        measured.finish(self.accounts.since(&accounts), completed, now - began)
+    }
+
+    /// As of [`InlineBench`](super::InlineBench).
+    fn slice(&mut self, now: &mut Instant, end: Instant) -> Option<(Sum, u64)> {
+        let disturbances = self.disturbances();
+        let mut fixed_work = self.clock.fixed_work();
+        let (began, accounts, completed) = (*now, self.accounts, self.load.status().completed);
+        while *now < end {
+            *now = self.run_until(end.min(*now + LOOK_EVERY), |_| false);
+            fixed_work = fixed_work.max(self.clock.fixed_work());
         }
-        measured
+        let sum = Sum {
+            accounts: self.accounts.since(&accounts),
+            completed: self.load.status().completed - completed,
+            time: *now - began,
+            slices: 1,
+        };
+        (self.disturbances() == disturbances).then_some((sum, fixed_work))
     }
 
     /// Of both sides: a load that stands still leaves the device idle.
@@ -272,4 +270,4 @@ impl<D: DeviceUnderTest, R: RemoteLoad> TwoCoreBench<D, R> {
 }
 
 /// The numbers of the other side arrive a little late: slices are longer than inline, so that it does not matter.
-const SLICES_TOGETHER: u32 = 20;
+const SLICES_TOGETHER: u32 = 4;

@@ -97,8 +97,8 @@ pub struct SliceCycles {
 
 impl SliceCycles {
     /// Of the slices of a measurement; zeroes without any.
-    fn of(cycles: &[u32]) -> SliceCycles {
-        let mut sorted = cycles.to_vec();
+    fn of(cycles: impl Iterator<Item = u32>) -> SliceCycles {
+        let mut sorted: Vec<u32> = cycles.collect();
         sorted.sort_unstable();
         let tenth = |tenths: usize| sorted.get(sorted.len() * tenths / 10).copied().unwrap_or_default();
         SliceCycles {
@@ -117,8 +117,11 @@ impl SliceCycles {
 )]
 pub struct CpsResult {
     pub mode: &'static str,
+    /// In the slices in which the core was the bench's alone.
     pub busy_cycles_per_connection: f64,
-    /// The same of single undisturbed slices.
+    /// The same with those in which somebody else used the core's other thread.
+    pub busy_cycles_beside_others: f64,
+    /// The same of single slices of either kind.
     pub busy_cycles_of_slices: SliceCycles,
     /// What one core does that spends all its cycles on it.
     pub connections_per_second: f64,
@@ -142,7 +145,10 @@ pub struct CpsResult {
     pub connections: u64,
     pub seconds: f64,
     pub slices: u32,
+    /// Slices in which Linux took the core away: they are in no figure of cycles.
     pub disturbed_slices: u32,
+    /// Slices in which the core was the bench's alone.
+    pub slices_alone: u32,
     pub valid: bool,
     /// Why the result is not valid.
     pub invalid_because: Vec<String>,
@@ -254,18 +260,19 @@ pub(super) fn cps_result(
     settings: &CpsSettings,
     measured: &Measured,
 ) -> CpsResult {
-    let (all, quiet) = (&measured.all, &measured.quiet);
+    let (all, quiet, alone) = (&measured.all, &measured.quiet, &measured.alone);
     let per_connection = |count: u64, sum: &Sum| count as f64 / sum.completed.max(1) as f64;
-    let busy = per_connection(quiet.accounts.busy_cycles, quiet);
+    let busy = per_connection(alone.accounts.busy_cycles, alone);
     let mut result = CpsResult {
         mode,
         busy_cycles_per_connection: busy,
-        busy_cycles_of_slices: SliceCycles::of(&measured.cycles_of_slices),
+        busy_cycles_beside_others: per_connection(quiet.accounts.busy_cycles, quiet),
+        busy_cycles_of_slices: SliceCycles::of(measured.cycles_of_slices()),
         connections_per_second: hz as f64 / busy.max(1.0),
         rx_packets_per_connection: per_connection(all.accounts.received, all),
         tx_packets_per_connection: per_connection(all.accounts.sent, all),
         mean_burst: all.accounts.received as f64 / all.accounts.receiving_rounds.max(1) as f64,
-        saturated_cycles_per_connection: per_connection(quiet.accounts.all_cycles, quiet),
+        saturated_cycles_per_connection: per_connection(alone.accounts.all_cycles, alone),
         tsc_hz: hz,
         open_connections: device.open,
         time_wait_ms: settings.time_wait.as_millis() as u64,
@@ -281,6 +288,7 @@ pub(super) fn cps_result(
         seconds: all.time.as_secs_f64(),
         slices: all.slices,
         disturbed_slices: measured.disturbed,
+        slices_alone: alone.slices,
         valid: false,
         invalid_because: Vec::new(),
     };

@@ -7,6 +7,7 @@ use e2d2::port::Port;
 use e2d2::time::Instant;
 
 use super::accounts::{Accounts, CycleCounter, DeviceUnderTest};
+use super::contention::most_if_alone;
 use crate::generator::Generator;
 
 /// A generator and the port it loads.
@@ -17,9 +18,19 @@ pub struct Arm<P: Port> {
     pub port: P,
 }
 
-/// Length of the pieces that a measurement consists of; those in which the core was taken away are left out. Shorter than
-/// the system's time slices, so that undisturbed ones are left on a busy machine; asking about it takes some 20 µs.
+/// Length of the pieces that a measurement consists of; those in which the core was taken away, or somebody else used it, are
+/// left out. Shorter than the system's time slices, so that undisturbed ones are left on a busy machine; asking about it
+/// takes some 40 µs.
 pub(super) const SLICE: Duration = Duration::from_millis(1);
+
+/// A measurement goes on for up to so many times its length while somebody else uses the core nearly always.
+const MOST_TIMES: u32 = 3;
+
+/// Slices with the core to themselves that are enough, if a tenth of all are not fewer.
+const ENOUGH_ALONE: usize = 100;
+
+/// How often it is looked whether somebody else uses the core: as shortly as they do, but not so often that it costs much.
+pub(super) const LOOK_EVERY: Duration = Duration::from_micros(200);
 
 /// Load and device in one thread.
 pub struct InlineBench<D, P: Port, L, C> {
@@ -52,30 +63,90 @@ pub struct Sum {
 pub struct Measured {
     /// Everything between the two settled states, so that whole connections are counted: for packets.
     pub all: Sum,
-    /// The slices in which the core was not taken away: for cycles. Everything, if it was in each.
+    /// The slices in which the core was not taken away. Everything, if it was in each.
     pub quiet: Sum,
+    /// Of these, the slices in which nobody else used the core: for cycles. All of them, if somebody did in each.
+    pub alone: Sum,
     /// Slices in which the core was taken away.
     pub disturbed: u32,
-    /// Busy cycles per connection of each undisturbed slice, in order of time.
-    pub cycles_of_slices: Vec<u32>,
+    slices: Vec<Slice>,
+}
+
+/// A slice in which the core was not taken away.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Slice {
+    sum: Sum,
+    /// The most that the fixed work took before, in between and after.
+    fixed_work: u64,
 }
 
 impl Measured {
-    /// Nothing yet, with room for as many slices of length `slice` as `length` has: memory is not asked for meanwhile.
-    pub(super) fn for_slices(length: Duration, slice: Duration) -> Self {
+    /// Measures slices of length `slice` for `length` from `now` on, and again while somebody else uses the core nearly always.
+    /// `measure` has a slice happen that ends then, moves the time on, and says what came of it and the most that the fixed
+    /// work took; nothing if the core was taken away. Memory is not asked for meanwhile.
+    pub(super) fn of_slices(
+        now: &mut Instant,
+        (length, slice): (Duration, Duration),
+        mut measure: impl FnMut(&mut Instant, Instant) -> Option<(Sum, u64)>,
+    ) -> Measured {
         let slices = length.as_nanos().div_ceil(slice.as_nanos()) as usize;
-        Measured {
-            cycles_of_slices: Vec::with_capacity(slices),
+        let mut measured = Measured {
+            slices: Vec::with_capacity(slices * MOST_TIMES as usize),
             ..Measured::default()
+        };
+        for _ in 0..MOST_TIMES {
+            let end = *now + length;
+            while *now < end {
+                measured.all.slices += 1;
+                let slice_ends = end.min(*now + slice);
+                match measure(now, slice_ends) {
+                    Some((sum, fixed_work)) => measured.add_quiet(Slice { sum, fixed_work }),
+                    None => measured.disturbed += 1,
+                }
+            }
+            if measured.is_enough() {
+                break;
+            }
         }
+        measured
     }
 
-    /// Adds an undisturbed slice.
-    pub(super) fn add_quiet(&mut self, slice: &Sum) {
-        self.quiet.add(slice);
-        if let Some(cycles) = slice.accounts.busy_cycles.checked_div(slice.completed) {
-            self.cycles_of_slices.push(cycles.min(u64::from(u32::MAX)) as u32);
+    fn add_quiet(&mut self, slice: Slice) {
+        self.quiet.add(&slice.sum);
+        self.slices.push(slice);
+    }
+
+    /// All that was measured, with what came of it from one settled state to the other.
+    pub(super) fn finish(mut self, accounts: Accounts, completed: u64, time: Duration) -> Measured {
+        self.all.accounts = accounts;
+        self.all.completed = completed;
+        self.all.time = time;
+        if self.quiet.slices == 0 {
+            self.quiet = self.all;
         }
+        let mut alone = Sum::default();
+        self.slices_alone().for_each(|slice| alone.add(&slice.sum));
+        self.alone = if alone.slices == 0 { self.quiet } else { alone };
+        self
+    }
+
+    /// Whether enough slices had the core to themselves to say what it takes.
+    fn is_enough(&self) -> bool {
+        self.slices_alone().count() >= ENOUGH_ALONE.min(self.slices.len() / 10)
+    }
+
+    fn slices_alone(&self) -> impl Iterator<Item = &Slice> {
+        let least = self.slices.iter().map(|slice| slice.fixed_work).min();
+        let most = most_if_alone(least.unwrap_or_default());
+        self.slices.iter().filter(move |slice| slice.fixed_work <= most)
+    }
+
+    /// Busy cycles per connection of each slice in which the core was not taken away, in order of time.
+    pub fn cycles_of_slices(&self) -> impl Iterator<Item = u32> + '_ {
+        self.slices.iter().filter_map(|Slice { sum, .. }| {
+            let cycles = sum.accounts.busy_cycles.checked_div(sum.completed)?;
+            Some(cycles.min(u64::from(u32::MAX)) as u32)
+        })
     }
 }
 
@@ -148,43 +219,35 @@ where
         &self.accounts
     }
 
-    /// Runs for `length`, from one settled state to another, and adds up what happened in undisturbed slices.
+    /// Runs for `length`, from one settled state to another, and adds up what happened in undisturbed slices. Up to three
+    /// times as long, if somebody else nearly always uses the core.
     pub fn measure(&mut self, length: Duration) -> Measured {
         self.settle();
         let (accounts, completed) = (self.accounts, self.completed());
-        let mut measured = Measured::for_slices(length, SLICE);
         let mut now = self.counter.now();
-        let (began, end) = (now, now + length);
-        while now < end {
-            let slice = self.slice(&mut now, end);
-            measured.all.slices += 1;
-            match slice {
-                Some(slice) => measured.add_quiet(&slice),
-                None => measured.disturbed += 1,
-            }
-        }
+        let began = now;
+        let measured = Measured::of_slices(&mut now, (length, SLICE), |now, end| self.slice(now, end));
         self.settle();
-        measured.all.accounts = self.accounts.since(&accounts);
-        measured.all.completed = self.completed() - completed;
-        measured.all.time = now - began;
-        if measured.quiet.slices == 0 {
-            measured.quiet = measured.all;
-        }
-        measured
+        let completed = self.completed() - completed;
+        measured.finish(self.accounts.since(&accounts), completed, now - began)
     }
 
-    /// One slice; nothing if the core was taken away in it.
-    fn slice(&mut self, now: &mut Instant, end: Instant) -> Option<Sum> {
+    /// One slice and the most that the fixed work took; nothing if the core was taken away in it.
+    fn slice(&mut self, now: &mut Instant, end: Instant) -> Option<(Sum, u64)> {
         let (began, accounts, completed) = (*now, self.accounts, self.completed());
         let disturbances = self.counter.disturbances();
-        *now = self.run_until(end.min(began + SLICE), |_| false);
+        let mut fixed_work = self.counter.fixed_work();
+        while *now < end {
+            *now = self.run_until(end.min(*now + LOOK_EVERY), |_| false);
+            fixed_work = fixed_work.max(self.counter.fixed_work());
+        }
         let sum = Sum {
             accounts: self.accounts.since(&accounts),
             completed: self.completed() - completed,
             time: *now - began,
             slices: 1,
         };
-        (self.counter.disturbances() == disturbances).then_some(sum)
+        (self.counter.disturbances() == disturbances).then_some((sum, fixed_work))
     }
 }
 

@@ -14,6 +14,7 @@
 
 mod accounts;
 mod apart;
+mod contention;
 mod cps;
 mod inline;
 mod load;
