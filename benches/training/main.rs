@@ -19,7 +19,6 @@ mod siege;
 
 use device::cli::{self, Common};
 use device::{BoxError, Conditions, Host};
-use siege::Field;
 
 /// Every kind of load for a while.
 #[derive(Parser)]
@@ -134,9 +133,7 @@ fn connections(host: &Host, name: char, turn: &Turn, length: Duration) -> Result
 
 /// Honest connections while more SYNs come than the core can answer, for so much of its time; returns how many completed.
 fn flood(host: &Host, name: char, length: Duration) -> Result<u64, BoxError> {
-    let conditions = siege::conditions();
-    let ends = host.open_ends(name, &conditions, siege::impatient)?;
-    let mut field = Field::new(ends, &conditions, 1)?;
+    let mut field = siege::open(host, name, 1, (16, 8))?;
     let pace = Pace::Closed { open: HONEST_IN_FLOOD };
     field.begin_honest(pace, |_| ());
     let syns = field.attack_settings(Kind::Syn, FLOOD, false, 0);
