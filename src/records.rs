@@ -256,12 +256,18 @@ fn open(path: &Path) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netfcts::progress::{Ended, Ends, Progress};
     use netfcts::ring::record_ring;
-    use std::net::IpAddr;
     use std::sync::Mutex;
 
-    fn record(port: u16) -> SessionRecord {
-        SessionRecord::new(e2d2::time::Instant::ZERO, IpAddr::from([192, 0, 2, 1]), port, 0, 0)
+    fn ended(port: u16) -> Ended {
+        Ended {
+            progress: Progress::NONE,
+            ends: Ends {
+                client: ([0; 16], port),
+                ..Ends::default()
+            },
+        }
     }
 
     fn json_to(path: &Path) -> Option<RecordOutput> {
@@ -317,8 +323,8 @@ mod tests {
         let path = dir.path().join("records.jsonl");
         let ((mut one, one_end), (mut two, two_end)) = (record_ring(64), record_ring(64));
         let keeper = RecordKeeper::start(vec![one_end, two_end], json_to(&path), NameTable::default()).expect("start");
-        (0..50).for_each(|port| one.send(&record(port)));
-        (50..60).for_each(|port| two.send(&record(port)));
+        (0..50).for_each(|port| one.send(|| ended(port)));
+        (50..60).for_each(|port| two.send(|| ended(port)));
         assert_eq!(keeper.finish(), RecordTotals { written: 60, lost: 0 });
         let text = fs::read_to_string(&path).expect("read");
         let mut ports: Vec<u64> = text
@@ -338,7 +344,7 @@ mod tests {
         let (mut sender, receiver) = record_ring(8);
         let disk = Disk::default();
         let keeper = start_on(&disk, vec![receiver]);
-        sender.send(&record(1));
+        sender.send(|| ended(1));
         let deadline = Instant::now() + Duration::from_secs(10);
         while disk.lines() == 0 {
             assert!(Instant::now() < deadline, "nothing was flushed");
@@ -357,7 +363,7 @@ mod tests {
         let disk = Disk::default();
         disk.set_full(true);
         let keeper = start_on(&disk, vec![receiver]);
-        (0..100).for_each(|port| sender.send(&record(port)));
+        (0..100).for_each(|port| sender.send(|| ended(port)));
         assert_eq!(keeper.finish(), RecordTotals { written: 0, lost: 100 });
         assert_eq!(disk.lines(), 0);
     }
@@ -368,7 +374,7 @@ mod tests {
         let disk = Disk::default();
         disk.set_full(true);
         let keeper = start_on(&disk, vec![receiver]);
-        (0..3).for_each(|port| sender.send(&record(port)));
+        (0..3).for_each(|port| sender.send(|| ended(port)));
         std::thread::sleep(FLUSH_INTERVAL + Duration::from_millis(200));
         disk.set_full(false);
         assert_eq!(keeper.finish(), RecordTotals { written: 3, lost: 0 });
@@ -378,7 +384,7 @@ mod tests {
     #[test]
     fn full_rings_count_as_lost() {
         let (mut sender, receiver) = record_ring(4);
-        (0..10).for_each(|port| sender.send(&record(port)));
+        (0..10).for_each(|port| sender.send(|| ended(port)));
         let keeper = start_on(&Disk::default(), vec![receiver]);
         assert_eq!(keeper.finish(), RecordTotals { written: 4, lost: 6 });
     }
@@ -386,7 +392,7 @@ mod tests {
     #[test]
     fn without_an_output_records_are_counted() {
         let (mut sender, receiver) = record_ring(4);
-        sender.send(&record(1));
+        sender.send(|| ended(1));
         let keeper = RecordKeeper::start(vec![receiver], None, NameTable::default()).expect("start");
         assert_eq!(keeper.finish(), RecordTotals { written: 1, lost: 0 });
     }

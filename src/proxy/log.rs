@@ -8,11 +8,13 @@ use e2d2::memory::prefer_large_pages;
 use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::counters::{TcpCounter, TcpCounters};
-use netfcts::progress::{Ends, Progress};
+use netfcts::progress::{Ended, Ends, Progress};
 use netfcts::record::{self, Cause, RecordFlags, State};
 use netfcts::ring::RecordSender;
 
-/// Where finished records go; without a ring, nowhere.
+const _: () = assert!(NO_SERVER == record::NO_SERVER);
+
+/// Where ended connections go; without a ring, nowhere.
 pub type RecordSink = Option<RecordSender>;
 
 /// Records in progress, by slot, and counters.
@@ -166,39 +168,27 @@ impl Log {
         let Some(record) = self.records.get_mut(slot as usize).filter(|record| record.is_begun()) else {
             return;
         };
-        record.push_state(record::Side::Client, State::Closed, now);
-        let has_server = connection.server != NO_SERVER;
-        if has_server {
-            record.push_state(record::Side::Server, State::Closed, now);
-        }
         let local_address = if connection.local_address < borrowed::FIRST {
             connection.local_address
         } else {
             record::TRANSPARENT
         };
         let ends = Ends {
+            at: now,
             client: (connection.client_address().to_be_bytes(), connection.client_port),
             listener: connection.listener,
             local: (local_address, local_port),
-            server: if has_server {
-                connection.server
-            } else {
-                record::NO_SERVER
-            },
+            server: connection.server,
             core,
             packets: (connection.packets_from_client, connection.packets_from_server),
             bytes: (connection.bytes_to_server, connection.bytes_to_client),
-            causes: (
-                cause,
-                if has_server {
-                    seen_from_server(cause)
-                } else {
-                    Cause::Unknown
-                },
-            ),
+            cause,
         };
         if let Some(sink) = &mut self.sink {
-            sink.send_made(|| record.finish(&ends));
+            sink.send(|| Ended {
+                progress: record.clone(),
+                ends,
+            });
         }
         record.clear();
     }
@@ -219,16 +209,5 @@ fn side_of(side: Side) -> record::Side {
     match side {
         Side::Client => record::Side::Client,
         Side::Server => record::Side::Server,
-    }
-}
-
-/// What the client does actively the server's side sees happen to it.
-fn seen_from_server(cause: Cause) -> Cause {
-    match cause {
-        Cause::ActiveClose => Cause::PassiveClose,
-        Cause::PassiveClose => Cause::ActiveClose,
-        Cause::ActiveRst => Cause::PassiveRst,
-        Cause::PassiveRst => Cause::ActiveRst,
-        other => other,
     }
 }

@@ -10,7 +10,7 @@ use e2d2::buffer::{BufferPool, HeapPool, PacketBuffer};
 use e2d2::port::{Port, PortId};
 use e2d2::scheduler::{Task, Work};
 use e2d2::wire::frame::parse;
-use netfcts::record::SessionRecord;
+use netfcts::progress::{Ended, Ends, Progress};
 use netfcts::ring::RecordSender;
 use proxyengine::config::Config;
 use proxyengine::engine::{CoreStart, Engine, Program, RunningEngine, StartError};
@@ -114,13 +114,13 @@ impl Program for StationProgram {
         core.finished += 1;
         let left = core.wire.open_connections.swap(0, Ordering::SeqCst);
         for port in 0..left {
-            core.records.send(&SessionRecord::new(
-                e2d2::time::Instant::ZERO,
-                [192, 0, 2, 1].into(),
-                port as u16,
-                0,
-                0,
-            ));
+            core.records.send(|| Ended {
+                progress: Progress::NONE,
+                ends: Ends {
+                    client: ([0; 16], port as u16),
+                    ..Ends::default()
+                },
+            });
         }
     }
 

@@ -1,16 +1,19 @@
 //! The ring of records against a queue: what is taken out is what went in, in order, and what was lost was the newest.
 
-use e2d2::time::Instant;
-use netfcts::record::SessionRecord;
+use netfcts::progress::{Ended, Ends, Progress};
 use netfcts::ring::record_ring;
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use testkit::sim::Random;
 
-fn numbered(number: u32) -> SessionRecord {
-    let mut record = SessionRecord::new(Instant::ZERO, IpAddr::from([10, 0, 0, 1]), number as u16, 0, 0);
-    record.packets_to_server = number;
-    record
+fn numbered(number: u32) -> Ended {
+    Ended {
+        progress: Progress::NONE,
+        ends: Ends {
+            client: ([10; 16], number as u16),
+            packets: (number, 0),
+            ..Ends::default()
+        },
+    }
 }
 
 #[test]
@@ -23,7 +26,7 @@ fn loses_the_newest_and_nothing_else() {
         for _ in 0..2_000 {
             if random.chance(600) {
                 for _ in 0..random.within(1..=capacity as u64) {
-                    sender.send(&numbered(number));
+                    sender.send(|| numbered(number));
                     if model.len() < capacity {
                         model.push_back(number);
                     } else {
@@ -34,7 +37,7 @@ fn loses_the_newest_and_nothing_else() {
             } else {
                 let mut taken = Vec::new();
                 let count = receiver.drain(|record| {
-                    assert_eq!(*record, numbered(record.packets_to_server), "seed {seed}");
+                    assert_eq!(*record, numbered(record.packets_to_server).record(), "seed {seed}");
                     taken.push(record.packets_to_server);
                 });
                 assert_eq!(

@@ -2,7 +2,8 @@
 //!
 //! Addresses, ports and counts are the connection's own as long as it is open, so only what happened when is kept here:
 //! the start, up to twelve state changes of five bits and a time each, flags, servers tried. The first change happens at
-//! the start and needs no time. [`Progress::finish`] makes the [`SessionRecord`] of it.
+//! the start and needs no time. At its end the core adds what only the connection knows, the [`Ends`], and hands both over;
+//! whoever takes them makes the [`SessionRecord`] of them with [`Ended::record`], which is no work for the core.
 //!
 //! Budget: 64 bytes; noting a change is a subtraction, a multiplication and two stores.
 
@@ -11,14 +12,12 @@ use std::net::IpAddr;
 use e2d2::time::Instant;
 
 use crate::record::{
-    Cause, KEPT_FIRST, MAX_STAMP, PROXIED_KEPT_FIRST, PROXIED_STAMPS, RecordFlags, STAMPS, SessionRecord, Side, State,
-    mapped,
+    Cause, KEPT_FIRST, MAX_STAMP, NO_SERVER, PROXIED_KEPT_FIRST, PROXIED_STAMPS, RecordFlags, STAMPS, SessionRecord,
+    Side, State, mapped,
 };
 
 /// A side and a state.
 const CHANGE_BITS: u32 = 5;
-/// The number of changes stands in the highest bits.
-const COUNT_SHIFT: u32 = 60;
 /// Behind the changes that are left to it the port that a PROXY header named.
 const PORT_SHIFT: u32 = CHANGE_BITS * PROXIED_STAMPS as u32;
 /// Behind the times that are left to it the address.
@@ -28,7 +27,7 @@ const ADDRESS_AT: usize = PROXIED_STAMPS - 1;
 const COARSE: u32 = 1 << 31;
 const COARSE_SHIFT: u32 = 9;
 
-const _: () = assert!(CHANGE_BITS * STAMPS as u32 == COUNT_SHIFT);
+const _: () = assert!(CHANGE_BITS * STAMPS as u32 <= u64::BITS);
 const _: () = assert!(STAMPS - 1 - ADDRESS_AT == 4, "an IPv6 address behind the times");
 const _: () = assert!(MAX_STAMP.as_micros() >> COARSE_SHIFT < COARSE as u128);
 const _: () = assert!(size_of::<Progress>() == 64);
@@ -38,15 +37,20 @@ const _: () = assert!(size_of::<Progress>() == 64);
 #[repr(C, align(64))]
 pub struct Progress {
     start_ns: u64,
+    /// Zero behind the last one, but for a port.
     changes: u64,
     times: [u32; STAMPS - 1],
     flags: u16,
     servers_tried: u8,
+    /// Changes; a connection has begun with one.
+    count: u8,
 }
 
 /// What the connection itself knows at its end.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
+    /// When that is.
+    pub at: Instant,
     /// The address that has connected, IPv4 in its mapped form, and its port.
     pub client: ([u8; 16], u16),
     /// Index of the listener.
@@ -62,8 +66,49 @@ pub struct Ends {
     pub packets: (u32, u32),
     /// Payload bytes passed on to server and client.
     pub bytes: (u64, u64),
-    /// Why the sides of client and server ended.
-    pub causes: (Cause, Cause),
+    /// Why it ended, as the client's side sees it.
+    pub cause: Cause,
+}
+
+impl Default for Ends {
+    /// Nobody's, without a server.
+    fn default() -> Ends {
+        Ends {
+            at: Instant::ZERO,
+            client: ([0; 16], 0),
+            listener: 0,
+            local: (0, 0),
+            server: NO_SERVER,
+            core: 0,
+            packets: (0, 0),
+            bytes: (0, 0),
+            cause: Cause::Unknown,
+        }
+    }
+}
+
+/// A connection that has ended, as its core hands it over: 128 bytes, the first line as it was.
+#[derive(Clone, Debug)]
+#[repr(C)]
+pub struct Ended {
+    /// What has happened to it, but for its end.
+    pub progress: Progress,
+    /// What it knew at its end.
+    pub ends: Ends,
+}
+
+const _: () = assert!(size_of::<Ended>() == 128);
+
+impl Ended {
+    /// Its record, in which both sides are closed.
+    pub fn record(&self) -> SessionRecord {
+        let Ended { mut progress, ends } = self.clone();
+        progress.push_state(Side::Client, State::Closed, ends.at);
+        if ends.server != NO_SERVER {
+            progress.push_state(Side::Server, State::Closed, ends.at);
+        }
+        progress.finish(&ends)
+    }
 }
 
 impl Progress {
@@ -74,27 +119,29 @@ impl Progress {
         times: [0; STAMPS - 1],
         flags: 0,
         servers_tried: 0,
+        count: 0,
     };
 
     /// A connection begins: `side` enters `state`.
     #[inline]
     pub fn begin(&mut self, side: Side, state: State, now: Instant) {
         self.start_ns = now.as_nanos();
-        self.changes = change(side, state) | 1 << COUNT_SHIFT;
+        self.changes = change(side, state);
         self.flags = 0;
         self.servers_tried = 0;
+        self.count = 1;
     }
 
     /// True from [`Progress::begin`] to [`Progress::clear`].
     #[inline]
     pub fn is_begun(&self) -> bool {
-        self.changes != 0
+        self.count != 0
     }
 
     /// There is no connection any more.
     #[inline]
     pub fn clear(&mut self) {
-        self.changes = 0;
+        self.count = 0;
     }
 
     /// When the connection began.
@@ -118,29 +165,27 @@ impl Progress {
     /// most 512 µs too early.
     #[inline]
     pub fn push_state(&mut self, side: Side, state: State, now: Instant) {
-        let mut index = self.count();
-        let room = self.room().1;
-        if index >= room {
+        if usize::from(self.count) >= self.room().1 {
             self.forget_oldest_late_change();
-            index = room - 1;
         }
+        let index = usize::from(self.count);
         // A connection begins with its first change; were it not so, the time would be the start's.
         if let Some(time) = index.checked_sub(1).and_then(|at| self.times.get_mut(at)) {
             *time = packed(now.as_nanos().saturating_sub(self.start_ns) / 1_000);
         }
-        let rest = self.changes & !(0xf << COUNT_SHIFT) & !(0x1f << (CHANGE_BITS * index as u32));
-        self.changes = rest | change(side, state) << (CHANGE_BITS * index as u32) | (index as u64 + 1) << COUNT_SHIFT;
+        self.changes |= change(side, state) << (CHANGE_BITS * u32::from(self.count));
+        self.count += 1;
     }
 
     /// A PROXY header names the client.
     pub fn set_proxied_client(&mut self, client: IpAddr, client_port: u16) {
-        let count = self.count().min(PROXIED_STAMPS);
-        if count < self.count() {
+        if usize::from(self.count) > PROXIED_STAMPS {
             // The latest go: this early none of them is about the end.
+            self.count = PROXIED_STAMPS as u8;
             self.set_flags(RecordFlags::STATES_DROPPED);
         }
         let kept = self.changes & ((1 << PORT_SHIFT) - 1);
-        self.changes = kept | u64::from(client_port) << PORT_SHIFT | (count as u64) << COUNT_SHIFT;
+        self.changes = kept | u64::from(client_port) << PORT_SHIFT;
         for (word, bytes) in self.times[ADDRESS_AT..]
             .iter_mut()
             .zip(mapped(client).as_chunks::<4>().0)
@@ -150,9 +195,8 @@ impl Progress {
         self.set_flags(RecordFlags::PROXY_IN);
     }
 
-    /// The record of a connection that has ended.
-    #[inline]
-    pub fn finish(&self, ends: &Ends) -> SessionRecord {
+    /// The record of a connection that has ended, with the changes so far.
+    fn finish(&self, ends: &Ends) -> SessionRecord {
         let mut record = SessionRecord::of(self.start_ns, ends, self.flags, self.servers_tried);
         let is_proxied = self.is_proxied();
         let mut address = [0; 16];
@@ -162,16 +206,12 @@ impl Progress {
             }
             record.set_peer_and_client((address, (self.changes >> PORT_SHIFT) as u16));
         }
-        for index in 0..self.count().min(self.room().1) {
+        for index in 0..usize::from(self.count).min(self.room().1) {
             let bits = self.changes >> (CHANGE_BITS * index as u32);
             let time = if index == 0 { 0 } else { unpacked(self.times[index - 1]) };
             record.put_change(index, (bits >> 4 & 1) as u16, (bits & 0xf) as u8, time);
         }
         record
-    }
-
-    fn count(&self) -> usize {
-        (self.changes >> COUNT_SHIFT) as usize
     }
 
     fn is_proxied(&self) -> bool {
@@ -192,6 +232,7 @@ impl Progress {
     fn forget_oldest_late_change(&mut self) {
         self.set_flags(RecordFlags::STATES_DROPPED);
         let (kept, room) = self.room();
+        self.count = room as u8 - 1;
         // The time of change n is the one before n.
         self.times.copy_within(kept..room - 1, kept - 1);
         let below = |index: usize| (1_u64 << (CHANGE_BITS * index as u32)) - 1;
@@ -231,6 +272,7 @@ mod tests {
 
     fn ends() -> Ends {
         Ends {
+            at: Instant::from_nanos(START + 7_000),
             client: (CLIENT, 40_000),
             listener: 2,
             local: (3, 4),
@@ -238,7 +280,7 @@ mod tests {
             core: 1,
             packets: (6, 7),
             bytes: (8, 9),
-            causes: (Cause::ActiveClose, Cause::PassiveClose),
+            cause: Cause::ActiveClose,
         }
     }
 
@@ -308,7 +350,10 @@ mod tests {
             }
             prop_assert!(progress.is_begun());
             prop_assert_eq!(progress.start(), model.start());
-            let finished = progress.finish(&ends());
+            for side in [Side::Client, Side::Server] {
+                model.push_state(side, State::Closed, ends().at);
+            }
+            let finished = Ended { progress: progress.clone(), ends: ends() }.record();
             prop_assert_eq!(finished.changes().collect::<Vec<_>>(), model.changes().collect::<Vec<_>>());
             prop_assert_eq!(finished.peer(), model.peer());
             prop_assert_eq!(finished.client(), model.client());

@@ -1,7 +1,7 @@
 //! The session record: what is known about one proxied connection, both halves, in two cache lines.
 //!
-//! While a connection is open only its [`Progress`](crate::progress) is kept; the record is made of it when it ends, in its
-//! place of the [`RecordRing`](crate::ring).
+//! While a connection is open only its [`Progress`](crate::progress) is kept; the record is made of it by whoever takes it out of
+//! the [ring](crate::ring).
 //! Addresses that the configuration knows (listener, server, local address) are indices; the writer's
 //! [`NameTable`](crate::format::NameTable) turns them into addresses, so that IPv6 fits.
 
@@ -183,6 +183,17 @@ impl Cause {
         Cause::Shutdown,
     ];
 
+    /// What the server's side sees happen to it when the client's side ends for this: the one's act is the other's fate.
+    fn seen_from_server(self) -> Cause {
+        match self {
+            Cause::ActiveClose => Cause::PassiveClose,
+            Cause::PassiveClose => Cause::ActiveClose,
+            Cause::ActiveRst => Cause::PassiveRst,
+            Cause::PassiveRst => Cause::ActiveRst,
+            other => other,
+        }
+    }
+
     /// The name as written.
     pub const fn name(self) -> &'static str {
         match self {
@@ -348,8 +359,12 @@ impl SessionRecord {
             server: ends.server,
             flags,
             sides_and_count: 0,
-            client_cause: ends.causes.0,
-            server_cause: ends.causes.1,
+            client_cause: ends.cause,
+            server_cause: if ends.server == NO_SERVER {
+                Cause::Unknown
+            } else {
+                ends.cause.seen_from_server()
+            },
             core: ends.core,
             servers_tried,
             states: [0; STAMPS / 2],

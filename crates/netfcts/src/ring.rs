@@ -1,4 +1,4 @@
-//! Hands finished session records from the core that made them to the thread that writes them.
+//! Hands ended connections from their core to the thread that makes records of them and writes those.
 //!
 //! One ring per core, one producer and one consumer, wait-free on both ends. A full ring loses the record and counts it:
 //! the packet path never waits for a disk.
@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
+use crate::progress::Ended;
 use crate::record::SessionRecord;
 
-/// Makes a ring for `capacity` records (128 bytes each) and returns its two ends.
+/// Makes a ring for `capacity` connections (128 bytes each) and returns its two ends.
 pub fn record_ring(capacity: usize) -> (RecordSender, RecordReceiver) {
     let (producer, consumer) = RingBuffer::new(capacity);
     let lost = Arc::new(Lost::default());
@@ -29,21 +30,15 @@ struct Lost(AtomicU64);
 
 /// The core's end of a record ring.
 pub struct RecordSender {
-    producer: Producer<SessionRecord>,
+    producer: Producer<Ended>,
     sent: u64,
     lost: Arc<Lost>,
 }
 
 impl RecordSender {
-    /// Sends a copy of `record`, or counts it as lost if the ring is full.
+    /// Sends what `make` makes in its place of the ring, or counts it as lost if the ring is full.
     #[inline]
-    pub fn send(&mut self, record: &SessionRecord) {
-        self.send_made(|| *record);
-    }
-
-    /// Sends the record that `make` makes in its place of the ring, or counts it as lost if the ring is full.
-    #[inline]
-    pub fn send_made(&mut self, make: impl FnOnce() -> SessionRecord) {
+    pub fn send(&mut self, make: impl FnOnce() -> Ended) {
         match self.producer.write_chunk_uninit(1) {
             Ok(place) => self.sent += place.fill_from_iter(std::iter::once_with(make)) as u64,
             // Relaxed: the count stands for itself, no other data depends on it.
@@ -64,17 +59,17 @@ impl RecordSender {
 
 /// The writing thread's end of a record ring.
 pub struct RecordReceiver {
-    consumer: Consumer<SessionRecord>,
+    consumer: Consumer<Ended>,
     lost: Arc<Lost>,
 }
 
 impl RecordReceiver {
-    /// Gives all records that are in the ring now to `each` and returns their number.
+    /// Gives the records of all that are in the ring now to `each` and returns their number.
     pub fn drain(&mut self, mut each: impl FnMut(&SessionRecord)) -> usize {
         let waiting = self.consumer.slots();
         for _ in 0..waiting {
-            let Ok(record) = self.consumer.pop() else { break };
-            each(&record);
+            let Ok(ended) = self.consumer.pop() else { break };
+            each(&ended.record());
         }
         waiting
     }
@@ -93,13 +88,16 @@ impl RecordReceiver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use e2d2::time::Instant;
-    use std::net::IpAddr;
+    use crate::progress::{Ends, Progress};
 
-    fn numbered(number: u32) -> SessionRecord {
-        let mut record = SessionRecord::new(Instant::ZERO, IpAddr::from([10, 0, 0, 1]), 1, 0, 0);
-        record.packets_to_server = number;
-        record
+    fn numbered(number: u32) -> Ended {
+        Ended {
+            progress: Progress::NONE,
+            ends: Ends {
+                packets: (number, 0),
+                ..Ends::default()
+            },
+        }
     }
 
     /// What cores write for every record, or every one lost, is in lines of its own.
@@ -107,14 +105,14 @@ mod tests {
     fn ends_of_two_rings_share_no_cache_line() {
         assert_eq!((align_of::<Lost>(), size_of::<Lost>()), (128, 128));
         // Both positions of a ring, each on a line of its own.
-        assert!(align_of::<RingBuffer<SessionRecord>>() >= 64);
-        assert!(size_of::<RingBuffer<SessionRecord>>() >= 2 * 64);
+        assert!(align_of::<RingBuffer<Ended>>() >= 64);
+        assert!(size_of::<RingBuffer<Ended>>() >= 2 * 64);
     }
 
     #[test]
     fn full_ring_loses_the_newest_and_counts() {
         let (mut sender, mut receiver) = record_ring(4);
-        (0..6).for_each(|number| sender.send(&numbered(number)));
+        (0..6).for_each(|number| sender.send(|| numbered(number)));
         assert_eq!(
             (sender.sent(), sender.records_lost(), receiver.records_lost()),
             (4, 2, 2)
@@ -122,8 +120,8 @@ mod tests {
         let mut seen = Vec::new();
         assert_eq!(receiver.drain(|record| seen.push(record.packets_to_server)), 4);
         assert_eq!(seen, [0, 1, 2, 3]);
-        sender.send(&numbered(6));
-        assert_eq!(receiver.drain(|record| assert_eq!(*record, numbered(6))), 1);
+        sender.send(|| numbered(6));
+        assert_eq!(receiver.drain(|record| assert_eq!(*record, numbered(6).record())), 1);
     }
 
     #[test]
@@ -131,7 +129,7 @@ mod tests {
         const COUNT: u32 = 100_000;
         let (mut sender, mut receiver) = record_ring(64);
         let producer = std::thread::spawn(move || {
-            (0..COUNT).for_each(|number| sender.send(&numbered(number)));
+            (0..COUNT).for_each(|number| sender.send(|| numbered(number)));
             (sender.sent(), sender.records_lost())
         });
         let (mut received, mut last) = (0, None);
