@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde::Serialize;
-use trafficengine::bench::{Accounts, CpsSettings};
+use trafficengine::bench::{CpsSettings, Measured, Sum};
 use trafficengine::plot;
 
 #[path = "../device/mod.rs"]
@@ -58,14 +58,12 @@ struct SpliceResult {
 
 /// One size.
 struct Run {
-    cycles_per_packet: f64,
-    cycles_beside_others: f64,
+    measured: Measured,
     /// Share of packets that carry payload.
     payload_share: f64,
     lost: u64,
     retransmitted: u64,
     failed: u64,
-    slices: [u32; 3],
 }
 
 fn main() -> ExitCode {
@@ -78,17 +76,18 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     let small = measure(&host, 'a', arguments, 64)?;
     let large = measure(&host, 'b', arguments, 1460)?;
     let tsc_hz = e2d2::time::Clock::new().tsc_hz();
+    let [cycles_small, cycles_large] = [&small, &large].map(|run| per_packet(&run.measured.alone));
     let [lost, retransmitted, failed] = [
         small.lost + large.lost,
         small.retransmitted + large.retransmitted,
         small.failed + large.failed,
     ];
     let result = SpliceResult {
-        cycles_per_packet_64: small.cycles_per_packet,
-        cycles_per_packet_1460: large.cycles_per_packet,
-        cycles_beside_others_64: small.cycles_beside_others,
-        cycles_beside_others_1460: large.cycles_beside_others,
-        gbit_per_second_1460: tsc_hz as f64 / large.cycles_per_packet * 1460.0 * 8.0 / 1e9,
+        cycles_per_packet_64: cycles_small,
+        cycles_per_packet_1460: cycles_large,
+        cycles_beside_others_64: per_packet(&small.measured.quiet),
+        cycles_beside_others_1460: per_packet(&large.measured.quiet),
+        gbit_per_second_1460: tsc_hz as f64 / cycles_large * 1460.0 * 8.0 / 1e9,
         flows: arguments.flows,
         tsc_hz,
         payload_share_64: small.payload_share,
@@ -96,9 +95,9 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         lost,
         retransmitted,
         failed,
-        disturbed_slices: small.slices[1] + large.slices[1],
-        slices_alone: small.slices[2] + large.slices[2],
-        slices: small.slices[0] + large.slices[0],
+        disturbed_slices: small.measured.disturbed + large.measured.disturbed,
+        slices_alone: small.measured.alone.slices + large.measured.alone.slices,
+        slices: small.measured.all.slices + large.measured.all.slices,
         // Acknowledgements without payload would make the mean packet cheaper than it is.
         valid: lost + retransmitted + failed == 0 && small.payload_share > 0.95 && large.payload_share > 0.95,
     };
@@ -167,20 +166,18 @@ fn measure(host: &Host, name: char, arguments: &Arguments, payload: u32) -> Resu
             );
         }
     }
-    let all = measured.all.accounts;
+    let received = measured.all.accounts.received;
     Ok(Run {
-        cycles_per_packet: per_packet(&measured.alone.accounts),
-        cycles_beside_others: per_packet(&measured.quiet.accounts),
-        payload_share: (payload_packets(&inline) - payload_before) as f64 / all.received.max(1) as f64,
+        measured,
+        payload_share: (payload_packets(&inline) - payload_before) as f64 / received.max(1) as f64,
         lost: report.lost,
         retransmitted: report.retransmitted,
         failed: report.failed,
-        slices: [measured.all.slices, measured.disturbed, measured.alone.slices],
     })
 }
 
-fn per_packet(accounts: &Accounts) -> f64 {
-    accounts.busy_cycles as f64 / accounts.received.max(1) as f64
+fn per_packet(sum: &Sum) -> f64 {
+    sum.accounts.busy_cycles as f64 / sum.accounts.received.max(1) as f64
 }
 
 /// Segments with payload that client and servers have sent.
