@@ -15,7 +15,7 @@ use e2d2::time::{Clock, Instant};
 
 use super::accounts::{Accounts, CycleCounter, DeviceUnderTest, RoundWork};
 use super::cps::{CpsResult, CpsSettings, cps_result};
-use super::inline::{Arm, LOOK_EVERY, Measured, SLICE, Sum};
+use super::inline::{Arm, Measured, SLICE, Sliced, Sum};
 use super::load::{Exchange, LoadOrders, LoadStatus, LoadTotals, RemoteLoad, drive};
 use super::undisturbed::{Absence, Watch};
 
@@ -238,34 +238,29 @@ impl<D: DeviceUnderTest, R: RemoteLoad> TwoCoreBench<D, R> {
         self.set_paused(false);
         let mut now = self.clock.now();
         let began = now;
-        let lengths = (length, SLICE * SLICES_TOGETHER);
-        let measured = Measured::of_slices(&mut now, lengths, |now, end| self.slice(now, end));
+        let measured = Measured::of_slices(self, &mut now, (length, SLICE * SLICES_TOGETHER));
         self.settle();
         let completed = self.load.status().completed - completed;
         measured.finish(self.accounts.since(&accounts), completed, now - began)
     }
+}
 
-    /// As of [`InlineBench`](super::InlineBench).
-    fn slice(&mut self, now: &mut Instant, end: Instant) -> Option<(Sum, u64)> {
-        let disturbances = self.disturbances();
-        let mut fixed_work = self.clock.fixed_work();
-        let (began, accounts, completed) = (*now, self.accounts, self.load.status().completed);
-        while *now < end {
-            *now = self.run_until(end.min(*now + LOOK_EVERY), |_| false);
-            fixed_work = fixed_work.max(self.clock.fixed_work());
-        }
-        let sum = Sum {
-            accounts: self.accounts.since(&accounts),
-            completed: self.load.status().completed - completed,
-            time: *now - began,
-            slices: 1,
-        };
-        (self.disturbances() == disturbances).then_some((sum, fixed_work))
+impl<D: DeviceUnderTest, R: RemoteLoad> Sliced for TwoCoreBench<D, R> {
+    fn go_on(&mut self, end: Instant) -> Instant {
+        self.run_until(end, |_| false)
+    }
+
+    fn so_far(&mut self) -> (Accounts, u64) {
+        (self.accounts, self.load.status().completed)
     }
 
     /// Of both sides: a load that stands still leaves the device idle.
     fn disturbances(&mut self) -> u64 {
         self.clock.disturbances() + self.load.status().disturbances
+    }
+
+    fn fixed_work(&self) -> u64 {
+        self.clock.fixed_work()
     }
 }
 

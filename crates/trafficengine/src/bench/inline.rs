@@ -30,7 +30,7 @@ const MOST_TIMES: u32 = 3;
 const ENOUGH_ALONE: usize = 100;
 
 /// How often it is looked whether somebody else uses the core: as shortly as they do, but not so often that it costs much.
-pub(super) const LOOK_EVERY: Duration = Duration::from_micros(200);
+const LOOK_EVERY: Duration = Duration::from_micros(200);
 
 /// Load and device in one thread.
 pub struct InlineBench<D, P: Port, L, C> {
@@ -80,14 +80,51 @@ struct Slice {
     fixed_work: u64,
 }
 
+/// A bench as slices see it: here with the load in turn, elsewhere with the load on another core.
+pub(super) trait Sliced {
+    /// Goes on until `end`; returns the time.
+    fn go_on(&mut self, end: Instant) -> Instant;
+
+    /// The device's rounds and the connections that the clients have completed, since the beginning.
+    fn so_far(&mut self) -> (Accounts, u64);
+
+    /// How often a core that matters has been taken away.
+    fn disturbances(&mut self) -> u64;
+
+    /// Cycles that the fixed work takes just now on the device's core.
+    fn fixed_work(&self) -> u64;
+}
+
+impl Slice {
+    /// What `bench` does from `now` until `end`, which moves the time on; nothing if the core was taken away in it.
+    fn of(bench: &mut impl Sliced, now: &mut Instant, end: Instant) -> Option<Slice> {
+        let disturbances = bench.disturbances();
+        let mut fixed_work = bench.fixed_work();
+        // A load on another core goes on during the fixed work: both looks at what it has completed come after one.
+        let began = *now;
+        let (accounts, completed) = bench.so_far();
+        while *now < end {
+            *now = bench.go_on(end.min(*now + LOOK_EVERY));
+            fixed_work = fixed_work.max(bench.fixed_work());
+        }
+        let (accounts_then, completed_then) = bench.so_far();
+        let sum = Sum {
+            accounts: accounts_then.since(&accounts),
+            completed: completed_then - completed,
+            time: *now - began,
+            slices: 1,
+        };
+        (bench.disturbances() == disturbances).then_some(Slice { sum, fixed_work })
+    }
+}
+
 impl Measured {
-    /// Measures slices of length `slice` for `length` from `now` on, and again while somebody else uses the core nearly always.
-    /// `measure` has a slice happen that ends then, moves the time on, and says what came of it and the most that the fixed
-    /// work took; nothing if the core was taken away. Memory is not asked for meanwhile.
+    /// Measures slices of length `slice` for `length` from `now` on, which moves the time on, and again while somebody else
+    /// uses the core nearly always. Memory is not asked for meanwhile.
     pub(super) fn of_slices(
+        bench: &mut impl Sliced,
         now: &mut Instant,
         (length, slice): (Duration, Duration),
-        mut measure: impl FnMut(&mut Instant, Instant) -> Option<(Sum, u64)>,
     ) -> Measured {
         let slices = length.as_nanos().div_ceil(slice.as_nanos()) as usize;
         let mut measured = Measured {
@@ -99,8 +136,8 @@ impl Measured {
             while *now < end {
                 measured.all.slices += 1;
                 let slice_ends = end.min(*now + slice);
-                match measure(now, slice_ends) {
-                    Some((sum, fixed_work)) => measured.add_quiet(Slice { sum, fixed_work }),
+                match Slice::of(bench, now, slice_ends) {
+                    Some(slice) => measured.add_quiet(slice),
                     None => measured.disturbed += 1,
                 }
             }
@@ -226,28 +263,34 @@ where
         let (accounts, completed) = (self.accounts, self.completed());
         let mut now = self.counter.now();
         let began = now;
-        let measured = Measured::of_slices(&mut now, (length, SLICE), |now, end| self.slice(now, end));
+        let measured = Measured::of_slices(self, &mut now, (length, SLICE));
         self.settle();
         let completed = self.completed() - completed;
         measured.finish(self.accounts.since(&accounts), completed, now - began)
     }
+}
 
-    /// One slice and the most that the fixed work took; nothing if the core was taken away in it.
-    fn slice(&mut self, now: &mut Instant, end: Instant) -> Option<(Sum, u64)> {
-        let (began, accounts, completed) = (*now, self.accounts, self.completed());
-        let disturbances = self.counter.disturbances();
-        let mut fixed_work = self.counter.fixed_work();
-        while *now < end {
-            *now = self.run_until(end.min(*now + LOOK_EVERY), |_| false);
-            fixed_work = fixed_work.max(self.counter.fixed_work());
-        }
-        let sum = Sum {
-            accounts: self.accounts.since(&accounts),
-            completed: self.completed() - completed,
-            time: *now - began,
-            slices: 1,
-        };
-        (self.counter.disturbances() == disturbances).then_some((sum, fixed_work))
+impl<D, P, L, C> Sliced for InlineBench<D, P, L, C>
+where
+    D: DeviceUnderTest,
+    P: Port,
+    L: BufferPool<Buffer = P::Buffer>,
+    C: CycleCounter,
+{
+    fn go_on(&mut self, end: Instant) -> Instant {
+        self.run_until(end, |_| false)
+    }
+
+    fn so_far(&mut self) -> (Accounts, u64) {
+        (self.accounts, self.completed())
+    }
+
+    fn disturbances(&mut self) -> u64 {
+        self.counter.disturbances()
+    }
+
+    fn fixed_work(&self) -> u64 {
+        self.counter.fixed_work()
     }
 }
 
