@@ -6,6 +6,7 @@ use e2d2::port::PortId;
 use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
 use e2d2::wire::frame::{self, Kind, Packet};
+use e2d2::wire::tcp::TcpFlags;
 use netfcts::record::SessionRecord;
 use netfcts::ring::{RecordReceiver, record_ring};
 use proxyengine::backends::Backends;
@@ -403,6 +404,21 @@ impl<S: SelectServer> Receive for Bench<S> {
     fn receive(&mut self, segment: &Segment) -> Vec<Segment> {
         Bench::receive(self, segment)
     }
+}
+
+/// Asserts that a server which answers this SYN out of a connection that it remembers is reset, and gets the SYN again.
+#[allow(dead_code)] // of one of the programs that share this
+#[track_caller]
+pub fn assert_reset_and_called_again(bench: &mut Bench, syn: &Segment) {
+    let stale = Segment {
+        seq: 77,
+        ack: 12345,
+        ..Segment::between(syn.to, syn.from)
+    };
+    let sent = bench.receive(&stale);
+    assert_eq!(sent.len(), 2, "{sent:#?}");
+    assert_eq!((sent[0].flags, sent[0].seq), (TcpFlags::RST, 12345));
+    assert_eq!(sent[1], *syn);
 }
 
 /// The one element of a list that must have one.

@@ -1,6 +1,6 @@
 //! Calling the server: retries, the next server, stale answers.
 
-use crate::harness::{Bench, CONFIG, Client, Server, nothing, only};
+use crate::harness::{Bench, CONFIG, Client, Server, assert_reset_and_called_again, nothing, only};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::record::{Cause, Side};
 use std::time::Duration;
@@ -181,15 +181,7 @@ fn a_blind_refusal_is_not_believed() {
 fn a_time_wait_server_is_reset_and_called_again() {
     let mut bench = Bench::new();
     let (_, syn) = called(&mut bench, b"0 hello");
-    let stale = Segment {
-        seq: 77,
-        ack: 12345,
-        ..Segment::between(syn.to, syn.from)
-    };
-    let sent = bench.receive(&stale);
-    assert_eq!(sent.len(), 2);
-    assert_eq!((sent[0].flags, sent[0].seq), (TcpFlags::RST, 12345));
-    assert_eq!(sent[1], syn);
+    assert_reset_and_called_again(&mut bench, &syn);
 }
 
 #[test]

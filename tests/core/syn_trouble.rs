@@ -1,6 +1,6 @@
 //! Listeners that bind with the SYN, when an end refuses, is silent, gives up or begins anew, or there is no room.
 
-use crate::harness::{CLIENT_ISN, Client, Server, nothing, only};
+use crate::harness::{CLIENT_ISN, Client, Server, assert_reset_and_called_again, nothing, only};
 use crate::syn::{SYN_ACK, answered, bench, bench_with, established, forwarded};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::record::{Cause, Side};
@@ -82,15 +82,7 @@ fn a_fail_over_still_leads_to_a_connection() {
 fn a_server_in_time_wait_is_reset_and_called_again() {
     let mut bench = bench();
     let (_, syn) = forwarded(&mut bench);
-    let stale = Segment {
-        seq: 77,
-        ack: 12345,
-        ..Segment::between(syn.to, syn.from)
-    };
-    let sent = bench.receive(&stale);
-    assert_eq!(sent.len(), 2);
-    assert_eq!((sent[0].flags, sent[0].seq), (TcpFlags::RST, 12345));
-    assert_eq!(sent[1], syn);
+    assert_reset_and_called_again(&mut bench, &syn);
 }
 
 #[test]
