@@ -295,27 +295,9 @@ fn a_network_with_too_many_neighbours_is_refused_before_a_port_is_opened() {
         format!(r#"{{ name = "s{index}", address = "{address}:80" }}"#)
     };
     let servers: Vec<String> = one_too_many.map(server).collect();
-    let text = format!(
-        r#"
-        [engine]
-        name = "wrong-network"
-        cores = [0]
-        [[port]]
-        name = "left"
-        device = "net_ring0"
-        addresses = ["10.0.0.1/8"]
-        [[listener]]
-        name = "web"
-        addresses = ["10.0.0.1:80"]
-        default = "pool"
-        [[pool]]
-        name = "pool"
-        local_ports = "1024-1123"
-        servers = [{}]
-        "#,
-        servers.join(", ")
-    );
-    let config = Config::parse(&text, "test.toml").unwrap_or_else(|error| panic!("{error}"));
+    let engine = "name = \"wrong-network\"\ncores = [0]";
+    let pool = "local_ports = \"1024-1123\"";
+    let config = crate::wire::config_of("10.0.0.1/8", engine, pool, &servers.join(", "));
     let wire = wire(&config);
     match Engine::start_with::<WireMachine, _, _, _>(config, StationProgram::new) {
         Err(error) => assert!(error.to_string().contains("put servers behind a gateway"), "{error}"),

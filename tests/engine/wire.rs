@@ -162,6 +162,16 @@ impl Machine for WireMachine {
 
 /// One port, one listener and one server, with these lines for the engine and for the server's pool.
 pub(crate) fn config(engine: &str, pool: &str) -> Config {
+    config_of(
+        "10.0.0.1/24",
+        engine,
+        pool,
+        r#"{ name = "one", address = "10.0.0.9:80" }"#,
+    )
+}
+
+/// The same with this address of the port and these servers; the listener is at 10.0.0.1 all the same.
+pub(crate) fn config_of(address: &str, engine: &str, pool: &str, servers: &str) -> Config {
     let text = format!(
         r#"
         [engine]
@@ -169,7 +179,7 @@ pub(crate) fn config(engine: &str, pool: &str) -> Config {
         [[port]]
         name = "left"
         device = "net_ring0"
-        addresses = ["10.0.0.1/24"]
+        addresses = ["{address}"]
         [[listener]]
         name = "web"
         addresses = ["10.0.0.1:80"]
@@ -177,7 +187,7 @@ pub(crate) fn config(engine: &str, pool: &str) -> Config {
         [[pool]]
         name = "pool"
         {pool}
-        servers = [{{ name = "one", address = "10.0.0.9:80" }}]
+        servers = [{servers}]
         "#
     );
     Config::parse(&text, "test.toml").unwrap_or_else(|error| panic!("{error}"))
