@@ -1,12 +1,11 @@
-//! The clients and servers around the proxy: what they do, and their generators.
+//! The clients and servers around the proxy: what they do.
 
 use std::net::{IpAddr, SocketAddr};
 
-use e2d2::native::Mbuf;
 use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
-use trafficengine::bench::{Arm, cps_client, cps_server};
-use trafficengine::{AddressRange, ClientSettings, Generator, GeneratorSettings, LinkSettings, Pace, ServerSettings};
+use trafficengine::bench::{Arm, cps_arms, cps_client, cps_server};
+use trafficengine::{AddressRange, ClientSettings, Pace, ServerSettings};
 
 use super::port::LoadPort;
 use super::{Conditions, SERVERS, listener};
@@ -27,7 +26,7 @@ pub(super) fn load(
     now: Instant,
 ) -> Vec<Arm<LoadPort>> {
     let (client, server) = roles(conditions);
-    arms(client, server, macs, client_end, server_end, now)
+    cps_arms(client, server, macs, [client_end, server_end], now)
 }
 
 /// What clients and servers do.
@@ -49,46 +48,4 @@ pub(crate) fn roles(conditions: &Conditions) -> (ClientSettings, ServerSettings)
     let mut server = cps_server(&client, &server_addresses(conditions.ipv6));
     server.proxy_header = conditions.proxy_out;
     (client, server)
-}
-
-/// A role, or both, that sends everything to `next_hop`.
-pub(crate) fn generator(
-    client: Option<ClientSettings>,
-    server: Option<ServerSettings>,
-    next_hop: MacAddr,
-    now: Instant,
-) -> Generator<Mbuf> {
-    let link = LinkSettings {
-        next_hop_mac: Some(next_hop),
-        ..LinkSettings::default()
-    };
-    let settings = GeneratorSettings {
-        link,
-        client,
-        server,
-        verify_checksums: true,
-    };
-    Generator::new(settings, now)
-}
-
-/// Both ends of the load, which reach each other, or the proxy, at these addresses.
-pub(super) fn arms(
-    client: ClientSettings,
-    server: ServerSettings,
-    macs: &[MacAddr; 2],
-    client_end: LoadPort,
-    server_end: LoadPort,
-    now: Instant,
-) -> Vec<Arm<LoadPort>> {
-    let generator = |client, server, mac| generator(client, server, mac, now);
-    vec![
-        Arm {
-            generator: generator(Some(client), None, macs[0]),
-            port: client_end,
-        },
-        Arm {
-            generator: generator(None, Some(server), macs[1]),
-            port: server_end,
-        },
-    ]
 }

@@ -23,12 +23,13 @@ use e2d2::port::{Port, PortId};
 use e2d2::time::{Clock, Instant};
 use e2d2::wire::MacAddr;
 use trafficengine::bench::{
-    Arm, CpsSettings, DeviceCounts, DeviceUnderTest, InlineBench, LoadThread, RoundWork, TwoCoreBench, cps_server,
+    Arm, CpsSettings, DeviceCounts, DeviceUnderTest, InlineBench, LoadThread, RoundWork, TwoCoreBench, cps_arms,
+    cps_server,
 };
 
 use configuration::configuration;
 pub(crate) use cores::Member;
-use load::{arms, roles};
+use load::roles;
 pub(crate) use port::LoadPort;
 use port::mac_of;
 pub(crate) use proxy::ProxyDevice;
@@ -214,7 +215,8 @@ impl Host {
         client.servers = 1;
         let server = cps_server(&client, &client.targets.clone());
         let macs = [server_end.mac(), client_end.mac()];
-        Ok((arms(client, server, &macs, client_end, server_end, clock.now()), pool))
+        let arms = cps_arms(client, server, &macs, [client_end, server_end], clock.now());
+        Ok((arms, pool))
     }
 }
 
@@ -273,10 +275,9 @@ fn open_on(eal: &Eal, name: char, conditions: &Conditions, member: Option<Member
         .as_ref()
         .map_or(listener(conditions.ipv6), |member| member.listener);
     let ends = open_ends_on(eal, name, conditions, member, |text| text)?;
-    let [client_end, server_end] = ends.cables;
     let (mut client, server) = roles(conditions);
     client.targets = vec![listener];
-    let arms = arms(client, server, &ends.macs, client_end, server_end, ends.clock.now());
+    let arms = cps_arms(client, server, &ends.macs, ends.cables, ends.clock.now());
     Ok(InlineBench::new(ends.device, arms, ends.load_pool, ends.clock))
 }
 

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use e2d2::native::Mbuf;
 use trafficengine::attack::{AttackSettings, Attacker, Kind, Victims};
+use trafficengine::bench::cps_generator;
 use trafficengine::stats::{Connections, Failure};
 use trafficengine::{ClientSettings, Generator, Pace};
 
 use super::{Field, Hosts, MOST_OPEN, STEADY, STEADY_PORTS, range, tcp};
 use crate::device::LISTENER;
-use crate::device::load::{generator, roles};
+use crate::device::load::roles;
 
 /// Honest clients, whose connections come and go.
 const HONEST: &str = "10.1.16.1-10.1.31.254";
@@ -43,7 +44,7 @@ impl Field {
         change(&mut client);
         self.honest_from = client.sources.clone();
         let port = self.clients.house(&client.sources);
-        let hosts = generator(Some(client), None, self.macs[0], self.now);
+        let hosts = cps_generator(Some(client), None, self.macs[0], self.now);
         self.honest = Some(Hosts { hosts, port });
     }
 

@@ -25,10 +25,10 @@ use e2d2::time::{Clock, Instant};
 use e2d2::wire::MacAddr;
 use proxyengine::report::CounterGroups;
 use trafficengine::attack::Attacker;
-use trafficengine::bench::{CpsSettings, DeviceUnderTest, RoundWork, Street};
+use trafficengine::bench::{CpsSettings, DeviceUnderTest, RoundWork, Street, cps_generator};
 use trafficengine::{AddressRange, ClientSettings, Close, Generator, Pace, TcpSettings};
 
-use crate::device::load::{generator, roles};
+use crate::device::load::roles;
 use crate::device::{BoxError, Conditions, Ends, Host, LoadPort, ProxyDevice};
 pub(crate) use in_use::{InUse, resident};
 use yardstick::Yardstick;
@@ -204,11 +204,11 @@ impl Field {
             honest_from: Vec::new(),
             loads_of_newcomers: 0,
             steady: Hosts {
-                hosts: generator(Some(steady), None, macs[0], now),
+                hosts: cps_generator(Some(steady), None, macs[0], now),
                 port: steady_port,
             },
             server: Hosts {
-                hosts: generator(None, Some(server), macs[1], now),
+                hosts: cps_generator(None, Some(server), macs[1], now),
                 port: server_port,
             },
             attacker: None,

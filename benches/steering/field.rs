@@ -28,8 +28,8 @@ use proxyengine::neighbour::{SharedNeighbours, Topology};
 use proxyengine::report::{CounterGroups, PortReport};
 use proxyengine::selectors::RuleSelector;
 use serde::Serialize;
-use trafficengine::bench::{Arm, CpsSettings, LoadTotals, cps_client, cps_server};
-use trafficengine::{AddressRange, Generator, GeneratorSettings, LinkSettings, Pace};
+use trafficengine::bench::{Arm, CpsSettings, LoadTotals, cps_arms, cps_client, cps_server};
+use trafficengine::{AddressRange, Pace};
 
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -211,7 +211,7 @@ impl Field {
             return Err("a cable without ends".into());
         };
         Ok(Self {
-            arms: arms(connections, clients, servers, clock.now()),
+            arms: arms(connections, [clients, servers], clock.now()),
             load_pool: HeapPool::new(8 * ROOM, 2048),
             sides,
             cores,
@@ -299,12 +299,7 @@ fn cores(
     Ok(cores)
 }
 
-fn arms(
-    connections: u64,
-    clients: LoopbackPort<HeapBuffer>,
-    servers: LoopbackPort<HeapBuffer>,
-    now: Instant,
-) -> Vec<Arm<LoopbackPort<HeapBuffer>>> {
+fn arms(connections: u64, ends: [LoopbackPort<HeapBuffer>; 2], now: Instant) -> Vec<Arm<LoopbackPort<HeapBuffer>>> {
     let settings = CpsSettings {
         open: OPEN,
         ..CpsSettings::default()
@@ -314,29 +309,7 @@ fn arms(
     client.pace = Pace::Closed { open: OPEN };
     client.span.total = Some(connections);
     let server = cps_server(&client, &server_addresses());
-    let generator = |client, server, mac| {
-        let link = LinkSettings {
-            next_hop_mac: Some(mac),
-            ..LinkSettings::default()
-        };
-        let settings = GeneratorSettings {
-            link,
-            client,
-            server,
-            verify_checksums: true,
-        };
-        Generator::new(settings, now)
-    };
-    vec![
-        Arm {
-            generator: generator(Some(client), None, near_mac(0)),
-            port: clients,
-        },
-        Arm {
-            generator: generator(None, Some(server), near_mac(1)),
-            port: servers,
-        },
-    ]
+    cps_arms(client, server, &[near_mac(0), near_mac(1)], ends, now)
 }
 
 fn server_addresses() -> Vec<SocketAddr> {

@@ -12,10 +12,9 @@ use e2d2::port::{Port, PortId};
 use e2d2::ports::LoopbackPort;
 use e2d2::time::{Clock, Instant};
 use trafficengine::bench::{
-    Arm, CpsResult, CpsSettings, CycleCounter, DeviceCounts, DeviceUnderTest, InlineBench, RoundWork, cps_client,
-    cps_server,
+    Arm, CpsResult, CpsSettings, CycleCounter, DeviceCounts, DeviceUnderTest, InlineBench, RoundWork, cps_arms,
+    cps_client, cps_server,
 };
-use trafficengine::{Generator, GeneratorSettings, LinkSettings};
 
 /// A counter that only moves when somebody burns cycles; time passes 10 µs with every look at it.
 #[derive(Clone, Default)]
@@ -134,38 +133,8 @@ fn arms(settings: &CpsSettings, now: Instant) -> (Vec<Arm<LoopbackPort>>, [Loopb
     let mut client = cps_client(settings, "10.0.1.1-10.0.1.4".parse().unwrap(), listener, 1);
     client.max_open = settings.open + 100;
     let server = cps_server(&client, &[listener]);
-    let base = GeneratorSettings {
-        link: LinkSettings {
-            next_hop_mac: Some(server_end.mac()),
-            ..LinkSettings::default()
-        },
-        verify_checksums: true,
-        ..GeneratorSettings::default()
-    };
-    let client = Generator::new(
-        GeneratorSettings {
-            client: Some(client),
-            ..base.clone()
-        },
-        now,
-    );
-    let server = Generator::new(
-        GeneratorSettings {
-            server: Some(server),
-            ..base
-        },
-        now,
-    );
-    let arms = vec![
-        Arm {
-            generator: client,
-            port: client_end,
-        },
-        Arm {
-            generator: server,
-            port: server_end,
-        },
-    ];
+    let next_hops = [server_end.mac(); 2];
+    let arms = cps_arms(client, server, &next_hops, [client_end, server_end], now);
     (arms, [device_client, device_server])
 }
 

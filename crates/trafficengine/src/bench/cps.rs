@@ -4,16 +4,20 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use e2d2::buffer::BufferPool;
+use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::port::Port;
+use e2d2::time::Instant;
+use e2d2::wire::MacAddr;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::accounts::{CycleCounter, DeviceCounts, DeviceUnderTest};
-use super::inline::{InlineBench, Measured, Sum};
+use super::inline::{Arm, InlineBench, Measured, Sum};
 use super::load::LoadTotals;
 use crate::client::ClientSettings;
 use crate::endpoints::AddressRange;
+use crate::generator::{Generator, GeneratorSettings};
+use crate::link::LinkSettings;
 use crate::pace::{Pace, Span};
 use crate::payload::{Close, Format};
 use crate::server::{Listener, ServerSettings};
@@ -209,6 +213,46 @@ pub fn cps_server(client: &ClientSettings, addresses: &[SocketAddr]) -> ServerSe
         tcp: client.tcp.clone(),
         seed: 2,
     }
+}
+
+/// A role, or both, that sends everything to `next_hop`.
+pub fn cps_generator<B: PacketBuffer>(
+    client: Option<ClientSettings>,
+    server: Option<ServerSettings>,
+    next_hop: MacAddr,
+    now: Instant,
+) -> Generator<B> {
+    let link = LinkSettings {
+        next_hop_mac: Some(next_hop),
+        ..LinkSettings::default()
+    };
+    let settings = GeneratorSettings {
+        link,
+        client,
+        server,
+        verify_checksums: true,
+    };
+    Generator::new(settings, now)
+}
+
+/// Both ends of the load, the clients' first; they reach each other, or the device, at these addresses.
+pub fn cps_arms<P: Port>(
+    client: ClientSettings,
+    server: ServerSettings,
+    next_hops: &[MacAddr; 2],
+    [client_end, server_end]: [P; 2],
+    now: Instant,
+) -> Vec<Arm<P>> {
+    vec![
+        Arm {
+            generator: cps_generator(Some(client), None, next_hops[0], now),
+            port: client_end,
+        },
+        Arm {
+            generator: cps_generator(None, Some(server), next_hops[1], now),
+            port: server_end,
+        },
+    ]
 }
 
 impl<D, P, L, C> InlineBench<D, P, L, C>

@@ -26,7 +26,10 @@ mod undisturbed;
 
 pub use accounts::{Accounts, CycleCounter, DeviceCounts, DeviceUnderTest, RoundWork};
 pub use apart::{LoadThread, TwoCoreBench, Waited};
-pub use cps::{CpsResult, CpsSettings, LatencyMicros, MAX_SATURATED_TO_BUSY, SliceCycles, cps_client, cps_server};
+pub use cps::{
+    CpsResult, CpsSettings, LatencyMicros, MAX_SATURATED_TO_BUSY, SliceCycles, cps_arms, cps_client, cps_generator,
+    cps_server,
+};
 pub use inline::{Arm, InlineBench, Measured, Sum};
 pub use load::{LoadOrders, LoadStatus, LoadTotals, RemoteLoad};
 pub use paired::{Ratio, median};
