@@ -5,6 +5,11 @@
     reason = "every test file includes it and uses its own part"
 )]
 
+mod skip;
+
+pub(crate) use skip::skip;
+use skip::test_name;
+
 use proxy_protocol::{Addresses, Header, Transport, V2_SIGNATURE};
 use rustix::thread::ThreadNameSpaceType;
 use std::fs::Permissions;
@@ -38,26 +43,6 @@ fn ip(arguments: &[&str]) -> bool {
         .stderr(Stdio::null())
         .status()
         .is_ok_and(|status| status.success())
-}
-
-/// The harness names the thread of each test after it.
-fn test_name() -> String {
-    std::thread::current().name().unwrap_or("mmproxy").to_owned()
-}
-
-/// Says that the test, or a part of it, cannot run here, where `build.sh test` collects it. With `PROXYENGINE_REQUIRE_RIG`
-/// that is a failure.
-pub fn skip(reason: &str) {
-    let line = format!("{}: {reason}\n", test_name());
-    assert!(
-        std::env::var_os("PROXYENGINE_REQUIRE_RIG").is_none(),
-        "not to be skipped here: {line}"
-    );
-    let file = std::env::var_os("PROXYENGINE_SKIP_FILE")
-        .and_then(|path| std::fs::OpenOptions::new().append(true).open(path).ok());
-    if file.is_none_or(|mut file| file.write_all(line.as_bytes()).is_err()) {
-        eprint!("skipped: {line}");
-    }
 }
 
 /// Runs `test` in a network namespace of its own, with loopback up and the routing rules installed. Without root it says
