@@ -31,6 +31,7 @@ mod proxy_header;
 mod proxy_header_chaos;
 mod proxy_header_in;
 mod proxy_header_syn;
+mod proxy_header_syn_trouble;
 mod restart;
 mod resting;
 mod scribe;
