@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use e2d2::wire::MacAddr;
 
 use super::load::server_addresses;
-use super::{Conditions, PORTS, SERVERS, listener, resting};
+use super::{Conditions, PORTS, SERVERS, listener, mss, resting};
 
 /// The proxy's configuration, in the words of its users.
 pub(super) fn configuration(conditions: &Conditions, devices: [&str; 2], server_mac: MacAddr) -> String {
@@ -60,7 +60,7 @@ local_addresses = [{locals}]
         servers = devices[1],
         capacity = conditions.capacity,
         mtu = conditions.mtu,
-        mss = conditions.mtu - if conditions.ipv6 { 60 } else { 40 },
+        mss = mss(conditions.mtu, conditions.ipv6),
         verify = if conditions.verify_all { "all" } else { "acted" },
         time_wait = conditions.settings.time_wait.as_millis(),
         locals = (1..=local_addresses(conditions))

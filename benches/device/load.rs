@@ -8,7 +8,7 @@ use trafficengine::bench::{Arm, cps_arms, cps_client, cps_server};
 use trafficengine::{AddressRange, ClientSettings, Pace, ServerSettings};
 
 use super::port::LoadPort;
-use super::{Conditions, SERVERS, listener};
+use super::{Conditions, SERVERS, listener, mss};
 
 pub(super) fn server_addresses(ipv6: bool) -> Vec<SocketAddr> {
     let address = |last| match ipv6 {
@@ -39,8 +39,8 @@ pub(crate) fn roles(conditions: &Conditions) -> (ClientSettings, ServerSettings)
     let sources: AddressRange = sources.parse().expect("a range of addresses");
     let mut client = cps_client(&conditions.settings, sources, listener(conditions.ipv6), SERVERS);
     (client.rounds, client.request, client.response) = (conditions.rounds, conditions.request, conditions.response);
-    client.tcp[0].mss = conditions.mtu - 40;
-    client.tcp[1].mss = conditions.mtu - 60;
+    client.tcp[0].mss = mss(conditions.mtu, false);
+    client.tcp[1].mss = mss(conditions.mtu, true);
     client.depth = conditions.depth;
     if let Some(rate) = conditions.rate {
         client.pace = Pace::Open { rate };

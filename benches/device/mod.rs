@@ -61,6 +61,11 @@ const DESCRIPTORS: u16 = 2047;
 /// Packets that the load may hold on to besides those in rings.
 const HELD_BY_LOAD: u32 = 8_192;
 
+/// The largest payload of a segment without options: the MTU without the headers of IP and TCP.
+fn mss(mtu: u16, ipv6: bool) -> u16 {
+    mtu - if ipv6 { 60 } else { 40 }
+}
+
 /// Conditions of a bench.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Conditions {
