@@ -10,7 +10,7 @@
 //! older ones count as not set. Memory: a byte for each connection that there is room for. Cost: a hash and a store for
 //! each connection, never a wait for either.
 
-use e2d2::memory::prefer_large_pages;
+use e2d2::memory::LargeSlice;
 use e2d2::time::Instant;
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ const _: () = assert!(size_of::<Line>() == 64);
 /// Who has come back of late.
 pub(super) struct KnownClients {
     /// Generations take turns: of two that follow each other each has its own lines.
-    lines: [Box<[Line]>; 2],
+    lines: [LargeSlice<Line>; 2],
     generation: u32,
     /// Bits set in this generation.
     set: usize,
@@ -63,9 +63,7 @@ impl KnownClients {
                 bits: [0; WORDS],
             };
             let count = (capacity * BITS_PER_CONNECTION).div_ceil(LINE_BITS).max(8);
-            let lines = vec![empty; count].into_boxed_slice();
-            prefer_large_pages(&lines);
-            lines
+            LargeSlice::of(empty, count)
         };
         KnownClients {
             lines: [lines(), lines()],

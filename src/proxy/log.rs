@@ -4,7 +4,7 @@ use super::borrowed;
 use super::connection::{Connection, NO_SERVER};
 use super::event::Side;
 use super::segment::Segment;
-use e2d2::memory::prefer_large_pages;
+use e2d2::memory::LargeSlice;
 use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::counters::{TcpCounter, TcpCounters};
@@ -20,7 +20,7 @@ pub type RecordSink = Option<RecordSender>;
 /// Records in progress, by slot, and counters.
 pub struct Log {
     sink: RecordSink,
-    records: Box<[Progress]>,
+    records: LargeSlice<Progress>,
     core: u8,
     client: TcpCounters,
     server: TcpCounters,
@@ -29,11 +29,9 @@ pub struct Log {
 impl Log {
     pub(super) fn new(sink: RecordSink, records: Option<usize>, core: u8) -> Self {
         let count = records.filter(|_| sink.is_some()).unwrap_or(0);
-        let records = vec![Progress::NONE; count].into_boxed_slice();
-        prefer_large_pages(&records);
         Log {
             sink,
-            records,
+            records: LargeSlice::of(Progress::NONE, count),
             core,
             client: TcpCounters::default(),
             server: TcpCounters::default(),

@@ -11,7 +11,7 @@
 use super::announce::MAX_HEADER;
 use super::held::HeldId;
 use super::slots::Slots;
-use e2d2::memory::prefer_large_pages;
+use e2d2::memory::LargeSlice;
 use netfcts::seq::SeqNum;
 
 /// RFC 6298 2.1: before any measurement the retransmission time-out is one second.
@@ -166,14 +166,13 @@ struct Room([u8; MAX_HEADER]);
 pub(super) struct Debts {
     entries: Slots<Owed>,
     /// One for each entry, and a spare one for a header that is sent without being owed because no entry is free.
-    rooms: Box<[Room]>,
+    rooms: LargeSlice<Room>,
 }
 
 impl Debts {
     /// Room for so many debts.
     pub(super) fn new(capacity: usize) -> Self {
-        let rooms = vec![Room([0; MAX_HEADER]); capacity + 1].into_boxed_slice();
-        prefer_large_pages(&rooms);
+        let rooms = LargeSlice::of(Room([0; MAX_HEADER]), capacity + 1);
         Debts {
             entries: Slots::new(capacity),
             rooms,

@@ -5,7 +5,7 @@
 //! is full the oldest goes early.
 
 use super::connection::{Connection, WindowScale};
-use e2d2::memory::prefer_large_pages;
+use e2d2::memory::LargeSlice;
 use e2d2::port::PortId;
 use e2d2::wire::MacAddr;
 
@@ -109,7 +109,7 @@ const AHEAD: usize = 8;
 
 /// The resting connections of one core.
 pub struct QuarantineRing {
-    entries: Box<[Option<Rested>]>,
+    entries: LargeSlice<Option<Rested>>,
     head: usize,
     len: usize,
     /// The hashes of both legs of the oldest: a ring.
@@ -122,10 +122,8 @@ pub struct QuarantineRing {
 impl QuarantineRing {
     /// Room for `capacity` connections, allocated now.
     pub fn new(capacity: usize) -> Self {
-        let entries = vec![None; capacity.max(1)].into_boxed_slice();
-        prefer_large_pages(&entries);
         QuarantineRing {
-            entries,
+            entries: LargeSlice::of(None, capacity.max(1)),
             head: 0,
             len: 0,
             ahead: [[0; 2]; AHEAD],

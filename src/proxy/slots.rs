@@ -1,16 +1,15 @@
 //! A fixed number of slots with a free list: connections are named by their slot.
 
-use e2d2::memory::prefer_large_pages;
+use e2d2::memory::LargeSlice;
 
 /// `T`s in slots `0..capacity`, allocated at start. The free ones are a list through the slots themselves, so that a `T`
 /// with some value to spare costs no more than its size.
 pub(super) struct Slots<T> {
-    entries: Box<[Slot<T>]>,
+    entries: LargeSlice<Slot<T>>,
     free: u32,
     used: usize,
 }
 
-#[derive(Clone)]
 enum Slot<T> {
     Taken(T),
     /// The next free slot, or anything that is none.
@@ -20,10 +19,8 @@ enum Slot<T> {
 impl<T> Slots<T> {
     /// `capacity` empty slots.
     pub(super) fn new(capacity: usize) -> Self {
-        let entries: Box<[Slot<T>]> = (1..=capacity as u32).map(Slot::Free).collect();
-        prefer_large_pages(&entries);
         Slots {
-            entries,
+            entries: LargeSlice::from_fn(capacity, |slot| Slot::Free(slot as u32 + 1)),
             free: 0,
             used: 0,
         }

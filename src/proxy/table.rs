@@ -13,7 +13,7 @@
 
 use super::event::Side;
 use super::segment::is_ipv4;
-use e2d2::memory::prefer_large_pages;
+use e2d2::memory::LargeSlice;
 use wide::u16x8;
 
 /// What identifies one leg: the peer's end point and ours. IPv4 addresses are in their IPv4-mapped form
@@ -145,7 +145,7 @@ impl Iterator for Matches {
 
 /// Which connection owns a flow.
 pub struct FlowTable {
-    lines: Box<[Line]>,
+    lines: LargeSlice<Line>,
     used: usize,
     limit: usize,
     keys: [u64; 3],
@@ -156,8 +156,7 @@ impl FlowTable {
     pub fn new(flows: usize, keys: [u64; 3]) -> Self {
         let limit = flows.max(8);
         // Four fifths full at most: then one line in five has more flows at home than it has places.
-        let lines = vec![EMPTY; (limit * 5).div_ceil(4 * PLACES)].into_boxed_slice();
-        prefer_large_pages(&lines);
+        let lines = LargeSlice::of(EMPTY, (limit * 5).div_ceil(4 * PLACES));
         // An even key would lose the low bits of the product.
         let keys = [keys[0] | 1, keys[1] | 1, keys[2] | 1];
         FlowTable {

@@ -9,7 +9,7 @@
 //! is reset.
 
 use super::cookie;
-use e2d2::memory::prefer_large_pages;
+use e2d2::memory::LargeSlice;
 use e2d2::time::Instant;
 use netfcts::seq::SeqNum;
 
@@ -76,15 +76,15 @@ pub(super) struct Unused {
 
 /// The cookies used lately.
 pub(super) struct UsedCookies {
-    lines: Box<[Line]>,
+    lines: LargeSlice<Line>,
 }
 
 impl UsedCookies {
     /// Room for about `capacity` cookies, allocated now.
     pub(super) fn new(capacity: usize) -> Self {
-        let lines = vec![Line::EMPTY; capacity.div_ceil(WAYS).max(1)].into_boxed_slice();
-        prefer_large_pages(&lines);
-        UsedCookies { lines }
+        UsedCookies {
+            lines: LargeSlice::of(Line::EMPTY, capacity.div_ceil(WAYS).max(1)),
+        }
     }
 
     /// True if the flow with `flow_hash` has used `cookie`.

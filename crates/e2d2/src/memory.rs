@@ -3,7 +3,13 @@
 //! A table of hundreds of megabytes in pages of 4 KiB costs a page walk for nearly every look-up. Linux gives pages of
 //! 2 MiB to whoever asks (`transparent_hugepage` = `madvise` or `always`); where it does not, nothing changes.
 
-#![allow(unsafe_code)] // one system call on memory that we hold
+#![allow(unsafe_code)] // memory with an alignment that no type has, and a system call on it
+
+use core::alloc::Layout;
+use core::marker::PhantomData;
+use core::ops::{Deref, DerefMut};
+use core::ptr::{self, NonNull};
+use std::alloc::{alloc, dealloc, handle_alloc_error};
 
 /// Linux' size of a transparent huge page on x86-64 and, with pages of 4 KiB, on AArch64.
 const HUGE_PAGE: usize = 2 << 20;
@@ -12,18 +18,140 @@ const HUGE_PAGE: usize = 2 << 20;
 #[cfg(target_os = "linux")]
 const MADV_COLLAPSE: libc::c_int = 25;
 
-/// Asks for large pages under `slice`, as far as it covers whole ones. To be called once, after it has been filled.
-/// Contents and addresses stay; a kernel that knows no better ignores it.
-pub fn prefer_large_pages<T>(slice: &[T]) {
-    let start = slice.as_ptr().addr().next_multiple_of(HUGE_PAGE);
-    let end = (slice.as_ptr().addr() + size_of_val(slice)) / HUGE_PAGE * HUGE_PAGE;
-    if end <= start {
-        return;
+/// Values in a row as in a `Box<[T]>`, in large pages from the first on if they fill one.
+///
+/// What a table uses most is often at its beginning: slots are taken from there, and taken again. The allocator puts the
+/// beginning anywhere in a large page, so that it would be the one part in small ones.
+pub struct LargeSlice<T> {
+    start: NonNull<T>,
+    len: usize,
+    owns: PhantomData<T>,
+}
+
+// SAFETY: it owns its values and nothing else, as a `Box<[T]>` does.
+unsafe impl<T: Send> Send for LargeSlice<T> {}
+// SAFETY: likewise; a shared reference gives shared references only.
+unsafe impl<T: Sync> Sync for LargeSlice<T> {}
+
+impl<T> LargeSlice<T> {
+    /// `len` values, which `make` makes of their places. Aborts as a `Vec` does if there is no memory for them.
+    ///
+    /// # Panics
+    /// If they are longer than the address space.
+    pub fn from_fn(len: usize, make: impl FnMut(usize) -> T) -> Self {
+        let layout = layout::<T>(len);
+        let mut slice = LargeSlice {
+            start: NonNull::dangling(),
+            len: 0,
+            owns: PhantomData,
+        };
+        if layout.size() > 0 {
+            // SAFETY: the layout is not empty.
+            let memory = unsafe { alloc(layout) };
+            slice.start = NonNull::new(memory.cast()).unwrap_or_else(|| handle_alloc_error(layout));
+        }
+        // Before the first byte is written, so that none of it is ever in small pages.
+        #[cfg(target_os = "linux")]
+        slice.advise(layout, libc::MADV_HUGEPAGE);
+        for (place, value) in (0..len).map(make).enumerate() {
+            // SAFETY: there is room for `len` values, and nothing in it yet that would have to be dropped.
+            unsafe { slice.start.add(place).write(value) };
+        }
+        slice.len = len;
+        #[cfg(target_os = "linux")]
+        slice.advise(layout, MADV_COLLAPSE);
+        slice
     }
+
+    /// `len` copies of `value`.
+    pub fn of(value: T, len: usize) -> Self
+    where
+        T: Clone,
+    {
+        LargeSlice::from_fn(len, |_| value.clone())
+    }
+
+    /// For the whole large pages in it; the end of the last page may be another's. A kernel that knows no better does
+    /// nothing.
     #[cfg(target_os = "linux")]
-    for advice in [libc::MADV_HUGEPAGE, MADV_COLLAPSE] {
-        let pages = slice.as_ptr().map_addr(|_| start).cast_mut().cast();
-        // SAFETY: the range lies within `slice`, which is borrowed for the call; both advices keep its contents.
-        let _ = unsafe { libc::madvise(pages, end - start, advice) };
+    fn advise(&self, layout: Layout, advice: libc::c_int) {
+        let whole = layout.size() / HUGE_PAGE * HUGE_PAGE;
+        if whole > 0 {
+            // SAFETY: the range lies in our memory, and both advices keep its contents and its address.
+            let _ = unsafe { libc::madvise(self.start.as_ptr().cast(), whole, advice) };
+        }
+    }
+}
+
+/// The memory of `len` values.
+fn layout<T>(len: usize) -> Layout {
+    #[expect(clippy::expect_used, reason = "what a `Vec` of that length does, too")]
+    let layout = Layout::array::<T>(len).expect("no longer than the address space");
+    if layout.size() < HUGE_PAGE {
+        return layout;
+    }
+    #[expect(
+        clippy::expect_used,
+        reason = "likewise: it is that size rounded up which has to fit"
+    )]
+    layout.align_to(HUGE_PAGE).expect("no longer than the address space")
+}
+
+impl<T> Drop for LargeSlice<T> {
+    fn drop(&mut self) {
+        let layout = layout::<T>(self.len);
+        // SAFETY: the values are ours, and nobody has them after this.
+        unsafe { ptr::drop_in_place(ptr::from_mut::<[T]>(self)) };
+        if layout.size() > 0 {
+            // SAFETY: it was taken with this layout.
+            unsafe { dealloc(self.start.as_ptr().cast(), layout) };
+        }
+    }
+}
+
+impl<T> Deref for LargeSlice<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: `len` values stand there, which live as long as `self`.
+        unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl<T> DerefMut for LargeSlice<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and `self` is borrowed alone.
+        unsafe { core::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::rc::Rc;
+
+    #[test]
+    fn values_stand_in_their_places_and_a_large_one_begins_with_a_page() {
+        for len in [0, 1, 1000, 3 * HUGE_PAGE / 8 + 5] {
+            let mut slice = LargeSlice::from_fn(len, |place| place as u64);
+            assert_eq!(slice.len(), len);
+            assert!(slice.iter().zip(0..).all(|(&value, place)| value == place));
+            slice.iter_mut().for_each(|value| *value += 1);
+            assert_eq!(slice.last().copied().unwrap_or_default(), len as u64);
+            assert!(size_of_val(&*slice) < HUGE_PAGE || slice.as_ptr().addr().is_multiple_of(HUGE_PAGE));
+        }
+        assert_eq!(*LargeSlice::of(7_u8, 3), [7; 3]);
+        assert_eq!(LargeSlice::of((), 5).len(), 5);
+    }
+
+    #[test]
+    fn what_is_in_it_is_dropped_once() {
+        let counted = Rc::new(());
+        let slice = LargeSlice::of(counted.clone(), 10);
+        assert_eq!(Rc::strong_count(&counted), 12 - 1);
+        drop(slice);
+        assert_eq!(Rc::strong_count(&counted), 1);
     }
 }

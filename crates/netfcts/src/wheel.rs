@@ -24,6 +24,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use e2d2::memory::LargeSlice;
 use e2d2::time::Instant;
 
 const NIL: u32 = u32::MAX;
@@ -65,7 +66,7 @@ const IDLE: Entry = Entry {
 ///
 /// Owned by one core.
 pub struct TimerWheel {
-    entries: Box<[Entry]>,
+    entries: LargeSlice<Entry>,
     heads: Box<[[u32; SLOTS]; LEVELS]>,
     occupied: [[u64; SLOTS / 64]; LEVELS],
     /// What an entry has no room for: the deadlines that were 2^32 ticks or more ahead when they were set.
@@ -111,7 +112,7 @@ impl TimerWheel {
         let tick_shift = tick.as_nanos().next_power_of_two().trailing_zeros().min(47);
         let cursor = now.as_nanos() >> tick_shift;
         TimerWheel {
-            entries: vec![IDLE; capacity].into_boxed_slice(),
+            entries: LargeSlice::of(IDLE, capacity),
             heads: Box::new([[NIL; SLOTS]; LEVELS]),
             occupied: [[0; SLOTS / 64]; LEVELS],
             far: BTreeMap::new(),
