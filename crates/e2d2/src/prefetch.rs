@@ -1,6 +1,6 @@
 //! Asking the processor for memory before it is needed.
 
-#![allow(unsafe_code)] // one intrinsic and one instruction that dereference nothing
+#![allow(unsafe_code)] // one intrinsic that dereferences nothing
 
 /// Asks for the cache line that `value` begins in, for reading soon. Has no effect on any result.
 #[inline]
@@ -27,22 +27,6 @@ pub fn prefetch_lines<T>(value: &T) {
         unsafe {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             _mm_prefetch::<_MM_HINT_T0>(core::ptr::from_ref(value).wrapping_byte_add(line * LINE).cast());
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (line, value);
-    }
-}
-
-/// Asks for all cache lines of `value`, which begins with a line, to be written soon: what another core has of them is
-/// taken away before the first store waits for it. Has no effect on any result; processors that do not know it do nothing.
-#[inline]
-pub fn prefetch_lines_to_write<T>(value: &T) {
-    for line in 0..size_of::<T>().div_ceil(LINE) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above. The intrinsic of this name asks for reading where the target is any x86-64.
-        unsafe {
-            let line = core::ptr::from_ref(value).wrapping_byte_add(line * LINE);
-            core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = (line, value);

@@ -44,18 +44,6 @@ impl RecordSender {
             // Relaxed: the count stands for itself, no other data depends on it.
             Err(_) => _ = self.lost.0.fetch_add(1, Ordering::Relaxed),
         }
-        self.ask_for_next();
-    }
-
-    /// Asks for the next place long before it is written: the other core has read it last, and stores that wait for their
-    /// line hold up all later ones.
-    #[inline]
-    fn ask_for_next(&mut self) {
-        if let Ok(mut place) = self.producer.write_chunk_uninit(1)
-            && let ([next, ..], _) = place.as_mut_slices()
-        {
-            e2d2::prefetch_lines_to_write(next);
-        }
     }
 
     /// Records sent.
