@@ -58,7 +58,7 @@ pub struct Ends {
     /// Index of our address towards the server, or [`TRANSPARENT`](crate::record::TRANSPARENT), and our port; 0 before
     /// there is one.
     pub local: (u16, u16),
-    /// Index of the server, or [`NO_SERVER`](crate::record::NO_SERVER).
+    /// Index of the server, or [`NO_SERVER`].
     pub server: u16,
     /// The core that owned the connection.
     pub core: u8,
