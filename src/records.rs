@@ -1,4 +1,4 @@
-//! Takes the session records of all cores and writes them to a file or standard output, while the engine runs and at its
+//! Makes session records of the connections that all cores have ended, and writes them to a file or standard output, while the engine runs and at its
 //! end.
 //!
 //! One thread owns the receiving ends of the cores' rings and the output. It never makes a core wait: what it cannot keep

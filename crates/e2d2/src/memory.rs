@@ -37,7 +37,7 @@ impl<T> LargeSlice<T> {
     /// `len` values, which `make` makes of their places. Aborts as a `Vec` does if there is no memory for them.
     ///
     /// # Panics
-    /// If they are longer than the address space.
+    /// If they are longer than the address space. If `make` panics, what was made until then is leaked.
     pub fn from_fn(len: usize, make: impl FnMut(usize) -> T) -> Self {
         let layout = layout::<T>(len);
         let mut slice = LargeSlice {
@@ -85,16 +85,12 @@ impl<T> LargeSlice<T> {
 
 /// The memory of `len` values.
 fn layout<T>(len: usize) -> Layout {
+    let layout = Layout::array::<T>(len).and_then(|layout| {
+        // An alignment of 1 leaves it the type's own.
+        layout.align_to(if layout.size() < HUGE_PAGE { 1 } else { HUGE_PAGE })
+    });
     #[expect(clippy::expect_used, reason = "what a `Vec` of that length does, too")]
-    let layout = Layout::array::<T>(len).expect("no longer than the address space");
-    if layout.size() < HUGE_PAGE {
-        return layout;
-    }
-    #[expect(
-        clippy::expect_used,
-        reason = "likewise: it is that size rounded up which has to fit"
-    )]
-    layout.align_to(HUGE_PAGE).expect("no longer than the address space")
+    layout.expect("no longer than the address space")
 }
 
 impl<T> Drop for LargeSlice<T> {

@@ -34,9 +34,6 @@ pub mod privileges;
 pub mod relay;
 pub mod segments;
 pub mod session;
-#[cfg(test)]
-#[path = "../tests/rig/skip.rs"]
-mod skip;
 pub mod sockets;
 pub mod steering;
 pub mod sys;

@@ -576,7 +576,6 @@ pub fn reset_on_close(fd: impl AsFd) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::skip::skip;
     use std::io::{ErrorKind, Read, Write};
     use std::net::{TcpListener, TcpStream};
 
@@ -684,7 +683,10 @@ mod tests {
         let mut pool = pool(1);
         let mut lines = [Line::new(), Line::new(), Line::new()];
         if let Err(error) = sys::set_send_buffer(&pair().1.fd, SEND_BUFFER) {
-            return skip(&format!("a send buffer of any size needs CAP_NET_ADMIN: {error}"));
+            return rig::skip(
+                "only_fast_directions_get_large_send_buffers_and_they_give_them_back",
+                &format!("a send buffer of any size needs CAP_NET_ADMIN: {error}"),
+            );
         }
         let carry = |line: &mut Line, pace: u64, pool: &mut Pool| {
             for index in 0..24 {
@@ -710,7 +712,10 @@ mod tests {
         let size = |line: &Line| rustix::net::sockopt::socket_recv_buffer_size(&line.from.fd).expect("its size");
         let (mut pool, mut asked, mut not_asked) = (pool(2), Line::new(), Line::new());
         if let Err(error) = rustix::net::sockopt::set_socket_recv_buffer_size_force(&pair().1.fd, NEAR_BUFFER) {
-            return skip(&format!("a receive buffer of any size needs CAP_NET_ADMIN: {error}"));
+            return rig::skip(
+                "receive_buffers_of_near_sources_are_bounded_at_the_first_bulk_if_asked_for",
+                &format!("a receive buffer of any size needs CAP_NET_ADMIN: {error}"),
+            );
         }
         let near = |line: &Line| sys::shortest_round_trip(&line.from.fd).expect("it is TCP") < NEAR;
         asked.from.bound_is_due = true;

@@ -5,11 +5,6 @@
     reason = "every test file includes it and uses its own part"
 )]
 
-mod skip;
-
-pub(crate) use skip::skip;
-use skip::test_name;
-
 use proxy_protocol::{Addresses, Header, Transport, V2_SIGNATURE};
 use rustix::thread::ThreadNameSpaceType;
 use std::fs::Permissions;
@@ -43,6 +38,16 @@ fn ip(arguments: &[&str]) -> bool {
         .stderr(Stdio::null())
         .status()
         .is_ok_and(|status| status.success())
+}
+
+/// The harness names the thread of each test after it.
+fn test_name() -> String {
+    std::thread::current().name().unwrap_or("mmproxy").to_owned()
+}
+
+/// Says that the test, or a part of it, cannot run here.
+pub fn skip(reason: &str) {
+    ::rig::skip(&test_name(), reason);
 }
 
 /// Runs `test` in a network namespace of its own, with loopback up and the routing rules installed. Without root it says
