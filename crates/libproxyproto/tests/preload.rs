@@ -61,21 +61,12 @@ fn runs(program: &str, arguments: &[&str]) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// Says that the test cannot run here, where `build.sh test` collects it. With `PROXYENGINE_REQUIRE_RIG` that is a failure.
+/// Says that the test cannot run here: [`rig::skip`].
 fn skip(reason: &str) {
-    let line = format!(
-        "{}: {reason}\n",
-        std::thread::current().name().unwrap_or("libproxyproto")
+    rig::skip(
+        std::thread::current().name().unwrap_or("libproxyproto"),
+        reason,
     );
-    assert!(
-        std::env::var_os("PROXYENGINE_REQUIRE_RIG").is_none(),
-        "not to be skipped here: {line}"
-    );
-    let file = std::env::var_os("PROXYENGINE_SKIP_FILE")
-        .and_then(|path| std::fs::OpenOptions::new().append(true).open(path).ok());
-    if file.is_none_or(|mut file| file.write_all(line.as_bytes()).is_err()) {
-        eprint!("skipped: {line}");
-    }
 }
 
 fn in_namespace(needs: &[&str], test: impl FnOnce() + Send + 'static) {

@@ -1,8 +1,6 @@
 //! A network namespace for one test: of the test's own thread, without a name, gone with it. sysfs shows it too.
 #![allow(unsafe_code)] // `unshare` on a thread.
 
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::process::Command;
 use std::thread;
 
@@ -43,18 +41,9 @@ pub(crate) fn in_namespace(body: fn()) {
     }
 }
 
-/// Says that the calling test is skipped: into the file that `build.sh test` collects from, else to standard error.
+/// Says that the calling test is skipped: [`rig::skip`].
 pub(crate) fn skip(reason: &str) {
-    let line = format!("{}: {reason}\n", thread::current().name().unwrap_or("dpdk"));
-    assert!(
-        std::env::var_os("PROXYENGINE_REQUIRE_RIG").is_none(),
-        "not to be skipped here: {line}"
-    );
-    let file =
-        std::env::var_os("PROXYENGINE_SKIP_FILE").and_then(|path| OpenOptions::new().append(true).open(path).ok());
-    if file.is_none_or(|mut file| file.write_all(line.as_bytes()).is_err()) {
-        eprint!("skipped: {line}");
-    }
+    rig::skip(thread::current().name().unwrap_or("dpdk"), reason);
 }
 
 /// Runs a command in the calling thread's namespace.
