@@ -18,7 +18,6 @@ use super::topology::{NextHopId, Topology};
 
 const VALID: u64 = 1 << 48;
 const STATIC: u64 = 1 << 49;
-const MAC_BITS: u64 = VALID - 1;
 
 /// What a core leaves for the core that keeps the timers.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
@@ -182,13 +181,14 @@ impl SharedNeighbours {
     }
 }
 
+/// The lowest six bytes in the order of the wire: on the way back nothing has to be turned round.
 fn to_bits(mac: MacAddr) -> u64 {
     let [a, b, c, d, e, f] = mac.0;
-    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+    u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
 }
 
 fn from_bits(word: u64) -> MacAddr {
-    let [_, _, a, b, c, d, e, f] = (word & MAC_BITS).to_be_bytes();
+    let [a, b, c, d, e, f, ..] = word.to_le_bytes();
     MacAddr([a, b, c, d, e, f])
 }
 

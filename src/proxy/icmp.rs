@@ -104,7 +104,8 @@ where
                 }
                 let path = match towards {
                     Side::Server => send::path_to_client(&self.settings, connection),
-                    Side::Client => send::path_to_server(&self.settings, &self.neighbours, connection)?,
+                    Side::Client => send::path_to_server(&self.settings, &self.neighbours, connection)
+                        .ok_or(DropReason::NoNeighbour)?,
                 };
                 let (told, quote) = if path.version() == version {
                     let quote = translate_quote(version, original, &quoted, &path, seq);

@@ -221,33 +221,20 @@ pub(super) fn way_to_client(settings: &Settings, ends: Ends) -> Path {
     }
 }
 
-/// The way to the server of a connection.
-///
-/// # Errors
-/// [`DropReason::NoNeighbour`] while its next hop is not resolved.
-pub(super) fn path_to_server(
-    settings: &Settings,
-    neighbours: &impl NextHops,
-    ends: impl Into<Ends>,
-) -> Result<Path, DropReason> {
+/// The way to the server of a connection; `None` while its next hop is not resolved.
+pub(super) fn path_to_server(settings: &Settings, neighbours: &impl NextHops, ends: impl Into<Ends>) -> Option<Path> {
     way_to_server(settings, neighbours, ends.into())
 }
 
 /// [`path_to_server`] on the path of every packet, where it is not put together in memory.
-///
-/// # Errors
-/// As there.
 #[inline(always)]
-pub(super) fn way_to_server(settings: &Settings, neighbours: &impl NextHops, ends: Ends) -> Result<Path, DropReason> {
-    let server = settings
-        .servers
-        .get(usize::from(ends.server))
-        .ok_or(DropReason::NoNeighbour)?;
+pub(super) fn way_to_server(settings: &Settings, neighbours: &impl NextHops, ends: Ends) -> Option<Path> {
+    let server = settings.servers.get(usize::from(ends.server))?;
     let (source, source_port) = ends.source(settings);
     let ours = &settings.devices[usize::from(server.device.0)];
-    Ok(Path {
+    Some(Path {
         source_mac: ours.mac,
-        destination_mac: neighbours.mac(server.next_hop).ok_or(DropReason::NoNeighbour)?,
+        destination_mac: neighbours.mac(server.next_hop)?,
         source,
         destination: server.address,
         source_port,
@@ -351,12 +338,11 @@ where
             return;
         }
         let path = match to {
-            Side::Client => Ok(path_to_client(&self.settings, connection)),
+            Side::Client => Some(path_to_client(&self.settings, connection)),
             Side::Server => path_to_server(&self.settings, &self.neighbours, connection),
         };
-        let path = match path {
-            Ok(path) => path,
-            Err(reason) => return self.drops.add(reason, 1),
+        let Some(path) = path else {
+            return self.drops.add(DropReason::NoNeighbour, 1);
         };
         let mut control = self.current_numbers(connection, to);
         control.flags = if to == Side::Server && connection.opening().is_some() {

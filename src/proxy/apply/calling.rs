@@ -194,10 +194,9 @@ where
         if again {
             self.log.flag(slot, RecordFlags::RETRANSMITTED);
         }
-        let path = match send::path_to_server(&self.settings, &self.neighbours, connection) {
-            Ok(path) => path,
+        let Some(path) = send::path_to_server(&self.settings, &self.neighbours, connection) else {
             // The timer tries again; by then the neighbour may have answered.
-            Err(reason) => return self.drops.add(reason, 1),
+            return self.drops.add(DropReason::NoNeighbour, 1);
         };
         let offered = send::offered(&self.settings, connection, opening, None);
         let control = Control {
@@ -386,9 +385,8 @@ where
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
-        let path = match send::path_to_server(&self.settings, &self.neighbours, connection) {
-            Ok(path) => path,
-            Err(reason) => return self.drops.add(reason, 1),
+        let Some(path) = send::path_to_server(&self.settings, &self.neighbours, connection) else {
+            return self.drops.add(DropReason::NoNeighbour, 1);
         };
         let control = handoff.control(handoff.start(), TcpFlags::ACK);
         let memory = scene.incoming.take().map(|incoming| incoming.buffer);
@@ -433,7 +431,7 @@ where
         for (index, payload) in alone.chunks(usize::from(mss.max(1))).enumerate() {
             let at = handoff.start() + (index * usize::from(mss.max(1))) as u32;
             let control = handoff.control(at, TcpFlags::ACK | TcpFlags::PSH);
-            if let Err(reason) = emit_on(&mut self.pool, &path, &control, (&[], payload), out) {
+            if let Err(reason) = emit_on(&mut self.pool, path.as_ref(), &control, (&[], payload), out) {
                 self.drops.add(reason, 1);
             }
         }
@@ -461,7 +459,7 @@ where
                 };
                 let control = handoff.control(seq, flags);
                 self.log.count(Side::Server, TcpCounter::SentPayload);
-                if let Err(reason) = emit_on(&mut self.pool, &path, &control, (front, payload), out) {
+                if let Err(reason) = emit_on(&mut self.pool, path.as_ref(), &control, (front, payload), out) {
                     self.drops.add(reason, 1);
                 }
             }
@@ -479,7 +477,7 @@ where
             // The client has closed without a byte.
             fin_sent = true;
             let control = handoff.control(opening.first_byte(), TcpFlags::ACK | TcpFlags::FIN);
-            if let Err(reason) = emit_on(&mut self.pool, &path, &control, (&[], &[]), out) {
+            if let Err(reason) = emit_on(&mut self.pool, path.as_ref(), &control, (&[], &[]), out) {
                 self.drops.add(reason, 1);
             }
             if let Stage::Spliced(spliced) = &mut connection.stage {
@@ -573,11 +571,11 @@ impl Handoff {
 /// Sends a segment with bytes from two places, if there is a way.
 fn emit_on<P: BufferPool>(
     pool: &mut P,
-    path: &Result<Path, DropReason>,
+    path: Option<&Path>,
     control: &Control,
     (front, payload): (&[u8], &[u8]),
     out: &mut impl Outbox<P::Buffer>,
 ) -> Result<(), DropReason> {
-    let path = path.as_ref().map_err(|reason| *reason)?;
+    let path = path.ok_or(DropReason::NoNeighbour)?;
     send::emit_joined(pool, None, path, control, (front, payload), out)
 }

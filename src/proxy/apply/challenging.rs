@@ -62,10 +62,10 @@ where
         };
         let Some(spliced) = connection.spliced() else { return };
         let path = match whom {
-            Side::Client => Ok(send::path_to_client(&self.settings, connection)),
+            Side::Client => Some(send::path_to_client(&self.settings, connection)),
             Side::Server => send::path_to_server(&self.settings, &self.neighbours, connection),
         };
-        let Ok(path) = path else { return };
+        let Some(path) = path else { return };
         let (flow, shift) = match whom {
             Side::Client => (spliced.to_client, spliced.server_shift),
             Side::Server => (spliced.to_server, spliced.client_shift),

@@ -5,6 +5,7 @@
 use super::Scene;
 use crate::callbacks::SelectServer;
 use crate::proxy::connection::Connection;
+use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::Side;
 use crate::proxy::owed::{self, Payment};
 use crate::proxy::send;
@@ -125,9 +126,8 @@ where
         let Some((debt, header)) = self.owed.with_header(spliced.owed) else {
             return;
         };
-        let path = match send::path_to_server(&self.settings, &self.neighbours, connection) {
-            Ok(path) => path,
-            Err(reason) => return self.drops.add(reason, 1),
+        let Some(path) = send::path_to_server(&self.settings, &self.neighbours, connection) else {
+            return self.drops.add(DropReason::NoNeighbour, 1);
         };
         let mut control = self.current_numbers(connection, Side::Server);
         control.options = send::timestamps(debt.timestamps);

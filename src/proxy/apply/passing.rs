@@ -91,14 +91,11 @@ where
         let ends = send::Ends::from(&*connection);
         let path = match from {
             Side::Client => send::way_to_server(&self.settings, &self.neighbours, ends),
-            Side::Server => Ok(send::way_to_client(&self.settings, ends)),
+            Side::Server => Some(send::way_to_client(&self.settings, ends)),
         };
-        let path = match path {
-            Ok(path) => path,
-            Err(reason) => {
-                scene.incoming = None;
-                return self.drops.add(reason, 1);
-            }
+        let Some(path) = path else {
+            scene.incoming = None;
+            return self.drops.add(DropReason::NoNeighbour, 1);
         };
         if path.version() != segment.layout.version || icmp::is_too_big(segment, path.mtu) {
             return self.forward_with_care(now, slot, from, scene, out);
@@ -150,11 +147,10 @@ where
         let ack = spliced.ack_for_peer(from, segment.ack);
         let path = match from {
             Side::Client => send::path_to_server(&self.settings, &self.neighbours, connection),
-            Side::Server => Ok(send::path_to_client(&self.settings, connection)),
+            Side::Server => Some(send::path_to_client(&self.settings, connection)),
         };
-        let path = match path {
-            Ok(path) => path,
-            Err(reason) => return self.drops.add(reason, 1),
+        let Some(path) = path else {
+            return self.drops.add(DropReason::NoNeighbour, 1);
         };
         // An ACK of what was never sent pays nothing.
         let pays = spliced.owed != owed::NOTHING && from == Side::Server && ack.le(spliced.to_server.end);

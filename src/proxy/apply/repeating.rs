@@ -400,16 +400,13 @@ where
         let connection = self.connections.get(slot)?;
         let spliced = *connection.spliced()?;
         let path = match to {
-            Side::Client => Ok(send::path_to_client(&self.settings, connection)),
+            Side::Client => Some(send::path_to_client(&self.settings, connection)),
             Side::Server => send::path_to_server(&self.settings, &self.neighbours, connection),
         };
-        match path {
-            Ok(path) => Some((path, spliced)),
-            Err(reason) => {
-                self.drops.add(reason, 1);
-                None
-            }
+        if path.is_none() {
+            self.drops.add(DropReason::NoNeighbour, 1);
         }
+        path.map(|path| (path, spliced))
     }
 }
 

@@ -57,11 +57,10 @@ where
         }
         let path = match from {
             Side::Client => send::path_to_server(&self.settings, &self.neighbours, &rested),
-            Side::Server => Ok(send::path_to_client(&self.settings, &rested)),
+            Side::Server => Some(send::path_to_client(&self.settings, &rested)),
         };
-        let path = match path {
-            Ok(path) => path,
-            Err(reason) => return self.drops.add(reason, 1),
+        let Some(path) = path else {
+            return self.drops.add(DropReason::NoNeighbour, 1);
         };
         let id = self.next_ip_id();
         let values = Shifts::of_rested(&rested).rewrite(from, incoming.segment, &path, id);

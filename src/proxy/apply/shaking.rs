@@ -160,10 +160,9 @@ where
         else {
             return;
         };
-        let path = match send::path_to_server(&self.settings, &self.neighbours, connection) {
-            Ok(path) => path,
+        let Some(path) = send::path_to_server(&self.settings, &self.neighbours, connection) else {
             // The client's repetition tries again; by then the neighbour may have answered.
-            Err(reason) => return self.drops.add(reason, 1),
+            return self.drops.add(DropReason::NoNeighbour, 1);
         };
         let control = Control {
             seq: opening.server_side_isn,
@@ -224,8 +223,8 @@ where
         self.log.count(Side::Client, TcpCounter::SentSynAck);
         let path = send::path_to_client(&self.settings, connection);
         let largest = match send::path_to_server(&self.settings, &self.neighbours, connection) {
-            Ok(to_server) => self.largest_mss([&path, &to_server]),
-            Err(_) => self.largest_mss([&path, &path]),
+            Some(to_server) => self.largest_mss([&path, &to_server]),
+            None => self.largest_mss([&path, &path]),
         };
         let timestamps = options.timestamps.map(|(tsval, tsecr)| {
             (

@@ -73,15 +73,14 @@ fn halves(word: u64) -> u64 {
 
 /// Adds the carries back in until 16 bits are left.
 #[inline]
-fn fold(total: u64) -> u16 {
-    let total = halves(halves(total)) as u32;
-    fold32(total)
+const fn fold(total: u64) -> u16 {
+    fold32((total.wrapping_add(total.rotate_left(32)) >> 32) as u32)
 }
 
+/// The carry of the lower halves goes into the upper ones, where the sum with its carry is left.
 #[inline(always)]
-fn fold32(total: u32) -> u16 {
-    let total = (total >> 16) + (total & 0xffff);
-    ((total >> 16) + total) as u16
+const fn fold32(total: u32) -> u16 {
+    (total.wrapping_add(total.rotate_left(16)) >> 16) as u16
 }
 
 /// The checksum field that belongs to a sum: folded and inverted.
@@ -236,12 +235,7 @@ impl Delta {
     #[inline]
     #[must_use]
     pub const fn apply(self, checksum: u16) -> u16 {
-        let sum = self.plus((!checksum).to_be() as u32).0;
-        // At most 33 bits after the first step and 32 after the second, then as `fold32`.
-        let sum = (sum >> 32) + (sum & 0xffff_ffff);
-        let sum = ((sum >> 32) + (sum & 0xffff_ffff)) as u32;
-        let sum = (sum >> 16) + (sum & 0xffff);
-        u16::from_be(!(((sum >> 16) + sum) as u16))
+        u16::from_be(!fold(self.plus((!checksum).to_be() as u32).0))
     }
 
     /// In the order of the wire: what was read from a frame or will be written there is added as it stands (RFC 1071 2(B)).
