@@ -5,7 +5,7 @@
 use super::owing::Settlement;
 use super::{Scene, cutting};
 use crate::callbacks::SelectServer;
-use crate::proxy::connection::{Connection, Spliced, Stage, WindowScale};
+use crate::proxy::connection::{Connection, Spliced, WindowScale};
 use crate::proxy::crossing;
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::Side;
@@ -42,8 +42,9 @@ where
     ) {
         self.log
             .count_passed(from, incoming.segment.payload_len() > 0, None, false);
-        let mut scene = Scene::with(incoming);
-        self.forward(now, slot, from, &mut scene, out);
+        if let Some(incoming) = self.forward_at_once(slot, from, incoming, out) {
+            self.forward_with_care(now, slot, from, &mut Scene::with(incoming), out);
+        }
     }
 
     /// Passes on a segment that its receiver will not take, but answer (RFC 9293 3.10.7.4, first): an end that has lost count
@@ -74,19 +75,37 @@ where
         scene: &mut Scene<P::Buffer>,
         out: &mut impl Outbox<P::Buffer>,
     ) {
+        let Some(incoming) = scene.incoming.take() else { return };
+        scene.incoming = self.forward_at_once(slot, from, incoming, out);
+        if scene.incoming.is_some() {
+            self.forward_with_care(now, slot, from, scene, out);
+        }
+    }
+
+    /// Passes a segment on, or gives it back if that takes more than new numbers. A part of its two callers, one of which
+    /// does nothing else: what most packets go through is one function from the look-up to the outbox.
+    #[inline(always)]
+    fn forward_at_once<'a>(
+        &mut self,
+        slot: u32,
+        from: Side,
+        mut incoming: Incoming<'a, P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) -> Option<Incoming<'a, P::Buffer>> {
         let Some(connection) = self.connections.get_mut(slot) else {
-            return;
+            self.drops.add(DropReason::UnknownFlow, 1);
+            return None;
         };
-        let Stage::Spliced(spliced) = &connection.stage else {
-            return;
+        let Some(spliced) = connection.spliced() else {
+            self.drops.add(DropReason::UnknownFlow, 1);
+            return None;
         };
-        let Some(incoming) = &mut scene.incoming else { return };
         let segment = incoming.segment;
         let is_special = spliced.owed != owed::NOTHING
             || spliced.promised_more
             || from == Side::Client && cutting::is_too_long(segment, spliced.server_mss);
         if is_special {
-            return self.forward_with_care(now, slot, from, scene, out);
+            return Some(incoming);
         }
         let ends = send::Ends::from(&*connection);
         let path = match from {
@@ -94,27 +113,27 @@ where
             Side::Server => Some(send::way_to_client(&self.settings, ends)),
         };
         let Some(path) = path else {
-            scene.incoming = None;
-            return self.drops.add(DropReason::NoNeighbour, 1);
+            self.drops.add(DropReason::NoNeighbour, 1);
+            return None;
         };
         if path.version() != segment.layout.version || icmp::is_too_big(segment, path.mtu) {
-            return self.forward_with_care(now, slot, from, scene, out);
+            return Some(incoming);
         }
         self.ip_id = self.ip_id.wrapping_add(1);
         let values = Shifts::of(spliced).rewrite(from, segment, &path, self.ip_id);
         let payload_len = u64::from(segment.payload_len());
-        let rewritten = translate::rewrite_here(incoming.buffer.data_mut(), segment.layout, &values);
-        let Some(Incoming { buffer, .. }) = scene.incoming.take() else {
-            return;
-        };
-        if let Err(reason) = rewritten {
-            return self.drops.add(reason, 1);
+        match translate::rewrite_here(incoming.buffer.data_mut(), segment.layout, &values) {
+            Ok(()) => out.send(path.device, incoming.buffer),
+            Err(reason) => {
+                self.drops.add(reason, 1);
+                return None;
+            }
         }
         match from {
             Side::Client => connection.bytes_to_server += payload_len,
             Side::Server => connection.bytes_to_client += payload_len,
         }
-        out.send(path.device, buffer);
+        None
     }
 
     /// As [`Proxy::forward`], for connections that owe something or have promised too much, for segments that must be cut
