@@ -63,10 +63,7 @@ fn runs(program: &str, arguments: &[&str]) -> bool {
 
 /// Says that the test cannot run here: [`rig::skip`].
 fn skip(reason: &str) {
-    rig::skip(
-        std::thread::current().name().unwrap_or("libproxyproto"),
-        reason,
-    );
+    rig::skip(std::thread::current().name().unwrap_or("libproxyproto"), reason);
 }
 
 fn in_namespace(needs: &[&str], test: impl FnOnce() + Send + 'static) {

@@ -284,6 +284,30 @@ mod tests {
         sum as u16
     }
 
+    /// RFC 1071 2: a sum counts modulo 2^16 − 1, and what is not nothing never folds to nothing.
+    #[test]
+    fn folding_keeps_the_remainder() {
+        let halves = [
+            0,
+            1,
+            0xfffe,
+            0xffff,
+            0x1_0000,
+            0x7fff_ffff,
+            0x8000_0000,
+            0xffff_0000,
+            0xffff_ffff,
+        ];
+        for total in halves
+            .iter()
+            .flat_map(|high: &u64| halves.iter().map(move |low| high << 32 | low))
+        {
+            let folded = fold(total);
+            assert_eq!(u64::from(folded) % 0xffff, total % 0xffff, "{total:#x}");
+            assert_eq!(folded == 0, total == 0, "{total:#x}");
+        }
+    }
+
     #[test]
     fn sums_the_example_of_rfc_1071() {
         assert_eq!(sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), 0xddf2);
