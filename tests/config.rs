@@ -449,6 +449,7 @@ refusals! {
     name_characters: "name = \"edge\"" => "name = \"ed ge\"", "engine.name is \"ed ge\", expected 1 to 64 letters";
     port_name_twice: "name = \"servers\"" => "name = \"clients\"", "port[1].name is \"clients\", expected a name that is used only once";
     device: "device = \"0000:07:00.0\"" => "device = \"eth0\"", "port[1].device is \"eth0\", expected a PCI address such as";
+    memif_without_copies: "device = \"0000:07:00.0\"" => "device = \"net_memif0,role=client,zero-copy=yes\"", "expected a memif that copies, without \"zero-copy=yes\": DPDK 22.11 can have one such port at most";
     device_twice: "device = \"0000:07:00.0\"" => "device = \"net_af_packet0,iface=pe-eng1\"", "expected a device of its own; port \"clients\" has this one";
     interface_twice: "device = \"0000:07:00.0\"" => "device = \"net_af_xdp1,iface=pe-eng0\"", "expected an interface of its own; port \"clients\" has this one";
     port_mac: "mac = \"02:00:00:00:00:01\"" => "mac = \"03:00:00:00:00:01\"", "port[0].mac is \"03:00:00:00:00:01\", expected a unicast MAC";

@@ -93,6 +93,13 @@ impl FromStr for Device {
         if matches!(driver, "net_af_packet" | "net_af_xdp") && !arguments.split(',').any(|a| a.starts_with("iface=")) {
             return Err(format!("the interface to open, such as \"{name},iface=eth1\""));
         }
+        // DPDK 22.11 closes the descriptors of a memif's regions when it is connected; without copies they are those of
+        // EAL's own memory, so that a second port hands out something else and never comes up.
+        if driver == "net_memif" && arguments.split(',').any(|argument| argument == "zero-copy=yes") {
+            return Err(
+                "a memif that copies, without \"zero-copy=yes\": DPDK 22.11 can have one such port at most".to_owned(),
+            );
+        }
         Ok(Self::Virtual {
             name: name.to_owned(),
             arguments: arguments.to_owned(),
