@@ -5,8 +5,8 @@
 //! numbers of its original; a new connection from the same port has another initial sequence number, even if its cookie
 //! should be the same by chance (2^-22 within a slot). Five bytes a
 //! cookie, in lines of twelve: a look-up reads one cache line. A line that is full forgets its oldest, which needs more
-//! new connections within 16 s than the set has room for. One fresh cookie in 180 million looks like a used one; its client
-//! is reset.
+//! new connections within 16 s than the set has room for. One fresh cookie in ten thousand million looks like a used one; its
+//! client is reset.
 
 use super::cookie;
 use e2d2::memory::LargeSlice;
@@ -14,6 +14,10 @@ use e2d2::time::Instant;
 use netfcts::seq::SeqNum;
 
 const WAYS: usize = 12;
+
+/// Slots that are told apart. An older use looks like a late one again, which takes the same cookie for the same initial
+/// sequence number to matter.
+const SLOTS: u8 = 4;
 
 /// The numbers of the segment that brings a cookie back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,13 +28,14 @@ pub(super) struct Returned {
     pub ack: SeqNum,
 }
 
-/// Fingerprints, zero where a place is free, and the lowest bits of the slots that the cookies were used in. Places are
-/// taken in turn: the one whose turn it is holds the oldest.
+/// Fingerprints, zero where a place is free, and what is compared only when one of them is the same: six bits more, above
+/// the lowest two of the slot that the cookie was used in. Places are taken in turn: the one whose turn it is holds the
+/// oldest.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Line {
     fingerprints: [u32; WAYS],
-    slots: [u8; WAYS],
+    rests: [u8; WAYS],
     turn: u8,
 }
 
@@ -39,29 +44,32 @@ const _: () = assert!(size_of::<Line>() == 64);
 impl Line {
     const EMPTY: Line = Line {
         fingerprints: [0; WAYS],
-        slots: [0; WAYS],
+        rests: [0; WAYS],
         turn: 0,
     };
 
     /// True if a cookie with this fingerprint has been used so lately that it could be repeated: a cookie made in slot s
     /// is valid in s and s + 1, so a use can be repeated at most one slot later.
     #[inline]
-    fn has(&self, fingerprint: u32, slot: u8) -> bool {
+    fn has(&self, cookie: &Unused) -> bool {
         // All places at once, and no branch among them: nearly always it is none.
-        let is_known = (self.fingerprints.iter()).fold(false, |known, &used| known | (used == fingerprint));
-        is_known && self.has_lately(fingerprint, slot)
+        let is_known = (self.fingerprints.iter()).fold(false, |known, &used| known | (used == cookie.fingerprint));
+        is_known && self.has_lately(cookie)
     }
 
     #[cold]
-    fn has_lately(&self, fingerprint: u32, slot: u8) -> bool {
-        let mut cookies = self.fingerprints.iter().zip(self.slots);
-        cookies.any(|(&used, used_in)| used == fingerprint && slot.wrapping_sub(used_in) <= 1)
+    fn has_lately(&self, cookie: &Unused) -> bool {
+        let mut used = self.fingerprints.iter().zip(self.rests);
+        used.any(|(&fingerprint, rest)| {
+            let slots_ago = cookie.rest.wrapping_sub(rest) % SLOTS;
+            fingerprint == cookie.fingerprint && rest / SLOTS == cookie.rest / SLOTS && slots_ago <= 1
+        })
     }
 
-    fn push(&mut self, fingerprint: u32, slot: u8) {
+    fn push(&mut self, cookie: &Unused) {
         let way = usize::from(self.turn);
-        self.fingerprints[way] = fingerprint;
-        self.slots[way] = slot;
+        self.fingerprints[way] = cookie.fingerprint;
+        self.rests[way] = cookie.rest;
         self.turn = if way + 1 == WAYS { 0 } else { self.turn + 1 };
     }
 }
@@ -71,7 +79,7 @@ impl Line {
 pub(super) struct Unused {
     place: usize,
     fingerprint: u32,
-    slot: u8,
+    rest: u8,
 }
 
 /// The cookies used lately.
@@ -95,20 +103,20 @@ impl UsedCookies {
     /// What [`note`](Self::note) has to know of `cookie`, unless the flow with `flow_hash` has used it.
     #[inline]
     pub(super) fn find_unused(&self, flow_hash: u64, cookie: Returned, now: Instant) -> Option<Unused> {
-        let slot = cookie::CookieJar::slot(now) as u8;
-        let (place, fingerprint) = (self.place(flow_hash), fingerprint(flow_hash, cookie));
+        let slot = cookie::CookieJar::slot(now) as u8 % SLOTS;
+        let (fingerprint, more) = fingerprint(flow_hash, cookie);
         let unused = Unused {
-            place,
+            place: self.place(flow_hash),
             fingerprint,
-            slot,
+            rest: more * SLOTS | slot,
         };
-        (!self.lines[place].has(fingerprint, slot)).then_some(unused)
+        (!self.lines[unused.place].has(&unused)).then_some(unused)
     }
 
     /// Notes the use of a cookie that has just been found unused.
     pub(super) fn note(&mut self, cookie: Unused) {
         if let Some(line) = self.lines.get_mut(cookie.place) {
-            line.push(cookie.fingerprint, cookie.slot);
+            line.push(&cookie);
         }
     }
 
@@ -128,11 +136,11 @@ impl UsedCookies {
     }
 }
 
-/// Never zero, which means "free".
-fn fingerprint(flow_hash: u64, cookie: Returned) -> u32 {
+/// 31 bits, never zero, which means "free", and six more.
+fn fingerprint(flow_hash: u64, cookie: Returned) -> (u32, u8) {
     let numbers = u64::from(cookie.ack.0) << 32 | u64::from(cookie.seq.0);
     let mixed = (flow_hash ^ numbers).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> 32) as u32 | 1
+    ((mixed >> 32) as u32 | 1, (mixed >> 26) as u8 & 0x3f)
 }
 
 #[cfg(test)]
@@ -180,6 +188,24 @@ mod tests {
         assert!(!used.contains(1, next, now));
         assert!(note(&mut used, 1, next, now));
         assert!(!note(&mut used, 1, returned(5), now) && !note(&mut used, 1, next, now));
+    }
+
+    /// With 31 bits alone one fresh cookie in 180 million was taken for a used one, and its client reset.
+    #[test]
+    fn half_a_fingerprint_alike_is_not_the_same_cookie() {
+        let flow = |n: u64| siphasher::sip::SipHasher13::new().hash(&n.to_le_bytes());
+        let mut seen = std::collections::HashMap::new();
+        let alike = (0..1 << 20).find_map(|n| {
+            let (half, more) = fingerprint(flow(n), returned(5));
+            let (before, more_before) = seen.insert(half, (n, more))?;
+            (more != more_before).then_some([before, n])
+        });
+        let [first, second] = alike.expect("two of a million with 31 bits alike").map(flow);
+        let mut used = UsedCookies::new(WAYS);
+        let now = Instant::ZERO + Duration::from_secs(80);
+        assert!(note(&mut used, first, returned(5), now));
+        assert!(note(&mut used, second, returned(5), now));
+        assert!(!note(&mut used, first, returned(5), now) && !note(&mut used, second, returned(5), now));
     }
 
     #[test]
