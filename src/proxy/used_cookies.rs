@@ -108,7 +108,7 @@ impl UsedCookies {
         let unused = Unused {
             place: self.place(flow_hash),
             fingerprint,
-            rest: more * SLOTS | slot,
+            rest: more * SLOTS + slot,
         };
         (!self.lines[unused.place].has(&unused)).then_some(unused)
     }
