@@ -1,5 +1,5 @@
-//! Makes session records of the connections that all cores have ended, and writes them to a file or standard output, while the engine runs and at its
-//! end.
+//! Makes session records of the connections that all cores have ended, and writes them to a file or standard output,
+//! while the engine runs and at its end.
 //!
 //! One thread owns the receiving ends of the cores' rings and the output. It never makes a core wait: what it cannot keep
 //! up with is lost in the ring and counted there, what the disk refuses is lost here and counted, too. A disk that is full

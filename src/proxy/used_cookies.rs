@@ -3,10 +3,9 @@
 //! A cookie lives for up to 16 s, a connection may be over in a millisecond. Without this memory a late copy of the
 //! client's ACK, or of its request, would make a second connection and give the server the request again. A copy has the
 //! numbers of its original; a new connection from the same port has another initial sequence number, even if its cookie
-//! should be the same by chance (2^-22 within a slot). Five bytes a
-//! cookie, in lines of twelve: a look-up reads one cache line. A line that is full forgets its oldest, which needs more
-//! new connections within 16 s than the set has room for. One fresh cookie in ten thousand million looks like a used one; its
-//! client is reset.
+//! should be the same by chance (2^-22 within a slot). Five bytes a cookie, in lines of twelve: a look-up reads one cache
+//! line. A line that is full forgets its oldest, which needs more new connections within 16 s than the set has room for.
+//! One fresh cookie in ten thousand million looks like a used one; its client is reset.
 
 use super::cookie;
 use e2d2::memory::LargeSlice;
@@ -140,7 +139,8 @@ impl UsedCookies {
 fn fingerprint(flow_hash: u64, cookie: Returned) -> (u32, u8) {
     let numbers = u64::from(cookie.ack.0) << 32 | u64::from(cookie.seq.0);
     let mixed = (flow_hash ^ numbers).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    ((mixed >> 32) as u32 | 1, (mixed >> 26) as u8 & 0x3f)
+    // The six are the next best bits of the product; they share their octet with the slot.
+    ((mixed >> 32) as u32 | 1, (mixed >> 26) as u8 % (u8::MAX / SLOTS + 1))
 }
 
 #[cfg(test)]
