@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use proxyengine::report::CounterGroups;
-use trafficengine::bench::{CpsResult, CpsSettings, LoadProcess, LoadTotals, TwoCoreBench, serve_load};
+use trafficengine::bench::{CpsResult, CpsSettings, Distance, LoadProcess, LoadTotals, TwoCoreBench, serve_load};
 use trafficengine::plot;
 use trafficengine::stats::Latencies;
 
@@ -97,6 +97,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     if arguments.two_core || arguments.memif {
         conditions.depth = 512;
     }
+    conditions.one_pool = arguments.two_core;
     conditions.capacity = arguments.capacity.unwrap_or(conditions.capacity);
     if let Some(folder) = &arguments.load_for {
         return serve(arguments, folder, &conditions);
@@ -148,7 +149,7 @@ fn over_memif(
     })?;
     // Not before the other process has inherited where it may run.
     cpus.pin_proxy()?;
-    let bench = TwoCoreBench::new(device, load, clock);
+    let bench = TwoCoreBench::new(device, load, clock).with_distance(Distance::to(cpus.load)?);
     let (result, device, totals) = bench.cps("memif", &conditions.settings)?;
     Ok((result, device.counters(), totals.latencies))
 }
@@ -172,7 +173,7 @@ fn summary(result: &CpsResult) -> String {
         "{:.0} busy cycles per connection ({:.0} with idle rounds), {:.0} connections/s at {:.2} GHz\n\
          {:.0} in all slices, {} or less in a tenth of them, {} in half, {} in nine tenths\n\
          {:.3} packets in and {:.3} out per connection, bursts of {:.1}; {} open, {:.0} bytes of state for each: {}\n\
-         {} connections in {:.2} s of {} slices ({} disturbed, {} with the core to itself); p50 {:.0} µs, p99 {:.0} µs\n{verdict}",
+         {} connections in {:.2} s of {} slices ({} disturbed, {} far from the load's core, {} with the core to itself); p50 {:.0} µs, p99 {:.0} µs\n{verdict}",
         result.busy_cycles_per_connection,
         result.saturated_cycles_per_connection,
         result.connections_per_second,
@@ -191,6 +192,7 @@ fn summary(result: &CpsResult) -> String {
         result.seconds,
         result.slices,
         result.disturbed_slices,
+        result.slices_far,
         result.slices_alone,
         result.latency_us.p50,
         result.latency_us.p99,

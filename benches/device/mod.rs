@@ -23,8 +23,8 @@ use e2d2::port::{Port, PortId};
 use e2d2::time::{Clock, Instant};
 use e2d2::wire::MacAddr;
 use trafficengine::bench::{
-    Arm, CpsSettings, DeviceCounts, DeviceUnderTest, InlineBench, LoadThread, RoundWork, TwoCoreBench, cps_arms,
-    cps_server,
+    Arm, CpsSettings, DeviceCounts, DeviceUnderTest, Distance, InlineBench, LoadThread, RoundWork, TwoCoreBench,
+    cps_arms, cps_server,
 };
 
 use configuration::configuration;
@@ -93,6 +93,9 @@ pub(crate) struct Conditions {
     pub(crate) rate: Option<f64>,
     /// Packets that a ring holds: how long a core may be away before something is lost.
     pub(crate) descriptors: u16,
+    /// Whether load and proxy take their packets from one pool: on two cores each then takes again what it has let go of, as a
+    /// card and its driver do. Out of pools of their own every packet would go round through both.
+    pub(crate) one_pool: bool,
 }
 
 impl Conditions {
@@ -105,6 +108,7 @@ impl Conditions {
             settings,
             capacity,
             descriptors: DESCRIPTORS,
+            one_pool: false,
             records: false,
             proxy_out: false,
             ipv6: false,
@@ -243,8 +247,15 @@ impl Host {
     /// Puts the load of a bench on a thread of its own, on this CPU.
     pub(crate) fn part(&self, inline: InlineProxy, cpu: Option<usize>) -> Result<TwoCoreProxy, BoxError> {
         let (device, arms, pool, clock) = inline.into_parts();
-        let load = self.start_load(arms, pool, clock, cpu)?;
-        Ok(TwoCoreBench::new(device, load, clock))
+        let distance = cpu.map(Distance::to).transpose()?;
+        if let Some(distance) = &distance {
+            distance.bring_near(&clock);
+        }
+        let bench = TwoCoreBench::new(device, self.start_load(arms, pool, clock, cpu)?, clock);
+        Ok(match distance {
+            Some(distance) => bench.with_distance(distance),
+            None => bench,
+        })
     }
 
     /// Starts to play the arms on a thread of its own, on this CPU, in the time of this clock.
@@ -294,11 +305,11 @@ fn open_ends_on(
     member: Option<Member>,
     adjust: impl FnOnce(String) -> String,
 ) -> Result<Ends, BoxError> {
-    let queues = 2 * u32::from(conditions.descriptors + 1);
+    let sides = if conditions.one_pool { 2 } else { 1 };
     let demand = PoolDemand {
-        queues,
-        held: HELD_BY_LOAD,
-        threads: 1,
+        queues: sides * 2 * u32::from(conditions.descriptors + 1),
+        held: sides * HELD_BY_LOAD,
+        threads: sides,
     };
     let pool = |role| {
         MbufPool::new(
@@ -309,7 +320,11 @@ fn open_ends_on(
             None,
         )
     };
-    let (proxy_pool, load_pool) = (pool("proxy")?, pool("load")?);
+    let proxy_pool = pool("proxy")?;
+    let load_pool = match conditions.one_pool {
+        true => proxy_pool.clone(),
+        false => pool("load")?,
+    };
     let pair = |role: char, first: u8| -> Result<(DpdkQueue, DpdkQueue), BoxError> {
         let (name, ids) = (format!("{role}{name}"), [PortId(first), PortId(first + 10)]);
         let pools: [&[&MbufPool]; 2] = [&[&proxy_pool], &[&load_pool]];

@@ -313,6 +313,7 @@ impl Bench {
         };
         let conditions = Conditions {
             depth: 512,
+            one_pool: true,
             ..Conditions::new(settings)
         };
         let name = self.name()?;
@@ -333,6 +334,7 @@ impl Bench {
         let conditions = Conditions {
             rate: Some(rate),
             descriptors: DESCRIPTORS,
+            one_pool: true,
             ..Conditions::new(settings)
         };
         level.asked = rate;

@@ -54,6 +54,7 @@ pub struct PortStats {
 pub struct Generator<B: PacketBuffer> {
     roles: BothRoles,
     transmitter: Transmitter<B>,
+    /// Packets that the last poll has taken ahead for the next: none, unless that had a whole burst.
     received: ArrayVec<B, BURST>,
 }
 
@@ -111,10 +112,12 @@ impl<B: PacketBuffer> Generator<B> {
         let mut units = transmitter.flush(port);
         // With more waiting than a port takes at once, new work would only pile up.
         if !transmitter.is_blocked() {
-            port.receive(received);
-            units += received.len();
-            roles.port.received += received.len() as u64;
-            received.iter().for_each(PacketBuffer::prefetch);
+            if received.is_empty() {
+                take(port, received);
+            }
+            let count = received.len();
+            units += count;
+            roles.port.received += count as u64;
             let offloads = port.capabilities().tx_checksum;
             let mut out = Output {
                 pool,
@@ -127,6 +130,10 @@ impl<B: PacketBuffer> Generator<B> {
             received.clear();
             units += roles.act(&mut out);
             units += transmitter.flush(port);
+            if count == BURST {
+                // More is waiting: it comes to the cache while the caller does something else.
+                take(port, received);
+            }
         }
         roles.port.sent = transmitter.packets;
         roles.port.not_sent = transmitter.dropped;
@@ -185,6 +192,7 @@ impl<B: PacketBuffer> Generator<B> {
             self.roles.client.as_ref().and_then(Client::next_deadline),
             self.roles.server.as_ref().and_then(Server::next_deadline),
             self.roles.link.next_deadline(),
+            (!self.received.is_empty()).then_some(Instant::ZERO),
         ];
         roles.into_iter().flatten().min()
     }
@@ -244,6 +252,12 @@ impl<B: PacketBuffer> Generator<B> {
     pub fn memory(&self) -> usize {
         self.roles.client.as_ref().map_or(0, Client::memory) + self.roles.server.as_ref().map_or(0, Server::memory)
     }
+}
+
+/// Takes a burst from the port; its packets are on their way to the cache.
+fn take<P: Port>(port: &mut P, received: &mut ArrayVec<P::Buffer, BURST>) {
+    port.receive(received);
+    received.iter().for_each(PacketBuffer::prefetch);
 }
 
 impl BothRoles {

@@ -15,7 +15,8 @@ use e2d2::time::{Clock, Instant};
 
 use super::accounts::{Accounts, CycleCounter, DeviceUnderTest, RoundWork};
 use super::cps::{CpsResult, CpsSettings, cps_result};
-use super::inline::{Arm, Measured, SLICE, Sliced, Sum};
+use super::distance::Distance;
+use super::inline::{Arm, MOST_TIMES, Measured, SLICE, Sliced, Sum};
 use super::load::{Exchange, LoadOrders, LoadStatus, LoadTotals, RemoteLoad, drive};
 use super::undisturbed::{Absence, Watch};
 
@@ -30,6 +31,7 @@ struct Shared {
     held: AtomicU64,
     in_motion: AtomicU64,
     disturbances: AtomicU64,
+    contentions: AtomicU64,
 }
 
 /// The load's thread.
@@ -74,6 +76,7 @@ impl Exchange for Arc<Shared> {
         self.held.store(status.held, Ordering::Relaxed);
         self.in_motion.store(status.in_motion, Ordering::Relaxed);
         self.disturbances.store(status.disturbances, Ordering::Relaxed);
+        self.contentions.store(status.contentions, Ordering::Relaxed);
         LoadOrders {
             is_paused: self.is_paused.load(Ordering::Relaxed),
             is_over: self.is_over.load(Ordering::Relaxed),
@@ -97,6 +100,7 @@ impl RemoteLoad for LoadThread {
             held: self.shared.held.load(Ordering::Relaxed),
             in_motion: self.shared.in_motion.load(Ordering::Relaxed),
             disturbances: self.shared.disturbances.load(Ordering::Relaxed),
+            contentions: self.shared.contentions.load(Ordering::Relaxed),
         }
     }
 
@@ -118,6 +122,8 @@ pub struct TwoCoreBench<D, R> {
     accounts: Accounts,
     orders: LoadOrders,
     watch: Watch,
+    /// To the load's core, if that is watched.
+    distance: Option<Distance>,
     /// What the last round did.
     last: RoundWork,
 }
@@ -144,7 +150,18 @@ impl<D: DeviceUnderTest, R: RemoteLoad> TwoCoreBench<D, R> {
             accounts: Accounts::default(),
             orders: LoadOrders::default(),
             watch: Watch::default(),
+            distance: None,
             last: RoundWork::default(),
+        }
+    }
+
+    /// The same bench, which sees to it that the two cores are near each other where it can: what is measured while they are
+    /// not is no part of the figure of those that are alone.
+    #[must_use]
+    pub fn with_distance(self, distance: Distance) -> Self {
+        TwoCoreBench {
+            distance: Some(distance),
+            ..self
         }
     }
 
@@ -232,16 +249,39 @@ impl<D: DeviceUnderTest, R: RemoteLoad> TwoCoreBench<D, R> {
         self.run_until(self.clock.now() + Duration::from_millis(20), |_| false);
     }
 
+    /// Measures in parts, between which the load rests and the cores are brought near each other.
     fn measure(&mut self, length: Duration) -> Measured {
+        let slice = SLICE * SLICES_TOGETHER;
+        let parts = length.div_duration_f64(PART).ceil().max(1.0) as u32;
+        let mut measured = Measured::with_room((length, slice));
         self.settle();
+        for _ in 0..MOST_TIMES {
+            for _ in 0..parts {
+                self.measure_part(&mut measured, (length / parts, slice));
+            }
+            if measured.is_enough() {
+                break;
+            }
+        }
+        measured.finish()
+    }
+
+    /// From one settled state to the next.
+    fn measure_part(&mut self, measured: &mut Measured, lengths: (Duration, Duration)) {
+        let clock = self.clock;
+        let began_near = self
+            .distance
+            .as_ref()
+            .is_none_or(|distance| distance.bring_near(&clock));
         let (accounts, completed) = (self.accounts, self.load.status().completed);
         self.set_paused(false);
-        let mut now = self.clock.now();
+        let mut now = clock.now();
         let began = now;
-        let measured = Measured::of_slices(self, &mut now, (length, SLICE * SLICES_TOGETHER));
+        measured.go_on(self, &mut now, lengths);
         self.settle();
         let completed = self.load.status().completed - completed;
-        measured.finish(self.accounts.since(&accounts), completed, now - began)
+        let is_near = began_near && self.distance.as_ref().is_none_or(|distance| distance.is_near(&clock));
+        measured.end_part((self.accounts.since(&accounts), completed, now - began), is_near);
     }
 }
 
@@ -259,10 +299,18 @@ impl<D: DeviceUnderTest, R: RemoteLoad> Sliced for TwoCoreBench<D, R> {
         self.clock.disturbances() + self.load.status().disturbances
     }
 
+    fn contentions_of_load(&mut self) -> u64 {
+        self.load.status().contentions
+    }
+
     fn fixed_work(&self) -> u64 {
         self.clock.fixed_work()
     }
 }
+
+/// How long the load goes on before it rests and it is looked where the host has put the cores: shorter than it leaves them
+/// there.
+const PART: Duration = Duration::from_millis(500);
 
 /// The numbers of the other side arrive a little late: slices are longer than inline, so that it does not matter.
 const SLICES_TOGETHER: u32 = 4;

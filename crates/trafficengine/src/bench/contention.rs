@@ -49,6 +49,24 @@ pub(super) fn cycles_of_fixed_work(counter: &impl CycleCounter) -> u64 {
     counter.cycles().saturating_sub(before)
 }
 
+/// How often somebody else was found to use the core of the calling thread.
+#[derive(Debug, Default)]
+pub(super) struct Contentions {
+    least: Option<u64>,
+    /// See above.
+    pub(super) found: u64,
+}
+
+impl Contentions {
+    /// Looks once more.
+    pub(super) fn look(&mut self, counter: &impl CycleCounter) {
+        let cycles = counter.fixed_work();
+        let least = self.least.map_or(cycles, |least| least.min(cycles));
+        self.found += u64::from(cycles > most_if_alone(least));
+        self.least = Some(least);
+    }
+}
+
 /// What the fixed work may take where the core is one's own, by the least that it took.
 pub(super) fn most_if_alone(least: u64) -> u64 {
     least + least * TOLERANCE / 100
@@ -57,7 +75,44 @@ pub(super) fn most_if_alone(least: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use e2d2::time::Clock;
+    use e2d2::time::{Clock, Instant};
+    use std::cell::Cell;
+
+    /// A counter whose fixed work takes what a test says.
+    struct Told(Cell<u64>);
+
+    impl CycleCounter for Told {
+        fn cycles(&self) -> u64 {
+            0
+        }
+
+        fn hz(&self) -> u64 {
+            1
+        }
+
+        fn now(&self) -> Instant {
+            Instant::ZERO
+        }
+
+        fn fixed_work(&self) -> u64 {
+            self.0.get()
+        }
+    }
+
+    #[test]
+    fn what_takes_longer_than_the_least_so_far_is_somebody_else() {
+        let (counter, mut contentions) = (Told(Cell::new(0)), Contentions::default());
+        let mut found_after = |cycles| {
+            counter.0.set(cycles);
+            contentions.look(&counter);
+            contentions.found
+        };
+        // The first may be beside somebody else already; it is known with the first that is not.
+        assert_eq!(
+            [1500, 1000, 1050, 1051, 1000, 1500].map(&mut found_after),
+            [0, 0, 0, 1, 1, 2]
+        );
+    }
 
     #[test]
     fn the_work_takes_cycles_and_the_bound_is_above_the_least() {

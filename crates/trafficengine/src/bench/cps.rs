@@ -121,9 +121,9 @@ impl SliceCycles {
 )]
 pub struct CpsResult {
     pub mode: &'static str,
-    /// In the slices in which the core was the bench's alone.
+    /// In the slices in which the core was the bench's alone, and the load's, too, and near.
     pub busy_cycles_per_connection: f64,
-    /// The same with those in which somebody else used the core's other thread.
+    /// The same with all other slices.
     pub busy_cycles_beside_others: f64,
     /// The same of single slices of either kind.
     pub busy_cycles_of_slices: SliceCycles,
@@ -151,8 +151,10 @@ pub struct CpsResult {
     pub slices: u32,
     /// Slices in which Linux took the core away: they are in no figure of cycles.
     pub disturbed_slices: u32,
-    /// Slices in which the core was the bench's alone.
+    /// Slices in which the core was the bench's alone, and the load's, too, and near.
     pub slices_alone: u32,
+    /// Slices in which it was far from the load's: in `busy_cycles_beside_others` only.
+    pub slices_far: u32,
     pub valid: bool,
     /// Why the result is not valid.
     pub invalid_because: Vec<String>,
@@ -333,6 +335,7 @@ pub(super) fn cps_result(
         slices: all.slices,
         disturbed_slices: measured.disturbed,
         slices_alone: alone.slices,
+        slices_far: measured.far,
         valid: false,
         invalid_because: Vec::new(),
     };

@@ -23,8 +23,9 @@ pub struct Arm<P: Port> {
 /// takes some 40 µs.
 pub(super) const SLICE: Duration = Duration::from_millis(1);
 
-/// A measurement goes on for up to so many times its length while somebody else uses the core nearly always.
-const MOST_TIMES: u32 = 3;
+/// A measurement goes on for up to so many times its length while somebody else uses the core nearly always, or the cores
+/// are far from each other.
+pub(super) const MOST_TIMES: u32 = 3;
 
 /// Slices with the core to themselves that are enough, if a tenth of all are not fewer.
 const ENOUGH_ALONE: usize = 100;
@@ -65,11 +66,16 @@ pub struct Measured {
     pub all: Sum,
     /// The slices in which the core was not taken away. Everything, if it was in each.
     pub quiet: Sum,
-    /// Of these, the slices in which nobody else used the core: for cycles. All of them, if somebody did in each.
+    /// Of these, the slices in which nobody else used the core or the load's, and that was near: for cycles. All of them, if
+    /// that is none.
     pub alone: Sum,
     /// Slices in which the core was taken away.
     pub disturbed: u32,
+    /// Slices at whose part's beginning or end the load's core was far.
+    pub far: u32,
     slices: Vec<Slice>,
+    /// The slices of parts that have ended.
+    ended: usize,
 }
 
 /// A slice in which the core was not taken away.
@@ -78,6 +84,10 @@ struct Slice {
     sum: Sum,
     /// The most that the fixed work took before, in between and after.
     fixed_work: u64,
+    /// Whether the load's core was near.
+    is_near: bool,
+    /// Whether nobody else was found to use the load's core.
+    is_load_alone: bool,
 }
 
 /// A bench as slices see it: here with the load in turn, elsewhere with the load on another core.
@@ -91,6 +101,11 @@ pub(super) trait Sliced {
     /// How often a core that matters has been taken away.
     fn disturbances(&mut self) -> u64;
 
+    /// How often somebody else was found to use the load's core, if it is another.
+    fn contentions_of_load(&mut self) -> u64 {
+        0
+    }
+
     /// Cycles that the fixed work takes just now on the device's core.
     fn fixed_work(&self) -> u64;
 }
@@ -98,7 +113,7 @@ pub(super) trait Sliced {
 impl Slice {
     /// What `bench` does from `now` until `end`, which moves the time on; nothing if the core was taken away in it.
     fn of(bench: &mut impl Sliced, now: &mut Instant, end: Instant) -> Option<Slice> {
-        let disturbances = bench.disturbances();
+        let (disturbances, contentions) = (bench.disturbances(), bench.contentions_of_load());
         let mut fixed_work = bench.fixed_work();
         // A load on another core goes on during the fixed work: both looks at what it has completed come after one.
         let began = *now;
@@ -114,38 +129,49 @@ impl Slice {
             time: *now - began,
             slices: 1,
         };
-        (bench.disturbances() == disturbances).then_some(Slice { sum, fixed_work })
+        (bench.disturbances() == disturbances).then_some(Slice {
+            sum,
+            fixed_work,
+            is_near: true,
+            is_load_alone: bench.contentions_of_load() == contentions,
+        })
     }
 }
 
 impl Measured {
-    /// Measures slices of length `slice` for `length` from `now` on, which moves the time on, and again while somebody else
-    /// uses the core nearly always. Memory is not asked for meanwhile.
-    pub(super) fn of_slices(
-        bench: &mut impl Sliced,
-        now: &mut Instant,
-        (length, slice): (Duration, Duration),
-    ) -> Measured {
+    /// Nothing yet, with room for all slices of length `slice` in `length`, and in [`MOST_TIMES`] of it: memory is not asked
+    /// for while it is measured.
+    pub(super) fn with_room((length, slice): (Duration, Duration)) -> Measured {
         let slices = length.as_nanos().div_ceil(slice.as_nanos()) as usize;
-        let mut measured = Measured {
+        Measured {
             slices: Vec::with_capacity(slices * MOST_TIMES as usize),
             ..Measured::default()
-        };
-        for _ in 0..MOST_TIMES {
-            let end = *now + length;
-            while *now < end {
-                measured.all.slices += 1;
-                let slice_ends = end.min(*now + slice);
-                match Slice::of(bench, now, slice_ends) {
-                    Some(slice) => measured.add_quiet(slice),
-                    None => measured.disturbed += 1,
-                }
-            }
-            if measured.is_enough() {
-                break;
+        }
+    }
+
+    /// Measures slices of length `slice` for `length` from `now` on, which moves the time on.
+    pub(super) fn go_on(&mut self, bench: &mut impl Sliced, now: &mut Instant, (length, slice): (Duration, Duration)) {
+        let end = *now + length;
+        while *now < end {
+            self.all.slices += 1;
+            let slice_ends = end.min(*now + slice);
+            match Slice::of(bench, now, slice_ends) {
+                Some(slice) => self.add_quiet(slice),
+                None => self.disturbed += 1,
             }
         }
-        measured
+    }
+
+    /// Ends a part that began in a settled state and ended in one: what came of it between the two, and whether the load's
+    /// core was near.
+    pub(super) fn end_part(&mut self, (accounts, completed, time): (Accounts, u64, Duration), is_near: bool) {
+        self.all.accounts.add(&accounts);
+        self.all.completed += completed;
+        self.all.time += time;
+        let slices = &mut self.slices[self.ended..];
+        slices.iter_mut().for_each(|slice| slice.is_near = is_near);
+        self.far += if is_near { 0 } else { slices.len() as u32 };
+        self.ended = self.slices.len();
     }
 
     fn add_quiet(&mut self, slice: Slice) {
@@ -153,11 +179,8 @@ impl Measured {
         self.slices.push(slice);
     }
 
-    /// All that was measured, with what came of it from one settled state to the other.
-    pub(super) fn finish(mut self, accounts: Accounts, completed: u64, time: Duration) -> Measured {
-        self.all.accounts = accounts;
-        self.all.completed = completed;
-        self.all.time = time;
+    /// All that was measured.
+    pub(super) fn finish(mut self) -> Measured {
         if self.quiet.slices == 0 {
             self.quiet = self.all;
         }
@@ -168,14 +191,15 @@ impl Measured {
     }
 
     /// Whether enough slices had the core to themselves to say what it takes.
-    fn is_enough(&self) -> bool {
+    pub(super) fn is_enough(&self) -> bool {
         self.slices_alone().count() >= ENOUGH_ALONE.min(self.slices.len() / 10)
     }
 
     fn slices_alone(&self) -> impl Iterator<Item = &Slice> {
         let least = self.slices.iter().map(|slice| slice.fixed_work).min();
         let most = most_if_alone(least.unwrap_or_default());
-        self.slices.iter().filter(move |slice| slice.fixed_work <= most)
+        let slices = self.slices.iter();
+        slices.filter(move |slice| slice.is_near && slice.is_load_alone && slice.fixed_work <= most)
     }
 
     /// Busy cycles per connection of each slice in which the core was not taken away, in order of time.
@@ -263,10 +287,17 @@ where
         let (accounts, completed) = (self.accounts, self.completed());
         let mut now = self.counter.now();
         let began = now;
-        let measured = Measured::of_slices(self, &mut now, (length, SLICE));
+        let mut measured = Measured::with_room((length, SLICE));
+        for _ in 0..MOST_TIMES {
+            measured.go_on(self, &mut now, (length, SLICE));
+            if measured.is_enough() {
+                break;
+            }
+        }
         self.settle();
         let completed = self.completed() - completed;
-        measured.finish(self.accounts.since(&accounts), completed, now - began)
+        measured.end_part((self.accounts.since(&accounts), completed, now - began), true);
+        measured.finish()
     }
 }
 

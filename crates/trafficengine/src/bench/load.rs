@@ -1,12 +1,15 @@
 //! A load that runs beside the device, on another thread or in another process: what it says and what it is told.
 
+use std::time::Duration;
+
 use e2d2::buffer::BufferPool;
 use e2d2::port::Port;
 use e2d2::scheduler::Work;
-use e2d2::time::Clock;
+use e2d2::time::{Clock, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::accounts::CycleCounter;
+use super::contention::Contentions;
 use super::inline::Arm;
 use super::undisturbed::{Absence, Watch};
 use crate::stats::{Failure, Latencies, Life};
@@ -22,6 +25,8 @@ pub struct LoadStatus {
     pub in_motion: u64,
     /// How often its core has been taken away from it.
     pub disturbances: u64,
+    /// How often somebody else was found to use its core, of about a thousand looks a second.
+    pub contentions: u64,
 }
 
 /// What a load is to do.
@@ -33,7 +38,8 @@ pub struct LoadOrders {
     pub is_over: bool,
     /// How often latencies were to be forgotten so far.
     pub resets: u8,
-    /// Ask the system now and then how often it has taken the core away, which takes some 20 µs each time.
+    /// Ask the system now and then how often it has taken the core away, which takes some 20 µs each time, and look whether
+    /// somebody else uses it.
     pub asks_system: bool,
 }
 
@@ -153,6 +159,12 @@ pub(super) trait Exchange {
     fn exchange(&mut self, status: LoadStatus) -> LoadOrders;
 }
 
+/// How often it is looked whether somebody else uses the load's core, which takes it some 7 µs.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// How long a paused load with nothing in motion does nothing, before it looks again.
+const REST: Duration = Duration::from_millis(2);
+
 /// Polls the arms until it is told to end; returns the absences of the core since latencies were last forgotten.
 pub(super) fn drive<P: Port, L: BufferPool<Buffer = P::Buffer>>(
     arms: &mut [Arm<P>],
@@ -163,6 +175,7 @@ pub(super) fn drive<P: Port, L: BufferPool<Buffer = P::Buffer>>(
     let (mut turns, mut orders) = (0u32, LoadOrders::default());
     let mut disturbances = clock.disturbances();
     let (mut watch, mut work) = (Watch::default(), Work::NONE);
+    let (mut contentions, mut look_at) = (Contentions::default(), Instant::ZERO);
     loop {
         let now = clock.now();
         watch.begin_turn(now, work.count());
@@ -178,7 +191,16 @@ pub(super) fn drive<P: Port, L: BufferPool<Buffer = P::Buffer>>(
         if !turns.is_multiple_of(64) {
             continue;
         }
-        let before = std::mem::replace(&mut orders, bench.exchange(status(arms, disturbances)));
+        if orders.asks_system && now >= look_at {
+            contentions.look(clock);
+            look_at = now + LOOK_EVERY;
+        }
+        let status = LoadStatus {
+            disturbances,
+            contentions: contentions.found,
+            ..status(arms)
+        };
+        let before = std::mem::replace(&mut orders, bench.exchange(status));
         if orders.is_over {
             return watch.take();
         }
@@ -191,10 +213,14 @@ pub(super) fn drive<P: Port, L: BufferPool<Buffer = P::Buffer>>(
         if orders.resets != before.resets {
             watch.take();
         }
+        if orders.is_paused && status.in_motion == 0 {
+            // It leaves its core to whoever wants to know where that is.
+            std::thread::sleep(REST);
+        }
     }
 }
 
-fn status<P: Port>(arms: &[Arm<P>], disturbances: u64) -> LoadStatus {
+fn status<P: Port>(arms: &[Arm<P>]) -> LoadStatus {
     let (mut completed, mut held, mut open) = (0, 0, 0);
     for arm in arms {
         let client = arm.generator.client_stats();
@@ -207,7 +233,7 @@ fn status<P: Port>(arms: &[Arm<P>], disturbances: u64) -> LoadStatus {
         held,
         // A held connection that was reset leaves the list when it is drawn.
         in_motion: open.saturating_sub(held),
-        disturbances,
+        ..LoadStatus::default()
     }
 }
 

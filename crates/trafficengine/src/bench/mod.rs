@@ -16,6 +16,7 @@ mod accounts;
 mod apart;
 mod contention;
 mod cps;
+mod distance;
 mod inline;
 mod load;
 mod paired;
@@ -30,6 +31,7 @@ pub use cps::{
     CpsResult, CpsSettings, LatencyMicros, MAX_SATURATED_TO_BUSY, SliceCycles, cps_arms, cps_client, cps_generator,
     cps_server,
 };
+pub use distance::Distance;
 pub use inline::{Arm, InlineBench, Measured, Sum};
 pub use load::{LoadOrders, LoadStatus, LoadTotals, RemoteLoad};
 pub use paired::{Ratio, median};

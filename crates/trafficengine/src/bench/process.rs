@@ -19,8 +19,8 @@ use super::load::{Exchange, LoadOrders, LoadStatus, LoadTotals, RemoteLoad, driv
 /// How often the load says how far it is.
 const INTERVAL: Duration = Duration::from_millis(1);
 
-/// Status as it is sent: four numbers, little-endian.
-const STATUS_LEN: usize = 32;
+/// Status as it is sent: five numbers, little-endian.
+const STATUS_LEN: usize = 40;
 
 fn bench_socket(folder: &Path) -> PathBuf {
     folder.join("bench")
@@ -89,6 +89,7 @@ impl RemoteLoad for LoadProcess {
                 held: next(),
                 in_motion: next(),
                 disturbances: next(),
+                contentions: next(),
             };
         }
         self.last
@@ -163,7 +164,14 @@ impl Exchange for Bench {
         }
         self.next = now + INTERVAL;
         let mut bytes = [0; STATUS_LEN];
-        let numbers = [status.completed, status.held, status.in_motion, status.disturbances];
+        let LoadStatus {
+            completed,
+            held,
+            in_motion,
+            disturbances,
+            contentions,
+        } = status;
+        let numbers = [completed, held, in_motion, disturbances, contentions];
         for (place, number) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(numbers) {
             *place = number.to_le_bytes();
         }
