@@ -5,6 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Rig, Roughness, client_settings, server_settings};
+use e2d2::time::Instant;
 use netfcts::TcpCounter;
 use trafficengine::stats::Failure;
 use trafficengine::{ClientSettings, Close, Format, LinkSettings, Listener, Pace, Span, TcpSettings};
@@ -324,5 +325,34 @@ fn drawn_connections_are_held_before_every_request_and_acknowledge_in_time() {
             "{response} bytes"
         );
         assert_eq!(client.bytes_received, 400 * 5 * u64::from(response));
+    }
+}
+
+#[test]
+fn what_is_taken_ahead_is_answered_with_the_next_poll() {
+    let client = ClientSettings {
+        pace: Pace::Closed { open: 80 },
+        ..client_settings()
+    };
+    let server = server_settings(&client);
+    let link = LinkSettings {
+        next_hop_mac: Some("02:00:00:00:00:01".parse().unwrap()),
+        ..LinkSettings::default()
+    };
+    let mut rig = Rig::with_link(client, server, link, Roughness::default(), 1);
+    for _ in 0..3 {
+        let _work = rig.client.poll(rig.now, &mut rig.client_port, &mut rig.pool);
+    }
+    // Two whole bursts, after each of which more is taken, and what is left of the third.
+    for (answered, is_more_taken) in [(32, true), (64, true), (80, false)] {
+        let _work = rig.server.poll(rig.now, &mut rig.server_port, &mut rig.pool);
+        assert_eq!(rig.server_stats().connections.started, answered);
+        assert_eq!(rig.server.port_stats().received, answered);
+        // Nobody sleeps on what has been taken.
+        assert_eq!(
+            rig.server.next_deadline() == Some(Instant::ZERO),
+            is_more_taken,
+            "{answered}"
+        );
     }
 }
