@@ -27,6 +27,8 @@ pub(super) const BUFFERS_IN_FLIGHT: i64 = 1_280;
 pub(super) const MAX_CONNECTIONS: i64 = 262_144;
 /// Slots are numbered with 24 bits.
 pub(super) const MAX_CONNECTIONS_RANGE: RangeInclusive<i64> = 1..=1 << 24;
+/// `[engine] held_requests` per core: the upper bound is 8 GiB of them.
+pub(super) const HELD_REQUESTS_RANGE: RangeInclusive<i64> = 64..=1 << 22;
 /// `[engine] held_share`: three sources are needed to bring the pool to the mark at which connections give way.
 pub(super) const HELD_SHARE: i64 = 25;
 /// 100 is for those behind a balancer, where one address stands for all clients.

@@ -340,6 +340,7 @@ impl Settings {
             |listener: &ListenerConfig| listener.bind != Bind::Payload || listener.inspect_delay.is_some();
         let has = |bind| config.listeners().iter().any(|listener| listener.bind == bind);
         // A quarter of the connections may be in a state that a stranger can bring about.
+        let capacity = Capacity::for_connections(engine.max_connections as usize);
         let strange = |needed| if needed { engine.max_connections as usize / 4 } else { 0 };
         Settings {
             core,
@@ -367,8 +368,9 @@ impl Settings {
             capacity: Capacity {
                 half_open: strange(config.listeners().iter().any(may_stay_silent)),
                 passed_syns: strange(has(Bind::Syn)),
+                held_small: engine.held_requests.map_or(capacity.held_small, |held| held as usize),
                 held_share: engine.held_share,
-                ..Capacity::for_connections(engine.max_connections as usize)
+                ..capacity
             },
             records: config.records().is_some(),
             steering: None,

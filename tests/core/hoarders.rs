@@ -111,6 +111,22 @@ fn at_the_mark_the_longest_waiting_gives_way() {
 }
 
 #[test]
+fn as_many_requests_wait_as_are_configured() {
+    let text = "max_connections = 4096\nheld_requests = 4096";
+    let mut bench = Bench::with_config(&CONFIG.replace("max_connections = 64", text));
+    // Three quarters of the buffers, four times as many as without.
+    for host in 0..4 {
+        hoard(&mut bench, &format!("10.0.0.1{host}"), 1000..1768, b"?");
+    }
+    assert_eq!(bench.proxy.usage().held, 4 * SHARE);
+    assert_eq!(bench.dropped(DropReason::HeldPressed), 0);
+    hoard(&mut bench, "10.0.0.2", 1000..1001, b"?");
+    assert_eq!(bench.dropped(DropReason::HeldPressed), 1);
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
 fn honest_connections_get_through_while_many_hoard() {
     let mut bench = bench();
     for round in 0..4_u16 {
