@@ -4,8 +4,9 @@
 //! long for everything that two of them do together. On bare metal the difference is one of configuration. In a guest it
 //! changes by itself: the host puts each virtual CPU where it has room, moves it every few seconds, and says nothing of it.
 //!
-//! A host chooses a place when a virtual CPU wakes up, often near the one that has woken it. So whoever wants two of them near
-//! each other lets both sleep and one wake the other, and looks: [`Distance::bring_near`]. It cannot keep them there.
+//! A host can choose another place whenever a virtual CPU wakes up. So whoever wants two of them near each other lets both sleep
+//! and one wake the other, and looks ([`Distance::bring_near`]): two that mostly slept were far in one look of a hundred, two that
+//! never did for seconds at a time. It need not help, and it cannot keep them there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
