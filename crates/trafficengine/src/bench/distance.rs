@@ -90,11 +90,12 @@ impl Distance {
         })
     }
 
-    /// Cycles that a line takes there and back now. The other core should have nothing else to do.
+    /// Cycles that a line takes there and back now; more than any number if nobody is there. The other core should have nothing
+    /// else to do.
     pub fn cycles(&self, counter: &impl CycleCounter) -> u64 {
         self.line.set(0);
         if self.calls.as_ref().is_none_or(|calls| calls.send(()).is_err()) {
-            return 0;
+            return u64::MAX;
         }
         // The first round is the thread's way out of bed.
         self.rally(0);
