@@ -231,7 +231,7 @@ where
             connections: Slots::new(capacity.connections),
             quarantine: QuarantineRing::new(capacity.resting),
             held: HeldPool::new(capacity.held_small, capacity.held_large, capacity.held_share),
-            owed: owed::Debts::new(capacity.held_small + capacity.held_large),
+            owed: owed::Debts::new(capacity.held_small + capacity.held_large, settings.writes_headers()),
             inspections: inspect::Inspections::new(capacity.connections, inspected, kept_blocks),
             carried: if settings.accepts_headers() {
                 carried::CarriedTable::new(capacity.connections, capacity.held_small + capacity.held_large)

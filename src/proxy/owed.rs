@@ -165,14 +165,16 @@ struct Room([u8; MAX_HEADER]);
 /// All debts of one core, with the headers that are part of them.
 pub(super) struct Debts {
     entries: Slots<Owed>,
-    /// One for each entry, and a spare one for a header that is sent without being owed because no entry is free.
+    /// One for each entry if any server gets a header, and a spare one for a header that is sent without being owed because
+    /// no entry is free.
     rooms: LargeSlice<Room>,
 }
 
 impl Debts {
-    /// Room for so many debts.
-    pub(super) fn new(capacity: usize) -> Self {
-        let rooms = LargeSlice::of(Room([0; MAX_HEADER]), capacity + 1);
+    /// Room for so many debts, and for their headers unless no server gets any: they are most of the memory.
+    pub(super) fn new(capacity: usize, with_headers: bool) -> Self {
+        let headers = if with_headers { capacity } else { 0 };
+        let rooms = LargeSlice::of(Room([0; MAX_HEADER]), headers + 1);
         Debts {
             entries: Slots::new(capacity),
             rooms,
@@ -198,7 +200,7 @@ impl Debts {
     #[inline]
     fn drafting(&self) -> usize {
         let spare = self.rooms.len() - 1;
-        self.entries.next().map_or(spare, |entry| entry as usize)
+        self.entries.next().map_or(spare, |entry| (entry as usize).min(spare))
     }
 
     /// Keeps a debt, whose header was written to [`Debts::draft`].
@@ -233,8 +235,9 @@ impl Debts {
     /// A debt and its header.
     pub(super) fn with_header(&self, index: u32) -> Option<(&Owed, &[u8])> {
         let debt = self.entries.get(index)?;
-        let room = self.rooms.get(index as usize)?;
-        Some((debt, room.0.get(..usize::from(debt.header_len)).unwrap_or_default()))
+        let room = self.rooms.get(index as usize);
+        let header = room.and_then(|room| room.0.get(..usize::from(debt.header_len)));
+        Some((debt, header.unwrap_or_default()))
     }
 
     /// The number of debts.
@@ -309,7 +312,7 @@ mod tests {
     #[test]
     fn a_header_stays_where_it_was_written() {
         let debt = || Owed::new(2, HeldId::NONE, SeqNum(3), SeqNum(3), 1460, None, 0);
-        let mut debts = Debts::new(2);
+        let mut debts = Debts::new(2, true);
         let mut indices = Vec::new();
         for name in [b"ab", b"cd", b"ef"] {
             debts.draft()[..2].copy_from_slice(name);
@@ -327,5 +330,18 @@ mod tests {
         assert_eq!(debts.insert(debt()).ok(), Some(indices[0]));
         assert_eq!(header(&debts, indices[0]).as_deref(), Some(&b"gh"[..]));
         assert_eq!((debts.len(), debts.capacity()), (2, 2));
+    }
+    #[test]
+    fn without_headers_there_is_room_for_debts_only() {
+        let mut debts = Debts::new(100, false);
+        assert!(debts.memory() < Debts::new(100, true).memory() / 5);
+        for _ in 0..100 {
+            assert_eq!(debts.drafted(0), b"");
+            let index = debts.insert(owed()).expect("room");
+            let (debt, header) = debts.with_header(index).expect("a debt");
+            assert_eq!((debt.end, header), (SeqNum(10), &b""[..]));
+        }
+        assert!(debts.insert(owed()).is_err());
+        assert_eq!(debts.draft().len(), MAX_HEADER);
     }
 }

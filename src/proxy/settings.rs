@@ -385,6 +385,11 @@ impl Settings {
         self.listeners.iter().any(|listener| listener.accept != Accept::Off)
     }
 
+    /// True if some server's connections begin with a PROXY header.
+    pub fn writes_headers(&self) -> bool {
+        self.servers.iter().any(|server| server.announce != Announce::Off)
+    }
+
     /// True if some server gets the fields of the header that its client's connection began with.
     pub fn passes_fields_on(&self) -> bool {
         let passes = |server: &Server| matches!(server.announce, Announce::V2(fields) if fields.incoming);
