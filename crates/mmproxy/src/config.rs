@@ -126,6 +126,9 @@ pub struct Listener {
     pub fast_open: u32,
     /// Multipath TCP on the listening socket.
     pub multipath: bool,
+    /// TCP congestion control towards clients and the target, by the kernel's name; `None` for the system's, except where a
+    /// connection cannot leave this host (see [`sockets`](crate::sockets)).
+    pub congestion: Option<String>,
     /// UDP: most sessions at a time, over all workers.
     pub max_sessions: usize,
     /// UDP: most sessions at a time from one client address.
@@ -162,6 +165,7 @@ impl Default for Listener {
             backlog: 4096,
             fast_open: 0,
             multipath: false,
+            congestion: None,
             max_sessions: 100_000,
             max_sessions_per_client: 10_000,
         }
@@ -184,6 +188,7 @@ impl Listener {
                 this.fast_open,
                 this.multipath,
                 this.keepalive,
+                this.congestion.clone(),
             )
         };
         self.bind == other.bind && key(self) == key(other)

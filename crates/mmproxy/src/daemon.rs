@@ -354,7 +354,11 @@ fn surroundings(config: &Config) -> Surroundings {
         Bind::Passed(_, local) => local,
     };
     let listening: Vec<SocketAddr> = config.listeners.iter().filter_map(address).collect();
-    Surroundings { own, listening }
+    Surroundings {
+        own,
+        listening,
+        paces: sockets::system_paces(),
+    }
 }
 
 /// The signals that [`Daemon::obey`] obeys, blocked from having their default effect from here on.

@@ -92,6 +92,7 @@ pub(crate) struct Section {
     pub(crate) backlog: Option<i32>,
     pub(crate) fast_open: u32,
     pub(crate) multipath: bool,
+    pub(crate) congestion: Option<String>,
     pub(crate) max_sessions: Option<usize>,
     pub(crate) max_sessions_per_client: Option<usize>,
 }
@@ -344,6 +345,7 @@ fn common_part(section: &Section, name: &str, place: &str) -> Result<Listener, C
         backlog: section.backlog.unwrap_or(defaults.backlog),
         fast_open: section.fast_open,
         multipath: section.multipath,
+        congestion: section.congestion.clone(),
         max_sessions: section.max_sessions.unwrap_or(defaults.max_sessions),
         max_sessions_per_client: section
             .max_sessions_per_client

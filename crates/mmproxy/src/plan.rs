@@ -15,6 +15,16 @@ pub struct Surroundings {
     pub own: Vec<IpAddr>,
     /// Addresses that this process listens on.
     pub listening: Vec<SocketAddr>,
+    /// The system's congestion control sends by a timer.
+    pub paces: bool,
+}
+
+impl Surroundings {
+    /// Whether what is sent to `ip` stays on this host.
+    pub fn is_here(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        ip.is_loopback() || self.own.contains(&ip)
+    }
 }
 
 /// A connection that is to be made.
@@ -187,7 +197,25 @@ mod tests {
         Surroundings {
             own: vec![address("192.0.2.1:0").ip()],
             listening: vec![address("0.0.0.0:8443")],
+            paces: true,
         }
+    }
+
+    #[test]
+    fn loopback_and_own_addresses_are_here() {
+        let here = |text: &str| surroundings().is_here(address(text).ip());
+        assert!(
+            [
+                "127.0.0.1:1",
+                "127.9.9.9:1",
+                "[::1]:1",
+                "[::ffff:127.0.0.1]:1",
+                "192.0.2.1:1"
+            ]
+            .into_iter()
+            .all(here)
+        );
+        assert!(here("[::ffff:192.0.2.1]:1") && !here("192.0.2.2:1") && !here("[2001:db8::1]:1"));
     }
 
     fn v1(source: &str, destination: &str) -> Header<'static> {

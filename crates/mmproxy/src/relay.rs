@@ -37,13 +37,6 @@ const SMALL_PIECES: u8 = 8;
 /// fill, the more of it leaves with the acknowledgements, and the less often this side is woken.
 const SEND_BUFFER: usize = 4 << 20;
 
-/// Half of the receive buffer of a source of bulk that is near. The kernel lets it grow to many megabytes, all of which fill
-/// when the source is faster than the rest: then every byte has left the processor's cache before it moves on.
-const NEAR_BUFFER: usize = 1 << 20;
-
-/// A source whose shortest round trip is below this is near: the bounded buffer still lets 2 GB/s through.
-const NEAR: Duration = Duration::from_micros(500);
-
 /// A spliced direction is fast if it moves so much ...
 const FAST_BYTES: u64 = 8 << 20;
 
@@ -82,8 +75,6 @@ pub struct Endpoint {
     pub watches_room: bool,
     /// `TCP_NODELAY` is still to be set. The first write leaves at once without it, and many connections have no second.
     pub nodelay_is_due: bool,
-    /// The receive buffer is still to be bounded, if the peer turns out to be near and to send in bulk.
-    pub bound_is_due: bool,
 }
 
 impl Endpoint {
@@ -96,17 +87,6 @@ impl Endpoint {
             ended: false,
             watches_room: false,
             nodelay_is_due: false,
-            bound_is_due: false,
-        }
-    }
-
-    /// At the first bulk, before the kernel has let the buffer grow: cutting it later makes the peer send again what no
-    /// longer fits.
-    fn bound_receive_buffer(&mut self) {
-        if std::mem::take(&mut self.bound_is_due) && sys::shortest_round_trip(&self.fd).is_some_and(|time| time < NEAR)
-        {
-            // It fails without CAP_NET_ADMIN; the size that is allowed then may be too small.
-            let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(&self.fd, NEAR_BUFFER);
         }
     }
 
@@ -310,11 +290,6 @@ impl Direction {
         self.finished
     }
 
-    /// Whether some of it was, or is about to be, spliced.
-    pub fn was_bulk(&self) -> bool {
-        self.spliced || self.splices > 0
-    }
-
     /// Takes the direction out of use, giving back what it holds. Bytes under way are lost.
     pub fn abandon(&mut self, pool: &mut Pool) {
         self.finished = true;
@@ -476,7 +451,6 @@ impl Direction {
         }
         if count >= BULK_PIECE && pool.splice && !self.unspliceable {
             self.splices = SMALL_PIECES;
-            from.bound_receive_buffer();
         }
         to.prepare_write();
         let written = match rustix::net::send(&to.fd, &pool.scratch[..count], SendFlags::NOSIGNAL) {
@@ -705,41 +679,6 @@ mod tests {
             line.direction.abandon(&mut pool);
         }
         assert_eq!(pool.send_buffers, 0);
-    }
-
-    #[test]
-    fn receive_buffers_of_near_sources_are_bounded_at_the_first_bulk_if_asked_for() {
-        let size = |line: &Line| rustix::net::sockopt::socket_recv_buffer_size(&line.from.fd).expect("its size");
-        let (mut pool, mut asked, mut not_asked) = (pool(2), Line::new(), Line::new());
-        if let Err(error) = rustix::net::sockopt::set_socket_recv_buffer_size_force(&pair().1.fd, NEAR_BUFFER) {
-            return rig::skip(
-                "receive_buffers_of_near_sources_are_bounded_at_the_first_bulk_if_asked_for",
-                &format!("a receive buffer of any size needs CAP_NET_ADMIN: {error}"),
-            );
-        }
-        let near = |line: &Line| sys::shortest_round_trip(&line.from.fd).expect("it is TCP") < NEAR;
-        asked.from.bound_is_due = true;
-        asked.carry(BULK_PIECE - 1, &mut pool, Millis(0));
-        assert!(asked.from.bound_is_due && size(&asked) < 2 * NEAR_BUFFER, "not yet");
-        let was_near = near(&asked);
-        for line in [&mut asked, &mut not_asked] {
-            line.carry(4 * BULK_PIECE, &mut pool, Millis(0));
-        }
-        assert!(!asked.from.bound_is_due);
-        assert!(size(&not_asked) < 2 * NEAR_BUFFER);
-        if was_near {
-            assert_eq!(size(&asked), 2 * NEAR_BUFFER);
-            // More than fits comes through.
-            asked.carry(8 << 20, &mut pool, Millis(0));
-            assert_eq!(size(&asked), 2 * NEAR_BUFFER);
-        }
-    }
-
-    #[test]
-    fn only_tcp_has_round_trips() {
-        assert!(sys::shortest_round_trip(&pair().1.fd).is_some());
-        let (one, _other) = std::os::unix::net::UnixStream::pair().expect("pair");
-        assert_eq!(sys::shortest_round_trip(&one), None);
     }
 
     #[test]

@@ -364,11 +364,10 @@ impl Session {
             }
         };
         self.phase = Phase::Connecting;
-        match sockets::connect(&self.listener, plan.source, &plan.target) {
+        match sockets::connect(&self.listener, &context.surroundings, &plan) {
             Ok(connecting) => {
                 self.server = Some(Endpoint {
                     nodelay_is_due: true,
-                    bound_is_due: true,
                     ..Endpoint::new(connecting.fd)
                 });
                 if connecting.port_changed {
@@ -517,8 +516,6 @@ impl Session {
         let up = self
             .to_server
             .pump(&mut self.client, server, pool, other_end(&self.to_client), context.now);
-        // Measured: what sends as much as it gets, as an echo does, is slower with a bounded buffer.
-        server.bound_is_due &= !self.to_server.was_bulk();
         let down = self
             .to_client
             .pump(server, &mut self.client, pool, other_end(&self.to_server), context.now);

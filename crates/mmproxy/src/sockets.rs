@@ -1,8 +1,14 @@
 //! Opening sockets: listening ones, and those that connect to a server from the client's address.
+//!
+//! Over loopback nothing is lost, and nothing waits but in the sockets themselves: there is no congestion to control. BBR, which is
+//! many systems' default for what goes far, estimates a rate there all the same and sends by a timer, which costs half of the
+//! throughput (`bench mmproxy`). So connections that cannot leave this host get Reno instead of it, unless the
+//! configuration names another.
 
 use crate::address::{Family, Target};
 use crate::config::{Bind, Duplicate, Listener, Protocol, SourcePort};
 use crate::metrics::Reason;
+use crate::plan::{Plan, Surroundings};
 use crate::sys;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -17,6 +23,9 @@ const IPV6_TRANSPARENT: c_int = 75;
 
 /// `IPPROTO_MPTCP` of linux/in.h.
 const IPPROTO_MPTCP: c_int = 262;
+
+/// The congestion control that every kernel has. It sends what the window allows at once.
+const UNPACED: &str = "reno";
 
 /// Opens the listening socket of `listener`, or duplicates the one that was passed.
 ///
@@ -58,19 +67,22 @@ pub fn listen(listener: &Listener) -> io::Result<OwnedFd> {
 
 /// Options that accepted connections inherit (so that they cost nothing for each), or that a UDP socket needs.
 fn set_inherited(fd: impl AsFd, listener: &Listener) -> io::Result<()> {
+    let local = match &listener.bind {
+        Bind::Address(local) | Bind::Passed(_, Some(local)) => Some(*local),
+        Bind::Passed(_, None) => None,
+    };
     match listener.protocol {
         Protocol::Tcp => {
             sockopt::set_tcp_nodelay(&fd, true)?;
             set_keepalive(&fd, listener)?;
+            let is_loopback = local.is_some_and(|local| local.ip().is_loopback());
+            set_congestion(&fd, listener, is_loopback && is_paced(&fd))?;
             if listener.fast_open != 0 {
                 sys::set_option(&fd, libc::IPPROTO_TCP, libc::TCP_FASTOPEN, listener.fast_open as c_int)?;
             }
         }
         Protocol::Udp => {
-            let local = match &listener.bind {
-                Bind::Address(local) | Bind::Passed(_, Some(local)) => *local,
-                Bind::Passed(_, None) => return Ok(()),
-            };
+            let Some(local) = local else { return Ok(()) };
             // Coalesced datagrams are an optimisation that old kernels lack.
             let _ = sys::set_option(&fd, libc::SOL_UDP, libc::UDP_GRO, 1);
             // Bursts are what batching is for; the system's limit may cut this.
@@ -94,6 +106,34 @@ fn set_keepalive(fd: impl AsFd, listener: &Listener) -> io::Result<()> {
         sockopt::set_tcp_keepidle(&fd, time)?;
     }
     Ok(())
+}
+
+/// Sets the congestion control that the configuration names, or else the one without a timer if that is `unpaced`. Accepted
+/// connections inherit it.
+fn set_congestion(fd: impl AsFd, listener: &Listener, unpaced: bool) -> io::Result<()> {
+    match &listener.congestion {
+        Some(name) => sockopt::set_tcp_congestion(fd, name).map_err(|error| {
+            let error = io::Error::from(error);
+            io::Error::new(error.kind(), format!("congestion control {name}: {error}"))
+        }),
+        None => {
+            if unpaced {
+                // Nothing depends on it.
+                let _ = sockopt::set_tcp_congestion(fd, UNPACED);
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Whether the congestion control of a new TCP connection sends by a timer.
+pub fn system_paces() -> bool {
+    Socket::new(Domain::IPV4, Type::STREAM.cloexec(), None).is_ok_and(|socket| is_paced(&socket))
+}
+
+/// Whether a socket's congestion control sends by a timer: of Linux's own only BBR does.
+fn is_paced(fd: impl AsFd) -> bool {
+    sockopt::tcp_congestion(fd).is_ok_and(|name| name.starts_with("bbr"))
 }
 
 /// Allows binding to addresses that are not ours.
@@ -133,12 +173,12 @@ pub struct Connecting {
     pub port_changed: bool,
 }
 
-/// Connects to `target` without waiting, from `source` if there is one.
+/// Connects to the target of `plan` without waiting, from its source if there is one.
 ///
 /// # Errors
 /// If no socket can be had, the source cannot be used, or the target refuses at once.
-pub fn connect(listener: &Listener, source: Option<SocketAddr>, target: &Target) -> Result<Connecting, ConnectError> {
-    let target = match target {
+pub fn connect(listener: &Listener, surroundings: &Surroundings, plan: &Plan) -> Result<Connecting, ConnectError> {
+    let target = match &plan.target {
         Target::Inet(target) => *target,
         Target::Unix(path) => {
             let failed = |error: Errno| ConnectError::new(Reason::ConnectFailed, error);
@@ -152,18 +192,20 @@ pub fn connect(listener: &Listener, source: Option<SocketAddr>, target: &Target)
             });
         }
     };
-    let source = source.map(|source| match listener.source_port {
+    let unpaced = surroundings.paces && surroundings.is_here(target.ip());
+    let source = plan.source.map(|source| match listener.source_port {
         SourcePort::Keep => source,
         SourcePort::Random => SocketAddr::new(source.ip(), 0),
     });
-    match try_connect(listener, source, target) {
+    match try_connect(listener, source, target, unpaced) {
         Ok(fd) => Ok(Connecting {
             fd,
             port_changed: false,
         }),
         Err(error) if is_duplicate(&error) => match source {
             Some(source) if source.port() != 0 && listener.duplicate == Duplicate::RandomPort => {
-                let fd = try_connect(listener, Some(SocketAddr::new(source.ip(), 0)), target)?;
+                let source = SocketAddr::new(source.ip(), 0);
+                let fd = try_connect(listener, Some(source), target, unpaced)?;
                 Ok(Connecting { fd, port_changed: true })
             }
             Some(_) => Err(ConnectError {
@@ -181,7 +223,12 @@ fn is_duplicate(error: &ConnectError) -> bool {
     matches!(error.error.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::EADDRINUSE))
 }
 
-fn try_connect(listener: &Listener, source: Option<SocketAddr>, target: SocketAddr) -> Result<OwnedFd, ConnectError> {
+fn try_connect(
+    listener: &Listener,
+    source: Option<SocketAddr>,
+    target: SocketAddr,
+    unpaced: bool,
+) -> Result<OwnedFd, ConnectError> {
     let tcp = listener.protocol == Protocol::Tcp;
     let (kind, protocol) = if tcp {
         (SocketType::STREAM, ipproto::TCP)
@@ -204,6 +251,7 @@ fn try_connect(listener: &Listener, source: Option<SocketAddr>, target: SocketAd
         sys::set_option(&fd, libc::SOL_SOCKET, libc::SO_MARK, listener.mark as c_int).map_err(option)?;
     }
     if tcp {
+        set_congestion(&fd, listener, unpaced).map_err(|error| ConnectError::new(Reason::ConnectFailed, error))?;
         // TCP_NODELAY is set before the second write: see `relay::Endpoint`.
         // On loopback the kernel itself tells when the other side is gone.
         if !target.ip().to_canonical().is_loopback() {
@@ -244,7 +292,8 @@ pub fn probe_connect(source: IpAddr, target: SocketAddr, mark: u32, wait: std::t
         mark,
         ..Listener::default()
     };
-    let fd = try_connect(&listener, Some(SocketAddr::new(source, 0)), target).map_err(|failed| failed.error)?;
+    let source = SocketAddr::new(source, 0);
+    let fd = try_connect(&listener, Some(source), target, false).map_err(|failed| failed.error)?;
     let mut poll = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::OUT)];
     let wait = rustix::time::Timespec::try_from(wait).map_err(io::Error::other)?;
     if rustix::event::poll(&mut poll, Some(&wait))? == 0 {

@@ -8,7 +8,6 @@ use std::io::{self, IoSlice};
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ptr;
-use std::time::Duration;
 
 /// Most datagrams that one system call takes or gives.
 pub const BATCH: usize = 64;
@@ -52,31 +51,6 @@ pub fn set_send_buffer(fd: impl AsFd, bytes: usize) -> io::Result<()> {
     // A size that was set is locked; kernels before 5.14 have no way to undo that.
     let _ = set_option(&fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK, 0);
     Ok(())
-}
-
-/// The shortest time that a TCP connection's peer took to acknowledge, the network's own time with the fewest delays;
-/// `None` if nothing was acknowledged yet, or the socket is of another kind.
-pub fn shortest_round_trip(fd: impl AsFd) -> Option<Duration> {
-    /// Where `tcpi_min_rtt` of linux/tcp.h begins, microseconds in four bytes; Linux has it since 4.6.
-    const MIN_RTT: usize = 148;
-    let mut info = [0u8; MIN_RTT + 4];
-    let mut length = info.len() as libc::socklen_t;
-    // SAFETY: the pointers and the length describe `info` and `length`, which outlive the call; the kernel writes no more
-    // than `length` bytes.
-    let result = unsafe {
-        libc::getsockopt(
-            fd.as_fd().as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            info.as_mut_ptr().cast(),
-            &mut length,
-        )
-    };
-    if result != 0 || (length as usize) < info.len() {
-        return None;
-    }
-    let microseconds = u32::from_ne_bytes(info.last_chunk().copied()?);
-    (microseconds != u32::MAX).then(|| Duration::from_micros(microseconds.into()))
 }
 
 /// One instruction of classic BPF.

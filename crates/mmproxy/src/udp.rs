@@ -242,7 +242,7 @@ impl Udp {
         }
         let spoken = incoming.as_header();
         let plan = plan::decide(listener, &context.surroundings, origin.from, spoken.as_ref())?;
-        let connecting = sockets::connect(listener, plan.source, &plan.target).map_err(|failed| {
+        let connecting = sockets::connect(listener, &context.surroundings, &plan).map_err(|failed| {
             Refusal::new(
                 failed.reason,
                 format!("{} to {}: {}", key.client, plan.target, failed.error),

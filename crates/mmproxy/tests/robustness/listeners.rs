@@ -281,3 +281,68 @@ fn listeners_for_tproxy_multipath_and_fast_open() {
         }
     });
 }
+
+/// The congestion control of each of mmproxy's connections in this namespace, by its own end.
+fn congestion() -> Vec<(String, String)> {
+    let output = Command::new("ss").args(["-Htnpi"]).output().expect("ss");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<&str> = text.lines().collect();
+    let is_ours = |pair: &&[&str]| pair[0].contains("\"mmproxy\"");
+    let ours = lines.windows(2).filter(is_ours).map(|pair| {
+        let word = |line: &str, index: usize| line.split_whitespace().nth(index).unwrap_or_default().to_owned();
+        (word(pair[0], 3), word(pair[1], 0))
+    });
+    ours.collect()
+}
+
+#[test]
+fn bbr_is_left_out_over_loopback_unless_it_is_named() {
+    in_namespace(|| {
+        // This thread's namespace alone.
+        if let Err(error) = std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", "bbr") {
+            return crate::rig::skip(&format!("no BBR to be left out: {error}"));
+        }
+        tcp_server("127.0.0.1:443");
+        let unknown =
+            "[[listener]]\nlisten = \"127.0.0.1:8443\"\ntarget = \"127.0.0.1:443\"\ncongestion = \"no-such\"\n";
+        let failed = Command::new(env!("CARGO_BIN_EXE_mmproxy"))
+            .args(["--config", path(&file_with(unknown))])
+            .output()
+            .expect("run");
+        let said = String::from_utf8_lossy(&failed.stderr).into_owned();
+        assert_eq!(failed.status.code(), Some(1), "{said}");
+        assert!(said.contains("congestion control no-such"), "{said}");
+
+        let config = file_with(
+            "[[listener]]\nlisten = \"127.0.0.1:8443\"\ntarget = \"127.0.0.1:443\"\n\
+             [[listener]]\nlisten = \"0.0.0.0:8444\"\ntarget = \"127.0.0.1:443\"\n\
+             [[listener]]\nlisten = \"127.0.0.1:8445\"\ntarget = \"127.0.0.1:443\"\ncongestion = \"bbr\"\n",
+        );
+        let _proxy = Proxy::start(&["--config", path(&config)], "127.0.0.1:8445");
+        let clients: Vec<TcpStream> = [8443, 8444, 8445]
+            .into_iter()
+            .map(|port| {
+                let mut client = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+                client.set_read_timeout(Some(PATIENCE)).expect("timeout");
+                // Not the port itself, which is taken for all addresses.
+                client.write_all(&header(port - 8000)).expect("sent");
+                let source = format!("203.0.113.7:{}", port - 8000);
+                assert_eq!(greeting(&mut client).expect("served"), source);
+                client
+            })
+            .collect();
+        let of = congestion();
+        let expected = [(8443, "reno", "reno"), (8444, "bbr", "reno"), (8445, "bbr", "bbr")];
+        for (port, towards_client, towards_server) in expected {
+            let ends = [
+                (format!("127.0.0.1:{port}"), towards_client),
+                (format!("203.0.113.7:{}", port - 8000), towards_server),
+            ];
+            for (own, expected) in ends {
+                let seen = of.iter().find(|(address, _)| *address == own);
+                assert_eq!(seen.map(|(_, name)| name.as_str()), Some(expected), "{own} of {of:?}");
+            }
+        }
+        drop(clients);
+    });
+}

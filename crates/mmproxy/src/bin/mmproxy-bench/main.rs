@@ -79,17 +79,22 @@ const COLUMNS: [Column; 8] = [
     ),
 ];
 
+/// The congestion control of the reader's namespace.
+const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+
 struct Options {
     rounds: usize,
     seconds: f64,
     json: Option<String>,
     columns: Vec<Column>,
     systems: Vec<System>,
+    congestion: Option<String>,
 }
 
 const HELP: &str = "\
 mmproxy-bench preload --library libproxyproto.so [--rounds N] [--seconds S] [--json FILE]
 mmproxy-bench [--rounds N] [--seconds S] [--json FILE] [--columns A,B] [--systems A,B] [--build NAME=FILE]
+  --congestion NAME: the congestion control of all sockets that choose none, instead of the system's (with preload, too)
   columns: stream rr1 rr50 cps bulk1 bulk4 udp_rr64 udp_flood64
   systems: mmproxy go-mmproxy mmproxy-rs haproxy nginx (those that are installed); no-proxy is always there
   --build: measure another build of mmproxy as well, under this name; as often as there are such
@@ -154,6 +159,7 @@ fn preload_options(mut words: impl Iterator<Item = String>) -> Result<preload::O
         rounds: 15,
         seconds: 2.0,
         json: None,
+        congestion: None,
     };
     while let Some(word) = words.next() {
         let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
@@ -162,6 +168,7 @@ fn preload_options(mut words: impl Iterator<Item = String>) -> Result<preload::O
             "--rounds" => options.rounds = value.parse().map_err(|_| "--rounds needs a number")?,
             "--seconds" => options.seconds = value.parse().map_err(|_| "--seconds needs a number")?,
             "--json" => options.json = Some(value),
+            "--congestion" => options.congestion = Some(value),
             _ => return Err(format!("unknown option {word}")),
         }
     }
@@ -184,6 +191,7 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Option<Options>, S
             .into_iter()
             .filter(|&system| system == System::Mmproxy || system.is_installed())
             .collect(),
+        congestion: None,
     };
     let mut builds = Vec::new();
     while let Some(word) = words.next() {
@@ -196,6 +204,7 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Option<Options>, S
             "--rounds" => options.rounds = number(&value).ok_or("--rounds needs a number")? as usize,
             "--seconds" => options.seconds = number(&value).ok_or("--seconds needs a number")?,
             "--json" => options.json = Some(value),
+            "--congestion" => options.congestion = Some(value),
             "--columns" => {
                 let find = |name: &str| COLUMNS.into_iter().find(|column| column.name == name);
                 let found = value
@@ -227,8 +236,8 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Option<Options>, S
 }
 
 /// Moves this thread, and all that it starts from now on, to a new namespace with loopback and routing. The namespace goes
-/// when the last of them has gone.
-fn enter_namespace() -> Result<(), String> {
+/// when the last of them has gone. What chooses no `congestion` control of its own gets this one, or the system's.
+fn enter_namespace(congestion: Option<&str>) -> Result<(), String> {
     let name = format!("mmproxy-bench-{}", std::process::id());
     let command = |arguments: &[&str]| {
         let status = Command::new("ip")
@@ -248,6 +257,10 @@ fn enter_namespace() -> Result<(), String> {
     let kind = rustix::thread::ThreadNameSpaceType::NETWORK;
     rustix::thread::move_into_thread_name_spaces(file.as_fd(), kind).map_err(|error| error.to_string())?;
     command(&["link", "set", "lo", "up"])?;
+    if let Some(name) = congestion {
+        // This namespace's, as this thread is in it. Linux lets it have those only that need no privilege.
+        std::fs::write(CONGESTION, name).map_err(|error| format!("--congestion {name}: {error}"))?;
+    }
     let options = mmproxy::cli::RouteOptions::default();
     mmproxy::netsetup::setup(&options).map_err(|error| error.to_string())?;
     mmproxy::privileges::raise_descriptor_limit();
@@ -274,10 +287,10 @@ fn run(options: &Options) -> Result<(), String> {
             order.rotate_left(round % places);
             for system in order {
                 let name = system.map_or("no-proxy", System::name);
-                let mut sample = measure(column, system, options.seconds)?;
+                let mut sample = measure(column, system, options)?;
                 if sample.is_none() && matches!(system, None | Some(System::Mmproxy)) {
                     // Peers may fail; without these two there is nothing to compare.
-                    sample = measure(column, system, options.seconds)?;
+                    sample = measure(column, system, options)?;
                     if sample.is_none() {
                         return Err(format!("{name} fails in column {}", column.name));
                     }
@@ -304,10 +317,22 @@ fn run(options: &Options) -> Result<(), String> {
     write_json(options, &summary)
 }
 
+/// The congestion control of sockets that choose none.
+fn congestion(asked: Option<&str>) -> String {
+    let system = || {
+        std::fs::read_to_string(CONGESTION)
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
+    };
+    asked.map_or_else(system, str::to_owned)
+}
+
 fn write_json(options: &Options, summary: &Summary) -> Result<(), String> {
     let Some(path) = &options.json else { return Ok(()) };
-    let text = serde_json::to_string_pretty(&summary.json(options.rounds, options.seconds))
-        .map_err(|error| error.to_string())?;
+    let mut object = summary.json(options.rounds, options.seconds);
+    object.insert("congestion".into(), congestion(options.congestion.as_deref()).into());
+    let text = serde_json::to_string_pretty(&object).map_err(|error| error.to_string())?;
     std::fs::write(path, text + "\n").map_err(|error| format!("{path}: {error}"))
 }
 
@@ -323,8 +348,8 @@ fn start_server(port: u16, sink: &Arc<AtomicU64>) -> Result<tcp::Server, String>
 }
 
 /// Measures one system in one column; `None` if it cannot do this, or does not work.
-fn measure(column: Column, system: Option<System>, seconds: f64) -> Result<Option<Sample>, String> {
-    enter_namespace()?;
+fn measure(column: Column, system: Option<System>, options: &Options) -> Result<Option<Sample>, String> {
+    enter_namespace(options.congestion.as_deref())?;
     let sink = Arc::new(AtomicU64::new(0));
     let _server = start_server(column.port, &sink)?;
     let udp = matches!(column.load, Load::Udp(_));
@@ -366,7 +391,7 @@ fn measure(column: Column, system: Option<System>, seconds: f64) -> Result<Optio
     let cpu = || running.as_ref().map(Running::cpu_seconds);
     tally.forget_times();
     let before = (Instant::now(), counted(), cpu());
-    std::thread::sleep(Duration::from_secs_f64(seconds));
+    std::thread::sleep(Duration::from_secs_f64(options.seconds));
     let after = (Instant::now(), counted(), cpu());
     let p99 = tally.quantile(0.99).map(|seconds| seconds * 1e3);
     stop.store(true, Ordering::Relaxed);

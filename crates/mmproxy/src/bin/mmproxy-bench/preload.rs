@@ -29,6 +29,7 @@ pub(crate) struct Options {
     pub(crate) rounds: usize,
     pub(crate) seconds: f64,
     pub(crate) json: Option<String>,
+    pub(crate) congestion: Option<String>,
 }
 
 /// Measures and reports.
@@ -74,6 +75,10 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         Err(error) => eprintln!("system calls are not counted: {error}"),
     }
     object.insert("rounds".into(), options.rounds.into());
+    object.insert(
+        "congestion".into(),
+        crate::congestion(options.congestion.as_deref()).into(),
+    );
     let Some(path) = &options.json else { return Ok(()) };
     let text = serde_json::to_string_pretty(&object).map_err(|error| error.to_string())?;
     std::fs::write(path, text + "\n").map_err(|error| format!("{path}: {error}"))
@@ -104,7 +109,7 @@ fn system_calls(options: &Options) -> Result<[f64; 2], String> {
     let file = std::env::temp_dir().join(format!("mmproxy-bench-strace-{}", std::process::id()));
     let mut calls = [0.0; 2];
     for preloaded in [false, true] {
-        crate::enter_namespace()?;
+        crate::enter_namespace(options.congestion.as_deref())?;
         let mut command = Command::new("strace");
         command
             .args(["-f", "-c", "-U", "calls,name", "-o"])
@@ -144,7 +149,7 @@ fn system_calls(options: &Options) -> Result<[f64; 2], String> {
 
 /// Units per second, and the server's CPU time per unit.
 fn measure(options: &Options, load: Load, preloaded: bool) -> Result<(f64, f64), String> {
-    crate::enter_namespace()?;
+    crate::enter_namespace(options.congestion.as_deref())?;
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let server = serve(Command::new(program), options, preloaded)?;
     let target = SocketAddr::from(([127, 0, 0, 1], PORT));

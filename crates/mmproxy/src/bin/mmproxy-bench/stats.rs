@@ -136,7 +136,7 @@ impl Summary {
     }
 
     /// `{column: {system: ratio}, column_cpu: {system: cost}, column_interval: {system: [low, high]}, column_p99_ms, ...}`.
-    pub(crate) fn json(&self, rounds: usize, seconds: f64) -> serde_json::Value {
+    pub(crate) fn json(&self, rounds: usize, seconds: f64) -> serde_json::Map<String, serde_json::Value> {
         let mut object = serde_json::Map::new();
         for figures in &self.columns {
             let mut put = |suffix: &str, value: &dyn Fn(&OfSystem) -> serde_json::Value| {
@@ -162,7 +162,7 @@ impl Summary {
         }
         object.insert("rounds".into(), rounds.into());
         object.insert("seconds".into(), seconds.into());
-        object.into()
+        object
     }
 }
 
