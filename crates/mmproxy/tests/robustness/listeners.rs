@@ -298,10 +298,6 @@ fn congestion() -> Vec<(String, String)> {
 #[test]
 fn bbr_is_left_out_over_loopback_unless_it_is_named() {
     in_namespace(|| {
-        // This thread's namespace alone.
-        if let Err(error) = std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", "bbr") {
-            return crate::rig::skip(&format!("no BBR to be left out: {error}"));
-        }
         tcp_server("127.0.0.1:443");
         let unknown =
             "[[listener]]\nlisten = \"127.0.0.1:8443\"\ntarget = \"127.0.0.1:443\"\ncongestion = \"no-such\"\n";
@@ -313,6 +309,10 @@ fn bbr_is_left_out_over_loopback_unless_it_is_named() {
         assert_eq!(failed.status.code(), Some(1), "{said}");
         assert!(said.contains("congestion control no-such"), "{said}");
 
+        // This thread's namespace alone. Where the kernel has no BBR there is nothing to be left out.
+        if let Err(error) = std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", "bbr") {
+            return eprintln!("not tested with BBR: {error}");
+        }
         let config = file_with(
             "[[listener]]\nlisten = \"127.0.0.1:8443\"\ntarget = \"127.0.0.1:443\"\n\
              [[listener]]\nlisten = \"0.0.0.0:8444\"\ntarget = \"127.0.0.1:443\"\n\
