@@ -188,10 +188,9 @@ impl Listener {
                 this.fast_open,
                 this.multipath,
                 this.keepalive,
-                this.congestion.clone(),
             )
         };
-        self.bind == other.bind && key(self) == key(other)
+        self.bind == other.bind && self.congestion == other.congestion && key(self) == key(other)
     }
 
     /// The target for clients of this address' family.

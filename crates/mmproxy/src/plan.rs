@@ -140,9 +140,9 @@ fn dynamic_target(
 ) -> Result<Target, Refusal> {
     let destination = SocketAddr::new(destination.ip().to_canonical(), destination.port());
     let ours = |listening: &SocketAddr| {
-        let local = destination.ip().is_loopback() || surroundings.own.contains(&destination.ip());
+        let is_everywhere = listening.ip().is_unspecified();
         listening.port() == destination.port()
-            && (listening.ip() == destination.ip() || (listening.ip().is_unspecified() && local))
+            && (listening.ip() == destination.ip() || (is_everywhere && surroundings.is_here(destination.ip())))
     };
     if !allowed.contains(destination.ip()) || destination.port() == 0 {
         return Err(Refusal::new(
