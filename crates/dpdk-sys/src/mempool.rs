@@ -195,8 +195,12 @@ unsafe fn flush(pool: *mut rte_mempool, cache: *mut rte_mempool_cache) {
     }
 }
 
+/// `rte_mempool_ops_enqueue_bulk`: puts `count` objects into the pool itself, past the cache of any thread.
+///
+/// # Safety
+/// `pool` is a live pool and `objects` points to `count` objects of it that nobody uses.
 #[inline]
-unsafe fn enqueue(pool: *mut rte_mempool, objects: *const *mut c_void, count: u32) {
+pub unsafe fn enqueue(pool: *mut rte_mempool, objects: *const *mut c_void, count: u32) {
     // SAFETY: the ring is as large as the pool, so that giving back cannot fail.
     unsafe {
         if let Some(enqueue) = (*ops(pool)).enqueue {

@@ -29,6 +29,7 @@ mod port_rss;
 mod port_setup;
 mod queue;
 mod ring;
+mod spread;
 
 pub use device::{Device, DeviceError};
 pub use eal::{Eal, EalError, RegisteredThread};

@@ -11,6 +11,7 @@ use dpdk_sys as sys;
 
 use super::eal::Eal;
 use super::mbuf::Mbuf;
+use super::spread;
 use crate::BURST;
 use crate::buffer::BufferPool;
 
@@ -121,8 +122,11 @@ impl MbufPool {
         // A cache of more than two thirds of the pool is refused by DPDK.
         let cache = CACHE.min(buffers * 2 / 3);
         let node = numa_node.and_then(|node| i32::try_from(node).ok()).unwrap_or(ANY_NODE);
-        // SAFETY: the EAL runs; the name is NUL-terminated. Without private data a buffer is header and data room.
-        let pool = unsafe { sys::rte_pktmbuf_pool_create(c_name.as_ptr(), buffers, cache, 0, total_room, node) };
+        let operations = spread::operations(eal.memory());
+        // SAFETY: the EAL runs; the names are NUL-terminated. Without private data a buffer is header and data room.
+        let pool = unsafe {
+            sys::rte_pktmbuf_pool_create_by_ops(c_name.as_ptr(), buffers, cache, 0, total_room, node, operations)
+        };
         let Some(pool) = NonNull::new(pool) else {
             let errno = sys::thread::errno();
             let reason = sys::thread::error_text(errno);

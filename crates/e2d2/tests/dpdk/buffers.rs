@@ -151,3 +151,39 @@ fn a_name_is_for_one_pool() {
     let second = MbufPool::new(&eal(), &name, 63, 2048, None);
     assert!(matches!(second, Err(PoolError::Refused { .. })), "{second:?}");
 }
+
+#[test]
+fn buffers_of_ordinary_pages_begin_at_many_places_of_their_pages() {
+    const PAGE: usize = 4096;
+    let mut pool = pool(255, 1500);
+    let packets: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+    assert_eq!(packets.len(), 255);
+    let mut lines: Vec<_> = packets
+        .iter()
+        .map(|packet| packet.data().as_ptr().addr() % PAGE / 64)
+        .collect();
+    lines.sort_unstable();
+    lines.dedup();
+    assert!(lines.len() >= 28, "the sets of a first-level cache: {lines:?}");
+    for packet in &packets {
+        // The object's header, the mbuf and the headroom stand before the data.
+        let (first, end) = (
+            packet.data().as_ptr().addr() - 64 - 128 - 128,
+            packet.data().as_ptr().addr() + 2048,
+        );
+        assert!(
+            rustix::param::page_size() != PAGE || first / PAGE == (end - 1) / PAGE,
+            "{first:x} to {end:x}"
+        );
+    }
+}
+
+#[test]
+fn buffers_larger_than_a_page_are_all_there() {
+    let mut pool = pool(127, 9000);
+    let packets: Vec<_> = (0..127).map(|number| packet(&mut pool, &frame(number, 9000))).collect();
+    for (number, packet) in packets.iter().enumerate() {
+        assert_eq!(packet.data(), frame(number as u32, 9000));
+    }
+    assert!(pool.take().is_none());
+}
