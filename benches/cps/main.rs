@@ -173,7 +173,7 @@ fn summary(result: &CpsResult) -> String {
         "{:.0} busy cycles per connection ({:.0} with idle rounds), {:.0} connections/s at {:.2} GHz\n\
          {:.0} in all slices, {} or less in a tenth of them, {} in half, {} in nine tenths\n\
          {:.3} packets in and {:.3} out per connection, bursts of {:.1}; {} open, {:.0} bytes of state for each: {}\n\
-         {} connections in {:.2} s of {} slices ({} disturbed, {} far from the load's core, {} with the core to itself); p50 {:.0} µs, p99 {:.0} µs\n{verdict}",
+         {} connections in {:.2} s of {} slices ({} disturbed, {} far from the load's core, {} with the core to itself, {} count); p50 {:.0} µs, p99 {:.0} µs\n{verdict}",
         result.busy_cycles_per_connection,
         result.saturated_cycles_per_connection,
         result.connections_per_second,
@@ -194,6 +194,7 @@ fn summary(result: &CpsResult) -> String {
         result.disturbed_slices,
         result.slices_far,
         result.slices_alone,
+        result.slices_counted,
         result.latency_us.p50,
         result.latency_us.p99,
     )

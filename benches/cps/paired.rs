@@ -118,10 +118,10 @@ fn turn(inline: &mut InlineProxy, length: Duration) -> Turn {
     let end = inline.counter.now() + length / 10;
     inline.run_until(end, |_| false);
     let measured = inline.measure(length);
-    let completed = measured.alone.completed.max(1) as f64;
+    let completed = measured.counted.completed.max(1) as f64;
     Turn {
-        cycles: measured.alone.accounts.busy_cycles as f64 / completed,
-        tx_packets: measured.alone.accounts.sent as f64 / completed,
+        cycles: measured.counted.accounts.busy_cycles as f64 / completed,
+        tx_packets: measured.counted.accounts.sent as f64 / completed,
     }
 }
 

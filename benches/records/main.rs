@@ -147,5 +147,5 @@ fn after_a_pause(inline: &mut InlineProxy, length: Duration) -> Measured {
 }
 
 fn per_connection(measured: &Measured) -> f64 {
-    measured.alone.accounts.busy_cycles as f64 / measured.alone.completed.max(1) as f64
+    measured.counted.accounts.busy_cycles as f64 / measured.counted.completed.max(1) as f64
 }

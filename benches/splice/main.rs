@@ -76,7 +76,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     let small = measure(&host, 'a', arguments, 64)?;
     let large = measure(&host, 'b', arguments, 1460)?;
     let tsc_hz = e2d2::time::Clock::new().tsc_hz();
-    let [cycles_small, cycles_large] = [&small, &large].map(|run| per_packet(&run.measured.alone));
+    let [cycles_small, cycles_large] = [&small, &large].map(|run| per_packet(&run.measured.counted));
     let [lost, retransmitted, failed] = [
         small.lost + large.lost,
         small.retransmitted + large.retransmitted,
@@ -96,7 +96,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         retransmitted,
         failed,
         disturbed_slices: small.measured.disturbed + large.measured.disturbed,
-        slices_alone: small.measured.alone.slices + large.measured.alone.slices,
+        slices_alone: small.measured.slices_alone + large.measured.slices_alone,
         slices: small.measured.all.slices + large.measured.all.slices,
         // Acknowledgements without payload would make the mean packet cheaper than it is.
         valid: lost + retransmitted + failed == 0 && small.payload_share > 0.95 && large.payload_share > 0.95,

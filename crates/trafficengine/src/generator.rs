@@ -114,6 +114,9 @@ impl<B: PacketBuffer> Generator<B> {
         if !transmitter.is_blocked() {
             if received.is_empty() {
                 take(port, received);
+            } else {
+                // They were asked for with the last poll, and since then others have used the first-level cache.
+                received.iter().for_each(PacketBuffer::prefetch);
             }
             let count = received.len();
             units += count;

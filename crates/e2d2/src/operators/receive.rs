@@ -77,6 +77,8 @@ impl<P: Port> Source for Receive<P> {
         let here = self.burst.len();
         let mut given = 0;
         if here > 0 {
+            // Asked for when they were taken: what has been worked on since may have driven them out of the first-level cache.
+            self.burst.iter().for_each(PacketBuffer::prefetch);
             given = self.give(round, max, &mut each);
         }
         if given < max {

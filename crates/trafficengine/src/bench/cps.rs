@@ -121,7 +121,8 @@ impl SliceCycles {
 )]
 pub struct CpsResult {
     pub mode: &'static str,
-    /// In the slices in which the core was the bench's alone, and the load's, too, and near.
+    /// In the slices that count: those in which the core was the bench's alone, and the load's, too, and near, if they are
+    /// enough.
     pub busy_cycles_per_connection: f64,
     /// The same with all other slices.
     pub busy_cycles_beside_others: f64,
@@ -153,6 +154,8 @@ pub struct CpsResult {
     pub disturbed_slices: u32,
     /// Slices in which the core was the bench's alone, and the load's, too, and near.
     pub slices_alone: u32,
+    /// Slices that `busy_cycles_per_connection` is of: those, or more if they are too few.
+    pub slices_counted: u32,
     /// Slices in which it was far from the load's: in `busy_cycles_beside_others` only.
     pub slices_far: u32,
     pub valid: bool,
@@ -306,9 +309,9 @@ pub(super) fn cps_result(
     settings: &CpsSettings,
     measured: &Measured,
 ) -> CpsResult {
-    let (all, quiet, alone) = (&measured.all, &measured.quiet, &measured.alone);
+    let (all, quiet, counted) = (&measured.all, &measured.quiet, &measured.counted);
     let per_connection = |count: u64, sum: &Sum| count as f64 / sum.completed.max(1) as f64;
-    let busy = per_connection(alone.accounts.busy_cycles, alone);
+    let busy = per_connection(counted.accounts.busy_cycles, counted);
     let mut result = CpsResult {
         mode,
         busy_cycles_per_connection: busy,
@@ -318,7 +321,7 @@ pub(super) fn cps_result(
         rx_packets_per_connection: per_connection(all.accounts.received, all),
         tx_packets_per_connection: per_connection(all.accounts.sent, all),
         mean_burst: all.accounts.received as f64 / all.accounts.receiving_rounds.max(1) as f64,
-        saturated_cycles_per_connection: per_connection(alone.accounts.all_cycles, alone),
+        saturated_cycles_per_connection: per_connection(counted.accounts.all_cycles, counted),
         tsc_hz: hz,
         open_connections: device.open,
         time_wait_ms: settings.time_wait.as_millis() as u64,
@@ -334,7 +337,8 @@ pub(super) fn cps_result(
         seconds: all.time.as_secs_f64(),
         slices: all.slices,
         disturbed_slices: measured.disturbed,
-        slices_alone: alone.slices,
+        slices_alone: measured.slices_alone,
+        slices_counted: counted.slices,
         slices_far: measured.far,
         valid: false,
         invalid_because: Vec::new(),

@@ -30,6 +30,10 @@ pub(super) const MOST_TIMES: u32 = 3;
 /// Slices with the core to themselves that are enough, if a tenth of all are not fewer.
 const ENOUGH_ALONE: usize = 100;
 
+/// Fewer slices (or less than a tenth of all) are no figure: the load may have stood still in some of them, as a host that
+/// takes a core away tells nobody.
+const FEWEST: usize = 20;
+
 /// How often it is looked whether somebody else uses the core: as shortly as they do, but not so often that it costs much.
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 
@@ -66,9 +70,11 @@ pub struct Measured {
     pub all: Sum,
     /// The slices in which the core was not taken away. Everything, if it was in each.
     pub quiet: Sum,
-    /// Of these, the slices in which nobody else used the core or the load's, and that was near: for cycles. All of them, if
-    /// that is none.
-    pub alone: Sum,
+    /// Of these, the slices that count for cycles: those in which nobody else used the core or the load's, and that was near; if
+    /// these are too few to say anything, all in which it was near, and if these are, too, all.
+    pub counted: Sum,
+    /// Slices in which nobody else used the core or the load's, and that was near.
+    pub slices_alone: u32,
     /// Slices in which the core was taken away.
     pub disturbed: u32,
     /// Slices at whose part's beginning or end the load's core was far.
@@ -186,7 +192,13 @@ impl Measured {
         }
         let mut alone = Sum::default();
         self.slices_alone().for_each(|slice| alone.add(&slice.sum));
-        self.alone = if alone.slices == 0 { self.quiet } else { alone };
+        let mut near = Sum::default();
+        let slices = self.slices.iter().filter(|slice| slice.is_near);
+        slices.for_each(|slice| near.add(&slice.sum));
+        let least = FEWEST.min(self.slices.len() / 10).max(1) as u32;
+        let enough = [alone, near].into_iter().find(|sum| sum.slices >= least);
+        self.counted = enough.unwrap_or(self.quiet);
+        self.slices_alone = alone.slices;
         self
     }
 
@@ -331,5 +343,69 @@ impl Sum {
         self.completed += other.completed;
         self.time += other.time;
         self.slices += other.slices;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `count` slices of ten connections each.
+    fn slices(count: usize, cycles: u64, (is_near, is_load_alone): (bool, bool)) -> impl Iterator<Item = Slice> {
+        let accounts = Accounts {
+            busy_cycles: 10 * cycles,
+            ..Accounts::default()
+        };
+        let sum = Sum {
+            accounts,
+            completed: 10,
+            time: SLICE,
+            slices: 1,
+        };
+        std::iter::repeat_n(
+            Slice {
+                sum,
+                fixed_work: 100,
+                is_near,
+                is_load_alone,
+            },
+            count,
+        )
+    }
+
+    #[test]
+    fn slices_count_that_are_enough_to_say_something() {
+        let (alone, near, far) = ((true, true), (true, false), (false, true));
+        // Alone, near and beside others, far; what counts, and its cycles for each connection.
+        for (counts, counted, cycles) in [
+            ([20, 500, 400], 20, 2_000),
+            ([19, 500, 400], 519, 2_963),
+            ([1, 4, 20], 5, 2_800),
+            ([0, 18, 400], 418, 3_956),
+            ([0, 0, 3], 3, 4_000),
+            ([1, 0, 5], 1, 2_000),
+            ([10, 0, 0], 10, 2_000),
+        ] {
+            let mut measured = Measured::default();
+            for (count, cycles, kind) in [
+                (counts[0], 2_000, alone),
+                (counts[1], 3_000, near),
+                (counts[2], 4_000, far),
+            ] {
+                slices(count, cycles, kind).for_each(|slice| measured.add_quiet(slice));
+            }
+            let measured = measured.finish();
+            assert_eq!(measured.slices_alone as usize, counts[0], "{counts:?}");
+            assert_eq!(measured.counted.slices, counted, "{counts:?}");
+            let found = measured.counted.accounts.busy_cycles / measured.counted.completed;
+            assert_eq!(found, cycles, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_quiet_slice_everything_counts() {
+        let mut measured = Measured::default();
+        measured.all.completed = 7;
+        assert_eq!(measured.finish().counted.completed, 7);
     }
 }
