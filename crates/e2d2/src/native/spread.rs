@@ -48,6 +48,7 @@ fn register() -> bool {
     let is_default =
         |known: &sys::rte_mempool_ops| unsafe { CStr::from_ptr(known.name.as_ptr()) }.to_bytes_with_nul() == DEFAULT;
     let Some(mut operations) = known.find(is_default) else {
+        log::warn!("DPDK has no mempool operations of the usual name: packets share few sets of the cache");
         return false;
     };
     for (to, &from) in operations.name.iter_mut().zip(NAME.to_bytes_with_nul()) {

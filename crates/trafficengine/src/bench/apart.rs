@@ -16,7 +16,7 @@ use e2d2::time::{Clock, Instant};
 use super::accounts::{Accounts, CycleCounter, DeviceUnderTest, RoundWork};
 use super::cps::{CpsResult, CpsSettings, cps_result};
 use super::distance::Distance;
-use super::inline::{Arm, MOST_TIMES, Measured, SLICE, Sliced, Sum};
+use super::inline::{Arm, Measured, SLICE, Sliced, Sum};
 use super::load::{Exchange, LoadOrders, LoadStatus, LoadTotals, RemoteLoad, drive};
 use super::undisturbed::{Absence, Watch};
 
@@ -253,7 +253,7 @@ impl<D: DeviceUnderTest, R: RemoteLoad> TwoCoreBench<D, R> {
     fn measure(&mut self, length: Duration) -> Measured {
         let slice = SLICE * SLICES_TOGETHER;
         let parts = length.div_duration_f64(PART).ceil().max(1.0) as u32;
-        let mut measured = Measured::with_room((length, slice));
+        let mut measured = Measured::with_room((length * MOST_TIMES, slice));
         self.settle();
         for _ in 0..MOST_TIMES {
             for _ in 0..parts {
@@ -307,6 +307,10 @@ impl<D: DeviceUnderTest, R: RemoteLoad> Sliced for TwoCoreBench<D, R> {
         self.clock.fixed_work()
     }
 }
+
+/// A measurement goes on for up to so many times its length while somebody else uses a core nearly always, or the host leaves the
+/// cores far from each other, which it does for up to a minute.
+const MOST_TIMES: u32 = 6;
 
 /// How long the load goes on before it rests and it is looked where the host has put the cores: shorter than it leaves them
 /// there.

@@ -23,9 +23,8 @@ pub struct Arm<P: Port> {
 /// takes some 40 µs.
 pub(super) const SLICE: Duration = Duration::from_millis(1);
 
-/// A measurement goes on for up to so many times its length while somebody else uses the core nearly always, or the cores
-/// are far from each other.
-pub(super) const MOST_TIMES: u32 = 3;
+/// A measurement goes on for up to so many times its length while somebody else uses the core nearly always.
+const MOST_TIMES: u32 = 3;
 
 /// Slices with the core to themselves that are enough, if a tenth of all are not fewer.
 const ENOUGH_ALONE: usize = 100;
@@ -145,12 +144,10 @@ impl Slice {
 }
 
 impl Measured {
-    /// Nothing yet, with room for all slices of length `slice` in `length`, and in [`MOST_TIMES`] of it: memory is not asked
-    /// for while it is measured.
+    /// Nothing yet, with room for all slices of length `slice` in `length`: memory is not asked for while it is measured.
     pub(super) fn with_room((length, slice): (Duration, Duration)) -> Measured {
-        let slices = length.as_nanos().div_ceil(slice.as_nanos()) as usize;
         Measured {
-            slices: Vec::with_capacity(slices * MOST_TIMES as usize),
+            slices: Vec::with_capacity(length.as_nanos().div_ceil(slice.as_nanos()) as usize),
             ..Measured::default()
         }
     }
@@ -299,7 +296,7 @@ where
         let (accounts, completed) = (self.accounts, self.completed());
         let mut now = self.counter.now();
         let began = now;
-        let mut measured = Measured::with_room((length, SLICE));
+        let mut measured = Measured::with_room((length * MOST_TIMES, SLICE));
         for _ in 0..MOST_TIMES {
             measured.go_on(self, &mut now, (length, SLICE));
             if measured.is_enough() {
