@@ -156,7 +156,7 @@ pub struct CpsResult {
     pub slices_alone: u32,
     /// Slices that `busy_cycles_per_connection` is of: those, or more if they are too few.
     pub slices_counted: u32,
-    /// Slices in which it was far from the load's: in `busy_cycles_beside_others` only.
+    /// Slices in which it was far from the load's: in `busy_cycles_beside_others` only, unless too few others are left.
     pub slices_far: u32,
     pub valid: bool,
     /// Why the result is not valid.

@@ -187,11 +187,8 @@ impl Measured {
         if self.quiet.slices == 0 {
             self.quiet = self.all;
         }
-        let mut alone = Sum::default();
-        self.slices_alone().for_each(|slice| alone.add(&slice.sum));
-        let mut near = Sum::default();
-        let slices = self.slices.iter().filter(|slice| slice.is_near);
-        slices.for_each(|slice| near.add(&slice.sum));
+        let alone = Sum::of(self.slices_alone());
+        let near = Sum::of(self.slices.iter().filter(|slice| slice.is_near));
         let least = FEWEST.min(self.slices.len() / 10).max(1) as u32;
         let enough = [alone, near].into_iter().find(|sum| sum.slices >= least);
         self.counted = enough.unwrap_or(self.quiet);
@@ -335,6 +332,12 @@ where
 }
 
 impl Sum {
+    fn of<'a>(slices: impl Iterator<Item = &'a Slice>) -> Sum {
+        let mut sum = Sum::default();
+        slices.for_each(|slice| sum.add(&slice.sum));
+        sum
+    }
+
     pub(super) fn add(&mut self, other: &Sum) {
         self.accounts.add(&other.accounts);
         self.completed += other.completed;
