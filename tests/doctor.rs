@@ -36,7 +36,7 @@ impl Machine {
             "/proc/cmdline",
             "BOOT_IMAGE=/vmlinuz isolcpus=managed_irq,domain,2-3 nohz_full=2-3 rcu_nocbs=2-3\n",
         );
-        machine.put("/proc/irq/42/smp_affinity_list", "0-7\n");
+        machine.interrupt(42, "0-7\n");
         machine.put("/proc/irq/42/effective_affinity_list", "1\n");
         machine.put(
             "/sys/kernel/mm/transparent_hugepage/enabled",
@@ -100,6 +100,12 @@ impl Machine {
         let directory = format!("{directory}/hugepages-2048kB");
         self.put(&format!("{directory}/nr_hugepages"), &configured.to_string());
         self.put(&format!("{directory}/free_hugepages"), &free.to_string())
+    }
+
+    /// An interrupt with a handler.
+    fn interrupt(&self, irq: u32, cpus: &str) -> &Self {
+        fs::create_dir_all(self.path(&format!("/proc/irq/{irq}/wire"))).expect("made");
+        self.put(&format!("/proc/irq/{irq}/smp_affinity_list"), cpus)
     }
 
     fn nic(&self, address: &str, driver: Option<&str>, link: (&str, &str), node: i32) -> &Self {
@@ -334,8 +340,9 @@ fn cores_are_to_be_there_alone_and_fast() {
 #[test]
 fn interrupts_are_kept_off() {
     let there = |machine: &Machine| {
+        machine.interrupt(43, "0-7\n");
         machine.put("/proc/irq/43/effective_affinity_list", "2\n");
-        machine.put("/proc/irq/44/smp_affinity_list", "3\n");
+        machine.interrupt(44, "3\n");
         machine.put("/proc/irq/default_smp_affinity", "ff");
         machine.put("/run/irqbalance/irqbalance1.sock", "");
     };
@@ -351,7 +358,7 @@ fn interrupts_are_kept_off() {
     assert_finds(there, &expected);
     let many = |machine: &Machine| {
         for irq in 50..60 {
-            machine.put(&format!("/proc/irq/{irq}/smp_affinity_list"), "0-7");
+            machine.interrupt(irq, "0-7");
         }
     };
     let found = {
@@ -361,6 +368,56 @@ fn interrupts_are_kept_off() {
     };
     assert_eq!(found.warnings, 4, "three by name and the rest in one: {found}");
     assert!(found.findings[3].what.contains("7 more"), "{found}");
+    // The cascade of the 8259 has no handler: it never comes, and the kernel refuses to move it.
+    let cascade = |machine: &Machine| _ = machine.put("/proc/irq/2/smp_affinity_list", "0-7");
+    assert_finds(cascade, &[]);
+}
+
+#[test]
+fn a_uio_driver_needs_an_iommu_that_does_not_translate() {
+    let group = format!("/sys/bus/pci/devices/{NIC}/iommu_group/type");
+    let uio = |kind: &'static str| {
+        let group = group.clone();
+        move |machine: &Machine| {
+            machine.nic(NIC, Some("uio_pci_generic"), ("8.0 GT/s PCIe", "8"), 0);
+            machine.put(&group, kind);
+        }
+    };
+    let finding = [(
+        "iommu-translates",
+        Error,
+        "0000:07:00.0",
+        "--bind=vfio-pci 0000:07:00.0",
+    )];
+    assert_finds(uio("DMA\n"), &finding);
+    assert_finds(uio("DMA-FQ\n"), &finding);
+    assert_finds(uio("identity\n"), &[]);
+    let vfio = |machine: &Machine| _ = machine.put(&group, "DMA\n");
+    assert_finds(vfio, &[]);
+}
+
+#[test]
+fn vfio_needs_interrupt_remapping() {
+    let ecap = "/sys/class/iommu/dmar0/intel-iommu/ecap";
+    let finding = [("interrupt-remapping", Error, "0000:07:00.0", "allow_unsafe_interrupts")];
+    // The unit of an emulated board with remapping, and the same without bit 3.
+    assert_finds(|machine| _ = machine.put(ecap, "f00f4a\n"), &[]);
+    assert_finds(|machine| _ = machine.put(ecap, "f00f42\n"), &finding);
+    let off = |machine: &Machine| {
+        let line = fs::read_to_string(machine.path("/proc/cmdline")).expect("text");
+        machine.put("/proc/cmdline", &format!("{} intremap=off\n", line.trim()));
+    };
+    assert_finds(off, &finding);
+    let accepted = |machine: &Machine| {
+        machine.put(ecap, "f00f42\n");
+        machine.put("/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts", "Y\n");
+    };
+    assert_finds(accepted, &[]);
+    let uio = |machine: &Machine| {
+        machine.put(ecap, "f00f42\n");
+        machine.nic(NIC, Some("uio_pci_generic"), ("8.0 GT/s PCIe", "8"), 0);
+    };
+    assert_finds(uio, &[]);
 }
 
 #[test]
@@ -368,6 +425,20 @@ fn a_nic_is_to_be_bound_near_and_wide() {
     let kernels = |machine: &Machine| _ = machine.nic(NIC, Some("ixgbe"), ("8.0 GT/s PCIe", "8"), 0);
     let bind = "dpdk-devbind.py --bind=vfio-pci 0000:07:00.0";
     assert_finds(kernels, &[("pci-driver", Error, "bound to ixgbe", bind)]);
+    let no_vfio = |machine: &Machine| {
+        machine.nic(NIC, Some("ixgbe"), ("8.0 GT/s PCIe", "8"), 0);
+        machine.remove("/sys/kernel/iommu_groups");
+    };
+    let expected = [
+        (
+            "pci-driver",
+            Error,
+            "bound to ixgbe",
+            "modprobe uio_pci_generic && dpdk-devbind.py --bind=uio_pci_generic",
+        ),
+        ("iommu", Warning, "no IOMMU group", "intel_iommu=on"),
+    ];
+    assert_finds(no_vfio, &expected);
     let unbound = |machine: &Machine| _ = machine.nic(NIC, None, ("8.0 GT/s PCIe", "8"), 0);
     assert_finds(unbound, &[("pci-driver", Error, "bound to no driver", bind)]);
     let narrow = |machine: &Machine| _ = machine.nic(NIC, Some("vfio-pci"), ("8.0 GT/s PCIe", "4"), 0);
@@ -450,14 +521,28 @@ fn the_process_and_its_libraries() {
             "Max locked memory         8388608              8388608              bytes\n",
         );
     };
+    // The limit does not hold for who has CAP_IPC_LOCK.
+    assert_finds(bound, &[]);
+    let bound_without = |machine: &Machine| {
+        bound(machine);
+        machine.put("/proc/self/status", "CapEff:\t000001ffffffbfff\n");
+    };
     assert_finds(
-        bound,
-        &[(
-            "memlock",
-            Warning,
-            "8192 KiB may be locked, 1024 MiB",
-            "ulimit -l unlimited",
-        )],
+        bound_without,
+        &[
+            (
+                "privileges",
+                Warning,
+                "lacks CAP_IPC_LOCK",
+                "sudo proxyengine edge.toml",
+            ),
+            (
+                "memlock",
+                Warning,
+                "8192 KiB may be locked, 1024 MiB",
+                "ulimit -l unlimited",
+            ),
+        ],
     );
     let no_driver = |machine: &Machine| _ = machine.remove("/usr/lib/x86_64-linux-gnu/dpdk");
     assert_finds(no_driver, &[("dpdk-driver", Error, "net_af_packet", "apt-get install")]);

@@ -1,6 +1,8 @@
 //! The devices behind the ports.
 
-use super::rules::{DESCRIPTORS, INTERFACE, IOMMU, NUMA, PCI_DEVICE, PCI_DRIVER, PCIE_LINK, TUN};
+use super::rules::{
+    DESCRIPTORS, INTERFACE, INTERRUPT_REMAPPING, IOMMU, IOMMU_TRANSLATES, NUMA, PCI_DEVICE, PCI_DRIVER, PCIE_LINK, TUN,
+};
 use super::{Severity, Visit, misplaced};
 use crate::config::Device;
 
@@ -8,6 +10,9 @@ const PCI: &str = "/sys/bus/pci/devices";
 
 /// Kernel drivers that leave a PCI device to DPDK; the Mellanox ones share theirs. The list that ports are opened by.
 const DRIVERS: [&str; 5] = ["vfio-pci", "uio_pci_generic", "igb_uio", "mlx5_core", "mlx4_core"];
+
+/// Those that leave addressing to the device: behind a translating IOMMU it reaches nothing.
+const UIO_DRIVERS: [&str; 2] = ["uio_pci_generic", "igb_uio"];
 
 /// Fewer descriptors than this hold less than 20 µs of 64-byte frames at 10 Gbit/s.
 const FEWEST_DESCRIPTORS: u16 = 256;
@@ -49,15 +54,50 @@ pub(super) fn iommu(visit: &mut Visit<'_>) {
         .read("/proc/cpuinfo")
         .is_some_and(|info| info.contains("AuthenticAMD"));
     let parameter = if amd { "amd_iommu=on" } else { "intel_iommu=on" };
-    let uses_vfio = |(_, address): &(String, String)| {
-        visit.root.link(&format!("{PCI}/{address}/driver")).as_deref() == Some("vfio-pci")
-    };
+    let uses_vfio = |(_, address): &(String, String)| driver(visit, address).as_deref() == Some("vfio-pci");
     let severity = if visit.config.is_some() && devices.iter().any(uses_vfio) {
         Severity::Error
     } else {
         Severity::Warning
     };
     visit.find(&IOMMU, severity, "there is no IOMMU group", &[("iommu", parameter)]);
+}
+
+/// The kernel driver that a device is bound to.
+fn driver(visit: &Visit<'_>, address: &str) -> Option<String> {
+    visit.root.link(&format!("{PCI}/{address}/driver"))
+}
+
+/// What the IOMMU does to the addresses of a device on a uio driver.
+fn translation(visit: &mut Visit<'_>, address: &str) {
+    // Linux, Documentation/ABI/testing/sysfs-kernel-iommu_groups: "DMA" and "DMA-FQ" translate, "identity" does not.
+    let group = visit.root.read(&format!("{PCI}/{address}/iommu_group/type"));
+    if let Some(group) = group.filter(|group| group.starts_with("DMA")) {
+        let what = format!("{address}: a uio driver behind an IOMMU that translates (its group is of type {group})");
+        visit.error(&IOMMU_TRANSLATES, what, &[("pci", address)]);
+    }
+}
+
+/// Whether vfio-pci accepts a device's interrupts.
+fn interrupt_remapping(visit: &mut Visit<'_>, address: &str) {
+    const ALLOWED: &str = "/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts";
+    if visit.root.read(ALLOWED).is_some_and(|value| value == "Y") {
+        return;
+    }
+    let switched_off = visit
+        .root
+        .read("/proc/cmdline")
+        .is_some_and(|line| line.split_whitespace().any(|word| word == "intremap=off"));
+    // Intel VT-d, 11.4.3: bit 3 of the extended capabilities is support for interrupt remapping.
+    let lacks = |unit: &String| {
+        let capabilities = visit.root.read(&format!("/sys/class/iommu/{unit}/intel-iommu/ecap"));
+        let capabilities = capabilities.and_then(|text| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok());
+        capabilities.is_some_and(|bits| bits & 1 << 3 == 0)
+    };
+    if switched_off || visit.root.names("/sys/class/iommu").iter().any(lacks) {
+        let what = format!("{address}: vfio-pci without interrupt remapping");
+        visit.error(&INTERRUPT_REMAPPING, what, &[("pci", address)]);
+    }
 }
 
 pub(super) fn pci(visit: &mut Visit<'_>) {
@@ -78,11 +118,16 @@ pub(super) fn pci(visit: &mut Visit<'_>) {
             visit.error(&PCI_DEVICE, what, &[]);
             continue;
         }
-        let driver = visit.root.link(&format!("{PCI}/{address}/driver"));
+        let driver = driver(visit, &address);
         let driver = driver.as_deref().unwrap_or("no driver");
         let is_way_out = carries_default_route(visit, &address);
         if DRIVERS.contains(&driver) {
             visit.pass(&PCI_DRIVER, format!("{address}: {driver}"));
+            if UIO_DRIVERS.contains(&driver) {
+                translation(visit, &address);
+            } else if driver == "vfio-pci" {
+                interrupt_remapping(visit, &address);
+            }
         } else if is_way_out && visit.config.is_none() {
             let what = format!("{address}: {driver}; the default route leads there, so it stays with Linux");
             visit.pass(&PCI_DRIVER, what);
@@ -96,7 +141,10 @@ pub(super) fn pci(visit: &mut Visit<'_>) {
             } else {
                 Severity::Warning
             };
-            visit.find(&PCI_DRIVER, severity, what, &[("pci", &address)]);
+            // vfio-pci takes a device only behind an IOMMU.
+            let has_iommu = !visit.root.names("/sys/kernel/iommu_groups").is_empty();
+            let bind = if has_iommu { "vfio-pci" } else { "uio_pci_generic" };
+            visit.find(&PCI_DRIVER, severity, what, &[("pci", &address), ("bind", bind)]);
         }
         link(visit, &address);
     }

@@ -312,6 +312,11 @@ pub(super) fn interrupts(visit: &mut Visit<'_>) {
         return;
     }
     let comes_to = |irq: &String| {
+        // Linux makes a directory for each registered handler; an interrupt without one never comes and cannot be moved.
+        let has_handler = |name: &String| visit.root.is_directory(&format!("/proc/irq/{irq}/{name}"));
+        if !visit.root.names(&format!("/proc/irq/{irq}")).iter().any(has_handler) {
+            return None;
+        }
         let read = |file: &str| visit.root.read(&format!("/proc/irq/{irq}/{file}"));
         // Where it really goes, or may go.
         let list = read("effective_affinity_list").filter(|list| !list.is_empty());

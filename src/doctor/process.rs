@@ -14,12 +14,15 @@ const SYS_ADMIN: (u32, &str) = (21, "CAP_SYS_ADMIN");
 /// Where distributions keep shared libraries.
 const LIBRARIES: [&str; 5] = ["/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64", "/lib"];
 
+/// The effective capabilities of this process, a bit each.
+fn capabilities(visit: &Visit<'_>) -> Option<u64> {
+    let status = visit.root.read("/proc/self/status")?;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(effective.trim(), 16).ok()
+}
+
 pub(super) fn privileges(visit: &mut Visit<'_>) {
-    let status = visit.root.read("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let Some(effective) = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()) else {
-        return;
-    };
+    let Some(effective) = capabilities(visit) else { return };
     let mut needed: Vec<(u32, &str)> = visit.ports().iter().flat_map(needed_for).collect();
     if visit.config.is_none() {
         needed = vec![NET_ADMIN, NET_RAW, IPC_LOCK, SYS_RAWIO, SYS_ADMIN];
@@ -60,6 +63,11 @@ fn needed_for(port: &PortConfig) -> Vec<(u32, &'static str)> {
 }
 
 pub(super) fn memlock(visit: &mut Visit<'_>) {
+    // mlock(2): the limit does not hold for a process with CAP_IPC_LOCK.
+    if capabilities(visit).is_some_and(|effective| effective >> IPC_LOCK.0 & 1 == 1) {
+        visit.pass(&MEMLOCK, "CAP_IPC_LOCK locks memory without a limit");
+        return;
+    }
     let limits = visit.root.read("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
     let Some(soft) = line.and_then(|line| line.split_whitespace().next()) else {

@@ -50,6 +50,11 @@ impl Root {
         self.path(path).symlink_metadata().is_ok()
     }
 
+    /// Whether there is a directory of that name.
+    pub fn is_directory(&self, path: &str) -> bool {
+        self.path(path).is_dir()
+    }
+
     /// The last part of what a link leads to.
     pub fn link(&self, path: &str) -> Option<String> {
         let target = fs::read_link(self.path(path)).ok()?;

@@ -3,7 +3,7 @@
 //! A command's words in braces are filled in for the machine: `{cores}` the workers' cores, `{others}` the rest, `{core}`
 //! one of them, `{sibling}` its other hyper-thread, `{node}` a NUMA node, `{pages}` a number of hugepages, `{size}` of
 //! which size in KiB, `{pci}` a PCI device, `{irq}` an interrupt, `{interface}` a network interface, `{iommu}` the
-//! parameter for this processor, `{driver}` a driver of DPDK, `{file}` the configuration.
+//! parameter for this processor, `{driver}` a driver of DPDK, `{bind}` the kernel driver to bind a device to, `{file}` the configuration.
 
 /// One thing that is looked at.
 #[derive(Debug, PartialEq, Eq)]
@@ -91,7 +91,14 @@ rules! {
         "lspci -Dnn | grep -i ethernet # choose from these for device in {file}";
     PCI_DRIVER: "pci-driver",
         "DPDK drives a PCI device only if its kernel driver leaves it alone",
+        "modprobe {bind} && dpdk-devbind.py --bind={bind} {pci}";
+    IOMMU_TRANSLATES: "iommu-translates",
+        "a uio driver hands the device physical addresses, and an IOMMU that translates refuses them: the link is up and nothing \
+         passes; vfio-pci or the kernel parameter iommu=pt mends that",
         "modprobe vfio-pci && dpdk-devbind.py --bind=vfio-pci {pci}";
+    INTERRUPT_REMAPPING: "interrupt-remapping",
+        "without it a device can raise any interrupt of the machine, so vfio refuses the device until that risk is accepted",
+        "echo 1 > /sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts";
     PCIE_LINK: "pcie-link",
         "a link with fewer lanes or a lower speed than the card can do is full before the wire is; only another slot, or the \
          firmware's settings for this one, can mend that",
@@ -132,6 +139,7 @@ pub fn table() -> String {
         ("irq", "42"),
         ("iommu", "intel_iommu=on"),
         ("driver", "net_i40e"),
+        ("bind", "vfio-pci"),
         ("file", "engine.toml"),
     ];
     let mut text = String::from("| finding | why it matters | what mends it |\n|---|---|---|\n");
