@@ -95,11 +95,11 @@ reserve_hugepages() {
     }
 }
 
-# Loads the first of PCI_DRIVERS that this kernel has; sets DRIVER.
+# Loads the first of PCI_DRIVERS that this kernel has and that the devices can be bound to; sets DRIVER.
 load_driver() {
     for DRIVER in "${PCI_DRIVERS[@]}"; do
-        if [ -d "/sys/bus/pci/drivers/$DRIVER" ] || step modprobe "$DRIVER"; then
-            allow_noiommu
+        if [ -d "/sys/bus/pci/drivers/$DRIVER" ] || step modprobe --quiet "$DRIVER"; then
+            check_iommu
             return 0
         fi
     done
@@ -107,15 +107,26 @@ load_driver() {
     return 1
 }
 
-allow_noiommu() {
-    [ "$DRIVER" = vfio-pci ] || return 0
-    if ! compgen -G '/sys/kernel/iommu_groups/*' >/dev/null; then
-        if [ "$NOIOMMU" = yes ]; then
-            put 1 /sys/module/vfio/parameters/enable_unsafe_noiommu_mode
+# vfio-pci needs an IOMMU, and a uio driver one that does not translate.
+check_iommu() {
+    local unsafe=/sys/module/vfio/parameters/enable_unsafe_noiommu_mode bdf type
+    if [ "$DRIVER" = vfio-pci ]; then
+        ! compgen -G '/sys/kernel/iommu_groups/*' >/dev/null || return 0
+        if [ "$NOIOMMU" = no ]; then
+            absent "no IOMMU: boot with intel_iommu=on iommu=pt (or amd_iommu=on), or use ./prepNet.uio.sh"
+        elif [ "$DRY_RUN" = yes ] || [ -e "$unsafe" ]; then
+            put 1 "$unsafe"
         else
-            absent "no IOMMU: boot with intel_iommu=on iommu=pt (or amd_iommu=on), or accept the risk with --noiommu"
+            die "--noiommu: this kernel has no such mode (CONFIG_VFIO_NOIOMMU); use ./prepNet.uio.sh"
         fi
+        return
     fi
+    for bdf in "${PCI[@]}"; do
+        type=$(cat "/sys/bus/pci/devices/$bdf/iommu_group/type" 2>/dev/null) || continue
+        case $type in
+        DMA*) absent "$bdf: $DRIVER behind an IOMMU that translates passes no packet: use ./prepNet.sh, or boot with iommu=pt" ;;
+        esac
+    done
 }
 
 # dpdk-devbind.py passes over an interface that is up and in the routing table, and calls that a success.
@@ -134,7 +145,6 @@ bind_to_user_space() {
 connect_engine_pci() {
     local arm bdf old bridge
     reserve_hugepages
-    load_driver
     for ((arm = 0; arm < ARMS; arm++)); do
         bdf=${PCI[arm]} bridge=br$arm
         old=$(current_driver "$bdf")
@@ -147,25 +157,34 @@ connect_engine_pci() {
     done
 }
 
-# Gives the NIC back to the driver it had, the Linux interface to the host, and the hugepages to the kernel.
+# Gives the Linux interface to the host, the NIC back to the driver it had, and the hugepages to the kernel. In this order:
+# the NIC's driver takes the first free name, which must not be the Linux interface's.
 disconnect_engine_pci() {
-    local bdf interface file
+    local bdf interface file whole=0
+    for interface in "${LINUX_IF[@]}"; do
+        if ip -n "$PREFIX-switch" link show dev "$interface" >/dev/null 2>&1; then
+            step ip -n "$PREFIX-switch" link set "$interface" nomaster || whole=1
+            step ip -n "$PREFIX-switch" link set "$interface" netns 1 || {
+                say "$interface could not be given back to the host under its name; ip link shows it under another"
+                whole=1
+            }
+        fi
+    done
     for bdf in "${PCI[@]}"; do
         file=$(driver_file "$bdf")
         [ -e "$file" ] || continue
-        if [ -s "$file" ]; then step dpdk-devbind.py --bind="$(cat "$file")" "$bdf"; else step dpdk-devbind.py --unbind "$bdf"; fi
-        step rm -f "$file"
-    done
-    for interface in "${LINUX_IF[@]}"; do
-        if ip -n "$PREFIX-switch" link show dev "$interface" >/dev/null 2>&1; then
-            step ip -n "$PREFIX-switch" link set "$interface" nomaster
-            step ip -n "$PREFIX-switch" link set "$interface" netns 1
+        if [ -s "$file" ]; then
+            step dpdk-devbind.py --bind="$(cat "$file")" "$bdf" || whole=1
+        else
+            step dpdk-devbind.py --unbind "$bdf" || whole=1
         fi
+        step rm -f "$file"
     done
     if [ -e "$STATE_DIR/hugepages" ]; then
         put "$(cat "$STATE_DIR/hugepages")" /proc/sys/vm/nr_hugepages
         step rm -f "$STATE_DIR/hugepages"
     fi
+    return "$whole"
 }
 
 pci_is_whole() {

@@ -171,12 +171,13 @@ verb_up() {
             return 0
         fi
         load_state
-        tear_down
+        tear_down || true
         eval "$wanted"
     fi
     trap undo_up EXIT
     trap 'exit 130' INT TERM HUP
     save_state
+    [ "$MODE" = soft ] || load_driver
     raise_segments
     if [ "$MODE" = soft ]; then connect_engine_soft; else connect_engine_pci; fi
     trap - EXIT INT TERM HUP
@@ -187,7 +188,7 @@ verb_up() {
 undo_up() {
     local status=$?
     say "up failed; taking down what was made"
-    tear_down
+    tear_down || true
     exit "$status"
 }
 
@@ -221,12 +222,15 @@ verb_status() {
 
 say_part() { printf '%s: missing: %s\n' "$PREFIX" "$*"; }
 
+# Goes through all of it whatever fails, and says at the end whether something did.
 tear_down() {
-    [ "$MODE" != pci ] || disconnect_engine_pci || true
+    local whole=0
+    [ "$MODE" != pci ] || disconnect_engine_pci || whole=1
     remove_segments
     step rm -f "$(state_file)"
     [ ! -d "$STATE_DIR" ] || step rmdir --ignore-fail-on-non-empty "$STATE_DIR"
     [ ! -e "$(files_folder)" ] || step rm -rf "$(files_folder)"
+    return "$whole"
 }
 
 net_main() {

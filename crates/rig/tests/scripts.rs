@@ -95,7 +95,7 @@ fn a_nic_is_bound_and_its_cable_connected_in_the_order_that_works() {
         let (code, printed) = call(script, &common);
         assert_eq!(code, 0, "{printed}");
         let steps = [
-            format!("modprobe {driver}"),
+            format!("modprobe --quiet {driver}"),
             format!("dpdk-devbind.py --bind={driver} 0000:ff:1f.7"),
             "ip link set nosuch0 netns pet-dry-switch".to_owned(),
             "ip -n pet-dry-switch link set nosuch0 mtu 1500 master br0 up".to_owned(),
