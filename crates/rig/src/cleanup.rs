@@ -3,7 +3,7 @@
 //! A panic unwinds and drops the rig; a signal does neither, so one thread waits for it. SIGKILL leaves a rig behind; its
 //! name holds the process id of its maker, by which the next rig recognises it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, Once, PoisonError};
 use std::thread;
@@ -59,7 +59,13 @@ pub(crate) fn forget(prefix: &str) {
 
 /// The script that makes and removes rigs.
 pub(crate) fn prep_net() -> Command {
-    Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../prepNet.sh"))
+    Command::new(root().join("prepNet.sh"))
+}
+
+/// The top of the source tree.
+pub(crate) fn root() -> PathBuf {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    root.canonicalize().unwrap_or_else(|_| root.to_owned())
 }
 
 /// Ends what runs in the rig's namespaces and removes them.

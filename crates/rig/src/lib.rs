@@ -25,6 +25,7 @@ pub mod demo;
 pub mod engine;
 mod error;
 mod far;
+pub mod lab;
 pub mod loss;
 mod namespace;
 pub mod process;

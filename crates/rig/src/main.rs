@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use rig::demo::{self, DemoOptions};
+use rig::lab::{self, NicLabOptions};
 
 /// Programs of the software rig.
 #[derive(Parser)]
@@ -11,15 +12,20 @@ use rig::demo::{self, DemoOptions};
 enum Arguments {
     /// Show real clients reaching the server that their first payload names. `build.sh demo` calls it.
     Demo(DemoOptions),
+    /// Go a user's way on emulated PCI cards. `build.sh nic-lab` calls it.
+    NicLab(NicLabOptions),
 }
 
 fn main() -> ExitCode {
-    let Arguments::Demo(options) = Arguments::parse();
-    match demo::run(&options) {
+    let (name, ended) = match Arguments::parse() {
+        Arguments::Demo(options) => ("demo", demo::run(&options)),
+        Arguments::NicLab(options) => ("nic-lab", lab::run(&options)),
+    };
+    match ended {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(reason) => {
-            eprintln!("demo: {reason}");
+            eprintln!("{name}: {reason}");
             ExitCode::FAILURE
         }
     }

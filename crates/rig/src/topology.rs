@@ -125,7 +125,7 @@ impl Rig {
             None => cleanup::own_name(NUMBER.fetch_add(1, Ordering::Relaxed)),
         };
         // `prepNet.sh down` removes it with the rest.
-        let folder = PathBuf::from(format!("/tmp/proxyengine-{prefix}"));
+        let folder = files_folder(&prefix);
         fs::create_dir(&folder).map_err(RigError::io(format!("making {}", folder.display())))?;
         cleanup::watch_over(&prefix);
         // Made before the script runs, so that dropping it removes what a failing script may leave.
@@ -151,6 +151,27 @@ impl Rig {
         }
         process::run(&mut up, b"", RAISING)?;
         Ok(rig)
+    }
+
+    /// The one-armed rig of this name that `prepNet.sh up` has raised, with a cable of any kind. It stays up when dropped.
+    ///
+    /// # Errors
+    /// When no folder can be made for its files.
+    pub fn adopt(name: &str, mtu: u16) -> Result<Self, RigError> {
+        let turn = take_turn()?;
+        let folder = files_folder(name);
+        fs::create_dir_all(&folder).map_err(RigError::io(format!("making {}", folder.display())))?;
+        Ok(Self {
+            prefix: name.to_owned(),
+            options: RigOptions {
+                mtu,
+                name: Some(name.to_owned()),
+                ..RigOptions::default()
+            },
+            folder,
+            kept: true,
+            _turn: turn,
+        })
     }
 
     /// A rig for a test, or `None` after saying why the test is skipped: [`crate::skip`], in the name of the thread, which
@@ -293,6 +314,11 @@ impl Drop for Rig {
             cleanup::forget(&self.prefix);
         }
     }
+}
+
+/// Where the files of a rig's tests are; `prepNet.sh down` removes it.
+fn files_folder(prefix: &str) -> PathBuf {
+    PathBuf::from(format!("/tmp/proxyengine-{prefix}"))
 }
 
 /// The last part of an address, checked to be one that the rig has.

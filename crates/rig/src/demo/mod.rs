@@ -42,6 +42,10 @@ pub struct DemoOptions {
     /// Use AF_XDP in place of AF_PACKET.
     #[arg(long)]
     af_xdp: bool,
+    /// Use the rig of this name that `prepNet.sh up` has raised, for example with a NIC, and leave it up; the port's device
+    /// is the configuration's.
+    #[arg(long, value_name = "NAME", conflicts_with = "af_xdp")]
+    on: Option<String>,
 }
 
 /// What the demo has shown, as `--json` writes it.
@@ -103,28 +107,29 @@ pub fn run(options: &DemoOptions) -> Result<bool, String> {
 }
 
 fn run_on_rig(options: &DemoOptions) -> Result<bool, RigError> {
-    let rig = Rig::new(RigOptions {
-        name: Some(NAME.into()),
-        ..RigOptions::default()
-    })?;
-    println!(
-        "demo: clients, servers and the engine's port {}-engine/pe-eng0 are connected",
-        rig.prefix()
-    );
+    let rig = match &options.on {
+        Some(name) => Rig::adopt(name, RigOptions::default().mtu)?,
+        None => Rig::new(RigOptions {
+            name: Some(NAME.into()),
+            ..RigOptions::default()
+        })?,
+    };
+    println!("demo: clients, servers and the engine's port are connected on rig {}", rig.prefix());
     let certificates = Certificates::make(&rig)?;
     let servers = start_servers(&rig, &certificates)?;
     println!("demo: three servers are up, each with nginx, openssl s_server and socat");
 
-    let driver = if options.af_xdp {
-        Driver::AfXdp
-    } else {
-        Driver::AfPacket
+    let device = match (&options.on, options.af_xdp) {
+        (Some(_), _) => None,
+        (None, true) => Some(Driver::AfXdp.device(0)),
+        (None, false) => Some(Driver::AfPacket.device(0)),
     };
     let records = rig.file("records.jsonl");
-    let configuration = configuration_for(&options.config, &records, driver)?;
+    let configuration = configuration_for(&options.config, &records, device.as_deref())?;
     let engine = Engine::start_with(&rig, &options.engine, &configuration, records)?;
     let shown = options.config.canonicalize().unwrap_or_else(|_| options.config.clone());
-    println!("demo: the engine is up: {} on {:?}", shown.display(), driver);
+    let device = device.as_deref().unwrap_or("its own device");
+    println!("demo: the engine is up: {} on {device}", shown.display());
 
     let mut outcomes: Vec<Outcome> = requests::plan()
         .into_iter()
@@ -161,8 +166,8 @@ fn start_servers(rig: &Rig, certificates: &Certificates) -> Result<Vec<Process>,
     Ok(processes)
 }
 
-/// The configuration of the file, with its records as JSON lines in `records` and its port on `driver`.
-fn configuration_for(path: &Path, records: &Path, driver: Driver) -> Result<String, RigError> {
+/// The configuration of the file, with its records as JSON lines in `records` and its port on `device` where one is given.
+fn configuration_for(path: &Path, records: &Path, device: Option<&str>) -> Result<String, RigError> {
     let text = fs::read_to_string(path).map_err(RigError::io(format!("reading {}", path.display())))?;
     let mut table: toml::Table = text.parse().map_err(|error: toml::de::Error| RigError::Unreadable {
         path: path.to_owned(),
@@ -170,12 +175,9 @@ fn configuration_for(path: &Path, records: &Path, driver: Driver) -> Result<Stri
     })?;
     let file = records.to_string_lossy().into_owned();
     table.insert("records".into(), toml::toml! { file = file format = "json" }.into());
-    if let Some(port) = table
-        .get_mut("port")
-        .and_then(|ports| ports.get_mut(0))
-        .and_then(toml::Value::as_table_mut)
-    {
-        port.insert("device".into(), driver.device(0).into());
+    let port = table.get_mut("port").and_then(|ports| ports.get_mut(0));
+    if let (Some(port), Some(device)) = (port.and_then(toml::Value::as_table_mut), device) {
+        port.insert("device".into(), device.into());
     }
     Ok(table.to_string())
 }
