@@ -16,6 +16,7 @@
 
 mod core;
 mod crew;
+mod links;
 pub mod machine;
 #[cfg(feature = "dpdk")]
 mod native;
@@ -49,6 +50,7 @@ use crate::report::{Buffers, CoreReport, NextHopTotals, PortReport, Report};
 
 use self::core::Seeds;
 use crew::Crew;
+use links::LinkWatch;
 use machine::{CoreParts, Machine, MachineError, Opened, WatchedPool};
 use steering::SteeringError;
 
@@ -140,6 +142,7 @@ pub struct RunningEngine<M: Machine> {
     crew: Crew,
     _kernel: KernelLinks,
     records: RecordKeeper,
+    links: LinkWatch,
     machine: M,
     pools: Vec<WatchedPool<M::Pool>>,
     neighbours: Arc<SharedNeighbours>,
@@ -229,6 +232,7 @@ impl Engine {
             crew: Crew::new(),
             _kernel: links,
             records,
+            links: LinkWatch::new(&config),
             machine,
             pools,
             neighbours,
@@ -263,6 +267,7 @@ impl Engine {
             })?;
         }
         engine.crew.wait_until_ready()?;
+        engine.look_at_links();
         Ok(engine)
     }
 }
@@ -292,11 +297,31 @@ fn others_of_each<M: Machine>(config: &Config, machine: &mut M, cores: usize) ->
 }
 
 impl<M: Machine> RunningEngine<M> {
+    /// Looks at the links of all ports: logs and counts those that went down or came up, and announces the addresses of ports
+    /// whose link came up. To be called a few times a second, by a thread that handles no packets: some devices take a
+    /// millisecond to answer.
+    pub fn look_at_links(&mut self) {
+        let Self {
+            links,
+            machine,
+            neighbours,
+            ..
+        } = self;
+        let came_up = |port: usize| {
+            // Ports are numbered with eight bits.
+            if let Ok(port) = u8::try_from(port) {
+                neighbours.announce(PortId(port));
+            }
+        };
+        links.look(|port| machine.is_link_up(port), came_up);
+    }
+
     /// The counts now; asks every worker and waits for their answers, a second at most.
     pub fn report(&mut self) -> Report {
         self.crew.refresh();
         let buffers = Buffers::of(self.pools.iter().map(WatchedPool::report).collect(), false);
-        let parts = (self.crew.reports(), self.records.totals(), self.machine.port_reports());
+        let ports = self.links.add_to(self.machine.port_reports());
+        let parts = (self.crew.reports(), self.records.totals(), ports);
         report(&self.clock, &self.neighbours, parts, buffers)
     }
 
@@ -331,6 +356,7 @@ impl<M: Machine> RunningEngine<M> {
             mut crew,
             _kernel: kernel,
             records,
+            links,
             machine,
             pools,
             neighbours,
@@ -339,7 +365,8 @@ impl<M: Machine> RunningEngine<M> {
         crew.end();
         drop(kernel);
         let failures = crew.failures();
-        let parts = (crew.reports(), records.finish(), machine.port_reports());
+        let ports = links.add_to(machine.port_reports());
+        let parts = (crew.reports(), records.finish(), ports);
         drop((crew, machine));
         let buffers = Buffers::of(pools.iter().map(WatchedPool::report).collect(), true);
         Outcome {

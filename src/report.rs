@@ -151,6 +151,10 @@ pub struct PortReport {
     pub rx_no_buffer: u64,
     /// Packets that could not be sent.
     pub tx_errors: u64,
+    /// Whether its link is up; none where the device does not say.
+    pub link_up: Option<bool>,
+    /// How often its link has gone down.
+    pub link_downs: u64,
 }
 
 /// Named counts that belong together, in a fixed order.
@@ -406,7 +410,7 @@ impl fmt::Display for PortReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "port {}: rx {} packets {} bytes, tx {} packets {} bytes, missed {}, no buffer {}, rx errors {}, tx errors {}",
+            "port {}: rx {} packets {} bytes, tx {} packets {} bytes, missed {}, no buffer {}, rx errors {}, tx errors {}, link {} ({} times down)",
             self.name,
             self.rx_packets,
             self.rx_bytes,
@@ -415,7 +419,13 @@ impl fmt::Display for PortReport {
             self.rx_missed,
             self.rx_no_buffer,
             self.rx_errors,
-            self.tx_errors
+            self.tx_errors,
+            match self.link_up {
+                Some(true) => "up",
+                Some(false) => "down",
+                None => "unknown",
+            },
+            self.link_downs
         )
     }
 }

@@ -81,6 +81,12 @@ pub trait Machine: Sized {
         None
     }
 
+    /// Whether the link of a port is up, now; none where the device does not say.
+    fn is_link_up(&self, port: usize) -> Option<bool> {
+        let _not_said = port;
+        None
+    }
+
     /// What the devices have counted, in the order of the configuration.
     fn port_reports(&self) -> Vec<PortReport>;
 }

@@ -140,6 +140,7 @@ impl Machine for DpdkMachine {
         let pools: Vec<&MbufPool> = pools.iter().collect();
         let mut sides: BTreeMap<u16, Vec<Side>> = BTreeMap::new();
         for (port, named) in ports.iter().zip(config.ports()) {
+            log::info!("port {}: opening {}", named.name, named.device);
             let (opened, queues) = machine.open_port(port, named, &pools)?;
             log_port(&opened);
             machine.ports.push(opened);
@@ -212,6 +213,10 @@ impl Machine for DpdkMachine {
 
     fn take_side(port: &mut EngineQueue) -> Option<Box<dyn DeviceSide>> {
         port.take_side().map(|side| side as Box<dyn DeviceSide>)
+    }
+
+    fn is_link_up(&self, port: usize) -> Option<bool> {
+        Some(self.ports.get(port)?.device.is_link_up())
     }
 
     fn port_reports(&self) -> Vec<PortReport> {
@@ -352,6 +357,7 @@ impl MachinePort {
             rx_errors: stats.rx_errors,
             rx_no_buffer: stats.rx_no_buffer,
             tx_errors: stats.tx_errors,
+            ..PortReport::default()
         };
         if let Some(software) = &self.software {
             let (rx, tx) = software.drops.rx_and_tx();

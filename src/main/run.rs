@@ -1,6 +1,8 @@
 //! Runs the engine from its start to its report.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,7 +24,8 @@ const PROGRESS: Duration = Duration::from_secs(1);
 
 pub(super) fn run(config: Config, arguments: &RunArguments) -> Exit {
     // Before anything is opened: a signal during the start must not leave a device half set up.
-    let signals = match watch_signals() {
+    let starting = Arc::new(AtomicBool::new(true));
+    let signals = match watch_signals(Arc::clone(&starting)) {
         Ok(signals) => signals,
         Err(error) => return not_started(&format!("signals cannot be watched: {error}")),
     };
@@ -35,6 +38,7 @@ pub(super) fn run(config: Config, arguments: &RunArguments) -> Exit {
         Ok(engine) => engine,
         Err(error) => return not_started(&error.to_string()),
     };
+    starting.store(false, Ordering::Relaxed);
     log::info!("running; SIGINT or SIGTERM ends, SIGUSR1 shows the counters");
     let mut session = Session {
         engine,
@@ -51,12 +55,26 @@ fn not_started(reason: &str) -> Exit {
     Exit::NotStarted
 }
 
-/// Hands signals over as they come; the thread that waits for them ends with the process.
-fn watch_signals() -> std::io::Result<Receiver<i32>> {
+/// Hands signals over as they come; the thread that waits for them ends with the process. As long as the engine is
+/// `starting`, nobody takes them, and a device's driver may never return: the first is kept until it does, the second ends
+/// the process.
+fn watch_signals(starting: Arc<AtomicBool>) -> std::io::Result<Receiver<i32>> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1])?;
     let (sender, receiver) = mpsc::channel();
     let forward = move || {
+        let mut ends = 0;
         for signal in signals.forever() {
+            if starting.load(Ordering::Relaxed) && signal != SIGUSR1 {
+                ends += 1;
+                if ends > 1 {
+                    complain("proxyengine did not start: ended while a port was being opened");
+                    // Without destructors: the thread that is stuck may hold whatever they need.
+                    signal_hook::low_level::exit(Exit::NotStarted as i32);
+                }
+                complain(&format!(
+                    "signal {signal}: ends when the ports are open; a second one ends at once"
+                ));
+            }
             if sender.send(signal).is_err() {
                 return;
             }
@@ -98,6 +116,7 @@ impl Session<'_> {
             if !self.engine.failures().is_empty() {
                 return;
             }
+            self.engine.look_at_links();
             if self.arguments.progress && progress.due_in().is_zero() {
                 complain(&progress.lines(self.engine.report()));
             }

@@ -60,6 +60,8 @@ pub struct SharedNeighbours {
     news: Box<[AtomicU8]>,
     ports: Box<[PortId]>,
     any_news: Box<[AtomicBool]>,
+    /// Whether a port's own addresses are to be announced again.
+    announce: Box<[AtomicBool]>,
 }
 
 impl SharedNeighbours {
@@ -67,13 +69,14 @@ impl SharedNeighbours {
     pub fn new(topology: &Topology) -> Self {
         let word_of = |mac: Option<MacAddr>| AtomicU64::new(mac.map_or(0, |mac| to_bits(mac) | VALID | STATIC));
         let hops = topology.next_hops();
+        let last = topology.interfaces().iter().map(|interface| interface.port.0).max();
+        let of_each_port = || (0..=last.unwrap_or(0)).map(|_| AtomicBool::new(false)).collect();
         Self {
             words: hops.iter().map(|hop| word_of(hop.static_mac)).collect(),
             news: hops.iter().map(|_| AtomicU8::new(0)).collect(),
             ports: hops.iter().map(|hop| hop.port).collect(),
-            any_news: (0..=hops.iter().map(|hop| hop.port.0).max().unwrap_or(0))
-                .map(|_| AtomicBool::new(false))
-                .collect(),
+            any_news: of_each_port(),
+            announce: of_each_port(),
         }
     }
 
@@ -87,6 +90,21 @@ impl SharedNeighbours {
     /// and at most one frame per second and neighbour goes out.
     pub fn request(&self, next_hop: NextHopId) {
         self.tell(next_hop, News::WANTED);
+    }
+
+    /// Has the port's own addresses announced again by the core that keeps its timers: the link came up, or an address moved
+    /// here (RFC 5227 2.3, RFC 4861 7.2.6). Any thread.
+    pub fn announce(&self, port: PortId) {
+        if let (Some(announce), Some(news)) = (self.announce.get(usize::from(port.0)), self.flag(port)) {
+            announce.store(true, Ordering::Relaxed);
+            news.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether that was asked for since the last call.
+    pub(super) fn take_announce(&self, port: PortId) -> bool {
+        let announce = self.announce.get(usize::from(port.0));
+        announce.is_some_and(|announce| announce.load(Ordering::Acquire) && announce.swap(false, Ordering::Acquire))
     }
 
     /// Number of next hops in the table.

@@ -200,6 +200,10 @@ impl Station {
         }
         let mut sent = 0;
         for lead in &mut self.leads {
+            if self.shared.take_announce(lead.resolver.port()) {
+                lead.announcements.restart(now);
+                lead.memberships.restart(now);
+            }
             sent += lead.poll(
                 now,
                 FRAMES_PER_POLL - sent,
@@ -216,15 +220,6 @@ impl Station {
     /// When [`poll`](Self::poll) has something to do, unless another core asks for something earlier.
     pub fn next_deadline(&self) -> Instant {
         self.next_due
-    }
-
-    /// Announces all own addresses again, after the links came up or an address moved here.
-    pub fn announce(&mut self, now: Instant) {
-        for lead in &mut self.leads {
-            lead.announcements.restart(now);
-            lead.memberships.restart(now);
-        }
-        self.next_due = now;
     }
 
     /// The reading end of this core's counters.

@@ -116,8 +116,9 @@ fn a_core_announces_only_the_ports_it_leads() {
 fn announcing_again_sends_two_more_rounds() {
     let mut world = World::new();
     world.run_until(Instant::from_millis(5_000));
-    world.station.announce(world.now);
+    world.shared.announce(LEFT);
     let sent = world.run_until(Instant::from_millis(20_000));
+    assert_eq!(announcements(sent.clone(), RIGHT), vec![]);
     assert_eq!(announcements(sent, LEFT).len(), 8);
 }
 

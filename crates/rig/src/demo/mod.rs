@@ -114,7 +114,10 @@ fn run_on_rig(options: &DemoOptions) -> Result<bool, RigError> {
             ..RigOptions::default()
         })?,
     };
-    println!("demo: clients, servers and the engine's port are connected on rig {}", rig.prefix());
+    println!(
+        "demo: clients, servers and the engine's port are connected on rig {}",
+        rig.prefix()
+    );
     let certificates = Certificates::make(&rig)?;
     let servers = start_servers(&rig, &certificates)?;
     println!("demo: three servers are up, each with nginx, openssl s_server and socat");

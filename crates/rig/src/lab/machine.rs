@@ -42,12 +42,7 @@ impl Iommu {
                 "-device",
                 "intel-iommu,intremap=on,caching-mode=on",
             ],
-            Self::NoRemapping => &[
-                "-machine",
-                "q35",
-                "-device",
-                "intel-iommu,intremap=off,caching-mode=on",
-            ],
+            Self::NoRemapping => &["-machine", "q35", "-device", "intel-iommu,intremap=off,caching-mode=on"],
             Self::None => &["-machine", "q35"],
         }
     }
@@ -84,7 +79,9 @@ pub struct Machine {
 /// Where kernel and first file system of the machine are: beside this program, where cargo builds.
 fn prepared_folder() -> PathBuf {
     let target = std::env::current_exe().ok().and_then(|program| {
-        let folder = program.ancestors().find(|folder| folder.join("CACHEDIR.TAG").exists())?;
+        let folder = program
+            .ancestors()
+            .find(|folder| folder.join("CACHEDIR.TAG").exists())?;
         Some(folder.to_owned())
     });
     target.unwrap_or_else(std::env::temp_dir).join("nic-lab")
@@ -239,7 +236,10 @@ fn qemu(prepared: &Path, folder: &Path, iommu: Iommu, place: Option<&str>) -> Co
     command
         .arg("-monitor")
         .arg(format!("unix:{}/monitor,server=on,wait=off", folder.display()));
-    command.args(["-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap"]);
+    command.args([
+        "-fsdev",
+        "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
+    ]);
     command.args(["-device", "virtio-9p-pci,fsdev=root,mount_tag=root,addr=0x10"]);
     command
         .arg("-fsdev")

@@ -71,10 +71,18 @@ pub fn run(options: &NicLabOptions) -> Result<bool, String> {
         if !options.cards.is_empty() && !options.cards.iter().any(|name| name == card.model.name()) {
             continue;
         }
-        let way = Walk { card, linux, binding: Binding::Vfio, brief: false };
+        let way = Walk {
+            card,
+            linux,
+            binding: Binding::Vfio,
+            brief: false,
+        };
         let shown = walk::walk(&mut machine, &way, &engine.to_string_lossy(), &itself.to_string_lossy())
             .map_err(|error| error.to_string())?;
-        println!("{}\n{:?} {} {}", shown.transcript, shown.requests, shown.link_recovered, shown.given_back);
+        println!(
+            "{}\n{:?} {} {}",
+            shown.transcript, shown.requests, shown.link_recovered, shown.given_back
+        );
         for fault in &shown.faults {
             println!("FAULT {fault}");
         }

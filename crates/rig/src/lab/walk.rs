@@ -122,9 +122,10 @@ impl Way<'_, '_> {
         );
         let done = self.transcript.aside(&text, SHORT)?;
         let interface = done.text.trim().to_owned();
-        self.transcript.check(done.code == 0 && !interface.contains(char::is_whitespace), || {
-            format!("Linux has no interface on {}: {}", linux.address(), done.text)
-        });
+        self.transcript
+            .check(done.code == 0 && !interface.contains(char::is_whitespace), || {
+                format!("Linux has no interface on {}: {}", linux.address(), done.text)
+            });
         Ok(interface)
     }
 
@@ -138,7 +139,9 @@ impl Way<'_, '_> {
         self.transcript.chapter("What is missing");
         let before = self.transcript.type_in(&doctor, SHORT)?;
         let told = before.text.contains("ERROR    hugepages") && before.text.contains("ERROR    pci-driver");
-        self.transcript.check(told, || format!("doctor does not name hugepages and driver:\n{}", before.text));
+        self.transcript.check(told, || {
+            format!("doctor does not name hugepages and driver:\n{}", before.text)
+        });
 
         self.transcript.chapter("The cable");
         let up = format!(
@@ -148,11 +151,13 @@ impl Way<'_, '_> {
         let up = self.in_tree(&up);
         self.transcript.must(&up, LONG)?;
         let again = self.transcript.must(&up, LONG)?;
-        self.transcript
-            .check(again.text.contains("already up"), || format!("a second up: {}", again.text));
+        self.transcript.check(again.text.contains("already up"), || {
+            format!("a second up: {}", again.text)
+        });
         let after = self.transcript.type_in(&doctor, SHORT)?;
-        self.transcript
-            .check(!after.text.contains("ERROR"), || format!("doctor is not content:\n{}", after.text));
+        self.transcript.check(!after.text.contains("ERROR"), || {
+            format!("doctor is not content:\n{}", after.text)
+        });
         Ok(())
     }
 
@@ -171,8 +176,9 @@ impl Way<'_, '_> {
         let _ = std::fs::remove_file(&path);
         let number = |name: &str| totals[name].as_u64().unwrap_or(0);
         let requests = ["requests", "wrong_server", "failed"].map(number);
-        self.transcript
-            .check(requests == [72, 0, 0], || format!("requests, wrong, failed: {requests:?}"));
+        self.transcript.check(requests == [72, 0, 0], || {
+            format!("requests, wrong, failed: {requests:?}")
+        });
         Ok(requests)
     }
 
@@ -190,10 +196,12 @@ impl Way<'_, '_> {
         let curl = "ip netns exec pe-clients curl -s --max-time 20 http://one.test/whoami";
         self.transcript.must(curl, SHORT)?;
         let cable = self.walk.card.cable_name();
-        self.transcript.by_hand("The cable is pulled:", &format!("set_link {cable} off"))?;
+        self.transcript
+            .by_hand("The cable is pulled:", &format!("set_link {cable} off"))?;
         let told = "for i in $(seq 100); do grep -q 'link is down' /tmp/engine.log && break; sleep 0.1; done; grep 'link is' /tmp/engine.log";
         let down = self.transcript.type_in(told, SHORT)?;
-        self.transcript.by_hand("It is put back:", &format!("set_link {cable} on"))?;
+        self.transcript
+            .by_hand("It is put back:", &format!("set_link {cable} on"))?;
         let told = told.replace("link is down", "link is up");
         let up = self.transcript.type_in(&told, SHORT)?;
         let after = self.transcript.must(curl, SHORT)?;
@@ -207,7 +215,9 @@ impl Way<'_, '_> {
     }
 
     fn give_back(&mut self, interface: &str) -> Result<bool, RigError> {
-        let Walk { card, linux, binding, .. } = self.walk;
+        let Walk {
+            card, linux, binding, ..
+        } = self.walk;
         self.transcript.chapter("The card is given back");
         let down = self.in_tree(&format!("{} down", binding.script()));
         let done = self.transcript.must(&down, LONG)?;
