@@ -21,6 +21,7 @@ use crate::callbacks::SelectServer;
 use crate::config::ServerId;
 use crate::kernel::{FRAMES_PER_POLL, KernelEnd, Share};
 use crate::neighbour::{NextHopId, SharedNeighbours, Station, Verdict};
+use crate::proxy::budget::KEPT_FOR_CONTROL;
 use crate::proxy::promises::Abilities;
 use crate::proxy::steering::SteeringTrouble;
 use crate::proxy::{self, NextHops, Proxy};
@@ -38,17 +39,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// Frames that the proxy may emit in one round: a burst of 32 connections that each send a held request of 16 KiB in
-/// segments of 536 bytes.
-const PROXY_OUTBOX: usize = 1024;
+/// segments of 536 bytes, and what is kept for all else.
+const PROXY_OUTBOX: usize = 1024 + KEPT_FOR_CONTROL;
 
 /// Frames that the station may emit in one round: an answer to each packet of a burst, its own, and the kernel's.
 const STATION_OUTBOX: usize = 64 + FRAMES_PER_POLL;
 
 /// Frames that wait for each port when it refuses more: a quarter of a large descriptor ring.
 const BACKLOG: usize = 1024;
-
-/// Connections ended in one round when the engine stops: each may cause two RSTs to either side.
-const ENDED_PER_ROUND: usize = PROXY_OUTBOX / 4;
 
 /// Packets that can wait on the way from one core to another: what a port's descriptors hold that no core has looked at for
 /// a while. They are some 40 bytes each.
@@ -251,14 +249,13 @@ impl<L: BufferPool, S: SelectServer> Node for ProxyNode<L, S> {
         if !batch.is_empty() {
             proxy.handle_batch(now, batch, &mut emitter);
         }
-        if proxy.poll_timers(now, &mut emitter) {
-            emitter.round.add_work(1);
-        }
         if self.stage.get() == Stage::Finishing {
             emitter.round.add_work(1);
-            if proxy.finish(now, ENDED_PER_ROUND, &mut emitter) {
+            if proxy.finish(now, &mut emitter) {
                 self.stage.set(Stage::Finished);
             }
+        } else if proxy.poll_timers(now, &mut emitter) {
+            emitter.round.add_work(1);
         }
     }
 
@@ -277,6 +274,16 @@ impl<B: PacketBuffer> proxy::Outbox<B> for Emitter<'_, '_, B> {
     #[inline]
     fn send(&mut self, port: PortId, buffer: B) {
         self.out.emit(self.round, Frame { buffer, port });
+    }
+
+    #[inline]
+    fn room(&self) -> usize {
+        self.out.room()
+    }
+
+    #[inline]
+    fn is_congested(&self) -> bool {
+        self.round.is_congested()
     }
 
     fn hand_over(&mut self, core: usize, packet: Packet<B>) -> Result<(), Packet<B>> {

@@ -21,8 +21,8 @@ const FLUSH: Duration = Duration::from_millis(5);
 /// How long a worker that others need waits for them after its own end; they end as it does.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// How long ending all connections may take: many rounds where there are millions.
-const FINISH: Duration = Duration::from_secs(5);
+/// How long ending all connections may take: sixteen in each round, and four RSTs for each that the port must take.
+const FINISH: Duration = Duration::from_secs(20);
 
 /// What runs on a core, as its thread sees it between two rounds. The task that does the work stands beside it.
 pub trait Program {

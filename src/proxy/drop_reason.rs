@@ -84,6 +84,8 @@ e2d2::reasons! {
         SourceRoute = "source_route",
         /// Its buffer has no room for the longer header of IPv6.
         NoHeadroom = "no_headroom",
+        /// Held or owed bytes for which this round had no room left: they are sent again like those that are lost.
+        NoRoom = "no_room",
         /// No buffer was free for a packet we had to make.
         NoBuffer = "no_buffer",
         /// The next hop's MAC address is not known yet.

@@ -4,6 +4,7 @@
 //! plus options (DESIGN: decision 12).
 
 use super::action::Action;
+use super::budget::Budget;
 use super::connection::{Connection, NO_SERVER, Opening};
 use super::cookie::{Agreed, Opened};
 use super::drop_reason::DropReason;
@@ -30,9 +31,6 @@ use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::counters::TcpCounter;
 use netfcts::record::Cause;
 use netfcts::seq::SeqNum;
-
-/// SYN-ACKs repeated in one call at most: a burst.
-const REPEATED_PER_CALL: usize = 32;
 
 /// One place in so many is kept for clients whose first segment has payload.
 const RESERVED: usize = 16;
@@ -180,13 +178,19 @@ where
     }
 
     /// Repeats the SYN-ACKs that are due, unless the client has come meanwhile. Returns true if any was due.
-    pub(super) fn repeat_syn_acks(&mut self, now: Instant, out: &mut impl Outbox<P::Buffer>) -> bool {
+    pub(super) fn repeat_syn_acks(
+        &mut self,
+        now: Instant,
+        budget: &mut Budget,
+        out: &mut impl Outbox<P::Buffer>,
+    ) -> bool {
         let now_ms = now.as_millis() as u32;
         let mut worked = false;
-        for _ in 0..REPEATED_PER_CALL {
-            let Some((repetitions, entry)) = self.half_open.pop_due(now_ms) else {
-                break;
-            };
+        while budget.affords_one(out)
+            && let Some((repetitions, entry)) = self.half_open.pop_due(now_ms)
+        {
+            *budget.moves() -= 1;
+            budget.note_fired();
             worked = true;
             let key = entry.key();
             let hash = self.table.hash(&key);

@@ -19,6 +19,7 @@ mod announce;
 mod apply;
 mod batch;
 pub mod borrowed;
+pub mod budget;
 mod carried;
 mod classify;
 pub mod close;
@@ -100,6 +101,14 @@ pub trait Outbox<B> {
     /// Takes a frame for `port`. An outbox that is full drops it and counts that; the core does not wait.
     fn send(&mut self, port: PortId, frame: B);
 
+    /// How many more frames it takes before it is full.
+    fn room(&self) -> usize;
+
+    /// True while frames wait for some port until there is hardly room for more: what can wait should.
+    fn is_congested(&self) -> bool {
+        false
+    }
+
     /// Takes a packet for another core, which owns it.
     ///
     /// # Errors
@@ -179,6 +188,8 @@ pub struct Proxy<P: BufferPool, S, N> {
     ip_id: u16,
     last_now: Instant,
     finish_cursor: u32,
+    /// Since when timers wait for a port to take frames.
+    congested_since: Option<Instant>,
     draining: bool,
 }
 
@@ -256,6 +267,7 @@ where
             ip_id: 0,
             last_now: now,
             finish_cursor: 0,
+            congested_since: None,
             draining: false,
             settings,
         }
@@ -454,28 +466,5 @@ where
     /// The core is about to stop: no new connection from now on.
     pub fn begin_drain(&mut self) {
         self.draining = true;
-    }
-
-    /// Ends open connections with a RST to both sides, at most `limit` of them. Returns true when none is left; the
-    /// resting ones are then forgotten, too.
-    pub fn finish(&mut self, now: Instant, limit: usize, out: &mut impl Outbox<P::Buffer>) -> bool {
-        self.draining = true;
-        self.handle_put_off(now, out);
-        let mut ended = 0;
-        while self.connections.len() > 0 && ended < limit {
-            let slot = self.finish_cursor;
-            self.finish_cursor = (slot + 1) % self.connections.capacity() as u32;
-            if self.connections.get(slot).is_some() {
-                self.drive(now, slot, Event::Shutdown, None, out);
-                ended += 1;
-            }
-        }
-        if self.connections.len() > 0 {
-            return false;
-        }
-        self.end_probes(now);
-        while self.end_oldest_rest() {}
-        self.half_open.clear();
-        true
     }
 }

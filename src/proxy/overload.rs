@@ -176,6 +176,16 @@ impl Overload {
         }
     }
 
+    /// True if the last round has found a full queue.
+    #[inline]
+    pub(super) fn is_behind(&self) -> bool {
+        match self.state {
+            State::Calm => false,
+            State::Busy { .. } => true,
+            State::Shedding => self.full_rounds > 0,
+        }
+    }
+
     /// True if there is time for every SYN of this round.
     #[inline]
     pub(super) fn affords_all(&self) -> bool {

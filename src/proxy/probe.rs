@@ -9,6 +9,7 @@
 //! An answer counts only if it acknowledges the number of the SYN (RFC 9293 3.10.7.3), which is as hard to guess as that
 //! of any connection. Nothing is learned from anything else.
 
+use super::budget::Budget;
 use super::drop_reason::DropReason;
 use super::promises::{Abilities, Offered};
 use super::segment::{Segment, is_ipv4};
@@ -29,9 +30,6 @@ use std::time::Duration;
 
 /// Servers asked at the same time: their answers are found by looking through all of them.
 const AT_ONCE: usize = 64;
-
-/// SYNs sent in one call at most: a burst.
-const PER_CALL: usize = 32;
 
 /// How long each SYN waits for its answer.
 const WAITS: [Duration; 3] = [
@@ -198,13 +196,12 @@ where
     }
 
     /// Asks whom it is time to ask. Returns true if anyone was.
-    pub(super) fn poll_probes(&mut self, now: Instant, out: &mut impl Outbox<P::Buffer>) -> bool {
-        let mut worked = false;
-        for _ in 0..PER_CALL {
-            let Some(server) = self.probes.wheel.pop_expired(now) else {
-                break;
-            };
-            worked = true;
+    pub(super) fn poll_probes(&mut self, now: Instant, budget: &mut Budget, out: &mut impl Outbox<P::Buffer>) -> bool {
+        let before = *budget.moves();
+        while budget.affords_one(out)
+            && let Some(server) = self.probes.wheel.pop_expired(now, budget.moves())
+        {
+            budget.note_fired();
             let server = server as u16;
             match self.probes.asked.iter().position(|probe| probe.server == server) {
                 Some(index) => self.repeat_probe(now, index, out),
@@ -212,7 +209,7 @@ where
                 None => self.begin_probe(now, server, out),
             }
         }
-        worked
+        *budget.moves() < before
     }
 
     fn begin_probe(&mut self, now: Instant, server: u16, out: &mut impl Outbox<P::Buffer>) {

@@ -3,6 +3,7 @@
 //! One timer a connection. While packets pass it is lazy: a packet only notes when it came, and the timer, when it
 //! fires, looks whether enough time has really gone by. So a busy connection costs no timer work at all.
 
+use super::budget::{Budget, LOOKED_INTO_PER_ROUND};
 use super::connection::{Connection, Stage};
 use super::event::Event;
 use super::inspect::Inspection;
@@ -52,15 +53,58 @@ where
             worked = true;
             self.handle_put_off(now, out);
         }
-        while let Some(slot) = self.wheel.pop_expired(now) {
-            worked = true;
+        let mut budget = self.budget(now, out);
+        worked |= self.fire_due(now, &mut budget, out);
+        worked |= self.repeat_syn_acks(now, &mut budget, out);
+        worked |= self.poll_probes(now, &mut budget, out);
+        worked | self.end_rests(now)
+    }
+
+    /// Fires the timers of connections that are due, as many as `budget` affords.
+    fn fire_due(&mut self, now: Instant, budget: &mut Budget, out: &mut impl Outbox<P::Buffer>) -> bool {
+        let before = *budget.moves();
+        while budget.affords_one(out)
+            && let Some(slot) = self.wheel.pop_expired(now, budget.moves())
+        {
+            budget.note_fired();
             if let Some(event) = self.due(now, slot) {
                 self.drive(now, slot, event, None, out);
             }
         }
-        worked |= self.repeat_syn_acks(now, out);
-        worked |= self.poll_probes(now, out);
-        worked | self.end_rests(now)
+        *budget.moves() < before
+    }
+
+    /// Ends open connections with a RST to both sides, and forgets those that rest: a round's part, in place of
+    /// [`Proxy::poll_timers`]. Returns true when nothing is left.
+    pub fn finish(&mut self, now: Instant, out: &mut impl Outbox<P::Buffer>) -> bool {
+        self.last_now = now;
+        self.draining = true;
+        self.handle_put_off(now, out);
+        let mut budget = self.budget(now, out);
+        for _ in 0..LOOKED_INTO_PER_ROUND {
+            if self.connections.len() == 0 || !budget.affords_one(out) {
+                break;
+            }
+            let slot = self.finish_cursor;
+            self.finish_cursor = (slot + 1) % self.connections.capacity() as u32;
+            if self.connections.get(slot).is_some() {
+                *budget.moves() -= 1;
+                budget.note_fired();
+                self.drive(now, slot, Event::Shutdown, None, out);
+            }
+        }
+        if self.connections.len() > 0 {
+            return false;
+        }
+        self.end_probes(now);
+        self.half_open.clear();
+        for _ in 0..RESTS_PER_CALL {
+            self.look_ahead();
+            if !self.end_oldest_rest() {
+                return true;
+            }
+        }
+        false
     }
 
     /// Forgets the resting connections whose time is over.

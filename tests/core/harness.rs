@@ -100,13 +100,16 @@ impl NextHops for Hops {
     }
 }
 
-/// Frames that the core has sent.
-#[derive(Default)]
-pub struct Sent(Vec<(PortId, HeapBuffer)>);
+/// Frames that the core has sent, and how many it may send.
+pub struct Sent(Vec<(PortId, HeapBuffer)>, usize);
 
 impl Outbox<HeapBuffer> for Sent {
     fn send(&mut self, port: PortId, frame: HeapBuffer) {
         self.0.push((port, frame));
+    }
+
+    fn room(&self) -> usize {
+        self.1 - self.0.len()
     }
 
     fn pass_to_kernel(&mut self, _now: Instant, port: PortId, _frame: HeapBuffer) {
@@ -253,7 +256,7 @@ impl<S: SelectServer> Bench<S> {
             ignores_icmp: false,
             asked,
             records,
-            sent: Sent::default(),
+            sent: Sent(Vec::new(), usize::MAX),
         }
     }
 
@@ -327,8 +330,31 @@ impl<S: SelectServer> Bench<S> {
         while self.now < end {
             let step = Duration::from_millis(50).min(end - self.now);
             self.now += step;
-            self.proxy.poll_timers(self.now, &mut self.sent);
+            while self.proxy.poll_timers(self.now, &mut self.sent) {}
         }
+        self.take_sent()
+    }
+
+    /// Lets the core do what it does in one round without packets, and returns what it sends and whether it did anything.
+    #[allow(dead_code)] // of one of the programs that share this
+    pub fn round(&mut self) -> (Vec<Segment>, bool) {
+        let worked = self.proxy.poll_timers(self.now, &mut self.sent);
+        (self.take_sent(), worked)
+    }
+
+    /// Lets the core receive segments in one batch, with room for so many frames, and returns what it sends.
+    #[allow(dead_code)] // of one of the programs that share this
+    pub fn receive_all(&mut self, segments: &[Segment], room: usize) -> Vec<Segment> {
+        let mut batch = ArrayVec::new();
+        for segment in segments {
+            let buffer = segment.emit(&mut self.pool);
+            let kind = frame::parse(buffer.data()).expect("the test's own frame");
+            let port = PortId(u8::from(segment.to.mac.0[5] == PROXY_MAC[1]));
+            batch.push(Packet { buffer, port, kind });
+        }
+        self.sent.1 = room;
+        self.proxy.handle_batch(self.now, &mut batch, &mut self.sent);
+        self.sent.1 = usize::MAX;
         self.take_sent()
     }
 
@@ -345,7 +371,7 @@ impl<S: SelectServer> Bench<S> {
     }
 
     pub fn finish(&mut self) -> Vec<Segment> {
-        while !self.proxy.finish(self.now, 2, &mut self.sent) {}
+        while !self.proxy.finish(self.now, &mut self.sent) {}
         self.take_sent()
     }
 

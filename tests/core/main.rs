@@ -34,6 +34,7 @@ mod proxy_header_syn;
 mod proxy_header_syn_trouble;
 mod restart;
 mod resting;
+mod rounds;
 mod scribe;
 mod servers;
 mod simulated;

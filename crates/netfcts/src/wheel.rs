@@ -9,7 +9,7 @@
 //! level 0  one slot = 1 tick          256 ticks   (0.27 s at 1.05 ms)
 //! level 1  one slot = 256 ticks       65 536      (69 s)
 //! level 2  one slot = 65 536 ticks    16.8 M      (4.9 h)
-//! level 3  one slot = 16.8 M ticks    4.3 G       (52 days; later deadlines go round once more)
+//! level 3  one slot = 16.8 M ticks    4.3 G       (52 days)
 //! ```
 //!
 //! Never early: deadlines are rounded up to a tick and the clock down. Late by less than one tick when called that often.
@@ -18,10 +18,9 @@
 //!
 //! Budget: 12 bytes per id, allocated once; arming or disarming touches the entry and its neighbours in the list.
 //! Re-arming to a later time writes the entry only: it stays where it is and is moved when its old slot comes up.
-//! An entry has room for a deadline up to 2^32 ticks ahead (52 days); the rest of a later one is kept apart, in a map that
-//! allocates.
+//! An entry has room for a deadline less than 2^32 ticks ahead ([`TimerWheel::longest`], 52 days); a later one is cut
+//! off there, so that nothing is allocated after the start.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use e2d2::memory::LargeSlice;
@@ -69,8 +68,6 @@ pub struct TimerWheel {
     entries: LargeSlice<Entry>,
     heads: Box<[[u32; SLOTS]; LEVELS]>,
     occupied: [[u64; SLOTS / 64]; LEVELS],
-    /// What an entry has no room for: the deadlines that were 2^32 ticks or more ahead when they were set.
-    far: BTreeMap<u32, u64>,
     /// Every tick before this one is done; entries of this tick may still be linked.
     cursor: u64,
     /// A tick is `1 << tick_shift` nanoseconds.
@@ -115,7 +112,6 @@ impl TimerWheel {
             entries: LargeSlice::of(IDLE, capacity),
             heads: Box::new([[NIL; SLOTS]; LEVELS]),
             occupied: [[0; SLOTS / 64]; LEVELS],
-            far: BTreeMap::new(),
             cursor,
             tick_shift,
             next_tick_at: 0,
@@ -127,6 +123,11 @@ impl TimerWheel {
     /// Changes how many entries one call of [`expire`](Self::expire) may fire or move (at least one).
     pub fn set_budget(&mut self, budget: usize) {
         self.budget = budget.max(1);
+    }
+
+    /// How far ahead a deadline can be: 2^32 - 1 ticks.
+    pub fn longest(&self) -> Duration {
+        Duration::from_nanos(self.start_of(u64::from(u32::MAX)).as_nanos())
     }
 
     /// Number of ids.
@@ -177,10 +178,11 @@ impl TimerWheel {
     /// When the timer of `id` fires (rounded up to a tick), if it is armed.
     pub fn deadline(&self, id: u32) -> Option<Instant> {
         let entry = self.entries.get(id as usize)?;
-        (entry.prev != NIL).then(|| self.start_of(self.deadline_of(id, entry)))
+        (entry.prev != NIL).then(|| self.start_of(self.deadline_of(entry)))
     }
 
-    /// Arms the timer of `id`, or moves it if it is armed. A deadline that has passed fires with the next `expire`.
+    /// Arms the timer of `id`, or moves it if it is armed. A deadline that has passed fires with the next `expire`, one
+    /// farther ahead than [`longest`](Self::longest) when that is over.
     ///
     /// Moving it later is one write; moving it earlier unlinks it first.
     ///
@@ -188,11 +190,12 @@ impl TimerWheel {
     /// If `id` is not below the capacity.
     #[inline]
     pub fn arm(&mut self, id: u32, deadline: Instant) {
-        let deadline = self.tick_at_or_after(deadline).max(self.cursor);
+        let latest = self.cursor + u64::from(u32::MAX);
+        let deadline = self.tick_at_or_after(deadline).clamp(self.cursor, latest);
         let entry = self.entries[id as usize];
         if entry.prev != NIL {
-            if deadline >= self.deadline_of(id, &entry) {
-                self.set_deadline(id, deadline);
+            if deadline >= self.deadline_of(&entry) {
+                self.entries[id as usize].deadline = deadline as u32;
                 return;
             }
             self.unlink(id);
@@ -207,7 +210,6 @@ impl TimerWheel {
     pub fn disarm(&mut self, id: u32) {
         if self.is_armed(id) {
             self.unlink(id);
-            self.forget_far(id);
             self.armed -= 1;
         }
     }
@@ -218,23 +220,32 @@ impl TimerWheel {
     /// Returns whether due work was left over; call again soon then. A `now` before an earlier one fires nothing.
     #[inline]
     pub fn expire(&mut self, now: Instant, fire: &mut impl FnMut(u32)) -> bool {
-        if now.as_nanos() < self.next_tick_at && !self.has_current() {
-            return false;
+        let mut budget = self.budget;
+        while let Some(id) = self.pop_expired(now, &mut budget) {
+            fire(id);
         }
-        self.run(now.as_nanos() >> self.tick_shift, fire)
+        let target = now.as_nanos() >> self.tick_shift;
+        budget == 0 && self.next_due(target).is_some()
     }
 
     /// Fires at most one timer and returns its id: for callers that arm timers while they handle expired ones.
     ///
-    /// Moving entries is not bounded here by anything but their number.
-    pub fn pop_expired(&mut self, now: Instant) -> Option<u32> {
+    /// Each entry that it fires or moves takes one from `budget`; at zero it does nothing. `None` with something left of
+    /// the budget says that nothing else is due.
+    #[inline]
+    pub fn pop_expired(&mut self, now: Instant, budget: &mut usize) -> Option<u32> {
+        if now.as_nanos() < self.next_tick_at && !self.has_current() {
+            return None;
+        }
         let target = now.as_nanos() >> self.tick_shift;
-        loop {
+        while *budget > 0 {
             let event = self.next_due(target)?;
+            *budget -= 1;
             if let Some(id) = self.take_one(event) {
                 return Some(id);
             }
         }
+        None
     }
 
     /// A lower bound of the next deadline: nothing fires before it, and calling `expire` then makes progress.
@@ -242,20 +253,6 @@ impl TimerWheel {
     /// `None` if no timer is armed.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.next_event().map(|event| self.start_of(event.start))
-    }
-
-    fn run(&mut self, target: u64, fire: &mut impl FnMut(u32)) -> bool {
-        let mut budget = self.budget;
-        while let Some(event) = self.next_due(target) {
-            if budget == 0 {
-                return true;
-            }
-            budget -= 1;
-            if let Some(id) = self.take_one(event) {
-                fire(id);
-            }
-        }
-        false
     }
 
     /// The next slot to work on if it is due at `target`. Moves the cursor to it, or to `target` if nothing is due.
@@ -271,10 +268,9 @@ impl TimerWheel {
     /// Takes the first entry out of the event's slot. It fires (its id is returned) or is linked anew where it belongs.
     fn take_one(&mut self, event: Event) -> Option<u32> {
         let id = self.heads[event.level][event.slot];
-        let deadline = self.deadline_of(id, &self.entries[id as usize]);
+        let deadline = self.deadline_of(&self.entries[id as usize]);
         self.unlink(id);
         if deadline <= self.cursor {
-            self.forget_far(id);
             self.armed -= 1;
             return Some(id);
         }
@@ -282,50 +278,10 @@ impl TimerWheel {
         None
     }
 
-    /// The whole deadline of an armed entry.
+    /// The whole deadline of an armed entry: it is not before the cursor, and less than 2^32 ticks ahead.
     #[inline]
-    fn deadline_of(&self, id: u32, entry: &Entry) -> u64 {
-        // It is not before the cursor, and less than 2^32 ticks ahead.
-        let near = self.cursor + u64::from(entry.deadline.wrapping_sub(self.cursor as u32));
-        if self.far.is_empty() {
-            near
-        } else {
-            self.far_deadline(id, near)
-        }
-    }
-
-    #[inline]
-    fn set_deadline(&mut self, id: u32, deadline: u64) {
-        self.entries[id as usize].deadline = deadline as u32;
-        if deadline - self.cursor > u64::from(u32::MAX) {
-            self.keep_far(id, deadline);
-        } else {
-            self.forget_far(id);
-        }
-    }
-
-    #[inline]
-    fn forget_far(&mut self, id: u32) {
-        if !self.far.is_empty() {
-            self.drop_far(id);
-        }
-    }
-
-    // What the map does stays out of the way of those who have nothing in it.
-
-    #[cold]
-    fn far_deadline(&self, id: u32, near: u64) -> u64 {
-        self.far.get(&id).copied().unwrap_or(near)
-    }
-
-    #[cold]
-    fn keep_far(&mut self, id: u32, deadline: u64) {
-        self.far.insert(id, deadline);
-    }
-
-    #[cold]
-    fn drop_far(&mut self, id: u32) {
-        self.far.remove(&id);
+    fn deadline_of(&self, entry: &Entry) -> u64 {
+        self.cursor + u64::from(entry.deadline.wrapping_sub(self.cursor as u32))
     }
 
     fn set_cursor(&mut self, cursor: u64) {
@@ -432,8 +388,11 @@ impl TimerWheel {
         }
         let prev = HEAD | (level << SLOT_BITS | slot) as u32;
         let entry = &mut self.entries[id as usize];
-        (entry.next, entry.prev) = (next, prev);
-        self.set_deadline(id, deadline);
+        *entry = Entry {
+            next,
+            prev,
+            deadline: deadline as u32,
+        };
     }
 
     fn unlink(&mut self, id: u32) {
@@ -489,8 +448,7 @@ mod tests {
             1 << 24,
             (1 << 24) + 1,
             1 << 31,
-            (1 << 32) + 3,
-            1 << 40,
+            (1 << 32) - 1,
         ] {
             for start in [0, 1, 255, 256, (1 << 24) - 1, (1 << 32) - 1, (1 << 40) + 12_345] {
                 let mut wheel = TimerWheel::new(1, at(start));
@@ -604,12 +562,62 @@ mod tests {
         assert_eq!(expired(&mut wheel, at(301)), [0]);
     }
 
+    /// Entries that were fired or moved until nothing more is due, in calls of at most `budget` each.
+    fn steps(wheel: &mut TimerWheel, now: Instant, budget: usize) -> (usize, usize) {
+        let (mut fired, mut taken) = (0, 0);
+        loop {
+            let mut left = budget;
+            while wheel.pop_expired(now, &mut left).is_some() {
+                fired += 1;
+            }
+            taken += budget - left;
+            if left > 0 {
+                return (fired, taken);
+            }
+        }
+    }
+
+    #[test]
+    fn a_million_timers_of_one_tick_cost_a_few_steps_in_each_call() {
+        const COUNT: u32 = 1_000_000;
+        let mut wheel = TimerWheel::new(COUNT as usize, Instant::ZERO);
+        // From the third level down: two moves and the shot, for each.
+        (0..COUNT).for_each(|id| wheel.arm(id, at(100_000)));
+        let mut left = 128;
+        assert_eq!(
+            wheel.pop_expired(at(100_000), &mut left),
+            None,
+            "all of it goes into moves"
+        );
+        assert_eq!((left, wheel.len()), (0, COUNT as usize));
+        assert_eq!(wheel.pop_expired(at(100_000), &mut 0), None);
+        let (fired, taken) = steps(&mut wheel, at(100_000), 128);
+        assert_eq!((fired, taken + 128), (COUNT as usize, 3 * COUNT as usize));
+        // Of one tick and due: each call fires what it may.
+        (0..COUNT).for_each(|id| wheel.arm(id, at(100_000)));
+        assert_eq!(steps(&mut wheel, at(100_000), 16), (COUNT as usize, COUNT as usize));
+    }
+
+    #[test]
+    fn a_deadline_beyond_the_longest_fires_when_that_is_over() {
+        let mut wheel = TimerWheel::new(2, at(7));
+        let longest = wheel.longest();
+        assert_eq!(longest, Duration::from_nanos(u64::from(u32::MAX) * TICK));
+        wheel.arm(0, at(7) + longest);
+        wheel.arm(1, at(7) + 2 * longest);
+        assert_eq!(wheel.deadline(0), wheel.deadline(1));
+        assert!(expired(&mut wheel, at(6) + longest).is_empty());
+        let mut both = expired(&mut wheel, at(7) + longest);
+        both.sort_unstable();
+        assert_eq!(both, [0, 1]);
+    }
+
     #[test]
     fn timers_can_be_armed_while_they_are_popped() {
         let mut wheel = TimerWheel::new(2, Instant::ZERO);
         wheel.arm(0, at(5));
         let mut order = Vec::new();
-        while let Some(id) = wheel.pop_expired(at(20)) {
+        while let Some(id) = wheel.pop_expired(at(20), &mut 100) {
             order.push(id);
             if order.len() < 4 {
                 wheel.arm(1 - id, at(5 + 5 * order.len() as u64));
@@ -661,7 +669,7 @@ mod tests {
             match *op {
                 Op::Arm(id, after) => {
                     wheel.arm(id, at(now + after));
-                    model.insert(id, now + after);
+                    model.insert(id, now + after.min(u64::from(u32::MAX)));
                 }
                 Op::Disarm(id) => {
                     wheel.disarm(id);

@@ -5,6 +5,7 @@ use super::introducing::Begun;
 use crate::callbacks::SelectServer;
 use crate::config::{PoolId, ServerId};
 use crate::proxy::announce;
+use crate::proxy::budget::has_room_for_data;
 use crate::proxy::close::Flow;
 use crate::proxy::connection::{NO_SERVER, Opening, Spliced, Stage, WindowScale};
 use crate::proxy::drop_reason::DropReason;
@@ -568,7 +569,8 @@ impl Handoff {
     }
 }
 
-/// Sends a segment with bytes from two places, if there is a way.
+/// Sends a segment with bytes from two places, if there is a way and room. What is not sent is repeated like what was lost:
+/// by its timer if it is owed, else by the client.
 fn emit_on<P: BufferPool>(
     pool: &mut P,
     path: Option<&Path>,
@@ -577,5 +579,8 @@ fn emit_on<P: BufferPool>(
     out: &mut impl Outbox<P::Buffer>,
 ) -> Result<(), DropReason> {
     let path = path.ok_or(DropReason::NoNeighbour)?;
+    if !has_room_for_data(out) {
+        return Err(DropReason::NoRoom);
+    }
     send::emit_joined(pool, None, path, control, (front, payload), out)
 }

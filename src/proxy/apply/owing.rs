@@ -4,6 +4,7 @@
 
 use super::Scene;
 use crate::callbacks::SelectServer;
+use crate::proxy::budget::has_room_for_data;
 use crate::proxy::connection::Connection;
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::Side;
@@ -144,6 +145,10 @@ where
         let mss = usize::from(debt.mss.max(1));
         let mut at = debt.next();
         for payload in header.chunks(mss).chain(bytes.chunks(mss)) {
+            if !has_room_for_data(out) {
+                // The timer goes on from what is acknowledged by then.
+                return self.drops.add(DropReason::NoRoom, 1);
+            }
             control.seq = at + spliced.client_shift;
             if let Err(reason) = send::emit_into(&mut self.pool, None, &path, &control, payload, out) {
                 self.drops.add(reason, 1);

@@ -6,6 +6,7 @@
 
 use super::passing::Shifts;
 use crate::callbacks::SelectServer;
+use crate::proxy::budget::has_room_for_data;
 use crate::proxy::connection::{Spliced, WindowScale};
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::Side;
@@ -197,6 +198,9 @@ where
         let (mss, end) = (direction.longest_segment(start), end.earlier(direction.sent));
         let mut at = start;
         while at.lt(end) {
+            if !has_room_for_data(out) {
+                return self.drops.add(DropReason::NoRoom, 1);
+            }
             let count = mss.min((end - at) as u32);
             self.send_kept_segment(slot, from, at, count, out);
             at += count;
@@ -238,7 +242,8 @@ where
     /// Sends what has not been sent yet, as far as the receiver's window goes.
     pub(super) fn pump(&mut self, slot: u32, from: Side, out: &mut impl Outbox<P::Buffer>) {
         while let Some(direction) = self.inspections.of(slot).map(|inspection| inspection.sent_by(from)) {
-            if !direction.has_backlog() {
+            // What finds no room follows with the next ACK, or with the timer.
+            if !direction.has_backlog() || !has_room_for_data(out) {
                 return;
             }
             let (at, end) = (direction.sent, direction.data_end());

@@ -113,6 +113,7 @@ pub struct Round<'a> {
     counters: &'a GraphCounters,
     work: Work,
     is_backlogged: bool,
+    is_congested: bool,
 }
 
 impl<'a> Round<'a> {
@@ -123,6 +124,7 @@ impl<'a> Round<'a> {
             counters,
             work: Work::NONE,
             is_backlogged: false,
+            is_congested: false,
         }
     }
 
@@ -160,6 +162,18 @@ impl<'a> Round<'a> {
     #[inline]
     pub fn is_backlogged(&self) -> bool {
         self.is_backlogged
+    }
+
+    /// Reports that what waits for some port fills more than half of its backlog.
+    #[inline]
+    pub fn note_congestion(&mut self, is_congested: bool) {
+        self.is_congested |= is_congested;
+    }
+
+    /// True if what is emitted now may find no room in front of its port: what can wait should.
+    #[inline]
+    pub fn is_congested(&self) -> bool {
+        self.is_congested
     }
 
     /// What was reported so far.

@@ -101,7 +101,10 @@ where
         let mut round = Round::new(now, &self.counters);
         let (lanes, lane_of) = (&mut self.lanes, &self.lane_of);
         // What was refused earlier goes first, and makes room for what comes now.
-        lanes.iter_mut().for_each(|lane| lane.flush(&mut round));
+        for lane in lanes.iter_mut() {
+            lane.flush(&mut round);
+            round.note_congestion(2 * lane.backlog.len() > lane.backlog.capacity());
+        }
         self.source.pull(&mut round, usize::MAX, |round, item| {
             let Frame { buffer, port } = item.into();
             match lanes.get_mut(usize::from(lane_of[usize::from(port.0)])) {
