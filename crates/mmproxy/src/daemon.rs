@@ -18,8 +18,20 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Descriptors that are neither sessions nor pipes: standard streams, epoll, logs, metrics.
-const RESERVED: u64 = 64;
+/// Descriptors of the process that are of no worker: three standard streams, two that signals come by, one for the service manager,
+/// the socket of the metrics and the one connection to it, and what a reload has open for a moment: a file, a netlink
+/// socket, the resolver's two, and the new sockets of a listener.
+const OWN: u64 = 16;
+
+/// Fewest descriptors that are kept from sessions, whatever the workers need: a limit of L leaves (L - 32) / 2 sessions.
+const RESERVED: u64 = 32;
+
+/// Descriptors of a worker besides its listening sockets: epoll and the mailbox.
+const OF_WORKER: u64 = 2;
+
+/// Fewest sessions that a worker is worth having for. The kernel spreads connections over the workers as it likes: with few each,
+/// some would wait at one worker while another has room.
+const LEAST_SESSIONS: u64 = 64;
 
 /// Why the daemon does not run.
 #[derive(Debug, thiserror::Error)]
@@ -66,8 +78,13 @@ impl Daemon {
     ///
     /// # Errors
     /// If anything of that fails; nothing is left running.
-    pub fn start(source: Source, config: Config, signals: &Signals) -> Result<Self, DaemonError> {
+    pub fn start(source: Source, mut config: Config, signals: &Signals) -> Result<Self, DaemonError> {
         let descriptors = privileges::raise_descriptor_limit();
+        let workers = workers_for(&config, descriptors);
+        if workers < config.workers {
+            log::info!("{workers} workers instead of {}: {descriptors} descriptors are for few sessions", config.workers);
+            config.workers = workers;
+        }
         let sockets = open_sockets(&config, &[])?;
         let metrics = config
             .metrics
@@ -316,15 +333,28 @@ fn describe(bind: &Bind) -> String {
     }
 }
 
+/// Descriptors that are not for sessions and pipes.
+fn reserved(config: &Config, workers: u64) -> u64 {
+    let own = OWN + workers * (OF_WORKER + config.listeners.len() as u64);
+    own.max(RESERVED)
+}
+
+/// The workers that are asked for, or fewer where each would have hardly a session.
+fn workers_for(config: &Config, descriptors: u64) -> usize {
+    let asked = config.workers.max(1) as u64;
+    let room = descriptors.saturating_sub(reserved(config, asked));
+    let worth = room / PER_SESSION as u64 / LEAST_SESSIONS;
+    usize::try_from(asked.min(worth.max(1))).unwrap_or(config.workers)
+}
+
 /// How many sessions each worker may have, so that neither protocol takes the other's descriptors: with listeners for both,
 /// each gets half.
 fn shares(config: &Config, descriptors: u64) -> Shares {
     let workers = config.workers.max(1) as u64;
-    let sockets = config.listeners.len() as u64 * workers;
+    let room = descriptors.saturating_sub(reserved(config, workers));
     // The system lets users without privilege have 64 pipes of this size (fs.pipe-user-pages-soft); where descriptors are
-    // few, an eighth of them is for pipes.
+    // few, an eighth of them may be for pipes. They are of what sessions leave.
     let pipes = (descriptors / 16).min(64);
-    let room = descriptors.saturating_sub(RESERVED + sockets + 2 * pipes);
     let serves = |protocol| config.listeners.iter().any(|listener| listener.protocol == protocol);
     let of_udp = match (serves(Protocol::Tcp), serves(Protocol::Udp)) {
         (true, true) => room / 2,
@@ -393,10 +423,24 @@ mod tests {
             let shares = shares(&config(protocols), descriptors);
             (shares.descriptors, shares.datagram_sessions)
         };
-        // 64 reserved, 128 for pipes, two listening sockets for each listener.
-        assert_eq!(of(&[Protocol::Tcp], 20_194), (10_000, 1));
-        assert_eq!(of(&[Protocol::Udp], 20_194), (2, 10_000));
-        assert_eq!(of(&[Protocol::Tcp, Protocol::Udp], 20_196), (5000, 5000));
+        assert_eq!(of(&[Protocol::Tcp], 20_032), (10_000, 1));
+        assert_eq!(of(&[Protocol::Udp], 20_032), (2, 10_000));
+        assert_eq!(of(&[Protocol::Tcp, Protocol::Udp], 20_032), (5000, 5000));
         assert_eq!(of(&[Protocol::Tcp, Protocol::Udp], 3), (2, 1));
+        // Two workers with ten listeners have 24 descriptors of their own.
+        assert_eq!(of(&[Protocol::Tcp; 10], 20_040), (10_000, 1));
+    }
+
+    #[test]
+    fn a_worker_with_hardly_a_session_is_not_started() {
+        let of = |asked, descriptors| {
+            let config = Config {
+                workers: asked,
+                ..config(&[Protocol::Tcp])
+            };
+            workers_for(&config, descriptors)
+        };
+        assert_eq!([of(2, 64), of(2, 287), of(2, 288), of(8, 288), of(1, 3)], [1, 1, 2, 1, 1]);
+        assert_eq!((of(8, 1024), of(8, 1060), of(0, 1024)), (7, 7, 1));
     }
 }

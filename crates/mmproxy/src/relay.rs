@@ -43,6 +43,9 @@ const FAST_BYTES: u64 = 8 << 20;
 /// ... in so many milliseconds (130 Mbit/s).
 const FAST_TIME: u64 = 500;
 
+/// Descriptors of a pipe.
+const PER_PIPE: usize = 2;
+
 /// Smallest pipe that is of use.
 const SMALLEST_PIPE: usize = 64 * 1024;
 
@@ -117,6 +120,8 @@ pub struct Pool {
     /// Pipes there are, lent ones included, and how many there may be.
     pipes_made: usize,
     max_pipes: usize,
+    /// Descriptors that sessions leave for pipes.
+    spare: usize,
     /// Large send buffers that sockets have; there may be as many as pipes.
     send_buffers: usize,
     /// Bytes in the `pending` of all directions.
@@ -135,6 +140,7 @@ impl Pool {
             pipes: Vec::new(),
             pipes_made: 0,
             max_pipes: 0,
+            spare: usize::MAX,
             send_buffers: 0,
             held: 0,
             buffers: Vec::new(),
@@ -153,6 +159,22 @@ impl Pool {
         if self.held > HELD { FRUGAL_READ } else { SCRATCH }
     }
 
+    /// So many descriptors are left by sessions: pipes take no more of them than there are.
+    pub fn leave(&mut self, descriptors: usize) {
+        self.spare = descriptors;
+    }
+
+    /// Descriptors of all pipes.
+    pub fn pipe_descriptors(&self) -> usize {
+        self.pipes_made * PER_PIPE
+    }
+
+    /// Closes the pipes that nobody uses, for a session needs the descriptors.
+    pub fn close_idle_pipes(&mut self) {
+        self.pipes_made -= self.pipes.len();
+        self.pipes.clear();
+    }
+
     /// A pipe for a direction of this pace: half of them are kept for the fast, as a slow reader holds one for long.
     fn take_pipe(&mut self, pace: Pace) -> Option<Pipe> {
         let lent = self.pipes_made - self.pipes.len();
@@ -162,7 +184,7 @@ impl Pool {
         if let Some(pipe) = self.pipes.pop() {
             return Some(pipe);
         }
-        if self.pipes_made >= self.max_pipes {
+        if self.pipes_made >= self.max_pipes || (self.pipes_made + 1) * PER_PIPE > self.spare {
             return None;
         }
         let (out, into) = rustix::pipe::pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).ok()?;

@@ -79,6 +79,8 @@ pub struct Booked {
     pub descriptors: usize,
     /// Bytes of memory for a header that is not whole.
     pub header: usize,
+    /// 1 if its header is not whole, and it will take a descriptor more when it is.
+    pub awaiting: usize,
 }
 
 impl Session {
@@ -117,6 +119,7 @@ impl Session {
                 Phase::Header(received) => received.capacity(),
                 Phase::Connecting | Phase::Relaying => 0,
             },
+            awaiting: usize::from(self.awaits_header()),
         }
     }
 

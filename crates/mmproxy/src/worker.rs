@@ -22,10 +22,18 @@ use std::time::{Duration, Instant};
 /// Events taken at once.
 const EVENTS: usize = 256;
 
-/// Pause of accepting when descriptors or memory are short; the queue of the kernel holds the connections meanwhile.
+/// Longest pause of accepting when descriptors or memory are short; the queue of the kernel holds the connections meanwhile. It
+/// ends earlier when a session does. The time is for what others free: memory, and the descriptors of the whole system.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Descriptors of a TCP connection: two sockets. Pipes are of the pool.
+/// How long a connection has to send its header, though others wait for its descriptor. Balancers send it with the connection.
+const GRACE: Duration = PAUSE;
+
+/// Most connections without a header for whose second descriptor room is kept. Beyond, peers that send none would have half of
+/// the room for themselves.
+const MOST_AWAITED: usize = 64;
+
+/// Descriptors of a TCP connection: two sockets. The pool has pipes of what sessions leave.
 pub const PER_SESSION: usize = 2;
 
 /// Bytes of headers that are not whole, all connections together: 256 of the longest, or 150 000 of the usual ones.
@@ -36,7 +44,7 @@ const HEADERS: usize = 16 << 20;
 pub struct Shares {
     /// TCP connections; at least 1.
     pub connections: usize,
-    /// Descriptors of TCP connections; at least 2.
+    /// Descriptors of TCP connections and of pipes; at least 2.
     pub descriptors: usize,
     /// Sessions of UDP clients; at least 1.
     pub datagram_sessions: usize,
@@ -91,12 +99,24 @@ struct Listening {
     listener: Arc<Listener>,
     fd: Arc<OwnedFd>,
     paused: bool,
+    /// It has a place in the queue of the paused.
+    is_queued: bool,
+    /// A timer will resume it.
+    is_timed: bool,
 }
 
 #[derive(Default)]
 struct Slot {
     generation: u32,
     session: Option<Box<Session>>,
+}
+
+/// A session that had no whole header when it was accepted.
+#[derive(Copy, Clone)]
+struct Waiting {
+    slot: u32,
+    generation: u32,
+    since: Millis,
 }
 
 #[derive(Copy, Clone)]
@@ -118,8 +138,12 @@ pub struct Worker {
     /// What all sessions hold.
     held: Booked,
     max_descriptors: usize,
+    /// Listeners that were paused, oldest first, each once; some go on again already.
+    paused: VecDeque<u32>,
+    /// Sessions that have ended since the paused were looked at.
+    ended: usize,
     /// Sessions that had no whole header when they were accepted, oldest first; some have it by now, or are gone.
-    waiting: VecDeque<(u32, u32)>,
+    waiting: VecDeque<Waiting>,
     again: VecDeque<(u32, u32)>,
     wheel: Wheel<Due>,
     udp: Udp,
@@ -158,6 +182,8 @@ impl Worker {
             max_sessions: 0,
             held: Booked::default(),
             max_descriptors: 0,
+            paused: VecDeque::new(),
+            ended: 0,
             waiting: VecDeque::new(),
             again: VecDeque::new(),
             wheel: Wheel::new(),
@@ -197,6 +223,7 @@ impl Worker {
             self.udp.flush(&mut self.context);
             self.continue_sessions();
             self.expire();
+            self.resume_paused();
         }
         self.close_all();
         Ok(())
@@ -292,6 +319,8 @@ impl Worker {
             listener,
             fd: Arc::new(fd),
             paused: false,
+            is_queued: false,
+            is_timed: false,
         }));
     }
 
@@ -337,8 +366,7 @@ impl Worker {
         if listening.listener.protocol != Protocol::Tcp || listening.paused {
             return false;
         }
-        let full = self.sessions >= self.max_sessions || self.held.descriptors + PER_SESSION > self.max_descriptors;
-        if full && !self.crowd_out(None) {
+        if self.is_full() && !(self.has_waited() && self.crowd_out(None)) {
             self.pause(slot, "the limit of connections is reached");
             return false;
         }
@@ -362,25 +390,60 @@ impl Worker {
         }
     }
 
-    /// Stops accepting for a moment. Watching is level-triggered: without this the loop would spin.
+    /// Whether one more session does not fit. Pipes that nobody uses are closed first.
+    fn is_full(&mut self) -> bool {
+        let fits = |worker: &Self| {
+            let awaited = worker.held.awaiting.min(MOST_AWAITED);
+            worker.descriptors() + awaited + PER_SESSION <= worker.max_descriptors
+        };
+        if !fits(self) {
+            self.context.pool.close_idle_pipes();
+        }
+        self.sessions >= self.max_sessions || !fits(self)
+    }
+
+    /// Descriptors of all sessions and pipes.
+    fn descriptors(&self) -> usize {
+        self.held.descriptors + self.context.pool.pipe_descriptors()
+    }
+
+    /// Stops accepting until a session ends, or for [`PAUSE`]. Watching is level-triggered: without this the loop would spin.
     fn pause(&mut self, slot: u32, why: &str) {
         let Some(Some(listening)) = self.listening.get_mut(slot as usize) else {
             return;
         };
         listening.paused = true;
+        if !std::mem::replace(&mut listening.is_queued, true) {
+            self.paused.push_back(slot);
+        }
+        if !std::mem::replace(&mut listening.is_timed, true) {
+            self.wheel.arm(Due::Resume { slot }, self.context.now.after(PAUSE));
+        }
         let _ = epoll::delete(&self.context.epoll, &listening.fd);
         self.context.counters.accept_pauses.add(1);
         if let Some(suppressed) = self.context.log.permit(self.context.now) {
             log::warn!("{}: accepting pauses: {why}{suppressed}", listening.listener.name);
         }
-        self.wheel.arm(Due::Resume { slot }, self.context.now.after(PAUSE));
+    }
+
+    /// One paused listener goes on for each session that has ended: not all of them, as most would only pause again.
+    fn resume_paused(&mut self) {
+        for _ in 0..std::mem::take(&mut self.ended) {
+            let Some(slot) = self.paused.pop_front() else { return };
+            if let Some(Some(listening)) = self.listening.get_mut(slot as usize) {
+                listening.is_queued = false;
+                self.resume(slot);
+            }
+        }
     }
 
     fn resume(&mut self, slot: u32) {
         let Some(Some(listening)) = self.listening.get_mut(slot as usize) else {
             return;
         };
-        listening.paused = false;
+        if !std::mem::replace(&mut listening.paused, false) {
+            return;
+        }
         let token = Token {
             kind: Kind::Listener,
             slot,
@@ -392,7 +455,9 @@ impl Worker {
             .is_err()
         {
             listening.paused = true;
-            self.wheel.arm(Due::Resume { slot }, self.context.now.after(PAUSE));
+            if !std::mem::replace(&mut listening.is_timed, true) {
+                self.wheel.arm(Due::Resume { slot }, self.context.now.after(PAUSE));
+            }
         }
     }
 
@@ -425,7 +490,11 @@ impl Worker {
         self.context.counters.active.add(1);
         self.advance(slot, Session::advance);
         if self.is_waiting(slot, generation) {
-            self.waiting.push_back((slot, generation));
+            self.waiting.push_back(Waiting {
+                slot,
+                generation,
+                since: self.context.now,
+            });
             self.bound_headers();
         }
     }
@@ -441,13 +510,13 @@ impl Worker {
         let mut kept = None;
         let victim = loop {
             match self.waiting.pop_front() {
-                Some((slot, generation)) if !self.is_waiting(slot, generation) => {}
-                Some(entry) if spared == Some(entry.0) => kept = Some(entry),
+                Some(entry) if !self.is_waiting(entry.slot, entry.generation) => {}
+                Some(entry) if spared == Some(entry.slot) => kept = Some(entry),
                 found => break found,
             }
         };
         self.waiting.extend(kept);
-        let Some((slot, _)) = victim else { return false };
+        let Some(Waiting { slot, .. }) = victim else { return false };
         self.advance(slot, Session::crowd_out);
         true
     }
@@ -455,11 +524,18 @@ impl Worker {
     /// Forgets at the front what waits no more: what is behind it is younger, so the queue is never longer than what was
     /// accepted within the header's deadline.
     fn trim_waiting(&mut self) {
-        while let Some(&(slot, generation)) = self.waiting.front()
-            && !self.is_waiting(slot, generation)
+        while let Some(entry) = self.waiting.front()
+            && !self.is_waiting(entry.slot, entry.generation)
         {
             self.waiting.pop_front();
         }
+    }
+
+    /// Whether somebody has had [`GRACE`] and has sent no header.
+    fn has_waited(&mut self) -> bool {
+        self.trim_waiting();
+        let oldest = self.waiting.front();
+        oldest.is_some_and(|oldest| self.context.now >= oldest.since.after(GRACE))
     }
 
     fn session_event(&mut self, token: Token, side: Side, flags: EventFlags) {
@@ -476,7 +552,10 @@ impl Worker {
         session.note(side, flags);
         if session.awaits_header() {
             // It may be about to take its second descriptor.
-            if self.held.descriptors >= self.max_descriptors {
+            if self.descriptors() >= self.max_descriptors {
+                self.context.pool.close_idle_pipes();
+            }
+            if self.descriptors() >= self.max_descriptors {
                 self.crowd_out(Some(token.slot));
             }
             self.trim_waiting();
@@ -499,16 +578,21 @@ impl Worker {
         if step == Step::Close {
             self.held.descriptors -= booked.descriptors;
             self.held.header -= booked.header;
+            self.held.awaiting -= booked.awaiting;
             session.close(&mut self.context);
             place.session = None;
             place.generation = (place.generation + 1) & 0xff_ffff;
             self.free.push(slot);
             self.sessions -= 1;
+            self.ended += 1;
+            self.context.pool.leave(self.max_descriptors.saturating_sub(self.held.descriptors));
             return self.context.counters.active.sub(1);
         }
         session.booked = session.holds();
         self.held.descriptors = self.held.descriptors + session.booked.descriptors - booked.descriptors;
         self.held.header = self.held.header + session.booked.header - booked.header;
+        self.held.awaiting = self.held.awaiting + session.booked.awaiting - booked.awaiting;
+        self.context.pool.leave(self.max_descriptors.saturating_sub(self.held.descriptors));
         if step == Step::Again {
             self.again.push_back((slot, place.generation));
         }
@@ -577,7 +661,12 @@ impl Worker {
         for due in late {
             match due {
                 Due::Session { slot, .. } => self.advance(slot, Session::expire),
-                Due::Resume { slot } => self.resume(slot),
+                Due::Resume { slot } => {
+                    if let Some(Some(listening)) = self.listening.get_mut(slot as usize) {
+                        listening.is_timed = false;
+                    }
+                    self.resume(slot);
+                }
                 Due::Replies { .. } => {}
             }
         }

@@ -1,6 +1,6 @@
 //! Peers that cost something: slow, silent, many.
 
-use crate::rig::{Proxy, greeting, in_namespace, metric, rest, tcp_server, v1};
+use crate::rig::{Proxy, greeting, in_namespace, metric, rest, tcp_server, v1, wait_for};
 use crate::{file_with, header, is_refused, path};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -70,6 +70,83 @@ fn running_out_of_descriptors_ends_nothing() {
         for mut client in clients.drain(..) {
             greeting(&mut client).expect("served in its turn");
         }
+        assert!(proxy.is_alive());
+    });
+}
+
+/// A proxy with room for 16 sessions, whatever the number of CPUs.
+fn with_64_descriptors() -> Proxy {
+    let mut command = Command::new("sh");
+    let binary = env!("CARGO_BIN_EXE_mmproxy");
+    let line =
+        format!("ulimit -n 64; exec {binary} -l 127.0.0.1:8443 -4 127.0.0.1:443 --workers 2 --metrics 127.0.0.1:9110");
+    command.args(["-c", &line]);
+    let mut proxy = Proxy::spawn(command, "127.0.0.1:9110");
+    proxy.address = "127.0.0.1:8443".parse().expect("address");
+    proxy
+}
+
+#[test]
+fn sixteen_sessions_fit_into_64_descriptors_and_the_next_begins_when_one_ends() {
+    const SESSIONS: u16 = 16;
+    const TURNS: u16 = 120;
+    in_namespace(|| {
+        tcp_server("127.0.0.1:443");
+        let mut proxy = with_64_descriptors();
+        let mut served: std::collections::VecDeque<TcpStream> = (0..SESSIONS)
+            .map(|index| {
+                let mut client = proxy.send(&header(2000 + index));
+                greeting(&mut client).expect("there is room");
+                client
+            })
+            .collect();
+        // The next waits, until one ends.
+        let mut took: Vec<Duration> = (0..TURNS)
+            .map(|index| {
+                let pauses = metric("mmproxy_accept_pauses_total");
+                let mut next = proxy.send(&header(3000 + index));
+                wait_for("it finds no room", || metric("mmproxy_accept_pauses_total") > pauses);
+                let start = Instant::now();
+                drop(served.pop_front());
+                greeting(&mut next).expect("there is room now");
+                served.push_back(next);
+                start.elapsed()
+            })
+            .collect();
+        took.sort();
+        // Half of them: this machine may have other work during some. A pause of fixed length would make it 50 ms.
+        let median = took[took.len() / 2];
+        assert!(median < Duration::from_millis(20), "{took:?}");
+        assert_eq!(metric("mmproxy_tcp_active"), u64::from(SESSIONS));
+        drop(served);
+        let start = Instant::now();
+        greeting(&mut proxy.send(&header(4000))).expect("served");
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+        assert!(proxy.is_alive());
+    });
+}
+
+#[test]
+fn clients_that_come_at_once_wait_and_none_is_refused() {
+    const CLIENTS: u16 = 120;
+    in_namespace(|| {
+        tcp_server("127.0.0.1:443");
+        let mut proxy = with_64_descriptors();
+        // All are connected before the first header is sent.
+        let address = proxy.address;
+        let clients: Vec<TcpStream> = (0..CLIENTS)
+            .map(|_| TcpStream::connect(address).expect("connected"))
+            .collect();
+        let clients = clients.into_iter().enumerate().map(|(index, mut client)| {
+            client.set_read_timeout(Some(crate::rig::PATIENCE)).expect("timeout");
+            client.write_all(&header(2000 + index as u16)).expect("sent");
+            std::thread::spawn(move || greeting(&mut client).map(|_| ()))
+        });
+        let clients: Vec<_> = clients.collect();
+        for client in clients {
+            client.join().expect("no panic").expect("served in its turn");
+        }
+        assert_eq!(metric("mmproxy_refused_total{reason=\"header_crowded\"}"), 0);
         assert!(proxy.is_alive());
     });
 }
