@@ -6,12 +6,13 @@
 //! | `0.0.0.0:1000-1999` | a range of ports |
 //! | `localhost:443`, `db.internal:5432` | a host name, resolved at start and at every reload |
 //! | `127.0.0.1:2000-2999` (target) | the ports of the listening range, one to one |
+//! | `[::1]:22` (target of IPv4 clients) | `127.0.0.1:22`: a server on `[::]` serves both families |
 //! | `127.0.0.1` (target) | the port that the client came in on |
 //! | `unix:/run/app.sock` (target) | a UNIX stream socket |
 //! | `systemd`, `systemd:NAME` (listen) | a socket that systemd passed, by `FileDescriptorName=` |
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
@@ -220,7 +221,12 @@ fn resolve(name: &str, family: Family) -> Result<IpAddr, AddressError> {
         ))
     };
     if let Ok(ip) = name.parse::<IpAddr>() {
-        let ip = ip.to_canonical();
+        let ip = match ip.to_canonical() {
+            // What cloudflare/mmproxy does, as far as kernels take it: a server on `[::]` is told of IPv4 clients as ::ffff:a.b.c.d,
+            // and since Linux 5.4 no packet from such an address to ::1 is received.
+            IpAddr::V6(Ipv6Addr::LOCALHOST) if family == Family::V4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            ip => ip,
+        };
         return if family.accepts(ip) {
             Ok(ip)
         } else {
@@ -292,7 +298,8 @@ mod tests {
                 target: 6
             })
         );
-        assert!(target("[::1]:443", 1, 1..=1).is_err(), "wrong family");
+        assert!(target("[2001:db8::1]:443", 1, 1..=1).is_err(), "wrong family");
+        assert_eq!(target("[::1]:443", 1, 1..=1), Ok("127.0.0.1:443".into()), "a server on [::]");
         assert_eq!(
             target("[::ffff:127.0.0.1]:443", 1, 1..=1),
             Ok("127.0.0.1:443".into()),

@@ -1,12 +1,13 @@
 //! Command lines: our own, and those of go-mmproxy, mmproxy-rs and cloudflare/mmproxy as they are.
 //!
 //! Every option may be written with one dash or two, its value after a space or `=`; a one-letter option also takes it
-//! attached (`-l0.0.0.0:80`). Where two peers give one name to different things, the form decides: `-v 2` is
+//! attached (`-l0.0.0.0:80`). `udppp` as the first word is for the command line of that program (`udppp.rs`). Where two peers give one name to different things, the form decides: `-v 2` is
 //! go-mmproxy's level, a bare `-v` is cloudflare's flag.
 
 use crate::access::SourceKind;
 use crate::config::{Config, ConfigError, HeaderMode, Protocol, SendHeader, SourcePort};
 use crate::file::{self, File, OneOrMany, Section};
+use crate::udppp;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ pub enum Source {
 /// A configuration given by options.
 #[derive(Clone, Debug, Default)]
 pub struct Arguments {
-    file: File,
+    pub(crate) file: File,
 }
 
 impl Source {
@@ -96,6 +97,7 @@ mmproxy: accepts the PROXY protocol and connects to the server from the client's
   mmproxy --config FILE                      run from a file (docs/mmproxy.md)
   mmproxy [OPTIONS]                          run with one listener
   mmproxy send -l ADDR --target ADDR [...]   put headers before plain connections or datagrams
+  mmproxy udppp [...]                        what udppp's command line says
   mmproxy setup|check|teardown [...]         routing rules: install, verify with a spoofed connection, remove
 
 Options (one dash or two, `-o VALUE` or `-o=VALUE`; names of go-mmproxy, mmproxy-rs and cloudflare/mmproxy):
@@ -107,7 +109,7 @@ Options (one dash or two, `-o VALUE` or `-o=VALUE`; names of go-mmproxy, mmproxy
   -a, --allowed-subnets, --allowed-networks FILE
                                          who may connect: one network per line, # comments
   -c, --close-after SECONDS              end of an idle UDP session [60]
-  -m, --mark N                           SO_MARK of connections to the target
+  -m, --mark N                           SO_MARK of connections to the target [0; 123 with options of cloudflare/mmproxy alone]
       --listeners, --workers N           threads, each with its own listening socket [CPUs]
       --dynamic-destination              connect to the destination in the header
       --allowed-destinations NETS        ... if it is in one of these (comma separated)
@@ -162,9 +164,19 @@ pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Command, Con
             words.rest.next();
             run(words, Mode::Send)
         }
+        "udppp" => {
+            words.rest.next();
+            udppp::parse(words)
+        }
         _ => run(words, Mode::Receive),
     }
 }
+
+/// Options that only cloudflare/mmproxy has.
+const CLOUDFLARES: [&str; 5] = ["allowed-networks", "t", "table", "P", "force-real-client-port"];
+
+/// The mark that cloudflare/mmproxy sets unless told another; the rules that it suggests are for this one.
+const CLOUDFLARES_MARK: u32 = 123;
 
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Mode {
@@ -179,6 +191,7 @@ fn run(mut words: Words, mode: Mode) -> Result<Command, ConfigError> {
     };
     let mut config = None;
     let mut options = 0;
+    let (mut is_cloudflares, mut is_marked) = (false, false);
     while let Some(name) = words.next_option()? {
         match name.as_str() {
             "h" | "help" => return Ok(Command::Help),
@@ -186,6 +199,8 @@ fn run(mut words: Words, mode: Mode) -> Result<Command, ConfigError> {
             "config" => config = Some(PathBuf::from(words.value(&name)?)),
             _ => {
                 options += 1;
+                is_cloudflares |= CLOUDFLARES.contains(&name.as_str());
+                is_marked |= matches!(name.as_str(), "m" | "mark");
                 let section = &mut file.listener[0];
                 if !section_option(section, &name, &mut words)? && !global_option(&mut file, &name, &mut words)? {
                     return Err(ConfigError::Arguments(format!(
@@ -195,6 +210,9 @@ fn run(mut words: Words, mode: Mode) -> Result<Command, ConfigError> {
             }
         }
         words.nothing_attached(&name)?;
+    }
+    if is_cloudflares && !is_marked {
+        file.listener[0].mark = CLOUDFLARES_MARK;
     }
     match config {
         Some(_) if options != 0 => Err(ConfigError::Arguments(
@@ -371,12 +389,12 @@ fn route_options(mut words: Words) -> Result<Option<RouteOptions>, ConfigError> 
     Ok(Some(options))
 }
 
-fn bad(name: &str, value: &str, expected: &str) -> ConfigError {
+pub(crate) fn bad(name: &str, value: &str, expected: &str) -> ConfigError {
     ConfigError::Arguments(format!("option `{name}`: `{value}` is not {expected}"))
 }
 
 /// The words of a command line, option by option.
-struct Words {
+pub(crate) struct Words {
     rest: std::vec::IntoIter<String>,
     /// The value that was attached to the current option.
     pending: Option<String>,
@@ -384,7 +402,7 @@ struct Words {
 
 impl Words {
     /// The next option's name without dashes.
-    fn next_option(&mut self) -> Result<Option<String>, ConfigError> {
+    pub(crate) fn next_option(&mut self) -> Result<Option<String>, ConfigError> {
         let Some(word) = self.rest.next() else { return Ok(None) };
         let stripped = word
             .strip_prefix("--")
@@ -400,7 +418,7 @@ impl Words {
             return Ok(Some(name.to_owned()));
         }
         let mut letters = body.chars();
-        let takes_attached = matches!(letters.next(), Some('l' | '4' | '6' | 'a' | 'm' | 't' | 'v' | 'c'));
+        let takes_attached = matches!(letters.next(), Some('l' | '4' | '6' | 'a' | 'm' | 't' | 'v' | 'c' | 'b' | 'h' | 'r'));
         let attached = letters.as_str();
         // `-l0.0.0.0:80` but not `-listen`: an attached value never begins with a letter here, except a path's slash.
         if !word.starts_with("--")
@@ -413,14 +431,14 @@ impl Words {
         Ok(Some(body.to_owned()))
     }
 
-    fn value(&mut self, name: &str) -> Result<String, ConfigError> {
+    pub(crate) fn value(&mut self, name: &str) -> Result<String, ConfigError> {
         self.pending
             .take()
             .or_else(|| self.rest.next())
             .ok_or_else(|| ConfigError::Arguments(format!("option `{name}` needs a value")))
     }
 
-    fn number<N: std::str::FromStr>(&mut self, name: &str) -> Result<N, ConfigError> {
+    pub(crate) fn number<N: std::str::FromStr>(&mut self, name: &str) -> Result<N, ConfigError> {
         let text = self.value(name)?;
         text.parse().map_err(|_| bad(name, &text, "a number"))
     }
@@ -443,7 +461,7 @@ impl Words {
     }
 
     /// A flag; Go writes `-flag=false` to switch one off.
-    fn flag(&mut self, name: &str) -> Result<bool, ConfigError> {
+    pub(crate) fn flag(&mut self, name: &str) -> Result<bool, ConfigError> {
         match self.pending.take().as_deref() {
             None => Ok(true),
             Some("1" | "t" | "T" | "true" | "TRUE" | "True") => Ok(true),
@@ -466,7 +484,7 @@ impl Words {
         }
     }
 
-    fn nothing_attached(&mut self, name: &str) -> Result<(), ConfigError> {
+    pub(crate) fn nothing_attached(&mut self, name: &str) -> Result<(), ConfigError> {
         match self.pending.take() {
             None => Ok(()),
             Some(value) => Err(ConfigError::Arguments(format!(
@@ -517,6 +535,14 @@ mod tests {
         }
         let cf = listener("-l0.0.0.0:2222 -4127.0.0.1:22 -6[::1]:22 -P --table 100 --mark 123 -q -v -N");
         assert_eq!((cf.mark, cf.source_port), (123, SourcePort::Keep));
+        let mark = |line: &str| listener(line).mark;
+        assert_eq!(mark("-l 0.0.0.0:2222 -4 127.0.0.1:22 -6 [::1]:22 -t 100"), 123, "its default");
+        assert_eq!(mark("-l 0.0.0.0:2222 -P -4 127.0.0.1:22 -6 [::1]:22 -m 7"), 7);
+        assert_eq!(mark("-l 0.0.0.0:2222 -4 127.0.0.1:22 -6 [::1]:22"), 0, "no option says whose it is");
+        // One server for both families.
+        let both = listener("-l 0.0.0.0:2222 -4 [::1]:22 -6 [::1]:22");
+        let targets = [both.target_v4, both.target_v6].map(|to| to.map(|to| to.to_string()).unwrap_or_default());
+        assert_eq!(targets, ["127.0.0.1:22", "[::1]:22"]);
         let kz = listener("-4 localhost:443 -dynamic-destination -listen-transparent=true -6 ''");
         assert!(kz.dynamic.is_some() && kz.transparent && kz.target_v6.is_none());
         let defaults = listener("");

@@ -39,4 +39,5 @@ pub mod steering;
 pub mod sys;
 pub mod timer;
 pub mod udp;
+mod udppp;
 pub mod worker;

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let command = match cli::parse(std::env::args().skip(1)) {
+    let command = match cli::parse(words(std::env::args())) {
         Ok(command) => command,
         Err(error) => {
             eprintln!("mmproxy: {error}");
@@ -33,6 +33,14 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The command line without the program's name. A link that is called `udppp` says which program's options follow.
+fn words(arguments: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
+    let mut arguments = arguments;
+    let program = arguments.next().unwrap_or_default();
+    let is_udppp = program.rsplit('/').next() == Some("udppp");
+    is_udppp.then(|| "udppp".to_owned()).into_iter().chain(arguments)
 }
 
 fn print(text: &str) -> Result<(), String> {

@@ -319,6 +319,58 @@ fn replies_leave_from_the_address_that_was_asked() {
 }
 
 #[test]
+fn udppps_command_lines_carry_datagrams_there_and_back() {
+    in_namespace(|| {
+        udp_server("127.0.0.1:8001");
+        let udppp = |by_name: bool, arguments: &str, address: &str| {
+            let folder = tempfile::tempdir().expect("a folder");
+            let binary = env!("CARGO_BIN_EXE_mmproxy");
+            let link = folder.path().join("udppp");
+            std::os::unix::fs::symlink(binary, &link).expect("a link");
+            let mut command = if by_name {
+                std::process::Command::new(link)
+            } else {
+                let mut command = std::process::Command::new(binary);
+                command.arg("udppp");
+                command
+            };
+            command.args(arguments.split(' '));
+            (Proxy::spawn(command, address), folder)
+        };
+        // The README's two lines; the loopback client is one that mode 2 refuses to imitate, so headers are sent by the test there.
+        let _receiver = udppp(true, "-m 2 -b 0.0.0.0 -l 8000 -h 127.0.0.1 -r 8001 -p", "127.0.0.1:8000");
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("bound");
+        socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        let datagram = [client("203.0.113.7:4001"), b"there".to_vec()].concat();
+        socket.send_to(&datagram, "127.0.0.1:8000").expect("sent");
+        let mut reply = [0; 200];
+        let length = socket.recv(&mut reply).expect("a reply");
+        assert_eq!(String::from_utf8_lossy(&reply[..length]), "203.0.113.7:4001 there");
+
+        // What mode 1 puts before a datagram, and what it does not without -p.
+        let server = UdpSocket::bind("127.0.0.1:9001").expect("bound");
+        server.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        for (option, listen) in [(" -p", 9000), ("", 9002)] {
+            let arguments = format!("-m 1 -b 127.0.0.1 -l {listen} -h 127.0.0.1 -r 9001{option}");
+            let _sender = udppp(false, &arguments, &format!("127.0.0.1:{listen}"));
+            socket.send_to(b"back", ("127.0.0.1", listen)).expect("sent");
+            let (length, from) = server.recv_from(&mut reply).expect("a datagram");
+            let expected = if option.is_empty() {
+                b"back".to_vec()
+            } else {
+                let source = socket.local_addr().expect("address").to_string();
+                let header = rig::v2(Transport::Datagram, &source, &format!("127.0.0.1:{listen}"));
+                [header, b"back".to_vec()].concat()
+            };
+            assert_eq!(reply[..length], expected, "{arguments}");
+            server.send_to(b"answer", from).expect("sent");
+            let length = socket.recv(&mut reply).expect("an answer");
+            assert_eq!(&reply[..length], b"answer");
+        }
+    });
+}
+
+#[test]
 fn sending_ends_wrap_datagrams() {
     in_namespace(|| {
         udp_server("127.0.0.1:443");

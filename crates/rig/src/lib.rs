@@ -14,7 +14,7 @@
 //! ```
 //!
 //! A rig needs root, a kernel with namespaces and some packages; [`requirements`] says what is missing, and a test that
-//! cannot run says so through [`skip`].
+//! cannot run says so through [`skip`] or [`lacking`].
 //!
 //! Everything is bounded in time, and nothing is left behind: processes and namespaces go when the [`Rig`] is dropped,
 //! when the program gets SIGINT or SIGTERM, and, should it be killed outright, when the next rig is made.
@@ -39,19 +39,29 @@ pub use topology::{Arms, HOSTS, Rig, RigOptions, SERVERS, requirements};
 
 use std::io::Write;
 
-/// Says that a test cannot run on this machine. `build.sh test` lists what was said, and counts it.
-///
-/// The line goes to the file that `PROXYENGINE_SKIP_FILE` names, or to stderr when there is none.
+/// Says that a test cannot run here for want of something that every machine can be given: root, namespaces, Debian
+/// packages, descriptors. `build.sh test` lists what was said, and counts the test as skipped.
 ///
 /// # Panics
 /// When `PROXYENGINE_REQUIRE_RIG` is set: on a machine that is known to have all it takes, as that of continuous
 /// integration, a skipped test is a failed one.
 pub fn skip(test: &str, reason: &str) {
-    let line = format!("{test}: {}\n", reason.replace('\n', " "));
     assert!(
         std::env::var_os("PROXYENGINE_REQUIRE_RIG").is_none(),
-        "not to be skipped here: {line}"
+        "not to be skipped here: {test}: {reason}"
     );
+    list(test, reason);
+}
+
+/// Says that a test cannot run here for want of something that not every kernel or processor has: BBR, hugepages, nested
+/// emulation. It is listed and counted like [`skip`], and fails nowhere.
+pub fn lacking(test: &str, reason: &str) {
+    list(test, reason);
+}
+
+/// Writes to the file that `PROXYENGINE_SKIP_FILE` names, or to stderr when there is none.
+fn list(test: &str, reason: &str) {
+    let line = format!("{test}: {}\n", reason.replace('\n', " "));
     let written = std::env::var_os("PROXYENGINE_SKIP_FILE")
         .and_then(|path| std::fs::OpenOptions::new().append(true).open(path).ok())
         .is_some_and(|mut file| file.write_all(line.as_bytes()).is_ok());

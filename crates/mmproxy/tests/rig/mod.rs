@@ -50,6 +50,11 @@ pub fn skip(reason: &str) {
     ::rig::skip(&test_name(), reason);
 }
 
+/// The same of what a kernel or a processor may lack.
+pub fn lacking(reason: &str) {
+    ::rig::lacking(&test_name(), reason);
+}
+
 /// Runs `test` in a network namespace of its own, with loopback up and the routing rules installed. Without root it says
 /// so and does nothing.
 pub fn in_namespace(test: impl FnOnce() + Send + 'static) {

@@ -296,6 +296,49 @@ fn congestion() -> Vec<(String, String)> {
 }
 
 #[test]
+fn one_ipv6_target_serves_clients_of_both_families() {
+    in_namespace(|| {
+        tcp_server("[::]:22");
+        let _proxy = Proxy::start(
+            &["-l", "127.0.0.1:2222", "-4", "[::1]:22", "-6", "[::1]:22"],
+            "127.0.0.1:2222",
+        );
+        for (source, seen) in [
+            ("203.0.113.7:4001", "[::ffff:203.0.113.7]:4001"),
+            ("[2001:db8::7]:4002", "[2001:db8::7]:4002"),
+        ] {
+            let mut client = TcpStream::connect("127.0.0.1:2222").expect("connected");
+            client.set_read_timeout(Some(PATIENCE)).expect("timeout");
+            let destination = if source.starts_with('[') { "[2001:db8::1]:22" } else { "198.51.100.1:22" };
+            client.write_all(&crate::rig::v1(source, destination)).expect("sent");
+            assert_eq!(greeting(&mut client).expect("served"), seen);
+        }
+    });
+}
+
+#[test]
+fn cloudflares_options_set_its_mark() {
+    in_namespace(|| {
+        tcp_server("127.0.0.1:22");
+        // Whatever carries the mark is refused here.
+        let rule = "add table inet cf; add chain inet cf out { type filter hook output priority 0; }; \
+                    add rule inet cf out meta mark 123 tcp dport 22 counter reject with tcp reset";
+        let nft = Command::new("nft").arg(rule).output();
+        match nft {
+            Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
+            Err(error) => return crate::rig::skip(&format!("nft: {error}")),
+        }
+        let networks = file_with("127.0.0.0/8\n");
+        let usual = ["-l", "127.0.0.1:2222", "-4", "127.0.0.1:22", "-6", "[::1]:22"];
+        for (option, is_marked) in [("--allowed-networks", true), ("-a", false)] {
+            let proxy = Proxy::start(&[&usual[..], &[option, path(&networks)]].concat(), "127.0.0.1:2222");
+            let mut client = proxy.send(&header(3001));
+            assert_eq!(greeting(&mut client).is_err(), is_marked, "{option}");
+        }
+    });
+}
+
+#[test]
 fn bbr_is_left_out_over_loopback_unless_it_is_named() {
     in_namespace(|| {
         tcp_server("127.0.0.1:443");
@@ -311,7 +354,7 @@ fn bbr_is_left_out_over_loopback_unless_it_is_named() {
 
         // This thread's namespace alone. Where the kernel has no BBR there is nothing to be left out.
         if let Err(error) = std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", "bbr") {
-            return eprintln!("not tested with BBR: {error}");
+            return crate::rig::lacking(&format!("the kernel has no BBR: {error}"));
         }
         let config = file_with(
             "[[listener]]\nlisten = \"127.0.0.1:8443\"\ntarget = \"127.0.0.1:443\"\n\
