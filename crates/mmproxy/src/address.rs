@@ -299,7 +299,11 @@ mod tests {
             })
         );
         assert!(target("[2001:db8::1]:443", 1, 1..=1).is_err(), "wrong family");
-        assert_eq!(target("[::1]:443", 1, 1..=1), Ok("127.0.0.1:443".into()), "a server on [::]");
+        assert_eq!(
+            target("[::1]:443", 1, 1..=1),
+            Ok("127.0.0.1:443".into()),
+            "a server on [::]"
+        );
         assert_eq!(
             target("[::ffff:127.0.0.1]:443", 1, 1..=1),
             Ok("127.0.0.1:443".into()),

@@ -418,7 +418,10 @@ impl Words {
             return Ok(Some(name.to_owned()));
         }
         let mut letters = body.chars();
-        let takes_attached = matches!(letters.next(), Some('l' | '4' | '6' | 'a' | 'm' | 't' | 'v' | 'c' | 'b' | 'h' | 'r'));
+        let takes_attached = matches!(
+            letters.next(),
+            Some('l' | '4' | '6' | 'a' | 'm' | 't' | 'v' | 'c' | 'b' | 'h' | 'r')
+        );
         let attached = letters.as_str();
         // `-l0.0.0.0:80` but not `-listen`: an attached value never begins with a letter here, except a path's slash.
         if !word.starts_with("--")
@@ -536,9 +539,17 @@ mod tests {
         let cf = listener("-l0.0.0.0:2222 -4127.0.0.1:22 -6[::1]:22 -P --table 100 --mark 123 -q -v -N");
         assert_eq!((cf.mark, cf.source_port), (123, SourcePort::Keep));
         let mark = |line: &str| listener(line).mark;
-        assert_eq!(mark("-l 0.0.0.0:2222 -4 127.0.0.1:22 -6 [::1]:22 -t 100"), 123, "its default");
+        assert_eq!(
+            mark("-l 0.0.0.0:2222 -4 127.0.0.1:22 -6 [::1]:22 -t 100"),
+            123,
+            "its default"
+        );
         assert_eq!(mark("-l 0.0.0.0:2222 -P -4 127.0.0.1:22 -6 [::1]:22 -m 7"), 7);
-        assert_eq!(mark("-l 0.0.0.0:2222 -4 127.0.0.1:22 -6 [::1]:22"), 0, "no option says whose it is");
+        assert_eq!(
+            mark("-l 0.0.0.0:2222 -4 127.0.0.1:22 -6 [::1]:22"),
+            0,
+            "no option says whose it is"
+        );
         // One server for both families.
         let both = listener("-l 0.0.0.0:2222 -4 [::1]:22 -6 [::1]:22");
         let targets = [both.target_v4, both.target_v6].map(|to| to.map(|to| to.to_string()).unwrap_or_default());

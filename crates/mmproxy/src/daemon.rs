@@ -82,7 +82,10 @@ impl Daemon {
         let descriptors = privileges::raise_descriptor_limit();
         let workers = workers_for(&config, descriptors);
         if workers < config.workers {
-            log::info!("{workers} workers instead of {}: {descriptors} descriptors are for few sessions", config.workers);
+            log::info!(
+                "{workers} workers instead of {}: {descriptors} descriptors are for few sessions",
+                config.workers
+            );
             config.workers = workers;
         }
         let sockets = open_sockets(&config, &[])?;
@@ -440,7 +443,10 @@ mod tests {
             };
             workers_for(&config, descriptors)
         };
-        assert_eq!([of(2, 64), of(2, 287), of(2, 288), of(8, 288), of(1, 3)], [1, 1, 2, 1, 1]);
+        assert_eq!(
+            [of(2, 64), of(2, 287), of(2, 288), of(8, 288), of(1, 3)],
+            [1, 1, 2, 1, 1]
+        );
         assert_eq!((of(8, 1024), of(8, 1060), of(0, 1024)), (7, 7, 1));
     }
 }

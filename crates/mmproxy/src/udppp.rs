@@ -93,8 +93,14 @@ mod tests {
     fn its_command_lines_are_taken_as_they_are() {
         let sender = parse("-m 1 -b 0.0.0.0 -l 8000 -h 192.0.2.2 -r 8001 -p").expect("accepted");
         let [listener] = &sender.listeners[..] else { panic!() };
-        assert_eq!(listener.bind, crate::config::Bind::Address("0.0.0.0:8000".parse().expect("address")));
-        assert_eq!((listener.header, listener.send, listener.spoof), (HeaderMode::Off, SendHeader::V2, false));
+        assert_eq!(
+            listener.bind,
+            crate::config::Bind::Address("0.0.0.0:8000".parse().expect("address"))
+        );
+        assert_eq!(
+            (listener.header, listener.send, listener.spoof),
+            (HeaderMode::Off, SendHeader::V2, false)
+        );
         assert_eq!(listener.protocol, Protocol::Udp);
         assert_eq!(listener.udp_idle(), Duration::from_secs(180));
         let target = listener.target_v4.as_ref().map(ToString::to_string);
@@ -107,10 +113,16 @@ mod tests {
             crate::config::Bind::Address("127.0.0.1:8000".parse().expect("address"))
         );
 
-        for line in ["-m 2 -b 0.0.0.0 -l 8000 -h 127.0.0.1 -r 8001 -p", "-m2 -b0.0.0.0 -l8000 -h127.0.0.1 -r8001"] {
+        for line in [
+            "-m 2 -b 0.0.0.0 -l 8000 -h 127.0.0.1 -r 8001 -p",
+            "-m2 -b0.0.0.0 -l8000 -h127.0.0.1 -r8001",
+        ] {
             let receiver = parse(line).expect("accepted");
             let listener = &receiver.listeners[0];
-            assert_eq!((listener.header, listener.send, listener.spoof), (HeaderMode::Required, SendHeader::Off, true));
+            assert_eq!(
+                (listener.header, listener.send, listener.spoof),
+                (HeaderMode::Required, SendHeader::Off, true)
+            );
         }
     }
 

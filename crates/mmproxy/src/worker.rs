@@ -516,7 +516,9 @@ impl Worker {
             }
         };
         self.waiting.extend(kept);
-        let Some(Waiting { slot, .. }) = victim else { return false };
+        let Some(Waiting { slot, .. }) = victim else {
+            return false;
+        };
         self.advance(slot, Session::crowd_out);
         true
     }
@@ -585,14 +587,18 @@ impl Worker {
             self.free.push(slot);
             self.sessions -= 1;
             self.ended += 1;
-            self.context.pool.leave(self.max_descriptors.saturating_sub(self.held.descriptors));
+            self.context
+                .pool
+                .leave(self.max_descriptors.saturating_sub(self.held.descriptors));
             return self.context.counters.active.sub(1);
         }
         session.booked = session.holds();
         self.held.descriptors = self.held.descriptors + session.booked.descriptors - booked.descriptors;
         self.held.header = self.held.header + session.booked.header - booked.header;
         self.held.awaiting = self.held.awaiting + session.booked.awaiting - booked.awaiting;
-        self.context.pool.leave(self.max_descriptors.saturating_sub(self.held.descriptors));
+        self.context
+            .pool
+            .leave(self.max_descriptors.saturating_sub(self.held.descriptors));
         if step == Step::Again {
             self.again.push_back((slot, place.generation));
         }

@@ -150,7 +150,11 @@ fn relay(port: u16, pieces: &[&[u8]], expected: &str) {
     };
     let seen =
         greeting(&mut client).unwrap_or_else(|error| panic!("{error} for {} pieces of {}", pieces.len(), about()));
-    assert!(seen.starts_with(expected), "the server saw {seen}, not {expected}: {}", about());
+    assert!(
+        seen.starts_with(expected),
+        "the server saw {seen}, not {expected}: {}",
+        about()
+    );
     client.shutdown(Shutdown::Write).expect("end");
     assert!(rest(&mut client) == PAYLOAD, "payload of {}", about());
 }
@@ -165,14 +169,40 @@ const SERVING: u16 = 30_000;
 
 /// Sends a header in every way to the ports from `first` on.
 fn relay_in_every_way(first: u16, header: &[u8], expected: &str) {
-    let host = if expected.starts_with('[') { "[::1]" } else { "127.0.0.1" };
+    let host = if expected.starts_with('[') {
+        "[::1]"
+    } else {
+        "127.0.0.1"
+    };
     let all = [header, PAYLOAD].concat();
     let end = header.len();
-    let cuts = [1, 5, 6, 7, 8, 11, 12, 13, 15, 16, 17, 20, 28, 29, end / 2, end - 2, end - 1, end, end + 1];
+    let cuts = [
+        1,
+        5,
+        6,
+        7,
+        8,
+        11,
+        12,
+        13,
+        15,
+        16,
+        17,
+        20,
+        28,
+        29,
+        end / 2,
+        end - 2,
+        end - 1,
+        end,
+        end + 1,
+    ];
     let cuts = cuts.into_iter().filter(|&cut| cut <= end + 1);
     let step = if end > 400 { end / 50 } else { 1 };
     let in_two = cuts.map(|cut| vec![&all[..cut], &all[cut..]]);
-    let ways = std::iter::once(vec![&all[..]]).chain(in_two).chain([all.chunks(step).collect()]);
+    let ways = std::iter::once(vec![&all[..]])
+        .chain(in_two)
+        .chain([all.chunks(step).collect()]);
     for (pieces, port) in ways.zip(first..first + WAYS) {
         tcp_server(&format!("{host}:{}", SERVING + port));
         relay(LISTENING + port, &pieces, expected);

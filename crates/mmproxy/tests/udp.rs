@@ -338,7 +338,11 @@ fn udppps_command_lines_carry_datagrams_there_and_back() {
             (Proxy::spawn(command, address), folder)
         };
         // The README's two lines; the loopback client is one that mode 2 refuses to imitate, so headers are sent by the test there.
-        let _receiver = udppp(true, "-m 2 -b 0.0.0.0 -l 8000 -h 127.0.0.1 -r 8001 -p", "127.0.0.1:8000");
+        let _receiver = udppp(
+            true,
+            "-m 2 -b 0.0.0.0 -l 8000 -h 127.0.0.1 -r 8001 -p",
+            "127.0.0.1:8000",
+        );
         let socket = UdpSocket::bind("127.0.0.1:0").expect("bound");
         socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
         let datagram = [client("203.0.113.7:4001"), b"there".to_vec()].concat();

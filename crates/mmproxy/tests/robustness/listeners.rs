@@ -309,7 +309,11 @@ fn one_ipv6_target_serves_clients_of_both_families() {
         ] {
             let mut client = TcpStream::connect("127.0.0.1:2222").expect("connected");
             client.set_read_timeout(Some(PATIENCE)).expect("timeout");
-            let destination = if source.starts_with('[') { "[2001:db8::1]:22" } else { "198.51.100.1:22" };
+            let destination = if source.starts_with('[') {
+                "[2001:db8::1]:22"
+            } else {
+                "198.51.100.1:22"
+            };
             client.write_all(&crate::rig::v1(source, destination)).expect("sent");
             assert_eq!(greeting(&mut client).expect("served"), seen);
         }
