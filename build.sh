@@ -19,10 +19,11 @@ usage: ./build.sh COMMAND [ARGUMENTS]
                   tear it down; ends with an error if one request reached the wrong server. Needs root.
   test [FILTER] [-- ARGUMENTS OF THE TEST PROGRAMS]
                   every test that this machine can run; what was skipped is listed with the reason
-  build           build proxyengine and trafficengine with all optimisation, and print where they are
-  run FILE [OPTIONS OF proxyengine run]
+  build [--no-pgo]
+                  build proxyengine and trafficengine with all optimisation, and print where they are
+  run [--no-pgo] FILE [OPTIONS OF proxyengine run]
                   build likewise and run the engine with this configuration
-  bench [NAME [ARGUMENTS]]
+  bench [--no-pgo] [NAME [ARGUMENTS]]
                   run a benchmark; without a name, list them
   fuzz [TARGET | list] [--minutes M]
                   fuzz one target, or each for a while; needs a nightly toolchain and cargo-fuzz
@@ -33,7 +34,7 @@ usage: ./build.sh COMMAND [ARGUMENTS]
 
 Rust stable is the one thing that has to be there. Debian packages that are missing are installed, with their services
 kept from starting; PROXYENGINE_NO_INSTALL=1 keeps this script from installing anything. What is optimised is built twice,
-to learn from a run of the first; PROXYENGINE_NO_PROFILE=1 does without, for programs that are a sixth slower.
+to learn from a run of the first (profile-guided optimisation); --no-pgo does without, for programs that are slower.
 USAGE
 }
 
@@ -277,6 +278,15 @@ cmd_clean() {
 CALLED_FROM=$OLDPWD
 command=${1:---help}
 [ $# -eq 0 ] || shift
+case $command in
+build | run | bench)
+    # Wherever it stands among the arguments.
+    for argument in "$@"; do
+        shift
+        if [ "$argument" = --no-pgo ]; then NO_PGO=1; else set -- "$@" "$argument"; fi
+    done
+    ;;
+esac
 case $command in
 demo | test | build | run | bench | lint | fuzz | clean) "cmd_$command" "$@" ;;
 -h | --help | help) usage ;;

@@ -10,13 +10,16 @@
 # Where cargo builds: a folder of its own for what has a profile.
 PROFILED_TARGET=
 
+# Not empty for a build without a profile: `--no-pgo` of build, run and bench.
+NO_PGO=
+
 # Has cargo build with a profile from now on. Without one the programs are right, and a sixth slower: what is missing is
 # said, and they are built.
 use_profile() {
     local file
     [ -z "$PROFILED_TARGET" ] || return 0
     PROFILED_TARGET=$(target_dir)
-    [ -z "${PROXYENGINE_NO_PROFILE:-}" ] || return 0
+    [ -z "$NO_PGO" ] || return 0
     file=$(target_dir)/profile/$(profile_key).profdata
     # Cargo takes flags apart at blanks.
     if [[ $file =~ [[:space:]] ]]; then
@@ -49,7 +52,7 @@ take_profile() {
     folder=$(target_dir)/profile
     rm -rf "$folder"
     mkdir -p "$folder/raw"
-    say "profile: building with counters, once for this state of the sources; PROXYENGINE_NO_PROFILE=1 does without"
+    say "profile: building with counters, once for this state of the sources; --no-pgo does without"
     # What the build itself runs counts, too, and is not wanted.
     program=$(LLVM_PROFILE_FILE=/dev/null RUSTFLAGS="${RUSTFLAGS:-} -Cprofile-generate" \
         bench_program proxyengine training --target-dir "$(target_dir)/training") || return 1

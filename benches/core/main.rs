@@ -5,26 +5,18 @@
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use e2d2::buffer::{BufferPool, HeapPool, PacketBuffer};
 use e2d2::time::Instant;
-use e2d2::wire::MacAddr;
 use e2d2::wire::frame::{self, IpVersion, Kind, TcpLayout};
-use e2d2::wire::tcp::TcpOptions;
 use netfcts::seq::SeqNum;
 use proxyengine::proxy::cookie::{Agreed, CookieJar};
 use proxyengine::proxy::crossing;
-use proxyengine::proxy::table::{FlowKey, FlowRef, FlowTable};
+use proxyengine::proxy::table::{FlowRef, FlowTable};
 use proxyengine::proxy::translate::{Rewrite, rewrite};
 use std::hint::black_box;
 use std::time::Duration;
-use testkit::{Segment, Station};
 
-fn key(n: u32) -> FlowKey {
-    FlowKey {
-        remote: 0xffff_0a00_0000 | u128::from(n),
-        local: 0xffff_0a01_0001,
-        remote_port: n as u16,
-        local_port: 80,
-    }
-}
+mod samples;
+
+use samples::{key, segment, values};
 
 fn cookie(c: &mut Criterion) {
     let jar = CookieJar::new([1, 2]);
@@ -84,39 +76,9 @@ fn table(c: &mut Criterion) {
     });
 }
 
-fn segment(from: &str, to: &str) -> Segment {
-    Segment {
-        options: TcpOptions {
-            timestamps: Some((1, 2)),
-            ..TcpOptions::NONE
-        },
-        payload: vec![0; 64],
-        ..Segment::between(Station::new(1, from), Station::new(9, to))
-    }
-}
-
-fn values() -> Rewrite {
-    Rewrite {
-        source_mac: MacAddr([2; 6]),
-        destination_mac: MacAddr([4; 6]),
-        source: 0xffff_0a01_0009,
-        destination: 0xffff_0a01_0064,
-        source_port: 1024,
-        destination_port: 8080,
-        seq: 77,
-        ack: 88,
-        window: 500,
-        tsval_shift: 5,
-        tsecr_shift: 6,
-        sack_shift: 7,
-        blank_sack: false,
-        ip_id: 1,
-    }
-}
-
 /// From IPv4 to IPv6 and back, so that the buffer is as before.
 fn cross(c: &mut Criterion) {
-    let frame = segment("10.0.0.1:40000", "10.0.0.9:80").frame();
+    let frame = segment("10.0.0.1:40000", "10.0.0.9:80", 64).frame();
     let mut buffer = HeapPool::new(1, 256).take_copy(&frame).expect("a buffer");
     let Ok(Kind::Tcp(there)) = frame::parse(&frame) else {
         panic!("the bench's own frame")
@@ -151,7 +113,7 @@ fn translate(c: &mut Criterion) {
         ("v4", "10.0.0.1:40000", "10.0.0.9:80"),
         ("v6", "[fd00::1]:40000", "[fd00::9]:80"),
     ] {
-        let mut bytes = segment(from, to).frame();
+        let mut bytes = segment(from, to, 64).frame();
         let Ok(Kind::Tcp(layout)) = frame::parse(&bytes) else {
             panic!("the bench's own frame")
         };

@@ -3,14 +3,18 @@
 //! Load and proxy alternate in one thread, and the cycle counter stands around the proxy's rounds alone: see
 //! `trafficengine::bench`. The connection is the ancestors': three packets to open, 16 bytes asked, 8 answered together
 //! with the server's FIN, two more to close; 10 000 connections are open, and the next to ask is drawn at random.
+//!
+//! After it, in the same run, come the floor (the same packets only received and sent) and the parts (what no engine can do
+//! without, by themselves): the ratios to them mean the same on any machine.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::Parser;
+use e2d2::time::Clock;
 use proxyengine::report::CounterGroups;
-use trafficengine::bench::{CpsResult, CpsSettings, Distance, LoadProcess, LoadTotals, TwoCoreBench, serve_load};
+use trafficengine::bench::{CpsResult, CpsSettings, Distance, LoadProcess, LoadTotals, PGO, TwoCoreBench, serve_load};
 use trafficengine::plot;
 use trafficengine::stats::Latencies;
 
@@ -19,7 +23,9 @@ mod device;
 mod paired;
 
 use device::cli::{self, Common, TwoCpus};
-use device::{BoxError, Conditions, Host};
+use device::compared::Compared;
+use device::floor::{self, Floor};
+use device::{BoxError, Conditions, Host, Inspect, Rules, parts};
 
 /// Connections through the proxy of one core.
 #[derive(Parser)]
@@ -39,6 +45,9 @@ struct Arguments {
     /// This is the process of the load for the bench in this folder.
     #[arg(long, hide = true)]
     load_for: Option<PathBuf>,
+    /// And that is the floor, not the proxy.
+    #[arg(long, hide = true)]
+    of_floor: bool,
     /// Connections open at once.
     #[arg(long, default_value_t = 10_000)]
     open: u32,
@@ -48,6 +57,12 @@ struct Arguments {
     /// Two proxies take turns, one whose servers get a PROXY header and one without: what the header costs.
     #[arg(long, conflicts_with = "two_core")]
     proxy_out: bool,
+    /// What the servers are chosen by.
+    #[arg(long, value_enum, default_value = "number")]
+    rules: Rules,
+    /// An inspector that looks at all bytes, or writes each again.
+    #[arg(long, value_enum)]
+    inspect: Option<Inspect>,
     /// IPv6 on both sides.
     #[arg(long)]
     ipv6: bool,
@@ -92,6 +107,8 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     let mut conditions = Conditions {
         records: arguments.records,
         ipv6: arguments.ipv6,
+        rules: arguments.rules,
+        inspect: arguments.inspect,
         ..Conditions::new(settings)
     };
     if arguments.two_core || arguments.memif {
@@ -106,82 +123,149 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         arguments.common.pin()?;
         return paired::run(&conditions, arguments.pairs, &arguments.common);
     }
-    let (result, drops, latencies) = if arguments.memif {
+    let Run {
+        result,
+        drops,
+        latencies,
+        floor,
+    } = if arguments.memif {
         over_memif(arguments, &conditions)?
     } else if arguments.two_core {
-        let cpus = TwoCpus::choose(arguments.common.cpu, arguments.load_cpu)?;
-        cpus.pin_proxy()?;
-        let host = Host::start(1, 1500)?;
-        let bench = host.part(host.open('a', &conditions)?, Some(cpus.load))?;
-        let (result, device, totals) = bench.cps("two-core", &settings)?;
-        (result, device.counters(), totals.latencies)
+        on_two_cores(arguments, &conditions)?
     } else {
-        arguments.common.pin()?;
-        let host = Host::start(1, 1500)?;
-        let mut inline = host.open('a', &conditions)?;
-        let result = inline.cps(&settings);
-        let totals = LoadTotals::of(&inline.arms);
-        (result, inline.device.counters(), totals.latencies)
+        inline(arguments, &conditions)?
     };
-    println!("{}", summary(&result));
-    if !result.valid {
+    let compared = Compared::new(result, floor, parts::measure(&Clock::new()));
+    println!("{}", summary(&compared));
+    if !compared.result.valid {
         cli::print_counters(&drops);
     }
-    arguments.common.write(&result)?;
+    arguments.common.write(&compared)?;
     plot::draw(&arguments.common.plot("cps.svg"), &[], Some(&latencies))?;
-    Ok(result.valid)
+    Ok(compared.result.valid)
 }
 
-/// The proxy here, the load in a process of its own.
-fn over_memif(
-    arguments: &Arguments,
-    conditions: &Conditions,
-) -> Result<(CpsResult, CounterGroups, Latencies), BoxError> {
+/// What was measured.
+struct Run {
+    result: CpsResult,
+    drops: CounterGroups,
+    latencies: Latencies,
+    floor: Floor,
+}
+
+/// Proxy and load in one thread, and after them the floor.
+fn inline(arguments: &Arguments, conditions: &Conditions) -> Result<Run, BoxError> {
+    arguments.common.pin()?;
+    let host = Host::start(2, 1500)?;
+    let mut inline = host.open('a', conditions)?;
+    let result = inline.cps(&conditions.settings);
+    let (drops, totals) = (inline.device.counters(), LoadTotals::of(&inline.arms));
+    // Millions of connections take gigabytes.
+    drop(inline);
+    let of_floor = floor::conditions(conditions);
+    let floor = host.open_floor('f', &of_floor, Duration::ZERO)?.cps(&of_floor.settings);
+    Ok(Run {
+        result,
+        drops,
+        latencies: totals.latencies,
+        floor: Floor::of(&floor, false),
+    })
+}
+
+/// The load on another core, the proxy's and then the floor's.
+fn on_two_cores(arguments: &Arguments, conditions: &Conditions) -> Result<Run, BoxError> {
     let cpus = TwoCpus::choose(arguments.common.cpu, arguments.load_cpu)?;
-    let folder = tempfile::tempdir()?;
-    let host = Host::start_on(1, 1500, &[cpus.proxy])?;
-    let (device, load, clock) = host.open_memif(folder.path(), conditions, || {
+    cpus.pin_proxy()?;
+    let host = Host::start(2, 1500)?;
+    let bench = host.part(host.open('a', conditions)?, Some(cpus.load))?;
+    let (result, device, totals) = bench.cps("two-core", &conditions.settings)?;
+    let drops = device.counters();
+    drop(device);
+    let of_floor = floor::conditions(conditions);
+    let inline = host.open_floor('f', &of_floor, floor::pause_of(&result))?;
+    let (floor, ..) = host.part(inline, Some(cpus.load))?.cps("floor", &of_floor.settings)?;
+    Ok(Run {
+        result,
+        drops,
+        latencies: totals.latencies,
+        floor: Floor::of(&floor, true),
+    })
+}
+
+/// The proxy here, the load in a process of its own, and the same with the floor.
+fn over_memif(arguments: &Arguments, conditions: &Conditions) -> Result<Run, BoxError> {
+    let cpus = TwoCpus::choose(arguments.common.cpu, arguments.load_cpu)?;
+    let host = Host::start_on(2, 1500, &[cpus.proxy])?;
+    let start_load = |folder: &Path, of_floor: bool| {
         let mut load = Command::new(std::env::current_exe()?);
-        load.args(std::env::args_os().skip(1))
-            .arg("--load-for")
-            .arg(folder.path());
-        Ok(LoadProcess::start(&mut load, folder.path())?)
-    })?;
+        load.args(std::env::args_os().skip(1)).arg("--load-for").arg(folder);
+        if of_floor {
+            load.arg("--of-floor");
+        }
+        Ok(LoadProcess::start(&mut load, folder)?)
+    };
+    let folder = tempfile::tempdir()?;
+    let allowed = rustix::thread::sched_getaffinity(None)?;
+    let (device, load, clock) = host.open_memif(folder.path(), conditions, || start_load(folder.path(), false))?;
     // Not before the other process has inherited where it may run.
     cpus.pin_proxy()?;
-    let bench = TwoCoreBench::new(device, load, clock).with_distance(Distance::to(cpus.load)?);
+    let distance = || Distance::to(cpus.load);
+    let bench = TwoCoreBench::new(device, load, clock).with_distance(distance()?);
     let (result, device, totals) = bench.cps("memif", &conditions.settings)?;
-    Ok((result, device.counters(), totals.latencies))
+    let (folder, of_floor) = (tempfile::tempdir()?, floor::conditions(conditions));
+    rustix::thread::sched_setaffinity(None, &allowed)?;
+    let pause = floor::pause_of(&result);
+    let (floor, load, clock) =
+        host.open_memif_floor(folder.path(), &of_floor, pause, || start_load(folder.path(), true))?;
+    cpus.pin_proxy()?;
+    let bench = TwoCoreBench::new(floor, load, clock).with_distance(distance()?);
+    let (floor, ..) = bench.cps("floor", &of_floor.settings)?;
+    Ok(Run {
+        result,
+        drops: device.counters(),
+        latencies: totals.latencies,
+        floor: Floor::of(&floor, true),
+    })
 }
 
 /// The process of the load.
 fn serve(arguments: &Arguments, folder: &Path, conditions: &Conditions) -> Result<bool, BoxError> {
+    let of_floor = floor::conditions(conditions);
+    let conditions = if arguments.of_floor { &of_floor } else { conditions };
     let cpus = TwoCpus::choose(arguments.common.cpu, arguments.load_cpu)?;
     let host = Host::start_on(1, 1500, &[cpus.load])?;
     cpus.pin_load()?;
-    let (arms, pool, clock) = host.load_memif(folder, conditions)?;
+    let (arms, pool, clock) = host.load_memif(folder, conditions, arguments.of_floor)?;
     println!("{}", serve_load(arms, pool, &clock, folder)?);
     Ok(true)
 }
 
-fn summary(result: &CpsResult) -> String {
+fn summary(compared: &Compared) -> String {
+    let result = &compared.result;
     let verdict = match result.valid {
         true => "valid".to_owned(),
         false => format!("NOT VALID: {}", result.invalid_because.join("; ")),
     };
     format!(
-        "{:.0} busy cycles per connection ({:.0} with idle rounds), {:.0} connections/s at {:.2} GHz\n\
-         {:.0} in all slices, {} or less in a tenth of them, {} in half, {} in nine tenths\n\
+        "{:.0} busy cycles per connection ({:.0} with idle rounds), {:.0} connections/s by division of {:.2} GHz by them; {}\n\
+         {:.0} in all slices but the disturbed, {} or less in a tenth of them, {} in half, {} in nine tenths\n{}\n\
          {:.3} packets in and {:.3} out per connection, bursts of {:.1}; {} open, {:.0} bytes of state for each: {}\n\
-         {} connections in {:.2} s of {} slices ({} disturbed, {} far from the load's core, {} with the core to itself, {} count); p50 {:.0} µs, p99 {:.0} µs\n{verdict}",
+         {} connections in {:.2} s; {} slices, of which {} count ({:.0} %), {} had the core to themselves, {} were disturbed, \
+         {} far from the load's core; p50 {:.0} µs, p99 {:.0} µs\n{verdict}",
         result.busy_cycles_per_connection,
         result.saturated_cycles_per_connection,
         result.connections_per_second,
         result.tsc_hz as f64 / 1e9,
-        result.busy_cycles_beside_others,
+        if PGO {
+            "built with a profile"
+        } else {
+            "built without a profile"
+        },
+        result.busy_cycles_all_slices,
         result.busy_cycles_of_slices.p10,
         result.busy_cycles_of_slices.p50,
         result.busy_cycles_of_slices.p90,
+        compared.summary(),
         result.rx_packets_per_connection,
         result.tx_packets_per_connection,
         result.mean_burst,
@@ -190,11 +274,12 @@ fn summary(result: &CpsResult) -> String {
         result.structures(),
         result.connections,
         result.seconds,
-        result.slices,
+        result.coverage.slices,
+        result.coverage.slices_counted,
+        result.coverage.slices_counted_share * 100.0,
+        result.slices_alone,
         result.disturbed_slices,
         result.slices_far,
-        result.slices_alone,
-        result.slices_counted,
         result.latency_us.p50,
         result.latency_us.p99,
     )

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use trafficengine::bench::Measured;
+use trafficengine::bench::{Coverage, Measured};
 
 use crate::device::cli::Common;
 use crate::device::{BoxError, Conditions, Host, InlineProxy};
@@ -23,6 +23,8 @@ struct PairedResult {
     cycles_without: f64,
     tx_packets_with: f64,
     tx_packets_without: f64,
+    #[serde(flatten)]
+    coverage: Coverage,
     pairs: usize,
     lost: u64,
     retransmitted: u64,
@@ -35,6 +37,7 @@ const LIMIT: f64 = 1.12;
 
 /// One turn of one proxy.
 struct Turn {
+    measured: Measured,
     cycles: f64,
     tx_packets: f64,
 }
@@ -81,6 +84,7 @@ pub(crate) fn run(conditions: &Conditions, pairs: u32, common: &Common) -> Resul
     let reports = [&without, &with].map(|inline| inline.result(&settings, &Measured::default()));
     let sum = |of: fn(&trafficengine::bench::CpsResult) -> u64| reports.iter().map(of).sum::<u64>();
     let (lost, retransmitted, failed) = (sum(|r| r.lost), sum(|r| r.retransmitted), sum(|r| r.failed));
+    let coverage = Coverage::of(turns.iter().flat_map(|(one, other)| [&one.measured, &other.measured]));
     let result = PairedResult {
         mode: "inline, paired",
         ratio: middle(&ratios),
@@ -90,11 +94,12 @@ pub(crate) fn run(conditions: &Conditions, pairs: u32, common: &Common) -> Resul
         cycles_without: median(|(without, _)| without.cycles),
         tx_packets_with: median(|(_, with)| with.tx_packets),
         tx_packets_without: median(|(without, _)| without.tx_packets),
+        coverage,
         pairs: turns.len(),
         lost,
         retransmitted,
         failed,
-        valid: lost + retransmitted + failed == 0,
+        valid: lost + retransmitted + failed == 0 && coverage.is_enough(),
     };
     println!(
         "a PROXY header costs {:.1} % ({:.1} to {:.1} %, at most {:.0} %): {:.0} cycles per connection with, {:.0} \
@@ -122,6 +127,7 @@ fn turn(inline: &mut InlineProxy, length: Duration) -> Turn {
     Turn {
         cycles: measured.counted.accounts.busy_cycles as f64 / completed,
         tx_packets: measured.counted.accounts.sent as f64 / completed,
+        measured,
     }
 }
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use proxyengine::report::CounterGroups;
 use serde::Serialize;
 use serde_json::Value;
+use trafficengine::bench::PGO;
 
 use super::BoxError;
 
@@ -36,7 +37,7 @@ impl Common {
     /// Writes the JSON if asked for.
     pub(crate) fn write(&self, result: &impl Serialize) -> Result<(), BoxError> {
         let Some(path) = &self.json else { return Ok(()) };
-        let text = serde_json::to_string_pretty(result)? + "\n";
+        let text = serde_json::to_string_pretty(&told(result)?)? + "\n";
         std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()).into())
     }
 
@@ -44,6 +45,19 @@ impl Common {
     pub(crate) fn plot(&self, name: &str) -> PathBuf {
         Path::new(&self.plots).join(name)
     }
+}
+
+/// A result, or each of several, with what all of them say besides: whether the bench was built with a profile.
+pub(crate) fn told(result: &impl Serialize) -> Result<Value, BoxError> {
+    let mut value = serde_json::to_value(result)?;
+    let results = match &mut value {
+        Value::Array(results) => results.iter_mut().collect(),
+        one => vec![one],
+    };
+    for result in results.into_iter().filter_map(Value::as_object_mut) {
+        result.insert("pgo".to_owned(), PGO.into());
+    }
+    Ok(value)
 }
 
 /// Where proxy and load run when they have a core each.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use e2d2::wire::MacAddr;
 
 use super::load::server_addresses;
-use super::{Conditions, PORTS, SERVERS, listener, mss, resting};
+use super::{Conditions, PORTS, Rules, SERVERS, listener, mss, resting};
 
 /// The proxy's configuration, in the words of its users.
 pub(super) fn configuration(conditions: &Conditions, devices: [&str; 2], server_mac: MacAddr) -> String {
@@ -37,8 +37,7 @@ addresses = ["{servers_net}"]
 [[listener]]
 name = "bench"
 addresses = ["{listener}"]
-rules = [{{ first_number = true, pool = "servers" }}]
-default = "reject"
+{rules}default = "reject"
 
 [timeouts]
 time_wait = "{time_wait}ms"
@@ -52,10 +51,8 @@ window_scale = 7
 sack = true
 timestamps = true
 
-[[pool]]
-name = "servers"
-local_addresses = [{locals}]
 "#,
+        rules = rules(conditions.rules),
         clients = devices[0],
         servers = devices[1],
         capacity = conditions.capacity,
@@ -66,30 +63,75 @@ local_addresses = [{locals}]
         mss = mss(conditions.mtu, conditions.ipv6),
         verify = if conditions.verify_all { "all" } else { "acted" },
         time_wait = conditions.settings.time_wait.as_millis(),
-        locals = (1..=local_addresses(conditions))
-            .map(|last| match conditions.ipv6 {
-                false => format!("\"10.2.100.{last}\""),
-                true => format!("\"fd00:2::100:{last:x}\""),
-            })
-            .collect::<Vec<_>>()
-            .join(", "),
     );
-    if conditions.proxy_out {
-        text.push_str("proxy_protocol = { send = \"v2\" }\n");
-    }
-    text.push_str("servers = [\n");
-    for (index, address) in server_addresses(conditions.ipv6).iter().enumerate() {
-        // Writing to a String does not fail.
-        let _ = writeln!(
-            text,
-            "  {{ name = \"s{index}\", address = \"{address}\", mac = \"{server_mac}\" }},"
-        );
-    }
-    text.push_str("]\n");
+    pools(&mut text, conditions, server_mac);
     if conditions.records {
         text.push_str("[records]\nfile = \"-\"\n");
     }
     text
+}
+
+/// The pools: one of all servers where the number says which, else one for each server.
+fn pools(text: &mut String, conditions: &Conditions, server_mac: MacAddr) {
+    let locals = (1..=local_addresses(conditions))
+        .map(|last| match conditions.ipv6 {
+            false => format!("\"10.2.100.{last}\""),
+            true => format!("\"fd00:2::100:{last:x}\""),
+        })
+        .collect::<Vec<_>>()
+        .join(", ");
+    let servers: Vec<String> = server_addresses(conditions.ipv6)
+        .iter()
+        .enumerate()
+        .map(|(index, address)| {
+            format!("  {{ name = \"s{index}\", address = \"{address}\", mac = \"{server_mac}\" }},\n")
+        })
+        .collect();
+    let pools = match conditions.rules {
+        Rules::Number => vec![("servers".to_owned(), servers.concat())],
+        _ => (0..)
+            .zip(servers)
+            .map(|(index, server)| (pool(index), server))
+            .collect(),
+    };
+    for (name, servers) in pools {
+        // Writing to a String does not fail.
+        let _ = write!(text, "\n[[pool]]\nname = \"{name}\"\nlocal_addresses = [{locals}]\n");
+        if conditions.proxy_out {
+            text.push_str("proxy_protocol = { send = \"v2\" }\n");
+        }
+        let _ = write!(text, "servers = [\n{servers}]\n");
+    }
+}
+
+fn pool(index: u16) -> String {
+    format!("of-{index}")
+}
+
+/// A rule for each key, or for each server: the right server of a key is the key modulo their number.
+fn rules(rules: Rules) -> String {
+    let named = |kind: &str| {
+        (0..rules.keys())
+            .map(|key| {
+                let pool = pool(key % u16::from(SERVERS));
+                format!("  {{ {kind} = \"s{key}.example\", pool = \"{pool}\" }},\n")
+            })
+            .collect::<String>()
+    };
+    let rules = match rules {
+        Rules::Number => "{ first_number = true, pool = \"servers\" }".to_owned(),
+        Rules::Http1000 => named("http_host"),
+        Rules::Sni1000 => named("tls_sni"),
+        Rules::Regex => ["[048]", "[159]", "[26]", "[37]"]
+            .iter()
+            .zip(0..)
+            .map(|(keys, index)| {
+                let pool = pool(index);
+                format!("  {{ regex = '^{keys} [0-9a-f]{{8}}[csb] ', pool = \"{pool}\" }},\n")
+            })
+            .collect(),
+    };
+    format!("rules = [\n{rules}]\n")
 }
 
 /// Addresses that the proxy connects from: each open connection and each at rest takes a port of one towards one server.

@@ -39,6 +39,9 @@ pub(crate) fn roles(conditions: &Conditions) -> (ClientSettings, ServerSettings)
     let sources: AddressRange = sources.parse().expect("a range of addresses");
     let mut client = cps_client(&conditions.settings, sources, listener(conditions.ipv6), SERVERS);
     (client.rounds, client.request, client.response) = (conditions.rounds, conditions.request, conditions.response);
+    let (format, shortest) = conditions.rules.format();
+    (client.format, client.keys) = (format, conditions.rules.keys());
+    client.request = client.request.max(shortest);
     client.tcp[0].mss = mss(conditions.mtu, false);
     client.tcp[1].mss = mss(conditions.mtu, true);
     client.depth = conditions.depth;

@@ -9,6 +9,7 @@ use e2d2::time::Clock;
 use trafficengine::bench::Arm;
 
 use super::configuration::configuration;
+use super::floor::{self, FloorDevice};
 use super::load::load;
 use super::port::{LoadPort, mac_of};
 use super::proxy::{ProxyDevice, proxy};
@@ -51,7 +52,7 @@ impl Host {
     fn memif_end(
         &self,
         folder: &Path,
-        (index, role): (usize, Role),
+        (index, role, first): (usize, Role, usize),
         conditions: &Conditions,
         pool: &MbufPool,
     ) -> Result<End, BoxError> {
@@ -61,7 +62,8 @@ impl Host {
             Role::Client => ("client", PortId(index_byte + 10)),
         };
         let device: Device = format!(
-            "net_memif{index},role={name},socket={},socket-abstract=no,rsize={RING_SIZE}",
+            "net_memif{},role={name},socket={},socket-abstract=no,rsize={RING_SIZE}",
+            first + index,
             socket(folder, cable).display()
         )
         .parse()?;
@@ -101,7 +103,7 @@ impl Host {
         start_load: impl FnOnce() -> Result<R, BoxError>,
     ) -> Result<(ProxyDevice, R, Clock), BoxError> {
         let pool = self.memif_pool("proxy", conditions)?;
-        let end = |index| self.memif_end(folder, (index, Role::Server), conditions, &pool);
+        let end = |index| self.memif_end(folder, (index, Role::Server, 0), conditions, &pool);
         let (clients, servers) = (end(0)?, end(1)?);
         let text = configuration(conditions, ["net_memif0", "net_memif1"], mac_of(PortId(11)));
         let clock = Clock::new();
@@ -113,25 +115,45 @@ impl Host {
         Ok((device, load, clock))
     }
 
-    /// Opens the load's ends of the cables of the proxy in `folder`.
+    /// The same with the floor in the proxy's place, beside the proxy.
+    pub(crate) fn open_memif_floor<R>(
+        &self,
+        folder: &Path,
+        conditions: &Conditions,
+        pause: Duration,
+        start_load: impl FnOnce() -> Result<R, BoxError>,
+    ) -> Result<(FloorDevice, R, Clock), BoxError> {
+        let pool = self.memif_pool("floor", conditions)?;
+        let end = |index| self.memif_end(folder, (index, Role::Server, CABLES.len()), conditions, &pool);
+        let (clients, servers) = (end(0)?, end(1)?);
+        let ports = [clients.queue, servers.queue].map(LoadPort::from);
+        let device = FloorDevice::new(ports, conditions, pause);
+        let load = start_load()?;
+        wait_for_link(&clients.opened)?;
+        wait_for_link(&servers.opened)?;
+        Ok((device, load, Clock::new()))
+    }
+
+    /// Opens the load's ends of the cables of the device in `folder`, the proxy or the floor.
     pub(crate) fn load_memif(
         &self,
         folder: &Path,
         conditions: &Conditions,
+        is_floor: bool,
     ) -> Result<(Vec<Arm<LoadPort>>, MbufPool, Clock), BoxError> {
         let pool = self.memif_pool("load", conditions)?;
-        let end = |index| self.memif_end(folder, (index, Role::Client), conditions, &pool);
+        let end = |index| self.memif_end(folder, (index, Role::Client, 0), conditions, &pool);
         let (clients, servers) = (end(0)?, end(1)?);
         wait_for_link(&clients.opened)?;
         wait_for_link(&servers.opened)?;
         let clock = Clock::new();
-        let arms = load(
-            conditions,
-            &[mac_of(PortId(0)), mac_of(PortId(1))],
-            clients.queue.into(),
-            servers.queue.into(),
-            clock.now(),
-        );
+        let [client_end, server_end] = [clients.queue, servers.queue].map(LoadPort::from);
+        let arms = if is_floor {
+            floor::arms(conditions, [client_end, server_end], clock.now())
+        } else {
+            let macs = [mac_of(PortId(0)), mac_of(PortId(1))];
+            load(conditions, &macs, client_end, server_end, clock.now())
+        };
         Ok((arms, pool, clock))
     }
 }

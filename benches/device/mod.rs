@@ -2,16 +2,21 @@
 //! the load's ends of the rings beside it.
 //!
 //! Here everything is opened and put together: `proxy` on its `port`s with its `configuration`, a thread to `drain` its
-//! records, and the `load`; `cores` has several such proxies, `memif` has the load in another process.
+//! records, and the `load`; `cores` has several such proxies, `memif` has the load in another process. `floor` is what the
+//! packets cost without a proxy, `parts` what no proxy can do without.
 
 #![allow(dead_code, reason = "a module of several benches, each of which uses a part")]
 
 pub(crate) mod cli;
+pub(crate) mod compared;
 mod configuration;
 mod cores;
 mod drain;
+pub(crate) mod floor;
+mod inspectors;
 pub(crate) mod load;
 mod memif;
+pub(crate) mod parts;
 mod port;
 mod proxy;
 
@@ -22,6 +27,7 @@ use e2d2::native::{DpdkQueue, Eal, EalConfig, MbufPool, PoolDemand, RegisteredTh
 use e2d2::port::{Port, PortId};
 use e2d2::time::{Clock, Instant};
 use e2d2::wire::MacAddr;
+use trafficengine::Format;
 use trafficengine::bench::{
     Arm, CpsSettings, DeviceCounts, DeviceUnderTest, Distance, InlineBench, LoadThread, RoundWork, TwoCoreBench,
     cps_arms, cps_server,
@@ -75,6 +81,10 @@ pub(crate) struct Conditions {
     pub(crate) capacity: u32,
     /// Whether a record of each connection is kept and drained by another thread.
     pub(crate) records: bool,
+    /// What the servers are chosen by.
+    pub(crate) rules: Rules,
+    /// What an inspector does to the bytes, if there is one.
+    pub(crate) inspect: Option<Inspect>,
     /// Whether the servers get a PROXY header of version 2.
     pub(crate) proxy_out: bool,
     /// Whether all speak IPv6.
@@ -113,6 +123,8 @@ impl Conditions {
             held_requests: None,
             one_pool: false,
             records: false,
+            rules: Rules::Number,
+            inspect: None,
             proxy_out: false,
             ipv6: false,
             rounds: 1,
@@ -124,6 +136,51 @@ impl Conditions {
             rate: None,
         }
     }
+}
+
+/// What the servers are chosen by. All but the first are what no build has learned from (`bench training`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "lower")]
+pub(crate) enum Rules {
+    /// The first number of the payload.
+    Number,
+    /// A thousand hosts of HTTP requests, a rule for each.
+    Http1000,
+    /// A thousand server names of TLS hellos, a rule for each.
+    Sni1000,
+    /// Four regular expressions, tried in turn.
+    Regex,
+}
+
+impl Rules {
+    /// Form of the requests, and their bytes.
+    fn format(self) -> (Format, u32) {
+        let domain = "example".to_owned();
+        match self {
+            Rules::Number | Rules::Regex => (Format::Text, 16),
+            Rules::Http1000 => (Format::Http { domain }, 160),
+            // As long as the hellos of today's clients without post-quantum keys.
+            Rules::Sni1000 => (Format::Tls { domain }, 517),
+        }
+    }
+
+    /// Keys that requests are drawn from.
+    fn keys(self) -> u16 {
+        match self {
+            Rules::Number | Rules::Http1000 | Rules::Sni1000 => 1000,
+            Rules::Regex => 10,
+        }
+    }
+}
+
+/// What an inspector does to all bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "lower")]
+pub(crate) enum Inspect {
+    /// Looks at them.
+    Pass,
+    /// Writes the same bytes in their place.
+    Rewrite,
 }
 
 /// Connections that have ended on one side only, or whose successor has begun: in motion, and then some.
@@ -248,7 +305,11 @@ impl DeviceUnderTest for NoDevice {
 
 impl Host {
     /// Puts the load of a bench on a thread of its own, on this CPU.
-    pub(crate) fn part(&self, inline: InlineProxy, cpu: Option<usize>) -> Result<TwoCoreProxy, BoxError> {
+    pub(crate) fn part<D: DeviceUnderTest>(
+        &self,
+        inline: InlineBench<D, LoadPort, MbufPool, Clock>,
+        cpu: Option<usize>,
+    ) -> Result<TwoCoreBench<D, LoadThread>, BoxError> {
         let (device, arms, pool, clock) = inline.into_parts();
         let distance = cpu.map(Distance::to).transpose()?;
         if let Some(distance) = &distance {
@@ -282,9 +343,6 @@ impl Host {
     }
 }
 
-/// Load and proxy on two cores.
-pub(crate) type TwoCoreProxy = TwoCoreBench<ProxyDevice, LoadThread>;
-
 /// Load and proxy in one thread.
 pub(crate) type InlineProxy = InlineBench<ProxyDevice, LoadPort, MbufPool, Clock>;
 
@@ -308,6 +366,40 @@ fn open_ends_on(
     member: Option<Member>,
     adjust: impl FnOnce(String) -> String,
 ) -> Result<Ends, BoxError> {
+    let Cables {
+        ports,
+        ends,
+        proxy_pool,
+        load_pool,
+    } = open_cables(eal, name, conditions)?;
+    let macs = ports.each_ref().map(|port| mac_of(port.id()));
+    let text = adjust(match &member {
+        Some(member) => member.text.clone(),
+        None => configuration(conditions, ["net_ring0", "net_ring1"], mac_of(ends[1].id())),
+    });
+    let clock = Clock::new();
+    let device = proxy(conditions, &text, ports, proxy_pool.clone(), clock, member)?;
+    Ok(Ends {
+        device,
+        cables: ends.map(LoadPort::from),
+        macs,
+        load_pool,
+        proxy_pool,
+        clock,
+    })
+}
+
+/// The two rings of a bench, to the clients and to the servers, and the packets in them.
+struct Cables {
+    /// The device's ends.
+    ports: [DpdkQueue; 2],
+    /// The load's ends.
+    ends: [DpdkQueue; 2],
+    proxy_pool: MbufPool,
+    load_pool: MbufPool,
+}
+
+fn open_cables(eal: &Eal, name: char, conditions: &Conditions) -> Result<Cables, BoxError> {
     let sides = if conditions.one_pool { 2 } else { 1 };
     let demand = PoolDemand {
         queues: sides * 2 * u32::from(conditions.descriptors + 1),
@@ -337,21 +429,10 @@ fn open_ends_on(
     };
     let (client_port, client_end) = pair('c', 0)?;
     let (server_port, server_end) = pair('s', 1)?;
-
-    let macs = [mac_of(client_port.id()), mac_of(server_port.id())];
-    let text = adjust(match &member {
-        Some(member) => member.text.clone(),
-        None => configuration(conditions, ["net_ring0", "net_ring1"], mac_of(server_end.id())),
-    });
-    let clock = Clock::new();
-    let ports = [client_port, server_port];
-    let device = proxy(conditions, &text, ports, proxy_pool.clone(), clock, member)?;
-    Ok(Ends {
-        device,
-        cables: [client_end, server_end].map(LoadPort::from),
-        macs,
-        load_pool,
+    Ok(Cables {
+        ports: [client_port, server_port],
+        ends: [client_end, server_end],
         proxy_pool,
-        clock,
+        load_pool,
     })
 }

@@ -8,14 +8,17 @@ use e2d2::port::Port;
 use e2d2::scheduler::Task;
 use e2d2::time::{Clock, Instant};
 use netfcts::ring::record_ring;
+use proxyengine::callbacks::inspected;
 use proxyengine::config::{Config, CoreId};
 use proxyengine::engine::machine::CoreParts;
 use proxyengine::engine::{CoreStart, DpdkMachine, Engine, EngineQueue, Program};
 use proxyengine::neighbour::{SharedNeighbours, Topology};
 use proxyengine::records::RING_CAPACITY;
+use proxyengine::selectors::RuleSelector;
 use trafficengine::bench::{DeviceCounts, DeviceUnderTest, RoundWork};
 
 use super::drain::RecordDrain;
+use super::inspectors::Inspector;
 use super::port::mac_of;
 use super::{BoxError, Conditions, Member};
 
@@ -123,7 +126,14 @@ pub(super) fn proxy(
         others,
         clock,
     };
-    let (program, task) = Engine::core_by_rules(start)?;
+    let (program, task) = match conditions.inspect {
+        None => Engine::core_by_rules(start)?,
+        Some(inspect) => {
+            let selectors = inspected(RuleSelector::new(&start.config), Inspector::factory(inspect));
+            let (program, task) = Engine::core_program(start, &selectors)?;
+            (Box::new(program) as Box<dyn Program>, Box::new(task) as Box<dyn Task>)
+        }
+    };
     Ok(ProxyDevice {
         program,
         task,

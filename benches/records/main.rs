@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde::Serialize;
-use trafficengine::bench::{CpsSettings, Measured, Ratio};
+use trafficengine::bench::{Coverage, CpsSettings, Measured, Ratio, Sum};
 use trafficengine::plot;
 
 #[path = "../device/mod.rs"]
@@ -43,6 +43,10 @@ struct RecordsResult {
     interval: [f64; 2],
     cycles_with: f64,
     cycles_without: f64,
+    /// Cycles with by cycles without in all slices but the disturbed.
+    ratio_all_slices: f64,
+    #[serde(flatten)]
+    coverage: Coverage,
     pairs: usize,
     records_lost: u64,
     lost: u64,
@@ -84,24 +88,29 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         inline.warm_up(&settings);
         inline.settle();
     }
-    let mut cycles = Vec::new();
+    let mut turns = Vec::new();
     for pair in 0..arguments.pairs {
         // Who begins changes, so that a drift of the machine favours neither.
-        let turn = |inline: &mut InlineProxy| per_connection(&after_a_pause(inline, length));
+        let turn = |inline: &mut InlineProxy| after_a_pause(inline, length);
         let (first, second) = if pair % 2 == 0 {
             (&mut without, &mut with)
         } else {
             (&mut with, &mut without)
         };
         let (first, second) = (turn(first), turn(second));
-        cycles.push(if pair % 2 == 0 {
+        turns.push(if pair % 2 == 0 {
             (first, second)
         } else {
             (second, first)
         });
     }
-    let pairs: Vec<(f64, f64)> = cycles.iter().map(|(without, with)| (*with, *without)).collect();
+    let pairs_of = |sum: fn(&Measured) -> &Sum| -> Vec<(f64, f64)> {
+        let pair = |(without, with): &(Measured, Measured)| (per_connection(sum(with)), per_connection(sum(without)));
+        turns.iter().map(pair).collect()
+    };
+    let pairs = pairs_of(|measured| &measured.counted);
     let ratio = Ratio::of(&pairs);
+    let coverage = Coverage::of(turns.iter().flat_map(|(without, with)| [without, with]));
     let reports = [&without, &with].map(|inline| inline.result(&settings, &Measured::default()));
     let sum = |of: fn(&trafficengine::bench::CpsResult) -> u64| reports.iter().map(of).sum::<u64>();
     let (lost, retransmitted, failed) = (sum(|r| r.lost), sum(|r| r.retransmitted), sum(|r| r.failed));
@@ -110,22 +119,28 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     let result = RecordsResult {
         ratio: ratio.mean,
         interval: ratio.interval,
-        cycles_with: mean(cycles.iter().map(|(_, with)| *with).collect()),
-        cycles_without: mean(cycles.iter().map(|(without, _)| *without).collect()),
+        cycles_with: mean(pairs.iter().map(|(with, _)| *with).collect()),
+        cycles_without: mean(pairs.iter().map(|(_, without)| *without).collect()),
+        ratio_all_slices: Ratio::of(&pairs_of(|measured| &measured.quiet)).mean,
+        coverage,
         pairs: pairs.len(),
         records_lost,
         lost,
         retransmitted,
         failed,
-        valid: lost + retransmitted + failed + records_lost == 0,
+        valid: lost + retransmitted + failed + records_lost == 0 && coverage.is_enough(),
     };
     println!(
-        "records cost {:.1} % ({:.1} to {:.1} %): {:.0} cycles per connection with, {:.0} without; {}",
+        "records cost {:.1} % ({:.1} to {:.1} %): {:.0} cycles per connection with, {:.0} without; \
+         {:.1} % in all slices but the disturbed, {:.0} % of {} count; {}",
         (result.ratio - 1.0) * 100.0,
         (result.interval[0] - 1.0) * 100.0,
         (result.interval[1] - 1.0) * 100.0,
         result.cycles_with,
         result.cycles_without,
+        (result.ratio_all_slices - 1.0) * 100.0,
+        coverage.slices_counted_share * 100.0,
+        coverage.slices,
         if result.valid { "valid" } else { "NOT VALID" },
     );
     arguments.common.write(&result)?;
@@ -146,6 +161,6 @@ fn after_a_pause(inline: &mut InlineProxy, length: Duration) -> Measured {
     inline.measure(length)
 }
 
-fn per_connection(measured: &Measured) -> f64 {
-    measured.counted.accounts.busy_cycles as f64 / measured.counted.completed.max(1) as f64
+fn per_connection(sum: &Sum) -> f64 {
+    sum.accounts.busy_cycles as f64 / sum.completed.max(1) as f64
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde::Serialize;
-use trafficengine::bench::{CpsSettings, Measured, Sum};
+use trafficengine::bench::{Coverage, CpsSettings, Measured, Sum};
 use trafficengine::plot;
 
 #[path = "../device/mod.rs"]
@@ -39,7 +39,7 @@ const MTU: u16 = 9000;
 struct SpliceResult {
     cycles_per_packet_64: f64,
     cycles_per_packet_1460: f64,
-    /// The same with the slices in which somebody else used the core's other thread.
+    /// The same in all slices but the disturbed.
     cycles_beside_others_64: f64,
     cycles_beside_others_1460: f64,
     gbit_per_second_1460: f64,
@@ -52,7 +52,11 @@ struct SpliceResult {
     failed: u64,
     disturbed_slices: u32,
     slices_alone: u32,
-    slices: u32,
+    /// Of both sizes together.
+    #[serde(flatten)]
+    coverage: Coverage,
+    slices_counted_share_64: f64,
+    slices_counted_share_1460: f64,
     valid: bool,
 }
 
@@ -97,19 +101,26 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         failed,
         disturbed_slices: small.measured.disturbed + large.measured.disturbed,
         slices_alone: small.measured.slices_alone + large.measured.slices_alone,
-        slices: small.measured.all.slices + large.measured.all.slices,
+        coverage: Coverage::of([&small.measured, &large.measured]),
+        slices_counted_share_64: small.measured.coverage().slices_counted_share,
+        slices_counted_share_1460: large.measured.coverage().slices_counted_share,
         // Acknowledgements without payload would make the mean packet cheaper than it is.
-        valid: lost + retransmitted + failed == 0 && small.payload_share > 0.95 && large.payload_share > 0.95,
+        valid: lost + retransmitted + failed == 0
+            && [&small, &large]
+                .iter()
+                .all(|run| run.payload_share > 0.95 && run.measured.coverage().is_enough()),
     };
     println!(
-        "64 bytes: {:.0} cycles per packet; 1460 bytes: {:.0}, {:.1} Gbit/s; in all slices {:.0} and {:.0}; \
-         of {} slices {} disturbed, {} with the core to itself; {}",
+        "64 bytes: {:.0} cycles per packet; 1460 bytes: {:.0}, {:.1} Gbit/s by division; in all slices but the disturbed {:.0} and {:.0}; \
+         of {} slices {} count ({:.0} %), {} disturbed, {} with the core to itself; {}",
         result.cycles_per_packet_64,
         result.cycles_per_packet_1460,
         result.gbit_per_second_1460,
         result.cycles_beside_others_64,
         result.cycles_beside_others_1460,
-        result.slices,
+        result.coverage.slices,
+        result.coverage.slices_counted,
+        result.coverage.slices_counted_share * 100.0,
         result.disturbed_slices,
         result.slices_alone,
         if result.valid { "valid" } else { "NOT VALID" },

@@ -10,24 +10,30 @@ use trafficengine::bench::{CpsResult, CpsSettings, LoadProcess, TwoCoreBench, se
 #[path = "../../benches/device/mod.rs"]
 mod device;
 
-use device::{Conditions, Host};
+use device::compared::Compared;
+use device::floor::{self, Floor};
+use device::{Conditions, Host, Inspect, Rules, cli, parts};
+use e2d2::time::Clock;
 
 #[test]
-fn a_short_bench_is_valid_inline_over_either_ip_on_two_cores_and_over_memif() {
+fn a_short_bench_is_valid_inline_with_any_rules_over_either_ip_on_two_cores_and_over_memif() {
     let settings = CpsSettings {
         open: 500,
         length: Duration::from_millis(500),
         time_wait: Duration::from_millis(100),
     };
-    let host = Host::start(1, 1500).expect("DPDK starts");
+    let host = Host::start(2, 1500).expect("DPDK starts");
     let conditions = Conditions {
         records: true,
         capacity: 200_000,
         ..Conditions::new(settings)
     };
     let mut inline = host.open('t', &conditions).expect("the bench opens");
-    check(&inline.cps(&settings), &inline.device);
+    let result = inline.cps(&settings);
+    check(&result, &inline.device);
     drop(inline);
+    beside_its_floor(&host, &conditions, result);
+    what_no_build_has_learned_from(&host, &conditions);
 
     let over_ipv6 = Conditions {
         ipv6: true,
@@ -39,12 +45,7 @@ fn a_short_bench_is_valid_inline_over_either_ip_on_two_cores_and_over_memif() {
 
     let inline = host.open('u', &conditions).expect("the bench opens");
     let two_core = host.part(inline, None).expect("a thread");
-    let (mut result, device, _totals) = two_core.cps("two-core", &settings).expect("a load that stays");
-    // On a machine that is busy with other tests the load may stand still while the proxy turns: not what is asked here.
-    result
-        .invalid_because
-        .retain(|reason| !reason.contains("times the busy"));
-    result.valid = result.invalid_because.is_empty();
+    let (result, device, _totals) = two_core.cps("two-core", &settings).expect("a load that stays");
     check(&result, &device);
     drop(device);
 
@@ -54,6 +55,9 @@ fn a_short_bench_is_valid_inline_over_either_ip_on_two_cores_and_over_memif() {
 
 /// Where the process of the load finds the bench.
 const FOLDER: &str = "PROXYENGINE_BENCH_FOLDER";
+
+/// And that it is the floor's.
+const OF_FLOOR: &str = "PROXYENGINE_BENCH_OF_FLOOR";
 
 fn memif_conditions() -> Conditions {
     let settings = CpsSettings {
@@ -77,12 +81,96 @@ fn over_memif(host: &Host) {
     });
     let (device, load, clock) = opened.expect("two processes on a memif");
     let bench = TwoCoreBench::new(device, load, clock);
-    let (mut result, device, _totals) = bench.cps("memif", &conditions.settings).expect("a load that stays");
-    result
-        .invalid_because
-        .retain(|reason| !reason.contains("times the busy"));
-    result.valid = result.invalid_because.is_empty();
+    let (result, device, _totals) = bench.cps("memif", &conditions.settings).expect("a load that stays");
     check(&result, &device);
+    floor_over_memif(host, &result);
+}
+
+fn floor_over_memif(host: &Host, of: &CpsResult) {
+    let (folder, conditions) = (tempfile::tempdir().expect("a folder"), memif_conditions());
+    let opened = host.open_memif_floor(folder.path(), &conditions, floor::pause_of(of), || {
+        let mut load = Command::new(std::env::current_exe()?);
+        load.args(["--ignored", "--exact", "--nocapture", "load_of_the_bench_over_memif"]);
+        load.env(FOLDER, folder.path()).env(OF_FLOOR, "1");
+        Ok(LoadProcess::start(&mut load, folder.path())?)
+    });
+    let (device, load, clock) = opened.expect("two processes on a memif");
+    let bench = TwoCoreBench::new(device, load, clock);
+    let (result, ..) = bench.cps("floor", &conditions.settings).expect("a load that stays");
+    assert_eq!(beside_the_machine(&result), [""; 0], "{result:#?}");
+    assert!(result.connections > 100, "{result:#?}");
+}
+
+/// The floor has the packets of the proxy, and the result beside it has all fields, which are each other's ratios.
+fn beside_its_floor(host: &Host, conditions: &Conditions, result: CpsResult) {
+    let conditions = floor::conditions(conditions);
+    let mut inline = host
+        .open_floor('f', &conditions, Duration::ZERO)
+        .expect("the floor opens");
+    let of_floor = inline.cps(&conditions.settings);
+    assert_eq!(beside_the_machine(&of_floor), [""; 0], "{of_floor:#?}");
+    for packets in [of_floor.rx_packets_per_connection, of_floor.tx_packets_per_connection] {
+        assert!((packets - 7.0).abs() < 0.01, "{of_floor:#?}");
+    }
+    let (busy, parts) = (result.busy_cycles_per_connection, parts::measure(&Clock::new()));
+    let compared = Compared::new(result, Floor::of(&of_floor, false), parts);
+    let json = cli::told(&compared).expect("JSON");
+    let number = |key: &str| json[key].as_f64().unwrap_or_else(|| panic!("{key} in {json:#}"));
+    let nearly = |one: f64, other: f64| (one / other - 1.0).abs() < 1e-9;
+    assert!(
+        nearly(number("ratio_to_floor"), busy / number("floor_cycles")),
+        "{json:#}"
+    );
+    assert!(
+        nearly(number("ratio_to_parts"), busy / number("parts_cycles")),
+        "{json:#}"
+    );
+    let parts = json["parts"].as_object().expect("the parts by name");
+    let names: Vec<&str> = parts.keys().map(String::as_str).collect();
+    assert_eq!(names, ["cookie_hash", "look_ups", "parse_and_checksum", "rewriting"]);
+    let sum: f64 = parts.values().filter_map(serde_json::Value::as_f64).sum();
+    assert!(nearly(number("parts_cycles"), sum) && sum > 0.0, "{json:#}");
+    let share = number("slices_counted") / number("slices");
+    assert!(nearly(number("slices_counted_share"), share), "{json:#}");
+    assert!(
+        number("busy_cycles_all_slices") > 0.0 && json["pgo"].is_boolean(),
+        "{json:#}"
+    );
+    assert!(json.get("busy_cycles_beside_others").is_none(), "{json:#}");
+}
+
+/// Rules and inspectors of the bench: each request reaches the server that its key names, or the load says so.
+fn what_no_build_has_learned_from(host: &Host, usual: &Conditions) {
+    let usual = Conditions {
+        records: false,
+        settings: CpsSettings {
+            length: Duration::from_millis(200),
+            ..usual.settings
+        },
+        ..*usual
+    };
+    for (name, rules) in [('h', Rules::Http1000), ('n', Rules::Sni1000), ('r', Rules::Regex)] {
+        let conditions = Conditions { rules, ..usual };
+        let mut inline = host.open(name, &conditions).expect("the bench opens");
+        check(&inline.cps(&conditions.settings), &inline.device);
+    }
+    for (name, inspect) in [('p', Inspect::Pass), ('w', Inspect::Rewrite)] {
+        let conditions = Conditions {
+            inspect: Some(inspect),
+            ..usual
+        };
+        let mut inline = host.open(name, &conditions).expect("the bench opens");
+        let result = inline.cps(&conditions.settings);
+        // What replaces bytes is packets of the proxy's own: their number may be another.
+        let reasons = beside_the_machine(&result);
+        let other = reasons.iter().find(|reason| !reason.contains("packets per connection"));
+        assert_eq!(other, None, "{result:#?}");
+        // There is room for inspected connections only where there is an inspector.
+        assert!(
+            result.connections > 100 && result.bytes_by_structure["inspections"] > 1.0,
+            "{result:#?}"
+        );
+    }
 }
 
 /// Not a test: the other process of the bench over memif, which is this program once more.
@@ -90,16 +178,26 @@ fn over_memif(host: &Host) {
 #[ignore = "the test of the bench runs it as a process of its own"]
 fn load_of_the_bench_over_memif() {
     let folder = PathBuf::from(std::env::var_os(FOLDER).expect("the test of the bench starts it"));
+    let is_floor = std::env::var_os(OF_FLOOR).is_some();
     let host = Host::start(1, 1500).expect("DPDK starts");
     let (arms, pool, clock) = host
-        .load_memif(&folder, &memif_conditions())
+        .load_memif(&folder, &memif_conditions(), is_floor)
         .expect("the bench is there");
     let counted = serve_load(arms, pool, &clock, &folder).expect("the bench stays");
     println!("\n{counted}");
 }
 
+/// Why a result is not valid, but for what a machine does that is busy with other tests: there the load may stand still while
+/// the proxy turns, and few slices are undisturbed.
+fn beside_the_machine(result: &CpsResult) -> Vec<&str> {
+    let reasons = result.invalid_because.iter().map(String::as_str);
+    reasons
+        .filter(|reason| !reason.contains("times the busy") && !reason.contains("slices count"))
+        .collect()
+}
+
 fn check(result: &CpsResult, device: &device::ProxyDevice) {
-    assert!(result.valid, "{:?}\n{:#?}", result.invalid_because, device.counters());
+    assert_eq!(beside_the_machine(result), [""; 0], "{:#?}", device.counters());
     assert!(result.connections > 100, "{result:#?}");
     assert!((430..=500).contains(&result.open_connections), "{result:#?}");
     assert!(

@@ -8,6 +8,8 @@
 //!        response  "0100002a" + filler               01 = server, 00002a = the tag's last 24 bits
 //! http   request   "GET /0000002as HTTP/1.1⏎Host: s17.example⏎X-Fill: " + filler + "⏎⏎"
 //!        response  "HTTP/1.1 200 OK⏎Content-Length: 100⏎⏎0100002a" + filler
+//! tls    request   a ClientHello with the name s17.example, tag and closer in its random, filler in its padding
+//!        response  as text: nobody between reads it
 //! ```
 //!
 //! The filler is printable and depends on key or server, tag, round and place.
@@ -35,6 +37,11 @@ pub enum Format {
     /// HTTP/1.1, the selector key is in the host name: `s<key>.<domain>`.
     Http {
         /// What follows `s<key>.` in the Host header.
+        domain: String,
+    },
+    /// A TLS ClientHello in one record, the selector key is in the server name: `s<key>.<domain>`. No handshake follows.
+    Tls {
+        /// What follows `s<key>.` in the server name.
         domain: String,
     },
 }
@@ -93,7 +100,16 @@ impl Format {
             tag: u32::MAX,
             close: Close::Server,
         };
-        (self.request_head(longest).len() + self.request_tail().len()) as u32
+        (self.request_head(longest, MAX_HEAD as u32).len() + self.request_tail().len()) as u32
+    }
+
+    /// Longest request that this format can express.
+    pub fn max_request(&self) -> u32 {
+        match self {
+            Format::Text | Format::Http { .. } => 1 << 29,
+            // RFC 8446 5.1: 2^14 bytes of plaintext in a record, behind a header of five.
+            Format::Tls { .. } => (1 << 14) + 5,
+        }
     }
 
     /// Shortest response, for any length.
@@ -104,7 +120,14 @@ impl Format {
     /// Writes the bytes `offset..offset + out.len()` of a request of `len` bytes.
     pub fn fill_request(&self, id: RequestId, round: u16, len: u32, offset: u32, out: &mut [u8]) {
         let seed = seed(u32::from(id.key), id.tag, round);
-        fill(|| self.request_head(id), seed, self.request_tail(), len, offset, out);
+        fill(
+            || self.request_head(id, len),
+            seed,
+            self.request_tail(),
+            len,
+            offset,
+            out,
+        );
     }
 
     /// Writes the bytes `offset..offset + out.len()` of the response of `server` of `len` bytes.
@@ -148,10 +171,15 @@ impl Format {
                 let (key, _) = parse_decimal(rest.get(9..)?.strip_prefix(b" HTTP/1.1\r\nHost: s")?)?;
                 Some(RequestId { key, tag, close })
             }
+            Format::Tls { .. } => {
+                let (tag, close) = parse_tag(bytes.strip_prefix(&[22, 3, 1])?.get(HELLO_RANDOM_AT - 3..)?)?;
+                let (key, _) = parse_decimal(bytes.get(HELLO_NAME_AT..)?.strip_prefix(b"s")?)?;
+                Some(RequestId { key, tag, close })
+            }
         }
     }
 
-    fn request_head(&self, id: RequestId) -> Head {
+    fn request_head(&self, id: RequestId, len: u32) -> Head {
         let mut head = Head::new();
         let (key, tag, close) = (id.key, id.tag, char::from(id.close as u8));
         // The capacity is checked by `min_request` when the configuration is read: the text always fits.
@@ -164,6 +192,7 @@ impl Format {
                     "GET /{tag:08x}{close} HTTP/1.1\r\nHost: s{key}.{domain}\r\nConnection: {connection}\r\nX-Fill: "
                 )
             }
+            Format::Tls { domain } => write_hello(&mut head, id, domain, len),
         };
         debug_assert!(written.is_ok(), "head of a request longer than {MAX_HEAD} bytes");
         head
@@ -171,7 +200,7 @@ impl Format {
 
     fn request_tail(&self) -> &'static [u8] {
         match self {
-            Format::Text => b"",
+            Format::Text | Format::Tls { .. } => b"",
             Format::Http { .. } => b"\r\n\r\n",
         }
     }
@@ -197,6 +226,41 @@ fn write_text_head(head: &mut Head, key: u16, tag: u32, close: Close) -> std::io
     write!(head, "{key} ")?;
     push_hex(head, tag, 8);
     head.write_all(&[close as u8, b' '])
+}
+
+/// Where the random of a ClientHello stands: behind the headers of record and handshake, and the version.
+const HELLO_RANDOM_AT: usize = 5 + 4 + 2;
+
+/// Where its name stands: behind the random, no session, one cipher suite, no compression, and the lengths of the first extension.
+const HELLO_NAME_AT: usize = HELLO_RANDOM_AT + 32 + 1 + 4 + 2 + 2 + 9;
+
+/// A ClientHello (RFC 8446 4.1.2) of `len` bytes, record header included, up to the content of its last extension, which is
+/// padding (RFC 7685).
+fn write_hello(head: &mut Head, id: RequestId, domain: &str, len: u32) -> std::io::Result<()> {
+    let mut name = ArrayVec::<u8, { MAX_DOMAIN + 8 }>::new();
+    write!(name, "s{}.{domain}", id.key)?;
+    let (len, name_len) = (len as usize, name.len());
+    let rest = |at: usize| len.saturating_sub(at).min(usize::from(u16::MAX)) as u16;
+    head.write_all(&[22, 3, 1])?;
+    head.write_all(&rest(5).to_be_bytes())?;
+    head.write_all(&[1, 0])?;
+    head.write_all(&rest(9).to_be_bytes())?;
+    head.write_all(&[3, 3])?;
+    push_hex(head, id.tag, 8);
+    head.write_all(&[id.close as u8])?;
+    head.write_all(&[b'r'; 23])?;
+    // No session; TLS_AES_128_GCM_SHA256; no compression.
+    head.write_all(&[0, 0, 2, 0x13, 0x01, 1, 0])?;
+    head.write_all(&rest(HELLO_NAME_AT - 9).to_be_bytes())?;
+    head.write_all(&[0, 0])?;
+    head.write_all(&(name_len as u16 + 5).to_be_bytes())?;
+    head.write_all(&(name_len as u16 + 3).to_be_bytes())?;
+    head.write_all(&[0])?;
+    head.write_all(&(name_len as u16).to_be_bytes())?;
+    debug_assert_eq!(head.len(), HELLO_NAME_AT);
+    head.write_all(&name)?;
+    head.write_all(&[0, 21])?;
+    head.write_all(&rest(HELLO_NAME_AT + name_len + 4).to_be_bytes())
 }
 
 fn push_hex(head: &mut Head, value: u32, digits: u32) {
@@ -286,12 +350,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn formats() -> [Format; 2] {
+    fn formats() -> [Format; 3] {
+        let domain = "example".to_owned();
         [
             Format::Text,
-            Format::Http {
-                domain: "example".to_owned(),
-            },
+            Format::Http { domain: domain.clone() },
+            Format::Tls { domain },
         ]
     }
 
@@ -334,6 +398,24 @@ mod tests {
     }
 
     #[test]
+    fn every_length_of_a_hello_ends_with_the_request() {
+        let id = RequestId {
+            key: 999,
+            tag: 0x2a,
+            close: Close::Server,
+        };
+        let hello = request(&formats()[2], id, 200);
+        let number = |at: usize| usize::from(u16::from_be_bytes([hello[at], hello[at + 1]]));
+        // Record, handshake, extensions, padding.
+        assert_eq!([5 + number(3), 9 + number(7)], [200; 2]);
+        assert_eq!(HELLO_NAME_AT - 9 + number(HELLO_NAME_AT - 11), 200);
+        assert_eq!(&hello[HELLO_NAME_AT..HELLO_NAME_AT + 12], b"s999.example");
+        let padding = HELLO_NAME_AT + 12 + 4;
+        assert_eq!(padding + number(padding - 2), 200);
+        assert!(formats()[2].min_request() <= 200);
+    }
+
+    #[test]
     fn wrong_server_is_told_from_wrong_bytes() {
         for format in formats() {
             let mut bytes = vec![0; 500];
@@ -369,14 +451,23 @@ mod tests {
         ] {
             assert_eq!(formats()[1].parse_request(bytes), None, "{bytes:?}");
         }
+        let id = RequestId {
+            key: 1,
+            tag: 1,
+            close: Close::Server,
+        };
+        let hello = request(&formats()[2], id, 200);
+        for bytes in [&b""[..], &hello[..11], &hello[..61], &hello[1..]] {
+            assert_eq!(formats()[2].parse_request(bytes), None, "{bytes:?}");
+        }
     }
 
     proptest! {
         #[test]
         fn any_cut_of_a_message_is_filled_and_checked_alike(
-            http: bool, key: u16, tag: u32, round: u16, server: u8, len in 256u32..2000, cut in 0.0..1.0, size in 0usize..600,
+            format in 0usize..3, key: u16, tag: u32, round: u16, server: u8, len in 256u32..2000, cut in 0.0..1.0, size in 0usize..600,
         ) {
-            let format = &formats()[usize::from(http)];
+            let format = &formats()[format];
             let id = RequestId { key, tag, close: Close::Both };
             let (mut whole, mut answer) = (vec![0; len as usize], vec![0; len as usize]);
             format.fill_request(id, round, len, 0, &mut whole);

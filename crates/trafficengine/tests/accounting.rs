@@ -21,8 +21,8 @@ use trafficengine::bench::{
 struct FakeCounter {
     cycles: Rc<Cell<u64>>,
     micros: Rc<Cell<u64>>,
-    /// Whether somebody else uses the core in every other ten milliseconds, in which everything takes half as long again.
-    is_shared: bool,
+    /// In how many of twenty pieces of ten milliseconds somebody else uses the core, where everything takes half as long again.
+    shared: u64,
 }
 
 impl FakeCounter {
@@ -31,7 +31,7 @@ impl FakeCounter {
     }
 
     fn stretched(&self, cycles: u64) -> u64 {
-        let is_beside_others = self.is_shared && self.micros.get() / 10_000 % 2 == 1;
+        let is_beside_others = self.micros.get() / 10_000 % 20 < self.shared;
         if is_beside_others { cycles * 3 / 2 } else { cycles }
     }
 }
@@ -193,7 +193,7 @@ fn cycles_burnt_per_packet_are_charged_to_the_last_one() {
 #[test]
 fn cycles_are_of_the_time_in_which_nobody_else_used_the_core() {
     let shared = FakeCounter {
-        is_shared: true,
+        shared: 10,
         ..FakeCounter::default()
     };
     let (result, ..) = run_with(shared, Habit::AtOnce, 1_000);
@@ -205,16 +205,40 @@ fn cycles_are_of_the_time_in_which_nobody_else_used_the_core() {
     );
     // Half of the time costs half as much again.
     assert!(
-        (8_300.0..9_200.0).contains(&result.busy_cycles_beside_others),
+        (8_300.0..9_200.0).contains(&result.busy_cycles_all_slices),
         "{result:#?}"
     );
     assert!(
-        (result.slices * 3 / 10..result.slices * 6 / 10).contains(&result.slices_alone),
+        (result.coverage.slices * 3 / 10..result.coverage.slices * 6 / 10).contains(&result.slices_alone),
         "{result:#?}"
     );
     let (alone, ..) = run(Habit::AtOnce, 1_000);
-    assert_eq!(alone.slices_alone, alone.slices);
-    assert_eq!(alone.busy_cycles_beside_others, alone.busy_cycles_per_connection);
+    assert_eq!(alone.slices_alone, alone.coverage.slices);
+    assert_eq!(alone.coverage.slices_counted_share, 1.0);
+    assert_eq!(alone.busy_cycles_all_slices, alone.busy_cycles_per_connection);
+}
+
+#[test]
+fn a_figure_of_less_than_a_tenth_of_the_slices_is_not_valid() {
+    // With the ten milliseconds of one piece in twenty it goes on for three times as long, and is still of a twentieth.
+    for (shared, valid) in [(17, true), (19, false)] {
+        let counter = FakeCounter {
+            shared,
+            ..FakeCounter::default()
+        };
+        let (result, ..) = run_with(counter, Habit::AtOnce, 1_000);
+        assert_eq!(result.valid, valid, "{result:#?}");
+        let share = result.coverage.slices_counted_share;
+        assert_eq!(share >= 0.1, valid, "{result:#?}");
+        assert_eq!(
+            result
+                .invalid_because
+                .iter()
+                .any(|reason| reason.contains("slices count")),
+            !valid,
+            "{result:#?}"
+        );
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::accounts::{CycleCounter, DeviceCounts, DeviceUnderTest};
-use super::inline::{Arm, InlineBench, Measured, Sum};
+use super::inline::{Arm, Coverage, InlineBench, LEAST_SHARE, Measured, Sum};
 use super::load::LoadTotals;
 use crate::client::ClientSettings;
 use crate::endpoints::AddressRange;
@@ -124,8 +124,8 @@ pub struct CpsResult {
     /// In the slices that count: those in which the core was the bench's alone, and the load's, too, and near, if they are
     /// enough.
     pub busy_cycles_per_connection: f64,
-    /// The same with all other slices.
-    pub busy_cycles_beside_others: f64,
+    /// The same in all slices but the disturbed.
+    pub busy_cycles_all_slices: f64,
     /// The same of single slices of either kind.
     pub busy_cycles_of_slices: SliceCycles,
     /// What one core does that spends all its cycles on it.
@@ -149,14 +149,15 @@ pub struct CpsResult {
     pub bytes_by_structure: BTreeMap<&'static str, f64>,
     pub connections: u64,
     pub seconds: f64,
-    pub slices: u32,
+    /// Slices that `busy_cycles_per_connection` is of, and their part of all: those in which the core was the bench's alone, or
+    /// more if they are too few.
+    #[serde(flatten)]
+    pub coverage: Coverage,
     /// Slices in which Linux took the core away: they are in no figure of cycles.
     pub disturbed_slices: u32,
     /// Slices in which the core was the bench's alone, and the load's, too, and near.
     pub slices_alone: u32,
-    /// Slices that `busy_cycles_per_connection` is of: those, or more if they are too few.
-    pub slices_counted: u32,
-    /// Slices in which it was far from the load's: in `busy_cycles_beside_others` only, unless too few others are left.
+    /// Slices in which it was far from the load's: in `busy_cycles_all_slices` only, unless too few others are left.
     pub slices_far: u32,
     pub valid: bool,
     /// Why the result is not valid.
@@ -315,7 +316,7 @@ pub(super) fn cps_result(
     let mut result = CpsResult {
         mode,
         busy_cycles_per_connection: busy,
-        busy_cycles_beside_others: per_connection(quiet.accounts.busy_cycles, quiet),
+        busy_cycles_all_slices: per_connection(quiet.accounts.busy_cycles, quiet),
         busy_cycles_of_slices: SliceCycles::of(measured.cycles_of_slices()),
         connections_per_second: hz as f64 / busy.max(1.0),
         rx_packets_per_connection: per_connection(all.accounts.received, all),
@@ -335,10 +336,9 @@ pub(super) fn cps_result(
         bytes_by_structure: BTreeMap::new(),
         connections: all.completed,
         seconds: all.time.as_secs_f64(),
-        slices: all.slices,
+        coverage: measured.coverage(),
         disturbed_slices: measured.disturbed,
         slices_alone: measured.slices_alone,
-        slices_counted: counted.slices,
         slices_far: measured.far,
         valid: false,
         invalid_because: Vec::new(),
@@ -402,6 +402,12 @@ impl CpsResult {
             if (packets - PACKETS).abs() > tolerance {
                 reasons.push(format!("{packets:.3} {side} packets per connection, not {PACKETS}"));
             }
+        }
+        if !self.coverage.is_enough() {
+            reasons.push(format!(
+                "{} of {} slices count, fewer than {LEAST_SHARE} of them",
+                self.coverage.slices_counted, self.coverage.slices
+            ));
         }
         let ratio = self.saturated_cycles_per_connection / self.busy_cycles_per_connection.max(1.0);
         if ratio > MAX_SATURATED_TO_BUSY {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use e2d2::buffer::BufferPool;
 use e2d2::port::Port;
 use e2d2::time::Instant;
+use serde::Serialize;
 
 use super::accounts::{Accounts, CycleCounter, DeviceUnderTest};
 use super::contention::most_if_alone;
@@ -26,8 +27,8 @@ pub(super) const SLICE: Duration = Duration::from_millis(1);
 /// A measurement goes on for up to so many times its length while somebody else uses the core nearly always.
 const MOST_TIMES: u32 = 3;
 
-/// Slices with the core to themselves that are enough, if a tenth of all are not fewer.
-const ENOUGH_ALONE: usize = 100;
+/// The part of all slices that a figure must rest on to be valid.
+pub const LEAST_SHARE: f64 = 0.1;
 
 /// Fewer slices (or less than a tenth of all) are no figure: the load may have stood still in some of them, as a host that
 /// takes a core away tells nobody.
@@ -60,6 +61,35 @@ pub struct Sum {
     pub time: Duration,
     /// Slices.
     pub slices: u32,
+}
+
+/// On how many slices a figure rests. Field names are those of the JSON of results.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Coverage {
+    /// All slices, those in which the core was taken away included.
+    pub slices: u32,
+    /// Those that the figure is of.
+    pub slices_counted: u32,
+    /// Their part of all; 0 without any.
+    pub slices_counted_share: f64,
+}
+
+impl Coverage {
+    /// Of several measurements together.
+    pub fn of<'a>(measured: impl IntoIterator<Item = &'a Measured>) -> Coverage {
+        let mut sum = Coverage::default();
+        for one in measured {
+            sum.slices += one.all.slices;
+            sum.slices_counted += one.counted.slices;
+        }
+        sum.slices_counted_share = f64::from(sum.slices_counted) / f64::from(sum.slices.max(1));
+        sum
+    }
+
+    /// Whether the figure rests on enough slices to be judged: a tenth of them.
+    pub fn is_enough(&self) -> bool {
+        self.slices_counted_share >= LEAST_SHARE
+    }
 }
 
 /// What was measured between two points in time.
@@ -198,7 +228,12 @@ impl Measured {
 
     /// Whether enough slices had the core to themselves to say what it takes.
     pub(super) fn is_enough(&self) -> bool {
-        self.slices_alone().count() >= ENOUGH_ALONE.min(self.slices.len() / 10)
+        self.slices_alone().count() as f64 >= f64::from(self.all.slices) * LEAST_SHARE
+    }
+
+    /// How many slices the figures rest on.
+    pub fn coverage(&self) -> Coverage {
+        Coverage::of([self])
     }
 
     fn slices_alone(&self) -> impl Iterator<Item = &Slice> {

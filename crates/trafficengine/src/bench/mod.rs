@@ -32,9 +32,12 @@ pub use cps::{
     cps_server,
 };
 pub use distance::Distance;
-pub use inline::{Arm, InlineBench, Measured, Sum};
+pub use inline::{Arm, Coverage, InlineBench, LEAST_SHARE, Measured, Sum};
 pub use load::{LoadOrders, LoadStatus, LoadTotals, RemoteLoad};
 pub use paired::{Ratio, median};
 pub use process::{LoadProcess, serve_load};
 pub use street::{Roughness, Street, StreetStats};
 pub use undisturbed::{Absence, Undisturbed, Watch};
+
+/// Whether this program was built with what a run of it has taught the compiler: `build.rs` looks at the flags.
+pub const PGO: bool = cfg!(pgo);

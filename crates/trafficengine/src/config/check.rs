@@ -243,9 +243,12 @@ impl Checker<'_> {
             "http" => Format::Http {
                 domain: raw.domain.clone().unwrap_or_else(|| "example".to_owned()),
             },
-            other => return self.wrong("script.format", format_args!("`{other}`"), "`text` or `http`"),
+            "tls" => Format::Tls {
+                domain: raw.domain.clone().unwrap_or_else(|| "example".to_owned()),
+            },
+            other => return self.wrong("script.format", format_args!("`{other}`"), "`text`, `http` or `tls`"),
         };
-        if let Format::Http { domain } = &format {
+        if let Format::Http { domain } | Format::Tls { domain } = &format {
             let is_name = domain
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte));
@@ -274,8 +277,9 @@ impl Checker<'_> {
         }
         let (min_request, min_response) = (format.min_request(), format.min_response());
         let request = raw.request.unwrap_or(min_request.max(16));
-        if !(min_request..=MAX_MESSAGE).contains(&request) {
-            let expected = format!("{min_request} (what the format needs) to {MAX_MESSAGE}");
+        let max_request = format.max_request().min(MAX_MESSAGE);
+        if !(min_request..=max_request).contains(&request) {
+            let expected = format!("{min_request} (what the format needs) to {max_request}");
             return self.wrong("script.request", request, expected);
         }
         let response = raw.response.unwrap_or(min_response.max(8));

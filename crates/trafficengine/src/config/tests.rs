@@ -194,7 +194,7 @@ fn wrong_values_name_key_and_expectation() {
         ),
         (
             script("format = \"ftp\""),
-            "script.format is `ftp`, expected `text` or `http`",
+            "script.format is `ftp`, expected `text`, `http` or `tls`",
         ),
         (
             script("rounds = 0"),
