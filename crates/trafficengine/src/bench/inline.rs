@@ -80,7 +80,8 @@ impl Coverage {
         let mut sum = Coverage::default();
         for one in measured {
             sum.slices += one.all.slices;
-            sum.slices_counted += one.counted.slices;
+            // Where all were disturbed the figure is of those, and rests on none.
+            sum.slices_counted += one.counted.slices.min(one.all.slices.saturating_sub(one.disturbed));
         }
         sum.slices_counted_share = f64::from(sum.slices_counted) / f64::from(sum.slices.max(1));
         sum
@@ -441,6 +442,12 @@ mod tests {
     fn without_a_quiet_slice_everything_counts() {
         let mut measured = Measured::default();
         measured.all.completed = 7;
-        assert_eq!(measured.finish().counted.completed, 7);
+        (measured.all.slices, measured.disturbed) = (4, 4);
+        let measured = measured.finish();
+        assert_eq!(measured.counted.completed, 7);
+        assert_eq!(
+            (measured.coverage().slices_counted, measured.coverage().is_enough()),
+            (0, false)
+        );
     }
 }
