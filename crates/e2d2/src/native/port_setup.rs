@@ -279,8 +279,11 @@ fn configure(
     let rx_checksums = sys::DPDK_RX_OFFLOAD_IPV4_CKSUM | sys::DPDK_RX_OFFLOAD_TCP_CKSUM;
     let tx_checksums = sys::DPDK_TX_OFFLOAD_IPV4_CKSUM | sys::DPDK_TX_OFFLOAD_TCP_CKSUM;
     if config.checksum_offload {
-        wanted.rxmode.offloads = info.rx_offload_capa & rx_checksums;
-        // Both or none, so that a packet is finished in one place.
+        // Both or none, so that a packet is finished in one place. A virtio device that is asked for TCP alone lets its peers
+        // leave their checksums to it (GUEST_CSUM, virtio 1.2 5.1.6.4) and delivers them unfinished.
+        if info.rx_offload_capa & rx_checksums == rx_checksums {
+            wanted.rxmode.offloads = rx_checksums;
+        }
         if info.tx_offload_capa & tx_checksums == tx_checksums {
             wanted.txmode.offloads = tx_checksums;
         }

@@ -15,7 +15,7 @@ use super::port::PortInner;
 use crate::BURST;
 use crate::buffer::PacketBuffer;
 use crate::port::{Capabilities, Port, PortId};
-use crate::wire::MacAddr;
+use crate::wire::{MacAddr, partial};
 
 /// Packets that a queue treated specially.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,12 +48,20 @@ pub struct DpdkQueue {
     port: u16,
     queue: u16,
     needs_prepare: bool,
+    /// Whether what comes in may have checksums that its sender has left to the device.
+    may_be_partial: bool,
     /// Whether the driver may deliver packets of several segments.
     may_chain: bool,
     /// The largest frame that is sent; none: the driver does not mind.
     largest: Option<usize>,
     counters: QueueCounters,
     shared: Arc<PortInner>,
+}
+
+/// Whether a driver reads what the kernel sends to a virtual device on the same host. The kernel completes what it sends to
+/// a TAP itself, and a device completes what comes from a wire.
+fn has_partial_checksums(driver: &str) -> bool {
+    matches!(driver, "net_af_packet" | "net_af_xdp")
 }
 
 impl DpdkQueue {
@@ -63,6 +71,7 @@ impl DpdkQueue {
             port: shared.port,
             queue,
             needs_prepare: shared.needs_prepare,
+            may_be_partial: has_partial_checksums(&shared.driver),
             // What comes out of a ring has gone into it by a queue of ours, as an `Mbuf`: one segment. To look at it would be
             // to wait for its header from another core, before anything else of it has been asked for.
             may_chain: shared.driver != "net_ring",
@@ -165,6 +174,11 @@ impl Port for DpdkQueue {
                 count = self.join_segments(packets, first, count);
             }
             into.set_len(start + count);
+            if self.may_be_partial {
+                for packet in &mut into[start..] {
+                    partial::complete(packet.data_mut());
+                }
+            }
             count
         }
     }

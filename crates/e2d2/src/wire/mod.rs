@@ -22,6 +22,7 @@ pub mod icmpv4;
 pub mod icmpv6;
 pub mod ipv4;
 pub mod ipv6;
+pub mod partial;
 pub mod quote;
 pub mod tcp;
 pub mod vlan;
