@@ -115,10 +115,19 @@ fn main() -> ExitCode {
     exit.into()
 }
 
+const MIB: u64 = 1 << 20;
+
 fn check(file: &Path) -> Exit {
     match load(file) {
         Ok(config) => {
-            print(&format!("{}: ok: {}\n", file.display(), Summary(&config)));
+            let ports = config.port_memory();
+            print(&format!(
+                "{}: ok: {}\nsource ports take {} MiB at start, and {} MiB when each has been used\n",
+                file.display(),
+                Summary(&config),
+                ports.at_start.div_ceil(MIB),
+                ports.at_most.div_ceil(MIB),
+            ));
             Exit::Success
         }
         Err(complaint) => refuse(&complaint),
@@ -163,7 +172,31 @@ fn load(file: &Path) -> Result<Config, String> {
         complain(&format!("warning: {warning}"));
     }
     check_topology(&config).map_err(|error| format!("{}: {error}", file.display()))?;
+    fits_into(&config, machine_memory()).map_err(|error| format!("{}: {error}", file.display()))?;
     Ok(config)
+}
+
+/// Bytes of memory that the machine has, if it says so.
+fn machine_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+/// Refuses what the machine could not give when every source port has been used.
+fn fits_into(config: &Config, memory: Option<u64>) -> Result<(), String> {
+    let needed = config.port_memory().at_most;
+    match memory {
+        Some(memory) if needed > memory => Err(format!(
+            "the source ports towards {} servers take up to {} MiB, and this machine has {} MiB: give pools fewer \
+             `local_ports`",
+            config.servers().len(),
+            needed / MIB,
+            memory / MIB,
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn refuse(complaint: &str) -> Exit {
@@ -206,5 +239,20 @@ impl fmt::Display for Summary<'_> {
             count(config.servers().len(), "server"),
         ];
         f.write_str(&parts.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_source_ports_than_the_machine_has_memory_for_are_refused() {
+        let config = Config::load(Path::new("config/demo.toml")).unwrap_or_else(|error| panic!("{error}"));
+        let needed = config.port_memory().at_most;
+        assert!(fits_into(&config, None).is_ok() && fits_into(&config, Some(needed)).is_ok());
+        let complaint = fits_into(&config, Some(needed - 1)).expect_err("a byte is missing");
+        assert!(complaint.contains("local_ports"), "{complaint}");
+        assert!(machine_memory().is_none_or(|memory| memory > MIB));
     }
 }

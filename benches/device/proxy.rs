@@ -83,6 +83,11 @@ impl ProxyDevice {
         self.program.state_in_use()
     }
 
+    /// Bytes of connection state that came into use since the start and are kept.
+    pub(crate) fn state_grown(&self) -> u64 {
+        self.program.state_grown()
+    }
+
     /// Everything counted, by group.
     pub(crate) fn counters(&self) -> proxyengine::report::CounterGroups {
         self.program.counters()

@@ -59,7 +59,8 @@ impl InUse {
         InUse {
             open: counts.open,
             state: field.device.state_in_use(),
-            memory: counts.state_bytes,
+            // Ports keep what connections have brought into use.
+            memory: counts.state_bytes - field.device.state_grown(),
             buffers: out(&field.proxy_pool) + out(&field.load_pool),
         }
     }

@@ -20,6 +20,7 @@ mod dn;
 mod error;
 mod ids;
 mod listen_map;
+mod memory;
 mod model;
 mod pattern;
 mod payload_regex;
@@ -37,6 +38,7 @@ pub use dn::DnPattern;
 pub use error::{ConfigError, Problem};
 pub use ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
 pub use listen_map::ListenMap;
+pub use memory::PortMemory;
 pub use model::{
     Accept, Announce, AnnounceFields, Bind, EngineConfig, Fallback, Idle, KernelConfig, ListenAddress, ListenerConfig,
     ListenerTimeouts, LocalAddress, Match, Member, Pinned, Policy, PoolConfig, PortConfig, PortRanges, Promise,

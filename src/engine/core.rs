@@ -192,6 +192,10 @@ impl<M: Machine, S: SelectServer> Program for ProxyProgram<M, S> {
         parts.map(|(name, bytes)| (name, bytes as u64)).to_vec()
     }
 
+    fn state_grown(&self) -> u64 {
+        self.handle.look(|proxy| proxy.memory_grown() as u64)
+    }
+
     fn state_in_use(&self) -> u64 {
         self.handle.look(|proxy| proxy.memory_in_use() as u64)
     }

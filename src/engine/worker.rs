@@ -48,6 +48,11 @@ pub trait Program {
         Vec::new()
     }
 
+    /// Of these, bytes that came into use since the start and are kept.
+    fn state_grown(&self) -> u64 {
+        0
+    }
+
     /// The part of them that is taken.
     fn state_in_use(&self) -> u64 {
         0

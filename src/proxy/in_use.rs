@@ -6,7 +6,7 @@
 use super::Proxy;
 use super::quarantine::Rested;
 use e2d2::buffer::BufferPool;
-use netfcts::pool::PortPool;
+use netfcts::pool::{PortPool, PortPools};
 
 /// The part of `memory` that `taken` of `all` places are.
 fn share(memory: usize, taken: usize, all: usize) -> usize {
@@ -23,7 +23,7 @@ impl<P: BufferPool, S, N> Proxy<P, S, N> {
         let capacity = self.settings.capacity;
         let places = self.connections.capacity();
         let open = self.connections.len();
-        let ports = |pool: &PortPool| share(pool.memory(), pool.in_use(), pool.capacity());
+        let ports: usize = self.ports.iter().map(PortPool::in_use).sum();
         share(self.connections.memory(), open, places)
             + share(self.log.memory(), open, places)
             + share(self.wheel.memory(), self.wheel.len(), self.wheel.capacity())
@@ -44,6 +44,6 @@ impl<P: BufferPool, S, N> Proxy<P, S, N> {
                 self.passed_syns.len(),
                 self.passed_syns.capacity(),
             )
-            + self.ports.iter().flatten().map(ports).sum::<usize>()
+            + ports * PortPools::BYTES_PER_PORT
     }
 }

@@ -77,7 +77,7 @@ use held::HeldPool;
 use known_clients::KnownClients;
 use log::Log;
 use netfcts::isn::IsnGenerator;
-use netfcts::pool::PortPool;
+use netfcts::pool::PortPools;
 use netfcts::rate::RateLimiter;
 use netfcts::wheel::TimerWheel;
 use overload::Overload;
@@ -88,6 +88,7 @@ use quarantine::QuarantineRing;
 use segment::Segment;
 use settings::Settings;
 use slots::Slots;
+use std::sync::Arc;
 use table::{FlowRef, FlowTable};
 use used_cookies::UsedCookies;
 
@@ -168,7 +169,7 @@ pub struct Proxy<P: BufferPool, S, N> {
     inspections: inspect::Inspections,
     carried: carried::CarriedTable,
     wheel: TimerWheel,
-    ports: Vec<Vec<PortPool>>,
+    ports: PortPools,
     next_local: Vec<usize>,
     half_open: half_open::HalfOpenTable,
     passed_syns: Slots<passed_syn::PassedSyn>,
@@ -217,12 +218,9 @@ where
             (inspected, kept_blocks) = (capacity.inspected, capacity.kept_blocks);
             selector.reserve_contexts(inspected);
         }
-        let port_pools = |server: &settings::Server| {
-            server
-                .locals
-                .iter()
-                .map(|local| PortPool::new(local.ports.iter().copied(), settings.time_wait))
-                .collect()
+        let port_sets = |server: &settings::Server| {
+            let sets = server.locals.iter().map(|local| Arc::clone(&local.ports));
+            sets.collect::<Vec<_>>()
         };
         let flows = 2 * (capacity.connections + capacity.resting);
         let answers = settings.answers_per_second;
@@ -250,7 +248,7 @@ where
                 carried::CarriedTable::new(0, 0)
             },
             wheel: TimerWheel::new(capacity.connections, now),
-            ports: settings.servers.iter().map(port_pools).collect(),
+            ports: PortPools::new(settings.servers.iter().map(port_sets), settings.time_wait),
             next_local: vec![0; settings.servers.len()],
             half_open: half_open::HalfOpenTable::new(capacity.half_open),
             passed_syns: Slots::new(capacity.passed_syns.min(passed_syn::MOST)),

@@ -23,7 +23,7 @@ use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::counters::Counters;
 use e2d2::time::Instant;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
-use netfcts::pool::PortPool;
+use netfcts::pool::{LastUse, PortPool};
 use netfcts::seq::SeqNum;
 use netfcts::wheel::TimerWheel;
 use std::time::Duration;
@@ -228,13 +228,10 @@ where
             return self.probes.wheel.arm(u32::from(server), now + FOR_NEXT_HOP);
         }
         // Connections have the ports first: where there are few, the last one is theirs.
-        let can_spare = |pool: &PortPool| pool.free() > 1 || pool.free() == pool.capacity();
-        let pools = &mut self.ports[usize::from(server)];
-        let taken = pools
-            .iter_mut()
-            .enumerate()
-            .filter(|(_, pool)| can_spare(pool))
-            .find_map(|(local, pool)| pool.take(now).map(|taken| (local as u16, taken)));
+        let can_spare = |pool: &PortPool| pool.free() > usize::from(pool.capacity() > 1);
+        let (of_server, locals) = (usize::from(server), settings.locals.len());
+        let local = (0..locals).find(|&local| can_spare(self.ports.pool(of_server, local)));
+        let taken = local.and_then(|local| Some(local as u16).zip(self.ports.take(of_server, local, now)));
         let Some((local, taken)) = taken else {
             self.probes.counters.add(ProbeEvent::NoPort, 1);
             return self.end_silence(now, server);
@@ -381,9 +378,12 @@ where
     /// Forgets a probe and gives its port back, with what the server may remember of it.
     fn release_probe(&mut self, now: Instant, probe: &Probe) {
         self.probes.asked.retain(|asked| asked.server != probe.server);
-        if let Some(pool) = self.ports[usize::from(probe.server)].get_mut(usize::from(probe.local)) {
-            pool.release(probe.port, probe.isn + 2, probe.tsval.wrapping_add(1), now);
-        }
+        let last = LastUse {
+            next_seq: probe.isn + 2,
+            next_tsval: probe.tsval.wrapping_add(1),
+        };
+        let pool = (usize::from(probe.server), usize::from(probe.local));
+        self.ports.release(pool, probe.port, last, now);
     }
 
     /// Forgets all probes: the engine stops.

@@ -7,14 +7,17 @@ use super::promises::PromiseSettings;
 use super::segment::address_value;
 use super::steering::CoreSteering;
 use crate::config::{
-    self, Accept, Announce, Bind, Config, Fallback, ListenerConfig, LocalAddress, PoolId, PortConfig, ServerConfig,
+    self, Accept, Announce, Bind, Config, Fallback, ListenerConfig, PoolId, PortConfig, PortRanges, ServerConfig,
     UnknownFlows,
 };
 use crate::kernel::Claims;
 use e2d2::port::{Capabilities, PortId};
 use e2d2::wire::{Checksums, MacAddr};
 use ipnet::IpNet;
+use netfcts::pool::PortSet;
+use std::collections::HashSet;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A port of ours, as far as the core must know it.
@@ -60,7 +63,7 @@ pub struct Local {
     /// Index of the address.
     pub address: u16,
     /// The ports to choose from.
-    pub ports: Vec<u16>,
+    pub ports: Arc<PortSet>,
 }
 
 /// A server.
@@ -300,17 +303,21 @@ impl Settings {
             }
         }
         let mut servers = Vec::new();
+        let mut sets: Vec<(&PortRanges, Arc<PortSet>)> = Vec::new();
         for server in config.servers() {
-            let mut local = |local: &LocalAddress| Local {
-                address: addresses.add(local.ip),
-                ports: local.ports.iter().collect(),
-            };
+            let mut locals = Vec::with_capacity(server.local.len());
+            for local in &server.local {
+                locals.push(Local {
+                    address: addresses.add(local.ip),
+                    ports: set_of(&mut sets, &local.ports),
+                });
+            }
             servers.push(Server {
                 address: address_value(server.address.ip()),
                 port: server.address.port(),
                 device: server.next_hop.port,
                 next_hop: next_hop(server),
-                locals: server.local.iter().map(&mut local).collect(),
+                locals,
                 transparent: server.transparent,
                 announce: server.announce,
                 syn_retry: server.syn_retry,
@@ -379,6 +386,16 @@ impl Settings {
     }
 }
 
+/// The ports of `ranges`: one set for all servers with the same.
+fn set_of<'a>(sets: &mut Vec<(&'a PortRanges, Arc<PortSet>)>, ranges: &'a PortRanges) -> Arc<PortSet> {
+    if let Some((_, set)) = sets.iter().find(|(known, _)| *known == ranges) {
+        return Arc::clone(set);
+    }
+    let set: Arc<PortSet> = Arc::new(ranges.iter().collect());
+    sets.push((ranges, Arc::clone(&set)));
+    set
+}
+
 impl Settings {
     /// True if some listener takes PROXY headers.
     pub fn accepts_headers(&self) -> bool {
@@ -410,13 +427,19 @@ impl Settings {
     /// One core of several: of the ports towards each server it has those whose answers come back to it.
     #[must_use]
     pub fn among_others(mut self, steering: CoreSteering) -> Self {
+        let mut sets: HashSet<Arc<PortSet>> = HashSet::new();
         for server in &mut self.servers {
             for local in &mut server.locals {
                 let address = self.addresses.value(local.address);
                 let is_ours = steering
                     .plan
                     .source_ports((server.address, server.port), address, steering.core);
-                local.ports.retain(|&port| is_ours(port));
+                let ours: PortSet = local.ports.iter().filter(|&port| is_ours(port)).collect();
+                local.ports = match sets.get(&ours) {
+                    Some(set) => Arc::clone(set),
+                    None => Arc::new(ours),
+                };
+                sets.insert(Arc::clone(&local.ports));
             }
         }
         self.steering = Some(steering);

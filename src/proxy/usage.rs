@@ -30,13 +30,18 @@ where
             headers: self.carried.len(),
             borrowed: self.settings.addresses.borrowed().len(),
             timers: self.wheel.len(),
-            ports: self.ports.iter().flatten().map(PortPool::in_use).sum(),
+            ports: self.ports.iter().map(PortPool::in_use).sum(),
         }
     }
 
     /// Connections whose rest ended before `time_wait`, because others needed its place.
     pub fn rests_cut_short(&self) -> u64 {
         self.quarantine.cut_short()
+    }
+
+    /// Bytes of [`memory`](Self::memory) that were not in use at the start, and are from now on: for source ports.
+    pub fn memory_grown(&self) -> usize {
+        self.ports.grown()
     }
 
     /// The memory of all per-connection structures in bytes, empty slots included.
@@ -46,7 +51,6 @@ where
 
     /// The same, by structure.
     pub fn memory_by_structure(&self) -> [(&'static str, usize); 11] {
-        let ports = self.ports.iter().flatten().map(PortPool::memory).sum();
         let strangers = self.half_open.memory() + self.passed_syns.memory() + self.known_clients.memory();
         let servers = self.promises.memory() + self.probes.memory();
         [
@@ -54,7 +58,7 @@ where
             ("table", self.table.memory()),
             ("quarantine", self.quarantine.memory()),
             ("timers", self.wheel.memory()),
-            ("ports", ports),
+            ("ports", self.ports.memory()),
             ("used_cookies", self.used_cookies.memory()),
             ("held", self.held.memory() + self.owed.memory()),
             ("records", self.log.memory()),

@@ -96,7 +96,7 @@ pub struct Hops(pub Rc<RefCell<Vec<usize>>>);
 impl NextHops for Hops {
     fn mac(&self, next_hop: usize) -> Option<MacAddr> {
         let known = !self.0.borrow().contains(&next_hop);
-        known.then_some(MacAddr([2, 0, 0, 0, 0, 0x50 + next_hop as u8]))
+        known.then_some(MacAddr([2, 0, 0, 0, 0, 0x50_u8.wrapping_add(next_hop as u8)]))
     }
 }
 

@@ -38,6 +38,7 @@ mod rounds;
 mod scribe;
 mod servers;
 mod simulated;
+mod source_ports;
 mod steering;
 mod syn;
 mod syn_trouble;

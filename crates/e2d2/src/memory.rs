@@ -1,4 +1,4 @@
-//! Large pages for memory that is read at random.
+//! Memory with pages of a size: large ones for what is read at random, small ones for what is hardly used.
 //!
 //! A table of hundreds of megabytes in pages of 4 KiB costs a page walk for nearly every look-up. Linux gives pages of
 //! 2 MiB to whoever asks (`transparent_hugepage` = `madvise` or `always`); where it does not, nothing changes.
@@ -123,10 +123,99 @@ impl<T> DerefMut for LargeSlice<T> {
     }
 }
 
+/// Zeros in a row, in small pages that the system gives when they are first written: room for much of which little is used.
+///
+/// A page that is written costs a page fault then, below a microsecond, and stays.
+pub struct SparseWords {
+    start: NonNull<u16>,
+    len: usize,
+}
+
+// SAFETY: it owns its words and nothing else, as a `Box<[u16]>` does.
+unsafe impl Send for SparseWords {}
+// SAFETY: likewise; a shared reference gives shared references only.
+unsafe impl Sync for SparseWords {}
+
+impl SparseWords {
+    /// `len` zeros. Aborts as a `Vec` does if there are no addresses for them.
+    ///
+    /// # Panics
+    /// If they are longer than the address space.
+    pub fn new(len: usize) -> SparseWords {
+        #[expect(clippy::expect_used, reason = "what a `Vec` of that length does, too")]
+        let layout = Layout::array::<u16>(len).expect("no longer than the address space");
+        let mut start = NonNull::dangling();
+        if len > 0 {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            // SAFETY: a new mapping, which takes nothing from anyone.
+            let memory = unsafe { libc::mmap(ptr::null_mut(), layout.size(), protection, flags, -1, 0) };
+            if memory == libc::MAP_FAILED {
+                handle_alloc_error(layout);
+            }
+            // Else the first word written would bring 2 MiB.
+            #[cfg(target_os = "linux")]
+            // SAFETY: the range is the mapping, whose contents and address this keeps.
+            let _ = unsafe { libc::madvise(memory, layout.size(), libc::MADV_NOHUGEPAGE) };
+            start = NonNull::new(memory.cast()).unwrap_or_else(|| handle_alloc_error(layout));
+        }
+        SparseWords { start, len }
+    }
+}
+
+impl Drop for SparseWords {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: it was mapped with this length, and nobody has it after this.
+            unsafe { libc::munmap(self.start.as_ptr().cast(), self.len * size_of::<u16>()) };
+        }
+    }
+}
+
+impl Deref for SparseWords {
+    type Target = [u16];
+
+    #[inline]
+    fn deref(&self) -> &[u16] {
+        // SAFETY: `len` words stand there, zero or written, which live as long as `self`.
+        unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for SparseWords {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u16] {
+        // SAFETY: as above, and `self` is borrowed alone.
+        unsafe { core::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::rc::Rc;
+
+    /// Bytes of this process that are in memory.
+    fn resident() -> usize {
+        let pages = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+        let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse().ok());
+        4096 * pages.unwrap_or(0_usize)
+    }
+
+    #[test]
+    fn sparse_words_take_the_pages_that_are_written() {
+        const GIB: usize = 1 << 30;
+        assert!(SparseWords::new(0).is_empty());
+        let before = resident();
+        let mut words = SparseWords::new(16 * GIB / 2);
+        for page in 0..100 {
+            words[page * GIB / 16] = page as u16 + 1;
+        }
+        assert!((0..100).all(|page| words[page * GIB / 16] == page as u16 + 1));
+        assert_eq!(words.last(), Some(&0));
+        let taken = resident().saturating_sub(before);
+        assert!(taken < 16 << 20, "{taken} bytes for a hundred words");
+    }
 
     #[test]
     fn values_stand_in_their_places_and_a_large_one_begins_with_a_page() {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`seq`] | [`SeqNum`]: sequence numbers that wrap |
 //! | [`wheel`] | [`TimerWheel`]: millions of timers, O(1), 12 bytes each |
-//! | [`pool`] | [`PortPool`]: source ports with quarantine and the numbers their next connection must exceed |
+//! | [`pool`] | [`PortPools`]: source ports with quarantine and the numbers their next connection must exceed |
 //! | [`record`] | [`SessionRecord`]: one connection in 128 bytes |
 //! | [`progress`] | [`Progress`]: the part of it that is kept while the connection is open, in 64 |
 //! | [`ring`] | from the core to the writing thread without waiting |
@@ -45,7 +45,7 @@ pub mod wheel;
 pub use counters::{TcpCounter, TcpCounters};
 pub use format::{NameTable, Named, RecordFormat, RecordWriter};
 pub use isn::IsnGenerator;
-pub use pool::{LastUse, PortPool, Taken};
+pub use pool::{LastUse, PortPools, PortSet, Taken};
 pub use progress::Progress;
 pub use rate::RateLimiter;
 pub use record::{Cause, RecordFlags, SessionRecord, Side, State};

@@ -135,7 +135,7 @@ where
         let mut local = self.next_local[server];
         let mut taken = None;
         for _ in 0..locals {
-            taken = self.ports[server][local].take(now);
+            taken = self.ports.take(server, local, now);
             if taken.is_some() {
                 break;
             }
@@ -152,7 +152,7 @@ where
     /// away to be asked for when it is needed.
     fn prefetch_next(&self, server: usize, local: usize, address: u16) {
         let (Some(server_settings), Some(local_port)) =
-            (self.settings.servers.get(server), self.ports[server][local].next_port())
+            (self.settings.servers.get(server), self.ports.next_port(server, local))
         else {
             return;
         };

@@ -13,6 +13,7 @@ use crate::proxy::{Incoming, NextHops, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpOptions;
+use netfcts::pool::LastUse;
 use netfcts::record::Cause;
 
 impl<P, S, N> Proxy<P, S, N>
@@ -110,7 +111,11 @@ where
             .iter()
             .position(|local| local.address == local_address);
         if let Some(local) = local {
-            self.ports[server][local].release(local_port, next_seq + 1, next_tsval.wrapping_add(1), now);
+            let last = LastUse {
+                next_seq: next_seq + 1,
+                next_tsval: next_tsval.wrapping_add(1),
+            };
+            self.ports.release((server, local), local_port, last, now);
         }
         if connection.opening().is_some()
             && let Some(key) = self.key_of(FlowRef::server(slot))

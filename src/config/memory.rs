@@ -1,0 +1,32 @@
+//! How much memory what a configuration describes takes, as far as that depends on how many servers there are.
+
+use super::Config;
+use netfcts::pool::{PortPools, PortSet};
+
+/// Bytes for the source ports towards all servers, of all cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortMemory {
+    /// When the engine has started.
+    pub at_start: u64,
+    /// When every port was used.
+    pub at_most: u64,
+}
+
+impl Config {
+    /// Memory for source ports. It grows with the ports that are in use at once, and stays.
+    pub fn port_memory(&self) -> PortMemory {
+        let cores = self.engine.cores.len().max(1);
+        // Cores share a server's ports; which are whose may differ from server to server.
+        let sets = if cores > 1 { PortSet::MEMORY } else { 0 };
+        let mut memory = PortMemory {
+            at_start: PortSet::MEMORY as u64,
+            at_most: PortSet::MEMORY as u64,
+        };
+        for local in self.servers.iter().flat_map(|server| &server.local) {
+            let own = local.ports.len().div_ceil(cores);
+            memory.at_start += (cores * (PortPools::empty() + sets)) as u64;
+            memory.at_most += (cores * (PortPools::largest(own) + sets)) as u64;
+        }
+        memory
+    }
+}

@@ -1,0 +1,61 @@
+//! What source ports take of memory, counted in bytes.
+
+use crate::harness::{Bench, CONFIG, Client, Server, close, only};
+use proxyengine::config::Config;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+fn with_servers(count: usize) -> String {
+    let servers: String = (0..count)
+        .map(|n| {
+            format!(
+                "{{ name = \"n{n}\", address = \"10.1.{}.{}:8080\" }},\n",
+                1 + n / 250,
+                1 + n % 250
+            )
+        })
+        .collect();
+    let s0 = CONFIG.find("  { name = \"s0\"").expect("servers");
+    let end = s0 + CONFIG[s0..].find("]\n").expect("their end");
+    let text = format!("{}{servers}{}", &CONFIG[..s0], &CONFIG[end..]);
+    text.replace("10.1.0.9/24", "10.1.0.9/16")
+        .replace("max_connections = 64", "max_connections = 4096")
+}
+
+fn bytes_of_ports(bench: &Bench) -> u64 {
+    let parts = bench.proxy.memory_by_structure();
+    let bytes = parts.iter().find(|(name, _)| *name == "ports").map(|(_, bytes)| *bytes);
+    bytes.expect("the part of the ports") as u64
+}
+
+#[test]
+fn a_thousand_servers_take_32_mib_of_one_core_at_most() {
+    let text = with_servers(1_000);
+    let config = Config::parse(&text, "test").unwrap_or_else(|error| panic!("{error}"));
+    let expected = config.port_memory();
+    // What they took before: 0.77 MB each.
+    assert!(
+        expected.at_start < 4 * MIB && expected.at_most > 600 * MIB,
+        "{expected:?}"
+    );
+    let mut bench = Bench::for_pools(&text);
+    let at_start = bytes_of_ports(&bench);
+    assert!(at_start <= expected.at_start + MIB / 16, "{at_start} of {expected:?}");
+    // Five connections to each, each over before the next.
+    for n in 0..5_000 {
+        let mut client = Client::new(1024 + n);
+        client.connect(&mut bench);
+        let mut server = Server::from_syn(&only(client.send(&mut bench, b"hello")));
+        server.accept(&mut bench);
+        server.ack = server.ack.wrapping_add(5);
+        close(&mut bench, &mut client, &mut server);
+        bench.now += Duration::from_millis(10);
+        bench.wait(Duration::ZERO);
+    }
+    let used = bytes_of_ports(&bench);
+    assert!(used > at_start && used <= 32 * MIB, "{used}");
+    assert!(used / 1_003 <= 16 << 10, "{} for each server", used / 1_003);
+    assert_eq!(used - at_start, bench.proxy.memory_grown() as u64);
+    bench.assert_all_returned();
+}
