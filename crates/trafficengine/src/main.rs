@@ -1,4 +1,4 @@
-//! The binary: `trafficengine run FILE` plays what the file says on a DPDK port; the only place that prints and exits.
+//! The binary: `trafficengine run FILE` plays what files say on DPDK ports; the only place that prints and exits.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use trafficengine::config::{Config, Overrides};
 #[cfg(feature = "dpdk")]
 mod dpdk;
 
-/// TCP clients and servers on a DPDK port, from one connection to millions.
+/// TCP clients and servers on DPDK ports, from one connection to millions.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -20,19 +20,22 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Plays what a configuration file says.
+    /// Plays what configuration files say, one for each port, with one result.
     Run(RunArguments),
     /// Reads a configuration file and says whether it can be played.
     Check {
-        /// The file.
-        file: PathBuf,
+        /// The files, one for each port.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
     },
 }
 
 #[derive(clap::Args)]
 struct RunArguments {
-    /// The file; config/traffic.toml shows every key.
-    file: PathBuf,
+    /// The files, one for each port, each with a core of its own if it names one; config/traffic.toml shows every key. The first
+    /// says where results go.
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
     /// Connections per second, in place of load.rate.
     #[arg(long)]
     rate: Option<f64>,
@@ -59,7 +62,7 @@ struct RunArguments {
 fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
     let outcome = match Arguments::parse().command {
-        Command::Check { file } => check(&file),
+        Command::Check { files } => files.iter().try_fold(ExitCode::SUCCESS, |_, file| check(file)),
         Command::Run(arguments) => run(arguments),
     };
     outcome.unwrap_or_else(|error| {
@@ -78,7 +81,7 @@ fn check(file: &std::path::Path) -> Outcome {
 
 fn run(arguments: RunArguments) -> Outcome {
     let RunArguments {
-        file,
+        files,
         rate,
         open,
         duration,
@@ -87,19 +90,20 @@ fn run(arguments: RunArguments) -> Outcome {
         svg,
         quiet,
     } = arguments;
-    let mut config = Config::load(
-        &file,
-        &Overrides {
-            rate,
-            open,
-            duration,
-            total,
-        },
-    )?;
-    config.report.json = json.or(config.report.json);
-    config.report.svg = svg.or(config.report.svg);
-    config.report.progress &= !quiet;
-    play(config)
+    let overrides = Overrides {
+        rate,
+        open,
+        duration,
+        total,
+    };
+    let configs = files.iter().map(|file| Config::load(file, &overrides));
+    let mut configs = configs.collect::<Result<Vec<Config>, _>>()?;
+    if let Some(Config { report, .. }) = configs.first_mut() {
+        report.json = json.or(report.json.take());
+        report.svg = svg.or(report.svg.take());
+        report.progress &= !quiet;
+    }
+    play(configs)
 }
 
 #[cfg(feature = "dpdk")]
@@ -107,7 +111,7 @@ use dpdk::play;
 
 /// Without DPDK there is no port to play on.
 #[cfg(not(feature = "dpdk"))]
-fn play(_config: Config) -> Outcome {
+fn play(_configs: Vec<Config>) -> Outcome {
     Err("built without the feature `dpdk`: there is no port to run on".into())
 }
 

@@ -3,12 +3,10 @@
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
-use e2d2::buffer::PacketBuffer;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::generator::Generator;
-use crate::stats::{ClientStats, Connections, Failure, ServerStats, Traffic};
+use crate::stats::{ClientStats, Connections, Failure, ServerStats, Totals, Traffic};
 
 /// Latencies of one kind, in microseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -95,7 +93,52 @@ pub struct Report {
     pub malformed: u64,
     pub bad_checksums: u64,
     pub not_ours: u64,
+    /// Each port's part of it.
+    pub by_port: Vec<PortReport>,
     pub by_second: Vec<Second>,
+}
+
+/// What went through one port of several.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct PortReport {
+    pub device: String,
+    /// CPU that it was polled on, if it was to be a certain one.
+    pub core: Option<usize>,
+    pub client_completed: u64,
+    pub server_completed: u64,
+    pub packets_received: u64,
+    pub packets_sent: u64,
+    pub packets_not_sent: u64,
+}
+
+impl PortReport {
+    /// Of the generator at this port.
+    pub fn new(device: &str, core: Option<usize>, totals: &Totals) -> PortReport {
+        PortReport {
+            device: device.to_owned(),
+            core,
+            client_completed: (totals.client.as_ref()).map_or(0, |stats| stats.connections.completed),
+            server_completed: (totals.server.as_ref()).map_or(0, |stats| stats.connections.completed),
+            packets_received: totals.port.received,
+            packets_sent: totals.port.sent,
+            packets_not_sent: totals.port.not_sent,
+        }
+    }
+}
+
+impl Second {
+    /// Adds the same second elsewhere.
+    pub(crate) fn add(&mut self, other: &Second) {
+        self.second = self.second.max(other.second);
+        self.started += other.started;
+        self.completed += other.completed;
+        self.accepted += other.accepted;
+        self.failed += other.failed;
+        self.open += other.open;
+        self.retransmitted += other.retransmitted;
+        self.bytes += other.bytes;
+    }
 }
 
 /// The three latencies of a client's connections.
@@ -134,22 +177,17 @@ fn role(
 }
 
 impl Report {
-    /// What a generator has done in `took`.
-    pub fn new<B: PacketBuffer>(generator: &Generator<B>, took: Duration, by_second: Vec<Second>) -> Report {
-        let (client, server) = (generator.client_stats(), generator.server_stats());
+    /// What generators have done together in `took`.
+    pub fn new(totals: &Totals, took: Duration, by_second: Vec<Second>, by_port: Vec<PortReport>) -> Report {
+        let (client, server) = (totals.client.as_ref(), totals.server.as_ref());
         let of_client =
             |stats: &ClientStats| role(&stats.connections, &stats.traffic, stats.tcp.iter(), stats.max_open);
         let of_server =
             |stats: &ServerStats| role(&stats.connections, &stats.traffic, stats.tcp.iter(), stats.max_open);
-        // The client decides what a connection is; a server alone counts its own.
-        let completed = client
-            .map(|stats| stats.connections.completed)
-            .or(server.map(|stats| stats.connections.completed))
-            .unwrap_or(0);
-        let port = generator.port_stats();
+        let port = &totals.port;
         Report {
             seconds: took.as_secs_f64(),
-            connections_per_second: completed as f64 / took.as_secs_f64().max(1e-9),
+            connections_per_second: totals.completed() as f64 / took.as_secs_f64().max(1e-9),
             client: client.map(of_client),
             server: server.map(of_server),
             latency_us: client.map(|stats| LatencyReport {
@@ -164,6 +202,7 @@ impl Report {
             malformed: port.malformed,
             bad_checksums: port.bad_checksums,
             not_ours: port.not_ours,
+            by_port,
             by_second,
         }
     }
@@ -255,9 +294,22 @@ impl fmt::Display for Report {
             }
         }
         writeln!(f)?;
+        if self.by_port.len() > 1 {
+            for port in &self.by_port {
+                let counts = [
+                    ("clients'", port.client_completed),
+                    ("servers'", port.server_completed),
+                    ("received", port.packets_received),
+                    ("sent", port.packets_sent),
+                    ("not sent", port.packets_not_sent),
+                ];
+                writeln!(f, "{}", port.device)?;
+                write_row(f, "", &counts)?;
+            }
+        }
         write_row(
             f,
-            "port",
+            if self.by_port.len() > 1 { "all ports" } else { "port" },
             &[
                 ("received", self.packets_received),
                 ("sent", self.packets_sent),

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use e2d2::buffer::PacketBuffer;
 use e2d2::time::Instant;
 use hdrhistogram::Histogram;
 use netfcts::TcpCounters;
+
+use crate::generator::{Generator, PortStats};
 
 /// Longest latency that is told from longer ones: one hour, in nanoseconds.
 const LONGEST: u64 = 3_600_000_000_000;
@@ -85,6 +88,15 @@ impl Connections {
         self.failures.iter().sum()
     }
 
+    fn add(&mut self, other: &Connections) {
+        self.started += other.started;
+        self.established += other.established;
+        self.completed += other.completed;
+        for (ours, others) in self.failures.iter_mut().zip(&other.failures) {
+            *ours += others;
+        }
+    }
+
     pub(crate) fn fail(&mut self, failure: Failure) {
         self.failures[failure as usize] += 1;
     }
@@ -114,6 +126,19 @@ pub struct Traffic {
     pub bad_checksums: u64,
     /// Segments that were to be sent while no packet buffer was left, or the queue to the port was full.
     pub not_sent: u64,
+}
+
+impl Traffic {
+    fn add(&mut self, other: &Traffic) {
+        self.segments_sent += other.segments_sent;
+        self.segments_received += other.segments_received;
+        self.bytes_sent += other.bytes_sent;
+        self.bytes_received += other.bytes_received;
+        self.retransmitted += other.retransmitted;
+        self.duplicates += other.duplicates;
+        self.bad_checksums += other.bad_checksums;
+        self.not_sent += other.not_sent;
+    }
 }
 
 /// Latencies in nanoseconds, each from the time at which the connection should have started.
@@ -217,4 +242,74 @@ pub struct ServerStats {
     pub no_room: u64,
     /// Most connections open at once.
     pub max_open: u32,
+}
+
+impl ClientStats {
+    /// Adds those of a client elsewhere. The most open at once were not at the same time: their sum is a bound.
+    fn add(&mut self, other: &ClientStats) {
+        self.connections.add(&other.connections);
+        self.traffic.add(&other.traffic);
+        self.tcp += &other.tcp;
+        self.latencies.add(&other.latencies);
+        self.lives.extend(&other.lives);
+        self.max_behind = self.max_behind.max(other.max_behind);
+        self.max_open += other.max_open;
+    }
+}
+
+impl ServerStats {
+    /// Likewise.
+    fn add(&mut self, other: &ServerStats) {
+        self.connections.add(&other.connections);
+        self.traffic.add(&other.traffic);
+        self.tcp += &other.tcp;
+        self.no_room += other.no_room;
+        self.max_open += other.max_open;
+    }
+}
+
+/// What one or more generators have done together.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// Their clients.
+    pub client: Option<ClientStats>,
+    /// Their servers.
+    pub server: Option<ServerStats>,
+    /// Their ports.
+    pub port: PortStats,
+}
+
+impl Totals {
+    /// Of one generator.
+    pub fn of<B: PacketBuffer>(generator: &Generator<B>) -> Totals {
+        Totals {
+            client: generator.client_stats().cloned(),
+            server: generator.server_stats().cloned(),
+            port: generator.port_stats().clone(),
+        }
+    }
+
+    /// Adds those of others.
+    pub fn add(&mut self, other: &Totals) {
+        if let Some(client) = &other.client {
+            self.client.get_or_insert_default().add(client);
+        }
+        if let Some(server) = &other.server {
+            self.server.get_or_insert_default().add(server);
+        }
+        let (ours, others) = (&mut self.port, &other.port);
+        ours.received += others.received;
+        ours.sent += others.sent;
+        ours.not_sent += others.not_sent;
+        ours.malformed += others.malformed;
+        ours.bad_checksums += others.bad_checksums;
+        ours.not_ours += others.not_ours;
+    }
+
+    /// Connections completed: the client decides what one is; servers alone count their own.
+    pub fn completed(&self) -> u64 {
+        let client = self.client.as_ref().map(|stats| stats.connections.completed);
+        let server = self.server.as_ref().map(|stats| stats.connections.completed);
+        client.or(server).unwrap_or(0)
+    }
 }

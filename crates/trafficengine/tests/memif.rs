@@ -46,15 +46,16 @@ fn mac(role: &str) -> &'static str {
 }
 
 fn start(file: &Path, json: &Path) -> Child {
-    let arguments = [
-        "run".as_ref(),
-        file.as_os_str(),
-        "--quiet".as_ref(),
-        "--json".as_ref(),
-        json.as_os_str(),
-    ];
+    start_all(&[file.to_owned()], json)
+}
+
+/// One process with a port for each file.
+fn start_all(files: &[PathBuf], json: &Path) -> Child {
     Command::new(BINARY)
-        .args(arguments)
+        .arg("run")
+        .args(files)
+        .args(["--quiet", "--json"])
+        .arg(json)
         .stdout(std::process::Stdio::null())
         .spawn()
         .expect("the binary starts")
@@ -113,5 +114,97 @@ fn client_and_server_complete_every_connection_without_retransmission() {
             "{report:#}"
         );
     }
+    std::fs::remove_dir_all(&folder).expect("the folder goes");
+}
+
+/// Two ports for each process, on two cores each: one result, whose counts are the ports' together.
+#[test]
+fn two_ports_and_cores_of_a_process_have_one_result() {
+    let folder = std::env::temp_dir().join(format!("trafficengine-two-ports-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = |role: &str, port: u8, text: &str| {
+        let path = folder.join(format!("{role}{port}.toml"));
+        let (socket, number) = (
+            folder.join(format!("{port}.sock")),
+            if role == "server" { 2 } else { 1 },
+        );
+        let text = format!(
+            "[port]\ndevice = \"net_memif{port},role={role},socket={},socket-abstract=no,rsize=11\"\n\
+             mac = \"02:00:00:00:0{number}:0{port}\"\nmemory_mib = 128\n\
+             [tcp]\nrto_initial = \"5s\"\nrto_min = \"5s\"\n[script]\nkeys = 4\n{text}",
+            socket.display()
+        );
+        std::fs::write(&path, text).expect("a file");
+        path
+    };
+    let totals = [12_000_u64, 8_000];
+    let (mut servers, mut clients) = (Vec::new(), Vec::new());
+    for (port, total) in (0..).zip(totals) {
+        servers.push(file(
+            "server",
+            port,
+            &format!("[server]\nlisten = [\"10.2.{port}.1:80\"]\n"),
+        ));
+        let client = format!(
+            "[link]\nnext_hop_mac = \"02:00:00:00:02:0{port}\"\n[client]\naddresses = [\"10.1.{port}.1-10.1.{port}.4\"]\n\
+             targets = [\"10.2.{port}.1:80\"]\n[load]\nmode = \"closed\"\nopen = 100\ntotal = {total}\n"
+        );
+        clients.push(file("client", port, &client));
+    }
+    let [server_json, client_json] = ["server", "client"].map(|role| folder.join(format!("{role}.json")));
+    let mut server = Server(start_all(&servers, &server_json));
+    let deadline = Instant::now() + LIMIT;
+    while !(folder.join("0.sock").exists() && folder.join("1.sock").exists()) {
+        assert!(Instant::now() < deadline, "no server");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(wait(&mut start_all(&clients, &client_json)), Some(0));
+    let pid = rustix::process::Pid::from_child(&server.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("a signal");
+    assert_eq!(wait(&mut server.0), Some(0));
+    for (role, json) in [("client", &client_json), ("server", &server_json)] {
+        let report = report(json);
+        assert_eq!(report[role]["completed"], 20_000, "{report:#}");
+        assert_eq!(report[role]["retransmitted"], 0, "{report:#}");
+        let ports = report["by_port"].as_array().expect("the ports");
+        for (port, total) in ports.iter().zip(totals) {
+            assert_eq!(port[format!("{role}_completed")], total, "{report:#}");
+        }
+        for count in ["packets_received", "packets_sent", "packets_not_sent"] {
+            let sum: u64 = ports.iter().filter_map(|port| port[count].as_u64()).sum();
+            assert_eq!(report[count], sum, "{count}: {report:#}");
+        }
+        let seconds = report["by_second"].as_array().expect("seconds");
+        let key = if role == "client" { "completed" } else { "accepted" };
+        let by_second: u64 = seconds.iter().filter_map(|second| second[key].as_u64()).sum();
+        assert_eq!((ports.len(), by_second), (2, 20_000), "{report:#}");
+    }
+    std::fs::remove_dir_all(&folder).expect("the folder goes");
+}
+
+/// Clients and servers in one process on rings of their own, each on a thread: servers end when the clients have.
+#[test]
+fn a_process_with_both_roles_ends_by_itself() {
+    let folder = std::env::temp_dir().join(format!("trafficengine-rings-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let files = [0, 1].map(|port| {
+        let path = folder.join(format!("{port}.toml"));
+        let text = format!(
+            "[port]\ndevice = \"net_ring{port}\"\nmemory_mib = 128\n[link]\nnext_hop_mac = \"02:00:00:00:00:01\"\n\
+             [tcp]\nrto_initial = \"5s\"\nrto_min = \"5s\"\n[script]\nkeys = 4\n\
+             [client]\naddresses = [\"10.1.{port}.1\"]\ntargets = [\"10.2.{port}.1:80\"]\n\
+             [load]\nmode = \"closed\"\nopen = 50\ntotal = 3000\n[server]\nlisten = [\"10.2.{port}.1:80\"]\n"
+        );
+        std::fs::write(&path, text).expect("a file");
+        path
+    });
+    let json = folder.join("result.json");
+    assert_eq!(wait(&mut start_all(&files, &json)), Some(0));
+    let report = report(&json);
+    assert_eq!(
+        (&report["client"]["completed"], &report["server"]["completed"]),
+        (&6000.into(), &6000.into()),
+        "{report:#}"
+    );
     std::fs::remove_dir_all(&folder).expect("the folder goes");
 }

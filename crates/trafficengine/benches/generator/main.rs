@@ -17,6 +17,8 @@ use serde::Serialize;
 use serde_json::Value;
 use trafficengine::plot;
 
+mod cores;
+
 type BoxError = Box<dyn Error + Send + Sync>;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_trafficengine");
@@ -27,8 +29,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// The generator against itself.
 #[derive(Parser)]
 struct Arguments {
-    /// Turns; the best counts.
-    #[arg(long, default_value_t = 5)]
+    /// Turns; the best counts. With --cores each is a ratio.
+    #[arg(long, default_value_t = 7)]
     turns: u32,
     /// Seconds of each turn.
     #[arg(long, default_value_t = 2)]
@@ -42,6 +44,9 @@ struct Arguments {
     /// CPU of the server's role; by default the last.
     #[arg(long)]
     server_cpu: Option<usize>,
+    /// Instead of two processes: one with so many cores, each with clients and servers of its own on a pair of rings, by one core.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(2..=16))]
+    cores: Option<u8>,
     /// Where to write the result.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -114,6 +119,13 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     );
     if client == server {
         return Err(format!("each role needs a CPU of its own, and there is only CPU {client} for both").into());
+    }
+    if let Some(count) = arguments.cores {
+        let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect();
+        let of_bench = cpus
+            .get(..usize::from(count))
+            .ok_or_else(|| format!("--cores {count}: there are {} CPUs", cpus.len()))?;
+        return cores::measure(arguments, of_bench);
     }
     let mut turns = Vec::new();
     for number in 1..=arguments.turns {
