@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use proxyengine::config::{Config, Fallback, Match, Policy, PoolId, Steering};
+use proxyengine::config::{Bind, Config, Fallback, Match, Policy, PoolId, Steering};
 
 const FILES: [&str; 7] = [
     "proxy_run",
@@ -405,4 +405,39 @@ fn a_generators_file_is_none_of_a_proxy() {
     )
     .expect_err("refused");
     assert!(error.to_string().contains("engine lacks the key `port`"), "{error}");
+}
+
+/// TcpEngine's words: the simple proxy chooses at the SYN, targets have a prefix, and a generator is none of ours.
+#[test]
+fn modes_of_tcpengine_are_when_to_bind() {
+    let file = text("test_rfs_port");
+    let mode = |mode: &str| {
+        let text = file.replace("mode = \"Delayed\"", &format!("mode = \"{mode}\""));
+        assert!(mode == "Delayed" || text != file, "the file has a mode");
+        Config::parse(&text, "t.toml")
+    };
+    for (name, bind, rules) in [
+        ("Delayed", Bind::Payload, 1),
+        ("DelayedProxy", Bind::Payload, 1),
+        ("SimpleProxy", Bind::Syn, 0),
+    ] {
+        let config = mode(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let listener = &config.listeners()[0];
+        assert_eq!((listener.bind, listener.rules.len()), (bind, rules), "{name}");
+        assert!(
+            !config
+                .warnings()
+                .iter()
+                .any(|warning| warning.to_string().contains("engine.mode"))
+        );
+    }
+    let error = mode("TrafficGenerator").expect_err("no proxy").to_string();
+    assert!(
+        error.contains("engine.mode is \"TrafficGenerator\": that is a load"),
+        "{error}"
+    );
+    let with_prefix = file.replace("ip = \"192.168.222.32\"", "ipnet = \"192.168.222.32/24\"");
+    assert_ne!(with_prefix, file);
+    let config = Config::parse(&with_prefix, "t.toml").unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(config.servers()[0].address.ip().to_string(), "192.168.222.32");
 }

@@ -75,6 +75,7 @@ type Outcome = Result<ExitCode, Box<dyn std::error::Error>>;
 
 fn check(file: &std::path::Path) -> Outcome {
     let config = Config::load(file, &Overrides::default())?;
+    warn(&config);
     say(&format!("{} can be played on {}", file.display(), config.port.device));
     Ok(ExitCode::SUCCESS)
 }
@@ -98,12 +99,20 @@ fn run(arguments: RunArguments) -> Outcome {
     };
     let configs = files.iter().map(|file| Config::load(file, &overrides));
     let mut configs = configs.collect::<Result<Vec<Config>, _>>()?;
+    configs.iter().for_each(warn);
     if let Some(Config { report, .. }) = configs.first_mut() {
         report.json = json.or(report.json.take());
         report.svg = svg.or(report.svg.take());
         report.progress &= !quiet;
     }
     play(configs)
+}
+
+/// What a file says that means nothing here.
+fn warn(config: &Config) {
+    for warning in &config.warnings {
+        log::warn!("{warning}");
+    }
 }
 
 #[cfg(feature = "dpdk")]

@@ -11,7 +11,8 @@
 //! | that kernel port, with its `namespace` | its `kernel`: a TAP in that namespace that has the same addresses |
 //! | its `cores` | `[engine] cores` |
 //! | `engine.port` at that address | the only `[[listener]]` |
-//! | `targets` | the only `[[pool]]`, chosen from by `first_number` as in the ancestors' tests, else in turn |
+//! | `engine.mode` | `bind`: `"SimpleProxy"` of TcpEngine is `"syn"`, the others are `"payload"` |
+//! | `targets`, with `ip` or TcpEngine's `ipnet` | the only `[[pool]]`, chosen from by `first_number` as in the ancestors' tests, else in turn |
 //! | `flow_steering = "Ip"` | `local_addresses`: those after that of `ipnet`, one for each core; `steering = "ip"` where there are several |
 //! | `flow_steering = "Port"` | `steering = "port"` where there are several cores |
 //! | `fdir.dst_port_mask` | `local_ports`: those that their cores have, the first from the mask on; `port_mask` |
@@ -72,10 +73,11 @@ pub(super) fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
     let mut engine = top.table(source, "engine");
     let servers = targets(source, &mut top);
     let cores = netbricks.numbers(source, "cores").unwrap_or_default();
+    let bind = mode(source, &mut engine);
     let network = Network::read(source, &mut netbricks, &mut engine, &servers, &cores);
     let config = RawConfig {
         engine: process(source, &mut netbricks, &network),
-        listeners: vec![listener(source, &mut engine, &network)],
+        listeners: vec![listener(source, &mut engine, &network, bind)],
         timeouts: timeouts(source, &mut engine),
         records: records(source, &mut engine),
         pools: vec![RawPool {
@@ -102,11 +104,6 @@ pub(super) fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
         promise: RawPromise::default(),
         log: RawLog::default(),
     };
-    if let Some(mode) = engine.string(source, "mode").filter(|mode| mode != "Delayed") {
-        let sentence =
-            format!("is \"{mode}\" and means nothing here: the server is always chosen by the first payload");
-        source.warn(&engine.at.key("mode"), sentence);
-    }
     top.ignore(source, "test_size", "it belongs to the ancestors' tests");
     netbricks.finish(source);
     engine.finish(source);
@@ -137,7 +134,28 @@ fn process(source: &mut Source<'_>, netbricks: &mut Keys, network: &Network) -> 
     }
 }
 
-fn listener(source: &mut Source<'_>, engine: &mut Keys, network: &Network) -> RawListener {
+/// When the server is chosen; TcpEngine's simple proxy does that at the SYN.
+fn mode(source: &mut Source<'_>, engine: &mut Keys) -> Option<String> {
+    let at = engine.at.key("mode");
+    match engine.string(source, "mode")?.as_str() {
+        "Delayed" | "DelayedProxy" => None,
+        "SimpleProxy" => Some("syn".to_owned()),
+        "TrafficGenerator" => {
+            source.complain(
+                &at,
+                "is \"TrafficGenerator\": that is a load, which `trafficengine run` plays".to_owned(),
+            );
+            None
+        }
+        other => {
+            let sentence = format!("is \"{other}\" and means nothing here: the server is chosen by the first payload");
+            source.warn(&at, sentence);
+            None
+        }
+    }
+}
+
+fn listener(source: &mut Source<'_>, engine: &mut Keys, network: &Network, bind: Option<String>) -> RawListener {
     let at = engine.at.key("port");
     let port = engine.needed_port(source, "port");
     source.rename(&At::root().key("listener").index(0).key("addresses").index(0), &at);
@@ -145,12 +163,16 @@ fn listener(source: &mut Source<'_>, engine: &mut Keys, network: &Network) -> Ra
         name: PROXY.to_owned(),
         addresses: vec![format!("{}:{port}", network.address)],
         ports: None,
-        bind: None,
-        rules: vec![RawRule {
-            first_number: Some(true),
-            pool: POOL.to_owned(),
-            ..RawRule::default()
-        }],
+        // With the SYN there is no payload to choose by.
+        rules: match bind {
+            Some(_) => Vec::new(),
+            None => vec![RawRule {
+                first_number: Some(true),
+                pool: POOL.to_owned(),
+                ..RawRule::default()
+            }],
+        },
+        bind,
         default: Some(POOL.to_owned()),
         inspect_delay: None,
         timeouts: RawListenerTimeouts::default(),
@@ -174,7 +196,14 @@ fn targets(source: &mut Source<'_>, top: &mut Keys) -> Vec<RawServer> {
             let sentence = format!("is \"{id}\" and becomes \"{name}\": names stand in records, logs and metrics");
             source.warn(&target.at.key("id"), sentence);
         }
-        let ip = target.needed(source, "ip");
+        // TcpEngine writes the prefix with it.
+        let ip = match target.has("ipnet") && !target.has("ip") {
+            true => {
+                let net = target.needed(source, "ipnet");
+                net.split('/').next().unwrap_or_default().to_owned()
+            }
+            false => target.needed(source, "ip"),
+        };
         let port = target.needed_port(source, "port");
         target.ignore(
             source,

@@ -119,6 +119,7 @@ impl Checker<'_> {
             },
             grace: self.duration("load.grace", &grace, Duration::from_secs(10))?,
             report: report(raw.report),
+            warnings: Vec::new(),
         })
     }
 

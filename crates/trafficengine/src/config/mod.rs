@@ -2,6 +2,7 @@
 //!
 //! Every complaint names file, key, value and what was expected; a load that cannot be is refused with the arithmetic.
 
+mod ancestor;
 mod check;
 mod raw;
 
@@ -25,6 +26,8 @@ pub struct Config {
     pub grace: Duration,
     /// Where results go.
     pub report: ReportSettings,
+    /// One sentence for each key of an ancestor's file that has no meaning here.
+    pub warnings: Vec<String>,
 }
 
 /// The port as configured.
@@ -134,10 +137,15 @@ impl Config {
     /// # Errors
     /// [`ConfigError`].
     pub fn parse(text: &str, file: &str, overrides: &Overrides) -> Result<Config, ConfigError> {
-        let mut raw: raw::RawConfig = toml::from_str(text).map_err(|error| ConfigError::Syntax {
+        let wrong = |error: toml::de::Error| ConfigError::Syntax {
             file: file.to_owned(),
             reason: error.to_string(),
-        })?;
+        };
+        let (mut raw, warnings) = match toml::from_str::<toml::Table>(text) {
+            Ok(table) if ancestor::is_recognised(&table) => ancestor::read(table, file)?,
+            // With the text itself the place of what is wrong is known.
+            _ => (toml::from_str::<raw::RawConfig>(text).map_err(wrong)?, Vec::new()),
+        };
         if let Some(load) = &mut raw.load {
             load.rate = overrides.rate.or(load.rate);
             load.open = overrides.open.or(load.open);
@@ -146,7 +154,8 @@ impl Config {
                 load.duration.clone_from(&overrides.duration);
             }
         }
-        check::Checker { file }.config(raw)
+        let config = check::Checker { file }.config(raw)?;
+        Ok(Config { warnings, ..config })
     }
 }
 
