@@ -42,11 +42,12 @@ use netfcts::ring::{RecordReceiver, RecordSender, record_ring};
 use crate::callbacks::SelectorFactory;
 use crate::config::{self, Config, CoreId, Idle};
 use crate::kernel::{self, KernelEnd, KernelError, KernelLinks};
+use crate::log_ring::{LOG_RING, LogReceiver, LogSender, LogWriter, log_ring};
 use crate::neighbour::{SharedNeighbours, Topology, TopologyError};
 use crate::pipeline::{CoreLinks, HANDOVER_RING};
 use crate::proxy::steering::CoreSteering;
 use crate::records::{OpenError, RING_CAPACITY, RecordKeeper, RecordOutput, RecordTotals};
-use crate::report::{Buffers, CoreReport, NextHopTotals, PortReport, Report};
+use crate::report::{Buffers, CoreReport, NextHopTotals, PortReport, Report, ServerReport};
 
 use self::core::Seeds;
 use crew::Crew;
@@ -80,6 +81,9 @@ pub enum StartError {
     /// The session records.
     #[error(transparent)]
     Records(#[from] OpenError),
+    /// The thread that writes the log could not be made.
+    #[error("the thread that writes the log could not be started: {0}")]
+    Log(std::io::Error),
     /// The kernel gives no secret numbers.
     #[error("/dev/urandom cannot be read: {0}; the engine needs secret numbers for its cookies")]
     NoRandomness(std::io::Error),
@@ -119,6 +123,8 @@ pub struct CoreStart<M: Machine> {
     pub kernel: Option<KernelEnd>,
     /// Where session records go.
     pub records: RecordSender,
+    /// Where what is for the log goes.
+    pub log: LogSender,
     /// Its place among several cores, and the rings between them; nothing for a core that is alone.
     pub others: Option<Others<<M::Port as Port>::Buffer>>,
     /// The clock that all cores share.
@@ -142,6 +148,8 @@ pub struct RunningEngine<M: Machine> {
     crew: Crew,
     _kernel: KernelLinks,
     records: RecordKeeper,
+    log: LogWriter,
+    config: Arc<Config>,
     links: LinkWatch,
     machine: M,
     pools: Vec<WatchedPool<M::Pool>>,
@@ -227,11 +235,16 @@ impl Engine {
         let rings = cores.iter().map(|_| record_ring(RING_CAPACITY));
         let (senders, receivers): (Vec<RecordSender>, Vec<RecordReceiver>) = rings.unzip();
         let records = RecordKeeper::start(receivers, output_of(&config), names_of(&config, &clock))?;
+        let rings = cores.iter().map(|_| log_ring(LOG_RING));
+        let (logs, receivers): (Vec<LogSender>, Vec<LogReceiver>) = rings.unzip();
+        let log = LogWriter::start(receivers, Arc::clone(&config)).map_err(StartError::Log)?;
 
         let mut engine = RunningEngine {
             crew: Crew::new(),
             _kernel: links,
             records,
+            log,
+            config: Arc::clone(&config),
             links: LinkWatch::new(&config),
             machine,
             pools,
@@ -239,8 +252,8 @@ impl Engine {
             clock,
         };
         let idle = idle_mode(&config);
-        let places = senders.into_iter().zip(others).zip(ends);
-        for (index, (parts, ((records, others), kernel))) in cores.into_iter().zip(places).enumerate() {
+        let places = senders.into_iter().zip(logs).zip(others).zip(ends);
+        for (index, (parts, (((records, log), others), kernel))) in cores.into_iter().zip(places).enumerate() {
             let core = parts.core;
             let leads = if index == 0 {
                 config.ports().iter().map(|port| port.id).collect()
@@ -256,6 +269,7 @@ impl Engine {
                 leads,
                 kernel,
                 records,
+                log,
                 others,
                 clock,
             };
@@ -322,7 +336,12 @@ impl<M: Machine> RunningEngine<M> {
         let buffers = Buffers::of(self.pools.iter().map(WatchedPool::report).collect(), false);
         let ports = self.links.add_to(self.machine.port_reports());
         let parts = (self.crew.reports(), self.records.totals(), ports);
-        report(&self.clock, &self.neighbours, parts, buffers)
+        Report {
+            log_lost: self.log.lost(),
+            servers: servers_of(&self.config),
+            ..report(&self.clock, &self.neighbours, parts, buffers)
+        }
+        .summed()
     }
 
     /// Connections open now, on all cores.
@@ -356,6 +375,8 @@ impl<M: Machine> RunningEngine<M> {
             mut crew,
             _kernel: kernel,
             records,
+            log,
+            config,
             links,
             machine,
             pools,
@@ -369,8 +390,13 @@ impl<M: Machine> RunningEngine<M> {
         let parts = (crew.reports(), records.finish(), ports);
         drop((crew, machine));
         let buffers = Buffers::of(pools.iter().map(WatchedPool::report).collect(), true);
+        let report = Report {
+            log_lost: log.lost(),
+            servers: servers_of(&config),
+            ..report(&clock, &neighbours, parts, buffers)
+        };
         Outcome {
-            report: report(&clock, &neighbours, parts, buffers),
+            report: report.summed(),
             failures,
         }
     }
@@ -403,7 +429,7 @@ fn report(
     (cores, records, ports): (Vec<CoreReport>, RecordTotals, Vec<PortReport>),
     buffers: Buffers,
 ) -> Report {
-    let mut report = Report {
+    Report {
         version: env!("CARGO_PKG_VERSION"),
         uptime_ms: clock.now().as_millis(),
         records: records.written,
@@ -416,9 +442,16 @@ fn report(
         cores,
         ports,
         ..Report::default()
+    }
+}
+
+/// The servers, of which nothing is known yet.
+fn servers_of(config: &Config) -> Vec<ServerReport> {
+    let unknown = |server: &config::ServerConfig| ServerReport {
+        name: server.name.clone(),
+        abilities: None,
     };
-    report.sum_cores();
-    report
+    config.servers().iter().map(unknown).collect()
 }
 
 fn output_of(config: &Config) -> Option<RecordOutput> {

@@ -36,6 +36,7 @@ pub mod config;
 pub mod doctor;
 pub mod engine;
 pub mod kernel;
+pub mod log_ring;
 pub mod neighbour;
 pub mod picture;
 pub mod pipeline;

@@ -27,6 +27,8 @@ pub struct Report {
     pub records: u64,
     /// Session records lost, because a core's ring was full or they could not be written.
     pub records_lost: u64,
+    /// Lines of the log lost, because nobody reads it as fast as the cores have something to say.
+    pub log_lost: u64,
     /// Connections open now.
     pub connections_open: u64,
     /// Next hops with a MAC address, and next hops.
@@ -123,9 +125,9 @@ pub struct CoreReport {
     pub busy_ns: u64,
     /// Connections open now.
     pub connections_open: u64,
-    /// What it knows of the servers; told of all cores together.
+    /// What it knows of each server, in the order of the configuration; told of all cores together.
     #[serde(skip)]
-    pub servers: Vec<ServerReport>,
+    pub servers: Vec<Option<ServerAbilities>>,
     /// Its counters.
     pub counters: CounterGroups,
 }
@@ -197,11 +199,16 @@ impl CounterGroup {
         self.counts.iter().map(|(_, count)| count).sum()
     }
 
-    fn add(&mut self, other: &Self) {
-        for (name, count) in &other.counts {
-            match self.counts.iter_mut().find(|(of, _)| of == name) {
-                Some((_, sum)) => *sum += count,
-                None => self.counts.push((name, *count)),
+    fn add(&mut self, counts: impl Iterator<Item = (&'static str, u64)>) {
+        for (place, (name, count)) in counts.enumerate() {
+            // Mostly the same names come in the same order.
+            let known = match self.counts.get(place) {
+                Some((of, _)) if *of == name => Some(place),
+                _ => self.counts.iter().position(|(of, _)| *of == name),
+            };
+            match known {
+                Some(place) => self.counts[place].1 += count,
+                None => self.counts.push((name, count)),
             }
         }
     }
@@ -210,9 +217,28 @@ impl CounterGroup {
 impl CounterGroups {
     /// Adds a group; one of that name is added to.
     pub fn add(&mut self, name: &'static str, group: &CounterGroup) {
-        match self.groups.iter_mut().find(|(of, _)| *of == name) {
-            Some((_, sum)) => sum.add(group),
-            None => self.groups.push((name, group.clone())),
+        self.count(name, group.counts.iter().copied());
+    }
+
+    /// Adds counts to the group of that name, which is made if there is none. Allocates nothing for names that are there.
+    pub fn count(&mut self, name: &'static str, counts: impl IntoIterator<Item = (&'static str, u64)>) {
+        let place = self.groups.iter().position(|(of, _)| *of == name);
+        let place = place.unwrap_or_else(|| {
+            self.groups.push((name, CounterGroup::default()));
+            self.groups.len() - 1
+        });
+        self.groups[place].1.add(counts.into_iter());
+    }
+
+    /// The same with every reason of a list, also those that never happened.
+    pub fn count_reasons<R: Reason>(&mut self, name: &'static str, counters: &Counters<R>) {
+        self.count(name, counters.iter().map(|(reason, count)| (reason.name(), count)));
+    }
+
+    /// Forgets all counts and keeps their names.
+    pub fn set_to_zero(&mut self) {
+        for (_, count) in self.groups.iter_mut().flat_map(|(_, group)| &mut group.counts) {
+            *count = 0;
         }
     }
 
@@ -236,18 +262,16 @@ impl CounterGroups {
 
 impl Report {
     /// Sums the cores' counters and connections into the totals. Of what they know of a server, the first that knows
-    /// anything is believed.
-    pub fn sum_cores(&mut self) {
+    /// anything is believed; `servers` has their names already.
+    pub fn summed(mut self) -> Self {
         for core in &self.cores {
-            self.servers.resize(core.servers.len(), ServerReport::default());
             for (all, of_core) in self.servers.iter_mut().zip(&core.servers) {
-                if all.abilities.is_none() {
-                    all.clone_from(of_core);
-                }
+                all.abilities = all.abilities.or(*of_core);
             }
             self.counters.add_all(&core.counters);
             self.connections_open += core.connections_open;
         }
+        self
     }
 
     /// The JSON form: one object, indented, with a final newline.
@@ -337,6 +361,9 @@ impl fmt::Display for Report {
             "records {}  lost {}  open connections {}  next hops {}/{}",
             self.records, self.records_lost, self.connections_open, self.next_hops.resolved, self.next_hops.total
         )?;
+        if self.log_lost > 0 {
+            writeln!(f, "log lines lost {}", self.log_lost)?;
+        }
         for server in &self.servers {
             server.fmt(f)?;
         }
@@ -466,16 +493,13 @@ mod tests {
         let mut core = CoreReport {
             core: number,
             connections_open: 2,
-            servers: vec![ServerReport {
-                name: "one".into(),
-                abilities: (number == 2).then_some(ServerAbilities {
-                    mss: 1400,
-                    window_scale: None,
-                    sack: true,
-                    timestamps: false,
-                    window: 1000,
-                }),
-            }],
+            servers: vec![(number == 2).then_some(ServerAbilities {
+                mss: 1400,
+                window_scale: None,
+                sack: true,
+                timestamps: false,
+                window: 1000,
+            })],
             ..CoreReport::default()
         };
         core.counters
@@ -495,15 +519,18 @@ mod tests {
             available_after: 97,
             kept_by_driver: 1,
         };
-        let mut report = Report {
+        let report = Report {
             version: "1",
             records: 5,
+            servers: vec![ServerReport {
+                name: "one".into(),
+                abilities: None,
+            }],
             cores: vec![core(1, 1), core(2, 6)],
             buffers: Buffers::of(vec![pool], true),
             ..Report::default()
         };
-        report.sum_cores();
-        report
+        report.summed()
     }
 
     #[test]
@@ -518,6 +545,25 @@ mod tests {
             Some(7)
         );
         assert_eq!(report.counters.group(TCP_SERVER).map(CounterGroup::total), Some(8));
+    }
+
+    #[test]
+    fn groups_that_are_filled_again_keep_their_names_and_memory() {
+        let mut groups = CounterGroups::default();
+        let fill = |groups: &mut CounterGroups, more: u64| {
+            groups.count("one", [("a", 1 + more), ("b", 2)]);
+            groups.count("two", [("a", 5)]);
+            // Another port's, with a name less.
+            groups.count("one", [("b", 3)]);
+        };
+        fill(&mut groups, 0);
+        let names = groups.groups.as_ptr();
+        groups.set_to_zero();
+        assert_eq!(groups.group("one").map(CounterGroup::total), Some(0));
+        fill(&mut groups, 7);
+        let one = groups.group("one").expect("there");
+        assert_eq!((one.count("a"), one.count("b")), (Some(8), Some(5)));
+        assert_eq!((groups.groups.as_ptr(), groups.groups.len()), (names, 2));
     }
 
     #[test]

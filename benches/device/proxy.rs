@@ -12,6 +12,7 @@ use proxyengine::callbacks::inspected;
 use proxyengine::config::{Config, CoreId};
 use proxyengine::engine::machine::CoreParts;
 use proxyengine::engine::{CoreStart, DpdkMachine, Engine, EngineQueue, Program};
+use proxyengine::log_ring::{LOG_RING, log_ring};
 use proxyengine::neighbour::{SharedNeighbours, Topology};
 use proxyengine::records::RING_CAPACITY;
 use proxyengine::selectors::RuleSelector;
@@ -128,6 +129,7 @@ pub(super) fn proxy(
         neighbours,
         kernel: None,
         records: sender,
+        log: log_ring(LOG_RING).0,
         others,
         clock,
     };

@@ -290,6 +290,7 @@ fn cores(
             neighbours: Arc::clone(&neighbours),
             kernel: None,
             records,
+            log: proxyengine::log_ring::log_ring(1).0,
             others,
             clock,
         };

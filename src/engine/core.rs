@@ -18,14 +18,14 @@ use crate::backends::Backends;
 use crate::callbacks::{SelectServer, SelectorFactory};
 use crate::config::{Config, ServerConfig};
 use crate::kernel::{KernelCounterReader, KernelEnd};
+use crate::log_ring::{LogEvent, SharedLog};
 use crate::neighbour::{NeighbourCounterReader, Station};
 use crate::pipeline::{self, Handle};
 use crate::proxy::event::Side;
 use crate::proxy::promises::Abilities;
 use crate::proxy::settings::Settings;
-use crate::proxy::steering::SteeringTrouble;
 use crate::proxy::{Proxy, Secrets};
-use crate::report::{CounterGroup, CounterGroups, ServerAbilities, ServerReport, TCP_CLIENT, TCP_SERVER, WAITING};
+use crate::report::{CounterGroups, ServerAbilities, TCP_CLIENT, TCP_SERVER, WAITING};
 
 /// Secret numbers of the engine, from which each core gets its own.
 #[derive(Clone)]
@@ -76,6 +76,7 @@ pub(super) struct ProxyProgram<M: Machine, S> {
     graph: GraphReader,
     station: NeighbourCounterReader,
     kernel: Vec<KernelCounterReader>,
+    log: SharedLog,
     config: Arc<Config>,
 }
 
@@ -98,9 +99,11 @@ where
         leads,
         kernel,
         records,
+        log,
         others,
         clock,
     } = start;
+    let log = log.shared();
     let now = clock.now();
     let secrets = seeds
         .for_core()
@@ -128,7 +131,7 @@ where
     let ports: Vec<_> = ports.into_iter().zip(vlans).map(wrap).collect::<Result<_, _>>()?;
 
     let seed = secrets.table[0];
-    let station = Station::new(Arc::clone(&topology), Arc::clone(&neighbours), &leads, seed, now);
+    let station = Station::new(Arc::clone(&topology), Arc::clone(&neighbours), &leads, seed, now).logging_to(Rc::clone(&log));
     let station_counters = station.counter_reader();
     let selector = selectors.selector(parts.core);
     let sink = config.records().is_some().then_some(records);
@@ -150,6 +153,7 @@ where
             graph,
             station: station_counters,
             kernel: kernel_counters,
+            log,
             config,
         },
         task,
@@ -200,27 +204,18 @@ impl<M: Machine, S: SelectServer> Program for ProxyProgram<M, S> {
         self.handle.look(|proxy| proxy.memory_in_use() as u64)
     }
 
-    fn servers(&self) -> Vec<ServerReport> {
-        let report = |server: &ServerConfig| ServerReport {
-            name: server.name.clone(),
-            abilities: self.handle.look(|proxy| proxy.abilities(server.id)).map(abilities),
-        };
-        self.config.servers().iter().map(report).collect()
+    fn servers(&self, known: &mut Vec<Option<ServerAbilities>>) {
+        let of = |server: &ServerConfig| self.handle.look(|proxy| proxy.abilities(server.id)).map(abilities);
+        known.extend(self.config.servers().iter().map(of));
     }
 
     fn tell_news(&mut self, now: Instant) {
         while let Some((server, news)) = self.handle.take_news(now) {
-            log::info!("server {}: {}", self.config.server(server).name, abilities(news));
+            let abilities = abilities(news);
+            self.log.borrow_mut().send(LogEvent::Server { server, abilities });
         }
-        match self.handle.take_steering_trouble() {
-            None => {}
-            Some(SteeringTrouble::Hash { told, expected }) => log::warn!(
-                "steering: a port names the hash {told:#010x} for a packet where its key makes {expected:#010x}; what \
-                 comes in on the wrong core is handed over (hash_wrong, mis_steered)"
-            ),
-            Some(SteeringTrouble::Queue { owner }) => log::warn!(
-                "steering: a packet for core number {owner} came in on another; such packets are handed over (mis_steered)"
-            ),
+        if let Some(trouble) = self.handle.take_steering_trouble() {
+            self.log.borrow_mut().send(LogEvent::Steering(trouble));
         }
     }
 
@@ -229,17 +224,16 @@ impl<M: Machine, S: SelectServer> Program for ProxyProgram<M, S> {
         (traffic[Traffic::Received], traffic[Traffic::Sent])
     }
 
-    fn counters(&self) -> CounterGroups {
-        let mut groups = CounterGroups::default();
+    fn count(&self, groups: &mut CounterGroups) {
         self.handle.look(|proxy| {
-            groups.add(TCP_CLIENT, &CounterGroup::of_tcp(proxy.log().counters(Side::Client)));
-            groups.add(TCP_SERVER, &CounterGroup::of_tcp(proxy.log().counters(Side::Server)));
-            groups.add("proxy_drops", &CounterGroup::of(proxy.drops()));
-            groups.add("probes", &CounterGroup::of(proxy.probes()));
+            groups.count(TCP_CLIENT, proxy.log().counters(Side::Client).iter());
+            groups.count(TCP_SERVER, proxy.log().counters(Side::Server).iter());
+            groups.count_reasons("proxy_drops", proxy.drops());
+            groups.count_reasons("probes", proxy.probes());
             if let Some(steering) = proxy.steering() {
-                groups.add("steering", &CounterGroup::of(steering));
+                groups.count_reasons("steering", steering);
             }
-            groups.add("rests", &CounterGroup::new([("cut_short", proxy.rests_cut_short())]));
+            groups.count("rests", [("cut_short", proxy.rests_cut_short())]);
             let usage = proxy.usage();
             let usage = [
                 ("connections", usage.connections),
@@ -256,29 +250,25 @@ impl<M: Machine, S: SelectServer> Program for ProxyProgram<M, S> {
                 ("timers", usage.timers),
                 ("ports", usage.ports),
             ];
-            groups.add(
-                "usage",
-                &CounterGroup::new(usage.map(|(name, count)| (name, count as u64))),
-            );
+            groups.count("usage", usage.map(|(name, count)| (name, count as u64)));
         });
-        groups.add("graph_drops", &CounterGroup::of(&self.graph.drops.snapshot()));
+        groups.count_reasons("graph_drops", &self.graph.drops.snapshot());
         let station = self.station.snapshot();
-        groups.add("neighbour_drops", &CounterGroup::of(&station.drops));
+        groups.count_reasons("neighbour_drops", &station.drops);
         for port in &self.ports {
-            groups.add("queue_drops", &CounterGroup::new(M::queue_drops(port.borrow().inner())));
+            groups.count("queue_drops", M::queue_drops(port.borrow().inner()));
             if let Some(waiting) = M::waiting(port.borrow().inner()) {
-                groups.add(WAITING, &CounterGroup::new([("rx", waiting)]));
+                groups.count(WAITING, [("rx", waiting)]);
             }
         }
         if let Some(waiting) = self.handle.handed_waiting() {
-            groups.add(WAITING, &CounterGroup::new([("handover", waiting as u64)]));
+            groups.count(WAITING, [("handover", waiting as u64)]);
         }
-        groups.add("neighbour", &CounterGroup::of(&station.events));
+        groups.count_reasons("neighbour", &station.events);
         for counted in self.kernel.iter().map(KernelCounterReader::snapshot) {
-            groups.add("kernel", &CounterGroup::of(&counted.events));
-            groups.add("kernel_drops", &CounterGroup::of(&counted.drops));
+            groups.count_reasons("kernel", &counted.events);
+            groups.count_reasons("kernel_drops", &counted.drops);
         }
-        groups.add("traffic", &CounterGroup::of(&self.graph.traffic.snapshot()));
-        groups
+        groups.count_reasons("traffic", &self.graph.traffic.snapshot());
     }
 }

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use e2d2::scheduler::{IdleMode, Task};
 use e2d2::time::Clock;
+use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
 use super::StartError;
-use super::worker::{self, Control, Identity, Message, Parts, Phase, Program};
+use super::worker::{self, Control, Identity, Message, Parts, Phase, Program, Reports};
 use crate::config::CoreId;
 use crate::report::CoreReport;
 
@@ -18,6 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a report waits for the workers' numbers; an idle worker sleeps for half a millisecond at most.
 const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often a report looks for the workers' numbers. They do not wake anybody: that would be a system call on their thread.
+const SNAPSHOT_PACE: Duration = Duration::from_micros(100);
 
 /// The threads. Dropping it ends them.
 pub(super) struct Crew {
@@ -31,8 +35,12 @@ pub(super) struct Crew {
 struct Worker {
     core: CoreId,
     thread: Option<JoinHandle<()>>,
-    snapshot: u32,
-    report: CoreReport,
+    /// The latest.
+    report: Box<CoreReport>,
+    /// The next to be filled, unless it is on its way.
+    spare: Option<Box<CoreReport>>,
+    to_fill: Producer<Box<CoreReport>>,
+    filled: Consumer<Box<CoreReport>>,
     state: WorkerState,
 }
 
@@ -69,17 +77,25 @@ impl Crew {
             core,
         };
         let (control, messages) = (Arc::clone(&self.control), self.to_crew.clone());
-        let body = move || worker::run(&identity, &clock, idle, &control, &messages, make);
+        let (to_fill, asked) = RingBuffer::new(1);
+        let (filled_by_worker, filled) = RingBuffer::new(1);
+        let reports = Reports {
+            asked,
+            filled: filled_by_worker,
+        };
+        let body = move || worker::run(&identity, &clock, idle, &control, &messages, reports, make);
         let thread = thread::Builder::new().name(format!("core-{core}")).spawn(body);
         let thread = thread.map_err(|source| StartError::Thread { core, source })?;
         self.workers.push(Worker {
             core,
             thread: Some(thread),
-            snapshot: 0,
-            report: CoreReport {
+            report: Box::new(CoreReport {
                 core: core.0,
                 ..CoreReport::default()
-            },
+            }),
+            spare: None,
+            to_fill,
+            filled,
             state: WorkerState::Starting,
         });
         Ok(())
@@ -111,14 +127,22 @@ impl Crew {
 
     /// Brings the workers' reports up to date.
     pub(super) fn refresh(&mut self) {
-        let number = self.control.ask_for_snapshots();
-        self.wait_for(SNAPSHOT_PATIENCE, |crew| {
-            let mut running = crew
-                .workers
-                .iter()
-                .filter(|worker| worker.state == WorkerState::Running);
-            running.all(|worker| worker.snapshot == number)
-        });
+        let start = Instant::now();
+        for worker in &mut self.workers {
+            worker.ask();
+        }
+        loop {
+            self.read_messages();
+            let mut is_complete = true;
+            for worker in &mut self.workers {
+                worker.take_report();
+                is_complete &= worker.state != WorkerState::Running || worker.spare.is_some();
+            }
+            if is_complete || start.elapsed() >= SNAPSHOT_PATIENCE {
+                return;
+            }
+            thread::sleep(SNAPSHOT_PACE);
+        }
     }
 
     /// Ends all workers and waits for them.
@@ -137,7 +161,7 @@ impl Crew {
 
     /// The latest numbers of each worker.
     pub(super) fn reports(&self) -> Vec<CoreReport> {
-        self.workers.iter().map(|worker| worker.report.clone()).collect()
+        self.workers.iter().map(|worker| (*worker.report).clone()).collect()
     }
 
     /// One sentence for each worker that has stopped without being told to.
@@ -176,9 +200,11 @@ impl Crew {
             return;
         };
         match message {
-            Message::Ready => worker.state = WorkerState::Running,
-            Message::Snapshot(number, report) => (worker.snapshot, worker.report) = (number, *report),
-            Message::Ended(report) => (worker.state, worker.report) = (WorkerState::Ended, *report),
+            Message::Ready(report) => {
+                worker.spare = Some(report.clone());
+                (worker.state, worker.report) = (WorkerState::Running, report);
+            }
+            Message::Ended(report) => (worker.state, worker.report) = (WorkerState::Ended, report),
             Message::Failed(reason) => worker.state = WorkerState::Failed(reason),
             Message::Panicked(message) => {
                 log::error!("core {} has panicked: {message}", worker.core);
@@ -195,6 +221,27 @@ impl Drop for Crew {
 }
 
 impl Worker {
+    /// Sends a report to be filled, unless one is on its way.
+    fn ask(&mut self) {
+        if self.state == WorkerState::Running
+            && let Some(spare) = self.spare.take()
+            && let Err(PushError::Full(spare)) = self.to_fill.push(spare)
+        {
+            self.spare = Some(spare);
+        }
+    }
+
+    /// Takes the report that has come back, if there is one.
+    fn take_report(&mut self) {
+        if let Ok(report) = self.filled.pop() {
+            // A worker that has ended since has told more.
+            self.spare = Some(match self.state {
+                WorkerState::Running => std::mem::replace(&mut self.report, report),
+                _ => report,
+            });
+        }
+    }
+
     fn is_over(&self) -> bool {
         matches!(self.state, WorkerState::Ended | WorkerState::Failed(_))
     }

@@ -207,7 +207,7 @@ impl Machine for DpdkMachine {
         port.waiting()
     }
 
-    fn queue_drops(port: &EngineQueue) -> Vec<(&'static str, u64)> {
+    fn queue_drops(port: &EngineQueue) -> impl Iterator<Item = (&'static str, u64)> {
         port.drops()
     }
 

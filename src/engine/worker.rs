@@ -1,19 +1,20 @@
 //! One worker thread: a scheduler that runs one core's program and obeys the engine's orders between its rounds.
 //!
-//! Orders come as a few atomics that the worker looks at once per round ([`Control`]); what it has to say goes back
-//! through a channel ([`Message`]). A worker that panics says so and ends; it takes no other thread with it.
+//! Orders come as an atomic that the worker looks at once per round ([`Control`]); reports are filled in place and go to
+//! and fro ([`Reports`]); its start and its end are told through a channel ([`Message`]). A worker that panics says so and ends; it takes no other thread with it.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use e2d2::scheduler::{IdleMode, Priority, Scheduler, Task, Usage, pin_current_thread};
 use e2d2::time::{Clock, Instant};
+use rtrb::{Consumer, Producer};
 
 use crate::config::CoreId;
-use crate::report::{CoreReport, CounterGroups, ServerReport};
+use crate::report::{CoreReport, CounterGroups, ServerAbilities};
 
 /// How long a worker goes on after all connections have ended, so that what it has sent last gets out of its queues.
 const FLUSH: Duration = Duration::from_millis(5);
@@ -58,12 +59,12 @@ pub trait Program {
         0
     }
 
-    /// What it knows of the servers, in the order of the configuration.
-    fn servers(&self) -> Vec<ServerReport> {
-        Vec::new()
+    /// Appends what it knows of each server, in the order of the configuration.
+    fn servers(&self, known: &mut Vec<Option<ServerAbilities>>) {
+        let _knows_none = known;
     }
 
-    /// Logs what it has learned since; called after every round.
+    /// Sends to the log what it has learned since; called after every round.
     fn tell_news(&mut self, now: Instant) {
         let _nothing_new = now;
     }
@@ -73,8 +74,16 @@ pub trait Program {
         (0, 0)
     }
 
+    /// Adds everything it has counted: the same names in the same order each time, so that groups that were filled before need no
+    /// memory.
+    fn count(&self, groups: &mut CounterGroups);
+
     /// Everything it has counted.
-    fn counters(&self) -> CounterGroups;
+    fn counters(&self) -> CounterGroups {
+        let mut groups = CounterGroups::default();
+        self.count(&mut groups);
+        groups
+    }
 }
 
 /// What a worker thread is made of.
@@ -103,7 +112,6 @@ pub(super) enum Phase {
 #[derive(Debug, Default)]
 pub(super) struct Control {
     phase: AtomicU8,
-    snapshots: AtomicU32,
 }
 
 impl Control {
@@ -111,22 +119,24 @@ impl Control {
     pub(super) fn order(&self, phase: Phase) {
         self.phase.fetch_max(phase as u8, Ordering::Relaxed);
     }
-
-    /// Asks every worker for a snapshot; returns its number.
-    pub(super) fn ask_for_snapshots(&self) -> u32 {
-        self.snapshots.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
-    }
 }
 
-/// What a worker says.
+/// The worker's ends of the way that reports take: one comes in, is filled, and goes back. A packet thread neither
+/// allocates for them nor waits.
+pub(super) struct Reports {
+    /// To be filled.
+    pub(super) asked: Consumer<Box<CoreReport>>,
+    /// Filled.
+    pub(super) filled: Producer<Box<CoreReport>>,
+}
+
+/// What a worker says when it starts and when it ends.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// It is about to run its first round.
-    Ready,
+    /// It is about to run its first round. With it comes a report that has room for all its counters.
+    Ready(Box<CoreReport>),
     /// It could not start, for the reason in the sentence.
     Failed(String),
-    /// The answer to a request for a snapshot.
-    Snapshot(u32, Box<CoreReport>),
     /// It has ended in order; its ports and buffers are free.
     Ended(Box<CoreReport>),
     /// It has panicked.
@@ -149,6 +159,7 @@ pub(super) fn run<G, P: Program, T: Task + 'static>(
     idle: IdleMode,
     control: &Control,
     messages: &Sender<(usize, Message)>,
+    reports: Reports,
     make: impl FnOnce() -> Result<Parts<G, P, T>, String>,
 ) {
     // A receiver that is gone has ended the engine already: there is nobody left to tell.
@@ -156,15 +167,17 @@ pub(super) fn run<G, P: Program, T: Task + 'static>(
     let body = || {
         pin_current_thread(identity.core.index()).map_err(|error| error.to_string())?;
         let Parts { guard, program, task } = make()?;
-        tell(Message::Ready);
         let mut scheduler = Scheduler::new(idle);
         scheduler.add(Priority::PACKETS, task);
-        let report = serve(identity, clock, control, scheduler, program, &tell);
+        let mut report = Box::<CoreReport>::default();
+        fill(&mut report, identity, clock, scheduler.usage(), &program);
+        tell(Message::Ready(report));
+        let report = serve(identity, clock, control, scheduler, program, reports);
         drop(guard);
         Ok(report)
     };
     match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(report)) => tell(Message::Ended(Box::new(report))),
+        Ok(Ok(report)) => tell(Message::Ended(report)),
         Ok(Err(reason)) => tell(Message::Failed(reason)),
         Err(panic) => tell(Message::Panicked(message_of(&*panic))),
     }
@@ -176,8 +189,8 @@ fn serve<P: Program>(
     control: &Control,
     mut scheduler: Scheduler,
     mut program: P,
-    tell: &impl Fn(Message),
-) -> CoreReport {
+    mut reports: Reports,
+) -> Box<CoreReport> {
     let stop = AtomicBool::new(false);
     let mut followed = Followed::default();
     scheduler.run(clock, &stop, |now, usage| {
@@ -185,23 +198,21 @@ fn serve<P: Program>(
             stop.store(true, Ordering::Relaxed);
         }
         program.tell_news(now);
-        let wanted = control.snapshots.load(Ordering::Relaxed);
-        if wanted != followed.snapshot {
-            followed.snapshot = wanted;
-            tell(Message::Snapshot(
-                wanted,
-                Box::new(report(identity, clock, usage, &program)),
-            ));
+        if let Ok(mut report) = reports.asked.pop() {
+            fill(&mut report, identity, clock, usage, &program);
+            // There is room: the crew takes one before it sends the next.
+            let _ = reports.filled.push(report);
         }
     });
-    report(identity, clock, scheduler.usage(), &program)
+    let mut report = Box::<CoreReport>::default();
+    fill(&mut report, identity, clock, scheduler.usage(), &program);
+    report
 }
 
 /// How far a worker has followed the orders.
 #[derive(Debug, Default)]
 struct Followed {
     phase: u8,
-    snapshot: u32,
     end_by: Option<Instant>,
     flushed_by: Option<Instant>,
 }
@@ -231,17 +242,18 @@ impl Followed {
     }
 }
 
-fn report<P: Program>(identity: &Identity, clock: &Clock, usage: &Usage, program: &P) -> CoreReport {
-    CoreReport {
-        core: identity.core.0,
-        busy_rounds: usage.busy_rounds,
-        idle_rounds: usage.rounds - usage.busy_rounds,
-        busy_cycles: usage.busy_cycles(clock.tsc_hz()),
-        busy_ns: u64::try_from(usage.busy.as_nanos()).unwrap_or(u64::MAX),
-        connections_open: program.open_connections(),
-        servers: program.servers(),
-        counters: program.counters(),
-    }
+/// Writes a worker's numbers into a report. One that was filled before has room for them.
+fn fill<P: Program>(report: &mut CoreReport, identity: &Identity, clock: &Clock, usage: &Usage, program: &P) {
+    report.core = identity.core.0;
+    report.busy_rounds = usage.busy_rounds;
+    report.idle_rounds = usage.rounds - usage.busy_rounds;
+    report.busy_cycles = usage.busy_cycles(clock.tsc_hz());
+    report.busy_ns = u64::try_from(usage.busy.as_nanos()).unwrap_or(u64::MAX);
+    report.connections_open = program.open_connections();
+    report.servers.clear();
+    program.servers(&mut report.servers);
+    report.counters.set_to_zero();
+    program.count(&mut report.counters);
 }
 
 fn message_of(panic: &(dyn Any + Send)) -> String {

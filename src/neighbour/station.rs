@@ -18,6 +18,7 @@ use super::rounds::{Rounds, announcements, memberships};
 use super::shared::{Learned, News, SharedNeighbours};
 use super::topology::{Interface, NextHopId, Topology, is_station};
 use super::{arp, discovery, echo};
+use crate::log_ring::{LogEvent, SharedLog, log_ring};
 
 /// Echo requests that a core answers per second on the average: Linux' `icmp_msgs_per_sec`.
 pub const ECHO_PER_SECOND: u64 = 1000;
@@ -78,6 +79,7 @@ pub struct Station {
     next_due: Instant,
     echo_limit: RateLimiter,
     log_limit: RateLimiter,
+    log: SharedLog,
     counters: Writers,
     readers: NeighbourCounterReader,
 }
@@ -146,6 +148,7 @@ impl Station {
             next_due: Instant::ZERO,
             echo_limit: RateLimiter::new(ECHO_PER_SECOND, ECHO_BURST, now),
             log_limit: RateLimiter::new(LOG_LINES_PER_SECOND, LOG_LINES_BURST, now),
+            log: log_ring(0).0.shared(),
             counters: Writers { drops, events },
             readers: NeighbourCounterReader {
                 drops: drops_read,
@@ -153,6 +156,12 @@ impl Station {
             },
             topology,
         }
+    }
+
+    /// Sends what is for the log there; without it, there is no log.
+    pub fn logging_to(mut self, log: SharedLog) -> Self {
+        self.log = log;
+        self
     }
 
     /// Handles a received frame that [`e2d2::wire::frame::parse`] said to be of `kind`. At most one answer, in the same
@@ -209,7 +218,7 @@ impl Station {
                 FRAMES_PER_POLL - sent,
                 &self.topology,
                 &self.shared,
-                &self.counters,
+                (&self.counters, &self.log),
                 send,
             );
         }
@@ -264,10 +273,8 @@ impl Station {
     /// Someone else speaks as one of our addresses.
     pub(super) fn log_duplicate(&mut self, arrival: Arrival, address: IpAddr, mac: MacAddr) {
         if self.log_limit.take(arrival.now) {
-            let port = arrival.port.0;
-            log::warn!(
-                "{mac} on port {port} uses our address {address}, too: connections will break until one of us stops"
-            );
+            let port = arrival.port;
+            self.log.borrow_mut().send(LogEvent::DuplicateAddress { address, mac, port });
         }
     }
 
@@ -327,14 +334,13 @@ impl Station {
 
     fn log_neighbour(&mut self, arrival: Arrival, id: NextHopId, mac: MacAddr, old: Option<MacAddr>) {
         let Some(hop) = self.topology.next_hop(id) else { return };
-        let (address, port) = (hop.address, hop.port.0);
-        match old {
-            None => log::info!("{address} is at {mac} on port {port}"),
-            Some(old) if self.log_limit.take(arrival.now) => {
-                log::warn!("{address} has moved from {old} to {mac} on port {port}");
-            }
-            Some(_) => {}
-        }
+        let (address, port) = (hop.address, hop.port);
+        let event = match old {
+            None => LogEvent::NeighbourFound { address, mac, port },
+            Some(old) if self.log_limit.take(arrival.now) => LogEvent::NeighbourMoved { address, old, mac, port },
+            Some(_) => return,
+        };
+        self.log.borrow_mut().send(event);
     }
 }
 
@@ -352,7 +358,7 @@ impl Lead {
         budget: usize,
         topology: &Topology,
         shared: &SharedNeighbours,
-        counters: &Writers,
+        (counters, log): (&Writers, &SharedLog),
         send: &mut dyn FnMut(PortId, &[u8]) -> bool,
     ) -> usize {
         let (port, mac) = (self.resolver.port(), self.mac);
@@ -376,11 +382,8 @@ impl Lead {
         });
         let mut lost = |id| {
             if let Some(hop) = topology.next_hop(id) {
-                log::warn!(
-                    "{} on port {} no longer answers; asking everyone for it",
-                    hop.address,
-                    port.0
-                );
+                let address = hop.address;
+                log.borrow_mut().send(LogEvent::NeighbourLost { address, port });
             }
         };
         let mut ask = |id, ask| {

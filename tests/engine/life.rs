@@ -15,7 +15,7 @@ use netfcts::ring::RecordSender;
 use proxyengine::config::Config;
 use proxyengine::engine::{CoreStart, Engine, Program, RunningEngine, StartError};
 use proxyengine::neighbour::{Station, Verdict};
-use proxyengine::report::{CounterGroup, CounterGroups};
+use proxyengine::report::CounterGroups;
 
 use crate::wire::{Wire, WireMachine, WirePort, arp_request, assert_in_order, wire};
 
@@ -41,12 +41,13 @@ impl StationProgram {
             neighbours,
             leads,
             records,
+            log,
             clock,
             config,
             ..
         } = start;
         let port = parts.ports.into_iter().next().ok_or("no port")?;
-        let station = Station::new(topology, neighbours, &leads, 1, clock.now());
+        let station = Station::new(topology, neighbours, &leads, 1, clock.now()).logging_to(log.shared());
         let wire = wire(&config);
         let core = Core {
             port,
@@ -132,15 +133,10 @@ impl Program for StationProgram {
         self.0.borrow().wire.open_connections.load(Ordering::SeqCst)
     }
 
-    fn counters(&self) -> CounterGroups {
+    fn count(&self, groups: &mut CounterGroups) {
         let core = self.0.borrow();
-        let mut groups = CounterGroups::default();
-        groups.add("neighbour", &CounterGroup::of(&core.station.counters().events));
-        groups.add(
-            "orders",
-            &CounterGroup::new([("drain", core.drained), ("finish", core.finished)]),
-        );
-        groups
+        groups.count_reasons("neighbour", &core.station.counters().events);
+        groups.count("orders", [("drain", core.drained), ("finish", core.finished)]);
     }
 }
 

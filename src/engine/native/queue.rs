@@ -54,11 +54,12 @@ impl EngineQueue {
     }
 
     /// Packets that the device's queue has dropped by itself. A software NIC's are among the port's own counts.
-    pub(super) fn drops(&self) -> Vec<(&'static str, u64)> {
-        match &self.0 {
-            Kind::Nic(queue) => queue.counters().drops().into(),
-            Kind::Soft { .. } => Vec::new(),
-        }
+    pub(super) fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let of_device = match &self.0 {
+            Kind::Nic(queue) => Some(queue.counters().drops()),
+            Kind::Soft { .. } => None,
+        };
+        of_device.into_iter().flatten()
     }
 }
 
