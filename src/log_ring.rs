@@ -104,7 +104,12 @@ impl LogEvent {
             Self::NeighbourFound { address, mac, port } => {
                 (Level::Info, format!("{address} is at {mac} on port {}", port.0))
             }
-            Self::NeighbourMoved { address, old, mac, port } => (
+            Self::NeighbourMoved {
+                address,
+                old,
+                mac,
+                port,
+            } => (
                 Level::Warn,
                 format!("{address} has moved from {old} to {mac} on port {}", port.0),
             ),
@@ -271,7 +276,13 @@ mod tests {
         };
         let (level, line) = event.line(|id| if id == ServerId(1) { "one" } else { "another" });
         assert_eq!(level, Level::Info);
-        assert_eq!(line, "server one: MSS 1460, window scale 7, SACK, no timestamps, window 65535");
-        assert_eq!(LOST.line(|_| "").1, "127.0.0.1 on port 1 no longer answers; asking everyone for it");
+        assert_eq!(
+            line,
+            "server one: MSS 1460, window scale 7, SACK, no timestamps, window 65535"
+        );
+        assert_eq!(
+            LOST.line(|_| "").1,
+            "127.0.0.1 on port 1 no longer answers; asking everyone for it"
+        );
     }
 }

@@ -141,7 +141,10 @@ fn a_log_that_nobody_reads_stops_no_packet_and_reports_allocate_nothing_on_the_c
     let report = engine.report();
     assert_eq!((report.next_hops.resolved, report.log_lost), (1, 0));
     assert_eq!((report.servers.len(), report.servers[0].name.as_str()), (1, "one"));
-    let changed = report.counters.group("neighbour").and_then(|group| group.count("mac_changed"));
+    let changed = report
+        .counters
+        .group("neighbour")
+        .and_then(|group| group.count("mac_changed"));
     assert_eq!(changed, Some(3));
 
     // The wire allocates for each frame of the engine's own, now and then; some time is free of them.
@@ -153,7 +156,10 @@ fn a_log_that_nobody_reads_stops_no_packet_and_reports_allocate_nothing_on_the_c
                 engine.report().cores[0].busy_rounds + engine.report().cores[0].idle_rounds
             })
             .collect();
-        assert!(busy.windows(2).all(|pair| pair[0] < pair[1]), "each report is a new one: {busy:?}");
+        assert!(
+            busy.windows(2).all(|pair| pair[0] < pair[1]),
+            "each report is a new one: {busy:?}"
+        );
         allocations.load(Ordering::SeqCst) == before
     };
     let mut is_free = is_free;
@@ -161,6 +167,10 @@ fn a_log_that_nobody_reads_stops_no_packet_and_reports_allocate_nothing_on_the_c
 
     let start = Instant::now();
     assert_in_order(&engine.shutdown());
-    assert!(start.elapsed() < Duration::from_secs(8), "the end does not wait for the log: {:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(8),
+        "the end does not wait for the log: {:?}",
+        start.elapsed()
+    );
     assert_eq!((begun.load(Ordering::SeqCst), ended.load(Ordering::SeqCst)), (1, 0));
 }

@@ -131,7 +131,8 @@ where
     let ports: Vec<_> = ports.into_iter().zip(vlans).map(wrap).collect::<Result<_, _>>()?;
 
     let seed = secrets.table[0];
-    let station = Station::new(Arc::clone(&topology), Arc::clone(&neighbours), &leads, seed, now).logging_to(Rc::clone(&log));
+    let station =
+        Station::new(Arc::clone(&topology), Arc::clone(&neighbours), &leads, seed, now).logging_to(Rc::clone(&log));
     let station_counters = station.counter_reader();
     let selector = selectors.selector(parts.core);
     let sink = config.records().is_some().then_some(records);

@@ -274,7 +274,9 @@ impl Station {
     pub(super) fn log_duplicate(&mut self, arrival: Arrival, address: IpAddr, mac: MacAddr) {
         if self.log_limit.take(arrival.now) {
             let port = arrival.port;
-            self.log.borrow_mut().send(LogEvent::DuplicateAddress { address, mac, port });
+            self.log
+                .borrow_mut()
+                .send(LogEvent::DuplicateAddress { address, mac, port });
         }
     }
 
@@ -337,7 +339,12 @@ impl Station {
         let (address, port) = (hop.address, hop.port);
         let event = match old {
             None => LogEvent::NeighbourFound { address, mac, port },
-            Some(old) if self.log_limit.take(arrival.now) => LogEvent::NeighbourMoved { address, old, mac, port },
+            Some(old) if self.log_limit.take(arrival.now) => LogEvent::NeighbourMoved {
+                address,
+                old,
+                mac,
+                port,
+            },
             Some(_) => return,
         };
         self.log.borrow_mut().send(event);

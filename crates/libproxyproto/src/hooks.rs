@@ -6,7 +6,7 @@ use crate::options::{debug, options};
 use crate::pending;
 use crate::stash;
 use crate::sys::{self, Next, Strings};
-use crate::table::{Claim, TABLE};
+use crate::table::{self, Claim};
 use libc::{c_char, c_int, sockaddr, socklen_t};
 use proxy_protocol::{Command, Error, Header, Parsed, V2_MAX_LEN, Version};
 use std::io;
@@ -147,16 +147,16 @@ fn note(fd: c_int, header: &Header<'_>) {
     };
     if let (Some((peer, destination)), Some(cookie)) = (pair, sys::cookie(fd)) {
         debug!("descriptor {fd} is {peer} to {destination}");
-        TABLE.lock().insert(fd, cookie, Claim { peer, destination });
+        table::insert(fd, cookie, Claim { peer, destination });
     }
 }
 
 /// What a socket's header said.
 fn claim(fd: c_int) -> Option<Claim> {
-    let noted = if TABLE.lock().is_empty() {
+    let noted = if table::is_empty() {
         None
     } else {
-        sys::cookie(fd).and_then(|cookie| TABLE.lock().find(fd, cookie))
+        sys::cookie(fd).and_then(|cookie| table::find(fd, cookie))
     };
     noted.or_else(|| sys::attached(fd).as_ref().and_then(stash::decode))
 }
@@ -219,7 +219,7 @@ fn may_be_knock(peer: SocketAddr) -> bool {
 
 fn claimed_peer(fd: c_int) -> Option<SocketAddr> {
     let cookie = sys::cookie(fd)?;
-    TABLE.lock().find(fd, cookie).map(|claim| claim.peer)
+    table::find(fd, cookie).map(|claim| claim.peer)
 }
 
 fn peer_of(fd: c_int) -> Option<SocketAddr> {
@@ -316,6 +316,20 @@ pub unsafe extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, length: 
     result
 }
 
+/// Runs when the library is loaded, before the program: what needs the allocator or the loader must not wait for a call
+/// that a signal handler may make.
+extern "C" fn load() {
+    options();
+    [&sys::ACCEPT4, &LISTEN, &DUP, &DUP2, &DUP3]
+        .into_iter()
+        .for_each(Next::prepare);
+}
+
+// SAFETY: the loader calls each function in this section once, with arguments that a C function may ignore.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOAD: extern "C" fn() = load;
+
 type Listen = unsafe extern "C" fn(c_int, c_int) -> c_int;
 static LISTEN: Next = Next::new(c"listen");
 
@@ -339,16 +353,16 @@ pub extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     result
 }
 
-/// Notes that one descriptor is now another's socket as well.
+/// Notes that one descriptor is now another's socket as well. Not in a child of `vfork`: the table is its parent's, the descriptors
+/// are its own. There, and in a child that was made by a system call, the search by cookie finds the original.
 fn copied(old: c_int, new: c_int) {
-    if new < 0 || TABLE.lock().is_empty() {
+    if table::is_empty() || !pending::is_own_process() {
         return;
     }
-    if let Some(cookie) = sys::cookie(new) {
-        let mut table = TABLE.lock();
-        if let Some(claim) = table.find(old, cookie) {
-            table.insert(new, cookie, claim);
-        }
+    if let Some(cookie) = sys::cookie(new)
+        && let Some(claim) = table::find(old, cookie)
+    {
+        table::insert(new, cookie, claim);
     }
 }
 
@@ -396,14 +410,14 @@ pub extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
 
 /// Before `exec`: what this process knows of sockets that stay open is written into them.
 fn stash_all() {
-    if TABLE.lock().is_empty() {
+    if table::is_empty() {
         return;
     }
     for fd in 0..sys::descriptor_limit() {
         if !sys::survives_exec(fd) {
             continue;
         }
-        let found = sys::cookie(fd).and_then(|cookie| TABLE.lock().find(fd, cookie));
+        let found = sys::cookie(fd).and_then(|cookie| table::find(fd, cookie));
         if let Some(found) = found {
             sys::attach(fd, &stash::encode(&found));
         }

@@ -1,4 +1,4 @@
-//! What the environment asks for. Read once, at the first use.
+//! What the environment asks for. Read once, when the library is loaded.
 
 use ipnet::IpNet;
 use std::net::IpAddr;
@@ -79,7 +79,7 @@ fn networks(list: &str) -> Vec<IpNet> {
 macro_rules! debug {
     ($($text:tt)*) => {
         if $crate::options::options().debug {
-            eprintln!("libproxyproto[{}]: {}", std::process::id(), format_args!($($text)*));
+            $crate::sys::say(format_args!("libproxyproto[{}]: {}", std::process::id(), format_args!($($text)*)));
         }
     };
 }

@@ -10,8 +10,7 @@ use crate::lock::Lock;
 use crate::options::{debug, options};
 use crate::sys::{self, End};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Once;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Most connections that wait at a time, and never more than a quarter of the server's descriptors. When there are more,
@@ -47,7 +46,6 @@ struct State {
     /// Ready connections, to whichever process accepts.
     channel: Option<[End; 2]>,
     helper: bool,
-    secret: Option<[u8; 16]>,
 }
 
 static STATE: Lock<State> = Lock::new(State {
@@ -57,8 +55,13 @@ static STATE: Lock<State> = Lock::new(State {
     bell: None,
     channel: None,
     helper: false,
-    secret: None,
 });
+
+/// In two words, as it is looked at without the lock; [`PROCESS`] says that it is there.
+static SECRET: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// The process that has prepared itself, or was forked by one that has; 0 for none.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// How many are in `ready`: looked at by every accept without the lock.
 static READY: AtomicUsize = AtomicUsize::new(0);
@@ -76,23 +79,49 @@ fn knock_bytes(secret: [u8; 16]) -> [u8; 32] {
 
 /// Whether a connection that begins so only woke us.
 pub(crate) fn is_knock(bytes: &[u8]) -> bool {
-    bytes.starts_with(KNOCK)
-        && STATE
-            .lock()
-            .secret
-            .is_some_and(|secret| bytes.starts_with(&knock_bytes(secret)))
+    bytes.starts_with(KNOCK) && secret().is_some_and(|secret| bytes.starts_with(&knock_bytes(secret)))
+}
+
+fn secret() -> Option<[u8; 16]> {
+    if PROCESS.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    let mut secret = [0; 16];
+    for (bytes, word) in secret.chunks_exact_mut(8).zip(&SECRET) {
+        bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+    }
+    Some(secret)
 }
 
 /// Prepares for `fork`. Called by listen and every accept; does something once. Processes that share a listener are forked
 /// after listen, and so share secret and channel.
 pub(crate) fn prepare() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        sys::at_fork(before_fork, in_parent, in_child);
-        let mut state = STATE.lock();
-        state.secret = Some(sys::random());
+    // No `Once`: a signal handler that has interrupted it would wait for ever. Whoever comes meanwhile goes on without.
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+    if BEGUN.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    sys::at_fork(before_fork, in_parent, in_child);
+    let random = sys::random();
+    for (word, bytes) in SECRET.iter().zip(random.as_chunks::<8>().0) {
+        word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+    }
+    PROCESS.store(sys::process(), Ordering::Release);
+    let mut state = STATE.lock();
+    if state.channel.is_none() {
         state.channel = sys::channel();
-    });
+    }
+    // Room for all there will be, so that the allocator is not called under the lock: it has one of its own, which a signal
+    // handler may have interrupted.
+    let most = 2 * most();
+    state.incoming.reserve_exact(most);
+    state.held.reserve_exact(most);
+    state.ready.reserve_exact(most);
+}
+
+/// Whether this is the process that the memory belongs to: not a child of `vfork`.
+pub(crate) fn is_own_process() -> bool {
+    PROCESS.load(Ordering::Relaxed) == sys::process()
 }
 
 /// What goes through the channel beside the descriptor.
@@ -148,9 +177,8 @@ pub(crate) fn forward(listener: i32) {
         .filter(|ready| Some(ready.listener) != cookie)
         .map(|ready| ready.address)
         .collect();
-    let secret = state.secret;
     drop(state);
-    if let Some(secret) = secret {
+    if let Some(secret) = secret() {
         for address in others {
             sys::knock(address, &knock_bytes(secret));
         }
@@ -242,7 +270,7 @@ fn help(bell: End) {
             }
         }
         waiting = still;
-        waiting.append(&mut STATE.lock().incoming);
+        waiting.extend(STATE.lock().incoming.drain(..));
         let excess = waiting.len().saturating_sub(most());
         for oldest in waiting.drain(..excess) {
             debug!("closing the connection that has waited longest for its header: there are too many");
@@ -317,11 +345,8 @@ fn make_ready(one: Waiting, as_it_is: bool, wake: &mut Vec<SocketAddr>) -> Optio
 
 /// Connects to the listeners, once for each connection in the channel; forgets them when it is empty.
 fn call(wake: &mut Vec<SocketAddr>) {
-    let (end, secret) = {
-        let state = STATE.lock();
-        (state.channel.and_then(|[end, _]| end.fd()), state.secret)
-    };
-    let (Some(secret), true) = (secret, end.is_some_and(|end| sys::in_flight(end) != 0)) else {
+    let end = STATE.lock().channel.and_then(|[end, _]| end.fd());
+    let (Some(secret), true) = (secret(), end.is_some_and(|end| sys::in_flight(end) != 0)) else {
         return wake.clear();
     };
     for &address in wake.iter() {
@@ -341,22 +366,20 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 
 /// Whether a waking connection may be under way.
 pub(crate) fn is_expecting_knock() -> bool {
-    STATE.lock().secret.is_some()
+    PROCESS.load(Ordering::Relaxed) != 0
 }
 
 extern "C" fn before_fork() {
     STATE.acquire();
-    crate::table::TABLE.acquire();
 }
 
 extern "C" fn in_parent() {
-    crate::table::TABLE.release();
     STATE.release();
 }
 
 /// The child has no helper, and the waiting connections are the parent's. The channel is for both.
 extern "C" fn in_child() {
-    crate::table::TABLE.release();
+    PROCESS.store(sys::process(), Ordering::Relaxed);
     STATE.release();
     let mut state = STATE.lock();
     let mut fds: Vec<i32> = state.held.drain(..).collect();

@@ -24,6 +24,13 @@ impl Next {
         }
     }
 
+    /// Looks it up, so that no signal handler has to: the loader has locks.
+    pub(crate) fn prepare(&self) {
+        // SAFETY: the name is a C string; the call has no other condition.
+        let address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        self.address.store(address, Ordering::Relaxed);
+    }
+
     /// Its address.
     ///
     /// # Safety
@@ -32,9 +39,9 @@ impl Next {
         const { assert!(mem::size_of::<F>() == mem::size_of::<*mut c_void>()) };
         let mut address = self.address.load(Ordering::Relaxed);
         if address.is_null() {
-            // SAFETY: the name is a C string; the call has no other condition.
-            address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
-            self.address.store(address, Ordering::Relaxed);
+            // A constructor that runs before ours.
+            self.prepare();
+            address = self.address.load(Ordering::Relaxed);
         }
         if address.is_null() {
             return None;
@@ -46,7 +53,7 @@ impl Next {
 
 type Accept4 = unsafe extern "C" fn(c_int, *mut sockaddr, *mut socklen_t, c_int) -> c_int;
 
-static ACCEPT4: Next = Next::new(c"accept4");
+pub(crate) static ACCEPT4: Next = Next::new(c"accept4");
 
 /// Accepts a connection with these flags; the address is that of the peer if it is an IP connection.
 pub(crate) fn accept(listener: c_int, flags: c_int) -> io::Result<(c_int, Option<SocketAddr>)> {
@@ -395,14 +402,75 @@ pub(crate) fn random() -> [u8; 16] {
     bytes
 }
 
-/// Blocks all signals in this thread: they are the server's.
-pub(crate) fn block_signals() {
-    // SAFETY: the set is filled before it is used; nothing is returned.
+/// Which signals a thread has blocked.
+pub(crate) struct SignalMask(libc::sigset_t);
+
+/// Blocks all signals in this thread; returns which were blocked before.
+pub(crate) fn block_signals() -> SignalMask {
+    // SAFETY: the first set is filled before it is used, the second is written by the call.
     unsafe {
-        let mut all: libc::sigset_t = mem::zeroed();
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = mem::zeroed();
         libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, ptr::null_mut());
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        SignalMask(before)
     }
+}
+
+/// Blocks what was blocked before, and nothing else.
+pub(crate) fn restore_signals(mask: &SignalMask) {
+    // SAFETY: the set is one that the kernel gave.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &mask.0, ptr::null_mut()) };
+}
+
+/// Memory for a value, all zero, from the kernel itself; `None` without memory. It stays until [`unmap`].
+pub(crate) fn map_zeroed<T>() -> Option<*mut T> {
+    let (protection, flags) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+    );
+    // SAFETY: a new mapping, wherever the kernel wants it; its pages are aligned for any type here.
+    let memory = unsafe { libc::mmap(ptr::null_mut(), mem::size_of::<T>(), protection, flags, -1, 0) };
+    (memory != libc::MAP_FAILED).then_some(memory.cast())
+}
+
+/// Gives back what [`map_zeroed`] has mapped.
+///
+/// # Safety
+/// It was, for this type, and nobody uses it.
+pub(crate) unsafe fn unmap<T>(memory: *mut T) {
+    // SAFETY: the caller's word.
+    unsafe { libc::munmap(memory.cast(), mem::size_of::<T>()) };
+}
+
+/// Number of this process.
+pub(crate) fn process() -> u32 {
+    // SAFETY: it has no condition.
+    unsafe { libc::getpid().unsigned_abs() }
+}
+
+/// Writes a line to standard error, cut to what fits; no lock and no allocator is in it.
+pub(crate) fn say(text: std::fmt::Arguments<'_>) {
+    struct Line {
+        bytes: [u8; 256],
+        length: usize,
+    }
+    impl std::fmt::Write for Line {
+        fn write_str(&mut self, text: &str) -> std::fmt::Result {
+            let room = self.bytes.len() - 1 - self.length;
+            let part = &text.as_bytes()[..text.len().min(room)];
+            self.bytes[self.length..self.length + part.len()].copy_from_slice(part);
+            self.length += part.len();
+            Ok(())
+        }
+    }
+    let mut line = Line {
+        bytes: [0; 256],
+        length: 0,
+    };
+    let _ = std::fmt::Write::write_fmt(&mut line, text);
+    line.bytes[line.length] = b'\n';
+    // SAFETY: the pointer and length are those of the written part.
+    unsafe { libc::write(2, line.bytes.as_ptr().cast(), line.length + 1) };
 }
 
 /// Calls these around every `fork`.

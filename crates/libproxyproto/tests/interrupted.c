@@ -1,0 +1,159 @@
+/* Calls of the preloaded functions that are interrupted: by a signal whose handler makes the same calls, by fork() in another thread,
+   by a vfork() child that makes them in its parent's memory. Usage: interrupted signal|fork|vfork TIMES PORT.
+   Prints "done", or ends by a message; whoever waits for a lock for ever is ended by an alarm, or from outside. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static int listener, first, second, copies[2];
+static volatile sig_atomic_t over;
+static volatile long handled;
+
+static void fail(const char *what)
+{
+    write(2, what, strlen(what));
+    write(2, "\n", 1);
+    _exit(1);
+}
+
+/* The port that getpeername() says: 4001 for the first connection, 4002 for the second. */
+static int port_of(int fd)
+{
+    struct sockaddr_in peer;
+    socklen_t length = sizeof peer;
+    if (getpeername(fd, (struct sockaddr *)&peer, &length) != 0)
+        return -errno;
+    return ntohs(peer.sin_port);
+}
+
+/* Every call that takes the address of a connection, or gives it to another descriptor. */
+static void call_all(int copy)
+{
+    if (port_of(first) != 4001 || port_of(second) != 4002)
+        fail("a connection has lost its address");
+    if (dup2(first, copy) != copy)
+        fail("dup2");
+    if (port_of(copy) != 4001)
+        fail("a copy has another address");
+    if (accept(listener, NULL, NULL) >= 0)
+        fail("nobody has connected");
+}
+
+static void handler(int signal)
+{
+    (void)signal;
+    int before = errno;
+    if (dup2(first, copies[1]) != copies[1] || port_of(copies[1]) != 4001 || accept(listener, NULL, NULL) >= 0)
+        fail("a call in the handler went wrong");
+    handled++;
+    errno = before;
+}
+
+static void *calling(void *unused)
+{
+    (void)unused;
+    while (!over)
+        call_all(copies[0]);
+    return NULL;
+}
+
+static void by_signal(long times)
+{
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &action, NULL);
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
+    struct itimerspec often = {.it_interval = {0, 9000}, .it_value = {0, 9000}};
+    timer_t timer;
+    if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0 || timer_settime(timer, 0, &often, NULL) != 0)
+        fail("a timer");
+    while (handled < times) {
+        /* Who waits for ever is ended. */
+        alarm(20);
+        call_all(copies[0]);
+    }
+}
+
+static void by_fork(long times)
+{
+    pthread_t other;
+    if (pthread_create(&other, NULL, calling, NULL) != 0)
+        fail("a thread");
+    for (long time = 0; time < times; time++) {
+        alarm(20);
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(20);
+            call_all(copies[1]);
+            _exit(0);
+        }
+        int status;
+        if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
+            fail("a child has not ended as it should");
+    }
+    over = 1;
+    pthread_join(other, NULL);
+}
+
+static void by_vfork(long times)
+{
+    for (long time = 0; time < times; time++) {
+        alarm(20);
+        pid_t child = vfork();
+        if (child == 0) {
+            /* As before exec: the parent's second connection is the child's standard input now, in the child only. */
+            if (dup2(first, second) != second || port_of(second) != 4001)
+                _exit(1);
+            _exit(0);
+        }
+        int status;
+        if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
+            fail("a child has not ended as it should");
+        if (port_of(second) != 4002)
+            fail("a child has changed its parent's table");
+    }
+}
+
+static int connection(void)
+{
+    int fd;
+    do
+        fd = accept(listener, NULL, NULL);
+    while (fd < 0 && errno == EAGAIN);
+    return fd;
+}
+
+int main(int count, char **arguments)
+{
+    if (count != 4)
+        return 2;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(atoi(arguments[3]))};
+    int yes = 1;
+    listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (bind(listener, (struct sockaddr *)&address, sizeof address) != 0 || listen(listener, 16) != 0)
+        return 2;
+    first = connection();
+    second = connection();
+    copies[0] = dup(first);
+    copies[1] = dup(first);
+    long times = atol(arguments[2]);
+    if (strcmp(arguments[1], "signal") == 0)
+        by_signal(times);
+    else if (strcmp(arguments[1], "fork") == 0)
+        by_fork(times);
+    else
+        by_vfork(times);
+    puts("done");
+    return 0;
+}
