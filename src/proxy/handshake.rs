@@ -29,7 +29,7 @@ use e2d2::wire::MacAddr;
 use e2d2::wire::frame::IpVersion;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::counters::TcpCounter;
-use netfcts::record::Cause;
+use netfcts::record::{Cause, State};
 use netfcts::seq::SeqNum;
 
 /// One place in so many is kept for clients whose first segment has payload.
@@ -262,25 +262,83 @@ where
             return self.drops.add(DropReason::TableFull, 1);
         }
         self.note_return(now, segment.key.remote);
-        if self.settings.listeners[usize::from(listener)].accept != Accept::Off {
-            self.carried.await_header(slot);
-        }
         self.log.begin(slot, now);
-        let Listener {
-            select,
-            inspect_delay,
-            accept,
-            ..
-        } = self.settings.listeners[usize::from(listener)];
-        let first = inspect_delay.filter(|_| accept != Accept::Required);
-        self.wheel.arm(slot, now + first.unwrap_or(select));
-        if self.settings.listeners[usize::from(listener)].bind != Bind::Payload {
-            self.drive(now, slot, Event::Ready, None, out);
-        }
+        self.await_first_bytes(now, slot, listener, out);
         if segment.len() == 0 {
             if let Some(connection) = self.connections.get_mut(slot) {
                 connection.packets_from_client = 1;
             }
+            return self.drops.add(DropReason::Consumed, 1);
+        }
+        self.handle_connection(now, FlowRef::client(slot), incoming, out);
+    }
+
+    /// Waits for what a client says that has shaken hands with us, or asks for its server at once.
+    fn await_first_bytes(&mut self, now: Instant, slot: u32, listener: u16, out: &mut impl Outbox<P::Buffer>) {
+        let Listener {
+            select,
+            inspect_delay,
+            accept,
+            bind,
+            ..
+        } = self.settings.listeners[usize::from(listener)];
+        if accept != Accept::Off {
+            self.carried.await_header(slot);
+        }
+        let first = inspect_delay.filter(|_| accept != Accept::Required);
+        self.wheel.arm(slot, now + first.unwrap_or(select));
+        if bind != Bind::Payload {
+            self.drive(now, slot, Event::Ready, None, out);
+        }
+    }
+
+    /// The cookie that a client acknowledges whose SYN has been passed on, if it was made for that very SYN. An earlier copy
+    /// came while the last connection from that port rested, or when there was no room for it: it was answered by us, and
+    /// the copy that was passed on came when that was over.
+    pub(super) fn opens_own_answer(&self, now: Instant, slot: u32, segment: &Segment) -> Option<(Opened, Unused)> {
+        let connection = self.connections.get(slot)?;
+        let is_passed = matches!(connection.phase, Phase::SynForwarded | Phase::SynAnswered);
+        let is_same_syn = segment.has(TcpFlags::ACK) && segment.seq == connection.opening()?.first_byte();
+        if !is_passed || !is_same_syn {
+            return None;
+        }
+        let opened = self.opens_cookie(now, segment)?;
+        let unused = self
+            .used_cookies
+            .find_unused(segment.hash, segment.returned_cookie(), now)?;
+        Some((opened, unused))
+    }
+
+    /// The client of a SYN that was passed on has shaken hands with us. What it has heard from us cannot be made true of the
+    /// server that got its SYN: that one is reset, and one is called as for any client of the handshake.
+    pub(super) fn shake_hands_after_all(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        (opened, unused): (Opened, Unused),
+        incoming: Incoming<P::Buffer>,
+        out: &mut impl Outbox<P::Buffer>,
+    ) {
+        self.drive(now, slot, Event::CookieAck, None, out);
+        self.release_port(now, slot, None);
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        let listener = connection.listener;
+        connection.server = NO_SERVER;
+        let syn = connection
+            .opening()
+            .map_or(super::passed_syn::NONE, |opening| opening.syn);
+        self.passed_syns.remove(syn.into());
+        self.used_cookies.note(unused);
+        let opening = self.new_opening(listener, opened, &incoming);
+        if let Some(known) = self.opening_mut(slot) {
+            *known = opening;
+        }
+        self.note_return(now, incoming.segment.key.remote);
+        self.log.state(slot, Side::Client, State::Established, now);
+        self.await_first_bytes(now, slot, listener, out);
+        if incoming.segment.len() == 0 {
             return self.drops.add(DropReason::Consumed, 1);
         }
         self.handle_connection(now, FlowRef::client(slot), incoming, out);

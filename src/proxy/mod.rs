@@ -370,13 +370,8 @@ where
                 .addresses
                 .listener(address, segment.key.local_port, segment.device)
         });
-        // A cookie that has made a connection makes no other: a late copy is translated like any late segment.
-        if from == Side::Client
-            && matches!(event, Event::Segment { .. })
-            && self.opens_cookie(now, segment).is_some()
-            && !self.used_cookies.contains(segment.hash, segment.returned_cookie(), now)
-        {
-            event = Event::CookieAck;
+        if from == Side::Client && matches!(event, Event::Segment { .. }) {
+            event = self.met_at_rest(now, flow, segment).unwrap_or(event);
         }
         match (event, address) {
             (Event::Syn | Event::CookieAck, Some(address)) => {
@@ -384,6 +379,18 @@ where
             }
             _ => self.drive_quarantined(flow, event, incoming, out),
         }
+    }
+
+    /// What a segment from the client of a resting connection is if it belongs to another, which is about to begin.
+    fn met_at_rest(&self, now: Instant, flow: FlowRef, segment: &Segment) -> Option<Event> {
+        if self.opens_cookie(now, segment).is_some() {
+            // A cookie that has made a connection makes no other: a late copy is translated like any late segment.
+            let is_used = self.used_cookies.contains(segment.hash, segment.returned_cookie(), now);
+            return (!is_used).then_some(Event::CookieAck);
+        }
+        let rested = self.quarantine.entry(flow.slot())?;
+        let is_young = self.cookies.may_be_live(segment.ack - 1, now);
+        (is_young && !rested.may_have_sent(segment.seq)).then_some(Event::ClientData)
     }
 
     #[inline(never)]
@@ -457,6 +464,11 @@ where
                     .is_none_or(|c| step::is_plain_forward(c.phase, event))
             );
             return self.forward_plain(now, slot, from, incoming, out);
+        }
+        if event == Event::Unacceptable
+            && let Some(cookie) = self.opens_own_answer(now, slot, segment)
+        {
+            return self.shake_hands_after_all(now, slot, cookie, incoming, out);
         }
         self.drive(now, slot, event, Some(incoming), out);
     }

@@ -5,9 +5,11 @@
 //! is full the oldest goes early.
 
 use super::connection::{Connection, WindowScale};
+use super::event::Side;
 use e2d2::memory::LargeSlice;
 use e2d2::port::PortId;
 use e2d2::wire::MacAddr;
+use netfcts::seq::SeqNum;
 
 /// What is left of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +24,8 @@ pub struct Rested {
     pub client_tsval_shift: u32,
     /// See [`Spliced`](super::connection::Spliced).
     pub server_tsval_shift: u32,
+    /// The upper half of the number that follows what the client has sent: no more fits.
+    client_end: u16,
     /// The end of the rest, in ms of the core's clock.
     pub until: u32,
     /// How windows are rescaled.
@@ -53,19 +57,53 @@ const _: () = assert!(
     "what is left of a connection fits one cache line"
 );
 
-/// The legs of a resting connection that the flow table still knows.
+/// The legs of a resting connection that the flow table still knows. One byte: the entry is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Legs {
-    /// The client leg.
-    pub client: bool,
-    /// The server leg.
-    pub server: bool,
+pub enum Legs {
+    /// None.
+    Neither,
+    /// The client's.
+    Client,
+    /// The server's.
+    Server,
+    /// Both.
+    Both,
+}
+
+impl Legs {
+    /// The flow table leads this side's leg here.
+    pub fn has(self, side: Side) -> bool {
+        match side {
+            Side::Client => matches!(self, Legs::Client | Legs::Both),
+            Side::Server => matches!(self, Legs::Server | Legs::Both),
+        }
+    }
+
+    /// What is left when this side's leg belongs to another connection.
+    pub fn without(self, side: Side) -> Legs {
+        match (self.has(side.peer()), side) {
+            (false, _) => Legs::Neither,
+            (true, Side::Client) => Legs::Server,
+            (true, Side::Server) => Legs::Client,
+        }
+    }
+}
+
+fn upper_half(seq: SeqNum) -> u16 {
+    (seq.0 >> 16) as u16
 }
 
 impl Rested {
     /// The client's address, IPv4 in its mapped form.
     pub fn client_address(&self) -> u128 {
         u128::from(self.client_address[0]) << 64 | u128::from(self.client_address[1])
+    }
+
+    /// True if a segment with this number may be one that the client has sent in this connection: nothing before the largest
+    /// window is on its way any more, and nothing lies behind the end. Right to 64 KiB.
+    pub fn may_have_sent(&self, seq: SeqNum) -> bool {
+        let behind = self.client_end.wrapping_sub(upper_half(seq));
+        u32::from(behind) <= (self.scale.largest_window_for(Side::Client) >> 16) + 1
     }
 
     /// What rests of `connection` until `until` (ms). A connection that was never spliced translates nothing: its
@@ -94,10 +132,8 @@ impl Rested {
             server: connection.server,
             client_mac: connection.client_mac,
             client_device: connection.client_device,
-            legs: Legs {
-                client: spliced.is_some(),
-                server: spliced.is_some(),
-            },
+            client_end: spliced.map_or(0, |s| upper_half(s.to_server.end)),
+            legs: if spliced.is_some() { Legs::Both } else { Legs::Neither },
             blank_sack: spliced.is_some_and(|s| s.blank_sack),
         }
     }

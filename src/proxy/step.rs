@@ -187,13 +187,12 @@ const fn syn_forwarded(event: Event) -> Transition {
         Event::NoServer => to(Phase::Unbound, &[ResetClient, ForgetUnserved]),
         Event::Rejected => to(Phase::Unbound, &[ResetClient, Forget(Cause::SelectorReject)]),
         Event::Reset(Side::Client) => to(Phase::Unbound, &[ResetServer, Forget(Cause::ActiveRst)]),
+        // We have answered an earlier copy of this SYN ourselves, and the client has taken that for its connection.
+        Event::CookieAck => to(Phase::AwaitPayload, &[ResetServer]),
         // RFC 5961 4.2: a client that has begun anew answers with a RST that we believe.
-        Event::Syn
-        | Event::SynToPass
-        | Event::CookieAck
-        | Event::StraySyn
-        | Event::Unacceptable
-        | Event::DoubtfulReset(Side::Client) => to(HERE, &[ChallengeAck]),
+        Event::Syn | Event::SynToPass | Event::StraySyn | Event::Unacceptable | Event::DoubtfulReset(Side::Client) => {
+            to(HERE, &[ChallengeAck])
+        }
         Event::BlindReset(_) | Event::DoubtfulReset(Side::Server) => to(HERE, &[Drop(DropReason::BlindReset)]),
         Event::Shutdown => to(Phase::Unbound, &[ResetClient, ResetServer, Forget(Cause::Shutdown)]),
         Event::ServerStray | Event::ServerLacksOption => to(HERE, &[Drop(DropReason::NotAnAnswer)]),
@@ -224,12 +223,10 @@ const fn syn_answered(event: Event) -> Transition {
         Event::Reset(Side::Client) => to(Phase::Unbound, &[ResetServer, Forget(Cause::ActiveRst)]),
         // The client has been told this server's options: no other can take its place.
         Event::Reset(Side::Server) => to(Phase::Unbound, &[ResetClient, Forget(Cause::PassiveRst)]),
-        Event::Syn
-        | Event::SynToPass
-        | Event::CookieAck
-        | Event::StraySyn
-        | Event::Unacceptable
-        | Event::DoubtfulReset(Side::Client) => to(HERE, &[ChallengeAck]),
+        Event::CookieAck => to(Phase::AwaitPayload, &[ResetServer]),
+        Event::Syn | Event::SynToPass | Event::StraySyn | Event::Unacceptable | Event::DoubtfulReset(Side::Client) => {
+            to(HERE, &[ChallengeAck])
+        }
         Event::BlindReset(_) | Event::DoubtfulReset(Side::Server) => to(HERE, &[Drop(DropReason::BlindReset)]),
         Event::TimedOut => to(
             Phase::Unbound,
@@ -447,6 +444,9 @@ const fn quarantine(event: Event) -> Transition {
         // The cookie's ACK is what proves that the client means it: until then the old translation stands.
         Event::Syn | Event::SynToPass | Event::SynAgain | Event::StraySyn => to(HERE, &[SendCookie]),
         Event::CookieAck => to(Phase::AwaitPayload, &[CreateConnection]),
+        // It is not of the connection that rests here, but may be of one that is about to begin: the segment that opens its
+        // cookie is lost or late. The old server, if it got this, would end it by a RST.
+        Event::ClientData => to(HERE, &[Drop(DropReason::BadCookie)]),
         Event::ServerSynAck | Event::ServerLacksOption | Event::ServerStaleAck | Event::ServerStray => {
             to(HERE, &[Drop(DropReason::NotAnAnswer)])
         }
@@ -455,7 +455,6 @@ const fn quarantine(event: Event) -> Transition {
         | Event::ServerUnreachable
         | Event::ClientAck
         | Event::Unacceptable
-        | Event::ClientData
         | Event::ClientFin
         | Event::Selected
         | Event::NeedMore

@@ -1,6 +1,6 @@
 //! What the simulation of `tests/sim` has found: the packets that showed each defect.
 
-use crate::harness::{Bench, CONFIG, Client, Server, close, nothing, only, spliced};
+use crate::harness::{Bench, CLIENT_ISN, CONFIG, Client, Server, bound_with_syn, close, nothing, only, spliced};
 use e2d2::buffer::PacketBuffer;
 use e2d2::port::PortId;
 use e2d2::wire::tcp::TcpFlags;
@@ -15,6 +15,13 @@ fn close_to_rest(bench: &mut Bench, client: &mut Client, server: &mut Server) {
     assert_eq!((bench.proxy.usage().connections, bench.proxy.usage().resting), (0, 1));
     assert_eq!(bench.records()[0].cause(Side::Client), Cause::ActiveClose);
     bench.assert_all_returned();
+}
+
+/// The same, and the rest is not over afterwards.
+fn close_and_stay(bench: &mut Bench, client: &mut Client, server: &mut Server) {
+    close(bench, client, server);
+    assert_eq!((bench.proxy.usage().connections, bench.proxy.usage().resting), (0, 1));
+    assert_eq!(bench.records().len(), 1);
 }
 
 /// The server's window is closed, the client probes with a byte beyond it, and the server, whose window has opened
@@ -259,4 +266,115 @@ fn a_repeated_first_segment_of_a_resting_connection_reaches_the_server() {
     bench.wait(Duration::from_secs(5));
     let reset = only(bench.receive(&request));
     assert_eq!((reset.flags, reset.seq), (TcpFlags::RST, client.ack));
+}
+
+/// The first segment of a new connection is lost, which would have opened its cookie, and the second arrives while the last
+/// connection from that port rests. It was taken for a late one of that: the old server answered by a RST whose number the
+/// client believed.
+#[test]
+fn a_segment_of_the_next_connection_does_not_reach_the_server_of_the_last() {
+    let mut bench = Bench::new();
+    let (mut client, mut server) = spliced(&mut bench, 40000);
+    close_and_stay(&mut bench, &mut client, &mut server);
+    let late = client.segment(TcpFlags::ACK, b"");
+    let mut next = Client {
+        seq: CLIENT_ISN.wrapping_add(0x1234_5678),
+        ..Client::new(40000)
+    };
+    let syn_ack = only(bench.receive(&next.syn()));
+    next.take_syn_ack(&syn_ack);
+    let first = next.segment(TcpFlags::PSH, b"0 first");
+    next.seq = next.seq.wrapping_add(7);
+    nothing(bench.receive(&next.segment(TcpFlags::PSH, b" second")));
+    assert_eq!(bench.dropped(DropReason::BadCookie), 1);
+    // What is of the last connection still passes: the first byte, the end, and a FIN again.
+    assert_eq!(only(bench.receive(&late)).to, server.me);
+    let again = Segment {
+        seq: late.seq.wrapping_sub(1),
+        flags: TcpFlags::FIN | TcpFlags::ACK,
+        ..late.clone()
+    };
+    assert_eq!(only(bench.receive(&again)).to, server.me);
+    let oldest = Segment {
+        seq: CLIENT_ISN.wrapping_add(1),
+        payload: b"0 hello".to_vec(),
+        ..late
+    };
+    assert_eq!(only(bench.receive(&oldest)).to, server.me);
+    // The client repeats what was lost.
+    let syn = only(bench.receive(&first));
+    assert_eq!((syn.flags, bench.proxy.usage().connections), (TcpFlags::SYN, 1));
+}
+
+/// A SYN is answered by us while the last connection from that port rests, and a copy of it comes when that is over, and is
+/// passed on. Client and server waited for each other for a minute.
+#[test]
+fn a_client_that_has_taken_our_own_answer_is_served_though_its_syn_was_passed_on() {
+    for is_answered in [false, true] {
+        let mut bench =
+            Bench::for_pools(&bound_with_syn("").replace("[records]", "[timeouts]\ntime_wait = \"4s\"\n\n[records]"));
+        let mut client = Client::new(40000);
+        let mut server = Server::from_syn(&only(bench.receive(&client.syn())));
+        server.shake(&mut bench, &mut client);
+        only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
+        close_and_stay(&mut bench, &mut client, &mut server);
+        nothing(bench.wait(Duration::from_millis(3_900)));
+        let mut next = Client {
+            seq: CLIENT_ISN.wrapping_add(100_000),
+            ..Client::new(40000)
+        };
+        let copy = next.syn();
+        let syn_ack = only(bench.receive(&copy));
+        next.take_syn_ack(&syn_ack);
+        nothing(bench.wait(Duration::from_millis(200)));
+        let passed = only(bench.receive(&copy));
+        assert_eq!(passed.flags, TcpFlags::SYN, "it is passed on");
+        let asked = Server::from_syn(&passed);
+        if is_answered {
+            // The client is connected, and challenges (RFC 5961 4.2).
+            assert_ne!(only(bench.receive(&asked.syn_ack())).seq, syn_ack.seq);
+        }
+        let sent = bench.receive(&next.segment(TcpFlags::ACK, b""));
+        let [reset, syn] = sent.as_slice() else {
+            panic!("a RST and a SYN, not {sent:#?}")
+        };
+        assert_eq!((reset.flags, reset.to, reset.seq), (TcpFlags::RST, asked.me, asked.ack));
+        let mut server = Server::from_syn(syn);
+        let (_, held) = server.accept(&mut bench);
+        nothing(held);
+        let hello = only(next.send(&mut bench, b"hello"));
+        assert_eq!((hello.payload.as_slice(), hello.to), (&b"hello"[..], server.me));
+        let banner = only(server.send(&mut bench, b"ready"));
+        assert_eq!((banner.seq, banner.to), (next.ack, next.me));
+        server.ack = server.ack.wrapping_add(5);
+        next.ack = next.ack.wrapping_add(5);
+        close(&mut bench, &mut next, &mut server);
+        assert_eq!(bench.records().len(), 1, "one connection, one record");
+        bench.assert_all_returned();
+    }
+}
+
+/// The same with data on the first segment, whose ACK was lost.
+#[test]
+fn data_that_come_with_that_acknowledgement_are_held() {
+    let mut bench =
+        Bench::for_pools(&bound_with_syn("").replace("[records]", "[timeouts]\ntime_wait = \"4s\"\n\n[records]"));
+    let mut client = Client::new(40000);
+    let mut server = Server::from_syn(&only(bench.receive(&client.syn())));
+    server.shake(&mut bench, &mut client);
+    only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
+    close_and_stay(&mut bench, &mut client, &mut server);
+    nothing(bench.wait(Duration::from_millis(3_900)));
+    let mut next = Client {
+        seq: CLIENT_ISN.wrapping_add(100_000),
+        ..Client::new(40000)
+    };
+    let copy = next.syn();
+    next.take_syn_ack(&only(bench.receive(&copy)));
+    nothing(bench.wait(Duration::from_millis(200)));
+    only(bench.receive(&copy));
+    let sent = next.send(&mut bench, b"hello");
+    let mut server = Server::from_syn(sent.last().expect("a SYN"));
+    let (_, held) = server.accept(&mut bench);
+    assert_eq!(only(held).payload, b"hello");
 }

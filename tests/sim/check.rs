@@ -3,7 +3,9 @@
 //! Every stream is complete and equal at both ends, or the connection's record names a cause that the scenario explains.
 //! Bytes themselves are compared as they are read ([`End`](crate::ends::End)); a wrong one ends the simulation at once.
 
-use crate::scenario::{Binding, Choice, ConnectionPlan, Families, Fate, Scenario};
+use crate::engine::IDLE_SECONDS;
+use crate::scenario::{Binding, Choice, ConnectionPlan, EndPlan, Families, Fate, Scenario};
+use crate::trouble::{self, Touched, Troubles};
 use crate::world::by_client;
 use e2d2::time::Instant;
 use e2d2::wire::checksum;
@@ -11,6 +13,7 @@ use e2d2::wire::frame::{self, Kind, ParseError};
 use netfcts::record::{Cause, SessionRecord, Side};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// What became of a client's connection.
 #[derive(Clone, Debug)]
@@ -25,6 +28,7 @@ pub struct ClientResult {
     /// It ended because an end point had ceased to repeat what it was asked for.
     pub is_neglected: bool,
     pub began: Instant,
+    pub ended: Instant,
 }
 
 /// What became of a server's.
@@ -42,6 +46,15 @@ pub struct ServerResult {
     pub is_neglected: bool,
 }
 
+/// Time-outs double from a second: so many frames are lost at least, one after the other, before a minute is over.
+const LOST_IN_A_MINUTE: usize = 4;
+
+/// And before `connect` is, which is 20 s.
+const LOST_IN_A_CALL: usize = 3;
+
+/// And before a cookie expires, which lives for 8 s at least.
+const LOST_IN_A_COOKIE: usize = 1;
+
 /// The judgement.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
@@ -50,6 +63,9 @@ pub struct Report {
     pub connections: usize,
     /// Connections whose two streams were complete.
     pub complete: usize,
+    /// Connections that nobody was to abort, refuse or leave alone, and those of them that were complete.
+    pub ordinary: usize,
+    pub ordinary_complete: usize,
     /// Connections that lacked nothing but a FIN that its sender did not repeat.
     pub unrepeated_fins: usize,
     /// Connections that came to a standstill because smoltcp no longer repeated its oldest unacknowledged byte.
@@ -65,13 +81,16 @@ pub struct Report {
     pub digest: u64,
 }
 
+/// A simulation that is over, but for its clients and records.
+pub struct Course<'a> {
+    pub scenario: &'a Scenario,
+    pub start: Instant,
+    pub troubles: &'a Troubles,
+    pub servers: &'a [ServerResult],
+}
+
 /// Judges what is left when all is over.
-pub fn judge(
-    scenario: &Scenario,
-    clients: Vec<(ConnectionPlan, ClientResult)>,
-    servers: &[ServerResult],
-    records: &[SessionRecord],
-) -> Report {
+pub fn judge(course: &Course<'_>, clients: Vec<(ConnectionPlan, ClientResult)>, records: &[SessionRecord]) -> Report {
     let mut report = Report {
         connections: clients.len(),
         ..Report::default()
@@ -98,23 +117,21 @@ pub fn judge(
             .iter()
             .filter(|record| record.start() >= client.began && next.is_none_or(|next| record.start() < next));
         let own: Vec<&SessionRecord> = own.collect();
-        let sessions: Vec<_> = servers.iter().filter(|server| server.id == plan.id).collect();
-        let case = Case {
-            scenario,
-            plan,
-            client,
-            sessions: &sessions,
-            records: &own,
-        };
+        let sessions: Vec<_> = course.servers.iter().filter(|server| server.id == plan.id).collect();
+        let case = Case::new(course, (plan, client), &sessions, (address, &own));
         report.bytes += u64::from(client.received) + sessions.iter().map(|s| u64::from(s.received)).sum::<u64>();
         report.complete += usize::from(case.is_complete());
+        let must_complete = case.must_complete();
+        report.ordinary += usize::from(must_complete);
+        report.ordinary_complete += usize::from(must_complete && case.is_complete());
         let lacks_a_fin = |record: &&SessionRecord| case.lacks_a_fin(record.cause(Side::Client));
         report.unrepeated_fins += usize::from(!case.is_complete() && own.iter().any(lacks_a_fin));
         report.neglected += usize::from(case.is_neglected());
         if let Err(what) = case.judge() {
             report.faults.push(format!(
-                "connection {}: {what}\n    {plan:?}\n    client {client:?}\n    servers {sessions:?}\n    {}",
+                "connection {}: {what}\n    {plan:?}\n    client {client:?}\n    servers {sessions:?}\n    touched {:?}\n    {}",
                 plan.id,
+                case.touched,
                 own.iter()
                     .map(|record| describe(record))
                     .collect::<Vec<_>>()
@@ -148,9 +165,93 @@ struct Case<'a> {
     client: &'a ClientResult,
     sessions: &'a [&'a ServerResult],
     records: &'a [&'a SessionRecord],
+    touched: Trouble,
 }
 
-impl Case<'_> {
+/// What happened to one connection.
+#[derive(Clone, Copy, Debug)]
+struct Trouble {
+    client: Touched,
+    server: Touched,
+    /// The server that it had, or one of those that it was to be tried at, did not do well meanwhile.
+    by_server: bool,
+}
+
+impl Trouble {
+    fn lost(self) -> usize {
+        self.client.lost + self.server.lost
+    }
+
+    fn any_frame(self) -> bool {
+        self.client.any() || self.server.any()
+    }
+}
+
+impl<'a> Case<'a> {
+    fn new(
+        course: &Course<'a>,
+        (plan, client): (&'a ConnectionPlan, &'a ClientResult),
+        sessions: &'a [&'a ServerResult],
+        (address, records): (IpAddr, &'a [&'a SessionRecord]),
+    ) -> Self {
+        let scenario = course.scenario;
+        let from = client.began;
+        let ends = records.iter().map(|record| record.start() + record.duration());
+        let to = ends.fold(client.ended, Instant::max);
+        // Every server that it may have been tried at, unless it was served by the first.
+        let tried = records
+            .iter()
+            .any(|record| record.servers_tried > 1 || record.local_port == 0);
+        let mut candidates: Vec<u16> = records
+            .iter()
+            .map(|record| record.server)
+            .filter(|server| *server < 6)
+            .collect();
+        if tried || candidates.is_empty() {
+            candidates.extend(match plan.choice {
+                Choice::Server(n) => vec![u16::from(n) + 3 * u16::from(plan.server_v6)],
+                Choice::Pool | Choice::Reject => (0..6).collect(),
+            });
+        }
+        let mut server = Touched::default();
+        for record in records {
+            let of = match record.local_port {
+                0 => candidates
+                    .iter()
+                    .map(|server| course.troubles.of_host(trouble::address_of_server(*server), from, to))
+                    .fold(Touched::default(), Touched::plus),
+                port if record.server < 6 => {
+                    course
+                        .troubles
+                        .of((trouble::address_of_server(record.server), port), from, to)
+                }
+                _ => Touched::default(),
+            };
+            server = server.plus(of);
+        }
+        let misbehaves =
+            |server: &u16| trouble::misbehaves(scenario, usize::from(server % 3), course.start, (from, to));
+        Case {
+            scenario,
+            plan,
+            client,
+            sessions,
+            records,
+            touched: Trouble {
+                client: course.troubles.of((address, plan.port), from, to),
+                server,
+                by_server: candidates.iter().any(misbehaves),
+            },
+        }
+    }
+
+    /// Nothing but lost frames stands between it and its end.
+    fn must_complete(&self) -> bool {
+        let has_place = usize::from(self.scenario.local_ports) >= self.scenario.connections.len();
+        let is_served = self.plan.choice != Choice::Reject && self.plan.to_server > 0;
+        has_place && is_served && !self.is_aborted() && !self.touched.by_server
+    }
+
     fn is_complete(&self) -> bool {
         self.client.is_complete && matches!(self.sessions, [server] if server.is_complete)
     }
@@ -172,7 +273,8 @@ impl Case<'_> {
             // How often that may be is limited ([`Report::neglected`]).
             return Ok(());
         }
-        if self.client.gave_up && !self.scenario.is_troubled() && !self.is_aborted() {
+        // The RST that would have told it was lost, or its server was gone.
+        if self.client.gave_up && self.touched.lost() == 0 && !self.touched.by_server && !self.is_aborted() {
             return Err("it did not end".into());
         }
         if self.plan.to_server == 0 {
@@ -218,7 +320,7 @@ impl Case<'_> {
     fn lacks_a_fin(&self, cause: Cause) -> bool {
         let all_came = |server: &ServerResult| server.has_all && self.client.has_all;
         matches!(cause, Cause::HalfCloseTimeout | Cause::IdleTimeout)
-            && self.scenario.links().iter().any(|link| !link.is_clean())
+            && self.touched.any_frame()
             && matches!(self.sessions, [server] if all_came(server))
     }
 
@@ -228,12 +330,11 @@ impl Case<'_> {
     }
 
     fn was_never_heard(&self) -> bool {
-        let from = &self.scenario.from_clients;
-        let is_lossy = from.loss + from.corrupt + from.truncate > 50 || !from.outages.is_empty();
         // Whoever believes to be connected and waits for the server's first word waits for ever, once the SYN-ACK was
         // repeated three times without an ACK.
         let may_give_up = self.scenario.binding != Binding::Payload && self.plan.client.speaks_after > 0;
-        is_lossy && (!self.client.gave_up || may_give_up) && self.client.received == 0 && self.sessions.is_empty()
+        let nothing_came = self.client.received == 0 && self.sessions.is_empty();
+        self.touched.client.lost >= LOST_IN_A_COOKIE && (!self.client.gave_up || may_give_up) && nothing_came
     }
 
     fn is_aborted(&self) -> bool {
@@ -244,11 +345,9 @@ impl Case<'_> {
         match cause {
             Cause::ActiveClose | Cause::PassiveClose => Ok(()),
             // smoltcp's TIME-WAIT lasts ten seconds: a FIN repeated after that is answered by RST.
-            Cause::ActiveRst | Cause::PassiveRst if self.scenario.loses_frames() || self.scenario.is_troubled() => {
-                Ok(())
-            }
+            Cause::ActiveRst | Cause::PassiveRst if self.touched.lost() > 0 || self.touched.by_server => Ok(()),
             // As its FIN was never acknowledged in that time.
-            Cause::HalfCloseTimeout | Cause::IdleTimeout if self.scenario.is_troubled() => Ok(()),
+            Cause::HalfCloseTimeout | Cause::IdleTimeout if self.touched.by_server => Ok(()),
             cause => Err(format!("it was complete and ended by {cause:?}")),
         }
     }
@@ -257,22 +356,20 @@ impl Case<'_> {
         let server = self.server_plans();
         let any = |is: &dyn Fn(Fate) -> bool| server.iter().any(|server| is(server.fate));
         let is_explained = match cause {
-            Cause::ActiveRst | Cause::PassiveRst => self.is_aborted() || self.scenario.is_troubled(),
+            Cause::ActiveRst | Cause::PassiveRst => self.is_aborted() || self.touched.by_server,
             // Another server gets the connection when the one chosen lacks what was promised.
             Cause::NoServer => server
                 .iter()
                 .any(|server| !server.options.timestamps && self.scenario.may_promise_timestamps()),
             Cause::NoPort => usize::from(self.scenario.local_ports) < self.scenario.connections.len(),
-            Cause::ServerRefused => any(&|fate| matches!(fate, Fate::Refuses | Fate::Restarts { .. })),
+            Cause::ServerRefused => {
+                self.touched.by_server && any(&|fate| matches!(fate, Fate::Refuses | Fate::Restarts { .. }))
+            }
             // The RST of an abort was lost, or came with a number ahead of lost data, which is no proof: it passed, its
             // receiver believed it, and here only silence shows the end (DESIGN: decision 12).
-            Cause::IdleTimeout | Cause::HalfCloseTimeout if self.is_aborted() && self.scenario.loses_frames() => true,
-            Cause::ServerTimeout | Cause::RetransmitLimit | Cause::IdleTimeout | Cause::HalfCloseTimeout => {
-                self.may_have_timed_out(cause)
-            }
-            Cause::SelectorTimeout | Cause::BadProxyHeader | Cause::HandshakeTimeout => self.may_have_timed_out(cause),
-            // An orderly end of an incomplete connection is what must never happen.
-            _ => false,
+            Cause::IdleTimeout | Cause::HalfCloseTimeout if self.is_aborted() && self.touched.any_frame() => true,
+            Cause::IdleTimeout | Cause::HalfCloseTimeout if self.reads_in_silence() => true,
+            _ => self.may_have_timed_out(cause),
         };
         if is_explained {
             Ok(())
@@ -283,30 +380,37 @@ impl Case<'_> {
         }
     }
 
-    /// Time may have run out: a peer was gone, or so much was lost that nothing came in time.
-    fn may_have_timed_out(&self, cause: Cause) -> bool {
-        match cause {
-            Cause::ServerTimeout => self.scenario.is_troubled() || self.heavy_loss(),
-            // SYNs that were lost have backed the client's timer off to a minute before it sends its first byte.
-            // A header that lacks a part when the time is over is a bad one.
-            Cause::SelectorTimeout | Cause::BadProxyHeader => {
-                let from = &self.scenario.from_clients;
-                from.loss + from.corrupt + from.truncate > 50
-                    || self.scenario.links().iter().any(|link| !link.outages.is_empty())
-            }
-            Cause::RetransmitLimit | Cause::IdleTimeout | Cause::HalfCloseTimeout => self.scenario.is_troubled(),
-            // The server's SYN-ACK and its repetitions were lost, or the server went away behind the first.
-            Cause::HandshakeTimeout => {
-                let to = &self.scenario.to_clients;
-                self.scenario.is_troubled() || to.loss + to.corrupt + to.truncate > 50
-            }
-            _ => false,
-        }
+    /// An end takes longer to read what it has got than both may be silent.
+    fn reads_in_silence(&self) -> bool {
+        let silence = |end: &EndPlan, bytes: u32, buffer: usize| {
+            let kept = (bytes as usize + self.scenario.banner().len()).min(buffer);
+            Duration::from_millis(kept.div_ceil(end.chunk.max(1)) as u64 * end.pause_ms)
+        };
+        let ends = [
+            silence(&self.plan.client, self.plan.to_client, self.plan.client_buffers.0),
+            silence(&self.plan.server, self.plan.to_server, usize::MAX),
+        ];
+        ends.iter().any(|silence| silence.as_secs() >= IDLE_SECONDS)
     }
 
-    fn heavy_loss(&self) -> bool {
-        let [_, _, from, to] = self.scenario.links();
-        u32::from(from.loss + from.corrupt + from.truncate) + u32::from(to.loss + to.corrupt + to.truncate) > 50
+    /// Time may have run out: a peer was gone, or so much was lost of this connection that nothing came in time.
+    fn may_have_timed_out(&self, cause: Cause) -> bool {
+        let Trouble {
+            client,
+            server,
+            by_server,
+        } = self.touched;
+        match cause {
+            Cause::ServerTimeout => by_server || server.lost >= LOST_IN_A_CALL,
+            // SYNs that were lost have backed the client's timer off to a minute before it sends its first byte.
+            // A header that lacks a part when the time is over is a bad one.
+            Cause::SelectorTimeout | Cause::BadProxyHeader => client.lost >= LOST_IN_A_MINUTE,
+            Cause::RetransmitLimit | Cause::IdleTimeout | Cause::HalfCloseTimeout => by_server,
+            // The server's SYN-ACK and its repetitions were lost, or the server went away behind the first.
+            Cause::HandshakeTimeout => by_server || client.lost + server.lost >= LOST_IN_A_MINUTE,
+            // An orderly end of an incomplete connection is what must never happen.
+            _ => false,
+        }
     }
 
     fn server_plans(&self) -> Vec<crate::scenario::ServerPlan> {

@@ -278,19 +278,6 @@ impl Scenario {
         scenario
     }
 
-    /// Some frame may be lost.
-    pub fn loses_frames(&self) -> bool {
-        self.links()
-            .iter()
-            .any(|link| link.loss > 0 || link.corrupt > 0 || link.truncate > 0 || !link.outages.is_empty())
-    }
-
-    /// A link is down for a while, or a server does not do well.
-    pub fn is_troubled(&self) -> bool {
-        self.links().iter().any(|link| !link.outages.is_empty())
-            || self.servers.iter().any(|server| server.fate != Fate::Well)
-    }
-
     /// Frames may come out of a link wrong.
     pub fn spoils_frames(&self) -> bool {
         self.links().iter().any(|link| link.corrupt > 0 || link.truncate > 0)

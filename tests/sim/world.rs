@@ -4,6 +4,7 @@ use crate::check::{self, ClientResult, Report, ServerResult};
 use crate::ends::End;
 use crate::engine::{Engine, IDLE_SECONDS, SERVER_PORT, SERVICE, find};
 use crate::scenario::{ConnectionPlan, Fate, Scenario};
+use crate::trouble::{self, Troubles};
 use e2d2::ports::{Direction, FrameWriter, InterfaceId};
 use e2d2::time::Instant;
 use netfcts::record::SessionRecord;
@@ -109,9 +110,13 @@ struct World<'a> {
     flights: BinaryHeap<Reverse<Flight>>,
     order: u64,
     calls: Vec<Call>,
+    /// Indices of the calls that have not begun, and of those that each client's host has open.
+    waiting: Vec<usize>,
+    open: [Vec<usize>; 2],
     sessions: Vec<Session>,
     server_results: Vec<ServerResult>,
     records: Vec<SessionRecord>,
+    troubles: Troubles,
     wakes: [Vec<Option<Instant>>; 2],
     sockets: Random,
     capture: Option<Capture>,
@@ -139,7 +144,13 @@ pub fn run(scenario: &Scenario, capture: Option<&Path>) -> Report {
     });
     let clients = clients.collect();
     let seconds = (world.now - world.start).as_secs();
-    let mut report = check::judge(scenario, clients, &world.server_results, &world.records);
+    let course = check::Course {
+        scenario,
+        start: world.start,
+        troubles: &world.troubles,
+        servers: &world.server_results,
+    };
+    let mut report = check::judge(&course, clients, &world.records);
     if world.faults.is_empty() {
         report.faults.extend(leaks);
     } else {
@@ -194,9 +205,12 @@ impl<'a> World<'a> {
             flights: BinaryHeap::new(),
             order: 0,
             calls: Vec::new(),
+            waiting: (0..scenario.connections.len()).collect(),
+            open: [Vec::new(), Vec::new()],
             sessions: Vec::new(),
             server_results: Vec::new(),
             records: Vec::new(),
+            troubles: Troubles::default(),
             sockets: random.fork("sockets"),
             capture: capture.map(Capture::new),
             digest: 0,
@@ -233,7 +247,7 @@ impl<'a> World<'a> {
     }
 
     fn all_over(&self) -> bool {
-        self.calls.iter().all(|call| matches!(call.state, CallState::Over(_)))
+        self.waiting.is_empty() && self.open.iter().all(Vec::is_empty)
     }
 
     /// Everything that is due now, and then on to the next event.
@@ -257,11 +271,9 @@ impl<'a> World<'a> {
     fn next_event(&self) -> Instant {
         let flight = self.flights.peek().map(|Reverse(flight)| flight.at);
         let hosts = self.wakes.iter().flatten().flatten().min().copied();
-        let calls = self.calls.iter().filter_map(|call| match &call.state {
-            CallState::Waiting => Some(self.at_ms(call.plan.start_ms)).filter(|at| *at > self.now),
-            CallState::Open { progress, .. } => Some(progress.since + PATIENCE),
-            CallState::Over(_) => None,
-        });
+        // Those that are open are in their host's wake.
+        let calls = self.waiting.iter().map(|&i| self.at_ms(self.calls[i].plan.start_ms));
+        let calls = calls.filter(|at| *at > self.now);
         let fates = self
             .scenario
             .servers
@@ -299,7 +311,8 @@ impl<'a> World<'a> {
 
     fn send(&mut self, side: usize, to_engine: bool, frame: Vec<u8>) {
         let (flights, order) = (&mut self.flights, &mut self.order);
-        self.links[side][usize::from(!to_engine)].send(self.now, frame, |at, frame| {
+        let leg = trouble::leg_of(&frame, side == CLIENTS, to_engine);
+        let treatment = self.links[side][usize::from(!to_engine)].send(self.now, frame, |at, frame| {
             *order += 1;
             flights.push(Reverse(Flight {
                 at,
@@ -309,6 +322,7 @@ impl<'a> World<'a> {
                 frame,
             }));
         });
+        self.troubles.note(self.now, leg, treatment);
     }
 
     fn run_engine(&mut self) {
@@ -372,13 +386,18 @@ impl<'a> World<'a> {
     }
 
     fn start_calls(&mut self) {
-        for i in 0..self.calls.len() {
-            let plan = self.calls[i].plan;
-            let is_due = matches!(self.calls[i].state, CallState::Waiting) && self.at_ms(plan.start_ms) <= self.now;
-            let is_open = |call: &Call| call.plan.port == plan.port && matches!(call.state, CallState::Open { .. });
-            if !is_due || self.calls.iter().any(is_open) {
+        let mut at = 0;
+        while let Some(&i) = self.waiting.get(at) {
+            let plan = &self.calls[i].plan;
+            let is_due = self.at_ms(plan.start_ms) <= self.now;
+            let has_port = |&open: &usize| self.calls[open].plan.port == plan.port;
+            if !is_due || self.open.iter().flatten().any(has_port) {
+                at += 1;
                 continue;
             }
+            self.waiting.remove(at);
+            let plan = *plan;
+            self.open[plan.host].push(i);
             let host = &mut self.hosts[CLIENTS][plan.host];
             let socket = host.add_socket(plan.client_buffers.0, plan.client_buffers.1);
             let (from, to) = if plan.v6 {
@@ -408,7 +427,8 @@ impl<'a> World<'a> {
     fn run_calls(&mut self, n: usize) -> Option<Instant> {
         let mut next: Option<Instant> = None;
         let mut last_words = Vec::new();
-        for call in &mut self.calls {
+        for &i in &self.open[n] {
+            let call = &mut self.calls[i];
             let CallState::Open {
                 socket,
                 own,
@@ -419,9 +439,6 @@ impl<'a> World<'a> {
             else {
                 continue;
             };
-            if call.plan.host != n {
-                continue;
-            }
             let host = &mut self.hosts[CLIENTS][n];
             let tcp = host.socket(*socket);
             let outcome = end.work(self.now, tcp);
@@ -450,6 +467,7 @@ impl<'a> World<'a> {
                     gave_up: gives_up,
                     is_neglected,
                     began: *began,
+                    ended: self.now,
                 };
                 // The RST of an abort leaves with the socket's last poll.
                 last_words.extend(host.poll(self.now));
@@ -457,6 +475,8 @@ impl<'a> World<'a> {
                 call.state = CallState::Over(result);
             }
         }
+        let calls = &self.calls;
+        self.open[n].retain(|&i| matches!(calls[i].state, CallState::Open { .. }));
         for frame in last_words {
             self.send(CLIENTS, true, frame);
         }

@@ -158,10 +158,10 @@ where
             None => self.leg_hashes(&Ends::from(rested)),
         };
         let [client, server] = hashes;
-        if legs.client {
+        if legs.has(Side::Client) {
             self.remove_flow(client, FlowRef::client(0).quarantined(slot));
         }
-        if legs.server {
+        if legs.has(Side::Server) {
             self.remove_flow(server, FlowRef::server(0).quarantined(slot));
         }
         self.quarantine.pop();
@@ -182,10 +182,7 @@ where
         }
         self.remove_flow(hash, flow);
         if let Some(rested) = self.quarantine.entry_mut(flow.slot()) {
-            match flow.is_server_leg() {
-                true => rested.legs.server = false,
-                false => rested.legs.client = false,
-            }
+            rested.legs = rested.legs.without(flow.side());
         }
     }
 

@@ -48,11 +48,7 @@ where
         let from = flow.side();
         // The other leg's addresses and ports may be a new connection's by now. Its numbers can be near the old ones,
         // cookies of one slot always are: nothing of the old one may reach it.
-        let is_alone = match from {
-            Side::Client => !rested.legs.server,
-            Side::Server => !rested.legs.client,
-        };
-        if is_alone {
+        if !rested.legs.has(from.peer()) {
             return self.drops.add(DropReason::UnknownFlow, 1);
         }
         let path = match from {

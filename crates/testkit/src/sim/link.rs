@@ -48,6 +48,23 @@ impl Impairment {
     }
 }
 
+/// What became of a frame on a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Treatment {
+    /// It, or its only copy, vanished or came out changed.
+    pub lost: bool,
+    /// It was repeated or overtaken.
+    pub disordered: bool,
+}
+
+impl Treatment {
+    /// It came out as it went in, behind the frame before it.
+    pub const CARRIED: Treatment = Treatment {
+        lost: false,
+        disordered: false,
+    };
+}
+
 /// One direction of a link.
 #[derive(Debug)]
 pub struct Link {
@@ -78,35 +95,43 @@ impl Link {
         self.carried
     }
 
-    /// Sends a frame; `arrive` gets what comes out, with the time at which it does.
-    pub fn send(&mut self, now: Instant, mut frame: Vec<u8>, mut arrive: impl FnMut(Instant, Vec<u8>)) {
+    /// Sends a frame; `arrive` gets what comes out, with the time at which it does. Returns what was done to it.
+    pub fn send(&mut self, now: Instant, mut frame: Vec<u8>, mut arrive: impl FnMut(Instant, Vec<u8>)) -> Treatment {
+        let mut treatment = Treatment::CARRIED;
         self.carried += 1;
         let at_ms = (now - self.start).as_millis() as u64;
         let is_down = |outage: &Outage| (outage.from_ms..outage.to_ms).contains(&at_ms);
         if self.plan.outages.iter().any(is_down) || self.random.chance(self.plan.loss) {
-            return;
+            treatment.lost = true;
+            return treatment;
         }
         if frame.len() < SHORTEST {
             frame.resize(SHORTEST, 0);
         }
         if self.random.chance(self.plan.corrupt) {
             self.corrupt(&mut frame);
+            treatment.lost = true;
         }
         if self.random.chance(self.plan.truncate) {
             let length = self.random.within(14..=frame.len() as u64) as usize;
             frame.truncate(length);
+            treatment.lost = true;
         }
         if self.random.chance(self.plan.duplicate) {
             let late = self.way() + Duration::from_micros(self.random.within(0..=self.plan.lag_us));
             arrive(now + late, frame.clone());
+            treatment.disordered = true;
         }
         if self.random.chance(self.plan.reorder) {
             let late = self.way() + Duration::from_micros(self.random.within(0..=self.plan.lag_us));
-            return arrive(now + late, frame);
+            arrive(now + late, frame);
+            treatment.disordered = true;
+            return treatment;
         }
         let arrival = (now + self.way()).max(self.last_arrival);
         self.last_arrival = arrival;
         arrive(arrival, frame);
+        treatment
     }
 
     fn way(&mut self) -> Duration {
@@ -176,6 +201,31 @@ mod tests {
             ..Impairment::default()
         };
         assert_eq!(carry(plan, 200).len(), 400);
+    }
+
+    #[test]
+    fn what_was_done_to_a_frame_is_told() {
+        let treated = |plan| {
+            let mut link = Link::new(plan, Random::new(3), Instant::ZERO);
+            link.send(Instant::ZERO, vec![0; 100], |_, _| {})
+        };
+        assert_eq!(treated(Impairment::default()), Treatment::CARRIED);
+        let lost = treated(Impairment {
+            loss: 1000,
+            ..Impairment::default()
+        });
+        assert_eq!((lost.lost, lost.disordered), (true, false));
+        let down = Outage { from_ms: 0, to_ms: 1 };
+        let lost = treated(Impairment {
+            outages: vec![down],
+            ..Impairment::default()
+        });
+        assert!(lost.lost);
+        let repeated = treated(Impairment {
+            duplicate: 1000,
+            ..Impairment::default()
+        });
+        assert_eq!((repeated.lost, repeated.disordered), (false, true));
     }
 
     #[test]

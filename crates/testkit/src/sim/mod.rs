@@ -16,7 +16,7 @@ mod window;
 
 pub use duty::Ends;
 pub use host::{Host, HostPlan, SynOptions, set_clock};
-pub use link::{Impairment, Link, Outage};
+pub use link::{Impairment, Link, Outage, Treatment};
 pub use random::Random;
 pub use smoltcp::iface::SocketHandle;
 pub use smoltcp::socket::tcp;
