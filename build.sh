@@ -59,6 +59,17 @@ need_build() {
     install "to build" "${BUILD_PACKAGES[@]}" || die "the packages to build with are missing"
 }
 
+# Sets FEATURES: mmproxy's inline mode needs more than the rest, and is left out where that is not there.
+FEATURES=()
+with_inline() {
+    install "for mmproxy's inline mode" "${INLINE_PACKAGES[@]}" || true
+    if have clang && have make && [ -e /usr/include/gelf.h ] && [ -e /usr/include/zlib.h ]; then
+        FEATURES=(--features mmproxy/inline)
+    else
+        say "mmproxy: built without inline mode, which needs: ${INLINE_PACKAGES[*]}"
+    fi
+}
+
 cmd_demo() {
     local as_root
     need_build
@@ -81,9 +92,10 @@ cmd_test() {
     need_build
     # Without these the tests that need them skip themselves, and say so.
     install "for the tests" "${TEST_PACKAGES[@]}" || true
+    with_inline
     SKIP_FILE=$(mktemp)
     TEST_LOG=$(mktemp)
-    PROXYENGINE_SKIP_FILE=$SKIP_FILE cargo test --workspace --no-fail-fast "$@" 2>&1 | tee "$TEST_LOG" || status=$?
+    PROXYENGINE_SKIP_FILE=$SKIP_FILE cargo test --workspace "${FEATURES[@]}" --no-fail-fast "$@" 2>&1 | tee "$TEST_LOG" || status=$?
     passed=$(count passed)
     failed=$(count failed)
     skipped=$(sort -u "$SKIP_FILE" | grep -c . || true)
@@ -206,12 +218,13 @@ cmd_lint() {
     cargo fmt --version >/dev/null 2>&1 || die "lint: rustfmt is missing: rustup component add rustfmt"
     cargo clippy --version >/dev/null 2>&1 || die "lint: clippy is missing: rustup component add clippy"
     install "to lint" "${LINT_PACKAGES[@]}" || true
+    with_inline
     say "lint: formatting"
     cargo fmt --all -- --check
     say "lint: clippy"
-    cargo clippy --quiet --workspace --all-targets -- -D warnings
+    cargo clippy --quiet --workspace "${FEATURES[@]}" --all-targets -- -D warnings
     say "lint: documentation"
-    RUSTDOCFLAGS='-D warnings' cargo doc --quiet --workspace --no-deps
+    RUSTDOCFLAGS='-D warnings' cargo doc --quiet --workspace "${FEATURES[@]}" --no-deps
     if have shellcheck; then
         say "lint: shell scripts"
         shellcheck -x ./*.sh scripts/*.sh .ci/run

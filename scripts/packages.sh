@@ -4,6 +4,8 @@
 
 # needed by cargo build: DPDK's headers and libraries, libclang for bindgen, a linker
 BUILD_PACKAGES=(libdpdk-dev libclang-14-dev pkg-config gcc libc6-dev)
+# needed by mmproxy's inline mode: a compiler for its programs, what libbpf is built with
+INLINE_PACKAGES=(clang libelf-dev zlib1g-dev make)
 # needed by the demo: namespaces, the servers, the client
 DEMO_PACKAGES=(bash iproute2 iputils-ping ethtool procps curl openssl nginx socat)
 # needed by the tests: faults, captures, the clients and servers that nobody here wrote, and dpdk-testpmd

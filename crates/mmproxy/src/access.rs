@@ -98,6 +98,12 @@ impl Networks {
         self.v4.is_empty() && self.v6.is_empty()
     }
 
+    /// The networks, IPv4 first.
+    pub fn iter(&self) -> impl Iterator<Item = IpNet> {
+        let v4 = self.v4.iter().copied().map(IpNet::V4);
+        v4.chain(self.v6.iter().copied().map(IpNet::V6))
+    }
+
     /// Whether the address is in one of the networks. An IPv4-mapped address counts as IPv4.
     pub fn contains(&self, ip: IpAddr) -> bool {
         match ip.to_canonical() {

@@ -5,8 +5,8 @@
 //! go-mmproxy's level, a bare `-v` is cloudflare's flag.
 
 use crate::access::SourceKind;
-use crate::config::{Config, ConfigError, HeaderMode, Protocol, SendHeader, SourcePort};
-use crate::file::{self, File, OneOrMany, Section};
+use crate::config::{Config, ConfigError, HeaderMode, Inline, Protocol, SendHeader, SourcePort};
+use crate::file::{self, File, InlineValue, OneOrMany, Section};
 use crate::udppp;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -123,6 +123,9 @@ Options (one dash or two, `-o VALUE` or `-o=VALUE`; names of go-mmproxy, mmproxy
       --send off|v1|v2|spp               header for the target
       --metrics ADDR                     Prometheus text at /metrics, JSON at /stats
       --pin                              keep each thread on a CPU of its own
+      --inline[=auto]                    the kernel takes the header off, and the server's own socket has the client as its
+                                         peer (Linux 6.9); auto: two sockets where it cannot
+  -i, --interface NAME                   ... of what comes in on this interface; repeatable
       --user NAME                        change to this user after start
       --routes                           install the loopback routing rules at start, remove them at the end
   -N, --do-not-sandbox                   no system call filter
@@ -309,6 +312,15 @@ fn section_option(section: &mut Section, name: &str, words: &mut Words) -> Resul
         "P" | "force-real-client-port" => {
             words.flag(name)?;
         }
+        "inline" => {
+            // `--inline` alone is true; a value is attached.
+            section.inline = InlineValue(match words.pending.take().as_deref() {
+                None | Some("true") => Inline::On,
+                Some("false") => Inline::Off,
+                Some("auto") => Inline::Auto,
+                Some(other) => return Err(bad(name, other, "true, false or auto")),
+            });
+        }
         "no-spoof" => section.spoof = Some(!words.flag(name)?),
         "allow-source" => {
             let kinds = SourceKind::ALL.map(|(kind, name)| (name, kind));
@@ -342,6 +354,7 @@ fn global_option(file: &mut File, name: &str, words: &mut Words) -> Result<bool,
         "user" => file.user = Some(words.value(name)?),
         "routes" => file.routes = Some(words.flag(name)?),
         "pin" => file.pin = Some(words.flag(name)?),
+        "i" | "interface" => file.interfaces.push(words.value(name)?),
         "N" | "do-not-sandbox" => file.sandbox = Some(!words.flag(name)?),
         "q" | "quiet" => file.verbosity = Some(0),
         "v" | "verbose" => file.verbosity = Some(words.level()?),

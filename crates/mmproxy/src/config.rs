@@ -64,6 +64,18 @@ pub enum Duplicate {
     Drop,
 }
 
+/// Whether the kernel takes the header off, so that the server's own socket has the client as its peer.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Inline {
+    /// No: two sockets.
+    #[default]
+    Off,
+    /// If this kernel and this listener can; else two sockets.
+    Auto,
+    /// Yes, or the daemon does not start.
+    On,
+}
+
 /// Where a listening socket comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Bind {
@@ -133,6 +145,8 @@ pub struct Listener {
     pub max_sessions: usize,
     /// UDP: most sessions at a time from one client address.
     pub max_sessions_per_client: usize,
+    /// TCP: whether the kernel takes the header off.
+    pub inline: Inline,
 }
 
 impl Default for Listener {
@@ -168,6 +182,7 @@ impl Default for Listener {
             congestion: None,
             max_sessions: 100_000,
             max_sessions_per_client: 10_000,
+            inline: Inline::Off,
         }
     }
 }
@@ -227,6 +242,8 @@ pub struct Config {
     pub routes: bool,
     /// Keep each worker on a CPU of its own, among those the process may use.
     pub pin: bool,
+    /// Interfaces that the balancers of inline listeners come in on, and that their clients are reached by.
+    pub interfaces: Vec<String>,
     /// 0: errors; 1: each failed connection; 2: each connection.
     pub verbosity: u8,
     /// What is listened on.
@@ -251,6 +268,7 @@ impl Default for Config {
             sandbox: true,
             routes: false,
             pin: false,
+            interfaces: vec![],
             verbosity: 0,
             listeners: vec![],
         }

@@ -5,6 +5,7 @@
 
 use crate::cli::{RouteOptions, Source};
 use crate::config::{Bind, Config, ConfigError, HeaderMode, Listener, Protocol};
+use crate::inline::control::{self, Control};
 use crate::metrics::Counters;
 use crate::netlink::Netlink;
 use crate::plan::Surroundings;
@@ -49,6 +50,9 @@ pub enum DaemonError {
         /// Why not.
         source: io::Error,
     },
+    /// A listener must be inline and cannot.
+    #[error("inline: {0}")]
+    Inline(String),
     /// Something else of the system.
     #[error("{what}: {source}")]
     System {
@@ -71,6 +75,7 @@ pub struct Daemon {
     threads: Vec<JoinHandle<io::Result<()>>>,
     routes: bool,
     descriptors: u64,
+    inline: Option<Control>,
 }
 
 impl Daemon {
@@ -105,7 +110,13 @@ impl Daemon {
                 privileges::ADMIN_HINT
             );
         }
+        let inline = control::start(&config, &Arc::new(surroundings(&config))).map_err(DaemonError::Inline)?;
+        let inline_counters = inline.as_ref().map(control::Ready::counters);
         privileges::drop_privileges(&config).map_err(system("dropping privileges"))?;
+        let inline = inline
+            .map(|ready| ready.run(config.sandbox))
+            .transpose()
+            .map_err(system("inline"))?;
         if config.sandbox
             && let Err(error) = privileges::sandbox()
         {
@@ -144,6 +155,7 @@ impl Daemon {
             mailboxes,
             threads,
             descriptors,
+            inline,
         };
         daemon.serve(sockets);
         if let Some(listener) = metrics {
@@ -151,7 +163,7 @@ impl Daemon {
                 .name("metrics".into())
                 .stack_size(256 * 1024);
             thread
-                .spawn(move || http::serve(&listener, &counters))
+                .spawn(move || http::serve(&listener, &counters, inline_counters.as_deref()))
                 .map_err(system("metrics"))?;
         }
         Ok(daemon)
@@ -175,6 +187,7 @@ impl Daemon {
         let result = self.source.load().map_err(DaemonError::from).and_then(|mut config| {
             config.workers = self.config.workers;
             let sockets = open_sockets(&config, &self.config.listeners)?;
+            self.reload_inline(&config)?;
             Ok((config, sockets))
         });
         match result {
@@ -184,6 +197,19 @@ impl Daemon {
                 log::info!("configuration read again: {} listeners", self.config.listeners.len());
             }
             Err(error) => log::error!("the configuration stays as it was: {error}"),
+        }
+    }
+
+    fn reload_inline(&self, config: &Config) -> Result<(), DaemonError> {
+        let surroundings = Arc::new(surroundings(config));
+        let specs = control::specs(&config.listeners, &surroundings).map_err(DaemonError::Inline)?;
+        match &self.inline {
+            Some(inline) => inline.reload(specs, surroundings).map_err(system("inline")),
+            None if specs.is_empty() => Ok(()),
+            None => {
+                log::warn!("inline mode begins with the next start: the privileges for it are gone");
+                Ok(())
+            }
         }
     }
 
@@ -238,6 +264,9 @@ impl Daemon {
                     self.mailboxes
                         .iter()
                         .for_each(|mailbox| mailbox.post(Order::Drain(self.config.drain)));
+                    if let Some(inline) = &self.inline {
+                        inline.drain(self.config.drain);
+                    }
                 }
             }
         }
@@ -258,6 +287,9 @@ impl Daemon {
         let results = joiner
             .join()
             .unwrap_or_else(|_| vec![Err(io::Error::other("waiting for workers failed"))]);
+        if let Some(inline) = self.inline {
+            inline.join();
+        }
         results
             .into_iter()
             .collect::<io::Result<()>>()

@@ -12,7 +12,9 @@
 
 use crate::access::{self, Action, Networks, Rule, SourceKind};
 use crate::address::{Family, ListenSpec, TargetSpec};
-use crate::config::{Bind, Config, ConfigError, Duplicate, HeaderMode, Listener, Protocol, SendHeader, SourcePort};
+use crate::config::{
+    Bind, Config, ConfigError, Duplicate, HeaderMode, Inline, Listener, Protocol, SendHeader, SourcePort,
+};
 use crate::notify;
 use serde::Deserialize;
 use std::net::SocketAddr;
@@ -52,6 +54,7 @@ pub(crate) struct File {
     pub(crate) sandbox: Option<bool>,
     pub(crate) routes: Option<bool>,
     pub(crate) pin: Option<bool>,
+    pub(crate) interfaces: Vec<String>,
     pub(crate) verbosity: Option<u8>,
     pub(crate) listener: Vec<Section>,
 }
@@ -95,6 +98,35 @@ pub(crate) struct Section {
     pub(crate) congestion: Option<String>,
     pub(crate) max_sessions: Option<usize>,
     pub(crate) max_sessions_per_client: Option<usize>,
+    pub(crate) inline: InlineValue,
+}
+
+/// `inline = false`, `true` or `"auto"`.
+#[derive(Copy, Clone, Debug, Default, Deserialize)]
+#[serde(from = "InlineForm")]
+pub(crate) struct InlineValue(pub(crate) Inline);
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected true, false or \"auto\"")]
+enum InlineForm {
+    Switch(bool),
+    Word(InlineWord),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum InlineWord {
+    Auto,
+}
+
+impl From<InlineForm> for InlineValue {
+    fn from(form: InlineForm) -> Self {
+        InlineValue(match form {
+            InlineForm::Switch(false) => Inline::Off,
+            InlineForm::Switch(true) => Inline::On,
+            InlineForm::Word(InlineWord::Auto) => Inline::Auto,
+        })
+    }
 }
 
 /// A `[[listener.rule]]` section.
@@ -152,6 +184,11 @@ pub(crate) fn check(file: File, place: &str) -> Result<Config, ConfigError> {
             ));
         }
     }
+    let is_inline = listeners.iter().any(|listener| listener.inline != Inline::Off);
+    if is_inline && file.interfaces.is_empty() {
+        let reason = "names none; inline listeners need those that balancers come in on".into();
+        return Err(value(place, "interfaces", reason));
+    }
     Ok(Config {
         workers,
         metrics: file.metrics,
@@ -163,6 +200,7 @@ pub(crate) fn check(file: File, place: &str) -> Result<Config, ConfigError> {
         sandbox: file.sandbox.unwrap_or(defaults.sandbox),
         routes: file.routes.unwrap_or(defaults.routes),
         pin: file.pin.unwrap_or(defaults.pin),
+        interfaces: file.interfaces,
         verbosity: file.verbosity.unwrap_or(defaults.verbosity),
         listeners: listeners.into_iter().map(Arc::new).collect(),
     })
@@ -350,6 +388,7 @@ fn common_part(section: &Section, name: &str, place: &str) -> Result<Listener, C
         max_sessions_per_client: section
             .max_sessions_per_client
             .unwrap_or(defaults.max_sessions_per_client),
+        inline: section.inline.0,
         ..defaults
     })
 }

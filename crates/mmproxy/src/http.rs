@@ -2,7 +2,7 @@
 //!
 //! One thread, one request at a time, each with a deadline: it serves a scraper, not the world.
 
-use crate::metrics::{self, Counters};
+use crate::metrics::{self, Counters, InlineCounters};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -12,11 +12,11 @@ const DEADLINE: Duration = Duration::from_secs(2);
 const MAX_REQUEST: usize = 4096;
 
 /// Serves the counters until the process ends.
-pub fn serve(listener: &TcpListener, workers: &[Arc<Counters>]) {
+pub fn serve(listener: &TcpListener, workers: &[Arc<Counters>], inline: Option<&InlineCounters>) {
     for connection in listener.incoming() {
         match connection {
             Ok(connection) => {
-                if let Err(error) = answer(connection, workers) {
+                if let Err(error) = answer(connection, workers, inline) {
                     log::debug!("metrics: {error}");
                 }
             }
@@ -29,7 +29,7 @@ pub fn serve(listener: &TcpListener, workers: &[Arc<Counters>]) {
     }
 }
 
-fn answer(mut connection: TcpStream, workers: &[Arc<Counters>]) -> io::Result<()> {
+fn answer(mut connection: TcpStream, workers: &[Arc<Counters>], inline: Option<&InlineCounters>) -> io::Result<()> {
     connection.set_write_timeout(Some(DEADLINE))?;
     let begin = Instant::now();
     let mut request = [0; MAX_REQUEST];
@@ -46,7 +46,7 @@ fn answer(mut connection: TcpStream, workers: &[Arc<Counters>]) -> io::Result<()
             count => length += count,
         }
     }
-    let (status, kind, body) = respond(&request[..length], workers);
+    let (status, kind, body) = respond(&request[..length], workers, inline);
     let answer = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
@@ -54,14 +54,21 @@ fn answer(mut connection: TcpStream, workers: &[Arc<Counters>]) -> io::Result<()
     connection.write_all(answer.as_bytes())
 }
 
-fn respond(request: &[u8], workers: &[Arc<Counters>]) -> (&'static str, &'static str, String) {
+fn respond(
+    request: &[u8],
+    workers: &[Arc<Counters>],
+    inline: Option<&InlineCounters>,
+) -> (&'static str, &'static str, String) {
     const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
     let line = request.split(|&byte| byte == b'\r').next().unwrap_or_default();
     let mut words = line.split(|&byte| byte == b' ');
     let counters = workers.iter().map(Arc::as_ref);
     match (words.next(), words.next()) {
-        (Some(b"GET"), Some(b"/metrics")) => ("200 OK", TEXT, metrics::prometheus(counters)),
-        (Some(b"GET"), Some(b"/stats")) => ("200 OK", "application/json", metrics::json(counters)),
+        (Some(b"GET"), Some(b"/metrics")) => {
+            let inline = inline.map(InlineCounters::prometheus).unwrap_or_default();
+            ("200 OK", TEXT, metrics::prometheus(counters) + &inline)
+        }
+        (Some(b"GET"), Some(b"/stats")) => ("200 OK", "application/json", metrics::json(counters, inline)),
         (Some(b"GET"), Some(b"/healthz")) => ("200 OK", TEXT, "ok\n".into()),
         (Some(b"GET"), _) => ("404 Not Found", TEXT, "/metrics, /stats, /healthz\n".into()),
         _ => ("405 Method Not Allowed", TEXT, "GET only\n".into()),
@@ -75,7 +82,7 @@ mod tests {
     #[test]
     fn paths() {
         let workers = [Arc::new(Counters::default())];
-        let status = |request: &str| respond(request.as_bytes(), &workers).0;
+        let status = |request: &str| respond(request.as_bytes(), &workers, None).0;
         assert_eq!(status("GET /metrics HTTP/1.1\r\n\r\n"), "200 OK");
         assert_eq!(status("GET /stats HTTP/1.1\r\n\r\n"), "200 OK");
         assert_eq!(status("GET /healthz HTTP/1.1\r\n\r\n"), "200 OK");

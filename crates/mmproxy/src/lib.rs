@@ -24,6 +24,7 @@ pub mod daemon;
 pub mod file;
 pub mod firewall;
 pub mod http;
+pub mod inline;
 pub mod landlock;
 pub mod metrics;
 pub mod netlink;

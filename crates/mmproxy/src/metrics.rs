@@ -1,5 +1,6 @@
 //! Counters of the workers, and their text for Prometheus and as JSON.
 
+use crate::inline::layout;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -144,6 +145,66 @@ impl Counters {
     }
 }
 
+/// What the programs of inline mode have counted, as of the last second.
+#[derive(Debug, Default)]
+pub struct InlineCounters {
+    values: [AtomicU64; layout::COUNTERS.len()],
+    active: AtomicU64,
+}
+
+impl InlineCounters {
+    /// Takes over what was read: the counters in their order, and connections now.
+    pub fn set(&self, values: &[u64], active: u64) {
+        for (cell, value) in self.values.iter().zip(values) {
+            cell.store(*value, Ordering::Relaxed);
+        }
+        self.active.store(active, Ordering::Relaxed);
+    }
+
+    /// Names, meanings and values.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        let values = self.values.iter().map(|cell| cell.load(Ordering::Relaxed));
+        layout::COUNTERS
+            .iter()
+            .zip(values)
+            .map(|((name, help), value)| (*name, *help, value))
+    }
+
+    /// Connections now.
+    pub fn active(&self) -> u64 {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    /// In Prometheus' text format.
+    pub fn prometheus(&self) -> String {
+        let mut out = String::new();
+        for (name, help, value) in self.iter() {
+            // Writing to a String cannot fail.
+            let _ = write!(
+                out,
+                "# HELP mmproxy_inline_{name}_total {help}\n# TYPE mmproxy_inline_{name}_total counter\n\
+                 mmproxy_inline_{name}_total {value}\n"
+            );
+        }
+        let active = self.active();
+        let _ = write!(
+            out,
+            "# HELP mmproxy_inline_active connections now\n# TYPE mmproxy_inline_active gauge\n\
+             mmproxy_inline_active {active}\n"
+        );
+        out
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let mut object: serde_json::Map<_, _> = self
+            .iter()
+            .map(|(name, _, value)| (name.to_owned(), value.into()))
+            .collect();
+        object.insert("active".into(), self.active().into());
+        object.into()
+    }
+}
+
 enum Kind {
     Counter,
     Gauge,
@@ -239,8 +300,8 @@ pub fn prometheus<'a>(workers: impl Iterator<Item = &'a Counters> + Clone) -> St
     out
 }
 
-/// The sums over all workers as a JSON object.
-pub fn json<'a>(workers: impl Iterator<Item = &'a Counters> + Clone) -> String {
+/// The sums over all workers as a JSON object, with those of inline mode if there is one.
+pub fn json<'a>(workers: impl Iterator<Item = &'a Counters> + Clone, inline: Option<&InlineCounters>) -> String {
     let mut object = serde_json::Map::new();
     for (name, _, _, cell) in FIELDS {
         object.insert(name.into(), total(workers.clone(), cell).into());
@@ -255,6 +316,9 @@ pub fn json<'a>(workers: impl Iterator<Item = &'a Counters> + Clone) -> String {
         })
         .collect();
     object.insert("refused".into(), refused.into());
+    if let Some(inline) = inline {
+        object.insert("inline".into(), inline.json());
+    }
     serde_json::Value::Object(object).to_string()
 }
 
@@ -278,7 +342,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
-        let json: serde_json::Value = serde_json::from_str(&json(workers.iter())).expect("JSON");
+        let json: serde_json::Value = serde_json::from_str(&json(workers.iter(), None)).expect("JSON");
         assert_eq!(json["tcp_accepted"], 5);
         assert_eq!(json["refused"]["header_timeout"], 1);
         assert!(

@@ -153,10 +153,24 @@ pub fn sandbox() -> io::Result<()> {
         // Not every kernel has it; the filter below does not need it.
         Err(error) => log::debug!("no Landlock: {error}"),
     }
-    sys::install_seccomp_filter(&filter())
+    sys::install_seccomp_filter(&filter(&FORBIDDEN))
 }
 
-fn filter() -> Vec<Instruction> {
+/// The same for the thread that keeps the programs of inline mode informed, which may call `bpf(2)`. Without capabilities that
+/// loads no program.
+///
+/// # Errors
+/// If the kernel has no filters.
+pub fn sandbox_for_inline() -> io::Result<()> {
+    let _ = landlock::renounce_files();
+    let forbidden: Vec<_> = FORBIDDEN
+        .into_iter()
+        .filter(|&number| number != libc::SYS_bpf)
+        .collect();
+    sys::install_seccomp_filter(&filter(&forbidden))
+}
+
+fn filter(forbidden: &[libc::c_long]) -> Vec<Instruction> {
     const LOAD: u16 = 0x20;
     const JUMP_EQUAL: u16 = 0x15;
     const RETURN: u16 = 0x06;
@@ -170,7 +184,7 @@ fn filter() -> Vec<Instruction> {
     };
     // seccomp_data: the system call's number at 0, the architecture at 4. Another architecture has other numbers, and what
     // is built for one never makes calls of another: all of them are refused.
-    let mut program = Vec::with_capacity(FORBIDDEN.len() + 5);
+    let mut program = Vec::with_capacity(forbidden.len() + 5);
     if let Some(architecture) = ARCHITECTURE {
         program.push(op(LOAD, 4));
         program.push(Instruction {
@@ -182,8 +196,8 @@ fn filter() -> Vec<Instruction> {
         program.push(op(RETURN, REFUSE));
     }
     program.push(op(LOAD, 0));
-    let count = FORBIDDEN.len();
-    for (index, &number) in FORBIDDEN.iter().enumerate() {
+    let count = forbidden.len();
+    for (index, &number) in forbidden.iter().enumerate() {
         let to_refusal = (count - index) as u8;
         program.push(Instruction {
             code: JUMP_EQUAL,

@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
+// mmproxy's inline mode: the PROXY protocol header is taken off in the kernel, and the server's own socket has the client as
+// its peer. docs/mmproxy.md draws the packets' way.
+//
+//     balancer's SYN ────► answered here; what was agreed is in the sequence number (cookie.h), nothing is stored
+//     its ACK ───────────► dropped: there is no socket yet
+//     its first data ────► the header says who (header.h), it is cut off (cut.h), and the kernel makes the server's socket from
+//                          the rest (handshake.h)
+//     ever after ────────► `to_server` puts the client's address in, `to_client` the balancer's; sequence numbers stay
+//
+// Whatever is not plain is handed over as it is to mmproxy's own listening socket, for that one connection.
+
+#include "maps.h"
+#include "packet.h"
+#include "cookie.h"
+#include "header.h"
+#include "handshake.h"
+#include "cut.h"
+
+#define TRIES 8
+#define LOOPBACK 1
+
+static __always_inline struct listener *find_listener(const struct packet *p)
+{
+	struct listener_key key = { .local = p->key.local, .port = p->key.local_port };
+	struct listener *found = bpf_map_lookup_elem(&listeners, &key);
+	if (!found && !p->v6) {
+		key.local = (struct address){ { 0, 0, MAPPED, 0 } };
+		found = bpf_map_lookup_elem(&listeners, &key);
+	}
+	if (!found) {
+		key.local = (struct address){};
+		found = bpf_map_lookup_elem(&listeners, &key);
+	}
+	return found;
+}
+
+static __always_inline int is_trusted(const struct listener *l, const struct packet *p)
+{
+	return !l->trusted || is_listed(l->trusted, &p->key.remote);
+}
+
+static __always_inline struct target *target_of(struct listener *l, const struct packet *p)
+{
+	return p->v6 ? &l->target[1] : &l->target[0];
+}
+
+// The kernel takes over: mmproxy's own socket, or none, answers.
+static __always_inline int pass_syn(void)
+{
+	count(SYN_PASSED);
+	return TC_ACT_OK;
+}
+
+ALONE int handle_syn(struct __sk_buff *skb, struct packet *p __arg_nonnull)
+{
+	struct listener *l = find_listener(p);
+	struct scratch *s = get_scratch();
+	if (!l || !s)
+		return TC_ACT_OK;
+	struct target *target = target_of(l, p);
+	struct flow_key server = p->key;
+	if (l->flags & DRAINING || !target->port || p->payload || p->flags & (FIN | RST))
+		return pass_syn();
+	if (read_options(skb, p) || s->options.foreign || s->options.mss < (p->v6 ? 1220 : 536))
+		return pass_syn();
+	// A connection that mmproxy has taken by itself, or its TIME-WAIT.
+	if (socket_state(skb, &p->key, p->v6) != TCP_LISTEN)
+		return pass_syn();
+	server.local = target->local;
+	server.local_port = target->port;
+	if (socket_state(skb, &server, p->v6) != TCP_LISTEN)
+		return pass_syn();
+	return answer_syn(skb, p, l->slot);
+}
+
+// Hands the connection to mmproxy's own socket, with its header.
+static __always_inline int fall_back(struct __sk_buff *skb, struct packet *p)
+{
+	if (assign(skb, p, &p->key)) {
+		count(FAILED);
+		return TC_ACT_SHOT;
+	}
+	count(FALL_BACK);
+	return TC_ACT_OK;
+}
+
+// Addresses that gain trust, or that cannot be a peer's: user space says which are let through.
+static __always_inline int is_dangerous(const struct settings *s, const struct address *a, int v6)
+{
+	u32 first = bpf_ntohl(v6 ? a->word[0] : a->word[3]) >> 24;
+	if (v6 && (first == 0xff || first == 0 || bpf_ntohl(a->word[0]) >> 22 == 0xfe80 >> 6))
+		return 1;
+	if (!v6 && (first == 0 || first == 127 || first >= 224))
+		return 1;
+	return is_listed(s->own, a);
+}
+
+// Whether the rules plainly allow it: the first that fits decides.
+static __always_inline int is_allowed(const struct listener *l, const struct address *client, int has_tlvs)
+{
+	for (u32 i = 0; i < MAX_RULES; i++) {
+		if (i >= l->rules)
+			return 1;
+		const struct rule *rule = &l->rule[i];
+		if (rule->list && !is_listed(rule->list, client))
+			continue;
+		if (rule->flags & RULE_TLV) {
+			if (has_tlvs)
+				return 0;
+			continue;
+		}
+		return rule->flags & RULE_ALLOW;
+	}
+	return 1;
+}
+
+// Whether replies to the client leave by another way than those to the balancer.
+ALONE int next_hops_differ(struct __sk_buff *skb, struct packet *p __arg_nonnull, struct address *client __arg_nonnull)
+{
+	struct bpf_fib_lookup hop[2] = {};
+	const struct address *to[2] = { client, &p->key.remote };
+	for (int i = 0; i < 2; i++) {
+		hop[i].family = p->v6 ? 10 : 2;
+		hop[i].l4_protocol = IPPROTO_TCP;
+		hop[i].ifindex = skb->ifindex;
+		if (p->v6) {
+			__builtin_memcpy(hop[i].ipv6_src, &p->key.local, 16);
+			__builtin_memcpy(hop[i].ipv6_dst, to[i], 16);
+		} else {
+			hop[i].ipv4_src = p->key.local.word[3];
+			hop[i].ipv4_dst = to[i]->word[3];
+		}
+		if (bpf_fib_lookup(skb, &hop[i], sizeof(hop[i]), BPF_FIB_LOOKUP_OUTPUT | BPF_FIB_LOOKUP_SKIP_NEIGH))
+			return 1;
+	}
+	if (hop[0].ifindex != hop[1].ifindex || hop[0].ifindex != skb->ifindex)
+		return 1;
+	if (!p->v6)
+		return hop[0].ipv4_dst != hop[1].ipv4_dst;
+	for (int i = 0; i < 4; i++)
+		if (hop[0].ipv6_dst[i] != hop[1].ipv6_dst[i])
+			return 1;
+	return 0;
+}
+
+enum booking { BOOKED, TAKEN, FULL };
+
+// Books the client's address and this port for the connection, unless a socket or another connection has them.
+ALONE int book(struct __sk_buff *skb, struct packet *p __arg_nonnull, struct flow *client __arg_nonnull)
+{
+	struct flow_key back = { client->remote, p->key.local, client->remote_port, p->key.local_port, TO_CLIENT };
+	struct flow balancer = *client;
+	balancer.remote = p->key.remote;
+	balancer.remote_port = p->key.remote_port;
+	int state = socket_state(skb, &back, p->v6);
+	if (state && state != TCP_LISTEN)
+		return TAKEN;
+	struct flow *other = bpf_map_lookup_elem(&flows, &back);
+	if (other && (other->remote_port != balancer.remote_port || !is_same(&other->remote, &balancer.remote)))
+		return TAKEN;
+	if (bpf_map_update_elem(&flows, &back, &balancer, BPF_ANY))
+		return FULL;
+	struct flow_key key = p->key;
+	if (!bpf_map_update_elem(&flows, &key, client, BPF_ANY))
+		return BOOKED;
+	bpf_map_delete_elem(&flows, &back);
+	return FULL;
+}
+
+static __always_inline int choose_port(struct __sk_buff *skb, struct packet *p, struct flow *client, u32 flags)
+{
+	u32 start = bpf_get_prandom_u32();
+	for (u32 i = 0; i < TRIES; i++) {
+		int booking = book(skb, p, client);
+		if (booking != TAKEN)
+			return booking;
+		if (flags & DROP_DUPLICATE)
+			return TAKEN;
+		client->remote_port = bpf_htons(1024 + (start + i * 7919) % 64512);
+	}
+	return TAKEN;
+}
+
+static __always_inline void forget(const struct packet *p, const struct flow *client)
+{
+	struct flow_key back = { client->remote, p->key.local, client->remote_port, p->key.local_port, TO_CLIENT };
+	struct flow_key key = p->key;
+	bpf_map_delete_elem(&flows, &back);
+	bpf_map_delete_elem(&flows, &key);
+}
+
+// What is to be done next, beside what tc knows. Steps are called one after the other, for the stack's sake.
+enum step { GO_UNKNOWN = 100, GO_SYN, GO_FIRST, GO_ADMIT };
+
+// The header names a client that may be let in: cut it off and let the server's socket be made.
+ALONE int admit(struct __sk_buff *skb, struct packet *p __arg_nonnull)
+{
+	struct listener *l = find_listener(p);
+	struct scratch *s = get_scratch();
+	if (!l || !s)
+		return TC_ACT_SHOT;
+	struct header *h = &s->header;
+	struct target *target = target_of(l, p);
+	struct flow client = { .remote = h->client, .remote_port = h->port, .ifindex = skb->ifindex, .born = seconds() };
+	if (h->claim == CLAIM_CLIENT) {
+		// What leaves by loopback has no next hop.
+		if (skb->ifindex != LOOPBACK && next_hops_differ(skb, p, &client.remote))
+			client.flags = REDIRECT;
+		int booking = choose_port(skb, p, &client, l->flags);
+		if (booking == TAKEN && l->flags & DROP_DUPLICATE) {
+			count(DUPLICATE);
+			return TC_ACT_OK;
+		}
+		if (booking != BOOKED) {
+			count(FLOWS_FULL);
+			return fall_back(skb, p);
+		}
+		if (client.remote_port != h->port)
+			count(PORT_CHANGED);
+	} else {
+		client.remote = p->key.remote;
+		client.remote_port = p->key.remote_port;
+	}
+	struct flow_key server = { client.remote, target->local, client.remote_port, target->port };
+	if (socket_state(skb, &server, p->v6) != TCP_LISTEN) {
+		if (h->claim == CLAIM_CLIENT)
+			forget(p, &client);
+		return fall_back(skb, p);
+	}
+	u32 claim = h->claim;
+	if (cut(skb, p, &client, h->length) || assign(skb, p, &server)) {
+		// The peer repeats it; what was booked is found again then.
+		count(FAILED);
+		return TC_ACT_SHOT;
+	}
+	count(claim == CLAIM_CLIENT ? ASSIGNED : ASSIGNED_LOCAL);
+	return TC_ACT_OK;
+}
+
+// The first data of a connection for which there is no socket.
+ALONE int handle_first(struct __sk_buff *skb, struct packet *p __arg_nonnull)
+{
+	struct listener *l = find_listener(p);
+	struct settings *s = get_settings();
+	struct scratch *scratch = get_scratch();
+	if (!l || !s || !scratch || read_options(skb, p))
+		return TC_ACT_SHOT;
+	if (!is_cookie_right(s, p, l->slot, scratch->options.timestamps)) {
+		// The kernel's own listening socket has no such connection either, and says so by RST.
+		count(BAD_COOKIE);
+		return TC_ACT_OK;
+	}
+	if (!p->payload && !(p->flags & FIN)) {
+		count(ACK_DROPPED);
+		return TC_ACT_SHOT;
+	}
+	struct header *h = &scratch->header;
+	read_header(skb, p, l->flags);
+	if (h->claim == CLAIM_ODD || h->length > l->header_limit || !can_cut(skb, p, h->length))
+		return fall_back(skb, p);
+	struct address client = h->claim == CLAIM_CLIENT ? h->client : p->key.remote;
+	if (!is_allowed(l, &client, h->has_tlvs) || !target_of(l, p)->port)
+		return fall_back(skb, p);
+	if (h->claim == CLAIM_CLIENT) {
+		int mapped = !client.word[0] && !client.word[1] && client.word[2] == MAPPED;
+		if (mapped == p->v6 || !h->port || is_dangerous(s, &client, p->v6))
+			return fall_back(skb, p);
+	}
+	return GO_ADMIT;
+}
+
+// No connection of ours is known for it.
+ALONE int handle_unknown(struct __sk_buff *skb, struct packet *p __arg_nonnull)
+{
+	struct listener *l = find_listener(p);
+	if (!l)
+		return TC_ACT_OK;
+	// Nobody may speak for a client but the balancer.
+	struct flow_key claimed = p->key;
+	claimed.direction = TO_CLIENT;
+	if (bpf_map_lookup_elem(&flows, &claimed)) {
+		count(CLAIMED);
+		return TC_ACT_SHOT;
+	}
+	if (!(p->flags & SYN)) {
+		int state = socket_state(skb, &p->key, p->v6);
+		if (state && state != TCP_LISTEN)
+			return TC_ACT_OK;
+	}
+	if (!is_trusted(l, p)) {
+		count(NOT_ALLOWED);
+		return TC_ACT_SHOT;
+	}
+	if ((p->flags & (SYN | ACK)) == SYN)
+		return GO_SYN;
+	if (p->flags & (SYN | RST) || !(p->flags & ACK))
+		return TC_ACT_SHOT;
+	return GO_FIRST;
+}
+
+// There was a header, but whether the server's socket has been made is not known: the translated packet may have been lost.
+ALONE int handle_young(struct __sk_buff *skb, struct packet *p __arg_nonnull)
+{
+	struct flow *flow = bpf_map_lookup_elem(&flows, &p->key);
+	struct listener *l = find_listener(p);
+	struct settings *s = get_settings();
+	struct scratch *scratch = get_scratch();
+	if (!flow || !s || !scratch)
+		return TC_ACT_SHOT;
+	struct flow_key e = { flow->remote, p->key.local, flow->remote_port, p->key.local_port };
+	int state = socket_state(skb, &e, p->v6);
+	if (state && state != TCP_LISTEN) {
+		flow->flags |= LIVE;
+		return translate(skb, p, flow, TO_SERVER);
+	}
+	struct flow gone = *flow;
+	if (!l || read_options(skb, p))
+		return TC_ACT_SHOT;
+	if (p->flags & ACK && p->payload && is_cookie_right(s, p, l->slot, scratch->options.timestamps)) {
+		count(REPEATED);
+		forget(p, &gone);
+		return GO_FIRST;
+	}
+	// What follows the first segment waits until that has come through.
+	count(NOT_YET);
+	return TC_ACT_SHOT;
+}
+
+// RFC 9293 3.10.7.4: a SYN on a live connection is the socket's to answer. One that is gone makes room.
+ALONE int handle_syn_again(struct __sk_buff *skb, struct packet *p __arg_nonnull)
+{
+	struct flow *flow = bpf_map_lookup_elem(&flows, &p->key);
+	if (!flow)
+		return GO_UNKNOWN;
+	struct flow_key e = { flow->remote, p->key.local, flow->remote_port, p->key.local_port };
+	int state = socket_state(skb, &e, p->v6);
+	if (state && state != TCP_LISTEN && state != TCP_TIME_WAIT)
+		return translate(skb, p, flow, TO_SERVER);
+	struct flow gone = *flow;
+	forget(p, &gone);
+	return GO_UNKNOWN;
+}
+
+SEC("tc")
+int to_server(struct __sk_buff *skb)
+{
+	struct packet p;
+	int kind = read_packet(skb, &p, TO_SERVER), next = GO_UNKNOWN;
+	if (kind == NOT_OURS)
+		return TC_ACT_OK;
+	if (kind == ODD) {
+		count(UNREADABLE);
+		return TC_ACT_OK;
+	}
+	struct flow *flow = bpf_map_lookup_elem(&flows, &p.key);
+	if (flow) {
+		count(TO_SERVER_PACKETS);
+		if (flow->flags & LIVE && !(p.flags & SYN))
+			return translate(skb, &p, flow, TO_SERVER);
+		next = p.flags & SYN ? handle_syn_again(skb, &p) : handle_young(skb, &p);
+	}
+	if (next == GO_UNKNOWN)
+		next = handle_unknown(skb, &p);
+	if (next == GO_SYN)
+		return handle_syn(skb, &p);
+	if (next == GO_FIRST)
+		next = handle_first(skb, &p);
+	if (next == GO_ADMIT)
+		return admit(skb, &p);
+	return next;
+}
+
+SEC("tc")
+int to_client(struct __sk_buff *skb)
+{
+	struct packet p;
+	if (read_packet(skb, &p, TO_CLIENT) != PLAIN)
+		return TC_ACT_OK;
+	struct flow *flow = bpf_map_lookup_elem(&flows, &p.key);
+	if (!flow)
+		return TC_ACT_OK;
+	u32 redirect = flow->flags & REDIRECT, ifindex = flow->ifindex;
+	count(TO_CLIENT_PACKETS);
+	int verdict = translate(skb, &p, flow, TO_CLIENT);
+	if (verdict == TC_ACT_OK && redirect)
+		return bpf_redirect_neigh(ifindex, 0, 0, 0);
+	return verdict;
+}
+
+struct sweep_walk {
+	struct __sk_buff *skb;
+	u32 entries, ended;
+};
+
+static long sweep_one(u32 index, struct sweep_walk *walk)
+{
+	struct __sk_buff *skb = walk->skb;
+	struct flow_key key;
+	if (bpf_skb_load_bytes(skb, L3 + index * sizeof(key), &key, sizeof(key)))
+		return 1;
+	int v6 = key.remote.word[0] || key.remote.word[1] || key.remote.word[2] != MAPPED;
+	int state = socket_state(skb, &key, v6);
+	struct flow *flow = bpf_map_lookup_elem(&flows, &key);
+	if (!flow || (state && state != TCP_LISTEN) || seconds() - flow->born < 2)
+		return 0;
+	struct flow_key other = { flow->remote, key.local, flow->remote_port, key.local_port, TO_SERVER };
+	bpf_map_delete_elem(&flows, &other);
+	bpf_map_delete_elem(&flows, &key);
+	count(ENDED);
+	return 0;
+}
+
+// Run by user space on keys of connections, behind an Ethernet header: those without a socket are forgotten.
+SEC("tc")
+int sweep(struct __sk_buff *skb)
+{
+	struct sweep_walk walk = { .skb = skb, .entries = (skb->len - L3) / sizeof(struct flow_key) };
+	bpf_loop(walk.entries, sweep_one, &walk, 0);
+	return TC_ACT_OK;
+}
+
+char _license[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,295 @@
+//! The thread that keeps the programs informed: listeners and lists in, counters out, connections that have ended forgotten.
+
+use crate::access::{Networks, SourceKind};
+use crate::config::{Config, Inline, Listener, Protocol};
+use crate::inline::host::Host;
+use crate::inline::kernel::Kernel;
+use crate::inline::layout::{self, ListId};
+use crate::inline::spec::Spec;
+use crate::metrics::InlineCounters;
+use crate::plan::Surroundings;
+use crate::privileges;
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often counters are read and ended connections looked for.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Connections when the configuration names no limit.
+const LIMIT: usize = 1 << 17;
+
+/// Those listeners of a configuration that can be inline.
+///
+/// # Errors
+/// If one must be and cannot; those that may be and cannot are named in the log.
+pub fn specs(listeners: &[Arc<Listener>], surroundings: &Surroundings) -> Result<Vec<Spec>, String> {
+    let mut specs = Vec::new();
+    for listener in listeners {
+        // A listener for both protocols has its datagrams relayed as ever.
+        if listener.inline == Inline::Off || listener.protocol != Protocol::Tcp {
+            continue;
+        }
+        match (Spec::of(listener, surroundings), listener.inline) {
+            (Ok(spec), _) => specs.push(spec),
+            (Err(why), Inline::On) => return Err(format!("{}: {why}", listener.name)),
+            (Err(why), _) => log::warn!("{}: two sockets: {why}", listener.name),
+        }
+    }
+    Ok(specs)
+}
+
+/// The programs with what they were told last.
+struct Engine {
+    kernel: Kernel,
+    next_list: ListId,
+    key: [u64; 2],
+    specs: Vec<Spec>,
+    surroundings: Arc<Surroundings>,
+}
+
+impl Engine {
+    /// Tells the programs of listeners and lists. Each listener changes at once with its lists: those get new numbers, and the
+    /// old ones go when nothing names them any more.
+    fn apply(&mut self, draining: bool) -> io::Result<()> {
+        let mut lists: Vec<(ListId, Networks)> = Vec::new();
+        let mut next = self.next_list;
+        let mut number = |networks: &Networks| {
+            next += 1;
+            lists.push((next, networks.clone()));
+            next
+        };
+        let own = self.surroundings.own.iter().copied().map(ipnet::IpNet::from);
+        let own = number(
+            &own.filter(|network| SourceKind::of(network.addr(), &[]).is_none())
+                .collect(),
+        );
+        let entries: Vec<_> = self
+            .specs
+            .iter()
+            .map(|spec| spec.entry(draining, &mut number))
+            .collect();
+        self.next_list = next;
+        for (list, networks) in &lists {
+            for network in networks.iter() {
+                self.kernel.put("networks", &layout::network(*list, network))?;
+            }
+        }
+        self.kernel
+            .put("settings", &layout::settings(&Host::read(), self.key, own))?;
+        for entry in &entries {
+            self.kernel.put("listeners", &layout::listener(entry))?;
+        }
+        for words in layout::ports(self.specs.iter().map(|spec| spec.local().port())) {
+            self.kernel.put("ports", &words)?;
+        }
+        let kept: HashSet<Vec<u8>> = entries.iter().map(|entry| layout::listener_key(entry.local)).collect();
+        for key in self.kernel.keys("listeners")?.iter().filter(|key| !kept.contains(*key)) {
+            self.kernel.delete("listeners", key)?;
+        }
+        let numbers: HashSet<ListId> = lists.iter().map(|(list, _)| *list).collect();
+        for key in self.kernel.keys("networks")? {
+            if layout::list_of_network(&key).is_none_or(|list| !numbers.contains(&list)) {
+                self.kernel.delete("networks", &key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets connections without a socket, and returns how many there are left.
+    fn sweep(&self) -> io::Result<usize> {
+        let keys = || -> io::Result<Vec<Vec<u8>>> {
+            let mut keys = self.kernel.keys("flows")?;
+            keys.retain(|key| layout::is_to_client(key));
+            Ok(keys)
+        };
+        let found = keys()?;
+        if found.is_empty() {
+            return Ok(0);
+        }
+        self.kernel.sweep(&found.concat())?;
+        Ok(keys()?.len())
+    }
+}
+
+enum Order {
+    Apply(Vec<Spec>, Arc<Surroundings>, Sender<io::Result<()>>),
+    Drain(Duration),
+}
+
+/// Programs that are loaded, told everything and attached, but not yet looked after.
+pub struct Ready {
+    engine: Engine,
+    counters: Arc<InlineCounters>,
+}
+
+/// Loads the programs, tells them of the listeners and attaches them to the interfaces; `None` if no listener is inline.
+///
+/// # Errors
+/// If a listener must be inline and cannot. Where all only may be, the log says why there are two sockets.
+pub fn start(config: &Config, surroundings: &Arc<Surroundings>) -> Result<Option<Ready>, String> {
+    let specs = specs(&config.listeners, surroundings)?;
+    if specs.is_empty() {
+        return Ok(None);
+    }
+    let must = config.listeners.iter().any(|listener| listener.inline == Inline::On);
+    match try_start(config, specs, surroundings) {
+        Ok(ready) => Ok(Some(ready)),
+        Err(error) if must => Err(error.to_string()),
+        Err(error) => {
+            log::warn!("two sockets for each connection: {error}");
+            Ok(None)
+        }
+    }
+}
+
+fn try_start(config: &Config, specs: Vec<Spec>, surroundings: &Arc<Surroundings>) -> io::Result<Ready> {
+    let limit = config.max_connections.unwrap_or(LIMIT).clamp(1, 1 << 24);
+    let named = |what: &str, error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"));
+    let kernel = Kernel::load(limit as u32).map_err(|error| named("inline mode", error))?;
+    let mut engine = Engine {
+        kernel,
+        next_list: 0,
+        key: random_key()?,
+        specs,
+        surroundings: Arc::clone(surroundings),
+    };
+    engine.apply(false)?;
+    for name in &config.interfaces {
+        attach(&mut engine.kernel, name).map_err(|error| named(&format!("interface {name}"), error))?;
+    }
+    Ok(Ready {
+        engine,
+        counters: Arc::default(),
+    })
+}
+
+/// `ARPHRD_ETHER` and `ARPHRD_LOOPBACK`: what the programs read begins with an Ethernet header.
+fn attach(kernel: &mut Kernel, name: &str) -> io::Result<()> {
+    let index = rustix::net::netdevice::name_to_index(
+        rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?,
+        name,
+    )?;
+    let kind = std::fs::read_to_string(format!("/sys/class/net/{name}/type")).unwrap_or_default();
+    if !matches!(kind.trim(), "1" | "772" | "") {
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "its packets have no Ethernet header",
+        ));
+    }
+    kernel.attach(index)
+}
+
+fn random_key() -> io::Result<[u64; 2]> {
+    let mut bytes = [0; 16];
+    let (mut file, mut done) = (std::fs::File::open("/dev/urandom")?, 0);
+    while done < bytes.len() {
+        done += io::Read::read(&mut file, &mut bytes[done..])?;
+    }
+    let number = u128::from_ne_bytes(bytes);
+    Ok([number as u64, (number >> 64) as u64])
+}
+
+impl Ready {
+    /// What the programs count.
+    pub fn counters(&self) -> Arc<InlineCounters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// Looks after the programs in a thread of its own, which is the only one that may call `bpf(2)` after this: call it before
+    /// the others get their system call filter.
+    ///
+    /// # Errors
+    /// If there are no threads.
+    pub fn run(self, sandbox: bool) -> io::Result<Control> {
+        let (orders, inbox) = channel();
+        let thread = std::thread::Builder::new()
+            .name("inline".into())
+            .stack_size(512 * 1024)
+            .spawn(move || {
+                if sandbox && let Err(error) = privileges::sandbox_for_inline() {
+                    log::warn!("no system call filter: {error}");
+                }
+                look_after(self.engine, &self.counters, &inbox);
+            })?;
+        Ok(Control { orders, thread })
+    }
+}
+
+fn look_after(mut engine: Engine, counters: &InlineCounters, inbox: &Receiver<Order>) {
+    let mut ends = None;
+    loop {
+        match inbox.recv_timeout(TICK) {
+            Ok(Order::Apply(specs, surroundings, answer)) => {
+                let old = std::mem::replace(&mut engine.specs, specs);
+                let old_surroundings = std::mem::replace(&mut engine.surroundings, surroundings);
+                let result = engine.apply(false);
+                if result.is_err() {
+                    (engine.specs, engine.surroundings) = (old, old_surroundings);
+                    if let Err(error) = engine.apply(false) {
+                        log::error!("inline mode: the old lists could not be put back: {error}");
+                    }
+                }
+                // Who asked waits for this.
+                let _ = answer.send(result);
+            }
+            Ok(Order::Drain(time)) => {
+                ends = Some(Instant::now() + time);
+                if let Err(error) = engine.apply(true) {
+                    log::error!("inline mode: {error}");
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        let active = engine.sweep().unwrap_or_else(|error| {
+            log::error!("inline mode: connections cannot be looked at: {error}");
+            0
+        });
+        match engine.kernel.counters() {
+            Ok(values) => counters.set(&values, active as u64),
+            Err(error) => log::error!("inline mode: no counters: {error}"),
+        }
+        if ends.is_some_and(|ends| active == 0 || Instant::now() >= ends) {
+            return;
+        }
+    }
+}
+
+/// The thread that looks after the programs. They are detached when it ends.
+pub struct Control {
+    orders: Sender<Order>,
+    thread: JoinHandle<()>,
+}
+
+impl Control {
+    /// Replaces listeners and lists; the old ones stay if that fails.
+    ///
+    /// # Errors
+    /// What the kernel reports.
+    pub fn reload(&self, specs: Vec<Spec>, surroundings: Arc<Surroundings>) -> io::Result<()> {
+        let gone = || io::Error::other("the thread for inline mode has ended");
+        let (answer, result) = channel();
+        self.orders
+            .send(Order::Apply(specs, surroundings, answer))
+            .map_err(|_| gone())?;
+        result.recv().map_err(|_| gone())?
+    }
+
+    /// Takes no new connections; ends when the others have ended, or after this time.
+    pub fn drain(&self, time: Duration) {
+        // It only fails if the thread has ended already.
+        let _ = self.orders.send(Order::Drain(time));
+    }
+
+    /// Waits for the end after [`drain`](Self::drain).
+    pub fn join(self) {
+        drop(self.orders);
+        if self.thread.join().is_err() {
+            log::error!("the thread for inline mode panicked");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What the host's TCP agrees to with its peers: SYN-ACKs that the programs write must be those that it would have written.
+
+use std::path::Path;
+
+/// From the `net.ipv4.tcp_*` settings of this network namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// RFC 7323 window scaling.
+    pub window_scaling: bool,
+    /// RFC 7323 timestamps.
+    pub timestamps: bool,
+    /// RFC 2018 selective acknowledgements.
+    pub sack: bool,
+    /// RFC 3168, when the peer asks.
+    pub ecn: bool,
+    /// Shift of the windows that servers announce, 0 to 14.
+    pub window_scale: u32,
+    /// Bytes that a peer may send before a server has said more.
+    pub window: u32,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Host {
+            window_scaling: true,
+            timestamps: true,
+            sack: true,
+            ecn: true,
+            window_scale: 7,
+            window: 65_535,
+        }
+    }
+}
+
+/// The numbers of a file in /proc/sys; none if it cannot be read.
+pub(crate) fn sysctl(name: &str) -> Vec<u64> {
+    let path = Path::new("/proc/sys").join(name.replace('.', "/"));
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
+impl Host {
+    /// Reads the settings; what cannot be read has Linux's default.
+    pub fn read() -> Self {
+        let default = Host::default();
+        let number = |name: &str| sysctl(name).first().copied();
+        let buffers = sysctl("net.ipv4.tcp_rmem");
+        // tcp_select_initial_window() of net/ipv4/tcp_output.c.
+        let space = buffers.get(2).copied().max(number("net.core.rmem_max"));
+        let window_scale = space
+            .filter(|&space| space != 0)
+            .map_or(default.window_scale, |space| space.ilog2().saturating_sub(15).min(14));
+        let window = buffers
+            .get(1)
+            .map_or(default.window, |&buffer| (buffer / 2).min(65_535) as u32);
+        let is_on = |name: &str| number(name).is_none_or(|value| value != 0);
+        Host {
+            window_scaling: is_on("net.ipv4.tcp_window_scaling"),
+            timestamps: is_on("net.ipv4.tcp_timestamps"),
+            sack: is_on("net.ipv4.tcp_sack"),
+            ecn: is_on("net.ipv4.tcp_ecn"),
+            window_scale,
+            window,
+        }
+    }
+}
