@@ -94,8 +94,7 @@ fn floods(host: &Host, arguments: &Arguments, rows: &Rows<'_>, result: &mut Atta
     result.tsc_hz = field.hz() as u64;
     rows::state_per_syn(&mut field, result);
     rows.floods((&mut field, &mut unguarded), result);
-    result.disturbed_rounds += field.work.disturbed;
-    result.rounds += field.work.rounds;
+    result.count_rounds(&field.work);
     Ok(())
 }
 

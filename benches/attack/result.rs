@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::siege::Work;
+
 /// The least part of their success without attack that honest clients have to keep.
 pub(crate) const BAR: f64 = 0.9;
 
@@ -62,6 +64,8 @@ pub(crate) struct AttackRow {
     pub(crate) wrong: u64,
     /// Connections of honest clients that were open all the time and were lost.
     pub(crate) steady_lost: u64,
+    /// Rounds of more than 50 µs that nothing excuses.
+    pub(crate) rounds_over_50us: u64,
     /// What was counted between the beginning of the attack and recovery, honest packets included.
     pub(crate) drops: BTreeMap<String, u64>,
     pub(crate) met: bool,
@@ -154,6 +158,8 @@ pub(crate) struct AttackResult {
     /// The same at 50 and 100 % of honest clients each of whom connects once, from an address that has never been here.
     pub(crate) honest_new_under_syn_flood: f64,
     pub(crate) honest_new_under_syn_flood_100: f64,
+    /// At 50 %, by the same without the flood.
+    pub(crate) new_clients_under_syn_flood_50: f64,
     /// State in use and memory of all structures at the height of a flood less that before it, by SYNs.
     pub(crate) state_per_flood_syn_bytes: f64,
     /// The same of the whole process's resident memory.
@@ -163,14 +169,26 @@ pub(crate) struct AttackResult {
     pub(crate) recovered: bool,
     pub(crate) recovered_after_s: Option<f64>,
     pub(crate) rounds: u64,
-    /// Rounds in which the system took the core away: charged as the others.
+    /// Rounds of more than 50 µs in which the thread was switched out or the machine was slow: charged as the others.
     pub(crate) disturbed_rounds: u64,
+    /// Rounds of more than 50 µs that nothing excuses: charged in full.
+    pub(crate) rounds_over_50us: u64,
+    pub(crate) longest_round_us: f64,
     pub(crate) attacks: Vec<AttackRow>,
     pub(crate) met: bool,
     pub(crate) violated: Vec<String>,
 }
 
 impl AttackResult {
+    /// Adds the rounds of a field that is done.
+    pub(crate) fn count_rounds(&mut self, work: &Work) {
+        self.rounds += work.rounds;
+        self.disturbed_rounds += work.disturbed;
+        self.rounds_over_50us += work.over_50us;
+        let longest = work.longest as f64 / (self.tsc_hz as f64).max(1.0) * 1e6;
+        self.longest_round_us = self.longest_round_us.max(longest);
+    }
+
     /// Sums up, and compares with the bars.
     pub(crate) fn judge(&mut self) {
         let row = |name: &str| self.attacks.iter().find(|row| row.name == name);
@@ -181,6 +199,8 @@ impl AttackResult {
         self.honest_under_syn_flood_200 = during("syn flood at 200 %");
         self.honest_new_under_syn_flood = during("syn flood at 50 %, new clients");
         self.honest_new_under_syn_flood_100 = during("syn flood at 100 %, new clients");
+        let new_clients = row("syn flood at 50 %, new clients");
+        self.new_clients_under_syn_flood_50 = new_clients.map_or(f64::NAN, |row| row.honest_ratio);
         self.recovered = self.attacks.iter().all(|row| row.recovered);
         let times: Option<Vec<f64>> = self.attacks.iter().map(|row| row.recovered_after_s).collect();
         self.recovered_after_s = times.map(|times| times.into_iter().fold(0.0, f64::max));
@@ -204,6 +224,12 @@ impl AttackResult {
             violated.push(format!(
                 "guarding against overload leaves {:.3} of the honest maximum and drops {} of its SYNs",
                 self.honest_maximum_ratio, self.overload_drops_at_honest_maximum
+            ));
+        }
+        if self.rounds_over_50us > 0 {
+            violated.push(format!(
+                "{} rounds took more than 50 µs, the longest {:.0}",
+                self.rounds_over_50us, self.longest_round_us
             ));
         }
         self.met = violated.is_empty() && !self.attacks.is_empty();
@@ -235,13 +261,14 @@ impl fmt::Display for AttackResult {
         writeln!(
             f,
             "{} bytes of state for each of {} SYNs ({:.3} bytes of the process); guarding against overload leaves {:.3} of \
-             the honest maximum; {} of {} rounds were disturbed",
+             the honest maximum; {} of {} rounds were disturbed, {} others took more than 50 µs",
             self.state_per_flood_syn_bytes,
             self.flood_syns,
             self.resident_per_flood_syn_bytes,
             self.honest_maximum_ratio,
             self.disturbed_rounds,
             self.rounds,
+            self.rounds_over_50us,
         )?;
         match self.met {
             true => write!(f, "met"),

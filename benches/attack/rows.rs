@@ -32,6 +32,12 @@ const ONSET: Duration = Duration::from_millis(50);
 /// second and after two), and as many as that complete in the window as were begun before it.
 const SYN_ONSET: Duration = Duration::from_millis(3_300);
 
+/// In which the attackers of a mass expiry connect, less than they may wait for.
+const CONNECTED_IN: Duration = Duration::from_millis(300);
+
+/// How long the machine stands still then: longer than that.
+const STOOD_STILL: Duration = Duration::from_millis(2_500);
+
 /// Recovery is looked for in steps of this.
 const STEP: Duration = Duration::from_millis(50);
 
@@ -50,9 +56,9 @@ const MODEST: f64 = 20_000.0;
 /// How fast an attack comes.
 #[derive(Clone, Copy)]
 enum Rate {
-    /// A quarter of what the core could do of it if it did nothing else, but not more packets than of SYNs: together with
-    /// the honest load three quarters, which a core must be able to do.
-    Flood,
+    /// This part of what the core could do of it if it did nothing else, but not more packets than of SYNs. A quarter makes
+    /// three quarters with the honest load, which a core must be able to do.
+    Flood(f64),
     /// This part of the core's capacity for SYNs.
     OfSynCapacity(f64),
     /// Connections per second.
@@ -72,6 +78,10 @@ pub(crate) struct Row {
     newcomers: bool,
     /// Buffers that are left to the proxy, if they are what is attacked.
     buffers: Option<usize>,
+    /// Whether all that the attackers have connected is over in the same moment.
+    expires: bool,
+    /// One turn is enough.
+    once: bool,
 }
 
 impl Row {
@@ -79,12 +89,24 @@ impl Row {
         Row {
             name,
             kind,
-            rate: Rate::Flood,
+            rate: Rate::Flood(0.25),
             on_victims,
             peers: 0,
             bar: Bar::Honest,
             newcomers: false,
             buffers: None,
+            expires: false,
+            once: false,
+        }
+    }
+
+    /// A flood of which the core could do no more, or no more than twice as much, and that besides the honest load.
+    const fn hard(name: &'static str, part: f64, kind: Kind, on_victims: bool) -> Row {
+        Row {
+            rate: Rate::Flood(part),
+            bar: Bar::Recovery,
+            once: true,
+            ..Row::flood(name, kind, on_victims)
         }
     }
 
@@ -102,6 +124,12 @@ impl Row {
             ..Row::syn(name, part, Bar::Recovery)
         }
     }
+
+    /// Connections that say nothing and are all over at once: the machine has stood still for longer than they may wait.
+    const MASS_EXPIRY: Row = Row {
+        expires: true,
+        ..Row::peers("mass expiry", Kind::Silent, 400_000.0, 100_000, Bar::Honest)
+    };
 
     const fn peers(name: &'static str, kind: Kind, rate: f64, peers: u32, bar: Bar) -> Row {
         Row {
@@ -123,28 +151,46 @@ impl Row {
     };
 }
 
-const FLOODS: [Row; 21] = [
+/// A flood at a quarter, a half and all of what the core could do of it.
+macro_rules! floods {
+    ($name:literal, $kind:expr, $on_victims:expr) => {
+        [
+            Row::flood($name, $kind, $on_victims),
+            Row::hard(concat!($name, " at 50 %"), 0.5, $kind, $on_victims),
+            Row::hard(concat!($name, " at 100 %"), 1.0, $kind, $on_victims),
+        ]
+    };
+}
+
+const SYN_FLOODS: [Row; 5] = [
     Row::syn("syn flood at 50 %", 0.5, Bar::Honest),
     Row::syn("syn flood at 100 %", 1.0, Bar::Recovery),
     Row::syn("syn flood at 200 %", 2.0, Bar::Recovery),
     Row::syn_and_newcomers("syn flood at 50 %, new clients", 0.5),
     Row::syn_and_newcomers("syn flood at 100 %, new clients", 1.0),
-    Row::flood("ack flood at nothing", Kind::Ack, false),
-    Row::flood("ack flood at connections", Kind::Ack, true),
-    Row::flood("rst flood at nothing", Kind::Rst, false),
-    Row::flood("rst flood at connections", Kind::Rst, true),
-    Row::flood("fin flood at nothing", Kind::Fin, false),
-    Row::flood("fin flood at connections", Kind::Fin, true),
-    Row::flood("data flood at nothing", Kind::Data, false),
-    Row::flood("data flood at connections", Kind::Data, true),
-    Row::flood("syn flood at connections", Kind::Syn, true),
-    Row::flood("land", Kind::Land, false),
-    Row::flood("christmas tree", Kind::ChristmasTree, false),
-    Row::flood("overlapping fragments", Kind::Fragments, false),
-    Row::flood("spoofed icmp", Kind::Icmp, true),
+];
+
+const FLOODS: [[Row; 3]; 13] = [
+    floods!("ack flood at nothing", Kind::Ack, false),
+    floods!("ack flood at connections", Kind::Ack, true),
+    floods!("rst flood at nothing", Kind::Rst, false),
+    floods!("rst flood at connections", Kind::Rst, true),
+    floods!("fin flood at nothing", Kind::Fin, false),
+    floods!("fin flood at connections", Kind::Fin, true),
+    floods!("data flood at nothing", Kind::Data, false),
+    floods!("data flood at connections", Kind::Data, true),
+    floods!("syn flood at connections", Kind::Syn, true),
+    floods!("land", Kind::Land, false),
+    floods!("christmas tree", Kind::ChristmasTree, false),
+    floods!("overlapping fragments", Kind::Fragments, false),
+    floods!("spoofed icmp", Kind::Icmp, true),
+];
+
+const CONNECTED: [Row; 4] = [
     Row::peers("half-open and silent", Kind::Silent, 100_000.0, 500_000, Bar::Honest),
     Row::peers("slow first payloads", Kind::Slow, 20_000.0, 100_000, Bar::Honest),
     Row::peers("one-byte hoarders", Kind::Hoarder, 50_000.0, 500_000, Bar::Honest),
+    Row::MASS_EXPIRY,
 ];
 
 /// How rows are measured.
@@ -191,13 +237,14 @@ impl Rows<'_> {
 
     /// All attacks on a proxy that has enough of everything. What a core can answer of SYNs says one that answers them all.
     pub(crate) fn floods(&self, (field, unguarded): (&mut Field, &mut Field), result: &mut AttackResult) {
-        for row in FLOODS.iter().filter(|row| self.wants(row.name)) {
+        let all = SYN_FLOODS.iter().chain(FLOODS.as_flattened()).chain(&CONNECTED);
+        for row in all.filter(|row| self.wants(row.name)) {
             let honest = 0.5 * honest_maximum(field);
             let syn_capacity = field.hz() / cycles_per_syn(unguarded);
             let cycles = cycles_alone(field, row);
             let rate = match row.rate {
                 Rate::OfSynCapacity(part) => part * syn_capacity,
-                Rate::Flood => 0.25 * (field.hz() / cycles).min(syn_capacity),
+                Rate::Flood(part) => part * (field.hz() / cycles).min(syn_capacity),
                 Rate::Connections(rate) => rate,
             };
             self.measure(field, row, (honest, rate, cycles), result);
@@ -208,8 +255,7 @@ impl Rows<'_> {
     pub(crate) fn exhaust(&self, field: &mut Field, row: Row, result: &mut AttackResult) {
         let Rate::Connections(rate) = row.rate else { return };
         self.measure(field, &row, (MODEST, rate, 0.0), result);
-        result.disturbed_rounds += field.work.disturbed;
-        result.rounds += field.work.rounds;
+        result.count_rounds(&field.work);
     }
 
     fn measure(
@@ -221,7 +267,9 @@ impl Rows<'_> {
     ) {
         let mut drops = BTreeMap::new();
         let (wrong, steady) = (field.wrong_of_others(), field.steady_failed());
-        let turns: Vec<Turn> = (0..self.turns)
+        let work = field.work;
+        let turns = if row.once { 1 } else { self.turns };
+        let turns: Vec<Turn> = (0..turns)
             .map(|_| self.turn(field, row, (honest, rate), &mut drops))
             .collect();
         let middle = |of: &dyn Fn(&Turn) -> f64| median(&turns.iter().map(of).collect::<Vec<_>>());
@@ -254,6 +302,7 @@ impl Rows<'_> {
             recovered: latest.is_some_and(|after| after <= RECOVERY),
             wrong: sum(&|turn| turn.wrong) + field.wrong_of_others() - wrong,
             steady_lost: field.steady_failed() - steady,
+            rounds_over_50us: field.work.since(&work).over_50us,
             drops,
             met: false,
             violated: Vec::new(),
@@ -287,12 +336,15 @@ impl Rows<'_> {
         let taken = row.buffers.map(|left| take_buffers(field, left));
         let mut peak = 0;
         let mut look = |field: &Field| peak = peak.max(field.device.state_in_use());
-        let onset = if matches!(row.rate, Rate::OfSynCapacity(_)) {
-            SYN_ONSET
-        } else {
-            ONSET
+        let onset = match row.rate {
+            Rate::OfSynCapacity(_) => SYN_ONSET,
+            _ if row.expires => CONNECTED_IN,
+            _ => ONSET,
         };
         window(field, honest, onset, &mut look);
+        if row.expires {
+            self.expire(field, honest, &mut look);
+        }
         let repeated = field.honest_retransmitted();
         turn.during = window(field, honest, self.attack, &mut look);
         turn.repeated = field.honest_retransmitted() - repeated;
@@ -315,6 +367,19 @@ impl Rows<'_> {
             turn.leaked_buffers = left.buffers.saturating_sub(at_rest.buffers);
         }
         turn
+    }
+}
+
+impl Rows<'_> {
+    /// The attackers have connected, and their time is over in the moment in which the machine goes on. Honest clients begin
+    /// then, for those before have waited, too.
+    fn expire(&self, field: &mut Field, honest: f64, look: &mut impl FnMut(&Field)) {
+        field.hush_attack();
+        field.stop_honest();
+        field.run(ONSET);
+        look(field);
+        field.stand_still(STOOD_STILL);
+        field.begin_honest(Pace::Open { rate: honest }, |_| ());
     }
 }
 

@@ -140,6 +140,13 @@ impl Field {
         }
     }
 
+    /// Attackers begin nothing new, and keep what they have.
+    pub(crate) fn hush_attack(&mut self) {
+        if let Some(attacker) = &mut self.attacker {
+            attacker.hosts.stop(false);
+        }
+    }
+
     /// Attackers are gone.
     pub(crate) fn remove_attack(&mut self) {
         if let Some(attacker) = self.attacker.take() {

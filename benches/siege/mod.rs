@@ -24,6 +24,7 @@ use e2d2::ports::LoopbackPort;
 use e2d2::time::{Clock, Instant};
 use e2d2::wire::MacAddr;
 use proxyengine::report::CounterGroups;
+use rustix::time::{ClockId, clock_gettime};
 use trafficengine::attack::Attacker;
 use trafficengine::bench::{CpsSettings, DeviceUnderTest, RoundWork, Street, cps_generator};
 use trafficengine::{AddressRange, ClientSettings, Close, Generator, Pace, TcpSettings};
@@ -54,8 +55,11 @@ const IDLE_ROUND: Duration = Duration::from_micros(1);
 /// How often the machine's speed is looked at.
 const MEASURED_EVERY: Duration = Duration::from_micros(200);
 
-/// A round that takes longer was interrupted: two full ones of 32 connections each take a quarter of it.
+/// A round should not take longer: two full ones of 32 connections each take a quarter of it.
 const LONGEST_ROUND: Duration = Duration::from_micros(50);
+
+/// A thread that was away from its CPU for less was not switched out: the system's two clocks do not agree better.
+const SWITCHED_OUT: Duration = Duration::from_micros(5);
 
 /// How often the load may answer itself before the proxy has its round.
 const LOAD_TURNS: usize = 4;
@@ -68,6 +72,10 @@ pub(crate) struct Work {
     pub(crate) rounds: u64,
     /// Rounds that were interrupted, and charged as the others on average.
     pub(crate) disturbed: u64,
+    /// Rounds of more than 50 µs that nothing excuses: charged in full.
+    pub(crate) over_50us: u64,
+    /// Cycles of the longest of these.
+    pub(crate) longest: u64,
 }
 
 impl Work {
@@ -77,6 +85,8 @@ impl Work {
             received: self.received - earlier.received,
             rounds: self.rounds - earlier.rounds,
             disturbed: self.disturbed - earlier.disturbed,
+            over_50us: self.over_50us - earlier.over_50us,
+            longest: self.longest,
         }
     }
 }
@@ -289,13 +299,14 @@ impl Field {
 
     /// A round of the proxy.
     fn round(&mut self) -> RoundWork {
+        let running = thread_time();
         let before = self.clock.tsc();
         let work = self.device.round(self.now);
         let mut cycles = self.clock.tsc().saturating_sub(before) as f64;
         self.work.rounds += 1;
-        if cycles > LONGEST_ROUND.as_secs_f64() * self.hz() {
-            self.work.disturbed += 1;
-            cycles = self.usual;
+        let longest = LONGEST_ROUND.as_secs_f64() * self.hz();
+        if cycles > longest {
+            cycles = self.judge_long(cycles, thread_time().saturating_sub(running), longest);
         } else {
             cycles = self.yardstick.normal(cycles);
         }
@@ -313,6 +324,24 @@ impl Field {
             self.now += took.max(IDLE_ROUND);
         }
         work
+    }
+
+    /// What a round of more than 50 µs is charged with: the usual if the thread was switched out in it, which ran for so long,
+    /// or if the machine is so slow just now, and else all of it.
+    fn judge_long(&mut self, cycles: f64, running: Duration, longest: f64) -> f64 {
+        let away = cycles / self.hz() - running.as_secs_f64();
+        if away > SWITCHED_OUT.as_secs_f64() || self.yardstick.excuses(cycles, longest, &self.clock) {
+            self.work.disturbed += 1;
+            return self.usual;
+        }
+        self.work.over_50us += 1;
+        self.work.longest = self.work.longest.max(cycles as u64);
+        self.yardstick.normal(cycles)
+    }
+
+    /// The machine stands still for so long, as a virtual one that is moved: nothing runs, and all clocks go on.
+    pub(crate) fn stand_still(&mut self, time: Duration) {
+        self.now += time;
     }
 
     /// Goes on for so long.
@@ -355,6 +384,12 @@ impl Field {
     pub(crate) fn drops(&self) -> Vec<(String, u64)> {
         drops(&self.device.counters())
     }
+}
+
+/// How long this thread has been running: not while it was switched out.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Dropped packets by group and reason.

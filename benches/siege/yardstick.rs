@@ -58,6 +58,13 @@ impl Yardstick {
         }
     }
 
+    /// True if the machine is now so slow that `cycles` of work would have been at most `limit` in the beginning.
+    pub(super) fn excuses(&mut self, cycles: f64, limit: f64, clock: &Clock) -> bool {
+        // The quickest of three: what interrupts this work says nothing about the other.
+        let now = (0..3).map(|_| self.work(clock)).fold(f64::INFINITY, f64::min);
+        cycles * self.usual / now.max(self.lately) <= limit
+    }
+
     /// Cycles as they would have been in the beginning.
     pub(super) fn normal(&self, cycles: f64) -> f64 {
         cycles * self.usual / self.lately

@@ -13,8 +13,13 @@
 //!   while shedding, a SYN of        a queue was empty within    else
 //!                                   the last four rounds
 //!     a client who is known         is answered                 costs one of what was earned
-//!     a stranger                    is answered                 costs one of what was earned beyond half a bucket
+//!     a stranger                    is answered in its turn     costs one of what was earned beyond half a bucket
 //! ```
+//!
+//! Strangers stand on a circle, by the keyed hash of their addresses. A part of it is open, which goes around in 5 s, and is as
+//! large as leaves the queue time to get empty. A client that was not in it comes again after one and after two
+//! seconds more, to another place: nothing has to be remembered of a SYN that was dropped. Chance alone would drop each of them as often
+//! as the first. A round that does not even fill a burst answers everyone.
 //!
 //! ICMP errors are rate limited while shedding: they are advice, and a connection goes on without.
 //!
@@ -65,6 +70,20 @@ const BURST_OF_SYNS: u64 = 1024;
 /// What strangers have to leave in it, in SYNs.
 const KEPT_FOR_KNOWN: u64 = BURST_OF_SYNS / 2;
 
+/// The circle that the sources of SYNs stand on, by their hash: 2^32 places.
+const CIRCLE: u64 = 1 << 32;
+
+/// How long the open part of the circle takes to go around once. Who repeats a SYN after one second and after two more (RFC
+/// 6298 2.1 and 5.5) comes at 0, 0.2 and 0.6 of it: no gap between these is longer than 0.4, so that each source has been in
+/// the open part by its third SYN if that is so large.
+const AROUND: Duration = Duration::from_secs(5);
+
+/// The open part grows by the whole circle in this time: half a second.
+const OPENS_IN: Duration = Duration::from_nanos(1 << 29);
+
+/// It loses one of so many parts with each round that finds the queue filling.
+const CLOSES_BY: u64 = 256;
+
 /// What to do about SYNs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -106,6 +125,9 @@ pub(super) struct Overload {
     level: u64,
     filled_at: Instant,
     dropped_at: Instant,
+    /// How much of the circle is open, and where that begins now.
+    open: u64,
+    open_from: u32,
     /// Cookies that had come back by the last round.
     returned: u64,
 }
@@ -120,6 +142,8 @@ impl Overload {
             level: 0,
             filled_at: now,
             dropped_at: now,
+            open: CIRCLE,
+            open_from: 0,
             returned: 0,
         }
     }
@@ -158,6 +182,7 @@ impl Overload {
         self.level = BURST_OF_SYNS * SYN;
         self.filled_at = now;
         self.dropped_at = now;
+        self.open = CIRCLE;
         self.returned = returned;
     }
 
@@ -171,6 +196,13 @@ impl Overload {
             .saturating_add(came_back.saturating_mul(EARNED * SYN));
         self.level = self.level.saturating_add(earned).min(BURST_OF_SYNS * SYN);
         self.full_rounds = if is_full { self.full_rounds.saturating_add(1) } else { 0 };
+        if self.full_rounds >= DEEP {
+            self.open -= self.open / CLOSES_BY;
+        } else {
+            self.open = CIRCLE.min(self.open + passed.saturating_mul(CIRCLE / OPENS_IN.as_nanos() as u64));
+        }
+        let around = AROUND.as_nanos() as u64;
+        self.open_from = ((now.as_nanos() % around) * (CIRCLE / 1_000) / (around / 1_000)) as u32;
         if now.saturating_since(self.dropped_at) >= CALM {
             self.state = State::Calm;
         }
@@ -186,10 +218,22 @@ impl Overload {
         }
     }
 
+    /// True if the queue does not fill: nobody has to be put off.
+    #[inline]
+    pub(super) fn keeps_up(&self) -> bool {
+        !self.is_shedding() || self.full_rounds < DEEP
+    }
+
     /// True if there is time for every SYN of this round.
     #[inline]
-    pub(super) fn affords_all(&self) -> bool {
-        !self.is_shedding() || self.full_rounds < DEEP
+    fn affords_all(&self) -> bool {
+        !self.is_shedding() || self.full_rounds == 0 || self.full_rounds < DEEP && self.open == CIRCLE
+    }
+
+    /// True if there is time in this round for the SYN of a source with this hash, be it a stranger's.
+    #[inline]
+    fn is_open_to(&self, hash: u64) -> bool {
+        self.keeps_up() && u64::from(((hash >> 32) as u32).wrapping_sub(self.open_from)) < self.open
     }
 
     /// True if what was [put off](Proxy::handle_overloaded) has waited for long enough.
@@ -278,7 +322,7 @@ where
                 Turn::Never => dropped += 1,
             }
         }
-        if self.overload.is_due() || !strangers.is_empty() {
+        if self.overload.is_due() || self.overload.keeps_up() || !strangers.is_empty() {
             self.handle_put_off(now, out);
         }
         dropped += self.answer_strangers(now, &mut strangers, out);
@@ -288,20 +332,27 @@ where
         }
     }
 
-    /// Says when a packet has its turn. Those of clients who are known pay for theirs here, answered or not.
+    /// Says when a packet has its turn. While the queue fills, those of clients who are known pay for theirs here, answered or
+    /// not.
     fn turn_of(&mut self, packet: &Packet<P::Buffer>, affords_strangers: bool) -> Turn {
-        match sender_of_syn(packet) {
-            None => Turn::First,
-            Some(sender) if self.is_known(sender) => {
-                if self.overload.affordable(Sender::Known, 1) == 0 {
-                    return Turn::Never;
-                }
-                self.overload.pay(1);
-                Turn::First
-            }
-            Some(_) if affords_strangers => Turn::Last,
-            Some(_) => Turn::Never,
+        let Some(sender) = sender_of_syn(packet) else {
+            return Turn::First;
+        };
+        let hash = self.table.source_hash(sender);
+        if self.overload.is_open_to(hash) {
+            return Turn::First;
         }
+        if self.known_clients.contains(hash) {
+            if self.overload.keeps_up() {
+                return Turn::First;
+            }
+            if self.overload.affordable(Sender::Known, 1) == 0 {
+                return Turn::Never;
+            }
+            self.overload.pay(1);
+            return Turn::First;
+        }
+        if affords_strangers { Turn::Last } else { Turn::Never }
     }
 
     /// Keeps a segment until there are more, or deals with those that there are.
@@ -318,10 +369,6 @@ where
             let mut due = std::mem::take(&mut self.put_off);
             self.handle_all(now, &mut due, out);
         }
-    }
-
-    fn is_known(&self, client: u128) -> bool {
-        self.known_clients.contains(self.table.source_hash(client))
     }
 
     /// Answers SYNs as long as there is something earned to pay for it; returns how many were not. Only an answer is paid
@@ -389,7 +436,7 @@ mod tests {
         fn round(&mut self, from: Sender, syns: u64, others: u64, is_full: bool) -> u64 {
             self.overload.note(self.now, is_full, self.returned);
             let mut answered = syns;
-            if self.overload.is_shedding() && !self.overload.affords_all() {
+            if self.overload.is_shedding() && !self.overload.keeps_up() {
                 answered = self.overload.affordable(from, syns as usize) as u64;
                 self.overload.pay(answered);
                 if answered < syns {
@@ -457,6 +504,36 @@ mod tests {
                 core.round(from, 5, 27, true);
             }
             assert_eq!((core.answered - answered, core.dropped - dropped), (50_000, 0));
+        }
+    }
+
+    /// The part of all sources that is open to one of its SYNs, first sent at `now`, repeated after one second and two more.
+    fn answered(open: u64, now: Instant) -> f64 {
+        let overload = |now: Instant| {
+            let mut overload = Overload::new(Some(MICRO), now);
+            overload.begin(now, 0);
+            overload.full_rounds = 0;
+            overload.go_on(now, true, 0);
+            overload.open = open;
+            overload
+        };
+        let tries = [0, 1, 3].map(|after| overload(now + Duration::from_secs(after)));
+        let of = 10_000;
+        let hashes = (0..of).map(|n| (n * (CIRCLE / of)) << 32);
+        hashes
+            .filter(|&hash| tries.iter().any(|overload| overload.is_open_to(hash)))
+            .count() as f64
+            / of as f64
+    }
+
+    #[test]
+    fn who_comes_again_after_one_and_three_seconds_has_had_a_turn() {
+        for start in [0, 700, 1_300, 4_999, 123_456] {
+            let at = Instant::from_millis(start);
+            let part = |percent: u64| answered(CIRCLE / 100 * percent, at);
+            assert!(part(41) > 0.999, "{start}: {}", part(41));
+            // By chance it would be 0.73, 0.58 and 0.27.
+            assert!(part(35) >= 0.9 && part(25) >= 0.7 && part(10) >= 0.29, "{start}");
         }
     }
 

@@ -49,7 +49,7 @@ where
         self.last_now = now;
         let mut worked = false;
         // The queue is empty: no burst will come of what was put off.
-        if !self.put_off.is_empty() && self.overload.affords_all() {
+        if !self.put_off.is_empty() && self.overload.keeps_up() {
             worked = true;
             self.handle_put_off(now, out);
         }

@@ -18,6 +18,10 @@ pub(crate) struct Table {
     expired: Vec<u32>,
 }
 
+/// So fine that hosts which began at different times do not repeat their segments at the same: with a tick of a millisecond
+/// hundreds of thousands of SYNs a second come again in bursts of hundreds, as no independent hosts send them.
+const TICK: Duration = Duration::from_micros(16);
+
 impl Table {
     /// A table for `capacity` connections; their memory is touched when it is first used.
     pub(crate) fn new(capacity: usize, now: Instant) -> Table {
@@ -25,7 +29,7 @@ impl Table {
             slots: Vec::with_capacity(capacity),
             free: Vec::with_capacity(capacity),
             capacity,
-            wheel: TimerWheel::new(capacity, now),
+            wheel: TimerWheel::with_tick(capacity, now, TICK),
             due: Vec::with_capacity(64),
             expired: Vec::with_capacity(64),
         }
