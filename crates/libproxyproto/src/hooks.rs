@@ -65,6 +65,10 @@ fn look(fd: c_int, take: Take) -> Verdict {
         }
         return Verdict::Close;
     }
+    // A connection of this host was let through as it might have been one that wakes.
+    if options().is_choosy() && sys::peer_address(fd).is_none_or(|peer| !options().allows(peer.ip())) {
+        return no_header("the peer is not allowed to send headers");
+    }
     if length < FIRST_LOOK {
         return judge(fd, &first[..length], take);
     }
@@ -284,6 +288,7 @@ pub unsafe extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, length: 
     let result = unsafe { sys::kernel_peer_room(fd, address, length) };
     let (result, room) = result;
     if result == 0
+        && options().getpeername
         && let Some(shown) = claim(fd).and_then(|claim| shown(fd, claim.peer, room))
     {
         // SAFETY: the kernel has just written there, so both are valid; the room is what the caller said.

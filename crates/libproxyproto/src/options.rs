@@ -19,6 +19,9 @@ pub(crate) struct Options {
     allowed: Option<Vec<IpNet>>,
     /// `LIBPROXYPROTO_TIMEOUT`: seconds until a header must be whole.
     pub(crate) timeout: Duration,
+    /// `LIBPROXYPROTO_GETPEERNAME_CACHE`: `getpeername` shows the header's client, too, and not `accept` alone. On unless it says
+    /// `DISABLED` or 0; where the original has it, it is chosen when that is compiled.
+    pub(crate) getpeername: bool,
     /// `LIBPROXYPROTO_GETSOCKNAME`: show the header's destination as the local address.
     pub(crate) destination: bool,
 }
@@ -45,8 +48,15 @@ impl Options {
             v2: version & 2 != 0,
             allowed: variable("LIBPROXYPROTO_ALLOWED").map(|list| networks(&list)),
             timeout: Duration::from_secs(timeout.filter(|&seconds| seconds != 0).unwrap_or(10).into()),
+            getpeername: !variable("LIBPROXYPROTO_GETPEERNAME_CACHE")
+                .is_some_and(|text| text == "0" || text.eq_ignore_ascii_case("disabled")),
             destination: is_set("LIBPROXYPROTO_GETSOCKNAME"),
         }
+    }
+
+    /// Whether there is a list of those whose headers are believed.
+    pub(crate) fn is_choosy(&self) -> bool {
+        self.allowed.is_some()
     }
 
     /// Whether headers of this peer are believed.
