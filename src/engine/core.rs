@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use e2d2::fate::{GraphCounters, GraphReader, Traffic};
 use e2d2::operators::{SharedPort, Task, share};
+use e2d2::port::Port;
 use e2d2::time::Instant;
 
 use super::CoreStart;
@@ -116,12 +117,11 @@ where
             .map_or(usize::MAX, |next_hop| next_hop.index())
     };
     let core = u8::try_from(parts.core.0).unwrap_or(u8::MAX);
-    let mut settings = Settings::from_config(&config, core, &macs, next_hop);
-    let mut links = None;
-    if let Some(others) = others {
-        settings = settings.among_others(others.steering);
-        links = Some(others.links);
-    }
+    let settings = Settings::from_config(&config, core, &macs, next_hop);
+    let (mut settings, links) = match others {
+        Some(others) => (settings.among_others(others.steering), Some(others.links)),
+        None => (settings, None),
+    };
 
     let (counters, graph) = GraphCounters::new();
     let vlans = config.ports().iter().map(|port| port.vlan);
@@ -129,6 +129,8 @@ where
     let mut ports = parts.ports;
     let sides = Sides::new(ports.iter_mut().filter_map(M::take_side).collect());
     let ports: Vec<_> = ports.into_iter().zip(vlans).map(wrap).collect::<Result<_, _>>()?;
+    let capabilities: Vec<_> = ports.iter().map(|port| port.borrow().capabilities()).collect();
+    settings = settings.with_capabilities(&capabilities);
 
     let seed = secrets.table[0];
     let station =

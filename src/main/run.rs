@@ -11,7 +11,7 @@ use proxyengine::config::Config;
 use proxyengine::engine::{DpdkMachine, Engine, Outcome, RunningEngine};
 use proxyengine::picture::Picture;
 use proxyengine::report::Report;
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use super::{Exit, RunArguments, complain, print};
@@ -39,7 +39,7 @@ pub(super) fn run(config: Config, arguments: &RunArguments) -> Exit {
         Err(error) => return not_started(&error.to_string()),
     };
     starting.store(false, Ordering::Relaxed);
-    log::info!("running; SIGINT or SIGTERM ends, SIGUSR1 shows the counters");
+    log::info!("running; SIGINT, SIGTERM or SIGHUP ends, SIGUSR1 shows the counters");
     let mut session = Session {
         engine,
         signals,
@@ -59,7 +59,7 @@ fn not_started(reason: &str) -> Exit {
 /// `starting`, nobody takes them, and a device's driver may never return: the first is kept until it does, the second ends
 /// the process.
 fn watch_signals(starting: Arc<AtomicBool>) -> std::io::Result<Receiver<i32>> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1])?;
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1])?;
     let (sender, receiver) = mpsc::channel();
     let forward = move || {
         let mut ends = 0;

@@ -24,9 +24,9 @@ pub struct Connection {
     client_address: [u64; 2],
     /// What the stage needs.
     pub stage: Stage,
-    /// Payload bytes passed to the server.
+    /// Payload bytes passed to the server, what the client repeats included.
     pub bytes_to_server: u64,
-    /// Payload bytes passed to the client.
+    /// Payload bytes passed to the client, what the server repeats included.
     pub bytes_to_client: u64,
     /// Packets received from the client.
     pub packets_from_client: u32,

@@ -4,8 +4,8 @@
 //! `cargo test`. One [`Proxy`] belongs to one core and shares nothing with others.
 //!
 //! ```text
-//!  batch ─► read ─► look up ─► classify ─► step ─► apply ─► outbox
-//!           segment  table      close.rs    step.rs  apply.rs
+//!  batch ─► read ─► look up ─► classify     ─► step ─► apply  ─► outbox
+//!           batch.rs table.rs   classify.rs    step.rs  apply/
 //! ```
 //!
 //! Read [`phase`], then [`step`]: they are the design. [`classify`] says what a segment means, `apply` does what

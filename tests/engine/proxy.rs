@@ -1,6 +1,7 @@
 //! The whole engine, its real graph and proxy included, between a scripted client and a scripted server.
 
 use std::fs;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
@@ -158,6 +159,26 @@ impl Bench {
 fn count(report: &Report, group: &str, name: &str) -> u64 {
     let count = report.counters.group(group).and_then(|group| group.count(name));
     count.unwrap_or_else(|| panic!("no counter {group} {name}"))
+}
+
+/// A port that fills in checksums gets the engine's own frames without; what passes has its own, and a VLAN's frames get a tag
+/// that the port does not know of.
+#[test_case("proxy-offload", None => true; "a port that can")]
+#[test_case("proxy-offload-vlan", Some(5) => false; "behind a tag")]
+#[test_case("proxy-no-help", None => false; "a port that cannot")]
+fn own_checksums_are_left_to_ports_that_can(name: &str, vlan: Option<u16>) -> bool {
+    let bench = Bench::start(name, vlan);
+    let (client, server) = bench.open(Station::new(5, "10.0.0.5:50000"));
+    let own = bench.wire.offloaded.load(Ordering::SeqCst);
+    let data = Segment {
+        payload: b"answer".to_vec(),
+        ..server
+    };
+    bench.send(&data.frame());
+    while bench.segment_to(client.from).payload.is_empty() {}
+    assert_eq!(bench.wire.offloaded.load(Ordering::SeqCst), own, "what passes");
+    assert_in_order(&bench.engine.shutdown());
+    own > 0
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A machine of heap memory and queues between threads, and the far end of its only port.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 use e2d2::BURST;
 use e2d2::buffer::{BufferPool, HeapBuffer, HeapPool, PacketBuffer};
 use e2d2::port::{Capabilities, Port, PortId};
-use e2d2::wire::MacAddr;
+use e2d2::wire::{MacAddr, checksum, partial};
 use proxyengine::config::Config;
 use proxyengine::engine::Outcome;
 use proxyengine::engine::machine::{CoreParts, Machine, MachineError, Opened, WatchedPool};
@@ -26,6 +26,9 @@ pub(crate) struct Wire {
     from_engine: Frames,
     pub(crate) open_connections: Arc<AtomicU64>,
     pub(crate) opened: Arc<AtomicU64>,
+    /// The port fills in checksums, and has done so for as many frames.
+    pub(crate) offloads: Arc<AtomicBool>,
+    pub(crate) offloaded: Arc<AtomicU64>,
 }
 
 /// By engine name: [`Machine::open`] gets nothing but the configuration.
@@ -86,7 +89,10 @@ impl Port for WirePort {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::default()
+        Capabilities {
+            tx_checksum: self.wire.offloads.load(Ordering::SeqCst),
+            ..Capabilities::default()
+        }
     }
 
     fn receive(&mut self, into: &mut ArrayVec<HeapBuffer, BURST>) -> usize {
@@ -102,9 +108,23 @@ impl Port for WirePort {
     fn transmit(&mut self, from: &mut ArrayVec<HeapBuffer, BURST>) -> usize {
         let mut frames = self.wire.from_engine.lock().expect("lock");
         let count = from.len();
-        frames.extend(from.drain(..).map(|buffer| buffer.data().to_vec()));
+        frames.extend(from.drain(..).map(|mut buffer| {
+            if buffer.take_tx_offload().is_some() {
+                self.wire.offloaded.fetch_add(1, Ordering::SeqCst);
+                fill_in_checksums(buffer.data_mut());
+            }
+            buffer.data().to_vec()
+        }));
         count
     }
+}
+
+/// What a device does that was asked for both checksums of a TCP segment of IPv4 without options.
+fn fill_in_checksums(frame: &mut [u8]) {
+    assert_eq!(frame[24..26], [0, 0], "it is the device's to fill in");
+    let checksum = checksum::internet(&frame[14..34]);
+    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+    assert!(partial::complete(frame), "the pseudo-header's sum was there");
 }
 
 pub(crate) struct WireMachine {
@@ -120,6 +140,8 @@ impl Machine for WireMachine {
     fn open(config: &Config) -> Result<Opened<Self>, MachineError> {
         let wire = wire(config);
         wire.opened.fetch_add(1, Ordering::SeqCst);
+        let offloads = config.engine().name.contains("offload");
+        wire.offloads.store(offloads, Ordering::SeqCst);
         if config.engine().name.contains("no-device") {
             return Err("eth9 does not exist: `ip link` shows what does".into());
         }

@@ -125,3 +125,13 @@ fn an_idle_engine_ends_at_once() {
     setup.finish();
     assert!(told.elapsed() < Duration::from_secs(15), "there is nothing to wait for");
 }
+
+/// A terminal that is closed: there is no reload yet, so the engine drains as for SIGTERM instead of being killed.
+#[test]
+fn a_hang_up_drains_and_reports() {
+    let Some(setup) = Setup::new(RigOptions::default(), &EngineOptions::default(), &[], |_| Vec::new()) else {
+        return;
+    };
+    let report = setup.engine.stop(Signal::HUP).expect("an orderly end");
+    assert_accounts_are_settled(&report);
+}

@@ -242,6 +242,14 @@ fn checksum_status(flags: u64, good: u32, bad: u32) -> ChecksumStatus {
 
 const _: () = assert!(size_of::<Option<Mbuf>>() == size_of::<*mut sys::rte_mbuf>());
 
+impl Mbuf {
+    /// Whether the device is to fill something in.
+    #[inline]
+    pub(super) fn has_tx_offload(&self) -> bool {
+        self.raw().ol_flags & sys::RTE_MBUF_F_TX_TCP_CKSUM != 0
+    }
+}
+
 /// The bit fields of `tx_offload` are where [`Mbuf::set_tx_offload`] puts them.
 const _: () = assert!(
     sys::RTE_MBUF_L2_LEN_BITS == 7 && sys::RTE_MBUF_L3_LEN_BITS == 9 && sys::RTE_MBUF_L4_LEN_BITS == 8,

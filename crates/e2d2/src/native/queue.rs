@@ -201,7 +201,8 @@ impl Port for DpdkQueue {
         // SAFETY: as in `receive`; the packets are owned, and the driver owns those that it takes.
         unsafe {
             let mut ready = count as u16;
-            if self.needs_prepare {
+            // Nothing is paid for bursts in which nothing is left to the device: what passes has its checksums.
+            if self.needs_prepare && from.iter().any(Mbuf::has_tx_offload) {
                 ready = sys::ethdev::tx_prepare(self.port, self.queue, packets, ready);
             }
             let sent = usize::from(sys::ethdev::tx_burst(self.port, self.queue, packets, ready));
