@@ -20,7 +20,7 @@ drain = "500ms"
 unknown_flows = "silent"
 answers_per_second = 10
 max_connections = 1000
-held_requests = 77
+held_memory = 77
 verify = "all"
 buffers = 8192
 
@@ -128,7 +128,7 @@ fn every_key_arrives() {
         (Duration::from_millis(500), 10)
     );
     assert_eq!((engine.max_connections, engine.buffers), (1000, 8192));
-    assert_eq!((engine.held_requests, engine.held_share), (Some(77), 25));
+    assert_eq!((engine.held_memory, engine.held_share), (77 << 20, 25));
 
     let [clients, servers] = config.ports() else {
         panic!("two ports")
@@ -541,7 +541,7 @@ refusals! {
     server_mapped: "\"10.2.0.11:80\"" => "\"[::ffff:10.2.0.11]:80\"", "this is an IPv4-mapped address";
     server_weight_0: "weight = 256" => "weight = 0", "pool[0].servers[0].weight is 0, expected 1 to 256";
     server_weight: "weight = 256" => "weight = 257", "pool[0].servers[0].weight is 257, expected 1 to 256";
-    held_requests: "held_requests = 77" => "held_requests = 63", "engine.held_requests is 63, expected 64 to 4194304";
+    held_memory: "held_memory = 77" => "held_memory = 0", "engine.held_memory is 0, expected 1 to 8192";
     server_limit: "max_connections = 77" => "max_connections = 0", "pool[0].servers[0].max_connections is 0, expected 1 to 16777216";
     retries: "retries = 4" => "retries = 17", "pool[1].retries is 17, expected 0 to 16";
     eject_after: "eject_after = 7" => "eject_after = -1", "pool[1].eject_after is -1, expected 0 to 1000";

@@ -39,9 +39,8 @@ pub struct EngineConfig {
     pub overload_after: Duration,
     /// Connections that one core holds at the same time.
     pub max_connections: u32,
-    /// Requests of up to 2 KiB that one core holds for connections that wait for their servers; `None`: one for every 256
-    /// connections, 1024 at least.
-    pub held_requests: Option<u32>,
+    /// Bytes of memory with which one core holds requests of connections that wait for their servers.
+    pub held_memory: u64,
     /// How much of the memory for held payload one source may have, in percent: 1 to 100.
     pub held_share: u8,
     /// Which received TCP checksums are verified when the port has not done it.

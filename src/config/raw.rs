@@ -34,7 +34,7 @@ pub(super) struct RawEngine {
     pub(super) answers_per_second: Option<i64>,
     pub(super) overload_after: Option<String>,
     pub(super) max_connections: Option<i64>,
-    pub(super) held_requests: Option<i64>,
+    pub(super) held_memory: Option<i64>,
     pub(super) held_share: Option<i64>,
     pub(super) verify: Option<String>,
     pub(super) buffers: Option<i64>,

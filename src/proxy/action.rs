@@ -26,6 +26,8 @@ pub enum Action {
     SpliceAnswered,
     /// Keep the client's bytes (and FIN) until there is a server for them.
     Hold,
+    /// Forget the held bytes that the client has no ACK for; it repeats them.
+    GiveUpCopy,
     /// Ask the selector with the bytes in order so far; its answer is the next event.
     AskSelector,
     /// As [`Action::AskSelector`], but no more will be waited for; without an answer, the listener's default pool is it.

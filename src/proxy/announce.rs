@@ -10,6 +10,7 @@ use super::segment::address_of;
 use super::settings::Settings;
 use crate::config::{Announce, AnnounceFields};
 use crate::selectors::{Sought, tls};
+use arrayvec::ArrayVec;
 use e2d2::time::Instant;
 use proxy_protocol::{Addresses, Header, Tlv, TlvWriter, Tlvs, Transport, kind};
 use std::net::SocketAddr;
@@ -63,11 +64,11 @@ fn written(
             if fields == AnnounceFields::default() {
                 return;
             }
-            let incoming = carried
-                .filter(|_| fields.incoming)
-                .and_then(|carried| Tlvs::new(&carried.fields).ok())
-                .unwrap_or(Tlvs::EMPTY);
-            push_fields(tlvs, fields, (bytes, incoming), (core, start, connection.client_port));
+            let parse = |fields| Tlvs::new(fields).unwrap_or(Tlvs::EMPTY);
+            let incoming = carried.filter(|_| fields.incoming).map_or(&[][..], Carried::said);
+            let found = carried.map_or(&[][..], Carried::found);
+            let known = (parse(incoming), parse(found));
+            push_fields(tlvs, fields, (bytes, known), (core, start, connection.client_port));
         }),
     };
     // Both versions fit by the sizes above; an encoder that says otherwise leaves the server without a header, which it
@@ -76,11 +77,11 @@ fn written(
 }
 
 /// Writes the fields of the header that came in, and those of our own that it does not have: who spoke to the client
-/// knows better.
+/// knows better. What the first bytes say was `found` in them before they were given up, if they are not there.
 fn push_fields(
     tlvs: &mut TlvWriter<'_>,
     wanted: AnnounceFields,
-    (bytes, incoming): (&[u8], Tlvs<'_>),
+    (bytes, (incoming, found)): (&[u8], (Tlvs<'_>, Tlvs<'_>)),
     (core, start, port): (u8, Instant, u16),
 ) {
     let is_missing = |kind: u8| incoming.find(kind).is_none();
@@ -90,16 +91,17 @@ fn push_fields(
     }
     if wanted.alpn
         && is_missing(kind::ALPN)
-        && let Sought::Found(protocols) = tls::protocols(bytes)
-        && let Some(first) = protocols.iter().next()
+        && let protocols = tls::protocols(bytes)
+        && let Some(first) = first_of(&protocols).or_else(|| found.find(kind::ALPN))
     {
         let _ = tlvs.push(&Tlv::Alpn(first));
     }
     if wanted.authority
         && is_missing(kind::AUTHORITY)
-        && let Sought::Found(name) = tls::server_name(bytes)
+        && let name = tls::server_name(bytes)
+        && let Some(name) = name_in(&name).or_else(|| found.find(kind::AUTHORITY))
     {
-        let _ = tlvs.push(&Tlv::Authority(name.as_bytes()));
+        let _ = tlvs.push(&Tlv::Authority(name));
     }
     if wanted.unique_id && is_missing(kind::UNIQUE_ID) {
         let _ = tlvs.push(&Tlv::UniqueId(&unique_id(core, start, port)));
@@ -107,6 +109,36 @@ fn push_fields(
     if wanted.crc32c {
         let _ = tlvs.push_checksum();
     }
+}
+
+fn first_of(protocols: &Sought<tls::Protocols>) -> Option<&[u8]> {
+    match protocols {
+        Sought::Found(protocols) => protocols.iter().next(),
+        Sought::NeedMore | Sought::Absent => None,
+    }
+}
+
+fn name_in(name: &Sought<tls::ServerName>) -> Option<&[u8]> {
+    match name {
+        Sought::Found(name) => Some(name.as_bytes()),
+        Sought::NeedMore | Sought::Absent => None,
+    }
+}
+
+/// What the client's first bytes say that a header for some server wants to say: the fields that [`header`] would write, one
+/// after the other. `None` if they are too many to be kept.
+pub(super) fn found(wanted: AnnounceFields, bytes: &[u8]) -> Option<ArrayVec<u8, MAX_FIELDS>> {
+    let (protocols, name) = (tls::protocols(bytes), tls::server_name(bytes));
+    let alpn = first_of(&protocols).filter(|_| wanted.alpn);
+    let authority = name_in(&name).filter(|_| wanted.authority);
+    let mut fields = ArrayVec::new();
+    for (kind, value) in [(kind::ALPN, alpn), (kind::AUTHORITY, authority)] {
+        let Some(value) = value else { continue };
+        fields.try_push(kind).ok()?;
+        fields.try_extend_from_slice(&(value.len() as u16).to_be_bytes()).ok()?;
+        fields.try_extend_from_slice(value).ok()?;
+    }
+    Some(fields)
 }
 
 /// Core, start and client port, as the session record has them: 22 hexadecimal digits.

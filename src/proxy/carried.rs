@@ -23,7 +23,8 @@ pub(super) const MAX_FIELDS: usize = super::announce::MAX_FIELDS;
 /// What version 1 begins with; nothing that does is anything else (proxy-protocol.txt 2.3).
 const V1_START: &[u8] = b"PROXY ";
 
-/// What is known of the headers of a core's connections: nothing at all unless some listener takes them.
+/// What is known of the headers of a core's connections: nothing at all unless some listener takes them, or some server wants
+/// one with fields from the client's first bytes.
 pub(super) struct CarriedTable {
     /// By slot of the connection: the entry, or [`OWN`] or [`AWAITED`].
     by_slot: Box<[u16]>,
@@ -37,11 +38,12 @@ const OWN: u16 = u16::MAX;
 const AWAITED: u16 = u16::MAX - 1;
 
 impl CarriedTable {
-    /// For so many `connections`, of which so many `entries` at once have a header and no server yet.
+    /// For so many `connections`, of which so many `entries` at once have a header and no server yet; their memory is touched
+    /// as it is used.
     pub(super) fn new(connections: usize, entries: usize) -> Self {
         CarriedTable {
             by_slot: vec![OWN; connections].into_boxed_slice(),
-            entries: Slots::new(entries.min(usize::from(AWAITED))),
+            entries: Slots::reserved(entries.min(usize::from(AWAITED))),
         }
     }
 
@@ -72,7 +74,33 @@ impl CarriedTable {
 
     /// What its header said, if it said anything.
     pub(super) fn get(&self, slot: u32) -> Option<&Carried> {
+        self.kept(slot).filter(|carried| carried.is_said)
+    }
+
+    /// The same, or what was kept of its first bytes.
+    pub(super) fn kept(&self, slot: u32) -> Option<&Carried> {
         self.entries.get(u32::from(*self.by_slot.get(slot as usize)?))
+    }
+
+    /// Keeps `found`, fields that its first bytes have told, for the header that its server gets; `ends` are its client and
+    /// whom that called. Returns false if there is no room.
+    pub(super) fn keep_found(&mut self, slot: u32, found: &[u8], ends: [(u128, u16); 2]) -> bool {
+        let Some(&entry) = self.by_slot.get(slot as usize) else {
+            return false;
+        };
+        if let Some(carried) = self.entries.get_mut(u32::from(entry)) {
+            carried.fields.truncate(usize::from(carried.said_len));
+            return carried.fields.try_extend_from_slice(found).is_ok();
+        }
+        let [source, destination] = ends;
+        let mut carried = Carried {
+            source,
+            destination,
+            fields: ArrayVec::new(),
+            said_len: 0,
+            is_said: false,
+        };
+        carried.fields.try_extend_from_slice(found).is_ok() && self.keep(slot, carried)
     }
 
     /// That is needed no more.
@@ -88,9 +116,19 @@ impl CarriedTable {
         self.entries.len()
     }
 
-    /// Its memory in bytes.
+    /// Bytes of all headers kept.
+    pub(super) fn bytes_in_use(&self) -> usize {
+        self.len() * (Slots::<Carried>::slot_size() + size_of::<u16>())
+    }
+
+    /// The memory that it has touched, in bytes.
     pub(super) fn memory(&self) -> usize {
-        size_of_val(&*self.by_slot) + self.entries.memory()
+        size_of_val(&*self.by_slot) + self.grown()
+    }
+
+    /// That of it which it had not touched at the start.
+    pub(super) fn grown(&self) -> usize {
+        self.entries.memory()
     }
 
     fn set(&mut self, slot: u32, value: u16) {
@@ -107,8 +145,13 @@ pub(super) struct Carried {
     pub source: (u128, u16),
     /// What it connected to.
     pub destination: (u128, u16),
-    /// Its fields as they came, one after the other; only if some server wants them.
-    pub fields: ArrayVec<u8, MAX_FIELDS>,
+    /// Its fields as they came, one after the other; only if some server wants them. Behind them those that the first bytes
+    /// of the payload have told, if these bytes were given up.
+    fields: ArrayVec<u8, MAX_FIELDS>,
+    /// The length of the fields that came in a header.
+    said_len: u16,
+    /// There was a header; otherwise source and destination are the connection's own.
+    is_said: bool,
 }
 
 /// What the first bytes of a client are.
@@ -187,8 +230,20 @@ impl Carried {
         Some(Carried {
             source: value(source),
             destination: value(destination),
+            said_len: fields.len() as u16,
             fields,
+            is_said: true,
         })
+    }
+
+    /// The fields that came in its header.
+    pub(super) fn said(&self) -> &[u8] {
+        self.fields.get(..usize::from(self.said_len)).unwrap_or_default()
+    }
+
+    /// The fields that the first bytes of its payload have told, if these bytes were given up.
+    pub(super) fn found(&self) -> &[u8] {
+        self.fields.get(usize::from(self.said_len)..).unwrap_or_default()
     }
 }
 
@@ -257,10 +312,10 @@ mod tests {
         )
         .with_tlvs(tlvs.tlvs());
         let carried = Carried::of(&header, true).expect("addresses");
-        let kept = proxy_protocol::Tlvs::new(&carried.fields).expect("fields");
+        let kept = proxy_protocol::Tlvs::new(carried.said()).expect("fields");
         let kinds: Vec<u8> = kept.raw().map(|(kind, _)| kind).collect();
         assert_eq!(kinds, [kind::AUTHORITY, kind::UNIQUE_ID]);
-        assert!(Carried::of(&header, false).expect("addresses").fields.is_empty());
+        assert!(Carried::of(&header, false).expect("addresses").said().is_empty());
         assert!(Carried::of(&Header::local(), true).is_none());
     }
 }

@@ -81,7 +81,7 @@ pub struct Opening {
     pub client_tsval: u32,
     /// The client bytes up to here are acknowledged, and so owed.
     pub acknowledged: SeqNum,
-    /// The held bytes.
+    /// The held bytes; that there were some which the client will repeat is one of its values.
     pub held: HeldId,
     /// Our initial sequence number towards the server.
     pub server_side_isn: SeqNum,
@@ -169,8 +169,8 @@ pub struct Spliced {
     pub scale: WindowScale,
     /// The server declined SACK that the client was promised: its blocks are blanked.
     pub blank_sack: bool,
-    /// The client was promised more than the server's window has reached yet.
-    pub promised_more: bool,
+    /// What its beginning has left behind: [`Spliced::PROMISED_MORE`], [`Spliced::UNHEARD`].
+    pub beginning: u8,
 }
 
 /// The window shifts of a spliced connection.
@@ -285,6 +285,23 @@ impl Connection {
 }
 
 impl Spliced {
+    /// The client was promised more than the server's window has reached yet.
+    pub const PROMISED_MORE: u8 = 1;
+
+    /// The copy of the client's first bytes was given up. Until they have passed it is as one whose first payload is awaited.
+    pub const UNHEARD: u8 = 2;
+
+    /// [`Spliced::beginning`].
+    pub fn beginning(promised_more: bool, is_unheard: bool) -> u8 {
+        u8::from(promised_more) * Self::PROMISED_MORE + u8::from(is_unheard) * Self::UNHEARD
+    }
+
+    /// [`Spliced::PROMISED_MORE`] is set.
+    #[inline(always)]
+    pub fn has_promised_more(&self) -> bool {
+        self.beginning & Self::PROMISED_MORE != 0
+    }
+
     /// The direction that `side` sends in.
     pub fn sent_by(&mut self, side: Side) -> &mut Flow {
         match side {

@@ -37,12 +37,16 @@ e2d2::reasons! {
         NothingNew = "nothing_new",
         /// Outside the window we offered; once connected, outside that of the other side, and more of it than is passed on.
         OutOfWindow = "out_of_window",
-        /// The pool for held bytes is exhausted; the client will repeat them.
+        /// The memory for held bytes is full, or so full that only connections without a server get any; the client will repeat
+        /// them.
         HeldFull = "held_full",
         /// Its source holds its share of the pool for held bytes already; the client will repeat them.
         HeldShare = "held_share",
-        /// Not a packet, but all that was held of a connection: it had waited longest, the pool for held bytes was nearly
-        /// full, and its client got a RST.
+        /// Not a packet, but bytes held of a connection that its client has no ACK for and will repeat: they had waited
+        /// longest, and the memory for held bytes was nearly full.
+        HeldGivenUp = "held_given_up",
+        /// Not a packet, but all that was held of a connection that had asked for more: it had waited longest, the memory for
+        /// held bytes was nearly full, no copy could be given up, and its client got a RST.
         HeldPressed = "held_pressed",
         /// A connection that began with no PROXY header where one is required; it was reset.
         HeaderMissing = "proxy_header_missing",

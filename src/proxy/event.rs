@@ -94,7 +94,9 @@ pub enum Event {
     WaitOver,
     /// The timer of the phase: the peer took too long.
     TimedOut,
-    /// The memory for held bytes is nearly used up, and this connection has waited longest.
+    /// The memory for held bytes is nearly used up, and of the copies that a client would repeat this one has waited longest.
+    CopyPressed,
+    /// The memory for held bytes is nearly used up by connections that have asked for more, and this one has waited longest.
     HeldPressed,
     /// The engine stops.
     Shutdown,
@@ -148,6 +150,7 @@ impl Event {
             Event::RetryDue,
             Event::WaitOver,
             Event::TimedOut,
+            Event::CopyPressed,
             Event::HeldPressed,
             Event::Shutdown,
         ]);

@@ -1,47 +1,84 @@
 //! Bytes that a client has sent before there was a server to send them to.
 //!
-//! They are copied out of the packet buffers, so that a slow client can never pin the port's memory, into a pool whose
-//! size is fixed at start. A connection starts with a small buffer and moves to a large one when its request outgrows
-//! it; within a buffer a byte stands at its distance from the start of the stream, so that segments out of order fall
-//! into place and the selector always sees one slice.
+//! They are copied out of the packet buffers, so that a slow client can never pin the port's memory, into memory whose size
+//! is fixed at start and which is touched as it is used ([`chunks`]). A connection starts with a block of the size that its
+//! first bytes need and moves to a larger one when its request outgrows it; within a block a byte stands at its distance from
+//! the start of the stream, so that segments out of order fall into place and the selector always sees one slice.
 //!
-//! Nobody can have it all: each source has a [share](super::shares), and the connections that hold something stand in
-//! the order in which they have begun to, so that the one that has waited longest can give way when the pool is nearly
-//! full. What is refused is dropped and counted, and the client repeats it.
+//! Nobody can have it all: each source has a [share](super::shares), and who holds something stands in the order in which it
+//! has begun to ([`Claim`]), so that whoever has waited longest can give way when the memory is nearly full. What is refused is
+//! dropped and counted, and the client repeats it.
+//!
+//! Budget: what is known of a block is one cache line; taking one and giving it back touches that, the chunk's word and
+//! those of the neighbours in the order.
+
+mod chunks;
 
 use super::shares::{Share, Shares};
 use arrayvec::ArrayVec;
+use chunks::{BlockId, CHUNK, Chunk, Chunks, PER_CHUNK, SIZES, class_of};
+use e2d2::memory::LargeSlice;
 
 /// The most bytes a connection can have held: the window that SYN-ACKs promise is never larger.
-pub const LARGE: usize = 16 * 1024;
-
-/// Enough for a request in one or two segments, a post-quantum ClientHello among them.
-pub const SMALL: usize = 2 * 1024;
+pub const LARGE: usize = CHUNK;
 
 /// The most runs of bytes with holes between them; a client with more loses the newest and repeats it.
 const MAX_RUNS: usize = 8;
 
-/// A buffer of the pool; [`HeldId::NONE`] stands for no buffer.
+/// Memory that a chunk takes, with all that is known of it.
+const CHUNK_MEMORY: usize = CHUNK + PER_CHUNK * size_of::<Block>() + size_of::<Chunk>();
+
+/// How many requests of up to so many bytes fit into `memory` bytes before anyone gives way.
+pub fn requests_in(memory: usize, bytes: usize) -> usize {
+    let size = class_of(bytes).map_or(usize::MAX, |class| SIZES[class]);
+    mark(memory / CHUNK_MEMORY) / size
+}
+
+/// The most connections that can have something held in `memory` bytes.
+pub fn most_in(memory: usize) -> usize {
+    memory / CHUNK_MEMORY * PER_CHUNK
+}
+
+/// The bytes of blocks that may be in use before someone gives way: fifteen sixteenths. What is above is for those who come
+/// meanwhile.
+const fn mark(chunks: usize) -> usize {
+    chunks * CHUNK / 16 * 15
+}
+
+/// A block; [`HeldId::NONE`] stands for no block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldId(u32);
 
 impl HeldId {
-    /// No buffer.
+    /// No block.
     pub const NONE: HeldId = HeldId(u32::MAX);
-    const LARGE_BIT: u32 = 1 << 31;
 
-    /// True if there is no buffer.
+    /// No block, since what it had was given up.
+    pub const GIVEN_UP: HeldId = HeldId(u32::MAX - 1);
+
+    /// True if there is no block.
     pub const fn is_none(self) -> bool {
-        self.0 == u32::MAX
+        self.0 >= Self::GIVEN_UP.0
     }
 
-    fn is_large(self) -> bool {
-        self.0 & Self::LARGE_BIT != 0
+    const fn block(self) -> BlockId {
+        BlockId(self.0)
     }
 
-    fn index(self) -> usize {
-        (self.0 & !Self::LARGE_BIT) as usize
+    const fn index(self) -> usize {
+        self.0 as usize
     }
+}
+
+/// What can be done about a connection's bytes when the memory is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// They can be forgotten, or a part of them: the client repeats what was not acknowledged.
+    Copy,
+    /// The connection has asked for more of them, which was acknowledged: only with it are they gone.
+    AskedFor,
+    /// Nothing: they are owed to a server.
+    Owed,
 }
 
 /// Why bytes were not held.
@@ -80,181 +117,150 @@ pub struct Owner {
 /// The end of a list.
 const NOBODY: u32 = u32::MAX;
 
-/// A buffer's place in the order of waiting.
-#[derive(Clone, Copy, Debug)]
-struct Place {
+/// What is known of a block.
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+struct Block {
     owner: Owner,
+    /// Its neighbours in the order of its claim.
     earlier: u32,
     later: u32,
-    is_waiting: bool,
+    claim: Claim,
+    runs: ArrayVec<Run, MAX_RUNS>,
 }
 
-/// Buffers of one size, with the runs that each holds.
-struct Slab {
-    size: usize,
-    bytes: Box<[u8]>,
-    runs: Box<[ArrayVec<Run, MAX_RUNS>]>,
-    free: Vec<u32>,
-    places: Box<[Place]>,
+const _: () = assert!(size_of::<Block>() == 64);
+
+/// Who waits, from the longest to the latest.
+#[derive(Clone, Copy, Debug)]
+struct Order {
     longest: u32,
     latest: u32,
 }
 
-impl Slab {
-    fn new(size: usize, count: usize) -> Self {
-        Slab {
-            size,
-            bytes: vec![0; size * count].into_boxed_slice(),
-            runs: vec![ArrayVec::new(); count].into_boxed_slice(),
-            free: (0..count as u32).rev().collect(),
-            places: vec![
-                Place {
-                    owner: Owner::default(),
-                    earlier: NOBODY,
-                    later: NOBODY,
-                    is_waiting: false,
-                };
-                count
-            ]
-            .into_boxed_slice(),
-            longest: NOBODY,
-            latest: NOBODY,
-        }
-    }
-
-    fn in_use(&self) -> usize {
-        self.runs.len() - self.free.len()
-    }
-
-    /// Takes a buffer for `owner`, who begins to wait.
-    fn take(&mut self, owner: Owner) -> Option<u32> {
-        let index = self.free.pop()?;
-        self.places[index as usize] = Place {
-            owner,
-            earlier: self.latest,
-            later: NOBODY,
-            is_waiting: true,
-        };
-        match self.places.get_mut(self.latest as usize) {
-            Some(latest) => latest.later = index,
-            None => self.longest = index,
-        }
-        self.latest = index;
-        Some(index)
-    }
-
-    /// Takes its owner out of those who wait.
-    fn settle(&mut self, index: usize) {
-        let Place {
-            earlier,
-            later,
-            is_waiting,
-            ..
-        } = self.places[index];
-        if !is_waiting {
-            return;
-        }
-        self.places[index].is_waiting = false;
-        match self.places.get_mut(earlier as usize) {
-            Some(place) => place.later = later,
-            None => self.longest = later,
-        }
-        match self.places.get_mut(later as usize) {
-            Some(place) => place.earlier = earlier,
-            None => self.latest = earlier,
-        }
-    }
-
-    fn give_back(&mut self, index: usize) {
-        self.settle(index);
-        self.runs[index].clear();
-        self.free.push(index as u32);
-    }
-
-    /// Who has waited longest, if more than three quarters of the buffers are in use.
-    fn pressed(&self) -> Option<u32> {
-        let is_pressed = self.in_use() * 4 > self.runs.len() * 3;
-        let longest = self.places.get(self.longest as usize).filter(|_| is_pressed);
-        longest.map(|place| place.owner.slot)
-    }
-
-    fn slice(&self, index: usize) -> &[u8] {
-        &self.bytes[index * self.size..][..self.size]
-    }
-
-    fn slice_mut(&mut self, index: usize) -> &mut [u8] {
-        &mut self.bytes[index * self.size..][..self.size]
-    }
-}
-
 /// All held bytes of one core.
 pub struct HeldPool {
-    small: Slab,
-    large: Slab,
+    chunks: Chunks,
+    /// By block; those of chunks that were never used are not there yet.
+    blocks: LargeSlice<Block>,
+    copies: Order,
+    asked_for: Order,
     shares: Shares,
 }
 
 impl HeldPool {
-    /// A pool of `small` buffers of 2 KiB and `large` ones of 16 KiB, allocated now, of which one source may have
-    /// `percent`, but always one request.
-    pub fn new(small: usize, large: usize, percent: u8) -> Self {
-        let bytes = small * SMALL + large * LARGE;
-        let limit = (bytes as u64 * u64::from(percent) / 100).max(LARGE as u64);
+    /// So many bytes of `memory`, what it takes to keep account of them included: reserved now, touched as used, never
+    /// allocated again. One source may have `percent` of it, but always one request.
+    pub fn new(memory: usize, percent: u8) -> Self {
+        let count = memory / CHUNK_MEMORY;
+        let limit = ((count * CHUNK) as u64 * u64::from(percent) / 100).max(LARGE as u64);
+        let nobody = Order {
+            longest: NOBODY,
+            latest: NOBODY,
+        };
         HeldPool {
-            small: Slab::new(SMALL, small),
-            large: Slab::new(LARGE, large),
+            chunks: Chunks::new(count),
+            blocks: LargeSlice::reserved(count * PER_CHUNK),
+            copies: nobody,
+            asked_for: nobody,
             shares: Shares::new(limit.min(u64::from(u32::MAX)) as u32),
         }
     }
 
-    /// The slot of the connection that has waited longest, if more than three quarters of the buffers of some size are in
-    /// use. Those whose bytes are only kept until the server has acknowledged them do not wait any more.
-    pub fn pressed(&self) -> Option<u32> {
-        self.small.pressed().or_else(|| self.large.pressed())
+    /// True if so much is in use that someone must give way.
+    pub fn is_pressed(&self) -> bool {
+        self.chunks.bytes_in_use() > mark(self.chunks.capacity())
     }
 
-    /// The connection waits no more: what is held is owed to its server.
-    pub fn settle(&mut self, held: HeldId) {
-        if !held.is_none() {
-            self.slab_mut(held).settle(held.index());
+    /// The slot of the connection that waits longest of those with this claim.
+    pub fn longest(&self, claim: Claim) -> Option<u32> {
+        let order = self.order(claim)?;
+        self.blocks.get(order.longest as usize).map(|block| block.owner.slot)
+    }
+
+    fn order(&self, claim: Claim) -> Option<Order> {
+        match claim {
+            Claim::Copy => Some(self.copies),
+            Claim::AskedFor => Some(self.asked_for),
+            Claim::Owed => None,
         }
     }
 
-    fn slab_mut(&mut self, held: HeldId) -> &mut Slab {
-        if held.is_large() {
-            &mut self.large
-        } else {
-            &mut self.small
+    /// The slots of those whose copies are in the same chunk as that of the one that waits longest: when all of them have
+    /// given way there is room for any size, if nothing else is in it.
+    pub fn beside_longest(&self) -> ArrayVec<u32, PER_CHUNK> {
+        let mut slots = ArrayVec::new();
+        if self.copies.longest != NOBODY {
+            let blocks = BlockId(self.copies.longest).neighbours();
+            let known = blocks.filter_map(|block| self.blocks.get(block.0 as usize));
+            let copies = known.filter(|block| block.claim == Claim::Copy);
+            slots.extend(copies.map(|block| block.owner.slot));
+        }
+        slots
+    }
+
+    /// Notes what can be done about the bytes from now on; who has another claim than before begins to wait anew.
+    pub fn set_claim(&mut self, held: HeldId, claim: Claim) {
+        if !held.is_none() && self.blocks[held.index()].claim != claim {
+            self.leave(held.index());
+            self.join(held.index(), claim);
         }
     }
 
-    /// The number of buffers in use.
+    /// True if only the first `length` bytes would fit a smaller block.
+    pub fn is_smaller_without_rest(&self, held: HeldId, length: usize) -> bool {
+        !held.is_none() && class_of(length).is_some_and(|class| length == 0 || class < self.chunks.class(held.block()))
+    }
+
+    /// Forgets all but the first `length` bytes, which are held without a hole. Returns false, and forgets nothing, if that
+    /// would bring nothing, or if there is no smaller block.
+    pub fn shorten(&mut self, held: &mut HeldId, length: usize) -> bool {
+        if !self.is_smaller_without_rest(*held, length) {
+            return false;
+        }
+        if length == 0 {
+            self.close(held);
+            return true;
+        }
+        let Some(block) = class_of(length).and_then(|class| self.chunks.take(class)) else {
+            return false;
+        };
+        if self.chunks.size(block) >= self.chunks.size(held.block()) {
+            self.chunks.give_back(block);
+            return false;
+        }
+        let owner = self.blocks[held.index()].owner;
+        self.chunks.copy(held.block(), block, length);
+        self.close(held);
+        self.shares.add(owner.share, self.chunks.size(block) as u32);
+        *held = self.begin(block, owner, Claim::Owed);
+        self.blocks[held.index()].runs.push(Run {
+            start: 0,
+            end: length as u16,
+        });
+        true
+    }
+
+    /// The number of blocks in use.
     pub fn in_use(&self) -> usize {
-        self.small.in_use() + self.large.in_use()
+        self.chunks.blocks_in_use()
     }
 
-    /// Bytes of the buffers in use.
+    /// Bytes of the blocks in use, with what is known of them.
     pub fn bytes_in_use(&self) -> usize {
-        [&self.small, &self.large]
-            .iter()
-            .map(|slab| slab.in_use() * slab.size)
-            .sum()
+        self.chunks.bytes_in_use() + self.in_use() * size_of::<Block>()
     }
 
-    /// The memory of the pool in bytes.
+    /// The memory that has been touched so far, in bytes.
     pub fn memory(&self) -> usize {
-        [&self.small, &self.large]
-            .iter()
-            .map(|s| s.bytes.len() + size_of_val(&*s.runs) + size_of_val(&*s.places) + s.free.capacity() * 4)
-            .sum::<usize>()
-            + self.shares.memory()
+        self.chunks.used_ever() * CHUNK_MEMORY + self.shares.memory()
     }
 
-    /// Keeps `bytes`, whose first is the `offset`-th of the stream, in the buffer `held` of `owner`, which is opened or
+    /// Keeps `bytes`, whose first is the `offset`-th of the stream, in the block `held` of `owner`, which is opened or
     /// exchanged for a larger one as needed. Returns whether any of them was new.
     ///
     /// # Errors
-    /// [`HoldError`]; the buffer is then as it was.
+    /// [`HoldError`]; the block is then as it was.
     pub fn insert(&mut self, held: &mut HeldId, offset: usize, bytes: &[u8], owner: Owner) -> Result<bool, HoldError> {
         let end = offset + bytes.len();
         if end > LARGE {
@@ -263,29 +269,19 @@ impl HeldPool {
         if bytes.is_empty() {
             return Ok(false);
         }
-        if held.is_none() {
-            *held = self.open(end, owner)?;
-        } else if end > SMALL && !held.is_large() {
-            *held = self.grow(*held)?;
-        }
-        let slab = if held.is_large() {
-            &mut self.large
-        } else {
-            &mut self.small
-        };
         let run = Run {
             start: offset as u16,
             end: end as u16,
         };
-        let runs = &mut slab.runs[held.index()];
-        if runs
-            .iter()
-            .any(|known| known.start <= run.start && run.end <= known.end)
-        {
+        if held.is_none() {
+            *held = self.open(end, owner)?;
+        } else if self.blocks[held.index()].runs.iter().any(|known| known.has(run)) {
             return Ok(false);
+        } else if end > self.chunks.size(held.block()) {
+            *held = self.grow(*held, end)?;
         }
-        merge(runs, run)?;
-        slab.slice_mut(held.index())[offset..end].copy_from_slice(bytes);
+        merge(&mut self.blocks[held.index()].runs, run)?;
+        self.chunks.slice_mut(held.block())[offset..end].copy_from_slice(bytes);
         Ok(true)
     }
 
@@ -299,11 +295,10 @@ impl HeldPool {
 
     /// Every run of held bytes with its offset, in order.
     pub fn runs(&self, held: HeldId) -> impl Iterator<Item = (usize, &[u8])> {
-        let slab = if held.is_large() { &self.large } else { &self.small };
         let (runs, bytes): (&[Run], &[u8]) = if held.is_none() {
             (&[], &[])
         } else {
-            (&slab.runs[held.index()], slab.slice(held.index()))
+            (&self.blocks[held.index()].runs, self.chunks.slice(held.block()))
         };
         runs.iter().map(|run| {
             (
@@ -314,19 +309,14 @@ impl HeldPool {
     }
 
     /// Takes the first `length` bytes of the stream out, which are held without a hole: what follows them is the start of
-    /// the stream from now on. A buffer with nothing left is given back.
+    /// the stream from now on. A block with nothing left is given back.
     pub fn strip(&mut self, held: &mut HeldId, length: usize) {
         if held.is_none() || self.in_order(*held).len() < length {
             return;
         }
-        let slab = if held.is_large() {
-            &mut self.large
-        } else {
-            &mut self.small
-        };
-        let end = slab.runs[held.index()].last().map_or(0, |run| usize::from(run.end));
-        slab.slice_mut(held.index()).copy_within(length..end, 0);
-        let runs = &mut slab.runs[held.index()];
+        let runs = &mut self.blocks[held.index()].runs;
+        let end = runs.last().map_or(0, |run| usize::from(run.end));
+        self.chunks.slice_mut(held.block()).copy_within(length..end, 0);
         for run in runs.iter_mut() {
             run.start = run.start.saturating_sub(length as u16);
             run.end = run.end.saturating_sub(length as u16);
@@ -340,13 +330,15 @@ impl HeldPool {
     /// Moves what is held to another source's `share`.
     ///
     /// # Errors
-    /// [`HoldError::ShareUsed`] if that source holds its share already; the buffer is then given back.
+    /// [`HoldError::ShareUsed`] if that source holds its share already; the block is then given back.
     pub fn charge(&mut self, held: &mut HeldId, share: Share) -> Result<(), HoldError> {
         if held.is_none() {
             return Ok(());
         }
-        let slab = self.slab_mut(*held);
-        let (before, size) = (slab.places[held.index()].owner.share, slab.size as u32);
+        let (before, size) = (
+            self.blocks[held.index()].owner.share,
+            self.chunks.size(held.block()) as u32,
+        );
         if before == share {
             return Ok(());
         }
@@ -355,53 +347,121 @@ impl HeldPool {
             return Err(HoldError::ShareUsed);
         }
         self.shares.take(before, size);
-        self.slab_mut(*held).places[held.index()].owner.share = share;
+        self.blocks[held.index()].owner.share = share;
         Ok(())
     }
 
-    /// Gives the buffer back and leaves [`HeldId::NONE`].
+    /// Gives the block back and leaves [`HeldId::NONE`].
     pub fn close(&mut self, held: &mut HeldId) {
         if held.is_none() {
             return;
         }
-        let slab = self.slab_mut(*held);
-        let (share, size) = (slab.places[held.index()].owner.share, slab.size);
-        slab.give_back(held.index());
-        self.shares.take(share, size as u32);
+        self.leave(held.index());
+        let share = self.blocks[held.index()].owner.share;
+        self.shares.take(share, self.chunks.size(held.block()) as u32);
+        self.chunks.give_back(held.block());
         *held = HeldId::NONE;
     }
 
     fn open(&mut self, end: usize, owner: Owner) -> Result<HeldId, HoldError> {
-        let is_small = end <= SMALL && !self.small.free.is_empty();
-        let (slab, bit) = if is_small {
-            (&mut self.small, 0)
-        } else {
-            (&mut self.large, HeldId::LARGE_BIT)
-        };
-        if slab.free.is_empty() {
-            return Err(HoldError::Exhausted);
-        }
-        if !self.shares.give(owner.share, slab.size as u32) {
+        let block = self.take(end)?;
+        if !self.shares.give(owner.share, self.chunks.size(block) as u32) {
+            self.chunks.give_back(block);
             return Err(HoldError::ShareUsed);
         }
-        slab.take(owner)
-            .map(|index| HeldId(index | bit))
-            .ok_or(HoldError::Exhausted)
+        Ok(self.begin(block, owner, Claim::Copy))
     }
 
-    fn grow(&mut self, small: HeldId) -> Result<HeldId, HoldError> {
-        let owner = self.small.places[small.index()].owner;
-        if self.large.free.is_empty() {
-            return Err(HoldError::Exhausted);
-        }
-        if !self.shares.give(owner.share, (LARGE - SMALL) as u32) {
+    fn grow(&mut self, small: HeldId, end: usize) -> Result<HeldId, HoldError> {
+        let Block {
+            owner,
+            earlier,
+            later,
+            claim,
+            ..
+        } = self.blocks[small.index()];
+        let large = self.take(end)?;
+        let (before, after) = (self.chunks.size(small.block()), self.chunks.size(large));
+        if !self.shares.give(owner.share, (after - before) as u32) {
+            self.chunks.give_back(large);
             return Err(HoldError::ShareUsed);
         }
-        let large = self.large.take(owner).ok_or(HoldError::Exhausted)? as usize;
-        self.large.slice_mut(large)[..SMALL].copy_from_slice(self.small.slice(small.index()));
-        self.large.runs[large] = std::mem::take(&mut self.small.runs[small.index()]);
-        self.small.give_back(small.index());
-        Ok(HeldId(large as u32 | HeldId::LARGE_BIT))
+        self.chunks.copy(small.block(), large, before);
+        let runs = std::mem::take(&mut self.blocks[small.index()].runs);
+        self.chunks.give_back(small.block());
+        let large = self.begin(large, owner, Claim::Owed);
+        self.blocks[small.index()].claim = Claim::Owed;
+        // It waits where it has waited.
+        let block = &mut self.blocks[large.index()];
+        (block.earlier, block.later, block.claim, block.runs) = (earlier, later, claim, runs);
+        self.link((earlier, large.0), claim);
+        self.link((large.0, later), claim);
+        Ok(large)
+    }
+
+    fn take(&mut self, bytes: usize) -> Result<BlockId, HoldError> {
+        let class = class_of(bytes).ok_or(HoldError::BeyondWindow)?;
+        self.chunks.take(class).ok_or(HoldError::Exhausted)
+    }
+
+    /// What is known of a block that was just taken: its owner begins to wait.
+    fn begin(&mut self, block: BlockId, owner: Owner, claim: Claim) -> HeldId {
+        let held = HeldId(block.0);
+        let new = Block {
+            owner,
+            earlier: NOBODY,
+            later: NOBODY,
+            claim: Claim::Owed,
+            runs: ArrayVec::new(),
+        };
+        if held.index() >= self.blocks.len() {
+            self.blocks.grow_to(self.chunks.used_ever() * PER_CHUNK, new.clone());
+        }
+        self.blocks[held.index()] = new;
+        self.join(held.index(), claim);
+        held
+    }
+
+    /// Puts a block that is in no order behind those who wait.
+    fn join(&mut self, index: usize, claim: Claim) {
+        self.blocks[index].claim = claim;
+        let latest = self.order(claim).map_or(NOBODY, |order| order.latest);
+        (self.blocks[index].earlier, self.blocks[index].later) = (latest, NOBODY);
+        self.link((latest, index as u32), claim);
+        self.link((index as u32, NOBODY), claim);
+    }
+
+    /// Takes a block out of its order.
+    fn leave(&mut self, index: usize) {
+        let Block {
+            earlier, later, claim, ..
+        } = self.blocks[index];
+        self.blocks[index].claim = Claim::Owed;
+        self.link((earlier, later), claim);
+    }
+
+    /// Makes two blocks neighbours in the order of a claim, or one the first or last of it.
+    #[inline]
+    fn link(&mut self, (earlier, later): (u32, u32), claim: Claim) {
+        let order = match claim {
+            Claim::Copy => &mut self.copies,
+            Claim::AskedFor => &mut self.asked_for,
+            Claim::Owed => return,
+        };
+        match self.blocks.get_mut(earlier as usize) {
+            Some(block) => block.later = later,
+            None => order.longest = later,
+        }
+        match self.blocks.get_mut(later as usize) {
+            Some(block) => block.earlier = earlier,
+            None => order.latest = earlier,
+        }
+    }
+}
+
+impl Run {
+    fn has(self, other: Run) -> bool {
+        self.start <= other.start && other.end <= self.end
     }
 }
 
@@ -421,133 +481,4 @@ fn merge(runs: &mut ArrayVec<Run, MAX_RUNS>, mut new: Run) -> Result<(), HoldErr
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ME: Owner = Owner {
-        slot: 0,
-        share: Share::NOBODY,
-    };
-
-    fn stream(n: usize) -> Vec<u8> {
-        (0..n).map(|i| (i * 7 + i / 251) as u8).collect()
-    }
-
-    #[test]
-    fn segments_in_any_order_and_overlap_make_one_slice() {
-        let bytes = stream(6000);
-        let cuts = [(4000, 6000), (0, 100), (50, 1500), (1400, 2900), (2900, 4000)];
-        let mut pool = HeldPool::new(1, 1, 100);
-        let mut held = HeldId::NONE;
-        for (start, end) in cuts {
-            assert_eq!(
-                pool.insert(&mut held, start, &bytes[start..end], ME),
-                Ok(true),
-                "{start}..{end}"
-            );
-        }
-        assert_eq!(pool.in_order(held), bytes);
-        assert_eq!(pool.insert(&mut held, 10, &bytes[10..5000], ME), Ok(false));
-        pool.close(&mut held);
-        assert_eq!(pool.in_use(), 0);
-    }
-
-    #[test]
-    fn bytes_before_the_first_hole_are_in_order() {
-        let mut pool = HeldPool::new(1, 1, 100);
-        let mut held = HeldId::NONE;
-        pool.insert(&mut held, 5, b"world", ME).expect("room");
-        assert_eq!(pool.in_order(held), b"");
-        pool.insert(&mut held, 0, b"hell", ME).expect("room");
-        assert_eq!(pool.in_order(held), b"hell");
-        assert_eq!(pool.runs(held).collect::<Vec<_>>(), [(0, &b"hell"[..]), (5, b"world")]);
-        pool.insert(&mut held, 4, b"o", ME).expect("room");
-        assert_eq!(pool.in_order(held), b"helloworld");
-    }
-
-    #[test]
-    fn stripping_moves_the_start_and_what_lies_behind_holes() {
-        let bytes = stream(3000);
-        let mut pool = HeldPool::new(0, 1, 100);
-        let mut held = HeldId::NONE;
-        pool.insert(&mut held, 0, &bytes[..100], ME).expect("room");
-        pool.insert(&mut held, 2000, &bytes[2000..3000], ME).expect("room");
-        pool.strip(&mut held, 101);
-        assert_eq!(
-            pool.in_order(held),
-            &bytes[..100],
-            "what is not there cannot be taken out"
-        );
-        pool.strip(&mut held, 40);
-        assert_eq!(
-            pool.runs(held).collect::<Vec<_>>(),
-            [(0, &bytes[40..100]), (1960, &bytes[2000..3000])]
-        );
-        pool.strip(&mut held, 60);
-        assert_eq!(pool.in_order(held), b"");
-        pool.insert(&mut held, 0, &bytes[100..2000], ME).expect("room");
-        assert_eq!(pool.in_order(held), &bytes[100..]);
-        pool.strip(&mut held, 2900);
-        assert!(held.is_none() && pool.in_use() == 0);
-    }
-
-    #[test]
-    fn limits_are_exact() {
-        let mut pool = HeldPool::new(0, 1, 100);
-        let mut held = HeldId::NONE;
-        assert_eq!(pool.insert(&mut held, LARGE - 1, b"x", ME), Ok(true));
-        assert_eq!(pool.insert(&mut held, LARGE, b"x", ME), Err(HoldError::BeyondWindow));
-        let mut other = HeldId::NONE;
-        assert_eq!(pool.insert(&mut other, 0, b"x", ME), Err(HoldError::Exhausted));
-        for hole in 1..MAX_RUNS {
-            assert_eq!(pool.insert(&mut held, hole * 2, b"x", ME), Ok(true));
-        }
-        assert_eq!(pool.insert(&mut held, 100, b"x", ME), Err(HoldError::TooManyHoles));
-        // Filling a hole needs no new run.
-        assert_eq!(pool.insert(&mut held, 3, b"x", ME), Ok(true));
-    }
-
-    #[test]
-    fn a_request_that_outgrows_its_buffer_moves() {
-        let bytes = stream(LARGE);
-        let mut pool = HeldPool::new(1, 1, 100);
-        let mut held = HeldId::NONE;
-        pool.insert(&mut held, 0, &bytes[..SMALL], ME).expect("room");
-        pool.insert(&mut held, SMALL, &bytes[SMALL..], ME).expect("room");
-        assert_eq!(pool.in_order(held), bytes);
-        assert_eq!(pool.in_use(), 1);
-    }
-
-    #[test]
-    fn any_cuts_in_any_order_give_the_stream_back() {
-        let bytes = stream(LARGE);
-        for seed in 0..200_u64 {
-            let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-            let mut random = |n: usize| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                (state % n as u64) as usize
-            };
-            let length = 1 + random(LARGE);
-            let mut pool = HeldPool::new(1, 1, 100);
-            let mut held = HeldId::NONE;
-            let mut rounds = 0;
-            while pool.in_order(held).len() < length {
-                let start = random(length);
-                let end = length.min(start + 1 + random(3000));
-                let _ = pool.insert(&mut held, start, &bytes[start..end], ME);
-                for (offset, run) in pool.runs(held) {
-                    assert_eq!(run, &bytes[offset..offset + run.len()], "seed {seed}");
-                }
-                rounds += 1;
-                // Holes can only be closed from the front when all runs are taken.
-                let front = pool.in_order(held).len();
-                if rounds % 8 == 0 && front < length {
-                    let _ = pool.insert(&mut held, front, &bytes[front..length.min(front + 1460)], ME);
-                }
-            }
-            assert_eq!(pool.in_order(held), &bytes[..length], "seed {seed}");
-        }
-    }
-}
+mod tests;

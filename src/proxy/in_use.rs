@@ -1,6 +1,7 @@
 //! How much of a core's memory is taken, in bytes.
 //!
-//! All of it was set aside at start ([`Proxy::memory`](super::Proxy::memory)); what a peer can do is take places in it.
+//! All of it was set aside at start, and most of it touched ([`Proxy::memory`](super::Proxy::memory)); what a peer can do is
+//! take places in it.
 //! Called by reports and benches, never for a packet.
 
 use super::Proxy;
@@ -30,9 +31,9 @@ impl<P: BufferPool, S, N> Proxy<P, S, N> {
             + self.table.len() * 8
             + self.quarantine.len() * size_of::<Rested>()
             + self.held.bytes_in_use()
-            + share(self.owed.memory(), self.owed.len(), self.owed.capacity())
+            + self.owed.bytes_in_use()
             + share(self.inspections.memory(), self.inspections.len(), capacity.inspected)
-            + share(self.carried.memory(), self.carried.len(), places)
+            + self.carried.bytes_in_use()
             + share(
                 self.settings.addresses.borrowed().memory(),
                 self.settings.addresses.borrowed().len(),

@@ -59,7 +59,7 @@ mod used_cookies;
 
 use crate::backends::Backends;
 use crate::callbacks::SelectServer;
-use crate::config::{Accept, Bind};
+use crate::config::{Accept, AnnounceFields, Bind};
 use arrayvec::ArrayVec;
 use connection::{Connection, Stage};
 use cookie::CookieJar;
@@ -168,6 +168,8 @@ pub struct Proxy<P: BufferPool, S, N> {
     owed: owed::Debts,
     inspections: inspect::Inspections,
     carried: carried::CarriedTable,
+    /// What the first bytes of clients tell for the PROXY headers of servers.
+    found_fields: AnnounceFields,
     wheel: TimerWheel,
     ports: PortPools,
     next_local: Vec<usize>,
@@ -224,6 +226,8 @@ where
         };
         let flows = 2 * (capacity.connections + capacity.resting);
         let answers = settings.answers_per_second;
+        let found_fields = settings.fields_from_payload();
+        let finds_fields = found_fields != AnnounceFields::default();
         if settings.borrows_carried_addresses() {
             settings.addresses.lend(capacity.connections + capacity.resting);
         }
@@ -239,14 +243,15 @@ where
             table: FlowTable::new(flows, secrets.table),
             connections: Slots::new(capacity.connections),
             quarantine: QuarantineRing::new(capacity.resting),
-            held: HeldPool::new(capacity.held_small, capacity.held_large, capacity.held_share),
-            owed: owed::Debts::new(capacity.held_small + capacity.held_large, settings.writes_headers()),
+            held: HeldPool::new(capacity.held_memory, capacity.held_share),
+            owed: owed::Debts::new(capacity.debts, settings.writes_headers()),
             inspections: inspect::Inspections::new(capacity.connections, inspected, kept_blocks),
-            carried: if settings.accepts_headers() {
-                carried::CarriedTable::new(capacity.connections, capacity.held_small + capacity.held_large)
+            carried: if settings.accepts_headers() || finds_fields {
+                carried::CarriedTable::new(capacity.connections, capacity.debts)
             } else {
                 carried::CarriedTable::new(0, 0)
             },
+            found_fields,
             wheel: TimerWheel::new(capacity.connections, now),
             ports: PortPools::new(settings.servers.iter().map(port_sets), settings.time_wait),
             next_local: vec![0; settings.servers.len()],

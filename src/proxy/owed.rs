@@ -162,45 +162,45 @@ pub(super) const NOTHING: u32 = u32::MAX;
 #[repr(align(64))]
 struct Room([u8; MAX_HEADER]);
 
+const NO_HEADER: Room = Room([0; MAX_HEADER]);
+
 /// All debts of one core, with the headers that are part of them.
 pub(super) struct Debts {
     entries: Slots<Owed>,
-    /// One for each entry if any server gets a header, and a spare one for a header that is sent without being owed because
-    /// no entry is free.
+    /// One for each entry if any server gets a header.
     rooms: LargeSlice<Room>,
+    /// For a header that is sent without being owed because no entry is free.
+    spare: Room,
 }
 
 impl Debts {
-    /// Room for so many debts, and for their headers unless no server gets any: they are most of the memory.
+    /// Room for so many debts, and for their headers unless no server gets any: they are most of the memory, which is
+    /// touched as it is used.
     pub(super) fn new(capacity: usize, with_headers: bool) -> Self {
         let headers = if with_headers { capacity } else { 0 };
-        let rooms = LargeSlice::of(Room([0; MAX_HEADER]), headers + 1);
         Debts {
-            entries: Slots::new(capacity),
-            rooms,
+            entries: Slots::reserved(capacity),
+            rooms: LargeSlice::reserved(headers),
+            spare: NO_HEADER,
         }
     }
 
     /// Where the next header is written: the room of the debt that [`Debts::insert`] will make next.
     #[inline]
     pub(super) fn draft(&mut self) -> &mut [u8; MAX_HEADER] {
-        let room = self.drafting();
-        &mut self.rooms[room].0
+        let place = self.entries.next().map_or(usize::MAX, |entry| entry as usize);
+        if (self.rooms.len()..self.rooms.capacity()).contains(&place) {
+            self.rooms.grow_to(place + 1, NO_HEADER);
+        }
+        &mut self.rooms.get_mut(place).unwrap_or(&mut self.spare).0
     }
 
     /// What was written last to [`Debts::draft`], and is not owed yet.
     #[inline]
     pub(super) fn drafted(&self, header_len: u16) -> &[u8] {
-        self.rooms[self.drafting()]
-            .0
-            .get(..usize::from(header_len))
-            .unwrap_or_default()
-    }
-
-    #[inline]
-    fn drafting(&self) -> usize {
-        let spare = self.rooms.len() - 1;
-        self.entries.next().map_or(spare, |entry| (entry as usize).min(spare))
+        let place = self.entries.next().map_or(usize::MAX, |entry| entry as usize);
+        let room = self.rooms.get(place).unwrap_or(&self.spare);
+        room.0.get(..usize::from(header_len)).unwrap_or_default()
     }
 
     /// Keeps a debt, whose header was written to [`Debts::draft`].
@@ -246,11 +246,18 @@ impl Debts {
     }
 
     /// The number of debts that there is room for.
-    pub(super) fn capacity(&self) -> usize {
+    #[cfg(test)]
+    fn capacity(&self) -> usize {
         self.entries.capacity()
     }
 
-    /// Their memory in bytes.
+    /// Bytes of all debts that there are.
+    pub(super) fn bytes_in_use(&self) -> usize {
+        let room = if self.rooms.capacity() > 0 { size_of::<Room>() } else { 0 };
+        self.len() * (Slots::<Owed>::slot_size() + room)
+    }
+
+    /// The memory that they have touched, in bytes.
     pub(super) fn memory(&self) -> usize {
         self.entries.memory() + size_of_val(&*self.rooms)
     }
@@ -334,14 +341,14 @@ mod tests {
     #[test]
     fn without_headers_there_is_room_for_debts_only() {
         let mut debts = Debts::new(100, false);
-        assert!(debts.memory() < Debts::new(100, true).memory() / 5);
         for _ in 0..100 {
+            debts.draft();
             assert_eq!(debts.drafted(0), b"");
             let index = debts.insert(owed()).expect("room");
             let (debt, header) = debts.with_header(index).expect("a debt");
             assert_eq!((debt.end, header), (SeqNum(10), &b""[..]));
         }
         assert!(debts.insert(owed()).is_err());
-        assert_eq!(debts.draft().len(), MAX_HEADER);
+        assert_eq!((debts.draft().len(), debts.memory()), (MAX_HEADER, 100 * 64));
     }
 }

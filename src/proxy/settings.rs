@@ -3,11 +3,13 @@
 //! Built once at start from the checked [`Config`]; nothing here changes afterwards.
 
 use super::borrowed::{self, Borrowed};
+use super::held;
 use super::promises::PromiseSettings;
 use super::segment::address_value;
 use super::steering::CoreSteering;
 use crate::config::{
-    self, Accept, Announce, Bind, Config, Fallback, ListenerConfig, PoolId, PortConfig, PortRanges, ServerConfig,
+    self, Accept, Announce, AnnounceFields, Bind, Config, Fallback, ListenerConfig, PoolId, PortConfig, PortRanges,
+    ServerConfig,
     UnknownFlows,
 };
 use crate::kernel::Claims;
@@ -120,33 +122,34 @@ pub struct Capacity {
     pub half_open: usize,
     /// SYNs remembered until their handshake is complete; 0 without a listener that passes them on.
     pub passed_syns: usize,
-    /// Held requests of up to 2 KiB.
-    pub held_small: usize,
-    /// Held requests of up to 16 KiB.
-    pub held_large: usize,
+    /// Bytes of memory for held requests, reserved at start and touched as used.
+    pub held_memory: usize,
+    /// Connections that owe their server something, and PROXY headers of those that have none yet.
+    pub debts: usize,
     /// Inspected connections; only for an engine with an inspector.
     pub inspected: usize,
     /// Blocks of 2 KiB for what inspectors put in the place of other bytes; only for an engine with an inspector.
     pub kept_blocks: usize,
-    /// How much of both one source may have, in percent.
+    /// How much of the memory for held requests one source may have, in percent.
     pub held_share: u8,
 }
+
+/// A million requests a second of up to 512 bytes, to servers that take 100 ms to answer a SYN.
+const HELD_MEMORY: usize = 64 << 20;
 
 /// Each inspected connection takes about 1.3 KiB beside its two cache lines: 85 MiB for these.
 const MAX_INSPECTED: usize = 1 << 16;
 
 impl Capacity {
-    /// Sensible sizes for a number of open connections: half as many at rest, where the oldest makes room; one in 256
-    /// waiting for its server with a short request, which for a million of them at half a million a second is 8 ms of
-    /// waiting; one in 8192 with a long one.
+    /// Sensible sizes for a number of open connections: half as many at rest, where the oldest makes room.
     pub fn for_connections(connections: usize) -> Self {
         Capacity {
             connections,
             resting: (connections / 2).max(1024),
             half_open: 0,
             passed_syns: 0,
-            held_small: (connections / 256).max(1024),
-            held_large: (connections / 8192).max(256),
+            held_memory: HELD_MEMORY,
+            debts: held::most_in(HELD_MEMORY),
             inspected: connections.min(MAX_INSPECTED),
             kept_blocks: (connections.min(MAX_INSPECTED) / 4).max(1024),
             held_share: 25,
@@ -375,7 +378,8 @@ impl Settings {
             capacity: Capacity {
                 half_open: strange(config.listeners().iter().any(may_stay_silent)),
                 passed_syns: strange(has(Bind::Syn)),
-                held_small: engine.held_requests.map_or(capacity.held_small, |held| held as usize),
+                held_memory: engine.held_memory as usize,
+                debts: held::most_in(engine.held_memory as usize),
                 held_share: engine.held_share,
                 ..capacity
             },
@@ -411,6 +415,18 @@ impl Settings {
     pub fn passes_fields_on(&self) -> bool {
         let passes = |server: &Server| matches!(server.announce, Announce::V2(fields) if fields.incoming);
         self.servers.iter().any(passes)
+    }
+
+    /// The fields of PROXY headers that some server gets, and that come from the client's first bytes.
+    pub fn fields_from_payload(&self) -> AnnounceFields {
+        let mut wanted = AnnounceFields::default();
+        for server in &self.servers {
+            if let Announce::V2(fields) = server.announce {
+                wanted.alpn |= fields.alpn;
+                wanted.authority |= fields.authority;
+            }
+        }
+        wanted
     }
 
     /// True if the address that a PROXY header names can become a source towards a server.

@@ -45,10 +45,15 @@ impl Shares {
         if (*first).min(*second).saturating_add(amount) > self.limit {
             return false;
         }
+        self.add(share, amount);
+        true
+    }
+
+    /// Gives a part of what was taken back a moment ago: it is within the limit.
+    pub(super) fn add(&mut self, share: Share, amount: u32) {
         self.counters(share)
             .into_iter()
             .for_each(|counter| *counter = counter.saturating_add(amount));
-        true
     }
 
     /// Takes back what was given.

@@ -3,7 +3,7 @@
 use e2d2::memory::LargeSlice;
 
 /// `T`s in slots `0..capacity`, allocated at start. The free ones are a list through the slots themselves, so that a `T`
-/// with some value to spare costs no more than its size.
+/// with some value to spare costs no more than its size. The list ends with the number of the slots there are.
 pub(super) struct Slots<T> {
     entries: LargeSlice<Slot<T>>,
     free: u32,
@@ -26,10 +26,19 @@ impl<T> Slots<T> {
         }
     }
 
+    /// Room for `capacity` slots whose memory is touched when it is used for the first time.
+    pub(super) fn reserved(capacity: usize) -> Self {
+        Slots {
+            entries: LargeSlice::reserved(capacity),
+            free: 0,
+            used: 0,
+        }
+    }
+
     /// The slot that the next value gets, if there is one.
     #[inline]
     pub(super) fn next(&self) -> Option<u32> {
-        ((self.free as usize) < self.entries.len()).then_some(self.free)
+        ((self.free as usize) < self.entries.capacity()).then_some(self.free)
     }
 
     /// Takes a slot for `value`. The slot freed last comes first: its lines are still in the cache.
@@ -39,12 +48,25 @@ impl<T> Slots<T> {
     pub(super) fn insert(&mut self, value: T) -> Result<u32, T> {
         let slot = self.free;
         let Some(entry) = self.entries.get_mut(slot as usize) else {
-            return Err(value);
+            return self.insert_behind(value);
         };
         // The head of the list is free.
         let Slot::Free(next) = *entry else { return Err(value) };
         *entry = Slot::Taken(value);
         self.free = next;
+        self.used += 1;
+        Ok(slot)
+    }
+
+    /// Takes a slot that was never used.
+    #[cold]
+    fn insert_behind(&mut self, value: T) -> Result<u32, T> {
+        let slot = self.free;
+        match self.entries.push(Slot::Taken(value)) {
+            Err(Slot::Taken(value)) => return Err(value),
+            Err(Slot::Free(_)) | Ok(()) => {}
+        }
+        self.free = slot + 1;
         self.used += 1;
         Ok(slot)
     }
@@ -110,10 +132,10 @@ impl<T> Slots<T> {
 
     /// The number of slots.
     pub(super) fn capacity(&self) -> usize {
-        self.entries.len()
+        self.entries.capacity()
     }
 
-    /// The memory of all slots in bytes.
+    /// The memory of all slots that have been touched, in bytes.
     pub(super) fn memory(&self) -> usize {
         size_of_val(&*self.entries)
     }
@@ -121,5 +143,28 @@ impl<T> Slots<T> {
     /// The bytes of one slot.
     pub(super) const fn slot_size() -> usize {
         size_of::<Slot<T>>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reserved_slots_are_as_any_others_and_touched_in_order() {
+        for mut slots in [Slots::new(3), Slots::reserved(3)] {
+            let taken: Vec<_> = (0..3).map(|value| (slots.next(), slots.insert(value))).collect();
+            assert_eq!(taken, [(Some(0), Ok(0)), (Some(1), Ok(1)), (Some(2), Ok(2))]);
+            assert_eq!((slots.next(), slots.insert(9)), (None, Err(9)));
+            assert!(slots.free(1) && !slots.free(1) && slots.free(0));
+            assert_eq!((slots.insert(7), slots.insert(8), slots.insert(9)), (Ok(0), Ok(1), Err(9)));
+            assert_eq!((slots.get(1), slots.len(), slots.capacity()), (Some(&8), 3, 3));
+        }
+        let mut slots = Slots::reserved(1000);
+        for value in 0..100 {
+            assert_eq!(slots.insert(value), Ok(0));
+            slots.free(0);
+        }
+        assert_eq!(slots.memory(), Slots::<i32>::slot_size());
     }
 }

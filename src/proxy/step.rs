@@ -79,6 +79,7 @@ const fn unbound(event: Event) -> Transition {
         | Event::BadHeader
         | Event::NoPort
         | Event::NoServer
+        | Event::CopyPressed
         | Event::HeldPressed
         | Event::RetryDue
         | Event::WaitOver
@@ -113,6 +114,8 @@ const fn await_payload(event: Event) -> Transition {
         Event::DoubtfulReset(_) => to(HERE, &[ChallengeAck]),
         Event::BlindReset(_) => to(HERE, &[Drop(DropReason::BlindReset)]),
         Event::TimedOut => to(Phase::Unbound, &[ResetClient, Forget(Cause::SelectorTimeout)]),
+        // Nobody has an ACK for these bytes: the client repeats them.
+        Event::CopyPressed => to(HERE, &[GiveUpCopy]),
         Event::HeldPressed => to(Phase::Unbound, &[ResetClient, Forget(Cause::HeldFull)]),
         Event::Shutdown => to(Phase::Unbound, &[ResetClient, Forget(Cause::Shutdown)]),
         Event::ServerSynAck
@@ -151,10 +154,8 @@ const fn server_handshake(event: Event) -> Transition {
         | Event::Unacceptable
         | Event::DoubtfulReset(Side::Client) => to(HERE, &[ChallengeAck]),
         Event::BlindReset(_) | Event::DoubtfulReset(Side::Server) => to(HERE, &[Drop(DropReason::BlindReset)]),
-        Event::HeldPressed => to(
-            Phase::Quarantine,
-            &[ResetClient, ResetServer, Quarantine(Cause::HeldFull)],
-        ),
+        // The client repeats what it has no ACK for, here or when the server has answered.
+        Event::CopyPressed => to(HERE, &[GiveUpCopy]),
         Event::Shutdown => to(
             Phase::Quarantine,
             &[ResetClient, ResetServer, Quarantine(Cause::Shutdown)],
@@ -165,6 +166,8 @@ const fn server_handshake(event: Event) -> Transition {
         | Event::HeaderAwaited
         | Event::NeedMore
         | Event::BadHeader
+        // What is acknowledged is owed to the server that is called.
+        | Event::HeldPressed
         | Event::Ready
         | Event::WaitOver => to(HERE, &[]),
     }
@@ -203,6 +206,7 @@ const fn syn_forwarded(event: Event) -> Transition {
         | Event::OutOfWindow(_)
         | Event::Segment { .. }
         | Event::NeedMore
+        | Event::CopyPressed
         | Event::HeldPressed
         | Event::BadHeader
         | Event::RetryDue
@@ -248,6 +252,7 @@ const fn syn_answered(event: Event) -> Transition {
         | Event::ServerUnreachable
         | Event::OutOfWindow(_)
         | Event::Segment { .. }
+        | Event::CopyPressed
         | Event::HeldPressed
         | Event::RetryDue
         | Event::WaitOver => to(HERE, &[]),
@@ -284,6 +289,7 @@ const fn await_header(event: Event) -> Transition {
             Phase::Unbound,
             &[ResetClient, ResetServer, Forget(Cause::SelectorTimeout)],
         ),
+        Event::CopyPressed => to(HERE, &[GiveUpCopy]),
         Event::HeldPressed => to(Phase::Unbound, &[ResetClient, ResetServer, Forget(Cause::HeldFull)]),
         Event::Shutdown => to(Phase::Unbound, &[ResetClient, ResetServer, Forget(Cause::Shutdown)]),
         Event::ServerStray | Event::ServerLacksOption | Event::ServerStaleAck => {
@@ -364,6 +370,7 @@ const fn spliced(phase: Phase, event: Event) -> Transition {
         | Event::BadHeader
         | Event::NoPort
         | Event::NoServer
+        | Event::CopyPressed
         | Event::HeldPressed
         | Event::WaitOver => to(phase, &[]),
         // An inspector refuses what it was shown.
@@ -426,6 +433,7 @@ const fn last_ack(event: Event) -> Transition {
         | Event::BadHeader
         | Event::NoPort
         | Event::NoServer
+        | Event::CopyPressed
         | Event::HeldPressed
         | Event::RetryDue
         | Event::WaitOver => to(HERE, &[]),
@@ -462,6 +470,7 @@ const fn quarantine(event: Event) -> Transition {
         | Event::BadHeader
         | Event::NoPort
         | Event::NoServer
+        | Event::CopyPressed
         | Event::HeldPressed
         | Event::RetryDue
         | Event::WaitOver

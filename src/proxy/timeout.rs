@@ -4,7 +4,7 @@
 //! fires, looks whether enough time has really gone by. So a busy connection costs no timer work at all.
 
 use super::budget::{Budget, LOOKED_INTO_PER_ROUND};
-use super::connection::{Connection, Stage};
+use super::connection::{Connection, Spliced, Stage};
 use super::event::Event;
 use super::inspect::Inspection;
 use super::owed;
@@ -226,12 +226,16 @@ where
     /// How long both sides of a spliced connection may be silent.
     fn silence_allowed(&self, connection: &Connection) -> Option<Duration> {
         let listener = self.settings.listeners.get(usize::from(connection.listener))?;
+        let at_most = |usual: Duration| match is_unheard(connection) {
+            true => usual.min(listener.select),
+            false => usual,
+        };
         match connection.phase {
             Phase::Spliced {
                 client: Half::Open,
                 server: Half::Open,
-            } => Some(listener.idle),
-            Phase::Spliced { .. } => Some(listener.half_close),
+            } => Some(at_most(listener.idle)),
+            Phase::Spliced { .. } => Some(at_most(listener.half_close)),
             Phase::Unbound
             | Phase::AwaitPayload
             | Phase::ServerHandshake
@@ -250,9 +254,18 @@ where
         match debt {
             Some(debt) if debt.tries >= owed::MAX_TRIES => Cause::RetransmitLimit,
             None if self.inspections.of(slot).is_some_and(Inspection::is_given_up) => Cause::RetransmitLimit,
+            _ if usual == Cause::IdleTimeout && self.connections.get(slot).is_some_and(is_unheard) => {
+                Cause::SelectorTimeout
+            }
             _ => usual,
         }
     }
+}
+
+/// True if the copy of the client's first bytes was given up and no byte has passed since.
+fn is_unheard(connection: &Connection) -> bool {
+    let is_unheard = |spliced: &Spliced| spliced.beginning & Spliced::UNHEARD != 0;
+    connection.spliced().is_some_and(is_unheard) && connection.bytes_to_server == 0
 }
 
 fn milliseconds_until(now: Instant, until: u32) -> Duration {

@@ -39,12 +39,14 @@ where
         self.quarantine.cut_short()
     }
 
-    /// Bytes of [`memory`](Self::memory) that were not in use at the start, and are from now on: for source ports.
+    /// Bytes of [`memory`](Self::memory) that were not in use at the start, and are from now on: for source ports, held bytes,
+    /// debts and headers.
     pub fn memory_grown(&self) -> usize {
-        self.ports.grown()
+        self.ports.grown() + self.held.memory() + self.owed.memory() + self.carried.grown()
     }
 
-    /// The memory of all per-connection structures in bytes, empty slots included.
+    /// The memory of all per-connection structures in bytes, empty slots included; of those that grow what has been touched
+    /// so far, as that is all the machine has given.
     pub fn memory(&self) -> usize {
         self.memory_by_structure().iter().map(|(_, bytes)| bytes).sum()
     }
@@ -105,7 +107,7 @@ pub struct Usage {
     pub passed_syns: usize,
     /// Entries of the flow table.
     pub flows: usize,
-    /// Buffers of held bytes.
+    /// Blocks of held bytes.
     pub held: usize,
     /// Connections that owe their server something.
     pub debts: usize,

@@ -37,7 +37,7 @@ fn called(bench: &mut Bench<RuleSelector>, client: (u8, u16), payload: &[u8]) ->
 }
 
 /// A ClientHello (RFC 8446 4.1.2) with a server name (RFC 6066 3) and one application protocol (RFC 7301 3.1).
-fn hello(name: &str, protocol: &str) -> Vec<u8> {
+pub fn hello(name: &str, protocol: &str) -> Vec<u8> {
     let prefixed = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat();
     let name = prefixed(&[&[0][..], &prefixed(name.as_bytes())].concat());
     let protocol = prefixed(&[&[protocol.len() as u8][..], protocol.as_bytes()].concat());

@@ -7,14 +7,16 @@ use proxyengine::proxy::drop_reason::DropReason;
 use std::time::Duration;
 use testkit::{Segment, Station};
 
-/// Buffers of 2 KiB: what 2048 connections get.
-const SMALL: usize = 1024;
+/// A MiB is 56 chunks, each of 16 KiB and what is known of its 32 blocks of 512 bytes; at fifteen sixteenths someone gives way.
+const MARK: usize = 56 * 32 * 15 / 16;
 
-/// A quarter of 1024 buffers of 2 KiB and 256 of 16 KiB, in those of 2 KiB.
-const SHARE: usize = 768;
+/// A quarter of them.
+const SHARE: usize = 56 * 32 / 4;
+
+const SETTING: &str = "max_connections = 4096\nheld_memory = 1";
 
 fn bench() -> Bench {
-    Bench::with_config(&CONFIG.replace("max_connections = 64", "max_connections = 2048"))
+    Bench::with_config(&CONFIG.replace("max_connections = 64", SETTING))
 }
 
 /// A client of another host.
@@ -91,10 +93,12 @@ fn at_the_mark_the_longest_waiting_gives_way() {
         only(client.send(&mut bench, b"?"));
         client
     };
-    let most = SMALL * 3 / 4;
-    hoard(&mut bench, "10.0.0.1", 1000..1000 + most as u16 - 101, b"?");
-    hoard(&mut bench, "10.0.0.3", 1000..1100, b"?");
-    assert_eq!(bench.proxy.usage().held, most);
+    for host in 1..=3 {
+        hoard(&mut bench, &format!("10.0.0.{host}"), 1000..1000 + SHARE as u16 - 1, b"?");
+    }
+    let rest = MARK - 1 - 3 * (SHARE - 1);
+    hoard(&mut bench, "10.0.0.5", 1000..1000 + rest as u16, b"?");
+    assert_eq!(bench.proxy.usage().held, MARK);
     assert_eq!(bench.dropped(DropReason::HeldPressed), 0);
     let mut late = client("10.0.0.4", 1000);
     late.connect(&mut bench);
@@ -111,27 +115,11 @@ fn at_the_mark_the_longest_waiting_gives_way() {
 }
 
 #[test]
-fn as_many_requests_wait_as_are_configured() {
-    let text = "max_connections = 4096\nheld_requests = 4096";
-    let mut bench = Bench::with_config(&CONFIG.replace("max_connections = 64", text));
-    // Three quarters of the buffers, four times as many as without.
-    for host in 0..4 {
-        hoard(&mut bench, &format!("10.0.0.1{host}"), 1000..1768, b"?");
-    }
-    assert_eq!(bench.proxy.usage().held, 4 * SHARE);
-    assert_eq!(bench.dropped(DropReason::HeldPressed), 0);
-    hoard(&mut bench, "10.0.0.2", 1000..1001, b"?");
-    assert_eq!(bench.dropped(DropReason::HeldPressed), 1);
-    bench.finish();
-    bench.assert_all_returned();
-}
-
-#[test]
 fn honest_connections_get_through_while_many_hoard() {
     let mut bench = bench();
     for round in 0..4_u16 {
-        for host in 0..3 {
-            let ports = 1000 + round * 1000..1000 + round * 1000 + 300;
+        for host in 0..5 {
+            let ports = 1000 + round * 1000..1000 + round * 1000 + 440;
             hoard(&mut bench, &format!("10.0.0.1{host}"), ports, b"?");
         }
         assert_served(&mut bench, "10.0.0.2", 1000 + round, b"0 honest");
@@ -145,17 +133,13 @@ fn honest_connections_get_through_while_many_hoard() {
 }
 
 #[test]
-fn long_requests_have_a_mark_of_their_own() {
+fn long_requests_use_the_same_memory() {
     let mut bench = bench();
-    let long = [&b"?"[..], &[b'x'; 3000]].concat();
-    for host in 0..3 {
-        hoard(&mut bench, &format!("10.0.0.1{host}"), 1000..1090, &long);
+    let long = [&b"?"[..], &[b'x'; 5000]].concat();
+    for host in 0..5 {
+        assert_eq!(hoard(&mut bench, &format!("10.0.0.1{host}"), 1000..1013, &long), 0);
     }
-    assert_eq!(
-        bench.dropped(DropReason::HeldPressed),
-        270 - 192,
-        "three quarters of 256"
-    );
+    assert_eq!(bench.dropped(DropReason::HeldPressed), 5 * 13 - 52, "fifteen sixteenths of 56 chunks");
     let request = [&long[..], b"\n"].concat();
     assert_served(&mut bench, "10.0.0.2", 1000, &request);
     bench.finish();
@@ -165,8 +149,8 @@ fn long_requests_have_a_mark_of_their_own() {
 #[test]
 fn a_network_of_ipv6_is_one_source() {
     let mut bench = bench();
-    assert_eq!(hoard(&mut bench, "fd00::1", 1000..1400, b"?"), 0);
-    assert_eq!(hoard(&mut bench, "fd00::2", 1000..1000 + (SHARE - 400) as u16, b"?"), 0);
+    assert_eq!(hoard(&mut bench, "fd00::1", 1000..1200, b"?"), 0);
+    assert_eq!(hoard(&mut bench, "fd00::2", 1000..1000 + (SHARE - 200) as u16, b"?"), 0);
     assert_eq!(hoard(&mut bench, "fd00::3", 1000..1005, b"?"), 5);
     bench.finish();
     bench.assert_all_returned();
@@ -187,8 +171,8 @@ fn what_is_owed_to_a_server_does_not_wait() {
             .filter(|s| !s.payload.is_empty())
             .collect(),
     );
-    for host in 0..3 {
-        hoard(&mut bench, &format!("10.0.0.1{host}"), 1000..1300, b"?");
+    for host in 0..4 {
+        hoard(&mut bench, &format!("10.0.0.1{host}"), 1000..1440, b"?");
     }
     assert!(bench.dropped(DropReason::HeldPressed) > 0);
     assert!(
@@ -216,7 +200,7 @@ fn balance(bench: &mut Bench, port: u16, source: &str, payload: &[u8]) -> (Clien
 /// presses anyone.
 fn hoarded_behind_balancer() -> (Bench, Vec<Client>) {
     let text = CONFIG
-        .replace("max_connections = 64", "max_connections = 2048")
+        .replace("max_connections = 64", SETTING)
         .replacen("name = \"web\"\n", &format!("name = \"web\"\n{BEHIND}"), 1);
     let mut bench = Bench::with_config(&text);
     let long = [&b"?"[..], &[b'x'; 1200]].concat();

@@ -9,6 +9,8 @@ mod crossing_icmp;
 mod cutting;
 mod defects;
 mod fallback;
+mod giving_up;
+mod giving_up_headers;
 mod graph;
 mod graph_bench;
 mod handshake;

@@ -74,7 +74,7 @@ fn a_header_that_there_is_no_room_to_owe_is_sent_all_the_same() {
         "name = \"all\"\n",
         "name = \"all\"\nproxy_protocol = { send = \"v1\" }\n",
     );
-    let few = |settings: &mut Settings| (settings.capacity.held_small, settings.capacity.held_large) = (2, 1);
+    let few = |settings: &mut Settings| settings.capacity.debts = 3;
     let mut bench = Bench::make_with(&text, false, few, |selector| selector);
     let header = |port: u16| format!("PROXY TCP4 10.0.0.1 10.0.0.9 {port} 80\r\n").into_bytes();
     let accept = |bench: &mut Bench, port: u16| {

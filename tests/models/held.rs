@@ -1,7 +1,11 @@
-//! The pool for held bytes against plain byte arrays: several requests at a time, in any pieces, until buffers run out.
+//! The pool for held bytes against plain byte arrays and lists: several requests at a time, in any pieces, with any claim,
+//! until blocks run out.
 
-use proxyengine::proxy::held::{HeldId, HeldPool, HoldError, LARGE, Owner, SMALL};
+use proxyengine::proxy::held::{Claim, HeldId, HeldPool, HoldError, LARGE, Owner};
 use testkit::sim::Random;
+
+/// What a chunk takes with its blocks.
+const CHUNK: usize = LARGE + 32 * 64 + 16;
 
 /// One request as the model has it.
 struct Request {
@@ -57,19 +61,35 @@ fn check(pool: &HeldPool, which: usize, request: &Request, seed: u64) {
 fn agrees_with_byte_arrays() {
     for seed in 0..20 {
         let mut random = Random::new(seed);
-        let (small, large) = (random.within(0..=4) as usize, random.within(1..=3) as usize);
-        let mut pool = HeldPool::new(small, large, 100);
-        let memory = pool.memory();
+        let chunks = random.within(1..=3) as usize;
+        let mut pool = HeldPool::new(chunks * CHUNK, 100);
+        let mut waiting: Vec<(u32, Claim)> = Vec::new();
         let mut requests: Vec<Request> = (0..8).map(|_| Request::new()).collect();
         let mut refused = [0; 3];
         for _ in 0..1_500 {
             let which = random.within(0..=7) as usize;
             let request = &mut requests[which];
+            let slot = which as u32;
             if random.chance(30) {
                 pool.close(&mut request.id);
                 request.known.fill(false);
+            } else if random.chance(50) {
+                let length = random.within(0..=pool.in_order(request.id).len() as u64) as usize;
+                if pool.shorten(&mut request.id, length) {
+                    request.known[length..].fill(false);
+                    waiting.retain(|&(other, _)| other != slot);
+                    waiting.push((slot, Claim::Owed));
+                }
+            } else if random.chance(150) {
+                let claim = random.one_of(&[Claim::Copy, Claim::AskedFor, Claim::Owed]);
+                pool.set_claim(request.id, claim);
+                let is_held = !request.id.is_none();
+                if is_held && !waiting.contains(&(slot, claim)) {
+                    waiting.retain(|&(other, _)| other != slot);
+                    waiting.push((slot, claim));
+                }
             } else {
-                let reach = random.one_of(&[64, SMALL, LARGE, LARGE + 100]);
+                let reach = random.one_of(&[64, 700, 2048, LARGE, LARGE + 100]);
                 let start = random.within(0..=reach as u64 - 1) as usize;
                 let end = start + random.magnitude(1..=2_000) as usize;
                 let bytes: Vec<u8> = (start..end).map(|at| byte(which, at)).collect();
@@ -94,10 +114,19 @@ fn agrees_with_byte_arrays() {
                     }
                     Err(HoldError::ShareUsed) => panic!("seed {seed}: all of it is one source's"),
                     Err(HoldError::Exhausted) => {
-                        assert!(pool.in_use() >= large, "seed {seed}: none of the size needed was left");
+                        assert!(pool.in_use() >= chunks, "seed {seed}: no chunk was left");
                         refused[2] += 1;
                     }
                 }
+                let is_new = !request.id.is_none() && waiting.iter().all(|&(other, _)| other != slot);
+                if is_new {
+                    waiting.push((slot, Claim::Copy));
+                }
+            }
+            waiting.retain(|&(slot, _)| !requests[slot as usize].id.is_none());
+            for claim in [Claim::Copy, Claim::AskedFor] {
+                let longest = waiting.iter().find(|(_, of)| *of == claim).map(|(slot, _)| *slot);
+                assert_eq!(pool.longest(claim), longest, "seed {seed}, {claim:?}: {waiting:?}");
             }
             check(&pool, which, &requests[which], seed);
             let open = requests.iter().filter(|request| !request.id.is_none()).count();
@@ -107,7 +136,7 @@ fn agrees_with_byte_arrays() {
             check(&pool, which, request, seed);
             pool.close(&mut request.id);
         }
-        assert_eq!((pool.in_use(), pool.memory()), (0, memory), "seed {seed}");
+        assert_eq!((pool.in_use(), pool.bytes_in_use()), (0, 0), "seed {seed}");
         assert!(
             refused[0] > 0 && refused[2] > 0,
             "seed {seed}: every limit was met: {refused:?}"

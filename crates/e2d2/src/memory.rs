@@ -25,6 +25,8 @@ const MADV_COLLAPSE: libc::c_int = 25;
 pub struct LargeSlice<T> {
     start: NonNull<T>,
     len: usize,
+    /// Values that there is room for.
+    capacity: usize,
     owns: PhantomData<T>,
 }
 
@@ -40,16 +42,7 @@ impl<T> LargeSlice<T> {
     /// If they are longer than the address space. If `make` panics, what was made until then is leaked.
     pub fn from_fn(len: usize, make: impl FnMut(usize) -> T) -> Self {
         let layout = layout::<T>(len);
-        let mut slice = LargeSlice {
-            start: NonNull::dangling(),
-            len: 0,
-            owns: PhantomData,
-        };
-        if layout.size() > 0 {
-            // SAFETY: the layout is not empty.
-            let memory = unsafe { alloc(layout) };
-            slice.start = NonNull::new(memory.cast()).unwrap_or_else(|| handle_alloc_error(layout));
-        }
+        let mut slice = LargeSlice::with_room(len);
         // Before the first byte is written, so that none of it is ever in small pages.
         #[cfg(target_os = "linux")]
         slice.advise(layout, libc::MADV_HUGEPAGE);
@@ -69,6 +62,66 @@ impl<T> LargeSlice<T> {
         T: Clone,
     {
         LargeSlice::from_fn(len, |_| value.clone())
+    }
+
+    /// No values, and room for `capacity` of them: address space whose pages are taken, small ones at a time, when
+    /// [`LargeSlice::grow_to`] gets to them. A large page would take a hundred times as long at that moment.
+    ///
+    /// # Panics
+    /// If they are longer than the address space.
+    pub fn reserved(capacity: usize) -> Self {
+        let slice = LargeSlice::with_room(capacity);
+        #[cfg(target_os = "linux")]
+        slice.advise(layout::<T>(capacity), libc::MADV_NOHUGEPAGE);
+        slice
+    }
+
+    /// Appends copies of `value` until there are `len` of them, or as many as there is room for. Allocates nothing.
+    pub fn grow_to(&mut self, len: usize, value: T)
+    where
+        T: Clone,
+    {
+        let len = len.min(self.capacity);
+        for place in self.len..len {
+            // SAFETY: there is room for `capacity` values, and nothing in this place that would have to be dropped.
+            unsafe { self.start.add(place).write(value.clone()) };
+        }
+        self.len = self.len.max(len);
+    }
+
+    /// Appends a value. Allocates nothing.
+    ///
+    /// # Errors
+    /// The value itself, if there is no room.
+    pub fn push(&mut self, value: T) -> Result<(), T> {
+        if self.len == self.capacity {
+            return Err(value);
+        }
+        // SAFETY: there is room for `capacity` values, and nothing in this place that would have to be dropped.
+        unsafe { self.start.add(self.len).write(value) };
+        self.len += 1;
+        Ok(())
+    }
+
+    /// The number of values that there is room for.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn with_room(capacity: usize) -> Self {
+        let layout = layout::<T>(capacity);
+        let mut slice = LargeSlice {
+            start: NonNull::dangling(),
+            len: 0,
+            capacity,
+            owns: PhantomData,
+        };
+        if layout.size() > 0 {
+            // SAFETY: the layout is not empty.
+            let memory = unsafe { alloc(layout) };
+            slice.start = NonNull::new(memory.cast()).unwrap_or_else(|| handle_alloc_error(layout));
+        }
+        slice
     }
 
     /// For the whole large pages in it; the end of the last page may be another's. A kernel that knows no better does
@@ -95,7 +148,7 @@ fn layout<T>(len: usize) -> Layout {
 
 impl<T> Drop for LargeSlice<T> {
     fn drop(&mut self) {
-        let layout = layout::<T>(self.len);
+        let layout = layout::<T>(self.capacity);
         // SAFETY: the values are ours, and nobody has them after this.
         unsafe { ptr::drop_in_place(ptr::from_mut::<[T]>(self)) };
         if layout.size() > 0 {
@@ -232,10 +285,31 @@ mod tests {
     }
 
     #[test]
+    fn reserved_room_is_filled_from_the_front_and_never_moves() {
+        for capacity in [0, 10, 3 * HUGE_PAGE / 8 + 5] {
+            let mut slice = LargeSlice::reserved(capacity);
+            let start = slice.as_ptr();
+            assert_eq!((slice.len(), slice.capacity()), (0, capacity));
+            slice.grow_to(7, 1_u64);
+            assert_eq!(slice.len(), capacity.min(7));
+            slice.grow_to(3, 2);
+            slice.grow_to(capacity + 1, 3);
+            assert_eq!((slice.len(), slice.as_ptr()), (capacity, start));
+            assert_eq!(slice.push(4), Err(4));
+            assert!(slice.iter().zip(0..).all(|(&value, place)| value == if place < 7 { 1 } else { 3 }));
+        }
+    }
+
+    #[test]
     fn what_is_in_it_is_dropped_once() {
         let counted = Rc::new(());
         let slice = LargeSlice::of(counted.clone(), 10);
         assert_eq!(Rc::strong_count(&counted), 12 - 1);
+        drop(slice);
+        assert_eq!(Rc::strong_count(&counted), 1);
+        let mut slice = LargeSlice::reserved(10);
+        slice.grow_to(3, counted.clone());
+        assert_eq!(Rc::strong_count(&counted), 4);
         drop(slice);
         assert_eq!(Rc::strong_count(&counted), 1);
     }

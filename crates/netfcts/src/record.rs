@@ -264,6 +264,8 @@ bitflags! {
         const RETRANSMITTED = 1 << 7;
         /// State changes between the kept ones were left out.
         const STATES_DROPPED = 1 << 8;
+        /// Held bytes were given up for want of memory; the client repeated them.
+        const COPY_GIVEN_UP = 1 << 9;
     }
 }
 

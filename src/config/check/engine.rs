@@ -66,10 +66,14 @@ pub(super) fn check(source: &mut Source<'_>, raw: &RawEngine, ports: &[PortConfi
             defaults::MAX_CONNECTIONS,
             &defaults::MAX_CONNECTIONS_RANGE,
         ) as u32,
-        held_requests: raw.held_requests.map(|held| {
-            let (at, range) = (at.key("held_requests"), &defaults::HELD_REQUESTS_RANGE);
-            number(source, &at, Some(held), *range.start(), range) as u32
-        }),
+        held_memory: number(
+            source,
+            &at.key("held_memory"),
+            raw.held_memory,
+            defaults::HELD_MEMORY,
+            &defaults::HELD_MEMORY_RANGE,
+        ) as u64
+            * (1 << 20),
         held_share: number(
             source,
             &at.key("held_share"),

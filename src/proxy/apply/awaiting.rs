@@ -105,7 +105,7 @@ where
         let header_len = announce::header(
             &self.settings,
             connection,
-            (self.held.in_order(opening.held), self.carried.get(slot)),
+            (self.held.in_order(opening.held), self.carried.kept(slot)),
             (self.settings.core, start),
             self.owed.draft(),
         );

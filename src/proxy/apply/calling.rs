@@ -10,7 +10,7 @@ use crate::proxy::close::Flow;
 use crate::proxy::connection::{NO_SERVER, Opening, Spliced, Stage, WindowScale};
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, Side};
-use crate::proxy::held::HeldId;
+use crate::proxy::held::{Claim, HeldId};
 use crate::proxy::owed::{self, Owed};
 use crate::proxy::passed_syn;
 use crate::proxy::promises;
@@ -329,7 +329,7 @@ where
         let header_len = announce::header(
             &self.settings,
             connection,
-            (in_order, self.carried.get(slot)),
+            (in_order, self.carried.kept(slot)),
             (self.settings.core, start),
             self.owed.draft(),
         );
@@ -351,7 +351,7 @@ where
             server_mss,
             scale,
             blank_sack: opening.agreed.sack && !options.sack_permitted,
-            promised_more,
+            beginning: Spliced::beginning(promised_more, opening.held == HeldId::GIVEN_UP),
         };
         scene.handoff = Some(Handoff {
             opening,
@@ -502,7 +502,7 @@ where
         let mut kept = opening.held;
         let owes_bytes = opening.acknowledged.gt(opening.first_byte());
         if owes_bytes {
-            self.held.settle(kept);
+            self.held.set_claim(kept, Claim::Owed);
         } else {
             self.held.close(&mut kept);
         }

@@ -1,7 +1,7 @@
 //! Carrying out what [`step`](super::step::step) asks for: the only place that changes a connection.
 //!
 //! This file lets events happen; what an action does is in the file of its part of a connection's life:
-//! `waiting` for the first payload, `shaking` hands end to end, `awaiting` a header behind that, `calling` the server,
+//! `waiting` for the first payload, `relieving` the memory for it, `shaking` hands end to end, `awaiting` a header behind that, `calling` the server,
 //! `passing` segments, `owing` the server bytes, `cutting` segments that are too long, `challenging` an end in doubt,
 //! `ending`, and `resting` after that.
 
@@ -15,6 +15,7 @@ mod inspecting;
 mod introducing;
 mod owing;
 mod passing;
+mod relieving;
 mod repeating;
 mod resting;
 mod shaking;
@@ -157,6 +158,7 @@ where
     ) -> Option<Event> {
         match action {
             Action::AskAtLast => return self.ask_selector(now, slot, Patience::Over, scene, out),
+            Action::GiveUpCopy => self.give_up_copy(slot),
             Action::AcknowledgeHeld => self.acknowledge_held(slot, scene, out),
             Action::RepeatSyn => self.send_syn(now, slot, None, true, out),
             Action::NextServer => return self.next_server(now, slot, event),

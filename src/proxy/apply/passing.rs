@@ -102,7 +102,7 @@ where
         };
         let segment = incoming.segment;
         let is_special = spliced.owed != owed::NOTHING
-            || spliced.promised_more
+            || spliced.has_promised_more()
             || from == Side::Client && cutting::is_too_long(segment, spliced.server_mss);
         if is_special {
             return Some(incoming);
@@ -174,7 +174,7 @@ where
         // An ACK of what was never sent pays nothing.
         let pays = spliced.owed != owed::NOTHING && from == Side::Server && ack.le(spliced.to_server.end);
         let has_debt = spliced.owed != owed::NOTHING;
-        let promised_more = spliced.promised_more;
+        let promised_more = spliced.has_promised_more();
         let mut values = shifts.rewrite(from, segment, &path, self.next_ip_id());
         if has_debt && from == Side::Client && payload_len > 0 {
             if self.begins_before_debt(slot, segment.seq) {
@@ -222,7 +222,7 @@ where
         let told = (spliced.to_server.edge - SeqNum(values.ack)).max(0) as u32;
         let told = (told >> spliced.scale.promised).min(0xffff) as u16;
         if values.window >= told {
-            spliced.promised_more = false;
+            spliced.beginning &= !Spliced::PROMISED_MORE;
         } else {
             values.window = told;
         }

@@ -335,7 +335,7 @@ where
             scale: scale_between(TcpOptions::parse(&syn.options), answer.options),
             // What the two have agreed on, they have agreed on with each other.
             blank_sack: false,
-            promised_more,
+            beginning: Spliced::beginning(promised_more, opening.held == HeldId::GIVEN_UP),
         };
         let path = send::path_to_server(&self.settings, &self.neighbours, connection);
         let largest = path.map_or(536, |path| self.largest_mss([&path, &path]));

@@ -4,9 +4,8 @@ use super::Scene;
 use crate::callbacks::{FirstPayload, SelectServer, Selection};
 use crate::config::{Bind, ListenerId};
 use crate::proxy::connection::{Opening, Stage};
-use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, Side};
-use crate::proxy::held::{self, HoldError, Owner};
+use crate::proxy::held;
 use crate::proxy::phase::Phase;
 use crate::proxy::segment::{Segment, address_of};
 use crate::proxy::send::{self, Control};
@@ -47,7 +46,6 @@ where
         out: &mut impl Outbox<P::Buffer>,
     ) -> Option<Event> {
         let Incoming { buffer, segment } = scene.incoming.as_ref()?;
-        let share = self.share_of(slot)?;
         let Some(Stage::Opening(opening)) = self.connections.get_mut(slot).map(|connection| &mut connection.stage)
         else {
             return None;
@@ -66,15 +64,7 @@ where
         let room = held::LARGE.saturating_sub(offset);
         let fresh = fresh.get(..fresh.len().min(room)).unwrap_or_default();
         let acknowledged_before = segment.end().le(opening.acknowledged);
-        let owner = Owner { slot, share };
-        let refused = match self.held.insert(&mut opening.held, offset, fresh, owner) {
-            Ok(_) => None,
-            Err(HoldError::ShareUsed) => Some(DropReason::HeldShare),
-            Err(HoldError::Exhausted) => Some(DropReason::HeldFull),
-            Err(HoldError::BeyondWindow) => Some(DropReason::OutOfWindow),
-            Err(HoldError::TooManyHoles) => Some(DropReason::TooManyHoles),
-        };
-        if let Some(reason) = refused {
+        if let Err(reason) = self.keep_held(slot, offset, fresh, out) {
             self.drops.add(reason, 1);
             scene.incoming = None;
             // Nothing new for the selector.
@@ -87,11 +77,6 @@ where
             .is_some_and(|c| c.phase == Phase::ServerHandshake);
         if acknowledged_before && waits_for_server {
             self.acknowledge_held(slot, scene, out);
-        }
-        // DESIGN, decision 4: who has waited longest gives way, unless nobody else waits.
-        if let Some(longest) = self.held.pressed().filter(|&longest| longest != slot) {
-            self.drops.add(DropReason::HeldPressed, 1);
-            self.drive(self.last_now, longest, Event::HeldPressed, None, out);
         }
         None
     }
@@ -181,9 +166,13 @@ where
             return None;
         };
         opening.pool = pool;
+        let has_asked = opening.acknowledged.gt(opening.first_byte());
         connection.server = server.0;
         if connection.phase == Phase::AwaitPayload {
             self.log.state(slot, Side::Client, State::Payload, now);
+        }
+        if has_asked {
+            self.claim_of_called(slot);
         }
         Some(Event::Selected)
     }
@@ -202,6 +191,13 @@ where
         };
         let in_order = self.held.in_order(opening.held).len();
         opening.acknowledged = opening.first_byte() + in_order as u32;
+        self.renew_claim(slot);
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return;
+        };
         let window = send::opening_window(opening);
         let (seq, ack) = (opening.cookie + 1, opening.acknowledged);
         let timestamps = opening.timestamps.then_some(opening.client_tsval);

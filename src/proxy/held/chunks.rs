@@ -1,0 +1,275 @@
+//! Memory in blocks of a few sizes, cut from chunks of 16 KiB.
+//!
+//! A chunk has blocks of one size while any of them is taken, and may have another the next time. Which of its blocks are
+//! free is one word. Chunks are used for the first time in order, and those that have been used before come first: memory
+//! that nobody needs is never touched.
+
+use e2d2::memory::LargeSlice;
+
+/// The bytes of a chunk, and the largest block.
+pub(super) const CHUNK: usize = 16 * 1024;
+
+/// The sizes of blocks.
+pub(super) const SIZES: [usize; 5] = [512, 1024, 2048, 4096, CHUNK];
+
+/// The most blocks of a chunk.
+pub(super) const PER_CHUNK: usize = CHUNK / SIZES[0];
+
+const BITS: u32 = PER_CHUNK.trailing_zeros();
+
+/// The end of a list.
+const NONE: u32 = u32::MAX;
+
+/// A block: the number of its chunk, and its place there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BlockId(pub(super) u32);
+
+impl BlockId {
+    fn new(chunk: u32, place: u32) -> Self {
+        BlockId(chunk << BITS | place)
+    }
+
+    fn chunk(self) -> usize {
+        (self.0 >> BITS) as usize
+    }
+
+    fn place(self) -> usize {
+        self.0 as usize % PER_CHUNK
+    }
+
+    /// All places of the same chunk, whether they are blocks or not.
+    pub(super) fn neighbours(self) -> impl Iterator<Item = BlockId> {
+        let first = self.0 >> BITS << BITS;
+        (first..first + PER_CHUNK as u32).map(BlockId)
+    }
+}
+
+/// A chunk that has been used before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chunk {
+    /// A bit for each free block.
+    free: u32,
+    /// An index of [`SIZES`].
+    class: u32,
+    /// Its neighbours in the list of its class's chunks with a free block, or in that of empty chunks.
+    earlier: u32,
+    later: u32,
+}
+
+/// All chunks of one core.
+pub(super) struct Chunks {
+    bytes: LargeSlice<u8>,
+    chunks: LargeSlice<Chunk>,
+    capacity: usize,
+    empty: u32,
+    with_room: [u32; SIZES.len()],
+    bytes_in_use: usize,
+    blocks_in_use: usize,
+}
+
+/// The index of the smallest size that has room for so many bytes.
+pub(super) fn class_of(bytes: usize) -> Option<usize> {
+    SIZES.iter().position(|&size| bytes <= size)
+}
+
+/// A bit for each block of a chunk of this class.
+const fn all_of(class: usize) -> u32 {
+    u32::MAX >> (PER_CHUNK - CHUNK / SIZES[class])
+}
+
+impl Chunks {
+    /// Room for so many chunks, none of it touched.
+    pub(super) fn new(capacity: usize) -> Self {
+        // Their numbers and places fit 32 bits, and the last number stands for no block.
+        let capacity = capacity.min((NONE >> BITS) as usize);
+        Chunks {
+            bytes: LargeSlice::reserved(capacity * CHUNK),
+            chunks: LargeSlice::reserved(capacity),
+            capacity,
+            empty: NONE,
+            with_room: [NONE; SIZES.len()],
+            bytes_in_use: 0,
+            blocks_in_use: 0,
+        }
+    }
+
+    /// Chunks that have ever been used.
+    pub(super) fn used_ever(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// The number of chunks.
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The bytes of all blocks that are taken.
+    pub(super) fn bytes_in_use(&self) -> usize {
+        self.bytes_in_use
+    }
+
+    /// The number of blocks that are taken.
+    pub(super) fn blocks_in_use(&self) -> usize {
+        self.blocks_in_use
+    }
+
+    /// Takes a block of this class, or of a larger one if it must be.
+    pub(super) fn take(&mut self, class: usize) -> Option<BlockId> {
+        if self.with_room[class] == NONE
+            && let Some(chunk) = self.take_chunk()
+        {
+            self.chunks[chunk as usize].class = class as u32;
+            self.chunks[chunk as usize].free = all_of(class);
+            self.link(chunk, class);
+        }
+        let class = (class..SIZES.len()).find(|&class| self.with_room[class] != NONE)?;
+        let chunk = self.with_room[class];
+        let entry = &mut self.chunks[chunk as usize];
+        let place = entry.free.trailing_zeros();
+        entry.free &= entry.free - 1;
+        if entry.free == 0 {
+            self.unlink(chunk, class);
+        }
+        self.bytes_in_use += SIZES[class];
+        self.blocks_in_use += 1;
+        Some(BlockId::new(chunk, place))
+    }
+
+    /// Gives a taken block back.
+    pub(super) fn give_back(&mut self, block: BlockId) {
+        let (chunk, class) = (block.chunk() as u32, self.class(block));
+        let free = self.chunks[block.chunk()].free;
+        debug_assert!(free & 1 << block.place() == 0, "given back twice");
+        self.chunks[block.chunk()].free = free | 1 << block.place();
+        self.bytes_in_use -= SIZES[class];
+        self.blocks_in_use -= 1;
+        if free == 0 {
+            self.link(chunk, class);
+        }
+        if self.chunks[block.chunk()].free == all_of(class) {
+            self.unlink(chunk, class);
+            self.chunks[block.chunk()].later = std::mem::replace(&mut self.empty, chunk);
+        }
+    }
+
+    /// The index of a block's size.
+    pub(super) fn class(&self, block: BlockId) -> usize {
+        self.chunks[block.chunk()].class as usize
+    }
+
+    /// A block's size in bytes.
+    pub(super) fn size(&self, block: BlockId) -> usize {
+        SIZES[self.class(block)]
+    }
+
+    /// A block's bytes: whatever was written there last.
+    pub(super) fn slice(&self, block: BlockId) -> &[u8] {
+        let (start, size) = self.place_of(block);
+        &self.bytes[start..][..size]
+    }
+
+    /// The same, to be written.
+    pub(super) fn slice_mut(&mut self, block: BlockId) -> &mut [u8] {
+        let (start, size) = self.place_of(block);
+        &mut self.bytes[start..][..size]
+    }
+
+    /// Copies the first `length` bytes of a block to another.
+    pub(super) fn copy(&mut self, from: BlockId, to: BlockId, length: usize) {
+        let (from, to) = (self.place_of(from).0, self.place_of(to).0);
+        self.bytes.copy_within(from..from + length, to);
+    }
+
+    fn place_of(&self, block: BlockId) -> (usize, usize) {
+        let size = self.size(block);
+        (block.chunk() * CHUNK + block.place() * size, size)
+    }
+
+    /// An empty chunk, one that has been used before if there is any.
+    fn take_chunk(&mut self) -> Option<u32> {
+        if self.empty != NONE {
+            let chunk = self.empty;
+            self.empty = self.chunks[chunk as usize].later;
+            return Some(chunk);
+        }
+        let chunk = self.chunks.len();
+        if chunk == self.capacity {
+            return None;
+        }
+        let unused = Chunk {
+            free: 0,
+            class: 0,
+            earlier: NONE,
+            later: NONE,
+        };
+        self.chunks.grow_to(chunk + 1, unused);
+        self.bytes.grow_to((chunk + 1) * CHUNK, 0);
+        Some(chunk as u32)
+    }
+
+    fn link(&mut self, chunk: u32, class: usize) {
+        let later = std::mem::replace(&mut self.with_room[class], chunk);
+        (
+            self.chunks[chunk as usize].earlier,
+            self.chunks[chunk as usize].later,
+        ) = (NONE, later);
+        if let Some(later) = self.chunks.get_mut(later as usize) {
+            later.earlier = chunk;
+        }
+    }
+
+    fn unlink(&mut self, chunk: u32, class: usize) {
+        let Chunk { earlier, later, .. } = self.chunks[chunk as usize];
+        match self.chunks.get_mut(earlier as usize) {
+            Some(entry) => entry.later = later,
+            None => self.with_room[class] = later,
+        }
+        if let Some(entry) = self.chunks.get_mut(later as usize) {
+            entry.earlier = earlier;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_apart_and_chunks_serve_any_size_in_turn() {
+        let mut chunks = Chunks::new(2);
+        for (class, &size) in SIZES.iter().enumerate() {
+            let blocks: Vec<_> = std::iter::from_fn(|| chunks.take(class)).collect();
+            assert_eq!(blocks.len(), 2 * CHUNK / size);
+            for (mark, &block) in blocks.iter().enumerate() {
+                assert_eq!(chunks.slice(block).len(), size);
+                chunks.slice_mut(block).fill(mark as u8);
+            }
+            for (mark, &block) in blocks.iter().enumerate() {
+                assert!(chunks.slice(block).iter().all(|&byte| byte == mark as u8));
+                chunks.give_back(block);
+            }
+            assert_eq!((chunks.bytes_in_use(), chunks.blocks_in_use()), (0, 0));
+        }
+    }
+
+    #[test]
+    fn a_chunk_is_touched_when_it_is_needed_and_not_before() {
+        let mut chunks = Chunks::new(1000);
+        for _ in 0..10_000 {
+            let blocks: Vec<_> = (0..PER_CHUNK).filter_map(|_| chunks.take(0)).collect();
+            blocks.into_iter().for_each(|block| chunks.give_back(block));
+        }
+        assert_eq!(chunks.used_ever(), 1);
+        let (_large, _small) = (chunks.take(4), chunks.take(0));
+        assert_eq!(chunks.used_ever(), 2);
+    }
+
+    #[test]
+    fn a_larger_block_serves_where_there_is_no_other() {
+        let mut chunks = Chunks::new(1);
+        let first = chunks.take(3).expect("room");
+        let second = chunks.take(0).expect("a larger one");
+        assert_eq!((chunks.size(first), chunks.size(second)), (4096, 4096));
+        assert_eq!(chunks.take(4), None);
+    }
+}
