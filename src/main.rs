@@ -121,12 +121,19 @@ fn check(file: &Path) -> Exit {
     match load(file) {
         Ok(config) => {
             let ports = config.port_memory();
+            let requests = config.requests_carried();
             print(&format!(
-                "{}: ok: {}\nsource ports take {} MiB at start, and {} MiB when each has been used\n",
+                "{}: ok: {}\nsource ports take {} MiB at start, and {} MiB when each has been used\n\
+                 each core carries {} requests of up to 512 bytes while their servers have not answered, or {} of up to 2 KiB: \
+                 with servers 100 ms away {} or {} a second\n",
                 file.display(),
                 Summary(&config),
                 ports.at_start.div_ceil(MIB),
                 ports.at_most.div_ceil(MIB),
+                requests.short,
+                requests.long,
+                10 * requests.short,
+                10 * requests.long,
             ));
             Exit::Success
         }

@@ -20,7 +20,7 @@ pub(super) fn configuration(conditions: &Conditions, devices: [&str; 2], server_
 cores = [0]
 idle = "poll"
 max_connections = {capacity}
-{held}verify = "{verify}"
+verify = "{verify}"
 
 [[port]]
 name = "clients"
@@ -56,9 +56,6 @@ timestamps = true
         clients = devices[0],
         servers = devices[1],
         capacity = conditions.capacity,
-        held = conditions
-            .held_requests
-            .map_or(String::new(), |held| format!("held_requests = {held}\n")),
         mtu = conditions.mtu,
         mss = mss(conditions.mtu, conditions.ipv6),
         verify = if conditions.verify_all { "all" } else { "acted" },

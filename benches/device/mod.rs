@@ -103,8 +103,6 @@ pub(crate) struct Conditions {
     pub(crate) rate: Option<f64>,
     /// Packets that a ring holds: how long a core may be away before something is lost.
     pub(crate) descriptors: u16,
-    /// Requests that may wait for their servers, if not as many as follow from the capacity.
-    pub(crate) held_requests: Option<u32>,
     /// Whether load and proxy take their packets from one pool: on two cores each then takes again what it has let go of, as a
     /// card and its driver do. Out of pools of their own every packet would go round through both.
     pub(crate) one_pool: bool,
@@ -120,7 +118,6 @@ impl Conditions {
             settings,
             capacity,
             descriptors: DESCRIPTORS,
-            held_requests: None,
             one_pool: false,
             records: false,
             rules: Rules::Number,

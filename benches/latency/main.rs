@@ -53,10 +53,6 @@ struct Arguments {
 /// How long ports rest: short, so that a turn soon is what any later one would be.
 const TIME_WAIT: Duration = Duration::from_millis(250);
 
-/// While the system has taken the load's core away, which plays the servers, all requests that come meanwhile wait: 50 ms at a
-/// million a second.
-const HELD_REQUESTS: u32 = 65_536;
-
 /// Long rings: what waits while the system has taken a core away counts as latency, and is not lost.
 const DESCRIPTORS: u16 = 16_383;
 
@@ -337,7 +333,6 @@ impl Bench {
         };
         let conditions = Conditions {
             rate: Some(rate),
-            held_requests: Some(HELD_REQUESTS),
             descriptors: DESCRIPTORS,
             one_pool: true,
             ..Conditions::new(settings)

@@ -1,6 +1,8 @@
-//! How much memory what a configuration describes takes, as far as that depends on how many servers there are.
+//! How much memory what a configuration describes takes, as far as that depends on how many servers there are; and what the
+//! memory for held requests carries.
 
 use super::Config;
+use crate::proxy::held;
 use netfcts::pool::{PortPools, PortSet};
 
 /// Bytes for the source ports towards all servers, of all cores.
@@ -12,7 +14,28 @@ pub struct PortMemory {
     pub at_most: u64,
 }
 
+/// How many requests one core can hold while their servers have not answered, before copies of them are given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestsCarried {
+    /// Of up to 512 bytes each.
+    pub short: usize,
+    /// Of up to 2 KiB each.
+    pub long: usize,
+}
+
 impl Config {
+    /// What `held_memory` carries. Each of these can be a connection, too.
+    pub fn requests_carried(&self) -> RequestsCarried {
+        let carried = |bytes| {
+            let room = held::requests_in(self.engine.held_memory as usize, bytes);
+            room.min(self.engine.max_connections as usize)
+        };
+        RequestsCarried {
+            short: carried(512),
+            long: carried(2048),
+        }
+    }
+
     /// Memory for source ports. It grows with the ports that are in use at once, and stays.
     pub fn port_memory(&self) -> PortMemory {
         let cores = self.engine.cores.len().max(1);

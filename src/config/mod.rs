@@ -38,7 +38,7 @@ pub use dn::DnPattern;
 pub use error::{ConfigError, Problem};
 pub use ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
 pub use listen_map::ListenMap;
-pub use memory::PortMemory;
+pub use memory::{PortMemory, RequestsCarried};
 pub use model::{
     Accept, Announce, AnnounceFields, Bind, EngineConfig, Fallback, Idle, KernelConfig, ListenAddress, ListenerConfig,
     ListenerTimeouts, LocalAddress, Match, Member, Pinned, Policy, PoolConfig, PortConfig, PortRanges, Promise,

@@ -253,7 +253,12 @@ impl HeldPool {
 
     /// The memory that has been touched so far, in bytes.
     pub fn memory(&self) -> usize {
-        self.chunks.used_ever() * CHUNK_MEMORY + self.shares.memory()
+        self.grown() + self.shares.memory()
+    }
+
+    /// That of it which had not been touched at the start.
+    pub fn grown(&self) -> usize {
+        self.chunks.used_ever() * CHUNK_MEMORY
     }
 
     /// Keeps `bytes`, whose first is the `offset`-th of the stream, in the block `held` of `owner`, which is opened or

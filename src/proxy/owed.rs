@@ -253,7 +253,11 @@ impl Debts {
 
     /// Bytes of all debts that there are.
     pub(super) fn bytes_in_use(&self) -> usize {
-        let room = if self.rooms.capacity() > 0 { size_of::<Room>() } else { 0 };
+        let room = if self.rooms.capacity() > 0 {
+            size_of::<Room>()
+        } else {
+            0
+        };
         self.len() * (Slots::<Owed>::slot_size() + room)
     }
 

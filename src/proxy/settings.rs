@@ -9,8 +9,7 @@ use super::segment::address_value;
 use super::steering::CoreSteering;
 use crate::config::{
     self, Accept, Announce, AnnounceFields, Bind, Config, Fallback, ListenerConfig, PoolId, PortConfig, PortRanges,
-    ServerConfig,
-    UnknownFlows,
+    ServerConfig, UnknownFlows,
 };
 use crate::kernel::Claims;
 use e2d2::port::{Capabilities, PortId};

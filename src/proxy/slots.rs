@@ -157,7 +157,10 @@ mod tests {
             assert_eq!(taken, [(Some(0), Ok(0)), (Some(1), Ok(1)), (Some(2), Ok(2))]);
             assert_eq!((slots.next(), slots.insert(9)), (None, Err(9)));
             assert!(slots.free(1) && !slots.free(1) && slots.free(0));
-            assert_eq!((slots.insert(7), slots.insert(8), slots.insert(9)), (Ok(0), Ok(1), Err(9)));
+            assert_eq!(
+                (slots.insert(7), slots.insert(8), slots.insert(9)),
+                (Ok(0), Ok(1), Err(9))
+            );
             assert_eq!((slots.get(1), slots.len(), slots.capacity()), (Some(&8), 3, 3));
         }
         let mut slots = Slots::reserved(1000);

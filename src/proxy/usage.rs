@@ -42,7 +42,7 @@ where
     /// Bytes of [`memory`](Self::memory) that were not in use at the start, and are from now on: for source ports, held bytes,
     /// debts and headers.
     pub fn memory_grown(&self) -> usize {
-        self.ports.grown() + self.held.memory() + self.owed.memory() + self.carried.grown()
+        self.ports.grown() + self.held.grown() + self.owed.memory() + self.carried.grown()
     }
 
     /// The memory of all per-connection structures in bytes, empty slots included; of those that grow what has been touched

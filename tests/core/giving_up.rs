@@ -210,7 +210,14 @@ fn what_is_acknowledged_is_kept() {
     let syn = only(client.send(&mut bench, &rest));
     for port in 3000.. {
         let host = Station::new(1, &format!("10.0.1.{}:{port}", port % 8));
-        call(&mut bench, Client { me: host, ..Client::new(port) }, b"1 fill");
+        call(
+            &mut bench,
+            Client {
+                me: host,
+                ..Client::new(port)
+            },
+            b"1 fill",
+        );
         if given_up(&bench) > 0 {
             break;
         }
@@ -257,7 +264,11 @@ fn who_has_asked_for_more_gives_way_last() {
     let records = bench.records();
     assert_eq!(records.len() as u64, resets);
     assert_eq!(records[0].client_port, 900, "the longest-waiting");
-    assert!(records.iter().all(|record| record.cause(Side::Client) == Cause::HeldFull));
+    assert!(
+        records
+            .iter()
+            .all(|record| record.cause(Side::Client) == Cause::HeldFull)
+    );
     assert!(records.iter().all(|record| record.client_port != 901));
     let (_, sent) = Server::from_syn(&syn).accept(&mut bench);
     assert_eq!(only(sent).payload, b"?\n");
@@ -277,7 +288,11 @@ fn a_long_request_empties_a_chunk_of_copies() {
         long.send(&mut bench, &[&b"?"[..], &[b'x'; 1365]].concat());
     }
     assert_eq!(bench.dropped(DropReason::HeldFull), 0);
-    assert_eq!(given_up(&bench), 60, "the chunk of the longest-waiting, and then the other");
+    assert_eq!(
+        given_up(&bench),
+        60,
+        "the chunk of the longest-waiting, and then the other"
+    );
     let (_, sent) = Server::from_syn(&first).accept(&mut bench);
     nothing(sent);
     bench.finish();
@@ -343,11 +358,19 @@ fn a_client_may_leave_without_its_copy() {
     let (other, other_syn) = call(&mut bench, Client::new(1001), b"0 hello");
     fill(&mut bench, 2);
     assert_eq!(given_up(&bench), 2);
-    // Before the server's answer, with the number that follows what it has sent or that we have told it.
-    let rst = again(&client, 7, TcpFlags::RST, b"");
-    let to_server = bench.receive(&rst);
-    assert!(to_server.iter().all(|segment| segment.to == syn.to));
-    nothing(bench.receive(&Server::from_syn(&syn).syn_ack()));
+    // Before the server's answer, with the number that follows what it has sent: we know of nothing that it has, and ask.
+    let asked = only(bench.receive(&client.segment(TcpFlags::RST, b"")));
+    assert_eq!((asked.flags, asked.ack), (TcpFlags::ACK, client.seq.wrapping_sub(7)));
+    let proof = Segment {
+        seq: asked.ack,
+        ..client.segment(TcpFlags::RST, b"")
+    };
+    let told = bench.receive(&proof);
+    assert!(told.iter().all(|segment| segment.to == syn.to));
+    assert_eq!(
+        only(bench.receive(&Server::from_syn(&syn).syn_ack())).flags,
+        TcpFlags::RST
+    );
     // And after it.
     let mut server = Server::from_syn(&other_syn);
     server.accept(&mut bench);

@@ -57,7 +57,10 @@ fn the_server_gets_the_same_header(one: Client, other: Client, tlvs: &str) {
     assert_eq!(given_up(&bench), 1);
     // Ours is the header, and the rest is the client's.
     let repeated = bench.wait(Duration::from_millis(1100));
-    let header = repeated.into_iter().filter(|segment| !segment.payload.is_empty()).collect();
+    let header = repeated
+        .into_iter()
+        .filter(|segment| !segment.payload.is_empty())
+        .collect();
     assert_eq!(only(header).payload, without);
     let first = hello("shop.example", "h2");
     let passed = bench.receive(&again(&client, first.len(), TcpFlags::PSH, &first));

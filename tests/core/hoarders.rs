@@ -94,7 +94,12 @@ fn at_the_mark_the_longest_waiting_gives_way() {
         client
     };
     for host in 1..=3 {
-        hoard(&mut bench, &format!("10.0.0.{host}"), 1000..1000 + SHARE as u16 - 1, b"?");
+        hoard(
+            &mut bench,
+            &format!("10.0.0.{host}"),
+            1000..1000 + SHARE as u16 - 1,
+            b"?",
+        );
     }
     let rest = MARK - 1 - 3 * (SHARE - 1);
     hoard(&mut bench, "10.0.0.5", 1000..1000 + rest as u16, b"?");
@@ -139,7 +144,11 @@ fn long_requests_use_the_same_memory() {
     for host in 0..5 {
         assert_eq!(hoard(&mut bench, &format!("10.0.0.1{host}"), 1000..1013, &long), 0);
     }
-    assert_eq!(bench.dropped(DropReason::HeldPressed), 5 * 13 - 52, "fifteen sixteenths of 56 chunks");
+    assert_eq!(
+        bench.dropped(DropReason::HeldPressed),
+        5 * 13 - 52,
+        "fifteen sixteenths of 56 chunks"
+    );
     let request = [&long[..], b"\n"].concat();
     assert_served(&mut bench, "10.0.0.2", 1000, &request);
     bench.finish();
@@ -199,9 +208,11 @@ fn balance(bench: &mut Bench, port: u16, source: &str, payload: &[u8]) -> (Clien
 /// A bench whose web clients come through a balancer, and all that the client 192.0.2.66 may have held: far from what
 /// presses anyone.
 fn hoarded_behind_balancer() -> (Bench, Vec<Client>) {
-    let text = CONFIG
-        .replace("max_connections = 64", SETTING)
-        .replacen("name = \"web\"\n", &format!("name = \"web\"\n{BEHIND}"), 1);
+    let text = CONFIG.replace("max_connections = 64", SETTING).replacen(
+        "name = \"web\"\n",
+        &format!("name = \"web\"\n{BEHIND}"),
+        1,
+    );
     let mut bench = Bench::with_config(&text);
     let long = [&b"?"[..], &[b'x'; 1200]].concat();
     let hoarders = (0..SHARE as u16 / 8).map(|n| {

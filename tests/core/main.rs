@@ -40,6 +40,7 @@ mod rounds;
 mod scribe;
 mod servers;
 mod simulated;
+mod slow_servers;
 mod source_ports;
 mod steering;
 mod syn;

@@ -37,6 +37,9 @@ const BUFFERS: usize = 2_048;
 /// Frames that a cable holds each way.
 const CABLE: usize = 1_024;
 
+/// What a chunk of 16 KiB for held requests takes with its blocks.
+const HELD_CHUNK: usize = 16 * 1024 + 32 * 64 + 16;
+
 /// How long both ends may be silent.
 pub const IDLE_SECONDS: u64 = 300;
 
@@ -295,9 +298,13 @@ impl Engine {
             random.bits(),
             now,
         );
-        let settings = Settings::from_config(&config, 0, &macs, |server| {
+        let mut settings = Settings::from_config(&config, 0, &macs, |server| {
             topology.next_hop_to(server).map_or(usize::MAX, |id| id.index())
         });
+        if let Some(chunks) = scenario.held_chunks {
+            settings.capacity.held_memory = usize::from(chunks) * HELD_CHUNK;
+            settings.capacity.held_share = 100;
+        }
         let pool = HeapPool::new(BUFFERS, 14 + usize::from(scenario.client_mtu.max(scenario.server_mtu)));
         let complaints = Complaints::default();
         let selector = Selector {

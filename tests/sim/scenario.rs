@@ -50,6 +50,9 @@ pub struct Scenario {
     pub time_wait_ms: u64,
     /// Source ports towards each server.
     pub local_ports: u16,
+    /// Chunks of 16 KiB for requests that wait for their servers, if there are so few that copies are given up. Nobody asks
+    /// for more then: no connection may be reset for want of memory.
+    pub held_chunks: Option<u8>,
     /// What the engine verifies.
     pub verify_all: bool,
     /// An inspector rewrites both directions ([`rewritten`](crate::ends::rewritten)).
@@ -238,6 +241,7 @@ impl Scenario {
             },
             time_wait_ms: r.one_of(&[0, 500, 4_000, 12_000]),
             local_ports: r.one_of(&[8, 40, 200, 1_000]),
+            held_chunks: draw_held_chunks(&mut random.fork("held")),
             verify_all: r.chance(100),
             is_rewritten: false,
             headers: Headers::draw(&mut random.fork("headers")),
@@ -259,6 +263,10 @@ impl Scenario {
             // The pieces of a header are acknowledged, and then 16 KiB promised: see [`SMALL_SERVER`].
             scenario.headers.incoming = Incoming::Off;
         }
+        if scenario.held_chunks.is_some() {
+            // The pieces of a header are acknowledged.
+            scenario.headers.incoming = Incoming::Off;
+        }
         let mut r = random.fork("connections");
         for id in 0..count.min(MOST_CONNECTIONS) {
             let mut plan = ConnectionPlan::draw(&mut r, id as u8, v6, &scenario.connections);
@@ -267,7 +275,7 @@ impl Scenario {
                 Families::Other => !plan.v6,
                 Families::Both => families.chance(500),
             };
-            if has_small_servers {
+            if has_small_servers || scenario.held_chunks.is_some() {
                 plan.needs = plan.needs.min(1);
             }
             if scenario.links().iter().any(|link| !link.is_clean()) {
@@ -305,6 +313,10 @@ impl Scenario {
     pub fn has_v6(&self) -> bool {
         self.client_mtu.min(self.server_mtu) >= 1280
     }
+}
+
+fn draw_held_chunks(random: &mut Random) -> Option<u8> {
+    random.chance(250).then(|| random.one_of(&[1, 2, 2, 4]))
 }
 
 /// What the links of a scenario have in common.

@@ -296,7 +296,12 @@ mod tests {
             slice.grow_to(capacity + 1, 3);
             assert_eq!((slice.len(), slice.as_ptr()), (capacity, start));
             assert_eq!(slice.push(4), Err(4));
-            assert!(slice.iter().zip(0..).all(|(&value, place)| value == if place < 7 { 1 } else { 3 }));
+            assert!(
+                slice
+                    .iter()
+                    .zip(0..)
+                    .all(|(&value, place)| value == if place < 7 { 1 } else { 3 })
+            );
         }
     }
 

@@ -57,7 +57,10 @@ where
 
     /// For a connection whose server is called there is room only while nobody has to give way.
     fn insert_held(&mut self, offset: usize, bytes: &[u8], owner: Owner, is_called: bool) -> Result<bool, HoldError> {
-        let Some(Stage::Opening(opening)) = self.connections.get_mut(owner.slot).map(|connection| &mut connection.stage)
+        let Some(Stage::Opening(opening)) = self
+            .connections
+            .get_mut(owner.slot)
+            .map(|connection| &mut connection.stage)
         else {
             return Ok(false);
         };

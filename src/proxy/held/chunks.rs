@@ -209,10 +209,7 @@ impl Chunks {
 
     fn link(&mut self, chunk: u32, class: usize) {
         let later = std::mem::replace(&mut self.with_room[class], chunk);
-        (
-            self.chunks[chunk as usize].earlier,
-            self.chunks[chunk as usize].later,
-        ) = (NONE, later);
+        (self.chunks[chunk as usize].earlier, self.chunks[chunk as usize].later) = (NONE, later);
         if let Some(later) = self.chunks.get_mut(later as usize) {
             later.earlier = chunk;
         }

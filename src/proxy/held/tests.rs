@@ -158,7 +158,8 @@ fn each_waits_in_the_order_of_its_claim() {
     assert_eq!(slots(&pool, Claim::Copy), [1, 3]);
     assert_eq!(slots(&pool, Claim::AskedFor), [2, 0], "as long as they have had it");
     pool.set_claim(all[3], Claim::Owed);
-    pool.insert(&mut all[1], 1, &[0; 600], Owner { slot: 1, ..ME }).expect("room");
+    pool.insert(&mut all[1], 1, &[0; 600], Owner { slot: 1, ..ME })
+        .expect("room");
     assert_eq!(slots(&pool, Claim::Copy), [1]);
     all.iter_mut().for_each(|held| pool.close(held));
     assert_eq!((pool.longest(Claim::Copy), pool.longest(Claim::AskedFor)), (None, None));
