@@ -16,6 +16,7 @@
 #include "header.h"
 #include "handshake.h"
 #include "cut.h"
+#include "icmp.h"
 
 #define TRIES 8
 #define LOOPBACK 1
@@ -349,6 +350,8 @@ int to_server(struct __sk_buff *skb)
 	int kind = read_packet(skb, &p, TO_SERVER), next = GO_UNKNOWN;
 	if (kind == NOT_OURS)
 		return TC_ACT_OK;
+	if (kind == ICMP)
+		return translate_quote(skb, TO_SERVER, skb->protocol == bpf_htons(ETH_P_IPV6));
 	if (kind == ODD) {
 		count(UNREADABLE);
 		return TC_ACT_OK;
@@ -375,7 +378,10 @@ SEC("tc")
 int to_client(struct __sk_buff *skb)
 {
 	struct packet p;
-	if (read_packet(skb, &p, TO_CLIENT) != PLAIN)
+	int kind = read_packet(skb, &p, TO_CLIENT);
+	if (kind == ICMP)
+		return translate_quote(skb, TO_CLIENT, skb->protocol == bpf_htons(ETH_P_IPV6));
+	if (kind != PLAIN)
 		return TC_ACT_OK;
 	struct flow *flow = bpf_map_lookup_elem(&flows, &p.key);
 	if (!flow)

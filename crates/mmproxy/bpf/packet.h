@@ -31,7 +31,7 @@ struct packet {
 #define ECE 64
 #define CWR 128
 
-enum kind { NOT_OURS, PLAIN, ODD };
+enum kind { NOT_OURS, PLAIN, ODD, ICMP };
 
 static __always_inline u16 fold(u64 sum)
 {
@@ -82,7 +82,7 @@ static __always_inline int read_packet(struct __sk_buff *skb, struct packet *p, 
 		struct ipv6hdr *ip = data + L3;
 		tcp = (void *)(ip + 1);
 		if ((void *)(tcp + 1) > end || ip->nexthdr != IPPROTO_TCP)
-			return NOT_OURS;
+			return (void *)(ip + 1) <= end && ip->nexthdr == IPPROTO_ICMPV6 ? ICMP : NOT_OURS;
 		total = bpf_ntohs(ip->payload_len);
 		total = total ? total + sizeof(*ip) : skb->len - L3;
 		struct address *source = (void *)&ip->saddr, *destination = (void *)&ip->daddr;
@@ -93,7 +93,7 @@ static __always_inline int read_packet(struct __sk_buff *skb, struct packet *p, 
 		struct iphdr *ip = data + L3;
 		tcp = (void *)(ip + 1);
 		if ((void *)(tcp + 1) > end || ip->protocol != IPPROTO_TCP)
-			return NOT_OURS;
+			return (void *)(ip + 1) <= end && ip->protocol == IPPROTO_ICMP && ip->ihl == 5 ? ICMP : NOT_OURS;
 		if (ip->ihl != 5 || ip->frag_off & bpf_htons(0x3fff))
 			return ODD;
 		total = bpf_ntohs(ip->tot_len);

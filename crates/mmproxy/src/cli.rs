@@ -8,6 +8,7 @@ use crate::access::SourceKind;
 use crate::config::{Config, ConfigError, HeaderMode, Inline, Protocol, SendHeader, SourcePort};
 use crate::file::{self, File, InlineValue, OneOrMany, Section};
 use crate::udppp;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ pub enum Command {
     Check(RouteOptions),
     /// Remove them.
     Teardown(RouteOptions),
+    /// Show what the mmproxy counts that serves its metrics here.
+    Status(SocketAddr),
     /// Print the help.
     Help,
     /// Print the version.
@@ -98,6 +101,7 @@ mmproxy: accepts the PROXY protocol and connects to the server from the client's
   mmproxy [OPTIONS]                          run with one listener
   mmproxy send -l ADDR --target ADDR [...]   put headers before plain connections or datagrams
   mmproxy udppp [...]                        what udppp's command line says
+  mmproxy status [--metrics ADDR]            what a running one counts [127.0.0.1:9110]
   mmproxy setup|check|teardown [...]         routing rules: install, verify with a spoofed connection, remove
 
 Options (one dash or two, `-o VALUE` or `-o=VALUE`; names of go-mmproxy, mmproxy-rs and cloudflare/mmproxy):
@@ -159,6 +163,10 @@ pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Command, Con
                 _ => Command::Teardown(options),
             })
         }
+        "status" => {
+            words.rest.next();
+            status(words)
+        }
         "run" => {
             words.rest.next();
             run(words, Mode::Receive)
@@ -180,6 +188,27 @@ const CLOUDFLARES: [&str; 5] = ["allowed-networks", "t", "table", "P", "force-re
 
 /// The mark that cloudflare/mmproxy sets unless told another; the rules that it suggests are for this one.
 const CLOUDFLARES_MARK: u32 = 123;
+
+fn status(mut words: Words) -> Result<Command, ConfigError> {
+    let mut metrics = SocketAddr::from(([127, 0, 0, 1], 9110));
+    while let Some(name) = words.next_option()? {
+        match name.as_str() {
+            "h" | "help" => return Ok(Command::Help),
+            "metrics" => {
+                let text = words.value(&name)?;
+                let address = text.parse();
+                metrics = address.map_err(|_| bad(&name, &text, "an address and port, such as 127.0.0.1:9110"))?;
+            }
+            _ => {
+                return Err(ConfigError::Arguments(format!(
+                    "unknown option `{name}`; see mmproxy --help"
+                )));
+            }
+        }
+        words.nothing_attached(&name)?;
+    }
+    Ok(Command::Status(metrics))
+}
 
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Mode {

@@ -36,6 +36,7 @@ pub mod relay;
 pub mod segments;
 pub mod session;
 pub mod sockets;
+pub mod status;
 pub mod steering;
 pub mod sys;
 pub mod timer;

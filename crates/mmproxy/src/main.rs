@@ -2,7 +2,7 @@
 
 use mmproxy::cli::{self, Command, RouteOptions, Source};
 use mmproxy::daemon::{self, Daemon};
-use mmproxy::netsetup;
+use mmproxy::{netsetup, status};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -25,6 +25,9 @@ fn main() -> ExitCode {
             .map(|report| show(&report))
             .map_err(|error| error.to_string()),
         Command::Check(options) => check(&options),
+        Command::Status(metrics) => status::status(metrics)
+            .map_err(|error| format!("{metrics}: {error}"))
+            .and_then(|text| print(&text)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

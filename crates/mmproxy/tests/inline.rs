@@ -436,3 +436,112 @@ fn connections_end_and_leave_nothing() {
         wait_for("it has ended", || !proxy.is_alive());
     });
 }
+
+/// A balancer at 10.8.0.2, behind the container as a router whose link to it is small. It is told so by nobody but the router.
+#[test]
+fn errors_about_packets_to_the_balancer_find_the_servers_socket() {
+    with_balancer(|container| {
+        serve("127.0.0.1:443", |mut client, from| {
+            let _ = client.write_all(format!("{from}\n").as_bytes());
+            let _ = client.write_all(&vec![7; 2_000_000]);
+        });
+        let _proxy = inline(&[]);
+        let far = container.run(|| {
+            let name = format!("mmproxy-far-{}", std::process::id());
+            run(&format!("ip netns add {name}"));
+            for command in [
+                format!("ip link add near type veth peer name far netns {name}"),
+                "ip addr add 10.8.0.1/24 dev near".into(),
+                "ip link set near mtu 1280 up".into(),
+                "sysctl -q -w net.ipv4.ip_forward=1".into(),
+                format!("ip -n {name} addr add 10.8.0.2/24 dev far"),
+                format!("ip -n {name} link set far up"),
+                format!("ip -n {name} route add default via 10.8.0.1"),
+            ] {
+                run(&command);
+            }
+            rig::Container::named(&name)
+        });
+        let length = far.run(|| {
+            let mut client = connect(V4);
+            let header = v2(Transport::Stream, "203.0.113.7:40001", "198.51.100.9:443");
+            client.write_all(&header).expect("sent");
+            assert_eq!(greeting(&mut client).expect("served"), "203.0.113.7:40001");
+            rest(&mut client).len()
+        });
+        assert_eq!(length, 2_000_000);
+        wait_for("errors were translated", || counted("icmp") > 0);
+        // The other way: this host refuses the client, and the balancer hears that it is about its connection.
+        run("nft add table inet guard");
+        run("nft add chain inet guard input { type filter hook input priority 0 ; }");
+        container.run(|| {
+            let mut client = connect(V4);
+            let header = v2(Transport::Stream, "203.0.113.7:40002", "198.51.100.9:443");
+            client.write_all(&header).expect("sent");
+            assert_eq!(greeting(&mut client).expect("served"), "203.0.113.7:40002");
+        });
+        run("nft add rule inet guard input ip saddr 203.0.113.7 reject with icmp type host-unreachable");
+        let errors = container.run(|| {
+            let mut client = connect(V4);
+            let header = v2(Transport::Stream, "203.0.113.7:40003", "198.51.100.9:443");
+            client.write_all(&header).expect("sent");
+            std::thread::sleep(Duration::from_millis(100));
+            std::fs::read_to_string("/proc/net/snmp").expect("counters")
+        });
+        let lines: Vec<Vec<&str>> = errors
+            .lines()
+            .filter_map(|line| Some(line.strip_prefix("Icmp:")?.split_whitespace().collect()))
+            .collect();
+        let value = |name| {
+            let at = lines[0].iter().position(|&one| one == name).expect("counted");
+            lines[1][at].parse::<u64>().expect("a number")
+        };
+        assert!(value("InDestUnreachs") > 0 && value("InCsumErrors") == 0, "{errors}");
+    });
+}
+
+/// Answers to clients have another next hop than those to the balancer, which nobody answers at.
+#[test]
+fn answers_go_to_the_balancer_where_clients_are_routed_elsewhere() {
+    with_balancer(|container| {
+        tcp_server("127.0.0.1:443");
+        tcp_server("[::1]:443");
+        let _proxy = inline(&[]);
+        for command in [
+            "ip neigh add 10.7.0.9 lladdr 02:00:00:00:00:09 dev inside",
+            "ip route replace default via 10.7.0.9",
+            "ip neigh add fd07::9 lladdr 02:00:00:00:00:09 dev inside",
+            "ip -6 route replace default via fd07::9",
+        ] {
+            run(command);
+        }
+        container.run(|| {
+            for (to, client) in [(V4, "203.0.113.7:40001"), (V6, "[2001:db8::7]:40001")] {
+                let header = v2(Transport::Stream, client, client);
+                assert_eq!(exchange(to, &whole(&header)), client);
+            }
+        });
+    });
+}
+
+#[test]
+fn status_shows_both_modes() {
+    with_balancer(|container| {
+        tcp_server("127.0.0.1:443");
+        let _proxy = inline(&[]);
+        container.run(|| exchange(V4, &whole(&v1("203.0.113.7:41001", "198.51.100.9:443"))));
+        let status = || {
+            let output = Command::new(env!("CARGO_BIN_EXE_mmproxy"))
+                .arg("status")
+                .output()
+                .expect("it runs");
+            String::from_utf8(output.stdout).expect("text")
+        };
+        let has = |text: &str, wanted: &[&str]| {
+            text.lines()
+                .any(|line| line.split_whitespace().eq(wanted.iter().copied()))
+        };
+        wait_for("it is counted", || has(&status(), &["assigned", "1"]));
+        assert!(has(&status(), &["tcp_accepted", "0"]), "{}", status());
+    });
+}

@@ -2,7 +2,7 @@
 
 use crate::access::{Networks, SourceKind};
 use crate::config::{Config, Inline, Listener, Protocol};
-use crate::inline::host::Host;
+use crate::inline::host::{self, Host};
 use crate::inline::kernel::Kernel;
 use crate::inline::layout::{self, ListId};
 use crate::inline::spec::Spec;
@@ -136,6 +136,12 @@ pub fn start(config: &Config, surroundings: &Arc<Surroundings>) -> Result<Option
         return Ok(None);
     }
     let must = config.listeners.iter().any(|listener| listener.inline == Inline::On);
+    let findings = host::findings(&config.interfaces);
+    if !must && !findings.is_empty() {
+        log::warn!("two sockets for each connection: {}", findings.join("; "));
+        return Ok(None);
+    }
+    findings.iter().for_each(|finding| log::warn!("inline mode: {finding}"));
     match try_start(config, specs, surroundings) {
         Ok(ready) => Ok(Some(ready)),
         Err(error) if must => Err(error.to_string()),

@@ -64,3 +64,33 @@ impl Host {
         }
     }
 }
+
+/// What keeps connections from arriving that come in on these interfaces, each with what mends it.
+pub fn findings(interfaces: &[String]) -> Vec<String> {
+    let number = |name: &str| sysctl(name).first().copied();
+    let mut found = Vec::new();
+    if number("net.ipv4.tcp_syncookies") == Some(0) {
+        found.push(
+            "net.ipv4.tcp_syncookies = 0: the kernel refuses handshakes that it has not seen; set it to 1".into(),
+        );
+    }
+    // The greater of both counts: ip-sysctl.rst.
+    let everywhere = number("net.ipv4.conf.all.rp_filter").unwrap_or(0);
+    for name in interfaces {
+        // Names may have dots: as a file, not as a setting's name.
+        let path = format!("/proc/sys/net/ipv4/conf/{name}/rp_filter");
+        let own = std::fs::read_to_string(path).ok();
+        let own = own.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+        if everywhere.max(own) == 1 && name != "lo" {
+            found.push(format!(
+                "net.ipv4.conf.{name}.rp_filter = 1: clients that are not reached by {name} are dropped; set it to 2"
+            ));
+        }
+    }
+    if number("net.netfilter.nf_conntrack_tcp_loose") == Some(0) {
+        found.push(
+            "net.netfilter.nf_conntrack_tcp_loose = 0: connections without a SYN are invalid; set it to 1".into(),
+        );
+    }
+    found
+}

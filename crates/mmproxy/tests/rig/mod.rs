@@ -129,6 +129,11 @@ impl Container {
         container
     }
 
+    /// One that is there already; it is removed when dropped.
+    pub fn named(name: &str) -> Container {
+        Container(Namespace(name.to_owned()))
+    }
+
     /// Runs something in it, which may start threads that stay there.
     pub fn run<T: Send + 'static>(&self, act: impl FnOnce() -> T + Send + 'static) -> T {
         let name = self.0.0.clone();
