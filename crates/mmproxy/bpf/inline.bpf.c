@@ -352,11 +352,14 @@ int to_server(struct __sk_buff *skb)
 		return TC_ACT_OK;
 	if (kind == ICMP)
 		return translate_quote(skb, TO_SERVER, skb->protocol == bpf_htons(ETH_P_IPV6));
-	if (kind == ODD) {
-		count(UNREADABLE);
-		return TC_ACT_OK;
-	}
 	struct flow *flow = bpf_map_lookup_elem(&flows, &p.key);
+	if (kind == ODD) {
+		// Without a translation it would be answered by RST.
+		if (!flow)
+			return TC_ACT_OK;
+		count(UNREADABLE);
+		return TC_ACT_SHOT;
+	}
 	if (flow) {
 		count(TO_SERVER_PACKETS);
 		if (flow->flags & LIVE && !(p.flags & SYN))

@@ -65,6 +65,18 @@ static __always_inline int has_linear(struct __sk_buff *skb, u32 length)
 	return (void *)(long)skb->data + length <= (void *)(long)skb->data_end;
 }
 
+// The ports of a packet with IP options, or of a first fragment; others have none, and are nothing without the first.
+static __always_inline int read_odd(struct __sk_buff *skb, struct packet *p, u32 at, u16 fragment, u32 direction)
+{
+	u16 ports[2];
+	if (fragment & bpf_htons(0x1fff) || bpf_skb_load_bytes(skb, at, ports, sizeof(ports)))
+		return NOT_OURS;
+	p->key.remote_port = ports[direction != TO_SERVER];
+	p->key.local_port = ports[direction == TO_SERVER];
+	p->key.direction = direction;
+	return is_our_port(p->key.local_port) ? ODD : NOT_OURS;
+}
+
 // Fills in addresses and ports as the side `direction` sees them. PLAIN: no IP options or extension headers, no fragment.
 static __always_inline int read_packet(struct __sk_buff *skb, struct packet *p, u32 direction)
 {
@@ -94,13 +106,13 @@ static __always_inline int read_packet(struct __sk_buff *skb, struct packet *p, 
 		tcp = (void *)(ip + 1);
 		if ((void *)(tcp + 1) > end || ip->protocol != IPPROTO_TCP)
 			return (void *)(ip + 1) <= end && ip->protocol == IPPROTO_ICMP && ip->ihl == 5 ? ICMP : NOT_OURS;
-		if (ip->ihl != 5 || ip->frag_off & bpf_htons(0x3fff))
-			return ODD;
-		total = bpf_ntohs(ip->tot_len);
-		total = total ? total : skb->len - L3;
 		u32 source = ip->saddr, destination = ip->daddr;
 		p->key.remote = (struct address){ { 0, 0, MAPPED, direction == TO_SERVER ? source : destination } };
 		p->key.local = (struct address){ { 0, 0, MAPPED, direction == TO_SERVER ? destination : source } };
+		if (ip->ihl != 5 || ip->frag_off & bpf_htons(0x3fff))
+			return read_odd(skb, p, L3 + ip->ihl * 4, ip->frag_off, direction);
+		total = bpf_ntohs(ip->tot_len);
+		total = total ? total : skb->len - L3;
 		p->tos = ip->tos;
 	}
 	p->key.remote_port = direction == TO_SERVER ? tcp->source : tcp->dest;

@@ -76,6 +76,8 @@ pub struct RouteOptions {
     pub target: Option<std::net::SocketAddr>,
     /// Install the connection marks as well, or check or remove them.
     pub firewall: bool,
+    /// Check what inline mode on the interface needs as well.
+    pub inline: bool,
 }
 
 impl Default for RouteOptions {
@@ -89,6 +91,7 @@ impl Default for RouteOptions {
             mark: None,
             target: None,
             firewall: false,
+            inline: false,
         }
     }
 }
@@ -138,6 +141,7 @@ Options (one dash or two, `-o VALUE` or `-o=VALUE`; names of go-mmproxy, mmproxy
 
 setup, check, teardown:
       --table N [123]   --priority N   --interface NAME [lo]   --from NETS   --mark N   --target ADDR (check)
+      --inline     (check) what inline mode on the interface needs, with a test connection
       --firewall   with --mark: the connection marks too, in an nft table of their own
 ";
 
@@ -414,6 +418,7 @@ fn route_options(mut words: Words) -> Result<Option<RouteOptions>, ConfigError> 
                 options.target = Some(target?);
             }
             "firewall" => options.firewall = words.flag(&name)?,
+            "inline" => options.inline = words.flag(&name)?,
             "from" => {
                 for text in words.value(&name)?.split(',') {
                     let network = crate::access::parse_network(text.trim());

@@ -11,6 +11,7 @@
 use crate::address::Family;
 use crate::cli::RouteOptions;
 use crate::firewall;
+use crate::inline::{control, host};
 use crate::netlink::{LocalRoute, Netlink, PolicyRule};
 use crate::privileges;
 use crate::sockets;
@@ -211,6 +212,25 @@ pub fn check(options: &RouteOptions) -> io::Result<(Report, bool)> {
         "capability CAP_NET_ADMIN".into(),
         Some(privileges::ADMIN_HINT.into()),
     );
+    if options.inline {
+        let result = control::try_out();
+        let what = result
+            .as_ref()
+            .map_or_else(|error| format!(": {error}"), |()| String::new());
+        line(result.is_ok(), format!("inline mode: test connection{what}"), None);
+        for finding in host::findings(std::slice::from_ref(&options.interface)) {
+            line(false, format!("inline mode: {finding}"), None);
+        }
+        // The interface is that of the balancers, and the servers are on this host.
+        let loopback = RouteOptions {
+            inline: false,
+            interface: RouteOptions::default().interface,
+            ..options.clone()
+        };
+        let (rest, rest_good) = check(&loopback)?;
+        report.extend(rest);
+        return Ok((report, good && rest_good));
+    }
     let wanted = wanted(options);
     let mut netlink = Netlink::open()?;
     let (rules, routes) = (netlink.rules()?, netlink.local_routes()?);

@@ -545,3 +545,34 @@ fn status_shows_both_modes() {
         assert!(has(&status(), &["tcp_accepted", "0"]), "{}", status());
     });
 }
+
+#[test]
+fn auto_is_inline_where_that_works_and_says_why_where_not() {
+    with_balancer(|container| {
+        tcp_server("127.0.0.1:443");
+        let check = |more: &[&str]| {
+            let output = Command::new(env!("CARGO_BIN_EXE_mmproxy"))
+                .args([&["check", "--inline", "--interface", "inside"], more].concat())
+                .output()
+                .expect("it runs");
+            (output.status.success(), String::from_utf8(output.stdout).expect("text"))
+        };
+        run("sysctl -q -w net.ipv4.conf.all.rp_filter=0");
+        run("sysctl -q -w net.ipv4.conf.inside.rp_filter=0");
+        let (good, text) = check(&[]);
+        assert!(good && text.contains("[ ok ] inline mode: test connection"), "{text}");
+        let seen = || container.run(|| exchange(V4, &whole(&v1("203.0.113.7:41001", "198.51.100.9:443"))));
+        let proxy = inline(&["--inline=auto"]);
+        assert_eq!(seen(), "203.0.113.7:41001");
+        // One is the test connection.
+        wait_for("it was inline", || counted("assigned") == 2);
+        drop(proxy);
+
+        run("sysctl -q -w net.ipv4.tcp_syncookies=0");
+        let (good, text) = check(&[]);
+        assert!(!good && text.contains("tcp_syncookies"), "{text}");
+        let _proxy = inline(&["--inline=auto"]);
+        assert_eq!(seen(), "203.0.113.7:41001");
+        assert_eq!(metric("mmproxy_tcp_connected_total"), 1);
+    });
+}

@@ -26,6 +26,19 @@ impl Kernel {
         match *self {}
     }
 
+    /// Attaches the programs in a network of its own.
+    ///
+    /// # Errors
+    /// Never: there is no value.
+    pub fn attach_in_private(&mut self) -> io::Result<()> {
+        match *self {}
+    }
+
+    /// Ends what was attached.
+    pub fn detach(&mut self) {
+        match *self {}
+    }
+
     /// Writes an entry.
     ///
     /// # Errors

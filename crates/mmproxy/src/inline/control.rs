@@ -1,16 +1,21 @@
 //! The thread that keeps the programs informed: listeners and lists in, counters out, connections that have ended forgotten.
 
 use crate::access::{Networks, SourceKind};
-use crate::config::{Config, Inline, Listener, Protocol};
+use crate::address::{Family, Target};
+use crate::cli::RouteOptions;
+use crate::config::{Bind, Config, Inline, Listener, Protocol};
 use crate::inline::host::{self, Host};
 use crate::inline::kernel::Kernel;
 use crate::inline::layout::{self, ListId};
 use crate::inline::spec::Spec;
 use crate::metrics::InlineCounters;
 use crate::plan::Surroundings;
-use crate::privileges;
+use crate::{netsetup, privileges, sockets};
+use proxy_protocol::{Addresses, Header};
+use rustix::event::{PollFd, PollFlags};
 use std::collections::HashSet;
-use std::io;
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -52,6 +57,52 @@ struct Engine {
 }
 
 impl Engine {
+    fn new(kernel: Kernel) -> io::Result<Self> {
+        Ok(Engine {
+            kernel,
+            next_list: 0,
+            key: random_key()?,
+            specs: vec![],
+            surroundings: Arc::default(),
+        })
+    }
+
+    /// Makes a connection from a client that nobody is, in a network of its own.
+    fn try_out(&mut self) -> io::Result<()> {
+        let tried = std::thread::scope(|scope| scope.spawn(|| self.connect_in_private()).join());
+        self.kernel.detach();
+        tried.unwrap_or_else(|_| Err(io::Error::other("the test connection panicked")))
+    }
+
+    fn connect_in_private(&mut self) -> io::Result<()> {
+        const WAIT: Duration = Duration::from_secs(2);
+        self.kernel.attach_in_private()?;
+        netsetup::setup(&RouteOptions::default())?;
+        let (own, server) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
+        let listener = Listener {
+            bind: Bind::Address(own.local_addr()?),
+            target_v4: Some(Target::Inet(server.local_addr()?)),
+            ..Listener::default()
+        };
+        self.specs = vec![Spec::of(&listener, &self.surroundings).map_err(io::Error::other)?];
+        self.apply(false)?;
+        let client = SocketAddr::new(sockets::test_source(Family::V4), 40_001);
+        let header = Header::v1(Addresses::from_pair(client, own.local_addr()?));
+        let mut bytes = vec![0; header.encoded_len()];
+        header.encode(&mut bytes).map_err(io::Error::other)?;
+        let mut balancer = TcpStream::connect_timeout(&own.local_addr()?, WAIT)?;
+        balancer.write_all(&bytes)?;
+        let mut poll = [PollFd::new(&server, PollFlags::IN)];
+        let wait = rustix::time::Timespec::try_from(WAIT).map_err(io::Error::other)?;
+        if rustix::event::poll(&mut poll, Some(&wait))? == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match server.accept()?.1 {
+            peer if peer == client => Ok(()),
+            peer => Err(io::Error::other(format!("the server saw {peer}, not {client}"))),
+        }
+    }
+
     /// Tells the programs of listeners and lists. Each listener changes at once with its lists: those get new numbers, and the
     /// old ones go when nothing names them any more.
     fn apply(&mut self, draining: bool) -> io::Result<()> {
@@ -156,13 +207,11 @@ fn try_start(config: &Config, specs: Vec<Spec>, surroundings: &Arc<Surroundings>
     let limit = config.max_connections.unwrap_or(LIMIT).clamp(1, 1 << 24);
     let named = |what: &str, error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"));
     let kernel = Kernel::load(limit as u32).map_err(|error| named("inline mode", error))?;
-    let mut engine = Engine {
-        kernel,
-        next_list: 0,
-        key: random_key()?,
-        specs,
-        surroundings: Arc::clone(surroundings),
-    };
+    let mut engine = Engine::new(kernel)?;
+    if config.listeners.iter().all(|listener| listener.inline != Inline::On) {
+        engine.try_out().map_err(|error| named("test connection", error))?;
+    }
+    (engine.specs, engine.surroundings) = (specs, Arc::clone(surroundings));
     engine.apply(false)?;
     for name in &config.interfaces {
         attach(&mut engine.kernel, name).map_err(|error| named(&format!("interface {name}"), error))?;
@@ -171,6 +220,14 @@ fn try_start(config: &Config, specs: Vec<Spec>, surroundings: &Arc<Surroundings>
         engine,
         counters: Arc::default(),
     })
+}
+
+/// Whether inline mode works on this kernel: loads the programs and makes a test connection, apart from all that runs.
+///
+/// # Errors
+/// What is missing.
+pub fn try_out() -> io::Result<()> {
+    Engine::new(Kernel::load(1)?)?.try_out()
 }
 
 /// `ARPHRD_ETHER` and `ARPHRD_LOOPBACK`: what the programs read begins with an Ethernet header.

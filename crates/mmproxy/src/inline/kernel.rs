@@ -1,6 +1,6 @@
 //! The programs and maps in the kernel, through libbpf.
 
-use super::tcx::{self, Way};
+use super::system::{self, Way};
 use crate::inline::layout::{Entry, FLOW_KEY};
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, PrintLevel, ProgramInput};
 use rustix::fd::{AsFd, OwnedFd};
@@ -46,10 +46,25 @@ impl Kernel {
         // The answers first: a connection is not begun before they find their way.
         for (name, way) in [("to_client", Way::Egress), ("to_server", Way::Ingress)] {
             let program = self.program(name)?;
-            let link = tcx::attach(program.as_fd(), ifindex, way)?;
+            let link = system::attach(program.as_fd(), ifindex, way)?;
             self.links.push(link);
         }
         Ok(())
+    }
+
+    /// Moves this thread into a network of its own, of loopback alone, and attaches the programs there.
+    ///
+    /// # Errors
+    /// What the kernel reports: `CAP_SYS_ADMIN` is needed.
+    pub fn attach_in_private(&mut self) -> io::Result<()> {
+        const LOOPBACK: u32 = 1;
+        system::enter_private_network()?;
+        self.attach(LOOPBACK)
+    }
+
+    /// Ends what was attached.
+    pub fn detach(&mut self) {
+        self.links.clear();
     }
 
     fn program(&self, name: &str) -> io::Result<libbpf_rs::ProgramMut<'_>> {
@@ -233,6 +248,36 @@ mod tests {
                 let data = output.data.expect("a packet");
                 assert_eq!(data[..after.len()], after[..], "{name}, IPv6: {v6}");
             }
+        }
+    }
+
+    #[test]
+    fn ip_options_and_fragments_are_dropped_for_our_connections_only() {
+        const PASS: u32 = 0;
+        const DROP: u32 = 2;
+        let Some(kernel) = loaded() else { return };
+        let [balancer, client, server] = endpoints(false);
+        put_flow(&kernel, balancer, server, 0, client);
+        let verdict = |bytes: &[u8]| {
+            let input = ProgramInput {
+                data_in: Some(bytes),
+                ..ProgramInput::default()
+            };
+            let program = kernel.program("to_server").expect("a program");
+            program.test_run(input).expect("run").return_value
+        };
+        for (source, expected) in [(balancer, DROP), (client, PASS)] {
+            let plain = packet(false, source, server);
+            let mut options = plain.clone();
+            options[14] = 0x46;
+            options.splice(34..34, [1, 1, 1, 0]);
+            assert_eq!(verdict(&options), expected, "options");
+            let mut first = plain.clone();
+            first[20] = 0x20;
+            assert_eq!(verdict(&first), expected, "the first fragment");
+            let mut later = plain;
+            later[21] = 9;
+            assert_eq!(verdict(&later), PASS, "a later fragment");
         }
     }
 

@@ -35,7 +35,7 @@ pub const COUNTERS: [(&str, &str); 20] = [
     ("duplicate", "connections closed because their client port was in use"),
     ("not_yet", "segments before the first one was taken"),
     ("flows_full", "connections for which there was no room"),
-    ("unreadable", "packets with IP options, or fragments"),
+    ("unreadable", "packets of connections with IP options, or fragments"),
     ("failed", "packets that could not be changed or handed over"),
     ("packets_to_server", "packets translated towards servers"),
     ("packets_to_client", "packets translated towards balancers"),

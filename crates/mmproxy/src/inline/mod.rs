@@ -21,4 +21,4 @@ pub mod kernel;
 #[path = "absent.rs"]
 pub mod kernel;
 #[cfg(inline_built)]
-mod tcx;
+mod system;

@@ -1,0 +1,59 @@
+//! System calls that nobody wraps: attaching to an interface by a link, which ends with the descriptor that it returns (Linux
+//! 6.6), and a network of one's own.
+#![allow(unsafe_code, reason = "libbpf-rs has no tcx links, rustix no safe unshare")]
+
+use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::io;
+
+/// Which way packets go.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Into the host.
+    Ingress,
+    /// Out of it.
+    Egress,
+}
+
+/// Runs `program` on what passes the interface this way, for as long as the returned descriptor is open.
+///
+/// # Errors
+/// What the kernel reports: no such interface, no tcx, no capability.
+pub(super) fn attach(program: BorrowedFd<'_>, ifindex: u32, way: Way) -> io::Result<OwnedFd> {
+    let kind = match way {
+        Way::Ingress => libbpf_sys::BPF_TCX_INGRESS,
+        Way::Egress => libbpf_sys::BPF_TCX_EGRESS,
+    };
+    let interface = i32::try_from(ifindex).map_err(io::Error::other)?;
+    // SAFETY: no pointer is passed but the null of "no options".
+    let result = unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), interface, kind, std::ptr::null()) };
+    if result < 0 {
+        return Err(io::Error::from_raw_os_error(-result));
+    }
+    // SAFETY: the call has made the descriptor for us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(result) })
+}
+
+/// Moves this thread into a new network namespace, with loopback up. It ends with the thread and what it has open.
+///
+/// # Errors
+/// What the kernel reports: `CAP_SYS_ADMIN` is needed.
+pub(super) fn enter_private_network() -> io::Result<()> {
+    // SAFETY: no pointer is passed, and the network is no resource whose separation breaks Rust's rules.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
+    let mut name = [0; libc::IFNAMSIZ];
+    (name[0], name[1]) = (b'l' as libc::c_char, b'o' as libc::c_char);
+    let request = libc::ifreq {
+        ifr_name: name,
+        ifr_ifru: libc::__c_anonymous_ifr_ifru {
+            ifru_flags: (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short,
+        },
+    };
+    // SAFETY: `request` outlives the call, which reads it only, and is what this request takes.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
