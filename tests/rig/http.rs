@@ -98,7 +98,7 @@ fn two_armed_the_engine_stands_between_clients_and_servers() {
 #[test]
 fn over_af_xdp_the_same() {
     if !kernel_has_af_xdp() {
-        return rig::skip("http::over_af_xdp_the_same", "this kernel has no AF_XDP sockets");
+        return rig::lacking("http::over_af_xdp_the_same", "this kernel has no AF_XDP sockets");
     }
     let options = EngineOptions {
         driver: Driver::AfXdp,

@@ -1,9 +1,6 @@
 //! The same on hugepages, where the machine has some free; one test, because there is one EAL.
 #![cfg(feature = "dpdk")]
 
-use std::fs::OpenOptions;
-use std::io::Write;
-
 use arrayvec::ArrayVec;
 use e2d2::BURST;
 use e2d2::buffer::{BufferPool, PacketBuffer};
@@ -19,13 +16,8 @@ fn packets_live_on_hugepages_where_there_are_some() {
     };
     let eal = match Eal::start(&config) {
         Err(error @ EalError::NoHugepages { .. }) => {
-            let line = format!("packets_live_on_hugepages_where_there_are_some: {error}\n");
-            let file = std::env::var_os("PROXYENGINE_SKIP_FILE");
-            let file = file.and_then(|path| OpenOptions::new().append(true).open(path).ok());
-            if file.is_none_or(|mut file| file.write_all(line.as_bytes()).is_err()) {
-                eprint!("skipped: {line}");
-            }
-            return;
+            let test = "packets_live_on_hugepages_where_there_are_some";
+            return rig::lacking(test, &error.to_string());
         }
         other => other.expect("the EAL starts on hugepages"),
     };

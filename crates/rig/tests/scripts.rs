@@ -116,7 +116,7 @@ fn the_nic_of_the_default_route_is_refused() {
     let routes = process::run(Command::new("ip").args(["route", "show", "default"]), b"", LIMIT);
     let text = routes.map(|output| output.text()).unwrap_or_default();
     let Some(interface) = text.split_whitespace().skip_while(|&word| word != "dev").nth(1) else {
-        return rig::skip(NAME, "this machine has no default route");
+        return rig::lacking(NAME, "this machine has no default route");
     };
     let (code, printed) = call(
         "prepNet.sh",
@@ -141,7 +141,7 @@ fn the_nic_of_the_default_route_is_refused() {
     let is_pci_address = |part: &&str| part.len() == 12 && part.matches(':').count() == 2;
     let path = device.to_string_lossy().into_owned();
     let Some(address) = path.split('/').rfind(is_pci_address) else {
-        return rig::skip(NAME, "the default route is not on a PCI device");
+        return rig::lacking(NAME, "the default route is not on a PCI device");
     };
     let (code, printed) = call(
         "prepNet.sh",

@@ -106,7 +106,7 @@ fn a_new_process_takes_over_without_a_gap() {
         // What the old process has not accepted when it closes its socket goes to the new one.
         let migrate = "/proc/sys/net/ipv4/tcp_migrate_req";
         if let Err(error) = std::fs::write(migrate, "1") {
-            return crate::rig::skip(&format!("{migrate}: {error}"));
+            return crate::rig::lacking(&format!("{migrate}: {error}"));
         }
         tcp_server("127.0.0.1:443");
         let mut old = Proxy::tcp(&[]);
