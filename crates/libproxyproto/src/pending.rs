@@ -270,7 +270,7 @@ fn help(bell: End) {
             }
         }
         waiting = still;
-        waiting.extend(STATE.lock().incoming.drain(..));
+        waiting.append(&mut STATE.lock().incoming);
         let excess = waiting.len().saturating_sub(most());
         for oldest in waiting.drain(..excess) {
             debug!("closing the connection that has waited longest for its header: there are too many");

@@ -620,12 +620,14 @@ fn both_versions() -> [Vec<u8>; 2] {
     [v1, header("203.0.113.7:4001")]
 }
 
+type Case<'a> = (&'a [(&'a str, &'a str)], [bool; 2], bool, bool, bool);
+
 #[test]
 fn each_switch_of_the_accepting_library_does_what_it_says() {
     in_namespace(&["cc", "ss"], || {
         let (folder, program) = compile("switches");
         // Which versions count; whether getpeername and getsockname show it; whether anything is said.
-        let cases: [(&[(&str, &str)], [bool; 2], bool, bool, bool); 9] = [
+        let cases: [Case; 9] = [
             (&[], [true, true], true, false, false),
             (&[("VERSION", "0")], [false, false], true, false, false),
             (&[("VERSION", "1")], [true, false], true, false, false),
