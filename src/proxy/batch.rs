@@ -138,7 +138,7 @@ where
 
     /// The flow of a segment: nearly always the one that stood in the table when its batch was read.
     #[inline]
-    fn find(&self, segment: &Segment) -> Option<FlowRef> {
+    pub(super) fn find(&self, segment: &Segment) -> Option<FlowRef> {
         match segment.guess {
             Some(flow) if !flow.is_quarantined() && self.is_open_leg(flow, &segment.key) => Some(flow),
             _ => self.look_up(segment),

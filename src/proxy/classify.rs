@@ -3,12 +3,13 @@
 //! Nothing is decided here about what to do; a segment that means nothing gets a reason to be dropped.
 
 use super::close::ResetVerdict;
-use super::connection::{Connection, Opening, Spliced, Stage};
+use super::connection::{Connection, Opening, Stage};
 use super::drop_reason::DropReason;
-use super::event::{Event, Side};
+use super::event::{Event, SentFin, Side};
 use super::held;
 use super::phase::{Half, Phase};
 use super::segment::Segment;
+use e2d2::time::Instant;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::seq::SeqNum;
 
@@ -93,7 +94,11 @@ fn from_client_in_last_ack(opening: &Opening, segment: &Segment) -> Event {
     if acknowledges_fin || segment.has(TcpFlags::FIN) {
         return Event::Segment {
             from: Side::Client,
-            fin: segment.has(TcpFlags::FIN),
+            fin: if segment.has(TcpFlags::FIN) {
+                SentFin::Noted
+            } else {
+                SentFin::Unchanged
+            },
             acknowledges_fin,
         };
     }
@@ -144,44 +149,71 @@ pub(super) fn from_server_in_handshake(
     Event::ServerSynAck
 }
 
-/// A segment of a spliced connection. Notes what it sends and acknowledges.
+/// A segment of a spliced connection. Notes what it sends and acknowledges, and that it was accepted.
+///
+/// `is_intact` verifies the checksum, and is asked only where a damaged number would be believed: when the segment
+/// acknowledges something or widens the window, or sends anything but what comes next. In a stream the data is none of
+/// that, and its ACKs are header only; a wrong number is one that was not the next.
+///
+/// # Errors
+/// [`DropReason::BadTcpChecksum`] if it had to be intact and is not.
 #[inline]
-pub(super) fn while_spliced(connection: &mut Connection, from: Side, segment: &Segment) -> Event {
+pub(super) fn while_spliced(
+    connection: &mut Connection,
+    now: Instant,
+    from: Side,
+    segment: &Segment,
+    is_intact: impl FnOnce() -> bool,
+) -> Result<Event, DropReason> {
+    if segment.flags.intersects(TcpFlags::SYN | TcpFlags::RST) {
+        return Ok(control_while_spliced(connection, from, segment));
+    }
     let Phase::Spliced { client, server } = connection.phase else {
-        return Event::ServerStray;
+        return Ok(Event::ServerStray);
     };
     let Stage::Spliced(spliced) = &mut connection.stage else {
-        return Event::ServerStray;
+        return Ok(Event::ServerStray);
     };
-    if segment.flags.intersects(TcpFlags::SYN | TcpFlags::RST) {
-        return control_while_spliced(spliced, from, segment);
-    }
+    let acknowledged = spliced.ack_for_peer(from, segment.ack);
+    let largest = [from, from.peer()].map(|side| spliced.scale.largest_window_for(side));
     // The window as the other side gets to see it: that is what it acts on.
-    let (window, peer_half) = match from {
-        Side::Client => (u32::from(segment.window) << spliced.scale.client, server),
+    let (window, own_half, peer_half) = match from {
+        Side::Client => (u32::from(segment.window) << spliced.scale.client, client, server),
         Side::Server => (
             u32::from(spliced.scale.to_client(segment.window)) << spliced.scale.promised,
+            server,
             client,
         ),
     };
-    let largest_window = spliced.scale.largest_window_for(from);
-    let sent = spliced.sent_by(from);
-    if !sent.takes(segment.seq, largest_window) {
-        return Event::OutOfWindow(from);
+    let (sent, received) = match from {
+        Side::Client => (&mut spliced.to_server, &mut spliced.to_client),
+        Side::Server => (&mut spliced.to_client, &mut spliced.to_server),
+    };
+    let end = segment.end();
+    // RFC 9293 3.10.7.4, first, and RFC 5961 5.2.
+    if !(sent.takes(segment.seq, largest[0]) && received.takes_ack(acknowledged, largest[1])) {
+        return Ok(Event::OutOfWindow(from));
     }
-    let fin = sent.note_taken(segment.end(), segment.has(TcpFlags::FIN));
-    let acknowledged = spliced.ack_for_peer(from, segment.ack);
-    let flow = spliced.sent_by(from.peer());
-    flow.note_acknowledged(acknowledged, window);
-    let acknowledges_fin = peer_half == Half::FinSent && flow.is_fin_covered_by(acknowledged);
-    Event::Segment {
+    let must_be_intact = received.would_acknowledge(acknowledged, window) || sent.would_jump(segment.seq, end);
+    if must_be_intact && !is_intact() {
+        return Err(DropReason::BadTcpChecksum);
+    }
+    let fin = sent.note_taken(end, segment.has(TcpFlags::FIN), own_half != Half::Open);
+    received.note_acknowledged(acknowledged, window);
+    let acknowledges_fin = peer_half == Half::FinSent && received.is_fin_covered_by(acknowledged);
+    connection.note_accepted(now, from, segment);
+    Ok(Event::Segment {
         from,
         fin,
         acknowledges_fin,
-    }
+    })
 }
 
-fn control_while_spliced(spliced: &mut Spliced, from: Side, segment: &Segment) -> Event {
+/// A SYN or RST of a spliced connection.
+pub(super) fn control_while_spliced(connection: &mut Connection, from: Side, segment: &Segment) -> Event {
+    let Stage::Spliced(spliced) = &mut connection.stage else {
+        return Event::ServerStray;
+    };
     if segment.has(TcpFlags::RST) {
         return match spliced.sent_by(from).judge_reset(segment.seq) {
             ResetVerdict::Proven => Event::Reset(from),
@@ -211,7 +243,11 @@ pub(super) fn while_quarantined(from: Side, segment: &Segment) -> Event {
     }
     Event::Segment {
         from,
-        fin: segment.has(TcpFlags::FIN),
+        fin: if segment.has(TcpFlags::FIN) {
+            SentFin::Noted
+        } else {
+            SentFin::Unchanged
+        },
         acknowledges_fin: false,
     }
 }

@@ -3,19 +3,19 @@
 //! A splicer has no receive queue and so no RCV.NXT. It sees what one side sends and what the other acknowledges, and
 //! judges by these two alone (DESIGN: decision 12). All numbers are the sender's own.
 
+use super::event::SentFin;
 use netfcts::seq::SeqNum;
 
 /// One direction: what its sender has sent, and what its receiver has said about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// The highest SEQ+LEN that was inside the receiver's window.
+    /// The highest SEQ+LEN that was inside the receiver's window. Where a FIN was noted, it is the FIN's: what is beyond a
+    /// FIN revokes it.
     pub end: SeqNum,
     /// The receiver's last ACK.
     pub acknowledged: SeqNum,
     /// The first number beyond the receiver's window.
     pub edge: SeqNum,
-    /// SEQ+LEN of the segment with FIN; meaningful only after a FIN.
-    fin: SeqNum,
 }
 
 /// How far a RST can be believed.
@@ -36,7 +36,6 @@ impl Flow {
             end: next,
             acknowledged: next,
             edge: next + window,
-            fin: next,
         }
     }
 
@@ -50,26 +49,56 @@ impl Flow {
         seq.le(self.edge) && seq.ge(self.acknowledged - (largest_window + 1))
     }
 
-    /// Notes a segment that is [taken](Self::takes) and ends at `end` (FIN counted). Returns true if it has its sender's FIN.
+    /// True if an ACK may be one that the receiver sends now, or has sent with a segment that is late by a window
+    /// (RFC 5961 5.2: SND.UNA - MAX.SND.WND =< SEG.ACK =< SND.NXT). A stranger must guess this as well as the number.
+    #[inline]
+    pub fn takes_ack(&self, ack: SeqNum, largest_window: u32) -> bool {
+        ack.le(self.end) && ack.ge(self.acknowledged - (largest_window + 1))
+    }
+
+    /// True if a segment from `seq` to `end` moves [`Flow::end`] elsewhere than from where it was: past a hole, or from the
+    /// middle of what was sent.
+    #[inline]
+    pub fn would_jump(&self, seq: SeqNum, end: SeqNum) -> bool {
+        end.gt(self.end) && seq != self.end
+    }
+
+    /// True if [`Flow::note_acknowledged`] would change anything.
+    #[inline]
+    pub fn would_acknowledge(&self, ack: SeqNum, window: u32) -> bool {
+        ack.ge(self.acknowledged) && (ack != self.acknowledged || (ack + window).gt(self.edge))
+    }
+
+    /// Notes a segment that is [taken](Self::takes) and ends at `end` (FIN counted); `has_fin` tells that it has a FIN,
+    /// `is_closed` that one was noted before.
+    ///
+    /// A FIN counts only where nothing was sent beyond it, and data beyond it shows that it was none: who makes up a FIN
+    /// would have to guess where the sender will end.
     ///
     /// Where it ends does not matter: a probe of a closed window (RFC 9293 3.8.6.1), a FIN, or the segment that
     /// straddles the edge may be taken by a receiver whose window has opened meanwhile, and its ACK must be believed.
     #[inline]
-    pub fn note_taken(&mut self, end: SeqNum, fin: bool) -> bool {
-        if end.gt(self.end) {
+    pub fn note_taken(&mut self, end: SeqNum, has_fin: bool, is_closed: bool) -> SentFin {
+        let is_beyond = end.gt(self.end);
+        if is_beyond {
             self.end = end;
         }
-        if fin {
-            self.fin = end;
+        match (has_fin, is_closed) {
+            (true, _) if is_beyond => SentFin::Noted,
+            // The FIN was lost, and an ACK has come since whose number is the one behind it.
+            (true, false) if end == self.end => SentFin::Noted,
+            (false, true) if is_beyond => SentFin::Revoked,
+            (true | false, true | false) => SentFin::Unchanged,
         }
-        fin
     }
 
-    /// Notes a segment from `seq` to `end` if it may be [taken](Self::takes), however large the window was. Returns true if
-    /// its FIN, when it has one, is to be believed.
+    /// Notes that a segment of ours from `seq` to `end` was sent, if it may be [taken](Self::takes), however large the
+    /// window was.
     #[inline]
-    pub fn note_sent(&mut self, seq: SeqNum, end: SeqNum, fin: bool) -> bool {
-        self.takes(seq, LARGEST_WINDOW) && self.note_taken(end, fin)
+    pub fn note_sent(&mut self, seq: SeqNum, end: SeqNum) {
+        if self.takes(seq, LARGEST_WINDOW) {
+            self.end = self.end.later(end);
+        }
     }
 
     /// Notes the receiver's ACK and window (scaled, in bytes). An ACK of what was never sent is not believed.
@@ -86,10 +115,10 @@ impl Flow {
         }
     }
 
-    /// True if `ack` covers the FIN noted before.
+    /// True if `ack` covers the FIN noted before, which ends all that was sent.
     #[inline]
     pub fn is_fin_covered_by(&self, ack: SeqNum) -> bool {
-        ack.ge(self.fin) && ack.le(self.end)
+        ack == self.end
     }
 
     /// Judges a RST with number `seq` sent in this direction.
@@ -114,7 +143,7 @@ mod tests {
 
     fn flow() -> Flow {
         let mut flow = Flow::new(SeqNum(u32::MAX - 99), 1000);
-        flow.note_sent(SeqNum(u32::MAX - 99), SeqNum(100), false);
+        flow.note_sent(SeqNum(u32::MAX - 99), SeqNum(100));
         flow.note_acknowledged(SeqNum(0), 1000);
         flow
     }
@@ -132,9 +161,9 @@ mod tests {
     #[test]
     fn a_blind_segment_does_not_move_the_end() {
         let mut flow = flow();
-        assert!(!flow.note_sent(SeqNum(1001), SeqNum(1002), true));
+        flow.note_sent(SeqNum(1001), SeqNum(1002));
         assert_eq!(flow.end, SeqNum(100));
-        assert!(flow.note_sent(SeqNum(1000), SeqNum(1001), true));
+        flow.note_sent(SeqNum(1000), SeqNum(1001));
         assert_eq!(flow.end, SeqNum(1001));
     }
 
@@ -151,9 +180,9 @@ mod tests {
     #[test]
     fn the_ack_of_a_window_probe_is_believed() {
         let mut flow = Flow::new(SeqNum(0), 1000);
-        flow.note_sent(SeqNum(0), SeqNum(1000), false);
+        flow.note_sent(SeqNum(0), SeqNum(1000));
         flow.note_acknowledged(SeqNum(1000), 0);
-        flow.note_sent(SeqNum(1000), SeqNum(1001), false);
+        flow.note_sent(SeqNum(1000), SeqNum(1001));
         flow.note_acknowledged(SeqNum(1001), 4000);
         assert_eq!((flow.acknowledged, flow.edge), (SeqNum(1001), SeqNum(5001)));
     }
@@ -173,7 +202,7 @@ mod tests {
         let before = flow;
         for far in [1 << 31, (1 << 31) - 1, (1 << 31) + 1] {
             flow.note_acknowledged(SeqNum(100) + far, 5000);
-            flow.note_sent(SeqNum(100) + far, SeqNum(110) + far, false);
+            flow.note_sent(SeqNum(100) + far, SeqNum(110) + far);
         }
         assert_eq!(flow, before);
     }
@@ -186,9 +215,47 @@ mod tests {
     }
 
     #[test]
+    fn a_fin_counts_where_nothing_was_sent_beyond_it() {
+        for (end, expected) in [(99, SentFin::Unchanged), (100, SentFin::Noted), (101, SentFin::Noted)] {
+            assert_eq!(flow().note_taken(SeqNum(end), true, false), expected, "{end}");
+        }
+    }
+
+    #[test]
+    fn data_beyond_a_fin_revokes_it_and_what_is_repeated_does_not() {
+        let mut flow = flow();
+        assert_eq!(flow.note_taken(SeqNum(101), true, false), SentFin::Noted);
+        assert_eq!(flow.note_taken(SeqNum(101), true, true), SentFin::Unchanged);
+        assert_eq!(flow.note_taken(SeqNum(101), false, true), SentFin::Unchanged);
+        assert_eq!(flow.note_taken(SeqNum(102), false, true), SentFin::Revoked);
+        assert!(!flow.is_fin_covered_by(SeqNum(101)));
+        assert_eq!(flow.note_taken(SeqNum(103), true, false), SentFin::Noted);
+        assert!(flow.is_fin_covered_by(SeqNum(103)));
+    }
+
+    #[test]
+    fn an_ack_is_taken_from_a_window_back_to_the_end_of_what_was_sent() {
+        let flow = flow();
+        let taken = |ack: u32| flow.takes_ack(SeqNum(ack), 1000);
+        assert!(taken(100) && taken(0) && taken(0_u32.wrapping_sub(1001)));
+        assert!(!taken(101) && !taken(0_u32.wrapping_sub(1002)) && !taken(1 << 31));
+    }
+
+    #[test]
+    fn only_what_moves_a_number_by_itself_has_to_be_proven() {
+        let flow = flow();
+        let jumps = |seq: u32, end: u32| flow.would_jump(SeqNum(seq), SeqNum(end));
+        assert!(!jumps(100, 150) && !jumps(0, 100) && !jumps(100, 100));
+        assert!(jumps(101, 150) && jumps(99, 101));
+        let moves = |ack: u32, window: u32| flow.would_acknowledge(SeqNum(ack), window);
+        assert!(!moves(0, 1000) && !moves(0, 10) && !moves(u32::MAX, 2000));
+        assert!(moves(0, 1001) && moves(1, 10));
+    }
+
+    #[test]
     fn fin_is_covered_only_by_an_ack_beyond_it() {
         let mut flow = flow();
-        flow.note_sent(SeqNum(100), SeqNum(151), true);
+        flow.note_taken(SeqNum(151), true, false);
         assert!(!flow.is_fin_covered_by(SeqNum(150)));
         assert!(flow.is_fin_covered_by(SeqNum(151)));
         assert!(!flow.is_fin_covered_by(SeqNum(152)));

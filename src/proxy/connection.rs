@@ -3,13 +3,16 @@
 //! What both stages need stands in [`Connection`]; what only one needs stands in [`Stage`], so that a number cannot be
 //! read before it exists. Addresses of ours are indices: [`Settings`](super::Settings) holds them.
 
+use super::allowance::{Grant, OncePerSecond};
 use super::close::Flow;
 use super::cookie::Agreed;
 use super::event::Side;
 use super::held::HeldId;
 use super::phase::Phase;
+use super::segment::Segment;
 use super::slots::Slots;
 use e2d2::port::PortId;
+use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
 use netfcts::record::Cause;
 use netfcts::seq::SeqNum;
@@ -28,11 +31,11 @@ pub struct Connection {
     pub bytes_to_server: u64,
     /// Payload bytes passed to the client, what the server repeats included.
     pub bytes_to_client: u64,
-    /// Packets received from the client.
+    /// Packets accepted from the client.
     pub packets_from_client: u32,
-    /// Packets received from the server.
+    /// Packets accepted from the server.
     pub packets_from_server: u32,
-    /// When a packet was last seen, in ms of the core's clock (wraps after 49 days; only differences count).
+    /// When a packet was last accepted, in ms of the core's clock (wraps after 49 days; only differences count).
     pub last_seen: u32,
     /// The client's port.
     pub client_port: u16,
@@ -48,8 +51,10 @@ pub struct Connection {
     pub server: u16,
     /// The listener.
     pub listener: u16,
-    /// Where the client's frames come from: replies go back there.
+    /// Where the client's frames come from: replies go back there. It follows segments that were accepted.
     pub client_mac: MacAddr,
+    /// What it may still cause in this second.
+    pub granted: OncePerSecond,
     /// Where it stands.
     pub phase: Phase,
     /// The port that the client is on.
@@ -262,8 +267,33 @@ impl Connection {
             server: NO_SERVER,
             listener,
             client_mac: mac,
+            granted: OncePerSecond::default(),
             phase: Phase::AwaitPayload,
             client_device: device,
+        }
+    }
+
+    /// Notes that a segment of `from` was accepted: its numbers are such as its sender may use. What a stranger makes up
+    /// does not come here, and so keeps nothing alive.
+    #[inline]
+    pub(super) fn note_accepted(&mut self, now: Instant, from: Side, segment: &Segment) {
+        self.last_seen = now.as_millis() as u32;
+        let packets = match from {
+            Side::Client => &mut self.packets_from_client,
+            Side::Server => &mut self.packets_from_server,
+        };
+        *packets = packets.saturating_add(1);
+        if from == Side::Client && segment.source_mac != self.client_mac {
+            self.learn_client_mac(now, segment);
+        }
+    }
+
+    /// The way to the client leads over another station now: a router has taken the place of another (RFC 9568). Once a
+    /// second, so that segments of two routers do not make it change with each.
+    #[cold]
+    fn learn_client_mac(&mut self, now: Instant, segment: &Segment) {
+        if segment.device == self.client_device && self.granted.take(Grant::ClientMac, now) {
+            self.client_mac = segment.source_mac;
         }
     }
 

@@ -22,6 +22,17 @@ impl Side {
     }
 }
 
+/// What a segment says about its sender's FIN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SentFin {
+    /// Nothing new: no FIN, one noted before, or one that cannot be the end of what was sent.
+    Unchanged,
+    /// Its sender's FIN, at the end of all that was sent.
+    Noted,
+    /// Its sender has sent data beyond what was taken for its FIN.
+    Revoked,
+}
+
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
@@ -76,7 +87,7 @@ pub enum Event {
         /// Who sent it.
         from: Side,
         /// It carries its sender's FIN.
-        fin: bool,
+        fin: SentFin,
         /// It acknowledges the FIN of the other side.
         acknowledges_fin: bool,
     },
@@ -103,6 +114,21 @@ pub enum Event {
 }
 
 impl Event {
+    /// True for what only the peer itself can have sent, as it acknowledges a number of ours exactly: before the splice all
+    /// that is not refused.
+    pub(super) const fn is_accepted_in_opening(self) -> bool {
+        matches!(
+            self,
+            Event::ClientAck
+                | Event::HeaderAwaited
+                | Event::ClientData
+                | Event::ClientFin
+                | Event::ServerSynAck
+                | Event::ServerLacksOption
+                | Event::Segment { .. }
+        )
+    }
+
     /// Every event, for the golden matrix.
     pub fn all() -> Vec<Event> {
         let mut events = vec![
@@ -130,12 +156,12 @@ impl Event {
             Event::ServerStray,
         ];
         for from in [Side::Client, Side::Server] {
-            for (fin, acknowledges_fin) in [(false, false), (false, true), (true, false), (true, true)] {
-                events.push(Event::Segment {
+            for fin in [SentFin::Unchanged, SentFin::Noted, SentFin::Revoked] {
+                events.extend([false, true].map(|acknowledges_fin| Event::Segment {
                     from,
                     fin,
                     acknowledges_fin,
-                });
+                }));
             }
         }
         for side in [Side::Client, Side::Server] {
@@ -167,8 +193,10 @@ impl std::fmt::Display for Event {
                 acknowledges_fin,
             } => {
                 write!(f, "{from:?}Segment")?;
-                if *fin {
-                    write!(f, "+FIN")?;
+                match fin {
+                    SentFin::Unchanged => {}
+                    SentFin::Noted => write!(f, "+FIN")?,
+                    SentFin::Revoked => write!(f, "+noFIN")?,
                 }
                 if *acknowledges_fin {
                     write!(f, "+ACKofFIN")?;

@@ -379,7 +379,7 @@ where
         if self.settings.strangers == Strangers::Ignore {
             return;
         }
-        if !self.answers.take(now) {
+        if !self.budgets.strangers.take(now) {
             return self.drops.add(DropReason::RateLimited, 1);
         }
         let Incoming { buffer, segment } = incoming;

@@ -6,6 +6,7 @@
 //! anything here: both ends have a TCP that decides (RFC 1122 4.2.3.9). Only our own SYN, which nobody else waits for,
 //! makes us try the next server.
 
+use super::allowance::Grant;
 use super::complaint::Complaint;
 use super::connection::{Connection, Stage};
 use super::crossing;
@@ -41,7 +42,7 @@ where
         self.last_now = now;
         // Errors are advice (RFC 5927 4.1: most of a flood is made up); while there is not time for all they wait behind
         // connections, as SYNs do.
-        if self.overload.is_shedding() && !self.doubtful.take(now) {
+        if self.overload.is_shedding() && !self.shed_errors.take(now) {
             self.overload.note_drop(now);
             return self.drops.add(DropReason::Overload, 1);
         }
@@ -116,13 +117,26 @@ where
                     let quote = quote_across(version, original, &quoted, &path, seq);
                     (told, quote.ok_or(DropReason::IcmpUnwanted)?)
                 };
-                if !self.answers.take(now) {
+                let envelope = path.envelope();
+                let device = path.device;
+                if !self.may_tell(now, slot, towards.peer(), complaint) {
                     return Err(DropReason::RateLimited);
                 }
                 self.lower_debt(slot, towards, complaint);
-                self.emit_icmp(&path.envelope(), told, &quote, path.device, out)
+                self.emit_icmp(&envelope, told, &quote, device, out)
             }
         }
+    }
+
+    /// True if `side` of a live connection may hear of one more error. Only the connection itself limits that: path-MTU
+    /// discovery must not stop because of what strangers, or other connections, make us send (RFC 1191, RFC 8201).
+    fn may_tell(&mut self, now: Instant, slot: u32, side: Side, complaint: Complaint) -> bool {
+        let grant = match complaint {
+            Complaint::TooBig(_) => Grant::TooBig(side),
+            Complaint::Unreachable(_) | Complaint::TimeExceeded(_) | Complaint::Parameter { .. } => Grant::IcmpError,
+        };
+        let connection = self.connections.get_mut(slot);
+        connection.is_some_and(|connection| connection.granted.take(grant, now))
     }
 
     /// RFC 7915 4.2 and 5.2: an MTU that is told in the other version is no larger than our own links' on either leg.
@@ -186,11 +200,16 @@ where
         if may_be_fragmented {
             return;
         }
-        if !self.answers.take(now) {
+        let complaint = Complaint::TooBig(mtu);
+        let may_tell = match self.find(incoming.segment) {
+            Some(flow) if !flow.is_quarantined() => self.may_tell(now, flow.slot(), flow.side(), complaint),
+            // Late segments of a connection that is over.
+            _ => self.budgets.strangers.take(now),
+        };
+        if !may_tell {
             return self.drops.add(DropReason::RateLimited, 1);
         }
         let path = self.path_back(incoming.segment);
-        let complaint = Complaint::TooBig(mtu);
         if let Err(reason) = self.emit_icmp(&path.envelope(), complaint, original, path.device, out) {
             self.drops.add(reason, 1);
         }
@@ -294,7 +313,7 @@ fn quote_across(
     Some(copy)
 }
 
-/// The sender of a segment that is too big hears of it at most this often: it shares the limit for strangers.
+/// True if a segment does not fit a link of this MTU.
 #[inline]
 pub(super) fn is_too_big(segment: &Segment, mtu: u16) -> bool {
     segment.layout.end - segment.layout.l3 > mtu

@@ -15,6 +15,7 @@
 //! and port 250. Memory: two cache lines a connection, 16 bytes a flow-table entry pair at full load, 12 a timer.
 
 pub mod action;
+mod allowance;
 mod announce;
 mod apply;
 mod batch;
@@ -60,6 +61,7 @@ mod used_cookies;
 use crate::backends::Backends;
 use crate::callbacks::SelectServer;
 use crate::config::{Accept, AnnounceFields, Bind};
+use allowance::Budgets;
 use arrayvec::ArrayVec;
 use connection::{Connection, Stage};
 use cookie::CookieJar;
@@ -72,7 +74,7 @@ use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
 use e2d2::wire::frame::Packet;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
-use event::{Event, Side};
+use event::{Event, SentFin, Side};
 use held::HeldPool;
 use known_clients::KnownClients;
 use log::Log;
@@ -177,9 +179,9 @@ pub struct Proxy<P: BufferPool, S, N> {
     passed_syns: Slots<passed_syn::PassedSyn>,
     promises: Promises,
     probes: Probes,
-    answers: RateLimiter,
-    /// Segments that are passed on although nobody will take them.
-    doubtful: RateLimiter,
+    budgets: Budgets,
+    /// ICMP errors that are looked at in the middle of an overload.
+    shed_errors: RateLimiter,
     overload: Overload,
     known_clients: KnownClients,
     /// Segments that came in while the core was overloaded, until there are more of them.
@@ -259,8 +261,8 @@ where
             passed_syns: Slots::new(capacity.passed_syns.min(passed_syn::MOST)),
             promises: Promises::new(&settings),
             probes: Probes::new(&settings, now),
-            answers: RateLimiter::new(u64::from(answers), answers.div_ceil(10).max(1), now),
-            doubtful: RateLimiter::new(u64::from(answers), answers.div_ceil(10).max(1), now),
+            budgets: Budgets::new(answers, secrets.isn, now),
+            shed_errors: RateLimiter::new(u64::from(answers), answers.div_ceil(10).max(1), now),
             overload: Overload::new(settings.overload_after, now),
             known_clients: KnownClients::new(capacity.connections, now),
             put_off: ArrayVec::new(),
@@ -411,12 +413,7 @@ where
         let Some(connection) = self.connections.get_mut(slot) else {
             return;
         };
-        connection.last_seen = now.as_millis() as u32;
         let segment = incoming.segment;
-        match from {
-            Side::Client => connection.packets_from_client = connection.packets_from_client.saturating_add(1),
-            Side::Server => connection.packets_from_server = connection.packets_from_server.saturating_add(1),
-        }
         self.log.count_received(from, segment);
         // What is held, and what pays for it, must be right: the receiver of a wrong segment will not be asked.
         let is_inspected = self.selector.inspects() && self.inspections.index(slot).is_some();
@@ -432,7 +429,12 @@ where
             return self.handle_inspected(now, slot, from, incoming, out);
         }
         let event = match (&connection.stage, from) {
-            (Stage::Spliced(_), _) => classify::while_spliced(connection, from, segment),
+            (Stage::Spliced(_), _) => {
+                match classify::while_spliced(connection, now, from, segment, || incoming.is_intact()) {
+                    Ok(event) => event,
+                    Err(reason) => return self.drops.add(reason, 1),
+                }
+            }
             (Stage::Opening(opening), Side::Client) => {
                 let in_order = || self.held.in_order(opening.held).len();
                 let event = classify::from_client_while_opening(connection.phase, opening, in_order, segment);
@@ -458,7 +460,7 @@ where
         };
         if let Event::Segment {
             from,
-            fin: false,
+            fin: SentFin::Unchanged,
             acknowledges_fin: false,
         } = event
         {
@@ -474,6 +476,16 @@ where
             && let Some(cookie) = self.opens_own_answer(now, slot, segment)
         {
             return self.shake_hands_after_all(now, slot, cookie, incoming, out);
+        }
+        // The first ACK of a client whose SYN was passed on is noted as a segment of the splice that it makes.
+        let makes_splice =
+            |connection: &Connection| event == Event::ClientAck && connection.phase == Phase::SynAnswered;
+        if event.is_accepted_in_opening()
+            && let Some(connection) = self.connections.get_mut(slot)
+            && connection.opening().is_some()
+            && !makes_splice(connection)
+        {
+            connection.note_accepted(now, from, segment);
         }
         self.drive(now, slot, event, Some(incoming), out);
     }

@@ -13,6 +13,8 @@
 //!   every phase ──RST, timer, shutdown──► Quarantine or Unbound     Quarantine ◄── Spliced{acknowledged, acknowledged}
 //! ```
 
+use super::event::SentFin;
+
 /// How far one direction of a spliced connection has closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Half {
@@ -28,9 +30,10 @@ impl Half {
     /// Every value, for tables and the golden matrix.
     pub const ALL: [Half; 3] = [Half::Open, Half::FinSent, Half::FinAcknowledged];
 
-    const fn after(self, fin: bool, fin_acknowledged: bool) -> Half {
+    const fn after(self, fin: SentFin, fin_acknowledged: bool) -> Half {
         match (self, fin, fin_acknowledged) {
-            (Half::Open, true, _) => Half::FinSent,
+            (_, SentFin::Revoked, _) => Half::Open,
+            (Half::Open, SentFin::Noted, _) => Half::FinSent,
             (Half::FinSent, _, true) => Half::FinAcknowledged,
             (same, _, _) => same,
         }
@@ -95,18 +98,24 @@ impl Phase {
         .collect()
     }
 
-    /// The phase after a segment of a spliced connection: `fin` is set when the segment carries its sender's FIN,
-    /// `acknowledges_fin` when it acknowledges the FIN of the other side.
+    /// The phase after a segment of a spliced connection: `fin` is what it says about its sender's FIN,
+    /// `acknowledges_fin` is set when it acknowledges the FIN of the other side.
     pub(super) const fn after_segment(
         client: Half,
         server: Half,
         from: super::Side,
-        fin: bool,
+        fin: SentFin,
         acknowledges_fin: bool,
     ) -> Phase {
         let (client, server) = match from {
-            super::Side::Client => (client.after(fin, false), server.after(false, acknowledges_fin)),
-            super::Side::Server => (client.after(false, acknowledges_fin), server.after(fin, false)),
+            super::Side::Client => (
+                client.after(fin, false),
+                server.after(SentFin::Unchanged, acknowledges_fin),
+            ),
+            super::Side::Server => (
+                client.after(SentFin::Unchanged, acknowledges_fin),
+                server.after(fin, false),
+            ),
         };
         Phase::Spliced { client, server }
     }

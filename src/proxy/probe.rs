@@ -323,7 +323,7 @@ where
         } else {
             // RFC 9293 3.10.7.3: an unacceptable ACK in SYN-SENT is answered by a RST with its own number. Who can send
             // one knows our port, not our number: the SYN is repeated by its timer only.
-            if !self.answers.take(now) {
+            if !self.budgets.probes.take(now) {
                 return self.drops.add(DropReason::RateLimited, 1);
             }
             self.probes.counters.add(ProbeEvent::StaleConnection, 1);

@@ -177,7 +177,8 @@ pub struct Settings {
     pub time_wait: Duration,
     /// What strangers get.
     pub strangers: Strangers,
-    /// The most answers to strangers a second.
+    /// So many frames a second, on average, go to strangers; as many are challenge ACKs, and as many are passed on that are
+    /// out of every window.
     pub answers_per_second: u32,
     /// After how long without an empty receive queue SYNs give way to all else; `None`: never.
     pub overload_after: Option<Duration>,

@@ -9,7 +9,7 @@
 
 use super::action::Action::{self, *};
 use super::drop_reason::DropReason;
-use super::event::{Event, Side};
+use super::event::{Event, SentFin, Side};
 use super::phase::{Half, Phase};
 use netfcts::record::Cause;
 
@@ -397,14 +397,14 @@ const fn last_ack(event: Event) -> Transition {
         Event::ClientFin
         | Event::Segment {
             from: Side::Client,
-            fin: true,
+            fin: SentFin::Noted,
             ..
         } => to(HERE, &[CloseClient]),
         Event::ClientAck
         | Event::ClientData
         | Event::Segment {
             from: Side::Client,
-            fin: false,
+            fin: SentFin::Unchanged | SentFin::Revoked,
             acknowledges_fin: false,
         } => to(HERE, &[Drop(DropReason::NothingNew)]),
         Event::Reset(_) => to(Phase::Unbound, &[Forget(Cause::ActiveRst)]),

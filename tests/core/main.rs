@@ -2,7 +2,9 @@
 
 #![allow(unreachable_pub)] // modules of one test program
 
+mod blind;
 mod choices;
+mod client_mac;
 mod closing;
 mod crossing;
 mod crossing_icmp;
@@ -22,6 +24,7 @@ mod inspecting;
 mod inspecting_trouble;
 mod kernel;
 mod life;
+mod limits;
 mod many_cores;
 mod matrix;
 mod opening;

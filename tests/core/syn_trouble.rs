@@ -190,6 +190,7 @@ fn only_the_ack_of_the_syn_ack_opens() {
             (challenge.to, challenge.seq, challenge.ack),
             (client.me, client.ack, client.seq)
         );
+        bench.now += Duration::from_millis(1024);
     }
     // Nor does anything of the server's pass before.
     nothing(bench.receive(&server.segment(TcpFlags::PSH, b"too early")));

@@ -9,7 +9,7 @@ use crate::proxy::budget::has_room_for_data;
 use crate::proxy::close::Flow;
 use crate::proxy::connection::{NO_SERVER, Opening, Spliced, Stage, WindowScale};
 use crate::proxy::drop_reason::DropReason;
-use crate::proxy::event::{Event, Side};
+use crate::proxy::event::{Event, SentFin, Side};
 use crate::proxy::held::{Claim, HeldId};
 use crate::proxy::owed::{self, Owed};
 use crate::proxy::passed_syn;
@@ -439,7 +439,7 @@ where
         if let Stage::Spliced(spliced) = &mut connection.stage {
             let first = opening.first_byte();
             spliced.to_server.edge = spliced.to_server.edge.later(first);
-            spliced.to_server.note_sent(handoff.start(), first, false);
+            spliced.to_server.note_sent(handoff.start(), first);
         }
         let sends_first_bytes = !self.held.in_order(opening.held).is_empty();
         let fin_at = (opening.fin_offset != Opening::NO_FIN).then_some(usize::from(opening.fin_offset));
@@ -470,9 +470,7 @@ where
             let last = opening.first_byte() + end as u32 + u32::from(fin_at == Some(end));
             // The window was promised before it was known: what was held is sent whatever the server offers.
             spliced.to_server.edge = spliced.to_server.edge.later(last);
-            spliced
-                .to_server
-                .note_sent(opening.first_byte() + start as u32, last, fin_at == Some(end));
+            spliced.to_server.note_sent(opening.first_byte() + start as u32, last);
         }
         if fin_at == Some(0) && !fin_sent {
             // The client has closed without a byte.
@@ -484,13 +482,13 @@ where
             if let Stage::Spliced(spliced) = &mut connection.stage {
                 spliced
                     .to_server
-                    .note_sent(opening.first_byte(), opening.first_byte() + 1, true);
+                    .note_sent(opening.first_byte(), opening.first_byte() + 1);
             }
         }
         self.owe(now, slot, handoff, sends_first_bytes);
         fin_sent.then_some(Event::Segment {
             from: Side::Client,
-            fin: true,
+            fin: SentFin::Noted,
             acknowledges_fin: false,
         })
     }

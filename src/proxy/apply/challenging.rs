@@ -1,9 +1,11 @@
 //! ACKs of our own to an end that may be somebody else, or may have lost count.
 //!
-//! Strangers can cause them, so all are within one limit for the core.
+//! Strangers can cause them, so each connection sends few of them to either end, and the core a random number a second
+//! ([`allowance`](crate::proxy::allowance)).
 
 use super::Scene;
 use crate::callbacks::SelectServer;
+use crate::proxy::allowance::Grant;
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::Side;
 use crate::proxy::send;
@@ -19,7 +21,15 @@ where
     S: SelectServer,
     N: NextHops,
 {
-    /// RFC 5961 4.2 and 7: an ACK of the present numbers, within the limit for strangers.
+    /// True if one more challenge ACK, or question, may go to `to` (RFC 5961 10). The connection's own limit comes first:
+    /// what it refuses takes nothing from the budget that others share.
+    pub(in crate::proxy) fn may_challenge(&mut self, now: Instant, slot: u32, to: Side) -> bool {
+        let connection = self.connections.get_mut(slot);
+        connection.is_some_and(|connection| connection.granted.take(Grant::Challenge(to), now))
+            && self.budgets.challenges.take(now)
+    }
+
+    /// RFC 5961 4.2 and 7: an ACK of the present numbers, within the limits.
     pub(in crate::proxy) fn challenge(
         &mut self,
         now: Instant,
@@ -30,13 +40,16 @@ where
         let Some(Incoming { buffer, segment }) = scene.incoming.take() else {
             return;
         };
-        if !self.answers.take(now) {
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let to = self.side_of(connection, segment);
+        if !self.may_challenge(now, slot, to) {
             return self.drops.add(DropReason::RateLimited, 1);
         }
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
-        let to = self.side_of(connection, segment);
         let mut control = self.current_numbers(connection, to);
         // Its echo is the newest of our timestamps that it has seen, so that ours is not older (RFC 7323 5.3). A SYN
         // echoes nothing, and gets none.
@@ -72,7 +85,7 @@ where
         };
         let mut control = self.current_numbers(connection, whom);
         control.seq = flow.acknowledged + shift - 1;
-        if self.answers.take(now) {
+        if self.may_challenge(now, slot, whom) {
             self.emit(None, &path, &control, &[], out);
         }
     }

@@ -10,7 +10,7 @@ use crate::proxy::classify;
 use crate::proxy::close::ResetVerdict;
 use crate::proxy::connection::Stage;
 use crate::proxy::drop_reason::DropReason;
-use crate::proxy::event::{Event, Side};
+use crate::proxy::event::{Event, SentFin, Side};
 use crate::proxy::inspect::Inspection;
 use crate::proxy::inspect::direction::AckNews;
 use crate::proxy::phase::{Half, Phase};
@@ -130,7 +130,7 @@ where
             let Some(connection) = self.connections.get_mut(slot) else {
                 return;
             };
-            let event = classify::while_spliced(connection, from, segment);
+            let event = classify::control_while_spliced(connection, from, segment);
             return self.drive(now, slot, event, Some(incoming), out);
         }
         if segment.has(TcpFlags::RST) {
@@ -139,6 +139,9 @@ where
         let Some((news, acknowledges_fin)) = self.note_inspected(now, slot, from, &incoming) else {
             return self.drops.add(DropReason::OutOfWindow, 1);
         };
+        if let Some(connection) = self.connections.get_mut(slot) {
+            connection.note_accepted(now, from, segment);
+        }
         let has_payload = segment.payload_len() > 0;
         let was_keeping = self.keeps_anything(slot);
         if news.repeat {
@@ -166,7 +169,7 @@ where
         if fin || acknowledges_fin {
             let event = Event::Segment {
                 from,
-                fin,
+                fin: if fin { SentFin::Noted } else { SentFin::Unchanged },
                 acknowledges_fin,
             };
             return self.drive(now, slot, event, None, out);
@@ -252,7 +255,7 @@ where
             }
             ResetVerdict::Doubtful => {
                 self.forward_inspected(slot, from, incoming, translated, out);
-                if self.answers.take(now) {
+                if self.may_challenge(now, slot, from) {
                     self.ask(slot, from, out);
                 }
             }
@@ -427,7 +430,8 @@ where
             Side::Client => spliced.client_shift = shift,
             Side::Server => spliced.server_shift = shift,
         }
-        spliced.sent_by(from).note_sent(start, end, fin)
+        spliced.sent_by(from).note_sent(start, end);
+        fin
     }
 
     /// The newest TSval of an inspected client.

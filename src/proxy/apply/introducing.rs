@@ -8,7 +8,7 @@ use crate::config::{ListenerId, ServerId};
 use crate::proxy::close::Flow;
 use crate::proxy::connection::Stage;
 use crate::proxy::drop_reason::DropReason;
-use crate::proxy::event::{Event, Side};
+use crate::proxy::event::{Event, SentFin, Side};
 use crate::proxy::inspect::Inspection;
 use crate::proxy::inspect::direction::Direction;
 use crate::proxy::segment::address_of;
@@ -157,7 +157,7 @@ where
         self.arm_spliced(now, slot);
         fin.then_some(Event::Segment {
             from: Side::Client,
-            fin: true,
+            fin: SentFin::Noted,
             acknowledges_fin: false,
         })
     }
@@ -191,7 +191,7 @@ where
         let edge = spliced.to_server.edge.later(next_in);
         let first = next_in - len as u32 - u32::from(fin);
         spliced.to_server = Flow::new(first, (edge - first).max(0) as u32);
-        spliced.to_server.note_sent(first, next_in, fin);
+        spliced.to_server.note_sent(first, next_in);
         spliced.to_server.note_acknowledged(floor, 0);
     }
 }

@@ -25,7 +25,7 @@ use crate::callbacks::SelectServer;
 use crate::proxy::action::Action;
 use crate::proxy::connection::{Opening, Spliced, Stage};
 use crate::proxy::drop_reason::DropReason;
-use crate::proxy::event::{Event, Side};
+use crate::proxy::event::{Event, SentFin, Side};
 use crate::proxy::phase::Phase;
 use crate::proxy::step::step;
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
@@ -98,7 +98,7 @@ where
                     slot,
                     before,
                     from,
-                    (fin, acknowledges_fin),
+                    (fin == SentFin::Noted, acknowledges_fin),
                     scene.incoming.as_ref(),
                 );
             }

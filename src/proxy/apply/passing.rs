@@ -5,6 +5,7 @@
 use super::owing::Settlement;
 use super::{Scene, cutting};
 use crate::callbacks::SelectServer;
+use crate::proxy::allowance::Grant;
 use crate::proxy::connection::{Connection, Spliced, WindowScale};
 use crate::proxy::crossing;
 use crate::proxy::drop_reason::DropReason;
@@ -48,7 +49,7 @@ where
     }
 
     /// Passes on a segment that its receiver will not take, but answer (RFC 9293 3.10.7.4, first): an end that has lost count
-    /// learns the numbers so. A stranger who makes up segments makes both ends answer, so there is a limit (RFC 5961 7).
+    /// learns the numbers so. A stranger who makes up segments makes both ends answer, so there is a limit (RFC 5961 7, 10).
     pub(in crate::proxy) fn forward_rarely(
         &mut self,
         now: Instant,
@@ -57,7 +58,9 @@ where
         scene: &mut Scene<P::Buffer>,
         out: &mut impl Outbox<P::Buffer>,
     ) {
-        if self.doubtful.take(now) {
+        let connection = self.connections.get_mut(slot);
+        let is_granted = connection.is_some_and(|connection| connection.granted.take(Grant::OutOfWindow(from), now));
+        if is_granted && self.budgets.out_of_window.take(now) {
             return self.forward(now, slot, from, scene, out);
         }
         if scene.incoming.take().is_some() {

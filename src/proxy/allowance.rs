@@ -1,0 +1,213 @@
+//! How many frames of our own a stranger can cause: limits of each connection, and budgets of the core.
+//!
+//! Each purpose has a budget of its own, so that what one kind of segment causes leaves the others untouched. What a
+//! live connection may cause is limited by the connection first ([`OncePerSecond`]): somebody who makes up segments for
+//! one connection takes at most one frame a second from the budget that all share. The budgets themselves are random
+//! from second to second ([`Budget`]). Together these close the side channel of CVE-2016-5696: who counts the challenge
+//! ACKs that he gets on a connection of his own cannot tell whether a segment that he made up has met another one
+//! (RFC 5961 10 asks for the limit; Linux has drawn it at random since 4.7 and limits each connection since 4.0).
+
+use super::event::Side;
+use e2d2::time::Instant;
+use siphasher::sip::SipHasher13;
+use std::hash::Hasher;
+
+/// What a connection is granted once a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Grant {
+    /// An ACK that asks this side where it stands (RFC 5961 3.2, 4.2 and 7).
+    Challenge(Side),
+    /// A segment of this side is passed on although it is out of every window.
+    OutOfWindow(Side),
+    /// This side hears that a packet was too big.
+    TooBig(Side),
+    /// One of the sides hears of any other ICMP error.
+    IcmpError,
+    /// The client's MAC address is learned anew.
+    ClientMac,
+}
+
+impl Grant {
+    const fn bit(self) -> u16 {
+        1 << match self {
+            Grant::Challenge(Side::Client) => 0,
+            Grant::Challenge(Side::Server) => 1,
+            Grant::OutOfWindow(Side::Client) => 2,
+            Grant::OutOfWindow(Side::Server) => 3,
+            Grant::TooBig(Side::Client) => 4,
+            Grant::TooBig(Side::Server) => 5,
+            Grant::IcmpError => 6,
+            Grant::ClientMac => 7,
+        }
+    }
+}
+
+/// The grants that a connection has used up in the present second: two bytes.
+///
+/// Seconds are those of the core's clock, 1 024 ms long, and their number is kept modulo 256. A connection on which
+/// nothing was granted for a multiple of 262 s may wait one second longer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OncePerSecond(u16);
+
+impl OncePerSecond {
+    /// Uses up `grant` for the present second. Returns false if it was used up before.
+    pub(super) fn take(&mut self, grant: Grant, now: Instant) -> bool {
+        let second = ((now.as_millis() as u32 >> 10) as u16) << 8;
+        if self.0 & 0xff00 != second {
+            self.0 = second;
+        }
+        let is_left = self.0 & grant.bit() == 0;
+        self.0 |= grant.bit();
+        is_left
+    }
+}
+
+/// So many events a second, give or take a half: how many are allowed is drawn anew for each second.
+///
+/// Drawn from SipHash of the second's number under a secret key: who sees the counts of some seconds cannot tell that of
+/// another.
+#[derive(Clone, Debug)]
+pub(super) struct Budget {
+    mean: u32,
+    key: [u64; 2],
+    second: u64,
+    left: u32,
+}
+
+impl Budget {
+    /// A budget of `mean` events a second on average; a mean of 0 allows none.
+    pub(super) fn new(mean: u32, key: [u64; 2], now: Instant) -> Self {
+        let mut budget = Budget {
+            mean,
+            key,
+            second: second_of(now),
+            left: 0,
+        };
+        budget.left = budget.draw();
+        budget
+    }
+
+    /// Takes one of what is left for this second.
+    pub(super) fn take(&mut self, now: Instant) -> bool {
+        let second = second_of(now);
+        if second != self.second {
+            self.second = second;
+            self.left = self.draw();
+        }
+        let is_left = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        is_left
+    }
+
+    /// From half the mean to one and a half of it, each number as likely as any other.
+    fn draw(&self) -> u32 {
+        let mut hasher = SipHasher13::new_with_keys(self.key[0], self.key[1]);
+        hasher.write_u64(self.second);
+        let half = self.mean / 2;
+        let numbers = u64::from(half) * 2 + 1;
+        let drawn = u128::from(hasher.finish()) * u128::from(numbers) >> 64;
+        (self.mean - half).saturating_add(drawn as u32)
+    }
+}
+
+fn second_of(now: Instant) -> u64 {
+    now.as_nanos() / 1_000_000_000
+}
+
+/// The budgets of one core.
+pub(super) struct Budgets {
+    /// Resets to those who have neither a connection nor a valid cookie.
+    pub(super) strangers: Budget,
+    /// Resets to servers that answer a probe out of an older connection.
+    pub(super) probes: Budget,
+    /// Challenge ACKs, and questions after a doubtful RST.
+    pub(super) challenges: Budget,
+    /// Segments passed on that are out of every window of their connection.
+    pub(super) out_of_window: Budget,
+}
+
+impl Budgets {
+    /// Budgets of `per_second` events each; `secret` is the core's own.
+    pub(super) fn new(per_second: u32, secret: [u8; 16], now: Instant) -> Self {
+        // Keys that say nothing of each other, nor of the secret, which others use as well.
+        let word = |number: u64| {
+            let mut hasher = SipHasher13::new_with_key(&secret);
+            hasher.write(b"budgets");
+            hasher.write_u64(number);
+            hasher.finish()
+        };
+        let budget = |number: u64| Budget::new(per_second, [word(2 * number), word(2 * number + 1)], now);
+        Budgets {
+            strangers: budget(0),
+            challenges: budget(1),
+            out_of_window: budget(2),
+            probes: budget(3),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    #[test]
+    fn a_grant_is_given_once_a_second_and_each_by_itself() {
+        let mut granted = OncePerSecond::default();
+        let all = [
+            Grant::Challenge(Side::Client),
+            Grant::Challenge(Side::Server),
+            Grant::OutOfWindow(Side::Client),
+            Grant::OutOfWindow(Side::Server),
+            Grant::TooBig(Side::Client),
+            Grant::TooBig(Side::Server),
+            Grant::IcmpError,
+            Grant::ClientMac,
+        ];
+        for second in 1..600 {
+            for grant in all {
+                assert!(granted.take(grant, at(second * 1024)), "{grant:?}");
+                assert!(!granted.take(grant, at(second * 1024 + 1023)), "{grant:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_budget_allows_between_half_of_its_mean_and_one_and_a_half() {
+        for mean in [0, 1, 2, 3, 10, 1000] {
+            let mut budget = Budget::new(mean, [3, 5], at(0));
+            let counts: Vec<u32> = (0..2000u64)
+                .map(|second| (0..2000).map(|_| u32::from(budget.take(at(second * 1000)))).sum())
+                .collect();
+            let range = mean - mean / 2..=mean + mean / 2;
+            assert!(counts.iter().all(|count| range.contains(count)), "{mean}");
+            for bound in [*range.start(), *range.end()] {
+                assert!(mean > 10 || counts.contains(&bound), "{bound} of {mean}");
+            }
+            let sum: u32 = counts.iter().sum();
+            // Four standard deviations of the mean of 2 000 draws.
+            let deviation = 4.0 * f64::from(mean) / 12_f64.sqrt() / 2000_f64.sqrt();
+            assert!(
+                (f64::from(sum) / 2000.0 - f64::from(mean)).abs() <= deviation,
+                "{mean}: {sum}"
+            );
+        }
+    }
+
+    #[test]
+    fn budgets_of_one_secret_say_nothing_of_each_other() {
+        let mut budgets = Budgets::new(1000, [9; 16], at(0));
+        let mut count = |pick: fn(&mut Budgets) -> &mut Budget| {
+            let budget = pick(&mut budgets);
+            let mut of = |second: u64| (0..2000).filter(|_| budget.take(at(second * 1000))).count();
+            [of(1), of(2), of(3)]
+        };
+        let strangers = count(|budgets| &mut budgets.strangers);
+        let challenges = count(|budgets| &mut budgets.challenges);
+        let out_of_window = count(|budgets| &mut budgets.out_of_window);
+        assert!(strangers != challenges && challenges != out_of_window && out_of_window != strangers);
+    }
+}
