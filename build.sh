@@ -14,7 +14,7 @@ usage() {
     cat <<'USAGE'
 usage: ./build.sh COMMAND [ARGUMENTS]
 
-  demo [--json FILE] [--keep] [--af-xdp]
+  demo [--json FILE] [--keep] [--af-xdp] [--stage-cycles[=SVG]]
                   raise the software rig, run the proxy on it with real Linux clients and servers, show what happened,
                   tear it down; ends with an error if one request reached the wrong server. Needs root.
   test [FILTER] [-- ARGUMENTS OF THE TEST PROGRAMS]

@@ -48,6 +48,7 @@ use crate::pipeline::{CoreLinks, HANDOVER_RING};
 use crate::proxy::steering::CoreSteering;
 use crate::records::{OpenError, RING_CAPACITY, RecordKeeper, RecordOutput, RecordTotals};
 use crate::report::{Buffers, CoreReport, NextHopTotals, PortReport, Report, ServerReport};
+use crate::stages::{Off, Stages, Timed};
 
 use self::core::Seeds;
 use crew::Crew;
@@ -178,7 +179,25 @@ impl Engine {
     {
         let seeds = Seeds::draw().map_err(StartError::NoRandomness)?;
         let selectors = Arc::new(selectors);
-        Self::start_with(config, move |start| core::build(start, &seeds, &*selectors))
+        Self::start_with(config, move |start| {
+            core::build::<M, F, Off>(start, &seeds, &*selectors)
+        })
+    }
+
+    /// The same with each core's cycles counted by stage.
+    ///
+    /// # Errors
+    /// See [`StartError`]. Nothing is left open.
+    pub fn start_timed_on<M, F>(config: Config, selectors: F) -> Result<RunningEngine<M>, StartError>
+    where
+        M: Machine + 'static,
+        F: SelectorFactory,
+    {
+        let seeds = Seeds::draw().map_err(StartError::NoRandomness)?;
+        let selectors = Arc::new(selectors);
+        Self::start_with(config, move |start| {
+            core::build::<M, F, Timed>(start, &seeds, &*selectors)
+        })
     }
 
     /// What each of `cores` cores has to do with the others, steered as the configuration and the machine's ports allow:
@@ -203,8 +222,24 @@ impl Engine {
         M: Machine + 'static,
         F: SelectorFactory,
     {
+        Self::core_program_staged::<M, F, Off>(start, selectors)
+    }
+
+    /// The same, with its cycles counted by stage if that is what `C` does.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn core_program_staged<M, F, C>(
+        start: CoreStart<M>,
+        selectors: &F,
+    ) -> Result<(impl Program + use<M, F, C>, impl Task + 'static + use<M, F, C>), String>
+    where
+        M: Machine + 'static,
+        F: SelectorFactory,
+        C: Stages,
+    {
         let seeds = Seeds::draw().map_err(|error| format!("no secret numbers from /dev/urandom: {error}"))?;
-        core::build(start, &seeds, selectors)
+        core::build::<M, F, C>(start, &seeds, selectors)
     }
 
     /// Opens the machine's ports and starts one worker per core; `make` builds each core's program and

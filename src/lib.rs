@@ -44,5 +44,6 @@ pub mod proxy;
 pub mod records;
 pub mod report;
 pub mod selectors;
+pub mod stages;
 
 pub use callbacks::{InspectPayload, SelectServer, inspected};

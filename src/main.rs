@@ -69,6 +69,9 @@ struct RunArguments {
     /// Print a line of totals every second.
     #[arg(long)]
     progress: bool,
+    /// Count each core's cycles by stage: a table at the end, and a picture in this file.
+    #[arg(long, value_name = "SVG", num_args = 0..=1, require_equals = true, default_missing_value = "stage-cycles.svg")]
+    stage_cycles: Option<PathBuf>,
 }
 
 /// How the process ends.

@@ -25,6 +25,7 @@ use crate::proxy::budget::KEPT_FOR_CONTROL;
 use crate::proxy::promises::Abilities;
 use crate::proxy::steering::SteeringTrouble;
 use crate::proxy::{self, NextHops, Proxy};
+use crate::stages::{Off, Stages};
 use e2d2::BURST;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::fate::{GraphCounters, Traffic};
@@ -95,7 +96,7 @@ where
     L: BufferPool<Buffer = P::Buffer> + 'static,
     S: SelectServer,
 {
-    build_linked(ports, proxy, station, counters, None, None)
+    build_linked(ports, proxy, station, counters, (None, None), Off)
 }
 
 /// The ends of the rings that a core holds.
@@ -103,18 +104,19 @@ pub type CoreLinks<B> = Links<Packet<B>>;
 
 /// The same for one core of several, with its ends of the rings between them; or with a way to the kernel behind those of the
 /// ports that have one, which is there exactly if the proxy's settings leave something to it.
-pub fn build_linked<P, L, S>(
+pub fn build_linked<P, L, S, T>(
     ports: Vec<SharedPort<P>>,
     proxy: Proxy<L, S, Arc<SharedNeighbours>>,
     station: Station,
     counters: Rc<GraphCounters>,
-    links: Option<CoreLinks<P::Buffer>>,
-    kernel: Option<KernelEnd>,
-) -> (impl Task + use<P, L, S>, Handle<L, S>)
+    (links, kernel): (Option<CoreLinks<P::Buffer>>, Option<KernelEnd>),
+    stages: T,
+) -> (impl Task + use<P, L, S, T>, Handle<L, S>)
 where
     P: Port + 'static,
     L: BufferPool<Buffer = P::Buffer> + 'static,
     S: SelectServer,
+    T: Stages,
 {
     let proxy = Rc::new(RefCell::new(proxy));
     let state = Rc::new(Cell::new(Stage::Running));
@@ -137,8 +139,14 @@ where
         proxy: Rc::clone(&proxy),
         stage: state,
         ways: Rc::clone(&ways),
+        stages: stages.clone(),
     };
-    let control = StationNode { station, proxy, ways };
+    let control = StationNode {
+        station,
+        proxy,
+        ways,
+        stages,
+    };
     let tcp = groups.group(Group::Tcp).process(tcp, PROXY_OUTBOX);
     let control = groups.group(Group::Control).process(control, STATION_OUTBOX);
     // Asked first, TCP skips the group's queue; the station cannot starve, for `send` pulls without a limit.
@@ -219,21 +227,27 @@ struct Ways<B> {
     kernel: Option<RefCell<KernelEnd>>,
 }
 
-struct ProxyNode<L: BufferPool, S> {
+struct ProxyNode<L: BufferPool, S, T> {
     proxy: SharedProxy<L, S>,
     stage: Rc<Cell<Stage>>,
     ways: Rc<Ways<L::Buffer>>,
+    stages: T,
 }
 
-impl<L: BufferPool, S: SelectServer> Node for ProxyNode<L, S> {
+impl<L: BufferPool, S: SelectServer, T: Stages> Node for ProxyNode<L, S, T> {
     type Input = Packet<L::Buffer>;
     type Output = Frame<L::Buffer>;
 
     fn process(&mut self, round: &mut Round<'_>, batch: &mut Burst<Self::Input>, out: &mut Outbox<Self::Output>) {
         let mut proxy = self.proxy.borrow_mut();
         let now = round.now();
-        let ways = &*self.ways;
-        let mut emitter = Emitter { round, out, ways };
+        let (ways, stages) = (&*self.ways, &self.stages);
+        let mut emitter = Emitter {
+            round,
+            out,
+            ways,
+            stages,
+        };
         if let Some(incoming) = &mut *ways.incoming.borrow_mut() {
             let mut taken: Burst<Self::Input> = Burst::new();
             let count = incoming.take(taken.capacity(), |packet| taken.push(packet));
@@ -257,6 +271,7 @@ impl<L: BufferPool, S: SelectServer> Node for ProxyNode<L, S> {
         } else if proxy.poll_timers(now, &mut emitter) {
             emitter.round.add_work(1);
         }
+        self.stages.enter(proxy::stage::WorkStage::Rest);
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -264,13 +279,19 @@ impl<L: BufferPool, S: SelectServer> Node for ProxyNode<L, S> {
     }
 }
 
-struct Emitter<'a, 'r, B> {
+struct Emitter<'a, 'r, B, T> {
     round: &'a mut Round<'r>,
     out: &'a mut Outbox<Frame<B>>,
     ways: &'a Ways<B>,
+    stages: &'a T,
 }
 
-impl<B: PacketBuffer> proxy::Outbox<B> for Emitter<'_, '_, B> {
+impl<B: PacketBuffer, T: Stages> proxy::Outbox<B> for Emitter<'_, '_, B, T> {
+    #[inline(always)]
+    fn enter(&mut self, stage: proxy::stage::WorkStage) {
+        self.stages.enter(stage);
+    }
+
     #[inline]
     fn send(&mut self, port: PortId, buffer: B) {
         self.out.emit(self.round, Frame { buffer, port });
@@ -304,13 +325,14 @@ impl<B: PacketBuffer> proxy::Outbox<B> for Emitter<'_, '_, B> {
     }
 }
 
-struct StationNode<L: BufferPool, S> {
+struct StationNode<L: BufferPool, S, T> {
     station: Station,
     proxy: SharedProxy<L, S>,
     ways: Rc<Ways<L::Buffer>>,
+    stages: T,
 }
 
-impl<L: BufferPool, S: SelectServer> StationNode<L, S> {
+impl<L: BufferPool, S: SelectServer, T> StationNode<L, S, T> {
     /// Whether the engine has to do with the packet; the kernel gets what is its.
     fn is_engines(&self, now: Instant, packet: &Packet<L::Buffer>) -> bool {
         let Some(kernel) = &self.ways.kernel else { return true };
@@ -342,7 +364,7 @@ impl<L: BufferPool, S: SelectServer> StationNode<L, S> {
     }
 }
 
-impl<L: BufferPool, S: SelectServer> Node for StationNode<L, S> {
+impl<L: BufferPool, S: SelectServer, T: Stages> Node for StationNode<L, S, T> {
     type Input = Packet<L::Buffer>;
     type Output = Frame<L::Buffer>;
 
@@ -357,8 +379,13 @@ impl<L: BufferPool, S: SelectServer> Node for StationNode<L, S> {
                 Verdict::Answer(_) => out.emit(round, Frame { buffer, port }),
                 Verdict::Used(_) | Verdict::Dropped(_) => {}
                 Verdict::IcmpError | Verdict::NotOurs => {
-                    let ways = &*self.ways;
-                    let mut emitter = Emitter { round, out, ways };
+                    let (ways, stages) = (&*self.ways, &self.stages);
+                    let mut emitter = Emitter {
+                        round,
+                        out,
+                        ways,
+                        stages,
+                    };
                     self.proxy
                         .borrow_mut()
                         .handle_icmp_error(now, Packet { buffer, port, kind }, &mut emitter);

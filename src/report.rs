@@ -194,6 +194,11 @@ impl CounterGroup {
         self.counts.iter().find(|(of, _)| *of == name).map(|(_, count)| *count)
     }
 
+    /// All counts with their names, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.counts.iter().copied()
+    }
+
     /// The sum of all counts.
     pub fn total(&self) -> u64 {
         self.counts.iter().map(|(_, count)| count).sum()

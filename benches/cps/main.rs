@@ -14,6 +14,7 @@ use std::time::Duration;
 use clap::Parser;
 use e2d2::time::Clock;
 use proxyengine::report::CounterGroups;
+use proxyengine::stages::Breakdown;
 use trafficengine::bench::{CpsResult, CpsSettings, Distance, LoadProcess, LoadTotals, PGO, TwoCoreBench, serve_load};
 use trafficengine::plot;
 use trafficengine::stats::Latencies;
@@ -63,6 +64,9 @@ struct Arguments {
     /// An inspector that looks at all bytes, or writes each again.
     #[arg(long, value_enum)]
     inspect: Option<Inspect>,
+    /// Count the proxy's cycles by stage: a table, and stages.svg among the plots.
+    #[arg(long, conflicts_with_all = ["inspect", "proxy_out"])]
+    stage_cycles: bool,
     /// IPv6 on both sides.
     #[arg(long)]
     ipv6: bool,
@@ -109,6 +113,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         ipv6: arguments.ipv6,
         rules: arguments.rules,
         inspect: arguments.inspect,
+        stage_cycles: arguments.stage_cycles,
         ..Conditions::new(settings)
     };
     if arguments.two_core || arguments.memif {
@@ -135,10 +140,16 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     } else {
         inline(arguments, &conditions)?
     };
-    let compared = Compared::new(result, floor, parts::measure(&Clock::new()));
+    let compared = Compared::new(result, floor, parts::measure(&Clock::new())).with_stages(Breakdown::of(&drops));
     println!("{}", summary(&compared));
     if !compared.result.valid {
         cli::print_counters(&drops);
+    }
+    if let Some(stages) = &compared.breakdown {
+        println!("\n{stages}");
+        let path = arguments.common.plot("stages.svg");
+        std::fs::create_dir_all(&arguments.common.plots)?;
+        std::fs::write(&path, stages.to_svg(&[]))?;
     }
     arguments.common.write(&compared)?;
     plot::draw(&arguments.common.plot("cps.svg"), &[], Some(&latencies))?;

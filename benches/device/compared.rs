@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use proxyengine::stages::Breakdown;
 use serde::Serialize;
 use trafficengine::bench::CpsResult;
 
@@ -23,6 +24,11 @@ pub(crate) struct Compared {
     pub(crate) ratio_to_parts: f64,
     /// Cycles for a connection of what no engine can do without, each by itself: see `parts`.
     pub(crate) parts: BTreeMap<&'static str, f64>,
+    /// Cycles for a connection by stage, if they were counted; reading the counter makes their sum differ a little.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stage_cycles: Option<BTreeMap<&'static str, f64>>,
+    #[serde(skip)]
+    pub(crate) breakdown: Option<Breakdown>,
 }
 
 impl Compared {
@@ -39,6 +45,25 @@ impl Compared {
             floor,
             parts_cycles,
             parts,
+            stage_cycles: None,
+            breakdown: None,
+        }
+    }
+
+    /// The same with what was counted by stage, if it was.
+    pub(crate) fn with_stages(self, breakdown: Option<Breakdown>) -> Compared {
+        let packets = self.result.rx_packets_per_connection;
+        let stage_cycles = breakdown.as_ref().map(|breakdown| {
+            let per_connection = packets / breakdown.timed_packets.max(1) as f64;
+            let stages = breakdown.stages.iter();
+            stages
+                .map(|(name, cycles)| (*name, *cycles as f64 * per_connection))
+                .collect()
+        });
+        Compared {
+            stage_cycles,
+            breakdown,
+            ..self
         }
     }
 

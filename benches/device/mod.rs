@@ -85,6 +85,8 @@ pub(crate) struct Conditions {
     pub(crate) rules: Rules,
     /// What an inspector does to the bytes, if there is one.
     pub(crate) inspect: Option<Inspect>,
+    /// Whether the proxy's cycles are counted by stage; not with an inspector.
+    pub(crate) stage_cycles: bool,
     /// Whether the servers get a PROXY header of version 2.
     pub(crate) proxy_out: bool,
     /// Whether all speak IPv6.
@@ -122,6 +124,7 @@ impl Conditions {
             records: false,
             rules: Rules::Number,
             inspect: None,
+            stage_cycles: false,
             proxy_out: false,
             ipv6: false,
             rounds: 1,

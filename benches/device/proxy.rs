@@ -134,6 +134,7 @@ pub(super) fn proxy(
         clock,
     };
     let (program, task) = match conditions.inspect {
+        None if conditions.stage_cycles => Engine::timed_core_by_rules(start)?,
         None => Engine::core_by_rules(start)?,
         Some(inspect) => {
             let selectors = inspected(RuleSelector::new(&start.config), Inspector::factory(inspect));

@@ -12,7 +12,7 @@ use e2d2::time::Instant;
 
 use super::CoreStart;
 use super::machine::Machine;
-use super::port::EnginePort;
+use super::port::{EnginePort, StagedPort};
 use super::sides::{CoreTask, Sides};
 use super::worker::Program;
 use crate::backends::Backends;
@@ -27,6 +27,7 @@ use crate::proxy::promises::Abilities;
 use crate::proxy::settings::Settings;
 use crate::proxy::{Proxy, Secrets};
 use crate::report::{CounterGroups, ServerAbilities, TCP_CLIENT, TCP_SERVER, WAITING};
+use crate::stages::Stages;
 
 /// Secret numbers of the engine, from which each core gets its own.
 #[derive(Clone)]
@@ -70,9 +71,10 @@ fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
 }
 
 /// What the worker sees of its core's proxy.
-pub(super) struct ProxyProgram<M: Machine, S> {
+pub(super) struct ProxyProgram<M: Machine, S, C> {
     handle: Handle<M::Pool, S>,
-    ports: Vec<SharedPort<EnginePort<M::Port>>>,
+    ports: Vec<SharedPort<StagedPort<M::Port, C>>>,
+    stages: C,
     sides: Option<Sides>,
     graph: GraphReader,
     station: NeighbourCounterReader,
@@ -82,14 +84,15 @@ pub(super) struct ProxyProgram<M: Machine, S> {
 }
 
 /// Builds the program of one core, on its thread.
-pub(super) fn build<M, F>(
+pub(super) fn build<M, F, C>(
     start: CoreStart<M>,
     seeds: &Seeds,
     selectors: &F,
-) -> Result<(ProxyProgram<M, F::Selector>, impl Task + 'static + use<M, F>), String>
+) -> Result<(ProxyProgram<M, F::Selector, C>, impl Task + 'static + use<M, F, C>), String>
 where
     M: Machine + 'static,
     F: SelectorFactory,
+    C: Stages,
 {
     let CoreStart {
         index,
@@ -125,7 +128,11 @@ where
 
     let (counters, graph) = GraphCounters::new();
     let vlans = config.ports().iter().map(|port| port.vlan);
-    let wrap = |(port, vlan)| EnginePort::new(port, vlan, Rc::clone(&counters)).map(share);
+    let stages = C::new(&clock);
+    let wrap = |(port, vlan)| {
+        let port = EnginePort::new(port, vlan, Rc::clone(&counters))?;
+        Ok::<_, String>(share(StagedPort::new(port, stages.clone())))
+    };
     let mut ports = parts.ports;
     let sides = Sides::new(ports.iter_mut().filter_map(M::take_side).collect());
     let ports: Vec<_> = ports.into_iter().zip(vlans).map(wrap).collect::<Result<_, _>>()?;
@@ -143,10 +150,12 @@ where
         settings, parts.pool, selector, neighbours, backends, sink, &secrets, now,
     );
     let kernel_counters = kernel.as_ref().map(KernelEnd::counter_readers).unwrap_or_default();
-    let (graph_task, handle) = pipeline::build_linked(ports.clone(), proxy, station, counters, links, kernel);
+    let (graph_task, handle) =
+        pipeline::build_linked(ports.clone(), proxy, station, counters, (links, kernel), stages.clone());
     let task = CoreTask {
         sides: sides.clone(),
         graph: graph_task,
+        stages: stages.clone(),
     };
     Ok((
         ProxyProgram {
@@ -158,6 +167,7 @@ where
             kernel: kernel_counters,
             log,
             config,
+            stages,
         },
         task,
     ))
@@ -173,7 +183,7 @@ fn abilities(of: Abilities) -> ServerAbilities {
     }
 }
 
-impl<M: Machine, S: SelectServer> Program for ProxyProgram<M, S> {
+impl<M: Machine, S: SelectServer, C: Stages> Program for ProxyProgram<M, S, C> {
     fn begin_drain(&mut self) {
         self.handle.begin_drain();
     }
@@ -272,6 +282,7 @@ impl<M: Machine, S: SelectServer> Program for ProxyProgram<M, S> {
             groups.count_reasons("kernel", &counted.events);
             groups.count_reasons("kernel_drops", &counted.drops);
         }
+        self.stages.count(groups);
         groups.count_reasons("traffic", &self.graph.traffic.snapshot());
     }
 }

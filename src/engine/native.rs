@@ -26,6 +26,7 @@ use crate::config::{Config, CoreId, PortConfig, SoftwareNicConfig};
 use crate::doctor::{Root, misplaced};
 use crate::report::PortReport;
 use crate::selectors::RuleSelector;
+use crate::stages::Timed;
 
 /// DPDK's environment and the open ports.
 pub struct DpdkMachine {
@@ -70,6 +71,25 @@ impl Engine {
     pub fn start_by_rules(config: Config) -> Result<RunningEngine<DpdkMachine>, StartError> {
         let rules = RuleSelector::new(&config);
         Self::start(config, rules)
+    }
+
+    /// The same with each core's cycles counted by stage ([`crate::stages`]): `proxyengine run --stage-cycles`.
+    ///
+    /// # Errors
+    /// See [`StartError`]. Nothing is left open.
+    pub fn start_timed_by_rules(config: Config) -> Result<RunningEngine<DpdkMachine>, StartError> {
+        let rules = RuleSelector::new(&config);
+        Self::start_timed_on(config, rules)
+    }
+
+    /// A core of that engine: `bench cps --stage-cycles`.
+    ///
+    /// # Errors
+    /// The same as of [`core_by_rules`](Self::core_by_rules).
+    pub fn timed_core_by_rules(start: CoreStart<DpdkMachine>) -> Result<BoxedCore, String> {
+        let rules = RuleSelector::new(&start.config);
+        let (program, task) = Self::core_program_staged::<_, _, Timed>(start, &rules)?;
+        Ok((Box::new(program), Box::new(task)))
     }
 
     /// [`core_program`](Self::core_program) for one of that engine's cores.

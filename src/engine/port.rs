@@ -9,6 +9,9 @@ use e2d2::port::{Capabilities, Port, PortId};
 use e2d2::ports::{VlanId, VlanPort};
 use e2d2::wire::MacAddr;
 
+use crate::proxy::stage::WorkStage;
+use crate::stages::Stages;
+
 /// Either kind of port. The branch is the same for every burst of a port, so it costs a predicted jump.
 pub(super) enum EnginePort<P> {
     Plain(P),
@@ -73,5 +76,60 @@ impl<P: Port> Port for EnginePort<P> {
             Self::Plain(port) => port.transmit(from),
             Self::Vlan(port) => port.transmit(from),
         }
+    }
+}
+
+/// The same, with its calls as stages of whoever counts a core's time by them.
+pub(super) struct StagedPort<P, C> {
+    port: EnginePort<P>,
+    stages: C,
+}
+
+impl<P: Port, C: Stages> StagedPort<P, C> {
+    pub(super) fn new(port: EnginePort<P>, stages: C) -> Self {
+        Self { port, stages }
+    }
+
+    /// The port itself.
+    pub(super) fn inner(&self) -> &P {
+        self.port.inner()
+    }
+}
+
+impl<P: Port, C: Stages> Port for StagedPort<P, C> {
+    type Buffer = P::Buffer;
+
+    fn id(&self) -> PortId {
+        self.port.id()
+    }
+
+    fn mac(&self) -> MacAddr {
+        self.port.mac()
+    }
+
+    fn mtu(&self) -> u16 {
+        self.port.mtu()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.port.capabilities()
+    }
+
+    #[inline]
+    fn receive(&mut self, into: &mut ArrayVec<P::Buffer, BURST>) -> usize {
+        self.stages.enter(WorkStage::Receive);
+        let received = self.port.receive(into);
+        self.stages.received(received);
+        // What has come is parsed next.
+        self.stages.enter(WorkStage::Parse);
+        received
+    }
+
+    #[inline]
+    fn transmit(&mut self, from: &mut ArrayVec<P::Buffer, BURST>) -> usize {
+        self.stages.enter(WorkStage::Send);
+        let sent = self.port.transmit(from);
+        self.stages.enter(WorkStage::Rest);
+        sent
     }
 }

@@ -8,6 +8,7 @@ use e2d2::scheduler::Work;
 use e2d2::time::Instant;
 
 use super::machine::DeviceSide;
+use crate::stages::Stages;
 
 /// All that one thread runs. Clones are the same: one is scheduled, another is asked.
 #[derive(Clone)]
@@ -41,16 +42,19 @@ impl Task for Sides {
 }
 
 /// A core's graph, and before it in each round the sides that it runs, if any.
-pub(super) struct CoreTask<T> {
+pub(super) struct CoreTask<T, C> {
     pub(super) sides: Option<Sides>,
     pub(super) graph: T,
+    pub(super) stages: C,
 }
 
-impl<T: Task> Task for CoreTask<T> {
+impl<T: Task, C: Stages> Task for CoreTask<T, C> {
     #[inline]
     fn run(&mut self, now: Instant) -> Work {
         let mut work = self.sides.as_mut().map_or(Work::NONE, |sides| sides.run(now));
+        self.stages.begin_round();
         work += self.graph.run(now);
+        self.stages.end_round();
         work
     }
 

@@ -11,6 +11,7 @@ use proxyengine::config::Config;
 use proxyengine::engine::{DpdkMachine, Engine, Outcome, RunningEngine};
 use proxyengine::picture::Picture;
 use proxyengine::report::Report;
+use proxyengine::stages::{Breakdown, Second};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
@@ -34,7 +35,11 @@ pub(super) fn run(config: Config, arguments: &RunArguments) -> Exit {
         Some(records) if records.file == Path::new("-") => complain,
         _ => print,
     };
-    let engine = match Engine::start_by_rules(config) {
+    let started = match arguments.stage_cycles {
+        Some(_) => Engine::start_timed_by_rules(config),
+        None => Engine::start_by_rules(config),
+    };
+    let engine = match started {
         Ok(engine) => engine,
         Err(error) => return not_started(&error.to_string()),
     };
@@ -45,6 +50,7 @@ pub(super) fn run(config: Config, arguments: &RunArguments) -> Exit {
         signals,
         arguments,
         show,
+        cycles: CyclesByStage::new(),
     };
     session.serve();
     session.end(drain)
@@ -90,6 +96,7 @@ struct Session<'a> {
     signals: Receiver<i32>,
     arguments: &'a RunArguments,
     show: fn(&str),
+    cycles: CyclesByStage,
 }
 
 impl Session<'_> {
@@ -120,6 +127,9 @@ impl Session<'_> {
             if self.arguments.progress && progress.due_in().is_zero() {
                 complain(&progress.lines(self.engine.report()));
             }
+            if self.arguments.stage_cycles.is_some() && self.cycles.is_due() {
+                self.cycles.look(&self.engine.report());
+            }
         }
     }
 
@@ -147,11 +157,16 @@ impl Session<'_> {
             engine,
             arguments,
             show,
+            mut cycles,
             ..
         } = self;
         let Outcome { report, failures } = engine.shutdown();
         show(&report.to_string());
-        let is_written = write_report(arguments.report.as_deref(), &report);
+        let is_drawn = arguments.stage_cycles.as_deref().is_none_or(|path| {
+            cycles.look(&report);
+            cycles.conclude(path, show)
+        });
+        let is_written = write_report(arguments.report.as_deref(), &report) && is_drawn;
         for failure in &failures {
             log::error!("{failure}");
         }
@@ -180,6 +195,48 @@ fn write_report(path: Option<&Path>, report: &Report) -> bool {
         log::error!("the report cannot be written to {}: {error}", path.display());
     }
     result.is_ok()
+}
+
+/// What cores count by stage, looked at once a second.
+struct CyclesByStage {
+    looked_at: Instant,
+    last: Breakdown,
+    seconds: Vec<Second>,
+}
+
+/// Seconds that are remembered: a day.
+const MOST_SECONDS: usize = 24 * 60 * 60;
+
+impl CyclesByStage {
+    fn new() -> Self {
+        Self {
+            looked_at: Instant::now(),
+            last: Breakdown::default(),
+            seconds: Vec::new(),
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        self.looked_at.elapsed() >= PROGRESS && self.seconds.len() < MOST_SECONDS
+    }
+
+    fn look(&mut self, report: &Report) {
+        self.looked_at = Instant::now();
+        if let Some(now) = Breakdown::of(&report.counters) {
+            self.seconds.push(Second::between(&self.last, &now));
+            self.last = now;
+        }
+    }
+
+    /// Shows the table and writes the picture; whether that was possible.
+    fn conclude(&self, path: &Path, show: fn(&str)) -> bool {
+        show(&self.last.to_string());
+        let written = std::fs::write(path, self.last.to_svg(&self.seconds));
+        if let Err(error) = &written {
+            log::error!("the picture cannot be written to {}: {error}", path.display());
+        }
+        written.is_ok()
+    }
 }
 
 /// Totals and rates, once a second, and what each core does.

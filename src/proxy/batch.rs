@@ -7,6 +7,7 @@ use super::phase::Phase;
 use super::segment::{self, Segment};
 use super::send::{self, Ends};
 use super::settings::Verify;
+use super::stage::WorkStage;
 use super::table::{FlowKey, FlowRef};
 use super::{Incoming, NextHops, Outbox, Proxy, classify};
 use crate::callbacks::SelectServer;
@@ -32,6 +33,7 @@ where
         out: &mut impl Outbox<P::Buffer>,
     ) {
         // The bucket of each packet is on its way while the first ones are dealt with.
+        out.enter(WorkStage::Parse);
         let mut buffers: ArrayVec<P::Buffer, BURST> = ArrayVec::new();
         let mut segments: ArrayVec<Segment, BURST> = ArrayVec::new();
         for packet in batch.drain(..) {
@@ -40,8 +42,10 @@ where
                 Err(reason) => self.drops.add(reason, 1),
             }
         }
+        out.enter(WorkStage::LookUp);
         self.ask_ahead(&mut segments);
         for (buffer, segment) in buffers.into_iter().zip(&mut segments) {
+            out.enter(WorkStage::Checksum);
             match self.verify(segment, buffer.data()) {
                 Ok(()) => self.handle(now, Incoming { buffer, segment }, out),
                 Err(reason) => self.drops.add(reason, 1),
@@ -129,7 +133,10 @@ where
 
     #[inline]
     fn handle(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
-        match self.find(incoming.segment) {
+        out.enter(WorkStage::LookUp);
+        let found = self.find(incoming.segment);
+        out.enter(WorkStage::Classify);
+        match found {
             None => self.handle_unbound(now, incoming, out),
             Some(flow) if flow.is_quarantined() => self.handle_quarantined(now, flow, incoming, out),
             Some(flow) => self.handle_connection(now, flow, incoming, out),

@@ -16,6 +16,7 @@ use super::promises::{self, Promise};
 use super::segment::Segment;
 use super::send::{Control, Path};
 use super::settings::{Listener, Strangers};
+use super::stage::WorkStage;
 use super::step::step;
 use super::table::{FlowKey, FlowRef};
 use super::used_cookies::{Returned, Unused};
@@ -71,7 +72,11 @@ where
         if matches!(event, Event::Syn | Event::SynToPass) {
             self.log.count(Side::Client, TcpCounter::RecvSyn);
         }
-        match (step(phase, event).actions.first(), listener, opened) {
+        let action = step(phase, event).actions.first();
+        if let Some(action) = action {
+            out.enter(WorkStage::from(*action));
+        }
+        match (action, listener, opened) {
             (Some(Action::SendCookie), Some(listener), _) => self.send_cookie(now, listener, incoming, out),
             (Some(Action::RememberSyn), Some(listener), _) => {
                 self.remember_syn(now, (listener, address), incoming, out);

@@ -10,6 +10,7 @@ use super::inspect::Inspection;
 use super::owed;
 use super::phase::{Half, Phase};
 use super::settings::Server;
+use super::stage::WorkStage;
 use super::{NextHops, Outbox, Proxy};
 use crate::callbacks::SelectServer;
 use e2d2::buffer::BufferPool;
@@ -47,6 +48,7 @@ where
     /// Fires what is due. Returns true if anything was.
     pub fn poll_timers(&mut self, now: Instant, out: &mut impl Outbox<P::Buffer>) -> bool {
         self.last_now = now;
+        out.enter(WorkStage::Timers);
         let mut worked = false;
         // The queue is empty: no burst will come of what was put off.
         if !self.put_off.is_empty() && self.overload.keeps_up() {

@@ -14,6 +14,7 @@ use device::compared::Compared;
 use device::floor::{self, Floor};
 use device::{Conditions, Host, Inspect, Rules, cli, parts};
 use e2d2::time::Clock;
+use proxyengine::stages::{Breakdown, ROUNDS_PER_LOOK};
 
 #[test]
 fn a_short_bench_is_valid_inline_with_any_rules_over_either_ip_on_two_cores_and_over_memif() {
@@ -154,6 +155,13 @@ fn what_no_build_has_learned_from(host: &Host, usual: &Conditions) {
         let mut inline = host.open(name, &conditions).expect("the bench opens");
         check(&inline.cps(&conditions.settings), &inline.device);
     }
+    let conditions = Conditions {
+        stage_cycles: true,
+        ..usual
+    };
+    let mut inline = host.open('y', &conditions).expect("the bench opens");
+    check(&inline.cps(&conditions.settings), &inline.device);
+    stages_add_up(&inline.device.counters());
     for (name, inspect) in [('p', Inspect::Pass), ('w', Inspect::Rewrite)] {
         let conditions = Conditions {
             inspect: Some(inspect),
@@ -185,6 +193,33 @@ fn load_of_the_bench_over_memif() {
         .expect("the bench is there");
     let counted = serve_load(arms, pool, &clock, &folder).expect("the bench stays");
     println!("\n{counted}");
+}
+
+/// One round in so many was timed, every stage of the connections' way took cycles, and nothing that never happened did.
+fn stages_add_up(counters: &proxyengine::report::CounterGroups) {
+    let stages = Breakdown::of(counters).expect("cycles by stage");
+    let share = stages.timed_rounds as f64 / stages.rounds as f64 * ROUNDS_PER_LOOK as f64;
+    assert!(stages.timed_rounds > 10 && (0.5..2.0).contains(&share), "{stages}");
+    let names: Vec<&str> = stages.stages.iter().map(|(name, _)| *name).collect();
+    for name in [
+        "receive",
+        "parse",
+        "checksum",
+        "look_up",
+        "classify",
+        "rewrite",
+        "send",
+        "action_send_cookie",
+        "action_create_connection",
+        "action_ask_selector",
+        "action_connect_server",
+        "action_splice",
+        "action_send_held",
+        "action_quarantine",
+    ] {
+        assert!(names.contains(&name), "{name} in {stages}");
+    }
+    assert!(!names.contains(&"action_next_server"), "{stages}");
 }
 
 /// Why a result is not valid, but for what a machine does that is busy with other tests: there the load may stand still while

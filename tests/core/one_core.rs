@@ -101,7 +101,14 @@ impl<S: SelectServer> OneCore<S> {
         let (counters, reader) = GraphCounters::new();
         let [client_mac, server_mac] = macs();
         let ports = vec![share(near0.with_mac(client_mac)), share(near1.with_mac(server_mac))];
-        let (task, handle) = pipeline::build_linked(ports, proxy, station, counters, links, own.kernel);
+        let (task, handle) = pipeline::build_linked(
+            ports,
+            proxy,
+            station,
+            counters,
+            (links, own.kernel),
+            proxyengine::stages::Off,
+        );
         OneCore {
             task: Box::new(task),
             handle,

@@ -143,7 +143,21 @@ impl Engine {
     /// # Errors
     /// As [`Engine::start`].
     pub fn start_with(rig: &Rig, binary: &Path, configuration: &str, records: PathBuf) -> Result<Self, RigError> {
-        Self::launch(rig, binary, &["run"], configuration, records)
+        Self::start_with_options(rig, binary, (configuration, records), &[])
+    }
+
+    /// The same with more options of `proxyengine run`.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    pub fn start_with_options(
+        rig: &Rig,
+        binary: &Path,
+        (configuration, records): (&str, PathBuf),
+        options: &[&str],
+    ) -> Result<Self, RigError> {
+        let words = [&["run"], options].concat();
+        Self::launch(rig, binary, &words, configuration, records)
     }
 
     /// As [`Engine::start`], for a program of its own that takes the configuration as its first argument.

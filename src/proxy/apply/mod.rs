@@ -27,6 +27,7 @@ use crate::proxy::connection::{Opening, Spliced, Stage};
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, SentFin, Side};
 use crate::proxy::phase::Phase;
+use crate::proxy::stage::WorkStage;
 use crate::proxy::step::step;
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use calling::Handoff;
@@ -103,11 +104,13 @@ where
                 );
             }
             for &action in transition.actions {
+                out.enter(WorkStage::from(action));
                 if let Some(follows) = self.apply(now, slot, (action, event), &mut scene, out) {
                     next = Some(follows);
                     break;
                 }
             }
+            out.enter(WorkStage::Classify);
             if before != transition.next && before.is_spliced() {
                 self.arm_closing(now, slot, before);
             }

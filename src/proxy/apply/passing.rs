@@ -17,6 +17,7 @@ use crate::proxy::phase::{Half, Phase};
 use crate::proxy::quarantine::Rested;
 use crate::proxy::segment::Segment;
 use crate::proxy::send;
+use crate::proxy::stage::WorkStage;
 use crate::proxy::translate::{self, Rewrite};
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
@@ -41,6 +42,7 @@ where
         incoming: Incoming<P::Buffer>,
         out: &mut impl Outbox<P::Buffer>,
     ) {
+        out.enter(WorkStage::Rewrite);
         self.log
             .count_passed(from, incoming.segment.payload_len() > 0, None, false);
         if let Some(incoming) = self.forward_at_once(slot, from, incoming, out) {

@@ -7,6 +7,7 @@ use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, Side};
 use crate::proxy::phase::Phase;
 use crate::proxy::send;
+use crate::proxy::stage::WorkStage;
 use crate::proxy::step::step;
 use crate::proxy::table::FlowRef;
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
@@ -27,6 +28,7 @@ where
         out: &mut impl Outbox<P::Buffer>,
     ) {
         for action in step(Phase::Quarantine, event).actions {
+            out.enter(WorkStage::from(*action));
             match action {
                 Action::Forward => return self.forward_rested(flow, incoming, out),
                 Action::Drop(reason) => return self.drops.add(*reason, 1),

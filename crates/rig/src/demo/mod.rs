@@ -39,6 +39,9 @@ pub struct DemoOptions {
     /// Leave rig, engine and servers running at the end, and say how to try them.
     #[arg(long)]
     keep: bool,
+    /// Have the engine count its cycles by stage: show the table, and draw it into this file.
+    #[arg(long, value_name = "SVG", num_args = 0..=1, require_equals = true, default_missing_value = "stage-cycles.svg", conflicts_with = "keep")]
+    stage_cycles: Option<PathBuf>,
     /// Use AF_XDP in place of AF_PACKET.
     #[arg(long)]
     af_xdp: bool,
@@ -129,7 +132,12 @@ fn run_on_rig(options: &DemoOptions) -> Result<bool, RigError> {
     };
     let records = rig.file("records.jsonl");
     let configuration = configuration_for(&options.config, &records, device.as_deref())?;
-    let engine = Engine::start_with(&rig, &options.engine, &configuration, records)?;
+    let picture = options
+        .stage_cycles
+        .as_ref()
+        .map(|path| format!("--stage-cycles={}", path.display()));
+    let more: Vec<&str> = picture.iter().map(String::as_str).collect();
+    let engine = Engine::start_with_options(&rig, &options.engine, (&configuration, records), &more)?;
     let shown = options.config.canonicalize().unwrap_or_else(|_| options.config.clone());
     let device = device.as_deref().unwrap_or("its own device");
     println!("demo: the engine is up: {} on {device}", shown.display());
@@ -138,6 +146,7 @@ fn run_on_rig(options: &DemoOptions) -> Result<bool, RigError> {
         .into_iter()
         .map(|request: Request| request.perform(&rig))
         .collect();
+    let mut stages = String::new();
     let (records, buffers_leaked, still_running) = if options.keep {
         let expected = outcomes.len();
         let written = || engine.records().is_ok_and(|records| records.len() >= expected);
@@ -147,16 +156,32 @@ fn run_on_rig(options: &DemoOptions) -> Result<bool, RigError> {
     } else {
         let report = engine.stop(Signal::INT)?;
         let leaked = report.number("/buffers/leaked");
+        stages = table_of_stages(&report.log);
         (report.records, Some(leaked), None)
     };
     assign(&mut outcomes, &records);
     table::print(&outcomes);
+    if let Some(path) = &options.stage_cycles {
+        println!("\n{stages}\ndrawn in {}", path.display());
+    }
     let totals = Totals::of(&outcomes, records.len(), buffers_leaked);
     let good = conclude(&totals, &outcomes, options.json.as_deref())?;
     if let Some(engine) = still_running {
         keep(rig, engine, servers, &certificates);
     }
     Ok(good)
+}
+
+/// The table of cycles by stage in what the engine has printed at its end.
+fn table_of_stages(printed: &str) -> String {
+    let from_table = printed.lines().skip_while(|line| !line.starts_with("cycles by stage:"));
+    let is_row = |(index, line): &(usize, &str)| *index == 0 || line.starts_with("  ");
+    let lines: Vec<&str> = from_table
+        .enumerate()
+        .take_while(is_row)
+        .map(|(_, line)| line)
+        .collect();
+    lines.join("\n")
 }
 
 fn start_servers(rig: &Rig, certificates: &Certificates) -> Result<Vec<Process>, RigError> {

@@ -1,0 +1,242 @@
+//! Where a core's cycles go, stage by stage: `run --stage-cycles`, `bench cps --stage-cycles`.
+//!
+//! The graph of a core is generic over [`Stages`]. [`Off`] has no size and does nothing, so that a graph without it is what it
+//! would be if this file did not exist. [`Timed`] reads the time stamp counter at each change of stage in one round of
+//! [`ROUNDS_PER_LOOK`]; in the others a change costs a look at a flag in the first-level cache, and each connection has
+//! some thirty of them. What reading the counter takes is measured at the start and taken off.
+//!
+//! ```text
+//!   receive ─► parse ─► checksum ─► look_up ─► classify ─► action_… │ rewrite ─► send
+//! ```
+
+mod breakdown;
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use e2d2::counters::Reason;
+use e2d2::time::Clock;
+
+use crate::proxy::stage::WorkStage;
+use crate::report::CounterGroup;
+
+pub use breakdown::{Breakdown, Second};
+
+/// One round of so many is timed.
+pub const ROUNDS_PER_LOOK: u64 = 64;
+
+/// The group of counters of the cycles by stage, in the timed rounds.
+pub const CYCLES: &str = "stage_cycles";
+
+/// The group of counters that says what was timed.
+pub const LOOKS: &str = "stage_looks";
+
+/// Whether and how cycles are counted by stage. Clones are the same; they belong to one core.
+pub trait Stages: Clone + 'static {
+    /// For a core with this clock.
+    fn new(clock: &Clock) -> Self;
+
+    /// A round begins.
+    fn begin_round(&self);
+
+    /// The stage before has ended, this one begins.
+    fn enter(&self, stage: WorkStage);
+
+    /// So many packets have come in.
+    fn received(&self, packets: usize);
+
+    /// The round has ended.
+    fn end_round(&self);
+
+    /// What was counted, by [`CYCLES`] and [`LOOKS`]; nothing if nothing is.
+    fn counted(&self) -> Option<[CounterGroup; 2]>;
+}
+
+/// Nothing is counted.
+#[derive(Clone, Copy, Debug)]
+pub struct Off;
+
+impl Stages for Off {
+    #[inline(always)]
+    fn new(_clock: &Clock) -> Off {
+        Off
+    }
+
+    #[inline(always)]
+    fn begin_round(&self) {}
+
+    #[inline(always)]
+    fn enter(&self, _stage: WorkStage) {}
+
+    #[inline(always)]
+    fn received(&self, _packets: usize) {}
+
+    #[inline(always)]
+    fn end_round(&self) {}
+
+    fn counted(&self) -> Option<[CounterGroup; 2]> {
+        None
+    }
+}
+
+/// One round of [`ROUNDS_PER_LOOK`] is timed.
+#[derive(Clone, Debug)]
+pub struct Timed(Rc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    clock: Clock,
+    /// Cycles that reading the counter takes.
+    reading: u64,
+    is_timed: Cell<bool>,
+    rounds: Cell<u64>,
+    since: Cell<u64>,
+    stage: Cell<WorkStage>,
+    /// Of the round that is timed.
+    round: [Cell<u64>; WorkStage::COUNT],
+    /// Of the timed rounds in which packets came.
+    cycles: [Cell<u64>; WorkStage::COUNT],
+    /// Rounds in which packets came, all of them, and those that were timed.
+    busy_rounds: Cell<u64>,
+    timed_rounds: Cell<u64>,
+    /// Packets received in this round.
+    of_round: Cell<u64>,
+    /// Packets received, in all of them and in those that were timed.
+    packets: Cell<u64>,
+    timed_packets: Cell<u64>,
+}
+
+fn add(cell: &Cell<u64>, more: u64) {
+    cell.set(cell.get() + more);
+}
+
+impl Timed {
+    /// The stage before has ended at `now`.
+    fn charge(&self, now: u64) {
+        let inner = &*self.0;
+        let passed = now.saturating_sub(inner.since.get()).saturating_sub(inner.reading);
+        if let Some(cell) = inner.round.get(inner.stage.get().index()) {
+            add(cell, passed);
+        }
+        inner.since.set(now);
+    }
+}
+
+impl Stages for Timed {
+    fn new(clock: &Clock) -> Timed {
+        let reading = (0..1000).map(|_| {
+            let before = clock.tsc();
+            clock.tsc().saturating_sub(before)
+        });
+        Timed(Rc::new(Inner {
+            clock: *clock,
+            reading: reading.min().unwrap_or_default(),
+            is_timed: Cell::new(false),
+            rounds: Cell::new(0),
+            since: Cell::new(0),
+            stage: Cell::new(WorkStage::Rest),
+            round: std::array::from_fn(|_| Cell::new(0)),
+            cycles: std::array::from_fn(|_| Cell::new(0)),
+            busy_rounds: Cell::new(0),
+            timed_rounds: Cell::new(0),
+            of_round: Cell::new(0),
+            packets: Cell::new(0),
+            timed_packets: Cell::new(0),
+        }))
+    }
+
+    #[inline]
+    fn begin_round(&self) {
+        let inner = &*self.0;
+        add(&inner.rounds, 1);
+        if !inner.rounds.get().is_multiple_of(ROUNDS_PER_LOOK) {
+            return;
+        }
+        inner.is_timed.set(true);
+        inner.round.iter().for_each(|cell| cell.set(0));
+        inner.stage.set(WorkStage::Rest);
+        inner.since.set(inner.clock.tsc());
+    }
+
+    #[inline]
+    fn enter(&self, stage: WorkStage) {
+        if self.0.is_timed.get() {
+            self.charge(self.0.clock.tsc());
+            self.0.stage.set(stage);
+        }
+    }
+
+    #[inline]
+    fn received(&self, packets: usize) {
+        add(&self.0.of_round, packets as u64);
+    }
+
+    #[inline]
+    fn end_round(&self) {
+        let inner = &*self.0;
+        let is_timed = inner.is_timed.replace(false);
+        let packets = inner.of_round.replace(0);
+        // A round without packets says where nothing goes.
+        if packets == 0 {
+            return;
+        }
+        add(&inner.busy_rounds, 1);
+        add(&inner.packets, packets);
+        if is_timed {
+            self.charge(inner.clock.tsc());
+            add(&inner.timed_rounds, 1);
+            add(&inner.timed_packets, packets);
+            for (sum, of_round) in inner.cycles.iter().zip(&inner.round) {
+                add(sum, of_round.get());
+            }
+        }
+    }
+
+    fn counted(&self) -> Option<[CounterGroup; 2]> {
+        let inner = &*self.0;
+        let cycles = WorkStage::ALL.iter().zip(&inner.cycles);
+        Some([
+            CounterGroup::new(cycles.map(|(stage, cycles)| (stage.name(), cycles.get()))),
+            CounterGroup::new([
+                ("rounds", inner.busy_rounds.get()),
+                ("timed_rounds", inner.timed_rounds.get()),
+                ("packets", inner.packets.get()),
+                ("timed_packets", inner.timed_packets.get()),
+            ]),
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_round_in_so_many_is_timed_and_those_without_packets_are_not_charged() {
+        let stages = Timed::new(&Clock::new());
+        for round in 1..=3 * ROUNDS_PER_LOOK {
+            stages.begin_round();
+            stages.enter(WorkStage::Receive);
+            // The second round that is timed has no packets.
+            stages.received(if round == 2 * ROUNDS_PER_LOOK { 0 } else { 5 });
+            stages.enter(WorkStage::Parse);
+            std::thread::yield_now();
+            stages.end_round();
+        }
+        let [cycles, looks] = stages.counted().expect("it counts");
+        let look = |name| looks.count(name).unwrap_or_default();
+        assert_eq!((look("rounds"), look("timed_rounds")), (3 * ROUNDS_PER_LOOK - 1, 2));
+        assert_eq!(
+            (look("packets"), look("timed_packets")),
+            (5 * (3 * ROUNDS_PER_LOOK - 1), 10)
+        );
+        assert!(cycles.count("parse") > Some(0), "yielding takes time");
+        assert_eq!(cycles.count("classify"), Some(0));
+    }
+
+    #[test]
+    fn off_has_no_size() {
+        assert_eq!(size_of::<Off>(), 0);
+        assert!(Off.counted().is_none());
+    }
+}
