@@ -211,6 +211,11 @@ with_peers() {
     AS_ROOT=$(root_prefix) || die "bench peers makes network namespaces, for which it must be root"
     build_optimised proxyengine trafficengine
     PEERS=(--proxyengine "$PROFILED_TARGET/release/proxyengine" --trafficengine "$PROFILED_TARGET/release/trafficengine")
+    # The others are built without a profile: our own without one stands beside them.
+    if [ "$PROFILED_TARGET" != "$(target_dir)" ]; then
+        RUSTFLAGS=$PLAIN_RUSTFLAGS quiet_cargo build --release --package=proxyengine --bins
+        PEERS+=(--proxyengine-no-pgo "$(target_dir)/release/proxyengine")
+    fi
 }
 
 cmd_lint() {

@@ -10,6 +10,10 @@
 # Where cargo builds: a folder of its own for what has a profile.
 PROFILED_TARGET=
 
+# The user's own flags, for what is built without a profile all the same.
+# shellcheck disable=SC2034  # build.sh uses it
+PLAIN_RUSTFLAGS=${RUSTFLAGS:-}
+
 # Not empty for a build without a profile: `--no-pgo` of build, run and bench.
 NO_PGO=
 
@@ -33,6 +37,7 @@ use_profile() {
         }
     fi
     PROFILED_TARGET=$(target_dir)/profiled
+    PLAIN_RUSTFLAGS=${RUSTFLAGS:-}
     export RUSTFLAGS="${RUSTFLAGS:-} -Cprofile-use=$file"
 }
 

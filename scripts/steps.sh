@@ -2,7 +2,7 @@
 # usage: scripts/steps.sh BEFORE CYCLES NOW CYCLES > docs/performance-steps.svg
 #
 # Draws where the cycles of a connection go, step by step, before a change and now, beside what the parts cost by
-# themselves (the floor). BEFORE and NOW are files of callgrind, taken as docs/performance.md says; CYCLES is what
+# themselves (the floor). BEFORE and NOW are files of callgrind, taken as docs/lab/engine.md says; CYCLES is what
 # `bench cps` says of the same program. The instructions of each step go to standard error, as rows of a table.
 set -euo pipefail
 [ $# -eq 4 ] || {
@@ -62,7 +62,7 @@ awk -v before="$before" -v before_cycles="$2" -v now="$now" -v now_cycles="$4" '
     }
     BEGIN {
         split("graph, reading, checksums, look-ups|passing on: 3 packets|frames of our own: 4|SipHash: 3|options: 6|actions, timer, port, table, rest", title, "|")
-        # Cycles of the parts by themselves, as docs/performance.md has them, and the budget of src/proxy/mod.rs for actions.
+        # Cycles of the parts by themselves, as docs/lab/engine.md has them, and the budget of src/proxy/mod.rs for actions.
         split("427 136 145 109 22 250", floor, " ")
         n = split(before, b, " ") - 1
         split(now, a, " ")

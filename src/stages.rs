@@ -18,11 +18,12 @@ use e2d2::counters::Reason;
 use e2d2::time::Clock;
 
 use crate::proxy::stage::WorkStage;
-use crate::report::CounterGroup;
+use crate::report::CounterGroups;
 
 pub use breakdown::{Breakdown, Second};
 
-/// One round of so many is timed.
+/// One round of so many is timed, in the mean: the distances are random, for what packets a round has may go to and fro with the
+/// rounds before it.
 pub const ROUNDS_PER_LOOK: u64 = 64;
 
 /// The group of counters of the cycles by stage, in the timed rounds.
@@ -48,8 +49,8 @@ pub trait Stages: Clone + 'static {
     /// The round has ended.
     fn end_round(&self);
 
-    /// What was counted, by [`CYCLES`] and [`LOOKS`]; nothing if nothing is.
-    fn counted(&self) -> Option<[CounterGroup; 2]>;
+    /// Adds what was counted to the groups [`CYCLES`] and [`LOOKS`]; nothing if nothing is.
+    fn count(&self, groups: &mut CounterGroups);
 }
 
 /// Nothing is counted.
@@ -74,9 +75,7 @@ impl Stages for Off {
     #[inline(always)]
     fn end_round(&self) {}
 
-    fn counted(&self) -> Option<[CounterGroup; 2]> {
-        None
-    }
+    fn count(&self, _groups: &mut CounterGroups) {}
 }
 
 /// One round of [`ROUNDS_PER_LOOK`] is timed.
@@ -89,7 +88,9 @@ struct Inner {
     /// Cycles that reading the counter takes.
     reading: u64,
     is_timed: Cell<bool>,
-    rounds: Cell<u64>,
+    /// Rounds until the next that is timed.
+    left: Cell<u64>,
+    random: Cell<u64>,
     since: Cell<u64>,
     stage: Cell<WorkStage>,
     /// Of the round that is timed.
@@ -111,6 +112,17 @@ fn add(cell: &Cell<u64>, more: u64) {
 }
 
 impl Timed {
+    /// Rounds to the next that is timed: 1 to 127, 64 in the mean.
+    fn draw_distance(&self) -> u64 {
+        // xorshift64: never zero.
+        let mut random = self.0.random.get();
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        self.0.random.set(random);
+        1 + random % (2 * ROUNDS_PER_LOOK - 1)
+    }
+
     /// The stage before has ended at `now`.
     fn charge(&self, now: u64) {
         let inner = &*self.0;
@@ -132,7 +144,8 @@ impl Stages for Timed {
             clock: *clock,
             reading: reading.min().unwrap_or_default(),
             is_timed: Cell::new(false),
-            rounds: Cell::new(0),
+            left: Cell::new(ROUNDS_PER_LOOK),
+            random: Cell::new(0x9e37_79b9_7f4a_7c15),
             since: Cell::new(0),
             stage: Cell::new(WorkStage::Rest),
             round: std::array::from_fn(|_| Cell::new(0)),
@@ -148,10 +161,12 @@ impl Stages for Timed {
     #[inline]
     fn begin_round(&self) {
         let inner = &*self.0;
-        add(&inner.rounds, 1);
-        if !inner.rounds.get().is_multiple_of(ROUNDS_PER_LOOK) {
+        let left = inner.left.get() - 1;
+        inner.left.set(left);
+        if left > 0 {
             return;
         }
+        inner.left.set(self.draw_distance());
         inner.is_timed.set(true);
         inner.round.iter().for_each(|cell| cell.set(0));
         inner.stage.set(WorkStage::Rest);
@@ -192,18 +207,19 @@ impl Stages for Timed {
         }
     }
 
-    fn counted(&self) -> Option<[CounterGroup; 2]> {
+    fn count(&self, groups: &mut CounterGroups) {
         let inner = &*self.0;
         let cycles = WorkStage::ALL.iter().zip(&inner.cycles);
-        Some([
-            CounterGroup::new(cycles.map(|(stage, cycles)| (stage.name(), cycles.get()))),
-            CounterGroup::new([
+        groups.count(CYCLES, cycles.map(|(stage, cycles)| (stage.name(), cycles.get())));
+        groups.count(
+            LOOKS,
+            [
                 ("rounds", inner.busy_rounds.get()),
                 ("timed_rounds", inner.timed_rounds.get()),
                 ("packets", inner.packets.get()),
                 ("timed_packets", inner.timed_packets.get()),
-            ]),
-        ])
+            ],
+        );
     }
 }
 
@@ -212,31 +228,47 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_round_in_so_many_is_timed_and_those_without_packets_are_not_charged() {
+    fn one_round_in_so_many_is_timed_whatever_goes_to_and_fro() {
+        const ROUNDS: u64 = 100 * ROUNDS_PER_LOOK;
         let stages = Timed::new(&Clock::new());
-        for round in 1..=3 * ROUNDS_PER_LOOK {
+        for round in 0..ROUNDS {
             stages.begin_round();
             stages.enter(WorkStage::Receive);
-            // The second round that is timed has no packets.
-            stages.received(if round == 2 * ROUNDS_PER_LOOK { 0 } else { 5 });
-            stages.enter(WorkStage::Parse);
+            // Three kinds of rounds in turn, one of them without packets.
+            stages.received([5, 5, 0][(round % 3) as usize]);
+            stages.enter([WorkStage::Parse, WorkStage::Rewrite, WorkStage::Timers][(round % 3) as usize]);
             std::thread::yield_now();
             stages.end_round();
         }
-        let [cycles, looks] = stages.counted().expect("it counts");
-        let look = |name| looks.count(name).unwrap_or_default();
-        assert_eq!((look("rounds"), look("timed_rounds")), (3 * ROUNDS_PER_LOOK - 1, 2));
-        assert_eq!(
-            (look("packets"), look("timed_packets")),
-            (5 * (3 * ROUNDS_PER_LOOK - 1), 10)
+        let mut groups = CounterGroups::default();
+        stages.count(&mut groups);
+        let count = |group, name| {
+            groups
+                .group(group)
+                .and_then(|group| group.count(name))
+                .unwrap_or_default()
+        };
+        let look = |name| count(LOOKS, name);
+        let with_packets = ROUNDS.div_ceil(3) + (ROUNDS - 1).div_ceil(3);
+        assert_eq!((look("rounds"), look("packets")), (with_packets, 5 * with_packets));
+        assert_eq!(look("timed_packets"), 5 * look("timed_rounds"));
+        let expected = with_packets / ROUNDS_PER_LOOK;
+        assert!(
+            (expected / 2..expected * 2).contains(&look("timed_rounds")),
+            "{groups:?}"
         );
-        assert!(cycles.count("parse") > Some(0), "yielding takes time");
-        assert_eq!(cycles.count("classify"), Some(0));
+        for stage in ["parse", "rewrite"] {
+            assert!(count(CYCLES, stage) > 0, "yielding takes time: {stage}");
+        }
+        // Rounds without packets are not charged.
+        assert_eq!(count(CYCLES, "timers"), 0);
     }
 
     #[test]
     fn off_has_no_size() {
         assert_eq!(size_of::<Off>(), 0);
-        assert!(Off.counted().is_none());
+        let mut groups = CounterGroups::default();
+        Off.count(&mut groups);
+        assert_eq!(groups, CounterGroups::default());
     }
 }

@@ -37,6 +37,9 @@ struct Arguments {
     /// The engine's program; `./build.sh bench peers` builds it and says where it is.
     #[arg(long)]
     proxyengine: PathBuf,
+    /// The same built without a profile, to stand in the table as well.
+    #[arg(long)]
+    proxyengine_no_pgo: Option<PathBuf>,
     /// The load's program; likewise.
     #[arg(long)]
     trafficengine: PathBuf,
@@ -97,12 +100,13 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     }
     let mut turns = Vec::new();
     for round in 1..=arguments.rounds {
-        for place in 0..System::ALL.len() {
+        let systems = arguments.systems();
+        for place in 0..systems.len() {
             // Who begins changes from round to round.
-            let system = System::ALL[(place + round as usize) % System::ALL.len()];
+            let system = systems[(place + round as usize) % systems.len()];
             let turn = take_turn(arguments, cpus, round, system, &interrupted)?;
             println!(
-                "round {round}, {:<11}: {:>7.0} connections per busy second ({:.0} per second, {:.0} % busy), {:.2} Gbit/s",
+                "round {round}, {:<18}: {:>7.0} connections per busy second ({:.0} per second, {:.0} % busy), {:.2} Gbit/s",
                 system.name(),
                 turn.connections.connections_per_busy_second,
                 turn.connections.connections_per_second,
@@ -116,7 +120,8 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     let result = evaluate(arguments, cpus, &turns, ring);
     print(&result);
     arguments.common.write(&result)?;
-    let bars: Vec<(&str, f64)> = System::ALL
+    let bars: Vec<(&str, f64)> = arguments
+        .systems()
         .iter()
         .map(|system| {
             (
@@ -144,7 +149,7 @@ fn take_turn(
     let cable = Cable::lay(cpus, system.uses_kernel_stack())?;
     let background_share = Loader::background(cpus.proxy)?;
     // Dropped, hence ended, before the cable.
-    let _proxy = system.start(&cable, cpus.proxy, &arguments.proxyengine, folder.path())?;
+    let _proxy = system.start(&cable, cpus.proxy, arguments.engine(system), folder.path())?;
     let loader = |seconds| Loader {
         cable: &cable,
         program: &arguments.trafficengine,
@@ -190,9 +195,26 @@ fn middle(turns: &[Turn], system: System, value: fn(&Turn) -> f64) -> f64 {
     median(&of_system(turns, system, value))
 }
 
+impl Arguments {
+    /// Those that there are.
+    fn systems(&self) -> Vec<System> {
+        let is_there = |system: &System| *system != System::ProxyengineNoPgo || self.proxyengine_no_pgo.is_some();
+        System::ALL.into_iter().filter(is_there).collect()
+    }
+
+    /// The engine's program that a system is.
+    fn engine(&self, system: System) -> &std::path::Path {
+        match (system, &self.proxyengine_no_pgo) {
+            (System::ProxyengineNoPgo, Some(program)) => program,
+            _ => &self.proxyengine,
+        }
+    }
+}
+
 fn by_system(turns: &[Turn], value: fn(&Turn) -> f64) -> Value {
+    let has_turns = |system: &&System| turns.iter().any(|turn| turn.system == **system);
     let entry = |system: &System| (system.name().to_owned(), json!(middle(turns, *system, value)));
-    Value::Object(System::ALL.iter().map(entry).collect::<Map<_, _>>())
+    Value::Object(System::ALL.iter().filter(has_turns).map(entry).collect::<Map<_, _>>())
 }
 
 /// proxyengine by the peer that is best in the middle of all rounds, each round a pair.
@@ -263,8 +285,11 @@ fn print(result: &Value) {
     println!();
     for system in System::ALL {
         let name = system.name();
+        if result["connections_per_busy_second"][name].is_null() {
+            continue;
+        }
         println!(
-            "{name:<11}: {:>7.0} connections per busy second, {:.2} Gbit/s ({:.2} per busy second)",
+            "{name:<18}: {:>7.0} connections per busy second, {:.2} Gbit/s ({:.2} per busy second)",
             number(&result["connections_per_busy_second"][name]),
             number(&result["gbit_per_second"][name]),
             number(&result["gbit_per_busy_second"][name]),
@@ -282,7 +307,7 @@ fn print(result: &Value) {
         number(&result["gbit_ratio_to_best_peer_interval"][1]),
     );
     println!(
-        "on rings, without a kernel: {:.0} connections per busy second",
+        "on rings, without a kernel: {:.0} connections per busy second, by division of the clock by busy cycles",
         number(&result["ring_connections_per_busy_second"])
     );
     match result["invalid_because"].as_array() {

@@ -28,16 +28,25 @@ pub(super) const SERVERS: [&str; 4] = ["10.80.2.1:80", "10.80.2.2:80", "10.80.2.
 #[serde(rename_all = "lowercase")]
 pub(super) enum System {
     Proxyengine,
+    /// The same, built without a profile, as Debian builds the others.
+    #[serde(rename = "proxyengine_no_pgo")]
+    ProxyengineNoPgo,
     Haproxy,
     Nginx,
 }
 
 impl System {
-    pub(super) const ALL: [System; 3] = [System::Proxyengine, System::Haproxy, System::Nginx];
+    pub(super) const ALL: [System; 4] = [
+        System::Proxyengine,
+        System::ProxyengineNoPgo,
+        System::Haproxy,
+        System::Nginx,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             System::Proxyengine => "proxyengine",
+            System::ProxyengineNoPgo => "proxyengine_no_pgo",
             System::Haproxy => "haproxy",
             System::Nginx => "nginx",
         }
@@ -45,7 +54,7 @@ impl System {
 
     /// Whether it works on Linux's TCP.
     pub(super) fn uses_kernel_stack(self) -> bool {
-        self != System::Proxyengine
+        !matches!(self, System::Proxyengine | System::ProxyengineNoPgo)
     }
 
     /// Starts it at the proxy's end and waits until it listens.
@@ -54,7 +63,7 @@ impl System {
         let file = folder.join(format!("{}.conf", self.name()));
         let path = file.to_string_lossy().into_owned();
         match self {
-            System::Proxyengine => {
+            System::Proxyengine | System::ProxyengineNoPgo => {
                 fs::write(&file, proxyengine(cpu))?;
                 let mut process = cable.start(End::Proxy, engine, &["run", &path], &log)?;
                 process.wait_for("running", STARTING, |process| process.printed().contains("running;"))?;
@@ -149,6 +158,8 @@ global
     maxconn 8000
 defaults
     mode tcp
+    # Its better setting for bulk: payload goes from socket to socket through a pipe where that pays.
+    option splice-auto
     maxconn 8000
     backlog 65535
     timeout connect 10s

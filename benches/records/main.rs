@@ -14,9 +14,11 @@ use trafficengine::plot;
 
 #[path = "../device/mod.rs"]
 mod device;
+mod writing;
 
 use device::cli::{self, Common};
 use device::{BoxError, Conditions, Host, InlineProxy};
+use writing::Rates;
 
 /// The share of a connection that its record costs.
 #[derive(Parser)]
@@ -47,6 +49,10 @@ struct RecordsResult {
     ratio_all_slices: f64,
     #[serde(flatten)]
     coverage: Coverage,
+    /// Records a second that one thread makes lines of and writes into a file, by format.
+    written_per_second_file: Rates,
+    /// The same into `/dev/null`: without what the file system takes.
+    written_per_second_null: Rates,
     pairs: usize,
     records_lost: u64,
     lost: u64,
@@ -116,7 +122,10 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     let (lost, retransmitted, failed) = (sum(|r| r.lost), sum(|r| r.retransmitted), sum(|r| r.failed));
     let records_lost = sum(|r| r.records_lost);
     let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len() as f64;
+    let [written_per_second_file, written_per_second_null] = writing::measure(Duration::from_secs_f64(arguments.turn))?;
     let result = RecordsResult {
+        written_per_second_file,
+        written_per_second_null,
         ratio: ratio.mean,
         interval: ratio.interval,
         cycles_with: mean(pairs.iter().map(|(with, _)| *with).collect()),
@@ -143,6 +152,10 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         coverage.slices,
         if result.valid { "valid" } else { "NOT VALID" },
     );
+    for (name, to_file) in &result.written_per_second_file {
+        let to_null = result.written_per_second_null.get(name).copied().unwrap_or_default();
+        println!("one thread writes as {name}: {to_file:.0} records a second into a file, {to_null:.0} into /dev/null");
+    }
     arguments.common.write(&result)?;
     let bars = [("without", result.cycles_without), ("with", result.cycles_with)];
     plot::bars(

@@ -8,6 +8,7 @@
 //!
 //! Load generator and server are threads of this process ([`tcp`], [`udp`]); the proxies are processes ([`systems`]).
 
+mod machine;
 mod preload;
 mod stats;
 mod systems;
@@ -82,6 +83,9 @@ const COLUMNS: [Column; 8] = [
 /// The congestion control of the reader's namespace.
 const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
+/// Those that need no privilege, which are what another namespace may be given.
+const ALLOWED_CONGESTION: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+
 struct Options {
     rounds: usize,
     seconds: f64,
@@ -94,7 +98,8 @@ struct Options {
 const HELP: &str = "\
 mmproxy-bench preload --library libproxyproto.so [--rounds N] [--seconds S] [--json FILE]
 mmproxy-bench [--rounds N] [--seconds S] [--json FILE] [--columns A,B] [--systems A,B] [--build NAME=FILE]
-  --congestion NAME: the congestion control of all sockets that choose none, instead of the system's (with preload, too)
+  --congestion NAME: the congestion control of all sockets that choose none (with preload, too): by default cubic where the
+    kernel has it, else reno; `system` leaves the system's
   columns: stream rr1 rr50 cps bulk1 bulk4 udp_rr64 udp_flood64
   systems: mmproxy go-mmproxy mmproxy-rs haproxy nginx (those that are installed); no-proxy is always there
   --build: measure another build of mmproxy as well, under this name; as often as there are such
@@ -172,6 +177,7 @@ fn preload_options(mut words: impl Iterator<Item = String>) -> Result<preload::O
             _ => return Err(format!("unknown option {word}")),
         }
     }
+    options.congestion = chosen_congestion(options.congestion);
     if options.library.exists() {
         Ok(options)
     } else {
@@ -232,6 +238,7 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Option<Options>, S
         }
     }
     options.systems.extend(builds);
+    options.congestion = chosen_congestion(options.congestion);
     Ok(Some(options))
 }
 
@@ -272,6 +279,8 @@ fn enter_namespace(congestion: Option<&str>) -> Result<(), String> {
 struct Sample {
     rate: f64,
     cpu: Option<f64>,
+    /// Busy time of the whole machine by unit: clients, servers, proxy, and whatever the kernel does for nobody.
+    machine_cpu: Option<f64>,
     /// Milliseconds that 99 of 100 operations did not exceed.
     p99: Option<f64>,
 }
@@ -315,6 +324,17 @@ fn run(options: &Options) -> Result<(), String> {
     );
     print!("{}", summary.table());
     write_json(options, &summary)
+}
+
+/// The same for every system that is compared: Cubic where the kernel lets a namespace have it, else Reno, as a control that
+/// paces says more about loopback than about a proxy. `None` leaves the system's.
+fn chosen_congestion(asked: Option<String>) -> Option<String> {
+    if let Some(name) = asked {
+        return (name != "system").then_some(name);
+    }
+    let allowed = std::fs::read_to_string(ALLOWED_CONGESTION).unwrap_or_default();
+    let has_cubic = allowed.split_whitespace().any(|name| name == "cubic");
+    Some(if has_cubic { "cubic" } else { "reno" }.to_owned())
 }
 
 /// The congestion control of sockets that choose none.
@@ -390,9 +410,11 @@ fn measure(column: Column, system: Option<System>, options: &Options) -> Result<
     std::thread::sleep(Duration::from_millis(400));
     let cpu = || running.as_ref().map(Running::cpu_seconds);
     tally.forget_times();
+    let busy_before = machine::busy_seconds();
     let before = (Instant::now(), counted(), cpu());
     std::thread::sleep(Duration::from_secs_f64(options.seconds));
     let after = (Instant::now(), counted(), cpu());
+    let busy_after = machine::busy_seconds();
     let p99 = tally.quantile(0.99).map(|seconds| seconds * 1e3);
     stop.store(true, Ordering::Relaxed);
     let name = system.map_or("no-proxy", System::name);
@@ -415,9 +437,11 @@ fn measure(column: Column, system: Option<System>, options: &Options) -> Result<
         1.0
     };
     let scale = if column.per_gigabyte { 1e9 / passes } else { 1e6 };
-    let cpu = before
-        .2
-        .zip(after.2)
-        .map(|(before, after)| (after - before) / units * scale);
-    Ok(Some(Sample { rate, cpu, p99 }))
+    let by_unit = |before: Option<f64>, after: Option<f64>| Some((after? - before?) / units * scale);
+    Ok(Some(Sample {
+        rate,
+        cpu: by_unit(before.2, after.2),
+        machine_cpu: by_unit(busy_before, busy_after),
+        p99,
+    }))
 }

@@ -63,6 +63,7 @@ struct OfSystem {
     /// To no proxy.
     ratio: Option<Median>,
     cpu: Option<Median>,
+    machine_cpu: Option<Median>,
     rate: Option<Median>,
     /// In milliseconds.
     p99: Option<Median>,
@@ -83,6 +84,11 @@ pub(crate) fn summarise(columns: &[&str], samples: &Samples<'_>) -> Summary {
                     .filter_map(|(base, this)| Some(this.as_ref()?.rate / base.as_ref()?.rate))
                     .collect();
                 let cpu: Vec<f64> = rounds.iter().flatten().filter_map(|sample| sample.cpu).collect();
+                let machine: Vec<f64> = rounds
+                    .iter()
+                    .flatten()
+                    .filter_map(|sample| sample.machine_cpu)
+                    .collect();
                 let rates: Vec<f64> = rounds.iter().flatten().map(|sample| sample.rate).collect();
                 let p99: Vec<f64> = rounds.iter().flatten().filter_map(|sample| sample.p99).collect();
                 OfSystem {
@@ -90,6 +96,7 @@ pub(crate) fn summarise(columns: &[&str], samples: &Samples<'_>) -> Summary {
                     name: (*system).to_owned(),
                     ratio: median(&ratios),
                     cpu: median(&cpu),
+                    machine_cpu: median(&machine),
                     rate: median(&rates),
                 }
             })
@@ -104,16 +111,36 @@ pub(crate) fn summarise(columns: &[&str], samples: &Samples<'_>) -> Summary {
     }
 }
 
+impl Figures {
+    /// What mmproxy is beside this peer: `ahead` or `behind` only where the intervals of their ratios do not overlap.
+    fn verdict(&self, peer: &str) -> Option<&'static str> {
+        let ratio = |name: &str| self.systems.iter().find(|system| system.name == name)?.ratio;
+        if ["mmproxy", "no-proxy"].contains(&peer) {
+            return None;
+        }
+        let (ours, theirs) = (ratio("mmproxy")?, ratio(peer)?);
+        Some(if ours.low > theirs.high {
+            "ahead"
+        } else if ours.high < theirs.low {
+            "behind"
+        } else {
+            "equal"
+        })
+    }
+}
+
 impl Summary {
     /// For people.
     pub(crate) fn table(&self) -> String {
-        let mut out =
-            String::from("column        system         ratio [95 %]              cpu        p99 ms   rate/s\n");
+        let mut out = String::from(
+            "column        system         ratio [95 %]              cpu        machine    p99 ms   verdict  rate/s\n",
+        );
         for figures in &self.columns {
             for OfSystem {
                 name: system,
                 ratio,
                 cpu,
+                machine_cpu,
                 rate,
                 p99,
             } in &figures.systems
@@ -121,13 +148,15 @@ impl Summary {
                 let ratio = ratio.map_or("-".into(), |ratio| {
                     format!("{:.3} [{:.3} {:.3}]", ratio.value, ratio.low, ratio.high)
                 });
+                let verdict = figures.verdict(system).unwrap_or("-");
                 let cpu = cpu.map_or("-".into(), |cpu| format!("{:.3}", cpu.value));
+                let machine = machine_cpu.map_or("-".into(), |cpu| format!("{:.3}", cpu.value));
                 let rate = rate.map_or("-".into(), |rate| format!("{:.0}", rate.value));
                 let p99 = p99.map_or("-".into(), |p99| format!("{:.2}", p99.value));
                 // Writing to a String cannot fail.
                 let _ = writeln!(
                     out,
-                    "{:13} {system:14} {ratio:25} {cpu:10} {p99:8} {rate}",
+                    "{:13} {system:14} {ratio:25} {cpu:10} {machine:10} {p99:8} {verdict:8} {rate}",
                     figures.column
                 );
             }
@@ -153,6 +182,12 @@ impl Summary {
             let of = |median: Option<Median>| median.map_or(serde_json::Value::Null, |median| median.value.into());
             put("", &|system| of(system.ratio));
             put("_cpu", &|system| of(system.cpu));
+            put("_machine_cpu", &|system| of(system.machine_cpu));
+            put("_verdict", &|system| {
+                figures
+                    .verdict(&system.name)
+                    .map_or(serde_json::Value::Null, serde_json::Value::from)
+            });
             put("_rate", &|system| of(system.rate));
             put("_p99_ms", &|system| of(system.p99));
             put("_interval", &|system| match system.ratio {
@@ -209,6 +244,7 @@ mod tests {
             Some(Sample {
                 rate,
                 cpu: Some(rate / 10.0),
+                machine_cpu: Some(rate),
                 p99: None,
             })
         };
@@ -220,5 +256,29 @@ mod tests {
         assert_eq!(json["cps"]["mmproxy"], 0.5);
         assert_eq!(json["cps"]["no-proxy"], 1.0);
         assert_eq!(json["cps_cpu"]["mmproxy"], 7.5);
+        assert_eq!(json["cps_machine_cpu"]["mmproxy"], 75.0);
+    }
+
+    #[test]
+    fn ahead_is_only_where_intervals_do_not_overlap() {
+        let rounds = |rates: [f64; 7]| {
+            let sample = |rate| Sample {
+                rate,
+                cpu: None,
+                machine_cpu: None,
+                p99: None,
+            };
+            rates.map(|rate| Some(sample(rate))).to_vec()
+        };
+        let samples: Samples<'_> = BTreeMap::from([
+            (("cps", "no-proxy"), rounds([100.0; 7])),
+            (("cps", "mmproxy"), rounds([60.0, 61.0, 62.0, 63.0, 64.0, 65.0, 66.0])),
+            (("cps", "slower"), rounds([50.0, 51.0, 52.0, 53.0, 54.0, 55.0, 59.0])),
+            (("cps", "touching"), rounds([50.0, 51.0, 52.0, 53.0, 54.0, 55.0, 60.0])),
+            (("cps", "quicker"), rounds([67.0, 68.0, 69.0, 70.0, 71.0, 72.0, 73.0])),
+        ]);
+        let json = summarise(&["cps"], &samples).json(7, 1.0);
+        let verdicts = serde_json::json!({"slower": "ahead", "touching": "equal", "quicker": "behind"});
+        assert_eq!(json["cps_verdict"], verdicts);
     }
 }
