@@ -65,7 +65,7 @@ pub fn again(client: &Client, behind: usize, flags: TcpFlags, payload: &[u8]) ->
 pub fn said(server: &Server, segments: &[Segment]) -> Vec<(u32, Vec<u8>, bool)> {
     let told = segments
         .iter()
-        .filter(|segment| segment.to == server.me && segment.len() > 0);
+        .filter(|segment| segment.to == server.me && !segment.is_empty());
     told.map(|segment| {
         let behind = segment.seq.wrapping_sub(server.ack);
         (behind, segment.payload.clone(), segment.flags.contains(TcpFlags::FIN))
