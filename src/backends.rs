@@ -8,25 +8,46 @@
 //!   client gets the same server from every core, every start and every engine with the same pool. A server that comes takes
 //!   its share from all others, one that goes leaves its clients to all others, and nobody else moves.
 //!
-//! Servers that are full (`max_connections`) are passed over. So are those that failed several times in a row, for a time
-//! that doubles with each further failure: then one connection tries them, and by its success or failure they are back or
-//! out for longer. When all that are left are out, they are asked all the same: an attempt may succeed, RST never does.
+//! Servers that are full (`max_connections`) are passed over. So are those that are *ejected*, because calls to them have
+//! failed several times in a row or several in a row were overdue, for a time that doubles with each further time: then one
+//! connection tries them, and by its success or failure they are back or out for longer ([`health`]). When all that are left
+//! are out, they are asked all the same: an attempt may succeed, RST never does.
+//!
+//! A call that takes four times as long as its pool's servers usually do ([`answers`]) is *overdue*. It may be given up for
+//! another server that is not ejected, if not too many are.
 //!
 //! Cost of a pick: a few operations per server of the pool (a logarithm with `client_hash`), no allocation. Every core has
 //! its own instance and counts its own connections and failures only; it starts at another place of the round, so that few
 //! connections over many cores still reach every server.
 
+mod answers;
+mod health;
+
 use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use answers::Answers;
+use e2d2::counters::Counters;
 use e2d2::time::Instant;
+use health::Health;
 use siphasher::sip::SipHasher13;
 
 use crate::config::{Config, Policy, PoolConfig, PoolId, ServerConfig, ServerId};
 
-/// The longest time that a server is passed over, unless `eject_for` is longer.
-const LONGEST_EJECTION: Duration = Duration::from_secs(300);
+e2d2::reasons! {
+    /// What becomes of calls to servers and of servers that do not answer them.
+    pub enum CallEvent {
+        /// A call was overdue and given up for another server: one of the few in a hundred that may be.
+        GivenUp = "given_up",
+        /// An overdue call left a server that was ejected.
+        MovedOn = "moved_on",
+        /// A server was ejected because calls to it had failed.
+        EjectedByFailure = "ejected_by_failure",
+        /// A server was ejected because calls to it were overdue.
+        EjectedBySilence = "ejected_by_silence",
+    }
+}
 
 /// The servers and pools of one core.
 #[derive(Clone, Debug)]
@@ -35,35 +56,14 @@ pub struct Backends {
     /// By server.
     health: Vec<Health>,
     pools: Vec<Pool>,
-}
-
-/// What this core knows of a server's state.
-#[derive(Clone, Debug)]
-struct Health {
-    /// Connections of this core, from our SYN to the end.
-    open: u32,
-    /// This core's share of `max_connections`.
-    limit: u32,
-    fitness: Fitness,
-    /// How often it has been ejected since it last accepted a connection.
-    ejections: u32,
-}
-
-/// Whether a server may be asked.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Fitness {
-    /// It may, having failed this many times in a row.
-    Fit { failures: u32 },
-    /// Not before this time; then by one connection.
-    Ejected { until: Instant },
-    /// One connection is trying. When it has said nothing until this time, another may try.
-    OnTrial { until: Instant },
+    events: Counters<CallEvent>,
 }
 
 #[derive(Clone, Debug)]
 struct Pool {
     policy: Policy,
     turns: Vec<Turn>,
+    answers: Answers,
 }
 
 /// A server's turn in its pool.
@@ -93,20 +93,18 @@ impl Backends {
                     hash: hash_of_server(config.server(member.server).address),
                 })
                 .collect(),
+            answers: Answers::new(),
         };
         let workers = config.engine().cores.len();
-        let health = |server: &ServerConfig| Health {
-            open: 0,
-            limit: server
-                .max_connections
-                .map_or(u32::MAX, |all| share(all, worker, workers)),
-            fitness: Fitness::Fit { failures: 0 },
-            ejections: 0,
+        let health = |server: &ServerConfig| {
+            let all = server.max_connections;
+            Health::new(all.map_or(u32::MAX, |all| share(all, worker, workers)))
         };
         let mut backends = Self {
             health: config.servers().iter().map(health).collect(),
             servers: config.servers().to_vec(),
             pools: config.pools().iter().map(pool).collect(),
+            events: Counters::default(),
         };
         for pool in &mut backends.pools {
             for _ in 0..worker % pool.turns.len() {
@@ -135,12 +133,64 @@ impl Backends {
         let pool = self.pools.get_mut(pool.index())?;
         let health = &self.health;
         let has_room = |server: ServerId| !tried.contains(&server) && health[server.index()].has_room();
-        let is_fit = |server: ServerId| has_room(server) && health[server.index()].may_be_asked(now);
+        let may_be_asked = |server: ServerId| has_room(server) && health[server.index()].may_be_asked(now);
         let picked = pool
-            .pick(client, health, is_fit)
+            .pick(client, health, may_be_asked)
             .or_else(|| pool.pick(client, health, has_room))?;
-        self.note_picked(picked, now);
+        // A trial that is overdue is over; one whose client has left ends without a word.
+        let patience = self.servers[picked.index()].connect_timeout;
+        let overdue = pool.bound().filter(|_| pool.answers.usual().is_some());
+        let patience = overdue.map_or(patience, |bound| patience.min(2 * bound));
+        self.health[picked.index()].note_picked(now, patience);
         Some(picked)
+    }
+
+    /// After how long a call of this pool is looked at first, to see whether it is overdue: four times what its servers
+    /// usually take to answer, at least 50 ms. `None` if there is no other server to call.
+    #[inline]
+    pub fn bound(&self, pool: PoolId) -> Option<Duration> {
+        self.pools.get(pool.index())?.bound()
+    }
+
+    /// Whether a call of this pool that has waited for so long is overdue. None is before the pool's first answer.
+    pub fn is_overdue(&self, pool: PoolId, waited: Duration) -> bool {
+        let pool = self.pools.get(pool.index());
+        let pool = pool.filter(|pool| pool.answers.usual().is_some());
+        pool.and_then(Pool::bound).is_some_and(|bound| waited >= bound)
+    }
+
+    /// Whether a call to `server` that is overdue may be given up: there is another server that is not ejected, has not been
+    /// `tried` and has room, and `server` is ejected or not too many were given up in the last second.
+    pub fn may_give_up(&mut self, pool: PoolId, server: ServerId, now: Instant, tried: &[ServerId]) -> bool {
+        let (Some(pool), Some(health)) = (self.pools.get_mut(pool.index()), self.health.get(server.index())) else {
+            return false;
+        };
+        let is_left = others(&self.health, server, tried);
+        (!health.is_fit() || pool.answers.may_give_up(now)) && pool.turns.iter().any(|turn| is_left(turn.server))
+    }
+
+    /// Gives such a call up: the server to call instead. `None` if it [may not be](Self::may_give_up).
+    pub fn give_up(
+        &mut self,
+        pool: PoolId,
+        client: IpAddr,
+        server: ServerId,
+        now: Instant,
+        tried: &[ServerId],
+    ) -> Option<ServerId> {
+        if !self.may_give_up(pool, server, now, tried) {
+            return None;
+        }
+        let pool = self.pools.get_mut(pool.index())?;
+        let next = pool.pick(client, &self.health, others(&self.health, server, tried))?;
+        let event = if self.health[server.index()].is_fit() {
+            pool.answers.note_given_up(now);
+            CallEvent::GivenUp
+        } else {
+            CallEvent::MovedOn
+        };
+        self.events.add(event, 1);
+        Some(next)
     }
 
     /// Whether there is such a pool.
@@ -169,39 +219,55 @@ impl Backends {
         }
     }
 
+    /// A server of `pool` is called.
+    #[inline]
+    pub fn note_call(&mut self, pool: PoolId, now: Instant) {
+        if let Some(pool) = self.pools.get_mut(pool.index()) {
+            pool.answers.note_call(now);
+        }
+    }
+
+    /// A call of `pool` has been answered after this time. Of calls whose SYN was repeated nobody can tell.
+    #[inline]
+    pub fn note_answer_time(&mut self, pool: PoolId, took: Duration) {
+        if let Some(pool) = self.pools.get_mut(pool.index()) {
+            pool.answers.note_time(took);
+        }
+    }
+
     /// `server` has accepted a connection.
-    pub fn note_success(&mut self, server: ServerId) {
+    pub fn note_success(&mut self, server: ServerId, now: Instant) {
         if let Some(health) = self.health.get_mut(server.index()) {
-            health.fitness = Fitness::Fit { failures: 0 };
-            health.ejections = 0;
+            health.note_answer(now);
         }
     }
 
     /// `server` has refused a connection, was unreachable, or said nothing in time.
     pub fn note_failure(&mut self, server: ServerId, now: Instant) {
-        let Some((health, config)) = self
-            .health
-            .get_mut(server.index())
-            .zip(self.servers.get(server.index()))
-        else {
-            return;
-        };
-        let out = match &mut health.fitness {
-            Fitness::Fit { failures } => {
-                *failures = failures.saturating_add(1);
-                config.eject_after != 0 && *failures >= config.eject_after
-            }
-            // What began before says nothing new.
-            Fitness::Ejected { .. } => false,
-            Fitness::OnTrial { .. } => true,
-        };
-        if out {
-            let longest = LONGEST_EJECTION.max(config.eject_for);
-            let doubled = 1_u32.checked_shl(health.ejections).unwrap_or(u32::MAX);
-            let time = config.eject_for.saturating_mul(doubled).min(longest);
-            health.fitness = Fitness::Ejected { until: now + time };
-            health.ejections = health.ejections.saturating_add(1);
+        if let Some((health, config)) = self.state_of(server)
+            && health.note_failure(config, now)
+        {
+            self.events.add(CallEvent::EjectedByFailure, 1);
         }
+    }
+
+    /// A call to `server` that began at `began` is overdue: to be said once of each call.
+    pub fn note_overdue(&mut self, server: ServerId, began: Instant, now: Instant) {
+        if let Some((health, config)) = self.state_of(server)
+            && health.note_overdue(config, began, now)
+        {
+            self.events.add(CallEvent::EjectedBySilence, 1);
+        }
+    }
+
+    /// How long the servers of `pool` usually take to answer a call; `None` before the first answer.
+    pub fn usual_answer_time(&self, pool: PoolId) -> Option<Duration> {
+        self.pools.get(pool.index())?.answers.usual()
+    }
+
+    /// What became of calls.
+    pub fn events(&self) -> &Counters<CallEvent> {
+        &self.events
     }
 
     /// Connections of this core to `server` that are open.
@@ -209,39 +275,35 @@ impl Backends {
         self.health.get(server.index()).map_or(0, |health| health.open)
     }
 
-    /// Whether `server` is passed over because of its failures.
+    /// Whether `server` is passed over because of its failures or its silence.
     pub fn is_ejected(&self, server: ServerId, now: Instant) -> bool {
         self.health
             .get(server.index())
             .is_some_and(|health| !health.may_be_asked(now))
     }
 
-    fn note_picked(&mut self, server: ServerId, now: Instant) {
-        let patience = self.servers[server.index()].connect_timeout;
-        let health = &mut self.health[server.index()];
-        match health.fitness {
-            Fitness::Ejected { until } | Fitness::OnTrial { until } if until <= now => {
-                health.fitness = Fitness::OnTrial { until: now + patience };
-            }
-            Fitness::Fit { .. } | Fitness::Ejected { .. } | Fitness::OnTrial { .. } => (),
-        }
+    fn state_of(&mut self, server: ServerId) -> Option<(&mut Health, &ServerConfig)> {
+        let health = self.health.get_mut(server.index());
+        health.zip(self.servers.get(server.index()))
     }
 }
 
-impl Health {
-    fn has_room(&self) -> bool {
-        self.open < self.limit
-    }
-
-    fn may_be_asked(&self, now: Instant) -> bool {
-        match self.fitness {
-            Fitness::Fit { .. } => true,
-            Fitness::Ejected { until } | Fitness::OnTrial { until } => until <= now,
-        }
+/// Says of a server whether an overdue call to `server` can go there: to those that are not ejected. A trial is for those who
+/// have not waited yet.
+fn others(health: &[Health], server: ServerId, tried: &[ServerId]) -> impl Fn(ServerId) -> bool {
+    move |other| {
+        let health = &health[other.index()];
+        other != server && health.is_fit() && health.has_room() && !tried.contains(&other)
     }
 }
 
 impl Pool {
+    /// See [`Backends::bound`].
+    #[inline]
+    fn bound(&self) -> Option<Duration> {
+        (self.turns.len() > 1).then(|| self.answers.bound())
+    }
+
     fn pick(&mut self, client: IpAddr, health: &[Health], may_be: impl Fn(ServerId) -> bool) -> Option<ServerId> {
         match self.policy {
             Policy::RoundRobin => self.round_robin(may_be),

@@ -243,6 +243,7 @@ impl<M: Machine, S: SelectServer, C: Stages> Program for ProxyProgram<M, S, C> {
             groups.count(TCP_SERVER, proxy.log().counters(Side::Server).iter());
             groups.count_reasons("proxy_drops", proxy.drops());
             groups.count_reasons("probes", proxy.probes());
+            groups.count_reasons("calls", proxy.calls());
             if let Some(steering) = proxy.steering() {
                 groups.count_reasons("steering", steering);
             }

@@ -40,6 +40,8 @@ pub enum Action {
     RepeatSyn,
     /// Give the server up and choose the next one; the next event is `Selected` or `NoServer`.
     NextServer,
+    /// Give the call up for another server that is not ejected; the next event is `Selected`.
+    GiveCallUp,
     /// Tell a server that remembers an older connection to forget it.
     ResetStaleServer,
     /// Take over the numbers and options of the server's SYN-ACK.

@@ -35,8 +35,6 @@ pub struct Connection {
     pub packets_from_client: u32,
     /// Packets accepted from the server.
     pub packets_from_server: u32,
-    /// When a packet was last accepted, in ms of the core's clock (wraps after 49 days; only differences count).
-    pub last_seen: u32,
     /// The client's port.
     pub client_port: u16,
     /// The port it connected to.
@@ -92,6 +90,9 @@ pub struct Opening {
     pub server_side_isn: SeqNum,
     /// What is added to the client's TSval towards the server.
     pub tsval_shift: u32,
+    /// When the present server was called, in ms of the core's clock, rounded up (wraps after 49 days; only differences
+    /// count).
+    pub called_at: u32,
     /// The pool that the server was chosen from.
     pub pool: u16,
     /// SYN and SYN-ACK agreed to this.
@@ -106,10 +107,8 @@ pub struct Opening {
     pub promised_units: u8,
     /// Timestamps were agreed.
     pub timestamps: bool,
-    /// SYNs sent to the present server.
-    pub tries: u8,
-    /// Servers called anew because no other was left.
-    pub retries: u8,
+    /// How often servers were called.
+    pub attempts: Attempts,
     /// Servers given up, the first [`Opening::MAX_TRIED`]; the rest is [`NO_SERVER`].
     pub tried: [u16; Opening::MAX_TRIED],
     /// Why the last of them was given up.
@@ -151,6 +150,63 @@ impl Opening {
     }
 }
 
+/// Counts of one connection's calls to servers, in two bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attempts(u16);
+
+impl Attempts {
+    /// The most SYNs to one server: with each, the time to the next doubles.
+    pub const MOST_SYNS: u8 = 15;
+    /// The most calls that are given up because they are overdue; some seconds where servers are near.
+    pub const MOST_GIVEN_UP: u16 = 63;
+    const OVERDUE: u16 = 1 << 15;
+
+    /// SYNs sent to the present server.
+    pub fn syns(self) -> u8 {
+        self.0 as u8 & Self::MOST_SYNS
+    }
+
+    /// Servers called anew because no other was left; at most 16.
+    pub fn retries(self) -> u8 {
+        (self.0 >> 4 & 0x1f) as u8
+    }
+
+    /// Calls given up because they were overdue.
+    pub fn given_up(self) -> u16 {
+        self.0 >> 9 & Self::MOST_GIVEN_UP
+    }
+
+    /// The present call has been noted to be overdue.
+    pub fn is_overdue(self) -> bool {
+        self.0 & Self::OVERDUE != 0
+    }
+
+    /// A server is about to be called.
+    pub fn begin_call(&mut self) {
+        self.0 &= !(Self::OVERDUE | u16::from(Self::MOST_SYNS));
+    }
+
+    /// One more SYN to the present server.
+    pub fn note_syn(&mut self) {
+        self.0 += u16::from(self.syns() < Self::MOST_SYNS);
+    }
+
+    /// One more server called anew.
+    pub fn note_retry(&mut self) {
+        self.0 += u16::from(self.retries() < 0x1f) << 4;
+    }
+
+    /// One more call given up because it is overdue.
+    pub fn note_given_up(&mut self) {
+        self.0 += u16::from(self.given_up() < Self::MOST_GIVEN_UP) << 9;
+    }
+
+    /// The present call is overdue.
+    pub fn note_overdue(&mut self) {
+        self.0 |= Self::OVERDUE;
+    }
+}
+
 /// The time after it.
 #[derive(Clone, Copy, Debug)]
 pub struct Spliced {
@@ -166,6 +222,8 @@ pub struct Spliced {
     pub to_server: Flow,
     /// Server → client, in the server's numbers.
     pub to_client: Flow,
+    /// When a packet was last accepted, in ms of the core's clock (wraps after 49 days; only differences count).
+    pub last_seen: u32,
     /// What we owe to the server: an entry of the table of debts, or [`owed::NOTHING`](super::owed::NOTHING).
     pub owed: u32,
     /// The largest segment that the server takes, TCP options included (RFC 6691 3). The client may have been promised more.
@@ -248,7 +306,6 @@ impl Connection {
         device: PortId,
         listener: (u16, u16, u16),
         opening: Opening,
-        now_ms: u32,
     ) -> Self {
         let (listener, listener_address, listener_port) = listener;
         Connection {
@@ -258,7 +315,6 @@ impl Connection {
             bytes_to_client: 0,
             packets_from_client: 0,
             packets_from_server: 0,
-            last_seen: now_ms,
             client_port: client.1,
             listener_port,
             listener_address,
@@ -277,7 +333,9 @@ impl Connection {
     /// does not come here, and so keeps nothing alive.
     #[inline]
     pub(super) fn note_accepted(&mut self, now: Instant, from: Side, segment: &Segment) {
-        self.last_seen = now.as_millis() as u32;
+        if let Stage::Spliced(spliced) = &mut self.stage {
+            spliced.last_seen = now.as_millis() as u32;
+        }
         let packets = match from {
             Side::Client => &mut self.packets_from_client,
             Side::Server => &mut self.packets_from_server,
@@ -371,6 +429,24 @@ impl Spliced {
 mod tests {
     use super::*;
     use test_case::test_case;
+
+    #[test]
+    fn attempts_are_counted_apart_and_none_runs_over() {
+        let mut attempts = Attempts::default();
+        for n in 1..=100_u16 {
+            attempts.note_syn();
+            attempts.note_retry();
+            attempts.note_given_up();
+            let counts = (attempts.syns(), attempts.retries(), attempts.given_up());
+            assert_eq!(counts, (n.min(15) as u8, n.min(31) as u8, n.min(63)));
+            assert!(!attempts.is_overdue());
+        }
+        attempts.note_overdue();
+        assert!(attempts.is_overdue());
+        attempts.begin_call();
+        let counts = (attempts.syns(), attempts.retries(), attempts.given_up());
+        assert_eq!((counts, attempts.is_overdue()), ((0, 31, 63), false));
+    }
 
     #[test_case(7, 7, 500 => 500; "same shift")]
     #[test_case(0, 7, 64000 => 500; "server without scaling")]

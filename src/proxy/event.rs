@@ -101,6 +101,8 @@ pub enum Event {
     BlindReset(Side),
     /// The retransmission timer of our SYN; tries are left.
     RetryDue,
+    /// The server has not answered our SYN for much longer than its pool usually takes, and another can have the call.
+    CallOverdue,
     /// The first payload has been waited for as long as the listener wants to.
     WaitOver,
     /// The timer of the phase: the peer took too long.
@@ -174,6 +176,7 @@ impl Event {
         }
         events.extend([
             Event::RetryDue,
+            Event::CallOverdue,
             Event::WaitOver,
             Event::TimedOut,
             Event::CopyPressed,

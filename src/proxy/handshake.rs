@@ -5,7 +5,7 @@
 
 use super::action::Action;
 use super::budget::Budget;
-use super::connection::{Connection, NO_SERVER, Opening};
+use super::connection::{Attempts, Connection, NO_SERVER, Opening};
 use super::cookie::{Agreed, Opened};
 use super::drop_reason::DropReason;
 use super::event::{Event, Side};
@@ -254,7 +254,6 @@ where
             segment.device,
             (listener, address, segment.key.local_port),
             opening,
-            now.as_millis() as u32,
         );
         if resting {
             self.free_key(segment.hash, &segment.key);
@@ -363,6 +362,7 @@ where
             held: HeldId::NONE,
             server_side_isn: SeqNum(0),
             tsval_shift: 0,
+            called_at: 0,
             pool: Opening::NO_POOL,
             agreed: opened.agreed,
             client_window: segment.window,
@@ -370,8 +370,7 @@ where
             promised_units: Opening::units_of_window(promise.window),
             promised_scale: promise.window_scale.filter(|_| scaled).unwrap_or(0),
             timestamps: timestamps.is_some(),
-            tries: 0,
-            retries: 0,
+            attempts: Attempts::default(),
             tried: [NO_SERVER; Opening::MAX_TRIED],
             failure: Cause::NoServer,
             syn: super::passed_syn::NONE,

@@ -122,6 +122,8 @@ pub(super) struct Overload {
     state: State,
     /// Full rounds in a row.
     full_rounds: u32,
+    /// When the last round began that found nothing left behind; `None` while the present one does not either.
+    emptied_at: Option<Instant>,
     level: u64,
     filled_at: Instant,
     dropped_at: Instant,
@@ -139,6 +141,7 @@ impl Overload {
             after,
             state: State::Calm,
             full_rounds: 0,
+            emptied_at: None,
             level: 0,
             filled_at: now,
             dropped_at: now,
@@ -157,12 +160,22 @@ impl Overload {
     /// True if [`note`](Self::note) has to be told of a round; else nothing would change.
     #[inline]
     fn wants(&self, is_full: bool) -> bool {
-        is_full || self.state != State::Calm
+        is_full || self.state != State::Calm || self.emptied_at.is_some()
+    }
+
+    /// All that had arrived by then has been dealt with; all that had arrived before this round if there is no such time.
+    #[inline]
+    pub(super) fn heard_until(&self) -> Option<Instant> {
+        self.emptied_at
     }
 
     /// A round begins; `is_full` says that a port gave as much as was asked of it, so that more may be waiting. So many
-    /// cookies have come back since the core's start.
-    fn note(&mut self, now: Instant, is_full: bool, returned: u64) {
+    /// cookies have come back since the core's start; the round before this began at `before`.
+    fn note(&mut self, (before, now): (Instant, Instant), is_full: bool, returned: u64) {
+        self.emptied_at = match is_full {
+            true => self.emptied_at.or(Some(before)),
+            false => None,
+        };
         match self.state {
             State::Shedding => self.go_on(now, is_full, returned),
             _ if !is_full => self.state = State::Calm,
@@ -282,7 +295,7 @@ where
     pub fn note_round(&mut self, now: Instant, is_full: bool) {
         if self.overload.wants(is_full) {
             let returned = self.log.counters(Side::Client)[TcpCounter::RecvSynAck2];
-            self.overload.note(now, is_full, returned);
+            self.overload.note((self.last_now, now), is_full, returned);
         }
     }
 
@@ -413,6 +426,7 @@ mod tests {
     /// A core that does one packet per microsecond, SYNs that it drops for a twentieth.
     struct Core {
         overload: Overload,
+        began: Instant,
         now: Instant,
         returned: u64,
         answered: u64,
@@ -424,6 +438,7 @@ mod tests {
             let now = Instant::from_millis(5);
             Core {
                 overload: Overload::new(Some(Duration::from_millis(1)), now),
+                began: now,
                 now,
                 returned: 0,
                 answered: 0,
@@ -434,7 +449,8 @@ mod tests {
         /// A round of SYNs and others that make it full or not, which takes as long as it costs; returns how many of the
         /// SYNs were answered.
         fn round(&mut self, from: Sender, syns: u64, others: u64, is_full: bool) -> u64 {
-            self.overload.note(self.now, is_full, self.returned);
+            self.overload.note((self.began, self.now), is_full, self.returned);
+            self.began = self.now;
             let mut answered = syns;
             if self.overload.is_shedding() && !self.overload.keeps_up() {
                 answered = self.overload.affordable(from, syns as usize) as u64;
@@ -458,6 +474,25 @@ mod tests {
         }
         assert_eq!(core.dropped, 0);
         assert!(!core.overload.is_shedding());
+    }
+
+    #[test]
+    fn what_arrived_before_the_last_round_that_left_nothing_is_heard() {
+        for after in [None, Some(MICRO)] {
+            let mut core = Core::new();
+            core.overload = Overload::new(after, core.now);
+            core.round(Sender::Stranger, 1, 1, false);
+            assert_eq!(core.overload.heard_until(), None);
+            let emptied = core.began;
+            // It is away for a while and comes back to a queue, at last long after it was overloaded.
+            core.now += Duration::from_secs(1);
+            for _ in 0..100_000 {
+                core.round(Sender::Known, 1, 31, true);
+                assert_eq!(core.overload.heard_until(), Some(emptied));
+            }
+            core.round(Sender::Known, 1, 1, false);
+            assert_eq!(core.overload.heard_until(), None);
+        }
     }
 
     #[test]

@@ -82,6 +82,7 @@ const fn unbound(event: Event) -> Transition {
         | Event::CopyPressed
         | Event::HeldPressed
         | Event::RetryDue
+        | Event::CallOverdue
         | Event::WaitOver
         | Event::TimedOut
         | Event::Shutdown => to(Phase::Unbound, &[]),
@@ -124,7 +125,11 @@ const fn await_payload(event: Event) -> Transition {
         | Event::ServerStray
         | Event::OutOfWindow(_)
         | Event::Segment { .. } => to(HERE, &[Drop(DropReason::UnknownFlow)]),
-        Event::RetryDue | Event::HeaderAwaited | Event::NoPort | Event::ServerUnreachable => to(HERE, &[]),
+        Event::RetryDue
+        | Event::CallOverdue
+        | Event::HeaderAwaited
+        | Event::NoPort
+        | Event::ServerUnreachable => to(HERE, &[]),
     }
 }
 
@@ -140,6 +145,7 @@ const fn server_handshake(event: Event) -> Transition {
         Event::Reset(Side::Server) | Event::ServerUnreachable | Event::TimedOut | Event::NoPort => {
             to(HERE, &[NextServer])
         }
+        Event::CallOverdue => to(HERE, &[GiveCallUp]),
         Event::ServerLacksOption => to(HERE, &[ResetServer, NextServer]),
         Event::Selected => to(HERE, &[ConnectServer]),
         // RFC 9293 3.10.7.3: an unacceptable ACK in SYN-SENT is answered by a RST with its own number.
@@ -186,6 +192,7 @@ const fn syn_forwarded(event: Event) -> Transition {
         Event::Reset(Side::Server) | Event::ServerUnreachable | Event::TimedOut | Event::NoPort => {
             to(HERE, &[NextServer])
         }
+        Event::CallOverdue => to(HERE, &[GiveCallUp]),
         Event::ServerStaleAck => to(HERE, &[ResetStaleServer, RepeatSyn]),
         Event::NoServer => to(Phase::Unbound, &[ResetClient, ForgetUnserved]),
         Event::Rejected => to(Phase::Unbound, &[ResetClient, Forget(Cause::SelectorReject)]),
@@ -255,6 +262,7 @@ const fn syn_answered(event: Event) -> Transition {
         | Event::CopyPressed
         | Event::HeldPressed
         | Event::RetryDue
+        | Event::CallOverdue
         | Event::WaitOver => to(HERE, &[]),
     }
 }
@@ -304,6 +312,7 @@ const fn await_header(event: Event) -> Transition {
         | Event::OutOfWindow(_)
         | Event::Segment { .. }
         | Event::RetryDue
+        | Event::CallOverdue
         | Event::WaitOver => to(HERE, &[]),
     }
 }
@@ -372,6 +381,7 @@ const fn spliced(phase: Phase, event: Event) -> Transition {
         | Event::NoServer
         | Event::CopyPressed
         | Event::HeldPressed
+        | Event::CallOverdue
         | Event::WaitOver => to(phase, &[]),
         // An inspector refuses what it was shown.
         Event::Rejected => to(
@@ -436,6 +446,7 @@ const fn last_ack(event: Event) -> Transition {
         | Event::CopyPressed
         | Event::HeldPressed
         | Event::RetryDue
+        | Event::CallOverdue
         | Event::WaitOver => to(HERE, &[]),
     }
 }
@@ -473,6 +484,7 @@ const fn quarantine(event: Event) -> Transition {
         | Event::CopyPressed
         | Event::HeldPressed
         | Event::RetryDue
+        | Event::CallOverdue
         | Event::WaitOver
         | Event::TimedOut
         | Event::Shutdown => to(HERE, &[]),

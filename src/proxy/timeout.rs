@@ -4,7 +4,7 @@
 //! fires, looks whether enough time has really gone by. So a busy connection costs no timer work at all.
 
 use super::budget::{Budget, LOOKED_INTO_PER_ROUND};
-use super::connection::{Connection, Spliced, Stage};
+use super::connection::{Attempts, Connection, Spliced, Stage};
 use super::event::Event;
 use super::inspect::Inspection;
 use super::owed;
@@ -13,6 +13,7 @@ use super::settings::Server;
 use super::stage::WorkStage;
 use super::{NextHops, Outbox, Proxy};
 use crate::callbacks::SelectServer;
+use crate::config::{PoolId, ServerId};
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
 use netfcts::record::Cause;
@@ -22,22 +23,29 @@ use std::time::Duration;
 /// Resting connections that one call forgets at most: each costs two look-ups.
 const RESTS_PER_CALL: usize = 64;
 
-/// How long to wait after the `tries`-th SYN: the retry time doubled each time, cut off where the server's whole time
-/// is over (RFC 6298 5.5).
-pub(super) fn syn_wait(server: &Server, tries: u8) -> Duration {
-    let nanos = |time: Duration| time.as_nanos() as u64;
-    let factor = 1_u64 << tries.saturating_sub(1).min(16);
-    let wait = nanos(server.syn_retry).saturating_mul(factor);
-    let waited = nanos(server.syn_retry).saturating_mul(factor - 1);
-    let left = nanos(server.connect_timeout).saturating_sub(waited);
-    Duration::from_nanos(wait.min(left)).max(Duration::from_millis(1))
+/// How long after the first SYN of a call the next follows: the time doubles each time (RFC 6298 5.5).
+pub(super) fn next_syn_after(server: &Server, attempts: Attempts) -> Duration {
+    if attempts.syns() == Attempts::MOST_SYNS {
+        return Duration::MAX;
+    }
+    server.syn_retry.saturating_mul((1 << attempts.syns()) - 1)
 }
 
-/// True when the time after the `tries`-th SYN was the last.
-fn is_last_try(server: &Server, tries: u8) -> bool {
-    let waited = server.syn_retry.saturating_mul((1_u32 << tries.min(16)) - 1);
-    waited >= server.connect_timeout
+/// This time in ms, rounded up: who waits from there on is never early.
+pub(super) fn milliseconds_after(now: Instant) -> u32 {
+    now.as_nanos().div_ceil(NANOS_IN_MS) as u32
 }
+
+/// The time since such a one; none in the rest of its first millisecond.
+pub(super) fn time_since(now: Instant, then: u32) -> Duration {
+    let whole = (now.as_millis() as u32).wrapping_sub(then);
+    if whole == u32::MAX {
+        return Duration::ZERO;
+    }
+    Duration::from_millis(whole.into()) + Duration::from_nanos(now.as_nanos() % NANOS_IN_MS)
+}
+
+const NANOS_IN_MS: u64 = 1_000_000;
 
 impl<P, S, N> Proxy<P, S, N>
 where
@@ -144,14 +152,7 @@ where
     fn due(&mut self, now: Instant, slot: u32) -> Option<Event> {
         let connection = self.connections.get_mut(slot)?;
         match (&connection.stage, connection.phase) {
-            (Stage::Opening(opening), Phase::ServerHandshake) => {
-                let server = self.settings.servers.get(usize::from(connection.server))?;
-                Some(if is_last_try(server, opening.tries) {
-                    Event::TimedOut
-                } else {
-                    Event::RetryDue
-                })
-            }
+            (Stage::Opening(_), Phase::ServerHandshake | Phase::SynForwarded) => self.call_due(now, slot),
             (Stage::Opening(_), Phase::AwaitPayload | Phase::AwaitHeader) if self.carried.is_awaited(slot) => {
                 self.header_overdue(slot)
             }
@@ -180,7 +181,7 @@ where
                 }
                 let connection = self.connections.get(slot)?;
                 let limit = self.silence_allowed(connection)?;
-                let silent = now_ms.wrapping_sub(connection.last_seen);
+                let silent = now_ms.wrapping_sub(connection.spliced()?.last_seen);
                 if u128::from(silent) >= limit.as_millis() {
                     return Some(Event::TimedOut);
                 }
@@ -188,6 +189,80 @@ where
                 None
             }
         }
+    }
+
+    /// What a call to a server has come to: it has taken its whole time, it is given up for another, its SYN is repeated, or
+    /// it is looked at again later.
+    fn call_due(&mut self, now: Instant, slot: u32) -> Option<Event> {
+        let connection = self.connections.get(slot)?;
+        let opening = connection.opening()?;
+        let server = self.settings.servers.get(usize::from(connection.server))?;
+        let waited = time_since(now, opening.called_at);
+        if waited >= server.connect_timeout {
+            return Some(Event::TimedOut);
+        }
+        let next_syn = next_syn_after(server, opening.attempts);
+        if self.may_give_call_up(now, slot) {
+            return Some(Event::CallOverdue);
+        }
+        // A SYN that is passed on is repeated by its client.
+        let repeats = self.connections.get(slot)?.phase == Phase::ServerHandshake;
+        if repeats && waited >= next_syn {
+            return Some(Event::RetryDue);
+        }
+        self.arm_call(now, slot);
+        None
+    }
+
+    /// Whether a call is overdue, and another server can have it. That it is overdue counts against the server, once.
+    fn may_give_call_up(&mut self, now: Instant, slot: u32) -> bool {
+        // What has arrived since may be the answer.
+        let unheard = self.overload.heard_until().map_or(Duration::ZERO, |until| now.saturating_since(until));
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return false;
+        };
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return false;
+        };
+        let (pool, server) = (PoolId(opening.pool), ServerId(connection.server));
+        let waited = time_since(now, opening.called_at);
+        if !self.backends.is_overdue(pool, waited.saturating_sub(unheard)) {
+            return false;
+        }
+        if !opening.attempts.is_overdue() {
+            opening.attempts.note_overdue();
+            self.backends.note_overdue(server, now - waited, now);
+        }
+        let tried = opening.tried.map(ServerId);
+        opening.attempts.given_up() < Attempts::MOST_GIVEN_UP && self.backends.may_give_up(pool, server, now, &tried)
+    }
+
+    /// Sets the timer of a call to a server to the earliest time at which it can mean anything: when its SYN is repeated,
+    /// when its whole time is over, when it is overdue, and then whenever it has waited half as long again.
+    pub(super) fn arm_call(&mut self, now: Instant, slot: u32) {
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let (Some(opening), Some(server)) = (
+            connection.opening(),
+            self.settings.servers.get(usize::from(connection.server)),
+        ) else {
+            return;
+        };
+        let waited = time_since(now, opening.called_at);
+        let mut wait = server.connect_timeout.saturating_sub(waited);
+        if connection.phase == Phase::ServerHandshake {
+            let next_syn = next_syn_after(server, opening.attempts);
+            wait = wait.min(next_syn.saturating_sub(waited));
+        }
+        if let Some(bound) = self.backends.bound(PoolId(opening.pool)) {
+            let look = match bound.checked_sub(waited) {
+                Some(left) if !left.is_zero() => left,
+                _ => bound.max(waited / 2),
+            };
+            wait = wait.min(look);
+        }
+        self.wheel.arm(slot, now + wait);
     }
 
     /// Sets the timer of a spliced connection to the earliest time at which it can mean anything.
@@ -198,7 +273,7 @@ where
         let (Some(limit), Some(spliced)) = (self.silence_allowed(connection), connection.spliced()) else {
             return;
         };
-        let silent = (now.as_millis() as u32).wrapping_sub(connection.last_seen);
+        let silent = (now.as_millis() as u32).wrapping_sub(spliced.last_seen);
         let over = (now + limit).as_nanos().saturating_sub(u64::from(silent) * 1_000_000);
         let mut deadline = Instant::from_nanos(over);
         if let Some(debt) = self.owed.get(spliced.owed) {

@@ -3,6 +3,7 @@
 use super::drop_reason::DropReason;
 use super::log::Log;
 use super::{NextHops, Proxy};
+use crate::backends::CallEvent;
 use crate::callbacks::SelectServer;
 use e2d2::buffer::BufferPool;
 use e2d2::counters::Counters;
@@ -76,6 +77,11 @@ where
     /// Dropped packets by reason.
     pub fn drops(&self) -> &Counters<DropReason> {
         &self.drops
+    }
+
+    /// Calls to servers that were given up, and servers that were ejected.
+    pub fn calls(&self) -> &Counters<CallEvent> {
+        self.backends.events()
     }
 
     /// TCP counters and lost records.

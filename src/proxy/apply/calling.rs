@@ -17,6 +17,7 @@ use crate::proxy::promises;
 use crate::proxy::segment::Segment;
 use crate::proxy::send::{self, Control, Path};
 use crate::proxy::table::{FlowKey, FlowRef};
+use crate::proxy::timeout;
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
@@ -92,11 +93,14 @@ where
             .last_use
             .map_or(0, |last| last.next_tsval.wrapping_sub(opening.client_tsval));
         opening.tsval_shift = if (behind as i32) > 0 { behind } else { 0 };
-        opening.tries = 0;
+        opening.attempts.begin_call();
+        opening.called_at = timeout::milliseconds_after(now);
+        let pool = opening.pool;
         connection.local_address = local_address;
         connection.local_port = taken.port;
         // Until the port is given back: see `release_port`.
         self.backends.note_open(ServerId(connection.server));
+        self.backends.note_call(PoolId(pool), now);
         self.free_key(hash, &key);
         if self.table.insert(hash, FlowRef::server(slot)).is_err() {
             // The table is sized for every connection's two legs; were it full, the next server would not help.
@@ -186,12 +190,18 @@ where
         let Some(server) = self.settings.servers.get(usize::from(connection.server)) else {
             return;
         };
-        opening.tries = opening.tries.saturating_add(1);
+        // Those that were due while the core was away are not made up for.
+        let waited = timeout::time_since(now, opening.called_at);
+        opening.attempts.note_syn();
+        while timeout::next_syn_after(server, opening.attempts) <= waited {
+            opening.attempts.note_syn();
+        }
+        self.arm_call(now, slot);
         // Read where they are: a copy of what has just been written waits for that.
-        let connection = &*connection;
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
         let Some(opening) = connection.opening() else { return };
-        let wait = crate::proxy::timeout::syn_wait(server, opening.tries);
-        self.wheel.arm(slot, now + wait);
         if again {
             self.log.flag(slot, RecordFlags::RETRANSMITTED);
         }
@@ -243,7 +253,7 @@ where
             opening.tried[place] = given_up;
         }
         let has_places = opening.tried.last() == Some(&NO_SERVER);
-        let (tried, pool, retries) = (opening.tried.map(ServerId), opening.pool, opening.retries);
+        let (tried, pool, retries) = (opening.tried.map(ServerId), opening.pool, opening.attempts.retries());
         let client = self.client_of(slot)?.ip();
         let next = (pool != Opening::NO_POOL && has_places)
             .then(|| self.backends.next_after(PoolId(pool), client, now, &tried))
@@ -257,8 +267,36 @@ where
         if event != Event::TimedOut || retries >= allowed {
             return Some(Event::NoServer);
         }
-        self.opening_mut(slot)?.retries += 1;
+        self.opening_mut(slot)?.attempts.note_retry();
         Some(Event::Selected)
+    }
+
+    /// The call is overdue: another server gets it, if there is one. This costs none of the connection's tries, and says
+    /// nothing against the server that is left: it may be called again.
+    pub(in crate::proxy) fn give_call_up(&mut self, now: Instant, slot: u32) -> Option<Event> {
+        let connection = self.connections.get(slot)?;
+        let opening = connection.opening()?;
+        let (pool, server) = (PoolId(opening.pool), ServerId(connection.server));
+        let tried = opening.tried.map(ServerId);
+        let client = self.client_of(slot)?.ip();
+        let Some(next) = self.backends.give_up(pool, client, server, now, &tried) else {
+            self.arm_call(now, slot);
+            return None;
+        };
+        self.release_port(now, slot, None);
+        self.opening_mut(slot)?.attempts.note_given_up();
+        self.connections.get_mut(slot)?.server = next.0;
+        Some(Event::Selected)
+    }
+
+    /// `server` has answered the call of a connection that was `opening`.
+    pub(super) fn note_answer(&mut self, now: Instant, server: u16, opening: &Opening) {
+        self.backends.note_success(ServerId(server), now);
+        // Karn's algorithm (RFC 6298 3): nobody knows which of several SYNs was answered.
+        if opening.attempts.syns() == 1 {
+            let took = timeout::time_since(now, opening.called_at);
+            self.backends.note_answer_time(PoolId(opening.pool), took);
+        }
     }
 
     pub(in crate::proxy) fn reset_stale(&mut self, scene: &mut Scene<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
@@ -347,6 +385,7 @@ where
             server_tsval_shift: server_tsval.map_or(0, |tsval| clock.wrapping_sub(tsval)),
             to_server,
             to_client: Flow::new(segment.seq + 1, opening.client_window_bytes()),
+            last_seen: now.as_millis() as u32,
             owed: owed::NOTHING,
             server_mss,
             scale,
@@ -364,7 +403,8 @@ where
             window: scale.to_server(opening.client_window),
         });
         connection.stage = Stage::Spliced(spliced);
-        self.backends.note_success(ServerId(connection.server));
+        let server = connection.server;
+        self.note_answer(now, server, &opening);
         self.log.count(Side::Server, TcpCounter::RecvSynAck);
         self.log.state(slot, Side::Server, State::Established, now);
         // The timer is set when it is known what is owed: see `owe`.

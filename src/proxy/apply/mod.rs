@@ -165,6 +165,7 @@ where
             Action::AcknowledgeHeld => self.acknowledge_held(slot, scene, out),
             Action::RepeatSyn => self.send_syn(now, slot, None, true, out),
             Action::NextServer => return self.next_server(now, slot, event),
+            Action::GiveCallUp => return self.give_call_up(now, slot),
             Action::ResetStaleServer => self.reset_stale(scene, out),
             Action::PassSynAck => self.pass_syn_ack(now, slot, scene, out),
             Action::AwaitHeader => return self.await_header(now, slot, scene),

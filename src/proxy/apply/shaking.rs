@@ -18,7 +18,7 @@ use crate::config::Accept;
 use crate::proxy::announce;
 use crate::proxy::classify;
 use crate::proxy::close::Flow;
-use crate::proxy::connection::{Connection, NO_SERVER, Opening, Spliced, Stage, WindowScale};
+use crate::proxy::connection::{Attempts, Connection, NO_SERVER, Opening, Spliced, Stage, WindowScale};
 use crate::proxy::cookie::Agreed;
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, Side};
@@ -87,7 +87,6 @@ where
             segment.device,
             (listener, address, segment.key.local_port),
             opening,
-            now.as_millis() as u32,
         );
         connection.phase = Phase::SynForwarded;
         connection.packets_from_client = 1;
@@ -121,6 +120,7 @@ where
             held: HeldId::NONE,
             server_side_isn: SeqNum(0),
             tsval_shift: 0,
+            called_at: 0,
             pool: Opening::NO_POOL,
             // Nothing is, before the server has answered.
             agreed: Agreed {
@@ -133,8 +133,7 @@ where
             promised_scale: 0,
             promised_units: 0,
             timestamps: false,
-            tries: 0,
-            retries: 0,
+            attempts: Attempts::default(),
             tried: [NO_SERVER; Opening::MAX_TRIED],
             failure: Cause::NoServer,
             syn: place,
@@ -144,17 +143,11 @@ where
     /// Passes the client's SYN on to the chosen server. How long that may take counts from the first time: the client
     /// repeats it as it likes.
     pub(in crate::proxy) fn send_passed_syn(&mut self, now: Instant, slot: u32, out: &mut impl Outbox<P::Buffer>) {
-        let Some((opening, server)) = self.opening_with_server(slot) else {
-            return;
-        };
-        let Some(patience) = self.settings.servers.get(server).map(|server| server.connect_timeout) else {
-            return;
-        };
-        if opening.tries == 0 {
-            self.wheel.arm(slot, now + patience);
-        }
-        if let Some(opening) = self.opening_mut(slot) {
-            opening.tries = opening.tries.saturating_add(1);
+        let Some(opening) = self.opening_mut(slot) else { return };
+        opening.attempts.note_syn();
+        let opening = *opening;
+        if opening.attempts.syns() == 1 {
+            self.arm_call(now, slot);
         }
         let (Some(connection), Some(syn)) = (self.connections.get(slot), self.passed_syns.get(opening.syn.into()))
         else {
@@ -246,10 +239,10 @@ where
         };
         let raw = passed_syn::translated(&raw, largest, timestamps);
         if is_first {
-            self.backends.note_success(crate::config::ServerId(server as u16));
-            self.log.state(slot, Side::Server, State::Established, now);
             let select = self.settings.listeners[usize::from(connection.listener)].select;
             self.wheel.arm(slot, now + select);
+            self.note_answer(now, server, &opening);
+            self.log.state(slot, Side::Server, State::Established, now);
         }
         self.emit_with_options(Some(buffer), &path, &control, &raw, out);
     }
@@ -332,6 +325,7 @@ where
             server_tsval_shift: answer.tsval_shift,
             to_server,
             to_client: Flow::new(answer.isn + 1, u32::from(syn.window)),
+            last_seen: self.last_now.as_millis() as u32,
             owed: owed::NOTHING,
             server_mss,
             scale: scale_between(TcpOptions::parse(&syn.options), answer.options),
@@ -360,9 +354,9 @@ where
     }
 
     /// What the connection in `slot` is opening with, and the number of its server.
-    fn opening_with_server(&self, slot: u32) -> Option<(Opening, usize)> {
+    fn opening_with_server(&self, slot: u32) -> Option<(Opening, u16)> {
         let connection = self.connections.get(slot)?;
-        Some((*connection.opening()?, usize::from(connection.server)))
+        Some((*connection.opening()?, connection.server))
     }
 
     /// The largest segment, without options, that fits the ports of both paths.

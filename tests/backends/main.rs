@@ -251,7 +251,7 @@ fn a_server_that_fails_is_passed_over_for_a_while_and_then_tried_once() {
     assert_eq!(at(&mut backends, seconds(10) - Duration::from_nanos(1), 2), [1, 1]);
     let tried = at(&mut backends, seconds(10), 4);
     assert_eq!(tried.iter().filter(|server| **server == 0).count(), 1, "{tried:?}");
-    backends.note_success(ServerId(0));
+    backends.note_success(ServerId(0), NOW);
     let after = at(&mut backends, seconds(10), 4);
     assert_eq!(after.iter().filter(|server| **server == 0).count(), 2, "{after:?}");
     backends.note_failure(ServerId(0), seconds(11));
@@ -301,7 +301,7 @@ fn when_all_are_out_they_are_asked_all_the_same() {
         backends.next_after(POOL, client(1), NOW, &[ServerId(1)]),
         Some(ServerId(0))
     );
-    backends.note_success(ServerId(0));
+    backends.note_success(ServerId(0), NOW);
     assert!(!backends.is_ejected(ServerId(0), NOW) && backends.is_ejected(ServerId(1), NOW));
 }
 
@@ -408,7 +408,7 @@ proptest! {
                 }
                 Happening::Close(_) => (),
                 Happening::Success(server) => {
-                    backends.note_success(ServerId(server));
+                    backends.note_success(ServerId(server), now);
                     model.failures[usize::from(server)] = 0;
                     model.out[usize::from(server)] = None;
                 }
