@@ -146,7 +146,10 @@ impl Health {
         // Timers of one tick come up in any order.
         let first = self.overdue.iter().min();
         let last = self.overdue.iter().max();
-        self.overdue.is_full() && first.zip(last).is_some_and(|(first, last)| *last - *first <= SILENT_WITHIN)
+        self.overdue.is_full()
+            && first
+                .zip(last)
+                .is_some_and(|(first, last)| *last - *first <= SILENT_WITHIN)
     }
 
     fn eject(&mut self, now: Instant, first: Duration, longest: Duration) {

@@ -300,13 +300,7 @@ impl Connection {
     }
 
     /// A connection in `AwaitPayload`, with neither server nor payload.
-    pub fn new(
-        client: (u128, u16),
-        mac: MacAddr,
-        device: PortId,
-        listener: (u16, u16, u16),
-        opening: Opening,
-    ) -> Self {
+    pub fn new(client: (u128, u16), mac: MacAddr, device: PortId, listener: (u16, u16, u16), opening: Opening) -> Self {
         let (listener, listener_address, listener_port) = listener;
         Connection {
             client_address: Self::split(client.0),

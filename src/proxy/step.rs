@@ -125,11 +125,9 @@ const fn await_payload(event: Event) -> Transition {
         | Event::ServerStray
         | Event::OutOfWindow(_)
         | Event::Segment { .. } => to(HERE, &[Drop(DropReason::UnknownFlow)]),
-        Event::RetryDue
-        | Event::CallOverdue
-        | Event::HeaderAwaited
-        | Event::NoPort
-        | Event::ServerUnreachable => to(HERE, &[]),
+        Event::RetryDue | Event::CallOverdue | Event::HeaderAwaited | Event::NoPort | Event::ServerUnreachable => {
+            to(HERE, &[])
+        }
     }
 }
 

@@ -217,7 +217,10 @@ where
     /// Whether a call is overdue, and another server can have it. That it is overdue counts against the server, once.
     fn may_give_call_up(&mut self, now: Instant, slot: u32) -> bool {
         // What has arrived since may be the answer.
-        let unheard = self.overload.heard_until().map_or(Duration::ZERO, |until| now.saturating_since(until));
+        let unheard = self
+            .overload
+            .heard_until()
+            .map_or(Duration::ZERO, |until| now.saturating_since(until));
         let Some(connection) = self.connections.get_mut(slot) else {
             return false;
         };

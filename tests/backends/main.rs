@@ -1,5 +1,7 @@
 //! Which server a pool picks: turns, open connections, clients; who is full, and who has failed too often.
 
+mod overdue;
+
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 

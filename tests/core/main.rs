@@ -29,6 +29,7 @@ mod many_cores;
 mod matrix;
 mod opening;
 mod oracle;
+mod overdue;
 mod overload;
 mod probes;
 mod promises;
