@@ -269,7 +269,10 @@ impl Lossy {
     }
 
     fn until(&mut self, now: Instant) {
-        let due = |queue: &mut VecDeque<(Instant, Call)>| queue.pop_front_if(|(at, _)| *at <= now).map(|due| due.1);
+        let due = |queue: &mut VecDeque<(Instant, Call)>| {
+            let is_due = queue.front().is_some_and(|(at, _)| *at <= now);
+            is_due.then(|| queue.pop_front()).flatten().map(|(_, call)| call)
+        };
         while let Some(call) = due(&mut self.answers) {
             self.backends.note_close(call.server);
             self.backends.note_success(call.server, now);
