@@ -15,6 +15,7 @@ use trafficengine::bench::median;
 mod device;
 mod result;
 mod rows;
+mod servers;
 #[path = "../siege/mod.rs"]
 mod siege;
 
@@ -63,6 +64,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     let mut result = AttackResult::default();
     floods(&host, arguments, &rows, &mut result)?;
     exhaustions(&host, arguments, &rows, &mut result)?;
+    servers::run(&host, arguments.seconds, arguments.seed, &rows, &mut result)?;
     result.judge();
     println!("{result}");
     arguments.common.write(&result)?;

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::servers::ServerRow;
 use crate::siege::Work;
 
 /// The least part of their success without attack that honest clients have to keep.
@@ -175,6 +176,10 @@ pub(crate) struct AttackResult {
     pub(crate) rounds_over_50us: u64,
     pub(crate) longest_round_us: f64,
     pub(crate) attacks: Vec<AttackRow>,
+    /// One server of ten is silent, all are away for 200 ms, all are 100 ms away; none if not asked for.
+    pub(crate) silent_server: Option<ServerRow>,
+    pub(crate) servers_away_200ms: Option<ServerRow>,
+    pub(crate) servers_100ms_away: Option<ServerRow>,
     pub(crate) met: bool,
     pub(crate) violated: Vec<String>,
 }
@@ -210,6 +215,11 @@ impl AttackResult {
             .filter(|row| !row.met)
             .map(|row| format!("{}: {}", row.name, row.violated.join("; ")))
             .collect();
+        let servers = [&self.silent_server, &self.servers_away_200ms, &self.servers_100ms_away];
+        for row in servers.into_iter().flatten().filter(|row| !row.met) {
+            violated.push(format!("{}: {}", row.name, row.violated.join("; ")));
+        }
+        let measured = !self.attacks.is_empty() || servers.into_iter().any(Option::is_some);
         if self.state_per_flood_syn_bytes != 0.0 {
             violated.push(format!(
                 "a SYN of a flood costs {} bytes",
@@ -232,7 +242,7 @@ impl AttackResult {
                 self.rounds_over_50us, self.longest_round_us
             ));
         }
-        self.met = violated.is_empty() && !self.attacks.is_empty();
+        self.met = violated.is_empty() && measured;
         self.violated = violated;
     }
 }

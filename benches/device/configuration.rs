@@ -37,7 +37,7 @@ addresses = ["{servers_net}"]
 [[listener]]
 name = "bench"
 addresses = ["{listener}"]
-{rules}default = "reject"
+{rules}
 
 [timeouts]
 time_wait = "{time_wait}ms"
@@ -68,7 +68,7 @@ timestamps = true
     text
 }
 
-/// The pools: one of all servers where the number says which, else one for each server.
+/// The pools: one of all servers where the number says which or nothing does, else one for each server.
 fn pools(text: &mut String, conditions: &Conditions, server_mac: MacAddr) {
     let locals = (1..=local_addresses(conditions))
         .map(|last| match conditions.ipv6 {
@@ -77,7 +77,7 @@ fn pools(text: &mut String, conditions: &Conditions, server_mac: MacAddr) {
         })
         .collect::<Vec<_>>()
         .join(", ");
-    let servers: Vec<String> = server_addresses(conditions.ipv6)
+    let servers: Vec<String> = server_addresses(conditions)
         .iter()
         .enumerate()
         .map(|(index, address)| {
@@ -85,7 +85,7 @@ fn pools(text: &mut String, conditions: &Conditions, server_mac: MacAddr) {
         })
         .collect();
     let pools = match conditions.rules {
-        Rules::Number => vec![("servers".to_owned(), servers.concat())],
+        Rules::Number | Rules::Pool => vec![("servers".to_owned(), servers.concat())],
         _ => (0..)
             .zip(servers)
             .map(|(index, server)| (pool(index), server))
@@ -116,6 +116,7 @@ fn rules(rules: Rules) -> String {
             .collect::<String>()
     };
     let rules = match rules {
+        Rules::Pool => return "default = \"servers\"".to_owned(),
         Rules::Number => "{ first_number = true, pool = \"servers\" }".to_owned(),
         Rules::Http1000 => named("http_host"),
         Rules::Sni1000 => named("tls_sni"),
@@ -128,11 +129,11 @@ fn rules(rules: Rules) -> String {
             })
             .collect(),
     };
-    format!("rules = [\n{rules}]\n")
+    format!("rules = [\n{rules}]\ndefault = \"reject\"")
 }
 
 /// Addresses that the proxy connects from: each open connection and each at rest takes a port of one towards one server.
 fn local_addresses(conditions: &Conditions) -> u32 {
     let needed = conditions.settings.open + resting(&conditions.settings);
-    needed.div_ceil(PORTS * u32::from(SERVERS)).max(2)
+    needed.div_ceil(PORTS * u32::from(conditions.servers)).max(2)
 }

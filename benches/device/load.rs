@@ -8,14 +8,16 @@ use trafficengine::bench::{Arm, cps_arms, cps_client, cps_server};
 use trafficengine::{AddressRange, ClientSettings, Pace, ServerSettings};
 
 use super::port::LoadPort;
-use super::{Conditions, SERVERS, listener, mss};
+use super::{Conditions, Rules, listener, mss};
 
-pub(super) fn server_addresses(ipv6: bool) -> Vec<SocketAddr> {
-    let address = |last| match ipv6 {
+pub(super) fn server_addresses(conditions: &Conditions) -> Vec<SocketAddr> {
+    let address = |last| match conditions.ipv6 {
         false => IpAddr::from([10, 2, 0, last]),
         true => IpAddr::from([0xfd00, 2, 0, 0, 0, 0, 0, u16::from(last)]),
     };
-    (1..=SERVERS).map(|last| SocketAddr::new(address(last), 80)).collect()
+    (1..=conditions.servers)
+        .map(|last| SocketAddr::new(address(last), 80))
+        .collect()
 }
 
 pub(super) fn load(
@@ -37,7 +39,13 @@ pub(crate) fn roles(conditions: &Conditions) -> (ClientSettings, ServerSettings)
         true => "fd00:1::1-fd00:1::50",
     };
     let sources: AddressRange = sources.parse().expect("a range of addresses");
-    let mut client = cps_client(&conditions.settings, sources, listener(conditions.ipv6), SERVERS);
+    // Where the pool picks, each answer is the right one.
+    let servers = if conditions.rules == Rules::Pool {
+        1
+    } else {
+        conditions.servers
+    };
+    let mut client = cps_client(&conditions.settings, sources, listener(conditions.ipv6), servers);
     (client.rounds, client.request, client.response) = (conditions.rounds, conditions.request, conditions.response);
     let (format, shortest) = conditions.rules.format();
     (client.format, client.keys) = (format, conditions.rules.keys());
@@ -48,7 +56,10 @@ pub(crate) fn roles(conditions: &Conditions) -> (ClientSettings, ServerSettings)
     if let Some(rate) = conditions.rate {
         client.pace = Pace::Open { rate };
     }
-    let mut server = cps_server(&client, &server_addresses(conditions.ipv6));
+    let mut server = cps_server(&client, &server_addresses(conditions));
+    if conditions.rules == Rules::Pool {
+        server.listeners.iter_mut().for_each(|listener| listener.id = 0);
+    }
     server.proxy_header = conditions.proxy_out;
     (client, server)
 }

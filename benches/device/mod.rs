@@ -55,7 +55,7 @@ fn listener(ipv6: bool) -> SocketAddr {
     SocketAddr::new(address, 8080)
 }
 
-/// Servers behind the proxy, chosen by the first number of the payload.
+/// Servers behind the proxy, by default.
 const SERVERS: u8 = 4;
 
 /// Ports of an address that the proxy connects from, by default.
@@ -105,6 +105,9 @@ pub(crate) struct Conditions {
     pub(crate) rate: Option<f64>,
     /// Packets that a ring holds: how long a core may be away before something is lost.
     pub(crate) descriptors: u16,
+    /// Requests that may wait for their servers, if not as many as follow from the capacity.
+    /// Servers behind the proxy.
+    pub(crate) servers: u8,
     /// Whether load and proxy take their packets from one pool: on two cores each then takes again what it has let go of, as a
     /// card and its driver do. Out of pools of their own every packet would go round through both.
     pub(crate) one_pool: bool,
@@ -120,6 +123,7 @@ impl Conditions {
             settings,
             capacity,
             descriptors: DESCRIPTORS,
+            servers: SERVERS,
             one_pool: false,
             records: false,
             rules: Rules::Number,
@@ -150,6 +154,9 @@ pub(crate) enum Rules {
     Sni1000,
     /// Four regular expressions, tried in turn.
     Regex,
+    /// Nothing: the pool picks one after the other.
+    #[value(skip)]
+    Pool,
 }
 
 impl Rules {
@@ -157,7 +164,7 @@ impl Rules {
     fn format(self) -> (Format, u32) {
         let domain = "example".to_owned();
         match self {
-            Rules::Number | Rules::Regex => (Format::Text, 16),
+            Rules::Number | Rules::Regex | Rules::Pool => (Format::Text, 16),
             Rules::Http1000 => (Format::Http { domain }, 160),
             // As long as the hellos of today's clients without post-quantum keys.
             Rules::Sni1000 => (Format::Tls { domain }, 517),
@@ -167,7 +174,7 @@ impl Rules {
     /// Keys that requests are drawn from.
     fn keys(self) -> u16 {
         match self {
-            Rules::Number | Rules::Http1000 | Rules::Sni1000 => 1000,
+            Rules::Number | Rules::Pool | Rules::Http1000 | Rules::Sni1000 => 1000,
             Rules::Regex => 10,
         }
     }

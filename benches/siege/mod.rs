@@ -40,8 +40,8 @@ const STEADY: &str = "10.1.1.1";
 /// Its ports: all of them are connected.
 pub(crate) const STEADY_PORTS: std::ops::RangeInclusive<u16> = 2000..=2299;
 
-/// The servers' addresses.
-const SERVERS: &str = "10.2.0.1-10.2.0.4";
+/// The servers' addresses: as many as there can be.
+const SERVERS: &str = "10.2.0.1-10.2.0.254";
 
 /// How often connections that stay are used.
 const STEADY_EVERY: Duration = Duration::from_millis(1);
@@ -141,6 +141,8 @@ pub(crate) struct Field {
     steady: Hosts<Generator<Mbuf>>,
     server: Hosts<Generator<Mbuf>>,
     attacker: Option<Hosts<Attacker<Mbuf>>>,
+    /// The servers' machine does nothing: what comes for them waits in front of it, as far as there is room.
+    pub(crate) servers_away: bool,
     conditions: Conditions,
     macs: [MacAddr; 2],
     pub(crate) load_pool: MbufPool,
@@ -222,6 +224,7 @@ impl Field {
                 port: server_port,
             },
             attacker: None,
+            servers_away: false,
             conditions: *conditions,
             macs,
             load_pool,
@@ -280,16 +283,17 @@ impl Field {
     fn move_load(&mut self) -> usize {
         let (now, pool) = (self.now, &mut self.load_pool);
         let mut units = 0;
-        for Hosts { hosts, port } in [&mut self.server, &mut self.steady] {
-            units += hosts.poll(now, port, pool).count() as usize;
+        if !self.servers_away {
+            units += self.server.hosts.poll(now, &mut self.server.port, pool).count() as usize;
         }
+        units += self.steady.hosts.poll(now, &mut self.steady.port, pool).count() as usize;
         if let Some(Hosts { hosts, port }) = &mut self.honest {
             units += hosts.poll(now, port, pool).count() as usize;
         }
         if let Some(Hosts { hosts, port }) = &mut self.attacker {
             units += hosts.poll(now, port, pool).count() as usize;
         }
-        units + self.clients.carry() + self.servers.carry()
+        units + self.clients.carry(now) + self.servers.carry(now)
     }
 
     /// A round of the proxy without any load moved before it.

@@ -3,7 +3,7 @@
 //! ```text
 //!   generator ── house ─┐
 //!   generator ── house ─┼─ street ── uplink ── device
-//!   attacker  ── house ─┘   loses, repeats, reorders (each way, from a seed)
+//!   attacker  ── house ─┘   loses, repeats, reorders (each way, from a seed), takes its time (from the houses)
 //! ```
 //!
 //! All share the device's queue, as on a wire: what does not fit into it is lost, whoever sent it, and the houses take
@@ -14,7 +14,10 @@ use e2d2::BURST;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::port::{Port, PortId};
 use e2d2::ports::LoopbackPort;
+use e2d2::time::Instant;
+use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use crate::attack::Random;
 use crate::endpoints::AddressRange;
@@ -49,6 +52,8 @@ pub struct StreetStats {
     pub overflowed: u64,
     /// For nobody here.
     pub astray: u64,
+    /// For hosts that are silent.
+    pub unheard: u64,
 }
 
 /// One direction.
@@ -109,6 +114,12 @@ pub struct Street<P: Port, L> {
     back: Way<P::Buffer>,
     /// What it does to packets from now on.
     pub roughness: Roughness,
+    /// How long packets of its hosts take from now on. They leave in the order in which they came.
+    pub delay: Duration,
+    /// Hosts that hear nothing from now on.
+    pub silent: Option<AddressRange>,
+    /// Packets on their long way, as bytes: the pool of buffers has no room for all of a far host's.
+    under_way: VecDeque<(Instant, Vec<u8>)>,
     random: Random,
     stats: StreetStats,
     sending: ArrayVec<P::Buffer, BURST>,
@@ -126,6 +137,9 @@ impl<P: Port, L: BufferPool<Buffer = P::Buffer>> Street<P, L> {
             out: Way { late: None },
             back: Way { late: None },
             roughness: Roughness::default(),
+            delay: Duration::ZERO,
+            silent: None,
+            under_way: VecDeque::new(),
             random: Random::new(seed),
             stats: StreetStats::default(),
             sending: ArrayVec::new(),
@@ -163,8 +177,8 @@ impl<P: Port, L: BufferPool<Buffer = P::Buffer>> Street<P, L> {
     }
 
     /// Carries everything that waits, both ways; returns how many packets.
-    pub fn carry(&mut self) -> usize {
-        self.carry_back() + self.carry_out()
+    pub fn carry(&mut self, now: Instant) -> usize {
+        self.carry_back() + self.carry_out(now)
     }
 
     /// From the device to the houses.
@@ -181,6 +195,10 @@ impl<P: Port, L: BufferPool<Buffer = P::Buffer>> Street<P, L> {
                 let with = (&mut self.random, &mut self.pool, &mut self.stats);
                 self.back.pass(packet, self.roughness, with, |packet, stats| {
                     let to = destination(packet.data());
+                    if to.is_some_and(|to| self.silent.is_some_and(|silent| silent.index_of(to).is_some())) {
+                        stats.unheard += 1;
+                        return;
+                    }
                     let is_for = |house: &&mut House<P::Buffer>| {
                         to.is_some_and(|to| house.addresses.iter().any(|range| range.index_of(to).is_some()))
                     };
@@ -198,13 +216,20 @@ impl<P: Port, L: BufferPool<Buffer = P::Buffer>> Street<P, L> {
     }
 
     /// From the houses to the device, a burst from each in turn until all are empty.
-    fn carry_out(&mut self) -> usize {
+    fn carry_out(&mut self, now: Instant) -> usize {
         let (mut count, mut silent, mut index) = (0, 0, self.first);
         while silent < self.houses.len() {
             let received = self.houses[index].door.receive(&mut self.carrying);
             index = (index + 1) % self.houses.len();
             count += received;
             silent = if received == 0 { silent + 1 } else { 0 };
+            if !self.delay.is_zero() {
+                let due = now + self.delay;
+                let packets = self.carrying.drain(..);
+                self.under_way
+                    .extend(packets.map(|packet| (due, packet.data().to_vec())));
+                continue;
+            }
             for packet in self.carrying.drain(..) {
                 let (uplink, sending) = (&mut self.uplink, &mut self.sending);
                 let with = (&mut self.random, &mut self.pool, &mut self.stats);
@@ -216,9 +241,28 @@ impl<P: Port, L: BufferPool<Buffer = P::Buffer>> Street<P, L> {
                 });
             }
         }
+        count += self.arrive(now);
         drop_refused(&mut self.uplink, &mut self.sending, &mut self.stats);
         if !self.houses.is_empty() {
             self.first = (self.first + 1) % self.houses.len();
+        }
+        count
+    }
+
+    /// What has come to the end of its long way.
+    fn arrive(&mut self, now: Instant) -> usize {
+        let mut count = 0;
+        while self.under_way.front().is_some_and(|(due, _)| *due <= now)
+            && let Some((_, bytes)) = self.under_way.pop_front()
+        {
+            if self.sending.is_full() {
+                drop_refused(&mut self.uplink, &mut self.sending, &mut self.stats);
+            }
+            match self.pool.take_copy(&bytes) {
+                Some(packet) => self.sending.push(packet),
+                None => self.stats.overflowed += 1,
+            }
+            count += 1;
         }
         count
     }
