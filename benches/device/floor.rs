@@ -148,7 +148,7 @@ impl Floor {
 pub(crate) fn arms(conditions: &Conditions, ends: [LoadPort; 2], now: Instant) -> Vec<Arm<LoadPort>> {
     let (mut client, _) = roles(conditions);
     client.servers = 1;
-    client.targets = server_addresses(conditions.ipv6).into_iter().take(1).collect();
+    client.targets = server_addresses(conditions).into_iter().take(1).collect();
     let server = cps_server(&client, &client.targets.clone());
     cps_arms(client, server, &[mac_of(PortId(0)), mac_of(PortId(1))], ends, now)
 }
