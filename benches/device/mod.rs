@@ -105,7 +105,6 @@ pub(crate) struct Conditions {
     pub(crate) rate: Option<f64>,
     /// Packets that a ring holds: how long a core may be away before something is lost.
     pub(crate) descriptors: u16,
-    /// Requests that may wait for their servers, if not as many as follow from the capacity.
     /// Servers behind the proxy.
     pub(crate) servers: u8,
     /// Whether load and proxy take their packets from one pool: on two cores each then takes again what it has let go of, as a
