@@ -77,7 +77,7 @@ impl From<Action> for WorkStage {
             Action::AcknowledgeHeld => WorkStage::AcknowledgeHeld,
             Action::ConnectServer => WorkStage::ConnectServer,
             Action::RepeatSyn => WorkStage::RepeatSyn,
-            Action::NextServer => WorkStage::NextServer,
+            Action::GiveCallUp | Action::NextServer => WorkStage::NextServer,
             Action::ResetStaleServer => WorkStage::ResetStaleServer,
             Action::Splice => WorkStage::Splice,
             Action::AcknowledgeServer => WorkStage::AcknowledgeServer,
