@@ -247,17 +247,18 @@ impl FrameWriter {
         time: Duration,
         frame: &[u8],
     ) -> Result<(), CaptureError> {
-        let mut block = EnhancedPacketBlock::default();
-        block.interface_id = interface.0;
-        block.timestamp = time;
-        block.original_len = frame.len() as u32;
-        block.data = Cow::Borrowed(frame);
         // draft-ietf-opsawg-pcapng 4.3.1, epb_flags: the two lowest bits are the direction.
-        block.options = vec![EnhancedPacketOption::Flags(match direction {
+        let flags = EnhancedPacketOption::Flags(match direction {
             Direction::Inbound => 1,
             Direction::Outbound => 2,
-        })];
-        self.writer.write_pcapng_block(block)?;
+        });
+        self.writer.write_pcapng_block(EnhancedPacketBlock {
+            interface_id: interface.0,
+            timestamp: time,
+            original_len: frame.len() as u32,
+            data: Cow::Borrowed(frame),
+            options: vec![flags],
+        })?;
         Ok(())
     }
 
