@@ -63,9 +63,11 @@ pub struct Report {
     pub connections: usize,
     /// Connections whose two streams were complete.
     pub complete: usize,
-    /// Connections that nobody was to abort, refuse or leave alone, and those of them that were complete.
+    /// Connections that nothing touched (no loss, abort, refusal, server away or want of ports), those of them that were
+    /// complete, and how the others ended.
     pub ordinary: usize,
     pub ordinary_complete: usize,
+    pub hindered: Vec<String>,
     /// Connections that lacked nothing but a FIN that its sender did not repeat.
     pub unrepeated_fins: usize,
     /// Connections that came to a standstill because smoltcp no longer repeated its oldest unacknowledged byte.
@@ -124,6 +126,11 @@ pub fn judge(course: &Course<'_>, clients: Vec<(ConnectionPlan, ClientResult)>, 
         let must_complete = case.must_complete();
         report.ordinary += usize::from(must_complete);
         report.ordinary_complete += usize::from(must_complete && case.is_complete());
+        if must_complete && !case.is_complete() {
+            let causes = own.iter().map(|record| format!("{:?}", record.cause(Side::Client)));
+            let causes = causes.collect::<Vec<_>>().join(", ");
+            report.hindered.push(format!("connection {}: {causes}", plan.id));
+        }
         let lacks_a_fin = |record: &&SessionRecord| case.lacks_a_fin(record.cause(Side::Client));
         report.unrepeated_fins += usize::from(!case.is_complete() && own.iter().any(lacks_a_fin));
         report.neglected += usize::from(case.is_neglected());
@@ -245,11 +252,16 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Nothing but lost frames stands between it and its end.
+    /// Nothing stands between it and its end: no frame of it was lost, and no server, abort or want of ports touched it.
     fn must_complete(&self) -> bool {
         let has_place = usize::from(self.scenario.local_ports) >= self.scenario.connections.len();
         let is_served = self.plan.choice != Choice::Reject && self.plan.to_server > 0;
-        has_place && is_served && !self.is_aborted() && !self.touched.by_server
+        has_place
+            && is_served
+            && !self.is_aborted()
+            && !self.touched.by_server
+            && self.touched.lost() == 0
+            && !self.may_lack_a_server()
     }
 
     fn is_complete(&self) -> bool {
@@ -337,6 +349,12 @@ impl<'a> Case<'a> {
         self.touched.client.lost >= LOST_IN_A_COOKIE && (!self.client.gave_up || may_give_up) && nothing_came
     }
 
+    /// Another server gets the connection when the one chosen lacks what was promised; who chose it by name has no other.
+    fn may_lack_a_server(&self) -> bool {
+        let mut servers = self.server_plans().into_iter();
+        self.scenario.may_promise_timestamps() && servers.any(|server| !server.options.timestamps)
+    }
+
     fn is_aborted(&self) -> bool {
         self.plan.is_aborted()
     }
@@ -357,10 +375,7 @@ impl<'a> Case<'a> {
         let any = |is: &dyn Fn(Fate) -> bool| server.iter().any(|server| is(server.fate));
         let is_explained = match cause {
             Cause::ActiveRst | Cause::PassiveRst => self.is_aborted() || self.touched.by_server,
-            // Another server gets the connection when the one chosen lacks what was promised.
-            Cause::NoServer => server
-                .iter()
-                .any(|server| !server.options.timestamps && self.scenario.may_promise_timestamps()),
+            Cause::NoServer => self.may_lack_a_server(),
             Cause::NoPort => usize::from(self.scenario.local_ports) < self.scenario.connections.len(),
             Cause::ServerRefused => {
                 self.touched.by_server && any(&|fate| matches!(fate, Fate::Refuses | Fate::Restarts { .. }))

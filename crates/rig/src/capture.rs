@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use etherparse::{LaxNetSlice, LaxSlicedPacket, TcpOptionElement, TcpSlice, TransportSlice};
+use pcap_file::TsResolution;
 use pcap_file::pcap::PcapReader;
 use rustix::process::Signal;
 
@@ -160,10 +161,17 @@ pub fn read_segments(path: &Path) -> Result<Vec<Segment>, RigError> {
     };
     let file = File::open(path).map_err(RigError::io(format!("opening {}", path.display())))?;
     let mut reader = PcapReader::new(file).map_err(|error| unreadable(error.to_string()))?;
+    let per_second = match reader.header().ts_resolution {
+        TsResolution::MicroSecond => 1_000_000,
+        TsResolution::NanoSecond => 1_000_000_000,
+    };
     let mut segments = Vec::new();
-    while let Some(packet) = reader.next_packet() {
+    // Raw: the library takes a frame that was longer than the capture's snap length for an error.
+    while let Some(packet) = reader.next_raw_packet() {
         let packet = packet.map_err(|error| unreadable(error.to_string()))?;
-        segments.extend(segment_of(packet.timestamp, &packet.data).map_err(unreadable)?);
+        let fraction = Duration::from_secs(packet.ts_frac.into()) / per_second;
+        let time = Duration::from_secs(packet.ts_sec.into()) + fraction;
+        segments.extend(segment_of(time, &packet.data).map_err(unreadable)?);
     }
     Ok(segments)
 }
