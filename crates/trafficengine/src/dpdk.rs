@@ -114,7 +114,7 @@ fn open(
     let queue = queues.into_iter().next().ok_or("the port has no queue")?;
     let GeneratorSettings { client, server, .. } = &config.generator;
     say(&format!(
-        "{} with {}, address {}{}: {}",
+        "{} with {}, address {}{}, roles: {}",
         config.port.device,
         port.driver(),
         port.mac(),
