@@ -104,7 +104,7 @@ fn ended(number: u32) -> Ended {
     }
     let mut client = [0; 16];
     client[10..12].fill(0xff);
-    client[12..].copy_from_slice(&(0x0a01_0000 | number % 0xffff).to_be_bytes());
+    client[12..].copy_from_slice(&(0x0a01_0000 | (number % 0xffff)).to_be_bytes());
     Ended {
         progress,
         ends: Ends {

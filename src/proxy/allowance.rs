@@ -105,7 +105,7 @@ impl Budget {
         hasher.write_u64(self.second);
         let half = self.mean / 2;
         let numbers = u64::from(half) * 2 + 1;
-        let drawn = u128::from(hasher.finish()) * u128::from(numbers) >> 64;
+        let drawn = (u128::from(hasher.finish()) * u128::from(numbers)) >> 64;
         (self.mean - half).saturating_add(drawn as u32)
     }
 }
