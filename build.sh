@@ -25,12 +25,14 @@ usage: ./build.sh COMMAND [ARGUMENTS]
                   build likewise and run the engine with this configuration
   bench [--no-pgo] [NAME [ARGUMENTS]]
                   run a benchmark; without a name, list them
+  nic-lab [--json FILE] [--transcript FILE] [--keep]
+                  go a user's way on PCI cards that QEMU emulates: bind, run, pull the cable, give back. Needs root.
   fuzz [TARGET | list] [--minutes M]
                   fuzz one target, or each for a while; needs a nightly toolchain and cargo-fuzz
   fuzz sim [--minutes M] [--seed N]
                   simulate connections over bad links from new seeds for a while, or from one seed again
   lint            formatting, clippy, documentation and shell scripts, without warnings
-  clean           remove what was built, and a demo that was kept
+  clean           remove what was built, and a demo or a machine of nic-lab that was kept
 
 Rust stable is the one thing that has to be there. Debian packages that are missing are installed, with their services
 kept from starting; PROXYENGINE_NO_INSTALL=1 keeps this script from installing anything. What is optimised is built twice,
@@ -218,6 +220,18 @@ with_peers() {
     fi
 }
 
+cmd_nic_lab() {
+    local as_root
+    need_build
+    install "for the NIC lab" "${LAB_PACKAGES[@]}" || die "the packages that the NIC lab is made of are missing"
+    as_root=$(root_prefix) || die "the NIC lab makes network namespaces, for which it must be root"
+    say "nic-lab: building"
+    quiet_cargo build -p proxyengine -p rig --bins
+    cd "$CALLED_FROM"
+    # shellcheck disable=SC2086  # empty or two words
+    $as_root "$(target_dir)/debug/rig" nic-lab --engine "$(target_dir)/debug/proxyengine" "$@"
+}
+
 cmd_lint() {
     need_build
     cargo fmt --version >/dev/null 2>&1 || die "lint: rustfmt is missing: rustup component add rustfmt"
@@ -232,7 +246,7 @@ cmd_lint() {
     RUSTDOCFLAGS='-D warnings' cargo doc --quiet --workspace "${FEATURES[@]}" --no-deps
     if have shellcheck; then
         say "lint: shell scripts"
-        shellcheck -x ./*.sh scripts/*.sh .ci/run
+        shellcheck -x ./*.sh scripts/*.sh scripts/nic-lab/*.sh .ci/run
     else
         say "lint: shell scripts not looked at: shellcheck is missing"
     fi
@@ -289,6 +303,8 @@ fuzz_sim() {
 
 cmd_clean() {
     if is_root && have ip; then ./prepNet.sh down --prefix pedemo --quiet; fi
+    # A kept machine of the NIC lab, by the folder that it exchanges files with.
+    pkill -f 'qemu-system-x86_64 .*proxyengine-lab-' || true
     need_cargo
     cargo clean
 }
@@ -307,6 +323,7 @@ build | run | bench)
 esac
 case $command in
 demo | test | build | run | bench | lint | fuzz | clean) "cmd_$command" "$@" ;;
+nic-lab) cmd_nic_lab "$@" ;;
 -h | --help | help) usage ;;
 *)
     usage >&2

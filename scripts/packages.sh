@@ -19,6 +19,8 @@ PEER_PACKAGES=(haproxy nginx libnginx-mod-stream iproute2 ethtool procps util-li
 MMPROXY_PEER_PACKAGES=(go-mmproxy haproxy nginx libnginx-mod-stream iproute2)
 # needed by prepNet.sh on a real NIC
 NIC_PACKAGES=(dpdk kmod)
+# needed by the NIC lab: the emulator, what its first file system is made of, and what binds cards
+LAB_PACKAGES=("${DEMO_PACKAGES[@]}" qemu-system-x86 busybox-static cpio kmod dpdk)
 # looked at by `build.sh lint` only
 LINT_PACKAGES=(shellcheck)
 

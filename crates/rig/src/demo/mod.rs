@@ -109,6 +109,23 @@ pub fn run(options: &DemoOptions) -> Result<bool, String> {
     run_on_rig(options).map_err(|error| error.to_string())
 }
 
+/// Runs it on the rig `name` that `prepNet.sh up` has raised, and leaves that up; the port's device is the configuration's.
+/// True when every request reached the right server and nothing was lost.
+///
+/// # Errors
+/// A sentence about what kept it from running.
+pub fn on_rig(name: &str, engine: &Path, config: &Path, json: &Path) -> Result<bool, String> {
+    run(&DemoOptions {
+        engine: engine.to_owned(),
+        config: config.to_owned(),
+        json: Some(json.to_owned()),
+        keep: false,
+        af_xdp: false,
+        on: Some(name.to_owned()),
+        stage_cycles: None,
+    })
+}
+
 fn run_on_rig(options: &DemoOptions) -> Result<bool, RigError> {
     let rig = match &options.on {
         Some(name) => Rig::adopt(name, RigOptions::default().mtu)?,

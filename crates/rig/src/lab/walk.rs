@@ -47,8 +47,6 @@ pub struct Walk {
     pub linux: Card,
     /// How the engine's card is bound.
     pub binding: Binding,
-    /// Leaves out what takes long: the demo's requests are all there, faults and settings are not.
-    pub brief: bool,
 }
 
 /// What a walk has shown.
@@ -70,16 +68,26 @@ pub struct Shown {
     pub faults: Vec<String>,
 }
 
-/// Goes the way with the programs at `engine` and `rig`.
+/// The programs that are tried; both are reached in the machine by the paths that they have here.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    /// `proxyengine`.
+    pub engine: String,
+    /// A command that runs [`crate::demo::on_rig`] on the rig `pe`, with the engine, the configuration and the JSON file as
+    /// its arguments.
+    pub demo: String,
+}
+
+/// Goes the way.
 ///
 /// # Errors
 /// When the machine no longer answers. What goes wrong in it is in [`Shown::faults`].
-pub fn walk(machine: &mut Machine, walk: &Walk, engine: &str, rig: &str) -> Result<Shown, RigError> {
+pub fn walk(machine: &mut Machine, walk: &Walk, programs: &Programs) -> Result<Shown, RigError> {
     let mut way = Way {
         transcript: Transcript::new(machine),
         walk,
-        engine,
-        rig,
+        engine: &programs.engine,
+        demo: &programs.demo,
     };
     let interface = way.begin()?;
     way.look_and_lay(&interface)?;
@@ -102,7 +110,7 @@ struct Way<'a, 'm> {
     transcript: Transcript<'m>,
     walk: &'a Walk,
     engine: &'a str,
-    rig: &'a str,
+    demo: &'a str,
 }
 
 impl Way<'_, '_> {
@@ -163,10 +171,7 @@ impl Way<'_, '_> {
 
     fn demo(&mut self) -> Result<[u64; 3], RigError> {
         self.transcript.chapter("72 requests");
-        let demo = format!(
-            "{} demo --on pe --engine {} --config {FILE} --json /lab/demo.json",
-            self.rig, self.engine
-        );
+        let demo = format!("{} {} {FILE} /lab/demo.json", self.demo, self.engine);
         self.transcript.must(&demo, LONG)?;
         let path = self.transcript.machine().folder().join("demo.json");
         let totals: serde_json::Value = std::fs::read(&path)
@@ -228,6 +233,7 @@ impl Way<'_, '_> {
              echo engine: $a linux: $b; [ \"$b\" = {interface} ] || exit 1
              ip netns add back && ip link set $b netns back && ip -n back addr add 192.0.2.2/24 dev $b && ip -n back link set $b up
              ip addr add 192.0.2.1/24 dev $a; ip link set $a up
+             for i in $(seq 100); do [ \"$(cat /sys/class/net/$a/carrier)\" = 1 ] && break; sleep 0.1; done
              ping -c 3 -i 0.3 -W 5 192.0.2.2; code=$?
              ip addr del 192.0.2.1/24 dev $a; ip link set $a down; ip -n back link set $b netns 1; ip netns del back; exit $code",
             card.address(),
