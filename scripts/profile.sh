@@ -37,6 +37,7 @@ use_profile() {
         }
     fi
     PROFILED_TARGET=$(target_dir)/profiled
+    # shellcheck disable=SC2034  # read by build.sh
     PLAIN_RUSTFLAGS=${RUSTFLAGS:-}
     export RUSTFLAGS="${RUSTFLAGS:-} -Cprofile-use=$file"
 }
