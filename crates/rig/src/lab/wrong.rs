@@ -29,7 +29,15 @@ struct Findings<'a> {
     faults: Vec<String>,
 }
 
-impl Findings<'_> {
+impl<'a> Findings<'a> {
+    fn new(machine: &'a mut Machine, card: &Card, linux: &Card) -> Self {
+        Self {
+            machine,
+            preface: preface(card, linux),
+            faults: Vec::new(),
+        }
+    }
+
     /// Runs a command that has to end with `code` and to print each of `words`.
     fn expect(&mut self, command: &str, code: i32, words: &[&str]) -> Result<(), RigError> {
         let Done { code: ended, text } = self.machine.run(&format!("{}{command}", self.preface), SHORT)?;
@@ -53,11 +61,7 @@ pub fn without_iommu(
     linux: &Card,
     programs: &Programs,
 ) -> Result<Vec<String>, RigError> {
-    let mut findings = Findings {
-        machine,
-        preface: preface(card, linux),
-        faults: Vec::new(),
-    };
+    let mut findings = Findings::new(machine, card, linux);
     let up = format!(
         "./prepNet.sh up --pci {} --linux-if $linux --hugepages 64 --quiet",
         card.address()
@@ -90,11 +94,7 @@ pub fn with_iommu(
     linux: &Card,
     programs: &Programs,
 ) -> Result<Vec<String>, RigError> {
-    let mut findings = Findings {
-        machine,
-        preface: preface(card, linux),
-        faults: Vec::new(),
-    };
+    let mut findings = Findings::new(machine, card, linux);
     let address = card.address();
     let doctor = format!("{} doctor {FILE}", programs.engine);
     let allow = "echo 1 >/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts";
