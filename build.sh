@@ -18,15 +18,17 @@ usage: ./build.sh COMMAND [ARGUMENTS]
                   raise the software rig, run the proxy on it with real Linux clients and servers, show what happened,
                   tear it down; ends with an error if one request reached the wrong server. Needs root.
   test [FILTER] [-- ARGUMENTS OF THE TEST PROGRAMS]
-                  every test that this machine can run; what was skipped is listed with the reason
+                  every test that this machine can run; what was skipped is listed with the reason. PROXYENGINE_LAB=0
+                  leaves out those on emulated PCI cards, which take some minutes
   build [--no-pgo]
                   build proxyengine and trafficengine with all optimisation, and print where they are
   run [--no-pgo] FILE [OPTIONS OF proxyengine run]
                   build likewise and run the engine with this configuration
   bench [--no-pgo] [NAME [ARGUMENTS]]
                   run a benchmark; without a name, list them
-  nic-lab [--json FILE] [--transcript FILE] [--keep]
-                  go a user's way on PCI cards that QEMU emulates: bind, run, pull the cable, give back. Needs root.
+  nic-lab [--only PART] [--json FILE] [--transcript FILE] [--keep]
+                  go a user's way on PCI cards that QEMU emulates: bind, run, pull the cable, give back; and what cards and
+                  IOMMUs do wrong (docs/nic.md). Needs root.
   fuzz [TARGET | list] [--minutes M]
                   fuzz one target, or each for a while; needs a nightly toolchain and cargo-fuzz
   fuzz sim [--minutes M] [--seed N]
@@ -94,6 +96,7 @@ cmd_test() {
     need_build
     # Without these the tests that need them skip themselves, and say so.
     install "for the tests" "${TEST_PACKAGES[@]}" || true
+    [ "${PROXYENGINE_LAB:-}" = 0 ] || install "for the emulated cards in tests/nic" "${LAB_PACKAGES[@]}" || true
     with_inline
     SKIP_FILE=$(mktemp)
     TEST_LOG=$(mktemp)

@@ -20,7 +20,7 @@ MMPROXY_PEER_PACKAGES=(go-mmproxy haproxy nginx libnginx-mod-stream iproute2)
 # needed by prepNet.sh on a real NIC
 NIC_PACKAGES=(dpdk kmod)
 # needed by the NIC lab: the emulator, what its first file system is made of, and what binds cards
-LAB_PACKAGES=("${DEMO_PACKAGES[@]}" qemu-system-x86 busybox-static cpio kmod dpdk)
+LAB_PACKAGES=("${DEMO_PACKAGES[@]}" qemu-system-x86 busybox-static cpio kmod dpdk tcpdump openssh-client openssh-server)
 # looked at by `build.sh lint` only
 LINT_PACKAGES=(shellcheck)
 

@@ -14,8 +14,8 @@ use crate::process::Process;
 use crate::servers::{HTTP, IPERF, NUMBERS, TLS};
 use crate::{Arms, HOSTS, Place, Rig, RigError, SERVERS};
 
-/// DPDK takes about a second to start; a machine with other work takes longer.
-const STARTING: Duration = Duration::from_secs(30);
+/// DPDK takes about a second to start; a machine with other work takes longer, and an emulated one beside it much longer.
+const STARTING: Duration = Duration::from_secs(120);
 /// Drain time, and what a loaded machine needs on top of it.
 const STOPPING: Duration = Duration::from_secs(20);
 

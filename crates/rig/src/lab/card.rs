@@ -24,6 +24,14 @@ impl Model {
         }
     }
 
+    /// Its pairs of queues.
+    pub fn queues(self) -> u8 {
+        match self {
+            Self::Virtio { queues } => queues,
+            Self::E1000e | Self::Vmxnet3 => 1,
+        }
+    }
+
     /// Linux's driver of it, as modprobe knows it.
     pub fn kernel_driver(self) -> &'static str {
         match self {
@@ -54,12 +62,24 @@ pub struct Card {
     pub cable: Cable,
     /// Whether an IOMMU stands before it: virtio cards pass it by unless told.
     pub behind_iommu: bool,
+    /// Whether it is in a slot of its own that cards can be pulled out of, of which a machine has one.
+    pub can_be_pulled: bool,
 }
 
 impl Card {
     /// Its PCI address in the machine.
     pub fn address(&self) -> String {
-        format!("0000:00:{:02x}.0", self.slot)
+        if self.can_be_pulled {
+            // The first bus behind the root bus.
+            "0000:01:00.0".to_owned()
+        } else {
+            format!("0000:00:{:02x}.0", self.slot)
+        }
+    }
+
+    /// Its Ethernet address: locally administered, by slot.
+    pub fn mac(&self) -> String {
+        format!("02:00:00:4e:49:{:02x}", self.slot)
     }
 
     /// What QEMU's monitor calls its cable.
@@ -75,10 +95,7 @@ impl Card {
     /// For QEMU's command line.
     pub(super) fn arguments(&self) -> Vec<String> {
         let cable = self.cable_name();
-        let queues = match self.model {
-            Model::Virtio { queues } => queues,
-            Model::E1000e | Model::Vmxnet3 => 1,
-        };
+        let queues = self.model.queues();
         let backend = match self.cable {
             Cable::Hub(hub) => format!("hubport,id={cable},hubid={hub}"),
             Cable::Tap(name) => {
@@ -101,13 +118,19 @@ impl Card {
                 format!("virtio-net-pci{many}{iommu}")
             }
         };
-        // Without its boot ROM, which would cost seconds. Locally administered addresses, by slot.
+        let (port, place) = if self.can_be_pulled {
+            let bus = format!("p{}", self.slot);
+            let port = format!("pcie-root-port,id={bus},chassis=1,addr={}", self.slot);
+            (vec!["-device".to_owned(), port], format!("bus={bus}"))
+        } else {
+            (Vec::new(), format!("addr={}", self.slot))
+        };
+        // Without its boot ROM, which would cost seconds.
         let device = format!(
-            "{model},id={},netdev={cable},mac=02:00:00:4e:49:{:02x},addr={},romfile=",
+            "{model},id={},netdev={cable},mac={},{place},romfile=",
             self.device_name(),
-            self.slot,
-            self.slot
+            self.mac()
         );
-        vec!["-netdev".into(), backend, "-device".into(), device]
+        [port, vec!["-netdev".into(), backend, "-device".into(), device]].concat()
     }
 }

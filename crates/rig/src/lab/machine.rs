@@ -65,7 +65,8 @@ pub struct Done {
     pub text: String,
 }
 
-/// An emulated machine with two processors and the file system of this one, read-only below a layer in its memory.
+/// An emulated machine with a processor for each queue of a card, two at least, and the file system of this one, read-only below
+/// a layer in its memory.
 ///
 /// Dropping it ends it. It ends by itself after half an hour, whatever happens to this program.
 #[derive(Debug)]
@@ -115,6 +116,8 @@ impl Machine {
         fs::remove_dir_all(&folder).ok();
         fs::create_dir(&folder).map_err(RigError::io(format!("making {}", folder.display())))?;
         let mut command = qemu(prepared, &folder, iommu, place);
+        let queues = cards.iter().map(|card| card.model.queues()).max();
+        command.args(processors(queues.unwrap_or(1)));
         for card in cards {
             command.args(card.arguments());
         }
@@ -225,8 +228,7 @@ fn qemu(prepared: &Path, folder: &Path, iommu: Iommu, place: Option<&str>) -> Co
         prepared.display(),
         iommu.kernel()
     );
-    // Pure emulation: the same on machines with and without KVM, and in machines that are themselves guests.
-    command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "2048"]);
+    command.args(["-cpu", "max", "-m", "2048"]);
     command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
     command.args(iommu.machine());
     command.arg("-kernel").arg(prepared.join("vmlinuz"));
@@ -246,6 +248,18 @@ fn qemu(prepared: &Path, folder: &Path, iommu: Iommu, place: Option<&str>) -> Co
         .arg(format!("local,id=lab,path={},security_model=none", folder.display()));
     command.args(["-device", "virtio-9p-pci,fsdev=lab,mount_tag=lab,addr=0x11"]);
     command
+}
+
+/// As many processors as a card has queues. It is pure emulation: the same on machines with and without KVM, and in machines
+/// that are themselves guests. More than two of them take turns on one core of this machine.
+fn processors(queues: u8) -> [String; 4] {
+    let (thread, count) = if queues > 2 { ("single", queues) } else { ("multi", 2) };
+    [
+        "-accel".to_owned(),
+        format!("tcg,thread={thread}"),
+        "-smp".to_owned(),
+        count.to_string(),
+    ]
 }
 
 /// Reads what the monitor says until it waits for a command.

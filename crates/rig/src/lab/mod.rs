@@ -5,11 +5,14 @@
 //!
 //! What lives here: the machine ([`Machine`]), its cards ([`Card`]), the walk along a user's way ([`walk`]) with a
 //! transcript of every command, what a machine that is set up wrongly is told ([`wrong`]), and the spreading of packets over
-//! queues ([`rss`]). Who calls it: `build.sh nic-lab`.
+//! queues ([`rss`]), and faults that only cards have ([`faults`]). Who calls it: `build.sh nic-lab` and `tests/nic/`.
 
 mod card;
+pub mod faults;
 mod machine;
+mod parts;
 pub mod rss;
+mod service;
 mod transcript;
 pub mod walk;
 pub mod wrong;
@@ -18,21 +21,17 @@ pub use card::{Cable, Card, Model};
 pub use machine::{Done, Iommu, Machine, prepare};
 pub use transcript::Transcript;
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
-
-use crate::{Place, Rig, RigError, RigOptions, requirements};
-use walk::{Binding, Programs, Shown, Walk};
-
-/// Connections of the RSS part.
-const CONNECTIONS: usize = 10_000;
+use crate::{RigError, requirements};
+use parts::{Part, Results};
+use walk::Programs;
 
 /// What no emulated card can show.
-pub const NOT_PROVEN: [&str; 3] = [
+pub const NOT_PROVEN: [&str; 4] = [
     "rte_flow and Flow Director of the 82599 and the X710",
     "hash keys and tables of ixgbe and i40e",
+    "a full transmit queue: emulated cards send at once",
     "rates, NUMA, PCIe width",
 ];
 
@@ -48,6 +47,9 @@ pub struct NicLabOptions {
     /// Write every command with what it printed to this file.
     #[arg(long, value_name = "FILE")]
     transcript: Option<PathBuf>,
+    /// Do this part alone; may be given several times.
+    #[arg(long, value_name = "PART")]
+    only: Vec<Part>,
     /// Leave a machine with all cards running at the end, and say how to use it.
     #[arg(long)]
     keep: bool,
@@ -62,6 +64,7 @@ pub fn pair(number: u8, model: Model, behind_iommu: bool) -> [Card; 2] {
         slot,
         cable,
         behind_iommu,
+        can_be_pulled: false,
     })
 }
 
@@ -74,13 +77,21 @@ pub fn pairs(behind_iommu: bool) -> [[Card; 2]; 3] {
     ]
 }
 
-/// The card with several queues, whose cable leads to a TAP.
+/// A card in a slot that it can be pulled out of, and Linux's at the other end of its cable.
+pub fn pair_to_pull(behind_iommu: bool) -> [Card; 2] {
+    let [card, linux] = pair(3, Model::E1000e, behind_iommu);
+    let can_be_pulled = true;
+    [Card { can_be_pulled, ..card }, linux]
+}
+
+/// The card with this many queues, whose cable leads to a TAP.
 pub fn card_with_queues(queues: u8) -> Card {
     Card {
         model: Model::Virtio { queues },
         slot: 12,
         cable: Cable::Tap(rss::TAP),
         behind_iommu: true,
+        can_be_pulled: false,
     }
 }
 
@@ -89,7 +100,7 @@ pub fn card_with_queues(queues: u8) -> Card {
 /// # Errors
 /// A sentence about what kept it from running.
 pub fn run(options: &NicLabOptions) -> Result<bool, String> {
-    requirements(&["nginx", "openssl", "socat", "curl"])?;
+    requirements(walk::TOOLS)?;
     let prepared = prepare()?;
     let path = |path: &Path| {
         path.canonicalize()
@@ -100,118 +111,28 @@ pub fn run(options: &NicLabOptions) -> Result<bool, String> {
         engine: path(&options.engine)?.display().to_string(),
         demo: format!("{} nic-lab-demo", itself.display()),
     };
-    let results = all(&prepared, &programs).map_err(|error| error.to_string())?;
-    for line in &results.lines {
-        println!("{line}");
+    let mut results = Results::new();
+    let parts: &[Part] = if options.only.is_empty() {
+        &Part::ALL
+    } else {
+        &options.only
+    };
+    for part in parts {
+        part.run(&prepared, &programs, &mut results)
+            .map_err(|error| error.to_string())?;
+        // After each: what was found stays, whatever becomes of the next.
+        write(options.json.as_deref(), &results.json_text())?;
+        write(options.transcript.as_deref(), results.transcript())?;
     }
-    write(options.json.as_deref(), &format!("{:#}\n", results.json))?;
-    write(options.transcript.as_deref(), &results.transcript)?;
     if options.keep {
         keep(&prepared).map_err(|error| error.to_string())?;
     }
-    Ok(results.good)
+    Ok(results.are_good())
 }
 
 fn write(path: Option<&Path>, text: &str) -> Result<(), String> {
     let Some(path) = path else { return Ok(()) };
     std::fs::write(path, text).map_err(|error| format!("writing {}: {error}", path.display()))
-}
-
-struct Results {
-    json: Value,
-    transcript: String,
-    lines: Vec<String>,
-    good: bool,
-}
-
-impl Results {
-    fn add(&mut self, shown: &Shown) {
-        let [requests, wrong, failed] = shown.requests;
-        self.lines.push(format!(
-            "nic-lab: {} on {}: {requests} requests, {wrong} wrong, {failed} failed; link {}; card {}",
-            shown.card,
-            shown.binding,
-            if shown.link_recovered {
-                "recovered"
-            } else {
-                "NOT recovered"
-            },
-            if shown.given_back {
-                "given back"
-            } else {
-                "NOT given back"
-            },
-        ));
-        let _ = write!(
-            self.transcript,
-            "\n## {} on {}\n{}",
-            shown.card, shown.binding, shown.transcript
-        );
-        if let Some(cards) = self.json["cards"].as_array_mut() {
-            cards.push(json!({
-                "card": shown.card,
-                "binding": shown.binding,
-                "requests": requests,
-                "wrong": wrong,
-                "failed": failed,
-                "link_recovered": shown.link_recovered,
-                "given_back": shown.given_back,
-            }));
-        }
-        self.fault(&shown.faults);
-    }
-
-    fn fault(&mut self, faults: &[String]) {
-        for fault in faults {
-            self.good = false;
-            self.lines.push(format!("nic-lab: FAULT: {fault}"));
-        }
-    }
-}
-
-fn all(prepared: &Path, programs: &Programs) -> Result<Results, RigError> {
-    let mut results = Results {
-        json: json!({ "cards": [], "not_proven": NOT_PROVEN }),
-        transcript: String::from("# What the NIC lab did\n"),
-        lines: Vec::new(),
-        good: true,
-    };
-    let rig = Rig::new(RigOptions::default())?;
-    rss::lay_tap(&rig)?;
-    let place = Place::Switch.name(rig.prefix());
-    let queues = card_with_queues(2);
-    {
-        let cards: Vec<Card> = pairs(true).into_iter().flatten().chain([queues]).collect();
-        let mut machine = Machine::boot(prepared, Iommu::PassThrough, &cards, Some(&place))?;
-        for [card, linux] in pairs(true) {
-            let binding = Binding::Vfio;
-            let way = Walk { card, linux, binding };
-            results.add(&walk::walk(&mut machine, &way, programs)?);
-        }
-        let steered = rss::steer(&mut machine, &rig, &queues, &programs.engine, CONNECTIONS)?;
-        results.json["virtio_rss_mis_steered"] = steered.mis_steered.into();
-        results.json["virtio_rss_connections"] = steered.connections.into();
-        results.lines.push(format!(
-            "nic-lab: virtio-net with two queues: {} connections, {} mis-steered, received by core {:?}",
-            steered.connections, steered.mis_steered, steered.by_core
-        ));
-        results.fault(&steered.faults);
-    }
-    drop(rig);
-    {
-        let [card, linux] = pair(0, Model::E1000e, false);
-        let mut machine = Machine::boot(prepared, Iommu::None, &[card, linux], None)?;
-        results.fault(&wrong::without_iommu(&mut machine, &card, &linux, programs)?);
-        let binding = Binding::Uio;
-        let way = Walk { card, linux, binding };
-        results.add(&walk::walk(&mut machine, &way, programs)?);
-    }
-    for iommu in [Iommu::Translating, Iommu::NoRemapping] {
-        let [card, linux] = pair(0, Model::E1000e, true);
-        let mut machine = Machine::boot(prepared, iommu, &[card, linux], None)?;
-        results.fault(&wrong::with_iommu(&mut machine, iommu, &card, &linux, programs)?);
-    }
-    Ok(results)
 }
 
 /// Leaves a machine with all cards to the user.

@@ -51,7 +51,7 @@ pub fn lay_tap(rig: &Rig) -> Result<(), RigError> {
     ip(&["link", "set", "engine0", "down"])
 }
 
-/// Makes `connections` through the engine at `engine` on `card`, with a core for each of its two queues.
+/// Makes `connections` through the engine at `engine` on `card`, with a core for each of its queues.
 ///
 /// # Errors
 /// When the rig or the machine no longer answers. What goes wrong is in [`Steered::faults`].
@@ -64,16 +64,18 @@ pub fn steer(
 ) -> Result<Steered, RigError> {
     let servers = (0..HOSTS.len()).map(|index| servers::start_nginx(rig, index));
     let _servers: Vec<Process> = servers.collect::<Result<_, _>>()?;
-    let address = card.address();
+    let (address, queues) = (card.address(), usize::from(card.model.queues()));
+    let cores: Vec<String> = (0..queues).map(|core| core.to_string()).collect();
     let script = format!(
         "cd {root} && echo 128 >/proc/sys/vm/nr_hugepages && mkdir -p /dev/hugepages
          grep -q ' hugetlbfs ' /proc/mounts || mount -t hugetlbfs hugetlbfs /dev/hugepages
          modprobe vfio-pci && dpdk-devbind.py --bind=vfio-pci {address} || exit 1
-         sed -e 's|^device = .*|device = \"{address}\"|' -e '/^checksum_offload/d' -e 's|^cores = .*|cores = [0, 1]\\nsteering = \"rss\"\\nbuffers = 16384\\nmax_connections = 20000|' -e 's|^memory_mib = .*|memory_mib = 200|' config/demo.toml >{FILE}
+         sed -e 's|^device = .*|device = \"{address}\"|' -e '/^checksum_offload/d' -e 's|^cores = .*|cores = [{cores}]\\nsteering = \"rss\"\\nbuffers = 16384\\nmax_connections = 20000|' -e 's|^memory_mib = .*|memory_mib = 200|' config/demo.toml >{FILE}
          {engine} run {FILE} --report /lab/rss.json >/tmp/rss.log 2>&1 & echo $! >/tmp/rss.pid
          for i in $(seq 600); do grep -q 'running;' /tmp/rss.log && break; kill -0 $(cat /tmp/rss.pid) || break; sleep 0.1; done
          cat /tmp/rss.log; grep -q 'running;' /tmp/rss.log",
         root = cleanup::root().display(),
+        cores = cores.join(", "),
     );
     let started = machine.run(&script, LONG)?;
     let mut faults = Vec::new();
@@ -110,7 +112,7 @@ pub fn steer(
         .flatten()
         .filter_map(received)
         .collect();
-    if by_core.len() != 2 || by_core.contains(&0) {
+    if by_core.len() != queues || by_core.contains(&0) {
         faults.push(format!("not every queue has received: {by_core:?}"));
     }
     Ok(Steered {
