@@ -347,7 +347,7 @@ fn others_of_each<M: Machine>(config: &Config, machine: &mut M, cores: usize) ->
 
 impl<M: Machine> RunningEngine<M> {
     /// Looks at the links of all ports: logs and counts those that went down or came up, and announces the addresses of ports
-    /// whose link came up. To be called a few times a second, by a thread that handles no packets: some devices take a
+    /// whose link came up. A port whose device is taken away is logged, and no longer looked at. To be called a few times a second, by a thread that handles no packets: some devices take a
     /// millisecond to answer.
     pub fn look_at_links(&mut self) {
         let Self {
@@ -362,6 +362,7 @@ impl<M: Machine> RunningEngine<M> {
                 neighbours.announce(PortId(port));
             }
         };
+        links.look_for_removed(|port| machine.is_removed(port));
         links.look(|port| machine.is_link_up(port), came_up);
     }
 

@@ -93,11 +93,14 @@ enum Exit {
     WorkerFailed = 4,
     /// The report could not be written.
     NoReport = 5,
+    /// A port's device was taken away.
+    DeviceRemoved = 6,
 }
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 ended by a signal, all in order; 1 not started, or `doctor` has found something; 2 arguments or configuration wrong, no port was opened;
-3 packet buffers missing at the end; 4 a worker panicked; 5 the report could not be written.";
+3 packet buffers missing at the end; 4 a worker panicked; 5 the report could not be written;
+6 a device was taken away while the engine ran.";
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {

@@ -157,6 +157,8 @@ pub struct PortReport {
     pub link_up: Option<bool>,
     /// How often its link has gone down.
     pub link_downs: u64,
+    /// Whether the device was taken away while the engine ran.
+    pub removed: bool,
 }
 
 /// Named counts that belong together, in a fixed order.
@@ -442,7 +444,7 @@ impl fmt::Display for PortReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "port {}: rx {} packets {} bytes, tx {} packets {} bytes, missed {}, no buffer {}, rx errors {}, tx errors {}, link {} ({} times down)",
+            "port {}: rx {} packets {} bytes, tx {} packets {} bytes, missed {}, no buffer {}, rx errors {}, tx errors {}, link {} ({} times down){}",
             self.name,
             self.rx_packets,
             self.rx_bytes,
@@ -457,7 +459,8 @@ impl fmt::Display for PortReport {
                 Some(false) => "down",
                 None => "unknown",
             },
-            self.link_downs
+            self.link_downs,
+            if self.removed { ", device taken away" } else { "" }
         )
     }
 }

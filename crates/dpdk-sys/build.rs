@@ -24,6 +24,7 @@ const FUNCTIONS: &[&str] = &[
     "rte_mempool_(free|lookup|avail_count|in_use_count|walk|register_ops|op_populate_default)",
     "rte_ring_(create|free|lookup)",
     "rte_vdev_(init|uninit)",
+    "rte_dev_event_callback_register",
     "rte_thash_.*",
     "(dlopen|dlsym|dlclose|fopencookie|fclose|setvbuf)",
 ];

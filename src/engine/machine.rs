@@ -87,6 +87,12 @@ pub trait Machine: Sized {
         None
     }
 
+    /// Whether the device of a port is to be taken away, or has been.
+    fn is_removed(&self, port: usize) -> bool {
+        let _stays = port;
+        false
+    }
+
     /// What the devices have counted, in the order of the configuration.
     fn port_reports(&self) -> Vec<PortReport>;
 }

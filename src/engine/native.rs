@@ -239,6 +239,10 @@ impl Machine for DpdkMachine {
         Some(self.ports.get(port)?.device.is_link_up())
     }
 
+    fn is_removed(&self, port: usize) -> bool {
+        self.ports.get(port).is_some_and(|port| port.device.is_removed())
+    }
+
     fn port_reports(&self) -> Vec<PortReport> {
         self.ports.iter().map(MachinePort::report).collect()
     }

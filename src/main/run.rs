@@ -174,8 +174,11 @@ impl Session<'_> {
         if leaked > 0 {
             log::error!("{leaked} packet buffers did not come back");
         }
+        // What a device that is gone had of the buffers is gone with it.
+        let is_removed = report.ports.iter().any(|port| port.removed);
         match (failures.is_empty(), leaked, is_written) {
             (false, _, _) => Exit::WorkerFailed,
+            (true, _, _) if is_removed => Exit::DeviceRemoved,
             (true, 1.., _) => Exit::Leaked,
             (true, 0, false) => Exit::NoReport,
             (true, 0, true) => Exit::Success,

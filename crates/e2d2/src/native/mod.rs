@@ -28,6 +28,7 @@ mod port;
 mod port_rss;
 mod port_setup;
 mod queue;
+mod removal;
 mod ring;
 mod spread;
 

@@ -14,6 +14,7 @@ use super::flow::Flows;
 use super::pool::{MbufPool, PoolInner};
 use super::port_setup::{self, c_string};
 use super::queue::DpdkQueue;
+use super::removal::Removal;
 use super::ring::Ring;
 use crate::flow::{FlowError, FlowRule};
 use crate::port::{Capabilities, PortId};
@@ -219,6 +220,8 @@ pub(super) struct PortInner {
     pub(super) name: String,
     pub(super) bus: &'static str,
     pub(super) started: bool,
+    /// Of a PCI device.
+    pub(super) removal: Option<Removal>,
     /// Buffers that each rx queue took from its pool when it was set up.
     pub(super) taken: Vec<u32>,
     // In this order: rings are drained into pools, and the EAL goes last.
@@ -292,6 +295,12 @@ impl DpdkPort {
         // SAFETY: the port is open; `link` is written.
         let result = unsafe { sys::rte_eth_link_get_nowait(self.shared.port, &mut link) };
         result == 0 && link.link_status() == sys::RTE_ETH_LINK_UP as u16
+    }
+
+    /// Whether the kernel wants the device back while it is open, or has taken it away: a PCI card that is pulled out, or a
+    /// hypervisor that unplugs it. Of a device of vfio-pci the kernel waits until it is closed. Not for the packet path.
+    pub fn is_removed(&self) -> bool {
+        self.shared.removal.as_ref().is_some_and(Removal::is_due)
     }
 
     /// Waits until the link is up, at most for `limit`; returns whether it is.

@@ -17,6 +17,7 @@ use super::pool::{MbufPool, data_room};
 use super::port::{DpdkPort, PortConfig, PortError, PortInner};
 use super::port_rss;
 use super::queue::DpdkQueue;
+use super::removal::Removal;
 use super::ring::{self, Ring};
 use crate::flow::NicModel;
 use crate::port::Capabilities;
@@ -83,6 +84,7 @@ fn adopt(eal: &Eal, config: &PortConfig, pools: &[&MbufPool], port: u16, bus: &'
         name: name.to_owned(),
         bus,
         started: false,
+        removal: None,
         taken: Vec::new(),
         rings: Vec::new(),
         pools: pools.iter().map(|pool| pool.share()).collect(),
@@ -110,6 +112,11 @@ fn finish(
         sys::rte_eth_dev_start(inner.port)
     })?;
     inner.started = true;
+    if inner.bus == "pci" {
+        inner.removal = CString::new(inner.name.as_str())
+            .ok()
+            .and_then(|name| Removal::watch(&name));
+    }
     let rss = if rss_hf == 0 {
         None
     } else {
