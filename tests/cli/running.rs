@@ -234,3 +234,29 @@ fn a_report_that_cannot_be_written_is_an_exit_code() {
     assert_eq!(program.wait().0, 5);
     assert!(says(&place, "/nonexistent/report"));
 }
+
+/// A driver that never returns holds the main thread: `net_pcap` opens a pipe that nobody writes to. Signals are not lost on it.
+#[test]
+fn a_start_that_hangs_in_a_driver_is_ended_by_the_second_signal() {
+    let place = Place::new(GOOD);
+    let pipe = place.path("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status().expect("mkfifo");
+    assert!(made.success());
+    let device = format!(
+        "net_pcap0,rx_pcap={},tx_pcap={}",
+        pipe.display(),
+        place.path("sent.pcap").display()
+    );
+    let config = fs::read_to_string(place.path("engine.toml")).expect("read");
+    fs::write(place.path("engine.toml"), config.replace("net_ring0", &device)).expect("write");
+    let program = Running::start(&place, &["engine.toml"]);
+    wait_until("opening", &place, || says(&place, "port left: opening"));
+    program.signal("INT");
+    wait_until("told of the first", &place, || {
+        says(&place, "a second one ends at once")
+    });
+    program.signal("TERM");
+    let (code, _) = program.wait();
+    assert_eq!(code, 1);
+    assert!(says(&place, "ended while a port was being opened"));
+}
