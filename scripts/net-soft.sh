@@ -129,8 +129,8 @@ end_processes() {
 
 remove_segments() {
     local name
-    # Some tests add a host behind the servers: crates/rig/src/far.rs.
-    for name in $(namespaces) "$PREFIX-far"; do
+    # Some tests add a host behind the servers, or behind two routers: crates/rig/src/far.rs, routers.rs.
+    for name in $(namespaces) "$PREFIX-far" "$PREFIX-router1" "$PREFIX-router2"; do
         namespace_exists "$name" || continue
         end_processes "$name"
         step ip netns delete "$name" || true

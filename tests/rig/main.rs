@@ -20,6 +20,7 @@ mod postgres;
 mod proxy_banner;
 mod proxy_protocol;
 mod refusal;
+mod routers;
 mod setup;
 mod shutdown;
 mod small_link;

@@ -32,21 +32,7 @@ impl Rig {
     pub fn add_far_host(&self, mtu: u16) -> Result<(), RigError> {
         let (far, router) = (Place::Far.name(self.prefix()), Place::Servers.name(self.prefix()));
         let mtu = mtu.to_string();
-        let ip = |arguments: &[&str]| process::run(Command::new("ip").args(arguments), b"", LIMIT).map(drop);
-        let sysctl = |place: Place, settings: &[&str]| {
-            let arguments = [&["--quiet", "--write"], settings].concat();
-            self.run(place, "sysctl", &arguments, LIMIT).map(drop)
-        };
-        ip(&["netns", "add", &far])?;
-        // As in the rig's other namespaces: no noise, and addresses at once.
-        sysctl(
-            Place::Far,
-            &[
-                "net.ipv6.conf.default.accept_dad=0",
-                "net.ipv6.conf.default.router_solicitations=0",
-            ],
-        )?;
-        ip(&["-n", &far, "link", "set", "lo", "up"])?;
+        self.add_namespace(Place::Far)?;
         ip(&[
             "-n", &router, "link", "add", "far0", "mtu", &mtu, "type", "veth", "peer", "name", "eth0", "mtu", &mtu,
             "netns", &far,
@@ -55,19 +41,13 @@ impl Rig {
             (Place::Servers, &router, "far0", ["10.77.2.1/24", "fd77:0:0:2::1/64"]),
             (Place::Far, &far, "eth0", ["10.77.2.11/24", "fd77:0:0:2::11/64"]),
         ] {
-            let offloads = [
-                "-K", interface, "tx", "off", "rx", "off", "sg", "off", "tso", "off", "gso", "off", "gro", "off",
-            ];
-            self.run(place, "ethtool", &offloads, LIMIT)?;
+            self.offloads_off(place, interface)?;
             for host in hosts {
                 ip(&["-n", name, "address", "add", host, "dev", interface])?;
             }
             ip(&["-n", name, "link", "set", interface, "up"])?;
         }
-        sysctl(
-            Place::Servers,
-            &["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"],
-        )?;
+        self.forward(Place::Servers)?;
         ip(&[
             "-n",
             &far,
@@ -91,4 +71,39 @@ impl Rig {
             "1440",
         ])
     }
+
+    /// A namespace beside those that every rig has: no noise, and addresses at once.
+    pub(crate) fn add_namespace(&self, place: Place) -> Result<(), RigError> {
+        let name = place.name(self.prefix());
+        ip(&["netns", "add", &name])?;
+        let quiet = [
+            "net.ipv6.conf.default.accept_dad=0",
+            "net.ipv6.conf.default.router_solicitations=0",
+        ];
+        self.sysctl(place, &quiet)?;
+        ip(&["-n", &name, "link", "set", "lo", "up"])
+    }
+
+    /// What is sent by an interface is segmented and has its checksums, as on a wire.
+    pub(crate) fn offloads_off(&self, place: Place, interface: &str) -> Result<(), RigError> {
+        let offloads = [
+            "-K", interface, "tx", "off", "rx", "off", "sg", "off", "tso", "off", "gso", "off", "gro", "off",
+        ];
+        self.run(place, "ethtool", &offloads, LIMIT).map(drop)
+    }
+
+    /// The place routes between its interfaces.
+    pub(crate) fn forward(&self, place: Place) -> Result<(), RigError> {
+        self.sysctl(place, &["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"])
+    }
+
+    fn sysctl(&self, place: Place, settings: &[&str]) -> Result<(), RigError> {
+        let arguments = [&["--quiet", "--write"], settings].concat();
+        self.run(place, "sysctl", &arguments, LIMIT).map(drop)
+    }
+}
+
+/// Runs `ip` in the namespace of the caller.
+pub(crate) fn ip(arguments: &[&str]) -> Result<(), RigError> {
+    process::run(Command::new("ip").args(arguments), b"", LIMIT).map(drop)
 }

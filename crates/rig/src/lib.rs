@@ -29,6 +29,7 @@ pub mod lab;
 pub mod loss;
 mod namespace;
 pub mod process;
+mod routers;
 pub mod servers;
 mod topology;
 

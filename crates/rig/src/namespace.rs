@@ -19,8 +19,13 @@ pub enum Place {
     Servers,
     /// The bridges between them: captures and losses happen here, unnoticed by either end.
     Switch,
-    /// Behind the servers, on a rig that has been given a far host: [`crate::Rig::add_far_host`].
+    /// Behind the servers, on a rig that has been given a far host, [`crate::Rig::add_far_host`]; or behind the routers,
+    /// on one that has been given these, [`crate::Rig::add_routers`].
     Far,
+    /// The first of two routers between the engine and the far host.
+    FirstRouter,
+    /// The second.
+    SecondRouter,
 }
 
 impl Place {
@@ -35,6 +40,8 @@ impl Place {
             Self::Servers => "servers",
             Self::Switch => "switch",
             Self::Far => "far",
+            Self::FirstRouter => "router1",
+            Self::SecondRouter => "router2",
         };
         format!("{prefix}-{suffix}")
     }
