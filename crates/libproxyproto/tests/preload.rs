@@ -174,7 +174,8 @@ fn compile(name: &str) -> (tempfile::TempDir, PathBuf) {
     let program = folder.path().join(name);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{name}.c"));
     let status = Command::new("cc")
-        .args(["-O2", "-pthread", "-o"])
+        // Bound at start, or each child of a test would look up again what it calls.
+        .args(["-O2", "-pthread", "-Wl,-z,now", "-o"])
         .args([&program, &source])
         .status();
     assert!(status.expect("a C compiler").success());
@@ -182,7 +183,7 @@ fn compile(name: &str) -> (tempfile::TempDir, PathBuf) {
 }
 
 /// How often a way of being interrupted is tried, unless `LIBPROXYPROTO_TEST_TIMES` says otherwise: 1000000 takes a minute for
-/// signals and for `vfork`, and many for `fork`.
+/// signals and for `vfork`, and some ten for `fork`.
 fn times(usual: u32) -> u32 {
     let wanted = std::env::var("LIBPROXYPROTO_TEST_TIMES");
     wanted.ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
@@ -228,7 +229,7 @@ fn calls_that_a_signal_interrupts_and_whose_handler_makes_them_again_go_on() {
 
 #[test]
 fn children_that_are_forked_during_a_call_are_not_stuck() {
-    interrupted("fork", times(1_000));
+    interrupted("fork", times(5_000));
 }
 
 #[test]
