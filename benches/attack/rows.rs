@@ -456,14 +456,14 @@ pub(crate) fn state_per_syn(field: &mut Field, result: &mut AttackResult) {
     let Some(before) = field.come_to_rest(PATIENCE) else {
         return;
     };
-    let resident = crate::siege::resident();
+    let (resident, memory) = (crate::siege::resident(), field.device.counts().state_bytes);
     let settings = field.attack_settings(Kind::Syn, rate, false, 0);
     field.begin_attack(settings);
     field.run(Duration::from_secs(1));
     let sent = field.attacker().map_or(1, |attacker| attacker.stats().sent).max(1) as f64;
     let counts = field.device.counts();
     let in_use = field.device.state_in_use().saturating_sub(before.state);
-    let grown = counts.state_bytes.saturating_sub(before.memory);
+    let grown = counts.state_bytes.saturating_sub(memory);
     result.state_per_flood_syn_bytes = (in_use + grown) as f64 / sent;
     result.resident_per_flood_syn_bytes = crate::siege::resident().saturating_sub(resident) as f64 / sent;
     result.flood_syns = sent as u64;

@@ -34,6 +34,10 @@ const AFTER_AWAY: Duration = Duration::from_millis(3_300);
 /// How far servers are away that are far.
 const FAR: Duration = Duration::from_millis(100);
 
+/// For how long the last connections go on in the core's own time: those to servers that are far have as many packets under
+/// way as come in a tenth of a second, and time that passes faster than the core works would lose them at its queue.
+const GOES_ON: Duration = Duration::from_secs(1);
+
 /// How long the last connections may take to end.
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -54,6 +58,8 @@ pub(crate) struct ServerRow {
     pub(crate) longest_ms: f64,
     /// What the engine did about calls.
     pub(crate) calls: BTreeMap<&'static str, u64>,
+    /// What was dropped, by reason; `queue_overflow` is what did not fit into the queues of the core or of a host.
+    pub(crate) drops: BTreeMap<String, u64>,
     pub(crate) met: bool,
     pub(crate) violated: Vec<String>,
 }
@@ -115,6 +121,7 @@ pub(crate) fn run(
 fn measure(field: &mut Field, name: &'static str, trouble: Trouble, (rate, time): (f64, Duration)) -> ServerRow {
     let without = load(field, rate, |field| field.run(BEFORE));
     let before = EVENTS.map(|event| calls(field, event));
+    let dropped = drops(field);
     let with = match trouble {
         Trouble::Silent => {
             field.servers.silent = "10.2.0.3-10.2.0.3".parse::<AddressRange>().ok();
@@ -148,6 +155,12 @@ fn measure(field: &mut Field, name: &'static str, trouble: Trouble, (rate, time)
             .zip(before)
             .map(|(event, before)| (event, calls(field, event) - before))
             .collect(),
+        drops: drops(field)
+            .into_iter()
+            .zip(dropped)
+            .map(|((reason, now), (_, before))| (reason, now - before))
+            .filter(|(_, count)| *count > 0)
+            .collect(),
         met: false,
         violated: Vec::new(),
     };
@@ -160,11 +173,19 @@ fn load(field: &mut Field, rate: f64, play: impl FnOnce(&mut Field)) -> ClientSt
     field.begin_honest(Pace::Open { rate }, |_| ());
     play(field);
     field.stop_honest();
+    field.run(GOES_ON);
     field.rest(PATIENCE, |field| {
         field.honest().is_none_or(|honest| honest.open().0 == 0)
     });
     let stats = field.honest().and_then(|honest| honest.client_stats());
     stats.cloned().unwrap_or_default()
+}
+
+/// What was dropped so far, by reason.
+fn drops(field: &Field) -> Vec<(String, u64)> {
+    let mut drops = field.drops();
+    drops.push(("queue_overflow".to_owned(), field.overflowed()));
+    drops
 }
 
 /// What the proxy has counted of calls.
@@ -205,7 +226,7 @@ impl fmt::Display for ServerRow {
         write!(
             f,
             "{:<31} {:>9.0} connections/s: {} complete, {} failed {:?}, {} reset; {:.1} ms added at the 99th percentile, {:.1} ms \
-             at most; calls {:?}; {}",
+             at most; calls {:?}; dropped {:?}; {}",
             self.name,
             self.rate_per_second,
             self.completed,
@@ -215,6 +236,7 @@ impl fmt::Display for ServerRow {
             self.added_p99_ms,
             self.longest_ms,
             self.calls,
+            self.drops,
             if self.met {
                 "met".to_owned()
             } else {
