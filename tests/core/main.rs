@@ -25,6 +25,7 @@ mod inspecting_trouble;
 mod kernel;
 mod life;
 mod limits;
+mod lossy_calls;
 mod many_cores;
 mod matrix;
 mod opening;
