@@ -120,7 +120,7 @@ fn cookie_hash(clock: &Clock) -> f64 {
 }
 
 fn look_ups(clock: &Clock) -> f64 {
-    let mut table = FlowTable::new(FLOWS as usize * 2, [3, 5, 7]);
+    let mut table = FlowTable::new(FLOWS as usize * 2, [3, 5]);
     for n in 0..FLOWS {
         let inserted = table.insert(table.hash(&key(n)), FlowRef::client(n));
         assert!(inserted.is_ok(), "room for half of its capacity");

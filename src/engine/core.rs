@@ -44,7 +44,7 @@ impl Seeds {
     }
 
     fn for_core(&self) -> io::Result<Secrets> {
-        let table: [u8; 24] = random()?;
+        let table: [u8; 16] = random()?;
         let timestamp: [u8; 4] = random()?;
         Ok(Secrets {
             cookie: self.cookie,

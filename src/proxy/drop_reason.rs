@@ -12,6 +12,9 @@ e2d2::reasons! {
         UsedCookie = "used_cookie",
         /// The connection table is full.
         TableFull = "table_full",
+        /// The flow table has no place near enough to the hash of a new flow. One with a client is not begun; a call to a
+        /// server is made from another source port.
+        TableCrowded = "table_crowded",
         /// The table is filling up: a cookie is only honoured with payload.
         Pressure = "pressure",
         /// Its Ethernet destination is another station.

@@ -246,7 +246,6 @@ where
         if self.connections.len() == capacity {
             return self.drops.add(DropReason::TableFull, 1);
         }
-        self.used_cookies.note(unused);
         let opening = self.new_opening(listener, opened, &incoming);
         let connection = Connection::new(
             (segment.key.remote, segment.key.remote_port),
@@ -261,10 +260,12 @@ where
         let Ok(slot) = self.connections.insert(connection) else {
             return self.drops.add(DropReason::TableFull, 1);
         };
-        if self.table.insert(segment.hash, FlowRef::client(slot)).is_err() {
+        if let Err(refusal) = self.table.insert(segment.hash, FlowRef::client(slot)) {
             self.connections.remove(slot);
-            return self.drops.add(DropReason::TableFull, 1);
+            return self.drops.add(refusal.into(), 1);
         }
+        // Not before: the client of a connection that was not made may bring its cookie again.
+        self.used_cookies.note(unused);
         self.note_return(now, segment.key.remote);
         self.log.begin(slot, now);
         self.await_first_bytes(now, slot, listener, out);

@@ -32,6 +32,7 @@ pub mod drop_reason;
 pub mod event;
 mod half_open;
 mod handshake;
+pub mod hash;
 pub mod held;
 mod icmp;
 mod in_use;
@@ -145,8 +146,8 @@ pub trait NextHops {
 pub struct Secrets {
     /// For cookies. The same on all cores that share addresses.
     pub cookie: [u64; 2],
-    /// For the flow table.
-    pub table: [u64; 3],
+    /// For the keys of the flow table's hashes.
+    pub table: [u64; 2],
     /// For initial sequence numbers towards servers.
     pub isn: [u8; 16],
     /// The start of the timestamp clock towards clients.

@@ -135,7 +135,7 @@ impl<S: SelectServer> GraphBench<S> {
             selector,
             secrets: Secrets {
                 cookie: [1, u64::from(secret)],
-                table: [3, 4, 5],
+                table: [3, 4],
                 isn: [secret; 16],
                 timestamp: 7_000_000,
             },

@@ -8,6 +8,7 @@ mod client_mac;
 mod closing;
 mod crossing;
 mod crossing_icmp;
+mod crowded;
 mod cutting;
 mod defects;
 mod fallback;

@@ -235,7 +235,7 @@ fn one_core(config: &Config, steering: CoreSteering, links: CoreLinks<HeapBuffer
         },
         secrets: Secrets {
             cookie: [1, 6],
-            table: [3 + index as u64, 4, 5],
+            table: [3 + index as u64, 4],
             isn: [6 + index as u8; 16],
             timestamp: 7_000_000 * (index as u32 + 1),
         },

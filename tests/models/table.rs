@@ -1,7 +1,7 @@
 //! The flow table against a list of pairs, where many hashes share a home, a tag, or all of themselves.
 
 use proptest::prelude::*;
-use proxyengine::proxy::table::{FlowRef, FlowTable, TableFull};
+use proxyengine::proxy::table::{FlowKey, FlowRef, FlowTable, NoPlace, REACH};
 
 const FLOWS: usize = 24;
 
@@ -58,7 +58,7 @@ fn apply(table: &mut FlowTable, model: &mut Vec<(u64, FlowRef)>, op: Op) -> Resu
             prop_assert_eq!(table.insert(hash, flow), Ok(()));
             model.push((hash, flow));
         }
-        Op::Insert { hash, flow } => prop_assert_eq!(table.insert(hash, flow), Err(TableFull)),
+        Op::Insert { hash, flow } => prop_assert_eq!(table.insert(hash, flow), Err(NoPlace::Full)),
         Op::Remove(n) if !model.is_empty() => {
             let (hash, flow) = model.swap_remove(n % model.len());
             prop_assert!(table.remove(hash, flow));
@@ -83,7 +83,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
     #[test]
     fn agrees_with_a_list_of_pairs(ops in prop::collection::vec(op(), 1..600)) {
-        let mut table = FlowTable::new(FLOWS, [1, 2, 3]);
+        let mut table = FlowTable::new(FLOWS, [1, 2]);
         let mut model = Vec::new();
         for op in ops {
             apply(&mut table, &mut model, op)?;
@@ -95,4 +95,88 @@ proptest! {
             }
         }
     }
+}
+
+/// Places of a line.
+const PLACES: usize = 10;
+
+/// The hash of a flow at home in line `line` of `lines`, with the n-th tag.
+fn at_home(line: usize, lines: usize, n: usize) -> u64 {
+    ((line as u64) << 32).div_ceil(lines as u64) << 32 | (2 * n + 1) as u64
+}
+
+/// The number of flows that a search without success compares, which is that of its tag in the lines that it reads.
+fn compared(table: &FlowTable, hash: u64) -> usize {
+    let mut count = 0;
+    let found = table.find(hash, |_| {
+        count += 1;
+        false
+    });
+    assert_eq!(found, None);
+    count
+}
+
+/// A table of `lines` lines in which every flow is at home in line 0 until it refuses.
+fn crowded(lines: usize) -> (FlowTable, Vec<(u64, FlowRef)>) {
+    let mut table = FlowTable::new(lines * PLACES * 4 / 5, [1, 2]);
+    let mut inside = Vec::new();
+    let hash = at_home(0, lines, 0);
+    for n in 0..(REACH * PLACES) as u32 {
+        assert_eq!(table.insert(hash, FlowRef::client(n)), Ok(()));
+        inside.push((hash, FlowRef::client(n)));
+    }
+    (table, inside)
+}
+
+#[test]
+fn a_flow_without_a_place_near_its_home_is_refused_and_changes_nothing() {
+    const LINES: usize = 100;
+    let (mut table, inside) = crowded(LINES);
+    let (first, next) = (at_home(0, LINES, 0), at_home(1, LINES, 1));
+    for _ in 0..100_000 {
+        assert_eq!(table.insert(first, FlowRef::client(9_999)), Err(NoPlace::Crowded));
+    }
+    assert_eq!(table.len(), REACH * PLACES);
+    // Of the last line nobody has gone further: what is at home there has its search end there.
+    let last = at_home(REACH - 1, LINES, 0);
+    assert_eq!(compared(&table, last), PLACES);
+    assert_eq!(compared(&table, first), REACH * PLACES);
+    // The neighbour still finds the first line behind the crowd, as do all others.
+    assert_eq!(table.insert(next, FlowRef::server(1)), Ok(()));
+    assert_eq!(
+        table.find(next, |flow| flow == FlowRef::server(1)),
+        Some(FlowRef::server(1))
+    );
+    // Who leaves makes room, and at the end no line counts anybody as having passed.
+    assert!(table.remove(next, FlowRef::server(1)));
+    for &(hash, flow) in &inside {
+        assert!(table.remove(hash, flow));
+        assert_eq!(table.insert(hash, FlowRef::client(9_999)), Ok(()));
+        assert!(table.remove(hash, FlowRef::client(9_999)));
+    }
+    for n in 0..PLACES as u32 {
+        assert_eq!(table.insert(first, FlowRef::client(n)), Ok(()));
+    }
+    assert_eq!(table.insert(last, FlowRef::server(2)), Ok(()));
+    assert_eq!(compared(&table, first), PLACES, "a search ends where nobody has passed");
+}
+
+#[test]
+fn a_table_that_is_full_by_chance_refuses_hardly_anybody() {
+    const FLOWS: u32 = 200_000;
+    let mut table = FlowTable::new(FLOWS as usize, [1, 2]);
+    let key = |n: u32| FlowKey {
+        remote: 0xffff_0000_0000 | u128::from(n / 60_000),
+        local: 0xffff_0a00_0001,
+        remote_port: (n % 60_000) as u16,
+        local_port: 80,
+    };
+    let insert = |table: &mut FlowTable, n: u32| table.insert(table.hash(&key(n)), FlowRef::client(n)).is_ok();
+    assert!((0..FLOWS).all(|n| insert(&mut table, n)));
+    // A million connections come and go while all places are taken that may be.
+    let refused = (FLOWS..FLOWS + 1_000_000).filter(|&n| {
+        assert!(table.remove(table.hash(&key(n - FLOWS)), FlowRef::client(n - FLOWS)));
+        !insert(&mut table, n)
+    });
+    assert_eq!(refused.count(), 0);
 }

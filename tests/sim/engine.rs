@@ -320,7 +320,7 @@ impl Engine {
         };
         let secrets = Secrets {
             cookie: [random.bits(), random.bits()],
-            table: [random.bits(), random.bits(), random.bits()],
+            table: [random.bits(), random.bits()],
             isn: random.bits().to_le_bytes().repeat(2).try_into().expect("16 bytes"),
             timestamp: random.bits() as u32,
         };

@@ -16,7 +16,7 @@ use crate::proxy::passed_syn;
 use crate::proxy::promises;
 use crate::proxy::segment::Segment;
 use crate::proxy::send::{self, Control, Path};
-use crate::proxy::table::{FlowKey, FlowRef};
+use crate::proxy::table::{FlowKey, FlowRef, NoPlace};
 use crate::proxy::timeout;
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
@@ -28,6 +28,10 @@ use netfcts::pool::Taken;
 use netfcts::record::{Cause, RecordFlags, State};
 use netfcts::seq::SeqNum;
 use std::net::SocketAddr;
+
+/// Sources from which a server is called in turn while the flow table has no place for the flow of one: each has another
+/// hash.
+const SOURCES_TRIED: usize = 4;
 
 /// The end of the handshake: what is needed once more and then never again.
 pub(super) struct Handoff {
@@ -57,12 +61,37 @@ where
         out: &mut impl Outbox<P::Buffer>,
     ) -> Option<Event> {
         let server = usize::from(self.connections.get(slot)?.server);
+        // The source towards a transparent server is the client's own, and there is no other.
+        let is_transparent = self.settings.servers.get(server)?.transparent;
+        let tries = if is_transparent { 1 } else { SOURCES_TRIED };
+        for _ in 0..tries {
+            match self.call_from_source(now, slot, server) {
+                None => break,
+                Some(Err(refusal)) => {
+                    self.drops.add(refusal.into(), 1);
+                    self.release_port(now, slot, None);
+                }
+                Some(Ok(())) => {
+                    self.log.tried_server(slot);
+                    self.log.state(slot, Side::Server, State::SynReceived, now);
+                    // The request is held: our SYN may have its memory.
+                    let memory = scene.incoming.take().map(|incoming| incoming.buffer);
+                    self.send_syn(now, slot, memory, false, out);
+                    return None;
+                }
+            }
+        }
+        self.opening_mut(slot)?.failure = Cause::NoPort;
+        Some(Event::NoPort)
+    }
+
+    /// Takes a source towards `server` and puts its flow into the table; `None` if no source is left. If the table refuses the
+    /// flow, the source is still the connection's, and to be given back.
+    #[inline]
+    fn call_from_source(&mut self, now: Instant, slot: u32, server: usize) -> Option<Result<(), NoPlace>> {
         let settings = self.settings.servers.get(server)?;
         let (address, port) = (settings.address, settings.port);
-        let Some((local_address, taken)) = self.take_source(now, slot, server) else {
-            self.opening_mut(slot)?.failure = Cause::NoPort;
-            return Some(Event::NoPort);
-        };
+        let (local_address, taken) = self.take_source(now, slot, server)?;
         if taken.early {
             self.log.flag(slot, RecordFlags::EARLY_PORT);
         }
@@ -100,18 +129,12 @@ where
         connection.local_port = taken.port;
         // Until the port is given back: see `release_port`.
         self.backends.note_open(ServerId(connection.server));
-        self.backends.note_call(PoolId(pool), now);
         self.free_key(hash, &key);
-        if self.table.insert(hash, FlowRef::server(slot)).is_err() {
-            // The table is sized for every connection's two legs; were it full, the next server would not help.
-            self.drops.add(DropReason::TableFull, 1);
+        if let Err(refusal) = self.table.insert(hash, FlowRef::server(slot)) {
+            return Some(Err(refusal));
         }
-        self.log.tried_server(slot);
-        self.log.state(slot, Side::Server, State::SynReceived, now);
-        // The request is held: our SYN may have its memory.
-        let memory = scene.incoming.take().map(|incoming| incoming.buffer);
-        self.send_syn(now, slot, memory, false, out);
-        None
+        self.backends.note_call(PoolId(pool), now);
+        Some(Ok(()))
     }
 
     /// Takes an address, by its index, and a port towards `server`, with what the server may remember of them.

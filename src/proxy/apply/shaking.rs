@@ -94,10 +94,10 @@ where
             self.passed_syns.remove(place);
             return self.drops.add(DropReason::TableFull, 1);
         };
-        if self.table.insert(segment.hash, FlowRef::client(slot)).is_err() {
+        if let Err(refusal) = self.table.insert(segment.hash, FlowRef::client(slot)) {
             self.connections.remove(slot);
             self.passed_syns.remove(place);
-            return self.drops.add(DropReason::TableFull, 1);
+            return self.drops.add(refusal.into(), 1);
         }
         self.log.begin_with_syn(slot, now);
         self.drive(now, slot, Event::Ready, Some(incoming), out);
