@@ -270,19 +270,6 @@ fn clients_of_one_address_family_may_be_led_to_servers_of_the_other() {
 }
 
 #[test]
-fn the_listen_map_knows_ranges_and_ports() {
-    let map = Config::parse(GOOD, "good.toml").unwrap().listen_map();
-    let find = |local: &str, port| map.find(local.parse().unwrap(), PortIndex { 0: port }).map(|id| id.0);
-    assert_eq!(find("10.1.0.1:80", 0), Some(0));
-    assert_eq!(find("10.1.0.1:80", 1), None, "not served on the other port");
-    assert_eq!((find("10.1.0.1:79", 0), find("10.1.0.1:81", 0)), (None, None));
-    assert_eq!((find("10.1.0.80:7999", 0), find("10.1.0.80:8000", 0)), (None, Some(0)));
-    assert_eq!((find("10.1.0.80:8099", 0), find("10.1.0.80:8100", 0)), (Some(0), None));
-    assert_eq!(find("[2001:db8:1::80]:80", 0), Some(1));
-    assert_eq!((find("0.0.0.1:80", 0), find("[2001:db8:1::81]:80", 0)), (None, None));
-}
-
-#[test]
 fn a_server_in_two_pools_is_one_server() {
     let text = GOOD.replace(
         r#"servers = [{ name = "s6", address = "[2001:db8:1::a]:80" }]"#,

@@ -19,7 +19,6 @@ mod device;
 mod dn;
 mod error;
 mod ids;
-mod listen_map;
 mod memory;
 mod model;
 mod pattern;
@@ -37,7 +36,6 @@ pub use device::{Device, PciAddress};
 pub use dn::DnPattern;
 pub use error::{ConfigError, Problem};
 pub use ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
-pub use listen_map::ListenMap;
 pub use memory::{PortMemory, RequestsCarried};
 pub use model::{
     Accept, Announce, AnnounceFields, Bind, EngineConfig, Fallback, Idle, KernelConfig, ListenAddress, ListenerConfig,
@@ -152,14 +150,6 @@ impl Config {
         self.pools.iter().find(|pool| pool.name == name).map(|pool| pool.id)
     }
 
-    /// The number of the listener of that name.
-    pub fn find_listener(&self, name: &str) -> Option<ListenerId> {
-        self.listeners
-            .iter()
-            .find(|listener| listener.name == name)
-            .map(|listener| listener.id)
-    }
-
     /// The number of the server of that name.
     pub fn find_server(&self, name: &str) -> Option<ServerId> {
         self.servers
@@ -171,11 +161,6 @@ impl Config {
     /// The ways to addresses.
     pub fn routes(&self) -> &Routes {
         &self.routes
-    }
-
-    /// Which listener an address and port belong to.
-    pub fn listen_map(&self) -> ListenMap {
-        ListenMap::new(&self.listeners)
     }
 
     /// Every address for which the engine answers on `port`, each once: the port's own, those of its listeners, and those

@@ -2,7 +2,7 @@
 //!
 //! Built once at start from the checked [`Config`]; nothing here changes afterwards.
 
-use super::borrowed::{self, Borrowed};
+use super::addresses::{Addresses, Claim};
 use super::held;
 use super::promises::PromiseSettings;
 use super::segment::address_value;
@@ -17,7 +17,6 @@ use e2d2::wire::{Checksums, MacAddr};
 use ipnet::IpNet;
 use netfcts::pool::PortSet;
 use std::collections::HashSet;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -194,117 +193,21 @@ pub struct Settings {
     pub kernel: Claims,
 }
 
-/// Our addresses, with what listens on each.
-#[derive(Clone, Debug, Default)]
-pub struct Addresses {
-    values: Vec<u128>,
-    services: Vec<Vec<Service>>,
-    borrowed: Borrowed,
-}
-
-/// A listener's claim to ports of an address.
-#[derive(Clone, Debug)]
-struct Service {
-    ports: RangeInclusive<u16>,
-    devices: Vec<PortId>,
-    listener: u16,
-}
-
-impl Addresses {
-    /// The index of `address`, which is added if it is new.
-    pub fn add(&mut self, address: std::net::IpAddr) -> u16 {
-        let value = address_value(address);
-        if let Some(index) = self.index(value) {
-            return index;
-        }
-        self.values.push(value);
-        self.services.push(Vec::new());
-        (self.values.len() - 1) as u16
-    }
-
-    /// Lets `listener` listen on `ports` of `address`, for clients behind one of `devices`.
-    pub fn listen(&mut self, address: std::net::IpAddr, ports: RangeInclusive<u16>, devices: &[PortId], listener: u16) {
-        let index = self.add(address);
-        self.services[usize::from(index)].push(Service {
-            ports,
-            devices: devices.to_vec(),
-            listener,
-        });
-    }
-
-    /// The index of one of our addresses.
-    ///
-    /// A scan: engines have a handful, and only segments without a connection ask.
-    pub fn index(&self, value: u128) -> Option<u16> {
-        self.values
-            .iter()
-            .position(|&ours| ours == value)
-            .map(|index| index as u16)
-    }
-
-    /// The address with this index.
-    #[inline]
-    pub fn value(&self, index: u16) -> u128 {
-        self.values.get(usize::from(index)).copied().unwrap_or_default()
-    }
-
-    /// Who listens on `port` of the address with this index, for clients behind `device`.
-    pub fn listener(&self, index: u16, port: u16, device: PortId) -> Option<u16> {
-        let services = self.services.get(usize::from(index))?;
-        let serves = |service: &&Service| service.ports.contains(&port) && service.devices.contains(&device);
-        services.iter().find(serves).map(|service| service.listener)
-    }
-
-    /// Makes room for clients' addresses that PROXY headers name, to be used towards servers.
-    pub fn lend(&mut self, capacity: usize) {
-        self.borrowed = Borrowed::new(capacity);
-    }
-
-    /// Clients' addresses that are used towards servers.
-    pub fn borrowed(&self) -> &Borrowed {
-        &self.borrowed
-    }
-
-    /// The same, to take and give back.
-    pub fn borrowed_mut(&mut self) -> &mut Borrowed {
-        &mut self.borrowed
-    }
-
-    /// The address and port that stand behind the index of an address towards a server, and a port, of a connection from
-    /// `client`.
-    #[inline]
-    pub fn source(&self, index: u16, port: u16, client: u128) -> (u128, u16) {
-        if index < borrowed::FIRST {
-            (self.value(index), port)
-        } else if index == borrowed::CLIENT {
-            (client, port)
-        } else {
-            self.borrowed.source(index, port).unwrap_or_default()
-        }
-    }
-
-    /// The number of addresses.
-    pub fn len(&self) -> usize {
-        self.values.len()
-    }
-
-    /// True without any address.
-    pub fn is_empty(&self) -> bool {
-        self.values.is_empty()
-    }
-}
-
 impl Settings {
     /// What the core number `core` has to know of `config`, with the MAC addresses that the ports really have.
     ///
     /// `next_hop` gives the index under which the neighbour table knows a server's next hop.
     pub fn from_config(config: &Config, core: u8, macs: &[MacAddr], next_hop: impl Fn(&ServerConfig) -> usize) -> Self {
-        let mut addresses = Addresses::default();
-        for listener in config.listeners() {
-            for address in &listener.addresses {
-                addresses.listen(address.ip, address.ports.clone(), &listener.ports, listener.id.0);
-            }
-        }
+        let listeners = config.listeners();
+        let claims = listeners.iter().flat_map(|listener| {
+            listener.addresses.iter().map(|address| Claim {
+                address: address.ip,
+                ports: address.ports.clone(),
+                listener: listener.id.0,
+            })
+        });
+        let devices = listeners.iter().map(|listener| listener.ports.clone()).collect();
+        let mut addresses = Addresses::new(&claims.collect::<Vec<_>>(), devices);
         let mut servers = Vec::new();
         let mut sets: Vec<(&PortRanges, Arc<PortSet>)> = Vec::new();
         for server in config.servers() {
