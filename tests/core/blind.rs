@@ -116,6 +116,96 @@ fn in_every_phase_the_connection_goes_on() {
     assert_eq!(record.cause(Side::Client), Cause::ActiveClose);
 }
 
+/// Guesses for a server that has been called, in the window and outside. None has the right ACK: whoever guesses that is
+/// believed (RFC 9293 3.10.7.3).
+fn guesses_of_server(server: &Server) -> Vec<Segment> {
+    let mut all = guesses(&server.segment(TcpFlags::ACK, b""));
+    all.retain(|guess| guess.ack != server.ack);
+    for off in [1, 1000, 1 << 24, 1 << 31, (1_u32 << 30).wrapping_neg()] {
+        for flags in [
+            TcpFlags::RST,
+            TcpFlags::RST | TcpFlags::ACK,
+            TcpFlags::SYN | TcpFlags::ACK,
+            TcpFlags::FIN | TcpFlags::ACK,
+        ] {
+            all.push(Segment {
+                seq: server.isn.wrapping_add(1).wrapping_add(off),
+                ack: server.ack.wrapping_add(off),
+                flags,
+                ..server.segment(TcpFlags::ACK, b"")
+            });
+        }
+    }
+    all
+}
+
+/// Guesses for a client whose SYN was passed on: RSTs in the window, and ACKs of numbers that nobody told it.
+fn guesses_of_client(client: &Client) -> Vec<Segment> {
+    let next = client.segment(TcpFlags::ACK, b"");
+    let mut all = guesses(&next);
+    for off in [1, 1000, 15_000] {
+        all.extend(
+            [
+                TcpFlags::RST,
+                TcpFlags::SYN,
+                TcpFlags::ACK,
+                TcpFlags::FIN | TcpFlags::ACK,
+            ]
+            .map(|flags| Segment {
+                seq: next.seq.wrapping_add(off),
+                ack: next.ack.wrapping_add(off),
+                flags,
+                ..next.clone()
+            }),
+        );
+    }
+    all
+}
+
+#[test]
+fn while_a_syn_is_passed_on_and_answered_the_connection_goes_on() {
+    let mut bench = crate::syn::bench();
+    let (mut client, syn) = crate::syn::forwarded(&mut bench);
+    let mut server = Server::from_syn(&syn);
+    // Who guesses knows neither our number nor the server's, nor that none is known yet.
+    let expected = Client {
+        seq: client.seq.wrapping_add(1),
+        ..Client::new(40000)
+    };
+    let before = bench.proxy.usage();
+    for guess in guesses_of_client(&expected) {
+        let sent = bench.receive(&guess);
+        assert!(
+            sent.len() <= 1 && sent.iter().all(|answer| answer.to == client.me),
+            "{guess:?}: {sent:#?}"
+        );
+    }
+    for guess in guesses_of_server(&server) {
+        let sent = bench.receive(&guess);
+        // RFC 9293 3.10.7.3: a RST, and the SYN again.
+        assert!(
+            sent.len() <= 2 && sent.iter().all(|answer| answer.to == server.me),
+            "{guess:?}: {sent:#?}"
+        );
+    }
+    assert_eq!(bench.proxy.usage(), before);
+    server.shake(&mut bench, &mut client);
+    for guess in [guesses_of_client(&client), guesses_of_server(&server)].concat() {
+        let sent = bench.receive(&guess);
+        assert!(sent.len() <= 1, "{guess:?}: {sent:#?}");
+    }
+    assert_eq!(bench.proxy.usage(), before);
+    only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
+    assert_eq!(only(client.send(&mut bench, b"hello")).payload, b"hello");
+    server.ack = server.ack.wrapping_add(5);
+    assert_eq!(only(server.send(&mut bench, b"answer")).payload, b"answer");
+    client.ack = client.ack.wrapping_add(6);
+    close(&mut bench, &mut client, &mut server);
+    bench.assert_all_returned();
+    let record = &bench.records()[0];
+    assert_eq!(record.cause(Side::Client), Cause::ActiveClose);
+}
+
 #[test]
 fn the_last_ack_is_not_guessed() {
     let mut bench = Bench::new();
