@@ -198,10 +198,19 @@ pub(super) fn while_spliced(
     if must_be_intact && !is_intact() {
         return Err(DropReason::BadTcpChecksum);
     }
+    let before = sent.end;
     let fin = sent.note_taken(end, segment.has(TcpFlags::FIN), own_half != Half::Open);
+    // A FIN is no byte (RFC 9293 3.4), and where one was noted before there was none.
+    let without_fin = match fin {
+        SentFin::Unchanged => 0,
+        SentFin::Noted => i64::from(own_half != Half::Open) - 1,
+        SentFin::Revoked => 1,
+    };
+    let bytes = i64::from(sent.end - before) + without_fin;
     received.note_acknowledged(acknowledged, window);
     let acknowledges_fin = peer_half == Half::FinSent && received.is_fin_covered_by(acknowledged);
     connection.note_accepted(now, from, segment);
+    connection.count_bytes(from, bytes);
     Ok(Event::Segment {
         from,
         fin,

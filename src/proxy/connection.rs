@@ -27,9 +27,9 @@ pub struct Connection {
     client_address: [u64; 2],
     /// What the stage needs.
     pub stage: Stage,
-    /// Payload bytes passed to the server, what the client repeats included.
+    /// Payload bytes that the client has sent to the server, each sequence number once.
     pub bytes_to_server: u64,
-    /// Payload bytes passed to the client, what the server repeats included.
+    /// Payload bytes that the server has sent to the client, each sequence number once.
     pub bytes_to_client: u64,
     /// Packets accepted from the client.
     pub packets_from_client: u32,
@@ -338,6 +338,16 @@ impl Connection {
         if from == Side::Client && segment.source_mac != self.client_mac {
             self.learn_client_mac(now, segment);
         }
+    }
+
+    /// Counts payload bytes of `from` that it had not sent before; wraps, so that one can be taken back.
+    #[inline]
+    pub(super) fn count_bytes(&mut self, from: Side, bytes: i64) {
+        let count = match from {
+            Side::Client => &mut self.bytes_to_server,
+            Side::Server => &mut self.bytes_to_client,
+        };
+        *count = count.wrapping_add_signed(bytes);
     }
 
     /// The way to the client leads over another station now: a router has taken the place of another (RFC 9568). Once a

@@ -3,6 +3,7 @@
 use crate::harness::{Bench, CLIENT_ISN, Client, SERVER_ISN, Server, nothing, only};
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::record::{Cause, Side, State};
+use testkit::Segment;
 
 #[test]
 fn seven_packets_each_way() {
@@ -94,4 +95,57 @@ fn works_over_ipv6_and_wraps() {
     assert_eq!((answer.seq, answer.payload.as_slice()), (client.ack, &b"answer"[..]));
     assert_ne!(SERVER_ISN, server.isn);
     nothing(bench.wait(std::time::Duration::from_secs(1)));
+}
+
+/// Review: bytes that were held, and bytes that their sender repeats, were counted twice.
+#[test]
+fn a_record_counts_each_byte_once_however_often_it_is_sent() {
+    let mut bench = Bench::new();
+    let mut client = Client::new(40000);
+    client.connect(&mut bench);
+    let hello = client.segment(TcpFlags::PSH, b"0 hello");
+    let syn = only(client.send(&mut bench, b"0 hello"));
+    // Held behind a hole.
+    let fourth = Segment {
+        seq: client.seq.wrapping_add(10),
+        ..client.segment(TcpFlags::PSH, b"four.")
+    };
+    nothing(bench.receive(&fourth));
+    let mut server = Server::from_syn(&syn);
+    let (_, held) = server.accept(&mut bench);
+    assert_eq!(held.len(), 2);
+    // What was held comes again, and what was missing.
+    only(bench.receive(&hello));
+    only(bench.receive(&fourth));
+    assert_eq!(only(client.send(&mut bench, b"two..three")).payload, b"two..three");
+    client.seq = client.seq.wrapping_add(5);
+    // 22 bytes so far. The last 6 with the FIN are lost behind us and come again, in pieces and as a whole.
+    let end = client.segment(TcpFlags::FIN, b"ending");
+    only(bench.receive(&end));
+    only(bench.receive(&client.segment(TcpFlags::PSH, b"end")));
+    only(bench.receive(&end));
+    client.seq = client.seq.wrapping_add(7);
+    server.ack = client.seq.wrapping_sub(hello.seq).wrapping_add(server.ack);
+    for payload in [&b"answer"[..], b"", b"more"] {
+        let segment = server.segment(TcpFlags::PSH, payload);
+        only(bench.receive(&segment));
+        only(bench.receive(&segment));
+        server.seq = server.seq.wrapping_add(payload.len() as u32);
+    }
+    // The FIN overtakes the last byte, which the number behind it gave away before.
+    let last = server.segment(TcpFlags::PSH, b"!");
+    server.seq = server.seq.wrapping_add(1);
+    let fin = server.segment(TcpFlags::FIN, b"");
+    only(bench.receive(&fin));
+    only(bench.receive(&last));
+    only(bench.receive(&fin));
+    client.ack = server
+        .seq
+        .wrapping_sub(SERVER_ISN.wrapping_add(1))
+        .wrapping_add(client.ack)
+        .wrapping_add(1);
+    only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
+    assert_eq!(bench.proxy.usage().connections, 0);
+    let record = &bench.records()[0];
+    assert_eq!((record.bytes_to_server(), record.bytes_to_client()), (28, 11));
 }

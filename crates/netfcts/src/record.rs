@@ -426,12 +426,12 @@ impl SessionRecord {
         Some((Ipv6Addr::from(address).to_canonical(), port))
     }
 
-    /// Payload bytes from client to server.
+    /// Payload bytes from client to server, each once however often it was sent.
     pub fn bytes_to_server(&self) -> u64 {
         read_u48(self.bytes_to_server)
     }
 
-    /// Payload bytes from server to client.
+    /// Payload bytes from server to client, each once however often it was sent.
     pub fn bytes_to_client(&self) -> u64 {
         read_u48(self.bytes_to_client)
     }

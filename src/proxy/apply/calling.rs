@@ -508,7 +508,6 @@ where
         let fin_at = (opening.fin_offset != Opening::NO_FIN).then_some(usize::from(opening.fin_offset));
         let mut fin_sent = false;
         for (start, run) in self.held.runs(opening.held) {
-            connection.bytes_to_server += run.len() as u64;
             let end = start + run.len();
             for (index, payload) in run.chunks(usize::from(mss.max(1))).enumerate() {
                 let at = start + index * usize::from(mss.max(1));
@@ -547,6 +546,10 @@ where
                     .to_server
                     .note_sent(opening.first_byte(), opening.first_byte() + 1);
             }
+        }
+        if let Stage::Spliced(spliced) = &connection.stage {
+            let bytes = i64::from(spliced.to_server.end - opening.first_byte()) - i64::from(fin_sent);
+            connection.count_bytes(Side::Client, bytes);
         }
         self.owe(now, slot, handoff, sends_first_bytes);
         fin_sent.then_some(Event::Segment {

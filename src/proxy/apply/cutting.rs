@@ -31,7 +31,6 @@ where
     #[cold]
     pub(super) fn pass_in_pieces(
         &mut self,
-        slot: u32,
         incoming: &Incoming<P::Buffer>,
         (values, mss): (&Rewrite, u16),
         path: &Path,
@@ -71,9 +70,6 @@ where
             if let Err(reason) = send::emit_into(&mut self.pool, None, path, &control, piece, out) {
                 self.drops.add(reason, 1);
             }
-        }
-        if let Some(connection) = self.connections.get_mut(slot) {
-            connection.bytes_to_server += payload.len() as u64;
         }
     }
 

@@ -418,11 +418,7 @@ where
         let Some(connection) = self.connections.get_mut(slot) else {
             return false;
         };
-        let bytes = (end - start).max(0) as u64 - u64::from(fin);
-        match from {
-            Side::Client => connection.bytes_to_server += bytes,
-            Side::Server => connection.bytes_to_client += bytes,
-        }
+        connection.count_bytes(from, i64::from((end - start).max(0)) - i64::from(fin));
         let Stage::Spliced(spliced) = &mut connection.stage else {
             return false;
         };

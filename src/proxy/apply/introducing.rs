@@ -183,7 +183,7 @@ where
         let Some(connection) = self.connections.get_mut(slot) else {
             return;
         };
-        connection.bytes_to_server += len;
+        connection.count_bytes(Side::Client, len as i64);
         let Stage::Spliced(spliced) = &mut connection.stage else {
             return;
         };

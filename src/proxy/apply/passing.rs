@@ -126,17 +126,9 @@ where
         }
         self.ip_id = self.ip_id.wrapping_add(1);
         let values = Shifts::of(spliced).rewrite(from, segment, &path, self.ip_id);
-        let payload_len = u64::from(segment.payload_len());
         match translate::rewrite_here(incoming.buffer.data_mut(), segment.layout, &values) {
             Ok(()) => out.send(path.device, incoming.buffer),
-            Err(reason) => {
-                self.drops.add(reason, 1);
-                return None;
-            }
-        }
-        match from {
-            Side::Client => connection.bytes_to_server += payload_len,
-            Side::Server => connection.bytes_to_client += payload_len,
+            Err(reason) => self.drops.add(reason, 1),
         }
         None
     }
@@ -193,7 +185,7 @@ where
             }
         }
         if from == Side::Client && cutting::is_too_long(segment, server_mss) {
-            return self.pass_in_pieces(slot, &incoming, (&values, server_mss), &path, out);
+            return self.pass_in_pieces(&incoming, (&values, server_mss), &path, out);
         }
         if pays {
             let pure = segment.len() == 0 && !segment.has(TcpFlags::RST);
@@ -209,12 +201,6 @@ where
         }
         if let Err(reason) = self.pass(&mut incoming, &values, &path, out) {
             return self.drops.add(reason, 1);
-        }
-        if let Some(connection) = self.connections.get_mut(slot) {
-            match from {
-                Side::Client => connection.bytes_to_server += u64::from(payload_len),
-                Side::Server => connection.bytes_to_client += u64::from(payload_len),
-            }
         }
         out.send(path.device, incoming.buffer);
     }
