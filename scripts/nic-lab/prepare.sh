@@ -58,7 +58,7 @@ make_initrd() {
     )
 }
 
-for tool in qemu-system-x86_64 busybox cpio modprobe depmod dpkg-deb dpdk-devbind.py; do
+for tool in qemu-system-x86_64 busybox cpio modprobe depmod dpkg-deb dpdk-devbind.py setpriv; do
     have "$tool" || die "$tool is missing (Debian packages: qemu-system-x86 busybox-static cpio kmod dpdk)"
 done
 mkdir -p "$FOLDER"

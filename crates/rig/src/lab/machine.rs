@@ -11,12 +11,13 @@ use super::card::Card;
 use crate::process::{self, Process};
 use crate::{RigError, cleanup};
 
-/// A boot takes ten seconds on an idle machine, and twice that beside a build.
-const BOOTING: Duration = Duration::from_secs(120);
+/// A boot takes ten seconds on an idle machine, and many times that beside builds.
+const BOOTING: Duration = Duration::from_secs(300);
 /// Fetching the kernel and packing the first file system.
 const PREPARING: Duration = Duration::from_secs(300);
 /// QEMU's monitor answers at once.
 const MONITOR: Duration = Duration::from_secs(5);
+const QEMU: &str = "qemu-system-x86_64";
 /// Nobody waits longer for a machine: it ends by itself, should its maker have been killed.
 const LIFETIME_SECONDS: u32 = 1800;
 
@@ -74,7 +75,6 @@ pub struct Machine {
     process: Process,
     folder: PathBuf,
     commands: usize,
-    kept: bool,
 }
 
 /// Where kernel and first file system of the machine are: beside this program, where cargo builds.
@@ -112,10 +112,40 @@ impl Machine {
     /// # Errors
     /// When it does not come up; with what it printed.
     pub fn boot(prepared: &Path, iommu: Iommu, cards: &[Card], place: Option<&str>) -> Result<Self, RigError> {
+        // Killed with the thread that has started it, whatever ends that.
+        let words = ["setpriv", "--pdeathsig", "KILL", QEMU];
+        let command = match place {
+            Some(place) => {
+                let mut command = crate::namespace::command_in(place, words[0]);
+                command.args(&words[1..]);
+                command
+            }
+            None => {
+                let mut command = Command::new(words[0]);
+                command.args(&words[1..]);
+                command
+            }
+        };
+        Self::boot_by(command, prepared, iommu, cards)
+    }
+
+    /// Starts such a machine without TAPs, and leaves it running; returns its folder and its process.
+    ///
+    /// # Errors
+    /// As [`Machine::boot`].
+    pub fn boot_to_keep(prepared: &Path, iommu: Iommu, cards: &[Card]) -> Result<(PathBuf, u32), RigError> {
+        let machine = Self::boot_by(Command::new(QEMU), prepared, iommu, cards)?;
+        let kept = (machine.folder.clone(), machine.process.id());
+        // Dropping it would end it.
+        std::mem::forget(machine);
+        Ok(kept)
+    }
+
+    fn boot_by(mut command: Command, prepared: &Path, iommu: Iommu, cards: &[Card]) -> Result<Self, RigError> {
         let folder = std::env::temp_dir().join(format!("proxyengine-lab-{}", std::process::id()));
         fs::remove_dir_all(&folder).ok();
         fs::create_dir(&folder).map_err(RigError::io(format!("making {}", folder.display())))?;
-        let mut command = qemu(prepared, &folder, iommu, place);
+        describe(&mut command, prepared, &folder, iommu);
         let queues = cards.iter().map(|card| card.model.queues()).max();
         command.args(processors(queues.unwrap_or(1)));
         for card in cards {
@@ -125,7 +155,6 @@ impl Machine {
             process: Process::start(&mut command, &folder.join("qemu.log"))?,
             folder,
             commands: 0,
-            kept: false,
         };
         let up = machine.folder.join("up");
         let started = machine.process.wait_for("the machine is up", BOOTING, |_| up.exists());
@@ -185,12 +214,6 @@ impl Machine {
         &self.folder
     }
 
-    /// Leaves the machine running; returns its folder and its process.
-    pub fn keep(mut self) -> (PathBuf, u32) {
-        self.kept = true;
-        (self.folder.clone(), self.process.id())
-    }
-
     /// An error with the end of what the machine's kernel printed.
     fn with_console(&self, error: RigError) -> RigError {
         let console = fs::read(self.folder.join("console")).unwrap_or_default();
@@ -206,24 +229,18 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        if self.kept {
-            return;
-        }
         self.process.signal(rustix::process::Signal::KILL);
         let _ = self.process.wait(MONITOR);
         fs::remove_dir_all(&self.folder).ok();
     }
 }
 
-/// QEMU without any card.
-fn qemu(prepared: &Path, folder: &Path, iommu: Iommu, place: Option<&str>) -> Command {
-    let mut command = match place {
-        Some(place) => crate::namespace::command_in(place, "qemu-system-x86_64"),
-        None => Command::new("qemu-system-x86_64"),
-    };
+/// Tells QEMU of the machine without any card.
+fn describe(command: &mut Command, prepared: &Path, folder: &Path, iommu: Iommu) {
     let guest = cleanup::root().join("scripts/nic-lab/guest.sh");
+    // On a machine with little time for it, an emulated timer misses what the kernel expects of it when it checks its interrupts.
     let line = format!(
-        "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable lab.script={} lab.modules={} lab.lifetime={LIFETIME_SECONDS} {}",
+        "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check lab.script={} lab.modules={} lab.lifetime={LIFETIME_SECONDS} {}",
         guest.display(),
         prepared.display(),
         iommu.kernel()
@@ -247,7 +264,6 @@ fn qemu(prepared: &Path, folder: &Path, iommu: Iommu, place: Option<&str>) -> Co
         .arg("-fsdev")
         .arg(format!("local,id=lab,path={},security_model=none", folder.display()));
     command.args(["-device", "virtio-9p-pci,fsdev=lab,mount_tag=lab,addr=0x11"]);
-    command
 }
 
 /// As many processors as a card has queues. It is pure emulation: the same on machines with and without KVM, and in machines

@@ -138,8 +138,7 @@ fn write(path: Option<&Path>, text: &str) -> Result<(), String> {
 /// Leaves a machine with all cards to the user.
 fn keep(prepared: &Path) -> Result<(), RigError> {
     let cards: Vec<Card> = pairs(true).into_iter().flatten().collect();
-    let machine = Machine::boot(prepared, Iommu::PassThrough, &cards, None)?;
-    let (folder, process) = machine.keep();
+    let (folder, process) = Machine::boot_to_keep(prepared, Iommu::PassThrough, &cards)?;
     println!(
         "nic-lab: a machine with all cards is left running for half an hour, process {process}; ./build.sh clean ends it.
     type in it:     echo 'lspci -nn' >{0}/command.part && mv {0}/command.part {0}/command.1; cat {0}/output.1

@@ -22,7 +22,7 @@ pub const TAP: &str = "lab-tap0";
 /// Clients at the same time.
 const AT_ONCE: usize = 8;
 const SHORT: Duration = Duration::from_secs(60);
-const LONG: Duration = Duration::from_secs(240);
+const LONG: Duration = Duration::from_secs(600);
 /// One connection, emulated beside a build.
 const PATIENCE: Duration = Duration::from_secs(20);
 const FILE: &str = "/tmp/rss.toml";

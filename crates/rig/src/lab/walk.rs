@@ -18,9 +18,10 @@ pub const TOOLS: &[&str] = &[
     "dpdk-devbind.py",
 ];
 /// A command that does little.
-pub(super) const SHORT: Duration = Duration::from_secs(60);
-/// Binding a card, opening it, or the whole of the requests, emulated beside a build.
-pub(super) const LONG: Duration = Duration::from_secs(240);
+pub(super) const SHORT: Duration = Duration::from_secs(120);
+/// Binding a card, opening it, or the whole of the requests: half a minute where the emulator has a processor for itself, ten
+/// minutes on a machine that is ten times overloaded.
+pub(super) const LONG: Duration = Duration::from_secs(600);
 /// The engine's configuration for the card, in the machine.
 pub(super) const FILE: &str = "/tmp/card.toml";
 
