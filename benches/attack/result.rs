@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
+use trafficengine::bench::LEAST_SHARE;
 
 use crate::servers::ServerRow;
 use crate::siege::Work;
@@ -170,12 +171,21 @@ pub(crate) struct AttackResult {
     pub(crate) recovered: bool,
     pub(crate) recovered_after_s: Option<f64>,
     pub(crate) rounds: u64,
+    /// Rounds that figures rest on, the disturbed left out, and their part of all.
+    pub(crate) rounds_counted: u64,
+    pub(crate) rounds_counted_share: f64,
+    /// Busy cycles of these as charged, by the same as the counter saw them: how much the correction for the machine's speed does.
+    pub(crate) charged_by_counted: f64,
     /// Rounds of more than 50 µs in which the thread was switched out or the machine was slow: charged as the others.
     pub(crate) disturbed_rounds: u64,
     /// Rounds of more than 50 µs that nothing excuses: charged in full.
     pub(crate) rounds_over_50us: u64,
     pub(crate) longest_round_us: f64,
     pub(crate) attacks: Vec<AttackRow>,
+    #[serde(skip)]
+    charged_cycles: f64,
+    #[serde(skip)]
+    counted_cycles: f64,
     /// One server of ten is silent, all are away for 200 ms, all are 100 ms away; none if not asked for.
     pub(crate) silent_server: Option<ServerRow>,
     pub(crate) servers_away_200ms: Option<ServerRow>,
@@ -190,6 +200,8 @@ impl AttackResult {
         self.rounds += work.rounds;
         self.disturbed_rounds += work.disturbed;
         self.rounds_over_50us += work.over_50us;
+        self.charged_cycles += work.charged_cycles;
+        self.counted_cycles += work.counted_cycles;
         let longest = work.longest as f64 / (self.tsc_hz as f64).max(1.0) * 1e6;
         self.longest_round_us = self.longest_round_us.max(longest);
     }
@@ -206,6 +218,9 @@ impl AttackResult {
         self.honest_new_under_syn_flood_100 = during("syn flood at 100 %, new clients");
         let new_clients = row("syn flood at 50 %, new clients");
         self.new_clients_under_syn_flood_50 = new_clients.map_or(f64::NAN, |row| row.honest_ratio);
+        self.rounds_counted = self.rounds - self.disturbed_rounds;
+        self.rounds_counted_share = self.rounds_counted as f64 / self.rounds.max(1) as f64;
+        self.charged_by_counted = self.charged_cycles / self.counted_cycles.max(1.0);
         self.recovered = self.attacks.iter().all(|row| row.recovered);
         let times: Option<Vec<f64>> = self.attacks.iter().map(|row| row.recovered_after_s).collect();
         self.recovered_after_s = times.map(|times| times.into_iter().fold(0.0, f64::max));
@@ -218,6 +233,12 @@ impl AttackResult {
         let servers = [&self.silent_server, &self.servers_away_200ms, &self.servers_100ms_away];
         for row in servers.into_iter().flatten().filter(|row| !row.met) {
             violated.push(format!("{}: {}", row.name, row.violated.join("; ")));
+        }
+        if self.rounds_counted_share < LEAST_SHARE {
+            violated.push(format!(
+                "{} of {} rounds were disturbed",
+                self.disturbed_rounds, self.rounds
+            ));
         }
         let measured = !self.attacks.is_empty() || servers.into_iter().any(Option::is_some);
         if self.state_per_flood_syn_bytes != 0.0 {
@@ -279,6 +300,11 @@ impl fmt::Display for AttackResult {
             self.disturbed_rounds,
             self.rounds,
             self.rounds_over_50us,
+        )?;
+        writeln!(
+            f,
+            "the correction for the machine's speed makes {:.3} of the cycles of the rounds that were not disturbed",
+            self.charged_by_counted
         )?;
         match self.met {
             true => write!(f, "met"),

@@ -3,7 +3,7 @@
 //!
 //! Here everything is opened and put together: `proxy` on its `port`s with its `configuration`, a thread to `drain` its
 //! records, and the `load`; `cores` has several such proxies, `memif` has the load in another process. `floor` is what the
-//! packets cost without a proxy, `parts` what no proxy can do without.
+//! packets cost without a proxy, `parts` what no proxy can do without, `pairs` what two measurements in turns say.
 
 #![allow(dead_code, reason = "a module of several benches, each of which uses a part")]
 
@@ -16,6 +16,7 @@ pub(crate) mod floor;
 mod inspectors;
 pub(crate) mod load;
 mod memif;
+pub(crate) mod pairs;
 pub(crate) mod parts;
 mod port;
 mod proxy;

@@ -24,6 +24,7 @@ use trafficengine::stats::Latencies;
 
 #[path = "../device/mod.rs"]
 mod device;
+mod printed;
 
 use device::cli::{self, Common, TwoCpus};
 use device::{BoxError, Conditions, Host, NoDevice, ProxyDevice};
@@ -66,6 +67,9 @@ struct LatencyResult {
     /// As the two above, of the connections during whose life no core was away.
     undisturbed_p99_us_at_half: f64,
     undisturbed_added_p99_us_at_half: f64,
+    /// Connections at half of the maximum that these are of, and their part of all: what slices are to other benches.
+    connections_counted: u64,
+    connections_counted_share: f64,
     /// The share of connections that are not in these, the larger of with and without a proxy.
     left_out_share: f64,
     maximum_connections_per_second: f64,
@@ -95,6 +99,9 @@ struct Level {
     /// Both of the connections during whose life no core was away.
     undisturbed_first_byte_us: LatencyMicros,
     undisturbed_direct_first_byte_us: LatencyMicros,
+    /// Connections that the first of these is of, and their part of all.
+    connections_counted: u64,
+    connections_counted_share: f64,
     /// The share of connections that are not in these.
     left_out_share: f64,
     direct_left_out_share: f64,
@@ -148,7 +155,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     }
     let disturbances = Clock::new().disturbances() - disturbances;
     let result = evaluate(&levels, maximum, cpus, disturbances);
-    print(&result);
+    printed::print(&result);
     arguments.common.write(&result)?;
     let half = levels.iter().find(|level| level.percent == 50);
     plot::draw(
@@ -391,6 +398,8 @@ fn evaluate(levels: &[Gathered], maximum: f64, cpus: TwoCpus, disturbances: u64)
         added_p99_us_at_half: p99 - direct,
         undisturbed_p99_us_at_half: calm.0,
         undisturbed_added_p99_us_at_half: calm.0 - calm.1,
+        connections_counted: half.map_or(0, |half| half.connections_counted),
+        connections_counted_share: half.map_or(0.0, |half| half.connections_counted_share),
         left_out_share,
         maximum_connections_per_second: maximum,
         levels,
@@ -441,6 +450,8 @@ fn report(level: &Gathered) -> Level {
         direct_first_byte_us: LatencyMicros::of(&level.direct.first_byte),
         undisturbed_first_byte_us: LatencyMicros::of(&calm.lives.first_byte),
         undisturbed_direct_first_byte_us: LatencyMicros::of(&direct.lives.first_byte),
+        connections_counted: calm.lives.first_byte.len(),
+        connections_counted_share: 1.0 - calm.lives.left_out_share(),
         left_out_share: calm.lives.left_out_share(),
         direct_left_out_share: direct.lives.left_out_share(),
         absences_per_second: calm.absences_per_second(),
@@ -452,53 +463,4 @@ fn report(level: &Gathered) -> Level {
         retransmitted: level.retransmitted,
         failed: level.failed,
     }
-}
-
-fn print(result: &LatencyResult) {
-    println!("to the first byte of the response, from the intended start, in µs (p50, p99, p99.9):");
-    for level in &result.levels {
-        let direct = &level.direct_first_byte_us;
-        println!(
-            "{:3} %: {:>9.0} connections/s: {:.1}, {:.1}, {:.1}; without a proxy {:.1}, {:.1}, {:.1}",
-            level.percent,
-            level.connections_per_second,
-            level.p50,
-            level.p99,
-            level.p999,
-            direct.p50,
-            direct.p99,
-            direct.p999,
-        );
-        let (calm, direct) = (
-            &level.undisturbed_first_byte_us,
-            &level.undisturbed_direct_first_byte_us,
-        );
-        println!(
-            "      no core away: {:.1}, {:.1}, {:.1}, {:.2} % left out; without a proxy {:.1}, {:.1}, {:.1}, {:.2} %",
-            calm.p50,
-            calm.p99,
-            calm.p999,
-            level.left_out_share * 100.0,
-            direct.p50,
-            direct.p99,
-            direct.p999,
-            level.direct_left_out_share * 100.0,
-        );
-        println!(
-            "      absences of the proxy's core: {:.1} a second, {:.2} % of the time; while it only polls {:.1}, {:.2} %",
-            level.absences_per_second,
-            level.away_share * 100.0,
-            level.direct_absences_per_second,
-            level.direct_away_share * 100.0,
-        );
-    }
-    println!("{}", result.pinning);
-    println!(
-        "the system took the proxy's core away {} times; {}",
-        result.disturbances,
-        match result.valid {
-            true => "valid".to_owned(),
-            false => format!("NOT VALID: {}", result.invalid_because.join("; ")),
-        }
-    );
 }

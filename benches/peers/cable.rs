@@ -55,10 +55,8 @@ pub(super) struct Cable {
     cpus: TwoCpus,
 }
 
-/// Settings of the proxy's namespace: what an operator of a busy TCP proxy sets, and no pacing: BBR, which is some systems'
-/// default, sends by a timer, which costs CPU time and buys nothing on a cable without delay or loss.
-const SETTINGS: [&str; 7] = [
-    "net.ipv4.tcp_congestion_control=reno",
+/// Settings of the proxy's namespace: what an operator of a busy TCP proxy sets.
+const SETTINGS: [&str; 6] = [
     "net.ipv4.ip_local_port_range=1024 65535",
     "net.ipv4.tcp_tw_reuse=1",
     "net.ipv4.tcp_max_syn_backlog=65535",
@@ -66,6 +64,19 @@ const SETTINGS: [&str; 7] = [
     "net.ipv4.tcp_max_tw_buckets=2000000",
     "net.ipv4.tcp_fin_timeout=5",
 ];
+
+/// The congestion controls that a namespace may be given.
+const ALLOWED_CONGESTION: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+
+/// What all that use Linux's TCP get: Cubic where the kernel lets a namespace have it, else Reno. BBR, which is some systems'
+/// default, sends by a timer, which costs CPU time and buys nothing on a cable without delay or loss.
+pub(super) fn congestion() -> &'static str {
+    let allowed = std::fs::read_to_string(ALLOWED_CONGESTION).unwrap_or_default();
+    match allowed.split_whitespace().any(|name| name == "cubic") {
+        true => "cubic",
+        false => "reno",
+    }
+}
 
 /// Address of the proxy with the length of the prefix that all share.
 const PROXY_ADDRESS: &str = "10.80.0.1/16";
@@ -101,7 +112,8 @@ impl Cable {
             ip(&["-n", &namespace, "link", "set", interface, "mtu", "1500", "up"])?;
         }
         if kernel_stack {
-            for setting in SETTINGS {
+            let congestion = format!("net.ipv4.tcp_congestion_control={}", congestion());
+            for setting in SETTINGS.into_iter().chain([congestion.as_str()]) {
                 cable.run(End::Proxy, "sysctl", &["-qw", setting])?;
             }
             ip(&[

@@ -15,7 +15,7 @@ use std::time::Duration;
 use clap::Parser;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use trafficengine::bench::{CpsSettings, Ratio, median};
+use trafficengine::bench::{CpsResult, CpsSettings, Ratio, median};
 use trafficengine::plot;
 
 mod cable;
@@ -117,7 +117,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         }
     }
     let ring = ring_figure(cpus)?;
-    let result = evaluate(arguments, cpus, &turns, ring);
+    let result = evaluate(arguments, cpus, &turns, &ring);
     print(&result);
     arguments.common.write(&result)?;
     let bars: Vec<(&str, f64)> = arguments
@@ -173,18 +173,14 @@ fn take_turn(
 }
 
 /// What the same engine does on rings, where there is no kernel: `bench cps`, shorter.
-fn ring_figure(cpus: TwoCpus) -> Result<f64, BoxError> {
+fn ring_figure(cpus: TwoCpus) -> Result<CpsResult, BoxError> {
     let host = Host::start_on(1, 1500, &[cpus.proxy])?;
     cpus.pin_proxy()?;
     let settings = CpsSettings {
         length: Duration::from_secs(5),
         ..CpsSettings::default()
     };
-    let result = host.open('a', &Conditions::new(settings))?.cps(&settings);
-    match result.valid {
-        true => Ok(result.connections_per_second),
-        false => Err(format!("the figure on rings: {}", result.invalid_because.join("; ")).into()),
-    }
+    Ok(host.open('a', &Conditions::new(settings))?.cps(&settings))
 }
 
 fn of_system(turns: &[Turn], system: System, value: fn(&Turn) -> f64) -> Vec<f64> {
@@ -233,9 +229,19 @@ fn ratio_to_best_peer(turns: &[Turn], value: fn(&Turn) -> f64) -> (System, Ratio
     (best, Ratio::of(&pairs))
 }
 
+/// What proxyengine is beside a peer: `ahead` or `behind` only where the ratio's whole interval is.
+fn verdict(ratio: &Ratio) -> &'static str {
+    match ratio.interval {
+        [low, _] if low > 1.0 => "ahead",
+        [_, high] if high < 1.0 => "behind",
+        _ => "equal",
+    }
+}
+
 /// Names are those of the JSON.
-fn evaluate(arguments: &Arguments, cpus: TwoCpus, turns: &[Turn], ring: f64) -> Value {
-    let mut invalid_because = Vec::new();
+fn evaluate(arguments: &Arguments, cpus: TwoCpus, turns: &[Turn], ring: &CpsResult) -> Value {
+    let on_rings = |reason: &String| format!("the figure on rings: {reason}");
+    let mut invalid_because: Vec<String> = ring.invalid_because.iter().map(on_rings).collect();
     if arguments.rounds < LEAST_ROUNDS {
         invalid_because.push(format!("{} rounds, fewer than {LEAST_ROUNDS}", arguments.rounds));
     }
@@ -263,12 +269,17 @@ fn evaluate(arguments: &Arguments, cpus: TwoCpus, turns: &[Turn], ring: f64) -> 
         "best_peer": best.name(),
         "ratio_to_best_peer": ratio.mean,
         "ratio_to_best_peer_interval": ratio.interval,
+        "verdict": verdict(&ratio),
         "gbit_per_second": by_system(turns, |turn| turn.bytes.gbit_per_second),
         "gbit_per_busy_second": by_system(turns, |turn| turn.bytes.gbit_per_busy_second),
         "best_peer_for_bytes": best_for_bytes.name(),
         "gbit_ratio_to_best_peer": ratio_for_bytes.mean,
         "gbit_ratio_to_best_peer_interval": ratio_for_bytes.interval,
-        "ring_connections_per_busy_second": ring,
+        "gbit_verdict": verdict(&ratio_for_bytes),
+        "congestion": cable::congestion(),
+        "ring_connections_per_busy_second": ring.connections_per_second,
+        "ring_slices": ring.coverage.slices,
+        "ring_slices_counted_share": ring.coverage.slices_counted_share,
         "rounds": arguments.rounds,
         "open_connections": arguments.open,
         "proxy_cpu": cpus.proxy,
@@ -296,15 +307,17 @@ fn print(result: &Value) {
         );
     }
     println!(
-        "proxyengine by the best peer, {}: {:.2} ({:.2} to {:.2}); bytes, {}: {:.2} ({:.2} to {:.2})",
+        "proxyengine by the best peer, {}: {:.2} ({:.2} to {:.2}), {}; bytes, {}: {:.2} ({:.2} to {:.2}), {}",
         result["best_peer"].as_str().unwrap_or("-"),
         number(&result["ratio_to_best_peer"]),
         number(&result["ratio_to_best_peer_interval"][0]),
         number(&result["ratio_to_best_peer_interval"][1]),
+        result["verdict"].as_str().unwrap_or("-"),
         result["best_peer_for_bytes"].as_str().unwrap_or("-"),
         number(&result["gbit_ratio_to_best_peer"]),
         number(&result["gbit_ratio_to_best_peer_interval"][0]),
         number(&result["gbit_ratio_to_best_peer_interval"][1]),
+        result["gbit_verdict"].as_str().unwrap_or("-"),
     );
     println!(
         "on rings, without a kernel: {:.0} connections per busy second, by division of the clock by busy cycles",

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde::Serialize;
-use trafficengine::bench::{Coverage, CpsSettings, Measured, Ratio, Sum};
+use trafficengine::bench::{CpsSettings, Measured};
 use trafficengine::plot;
 
 #[path = "../device/mod.rs"]
@@ -17,6 +17,7 @@ mod device;
 mod writing;
 
 use device::cli::{self, Common};
+use device::pairs::{Pairs, Turn};
 use device::{BoxError, Conditions, Host, InlineProxy};
 use writing::Rates;
 
@@ -40,15 +41,10 @@ struct Arguments {
 #[derive(Serialize)]
 struct RecordsResult {
     /// Cycles with records by cycles without.
-    ratio: f64,
-    /// Where the ratio lies with 95 % confidence.
-    interval: [f64; 2],
+    #[serde(flatten)]
+    paired: Pairs,
     cycles_with: f64,
     cycles_without: f64,
-    /// Cycles with by cycles without in all slices but the disturbed.
-    ratio_all_slices: f64,
-    #[serde(flatten)]
-    coverage: Coverage,
     /// Records a second that one thread makes lines of and writes into a file, by format.
     written_per_second_file: Rates,
     /// The same into `/dev/null`: without what the file system takes.
@@ -105,51 +101,39 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         };
         let (first, second) = (turn(first), turn(second));
         turns.push(if pair % 2 == 0 {
-            (first, second)
-        } else {
             (second, first)
+        } else {
+            (first, second)
         });
     }
-    let pairs_of = |sum: fn(&Measured) -> &Sum| -> Vec<(f64, f64)> {
-        let pair = |(without, with): &(Measured, Measured)| (per_connection(sum(with)), per_connection(sum(without)));
-        turns.iter().map(pair).collect()
-    };
-    let pairs = pairs_of(|measured| &measured.counted);
-    let ratio = Ratio::of(&pairs);
-    let coverage = Coverage::of(turns.iter().flat_map(|(without, with)| [without, with]));
+    let paired = Pairs::of(&turns);
     let reports = [&without, &with].map(|inline| inline.result(&settings, &Measured::default()));
     let sum = |of: fn(&trafficengine::bench::CpsResult) -> u64| reports.iter().map(of).sum::<u64>();
     let (lost, retransmitted, failed) = (sum(|r| r.lost), sum(|r| r.retransmitted), sum(|r| r.failed));
     let records_lost = sum(|r| r.records_lost);
-    let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len() as f64;
     let [written_per_second_file, written_per_second_null] = writing::measure(Duration::from_secs_f64(arguments.turn))?;
     let result = RecordsResult {
         written_per_second_file,
         written_per_second_null,
-        ratio: ratio.mean,
-        interval: ratio.interval,
-        cycles_with: mean(pairs.iter().map(|(with, _)| *with).collect()),
-        cycles_without: mean(pairs.iter().map(|(_, without)| *without).collect()),
-        ratio_all_slices: Ratio::of(&pairs_of(|measured| &measured.quiet)).mean,
-        coverage,
-        pairs: pairs.len(),
+        paired,
+        cycles_with: paired.cycles[0],
+        cycles_without: paired.cycles[1],
+        pairs: turns.len(),
         records_lost,
         lost,
         retransmitted,
         failed,
-        valid: lost + retransmitted + failed + records_lost == 0 && coverage.is_enough(),
+        valid: lost + retransmitted + failed + records_lost == 0 && paired.coverage.is_enough(),
     };
     println!(
         "records cost {:.1} % ({:.1} to {:.1} %): {:.0} cycles per connection with, {:.0} without; \
-         {:.1} % in all slices but the disturbed, {:.0} % of {} count; {}",
-        (result.ratio - 1.0) * 100.0,
-        (result.interval[0] - 1.0) * 100.0,
-        (result.interval[1] - 1.0) * 100.0,
+         {}; {}",
+        (paired.ratio - 1.0) * 100.0,
+        (paired.interval[0] - 1.0) * 100.0,
+        (paired.interval[1] - 1.0) * 100.0,
         result.cycles_with,
         result.cycles_without,
-        (result.ratio_all_slices - 1.0) * 100.0,
-        coverage.slices_counted_share * 100.0,
-        coverage.slices,
+        paired.rests_on(),
         if result.valid { "valid" } else { "NOT VALID" },
     );
     for (name, to_file) in &result.written_per_second_file {
@@ -167,13 +151,9 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
 }
 
 /// The turn's first tenth brings caches back from the other proxy.
-fn after_a_pause(inline: &mut InlineProxy, length: Duration) -> Measured {
+fn after_a_pause(inline: &mut InlineProxy, length: Duration) -> Turn {
     let end = inline.counter.now() + length / 10;
     inline.run_until(end, |_| false);
     // It ends settled: nothing is under way that would be sent again when its next turn comes.
-    inline.measure(length)
-}
-
-fn per_connection(sum: &Sum) -> f64 {
-    sum.accounts.busy_cycles as f64 / sum.completed.max(1) as f64
+    vec![inline.measure(length)]
 }

@@ -12,12 +12,13 @@ use std::time::Duration;
 use clap::Parser;
 use proxyengine::report::CounterGroups;
 use serde::Serialize;
-use trafficengine::bench::{CpsSettings, Measured, Ratio, median};
+use trafficengine::bench::{CpsSettings, Measured};
 
 #[path = "../device/mod.rs"]
 mod device;
 
 use device::cli::{self, Common, TwoCpus};
+use device::pairs::{Pairs, Turn};
 use device::{BoxError, Conditions, Host, InlineProxy, Member};
 
 /// The proxy of one core and of two at once.
@@ -42,10 +43,10 @@ struct Arguments {
 /// Names are those of the JSON.
 #[derive(Serialize)]
 struct Scaling {
-    /// Mean over the rounds: cycles of a connection on two cores at once by cycles on one.
-    ratio: f64,
-    /// Where that mean lies with 95 % confidence.
-    interval: [f64; 2],
+    /// Cycles of a connection on two cores at once by cycles on one, of all slices but the disturbed: what one core's work does to
+    /// the other's is what is measured, and no slice is left out for it.
+    #[serde(flatten)]
+    paired: Pairs,
     /// The ratio that must not be exceeded.
     limit: f64,
     cycles_one: f64,
@@ -71,7 +72,7 @@ enum Order {
 /// What it answers.
 enum Answer {
     Ready,
-    Cycles(f64),
+    Measured(Box<Measured>),
     Failed(String),
     Ended(Ending),
 }
@@ -118,13 +119,13 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     {
         let seat = Seat::take(member, name, cpu, conditions)?;
         // One after the other: each opens rings.
-        seat.answer()?;
+        seat.ready()?;
         seats.push(seat);
     }
     let length = Duration::from_secs_f64(arguments.seconds);
-    let mut pairs = Vec::new();
+    let mut rounds = Vec::new();
     for round in 0..arguments.rounds {
-        pairs.push(measure_round(&seats, length, round % 2 == 0)?);
+        rounds.push(measure_round(&seats, length, round % 2 == 0)?);
     }
     let mut ending = Ending::default();
     for seat in seats {
@@ -135,25 +136,23 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         ending.retransmitted += of_one.retransmitted;
         ending.failed += of_one.failed;
     }
-    report(arguments, &pairs, &ending)
+    report(arguments, &rounds, &ending)
 }
 
-/// Cycles of a connection on two cores at once, and on one.
-fn measure_round(seats: &[Seat], length: Duration, both_first: bool) -> Result<(f64, f64), BoxError> {
-    let both = || -> Result<f64, BoxError> {
+/// Both cores at once, and one after the other.
+fn measure_round(seats: &[Seat], length: Duration, both_first: bool) -> Result<(Turn, Turn), BoxError> {
+    let both = || -> Result<Turn, BoxError> {
         for seat in seats {
             seat.order(length)?;
         }
-        let cycles = seats.iter().map(Seat::answer).collect::<Result<Vec<f64>, _>>()?;
-        Ok(cycles.iter().sum::<f64>() / cycles.len() as f64)
+        seats.iter().map(Seat::answer).collect()
     };
-    let alone = || -> Result<f64, BoxError> {
-        let mut sum = 0.0;
-        for seat in seats {
+    let alone = || -> Result<Turn, BoxError> {
+        let measure = |seat: &Seat| {
             seat.order(length)?;
-            sum += seat.answer()?;
-        }
-        Ok(sum / seats.len() as f64)
+            seat.answer()
+        };
+        seats.iter().map(measure).collect()
     };
     // Who begins changes, so that a drift of the machine favours neither.
     if both_first {
@@ -164,9 +163,8 @@ fn measure_round(seats: &[Seat], length: Duration, both_first: bool) -> Result<(
     Ok((both()?, one))
 }
 
-fn report(arguments: &Arguments, pairs: &[(f64, f64)], ending: &Ending) -> Result<bool, BoxError> {
-    let ratio = Ratio::of(pairs);
-    let of = |side: fn(&(f64, f64)) -> f64| median(&pairs.iter().map(side).collect::<Vec<_>>());
+fn report(arguments: &Arguments, rounds: &[(Turn, Turn)], ending: &Ending) -> Result<bool, BoxError> {
+    let paired = Pairs::of(rounds);
     let Ending {
         mis_steered,
         handed_over,
@@ -175,31 +173,31 @@ fn report(arguments: &Arguments, pairs: &[(f64, f64)], ending: &Ending) -> Resul
         failed,
     } = *ending;
     let scaling = Scaling {
-        ratio: ratio.mean,
-        interval: ratio.interval,
+        paired,
         limit: LIMIT,
-        cycles_one: of(|pair| pair.1),
-        cycles_two: of(|pair| pair.0),
-        rounds: pairs.len(),
+        cycles_one: paired.cycles[1],
+        cycles_two: paired.cycles[0],
+        rounds: rounds.len(),
         mis_steered,
         handed_over,
         lost,
         retransmitted,
         failed,
-        valid: mis_steered + handed_over + lost + retransmitted + failed == 0,
+        valid: mis_steered + handed_over + lost + retransmitted + failed == 0 && paired.coverage.is_enough(),
     };
     println!(
         "a connection costs {:.3} times as much on two cores at once ({:.3} to {:.3}, at most {LIMIT}): {:.0} cycles, and {:.0} on \
-         one; {}",
-        scaling.ratio,
-        scaling.interval[0],
-        scaling.interval[1],
+         one; {}; {}",
+        paired.ratio,
+        paired.interval[0],
+        paired.interval[1],
         scaling.cycles_two,
         scaling.cycles_one,
+        paired.rests_on(),
         if scaling.valid { "valid" } else { "NOT VALID" },
     );
     arguments.common.write(&scaling)?;
-    Ok(scaling.valid && scaling.ratio <= LIMIT)
+    Ok(scaling.valid && paired.ratio <= LIMIT)
 }
 
 impl Seat {
@@ -227,13 +225,19 @@ impl Seat {
             .map_err(|_| "a proxy's thread has ended")?)
     }
 
-    /// The cycles that were measured; 0 when it was only to be ready.
-    fn answer(&self) -> Result<f64, BoxError> {
+    /// Waits until the proxy is open.
+    fn ready(&self) -> Result<(), BoxError> {
         match self.answers.recv()? {
-            Answer::Ready => Ok(0.0),
-            Answer::Cycles(cycles) => Ok(cycles),
-            Answer::Failed(sentence) => Err(sentence.into()),
-            Answer::Ended(_) => Err("a proxy's thread has ended".into()),
+            Answer::Ready => Ok(()),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// What was measured.
+    fn answer(&self) -> Result<Measured, BoxError> {
+        match self.answers.recv()? {
+            Answer::Measured(measured) => Ok(*measured),
+            other => Err(other.unexpected()),
         }
     }
 
@@ -244,8 +248,18 @@ impl Seat {
         self.thread.join().map_err(|_| "a proxy's thread has panicked")?;
         match answer {
             Answer::Ended(ending) => Ok(ending),
-            Answer::Failed(sentence) => Err(sentence.into()),
-            Answer::Ready | Answer::Cycles(_) => Err("a proxy's thread answers what was not asked".into()),
+            other => Err(other.unexpected()),
+        }
+    }
+}
+
+impl Answer {
+    /// Why this is no answer to what was asked.
+    fn unexpected(self) -> BoxError {
+        match self {
+            Answer::Failed(sentence) => sentence.into(),
+            Answer::Ended(_) => "a proxy's thread has ended".into(),
+            Answer::Ready | Answer::Measured(_) => "a proxy's thread answers what was not asked".into(),
         }
     }
 }
@@ -268,9 +282,10 @@ fn sit(
         // The first tenth brings caches back.
         let end = inline.counter.now() + length / 10;
         inline.run_until(end, |_| false);
-        let measured = inline.measure(length);
-        let completed = measured.quiet.completed.max(1) as f64;
-        tell.send(Answer::Cycles(measured.quiet.accounts.busy_cycles as f64 / completed))?;
+        let mut measured = inline.measure(length);
+        // The other core's work is no disturbance here.
+        measured.counted = measured.quiet;
+        tell.send(Answer::Measured(Box::new(measured)))?;
     }
     tell.send(Answer::Ended(ending(&inline, conditions)))?;
     Ok(())

@@ -67,7 +67,11 @@ const LOAD_TURNS: usize = 4;
 /// What the proxy's rounds came to.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Work {
+    /// As charged: corrected by how fast the machine was, interrupted rounds as the others on average.
     pub(crate) busy_cycles: u64,
+    /// Of the busy rounds that were not interrupted, as charged and as the counter saw them.
+    pub(crate) charged_cycles: f64,
+    pub(crate) counted_cycles: f64,
     pub(crate) received: u64,
     pub(crate) rounds: u64,
     /// Rounds that were interrupted, and charged as the others on average.
@@ -82,6 +86,8 @@ impl Work {
     pub(crate) fn since(&self, earlier: &Work) -> Work {
         Work {
             busy_cycles: self.busy_cycles - earlier.busy_cycles,
+            charged_cycles: self.charged_cycles - earlier.charged_cycles,
+            counted_cycles: self.counted_cycles - earlier.counted_cycles,
             received: self.received - earlier.received,
             rounds: self.rounds - earlier.rounds,
             disturbed: self.disturbed - earlier.disturbed,
@@ -306,7 +312,8 @@ impl Field {
         let running = thread_time();
         let before = self.clock.tsc();
         let work = self.device.round(self.now);
-        let mut cycles = self.clock.tsc().saturating_sub(before) as f64;
+        let counted = self.clock.tsc().saturating_sub(before) as f64;
+        let (mut cycles, disturbed) = (counted, self.work.disturbed);
         self.work.rounds += 1;
         let longest = LONGEST_ROUND.as_secs_f64() * self.hz();
         if cycles > longest {
@@ -323,6 +330,10 @@ impl Field {
             self.usual += (cycles - self.usual) / 256.0;
             self.work.busy_cycles += cycles as u64;
             self.work.received += u64::from(work.received);
+            if self.work.disturbed == disturbed {
+                self.work.charged_cycles += cycles;
+                self.work.counted_cycles += counted;
+            }
             self.now += took;
         } else {
             self.now += took.max(IDLE_ROUND);

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use trafficengine::bench::{CpsResult, CpsSettings, LoadProcess, TwoCoreBench, serve_load};
+use trafficengine::bench::{CpsResult, CpsSettings, LoadProcess, Measured, TwoCoreBench, serve_load};
 
 #[path = "../../benches/device/mod.rs"]
 mod device;
 
 use device::compared::Compared;
 use device::floor::{self, Floor};
+use device::pairs::Pairs;
 use device::{Conditions, Host, Inspect, Rules, cli, parts};
 use e2d2::time::Clock;
 use proxyengine::stages::{Breakdown, ROUNDS_PER_LOOK};
@@ -52,6 +53,46 @@ fn a_short_bench_is_valid_inline_with_any_rules_over_either_ip_on_two_cores_and_
 
     // One process has one DPDK: all of it is one test.
     over_memif(&host);
+}
+
+/// Slices of ten connections each: how many there are, how many count, and what a connection takes in those and in all.
+fn turn(slices: u32, counted: u32, cycles: [u64; 2]) -> Vec<Measured> {
+    let mut measured = Measured::default();
+    for (sum, slices, cycles) in [
+        (&mut measured.all, slices, cycles[1]),
+        (&mut measured.quiet, slices, cycles[1]),
+        (&mut measured.counted, counted, cycles[0]),
+    ] {
+        (sum.slices, sum.completed) = (slices, u64::from(slices) * 10);
+        sum.accounts.busy_cycles = sum.completed * cycles;
+    }
+    vec![measured]
+}
+
+#[test]
+fn pairs_of_turns_say_their_ratios_and_on_how_many_slices_they_rest() {
+    for (counted, is_enough) in [(10, true), (9, false)] {
+        // The second of each is disturbed by others: in the slices that count it takes half of the first, in all as much.
+        let turns = vec![(turn(100, counted, [2_000, 3_000]), turn(100, counted, [1_000, 3_000])); 6];
+        let pairs = Pairs::of(&turns);
+        let json = cli::told(&pairs).expect("JSON");
+        let number = |key: &str| json[key].as_f64().unwrap_or_else(|| panic!("{key} in {json:#}"));
+        for (key, value) in [
+            ("ratio", 2.0),
+            ("ratio_all_slices", 1.0),
+            ("slices", 1_200.0),
+            ("slices_counted", f64::from(12 * counted)),
+            ("slices_counted_share", f64::from(counted) / 100.0),
+        ] {
+            assert!((number(key) - value).abs() < 1e-9, "{key} in {json:#}");
+        }
+        assert!(
+            json["pgo"].is_boolean() && json["interval"][0] == json["ratio"],
+            "{json:#}"
+        );
+        assert_eq!(pairs.cycles, [2_000.0, 1_000.0]);
+        assert_eq!(pairs.coverage.is_enough(), is_enough);
+    }
 }
 
 /// Where the process of the load finds the bench.

@@ -12,7 +12,7 @@ use e2d2::scheduler::{IdleMode, pin_current_thread};
 use e2d2::time::Clock;
 use serde::Serialize;
 use trafficengine::Generator;
-use trafficengine::bench::Ratio;
+use trafficengine::bench::{PGO, Ratio};
 use trafficengine::config::{Config, Overrides};
 use trafficengine::run::{Ended, RunSettings, Seat, Station, run};
 
@@ -44,6 +44,8 @@ struct CoresResult {
     retransmitted: u64,
     failed: u64,
     lost: u64,
+    /// Whether it was built with a profile.
+    pgo: bool,
     /// Nothing was retransmitted, lost or failed, and each port's counts add up to the result's.
     valid: bool,
 }
@@ -118,6 +120,7 @@ pub(crate) fn measure(arguments: &Arguments, cpus: &[usize]) -> Result<bool, Box
         retransmitted,
         failed,
         lost,
+        pgo: PGO,
         valid: retransmitted + failed + lost == 0 && adds_up,
     };
     println!(

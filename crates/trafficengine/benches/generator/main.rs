@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use serde::Serialize;
 use serde_json::Value;
+use trafficengine::bench::PGO;
 use trafficengine::plot;
 
 mod cores;
@@ -70,6 +71,8 @@ struct GeneratorResult {
     lost: u64,
     client_cpu: usize,
     server_cpu: usize,
+    /// Whether it was built with a profile.
+    pgo: bool,
     /// No retransmission, loss or failure in any turn.
     valid: bool,
 }
@@ -151,6 +154,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         lost,
         client_cpu: client,
         server_cpu: server,
+        pgo: PGO,
         valid: retransmitted + failed + lost == 0,
         connections_per_second_by_turn: rates,
     };
