@@ -227,7 +227,8 @@ pub fn start_numbers(rig: &Rig, index: usize) -> Result<Vec<Process>, RigError> 
             Place::Servers,
             &format!("numbers-{name}-{family}"),
             "socat",
-            &[&listen, &answer],
+            // A client that has sent its FIN still waits for the answer, for longer than the half second that socat gives it.
+            &["-t", "60", &listen, &answer],
         )?;
         socat.wait_for_listeners(&[NUMBERS], STARTING)?;
         Ok(socat)

@@ -16,7 +16,7 @@ const ROUNDS: usize = 4;
 const CLIENTS: usize = 4;
 /// First source port of the number clients; below Linux's own choice (`ip_local_port_range`).
 const SOURCE_PORT: u16 = 20_000;
-const LIMIT: Duration = Duration::from_secs(15);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// How the server is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +133,7 @@ impl Request {
         let to = rig.engine_addresses()[usize::from(self.ipv6)];
         let address = format!("TCP{family}:{},bind={client}", SocketAddr::new(to, servers::NUMBERS));
         let mut socat: Command = rig.command(Place::Clients, "socat");
-        socat.args(["-t", "10", "-", &address]);
+        socat.args(["-t", "30", "-", &address]);
         let output = process::run(&mut socat, format!("{number} bottles\n").as_bytes(), LIMIT)?;
         Ok((client, output.text()))
     }
