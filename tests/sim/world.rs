@@ -16,7 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 use testkit::sim::tcp::{Socket, State};
-use testkit::sim::{Ends, Host, HostPlan, Link, Random, SocketHandle};
+use testkit::sim::{Ends, Host, HostPlan, Link, Random, SocketId};
 
 /// Listening sockets of a server: connections that may begin within one round trip.
 const BACKLOG: usize = 6;
@@ -51,11 +51,13 @@ struct Call {
 enum CallState {
     Waiting,
     Open {
-        socket: SocketHandle,
+        socket: SocketId,
         own: Ends,
         end: Box<End>,
         began: Instant,
         progress: Progress,
+        /// When its application wants to do more, if nothing happens before.
+        due: Option<Instant>,
     },
     Over(ClientResult),
 }
@@ -85,10 +87,13 @@ impl Progress {
 /// A socket of a server.
 struct Session {
     host: usize,
-    socket: SocketHandle,
+    socket: SocketId,
     ends: Option<Ends>,
+    /// When its application wants to do more, if nothing happens before.
+    due: Option<Instant>,
     /// Found when it ended ([`Host::neglects`]).
     was_neglected: bool,
+    is_closed: bool,
     /// When it got its SYN.
     called: Instant,
     end: Option<End>,
@@ -113,11 +118,16 @@ struct World<'a> {
     /// Indices of the calls that have not begun, and of those that each client's host has open.
     waiting: Vec<usize>,
     open: [Vec<usize>; 2],
+    /// When the next of those that wait begins; none of them may before, unless a call has ended since.
+    next_start: Option<Instant>,
+    has_ended: bool,
     sessions: Vec<Session>,
     server_results: Vec<ServerResult>,
     records: Vec<SessionRecord>,
     troubles: Troubles,
     wakes: [Vec<Option<Instant>>; 2],
+    /// When the engine has something to do by itself.
+    engine_wake: Option<Instant>,
     sockets: Random,
     capture: Option<Capture>,
     digest: u64,
@@ -197,6 +207,7 @@ impl<'a> World<'a> {
             now: start,
             engine: Engine::new(scenario, &mut random.fork("engine"), start),
             wakes: [vec![Some(start); 2], vec![Some(start); 3]],
+            engine_wake: Some(start),
             hosts,
             links: [
                 [link(&scenario.from_clients, "fc"), link(&scenario.to_clients, "tc")],
@@ -207,6 +218,8 @@ impl<'a> World<'a> {
             calls: Vec::new(),
             waiting: (0..scenario.connections.len()).collect(),
             open: [Vec::new(), Vec::new()],
+            next_start: Some(start),
+            has_ended: false,
             sessions: Vec::new(),
             server_results: Vec::new(),
             records: Vec::new(),
@@ -262,26 +275,24 @@ impl<'a> World<'a> {
                 }
             }
         }
-        self.run_engine();
+        if self.engine_wake.is_some_and(|at| at <= self.now) {
+            self.run_engine();
+        }
         let next = self.next_event();
-        // The engine may ask again for the present moment; time moves on all the same.
-        self.now = next.max(self.now + Duration::from_micros(10));
+        self.now = next.max(self.soon());
     }
 
     fn next_event(&self) -> Instant {
         let flight = self.flights.peek().map(|Reverse(flight)| flight.at);
         let hosts = self.wakes.iter().flatten().flatten().min().copied();
-        // Those that are open are in their host's wake.
-        let calls = self.waiting.iter().map(|&i| self.at_ms(self.calls[i].plan.start_ms));
-        let calls = calls.filter(|at| *at > self.now);
+        // Calls that are open are in their host's wake.
         let fates = self
             .scenario
             .servers
             .iter()
             .filter_map(|server| self.next_fate(server.fate));
-        let engine = self.engine.next_deadline().filter(|at| *at > self.now);
         let tick = Some(self.now + Duration::from_secs(1));
-        [flight, hosts, calls.min(), fates.min(), engine, tick]
+        [flight, hosts, self.next_start, fates.min(), self.engine_wake, tick]
             .into_iter()
             .flatten()
             .min()
@@ -298,6 +309,7 @@ impl<'a> World<'a> {
             if flight.to_engine {
                 self.note_frame(flight.side, Direction::Inbound, &flight.frame);
                 self.engine.receive(flight.side, &flight.frame);
+                self.engine_wake = Some(self.now);
                 continue;
             }
             for (n, host) in self.hosts[flight.side].iter_mut().enumerate() {
@@ -344,6 +356,12 @@ impl<'a> World<'a> {
             }
             self.send(side, false, frame);
         }
+        self.engine_wake = self.engine.next_deadline().map(|at| at.max(self.soon()));
+    }
+
+    /// The soonest that anything happens after what happens now.
+    fn soon(&self) -> Instant {
+        self.now + Duration::from_micros(10)
     }
 
     fn note_frame(&mut self, side: usize, direction: Direction, frame: &[u8]) {
@@ -374,8 +392,7 @@ impl<'a> World<'a> {
         };
         self.poll_host(side, n);
         let poll = self.hosts[side][n].next_poll(self.now);
-        let soon = self.now + Duration::from_micros(10);
-        self.wakes[side][n] = [next, poll].into_iter().flatten().min().map(|at| at.max(soon));
+        self.wakes[side][n] = [next, poll].into_iter().flatten().min().map(|at| at.max(self.soon()));
     }
 
     fn poll_host(&mut self, side: usize, n: usize) {
@@ -386,6 +403,12 @@ impl<'a> World<'a> {
     }
 
     fn start_calls(&mut self) {
+        let is_time = self.next_start.is_some_and(|at| at <= self.now);
+        if !is_time && !std::mem::take(&mut self.has_ended) {
+            return;
+        }
+        let starts = self.waiting.iter().map(|&i| self.at_ms(self.calls[i].plan.start_ms));
+        self.next_start = starts.filter(|at| *at > self.now).min();
         let mut at = 0;
         while let Some(&i) = self.waiting.get(at) {
             let plan = &self.calls[i].plan;
@@ -419,6 +442,7 @@ impl<'a> World<'a> {
                     received: 0,
                     since: self.now,
                 },
+                due: None,
             };
             self.wakes[CLIENTS][plan.host] = Some(self.now);
         }
@@ -435,18 +459,24 @@ impl<'a> World<'a> {
                 end,
                 began,
                 progress,
+                due,
             } = &mut call.state
             else {
                 continue;
             };
             let host = &mut self.hosts[CLIENTS][n];
+            if !host.take_stirred(*socket) && due.is_none_or(|at| self.now < at) {
+                next = [next, *due].into_iter().flatten().min();
+                continue;
+            }
             let tcp = host.socket(*socket);
             let outcome = end.work(self.now, tcp);
             progress.note(self.now, end, tcp);
             match outcome {
-                Ok(at) => next = [next, at, Some(progress.since + PATIENCE)].into_iter().flatten().min(),
+                Ok(at) => *due = [at, Some(progress.since + PATIENCE)].into_iter().flatten().min(),
                 Err(what) => self.faults.push(what),
             }
+            next = [next, *due].into_iter().flatten().min();
             let gives_up = self.now >= progress.since + PATIENCE;
             if gives_up {
                 tcp.abort();
@@ -471,7 +501,8 @@ impl<'a> World<'a> {
                 };
                 // The RST of an abort leaves with the socket's last poll.
                 last_words.extend(host.poll(self.now));
-                host.sockets.remove(*socket);
+                host.remove(*socket);
+                self.has_ended = true;
                 call.state = CallState::Over(result);
             }
         }
@@ -496,7 +527,9 @@ impl<'a> World<'a> {
                 host: n,
                 socket,
                 ends: ends(host.socket(socket)),
+                due: None,
                 was_neglected: false,
+                is_closed: false,
                 called: self.now,
                 end: None,
                 id: None,
@@ -505,15 +538,20 @@ impl<'a> World<'a> {
             });
         }
         for session in self.sessions.iter_mut().filter(|session| session.host == n) {
-            let tcp = host.socket(session.socket);
-            if tcp.state() == State::SynReceived {
+            if !host.take_stirred(session.socket) && session.due.is_none_or(|at| self.now < at) {
+                next = [next, session.due].into_iter().flatten().min();
+                continue;
+            }
+            session.due = None;
+            if host.socket(session.socket).state() == State::SynReceived {
                 let at = session.called + accept_after;
                 if self.now >= at {
-                    tcp.pause_synack(false);
+                    host.answer(session.socket);
                 } else {
-                    next = [next, Some(at)].into_iter().flatten().min();
+                    session.due = Some(at);
                 }
             }
+            let tcp = host.socket(session.socket);
             let announced = self.scenario.headers.outgoing.is_some();
             if announced && session.told.is_none() {
                 match read_header(tcp) {
@@ -545,17 +583,19 @@ impl<'a> World<'a> {
             }
             if let Some(end) = &mut session.end {
                 match end.work(self.now, tcp) {
-                    Ok(at) => next = [next, at].into_iter().flatten().min(),
+                    Ok(at) => session.due = [session.due, at].into_iter().flatten().min(),
                     Err(what) => self.faults.push(what),
                 }
             } else if tcp.state() == State::CloseWait {
                 tcp.close();
             }
+            session.is_closed = tcp.state() == State::Closed;
+            next = [next, session.due].into_iter().flatten().min();
         }
         let mut gone = Vec::new();
         let now = self.now;
         self.sessions.retain_mut(|session| {
-            let is_gone = session.host == n && host.socket(session.socket).state() == State::Closed;
+            let is_gone = session.host == n && session.is_closed;
             if is_gone {
                 session.was_neglected = session.ends.is_some_and(|ends| host.neglects(now, ends));
                 gone.push(session.socket);
@@ -566,7 +606,7 @@ impl<'a> World<'a> {
         if !gone.is_empty() {
             self.poll_host(SERVERS, n);
             let host = &mut self.hosts[SERVERS][n];
-            gone.into_iter().for_each(|socket| drop(host.sockets.remove(socket)));
+            gone.into_iter().for_each(|socket| host.remove(socket));
         }
         if plan.fate != Fate::Refuses {
             for _ in self.hosts[SERVERS][n].listening()..BACKLOG {

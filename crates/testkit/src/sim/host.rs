@@ -1,6 +1,7 @@
 //! A host on an Ethernet link: smoltcp's interface and sockets, driven in virtual time.
 
 use super::duty::{Duties, Ends, Numbers};
+use super::places::{Places, SocketId, end_listening_again};
 use super::window::{self, Window, Windows};
 use e2d2::time::Instant;
 use e2d2::wire::frame::{self, Kind};
@@ -9,10 +10,10 @@ use e2d2::wire::ipv6::Ipv6Header;
 use e2d2::wire::tcp::options::{self, kind};
 use e2d2::wire::tcp::{TcpFlags, TcpPacket};
 use netfcts::SeqNum;
-use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
+use smoltcp::iface::{Config, Interface, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::{Socket, tcp};
-use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, IpEndpoint};
+use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -84,10 +85,11 @@ pub struct HostPlan {
 /// (RFC 9293 3.10.7). smoltcp by itself gives it to the first of all sockets that would take it, so that a SYN that
 /// arrives twice makes two connections; listening sockets are kept apart from the others for that.
 pub struct Host {
-    /// Its connected sockets.
-    pub sockets: SocketSet<'static>,
+    sockets: Places,
     listeners: SocketSet<'static>,
-    accepted: Vec<SocketHandle>,
+    /// Its listening sockets wait before they answer a SYN.
+    is_late: bool,
+    accepted: Vec<SocketId>,
     duplicates: u16,
     /// A host that is off neither hears nor says anything.
     pub is_off: bool,
@@ -122,8 +124,9 @@ impl Host {
             }
         });
         Host {
-            sockets: SocketSet::new(Vec::new()),
+            sockets: Places::default(),
             listeners: SocketSet::new(Vec::new()),
+            is_late: false,
             accepted: Vec::new(),
             duplicates: 0,
             is_off: false,
@@ -150,22 +153,12 @@ impl Host {
         }
     }
 
-    fn connection(&self, (local, remote): Ends) -> Option<SocketHandle> {
-        let found = self.sockets.iter().find(|(_, socket)| {
-            let Socket::Tcp(socket) = socket;
-            let is_remote = |end: IpEndpoint| (IpAddr::from(end.addr), end.port) == remote;
-            socket.local_endpoint().is_some_and(|end| end.port == local)
-                && socket.remote_endpoint().is_some_and(is_remote)
-        });
-        found.map(|(handle, _)| handle)
-    }
-
     /// smoltcp 0.14 never repeats a lost FIN after three duplicate ACKs: its fast retransmission finds no data to send,
     /// and leaves no timer behind. What comes with another window is no duplicate to it; so while only its FIN is out,
     /// every segment without payload does. The same happens if an ACK of all data follows the third duplicate before
     /// anything could be sent: a socket for which this returns true must have the chance to send after each segment.
-    fn make_no_duplicate(&mut self, handle: SocketHandle, frame: &mut [u8]) -> bool {
-        let socket = self.sockets.get::<tcp::Socket<'_>>(handle);
+    fn make_no_duplicate(&mut self, id: SocketId, frame: &mut [u8]) -> bool {
+        let socket = self.sockets.look(id);
         let is_closing = matches!(
             socket.state(),
             tcp::State::FinWait1 | tcp::State::Closing | tcp::State::LastAck
@@ -199,27 +192,18 @@ impl Host {
     }
 
     /// RFC 9293 3.6.1: a SYN may end a TIME-WAIT. smoltcp never lets it, every stack of a server does.
-    fn gives_way(&mut self, handle: SocketHandle, frame: &[u8]) -> bool {
-        let socket = self.sockets.get_mut::<tcp::Socket<'_>>(handle);
+    fn gives_way(&mut self, id: SocketId, frame: &[u8]) -> bool {
         let Ok(Kind::Tcp(layout)) = frame::parse(frame) else {
             return false;
         };
         let is_syn = frame[usize::from(layout.l4) + 13] & 0x17 == 0x02;
-        let gives_way = is_syn && socket.state() == tcp::State::TimeWait && has_right_sum(frame);
+        let gives_way = is_syn && self.sockets.look(id).state() == tcp::State::TimeWait && has_right_sum(frame);
         if gives_way {
-            *socket = tcp::Socket::new(tcp::SocketBuffer::new(Vec::new()), tcp::SocketBuffer::new(Vec::new()));
+            self.sockets.stir(id);
+            *self.sockets.touch(id) =
+                tcp::Socket::new(tcp::SocketBuffer::new(Vec::new()), tcp::SocketBuffer::new(Vec::new()));
         }
         gives_way
-    }
-
-    /// smoltcp lets a socket listen again that got a RST before its handshake was complete; its place here is over.
-    fn end_listening_again(&mut self) {
-        for (_, socket) in self.sockets.iter_mut() {
-            let Socket::Tcp(socket) = socket;
-            if socket.state() == tcp::State::Listen {
-                socket.abort();
-            }
-        }
     }
 
     fn move_accepted(&mut self) {
@@ -230,13 +214,13 @@ impl Host {
         let called = self.listeners.iter().find(|(_, socket)| is_called(socket));
         if let Some((handle, _)) = called {
             let Socket::Tcp(socket) = self.listeners.remove(handle);
-            let handle = self.sockets.add(socket);
-            self.accepted.push(handle);
+            let id = self.sockets.add(socket, self.is_late);
+            self.accepted.push(id);
         }
     }
 
     /// The sockets that have got a SYN since the last call.
-    pub fn take_accepted(&mut self) -> Vec<SocketHandle> {
+    pub fn take_accepted(&mut self) -> Vec<SocketId> {
         std::mem::take(&mut self.accepted)
     }
 
@@ -245,12 +229,13 @@ impl Host {
         self.listeners.iter().count()
     }
 
-    /// One more listening socket. With `late` it waits for [`tcp::Socket::pause_synack`] before it answers a SYN.
+    /// One more listening socket. With `late` it waits for [`Host::answer`] before it answers a SYN.
     ///
     /// # Panics
     /// If `port` is zero.
     pub fn listen(&mut self, port: u16, (receive_buffer, send_buffer): (usize, usize), late: bool) {
         let mut socket = self.new_socket(receive_buffer, send_buffer);
+        self.is_late = late;
         socket.pause_synack(late);
         socket.listen(port).expect("a closed socket and a port");
         self.listeners.add(socket);
@@ -258,7 +243,7 @@ impl Host {
 
     /// All connections and listening sockets are forgotten, as when it is switched off.
     pub fn forget_everything(&mut self) {
-        self.sockets = SocketSet::new(Vec::new());
+        self.sockets.clear();
         self.listeners = SocketSet::new(Vec::new());
         self.accepted.clear();
         self.arrived.clear();
@@ -274,27 +259,28 @@ impl Host {
                     self.duties.received(now, ends, numbers);
                     self.show_newest_window(ends, numbers, &mut frame);
                 }
-                let connection = ends.and_then(|ends| self.connection(ends));
-                let connection = connection.filter(|&handle| !self.gives_way(handle, &frame));
-                let is_closing = connection.is_some_and(|handle| self.make_no_duplicate(handle, &mut frame));
-                let is_known = connection.is_some();
+                let connection = ends.and_then(|ends| self.sockets.find(ends));
+                let connection = connection.filter(|&id| !self.gives_way(id, &frame));
+                let is_closing = connection.is_some_and(|id| self.make_no_duplicate(id, &mut frame));
                 self.wire.received.push_back(frame);
-                let sockets = if is_known {
-                    &mut self.sockets
+                if let Some(id) = connection {
+                    let set = self.sockets.stir(id);
+                    self.interface.poll_ingress_single(time(now), &mut self.wire, set);
+                    if is_closing {
+                        self.interface.poll_egress(time(now), &mut self.wire, set);
+                    }
+                    end_listening_again(set);
                 } else {
-                    &mut self.listeners
-                };
-                self.interface.poll_ingress_single(time(now), &mut self.wire, sockets);
-                if is_closing {
-                    self.interface.poll_egress(time(now), &mut self.wire, &mut self.sockets);
-                }
-                if is_known {
-                    self.end_listening_again();
-                } else {
+                    self.interface
+                        .poll_ingress_single(time(now), &mut self.wire, &mut self.listeners);
                     self.move_accepted();
                 }
+                if ends.is_none() {
+                    self.sockets.touch_all();
+                }
             }
-            self.interface.poll(time(now), &mut self.wire, &mut self.sockets);
+            self.interface.poll_maintenance(time(now));
+            self.sockets.poll(now, &mut self.interface, &mut self.wire);
         }
         let (options, duties) = (self.options, &mut self.duties);
         self.wire.sent.drain(..).map(move |mut frame| {
@@ -313,18 +299,32 @@ impl Host {
     }
 
     /// When it wants to be polled again.
-    pub fn next_poll(&mut self, now: Instant) -> Option<Instant> {
-        if self.is_off {
-            return None;
-        }
-        let at = self.interface.poll_at(time(now), &self.sockets)?;
-        Some(Instant::from_nanos(at.total_micros().max(0).cast_unsigned() * 1000))
+    pub fn next_poll(&self, now: Instant) -> Option<Instant> {
+        self.sockets.next_poll(now).filter(|_| !self.is_off)
     }
 
     /// A socket with these buffer sizes, not connected.
-    pub fn add_socket(&mut self, receive_buffer: usize, send_buffer: usize) -> SocketHandle {
+    pub fn add_socket(&mut self, receive_buffer: usize, send_buffer: usize) -> SocketId {
         let socket = self.new_socket(receive_buffer, send_buffer);
-        self.sockets.add(socket)
+        self.sockets.add(socket, false)
+    }
+
+    /// Forgets a socket that is closed.
+    pub fn remove(&mut self, id: SocketId) {
+        self.sockets.remove(id);
+    }
+
+    /// A socket that waits with its answer to a SYN does so no longer.
+    ///
+    /// # Panics
+    /// If it is not one of this host.
+    pub fn answer(&mut self, id: SocketId) {
+        self.sockets.answer(id);
+    }
+
+    /// True if a socket got a segment, sent one or was added since the last call for it: its application has a look.
+    pub fn take_stirred(&mut self, id: SocketId) -> bool {
+        self.sockets.take_stirred(id)
     }
 
     fn new_socket(&self, receive_buffer: usize, send_buffer: usize) -> tcp::Socket<'static> {
@@ -336,26 +336,35 @@ impl Host {
         socket
     }
 
-    /// A socket of this host.
-    pub fn socket(&mut self, handle: SocketHandle) -> &mut tcp::Socket<'static> {
-        self.sockets.get_mut(handle)
+    /// A socket of this host, for its application to use.
+    ///
+    /// # Panics
+    /// If it is not one of this host.
+    pub fn socket(&mut self, id: SocketId) -> &mut tcp::Socket<'static> {
+        self.sockets.touch(id)
     }
 
     /// Begins to connect a socket.
     ///
     /// # Panics
     /// If it is not closed, or an address is unusable.
-    pub fn connect(&mut self, handle: SocketHandle, to: std::net::SocketAddr, from: std::net::SocketAddr) {
-        let socket = self.sockets.get_mut::<tcp::Socket<'_>>(handle);
+    pub fn connect(&mut self, id: SocketId, to: std::net::SocketAddr, from: std::net::SocketAddr) {
+        let socket = self.sockets.touch(id);
         let (to, from) = ((to.ip(), to.port()), (from.ip(), from.port()));
         let connected = socket.connect(self.interface.context(), to, from);
         connected.expect("a closed socket and proper addresses");
+        self.sockets.note_ends(id);
     }
 }
 
 /// smoltcp counts microseconds; what is less is cut off, so that it never thinks it is later than it is.
-fn time(now: Instant) -> smoltcp::time::Instant {
+pub(super) fn time(now: Instant) -> smoltcp::time::Instant {
     smoltcp::time::Instant::from_micros((now.as_nanos() / 1000).cast_signed())
+}
+
+/// A time of smoltcp's; what lies before all time is now.
+pub(super) fn instant(at: smoltcp::time::Instant) -> Instant {
+    Instant::from_nanos(at.total_micros().max(0).cast_unsigned() * 1000)
 }
 
 /// Blanks options in SYNs, as a firewall does.

@@ -11,12 +11,13 @@
 mod duty;
 mod host;
 mod link;
+mod places;
 mod random;
 mod window;
 
 pub use duty::Ends;
 pub use host::{Host, HostPlan, SynOptions, set_clock};
 pub use link::{Impairment, Link, Outage, Treatment};
+pub use places::SocketId;
 pub use random::Random;
-pub use smoltcp::iface::SocketHandle;
 pub use smoltcp::socket::tcp;
