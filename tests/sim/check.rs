@@ -68,6 +68,8 @@ pub struct Report {
     pub ordinary: usize,
     pub ordinary_complete: usize,
     pub hindered: Vec<String>,
+    /// Connections that were not complete for a cause that what happened to them explains.
+    pub excused: usize,
     /// Connections that lacked nothing but a FIN that its sender did not repeat.
     pub unrepeated_fins: usize,
     /// Connections that came to a standstill because smoltcp no longer repeated its oldest unacknowledged byte.
@@ -132,9 +134,13 @@ pub fn judge(course: &Course<'_>, clients: Vec<(ConnectionPlan, ClientResult)>, 
             report.hindered.push(format!("connection {}: {causes}", plan.id));
         }
         let lacks_a_fin = |record: &&SessionRecord| case.lacks_a_fin(record.cause(Side::Client));
-        report.unrepeated_fins += usize::from(!case.is_complete() && own.iter().any(lacks_a_fin));
+        let lacks_a_fin = !case.is_complete() && own.iter().any(lacks_a_fin);
+        report.unrepeated_fins += usize::from(lacks_a_fin);
         report.neglected += usize::from(case.is_neglected());
-        if let Err(what) = case.judge() {
+        let judgement = case.judge();
+        let is_counted = case.is_complete() || lacks_a_fin || case.is_neglected();
+        report.excused += usize::from(judgement.is_ok() && !is_counted);
+        if let Err(what) = judgement {
             report.faults.push(format!(
                 "connection {}: {what}\n    {plan:?}\n    client {client:?}\n    servers {sessions:?}\n    touched {:?}\n    {}",
                 plan.id,

@@ -20,7 +20,7 @@
 //! | `FAILURES` | so many failures end it; 3 if not given |
 //!
 //! `SEED=17 cargo test --test sim sweep` runs one seed again.
-//! `MINUTES=10 cargo test --release --test sim -- --ignored --nocapture long` draws new seeds for ten minutes.
+//! `MINUTES=10 cargo test --test sim -- --ignored --nocapture long` draws new seeds for ten minutes.
 
 #![allow(unreachable_pub)] // modules of one test program
 
@@ -34,6 +34,7 @@ mod trouble;
 mod world;
 
 use check::Report;
+use rustix::time::{ClockId, clock_gettime};
 use scenario::{Binding, Scenario};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -121,6 +122,7 @@ struct Total {
     complete: usize,
     ordinary: usize,
     ordinary_complete: usize,
+    excused: usize,
     unrepeated_fins: usize,
     neglected: usize,
     bytes: u64,
@@ -140,6 +142,7 @@ impl Total {
         for what in &report.hindered {
             println!("seed {seed}: untouched and not complete: {what}");
         }
+        self.excused += report.excused;
         self.unrepeated_fins += report.unrepeated_fins;
         self.neglected += report.neglected;
         self.bytes += report.bytes;
@@ -157,18 +160,22 @@ impl Total {
     }
 
     fn print(&self, since: Instant) {
+        let used = clock_gettime(ClockId::ProcessCPUTime);
+        let cpu_seconds = used.tv_sec as f64 + used.tv_nsec as f64 / 1e9;
         println!(
-            "{} seeds, {} connections, {} complete ({} of {} that nothing touched), {} without a last FIN, {} given up by smoltcp, {} bytes compared, {} virtual seconds in {:.1} s",
+            "{} seeds, {} connections, {} complete ({} of {} that nothing touched), {} excused, {} without a last FIN, {} given up by smoltcp, {} bytes compared, {} virtual seconds in {:.1} s; {cpu_seconds:.1} CPU seconds, {:.0} connections each",
             self.seeds,
             self.connections,
             self.complete,
             self.ordinary_complete,
             self.ordinary,
+            self.excused,
             self.unrepeated_fins,
             self.neglected,
             self.bytes,
             self.seconds,
-            since.elapsed().as_secs_f64()
+            since.elapsed().as_secs_f64(),
+            self.connections as f64 / cpu_seconds
         );
         println!("causes {:?}", self.causes);
         println!("drops {:?}", self.drops);
