@@ -43,10 +43,13 @@ impl Flow {
     /// that were sent in some window before, none of which was larger than `largest_window`. A sender's oldest byte without
     /// an ACK is at most a window behind what its receiver has acknowledged, and one byte before that is a keep-alive.
     ///
+    /// What goes on where the last segment ended is taken beyond the window, too: some senders overshoot, and a receiver
+    /// whose window has opened meanwhile takes it. Its ACKs would not be believed if this had not been seen.
+    ///
     /// A stranger who can guess no number does not pass here.
     #[inline]
     pub fn takes(&self, seq: SeqNum, largest_window: u32) -> bool {
-        seq.le(self.edge) && seq.ge(self.acknowledged - (largest_window + 1))
+        (seq.le(self.edge) || seq.le(self.end)) && seq.ge(self.acknowledged - (largest_window + 1))
     }
 
     /// True if an ACK may be one that the receiver sends now, or has sent with a segment that is late by a window

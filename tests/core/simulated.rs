@@ -73,6 +73,40 @@ fn a_segment_across_the_edge_of_the_window_is_seen() {
     close_to_rest(&mut bench, &mut client, &mut server);
 }
 
+/// A client goes on beyond the window that is known, one segment after the other, and the server takes them: the ACK that
+/// had opened its window was lost. Its later ACKs were not believed, and passed only now and then, until `idle` was over.
+#[test]
+fn segments_beyond_the_window_that_the_server_takes_are_seen() {
+    let mut bench = Bench::new();
+    let (mut client, mut server) = spliced(&mut bench, 40000);
+    let window = 509 << 7;
+    for chunk in vec![b'x'; window].chunks(1400) {
+        only(client.send(&mut bench, chunk));
+    }
+    let beyond = 5 * 1400;
+    for chunk in vec![b'y'; beyond].chunks(1400) {
+        only(client.send(&mut bench, chunk));
+    }
+    // What comes after a hole there is not of what the client has sent so far.
+    let far = Segment {
+        seq: client.seq.wrapping_add(1),
+        ..client.segment(TcpFlags::ACK, b"far")
+    };
+    bench.receive(&far);
+    assert_eq!(
+        bench.dropped(DropReason::OutOfWindow),
+        0,
+        "one is passed on, to be answered"
+    );
+    nothing(bench.receive(&far));
+    assert_eq!(bench.dropped(DropReason::OutOfWindow), 1);
+    server.ack = server.ack.wrapping_add((window + beyond) as u32);
+    for _ in 0..10 {
+        only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
+    }
+    close_to_rest(&mut bench, &mut client, &mut server);
+}
+
 /// One bit of an ACK number is wrong, the highest. Data segments are not verified, and 2^31 is neither before nor behind.
 #[test]
 fn an_ack_number_with_its_highest_bit_wrong_is_not_believed() {
