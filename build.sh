@@ -290,7 +290,10 @@ cmd_fuzz() {
         [ "$target" != config ] || seeds[1]=config
         mkdir -p "${seeds[0]}"
         [ -d "${seeds[1]}" ] || unset 'seeds[1]'
-        cargo +nightly fuzz run "$target" "${seeds[@]}" -- -max_total_time=$((minutes * 60))
+        local options=(-max_total_time=$((minutes * 60)))
+        # Some thousand events of some ten bytes each.
+        [ "$target" != core ] || options+=(-max_len=32768)
+        EVENTS=1 cargo +nightly fuzz run "$target" "${seeds[@]}" -- "${options[@]}"
     done
 }
 
@@ -300,7 +303,8 @@ fuzz_sim() {
     local course=(MINUTES="$1")
     [ -z "$2" ] || course=(SEED="$2" SEEDS=1)
     say "fuzz: sim with ${course[*]}"
-    env "${course[@]}" cargo test --release --no-default-features -p proxyengine --test sim -- \
+    # Not --release: it has no assertions.
+    env "${course[@]}" cargo test --no-default-features -p proxyengine --test sim -- \
         --ignored --nocapture --exact long
 }
 

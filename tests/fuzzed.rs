@@ -70,5 +70,7 @@ fn configurations() {
 
 #[test]
 fn the_core_by_events() {
-    try_all("fuzz/corpus/core", 300, checks::core::events);
+    try_all("fuzz/corpus/core", 300, |bytes| {
+        checks::core::events(bytes);
+    });
 }
