@@ -10,7 +10,7 @@ INLINE_PACKAGES=(clang libelf-dev zlib1g-dev make)
 DEMO_PACKAGES=(bash iproute2 iputils-ping ethtool procps curl openssl nginx socat)
 # needed by the tests: faults, captures, the clients and servers that nobody here wrote, and dpdk-testpmd
 TEST_PACKAGES=("${DEMO_PACKAGES[@]}" nftables tcpdump iperf3 netcat-openbsd redis-server strace haproxy
-    libnginx-mod-stream postgresql slapd ldap-utils openssh-client openssh-server dropbear-bin dpdk-dev)
+    libnginx-mod-stream postgresql slapd ldap-utils openssh-client openssh-server dropbear-bin dpdk-dev buildah)
 # needed to build with a profile: llvm-profdata, where the toolchain has none
 PROFILE_PACKAGES=(llvm-19)
 # needed by `bench peers`: the proxies that proxyengine is measured beside, namespaces, and a CPU for each
