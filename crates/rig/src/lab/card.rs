@@ -118,12 +118,13 @@ impl Card {
                 format!("virtio-net-pci{many}{iommu}")
             }
         };
+        // QEMU reads slots in hexadecimal.
         let (port, place) = if self.can_be_pulled {
             let bus = format!("p{}", self.slot);
-            let port = format!("pcie-root-port,id={bus},chassis=1,addr={}", self.slot);
+            let port = format!("pcie-root-port,id={bus},chassis=1,addr={:x}", self.slot);
             (vec!["-device".to_owned(), port], format!("bus={bus}"))
         } else {
-            (Vec::new(), format!("addr={}", self.slot))
+            (Vec::new(), format!("addr={:x}", self.slot))
         };
         // Without its boot ROM, which would cost seconds.
         let device = format!(
