@@ -368,8 +368,9 @@ impl<'a> Case<'a> {
     fn judge_complete(&self, cause: Cause) -> Result<(), String> {
         match cause {
             Cause::ActiveClose | Cause::PassiveClose => Ok(()),
-            // smoltcp's TIME-WAIT lasts ten seconds: a FIN repeated after that is answered by RST.
-            Cause::ActiveRst | Cause::PassiveRst if self.touched.lost() > 0 || self.touched.by_server => Ok(()),
+            // smoltcp's TIME-WAIT lasts ten seconds: a FIN repeated after that is answered by RST. So is a late copy by an
+            // end that has closed last (RFC 9293 3.10.7.1), and the RST may overtake its last ACK.
+            Cause::ActiveRst | Cause::PassiveRst if self.touched.any_frame() || self.touched.by_server => Ok(()),
             // As its FIN was never acknowledged in that time.
             Cause::HalfCloseTimeout | Cause::IdleTimeout if self.touched.by_server => Ok(()),
             cause => Err(format!("it was complete and ended by {cause:?}")),
