@@ -10,7 +10,7 @@ use super::held;
 use super::phase::{Half, Phase};
 use super::segment::Segment;
 use e2d2::time::Instant;
-use e2d2::wire::tcp::{TcpFlags, TcpOptions};
+use e2d2::wire::tcp::{MAX_OPTIONS_LEN, TcpFlags, TcpOptions};
 use netfcts::seq::SeqNum;
 
 /// Flag combinations that no TCP sends: nothing at all, or SYN or RST or FIN together.
@@ -153,7 +153,8 @@ pub(super) fn from_server_in_handshake(
 ///
 /// `is_intact` verifies the checksum, and is asked only where a damaged number would be believed: when the segment
 /// acknowledges something or widens the window, or sends anything but what comes next. In a stream the data is none of
-/// that, and its ACKs are header only; a wrong number is one that was not the next.
+/// that, and its ACKs are header only; a wrong number is one that was not the next. The options of a bare ACK with a wrong
+/// data offset look like a little data without PSH, and are verified, too.
 ///
 /// # Errors
 /// [`DropReason::BadTcpChecksum`] if it had to be intact and is not.
@@ -194,7 +195,11 @@ pub(super) fn while_spliced(
     if !(sent.takes(segment.seq, largest[0]) && received.takes_ack(acknowledged, largest[1])) {
         return Ok(Event::OutOfWindow(from));
     }
-    let must_be_intact = received.would_acknowledge(acknowledged, window) || sent.would_jump(segment.seq, end);
+    // A sender that has nothing more to send sets PSH (RFC 9293 3.9.1.2); a bare ACK has none. Data beyond a FIN revokes it.
+    let may_be_options = segment.payload_len() <= MAX_OPTIONS_LEN as u32 && !segment.has(TcpFlags::PSH);
+    let must_be_intact = received.would_acknowledge(acknowledged, window)
+        || sent.would_jump(segment.seq, end)
+        || (end.gt(sent.end) && (may_be_options || own_half != Half::Open));
     if must_be_intact && !is_intact() {
         return Err(DropReason::BadTcpChecksum);
     }

@@ -107,6 +107,34 @@ fn segments_beyond_the_window_that_the_server_takes_are_seen() {
     close_to_rest(&mut bench, &mut client, &mut server);
 }
 
+/// A bare ACK whose data offset is wrong: its options were taken for bytes, the end of the stream was noted too far ahead,
+/// and so the FIN did not count, or no longer.
+#[test]
+fn options_that_a_wrong_data_offset_makes_payload_are_not_seen_as_sent() {
+    let mut bench = Bench::new();
+    let (mut client, mut server) = spliced(&mut bench, 40000);
+    let spoilt = |bench: &mut Bench, segment: Segment, port| {
+        let mut frame = segment.emit(&mut bench.pool);
+        // 32 bytes of header become 24.
+        frame.data_mut()[34 + 12] = 6 << 4;
+        nothing(bench.receive_frame(PortId(port), frame));
+    };
+    spoilt(&mut bench, client.segment(TcpFlags::ACK, b""), 0);
+    spoilt(&mut bench, server.segment(TcpFlags::ACK, b""), 1);
+    assert_eq!(bench.dropped(DropReason::BadTcpChecksum), 2);
+    only(bench.receive(&client.segment(TcpFlags::ACK | TcpFlags::FIN, b"")));
+    client.seq = client.seq.wrapping_add(1);
+    server.ack = server.ack.wrapping_add(1);
+    only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
+    spoilt(&mut bench, client.segment(TcpFlags::ACK, b""), 0);
+    only(bench.receive(&server.segment(TcpFlags::ACK | TcpFlags::FIN, b"")));
+    server.seq = server.seq.wrapping_add(1);
+    client.ack = client.ack.wrapping_add(1);
+    only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
+    assert_eq!((bench.proxy.usage().connections, bench.proxy.usage().resting), (0, 1));
+    bench.assert_all_returned();
+}
+
 /// One bit of an ACK number is wrong, the highest. Data segments are not verified, and 2^31 is neither before nor behind.
 #[test]
 fn an_ack_number_with_its_highest_bit_wrong_is_not_believed() {
