@@ -232,7 +232,7 @@ impl Places {
     #[inline]
     fn home(&self, value: u128) -> usize {
         let homes = self.indices.len().saturating_sub(REACH);
-        (u128::from(self.hash.of_wide(value)) * homes as u128 >> 64) as usize
+        ((u128::from(self.hash.of_wide(value)) * homes as u128) >> 64) as usize
     }
 
     /// Takes in those of `values` that are new, which are the last.
