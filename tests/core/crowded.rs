@@ -31,7 +31,7 @@ fn home(table: &FlowTable, remote: SocketAddr, local: SocketAddr) -> u64 {
         remote_port: remote.port(),
         local_port: local.port(),
     };
-    (table.hash(&key) >> 32) * (table.memory() as u64 / 64) >> 32
+    ((table.hash(&key) >> 32) * (table.memory() as u64 / 64)) >> 32
 }
 
 /// Clients whose flows are at home in this line.
