@@ -371,8 +371,8 @@ impl<'a> Case<'a> {
             // smoltcp's TIME-WAIT lasts ten seconds: a FIN repeated after that is answered by RST. So is a late copy by an
             // end that has closed last (RFC 9293 3.10.7.1), and the RST may overtake its last ACK.
             Cause::ActiveRst | Cause::PassiveRst if self.touched.any_frame() || self.touched.by_server => Ok(()),
-            // As its FIN was never acknowledged in that time.
-            Cause::HalfCloseTimeout | Cause::IdleTimeout if self.touched.by_server => Ok(()),
+            // As its FIN was never acknowledged in that time; an inspected connection's is retransmitted by the engine.
+            Cause::HalfCloseTimeout | Cause::IdleTimeout | Cause::RetransmitLimit if self.touched.by_server => Ok(()),
             cause => Err(format!("it was complete and ended by {cause:?}")),
         }
     }
