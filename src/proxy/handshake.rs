@@ -379,7 +379,7 @@ where
     }
 
     /// RFC 9293 3.10.7.1: the RST of a closed port, with numbers that its sender believes.
-    fn refuse(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
+    pub(super) fn refuse(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
         self.drops.add(DropReason::UnknownFlow, 1);
         if self.settings.strangers == Strangers::Ignore {
             return;

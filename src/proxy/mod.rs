@@ -394,7 +394,7 @@ where
             (Event::Syn | Event::CookieAck, Some(address)) => {
                 self.meet_stranger(now, (Phase::Quarantine, event), (address, listener), incoming, out);
             }
-            _ => self.drive_quarantined(flow, event, incoming, out),
+            _ => self.drive_quarantined(now, flow, event, incoming, out),
         }
     }
 

@@ -48,14 +48,26 @@ pub struct Rested {
     pub client_device: PortId,
     /// Which legs the flow table still leads here: another connection may have taken one over.
     pub legs: Legs,
-    /// The server declined SACK.
-    pub blank_sack: bool,
+    /// What of a late segment passes.
+    pub late: Late,
 }
 
 const _: () = assert!(
     size_of::<Option<Rested>>() == 64,
     "what is left of a connection fits one cache line"
 );
+
+/// What of a late segment passes. One byte: the entry is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Late {
+    /// All of it.
+    Whole,
+    /// All but its SACK blocks: the server declined SACK.
+    WithoutSack,
+    /// Neither SACK blocks nor payload. The connection was inspected until it ended before its receivers had acknowledged all:
+    /// the inspector has not seen these bytes, or has changed them.
+    HeaderOnly,
+}
 
 /// The legs of a resting connection that the flow table still knows. One byte: the entry is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,8 +119,8 @@ impl Rested {
     }
 
     /// What rests of `connection` until `until` (ms). A connection that was never spliced translates nothing: its
-    /// shifts are zero, and only its port rests.
-    pub fn of(connection: &Connection, until: u32) -> Self {
+    /// shifts are zero, and only its port rests. `is_cut_off` says that inspection was under way when it ended early.
+    pub fn of(connection: &Connection, is_cut_off: bool, until: u32) -> Self {
         let neutral = WindowScale {
             client: 0,
             server: 0,
@@ -134,7 +146,11 @@ impl Rested {
             client_device: connection.client_device,
             client_end: spliced.map_or(0, |s| upper_half(s.to_server.end)),
             legs: if spliced.is_some() { Legs::Both } else { Legs::Neither },
-            blank_sack: spliced.is_some_and(|s| s.blank_sack),
+            late: match spliced {
+                _ if is_cut_off => Late::HeaderOnly,
+                Some(spliced) if spliced.blank_sack => Late::WithoutSack,
+                _ => Late::Whole,
+            },
         }
     }
 }

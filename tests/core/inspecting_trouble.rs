@@ -255,6 +255,34 @@ fn who_resets_ahead_of_lost_bytes_is_asked() {
     bench.assert_all_returned();
 }
 
+/// Seed 9400003233: the client's RST overtook its last segment, which went to the server as it was.
+#[test]
+fn late_bytes_of_a_reset_connection_are_not_passed_unseen() {
+    let (mut bench, _) = bench();
+    let (mut client, server) = settled(&mut bench, b"0 hello");
+    let late = client.segment(TcpFlags::PSH | TcpFlags::ACK, b"secret");
+    client.seq = client.seq.wrapping_add(6);
+    bench.receive(&client.segment(TcpFlags::RST | TcpFlags::ACK, b""));
+    // Ahead of what the engine knows: it asks, and the answer has the number that was asked about.
+    let reset = Segment {
+        flags: TcpFlags::RST,
+        seq: late.seq,
+        ..client.segment(TcpFlags::RST, b"")
+    };
+    bench.receive(&reset);
+    assert_eq!(bench.proxy.usage().connections, 0);
+    let unseen = server.segment(TcpFlags::PSH | TcpFlags::ACK, b"seen by nobody");
+    for (late, sender) in [(late, client.me), (unseen, server.me)] {
+        let answer = only(bench.receive(&late));
+        assert_eq!((answer.to, answer.seq), (sender, late.ack));
+        assert!(answer.flags.contains(TcpFlags::RST) && answer.payload.is_empty());
+    }
+    // What has no bytes passes.
+    let ack = only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
+    assert_eq!(ack.to, client.me);
+    bench.assert_all_returned();
+}
+
 #[test]
 fn sack_blocks_are_cut_to_what_is_all_there() {
     let (mut bench, _) = bench();

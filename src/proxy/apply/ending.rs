@@ -40,7 +40,7 @@ where
         let local = Ends::from(connection).source(&self.settings);
         self.log.end(slot, connection, (cause, local.1), now);
         if connection.spliced().is_some() {
-            self.rest(now, slot);
+            self.rest(now, slot, cause);
         } else if let Some(key) = self.key_of(FlowRef::client(slot)) {
             let hash = self.table.hash(&key);
             self.remove_flow(hash, FlowRef::client(slot));
@@ -51,7 +51,7 @@ where
     }
 
     /// Moves both legs of a spliced connection to the quarantine.
-    pub(in crate::proxy) fn rest(&mut self, now: Instant, slot: u32) {
+    fn rest(&mut self, now: Instant, slot: u32, cause: Cause) {
         while self.quarantine.next_slot().is_none() {
             self.look_ahead();
             self.end_oldest_rest();
@@ -62,7 +62,9 @@ where
             return;
         };
         let hashes = self.leg_hashes(&Ends::from(connection));
-        let Ok(resting) = self.quarantine.push(Rested::of(connection, until)) else {
+        let is_cut_off =
+            self.inspections.of(slot).is_some() && !matches!(cause, Cause::ActiveClose | Cause::PassiveClose);
+        let Ok(resting) = self.quarantine.push(Rested::of(connection, is_cut_off, until)) else {
             return;
         };
         let [client, server] = hashes;

@@ -14,7 +14,7 @@ use crate::proxy::icmp;
 use crate::proxy::log::Fin;
 use crate::proxy::owed;
 use crate::proxy::phase::{Half, Phase};
-use crate::proxy::quarantine::Rested;
+use crate::proxy::quarantine::{Late, Rested};
 use crate::proxy::segment::Segment;
 use crate::proxy::send;
 use crate::proxy::stage::WorkStage;
@@ -354,7 +354,7 @@ impl Shifts {
             client_tsval: rested.client_tsval_shift,
             server_tsval: rested.server_tsval_shift,
             scale: rested.scale,
-            blank_sack: rested.blank_sack,
+            blank_sack: rested.late != Late::Whole,
         }
     }
 

@@ -6,12 +6,15 @@ use crate::proxy::action::Action;
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, Side};
 use crate::proxy::phase::Phase;
+use crate::proxy::quarantine::Late;
 use crate::proxy::send;
 use crate::proxy::stage::WorkStage;
 use crate::proxy::step::step;
 use crate::proxy::table::FlowRef;
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use e2d2::buffer::BufferPool;
+use e2d2::time::Instant;
+use e2d2::wire::tcp::TcpFlags;
 
 impl<P, S, N> Proxy<P, S, N>
 where
@@ -22,6 +25,7 @@ where
     /// A segment of a resting connection.
     pub(in crate::proxy) fn drive_quarantined(
         &mut self,
+        now: Instant,
         flow: FlowRef,
         event: Event,
         incoming: Incoming<P::Buffer>,
@@ -30,7 +34,7 @@ where
         for action in step(Phase::Quarantine, event).actions {
             out.enter(WorkStage::from(*action));
             match action {
-                Action::Forward => return self.forward_rested(flow, incoming, out),
+                Action::Forward => return self.forward_rested(now, flow, incoming, out),
                 Action::Drop(reason) => return self.drops.add(*reason, 1),
                 _ => {}
             }
@@ -38,8 +42,9 @@ where
         self.drops.add(DropReason::UnknownFlow, 1);
     }
 
-    pub(in crate::proxy) fn forward_rested(
+    fn forward_rested(
         &mut self,
+        now: Instant,
         flow: FlowRef,
         mut incoming: Incoming<P::Buffer>,
         out: &mut impl Outbox<P::Buffer>,
@@ -52,6 +57,14 @@ where
         // cookies of one slot always are: nothing of the old one may reach it.
         if !rested.legs.has(from.peer()) {
             return self.drops.add(DropReason::UnknownFlow, 1);
+        }
+        if rested.late == Late::HeaderOnly && incoming.segment.payload_len() > 0 {
+            // RFC 9293 3.10.7.1: what comes for a connection that does not exist gets RST, but a RST gets nothing.
+            return if incoming.segment.has(TcpFlags::RST) {
+                self.drops.add(DropReason::UnknownFlow, 1)
+            } else {
+                self.refuse(now, incoming, out)
+            };
         }
         let path = match from {
             Side::Client => send::path_to_server(&self.settings, &self.neighbours, &rested),
