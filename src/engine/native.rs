@@ -312,6 +312,7 @@ fn port_config(port: &PortConfig, device: Device) -> DpdkPortConfig {
         mtu: port.mtu,
         rx_descriptors: port.rx_descriptors,
         tx_descriptors: port.tx_descriptors,
+        vlan: port.vlan,
         mac: port.mac,
         checksum_offload: port.checksum_offload,
         ..DpdkPortConfig::new(port.id, device)

@@ -34,6 +34,8 @@ pub struct PortConfig {
     pub rx_descriptors: u16,
     /// Transmit descriptors of each queue; brought within the device's limits.
     pub tx_descriptors: u16,
+    /// The 802.1Q tag, 1 to 4094, that a device which filters tags has to let through. Frames are received with their tags.
+    pub vlan: Option<u16>,
     /// Its Ethernet address; none: the device's own.
     pub mac: Option<MacAddr>,
     /// Whether frames for other addresses are received too.
@@ -56,6 +58,7 @@ impl PortConfig {
             mtu: 1500,
             rx_descriptors: 1024,
             tx_descriptors: 1024,
+            vlan: None,
             mac: None,
             promiscuous: false,
             checksum_offload: true,

@@ -112,6 +112,14 @@ fn finish(
         sys::rte_eth_dev_start(inner.port)
     })?;
     inner.started = true;
+    if let Some(vlan) = config.vlan
+        && info.rx_offload_capa & sys::DPDK_RX_OFFLOAD_VLAN_FILTER != 0
+    {
+        // SAFETY: the port is started, with the filter configured.
+        step(&inner, "rte_eth_dev_vlan_filter", unsafe {
+            sys::rte_eth_dev_vlan_filter(inner.port, vlan, 1)
+        })?;
+    }
     if inner.bus == "pci" {
         inner.removal = CString::new(inner.name.as_str())
             .ok()
@@ -294,6 +302,11 @@ fn configure(
         if info.tx_offload_capa & tx_checksums == tx_checksums {
             wanted.txmode.offloads = tx_checksums;
         }
+    }
+
+    // virtio-net filters tags as soon as its driver could tell it which (VIRTIO_NET_F_CTRL_VLAN, virtio 1.2 5.1.6.5.3).
+    if config.vlan.is_some() {
+        wanted.rxmode.offloads |= info.rx_offload_capa & sys::DPDK_RX_OFFLOAD_VLAN_FILTER;
     }
 
     // Only TCP: everything else goes to queue 0, whatever its addresses.
