@@ -1,6 +1,7 @@
 //! Connections that are over: a cache line each, in the order of their end.
 //!
-//! Late segments of either side are still translated (a lost last ACK, a repeated FIN), and the server-side port rests.
+//! Late segments of either side are still translated (a lost last ACK, a repeated FIN), and the server-side port rests. Bytes
+//! are refused if inspection was under way when the connection ended early ([`Late`]).
 //! All rest equally long, so a ring in order of closing needs no timer: the oldest is always at the head. When the ring
 //! is full the oldest goes early.
 

@@ -1,4 +1,5 @@
-//! Late segments of connections that are over: translated as before, while their addresses and ports rest.
+//! Late segments of connections that are over: translated as before, while their addresses and ports rest, or refused if they
+//! have bytes that no inspector has seen.
 
 use super::passing::Shifts;
 use crate::callbacks::SelectServer;
