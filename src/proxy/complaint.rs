@@ -8,15 +8,6 @@ use e2d2::wire::icmpv6::{Icmpv6Repr, unreachable_code as v6};
 use e2d2::wire::ipv6::Ipv6Header;
 use e2d2::wire::{EmitError, Envelope};
 
-/// The smallest path MTUs that are believed: what every IPv4 host must take (RFC 791), and the minimum link of IPv6
-/// (RFC 8200 5). Anything below is an attack or a mistake.
-const fn floor(version: IpVersion) -> u32 {
-    match version {
-        IpVersion::V4 => 576,
-        IpVersion::V6 => 1280,
-    }
-}
-
 /// RFC 1191 7.1: the MTUs of common links, for routers that do not say theirs.
 const PLATEAUS: [u16; 10] = [65535, 32000, 17914, 8166, 4352, 2002, 1492, 1006, 508, 296];
 
@@ -206,7 +197,7 @@ fn read_v4(message: &[u8]) -> Option<(Complaint, &[u8])> {
             } else {
                 next_hop_mtu
             };
-            (Complaint::TooBig(u32::from(mtu).max(floor(IpVersion::V4))), original)
+            (Complaint::TooBig(mtu.max(IpVersion::V4.min_mtu()).into()), original)
         }
         Icmpv4Repr::Unreachable { code, original, .. } => (Complaint::Unreachable(code), original),
         Icmpv4Repr::TimeExceeded { code, original } => (Complaint::TimeExceeded(code), original),
@@ -224,7 +215,10 @@ fn read_v4(message: &[u8]) -> Option<(Complaint, &[u8])> {
 
 fn read_v6<'a>(header: Ipv6Header<&[u8; 40]>, message: &'a [u8]) -> Option<(Complaint, &'a [u8])> {
     Some(match Icmpv6Repr::parse(header, message).ok()? {
-        Icmpv6Repr::PacketTooBig { mtu, original } => (Complaint::TooBig(mtu.max(floor(IpVersion::V6))), original),
+        Icmpv6Repr::PacketTooBig { mtu, original } => {
+            let least = u32::from(IpVersion::V6.min_mtu());
+            (Complaint::TooBig(mtu.max(least)), original)
+        }
         Icmpv6Repr::Unreachable { code, original } => (Complaint::Unreachable(code), original),
         Icmpv6Repr::TimeExceeded { code, original } => (Complaint::TimeExceeded(code), original),
         Icmpv6Repr::ParameterProblem {

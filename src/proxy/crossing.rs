@@ -24,26 +24,10 @@ const MAY_BE_FRAGMENTED: u16 = ipv6::MIN_MTU - GROWTH;
 /// The difference between the two headers.
 const GROWTH: u16 = (ipv6::HEADER_LEN - ipv4::HEADER_LEN) as u16;
 
-/// The header without options of a version.
-pub(super) const fn header_len(version: IpVersion) -> usize {
-    match version {
-        IpVersion::V4 => ipv4::HEADER_LEN,
-        IpVersion::V6 => ipv6::HEADER_LEN,
-    }
-}
-
-/// The other version.
-pub(super) const fn other(version: IpVersion) -> IpVersion {
-    match version {
-        IpVersion::V4 => IpVersion::V6,
-        IpVersion::V6 => IpVersion::V4,
-    }
-}
-
 /// The length of the packet after its crossing, without Ethernet header.
 #[inline]
 pub(super) fn packet_len(layout: &TcpLayout) -> u32 {
-    header_len(other(layout.version)) as u32 + u32::from(layout.segment_len())
+    u32::from(layout.version.other().header_len()) + u32::from(layout.segment_len())
 }
 
 /// What a sender of version `from` must be told of a link of the other version that takes packets of `mtu` bytes.
@@ -72,8 +56,9 @@ struct Kept {
 pub fn rewrite<B: PacketBuffer>(buffer: &mut B, layout: &TcpLayout, values: &Rewrite) -> Result<(), DropReason> {
     let kept = read(buffer.data(), layout)?;
     // Room for Ethernet and the new IP header, directly before TCP.
-    let version = other(layout.version);
-    let (old, new) = (usize::from(layout.l4), ethernet::HEADER_LEN + header_len(version));
+    let version = layout.version.other();
+    let new = ethernet::HEADER_LEN + usize::from(version.header_len());
+    let old = usize::from(layout.l4);
     if new > old {
         buffer.prepend(new - old).map_err(|_| DropReason::NoHeadroom)?;
     } else {

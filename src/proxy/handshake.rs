@@ -27,7 +27,6 @@ use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::port::PortId;
 use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
-use e2d2::wire::frame::IpVersion;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::counters::TcpCounter;
 use netfcts::record::{Cause, State};
@@ -133,7 +132,7 @@ where
         let offered = TcpOptions::parse(segment.options(buffer.data()));
         let promise = self.promises.freeze(listener, now);
         let agreed = Agreed {
-            mss: promises::mss_of(&offered, segment.layout.version == IpVersion::V4),
+            mss: promises::mss_of(&offered, segment.layout.version),
             window_scale: offered.window_scale.filter(|_| promise.window_scale.is_some()),
             sack: offered.sack_permitted && promise.sack,
         };
@@ -165,7 +164,6 @@ where
         tsval: Option<u32>,
         agreed: Agreed,
     ) -> Control {
-        let headers = path.header_len();
         let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
         Control {
             seq: cookie,
@@ -174,7 +172,7 @@ where
             flags: TcpFlags::SYN | TcpFlags::ACK,
             window: promise.window,
             options: TcpOptions {
-                mss: Some(promise.mss(headers, mtu)),
+                mss: Some(promise.mss(path.version(), mtu)),
                 window_scale: promise.window_scale.filter(|_| agreed.window_scale.is_some()),
                 sack_permitted: agreed.sack,
                 timestamps: tsval.map(|tsval| (self.timestamp(now), tsval)),

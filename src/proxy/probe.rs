@@ -12,7 +12,7 @@
 use super::budget::Budget;
 use super::drop_reason::DropReason;
 use super::promises::{Abilities, Offered};
-use super::segment::{Segment, is_ipv4};
+use super::segment::{Segment, ip_version};
 use super::send::{Control, Path};
 use super::settings::Settings;
 use super::table::FlowKey;
@@ -22,6 +22,7 @@ use crate::config::ServerId;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::counters::Counters;
 use e2d2::time::Instant;
+use e2d2::wire::frame::IpVersion;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::pool::{LastUse, PortPool};
 use netfcts::seq::SeqNum;
@@ -332,10 +333,10 @@ where
     }
 
     fn learn(&mut self, now: Instant, probe: &Probe, options: &TcpOptions, window: u16) {
-        let is_ipv4 = (self.settings.servers)
+        let version = (self.settings.servers)
             .get(usize::from(probe.server))
-            .is_none_or(|server| is_ipv4(server.address));
-        let found = Abilities::of(options, window, is_ipv4);
+            .map_or(IpVersion::V4, |server| ip_version(server.address));
+        let found = Abilities::of(options, window, version);
         self.probes.counters.add(ProbeEvent::Answered, 1);
         if self.promises.note_probe(probe.server, found) {
             self.probes.counters.add(ProbeEvent::Learned, 1);
@@ -359,8 +360,8 @@ where
         segment: &Segment,
         options: &TcpOptions,
     ) {
-        let is_ipv4 = is_ipv4(segment.key.remote);
-        if !(self.promises).note_live(server, offered, options, segment.window, is_ipv4) {
+        let version = ip_version(segment.key.remote);
+        if !(self.promises).note_live(server, offered, options, segment.window, version) {
             return;
         }
         self.probes.counters.add(ProbeEvent::LearnedLess, 1);

@@ -18,10 +18,11 @@
 
 use super::cookie::{CookieJar, MSS_CLASSES};
 use super::held;
-use super::segment::is_ipv4;
+use super::segment::ip_version;
 use super::settings::Settings;
 use crate::config::{Config, ListenerConfig, Pinned, PoolConfig, ServerId};
 use e2d2::time::Instant;
+use e2d2::wire::frame::IpVersion;
 use e2d2::wire::tcp::TcpOptions;
 use netfcts::seq::SeqNum;
 use std::collections::VecDeque;
@@ -44,9 +45,11 @@ pub struct Promise {
 }
 
 impl Promise {
-    /// The MSS to tell a client on a leg with this MTU and so many bytes of IP and TCP headers.
-    pub fn mss(&self, headers: u16, mtu: u16) -> u16 {
-        let pinned = self.pinned_mss.map_or(u16::MAX, |mss| mss.saturating_add(40) - headers);
+    /// The MSS to tell a client on a leg with this MTU.
+    pub fn mss(&self, version: IpVersion, mtu: u16) -> u16 {
+        let headers = version.header_len_with_tcp();
+        let of_packet = |mss: u16| mss.saturating_add(IpVersion::V4.header_len_with_tcp());
+        let pinned = self.pinned_mss.map_or(u16::MAX, |mss| of_packet(mss) - headers);
         self.mss.min(pinned).min(mtu - headers)
     }
 }
@@ -66,28 +69,23 @@ pub struct Abilities {
     pub window: u16,
 }
 
-/// RFC 9293 3.7.1: the MSS of a peer that names none.
-pub(super) const fn default_mss(is_ipv4: bool) -> u16 {
-    if is_ipv4 { 536 } else { 1220 }
-}
-
 /// What is taken for the MSS of a peer that names less: Linux's least (`tcp_min_snd_mss` and full options).
 pub(super) const LEAST_MSS: u16 = 88;
 
 /// The least window that is promised, a segment of the default MSS: with less the first payload would not come, and there
 /// are servers behind SYN proxies whose SYN-ACK says 0 and whose first ACK opens the window.
-const LEAST_WINDOW: u16 = 536;
+const LEAST_WINDOW: u16 = IpVersion::V4.default_mss();
 
 /// The MSS that a SYN or SYN-ACK names, or means.
-pub(super) fn mss_of(options: &TcpOptions, is_ipv4: bool) -> u16 {
-    options.mss.unwrap_or(default_mss(is_ipv4)).max(LEAST_MSS)
+pub(super) fn mss_of(options: &TcpOptions, version: IpVersion) -> u16 {
+    options.mss.unwrap_or(version.default_mss()).max(LEAST_MSS)
 }
 
 impl Abilities {
     /// Of a SYN-ACK to a SYN that offered everything.
-    pub(super) fn of(options: &TcpOptions, window: u16, is_ipv4: bool) -> Self {
+    pub(super) fn of(options: &TcpOptions, window: u16, version: IpVersion) -> Self {
         Abilities {
-            mss: mss_of(options, is_ipv4),
+            mss: mss_of(options, version),
             window_scale: options.window_scale,
             sack: options.sack_permitted,
             timestamps: options.timestamps.is_some(),
@@ -200,7 +198,6 @@ impl Promises {
     pub(super) fn new(settings: &Settings) -> Self {
         let promises = &settings.promises;
         let known = |server: &super::settings::Server| {
-            let headers = if is_ipv4(server.address) { 40 } else { 60 };
             let mtu = settings
                 .devices
                 .get(usize::from(server.device.0))
@@ -210,7 +207,7 @@ impl Promises {
                 is_asked: promises.probe,
                 is_news: false,
                 told_in: u64::MAX,
-                leg_mss: mtu.saturating_sub(headers),
+                leg_mss: mtu.saturating_sub(ip_version(server.address).header_len_with_tcp()),
             }
         };
         let unknown = Least::NOTHING.promise(promises);
@@ -282,7 +279,7 @@ impl Promises {
         offered: Offered,
         options: &TcpOptions,
         window: u16,
-        is_ipv4: bool,
+        version: IpVersion,
     ) -> bool {
         if !self.settings.probe {
             return false;
@@ -298,7 +295,7 @@ impl Promises {
             timestamps: offered.timestamps && options.timestamps.is_some(),
             window,
         });
-        let mss = mss_of(options, is_ipv4);
+        let mss = mss_of(options, version);
         let found = Abilities {
             // Some servers repeat the client's MSS where theirs is larger: an equal one says nothing.
             mss: if mss == offered.mss { before.mss.max(mss) } else { mss },

@@ -63,6 +63,12 @@ pub(super) fn is_ipv4(value: u128) -> bool {
     value >> 32 == MAPPED >> 32
 }
 
+/// The version of IP that carries [`address_value`]'s address.
+#[inline]
+pub(super) fn ip_version(value: u128) -> IpVersion {
+    if is_ipv4(value) { IpVersion::V4 } else { IpVersion::V6 }
+}
+
 /// What the headers say: the part of a [`Segment`] that is read.
 pub(super) struct Header {
     pub(super) key: FlowKey,

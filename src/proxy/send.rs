@@ -6,7 +6,7 @@ use super::event::Side;
 use super::passed_syn::PassedSyn;
 use super::promises::Offered;
 use super::quarantine::Rested;
-use super::segment::{address_of, is_ipv4};
+use super::segment::{address_of, ip_version};
 use super::settings::Settings;
 use super::table::FlowKey;
 use super::{NextHops, Outbox, Proxy, held};
@@ -78,19 +78,12 @@ impl Path {
     /// The version of IP on this path.
     #[inline]
     pub(super) fn version(&self) -> IpVersion {
-        if is_ipv4(self.destination) {
-            IpVersion::V4
-        } else {
-            IpVersion::V6
-        }
+        ip_version(self.destination)
     }
 
     /// The length of an IP and a TCP header without options on this path.
     pub(super) fn header_len(&self) -> u16 {
-        match self.version() {
-            IpVersion::V4 => 40,
-            IpVersion::V6 => 60,
-        }
+        self.version().header_len_with_tcp()
     }
 }
 
@@ -253,11 +246,12 @@ pub(super) fn offered(
     opening: &Opening,
     syn: Option<&PassedSyn>,
 ) -> Offered {
-    let leg =
-        |is_ipv4: bool, device: PortId| settings.devices[usize::from(device.0)].mtu - if is_ipv4 { 40 } else { 60 };
+    let leg = |peer: u128, device: PortId| {
+        settings.devices[usize::from(device.0)].mtu - ip_version(peer).header_len_with_tcp()
+    };
     let server = settings.servers.get(usize::from(connection.server));
-    let to_server = server.map_or(u16::MAX, |server| leg(is_ipv4(server.address), server.device));
-    let to_client = leg(is_ipv4(connection.client_address()), connection.client_device);
+    let to_server = server.map_or(u16::MAX, |server| leg(server.address, server.device));
+    let to_client = leg(connection.client_address(), connection.client_device);
     let passed = syn.map(|syn| TcpOptions::parse(&syn.options));
     if let Some(options) = passed {
         return Offered {

@@ -21,7 +21,6 @@ use crate::proxy::timeout;
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
-use e2d2::wire::frame::IpVersion;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::counters::TcpCounter;
 use netfcts::pool::Taken;
@@ -362,14 +361,10 @@ where
             return None;
         };
         let device = self.settings.servers.get(usize::from(connection.server))?.device;
-        let headers = if segment.layout.version == IpVersion::V4 {
-            40
-        } else {
-            60
-        };
+        let version = segment.layout.version;
         let mtu = self.settings.devices[usize::from(device.0)].mtu;
         let first_byte = opening.first_byte();
-        let server_mss = promises::mss_of(&options, headers == 40);
+        let server_mss = promises::mss_of(&options, version);
         let server_tsval = options
             .timestamps
             .filter(|_| opening.timestamps)
@@ -420,7 +415,7 @@ where
             header_len,
             ends,
             // RFC 6691 3: the MSS does not count options.
-            mss: server_mss.min(mtu - headers) - if opening.timestamps { 12 } else { 0 },
+            mss: server_mss.min(mtu - version.header_len_with_tcp()) - if opening.timestamps { 12 } else { 0 },
             timestamps: server_tsval.map(|tsval| (opening.client_tsval.wrapping_add(opening.tsval_shift), tsval)),
             ack: segment.seq + 1,
             window: scale.to_server(opening.client_window),

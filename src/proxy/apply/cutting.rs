@@ -10,7 +10,6 @@ use crate::proxy::send::{self, Control, Path};
 use crate::proxy::translate::Rewrite;
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
-use e2d2::wire::frame::IpVersion;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::seq::SeqNum;
 
@@ -76,12 +75,9 @@ where
     /// Tells the client the MTU with which its segments have the MSS that the server takes.
     fn tell_mtu(&mut self, incoming: &Incoming<P::Buffer>, mss: u16, out: &mut impl Outbox<P::Buffer>) {
         // Below these nobody believes it (RFC 791, RFC 8200 5), and the pieces have to do.
-        let (headers, floor) = match incoming.segment.layout.version {
-            IpVersion::V4 => (40, 576),
-            IpVersion::V6 => (60, 1280),
-        };
-        let mtu = mss.saturating_add(headers);
-        if mtu >= floor {
+        let version = incoming.segment.layout.version;
+        let mtu = mss.saturating_add(version.header_len_with_tcp());
+        if mtu >= version.min_mtu() {
             self.send_too_big(self.last_now, incoming, u32::from(mtu), out);
         }
     }

@@ -27,7 +27,7 @@ use crate::proxy::owed;
 use crate::proxy::passed_syn::{self, Answer, PassedSyn};
 use crate::proxy::phase::Phase;
 use crate::proxy::promises;
-use crate::proxy::segment::is_ipv4;
+use crate::proxy::segment::ip_version;
 use crate::proxy::send::{self, Control, Path};
 use crate::proxy::table::FlowRef;
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
@@ -124,7 +124,7 @@ where
             pool: Opening::NO_POOL,
             // Nothing is, before the server has answered.
             agreed: Agreed {
-                mss: promises::mss_of(&offered, segment.layout.version == IpVersion::V4),
+                mss: promises::mss_of(&offered, segment.layout.version),
                 window_scale: None,
                 sack: false,
             },
@@ -313,7 +313,8 @@ where
     ) -> (Spliced, Handoff) {
         let announced = u32::from(header_len);
         let server = self.settings.servers.get(usize::from(connection.server));
-        let server_mss = promises::mss_of(&answer.options, server.is_none_or(|server| is_ipv4(server.address)));
+        let version = server.map_or(IpVersion::V4, |server| ip_version(server.address));
+        let server_mss = promises::mss_of(&answer.options, version);
         // RFC 9293 3.8.6: what the client was told of the window stands, though the header takes its part of it.
         let mut to_server = Flow::new(opening.first_byte() - announced, u32::from(answer.window));
         let promised_more = newest.told.gt(to_server.edge);
@@ -334,7 +335,7 @@ where
             beginning: Spliced::beginning(promised_more, opening.held == HeldId::GIVEN_UP),
         };
         let path = send::path_to_server(&self.settings, &self.neighbours, connection);
-        let largest = path.map_or(536, |path| self.largest_mss([&path, &path]));
+        let largest = path.map_or(IpVersion::V4.default_mss(), |path| self.largest_mss([&path, &path]));
         let handoff = Handoff {
             opening,
             header_len,

@@ -10,9 +10,6 @@ use super::checksum::{self, Delta};
 /// Bytes of the header without options.
 pub const HEADER_LEN: usize = 20;
 
-/// RFC 1191 3, RFC 791: every link carries packets of this many bytes.
-pub const MIN_MTU: u16 = 68;
-
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
 const FRAGMENT_OFFSET: u16 = 0x1fff;

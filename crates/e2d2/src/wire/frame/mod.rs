@@ -10,6 +10,7 @@
 //! on a 2.6 GHz EPYC. Taking a frame apart for writing ([`TcpLayout::split_mut`]) costs 4 (`benches/wire.rs`).
 
 use crate::port::PortId;
+use crate::wire::{ipv4, ipv6, tcp};
 
 mod layout;
 mod parse;
@@ -24,6 +25,48 @@ pub enum IpVersion {
     V4,
     /// RFC 8200.
     V6,
+}
+
+impl IpVersion {
+    /// The version that this one is not.
+    #[inline]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::V4 => Self::V6,
+            Self::V6 => Self::V4,
+        }
+    }
+
+    /// Bytes of an IP header without options.
+    #[inline]
+    pub const fn header_len(self) -> u16 {
+        match self {
+            Self::V4 => ipv4::HEADER_LEN as u16,
+            Self::V6 => ipv6::HEADER_LEN as u16,
+        }
+    }
+
+    /// Bytes of an IP header and a TCP header, both without options.
+    #[inline]
+    pub const fn header_len_with_tcp(self) -> u16 {
+        self.header_len() + tcp::HEADER_LEN as u16
+    }
+
+    /// The least path MTU that is believed: what every IPv4 host takes (RFC 791), and what every IPv6 link carries
+    /// (RFC 8200 5). Anything below is an attack or a mistake.
+    #[inline]
+    pub const fn min_mtu(self) -> u16 {
+        match self {
+            Self::V4 => 576,
+            Self::V6 => ipv6::MIN_MTU,
+        }
+    }
+
+    /// RFC 9293 3.7.1: the MSS of a peer that names none.
+    #[inline]
+    pub const fn default_mss(self) -> u16 {
+        self.min_mtu() - self.header_len_with_tcp()
+    }
 }
 
 /// What a frame carries.
@@ -157,6 +200,16 @@ pub struct Packet<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_of_both_versions() {
+        let sizes = |version: IpVersion| {
+            let headers = (version.header_len(), version.header_len_with_tcp());
+            (headers, version.min_mtu(), version.default_mss())
+        };
+        assert_eq!(sizes(IpVersion::V4), ((20, 40), 576, 536));
+        assert_eq!(sizes(IpVersion::V6), ((40, 60), 1280, 1220));
+    }
 
     #[test]
     fn reasons_are_numbered_in_order_and_named_apart() {
