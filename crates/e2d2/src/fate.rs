@@ -19,13 +19,13 @@ reasons! {
     pub enum Traffic {
         /// Taken from a port.
         Received = "received",
-        /// Taken from a queue that another task or core fills.
+        /// Taken from a queue that another core fills.
         FromQueue = "from_queue",
         /// Made or passed on by a [`Node`](crate::operators::Node).
         Emitted = "emitted",
         /// Taken by a port for transmission.
         Sent = "sent",
-        /// Put into a queue that another task or core empties.
+        /// Put into a queue that another core empties.
         ToQueue = "to_queue",
         /// Taken by a [`Node`](crate::operators::Node).
         Consumed = "consumed",
@@ -63,10 +63,8 @@ reasons! {
         LeftByNode = "left_by_node",
         /// A node emitted more than its outbox holds.
         OutboxFull = "outbox_full",
-        /// The queue to another task of this core was full.
+        /// The queue of its group was full.
         QueueFull = "queue_full",
-        /// The ring to the core that owns it was full, or there is no such core.
-        HandoverRefused = "handover_refused",
         /// It is to leave by a port that this graph does not send to.
         UnknownPort = "unknown_port",
         /// The port refused it and the queue for refused packets was full.
@@ -81,7 +79,7 @@ reasons! {
         TooLong = "too_long",
         /// Writing it to a file failed.
         WriteFailed = "write_failed",
-        /// Nobody asked for it: the end of a branch that drops everything.
+        /// Nobody asked for it: the port was told to write nothing.
         Unwanted = "unwanted",
     }
 }

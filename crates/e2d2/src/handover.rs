@@ -19,7 +19,6 @@ use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
 /// What one core sends to the others.
 pub struct Outgoing<T> {
-    core: usize,
     rings: Vec<Apart<Option<Producer<T>>>>,
 }
 
@@ -44,9 +43,8 @@ pub struct Links<T> {
 /// Rings of `capacity` items between each two of `cores` cores.
 pub fn mesh<T: Send>(cores: usize, capacity: usize) -> Vec<Links<T>> {
     let mut links: Vec<_> = (0..cores)
-        .map(|core| Links {
+        .map(|_| Links {
             outgoing: Outgoing {
-                core,
                 rings: Vec::with_capacity(cores),
             },
             incoming: Incoming {
@@ -69,16 +67,6 @@ pub fn mesh<T: Send>(cores: usize, capacity: usize) -> Vec<Links<T>> {
 }
 
 impl<T> Outgoing<T> {
-    /// The core that owns this end.
-    pub fn core(&self) -> usize {
-        self.core
-    }
-
-    /// How many cores there are, this one included.
-    pub fn cores(&self) -> usize {
-        self.rings.len()
-    }
-
     /// Puts `item` into the ring of core `to`.
     ///
     /// # Errors

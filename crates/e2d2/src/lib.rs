@@ -59,7 +59,7 @@
 //! | [`ports`] | ports that need no NIC, and ports around ports |
 //! | [`operators`] | what a graph is made of: [`operators::Source`] and its chain |
 //! | [`scheduler`] | rounds of tasks on one core, by priority; what an idle core does |
-//! | [`queue`], [`handover`] | bounded queues between tasks of a core, and between cores |
+//! | [`queue`], [`handover`] | bounded queues on a core, and between cores |
 //! | [`rss`], [`flow`] | how ports spread TCP over queues: the Toeplitz hash, and rules |
 //! | [`counters`], [`fate`] | counters over a closed list of names; what becomes of a packet |
 //! | [`tap`] | an interface of the Linux kernel whose cable is a file |

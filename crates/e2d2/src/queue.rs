@@ -1,4 +1,4 @@
-//! A bounded queue between tasks of one core.
+//! A bounded queue on one core.
 //!
 //! Its memory is allocated once. What does not fit is given back to the caller, who must decide what becomes of it; the
 //! hand-over between cores is [`crate::handover`].
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::collections::vec_deque::Drain;
 use std::rc::Rc;
 
-/// A queue that two tasks of a core share: one fills it, the other empties it.
+/// A queue with two owners on a core: one fills it, the other empties it.
 pub type SharedQueue<T> = Rc<RefCell<Queue<T>>>;
 
 /// A first-in first-out queue of at most `capacity` items.
@@ -27,7 +27,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// An empty queue for two tasks of this core.
+    /// An empty queue for two owners on this core.
     pub fn shared(capacity: usize) -> SharedQueue<T> {
         Rc::new(RefCell::new(Self::new(capacity)))
     }

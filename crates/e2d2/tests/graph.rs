@@ -2,20 +2,12 @@
 
 mod common;
 
-use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
-
 use common::{NOW, arp_frame, cable, collect, drops, inject, number_of, settle, tcp_frame, traffic};
 use e2d2::buffer::{BufferPool, HeapBuffer, HeapPool, PacketBuffer};
-use e2d2::counters::Counters;
 use e2d2::fate::{DropReason, GraphCounters, Traffic};
-use e2d2::handover;
-use e2d2::operators::{Burst, Frame, Node, Outbox, Round, Source, Task, dequeue, from_cores, merge, receive};
+use e2d2::operators::{Burst, Frame, Node, Outbox, Round, Source, Task, merge, receive};
 use e2d2::port::PortId;
-use e2d2::queue::Queue;
 use e2d2::time::Instant;
-use e2d2::wire::frame::Packet;
 
 /// Swaps the Ethernet addresses and sends the frame back where it came from.
 fn reflect(mut frame: Frame<HeapBuffer>) -> Frame<HeapBuffer> {
@@ -132,78 +124,6 @@ fn partly_pulled_burst_is_given_before_what_the_port_gives_next() {
     assert_eq!(traffic(&reader, Traffic::Received), 40);
 }
 
-#[test]
-fn queue_between_two_tasks_drops_and_counts_what_it_refuses() {
-    let mut pool = HeapPool::new(64, 128);
-    let (mut input, mut output) = (cable(0, 64), cable(0, 64));
-    let (counters, reader) = GraphCounters::new();
-    let queue = Queue::shared(20);
-    let mut filling = receive(&input.near).enqueue(Rc::clone(&queue), Rc::clone(&counters));
-    let mut emptying = dequeue(&queue).send([output.near], 0, counters);
-    inject(&mut input.far, &mut pool, &(0..30).map(tcp_frame).collect::<Vec<_>>());
-    settle(&mut filling);
-    settle(&mut emptying);
-    assert_eq!(collect(&mut output.far).len(), 20);
-    assert_eq!(drops(&reader), [(DropReason::QueueFull, 10)]);
-    assert_eq!(
-        (traffic(&reader, Traffic::ToQueue), traffic(&reader, Traffic::FromQueue)),
-        (20, 20)
-    );
-    assert_eq!(reader.held(), 0);
-    assert_eq!(pool.available(), pool.capacity());
-}
-
-/// Waits for the other core, but not for ever.
-fn meet(arrived: &AtomicUsize, expected: usize) {
-    arrived.fetch_add(1, Ordering::AcqRel);
-    let give_up = std::time::Instant::now() + Duration::from_secs(20);
-    while arrived.load(Ordering::Acquire) < expected {
-        assert!(std::time::Instant::now() < give_up, "the other core did not come");
-        std::thread::yield_now();
-    }
-}
-
-/// Two cores on two threads: each owns the packets with its parity and hands the others over.
-#[test]
-fn packets_reach_the_core_that_owns_them() {
-    fn core(link: handover::Links<Packet<HeapBuffer>>, arrived: &AtomicUsize) -> (Vec<u32>, Counters<DropReason>) {
-        let mut pool = HeapPool::new(64, 128);
-        let (mut input, mut output) = (cable(0, 64), cable(0, 64));
-        let (counters, reader) = GraphCounters::new();
-        let owner = |packet: &Packet<HeapBuffer>| (number_of(packet.buffer.data()) % 2) as usize;
-        let own = receive(&input.near).parse().hand_over(link.outgoing, owner);
-        let mut task = merge((own, from_cores(link.incoming))).send([output.near], 0, counters);
-        inject(&mut input.far, &mut pool, &(0..40).map(tcp_frame).collect::<Vec<_>>());
-        settle(&mut task);
-        meet(arrived, 2);
-        settle(&mut task);
-        let mut numbers: Vec<_> = collect(&mut output.far).iter().map(|frame| number_of(frame)).collect();
-        numbers.sort_unstable();
-        // Buffers of this core may still be in use by the other.
-        meet(arrived, 4);
-        assert_eq!(pool.available(), pool.capacity());
-        (numbers, reader.drops.snapshot())
-    }
-    let arrived = AtomicUsize::new(0);
-    let results: Vec<_> = std::thread::scope(|scope| {
-        let cores: Vec<_> = handover::mesh(2, 16)
-            .into_iter()
-            .map(|link| scope.spawn(|| core(link, &arrived)))
-            .collect();
-        cores.into_iter().map(|core| core.join().expect("core")).collect()
-    });
-    for (core, (numbers, dropped)) in (0..).zip(results) {
-        assert!(
-            numbers.iter().all(|number| number % 2 == core),
-            "core {core} got {numbers:?}"
-        );
-        // Of the 20 that belong to the other core, what its ring had no room for was dropped here and counted.
-        let refused = dropped[DropReason::HandoverRefused];
-        assert!(refused <= 4 && dropped.total() == refused, "core {core}: {dropped:?}");
-        assert!((36..=40).contains(&numbers.len()), "core {core} got {}", numbers.len());
-    }
-}
-
 /// Leaves every second packet in the batch.
 struct Careless;
 
@@ -237,18 +157,6 @@ fn what_a_node_leaves_is_dropped_and_counted() {
     assert_eq!(collect(&mut output.far).len(), 5);
     assert_eq!(drops(&reader), [(DropReason::LeftByNode, 5)]);
     assert_eq!(reader.held(), 0);
-    assert_eq!(pool.available(), pool.capacity());
-}
-
-#[test]
-fn discard_ends_a_branch() {
-    let mut pool = HeapPool::new(64, 128);
-    let mut input = cable(0, 64);
-    let (counters, reader) = GraphCounters::new();
-    let mut task = receive(&input.near).discard(DropReason::Unwanted, counters);
-    inject(&mut input.far, &mut pool, &vec![arp_frame(); 40]);
-    settle(&mut task);
-    assert_eq!(drops(&reader), [(DropReason::Unwanted, 40)]);
     assert_eq!(pool.available(), pool.capacity());
 }
 

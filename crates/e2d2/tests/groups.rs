@@ -3,6 +3,7 @@
 mod common;
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use common::{NOW, arp_frame, cable, collect, drops, inject, number_of, settle, strange_frame, tcp_frame};
@@ -10,9 +11,8 @@ use e2d2::BURST;
 use e2d2::buffer::{BufferPool, HeapBuffer, HeapPool};
 use e2d2::counters::Reason;
 use e2d2::fate::{DropReason, GraphCounters};
-use e2d2::operators::{Round, Source, dequeue, merge, merge_by_priority, receive};
+use e2d2::operators::{Round, Source, merge, merge_by_priority, receive};
 use e2d2::port::PortId;
-use e2d2::queue::Queue;
 use e2d2::time::Instant;
 use e2d2::wire::frame::{Kind, Packet};
 
@@ -159,16 +159,29 @@ fn slow_group_waits_without_loss() {
     assert_eq!(reader.held(), 0);
 }
 
+/// A source of what is there from the beginning.
+struct Stock(VecDeque<usize>);
+
+impl Source for Stock {
+    type Item = usize;
+
+    fn pull(&mut self, round: &mut Round<'_>, max: usize, mut each: impl FnMut(&mut Round<'_>, usize)) -> usize {
+        let count = max.min(BURST).min(self.0.len());
+        self.0.drain(..count).for_each(|n| each(round, n));
+        count
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+}
+
 #[test]
 fn merge_in_turn_is_fair_and_by_priority_is_not() {
     fn share_of_the_first(by_priority: bool) -> usize {
         let (counters, _reader) = GraphCounters::new();
         let mut round = Round::new(NOW, &counters);
-        let queues = [Queue::shared(1024), Queue::shared(1024), Queue::shared(1024)];
-        for (index, queue) in queues.iter().enumerate() {
-            (0..1024).for_each(|_| queue.borrow_mut().push(index).expect("room"));
-        }
-        let sources = queues.each_ref().map(dequeue);
+        let sources = [0, 1, 2].map(|index| Stock(vec![index; 1024].into()));
         let mut merged = if by_priority {
             merge_by_priority(sources)
         } else {
@@ -191,12 +204,8 @@ fn merge_in_turn_is_fair_and_by_priority_is_not() {
 fn lower_priority_gets_what_is_left_of_the_batch() {
     let (counters, _reader) = GraphCounters::new();
     let mut round = Round::new(NOW, &counters);
-    let (urgent, bulk) = (Queue::shared(8), Queue::shared(8));
-    for n in 0..8 {
-        bulk.borrow_mut().push(n).expect("room");
-    }
-    urgent.borrow_mut().push(100).expect("room");
-    let mut merged = merge_by_priority((dequeue(&urgent), dequeue(&bulk)));
+    let (urgent, bulk) = (Stock([100].into()), Stock((0..8).collect()));
+    let mut merged = merge_by_priority((urgent, bulk));
     let mut got = Vec::new();
     assert_eq!(merged.pull(&mut round, 4, |_, n| got.push(n)), 4);
     assert_eq!(got, [100, 0, 1, 2]);

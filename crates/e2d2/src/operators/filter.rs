@@ -1,4 +1,4 @@
-//! `filter`: keeps what a predicate wants and drops the rest under one reason.
+//! `filter`: keeps what a predicate wants and drops the rest.
 
 use super::{Round, Source};
 use crate::fate::DropReason;
@@ -7,13 +7,12 @@ use crate::time::Instant;
 /// See [`Source::filter`].
 pub struct Filter<S, F> {
     source: S,
-    reason: DropReason,
     wanted: F,
 }
 
 impl<S, F> Filter<S, F> {
-    pub(super) fn new(source: S, reason: DropReason, wanted: F) -> Self {
-        Self { source, reason, wanted }
+    pub(super) fn new(source: S, wanted: F) -> Self {
+        Self { source, wanted }
     }
 }
 
@@ -28,7 +27,7 @@ impl<S: Source, F: FnMut(&S::Item) -> bool> Source for Filter<S, F> {
                 passed += 1;
                 each(round, item);
             } else {
-                round.discard(item, self.reason);
+                round.discard(item, DropReason::Filtered);
             }
         });
         passed

@@ -20,28 +20,21 @@
 //! | [`Source::group_by`] | splits by what a packet is, into one source for each group |
 //! | [`merge`], [`merge_by_priority`] | join several sources into one |
 //! | [`Source::process`] | a user's [`Node`]: a whole batch in, any number of packets out |
-//! | [`Source::hand_over`], [`from_cores`] | pass packets to the cores that own them, and take what others pass here |
-//! | [`Source::enqueue`], [`dequeue`] | a bounded queue between two tasks of a core |
 //! | [`Source::send`] | transmits by the port that each packet names; the end of a chain |
-//! | [`Source::discard`] | drops everything; the end of a chain |
 //!
 //! A packet is owned by exactly one operator at a time: it moves into the closure, and whoever drops it does so through
 //! [`Round::discard`], which counts the reason. What a node takes, it must count itself.
 //!
 //! **Back-pressure, not loss, inside a graph.** An operator that stores packets (`group_by`, `process`) does not ask for
 //! more until there is room for a whole burst; what is not asked for waits in the port, which counts what it loses.
-//! Packets are dropped only for what they are, by a node that emits more than its outbox holds, and at the two ends that
-//! somebody else must empty: a port that refuses, and a queue.
+//! Packets are dropped only for what they are, by a node that emits more than its outbox holds, and at a port that refuses.
 //!
 //! Budget, in cycles per packet beyond what the ports cost, for bursts of 32 in the cache: 10 for receive → send, 10 more
 //! for a node, 10 more for groups and their merge. Measured at 2.6 GHz: 7, 8, and 1 where the merge asks the group with
 //! the most packets first, as [`merge_by_priority`] does, or 5 in turn (`benches/graph.rs`).
 
-mod discard;
-mod enqueue;
 mod filter;
 mod group_by;
-mod hand_over;
 mod map;
 mod merge;
 mod parse;
@@ -58,18 +51,13 @@ use crate::BURST;
 use crate::buffer::PacketBuffer;
 use crate::counters::Reason;
 use crate::fate::{DropReason, GraphCounters, Traffic};
-use crate::handover::Outgoing;
 use crate::port::{Port, PortId};
-use crate::queue::SharedQueue;
 use crate::time::Instant;
 use crate::wire::frame::Packet;
 
 pub use crate::scheduler::{Task, Work};
-pub use discard::DiscardTask;
-pub use enqueue::{Dequeue, EnqueueTask, dequeue};
 pub use filter::Filter;
 pub use group_by::{Group, Groups};
-pub use hand_over::{FromCores, HandOver, from_cores};
 pub use map::Map;
 pub use merge::{Merge, Sources, merge, merge_by_priority};
 pub use parse::Parse;
@@ -206,12 +194,7 @@ pub trait Source: Sized {
 
     /// Keeps what `wanted` returns true for and drops the rest as [`DropReason::Filtered`].
     fn filter<F: FnMut(&Self::Item) -> bool>(self, wanted: F) -> Filter<Self, F> {
-        Filter::new(self, DropReason::Filtered, wanted)
-    }
-
-    /// As [`Source::filter`], but drops for `reason`.
-    fn filter_as<F: FnMut(&Self::Item) -> bool>(self, reason: DropReason, wanted: F) -> Filter<Self, F> {
-        Filter::new(self, reason, wanted)
+        Filter::new(self, wanted)
     }
 
     /// Replaces each packet by what `change` makes of it. For nothing or for many, use [`Source::process`].
@@ -229,16 +212,6 @@ pub trait Source: Sized {
         Process::new(self, node, outbox)
     }
 
-    /// Passes on what `owner` says is this core's and hands the rest to the cores that own it.
-    fn hand_over<F: FnMut(&Self::Item) -> usize>(self, outgoing: Outgoing<Self::Item>, owner: F) -> HandOver<Self, F> {
-        HandOver::new(self, outgoing, owner)
-    }
-
-    /// Ends the chain in a queue that another task of this core empties; what it refuses is dropped.
-    fn enqueue(self, queue: SharedQueue<Self::Item>, counters: Rc<GraphCounters>) -> EnqueueTask<Self> {
-        EnqueueTask::new(self, queue, counters)
-    }
-
     /// Ends the chain at `ports`: each packet leaves by the one it names. What a port refuses waits, in order, in a queue
     /// of `backlog` packets for each port; what does not fit into it is dropped.
     fn send<P: Port>(
@@ -251,10 +224,5 @@ pub trait Source: Sized {
         Self::Item: Into<Frame<P::Buffer>>,
     {
         SendTask::new(self, ports, backlog, counters)
-    }
-
-    /// Ends the chain by dropping everything for `reason`.
-    fn discard(self, reason: DropReason, counters: Rc<GraphCounters>) -> DiscardTask<Self> {
-        DiscardTask::new(self, reason, counters)
     }
 }
