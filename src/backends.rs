@@ -261,7 +261,8 @@ impl Backends {
     }
 
     /// How long the servers of `pool` usually take to answer a call; `None` before the first answer.
-    pub fn usual_answer_time(&self, pool: PoolId) -> Option<Duration> {
+    #[cfg(test)]
+    fn usual_answer_time(&self, pool: PoolId) -> Option<Duration> {
         self.pools.get(pool.index())?.answers.usual()
     }
 
@@ -271,12 +272,14 @@ impl Backends {
     }
 
     /// Connections of this core to `server` that are open.
-    pub fn open_connections(&self, server: ServerId) -> u32 {
+    #[cfg(test)]
+    fn open_connections(&self, server: ServerId) -> u32 {
         self.health.get(server.index()).map_or(0, |health| health.open)
     }
 
     /// Whether `server` is passed over because of its failures or its silence.
-    pub fn is_ejected(&self, server: ServerId, now: Instant) -> bool {
+    #[cfg(test)]
+    fn is_ejected(&self, server: ServerId, now: Instant) -> bool {
         self.health
             .get(server.index())
             .is_some_and(|health| !health.may_be_asked(now))
@@ -404,13 +407,4 @@ fn uniform(x: u64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_limit_is_shared_out() {
-        let shares: Vec<u32> = (0..4).map(|worker| share(10, worker, 4)).collect();
-        assert_eq!(shares, [3, 3, 2, 2]);
-        assert_eq!(share(2, 3, 4), 1, "none is left without");
-    }
-}
+mod tests;

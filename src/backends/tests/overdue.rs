@@ -1,9 +1,9 @@
 //! Calls that take too long: when they are, how many are given up, and what ejects a server.
 
 use super::{NOW, POOL, client, config_with};
+use crate::backends::{Backends, CallEvent};
+use crate::config::{PoolId, ServerId};
 use e2d2::time::Instant;
-use proxyengine::backends::{Backends, CallEvent};
-use proxyengine::config::{PoolId, ServerId};
 use std::collections::VecDeque;
 use std::time::Duration;
 use test_case::test_case;

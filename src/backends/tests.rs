@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use e2d2::time::Instant;
 use proptest::prelude::*;
-use proxyengine::backends::Backends;
-use proxyengine::config::{Config, PoolId, ServerId};
+
+use super::{Backends, share};
+use crate::config::{Config, PoolId, ServerId};
 
 /// One pool with servers of these weights, and more lines of its table.
 fn config_with(weights: &[u16], lines: &str, more: &str) -> Config {
@@ -46,6 +47,13 @@ fn pick(backends: &mut Backends) -> Option<u16> {
 
 fn picks(backends: &mut Backends, count: usize) -> Vec<u16> {
     (0..count).map(|_| pick(backends).expect("a server")).collect()
+}
+
+#[test]
+fn the_limit_is_shared_out() {
+    let shares: Vec<u32> = (0..4).map(|worker| share(10, worker, 4)).collect();
+    assert_eq!(shares, [3, 3, 2, 2]);
+    assert_eq!(share(2, 3, 4), 1, "none is left without");
 }
 
 #[test]
