@@ -15,7 +15,9 @@ use clap::Parser;
 use e2d2::time::Clock;
 use proxyengine::report::CounterGroups;
 use proxyengine::stages::Breakdown;
-use trafficengine::bench::{CpsResult, CpsSettings, Distance, LoadProcess, LoadTotals, PGO, TwoCoreBench, serve_load};
+use trafficengine::bench::{
+    CpsResult, CpsSettings, Distance, LoadProcess, LoadTotals, PGO, TwoCoreBench, serve_load, verdict,
+};
 use trafficengine::plot;
 use trafficengine::stats::Latencies;
 
@@ -253,10 +255,7 @@ fn serve(arguments: &Arguments, folder: &Path, conditions: &Conditions) -> Resul
 
 fn summary(compared: &Compared) -> String {
     let result = &compared.result;
-    let verdict = match result.valid {
-        true => "valid".to_owned(),
-        false => format!("NOT VALID: {}", result.invalid_because.join("; ")),
-    };
+    let verdict = verdict(&result.invalid_because);
     format!(
         "{:.0} busy cycles per connection ({:.0} with idle rounds), {:.0} connections/s by division of {:.2} GHz by them; {}\n\
          {:.0} in all slices but the disturbed, {} or less in a tenth of them, {} in half, {} in nine tenths\n{}\n\

@@ -28,6 +28,7 @@ struct PairedResult {
     retransmitted: u64,
     failed: u64,
     valid: bool,
+    invalid_because: Vec<String>,
 }
 
 /// At most an eighth more: a header may cost no more than one packet of eight.
@@ -70,6 +71,8 @@ pub(crate) fn run(conditions: &Conditions, pairs: u32, common: &Common) -> Resul
     let reports = [&without, &with].map(|inline| inline.result(&settings, &Measured::default()));
     let sum = |of: fn(&trafficengine::bench::CpsResult) -> u64| reports.iter().map(of).sum::<u64>();
     let (lost, retransmitted, failed) = (sum(|r| r.lost), sum(|r| r.retransmitted), sum(|r| r.failed));
+    let invalid_because =
+        paired.reasons_against([("lost", lost), ("retransmitted", retransmitted), ("failed", failed)]);
     let result = PairedResult {
         mode: "inline, paired",
         paired,
@@ -82,7 +85,8 @@ pub(crate) fn run(conditions: &Conditions, pairs: u32, common: &Common) -> Resul
         lost,
         retransmitted,
         failed,
-        valid: lost + retransmitted + failed == 0 && paired.coverage.is_enough(),
+        valid: invalid_because.is_empty(),
+        invalid_because,
     };
     println!(
         "a PROXY header costs {:.1} % ({:.1} to {:.1} %, at most {:.0} %): {:.0} cycles per connection with, {:.0} \
@@ -96,7 +100,7 @@ pub(crate) fn run(conditions: &Conditions, pairs: u32, common: &Common) -> Resul
         paired.rests_on(),
         result.tx_packets_with,
         result.tx_packets_without,
-        if result.valid { "valid" } else { "NOT VALID" },
+        paired.verdict(LIMIT, &result.invalid_because),
     );
     common.write(&result)?;
     Ok(result.valid && paired.ratio <= LIMIT)

@@ -4,7 +4,7 @@
 //! an interval.
 
 use serde::Serialize;
-use trafficengine::bench::{Coverage, Measured, Ratio, Sum};
+use trafficengine::bench::{Coverage, Measured, Ratio, Sum, unwanted, verdict};
 
 /// What one side of a pair has measured: one core, or several at once.
 pub(crate) type Turn = Vec<Measured>;
@@ -42,6 +42,22 @@ impl Pairs {
             ratio_all_slices: Ratio::of(&cycles(|measured| &measured.quiet)).mean,
             coverage: Coverage::of(turns.iter().flat_map(|(first, second)| first.iter().chain(second))),
             cycles: [mean(|pair| pair.0), mean(|pair| pair.1)],
+        }
+    }
+
+    /// Everything that keeps it from being valid: what must not have happened, and that it rests on too few slices.
+    pub(crate) fn reasons_against<'a>(&self, counts: impl IntoIterator<Item = (&'a str, u64)>) -> Vec<String> {
+        let mut reasons = unwanted(counts);
+        reasons.extend(self.coverage.reason_against());
+        reasons
+    }
+
+    /// The verdict for people, where the ratio must not exceed a limit.
+    pub(crate) fn verdict(&self, limit: f64, invalid_because: &[String]) -> String {
+        let verdict = verdict(invalid_because);
+        match self.ratio <= limit {
+            true => verdict,
+            false => format!("{verdict}, and ABOVE ITS LIMIT"),
         }
     }
 

@@ -1,6 +1,7 @@
 //! What the bench says to people.
 
 use super::LatencyResult;
+use trafficengine::bench::verdict;
 
 pub(super) fn print(result: &LatencyResult) {
     println!("to the first byte of the response, from the intended start, in µs (p50, p99, p99.9):");
@@ -44,9 +45,6 @@ pub(super) fn print(result: &LatencyResult) {
     println!(
         "the system took the proxy's core away {} times; {}",
         result.disturbances,
-        match result.valid {
-            true => "valid".to_owned(),
-            false => format!("NOT VALID: {}", result.invalid_because.join("; ")),
-        }
+        verdict(&result.invalid_because),
     );
 }

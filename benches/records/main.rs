@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde::Serialize;
-use trafficengine::bench::{CpsSettings, Measured};
+use trafficengine::bench::{CpsSettings, Measured, verdict};
 use trafficengine::plot;
 
 #[path = "../device/mod.rs"]
@@ -55,6 +55,7 @@ struct RecordsResult {
     retransmitted: u64,
     failed: u64,
     valid: bool,
+    invalid_because: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -112,6 +113,12 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     let (lost, retransmitted, failed) = (sum(|r| r.lost), sum(|r| r.retransmitted), sum(|r| r.failed));
     let records_lost = sum(|r| r.records_lost);
     let [written_per_second_file, written_per_second_null] = writing::measure(Duration::from_secs_f64(arguments.turn))?;
+    let invalid_because = paired.reasons_against([
+        ("lost", lost),
+        ("retransmitted", retransmitted),
+        ("failed", failed),
+        ("records_lost", records_lost),
+    ]);
     let result = RecordsResult {
         written_per_second_file,
         written_per_second_null,
@@ -123,7 +130,8 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         lost,
         retransmitted,
         failed,
-        valid: lost + retransmitted + failed + records_lost == 0 && paired.coverage.is_enough(),
+        valid: invalid_because.is_empty(),
+        invalid_because,
     };
     println!(
         "records cost {:.1} % ({:.1} to {:.1} %): {:.0} cycles per connection with, {:.0} without; \
@@ -134,7 +142,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         result.cycles_with,
         result.cycles_without,
         paired.rests_on(),
-        if result.valid { "valid" } else { "NOT VALID" },
+        verdict(&result.invalid_because),
     );
     for (name, to_file) in &result.written_per_second_file {
         let to_null = result.written_per_second_null.get(name).copied().unwrap_or_default();

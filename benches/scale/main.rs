@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde_json::{Value, json};
-use trafficengine::bench::{CpsResult, CpsSettings};
+use trafficengine::bench::{CpsResult, CpsSettings, verdict};
 use trafficengine::plot;
 
 #[path = "../device/mod.rs"]
@@ -58,11 +58,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
             result.busy_cycles_per_connection,
             result.bytes_per_connection_state,
             result.structures(),
-            if result.valid {
-                "valid".to_owned()
-            } else {
-                format!("NOT VALID: {}", result.invalid_because.join("; "))
-            },
+            verdict(&result.invalid_because),
         );
         entries.push(serde_json::to_value(&result)?);
         results.push((*open, result));

@@ -58,6 +58,7 @@ struct Scaling {
     retransmitted: u64,
     failed: u64,
     valid: bool,
+    invalid_because: Vec<String>,
 }
 
 /// A twentieth more for what the cores of a processor share.
@@ -172,6 +173,13 @@ fn report(arguments: &Arguments, rounds: &[(Turn, Turn)], ending: &Ending) -> Re
         retransmitted,
         failed,
     } = *ending;
+    let invalid_because = paired.reasons_against([
+        ("mis_steered", mis_steered),
+        ("handed_over", handed_over),
+        ("lost", lost),
+        ("retransmitted", retransmitted),
+        ("failed", failed),
+    ]);
     let scaling = Scaling {
         paired,
         limit: LIMIT,
@@ -183,7 +191,8 @@ fn report(arguments: &Arguments, rounds: &[(Turn, Turn)], ending: &Ending) -> Re
         lost,
         retransmitted,
         failed,
-        valid: mis_steered + handed_over + lost + retransmitted + failed == 0 && paired.coverage.is_enough(),
+        valid: invalid_because.is_empty(),
+        invalid_because,
     };
     println!(
         "a connection costs {:.3} times as much on two cores at once ({:.3} to {:.3}, at most {LIMIT}): {:.0} cycles, and {:.0} on \
@@ -194,7 +203,7 @@ fn report(arguments: &Arguments, rounds: &[(Turn, Turn)], ending: &Ending) -> Re
         scaling.cycles_two,
         scaling.cycles_one,
         paired.rests_on(),
-        if scaling.valid { "valid" } else { "NOT VALID" },
+        paired.verdict(LIMIT, &scaling.invalid_because),
     );
     arguments.common.write(&scaling)?;
     Ok(scaling.valid && paired.ratio <= LIMIT)

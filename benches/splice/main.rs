@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde::Serialize;
-use trafficengine::bench::{Coverage, CpsSettings, Measured, Sum};
+use trafficengine::bench::{Coverage, CpsSettings, Measured, Sum, unwanted, verdict};
 use trafficengine::plot;
 
 #[path = "../device/mod.rs"]
@@ -58,6 +58,7 @@ struct SpliceResult {
     slices_counted_share_64: f64,
     slices_counted_share_1460: f64,
     valid: bool,
+    invalid_because: Vec<String>,
 }
 
 /// One size.
@@ -69,6 +70,21 @@ struct Run {
     retransmitted: u64,
     failed: u64,
 }
+
+impl Run {
+    /// What keeps the figure of segments of so many bytes from being valid.
+    fn reasons_against(&self, payload: u32) -> impl Iterator<Item = String> {
+        // Acknowledgements without payload would make the mean packet cheaper than it is.
+        let share = self.payload_share;
+        let too_few = (share.is_nan() || share <= LEAST_WITH_PAYLOAD)
+            .then(|| format!("{share:.3} of the packets carry payload, not more than {LEAST_WITH_PAYLOAD}"));
+        let reasons = too_few.into_iter().chain(self.measured.coverage().reason_against());
+        reasons.map(move |reason| format!("{payload} bytes: {reason}"))
+    }
+}
+
+/// More of the packets must carry payload.
+const LEAST_WITH_PAYLOAD: f64 = 0.95;
 
 fn main() -> ExitCode {
     cli::main("splice", || run(&Arguments::parse()))
@@ -86,6 +102,9 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         small.retransmitted + large.retransmitted,
         small.failed + large.failed,
     ];
+    let mut invalid_because = unwanted([("lost", lost), ("retransmitted", retransmitted), ("failed", failed)]);
+    invalid_because.extend(small.reasons_against(64));
+    invalid_because.extend(large.reasons_against(1460));
     let result = SpliceResult {
         cycles_per_packet_64: cycles_small,
         cycles_per_packet_1460: cycles_large,
@@ -104,11 +123,8 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         coverage: Coverage::of([&small.measured, &large.measured]),
         slices_counted_share_64: small.measured.coverage().slices_counted_share,
         slices_counted_share_1460: large.measured.coverage().slices_counted_share,
-        // Acknowledgements without payload would make the mean packet cheaper than it is.
-        valid: lost + retransmitted + failed == 0
-            && [&small, &large]
-                .iter()
-                .all(|run| run.payload_share > 0.95 && run.measured.coverage().is_enough()),
+        valid: invalid_because.is_empty(),
+        invalid_because,
     };
     println!(
         "64 bytes: {:.0} cycles per packet; 1460 bytes: {:.0}, {:.1} Gbit/s by division; in all slices but the disturbed {:.0} and {:.0}; \
@@ -123,7 +139,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         result.coverage.slices_counted_share * 100.0,
         result.disturbed_slices,
         result.slices_alone,
-        if result.valid { "valid" } else { "NOT VALID" },
+        verdict(&result.invalid_because),
     );
     arguments.common.write(&result)?;
     let bars = [

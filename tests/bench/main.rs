@@ -92,6 +92,23 @@ fn pairs_of_turns_say_their_ratios_and_on_how_many_slices_they_rest() {
         );
         assert_eq!(pairs.cycles, [2_000.0, 1_000.0]);
         assert_eq!(pairs.coverage.is_enough(), is_enough);
+        let said = |limit, lost| pairs.verdict(limit, &pairs.reasons_against([("lost", lost), ("failed", 0)]));
+        let too_few = "108 of 1200 slices count, fewer than 0.1 of them";
+        assert_eq!(
+            said(2.1, 0),
+            if is_enough {
+                "valid".to_owned()
+            } else {
+                format!("NOT VALID: {too_few}")
+            }
+        );
+        assert_eq!(
+            said(1.9, 3),
+            match is_enough {
+                true => "NOT VALID: lost is 3, and ABOVE ITS LIMIT".to_owned(),
+                false => format!("NOT VALID: lost is 3; {too_few}, and ABOVE ITS LIMIT"),
+            }
+        );
     }
 }
 

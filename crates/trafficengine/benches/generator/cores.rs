@@ -12,7 +12,7 @@ use e2d2::scheduler::{IdleMode, pin_current_thread};
 use e2d2::time::Clock;
 use serde::Serialize;
 use trafficengine::Generator;
-use trafficengine::bench::{PGO, Ratio};
+use trafficengine::bench::{PGO, Ratio, unwanted, verdict};
 use trafficengine::config::{Config, Overrides};
 use trafficengine::run::{Ended, RunSettings, Seat, Station, run};
 
@@ -48,6 +48,7 @@ struct CoresResult {
     pgo: bool,
     /// Nothing was retransmitted, lost or failed, and each port's counts add up to the result's.
     valid: bool,
+    invalid_because: Vec<String>,
 }
 
 /// Ports of a seat; they are closed after its thread has ended.
@@ -106,6 +107,10 @@ pub(crate) fn measure(arguments: &Arguments, cpus: &[usize]) -> Result<bool, Box
     let mean = |of: fn(&(f64, f64)) -> f64| pairs.iter().map(of).sum::<f64>() / pairs.len() as f64;
     let (all, one) = (mean(|pair| pair.0), mean(|pair| pair.1));
     let cycles = |rate: f64, cores: usize| clock.tsc_hz() as f64 * cores as f64 / rate.max(1.0);
+    let mut invalid_because = unwanted([("retransmitted", retransmitted), ("failed", failed), ("lost", lost)]);
+    if !adds_up {
+        invalid_because.push("the ports' counts do not add up to the result's".to_owned());
+    }
     let result = CoresResult {
         cores: cpus.len(),
         turns: pairs.len(),
@@ -121,7 +126,8 @@ pub(crate) fn measure(arguments: &Arguments, cpus: &[usize]) -> Result<bool, Box
         failed,
         lost,
         pgo: PGO,
-        valid: retransmitted + failed + lost == 0 && adds_up,
+        valid: invalid_because.is_empty(),
+        invalid_because,
     };
     println!(
         "{} cores make {:.2} times the connections of one ({:.2} to {:.2}, at least {:.2}): {all:.0}/s and {one:.0}/s; a connection \
@@ -134,7 +140,7 @@ pub(crate) fn measure(arguments: &Arguments, cpus: &[usize]) -> Result<bool, Box
         result.cycles_ratio,
         result.cycles_per_connection_all,
         result.cycles_per_connection_one,
-        if result.valid { "valid" } else { "NOT VALID" },
+        verdict(&result.invalid_because),
     );
     if let Some(path) = &arguments.json {
         let text = serde_json::to_string_pretty(&result)? + "\n";

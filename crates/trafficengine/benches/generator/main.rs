@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use serde::Serialize;
 use serde_json::Value;
-use trafficengine::bench::PGO;
+use trafficengine::bench::{PGO, unwanted, verdict};
 use trafficengine::plot;
 
 mod cores;
@@ -75,6 +75,7 @@ struct GeneratorResult {
     pgo: bool,
     /// No retransmission, loss or failure in any turn.
     valid: bool,
+    invalid_because: Vec<String>,
 }
 
 /// Both roles of one turn, summed.
@@ -146,6 +147,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         sum(|turn| turn.failed),
         sum(|turn| turn.lost),
     );
+    let invalid_because = unwanted([("retransmitted", retransmitted), ("failed", failed), ("lost", lost)]);
     let result = GeneratorResult {
         connections_per_second: rates.iter().copied().fold(0.0, f64::max),
         connections: sum(|turn| turn.connections),
@@ -155,14 +157,15 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         client_cpu: client,
         server_cpu: server,
         pgo: PGO,
-        valid: retransmitted + failed + lost == 0,
+        valid: invalid_because.is_empty(),
+        invalid_because,
         connections_per_second_by_turn: rates,
     };
     println!(
         "best of {}: {:.0} connections/s over memif, client on CPU {client}, server on CPU {server}; {}",
         turns.len(),
         result.connections_per_second,
-        if result.valid { "valid" } else { "NOT VALID" },
+        verdict(&result.invalid_because),
     );
     if let Some(path) = &arguments.json {
         let text = serde_json::to_string_pretty(&result)? + "\n";

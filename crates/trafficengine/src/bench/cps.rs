@@ -12,8 +12,9 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::accounts::{CycleCounter, DeviceCounts, DeviceUnderTest};
-use super::inline::{Arm, Coverage, InlineBench, LEAST_SHARE, Measured, Sum};
+use super::inline::{Arm, Coverage, InlineBench, Measured, Sum};
 use super::load::LoadTotals;
+use super::verdict::unwanted;
 use crate::client::ClientSettings;
 use crate::endpoints::AddressRange;
 use crate::generator::{Generator, GeneratorSettings};
@@ -383,17 +384,13 @@ impl CpsResult {
         if self.connections == 0 {
             reasons.push("no connection was completed".to_owned());
         }
-        for (what, count) in [
+        reasons.extend(unwanted([
             ("lost", self.lost),
             ("retransmitted", self.retransmitted),
             ("wrong_server", self.wrong_server),
             ("failed", self.failed),
             ("records_lost", self.records_lost),
-        ] {
-            if count > 0 {
-                reasons.push(format!("{what} is {count}"));
-            }
-        }
+        ]));
         for (side, packets) in [
             ("rx", self.rx_packets_per_connection),
             ("tx", self.tx_packets_per_connection),
@@ -403,12 +400,7 @@ impl CpsResult {
                 reasons.push(format!("{packets:.3} {side} packets per connection, not {PACKETS}"));
             }
         }
-        if !self.coverage.is_enough() {
-            reasons.push(format!(
-                "{} of {} slices count, fewer than {LEAST_SHARE} of them",
-                self.coverage.slices_counted, self.coverage.slices
-            ));
-        }
+        reasons.extend(self.coverage.reason_against());
         let ratio = self.saturated_cycles_per_connection / self.busy_cycles_per_connection.max(1.0);
         if ratio > MAX_SATURATED_TO_BUSY {
             reasons.push(format!(

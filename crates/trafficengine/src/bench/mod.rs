@@ -24,6 +24,7 @@ mod process;
 mod quiet;
 mod street;
 mod undisturbed;
+mod verdict;
 
 pub use accounts::{Accounts, CycleCounter, DeviceCounts, DeviceUnderTest, RoundWork};
 pub use apart::{LoadThread, TwoCoreBench, Waited};
@@ -38,6 +39,7 @@ pub use paired::{Ratio, median};
 pub use process::{LoadProcess, serve_load};
 pub use street::{Roughness, Street, StreetStats};
 pub use undisturbed::{Absence, Undisturbed, Watch};
+pub use verdict::{unwanted, verdict};
 
 /// Whether this program was built with what a run of it has taught the compiler: `build.rs` looks at the flags.
 pub const PGO: bool = cfg!(pgo);
