@@ -21,7 +21,7 @@ mod siege;
 
 use device::cli::{self, Common};
 use device::{BoxError, Conditions, Host};
-use result::AttackResult;
+use result::{AttackResult, Capacity};
 use rows::{Row, Rows};
 use siege::{Field, conditions, impatient};
 
@@ -34,7 +34,7 @@ struct Arguments {
     /// In how many turns, with honest load alone before each.
     #[arg(long, default_value_t = 3)]
     turns: u32,
-    /// Only attacks whose name contains this.
+    /// Only rows whose name contains this; `capacity` is what the core can do of honest connections and of SYNs alone.
     #[arg(long, default_value = "")]
     only: String,
     /// Start of all random numbers.
@@ -71,8 +71,11 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     Ok(result.met)
 }
 
-/// Everything on a proxy with room for all.
+/// What the core can do, and attacks, on a proxy with room for all.
 fn floods(host: &Host, arguments: &Arguments, rows: &Rows<'_>, result: &mut AttackResult) -> Result<(), BoxError> {
+    if !rows.wants(CAPACITY) && !rows.wants_floods() {
+        return Ok(());
+    }
     let conditions = conditions();
     let never: fn(String) -> String =
         |text| impatient(text).replace("max_connections", "overload_after = \"0s\"\nmax_connections");
@@ -80,24 +83,34 @@ fn floods(host: &Host, arguments: &Arguments, rows: &Rows<'_>, result: &mut Atta
         Field::new(host.open_ends(name, &conditions, adjust)?, &conditions, arguments.seed)
     };
     let (mut unguarded, mut field) = (open('a', never)?, open('b', impatient)?);
-    let pairs: Vec<(f64, f64)> = (0..2 * arguments.turns + 1)
-        .map(|_| (rows::honest_maximum(&mut field), rows::honest_maximum(&mut unguarded)))
-        .collect();
-    result.overload_drops_at_honest_maximum = field
-        .drops()
-        .iter()
-        .find(|(name, _)| name == "overload")
-        .map_or(0, |d| d.1);
-    result.honest_maximum_per_second = median(&pairs.iter().map(|pair| pair.0).collect::<Vec<_>>());
-    result.honest_maximum_ratio = median(&pairs.iter().map(|(with, without)| with / without).collect::<Vec<_>>());
-    let cycles = rows::cycles_per_syn(&mut unguarded);
-    result.cycles_per_syn = cycles;
-    result.syn_capacity_per_second = field.hz() / cycles;
-    result.tsc_hz = field.hz() as u64;
-    rows::state_per_syn(&mut field, result);
+    if rows.wants(CAPACITY) {
+        result.capacity = Some(capacity((&mut field, &mut unguarded), arguments.turns));
+    }
     rows.floods((&mut field, &mut unguarded), result);
-    result.count_rounds(&field.work);
+    result.count_rounds(&field);
     Ok(())
+}
+
+/// The row of no attack.
+const CAPACITY: &str = "capacity";
+
+/// What a core can do of honest connections, with guarding against overload and without, and of SYNs.
+fn capacity((field, unguarded): (&mut Field, &mut Field), turns: u32) -> Capacity {
+    let pairs: Vec<(f64, f64)> = (0..2 * turns + 1)
+        .map(|_| (rows::honest_maximum(field), rows::honest_maximum(unguarded)))
+        .collect();
+    let overload = field.drops().into_iter().find(|(name, _)| name == "overload");
+    let cycles = rows::cycles_per_syn(unguarded);
+    let syn_capacity = field.hz() / cycles;
+    let per_syn = rows::state_per_syn(field, 0.5 * syn_capacity);
+    Capacity {
+        honest_maximum_per_second: median(&pairs.iter().map(|pair| pair.0).collect::<Vec<_>>()),
+        syn_capacity_per_second: syn_capacity,
+        cycles_per_syn: cycles,
+        honest_maximum_ratio: median(&pairs.iter().map(|(with, without)| with / without).collect::<Vec<_>>()),
+        overload_drops_at_honest_maximum: overload.map_or(0, |(_, count)| count),
+        per_syn,
+    }
 }
 
 /// Attacks on a proxy that has too little of something, at a load that it has enough for.

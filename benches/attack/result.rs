@@ -7,7 +7,7 @@ use serde::Serialize;
 use trafficengine::bench::LEAST_SHARE;
 
 use crate::servers::ServerRow;
-use crate::siege::Work;
+use crate::siege::Field;
 
 /// The least part of their success without attack that honest clients have to keep.
 pub(crate) const BAR: f64 = 0.9;
@@ -141,17 +141,87 @@ impl fmt::Display for AttackRow {
     }
 }
 
-/// Everything. Names are those of the JSON.
-#[derive(Default, Serialize)]
-pub(crate) struct AttackResult {
-    pub(crate) tsc_hz: u64,
-    /// What a core can do of honest connections alone, and of SYNs alone.
+/// What a core can do without an attack. Names are those of the JSON.
+#[derive(Serialize)]
+pub(crate) struct Capacity {
+    /// Of honest connections alone, and of SYNs alone.
     pub(crate) honest_maximum_per_second: f64,
     pub(crate) syn_capacity_per_second: f64,
     pub(crate) cycles_per_syn: f64,
     /// The honest maximum with guarding against overload by that without, and the SYNs that it dropped then.
     pub(crate) honest_maximum_ratio: f64,
     pub(crate) overload_drops_at_honest_maximum: u64,
+    #[serde(flatten)]
+    pub(crate) per_syn: Option<PerSyn>,
+}
+
+/// What a flood of SYNs costs in memory. Names are those of the JSON.
+#[derive(Serialize)]
+pub(crate) struct PerSyn {
+    /// State in use and memory of all structures at the height of a flood less that before, by SYNs.
+    pub(crate) state_per_flood_syn_bytes: f64,
+    /// The same of the whole process's resident memory.
+    pub(crate) resident_per_flood_syn_bytes: f64,
+    pub(crate) flood_syns: u64,
+}
+
+impl Capacity {
+    fn judge(&self, violated: &mut Vec<String>) {
+        match &self.per_syn {
+            None => violated.push("the proxy does not come to rest".to_owned()),
+            Some(per_syn) => per_syn.judge(violated),
+        }
+        // A ratio that is not a number meets nothing.
+        let is_low = self.honest_maximum_ratio.is_nan() || self.honest_maximum_ratio < MAXIMUM_KEPT;
+        if self.overload_drops_at_honest_maximum > 0 || is_low {
+            violated.push(format!(
+                "guarding against overload leaves {:.3} of the honest maximum and drops {} of its SYNs",
+                self.honest_maximum_ratio, self.overload_drops_at_honest_maximum
+            ));
+        }
+    }
+}
+
+impl PerSyn {
+    fn judge(&self, violated: &mut Vec<String>) {
+        if self.state_per_flood_syn_bytes != 0.0 {
+            let bytes = self.state_per_flood_syn_bytes;
+            violated.push(format!("a SYN of a flood costs {bytes} bytes"));
+        }
+        if self.resident_per_flood_syn_bytes > RESIDENT_PER_SYN {
+            let grown = self.resident_per_flood_syn_bytes;
+            violated.push(format!("the process grew by {grown:.2} bytes with each SYN of a flood"));
+        }
+    }
+}
+
+impl fmt::Display for Capacity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "a core does {:.0} honest connections/s or {:.0} SYNs/s ({:.0} cycles each); guarding against overload leaves {:.3} of \
+             the honest maximum",
+            self.honest_maximum_per_second,
+            self.syn_capacity_per_second,
+            self.cycles_per_syn,
+            self.honest_maximum_ratio,
+        )?;
+        let Some(per_syn) = &self.per_syn else { return Ok(()) };
+        write!(
+            f,
+            "; {} bytes of state for each of {} SYNs ({:.3} bytes of the process)",
+            per_syn.state_per_flood_syn_bytes, per_syn.flood_syns, per_syn.resident_per_flood_syn_bytes
+        )
+    }
+}
+
+/// Everything. Names are those of the JSON.
+#[derive(Default, Serialize)]
+pub(crate) struct AttackResult {
+    pub(crate) tsc_hz: u64,
+    /// None if not asked for.
+    #[serde(flatten)]
+    pub(crate) capacity: Option<Capacity>,
     /// Of the flood of SYNs at 50, 100 and 200 % of the capacity.
     pub(crate) honest_without: f64,
     pub(crate) honest_under_syn_flood: f64,
@@ -162,11 +232,6 @@ pub(crate) struct AttackResult {
     pub(crate) honest_new_under_syn_flood_100: f64,
     /// At 50 %, by the same without the flood.
     pub(crate) new_clients_under_syn_flood_50: f64,
-    /// State in use and memory of all structures at the height of a flood less that before it, by SYNs.
-    pub(crate) state_per_flood_syn_bytes: f64,
-    /// The same of the whole process's resident memory.
-    pub(crate) resident_per_flood_syn_bytes: f64,
-    pub(crate) flood_syns: u64,
     /// Whether everything was as before within a second of the end of each attack, and the longest time.
     pub(crate) recovered: bool,
     pub(crate) recovered_after_s: Option<f64>,
@@ -196,13 +261,15 @@ pub(crate) struct AttackResult {
 
 impl AttackResult {
     /// Adds the rounds of a field that is done.
-    pub(crate) fn count_rounds(&mut self, work: &Work) {
+    pub(crate) fn count_rounds(&mut self, field: &Field) {
+        let work = &field.work;
+        self.tsc_hz = field.hz() as u64;
         self.rounds += work.rounds;
         self.disturbed_rounds += work.disturbed;
         self.rounds_over_50us += work.over_50us;
         self.charged_cycles += work.charged_cycles;
         self.counted_cycles += work.counted_cycles;
-        let longest = work.longest as f64 / (self.tsc_hz as f64).max(1.0) * 1e6;
+        let longest = work.longest as f64 / field.hz() * 1e6;
         self.longest_round_us = self.longest_round_us.max(longest);
     }
 
@@ -234,28 +301,16 @@ impl AttackResult {
         for row in servers.into_iter().flatten().filter(|row| !row.met) {
             violated.push(format!("{}: {}", row.name, row.violated.join("; ")));
         }
-        if self.rounds_counted_share < LEAST_SHARE {
+        if self.rounds == 0 {
+            violated.push("there is no row of that name".to_owned());
+        } else if self.rounds_counted_share < LEAST_SHARE {
             violated.push(format!(
                 "{} of {} rounds were disturbed",
                 self.disturbed_rounds, self.rounds
             ));
         }
-        let measured = !self.attacks.is_empty() || servers.into_iter().any(Option::is_some);
-        if self.state_per_flood_syn_bytes != 0.0 {
-            violated.push(format!(
-                "a SYN of a flood costs {} bytes",
-                self.state_per_flood_syn_bytes
-            ));
-        }
-        if self.resident_per_flood_syn_bytes > RESIDENT_PER_SYN {
-            let grown = self.resident_per_flood_syn_bytes;
-            violated.push(format!("the process grew by {grown:.2} bytes with each SYN of a flood"));
-        }
-        if self.overload_drops_at_honest_maximum > 0 || self.honest_maximum_ratio < MAXIMUM_KEPT {
-            violated.push(format!(
-                "guarding against overload leaves {:.3} of the honest maximum and drops {} of its SYNs",
-                self.honest_maximum_ratio, self.overload_drops_at_honest_maximum
-            ));
+        if let Some(capacity) = &self.capacity {
+            capacity.judge(&mut violated);
         }
         if self.rounds_over_50us > 0 {
             violated.push(format!(
@@ -263,21 +318,16 @@ impl AttackResult {
                 self.rounds_over_50us, self.longest_round_us
             ));
         }
-        self.met = violated.is_empty() && measured;
+        self.met = violated.is_empty();
         self.violated = violated;
     }
 }
 
 impl fmt::Display for AttackResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "a core does {:.0} honest connections/s or {:.0} SYNs/s ({:.0} cycles each) at {:.2} GHz",
-            self.honest_maximum_per_second,
-            self.syn_capacity_per_second,
-            self.cycles_per_syn,
-            self.tsc_hz as f64 / 1e9,
-        )?;
+        if let Some(capacity) = &self.capacity {
+            writeln!(f, "{capacity}, at {:.2} GHz", self.tsc_hz as f64 / 1e9)?;
+        }
         writeln!(
             f,
             "honest success {:.3} without a flood of SYNs, {:.3} with one at 50 %, {:.3} at 100 %, {:.3} at 200 %; of new \
@@ -291,15 +341,8 @@ impl fmt::Display for AttackResult {
         )?;
         writeln!(
             f,
-            "{} bytes of state for each of {} SYNs ({:.3} bytes of the process); guarding against overload leaves {:.3} of \
-             the honest maximum; {} of {} rounds were disturbed, {} others took more than 50 µs",
-            self.state_per_flood_syn_bytes,
-            self.flood_syns,
-            self.resident_per_flood_syn_bytes,
-            self.honest_maximum_ratio,
-            self.disturbed_rounds,
-            self.rounds,
-            self.rounds_over_50us,
+            "{} of {} rounds were disturbed, {} others took more than 50 µs",
+            self.disturbed_rounds, self.rounds, self.rounds_over_50us,
         )?;
         writeln!(
             f,

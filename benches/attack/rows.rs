@@ -10,7 +10,7 @@ use trafficengine::attack::Kind;
 use trafficengine::bench::{DeviceUnderTest, median};
 
 use crate::closed;
-use crate::result::{AttackResult, AttackRow, Bar, RECOVERY};
+use crate::result::{AttackResult, AttackRow, Bar, PerSyn, RECOVERY};
 use crate::siege::{Field, Work};
 
 /// Honest connections at once when the maximum is looked for: more than any queue of bursts holds.
@@ -235,16 +235,26 @@ impl Rows<'_> {
         name.contains(self.only)
     }
 
+    fn wanted_floods(&self) -> impl Iterator<Item = &'static Row> {
+        let all = SYN_FLOODS.iter().chain(FLOODS.as_flattened()).chain(&CONNECTED);
+        all.filter(|row| self.wants(row.name))
+    }
+
+    /// Whether some attack of [`floods`](Self::floods) is wanted.
+    pub(crate) fn wants_floods(&self) -> bool {
+        self.wanted_floods().next().is_some()
+    }
+
     /// All attacks on a proxy that has enough of everything. What a core can answer of SYNs says one that answers them all.
     pub(crate) fn floods(&self, (field, unguarded): (&mut Field, &mut Field), result: &mut AttackResult) {
-        let all = SYN_FLOODS.iter().chain(FLOODS.as_flattened()).chain(&CONNECTED);
-        for row in all.filter(|row| self.wants(row.name)) {
+        for row in self.wanted_floods() {
             let honest = 0.5 * honest_maximum(field);
-            let syn_capacity = field.hz() / cycles_per_syn(unguarded);
             let cycles = cycles_alone(field, row);
+            let hz = field.hz();
+            let mut syn_capacity = || hz / cycles_per_syn(unguarded);
             let rate = match row.rate {
-                Rate::OfSynCapacity(part) => part * syn_capacity,
-                Rate::Flood(part) => part * (field.hz() / cycles).min(syn_capacity),
+                Rate::OfSynCapacity(part) => part * syn_capacity(),
+                Rate::Flood(part) => part * (hz / cycles).min(syn_capacity()),
                 Rate::Connections(rate) => rate,
             };
             self.measure(field, row, (honest, rate, cycles), result);
@@ -255,7 +265,7 @@ impl Rows<'_> {
     pub(crate) fn exhaust(&self, field: &mut Field, row: Row, result: &mut AttackResult) {
         let Rate::Connections(rate) = row.rate else { return };
         self.measure(field, &row, (MODEST, rate, 0.0), result);
-        result.count_rounds(&field.work);
+        result.count_rounds(field);
     }
 
     fn measure(
@@ -450,12 +460,10 @@ fn cycles_alone(field: &mut Field, row: &Row) -> f64 {
     work.busy_cycles as f64 / packets.max(1) as f64
 }
 
-/// What a flood of SYNs leaves in the proxy's memory, at its height.
-pub(crate) fn state_per_syn(field: &mut Field, result: &mut AttackResult) {
-    let rate = 0.5 * result.syn_capacity_per_second;
-    let Some(before) = field.come_to_rest(PATIENCE) else {
-        return;
-    };
+/// What a flood of SYNs at this rate leaves in the proxy's memory, at its height; none if the proxy does not come to rest
+/// before it.
+pub(crate) fn state_per_syn(field: &mut Field, rate: f64) -> Option<PerSyn> {
+    let before = field.come_to_rest(PATIENCE)?;
     let (resident, memory) = (crate::siege::resident(), field.device.counts().state_bytes);
     let settings = field.attack_settings(Kind::Syn, rate, false, 0);
     field.begin_attack(settings);
@@ -464,8 +472,11 @@ pub(crate) fn state_per_syn(field: &mut Field, result: &mut AttackResult) {
     let counts = field.device.counts();
     let in_use = field.device.state_in_use().saturating_sub(before.state);
     let grown = counts.state_bytes.saturating_sub(memory);
-    result.state_per_flood_syn_bytes = (in_use + grown) as f64 / sent;
-    result.resident_per_flood_syn_bytes = crate::siege::resident().saturating_sub(resident) as f64 / sent;
-    result.flood_syns = sent as u64;
+    let per_syn = PerSyn {
+        state_per_flood_syn_bytes: (in_use + grown) as f64 / sent,
+        resident_per_flood_syn_bytes: crate::siege::resident().saturating_sub(resident) as f64 / sent,
+        flood_syns: sent as u64,
+    };
     field.come_to_rest(PATIENCE);
+    Some(per_syn)
 }

@@ -113,7 +113,7 @@ pub(crate) fn run(
             Trouble::Far => &mut result.servers_100ms_away,
         };
         *place = Some(row);
-        result.count_rounds(&field.work);
+        result.count_rounds(&field);
     }
     Ok(())
 }
