@@ -13,7 +13,6 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use e2d2::counters::{Counters, Reason};
-use netfcts::counters::TcpCounters;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 /// Everything that was counted.
@@ -179,11 +178,6 @@ impl CounterGroup {
         Self {
             counts: counts.into_iter().collect(),
         }
-    }
-
-    /// The counters of one side's TCP.
-    pub fn of_tcp(counters: &TcpCounters) -> Self {
-        Self::new(counters.iter())
     }
 
     /// Every reason of a list, also those that never happened.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proxyengine::config::{
     Accept, Bind, Config, Fallback, HostPattern, Idle, ListenerId, Match, Policy, PoolId, PortIndex, RecordFormat,
-    ServerId, UnknownFlows, Verify,
+    ServerConfig, ServerId, UnknownFlows, Verify,
 };
 
 /// A small configuration that uses most keys; the tests change one thing of it at a time.
@@ -111,6 +111,13 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
+fn named<'a>(config: &'a Config, server: &str) -> &'a ServerConfig {
+    let mut servers = config.servers().iter();
+    servers
+        .find(|config| config.name == server)
+        .expect("a server of that name")
+}
+
 #[test]
 fn every_key_arrives() {
     let config = Config::parse(GOOD, "good.toml").unwrap_or_else(|error| panic!("{error}"));
@@ -182,7 +189,7 @@ fn every_key_arrives() {
     );
     assert_eq!(config.listener(ListenerId(1)).default, Fallback::Reject);
 
-    let api = config.server(config.find_server("a1").unwrap());
+    let api = named(&config, "a1");
     assert_eq!(
         (api.connect_timeout, api.syn_retry),
         (Duration::from_secs(1), Duration::from_millis(200))
@@ -226,7 +233,7 @@ fn servers_are_behind_the_port_whose_prefix_or_route_has_them() {
         ("a1", 1, "10.2.0.21"),
         ("s6", 0, "2001:db8:1::a"),
     ] {
-        let server = config.server(config.find_server(name).unwrap());
+        let server = named(&config, name);
         assert_eq!((server.next_hop.port.0, server.next_hop.ip), (port, ip(hop)), "{name}");
     }
     assert_eq!(config.routes().next_hop(ip("192.0.2.1")).unwrap().ip, ip("10.1.0.254"));
@@ -235,7 +242,7 @@ fn servers_are_behind_the_port_whose_prefix_or_route_has_them() {
 #[test]
 fn local_addresses_default_to_the_port_and_leave_listeners_their_ports() {
     let config = Config::parse(GOOD, "good.toml").unwrap();
-    let local = |name: &str| config.server(config.find_server(name).unwrap()).local.clone();
+    let local = |name: &str| named(&config, name).local.clone();
     assert_eq!(local("w1")[0].ip, ip("10.2.0.1"));
     assert_eq!(local("w1")[0].ports.ranges(), [1024..=65535]);
     let [listening, other] = &local("a1")[..] else {

@@ -150,14 +150,6 @@ impl Config {
         self.pools.iter().find(|pool| pool.name == name).map(|pool| pool.id)
     }
 
-    /// The number of the server of that name.
-    pub fn find_server(&self, name: &str) -> Option<ServerId> {
-        self.servers
-            .iter()
-            .find(|server| server.name == name)
-            .map(|server| server.id)
-    }
-
     /// The ways to addresses.
     pub fn routes(&self) -> &Routes {
         &self.routes

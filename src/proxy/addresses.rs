@@ -150,7 +150,8 @@ impl Addresses {
     }
 
     /// The memory for look-ups in bytes.
-    pub fn memory(&self) -> usize {
+    #[cfg(test)]
+    fn memory(&self) -> usize {
         size_of_val(&*self.values)
             + size_of_val(&*self.places.indices)
             + size_of_val(&*self.ports)

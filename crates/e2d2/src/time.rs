@@ -162,11 +162,6 @@ impl Clock {
     pub fn tsc(&self) -> u64 {
         cpu::tsc()
     }
-
-    /// Whether [`Clock::now`] comes from the time stamp counter and not from a system call.
-    pub fn uses_tsc(&self) -> bool {
-        matches!(self.source, Source::Tsc { .. })
-    }
 }
 
 /// One reading of both clocks, the tightest of a few tries so that a preemption between them does not spoil it.

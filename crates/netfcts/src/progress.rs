@@ -161,8 +161,11 @@ impl Progress {
         self.servers_tried = self.servers_tried.saturating_add(1);
     }
 
-    /// Notes that `side` enters `state`, as [`SessionRecord::push_state`] does; after 35 minutes with a time that is at
-    /// most 512 µs too early.
+    /// Notes that `side` enters `state`; after 35 minutes with a time that is at most 512 µs too early.
+    ///
+    /// There is room for [`STAMPS`] changes. When it is used up the first eight stay (how the connection opened), the
+    /// last four become the latest four (how it closed) and [`RecordFlags::STATES_DROPPED`] is set. With a
+    /// [`SessionRecord::peer`] there is room for [`PROXIED_STAMPS`], of which the first four stay.
     #[inline]
     pub fn push_state(&mut self, side: Side, state: State, now: Instant) {
         if usize::from(self.count) >= self.room().1 {

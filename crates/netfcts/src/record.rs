@@ -319,31 +319,6 @@ pub struct SessionRecord {
 const _: () = assert!(size_of::<SessionRecord>() == 128 && align_of::<SessionRecord>() == 8);
 
 impl SessionRecord {
-    /// A record of a connection from `client` that begins at `now`. No server, no state yet.
-    pub fn new(now: Instant, client: IpAddr, client_port: u16, listener: u16, core: u8) -> SessionRecord {
-        SessionRecord {
-            start_ns: now.as_nanos(),
-            client_addr: mapped(client),
-            packets_to_server: 0,
-            packets_to_client: 0,
-            bytes_to_server: [0; 6],
-            bytes_to_client: [0; 6],
-            client_port,
-            local_port: 0,
-            local_address: 0,
-            listener,
-            server: NO_SERVER,
-            flags: 0,
-            sides_and_count: 0,
-            client_cause: Cause::Unknown,
-            server_cause: Cause::Unknown,
-            core,
-            servers_tried: 0,
-            states: [0; STAMPS / 2],
-            stamps: [0; STAMPS * STAMP_BYTES],
-        }
-    }
-
     /// The record of a connection that began at `start_ns` and has ended; without state changes yet.
     #[inline]
     pub(crate) fn of(start_ns: u64, ends: &Ends, flags: u16, servers_tried: u8) -> SessionRecord {
@@ -399,22 +374,6 @@ impl SessionRecord {
         Ipv6Addr::from(self.client_addr).to_canonical()
     }
 
-    /// Replaces the client's address and port by those that a PROXY header named, and sets [`RecordFlags::PROXY_IN`].
-    /// Who sent the header is kept as [`SessionRecord::peer`], in the place of four state changes.
-    pub fn set_proxied_client(&mut self, client: IpAddr, client_port: u16) {
-        let (peer, peer_port) = self.peer().unwrap_or((self.client(), self.client_port));
-        while self.state_count() > PROXIED_STAMPS {
-            // The latest goes: this early none of them is about the end.
-            self.sides_and_count -= 1 << 12;
-            self.set_flags(RecordFlags::STATES_DROPPED);
-        }
-        self.stamps[PEER_AT..PEER_AT + 16].copy_from_slice(&mapped(peer));
-        self.stamps[PEER_AT + 16..PEER_AT + 18].copy_from_slice(&peer_port.to_le_bytes());
-        self.client_addr = mapped(client);
-        self.client_port = client_port;
-        self.set_flags(RecordFlags::PROXY_IN);
-    }
-
     /// Who connected to us, if a PROXY header said that it spoke for another client.
     pub fn peer(&self) -> Option<(IpAddr, u16)> {
         if !self.flags().contains(RecordFlags::PROXY_IN) {
@@ -436,21 +395,9 @@ impl SessionRecord {
         read_u48(self.bytes_to_client)
     }
 
-    /// Sets the payload bytes of both directions; they stop at 2^48 - 1.
-    pub fn set_bytes(&mut self, to_server: u64, to_client: u64) {
-        self.bytes_to_server = write_u48(to_server);
-        self.bytes_to_client = write_u48(to_client);
-    }
-
     /// The flags set so far.
     pub fn flags(&self) -> RecordFlags {
         RecordFlags::from_bits_retain(self.flags)
-    }
-
-    /// Sets flags, in addition to those already set.
-    #[inline]
-    pub fn set_flags(&mut self, flags: RecordFlags) {
-        self.flags |= flags.bits();
     }
 
     /// Why the side ended.
@@ -459,40 +406,6 @@ impl SessionRecord {
             Side::Client => self.client_cause,
             Side::Server => self.server_cause,
         }
-    }
-
-    /// Says why the side ended. The first cause stays: what follows is its consequence.
-    #[inline]
-    pub fn set_cause(&mut self, side: Side, cause: Cause) {
-        let slot = match side {
-            Side::Client => &mut self.client_cause,
-            Side::Server => &mut self.server_cause,
-        };
-        if *slot == Cause::Unknown {
-            *slot = cause;
-        }
-    }
-
-    /// Notes that `side` enters `state` at `now`.
-    ///
-    /// There is room for [`STAMPS`] changes. When it is used up the first eight stay (how the connection opened), the
-    /// last four become the latest four (how it closed) and [`RecordFlags::STATES_DROPPED`] is set. With a
-    /// [`SessionRecord::peer`] there is room for [`PROXIED_STAMPS`], of which the first four stay.
-    #[inline]
-    pub fn push_state(&mut self, side: Side, state: State, now: Instant) {
-        let mut index = self.state_count();
-        let room = self.room().1;
-        if index == room {
-            self.forget_oldest_late_change();
-            index = room - 1;
-        }
-        let micros = now.as_nanos().saturating_sub(self.start_ns) / 1_000;
-        self.put_change(
-            index,
-            side as u16,
-            state as u8,
-            micros.min(MAX_STAMP.as_micros() as u64),
-        );
     }
 
     /// Number of state changes held.
@@ -505,26 +418,9 @@ impl SessionRecord {
         (0..self.state_count().min(STAMPS)).map(|index| self.change(index))
     }
 
-    /// The latest state of a side.
-    pub fn last_state(&self, side: Side) -> Option<State> {
-        self.changes()
-            .rev()
-            .find(|change| change.side == side)
-            .map(|change| change.state)
-    }
-
     /// Time from the start to the last state change.
     pub fn duration(&self) -> Duration {
         self.changes().next_back().map_or(Duration::ZERO, |change| change.after)
-    }
-
-    /// How many changes stay when more come than there is room for, and the room.
-    fn room(&self) -> (usize, usize) {
-        if self.flags & RecordFlags::PROXY_IN.bits() == 0 {
-            (KEPT_FIRST, STAMPS)
-        } else {
-            (PROXIED_KEPT_FIRST, PROXIED_STAMPS)
-        }
     }
 
     fn change(&self, index: usize) -> StateChange {
@@ -537,7 +433,7 @@ impl SessionRecord {
             } else {
                 Side::Server
             },
-            // Only `push_state` writes these bits: they always name a state.
+            // Only `put_change` writes these bits, and is given a state: they always name one.
             state: State::ALL.get(state).copied().unwrap_or(State::Closed),
             after: Duration::from_micros(u64::from_le_bytes(stamp)),
         }
@@ -552,21 +448,6 @@ impl SessionRecord {
         let shift = index % 2 * 4;
         let pair = &mut self.states[index / 2];
         *pair = *pair & !(0xf << shift) | state << shift;
-    }
-
-    #[cold]
-    fn forget_oldest_late_change(&mut self) {
-        self.set_flags(RecordFlags::STATES_DROPPED);
-        let (kept, room) = self.room();
-        self.stamps
-            .copy_within((kept + 1) * STAMP_BYTES..room * STAMP_BYTES, kept * STAMP_BYTES);
-        for index in kept..room - 1 {
-            self.set_side_and_state(
-                index,
-                self.sides_and_count >> (index + 1) & 1,
-                self.state_bits(index + 1),
-            );
-        }
     }
 }
 
@@ -606,128 +487,4 @@ impl TryFrom<u8> for Cause {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn record() -> SessionRecord {
-        SessionRecord::new(Instant::from_nanos(5_000), IpAddr::from([10, 0, 0, 1]), 40_000, 2, 1)
-    }
-
-    #[test]
-    fn numbers_are_the_places_in_the_lists() {
-        for (number, state) in (0..).zip(State::ALL) {
-            assert_eq!((state as u8, format!("{state:?}")), (number, state.name().to_owned()));
-            assert_eq!(State::try_from(number), Ok(state));
-        }
-        for (number, cause) in (0..).zip(Cause::ALL) {
-            assert_eq!((cause as u8, format!("{cause:?}")), (number, cause.name().to_owned()));
-            assert_eq!(Cause::try_from(number), Ok(cause));
-        }
-        assert_eq!((State::try_from(13), Cause::try_from(21)), (Err(13), Err(21)));
-    }
-
-    #[test]
-    fn addresses_of_both_families_come_back() {
-        for client in ["192.0.2.7", "2001:db8::7"] {
-            let client: IpAddr = client.parse().unwrap();
-            assert_eq!(SessionRecord::new(Instant::ZERO, client, 1, 0, 0).client(), client);
-        }
-        let mut record = record();
-        record.set_proxied_client("2001:db8::8".parse().unwrap(), 9);
-        assert_eq!(
-            (record.client().to_string(), record.client_port),
-            ("2001:db8::8".to_owned(), 9)
-        );
-        assert_eq!(record.flags(), RecordFlags::PROXY_IN);
-        assert_eq!(record.peer(), Some((IpAddr::from([10, 0, 0, 1]), 40_000)));
-        assert_eq!(
-            (record.start(), record.listener, record.core),
-            (Instant::from_nanos(5_000), 2, 1)
-        );
-    }
-
-    #[test]
-    fn a_peer_costs_four_changes_and_is_not_written_over() {
-        let mut record = record();
-        record.set_proxied_client("2001:db8::8".parse().unwrap(), 9);
-        let states = State::ALL;
-        for (micros, state) in (0..).zip(states) {
-            record.push_state(Side::Server, state, Instant::from_nanos(5_000 + micros * 1_000));
-        }
-        let kept: Vec<_> = record.changes().map(|change| change.state).collect();
-        assert_eq!(kept, [&states[..4], &states[states.len() - 4..]].concat());
-        let after: Vec<_> = record
-            .changes()
-            .map(|change| change.after.as_micros() as usize)
-            .collect();
-        assert_eq!(after, [0, 1, 2, 3, 9, 10, 11, 12]);
-        assert!(record.flags().contains(RecordFlags::STATES_DROPPED));
-        assert_eq!(record.peer(), Some((IpAddr::from([10, 0, 0, 1]), 40_000)));
-    }
-
-    #[test]
-    fn first_cause_stays_and_sides_are_separate() {
-        let mut record = record();
-        record.set_cause(Side::Client, Cause::PassiveRst);
-        record.set_cause(Side::Client, Cause::Timeout);
-        assert_eq!(record.cause(Side::Client), Cause::PassiveRst);
-        assert_eq!(record.cause(Side::Server), Cause::Unknown);
-    }
-
-    #[test]
-    fn bytes_stop_at_their_width() {
-        let mut record = record();
-        record.set_bytes((1 << 48) - 1, 1 << 48);
-        assert_eq!(
-            (record.bytes_to_server(), record.bytes_to_client()),
-            ((1 << 48) - 1, (1 << 48) - 1)
-        );
-        record.set_bytes(0x0102_0304_0506, 7);
-        assert_eq!(
-            (record.bytes_to_server(), record.bytes_to_client()),
-            (0x0102_0304_0506, 7)
-        );
-    }
-
-    #[test]
-    fn stamps_are_whole_microseconds_and_stop_at_their_width() {
-        let mut record = record();
-        record.push_state(Side::Client, State::SynReceived, Instant::from_nanos(4_000));
-        record.push_state(Side::Client, State::Established, Instant::from_nanos(6_999));
-        record.push_state(Side::Server, State::Closed, Instant::from_nanos(u64::MAX));
-        let after: Vec<_> = record.changes().map(|change| change.after).collect();
-        assert_eq!(after, [Duration::ZERO, Duration::from_micros(1), MAX_STAMP]);
-        assert_eq!(record.duration(), MAX_STAMP);
-    }
-
-    fn change() -> impl Strategy<Value = (bool, u8, u64)> {
-        (any::<bool>(), 0u8..13, 0u64..1 << 41)
-    }
-
-    proptest! {
-        #[test]
-        fn keeps_the_first_eight_and_the_last_four_changes(
-            changes in prop::collection::vec(change(), 0..40),
-        ) {
-            let mut record = SessionRecord { start_ns: 0, ..record() };
-            let mut model: Vec<StateChange> = Vec::new();
-            for (server, state, micros) in changes.iter().copied() {
-                let side = if server { Side::Server } else { Side::Client };
-                let state = State::try_from(state).unwrap();
-                record.push_state(side, state, Instant::from_nanos(micros * 1_000));
-                model.push(StateChange { side, state, after: Duration::from_micros(micros).min(MAX_STAMP) });
-            }
-            let dropped = model.len() > STAMPS;
-            if dropped {
-                model.drain(KEPT_FIRST..model.len() - (STAMPS - KEPT_FIRST));
-            }
-            prop_assert_eq!(record.flags().contains(RecordFlags::STATES_DROPPED), dropped);
-            for side in [Side::Client, Side::Server] {
-                let last = model.iter().rev().find(|change| change.side == side).map(|change| change.state);
-                prop_assert_eq!(record.last_state(side), last);
-            }
-            prop_assert_eq!(record.changes().collect::<Vec<_>>(), model);
-        }
-    }
-}
+mod tests;

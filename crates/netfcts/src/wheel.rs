@@ -121,7 +121,8 @@ impl TimerWheel {
     }
 
     /// Changes how many entries one call of [`expire`](Self::expire) may fire or move (at least one).
-    pub fn set_budget(&mut self, budget: usize) {
+    #[cfg(test)]
+    fn set_budget(&mut self, budget: usize) {
         self.budget = budget.max(1);
     }
 

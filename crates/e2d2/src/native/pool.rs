@@ -6,7 +6,6 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use arrayvec::ArrayVec;
 use dpdk_sys as sys;
 
 use super::eal::Eal;
@@ -163,22 +162,6 @@ impl MbufPool {
     /// The frame that each buffer holds behind its headroom, in bytes.
     pub fn data_room(&self) -> u16 {
         self.0.data_room
-    }
-
-    /// Appends `count` empty buffers, or none if `into` or the pool has fewer; returns whether they are there.
-    pub fn take_many(&mut self, into: &mut ArrayVec<Mbuf, BURST>, count: usize) -> bool {
-        let start = into.len();
-        if count > into.remaining_capacity() {
-            return false;
-        }
-        // One by one: on a registered thread that is half the price of a bulk copy, whose wide loads have to wait for the
-        // narrow stores by which the same buffers have just come back (bench `native`).
-        into.extend((0..count).map_while(|_| self.take()));
-        if into.len() < start + count {
-            into.truncate(start);
-            return false;
-        }
-        true
     }
 
     pub(super) fn share(&self) -> Arc<PoolInner> {

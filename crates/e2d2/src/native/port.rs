@@ -287,11 +287,6 @@ impl DpdkPort {
         self.flows.remove();
     }
 
-    /// How many rules are in force.
-    pub fn rule_count(&self) -> usize {
-        self.flows.len()
-    }
-
     /// Whether the link is up, now.
     pub fn is_link_up(&self) -> bool {
         let mut link = sys::rte_eth_link::default();

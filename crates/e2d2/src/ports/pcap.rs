@@ -74,7 +74,8 @@ impl<L: BufferPool> PcapPort<L> {
     }
 
     /// Whether no frame will be received any more: the file is at its end, or was malformed.
-    pub fn is_exhausted(&self) -> bool {
+    #[cfg(test)]
+    fn is_exhausted(&self) -> bool {
         self.reader.is_none()
     }
 

@@ -21,13 +21,6 @@ pub struct VlanId(u16);
 #[error("{0} is no VLAN identifier: expected 1 to 4094")]
 pub struct NoVlanId(pub u16);
 
-impl VlanId {
-    /// The number.
-    pub const fn as_u16(self) -> u16 {
-        self.0
-    }
-}
-
 impl TryFrom<u16> for VlanId {
     type Error = NoVlanId;
 

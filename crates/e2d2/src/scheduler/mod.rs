@@ -134,18 +134,9 @@ impl Usage {
 
     /// The busy time in cycles of a counter that runs at `tsc_hz` ([`Clock::tsc_hz`]).
     pub fn busy_cycles(&self, tsc_hz: u64) -> u64 {
-        cycles(self.busy, tsc_hz)
+        let cycles = self.busy.as_nanos().saturating_mul(u128::from(tsc_hz)) / 1_000_000_000;
+        u64::try_from(cycles).unwrap_or(u64::MAX)
     }
-
-    /// All other time in cycles of a counter that runs at `tsc_hz`.
-    pub fn idle_cycles(&self, tsc_hz: u64) -> u64 {
-        cycles(self.spinning + self.asleep, tsc_hz)
-    }
-}
-
-fn cycles(duration: Duration, tsc_hz: u64) -> u64 {
-    let cycles = duration.as_nanos().saturating_mul(u128::from(tsc_hz)) / 1_000_000_000;
-    u64::try_from(cycles).unwrap_or(u64::MAX)
 }
 
 struct Slot {

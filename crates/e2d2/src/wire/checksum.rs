@@ -214,13 +214,6 @@ impl Delta {
             .replace32(old as u32, new as u32)
     }
 
-    /// Adds the change of an address, also from one IP version to the other: only the pseudo header's sum counts.
-    #[inline]
-    #[must_use]
-    pub const fn replace_addr(self, old: IpAddr, new: IpAddr) -> Self {
-        self.replace128(addr_bits(old), addr_bits(new))
-    }
-
     /// Adds the change of some bytes, `offset` bytes behind the start of the checksummed data.
     ///
     /// Where one is longer, the data must grow or shrink at its end.
@@ -258,13 +251,6 @@ impl AddAssign for Delta {
     #[inline]
     fn add_assign(&mut self, other: Self) {
         *self = *self + other;
-    }
-}
-
-const fn addr_bits(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(address) => address.to_bits() as u128,
-        IpAddr::V6(address) => address.to_bits(),
     }
 }
 

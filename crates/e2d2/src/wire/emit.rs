@@ -48,18 +48,6 @@ pub enum Checksums {
 }
 
 impl Envelope {
-    /// The way back: sources and destinations exchanged.
-    #[must_use]
-    pub const fn reversed(self, hop_limit: u8) -> Self {
-        Self {
-            src_mac: self.dst_mac,
-            dst_mac: self.src_mac,
-            src_addr: self.dst_addr,
-            dst_addr: self.src_addr,
-            hop_limit,
-        }
-    }
-
     /// Empties the buffer and writes headers and zeroed room for a message; returns the offset of the message.
     pub(crate) fn open<B: PacketBuffer>(&self, buffer: &mut B, protocol: u8, len: usize) -> Result<usize, EmitError> {
         buffer.truncate(0);

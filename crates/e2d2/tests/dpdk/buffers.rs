@@ -5,7 +5,7 @@ use std::thread;
 use e2d2::buffer::{BufferPool, NoRoom, PacketBuffer, RxInfo};
 use e2d2::native::{MbufPool, PoolError};
 
-use crate::support::{Burst, eal, frame, packet, pool, unique};
+use crate::support::{eal, frame, packet, pool, unique};
 
 #[test]
 fn a_new_buffer_is_empty_with_room_at_both_ends() {
@@ -96,30 +96,6 @@ fn buffers_are_distinct_and_come_back_empty() {
             assert_eq!(packet.data(), frame(number as u32, 60), "round {round}");
         }
         packets.iter_mut().for_each(|packet| packet.trim_front(20));
-    }
-}
-
-#[test]
-fn many_are_taken_or_none() {
-    for registered in [false, true] {
-        let _thread = registered.then(|| eal().register_thread().expect("an lcore id is left"));
-        let mut pool = pool(63, 1500);
-        let (mut first, mut second) = (Burst::new(), Burst::new());
-        assert!(pool.take_many(&mut first, 20));
-        assert!(pool.take_many(&mut first, 12));
-        assert!(!pool.take_many(&mut first, 1), "the burst is full");
-        assert!(!pool.take_many(&mut second, 32), "31 are left");
-        assert!(second.is_empty());
-        assert!(pool.take_many(&mut second, 31));
-        assert_eq!(pool.available(), 0);
-        assert!(
-            first
-                .iter()
-                .chain(&second)
-                .all(|packet| packet.is_empty() && packet.headroom() == 128)
-        );
-        drop((first, second));
-        assert_eq!(pool.available(), 63);
     }
 }
 

@@ -52,7 +52,7 @@ fn one_queue_spreads_nothing() {
 }
 
 #[test]
-fn devices_without_rules_say_so_and_have_none() {
+fn devices_without_rules_say_so() {
     let rules = [0, 1].map(|queue| FlowRule {
         destination: IpAddr::from([10, 0, 0, queue as u8]),
         port: None,
@@ -70,7 +70,6 @@ fn devices_without_rules_say_so_and_have_none() {
         };
         let error = port.install(&[partial]).expect_err("not known");
         assert!(error.to_string().contains("not known to keep a port mask"), "{error}");
-        assert_eq!(port.rule_count(), 0);
         port.remove_rules();
     }
 }

@@ -46,6 +46,13 @@ fn edgy32() -> impl Strategy<Value = u32> {
     (edgy16(), edgy16()).prop_map(|(high, low)| u32::from(high) << 16 | u32::from(low))
 }
 
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
 /// What splicing rewrites.
 #[derive(Clone, Debug)]
 struct Rewrite {
@@ -145,9 +152,9 @@ proptest! {
     ) {
         let (good, layout) = laid_out(&segment);
         let mut bad = good.clone();
-        let mut tcp = layout.tcp_mut(&mut bad).expect("its own layout");
-        let wrong = Delta::ZERO.replace16(0, error).apply(tcp.checksum());
-        tcp.set_checksum(wrong);
+        let mut parts = layout.split_mut(&mut bad).expect("its own layout");
+        let wrong = Delta::ZERO.replace16(0, error).apply(parts.tcp.checksum());
+        parts.tcp.set_checksum(wrong);
         prop_assert!(!layout.is_checksum_valid(&bad));
 
         let (src, dst) = (segment.envelope.dst_addr, segment.envelope.src_addr);
@@ -170,7 +177,9 @@ proptest! {
         let old = segment.envelope;
         let new: (IpAddr, IpAddr) =
             if old.src_addr.is_ipv4() { (six.0.into(), six.1.into()) } else { (four.0.into(), four.1.into()) };
-        let delta = Delta::ZERO.replace_addr(old.src_addr, new.0).replace_addr(old.dst_addr, new.1);
+        let delta = Delta::ZERO
+            .replace_bytes(0, &octets(old.src_addr), &octets(new.0))
+            .replace_bytes(0, &octets(old.dst_addr), &octets(new.1));
         let (bytes, layout) = laid_out(&segment);
         let carried = delta.apply(layout.tcp(&bytes).expect("its own layout").checksum());
 

@@ -85,8 +85,9 @@ fn exercise_tcp(bytes: &[u8]) {
         options::sack_blocks(packet.options()),
         packet.segment_len(),
     );
-    let _ = options::blank(packet.options_mut(), |kind| kind % 2 == 0);
-    let _ = options::translate_sack(packet.options_mut(), |left, right| (!left, !right));
+    let mut raw = packet.options().to_vec();
+    let _ = options::blank(&mut raw, |kind| kind % 2 == 0);
+    let _ = options::translate_sack(&mut raw, |left, right| (!left, !right));
     let (src, dst) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
     packet.fill_checksum(src, dst);
     assert!(packet.is_checksum_valid(src, dst));

@@ -112,11 +112,6 @@ impl Kind {
     pub const fn is_blind(self) -> bool {
         !matches!(self, Kind::Silent | Kind::Slow | Kind::Hoarder | Kind::Holder)
     }
-
-    /// Whether its frames exist in IPv4 only.
-    pub const fn is_ipv4_only(self) -> bool {
-        matches!(self, Kind::Fragments | Kind::Icmp)
-    }
 }
 
 impl FromStr for Kind {

@@ -171,11 +171,6 @@ impl<P: Port, L: BufferPool<Buffer = P::Buffer>> Street<P, L> {
         self.stats
     }
 
-    /// The end of the cable to the device.
-    pub fn uplink(&mut self) -> &mut P {
-        &mut self.uplink
-    }
-
     /// Carries everything that waits, both ways; returns how many packets.
     pub fn carry(&mut self, now: Instant) -> usize {
         self.carry_back() + self.carry_out(now)

@@ -47,11 +47,6 @@ impl Flows {
         }
     }
 
-    /// How many rules are in force.
-    pub(super) fn len(&self) -> usize {
-        self.made.made.len()
-    }
-
     /// Makes all of `rules` or none, besides those that there are.
     pub(super) fn install(&mut self, rules: &[FlowRule]) -> Result<(), FlowError> {
         let model = NicModel::of_driver(&self.driver);

@@ -20,7 +20,7 @@ mod queue;
 mod side;
 mod tuple;
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rtrb::RingBuffer;
@@ -119,13 +119,7 @@ pub struct NicParts<P: Port> {
 struct Shared {
     version: AtomicU32,
     rules: Mutex<Arc<RuleIndex>>,
-    /// What each queue has missed. Each on a line of its own, and written by the device's side only.
-    missed: Vec<Missed>,
 }
-
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Missed(AtomicU64);
 
 impl SoftwareNic {
     /// Puts a software NIC in front of `port`. It is started.
@@ -150,7 +144,6 @@ impl SoftwareNic {
         let shared = Arc::new(Shared {
             version: AtomicU32::new(0),
             rules: Mutex::default(),
-            missed: (0..queues).map(|_| Missed::default()).collect(),
         });
         let mut table = RuleTable::new(&format!("port {}", port.id().0), model, queues);
         table.start();
@@ -163,7 +156,7 @@ impl SoftwareNic {
             let (to_queue, rx) = RingBuffer::new(config.rx_ring);
             let (tx, from_queue) = RingBuffer::new(config.tx_ring);
             ends.push(side::End::new(to_queue, from_queue));
-            NicQueue::new(&port, capabilities, index, (rx, tx), &shared)
+            NicQueue::new(&port, capabilities, index, (rx, tx))
         });
         let queues = queues.collect();
         let (writer, counts) = counters::shared();

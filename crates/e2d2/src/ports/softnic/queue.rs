@@ -1,13 +1,10 @@
 //! A worker's end of the rings: a port like any other.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
 use rtrb::{Consumer, Producer};
 
-use super::Shared;
 use crate::BURST;
 use crate::buffer::PacketBuffer;
 use crate::port::{Capabilities, Port, PortId};
@@ -22,7 +19,6 @@ pub struct NicQueue<B> {
     capabilities: Capabilities,
     rx: Consumer<B>,
     tx: Producer<B>,
-    shared: Arc<Shared>,
 }
 
 impl<B: PacketBuffer> NicQueue<B> {
@@ -31,7 +27,6 @@ impl<B: PacketBuffer> NicQueue<B> {
         capabilities: Capabilities,
         index: u16,
         (rx, tx): (Consumer<B>, Producer<B>),
-        shared: &Arc<Shared>,
     ) -> Self {
         Self {
             index,
@@ -41,7 +36,6 @@ impl<B: PacketBuffer> NicQueue<B> {
             capabilities,
             rx,
             tx,
-            shared: Arc::clone(shared),
         }
     }
 }
@@ -55,12 +49,6 @@ impl<B> NicQueue<B> {
     /// Its place among the queues.
     pub fn index(&self) -> u16 {
         self.index
-    }
-
-    /// Packets that were dropped because nobody had taken earlier ones in time.
-    pub fn missed(&self) -> u64 {
-        let missed = self.shared.missed.get(usize::from(self.index));
-        missed.map_or(0, |missed| missed.0.load(Ordering::Relaxed))
     }
 }
 

@@ -164,17 +164,13 @@ impl<P: Port> NicSide<P> {
     }
 
     fn flush(&mut self) {
-        for (end, missed) in self.ends.iter_mut().zip(&self.shared.missed) {
+        for end in &mut self.ends {
             if end.staged.is_empty() {
                 continue;
             }
             let lost = end.flush() as u64;
             if lost > 0 {
                 self.counts.add(NicEvent::Missed, lost);
-                // One writer, hence no read-modify-write.
-                missed
-                    .0
-                    .store(missed.0.load(Ordering::Relaxed) + lost, Ordering::Relaxed);
             }
         }
     }

@@ -87,12 +87,6 @@ impl TcpLayout {
         frame.get(usize::from(self.l4)..)?.first_chunk().map(TcpHeader)
     }
 
-    /// The TCP header for writing, for one bounds check.
-    #[inline]
-    pub fn tcp_mut<'a>(&self, frame: &'a mut [u8]) -> Option<TcpHeader<&'a mut [u8; tcp::HEADER_LEN]>> {
-        frame.get_mut(usize::from(self.l4)..)?.first_chunk_mut().map(TcpHeader)
-    }
-
     /// The IP header.
     #[inline]
     pub fn ip<'a>(&self, frame: &'a [u8]) -> Option<IpHeader<&'a [u8; ipv4::HEADER_LEN], &'a [u8; ipv6::HEADER_LEN]>> {

@@ -192,12 +192,6 @@ impl<T: AsRef<[u8]>> TcpPacket<T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> TcpPacket<T> {
-    /// The raw options, for writing.
-    pub fn options_mut(&mut self) -> &mut [u8] {
-        let end = self.header_len();
-        self.0.as_mut().get_mut(HEADER_LEN..end).unwrap_or_default()
-    }
-
     /// The payload, for writing.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let start = self.header_len();
@@ -324,6 +318,5 @@ mod tests {
         assert_eq!((packet.options(), packet.payload()), (&[][..], &[][..]));
         packet.set_header_len(0);
         assert_eq!((packet.options(), packet.payload().len()), (&[][..], 24));
-        assert!(packet.options_mut().is_empty());
     }
 }
