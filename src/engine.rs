@@ -559,8 +559,8 @@ fn addresses_by_index(config: &Config) -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proxy::address_of;
     use crate::proxy::settings::Settings;
+    use netfcts::leg::unmapped;
 
     #[test]
     fn records_and_cores_number_our_addresses_alike() {
@@ -589,7 +589,7 @@ mod tests {
         let config = Config::parse(text, "test.toml").unwrap_or_else(|error| panic!("{error}"));
         let addresses = Settings::from_config(&config, 0, &[MacAddr::default()], |_| 0).addresses;
         let of_cores: Vec<IpAddr> = (0..addresses.len() as u16)
-            .map(|index| address_of(addresses.value(index)))
+            .map(|index| unmapped(addresses.value(index)))
             .collect();
         assert_eq!(addresses_by_index(&config), of_cores);
         assert_eq!(of_cores.len(), 5, "{of_cores:?}");

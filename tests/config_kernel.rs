@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use e2d2::port::PortId;
 use e2d2::wire::MacAddr;
+use netfcts::leg::mapped;
 use proxyengine::config::{Config, KernelConfig};
 use proxyengine::kernel::Claims;
-use proxyengine::proxy::address_value;
 
 const GOOD: &str = r#"
 [[port]]
@@ -96,7 +96,7 @@ fn tcp_that_is_left_is_the_kernels() {
     let claims = Claims::new(&config, &[MacAddr([2, 0, 0, 0, 0, 1])]);
     let takes = |address: &str, port: u16| {
         let address: IpAddr = address.parse().expect("an address");
-        claims.takes_tcp(PortId(0), address_value(address), port)
+        claims.takes_tcp(PortId(0), mapped(address), port)
     };
     for (address, port, is_kernels) in [
         ("10.0.0.1", 22, true),
@@ -113,7 +113,7 @@ fn tcp_that_is_left_is_the_kernels() {
     ] {
         assert_eq!(takes(address, port), is_kernels, "{address} {port}");
     }
-    assert!(!claims.takes_tcp(PortId(1), address_value("10.0.0.1".parse().expect("an address")), 22));
+    assert!(!claims.takes_tcp(PortId(1), mapped("10.0.0.1".parse().expect("an address")), 22));
     assert!(
         Claims::new(
             &parse(&GOOD.replace(&format!("kernel = {ALL}"), "")),

@@ -149,7 +149,7 @@ impl<S: SelectServer> Counted<S> {
         self.most.ports = self.most.ports.max(usage.ports);
         let causes = &mut self.causes;
         self.bench.core.records.drain(|record| {
-            let cause = format!("{:?}", record.cause(netfcts::record::Side::Client));
+            let cause = format!("{:?}", record.cause(netfcts::Side::Client));
             *causes.entry(cause).or_default() += 1;
         });
         sent

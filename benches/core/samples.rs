@@ -2,13 +2,13 @@
 
 use e2d2::wire::MacAddr;
 use e2d2::wire::tcp::TcpOptions;
-use proxyengine::proxy::table::FlowKey;
+use netfcts::FourTuple;
 use proxyengine::proxy::translate::Rewrite;
 use testkit::{Segment, Station};
 
 /// The key of a flow of its own for each number.
-pub(crate) fn key(n: u32) -> FlowKey {
-    FlowKey {
+pub(crate) fn key(n: u32) -> FourTuple {
+    FourTuple {
         remote: 0xffff_0a00_0000 | u128::from(n),
         local: 0xffff_0a01_0001,
         remote_port: n as u16,

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant as WallClock};
 
 use e2d2::time::Instant;
+use netfcts::Side;
 use netfcts::format::{NameTable, Named, RecordFormat};
 use netfcts::progress::{Ended, Ends, Progress};
-use netfcts::record::{Side, State};
+use netfcts::record::State;
 use netfcts::ring::record_ring;
 use proxyengine::records::{RING_CAPACITY, RecordKeeper, RecordOutput};
 

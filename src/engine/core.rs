@@ -9,6 +9,7 @@ use e2d2::fate::{GraphCounters, GraphReader, Traffic};
 use e2d2::operators::{SharedPort, Task, share};
 use e2d2::port::Port;
 use e2d2::time::Instant;
+use netfcts::Side;
 
 use super::CoreStart;
 use super::machine::Machine;
@@ -22,7 +23,6 @@ use crate::kernel::{KernelCounterReader, KernelEnd};
 use crate::log_ring::{LogEvent, SharedLog};
 use crate::neighbour::{NeighbourCounterReader, Station};
 use crate::pipeline::{self, Handle};
-use crate::proxy::event::Side;
 use crate::proxy::promises::Abilities;
 use crate::proxy::settings::Settings;
 use crate::proxy::{Proxy, Secrets};

@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 use e2d2::flow::{FlowError, FlowRule, MaskedPort};
 use e2d2::rss::Rss;
-use netfcts::steering::{PlanError, SteeringPlan, mapped};
+use netfcts::leg::mapped;
+use netfcts::steering::{PlanError, SteeringPlan};
 
 use super::machine::Machine;
 use crate::config::{Accept, Config, ListenerConfig, ServerConfig, Steering};

@@ -7,10 +7,10 @@ use e2d2::wire::MacAddr;
 use e2d2::wire::ethernet::ethertype;
 use e2d2::wire::frame::{IpVersion, Kind};
 use e2d2::wire::quote;
+use netfcts::leg::mapped;
 
 use crate::config::{Config, PortConfig};
 use crate::neighbour::link_local_of;
-use crate::proxy::address_value;
 
 /// Whose a frame is.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Claims {
             for address in named.chain(link_local) {
                 claims.addresses.push(Claim {
                     port: port.id,
-                    value: address_value(address),
+                    value: mapped(address),
                     is_shared: link_local == Some(address) || config.own_addresses(port.id).contains(&address),
                     engine: engine_ports(config, port, address),
                 });
@@ -96,7 +96,7 @@ impl Claims {
         self.ports.is_empty()
     }
 
-    /// Whether a TCP segment of no connection and no listener, to `local_port` of `local` (as [`address_value`] gives it),
+    /// Whether a TCP segment of no connection and no listener, to `local_port` of `local` (as [`mapped`] gives it),
     /// is the kernel's. Those to the ports that the engine connects from are the engine's, also when it knows them no more.
     pub fn takes_tcp(&self, port: PortId, local: u128, local_port: u16) -> bool {
         self.claim(port, local)
@@ -195,9 +195,8 @@ impl Claims {
 /// An error is about the engine's connections if it quotes a segment that came from a port of the engine's.
 fn share_error(claim: &Claim, is_error: bool, version: IpVersion, quoted: &[u8]) -> Share {
     let quoted = is_error.then(|| quote::parse(version, quoted).ok().flatten()).flatten();
-    let is_engines = |quoted: quote::QuotedTcp| {
-        address_value(quoted.src_addr) == claim.value && claim.engine.contains(quoted.src_port)
-    };
+    let is_engines =
+        |quoted: quote::QuotedTcp| mapped(quoted.src_addr) == claim.value && claim.engine.contains(quoted.src_port);
     if quoted.is_some_and(is_engines) {
         Share::Engine
     } else {
@@ -225,9 +224,9 @@ fn bytes<const N: usize>(frame: &[u8], at: usize) -> Option<[u8; N]> {
 }
 
 fn v4(octets: [u8; 4]) -> u128 {
-    address_value(Ipv4Addr::from(octets).into())
+    mapped(Ipv4Addr::from(octets).into())
 }
 
 fn v6(octets: [u8; 16]) -> u128 {
-    address_value(Ipv6Addr::from(octets).into())
+    mapped(Ipv6Addr::from(octets).into())
 }

@@ -9,8 +9,8 @@
 
 use super::borrowed::{self, Borrowed};
 use super::hash::{KeyWords, PairHash};
-use super::segment::address_value;
 use e2d2::port::PortId;
+use netfcts::leg::mapped;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
@@ -73,7 +73,7 @@ impl Addresses {
 
     /// The index of `address`, which is added if it is new. Nobody listens on it.
     pub fn add(&mut self, address: IpAddr) -> u16 {
-        let value = address_value(address);
+        let value = mapped(address);
         if let Some(index) = self.index(value) {
             return index;
         }
@@ -289,12 +289,12 @@ mod tests {
     }
 
     fn listener_of(addresses: &Addresses, address: IpAddr, port: u16) -> Option<u16> {
-        let index = addresses.index(address_value(address))?;
+        let index = addresses.index(mapped(address))?;
         addresses.listener(index, port, PortId(0))
     }
 
     fn compared(addresses: &Addresses, address: IpAddr) -> usize {
-        addresses.candidates(address_value(address)).count()
+        addresses.candidates(mapped(address)).count()
     }
 
     #[test]
@@ -305,12 +305,12 @@ mod tests {
             assert_eq!(addresses.len(), MANY as usize);
             let mut total = 0;
             for n in 0..MANY {
-                assert_eq!(addresses.index(address_value(address(n))), Some(n as u16));
+                assert_eq!(addresses.index(mapped(address(n))), Some(n as u16));
                 assert_eq!(listener_of(&addresses, address(n), 443), Some(0));
                 assert_eq!(listener_of(&addresses, address(n), 444), None);
                 // What is ours, and what strangers ask for.
                 assert!(compared(&addresses, address(n)) <= REACH);
-                assert_eq!(addresses.index(address_value(address(MANY + n))), None);
+                assert_eq!(addresses.index(mapped(address(MANY + n))), None);
                 let strange = compared(&addresses, address(MANY + n));
                 assert!(strange <= REACH);
                 total += strange;
@@ -380,7 +380,7 @@ mod tests {
         }
         assert_eq!(listener_of(&addresses, v6(1), 0), None);
         let of = |addresses: &Addresses, address, device| {
-            let index = addresses.index(address_value(address))?;
+            let index = addresses.index(mapped(address))?;
             addresses.listener(index, 80, PortId(device))
         };
         assert_eq!(
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(addresses.add(v4(2)), 2);
         assert_eq!((addresses.add(v4(2)), addresses.add(v6(1))), (2, 1));
         assert_eq!(of(&addresses, v4(2), 0), None);
-        assert_eq!((addresses.value(2), addresses.value(3)), (address_value(v4(2)), 0));
+        assert_eq!((addresses.value(2), addresses.value(3)), (mapped(v4(2)), 0));
     }
 
     #[test]

@@ -7,8 +7,8 @@
 //! ACKs that he gets on a connection of his own cannot tell whether a segment that he made up has met another one
 //! (RFC 5961 10 asks for the limit; Linux has drawn it at random since 4.7 and limits each connection since 4.0).
 
-use super::event::Side;
 use e2d2::time::Instant;
+use netfcts::Side;
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 

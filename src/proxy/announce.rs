@@ -6,12 +6,12 @@
 
 use super::carried::Carried;
 use super::connection::Connection;
-use super::segment::address_of;
 use super::settings::Settings;
 use crate::config::{Announce, AnnounceFields};
 use crate::selectors::{Sought, tls};
 use arrayvec::ArrayVec;
 use e2d2::time::Instant;
+use netfcts::leg::unmapped;
 use proxy_protocol::{Addresses, Header, Tlv, TlvWriter, Tlvs, Transport, kind};
 use std::net::SocketAddr;
 
@@ -55,7 +55,7 @@ fn written(
         ),
     );
     let (source, destination) = carried.map_or(own, |carried| (carried.source, carried.destination));
-    let socket = |(address, port): (u128, u16)| SocketAddr::new(address_of(address), port);
+    let socket = |(address, port): (u128, u16)| SocketAddr::new(unmapped(address), port);
     let addresses = Addresses::from_pair(socket(source), socket(destination));
     let written = match announce {
         Announce::Off => return 0,

@@ -2,13 +2,12 @@
 //! its way from memory while others have their turn.
 
 use super::drop_reason::DropReason;
-use super::event::Side;
 use super::phase::Phase;
 use super::segment::{self, Segment};
 use super::send::{self, Ends};
 use super::settings::Verify;
 use super::stage::WorkStage;
-use super::table::{FlowKey, FlowRef};
+use super::table::FlowRef;
 use super::{Incoming, NextHops, Outbox, Proxy, classify};
 use crate::callbacks::SelectServer;
 use arrayvec::ArrayVec;
@@ -18,6 +17,7 @@ use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
 use e2d2::wire::frame::{Kind, Packet, TcpLayout};
 use e2d2::wire::tcp::TcpFlags;
+use netfcts::{FourTuple, Side};
 
 impl<P, S, N> Proxy<P, S, N>
 where
@@ -158,7 +158,7 @@ where
     }
 
     /// True if `key` is that of a flow in the table.
-    fn is_leg(&self, flow: FlowRef, key: &FlowKey) -> bool {
+    fn is_leg(&self, flow: FlowRef, key: &FourTuple) -> bool {
         if flow.is_quarantined() {
             return self.key_of(flow).as_ref() == Some(key);
         }
@@ -167,13 +167,13 @@ where
 
     /// The same for one that does not rest. Whatever the table says: who has this key is in it.
     #[inline]
-    fn is_open_leg(&self, flow: FlowRef, key: &FlowKey) -> bool {
+    fn is_open_leg(&self, flow: FlowRef, key: &FourTuple) -> bool {
         let connection = self.connections.get(flow.slot());
         connection.is_some_and(|connection| send::is_leg(&self.settings, connection, flow.side(), key))
     }
 
     /// The key of a flow in the table, from the connection that owns it.
-    pub(super) fn key_of(&self, flow: FlowRef) -> Option<FlowKey> {
+    pub(super) fn key_of(&self, flow: FlowRef) -> Option<FourTuple> {
         let ends = if flow.is_quarantined() {
             Ends::from(self.quarantine.entry(flow.slot())?)
         } else {

@@ -7,10 +7,10 @@
 
 use super::drop_reason::DropReason;
 use super::held;
-use super::segment::address_value;
 use super::slots::Slots;
 use crate::config::Accept;
 use arrayvec::ArrayVec;
+use netfcts::leg::mapped;
 use proxy_protocol::{Header, ParseOptions, Parsed, Transport, V2_SIGNATURE, kind};
 use std::net::SocketAddr;
 
@@ -210,7 +210,7 @@ impl Carried {
     /// UNSPEC) or the ones it has are of no use here (UNIX). Its fields are kept if `keeps_fields`.
     pub(super) fn of(header: &Header<'_>, keeps_fields: bool) -> Option<Self> {
         let (source, destination) = header.addresses.as_pair()?;
-        let value = |address: SocketAddr| (address_value(address.ip()), address.port());
+        let value = |address: SocketAddr| (mapped(address.ip()), address.port());
         let mut fields = ArrayVec::new();
         if keeps_fields {
             for (kind, value) in header.tlvs.raw() {

@@ -5,12 +5,13 @@
 use super::close::ResetVerdict;
 use super::connection::{Connection, Opening, Stage};
 use super::drop_reason::DropReason;
-use super::event::{Event, SentFin, Side};
+use super::event::{Event, SentFin};
 use super::held;
 use super::phase::{Half, Phase};
 use super::segment::Segment;
 use e2d2::time::Instant;
 use e2d2::wire::tcp::{MAX_OPTIONS_LEN, TcpFlags, TcpOptions};
+use netfcts::Side;
 use netfcts::seq::SeqNum;
 
 /// Flag combinations that no TCP sends: nothing at all, or SYN or RST or FIN together.

@@ -6,7 +6,6 @@
 use super::allowance::{Grant, OncePerSecond};
 use super::close::Flow;
 use super::cookie::Agreed;
-use super::event::Side;
 use super::held::HeldId;
 use super::phase::Phase;
 use super::segment::Segment;
@@ -14,6 +13,7 @@ use super::slots::Slots;
 use e2d2::port::PortId;
 use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
+use netfcts::Side;
 use netfcts::record::Cause;
 use netfcts::seq::SeqNum;
 

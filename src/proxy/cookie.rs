@@ -15,9 +15,9 @@
 //! Budget: one SipHash, of 22 octets over IPv4 and 46 over IPv6: what does not fill a word goes with the length, and costs
 //! nothing. Source: `benches/core`.
 
-use super::segment::is_ipv4;
-use super::table::FlowKey;
 use e2d2::time::Instant;
+use netfcts::FourTuple;
+use netfcts::leg::is_mapped;
 use netfcts::seq::SeqNum;
 use siphasher::sip::SipHasher24;
 
@@ -72,7 +72,7 @@ impl CookieJar {
     }
 
     /// The initial sequence number of the SYN-ACK for a client's SYN with sequence number `client_isn`.
-    pub fn bake(&self, key: &FlowKey, client_isn: SeqNum, agreed: Agreed, now: Instant) -> SeqNum {
+    pub fn bake(&self, key: &FourTuple, client_isn: SeqNum, agreed: Agreed, now: Instant) -> SeqNum {
         let slot = Self::slot(now);
         let bits = (slot as u32 & 3) << 30 | encode(agreed);
         SeqNum(bits | self.mac(key, client_isn, slot, bits))
@@ -82,7 +82,7 @@ impl CookieJar {
     ///
     /// `client_isn` is the sequence number of its ACK less one, `cookie` its acknowledgement number less one. `None`
     /// when the cookie was not ours, was for another flow, or has expired.
-    pub fn open(&self, key: &FlowKey, client_isn: SeqNum, cookie: SeqNum, now: Instant) -> Option<Opened> {
+    pub fn open(&self, key: &FourTuple, client_isn: SeqNum, cookie: SeqNum, now: Instant) -> Option<Opened> {
         let current = Self::slot(now);
         // Of the two valid slots at most one has the two low bits that the cookie shows.
         if !self.may_be_live(cookie, now) {
@@ -105,13 +105,13 @@ impl CookieJar {
         (Self::slot(now) as u32).wrapping_sub(cookie.0 >> 30) & 3 <= 1
     }
 
-    fn mac(&self, key: &FlowKey, client_isn: SeqNum, slot: u64, bits: u32) -> u32 {
+    fn mac(&self, key: &FourTuple, client_isn: SeqNum, slot: u64, bits: u32) -> u32 {
         let ports = u32::from(key.remote_port) << 16 | u32::from(key.local_port);
         let numbers = u64::from(ports) << 32 | u64::from(client_isn.0);
         // Slots count 8 s: what does not fit is centuries away. The bits are the upper ten of the cookie.
         let (slot, bits) = (slot as u32, (bits >> 22) as u16);
         let hasher = SipHasher24::new_with_keys(self.key[0], self.key[1]);
-        let hash = if is_ipv4(key.remote) && is_ipv4(key.local) {
+        let hash = if is_mapped(key.remote) && is_mapped(key.local) {
             let addresses = (key.remote as u64) << 32 | key.local as u64 & 0xffff_ffff;
             let mut message = [0; 22];
             message[..8].copy_from_slice(&addresses.to_le_bytes());
@@ -158,8 +158,8 @@ mod tests {
         CookieJar::new([0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210])
     }
 
-    fn key() -> FlowKey {
-        FlowKey {
+    fn key() -> FourTuple {
+        FourTuple {
             remote: 0xffff_0a00_0001,
             local: 0xffff_0a00_0002,
             remote_port: 40000,
@@ -219,19 +219,19 @@ mod tests {
     fn belongs_to_one_flow_and_one_initial_sequence_number() {
         let cookie = jar().bake(&key(), SeqNum(7), AGREED, at(100));
         let others = [
-            FlowKey {
+            FourTuple {
                 remote_port: 40001,
                 ..key()
             },
-            FlowKey {
+            FourTuple {
                 local_port: 81,
                 ..key()
             },
-            FlowKey {
+            FourTuple {
                 remote: key().remote + 1,
                 ..key()
             },
-            FlowKey {
+            FourTuple {
                 local: key().local + 1,
                 ..key()
             },

@@ -9,13 +9,13 @@
 //! addresses is kept: both pairs are at hand, and their sums cost less than a look-up. Source: `benches/core`.
 
 use super::drop_reason::DropReason;
-use super::segment::address_value;
 use super::translate::{self, Rewrite};
 use e2d2::buffer::PacketBuffer;
 use e2d2::wire::checksum::{self, Delta};
 use e2d2::wire::ethernet::ethertype;
 use e2d2::wire::frame::{IpHeader, IpVersion, TcpLayout};
 use e2d2::wire::{ethernet, ipv4, ipv6, protocol};
+use netfcts::leg::mapped;
 
 /// RFC 7915 5.1: an IPv4 packet up to this size may be fragmented, because its sender, being told that even less fits,
 /// would not send less than the least MTU of IPv6.
@@ -104,8 +104,8 @@ fn read(frame: &[u8], layout: &TcpLayout) -> Result<Kept, DropReason> {
     Ok(Kept {
         class: header.traffic_class(),
         hop_limit: header.hop_limit() - 1,
-        source: address_value(header.src_addr()),
-        destination: address_value(header.dst_addr()),
+        source: mapped(header.src_addr()),
+        destination: mapped(header.dst_addr()),
     })
 }
 
@@ -231,7 +231,7 @@ mod tests {
             (IpAddr::V6([0x20; 16].into()), IpAddr::V6([0xfd; 16].into())),
         ];
         for (source, destination) in pairs {
-            let ours = sum_of(address_value(source), address_value(destination));
+            let ours = sum_of(mapped(source), mapped(destination));
             let theirs = checksum::pseudo_header(source, destination, 0, 0).expect("one family");
             assert_eq!(ours % 0xffff, theirs % 0xffff, "{source} {destination}");
         }

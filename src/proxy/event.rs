@@ -3,24 +3,7 @@
 //! A segment becomes an event in [`classify`](super::classify); the selector's answer, a timer and the engine's
 //! shutdown are events too. An event carries only what decides the transition; numbers and bytes stay in the segment.
 
-/// One of the two peers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Side {
-    /// Who connected to a listener.
-    Client,
-    /// Whom we connected to.
-    Server,
-}
-
-impl Side {
-    /// The other peer.
-    pub const fn peer(self) -> Side {
-        match self {
-            Side::Client => Side::Server,
-            Side::Server => Side::Client,
-        }
-    }
-}
+use netfcts::Side;
 
 /// What a segment says about its sender's FIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

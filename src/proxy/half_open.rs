@@ -7,9 +7,9 @@
 
 use super::cookie::Agreed;
 use super::segment::Segment;
-use super::table::FlowKey;
 use e2d2::port::PortId;
 use e2d2::wire::MacAddr;
+use netfcts::FourTuple;
 use netfcts::seq::SeqNum;
 use std::collections::VecDeque;
 
@@ -54,9 +54,9 @@ impl HalfOpen {
         }
     }
 
-    pub(super) fn key(&self) -> FlowKey {
+    pub(super) fn key(&self) -> FourTuple {
         let join = |[high, low]: [u64; 2]| u128::from(high) << 64 | u128::from(low);
-        FlowKey {
+        FourTuple {
             remote: join(self.remote),
             local: join(self.local),
             remote_port: self.remote_port,

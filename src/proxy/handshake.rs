@@ -8,7 +8,7 @@ use super::budget::Budget;
 use super::connection::{Attempts, Connection, NO_SERVER, Opening};
 use super::cookie::{Agreed, Opened};
 use super::drop_reason::DropReason;
-use super::event::{Event, Side};
+use super::event::Event;
 use super::half_open::HalfOpen;
 use super::held::HeldId;
 use super::phase::Phase;
@@ -18,7 +18,7 @@ use super::send::{Control, Path};
 use super::settings::{Listener, Strangers};
 use super::stage::WorkStage;
 use super::step::step;
-use super::table::{FlowKey, FlowRef};
+use super::table::FlowRef;
 use super::used_cookies::{Returned, Unused};
 use super::{Incoming, NextHops, Outbox, Proxy};
 use crate::callbacks::SelectServer;
@@ -31,6 +31,7 @@ use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::counters::TcpCounter;
 use netfcts::record::{Cause, State};
 use netfcts::seq::SeqNum;
+use netfcts::{FourTuple, Side};
 
 /// One place in so many is kept for clients whose first segment has payload.
 const RESERVED: usize = 16;
@@ -407,7 +408,7 @@ where
         self.path_between(&segment.key, segment.source_mac, segment.device)
     }
 
-    fn path_between(&self, key: &FlowKey, mac: MacAddr, device: PortId) -> Path {
+    fn path_between(&self, key: &FourTuple, mac: MacAddr, device: PortId) -> Path {
         let ours = self.settings.devices[usize::from(device.0)];
         Path {
             source_mac: ours.mac,

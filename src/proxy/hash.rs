@@ -21,8 +21,8 @@
 //! The words of the keys are SipHash-2-4 of a counter under the secret, so that for all this the secret may be short: to tell
 //! them from random ones is to break SipHash as a PRF.
 
-use super::segment::is_ipv4;
-use super::table::FlowKey;
+use netfcts::FourTuple;
+use netfcts::leg::is_mapped;
 use siphasher::sip::SipHasher24;
 
 /// Words of a key, from a secret.
@@ -101,9 +101,9 @@ impl FlowHash {
 
     /// The hash of `key`.
     #[inline]
-    pub fn of(&self, key: &FlowKey) -> u64 {
+    pub fn of(&self, key: &FourTuple) -> u64 {
         let ports = u64::from(key.remote_port) << 16 | u64::from(key.local_port);
-        if is_ipv4(key.remote) && is_ipv4(key.local) {
+        if is_mapped(key.remote) && is_mapped(key.local) {
             let addresses = u64::from(key.remote as u32) << 32 | u64::from(key.local as u32);
             return self.pair.of(addresses, ports);
         }
@@ -112,7 +112,7 @@ impl FlowHash {
 
     /// NH of five words, with nothing for the sixth.
     #[inline]
-    fn compressed(&self, key: &FlowKey, ports: u64) -> u128 {
+    fn compressed(&self, key: &FourTuple, ports: u64) -> u128 {
         let k = &self.compression;
         let product = |first: u64, second: u64| u128::from(first) * u128::from(second);
         let halves = |value: u128, at: usize| {
@@ -131,14 +131,14 @@ impl FlowHash {
 mod tests {
     use super::*;
 
-    const V4: FlowKey = FlowKey {
+    const V4: FourTuple = FourTuple {
         remote: 0xffff_0a00_0001,
         local: 0xffff_0a00_0009,
         remote_port: 40_000,
         local_port: 80,
     };
 
-    const V6: FlowKey = FlowKey {
+    const V6: FourTuple = FourTuple {
         remote: 0xfd00 << 112 | 1,
         local: 0xfd00 << 112 | 9,
         ..V4
@@ -149,16 +149,16 @@ mod tests {
     }
 
     /// All keys that differ from `base` in one bit; over IPv4 of what is not the prefix.
-    fn neighbours(base: FlowKey) -> Vec<FlowKey> {
-        let bits = if is_ipv4(base.remote) { 32 } else { 128 };
+    fn neighbours(base: FourTuple) -> Vec<FourTuple> {
+        let bits = if is_mapped(base.remote) { 32 } else { 128 };
         let mut all = vec![base];
         for bit in 0..bits {
             let (remote, local) = (base.remote ^ 1 << bit, base.local ^ 1 << bit);
-            all.extend([FlowKey { remote, ..base }, FlowKey { local, ..base }]);
+            all.extend([FourTuple { remote, ..base }, FourTuple { local, ..base }]);
         }
         for bit in 0..16 {
             let (remote_port, local_port) = (base.remote_port ^ 1 << bit, base.local_port ^ 1 << bit);
-            all.extend([FlowKey { remote_port, ..base }, FlowKey { local_port, ..base }]);
+            all.extend([FourTuple { remote_port, ..base }, FourTuple { local_port, ..base }]);
         }
         all
     }
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn an_address_for_another_is_another_flow() {
         for base in [V4, V6] {
-            let swapped = FlowKey {
+            let swapped = FourTuple {
                 remote: base.local,
                 local: base.remote,
                 ..base
@@ -195,7 +195,7 @@ mod tests {
             for shift in [0, 16, 32, 54] {
                 let line = |hash: u64| hash >> shift & 1023;
                 let others = &neighbours(base)[1..];
-                let collisions = |other: &FlowKey| {
+                let collisions = |other: &FourTuple| {
                     let shares = |hash: &&FlowHash| line(hash.of(other)) == line(hash.of(&base));
                     hashes.iter().filter(shares).count()
                 };

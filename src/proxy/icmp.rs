@@ -11,10 +11,9 @@ use super::complaint::Complaint;
 use super::connection::{Connection, Stage};
 use super::crossing;
 use super::drop_reason::DropReason;
-use super::event::{Event, Side};
-use super::segment::{Segment, address_of, address_value};
+use super::event::Event;
+use super::segment::Segment;
 use super::send::{self, Path};
-use super::table::FlowKey;
 use super::{Incoming, NextHops, Outbox, Proxy};
 use crate::callbacks::SelectServer;
 use arrayvec::ArrayVec;
@@ -25,7 +24,9 @@ use e2d2::wire::ipv4::{self, Ipv4Header};
 use e2d2::wire::ipv6::{self, Ipv6Header};
 use e2d2::wire::quote::{self, QuotedTcp};
 use e2d2::wire::{Envelope, protocol};
+use netfcts::leg::{mapped, unmapped};
 use netfcts::seq::SeqNum;
+use netfcts::{FourTuple, Side};
 use std::net::IpAddr;
 
 /// The longest quote that is passed on: an IP header with options and the eight bytes of TCP that name a segment.
@@ -63,9 +64,9 @@ where
             .ok()
             .flatten()
             .ok_or(DropReason::IcmpUnwanted)?;
-        let key = FlowKey {
-            remote: address_value(quoted.dst_addr),
-            local: address_value(quoted.src_addr),
+        let key = FourTuple {
+            remote: mapped(quoted.dst_addr),
+            local: mapped(quoted.src_addr),
             remote_port: quoted.dst_port,
             local_port: quoted.src_port,
         };
@@ -247,7 +248,7 @@ fn translate_quote(
     tcp[2..4].copy_from_slice(&path.source_port.to_be_bytes());
     tcp[4..].copy_from_slice(&seq.0.to_be_bytes());
     // The path leads to who sent the packet: its source is the path's destination.
-    let (source, destination) = (address_of(path.destination), address_of(path.source));
+    let (source, destination) = (unmapped(path.destination), unmapped(path.source));
     match (version, source, destination) {
         (IpVersion::V4, IpAddr::V4(source), IpAddr::V4(destination)) => {
             let header = copy.get_mut(..l4)?;
@@ -287,7 +288,7 @@ fn quote_across(
         }
     };
     let mut copy = ArrayVec::new();
-    match (address_of(path.destination), address_of(path.source)) {
+    match (unmapped(path.destination), unmapped(path.source)) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             let mut header = [0; ipv4::HEADER_LEN];
             let mut ip = Ipv4Header(&mut header);

@@ -2,11 +2,11 @@
 
 use super::borrowed;
 use super::connection::{Connection, NO_SERVER};
-use super::event::Side;
 use super::segment::Segment;
 use e2d2::memory::LargeSlice;
 use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpFlags;
+use netfcts::Side;
 use netfcts::counters::{TcpCounter, TcpCounters};
 use netfcts::progress::{Ended, Ends, Progress};
 use netfcts::record::{self, Cause, RecordFlags, State};
@@ -111,14 +111,14 @@ impl Log {
         self.begin_with_syn(slot, now);
         if let Some(record) = self.record(slot) {
             record.set_flags(RecordFlags::COOKIE);
-            record.push_state(record::Side::Client, State::Established, now);
+            record.push_state(Side::Client, State::Established, now);
         }
     }
 
     /// Begins the record of the connection in `slot`, whose client has sent a SYN.
     pub(super) fn begin_with_syn(&mut self, slot: u32, now: Instant) {
         if let Some(record) = self.records.get_mut(slot as usize) {
-            record.begin(record::Side::Client, State::SynSent, now);
+            record.begin(Side::Client, State::SynSent, now);
         }
     }
 
@@ -137,7 +137,7 @@ impl Log {
 
     pub(super) fn state(&mut self, slot: u32, side: Side, state: State, now: Instant) {
         if let Some(record) = self.record(slot) {
-            record.push_state(side_of(side), state, now);
+            record.push_state(side, state, now);
         }
     }
 
@@ -196,11 +196,4 @@ impl Log {
 pub(super) enum Fin {
     First,
     Second,
-}
-
-fn side_of(side: Side) -> record::Side {
-    match side {
-        Side::Client => record::Side::Client,
-        Side::Server => record::Side::Server,
-    }
 }

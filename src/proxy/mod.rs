@@ -77,11 +77,13 @@ use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
 use e2d2::wire::frame::Packet;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
-use event::{Event, SentFin, Side};
+use event::{Event, SentFin};
 use held::HeldPool;
 use known_clients::KnownClients;
 use log::Log;
+use netfcts::Side;
 use netfcts::isn::IsnGenerator;
+use netfcts::leg::unmapped;
 use netfcts::pool::PortPools;
 use netfcts::rate::RateLimiter;
 use netfcts::wheel::TimerWheel;
@@ -100,7 +102,6 @@ use used_cookies::UsedCookies;
 
 pub use log::RecordSink;
 pub use probe::ProbeEvent;
-pub use segment::{address_of, address_value};
 pub use usage::Usage;
 
 /// Where frames go that the core sends.
@@ -359,7 +360,7 @@ where
             return Event::Syn;
         }
         // Whose header would not be believed can be told at once, and the server need not hear of it.
-        if of_listener.accept == Accept::Required && !self.settings.trusts(listener, address_of(peer)) {
+        if of_listener.accept == Accept::Required && !self.settings.trusts(listener, unmapped(peer)) {
             self.drops.add(DropReason::HeaderUntrusted, 1);
             return Event::StraySyn;
         }

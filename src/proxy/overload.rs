@@ -33,7 +33,6 @@
 //! Budget: four branches for each round while calm, and a hash and a store for each connection. Source: `benches/attack`.
 
 use super::drop_reason::DropReason;
-use super::event::Side;
 use super::{NextHops, Outbox, Proxy, segment};
 use crate::callbacks::SelectServer;
 use arrayvec::ArrayVec;
@@ -42,6 +41,7 @@ use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::frame::{Kind, Packet};
 use e2d2::wire::tcp::TcpFlags;
+use netfcts::Side;
 use netfcts::counters::TcpCounter;
 use std::time::Duration;
 

@@ -12,10 +12,9 @@
 use super::budget::Budget;
 use super::drop_reason::DropReason;
 use super::promises::{Abilities, Offered};
-use super::segment::{Segment, ip_version};
+use super::segment::Segment;
 use super::send::{Control, Path};
 use super::settings::Settings;
-use super::table::FlowKey;
 use super::{Incoming, NextHops, Outbox, Proxy};
 use crate::callbacks::SelectServer;
 use crate::config::ServerId;
@@ -24,6 +23,8 @@ use e2d2::counters::Counters;
 use e2d2::time::Instant;
 use e2d2::wire::frame::IpVersion;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
+use netfcts::FourTuple;
+use netfcts::leg::ip_version;
 use netfcts::pool::{LastUse, PortPool};
 use netfcts::seq::SeqNum;
 use netfcts::wheel::TimerWheel;
@@ -128,7 +129,7 @@ impl Probes {
 
     /// The probe that a segment with this key answers.
     #[inline]
-    pub(super) fn find(&self, settings: &Settings, key: &FlowKey) -> Option<Probe> {
+    pub(super) fn find(&self, settings: &Settings, key: &FourTuple) -> Option<Probe> {
         let is_it = |probe: &&Probe| probe.port == key.local_port && probe.key(settings).as_ref() == Some(key);
         self.asked.iter().find(is_it).copied()
     }
@@ -163,10 +164,10 @@ impl Probes {
 }
 
 impl Probe {
-    fn key(&self, settings: &Settings) -> Option<FlowKey> {
+    fn key(&self, settings: &Settings) -> Option<FourTuple> {
         let server = settings.servers.get(usize::from(self.server))?;
         let local = server.locals.get(usize::from(self.local))?;
-        Some(FlowKey {
+        Some(FourTuple {
             remote: server.address,
             local: settings.addresses.value(local.address),
             remote_port: server.port,

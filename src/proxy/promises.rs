@@ -18,12 +18,12 @@
 
 use super::cookie::{CookieJar, MSS_CLASSES};
 use super::held;
-use super::segment::ip_version;
 use super::settings::Settings;
 use crate::config::{Config, ListenerConfig, Pinned, PoolConfig, ServerId};
 use e2d2::time::Instant;
 use e2d2::wire::frame::IpVersion;
 use e2d2::wire::tcp::TcpOptions;
+use netfcts::leg::ip_version;
 use netfcts::seq::SeqNum;
 use std::collections::VecDeque;
 

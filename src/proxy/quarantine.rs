@@ -6,10 +6,10 @@
 //! is full the oldest goes early.
 
 use super::connection::{Connection, WindowScale};
-use super::event::Side;
 use e2d2::memory::LargeSlice;
 use e2d2::port::PortId;
 use e2d2::wire::MacAddr;
+use netfcts::Side;
 use netfcts::seq::SeqNum;
 
 /// What is left of a connection.

@@ -1,19 +1,21 @@
 //! The header of a received segment as plain values, read once.
 
-use super::table::{FlowKey, FlowRef};
+use super::table::FlowRef;
 use super::used_cookies::Returned;
 use e2d2::buffer::ChecksumStatus;
 use e2d2::port::PortId;
 use e2d2::wire::MacAddr;
 use e2d2::wire::frame::{IpVersion, TcpLayout};
 use e2d2::wire::tcp::TcpFlags;
+use netfcts::FourTuple;
+use netfcts::leg::MAPPED;
 use netfcts::seq::SeqNum;
 
 /// What the core decides by.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment {
     /// Sender as remote, receiver (us) as local.
-    pub(super) key: FlowKey,
+    pub(super) key: FourTuple,
     /// The hash of `key` in the flow table.
     pub(super) hash: u64,
     /// SEG.SEQ.
@@ -36,42 +38,9 @@ pub(super) struct Segment {
     pub(super) guess: Option<FlowRef>,
 }
 
-/// The prefix of IPv4-mapped IPv6 addresses (RFC 4291 2.5.5.2).
-const MAPPED: u128 = 0xffff << 32;
-
-/// The form in which the core keeps an address.
-pub fn address_value(address: std::net::IpAddr) -> u128 {
-    match address {
-        std::net::IpAddr::V4(v4) => MAPPED | u128::from(u32::from(v4)),
-        std::net::IpAddr::V6(v6) => u128::from(v6),
-    }
-}
-
-/// The address behind [`address_value`].
-#[inline]
-pub fn address_of(value: u128) -> std::net::IpAddr {
-    if is_ipv4(value) {
-        std::net::Ipv4Addr::from_bits(value as u32).into()
-    } else {
-        std::net::Ipv6Addr::from_bits(value).into()
-    }
-}
-
-/// True for an address that [`address_value`] made of an IPv4 one.
-#[inline]
-pub(super) fn is_ipv4(value: u128) -> bool {
-    value >> 32 == MAPPED >> 32
-}
-
-/// The version of IP that carries [`address_value`]'s address.
-#[inline]
-pub(super) fn ip_version(value: u128) -> IpVersion {
-    if is_ipv4(value) { IpVersion::V4 } else { IpVersion::V6 }
-}
-
 /// What the headers say: the part of a [`Segment`] that is read.
 pub(super) struct Header {
-    pub(super) key: FlowKey,
+    pub(super) key: FourTuple,
     pub(super) seq: SeqNum,
     pub(super) ack: SeqNum,
     pub(super) window: u16,
@@ -102,7 +71,7 @@ impl Header {
         let word = |at: usize| u32::from_be_bytes([tcp[at], tcp[at + 1], tcp[at + 2], tcp[at + 3]]);
         let (ports, fourth) = (word(0), word(12));
         Some(Header {
-            key: FlowKey {
+            key: FourTuple {
                 remote,
                 local,
                 remote_port: (ports >> 16) as u16,

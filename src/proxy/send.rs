@@ -2,13 +2,10 @@
 
 use super::connection::{Connection, NO_SERVER, Opening, Spliced, Stage};
 use super::drop_reason::DropReason;
-use super::event::Side;
 use super::passed_syn::PassedSyn;
 use super::promises::Offered;
 use super::quarantine::Rested;
-use super::segment::{address_of, ip_version};
 use super::settings::Settings;
-use super::table::FlowKey;
 use super::{NextHops, Outbox, Proxy, held};
 use crate::callbacks::SelectServer;
 use e2d2::buffer::BufferPool;
@@ -17,7 +14,9 @@ use e2d2::time::Instant;
 use e2d2::wire::frame::IpVersion;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions, TcpRepr};
 use e2d2::wire::{Checksums, Envelope, MacAddr};
+use netfcts::leg::{ip_version, unmapped};
 use netfcts::seq::SeqNum;
+use netfcts::{FourTuple, Side};
 
 /// The hop limit of what we originate, as Linux and BSD have it.
 pub(super) const HOP_LIMIT: u8 = 64;
@@ -69,8 +68,8 @@ impl Path {
         Envelope {
             src_mac: self.source_mac,
             dst_mac: self.destination_mac,
-            src_addr: address_of(self.source),
-            dst_addr: address_of(self.destination),
+            src_addr: unmapped(self.source),
+            dst_addr: unmapped(self.destination),
             hop_limit: HOP_LIMIT,
         }
     }
@@ -137,9 +136,9 @@ impl From<&Rested> for Ends {
 impl Ends {
     /// The key of one leg in the flow table; `None` for the server leg while there is no server.
     #[inline]
-    pub(super) fn key(&self, settings: &Settings, side: Side) -> Option<FlowKey> {
+    pub(super) fn key(&self, settings: &Settings, side: Side) -> Option<FourTuple> {
         Some(match side {
-            Side::Client => FlowKey {
+            Side::Client => FourTuple {
                 remote: self.client,
                 local: settings.addresses.value(self.listener_address),
                 remote_port: self.client_port,
@@ -148,7 +147,7 @@ impl Ends {
             Side::Server => {
                 let server = settings.servers.get(usize::from(self.server))?;
                 let (local, local_port) = self.source(settings);
-                FlowKey {
+                FourTuple {
                     remote: server.address,
                     local,
                     remote_port: server.port,
@@ -171,7 +170,7 @@ impl Ends {
 
 /// True if `key` is that of the leg to `side` of a connection: [`Ends::key`] without making it.
 #[inline]
-pub(super) fn is_leg(settings: &Settings, connection: &Connection, side: Side, key: &FlowKey) -> bool {
+pub(super) fn is_leg(settings: &Settings, connection: &Connection, side: Side, key: &FourTuple) -> bool {
     match side {
         Side::Client => {
             connection.client_port == key.remote_port

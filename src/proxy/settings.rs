@@ -5,7 +5,6 @@
 use super::addresses::{Addresses, Claim};
 use super::held;
 use super::promises::PromiseSettings;
-use super::segment::address_value;
 use super::steering::CoreSteering;
 use crate::config::{
     self, Accept, Announce, AnnounceFields, Bind, Config, Fallback, ListenerConfig, PoolId, PortConfig, PortRanges,
@@ -15,6 +14,7 @@ use crate::kernel::Claims;
 use e2d2::port::{Capabilities, PortId};
 use e2d2::wire::{Checksums, MacAddr};
 use ipnet::IpNet;
+use netfcts::leg::mapped;
 use netfcts::pool::PortSet;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -219,7 +219,7 @@ impl Settings {
                 });
             }
             servers.push(Server {
-                address: address_value(server.address.ip()),
+                address: mapped(server.address.ip()),
                 port: server.address.port(),
                 device: server.next_hop.port,
                 next_hop: next_hop(server),

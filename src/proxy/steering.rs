@@ -10,7 +10,6 @@
 //! all have been asked.
 
 use super::drop_reason::DropReason;
-use super::table::FlowKey;
 use super::{Incoming, NextHops, Outbox, Proxy};
 use crate::callbacks::SelectServer;
 use arrayvec::ArrayVec;
@@ -19,7 +18,8 @@ use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::counters::Counters;
 use e2d2::time::Instant;
 use e2d2::wire::frame::{Kind, Packet};
-use netfcts::steering::{Leg, SteeringPlan};
+use netfcts::FourTuple;
+use netfcts::steering::SteeringPlan;
 use std::sync::Arc;
 
 e2d2::reasons! {
@@ -94,7 +94,7 @@ impl Steering {
     fn look_at<B: PacketBuffer>(&mut self, incoming: &Incoming<B>, elsewhere: Option<usize>) {
         let key = &incoming.segment.key;
         let plan = &self.settings.plan;
-        let expected = plan.rss_hash(&leg(key));
+        let expected = plan.rss_hash(key);
         if let (Some(told), Some(expected)) = (incoming.buffer.rx_info().rss_hash, expected) {
             if told == expected {
                 self.counters.add(SteeringEvent::HashRight, 1);
@@ -125,13 +125,13 @@ impl Steering {
     }
 
     /// The core that a packet is to go to that nobody here knows; nothing if it is to be dealt with here.
-    fn elsewhere(&self, key: &FlowKey) -> Option<usize> {
+    fn elsewhere(&self, key: &FourTuple) -> Option<usize> {
         let CoreSteering {
             plan,
             core,
             asks_around,
         } = &self.settings;
-        let owner = plan.owner(&leg(key))?;
+        let owner = plan.owner(key)?;
         let goes_round = *asks_around && !plan.is_ours(key.local);
         let next = if core + 1 == plan.cores() { 0 } else { core + 1 };
         match (self.taking_over, goes_round) {
@@ -141,15 +141,6 @@ impl Steering {
             (true, true) => (next != owner).then_some(next),
             (_, false) => None,
         }
-    }
-}
-
-fn leg(key: &FlowKey) -> Leg {
-    Leg {
-        remote: key.remote,
-        local: key.local,
-        remote_port: key.remote_port,
-        local_port: key.local_port,
     }
 }
 
@@ -228,7 +219,7 @@ where
     /// core.
     pub(super) fn hand_over_complaint(
         &mut self,
-        key: &FlowKey,
+        key: &FourTuple,
         packet: Packet<P::Buffer>,
         out: &mut impl Outbox<P::Buffer>,
     ) -> Option<Packet<P::Buffer>> {

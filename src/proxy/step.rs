@@ -9,8 +9,9 @@
 
 use super::action::Action::{self, *};
 use super::drop_reason::DropReason;
-use super::event::{Event, SentFin, Side};
+use super::event::{Event, SentFin};
 use super::phase::{Half, Phase};
+use netfcts::Side;
 use netfcts::record::Cause;
 
 /// The outcome of an event: the phase after it, and what to do, in order.

@@ -14,25 +14,11 @@
 //! prefetched line about 20 cycles. Source: `benches/core`.
 
 use super::drop_reason::DropReason;
-use super::event::Side;
 use super::hash::{FlowHash, KeyWords, PairHash};
-use super::segment::is_ipv4;
 use e2d2::memory::LargeSlice;
+use netfcts::leg::is_mapped;
+use netfcts::{FourTuple, Side};
 use wide::u16x8;
-
-/// What identifies one leg: the peer's end point and ours. IPv4 addresses are in their IPv4-mapped form
-/// (RFC 4291 2.5.5.2), which a checked packet never carries as IPv6.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FlowKey {
-    /// The peer's address.
-    pub remote: u128,
-    /// Our address.
-    pub local: u128,
-    /// The peer's port.
-    pub remote_port: u16,
-    /// Our port.
-    pub local_port: u16,
-}
 
 /// What an entry points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -193,7 +179,7 @@ impl FlowTable {
 
     /// The hash of a key; computed once for a packet.
     #[inline]
-    pub fn hash(&self, key: &FlowKey) -> u64 {
+    pub fn hash(&self, key: &FourTuple) -> u64 {
         self.flow_hash.of(key)
     }
 
@@ -203,7 +189,11 @@ impl FlowTable {
     /// Its key is another than that of flows: in an overload a source can see when its turn is, and so bits of its hash.
     #[inline]
     pub fn source_hash(&self, address: u128) -> u64 {
-        let source = if is_ipv4(address) { address } else { address >> 64 << 64 };
+        let source = if is_mapped(address) {
+            address
+        } else {
+            address >> 64 << 64
+        };
         self.source_hash.of_wide(source)
     }
 
@@ -358,8 +348,8 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    fn key(n: u64) -> FlowKey {
-        FlowKey {
+    fn key(n: u64) -> FourTuple {
+        FourTuple {
             remote: u128::from(n) | 0xffff_0000_0000,
             local: 5,
             remote_port: n as u16,
@@ -370,7 +360,7 @@ mod tests {
     #[test]
     fn finds_what_was_put_in_through_any_sequence_of_changes() {
         let mut table = FlowTable::new(512, [1, 2]);
-        let mut model: HashMap<u32, FlowKey> = HashMap::new();
+        let mut model: HashMap<u32, FourTuple> = HashMap::new();
         let mut state = 42_u64;
         for _ in 0..200_000 {
             state = state

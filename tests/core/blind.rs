@@ -4,7 +4,7 @@ use crate::harness::{Bench, CONFIG, Client, PROXY_MAC, Server, close, nothing, o
 use e2d2::buffer::PacketBuffer;
 use e2d2::port::PortId;
 use e2d2::wire::tcp::TcpFlags;
-use netfcts::record::{Cause, Side};
+use netfcts::{Cause, Side};
 use proxyengine::proxy::drop_reason::DropReason;
 use std::time::Duration;
 use test_case::test_case;

@@ -2,10 +2,10 @@
 
 use crate::harness::{Bench, CONFIG, Client, PROXY_MAC, Server, TABLE_SECRET, bound_with_syn, close, nothing, only};
 use e2d2::wire::tcp::TcpFlags;
-use netfcts::record::{Cause, Side};
-use proxyengine::proxy::address_value;
+use netfcts::leg::mapped;
+use netfcts::{Cause, FourTuple, Side};
 use proxyengine::proxy::drop_reason::DropReason;
-use proxyengine::proxy::table::{FlowKey, FlowTable, REACH};
+use proxyengine::proxy::table::{FlowTable, REACH};
 use std::net::SocketAddr;
 use testkit::{Segment, Station};
 
@@ -25,9 +25,9 @@ fn table(connections: usize) -> FlowTable {
 
 /// The line that a flow is at home in.
 fn home(table: &FlowTable, remote: SocketAddr, local: SocketAddr) -> u64 {
-    let key = FlowKey {
-        remote: address_value(remote.ip()),
-        local: address_value(local.ip()),
+    let key = FourTuple {
+        remote: mapped(remote.ip()),
+        local: mapped(local.ip()),
         remote_port: remote.port(),
         local_port: local.port(),
     };

@@ -2,7 +2,7 @@
 
 use crate::harness::{Bench, CONFIG, Client, Server, nothing, only};
 use e2d2::wire::tcp::TcpFlags;
-use netfcts::record::{Cause, RecordFlags, Side};
+use netfcts::{Cause, RecordFlags, Side};
 use proxyengine::config::Config;
 use std::time::Duration;
 use testkit::Segment;

@@ -3,7 +3,7 @@
 
 use crate::harness::{Bench, CONFIG, Client, Server, close, nothing, only};
 use e2d2::wire::tcp::TcpFlags;
-use netfcts::record::{Cause, RecordFlags, Side};
+use netfcts::{Cause, RecordFlags, Side};
 use proxyengine::callbacks::SelectServer;
 use proxyengine::proxy::drop_reason::DropReason;
 use proxyengine::proxy::settings::Settings;

@@ -2,7 +2,7 @@
 
 use crate::harness::{Bench, CONFIG, Client, Server, nothing, only};
 use e2d2::wire::tcp::TcpFlags;
-use netfcts::record::{Cause, Side};
+use netfcts::{Cause, Side};
 use proxyengine::proxy::Usage;
 use std::time::Duration;
 

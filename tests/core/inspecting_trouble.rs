@@ -6,7 +6,7 @@ use crate::scribe::{KEEPABLE, bench, bench_with, connect, settled, take};
 use e2d2::buffer::PacketBuffer;
 use e2d2::port::PortId;
 use e2d2::wire::tcp::TcpFlags;
-use netfcts::record::{Cause, Side};
+use netfcts::{Cause, Side};
 use proxyengine::proxy::drop_reason::DropReason;
 use std::time::Duration;
 use testkit::Segment;

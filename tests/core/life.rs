@@ -2,7 +2,7 @@
 
 use crate::harness::{Bench, CLIENT_ISN, Client, SERVER_ISN, Server, nothing, only};
 use e2d2::wire::tcp::TcpFlags;
-use netfcts::record::{Cause, Side, State};
+use netfcts::{Cause, Side, State};
 use testkit::Segment;
 
 #[test]

@@ -8,8 +8,10 @@ use e2d2::handover::mesh;
 use e2d2::port::PortId;
 use e2d2::time::Instant;
 use e2d2::wire::frame::{self, Kind};
+use netfcts::FourTuple;
+use netfcts::leg::mapped;
 use netfcts::record::SessionRecord;
-use netfcts::steering::{Leg, SteeringPlan, mapped};
+use netfcts::steering::SteeringPlan;
 use proxyengine::config::{Accept, Bind, Config};
 use proxyengine::pipeline::CoreLinks;
 use proxyengine::proxy::Secrets;
@@ -210,8 +212,8 @@ impl Receive for ManyCores {
 }
 
 /// The leg that a segment to us is on.
-pub fn leg(segment: &Segment) -> Leg {
-    Leg {
+pub fn leg(segment: &Segment) -> FourTuple {
+    FourTuple {
         remote: mapped(segment.from.address.ip()),
         local: mapped(segment.to.address.ip()),
         remote_port: segment.from.address.port(),

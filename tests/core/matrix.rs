@@ -2,8 +2,9 @@
 //!
 //! After a deliberate change: `UPDATE_GOLDEN=1 cargo test --test core matrix`, and read the difference.
 
+use netfcts::Side;
 use proxyengine::proxy::action::Action;
-use proxyengine::proxy::event::{Event, Side};
+use proxyengine::proxy::event::Event;
 use proxyengine::proxy::phase::Phase;
 use proxyengine::proxy::step::step;
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 
 use crate::harness::{Bench, CONFIG, Client, PROXY_MAC, Server, bound_with_syn, nothing, only};
 use e2d2::wire::tcp::TcpFlags;
-use netfcts::record::{Cause, Side};
+use netfcts::{Cause, Side};
 use proxyengine::backends::CallEvent;
 use proxyengine::proxy::drop_reason::DropReason;
 use std::net::SocketAddr;

@@ -255,7 +255,7 @@ fn a_server_that_never_takes_the_header_is_given_up() {
         [behind, header.seq]
     );
     assert_eq!(
-        bench.records()[0].cause(netfcts::record::Side::Client),
+        bench.records()[0].cause(netfcts::Side::Client),
         netfcts::record::Cause::RetransmitLimit
     );
     bench.assert_all_returned();

@@ -2,7 +2,7 @@
 
 use crate::harness::{Bench, CONFIG, Client, Server, nothing, only};
 use e2d2::wire::tcp::TcpFlags;
-use netfcts::record::{Cause, RecordFlags, SessionRecord, Side};
+use netfcts::{Cause, RecordFlags, SessionRecord, Side};
 use proxy_protocol::{Addresses, Header, Parsed, Tlv, TlvWriter, Transport, parse};
 use proxyengine::proxy::drop_reason::DropReason;
 use std::net::SocketAddr;

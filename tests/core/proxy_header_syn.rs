@@ -5,7 +5,7 @@ use crate::harness::{Bench, Client, SERVER_ISN, Server, bound_with_syn, nothing,
 use crate::proxy_header_in::{V1, v2};
 use crate::scribe;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
-use netfcts::record::{Cause, RecordFlags, Side};
+use netfcts::{Cause, RecordFlags, Side};
 use proxy_protocol::{Parsed, Tlv, parse};
 use proxyengine::callbacks::SelectServer;
 use proxyengine::proxy::drop_reason::DropReason;

@@ -5,7 +5,7 @@ use crate::harness::{Bench, Client, Server, nothing, only};
 use crate::proxy_header_in::V1;
 use crate::proxy_header_syn::{OPTIONAL, OPTIONAL_STRANGERS, REQUIRED, bench, waiting};
 use e2d2::wire::tcp::TcpFlags;
-use netfcts::record::{Cause, Side};
+use netfcts::{Cause, Side};
 use proxyengine::proxy::Usage;
 use proxyengine::proxy::drop_reason::DropReason;
 use std::time::Duration;

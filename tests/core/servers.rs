@@ -2,7 +2,7 @@
 
 use crate::harness::{Bench, CONFIG, Client, Server, assert_reset_and_called_again, nothing, only};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
-use netfcts::record::{Cause, Side};
+use netfcts::{Cause, Side};
 use std::time::Duration;
 use testkit::Segment;
 

@@ -4,7 +4,7 @@ use crate::harness::{Bench, CLIENT_ISN, Client, SERVER_ISN, Server, bound_with_s
 use e2d2::port::PortId;
 use e2d2::wire::frame::{self, Kind};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions, TcpPacket};
-use netfcts::record::{Cause, RecordFlags, Side, State};
+use netfcts::{Cause, RecordFlags, Side, State};
 use std::time::Duration;
 use testkit::Segment;
 

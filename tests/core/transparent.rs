@@ -3,7 +3,8 @@
 use crate::harness::{Bench, CONFIG, Client, Server, bound_with_syn, nothing, only};
 use crate::icmp::{error_about, read};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
-use netfcts::record::{Cause, Side, TRANSPARENT};
+use netfcts::Side;
+use netfcts::record::{Cause, TRANSPARENT};
 use proxyengine::proxy::drop_reason::DropReason;
 use std::time::Duration;
 use test_case::test_case;

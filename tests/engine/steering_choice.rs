@@ -6,7 +6,8 @@ use e2d2::flow::{FlowError, FlowRule, NicModel};
 use e2d2::ports::NicQueue;
 use e2d2::rss::{DEFAULT_KEY, Rss, even_reta};
 use e2d2::wire::MacAddr;
-use netfcts::steering::{Leg, mapped};
+use netfcts::FourTuple;
+use netfcts::leg::mapped;
 use proxyengine::config::Config;
 use proxyengine::engine::Engine;
 use proxyengine::engine::machine::{Machine, MachineError, Opened};
@@ -98,7 +99,7 @@ fn what_cannot_be_is_refused_with_the_arithmetic(engine: &str, pool: &str, mut c
 fn chosen(engine: &str, pool: &str, mut card: Card) -> (usize, bool) {
     let others = Engine::steer(&config(engine, pool), &mut card, 4).unwrap_or_else(|error| panic!("{error}"));
     let first = others.into_iter().next().flatten().expect("a core of four");
-    let leg = Leg {
+    let leg = FourTuple {
         remote: mapped([10, 0, 0, 9].into()),
         local: mapped([10, 0, 0, 1].into()),
         remote_port: 80,

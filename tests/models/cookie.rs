@@ -1,9 +1,9 @@
 //! How often a guess is taken for a cookie, and for how long a cookie is one.
 
 use e2d2::time::Instant;
+use netfcts::FourTuple;
 use netfcts::seq::SeqNum;
 use proxyengine::proxy::cookie::{Agreed, CookieJar, LIFETIME, MSS_CLASSES, SLOT};
-use proxyengine::proxy::table::FlowKey;
 use std::time::Duration;
 use testkit::sim::Random;
 
@@ -15,9 +15,9 @@ fn seeded() -> Random {
     Random::new(seed)
 }
 
-fn flow(random: &mut Random) -> FlowKey {
+fn flow(random: &mut Random) -> FourTuple {
     let ports = random.bits();
-    FlowKey {
+    FourTuple {
         remote: 0xffff_0000_0000 | u128::from(random.bits() as u32),
         local: 0xffff_0a00_0009,
         remote_port: ports as u16,

@@ -1,7 +1,8 @@
 //! The flow table against a list of pairs, where many hashes share a home, a tag, or all of themselves.
 
+use netfcts::FourTuple;
 use proptest::prelude::*;
-use proxyengine::proxy::table::{FlowKey, FlowRef, FlowTable, NoPlace, REACH};
+use proxyengine::proxy::table::{FlowRef, FlowTable, NoPlace, REACH};
 
 const FLOWS: usize = 24;
 
@@ -165,7 +166,7 @@ fn a_flow_without_a_place_near_its_home_is_refused_and_changes_nothing() {
 fn a_table_that_is_full_by_chance_refuses_hardly_anybody() {
     const FLOWS: u32 = 200_000;
     let mut table = FlowTable::new(FLOWS as usize, [1, 2]);
-    let key = |n: u32| FlowKey {
+    let key = |n: u32| FourTuple {
         remote: 0xffff_0000_0000 | u128::from(n / 60_000),
         local: 0xffff_0a00_0001,
         remote_port: (n % 60_000) as u16,

@@ -4,9 +4,10 @@ use e2d2::buffer::{BufferPool, HeapPool, PacketBuffer};
 use e2d2::wire::MacAddr;
 use e2d2::wire::frame::{self, IpVersion, Kind, TcpLayout};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions, TcpPacket};
+use netfcts::leg::mapped;
 use proptest::prelude::*;
+use proxyengine::proxy::crossing;
 use proxyengine::proxy::translate::{self, Rewrite};
-use proxyengine::proxy::{address_value, crossing};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use testkit::{Segment, Station};
 
@@ -158,8 +159,8 @@ impl Case {
         Rewrite {
             source_mac: from.mac,
             destination_mac: to.mac,
-            source: address_value(from.address.ip()),
-            destination: address_value(to.address.ip()),
+            source: mapped(from.address.ip()),
+            destination: mapped(to.address.ip()),
             source_port: from.address.port(),
             destination_port: to.address.port(),
             seq: self.numbers[0].wrapping_add(seq),
@@ -180,8 +181,8 @@ impl Case {
         Rewrite {
             source_mac: from.mac,
             destination_mac: to.mac,
-            source: address_value(from.address.ip()),
-            destination: address_value(to.address.ip()),
+            source: mapped(from.address.ip()),
+            destination: mapped(to.address.ip()),
             source_port: from.address.port(),
             destination_port: to.address.port(),
             seq: self.numbers[0],

@@ -10,7 +10,7 @@ use crate::world::by_client;
 use e2d2::time::Instant;
 use e2d2::wire::checksum;
 use e2d2::wire::frame::{self, Kind, ParseError};
-use netfcts::record::{Cause, SessionRecord, Side};
+use netfcts::{Cause, SessionRecord, Side};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;

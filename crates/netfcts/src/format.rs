@@ -9,7 +9,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use crate::record::{NO_SERVER, RecordFlags, SessionRecord, Side, TRANSPARENT};
+use crate::leg::Side;
+use crate::record::{NO_SERVER, RecordFlags, SessionRecord, TRANSPARENT};
 
 /// How records are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

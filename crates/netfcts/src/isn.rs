@@ -4,6 +4,7 @@ use e2d2::time::Instant;
 use siphasher::sip::SipHasher24;
 
 use crate::SeqNum;
+use crate::leg::is_mapped;
 
 /// Makes initial sequence numbers: `ISN = M + F(local address, local port, remote address, remote port, key)`.
 ///
@@ -51,10 +52,10 @@ impl IsnGenerator {
     }
 }
 
-/// The IPv4 address that is mapped into an IPv6 one (RFC 4291 2.5.5.2).
+/// The IPv4 address that is mapped into an IPv6 one.
 #[inline]
 fn mapped_ipv4(address: u128) -> Option<u32> {
-    (address >> 32 == 0xffff).then_some(address as u32)
+    is_mapped(address).then_some(address as u32)
 }
 
 #[cfg(test)]

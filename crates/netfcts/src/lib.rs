@@ -12,6 +12,7 @@
 //! | [`counters`] | [`TcpCounters`]: ProxyEngine's eighteen |
 //! | [`isn`] | [`IsnGenerator`]: initial sequence numbers after RFC 6528 |
 //! | [`rate`] | [`RateLimiter`]: a token bucket |
+//! | [`leg`] | [`FourTuple`], [`Side`], and addresses of both versions as one number |
 //! | [`steering`] | which core owns which packet |
 //!
 //! Nothing here reads a clock, does I/O (but for the record writer) or shares data between cores (but for the record
@@ -33,6 +34,7 @@
 pub mod counters;
 pub mod format;
 pub mod isn;
+pub mod leg;
 pub mod pool;
 pub mod progress;
 pub mod rate;
@@ -45,10 +47,11 @@ pub mod wheel;
 pub use counters::{TcpCounter, TcpCounters};
 pub use format::{NameTable, Named, RecordFormat, RecordWriter};
 pub use isn::IsnGenerator;
+pub use leg::{FourTuple, Side};
 pub use pool::{LastUse, PortPools, PortSet, Taken};
 pub use progress::Progress;
 pub use rate::RateLimiter;
-pub use record::{Cause, RecordFlags, SessionRecord, Side, State};
+pub use record::{Cause, RecordFlags, SessionRecord, State};
 pub use ring::{RecordReceiver, RecordSender, record_ring};
 pub use seq::SeqNum;
 pub use wheel::TimerWheel;

@@ -11,9 +11,10 @@ use std::net::IpAddr;
 
 use e2d2::time::Instant;
 
+use crate::leg::{Side, mapped};
 use crate::record::{
     Cause, KEPT_FIRST, MAX_STAMP, NO_SERVER, PROXIED_KEPT_FIRST, PROXIED_STAMPS, RecordFlags, STAMPS, SessionRecord,
-    Side, State, mapped,
+    State,
 };
 
 /// A side and a state.
@@ -191,7 +192,7 @@ impl Progress {
         self.changes = kept | u64::from(client_port) << PORT_SHIFT;
         for (word, bytes) in self.times[ADDRESS_AT..]
             .iter_mut()
-            .zip(mapped(client).as_chunks::<4>().0)
+            .zip(mapped(client).to_be_bytes().as_chunks::<4>().0)
         {
             *word = u32::from_ne_bytes(*bytes);
         }

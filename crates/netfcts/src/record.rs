@@ -11,6 +11,7 @@ use std::time::Duration;
 use bitflags::bitflags;
 use e2d2::time::Instant;
 
+use crate::leg::Side;
 use crate::progress::Ends;
 
 /// State changes that a record holds.
@@ -222,26 +223,6 @@ impl Cause {
     }
 }
 
-/// Which half of the proxied connection.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum Side {
-    /// Between client and proxy.
-    Client = 0,
-    /// Between proxy and server.
-    Server = 1,
-}
-
-impl Side {
-    /// The name as written.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Side::Client => "Client",
-            Side::Server => "Server",
-        }
-    }
-}
-
 bitflags! {
     /// What else happened.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -448,14 +429,6 @@ impl SessionRecord {
         let shift = index % 2 * 4;
         let pair = &mut self.states[index / 2];
         *pair = *pair & !(0xf << shift) | state << shift;
-    }
-}
-
-/// IPv4 in its mapped form.
-pub(crate) fn mapped(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
     }
 }
 

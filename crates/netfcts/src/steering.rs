@@ -20,24 +20,12 @@
 //! What lives here: the function. What does not: who chooses a plan and tells the NIC (the engine), and the rings on
 //! which packets change cores ([`e2d2::handover`]).
 
-use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use e2d2::flow::{FlowRule, MaskedPort};
 use e2d2::rss::{Rss, Toeplitz};
 
-/// One leg of a connection, seen from us. IPv4 addresses in their IPv4-mapped form (RFC 4291 2.5.5.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leg {
-    /// The peer's address.
-    pub remote: u128,
-    /// Ours: where its packets go.
-    pub local: u128,
-    /// The peer's port.
-    pub remote_port: u16,
-    /// Ours.
-    pub local_port: u16,
-}
+use crate::leg::{FourTuple, is_mapped, mapped};
 
 /// Why there can be no such plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -196,7 +184,7 @@ impl SteeringPlan {
     }
 
     /// The core that owns what arrives on this leg, below [`cores`](Self::cores); nothing if it is not for us.
-    pub fn owner(&self, leg: &Leg) -> Option<usize> {
+    pub fn owner(&self, leg: &FourTuple) -> Option<usize> {
         if !self.is_ours(leg.local) {
             return self.lends.then(|| self.of_end_point(leg.local, leg.local_port));
         }
@@ -215,7 +203,7 @@ impl SteeringPlan {
     }
 
     /// The hash by which ports choose the queue of this leg; nothing where they do not choose by one.
-    pub fn rss_hash(&self, leg: &Leg) -> Option<u32> {
+    pub fn rss_hash(&self, leg: &FourTuple) -> Option<u32> {
         match &self.spread {
             Spread::Rss { toeplitz, .. } => Some(hash(toeplitz, leg)),
             Spread::Hash => None,
@@ -227,7 +215,7 @@ impl SteeringPlan {
     /// The same as asking [`owner`](Self::owner) for each port on which nobody listens, in a tenth of the time; but where there
     /// are rules for the address, only for the ports that they are about.
     pub fn source_ports(&self, server: (u128, u16), local: u128, core: usize) -> impl Fn(u16) -> bool + '_ {
-        let leg = Leg {
+        let leg = FourTuple {
             remote: server.0,
             local,
             remote_port: server.1,
@@ -248,7 +236,7 @@ impl SteeringPlan {
         }
     }
 
-    fn service(&self, leg: &Leg) -> Option<&Service> {
+    fn service(&self, leg: &FourTuple) -> Option<&Service> {
         let is_it = |service: &&Service| service.address == leg.local && service.ports.contains(&leg.local_port);
         self.services.iter().find(is_it)
     }
@@ -286,7 +274,7 @@ fn entry(reta: &[u16], hash: u32) -> usize {
     usize::from(reta[index])
 }
 
-fn hash(toeplitz: &Toeplitz, leg: &Leg) -> u32 {
+fn hash(toeplitz: &Toeplitz, leg: &FourTuple) -> u32 {
     if is_mapped(leg.local) {
         let four = |address: u128| (address as u32).to_be_bytes();
         toeplitz.tcp4(four(leg.remote), four(leg.local), leg.remote_port, leg.local_port)
@@ -306,26 +294,13 @@ fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-const MAPPED: u128 = 0xffff << 32;
-
-fn is_mapped(address: u128) -> bool {
-    address >> 32 == MAPPED >> 32
-}
-
-/// An address in the form of [`Leg`].
-pub fn mapped(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(v4) => MAPPED | u128::from(u32::from(v4)),
-        IpAddr::V6(v6) => u128::from(v6),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use e2d2::rss::{DEFAULT_KEY, even_reta};
     use proptest::prelude::*;
 
     use super::*;
+    use crate::leg::MAPPED;
 
     /// Whose hash is the same both ways.
     const SYMMETRIC: [u8; 40] = {
@@ -358,8 +333,8 @@ mod tests {
         plan
     }
 
-    fn leg(remote: u128, remote_port: u16, local: u128, local_port: u16) -> Leg {
-        Leg {
+    fn leg(remote: u128, remote_port: u16, local: u128, local_port: u16) -> FourTuple {
+        FourTuple {
             remote,
             local,
             remote_port,

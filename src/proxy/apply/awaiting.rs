@@ -17,7 +17,7 @@ use crate::callbacks::SelectServer;
 use crate::proxy::announce;
 use crate::proxy::classify;
 use crate::proxy::connection::{Opening, Stage};
-use crate::proxy::event::{Event, Side};
+use crate::proxy::event::Event;
 use crate::proxy::held;
 use crate::proxy::passed_syn;
 use crate::proxy::phase::Phase;
@@ -26,6 +26,7 @@ use crate::proxy::{NextHops, Outbox, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpOptions;
+use netfcts::Side;
 use netfcts::record::State;
 use std::ops::ControlFlow;
 

@@ -9,14 +9,14 @@ use crate::proxy::budget::has_room_for_data;
 use crate::proxy::close::Flow;
 use crate::proxy::connection::{NO_SERVER, Opening, Spliced, Stage, WindowScale};
 use crate::proxy::drop_reason::DropReason;
-use crate::proxy::event::{Event, SentFin, Side};
+use crate::proxy::event::{Event, SentFin};
 use crate::proxy::held::{Claim, HeldId};
 use crate::proxy::owed::{self, Owed};
 use crate::proxy::passed_syn;
 use crate::proxy::promises;
 use crate::proxy::segment::Segment;
 use crate::proxy::send::{self, Control, Path};
-use crate::proxy::table::{FlowKey, FlowRef, NoPlace};
+use crate::proxy::table::{FlowRef, NoPlace};
 use crate::proxy::timeout;
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
@@ -26,6 +26,7 @@ use netfcts::counters::TcpCounter;
 use netfcts::pool::Taken;
 use netfcts::record::{Cause, RecordFlags, State};
 use netfcts::seq::SeqNum;
+use netfcts::{FourTuple, Side};
 use std::net::SocketAddr;
 
 /// Sources from which a server is called in turn while the flow table has no place for the flow of one: each has another
@@ -100,7 +101,7 @@ where
             return None;
         };
         let (local, local_port) = self.settings.addresses.source(local_address, taken.port, client);
-        let key = FlowKey {
+        let key = FourTuple {
             remote: address,
             local,
             remote_port: port,
@@ -182,7 +183,7 @@ where
         else {
             return;
         };
-        let key = FlowKey {
+        let key = FourTuple {
             remote: server_settings.address,
             local: self.settings.addresses.value(address),
             remote_port: server_settings.port,

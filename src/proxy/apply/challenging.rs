@@ -7,12 +7,12 @@ use super::Scene;
 use crate::callbacks::SelectServer;
 use crate::proxy::allowance::Grant;
 use crate::proxy::drop_reason::DropReason;
-use crate::proxy::event::Side;
 use crate::proxy::send;
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpOptions;
+use netfcts::Side;
 use netfcts::counters::TcpCounter;
 
 impl<P, S, N> Proxy<P, S, N>

@@ -4,17 +4,17 @@ use super::Scene;
 use crate::callbacks::SelectServer;
 use crate::config::ServerId;
 use crate::proxy::connection::{Spliced, Stage};
-use crate::proxy::event::Side;
 use crate::proxy::held::HeldId;
 use crate::proxy::quarantine::Rested;
 use crate::proxy::send::Ends;
-use crate::proxy::table::{FlowKey, FlowRef};
+use crate::proxy::table::FlowRef;
 use crate::proxy::{Incoming, NextHops, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpOptions;
 use netfcts::pool::LastUse;
 use netfcts::record::Cause;
+use netfcts::{FourTuple, Side};
 
 impl<P, S, N> Proxy<P, S, N>
 where
@@ -175,7 +175,7 @@ where
     }
 
     /// Makes room for a new connection with `key`: whatever rests there keeps only its other leg.
-    pub(in crate::proxy) fn free_key(&mut self, hash: u64, key: &FlowKey) {
+    pub(in crate::proxy) fn free_key(&mut self, hash: u64, key: &FourTuple) {
         let Some(flow) = self.table.find(hash, |flow| self.key_of(flow).as_ref() == Some(key)) else {
             return;
         };

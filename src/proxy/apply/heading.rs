@@ -7,11 +7,11 @@ use crate::proxy::carried::{self, Carried, Sighting};
 use crate::proxy::connection::{Opening, Stage};
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::Event;
-use crate::proxy::segment::address_of;
 use crate::proxy::send;
-use crate::proxy::table::FlowKey;
 use crate::proxy::{NextHops, Outbox, Proxy, borrowed};
 use e2d2::buffer::BufferPool;
+use netfcts::FourTuple;
+use netfcts::leg::unmapped;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 
@@ -41,7 +41,7 @@ where
         let Some(listener) = self.settings.listeners.get(usize::from(connection.listener)) else {
             return ControlFlow::Break(None);
         };
-        let peer = address_of(connection.client_address());
+        let peer = unmapped(connection.client_address());
         let trusted = self.settings.trusts(connection.listener, peer);
         let bytes = self.held.in_order(opening.held);
         let length = match carried::look(listener.accept, trusted, bytes, is_complete(opening, bytes.len())) {
@@ -64,7 +64,7 @@ where
                             self.drops.add(DropReason::HeldFull, 1);
                             return ControlFlow::Break(None);
                         }
-                        self.log.proxied(slot, address_of(address), port);
+                        self.log.proxied(slot, unmapped(address), port);
                     }
                 }
                 length
@@ -168,7 +168,7 @@ where
         let connection = self.connections.get(slot)?;
         let own = (connection.client_address(), connection.client_port);
         let (address, port) = self.carried.get(slot).map_or(own, |carried| carried.source);
-        Some(SocketAddr::new(address_of(address), port))
+        Some(SocketAddr::new(unmapped(address), port))
     }
 
     /// What it connected to: as its PROXY header says, or as it came.
@@ -179,7 +179,7 @@ where
             connection.listener_port,
         );
         let (address, port) = self.carried.get(slot).map_or(own, |carried| carried.destination);
-        Some(SocketAddr::new(address_of(address), port))
+        Some(SocketAddr::new(unmapped(address), port))
     }
 
     /// Takes the client's own address and port as our source towards a server.
@@ -194,7 +194,7 @@ where
         if is_ours || source.0 == server.0 || source.1 == 0 || !is_usable(source.0, server.0) {
             return Err(DropReason::SourceRefused);
         }
-        let key = FlowKey {
+        let key = FourTuple {
             remote: server.0,
             local: source.0,
             remote_port: server.1,
@@ -222,7 +222,7 @@ fn is_complete(opening: &Opening, in_order: usize) -> bool {
 
 /// A source must be a host's address, or a header could name one whose answers go astray, and of the server's family.
 fn is_usable(source: u128, server: u128) -> bool {
-    match (address_of(source), address_of(server)) {
+    match (unmapped(source), unmapped(server)) {
         (std::net::IpAddr::V4(ip), std::net::IpAddr::V4(_)) => {
             !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.is_broadcast() || ip.octets()[0] == 0)
         }

@@ -10,16 +10,18 @@ use crate::proxy::classify;
 use crate::proxy::close::ResetVerdict;
 use crate::proxy::connection::Stage;
 use crate::proxy::drop_reason::DropReason;
-use crate::proxy::event::{Event, SentFin, Side};
+use crate::proxy::event::{Event, SentFin};
 use crate::proxy::inspect::Inspection;
 use crate::proxy::inspect::direction::AckNews;
 use crate::proxy::phase::{Half, Phase};
-use crate::proxy::segment::{Segment, address_of};
+use crate::proxy::segment::Segment;
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::checksum;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
+use netfcts::Side;
+use netfcts::leg::unmapped;
 use netfcts::seq::SeqNum;
 
 /// What the inspector has said, and what is still to be done for it.
@@ -467,7 +469,7 @@ fn renew_checksum<B: PacketBuffer>(incoming: &mut Incoming<B>) {
     let Some(tcp) = incoming.buffer.data_mut().get_mut(l4..end) else {
         return;
     };
-    let addresses = (address_of(segment.key.remote), address_of(segment.key.local));
+    let addresses = (unmapped(segment.key.remote), unmapped(segment.key.local));
     let Some(pseudo) = checksum::pseudo_header(addresses.0, addresses.1, 6, tcp.len() as u16) else {
         return;
     };

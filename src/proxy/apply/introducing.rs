@@ -8,15 +8,16 @@ use crate::config::{ListenerId, ServerId};
 use crate::proxy::close::Flow;
 use crate::proxy::connection::Stage;
 use crate::proxy::drop_reason::DropReason;
-use crate::proxy::event::{Event, SentFin, Side};
+use crate::proxy::event::{Event, SentFin};
 use crate::proxy::inspect::Inspection;
 use crate::proxy::inspect::direction::Direction;
-use crate::proxy::segment::address_of;
 use crate::proxy::send;
 use crate::proxy::{NextHops, Outbox, Proxy};
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
+use netfcts::Side;
 use netfcts::counters::TcpCounter;
+use netfcts::leg::unmapped;
 use netfcts::record::RecordFlags;
 use std::net::SocketAddr;
 
@@ -62,9 +63,9 @@ where
         let spliced = connection.spliced()?;
         let server = self.settings.servers.get(usize::from(connection.server))?;
         let opening = &handoff.opening;
-        let local = address_of(self.settings.addresses.value(connection.listener_address));
+        let local = unmapped(self.settings.addresses.value(connection.listener_address));
         let (client, local) = handoff.ends.unwrap_or((
-            SocketAddr::new(address_of(connection.client_address()), connection.client_port),
+            SocketAddr::new(unmapped(connection.client_address()), connection.client_port),
             SocketAddr::new(local, connection.listener_port),
         ));
         let info = ConnectionInfo::new(
@@ -72,7 +73,7 @@ where
             local,
             ListenerId(connection.listener),
             ServerId(connection.server),
-            SocketAddr::new(address_of(server.address), server.port),
+            SocketAddr::new(unmapped(server.address), server.port),
         );
         let path = send::path_to_client(&self.settings, connection);
         let mtu = self.settings.devices[usize::from(path.device.0)].mtu;

@@ -25,7 +25,7 @@ use crate::callbacks::SelectServer;
 use crate::proxy::action::Action;
 use crate::proxy::connection::{Opening, Spliced, Stage};
 use crate::proxy::drop_reason::DropReason;
-use crate::proxy::event::{Event, SentFin, Side};
+use crate::proxy::event::{Event, SentFin};
 use crate::proxy::phase::Phase;
 use crate::proxy::stage::WorkStage;
 use crate::proxy::step::step;
@@ -33,6 +33,7 @@ use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use calling::Handoff;
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
+use netfcts::Side;
 use netfcts::record::Cause;
 use waiting::Patience;
 

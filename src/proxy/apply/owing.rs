@@ -7,13 +7,13 @@ use crate::callbacks::SelectServer;
 use crate::proxy::budget::has_room_for_data;
 use crate::proxy::connection::Connection;
 use crate::proxy::drop_reason::DropReason;
-use crate::proxy::event::Side;
 use crate::proxy::owed::{self, Payment};
 use crate::proxy::send;
 use crate::proxy::{NextHops, Outbox, Proxy};
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpFlags;
+use netfcts::Side;
 use netfcts::record::RecordFlags;
 use netfcts::seq::SeqNum;
 

@@ -9,7 +9,6 @@ use crate::proxy::allowance::Grant;
 use crate::proxy::connection::{Connection, Spliced, WindowScale};
 use crate::proxy::crossing;
 use crate::proxy::drop_reason::DropReason;
-use crate::proxy::event::Side;
 use crate::proxy::icmp;
 use crate::proxy::log::Fin;
 use crate::proxy::owed;
@@ -23,6 +22,7 @@ use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
+use netfcts::Side;
 use netfcts::record::State;
 use netfcts::seq::SeqNum;
 

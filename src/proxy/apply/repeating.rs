@@ -9,7 +9,6 @@ use crate::callbacks::SelectServer;
 use crate::proxy::budget::has_room_for_data;
 use crate::proxy::connection::{Spliced, WindowScale};
 use crate::proxy::drop_reason::DropReason;
-use crate::proxy::event::Side;
 use crate::proxy::inspect::direction::{AckNews, Direction, Piece};
 use crate::proxy::segment::Segment;
 use crate::proxy::send::{self, Control, Path};
@@ -18,6 +17,7 @@ use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::checksum::Delta;
 use e2d2::wire::tcp::{TcpFlags, options};
+use netfcts::Side;
 use netfcts::record::RecordFlags;
 use netfcts::seq::SeqNum;
 

@@ -5,7 +5,7 @@ use super::passing::Shifts;
 use crate::callbacks::SelectServer;
 use crate::proxy::action::Action;
 use crate::proxy::drop_reason::DropReason;
-use crate::proxy::event::{Event, Side};
+use crate::proxy::event::Event;
 use crate::proxy::phase::Phase;
 use crate::proxy::quarantine::Late;
 use crate::proxy::send;
@@ -16,6 +16,7 @@ use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpFlags;
+use netfcts::Side;
 
 impl<P, S, N> Proxy<P, S, N>
 where

@@ -4,17 +4,19 @@ use super::Scene;
 use crate::callbacks::{FirstPayload, SelectServer, Selection};
 use crate::config::{Bind, ListenerId};
 use crate::proxy::connection::{Opening, Stage};
-use crate::proxy::event::{Event, Side};
+use crate::proxy::event::Event;
 use crate::proxy::held;
 use crate::proxy::phase::Phase;
-use crate::proxy::segment::{Segment, address_of};
+use crate::proxy::segment::Segment;
 use crate::proxy::send::{self, Control};
 use crate::proxy::shares::Share;
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
+use netfcts::Side;
 use netfcts::counters::TcpCounter;
+use netfcts::leg::unmapped;
 use netfcts::record::{RecordFlags, State};
 use netfcts::seq::SeqNum;
 use std::net::SocketAddr;
@@ -121,7 +123,7 @@ where
             }
             return None;
         }
-        let peer = SocketAddr::new(address_of(connection.client_address()), connection.client_port);
+        let peer = SocketAddr::new(unmapped(connection.client_address()), connection.client_port);
         let connection = self.connections.get(slot)?;
         let payload = FirstPayload::new(
             self.client_of(slot)?,

@@ -10,11 +10,11 @@
 pub(super) mod direction;
 pub(super) mod kept;
 
-use super::event::Side;
 use super::slots::Slots;
 use crate::callbacks::ConnectionInfo;
 use direction::{Direction, MAX_TRIES};
 use kept::{KeptPool, LIMIT};
+use netfcts::Side;
 
 /// A connection that is not inspected.
 const NONE: u32 = u32::MAX;

@@ -8,7 +8,7 @@ use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::fate::DropReason;
 use e2d2::port::{Port, PortId};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
-use netfcts::record::{Cause, Side};
+use netfcts::{Cause, Side};
 use proxyengine::pipeline;
 use std::time::Duration;
 use test_case::test_case;

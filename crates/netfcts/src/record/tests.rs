@@ -1,6 +1,7 @@
 //! A record that is told of a connection step by step, as it happens: the model of [`Progress`](crate::progress::Progress).
 
 use super::*;
+use crate::leg::mapped;
 use proptest::prelude::*;
 
 impl SessionRecord {
@@ -8,7 +9,7 @@ impl SessionRecord {
     pub(crate) fn new(now: Instant, client: IpAddr, client_port: u16, listener: u16, core: u8) -> SessionRecord {
         SessionRecord {
             start_ns: now.as_nanos(),
-            client_addr: mapped(client),
+            client_addr: mapped(client).to_be_bytes(),
             packets_to_server: 0,
             packets_to_client: 0,
             bytes_to_server: [0; 6],
@@ -38,9 +39,9 @@ impl SessionRecord {
             self.sides_and_count -= 1 << 12;
             self.set_flags(RecordFlags::STATES_DROPPED);
         }
-        self.stamps[PEER_AT..PEER_AT + 16].copy_from_slice(&mapped(peer));
+        self.stamps[PEER_AT..PEER_AT + 16].copy_from_slice(&mapped(peer).to_be_bytes());
         self.stamps[PEER_AT + 16..PEER_AT + 18].copy_from_slice(&peer_port.to_le_bytes());
-        self.client_addr = mapped(client);
+        self.client_addr = mapped(client).to_be_bytes();
         self.client_port = client_port;
         self.set_flags(RecordFlags::PROXY_IN);
     }
