@@ -33,7 +33,9 @@ use e2d2::time::Instant;
 use health::Health;
 use siphasher::sip::SipHasher13;
 
-use crate::config::{Config, Policy, PoolConfig, PoolId, ServerConfig, ServerId};
+use crate::config::{Config, PoolConfig, ServerConfig};
+use crate::proxy::ids::{PoolId, ServerId};
+use crate::proxy::settings::Policy;
 
 e2d2::reasons! {
     /// What becomes of calls to servers and of servers that do not answer them.

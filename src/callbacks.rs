@@ -37,7 +37,7 @@ mod inspect;
 
 use std::net::SocketAddr;
 
-use crate::config::{CoreId, ListenerId, PoolId, ServerId};
+use crate::proxy::ids::{CoreId, ListenerId, PoolId, ServerId};
 
 pub use inspect::{
     ConnectionInfo, GUARANTEED_GROWTH, InspectPayload, Inspected, InspectedFactory, InspectorFactory, NoRoom, Output,

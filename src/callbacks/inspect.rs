@@ -35,7 +35,7 @@
 use std::net::SocketAddr;
 
 use super::{FirstPayload, SelectServer, Selection, SelectorFactory};
-use crate::config::{CoreId, ListenerId, ServerId};
+use crate::proxy::ids::{CoreId, ListenerId, ServerId};
 
 /// How many bytes more than it is shown an inspector can write at every call, at least.
 pub const GUARANTEED_GROWTH: usize = 8 * 1024;

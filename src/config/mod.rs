@@ -18,7 +18,6 @@ mod defaults;
 mod device;
 mod dn;
 mod error;
-mod ids;
 mod memory;
 mod model;
 mod pattern;
@@ -32,15 +31,16 @@ use std::path::Path;
 
 use log::LevelFilter;
 
+pub use crate::proxy::ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
+pub use crate::proxy::settings::{Accept, Announce, AnnounceFields, Bind, Pinned, Policy, UnknownFlows, Verify};
 pub use device::{Device, PciAddress};
 pub use dn::DnPattern;
 pub use error::{ConfigError, Problem};
-pub use ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
 pub use memory::{PortMemory, RequestsCarried};
 pub use model::{
-    Accept, Announce, AnnounceFields, Bind, EngineConfig, Fallback, Idle, KernelConfig, ListenAddress, ListenerConfig,
-    ListenerTimeouts, LocalAddress, Match, Member, Pinned, Policy, PoolConfig, PortConfig, PortRanges, Promise,
-    RecordFormat, RecordsConfig, Rule, ServerConfig, SoftwareNicConfig, Steering, Timeouts, UnknownFlows, Verify,
+    EngineConfig, Fallback, Idle, KernelConfig, ListenAddress, ListenerConfig, ListenerTimeouts, LocalAddress, Match,
+    Member, PoolConfig, PortConfig, PortRanges, Promise, RecordFormat, RecordsConfig, Rule, ServerConfig,
+    SoftwareNicConfig, Steering, Timeouts,
 };
 pub use pattern::{HostPattern, MAX_HOST_LEN, NamePattern};
 pub use payload_regex::PayloadRegex;

@@ -12,10 +12,11 @@ use ipnet::IpNet;
 
 use super::device::Device;
 use super::dn::DnPattern;
-use super::ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
 use super::pattern::{HostPattern, NamePattern};
 use super::payload_regex::PayloadRegex;
 use super::routes::NextHop;
+use crate::proxy::ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
+use crate::proxy::settings::{Accept, Announce, Bind, Pinned, Policy, UnknownFlows, Verify};
 
 /// `[engine]`: what concerns the process and each of its cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,24 +90,6 @@ pub enum Idle {
     Adaptive,
     /// Polls on: for cores that nothing else wants.
     Poll,
-}
-
-/// What a segment of no known connection is answered with.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum UnknownFlows {
-    /// RST, as a host without such a connection would (RFC 9293 3.10.7.1).
-    Rst,
-    /// Nothing.
-    Silent,
-}
-
-/// Which received TCP checksums are verified when the port has not done it.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Verify {
-    /// Those of segments the engine acts on; the error of others is passed on with them.
-    Acted,
-    /// All.
-    All,
 }
 
 /// `[[port]]`: one network interface that the engine drives.
@@ -208,18 +191,6 @@ pub struct ListenerConfig {
     pub trusted: Vec<IpNet>,
 }
 
-/// Whether a listener takes PROXY headers.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub enum Accept {
-    /// They are payload like any other.
-    #[default]
-    Off,
-    /// A connection may begin with one.
-    Optional,
-    /// Every connection begins with one.
-    Required,
-}
-
 impl ListenerConfig {
     /// The pools that rules and default can lead to, each once, in the order of the rules.
     pub fn pools(&self) -> Vec<PoolId> {
@@ -262,17 +233,6 @@ impl fmt::Display for ListenAddress {
         }
         Ok(())
     }
-}
-
-/// When the server of a connection is chosen.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Bind {
-    /// When the client's first payload says enough.
-    Payload,
-    /// When the client's handshake is complete: for protocols in which the server speaks first.
-    Handshake,
-    /// When the client's SYN arrives, which is passed on.
-    Syn,
 }
 
 /// One rule of a listener.
@@ -342,17 +302,6 @@ pub struct PoolConfig {
     pub members: Vec<Member>,
 }
 
-/// How a pool picks a server.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// In turn, in proportion to the weights.
-    RoundRobin,
-    /// The one with the fewest connections of this core for its weight.
-    LeastConnections,
-    /// By the client's address: the same server for the same client as long as it is there.
-    ClientHash,
-}
-
 /// A server as a member of a pool.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Member {
@@ -393,34 +342,6 @@ pub struct ServerConfig {
     pub announce: Announce,
     /// It is connected to from the client's own address and port.
     pub transparent: bool,
-}
-
-/// How a server hears of the client's address.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Announce {
-    /// Not at all.
-    #[default]
-    Off,
-    /// By a PROXY header of version 1.
-    V1,
-    /// By a PROXY header of version 2 with these fields.
-    V2(AnnounceFields),
-}
-
-/// The optional fields (TLVs) of a PROXY header of version 2.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct AnnounceFields {
-    /// `PP2_TYPE_AUTHORITY`: the server name of a TLS client, if it sent one.
-    pub authority: bool,
-    /// `PP2_TYPE_ALPN`: the first protocol that a TLS client offers, if any.
-    pub alpn: bool,
-    /// `PP2_TYPE_UNIQUE_ID`: client, listener and the time of the connection, unique on this engine.
-    pub unique_id: bool,
-    /// `PP2_TYPE_CRC32C`.
-    pub crc32c: bool,
-    /// The fields of the header that the client's connection began with, as far as there is room; they come before those
-    /// of our own.
-    pub incoming: bool,
 }
 
 /// A source address towards a server, with the source ports that may be used.
@@ -534,28 +455,6 @@ pub struct Promise {
     pub timestamps: bool,
     /// Receive window in bytes, unscaled as in every SYN-ACK; at most 16 KiB.
     pub window: u16,
-}
-
-/// Which values of [`Promise`] stay as they are.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pinned {
-    /// [`Promise::mss`].
-    pub mss: bool,
-    /// [`Promise::window_scale`].
-    pub window_scale: bool,
-    /// [`Promise::sack`].
-    pub sack: bool,
-    /// [`Promise::timestamps`].
-    pub timestamps: bool,
-    /// [`Promise::window`].
-    pub window: bool,
-}
-
-impl Pinned {
-    /// Whether nothing is left to learn.
-    pub fn is_everything(self) -> bool {
-        self.mss && self.window_scale && self.sack && self.timestamps && self.window
-    }
 }
 
 /// `[records]`: where the records of ended connections go.

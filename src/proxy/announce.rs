@@ -6,8 +6,7 @@
 
 use super::carried::Carried;
 use super::connection::Connection;
-use super::settings::Settings;
-use crate::config::{Announce, AnnounceFields};
+use super::settings::{Announce, AnnounceFields, Settings};
 use crate::selectors::{Sought, tls};
 use arrayvec::ArrayVec;
 use e2d2::time::Instant;

@@ -7,8 +7,8 @@
 
 use super::drop_reason::DropReason;
 use super::held;
+use super::settings::Accept;
 use super::slots::Slots;
-use crate::config::Accept;
 use arrayvec::ArrayVec;
 use netfcts::leg::mapped;
 use proxy_protocol::{Header, ParseOptions, Parsed, Transport, V2_SIGNATURE, kind};

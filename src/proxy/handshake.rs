@@ -15,14 +15,13 @@ use super::phase::Phase;
 use super::promises::{self, Promise};
 use super::segment::Segment;
 use super::send::{Control, Path};
-use super::settings::{Listener, Strangers};
+use super::settings::{Accept, Bind, Listener, UnknownFlows};
 use super::stage::WorkStage;
 use super::step::step;
 use super::table::FlowRef;
 use super::used_cookies::{Returned, Unused};
 use super::{Incoming, NextHops, Outbox, Proxy};
 use crate::callbacks::SelectServer;
-use crate::config::{Accept, Bind};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::port::PortId;
 use e2d2::time::Instant;
@@ -380,7 +379,7 @@ where
     /// RFC 9293 3.10.7.1: the RST of a closed port, with numbers that its sender believes.
     pub(super) fn refuse(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
         self.drops.add(DropReason::UnknownFlow, 1);
-        if self.settings.strangers == Strangers::Ignore {
+        if self.settings.unknown_flows == UnknownFlows::Silent {
             return;
         }
         if !self.budgets.strangers.take(now) {

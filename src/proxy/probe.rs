@@ -11,13 +11,13 @@
 
 use super::budget::Budget;
 use super::drop_reason::DropReason;
+use super::ids::ServerId;
 use super::promises::{Abilities, Offered};
 use super::segment::Segment;
 use super::send::{Control, Path};
 use super::settings::Settings;
 use super::{Incoming, NextHops, Outbox, Proxy};
 use crate::callbacks::SelectServer;
-use crate::config::ServerId;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::counters::Counters;
 use e2d2::time::Instant;

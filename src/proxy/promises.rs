@@ -18,8 +18,9 @@
 
 use super::cookie::{CookieJar, MSS_CLASSES};
 use super::held;
-use super::settings::Settings;
-use crate::config::{Config, ListenerConfig, Pinned, PoolConfig, ServerId};
+use super::ids::ServerId;
+use super::settings::{Pinned, Settings};
+use crate::config::{Config, ListenerConfig, PoolConfig};
 use e2d2::time::Instant;
 use e2d2::wire::frame::IpVersion;
 use e2d2::wire::tcp::TcpOptions;

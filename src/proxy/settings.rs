@@ -4,12 +4,10 @@
 
 use super::addresses::{Addresses, Claim};
 use super::held;
+use super::ids::PoolId;
 use super::promises::PromiseSettings;
 use super::steering::CoreSteering;
-use crate::config::{
-    self, Accept, Announce, AnnounceFields, Bind, Config, Fallback, ListenerConfig, PoolId, PortConfig, PortRanges,
-    ServerConfig, UnknownFlows,
-};
+use crate::config::{Config, Fallback, ListenerConfig, PortConfig, PortRanges, ServerConfig};
 use crate::kernel::Claims;
 use e2d2::port::{Capabilities, PortId};
 use e2d2::wire::{Checksums, MacAddr};
@@ -29,6 +27,29 @@ pub struct Device {
     pub mtu: u16,
     /// Who fills in the checksums of what we originate. What we pass on keeps its own, brought along incrementally.
     pub checksums: Checksums,
+}
+
+/// When the server of a connection is chosen.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Bind {
+    /// When the client's first payload says enough.
+    Payload,
+    /// When the client's handshake is complete: for protocols in which the server speaks first.
+    Handshake,
+    /// When the client's SYN arrives, which is passed on.
+    Syn,
+}
+
+/// Whether a listener takes PROXY headers.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Accept {
+    /// They are payload like any other.
+    #[default]
+    Off,
+    /// A connection may begin with one.
+    Optional,
+    /// Every connection begins with one.
+    Required,
 }
 
 /// A listener.
@@ -66,6 +87,34 @@ pub struct Local {
     pub ports: Arc<PortSet>,
 }
 
+/// How a server hears of the client's address.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Announce {
+    /// Not at all.
+    #[default]
+    Off,
+    /// By a PROXY header of version 1.
+    V1,
+    /// By a PROXY header of version 2 with these fields.
+    V2(AnnounceFields),
+}
+
+/// The optional fields (TLVs) of a PROXY header of version 2.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AnnounceFields {
+    /// `PP2_TYPE_AUTHORITY`: the server name of a TLS client, if it sent one.
+    pub authority: bool,
+    /// `PP2_TYPE_ALPN`: the first protocol that a TLS client offers, if any.
+    pub alpn: bool,
+    /// `PP2_TYPE_UNIQUE_ID`: client, listener and the time of the connection, unique on this engine.
+    pub unique_id: bool,
+    /// `PP2_TYPE_CRC32C`.
+    pub crc32c: bool,
+    /// The fields of the header that the client's connection began with, as far as there is room; they come before those
+    /// of our own.
+    pub incoming: bool,
+}
+
 /// A server.
 #[derive(Clone, Debug)]
 pub struct Server {
@@ -91,22 +140,55 @@ pub struct Server {
     pub connect_timeout: Duration,
 }
 
-/// What to do with a segment that belongs to nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strangers {
-    /// A RST, rate limited.
-    Reset,
-    /// Silence.
-    Ignore,
+/// Which of the values that SYN-ACKs promise hold whatever the servers can do.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pinned {
+    /// The MSS.
+    pub mss: bool,
+    /// The shift of the windows.
+    pub window_scale: bool,
+    /// Whether SACK is permitted.
+    pub sack: bool,
+    /// Whether timestamps are sent.
+    pub timestamps: bool,
+    /// The window.
+    pub window: bool,
 }
 
-/// Which checksums are looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+impl Pinned {
+    /// Whether nothing is left to learn.
+    pub fn is_everything(self) -> bool {
+        self.mss && self.window_scale && self.sack && self.timestamps && self.window
+    }
+}
+
+/// What a segment of no known connection is answered with.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum UnknownFlows {
+    /// RST, as a host without such a connection would (RFC 9293 3.10.7.1).
+    Rst,
+    /// Nothing.
+    Silent,
+}
+
+/// Which received TCP checksums are verified when the port has not done it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Verify {
-    /// Those of segments that we act on.
+    /// Those of segments the engine acts on; the error of others is passed on with them.
     Acted,
-    /// Every one.
+    /// All.
     All,
+}
+
+/// How a pool picks a server.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// In turn, in proportion to the weights.
+    RoundRobin,
+    /// The one with the fewest connections of this core for its weight.
+    LeastConnections,
+    /// By the client's address: the same server for the same client as long as it is there.
+    ClientHash,
 }
 
 /// How much memory a core sets aside.
@@ -174,8 +256,8 @@ pub struct Settings {
     pub promises: PromiseSettings,
     /// How long a closed connection rests.
     pub time_wait: Duration,
-    /// What strangers get.
-    pub strangers: Strangers,
+    /// What a segment of no known connection is answered with.
+    pub unknown_flows: UnknownFlows,
     /// So many frames a second, on average, go to strangers; as many are challenge ACKs, and as many are passed on that are
     /// out of every window.
     pub answers_per_second: u32,
@@ -268,16 +350,10 @@ impl Settings {
             servers,
             promises: PromiseSettings::from_config(config),
             time_wait: config.timeouts().time_wait,
-            strangers: match engine.unknown_flows {
-                UnknownFlows::Rst => Strangers::Reset,
-                UnknownFlows::Silent => Strangers::Ignore,
-            },
+            unknown_flows: engine.unknown_flows,
             answers_per_second: engine.answers_per_second,
             overload_after: Some(engine.overload_after).filter(|after| !after.is_zero()),
-            verify: match engine.verify {
-                config::Verify::Acted => Verify::Acted,
-                config::Verify::All => Verify::All,
-            },
+            verify: engine.verify,
             capacity: Capacity {
                 half_open: strange(config.listeners().iter().any(may_stay_silent)),
                 passed_syns: strange(has(Bind::Syn)),

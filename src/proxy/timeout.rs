@@ -6,6 +6,7 @@
 use super::budget::{Budget, LOOKED_INTO_PER_ROUND};
 use super::connection::{Attempts, Connection, Spliced, Stage};
 use super::event::Event;
+use super::ids::{PoolId, ServerId};
 use super::inspect::Inspection;
 use super::owed;
 use super::phase::{Half, Phase};
@@ -13,7 +14,6 @@ use super::settings::Server;
 use super::stage::WorkStage;
 use super::{NextHops, Outbox, Proxy};
 use crate::callbacks::SelectServer;
-use crate::config::{PoolId, ServerId};
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
 use netfcts::record::Cause;

@@ -4,9 +4,10 @@ use ipnet::IpNet;
 
 use super::pools::Pools;
 use super::{choice, quoted};
-use crate::config::model::{Accept, Bind, ListenAddress, ListenerConfig};
+use crate::config::model::{ListenAddress, ListenerConfig};
 use crate::config::raw::RawProxyIn;
 use crate::config::source::{At, Source};
+use crate::proxy::settings::{Accept, Bind};
 
 /// Whether headers are taken, and from whom: a header is a claim, so nobody is trusted who is not named.
 pub(super) fn check(source: &mut Source<'_>, at: &At, raw: Option<&RawProxyIn>) -> (Accept, Vec<IpNet>) {

@@ -4,10 +4,11 @@ use std::collections::HashSet;
 
 use super::{choice, duration, number};
 use crate::config::defaults;
-use crate::config::ids::CoreId;
-use crate::config::model::{EngineConfig, Idle, PortConfig, Steering, UnknownFlows, Verify};
+use crate::config::model::{EngineConfig, Idle, PortConfig, Steering};
 use crate::config::raw::RawEngine;
 use crate::config::source::{At, Source};
+use crate::proxy::ids::CoreId;
+use crate::proxy::settings::{UnknownFlows, Verify};
 
 pub(super) fn check(source: &mut Source<'_>, raw: &RawEngine, ports: &[PortConfig]) -> EngineConfig {
     let at = At::root().key("engine");

@@ -10,10 +10,11 @@ use humantime_serde::re::humantime;
 use super::pools::Pools;
 use super::{accept, choice, choices, duration, name, quoted, rules, small, why_no_host};
 use crate::config::defaults;
-use crate::config::ids::{ListenerId, PoolId, PortIndex};
-use crate::config::model::{Bind, Fallback, ListenAddress, ListenerConfig, ListenerTimeouts, PortConfig, Timeouts};
+use crate::config::model::{Fallback, ListenAddress, ListenerConfig, ListenerTimeouts, PortConfig, Timeouts};
 use crate::config::raw::RawListener;
 use crate::config::source::{At, Source};
+use crate::proxy::ids::{ListenerId, PoolId, PortIndex};
+use crate::proxy::settings::Bind;
 
 pub(super) fn check(
     source: &mut Source<'_>,

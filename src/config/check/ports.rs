@@ -8,11 +8,11 @@ use ipnet::IpNet;
 use super::{ip, mac, name, number, quoted, why_no_host};
 use crate::config::defaults;
 use crate::config::device::Device;
-use crate::config::ids::PortIndex;
 use crate::config::model::PortConfig;
 use crate::config::raw::RawPort;
 use crate::config::routes::{Route, Routes};
 use crate::config::source::{At, Source};
+use crate::proxy::ids::PortIndex;
 
 pub(super) fn check(source: &mut Source<'_>, raw: &[RawPort]) -> Vec<PortConfig> {
     let mut ports: Vec<PortConfig> = Vec::with_capacity(raw.len());

@@ -4,9 +4,10 @@ use log::LevelFilter;
 
 use super::{choice, duration, number, quoted};
 use crate::config::defaults;
-use crate::config::model::{ListenerTimeouts, Pinned, PortConfig, Promise, RecordFormat, RecordsConfig, Timeouts};
+use crate::config::model::{ListenerTimeouts, PortConfig, Promise, RecordFormat, RecordsConfig, Timeouts};
 use crate::config::raw::{RawListenerTimeouts, RawLog, RawPromise, RawRecords, RawTimeouts};
 use crate::config::source::{At, Source};
+use crate::proxy::settings::Pinned;
 
 /// `[timeouts]`
 pub(super) fn timeouts(source: &mut Source<'_>, raw: &RawTimeouts) -> Timeouts {

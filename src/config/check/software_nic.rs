@@ -4,10 +4,10 @@ use e2d2::flow::NicModel;
 
 use super::{choice, number};
 use crate::config::defaults;
-use crate::config::ids::CoreId;
 use crate::config::model::{EngineConfig, PortConfig, SoftwareNicConfig};
 use crate::config::raw::RawPort;
 use crate::config::source::{At, Source};
+use crate::proxy::ids::CoreId;
 
 /// Adds what the file says to the ports that have been checked.
 pub(super) fn check(source: &mut Source<'_>, raw: &[RawPort], engine: &EngineConfig, ports: &mut [PortConfig]) {

@@ -3,7 +3,6 @@
 use super::Scene;
 use super::introducing::Begun;
 use crate::callbacks::SelectServer;
-use crate::config::{PoolId, ServerId};
 use crate::proxy::announce;
 use crate::proxy::budget::has_room_for_data;
 use crate::proxy::close::Flow;
@@ -11,6 +10,7 @@ use crate::proxy::connection::{NO_SERVER, Opening, Spliced, Stage, WindowScale};
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, SentFin};
 use crate::proxy::held::{Claim, HeldId};
+use crate::proxy::ids::{PoolId, ServerId};
 use crate::proxy::owed::{self, Owed};
 use crate::proxy::passed_syn;
 use crate::proxy::promises;

@@ -2,9 +2,9 @@
 
 use super::Scene;
 use crate::callbacks::SelectServer;
-use crate::config::ServerId;
 use crate::proxy::connection::{Spliced, Stage};
 use crate::proxy::held::HeldId;
+use crate::proxy::ids::ServerId;
 use crate::proxy::quarantine::Rested;
 use crate::proxy::send::Ends;
 use crate::proxy::table::FlowRef;

@@ -2,12 +2,12 @@
 
 use super::Scene;
 use crate::callbacks::SelectServer;
-use crate::config::{Accept, Bind};
 use crate::proxy::carried::{self, Carried, Sighting};
 use crate::proxy::connection::{Opening, Stage};
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::Event;
 use crate::proxy::send;
+use crate::proxy::settings::{Accept, Bind};
 use crate::proxy::{NextHops, Outbox, Proxy, borrowed};
 use e2d2::buffer::BufferPool;
 use netfcts::FourTuple;

@@ -4,11 +4,11 @@
 use super::calling::Handoff;
 use super::inspecting::Shown;
 use crate::callbacks::{ConnectionInfo, GUARANTEED_GROWTH, SelectServer};
-use crate::config::{ListenerId, ServerId};
 use crate::proxy::close::Flow;
 use crate::proxy::connection::Stage;
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::{Event, SentFin};
+use crate::proxy::ids::{ListenerId, ServerId};
 use crate::proxy::inspect::Inspection;
 use crate::proxy::inspect::direction::Direction;
 use crate::proxy::send;

@@ -5,13 +5,13 @@
 //! retransmission time-out of its client, and not the connection.
 
 use crate::callbacks::SelectServer;
-use crate::config::AnnounceFields;
 use crate::proxy::announce;
 use crate::proxy::connection::{Opening, Stage};
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::Event;
 use crate::proxy::held::{Claim, HeldId, HoldError, Owner};
 use crate::proxy::phase::Phase;
+use crate::proxy::settings::AnnounceFields;
 use crate::proxy::{NextHops, Outbox, Proxy};
 use e2d2::buffer::BufferPool;
 use netfcts::record::RecordFlags;

@@ -14,7 +14,6 @@
 use super::Scene;
 use super::calling::Handoff;
 use crate::callbacks::SelectServer;
-use crate::config::Accept;
 use crate::proxy::announce;
 use crate::proxy::classify;
 use crate::proxy::close::Flow;
@@ -28,6 +27,7 @@ use crate::proxy::passed_syn::{self, Answer, PassedSyn};
 use crate::proxy::phase::Phase;
 use crate::proxy::promises;
 use crate::proxy::send::{self, Control, Path};
+use crate::proxy::settings::Accept;
 use crate::proxy::table::FlowRef;
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};

@@ -2,13 +2,14 @@
 
 use super::Scene;
 use crate::callbacks::{FirstPayload, SelectServer, Selection};
-use crate::config::{Bind, ListenerId};
 use crate::proxy::connection::{Opening, Stage};
 use crate::proxy::event::Event;
 use crate::proxy::held;
+use crate::proxy::ids::ListenerId;
 use crate::proxy::phase::Phase;
 use crate::proxy::segment::Segment;
 use crate::proxy::send::{self, Control};
+use crate::proxy::settings::Bind;
 use crate::proxy::shares::Share;
 use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};

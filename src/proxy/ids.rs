@@ -1,7 +1,7 @@
-//! The numbers by which the rest of the engine names what the configuration holds.
+//! The numbers by which the engine names what the configuration holds.
 //!
-//! Each is the index into the list of the checked [`Config`](super::Config) that it belongs to, given out in the order
-//! of the file, so that a packet path keeps two bytes and a table needs no map.
+//! Each is the index into the list of the checked configuration that it belongs to, given out in the order of the file, so
+//! that a packet path keeps two bytes and a table needs no map.
 
 use std::fmt;
 
