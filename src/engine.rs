@@ -536,8 +536,8 @@ fn names_of(config: &Config, clock: &Clock) -> NameTable {
     }
 }
 
-/// Our addresses in the order in which the cores number them. [`Settings`](crate::proxy::settings::Settings) does it in
-/// the same order, but with the ports of each address, which take a thousand times the memory.
+/// Our addresses in the order in which the cores number them. [`Config::core_settings`] does it in the same order, but with
+/// the ports of each address, which take a thousand times the memory.
 fn addresses_by_index(config: &Config) -> Vec<IpAddr> {
     let listeners = config
         .listeners()
@@ -559,7 +559,6 @@ fn addresses_by_index(config: &Config) -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proxy::settings::Settings;
     use netfcts::leg::unmapped;
 
     #[test]
@@ -587,7 +586,7 @@ mod tests {
             servers = [{ name = "s6", address = "[2001:db8::20]:80" }]
         "#;
         let config = Config::parse(text, "test.toml").unwrap_or_else(|error| panic!("{error}"));
-        let addresses = Settings::from_config(&config, 0, &[MacAddr::default()], |_| 0).addresses;
+        let addresses = config.core_settings(0, &[MacAddr::default()], |_| 0).addresses;
         let of_cores: Vec<IpAddr> = (0..addresses.len() as u16)
             .map(|index| unmapped(addresses.value(index)))
             .collect();

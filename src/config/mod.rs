@@ -3,7 +3,8 @@
 //! [`Config::load`] and [`Config::parse`] are the only ways to a [`Config`]. Whoever holds one can rely on it: every id
 //! is an index that exists, every range is within its bounds, every server can be reached and connected to from somewhere.
 //! Complaints are collected, so that one run of `proxyengine check FILE` shows as many as possible; each names file, line,
-//! key, value and what was expected. `docs/configuration.md` describes the keys.
+//! key, value and what was expected. `docs/configuration.md` describes the keys. [`Config::core_settings`] makes of a `Config`
+//! what one core has to know.
 //!
 //! ```text
 //! text ──► source (TOML, lines) ──► raw (serde) ──► check ──► Config
@@ -14,6 +15,7 @@
 
 mod ancestor;
 mod check;
+mod core_settings;
 mod defaults;
 mod device;
 mod dn;

@@ -24,7 +24,6 @@ use crate::log_ring::{LogEvent, SharedLog};
 use crate::neighbour::{NeighbourCounterReader, Station};
 use crate::pipeline::{self, Handle};
 use crate::proxy::promises::Abilities;
-use crate::proxy::settings::Settings;
 use crate::proxy::{Proxy, Secrets};
 use crate::report::{CounterGroups, ServerAbilities, TCP_CLIENT, TCP_SERVER, WAITING};
 use crate::stages::Stages;
@@ -120,7 +119,7 @@ where
             .map_or(usize::MAX, |next_hop| next_hop.index())
     };
     let core = u8::try_from(parts.core.0).unwrap_or(u8::MAX);
-    let settings = Settings::from_config(&config, core, &macs, next_hop);
+    let settings = config.core_settings(core, &macs, next_hop);
     let (mut settings, links) = match others {
         Some(others) => (settings.among_others(others.steering), Some(others.links)),
         None => (settings, None),

@@ -15,7 +15,7 @@
 //! and port 250. Memory: two cache lines a connection, 16 bytes a flow-table entry pair at full load, 12 a timer.
 
 pub mod action;
-mod addresses;
+pub mod addresses;
 mod allowance;
 mod announce;
 mod apply;

@@ -19,8 +19,7 @@
 use super::cookie::{CookieJar, MSS_CLASSES};
 use super::held;
 use super::ids::ServerId;
-use super::settings::{Pinned, Settings};
-use crate::config::{Config, ListenerConfig, PoolConfig};
+use super::settings::{PromiseSettings, Settings};
 use e2d2::time::Instant;
 use e2d2::wire::frame::IpVersion;
 use e2d2::wire::tcp::TcpOptions;
@@ -101,50 +100,6 @@ impl Abilities {
             || !self.timestamps
             || usize::from(self.window) < held::LARGE
             || self.mss < MSS_CLASSES[2]
-    }
-}
-
-/// What SYN-ACKs promise by configuration, and whom the listeners can reach.
-#[derive(Clone, Debug)]
-pub struct PromiseSettings {
-    /// Servers are probed, and listened to.
-    pub probe: bool,
-    pinned: Pinned,
-    mss: Option<u16>,
-    window_scale: Option<u8>,
-    sack: bool,
-    timestamps: bool,
-    window: u16,
-    /// By pool, its servers.
-    pools: Vec<Vec<u16>>,
-    /// By listener, the pools that its connections can come to.
-    reach: Vec<Vec<u16>>,
-}
-
-impl PromiseSettings {
-    /// What `config` says.
-    pub fn from_config(config: &Config) -> Self {
-        let promise = config.promise();
-        let members = |pool: &PoolConfig| pool.members.iter().map(|member| member.server.0).collect();
-        let reach = |listener: &ListenerConfig| {
-            let mut pools: Vec<u16> = listener.pools().iter().map(|pool| pool.0).collect();
-            if pools.is_empty() {
-                // A program of its own chooses, and may choose any.
-                pools.extend(config.pools().iter().map(|pool| pool.id.0));
-            }
-            pools
-        };
-        PromiseSettings {
-            probe: promise.probe && !promise.pinned.is_everything(),
-            pinned: promise.pinned,
-            mss: promise.mss,
-            window_scale: promise.window_scale,
-            sack: promise.sack,
-            timestamps: promise.timestamps,
-            window: promise.window.min(held::LARGE as u16),
-            pools: config.pools().iter().map(members).collect(),
-            reach: config.listeners().iter().map(reach).collect(),
-        }
     }
 }
 

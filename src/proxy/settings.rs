@@ -1,18 +1,15 @@
-//! The configuration in the form in which one core uses it: dense indices instead of names and addresses.
+//! What one core has to know, with dense indices instead of names and addresses.
 //!
-//! Built once at start from the checked [`Config`]; nothing here changes afterwards.
+//! Built once at start by whoever has read a configuration; nothing here changes afterwards.
 
-use super::addresses::{Addresses, Claim};
+use super::addresses::Addresses;
 use super::held;
 use super::ids::PoolId;
-use super::promises::PromiseSettings;
 use super::steering::CoreSteering;
-use crate::config::{Config, Fallback, ListenerConfig, PortConfig, PortRanges, ServerConfig};
 use crate::kernel::Claims;
 use e2d2::port::{Capabilities, PortId};
 use e2d2::wire::{Checksums, MacAddr};
 use ipnet::IpNet;
-use netfcts::leg::mapped;
 use netfcts::pool::PortSet;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -237,6 +234,29 @@ impl Capacity {
     }
 }
 
+/// What SYN-ACKs promise by configuration, and whom the listeners can reach.
+#[derive(Clone, Debug)]
+pub struct PromiseSettings {
+    /// Servers are probed, and listened to.
+    pub probe: bool,
+    /// Which of the values below hold whatever the servers can do.
+    pub pinned: Pinned,
+    /// The MSS over IPv4, 20 less over IPv6; `None` promises what the legs take.
+    pub mss: Option<u16>,
+    /// The shift of the windows that will come; `None` promises none.
+    pub window_scale: Option<u8>,
+    /// SACK is permitted.
+    pub sack: bool,
+    /// Timestamps are sent.
+    pub timestamps: bool,
+    /// The window, never scaled, at most [`LARGE`](held::LARGE).
+    pub window: u16,
+    /// By pool, its servers.
+    pub pools: Vec<Vec<u16>>,
+    /// By listener, the pools that its connections can come to.
+    pub reach: Vec<Vec<u16>>,
+}
+
 /// Everything that one core has to know.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -273,110 +293,6 @@ pub struct Settings {
     pub steering: Option<CoreSteering>,
     /// What the Linux kernel has of our addresses.
     pub kernel: Claims,
-}
-
-impl Settings {
-    /// What the core number `core` has to know of `config`, with the MAC addresses that the ports really have.
-    ///
-    /// `next_hop` gives the index under which the neighbour table knows a server's next hop.
-    pub fn from_config(config: &Config, core: u8, macs: &[MacAddr], next_hop: impl Fn(&ServerConfig) -> usize) -> Self {
-        let listeners = config.listeners();
-        let claims = listeners.iter().flat_map(|listener| {
-            listener.addresses.iter().map(|address| Claim {
-                address: address.ip,
-                ports: address.ports.clone(),
-                listener: listener.id.0,
-            })
-        });
-        let devices = listeners.iter().map(|listener| listener.ports.clone()).collect();
-        let mut addresses = Addresses::new(&claims.collect::<Vec<_>>(), devices);
-        let mut servers = Vec::new();
-        let mut sets: Vec<(&PortRanges, Arc<PortSet>)> = Vec::new();
-        for server in config.servers() {
-            let mut locals = Vec::with_capacity(server.local.len());
-            for local in &server.local {
-                locals.push(Local {
-                    address: addresses.add(local.ip),
-                    ports: set_of(&mut sets, &local.ports),
-                });
-            }
-            servers.push(Server {
-                address: mapped(server.address.ip()),
-                port: server.address.port(),
-                device: server.next_hop.port,
-                next_hop: next_hop(server),
-                locals,
-                transparent: server.transparent,
-                announce: server.announce,
-                syn_retry: server.syn_retry,
-                retries: server.retries,
-                connect_timeout: server.connect_timeout,
-            });
-        }
-        let device = |(port, &mac): (&PortConfig, &MacAddr)| Device {
-            mac,
-            mtu: port.mtu,
-            checksums: Checksums::Software,
-        };
-        let listener = |listener: &ListenerConfig| Listener {
-            bind: listener.bind,
-            default: match listener.default {
-                Fallback::Pool(pool) => Some(pool),
-                Fallback::Reject => None,
-            },
-            inspect_delay: listener.inspect_delay,
-            select: listener.timeouts.select,
-            idle: listener.timeouts.idle,
-            half_close: listener.timeouts.half_close,
-            accept: listener.accept,
-        };
-        let engine = config.engine();
-        let may_stay_silent =
-            |listener: &ListenerConfig| listener.bind != Bind::Payload || listener.inspect_delay.is_some();
-        let has = |bind| config.listeners().iter().any(|listener| listener.bind == bind);
-        // A quarter of the connections may be in a state that a stranger can bring about.
-        let capacity = Capacity::for_connections(engine.max_connections as usize);
-        let strange = |needed| if needed { engine.max_connections as usize / 4 } else { 0 };
-        Settings {
-            core,
-            devices: config.ports().iter().zip(macs).map(device).collect(),
-            addresses,
-            listeners: config.listeners().iter().map(listener).collect(),
-            trusted: config
-                .listeners()
-                .iter()
-                .map(|listener| listener.trusted.clone())
-                .collect(),
-            servers,
-            promises: PromiseSettings::from_config(config),
-            time_wait: config.timeouts().time_wait,
-            unknown_flows: engine.unknown_flows,
-            answers_per_second: engine.answers_per_second,
-            overload_after: Some(engine.overload_after).filter(|after| !after.is_zero()),
-            verify: engine.verify,
-            capacity: Capacity {
-                half_open: strange(config.listeners().iter().any(may_stay_silent)),
-                passed_syns: strange(has(Bind::Syn)),
-                held_memory: engine.held_memory as usize,
-                debts: held::most_in(engine.held_memory as usize),
-                held_share: engine.held_share,
-                ..capacity
-            },
-            records: config.records().is_some(),
-            steering: None,
-            kernel: Claims::new(config, macs),
-        }
-    }
-}
-
-/// The ports of `ranges`: one set for all servers with the same.
-fn set_of<'a>(sets: &mut Vec<(&'a PortRanges, Arc<PortSet>)>, ranges: &'a PortRanges) -> Arc<PortSet> {
-    if let Some((_, set)) = sets.iter().find(|(known, _)| *known == ranges) {
-        return Arc::clone(set);
-    }
-    let set: Arc<PortSet> = Arc::new(ranges.iter().collect());
-    sets.push((ranges, Arc::clone(&set)));
-    set
 }
 
 impl Settings {

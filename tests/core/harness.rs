@@ -222,7 +222,7 @@ impl<S: SelectServer> Bench<S> {
     ) -> Self {
         let config = Config::parse(text, "test").unwrap_or_else(|error| panic!("{error}"));
         let macs = PROXY_MAC.map(|mac| MacAddr([2, 0, 0, 0, 0, mac]));
-        let mut settings = Settings::from_config(&config, 0, &macs, |server| usize::from(server.id.0));
+        let mut settings = config.core_settings(0, &macs, |server| usize::from(server.id.0));
         adjust(&mut settings);
         let pool = HeapPool::new(512, 2048);
         let (sender, records) = record_ring(1024);

@@ -18,7 +18,6 @@ use proxyengine::config::{Config, PortConfig};
 use proxyengine::kernel::KernelEnd;
 use proxyengine::neighbour::{Interface, Neighbour, SharedNeighbours, Station, Topology};
 use proxyengine::pipeline::{self, CoreLinks, Handle};
-use proxyengine::proxy::settings::Settings;
 use proxyengine::proxy::steering::CoreSteering;
 use proxyengine::proxy::{Proxy, Secrets, Usage};
 use std::sync::Arc;
@@ -75,7 +74,7 @@ impl<S: SelectServer> OneCore<S> {
         let shared = Arc::new(SharedNeighbours::new(&topology));
         let leads: &[PortId] = if index == 0 { &[PortId(0), PortId(1)] } else { &[] };
         let station = Station::new(Arc::clone(&topology), Arc::clone(&shared), leads, 1, now);
-        let mut settings = Settings::from_config(config, index as u8, &macs(), |server| {
+        let mut settings = config.core_settings(index as u8, &macs(), |server| {
             let hop = topology.next_hop_of(server.next_hop.port, server.next_hop.ip);
             hop.expect("a next hop").index()
         });

@@ -22,7 +22,6 @@ use proxyengine::callbacks::{
 use proxyengine::config::{Config, PoolId, ServerId};
 use proxyengine::neighbour::{SharedNeighbours, Station, Topology};
 use proxyengine::pipeline::{self, Handle};
-use proxyengine::proxy::settings::Settings;
 use proxyengine::proxy::{Proxy, Secrets, Usage};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
@@ -298,7 +297,7 @@ impl Engine {
             random.bits(),
             now,
         );
-        let mut settings = Settings::from_config(&config, 0, &macs, |server| {
+        let mut settings = config.core_settings(0, &macs, |server| {
             topology.next_hop_to(server).map_or(usize::MAX, |id| id.index())
         });
         if let Some(chunks) = scenario.held_chunks {

@@ -1,0 +1,159 @@
+//! What one core has to know, made of the checked configuration: dense indices instead of names and addresses.
+
+use std::sync::Arc;
+
+use e2d2::wire::{Checksums, MacAddr};
+use netfcts::leg::mapped;
+use netfcts::pool::PortSet;
+
+use super::{Bind, Config, Fallback, ListenerConfig, PoolConfig, PortConfig, PortRanges, ServerConfig};
+use crate::kernel::Claims;
+use crate::proxy::addresses::{Addresses, Claim};
+use crate::proxy::held;
+use crate::proxy::settings::{Capacity, Device, Listener, Local, PromiseSettings, Server, Settings};
+
+impl Config {
+    /// What the core number `core` has to know, with the MAC addresses that the ports really have.
+    ///
+    /// `next_hop` gives the index under which the neighbour table knows a server's next hop.
+    pub fn core_settings(&self, core: u8, macs: &[MacAddr], next_hop: impl Fn(&ServerConfig) -> usize) -> Settings {
+        let mut addresses = listened_on(&self.listeners);
+        let servers = servers(&self.servers, &mut addresses, next_hop);
+        let device = |(port, &mac): (&PortConfig, &MacAddr)| Device {
+            mac,
+            mtu: port.mtu,
+            checksums: Checksums::Software,
+        };
+        let trusted = |listener: &ListenerConfig| listener.trusted.clone();
+        Settings {
+            core,
+            devices: self.ports.iter().zip(macs).map(device).collect(),
+            addresses,
+            listeners: self.listeners.iter().map(listener).collect(),
+            trusted: self.listeners.iter().map(trusted).collect(),
+            servers,
+            promises: self.promise_settings(),
+            time_wait: self.timeouts.time_wait,
+            unknown_flows: self.engine.unknown_flows,
+            answers_per_second: self.engine.answers_per_second,
+            overload_after: Some(self.engine.overload_after).filter(|after| !after.is_zero()),
+            verify: self.engine.verify,
+            capacity: self.capacity(),
+            records: self.records.is_some(),
+            steering: None,
+            kernel: Claims::new(self, macs),
+        }
+    }
+
+    fn promise_settings(&self) -> PromiseSettings {
+        let promise = &self.promise;
+        let members = |pool: &PoolConfig| pool.members.iter().map(|member| member.server.0).collect();
+        let reach = |listener: &ListenerConfig| {
+            let mut pools: Vec<u16> = listener.pools().iter().map(|pool| pool.0).collect();
+            if pools.is_empty() {
+                // A program of its own chooses, and may choose any.
+                pools.extend(self.pools.iter().map(|pool| pool.id.0));
+            }
+            pools
+        };
+        PromiseSettings {
+            probe: promise.probe && !promise.pinned.is_everything(),
+            pinned: promise.pinned,
+            mss: promise.mss,
+            window_scale: promise.window_scale,
+            sack: promise.sack,
+            timestamps: promise.timestamps,
+            window: promise.window.min(held::LARGE as u16),
+            pools: self.pools.iter().map(members).collect(),
+            reach: self.listeners.iter().map(reach).collect(),
+        }
+    }
+
+    fn capacity(&self) -> Capacity {
+        let connections = self.engine.max_connections as usize;
+        let memory = self.engine.held_memory as usize;
+        let may_stay_silent =
+            |listener: &ListenerConfig| listener.bind != Bind::Payload || listener.inspect_delay.is_some();
+        let passes_syns = |listener: &ListenerConfig| listener.bind == Bind::Syn;
+        // A quarter of the connections may be in a state that a stranger can bring about.
+        let strange = |needed| if needed { connections / 4 } else { 0 };
+        Capacity {
+            half_open: strange(self.listeners.iter().any(may_stay_silent)),
+            passed_syns: strange(self.listeners.iter().any(passes_syns)),
+            held_memory: memory,
+            debts: held::most_in(memory),
+            held_share: self.engine.held_share,
+            ..Capacity::for_connections(connections)
+        }
+    }
+}
+
+/// The addresses of all listeners, with who listens there.
+fn listened_on(listeners: &[ListenerConfig]) -> Addresses {
+    let claims = listeners.iter().flat_map(|listener| {
+        listener.addresses.iter().map(|address| Claim {
+            address: address.ip,
+            ports: address.ports.clone(),
+            listener: listener.id.0,
+        })
+    });
+    let devices = listeners.iter().map(|listener| listener.ports.clone()).collect();
+    Addresses::new(&claims.collect::<Vec<_>>(), devices)
+}
+
+fn listener(listener: &ListenerConfig) -> Listener {
+    Listener {
+        bind: listener.bind,
+        default: match listener.default {
+            Fallback::Pool(pool) => Some(pool),
+            Fallback::Reject => None,
+        },
+        inspect_delay: listener.inspect_delay,
+        select: listener.timeouts.select,
+        idle: listener.timeouts.idle,
+        half_close: listener.timeouts.half_close,
+        accept: listener.accept,
+    }
+}
+
+/// The servers; where we connect to them from is added to our addresses.
+fn servers(
+    servers: &[ServerConfig],
+    addresses: &mut Addresses,
+    next_hop: impl Fn(&ServerConfig) -> usize,
+) -> Vec<Server> {
+    let mut sets: Vec<(&PortRanges, Arc<PortSet>)> = Vec::new();
+    let mut made = Vec::with_capacity(servers.len());
+    for server in servers {
+        let mut locals = Vec::with_capacity(server.local.len());
+        for local in &server.local {
+            locals.push(Local {
+                address: addresses.add(local.ip),
+                ports: set_of(&mut sets, &local.ports),
+            });
+        }
+        made.push(Server {
+            address: mapped(server.address.ip()),
+            port: server.address.port(),
+            device: server.next_hop.port,
+            next_hop: next_hop(server),
+            locals,
+            transparent: server.transparent,
+            announce: server.announce,
+            syn_retry: server.syn_retry,
+            retries: server.retries,
+            connect_timeout: server.connect_timeout,
+        });
+    }
+    made
+}
+
+/// The ports of `ranges`: one set for all servers with the same.
+fn set_of<'a>(sets: &mut Vec<(&'a PortRanges, Arc<PortSet>)>, ranges: &'a PortRanges) -> Arc<PortSet> {
+    if let Some((_, set)) = sets.iter().find(|(known, _)| *known == ranges) {
+        return Arc::clone(set);
+    }
+    let set: Arc<PortSet> = Arc::new(ranges.iter().collect());
+    sets.push((ranges, Arc::clone(&set)));
+    set
+}
