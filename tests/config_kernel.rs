@@ -93,10 +93,10 @@ fn its_own_tcp_ports_are_taken_out_of_the_pools() {
 #[test]
 fn tcp_that_is_left_is_the_kernels() {
     let config = parse(GOOD);
-    let claims = Claims::new(&config, &[MacAddr([2, 0, 0, 0, 0, 1])]);
+    let kernel = Claims::new(&config, &[MacAddr([2, 0, 0, 0, 0, 1])]).into_exception_path();
     let takes = |address: &str, port: u16| {
         let address: IpAddr = address.parse().expect("an address");
-        claims.takes_tcp(PortId(0), mapped(address), port)
+        kernel.takes_tcp(PortId(0), mapped(address), port)
     };
     for (address, port, is_kernels) in [
         ("10.0.0.1", 22, true),
@@ -113,7 +113,7 @@ fn tcp_that_is_left_is_the_kernels() {
     ] {
         assert_eq!(takes(address, port), is_kernels, "{address} {port}");
     }
-    assert!(!claims.takes_tcp(PortId(1), mapped("10.0.0.1".parse().expect("an address")), 22));
+    assert!(!kernel.takes_tcp(PortId(1), mapped("10.0.0.1".parse().expect("an address")), 22));
     assert!(
         Claims::new(
             &parse(&GOOD.replace(&format!("kernel = {ALL}"), "")),

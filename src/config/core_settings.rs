@@ -41,7 +41,7 @@ impl Config {
             capacity: self.capacity(),
             records: self.records.is_some(),
             steering: None,
-            kernel: Claims::new(self, macs),
+            kernel: Claims::new(self, macs).into_exception_path(),
         }
     }
 

@@ -7,10 +7,12 @@ use e2d2::wire::MacAddr;
 use e2d2::wire::ethernet::ethertype;
 use e2d2::wire::frame::{IpVersion, Kind};
 use e2d2::wire::quote;
+use netfcts::PortSet;
 use netfcts::leg::mapped;
 
 use crate::config::{Config, PortConfig};
 use crate::neighbour::link_local_of;
+use crate::proxy::settings::ExceptionPath;
 
 /// Whose a frame is.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub enum Share {
 pub struct Claims {
     ports: Vec<(PortId, MacAddr)>,
     addresses: Vec<Claim>,
+    /// The TCP ports of these.
+    tcp: ExceptionPath,
 }
 
 /// One address of the kernel's.
@@ -39,33 +43,6 @@ struct Claim {
     value: u128,
     /// The engine answers for it, too, and so it alone answers ARP and neighbour discovery.
     is_shared: bool,
-    /// The TCP ports of it that are the engine's.
-    engine: PortSet,
-}
-
-/// 65 536 bits.
-#[derive(Clone)]
-struct PortSet(Box<[u64]>);
-
-impl PortSet {
-    fn new(ports: impl Iterator<Item = u16>) -> Self {
-        let mut words = vec![0; 1 << 10].into_boxed_slice();
-        for port in ports {
-            words[usize::from(port >> 6)] |= 1 << (port & 63);
-        }
-        Self(words)
-    }
-
-    fn contains(&self, port: u16) -> bool {
-        self.0[usize::from(port >> 6)] >> (port & 63) & 1 != 0
-    }
-}
-
-impl std::fmt::Debug for PortSet {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let count: u32 = self.0.iter().map(|word| word.count_ones()).sum();
-        write!(f, "{count} ports")
-    }
 }
 
 impl Claims {
@@ -80,11 +57,12 @@ impl Claims {
             // Linux makes itself the same one from the same MAC address (RFC 4291 appendix A).
             let link_local = has_v6.then(|| IpAddr::V6(link_local_of(*mac)));
             for address in named.chain(link_local) {
+                let value = mapped(address);
+                claims.tcp.add(port.id, value, engine_ports(config, port, address));
                 claims.addresses.push(Claim {
                     port: port.id,
-                    value: mapped(address),
+                    value,
                     is_shared: link_local == Some(address) || config.own_addresses(port.id).contains(&address),
-                    engine: engine_ports(config, port, address),
                 });
             }
         }
@@ -96,11 +74,9 @@ impl Claims {
         self.ports.is_empty()
     }
 
-    /// Whether a TCP segment of no connection and no listener, to `local_port` of `local` (as [`mapped`] gives it),
-    /// is the kernel's. Those to the ports that the engine connects from are the engine's, also when it knows them no more.
-    pub fn takes_tcp(&self, port: PortId, local: u128, local_port: u16) -> bool {
-        self.claim(port, local)
-            .is_some_and(|claim| !claim.engine.contains(local_port))
+    /// What the core has to know of it.
+    pub fn into_exception_path(self) -> ExceptionPath {
+        self.tcp
     }
 
     /// Whose a frame is that is no TCP segment; those are the engine's until the proxy knows better.
@@ -155,7 +131,7 @@ impl Claims {
         let claim = self.claim(port, v4(destination))?;
         // RFC 792: unreachable, time exceeded, parameter problem.
         let is_error = matches!(frame.get(l4)?, 3 | 11 | 12);
-        Some(share_error(claim, is_error, IpVersion::V4, frame.get(l4 + 8..)?))
+        Some(self.share_error(claim, is_error, IpVersion::V4, frame.get(l4 + 8..)?))
     }
 
     fn share_icmpv6(&self, port: PortId, l3: usize, l4: usize, frame: &[u8]) -> Option<Share> {
@@ -176,7 +152,7 @@ impl Claims {
         // RFC 4443 2.1: errors have types below 128. Router advertisements, redirects and group management stay with the
         // engine, which ignores them: the kernel's routes are those of the configuration.
         match kind {
-            1..=4 => Some(share_error(claim, true, IpVersion::V6, frame.get(l4 + 8..)?)),
+            1..=4 => Some(self.share_error(claim, true, IpVersion::V6, frame.get(l4 + 8..)?)),
             128 | 129 => Some(Share::Kernel),
             _ => None,
         }
@@ -190,17 +166,18 @@ impl Claims {
         };
         destination.is_some_and(|destination| self.claim(port, destination).is_some())
     }
-}
 
-/// An error is about the engine's connections if it quotes a segment that came from a port of the engine's.
-fn share_error(claim: &Claim, is_error: bool, version: IpVersion, quoted: &[u8]) -> Share {
-    let quoted = is_error.then(|| quote::parse(version, quoted).ok().flatten()).flatten();
-    let is_engines =
-        |quoted: quote::QuotedTcp| mapped(quoted.src_addr) == claim.value && claim.engine.contains(quoted.src_port);
-    if quoted.is_some_and(is_engines) {
-        Share::Engine
-    } else {
-        Share::Kernel
+    /// An error is about the engine's connections if it quotes a segment that came from a port of the engine's.
+    fn share_error(&self, claim: &Claim, is_error: bool, version: IpVersion, quoted: &[u8]) -> Share {
+        let quoted = is_error.then(|| quote::parse(version, quoted).ok().flatten()).flatten();
+        let is_engines = |quoted: quote::QuotedTcp| {
+            mapped(quoted.src_addr) == claim.value && !self.tcp.takes_tcp(claim.port, claim.value, quoted.src_port)
+        };
+        if quoted.is_some_and(is_engines) {
+            Share::Engine
+        } else {
+            Share::Kernel
+        }
     }
 }
 
@@ -216,7 +193,7 @@ fn engine_ports(config: &Config, port: &PortConfig, address: IpAddr) -> PortSet 
     let local = locals
         .filter(|local| local.ip == address)
         .flat_map(|local| local.ports.iter());
-    PortSet::new(served.chain(local))
+    served.chain(local).collect()
 }
 
 fn bytes<const N: usize>(frame: &[u8], at: usize) -> Option<[u8; N]> {

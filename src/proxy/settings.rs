@@ -6,7 +6,6 @@ use super::addresses::Addresses;
 use super::held;
 use super::ids::PoolId;
 use super::steering::CoreSteering;
-use crate::kernel::Claims;
 use e2d2::port::{Capabilities, PortId};
 use e2d2::wire::{Checksums, MacAddr};
 use ipnet::IpNet;
@@ -234,6 +233,36 @@ impl Capacity {
     }
 }
 
+/// What TCP goes to the Linux kernel, which has addresses behind our ports that may be ours, too.
+#[derive(Clone, Debug, Default)]
+pub struct ExceptionPath {
+    addresses: Vec<KernelAddress>,
+}
+
+/// One address of the kernel's.
+#[derive(Clone, Debug)]
+struct KernelAddress {
+    port: PortId,
+    address: u128,
+    /// The TCP ports of it that are the engine's.
+    engine: PortSet,
+}
+
+impl ExceptionPath {
+    /// The kernel has an address (as [`mapped`](netfcts::leg::mapped) gives it) behind `port`, but for its TCP ports that
+    /// are the `engine`'s.
+    pub fn add(&mut self, port: PortId, address: u128, engine: PortSet) {
+        self.addresses.push(KernelAddress { port, address, engine });
+    }
+
+    /// Whether a TCP segment of no connection and no listener, to `local_port` of `local`, is the kernel's. Those to the
+    /// ports that the engine connects from are the engine's, also when it knows them no more.
+    pub fn takes_tcp(&self, port: PortId, local: u128, local_port: u16) -> bool {
+        let of_kernel = (self.addresses.iter()).find(|of_kernel| of_kernel.address == local && of_kernel.port == port);
+        of_kernel.is_some_and(|of_kernel| !of_kernel.engine.contains(local_port))
+    }
+}
+
 /// What SYN-ACKs promise by configuration, and whom the listeners can reach.
 #[derive(Clone, Debug)]
 pub struct PromiseSettings {
@@ -292,7 +321,7 @@ pub struct Settings {
     /// The core's place among several; nothing if it is alone.
     pub steering: Option<CoreSteering>,
     /// What the Linux kernel has of our addresses.
-    pub kernel: Claims,
+    pub kernel: ExceptionPath,
 }
 
 impl Settings {

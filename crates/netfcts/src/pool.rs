@@ -106,6 +106,12 @@ impl PortSet {
         self.len == 0
     }
 
+    /// True if `port` is in it.
+    #[inline]
+    pub fn contains(&self, port: u16) -> bool {
+        self.bits[usize::from(port) / 64] >> (port % 64) & 1 != 0
+    }
+
     /// All of them, in order.
     pub fn iter(&self) -> impl Iterator<Item = u16> {
         let first = self.at_or_after(1);
@@ -636,6 +642,7 @@ mod tests {
         let set: PortSet = [0, 1, 63, 64, 65, 4095, 65_535].into_iter().collect();
         assert_eq!(set.iter().collect::<Vec<_>>(), [1, 63, 64, 65, 4095, 65_535]);
         assert_eq!((set.len(), set.is_empty()), (6, false));
+        assert!(set.contains(64) && !set.contains(66) && set.contains(65_535) && !set.contains(0));
         assert_eq!(PortSet::from_iter([0]).iter().next(), None);
     }
 
