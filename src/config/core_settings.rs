@@ -11,6 +11,7 @@ use crate::kernel::Claims;
 use crate::proxy::addresses::{Addresses, Claim};
 use crate::proxy::held;
 use crate::proxy::settings::{Capacity, Device, Listener, Local, PromiseSettings, Server, Settings};
+use crate::selectors::tls;
 
 impl Config {
     /// What the core number `core` has to know, with the MAC addresses that the ports really have.
@@ -32,6 +33,7 @@ impl Config {
             listeners: self.listeners.iter().map(listener).collect(),
             trusted: self.listeners.iter().map(trusted).collect(),
             servers,
+            payload_fields: tls::proxy_fields,
             promises: self.promise_settings(),
             time_wait: self.timeouts.time_wait,
             unknown_flows: self.engine.unknown_flows,

@@ -6,9 +6,7 @@
 
 use super::carried::Carried;
 use super::connection::Connection;
-use super::settings::{Announce, AnnounceFields, Settings};
-use crate::selectors::{Sought, tls};
-use arrayvec::ArrayVec;
+use super::settings::{Announce, AnnounceFields, FieldBuf, Settings};
 use e2d2::time::Instant;
 use netfcts::leg::unmapped;
 use proxy_protocol::{Addresses, Header, Tlv, TlvWriter, Tlvs, Transport, kind};
@@ -64,10 +62,17 @@ fn written(
                 return;
             }
             let parse = |fields| Tlvs::new(fields).unwrap_or(Tlvs::EMPTY);
-            let incoming = carried.filter(|_| fields.incoming).map_or(&[][..], Carried::said);
-            let found = carried.map_or(&[][..], Carried::found);
-            let known = (parse(incoming), parse(found));
-            push_fields(tlvs, fields, (bytes, known), (core, start, connection.client_port));
+            let incoming = parse(carried.filter(|_| fields.incoming).map_or(&[][..], Carried::said));
+            let found = parse(carried.map_or(&[][..], Carried::found));
+            let sought = AnnounceFields {
+                alpn: fields.alpn && incoming.find(kind::ALPN).is_none(),
+                authority: fields.authority && incoming.find(kind::AUTHORITY).is_none(),
+                ..AnnounceFields::default()
+            };
+            let mut of_payload = FieldBuf::new();
+            (settings.payload_fields)(sought, bytes, &mut of_payload);
+            let known = [incoming, parse(of_payload.as_slice()), found];
+            push_fields(tlvs, fields, known, (core, start, connection.client_port));
         }),
     };
     // Both versions fit by the sizes above; an encoder that says otherwise leaves the server without a header, which it
@@ -80,25 +85,24 @@ fn written(
 fn push_fields(
     tlvs: &mut TlvWriter<'_>,
     wanted: AnnounceFields,
-    (bytes, (incoming, found)): (&[u8], (Tlvs<'_>, Tlvs<'_>)),
+    [incoming, of_payload, found]: [Tlvs<'_>; 3],
     (core, start, port): (u8, Instant, u16),
 ) {
     let is_missing = |kind: u8| incoming.find(kind).is_none();
+    let told = |kind: u8| of_payload.find(kind).or_else(|| found.find(kind));
     // A field that does not fit is left out: the header is a help to the server, not a condition.
     for tlv in incoming.iter() {
         let _ = tlvs.push(&tlv);
     }
     if wanted.alpn
         && is_missing(kind::ALPN)
-        && let protocols = tls::protocols(bytes)
-        && let Some(first) = first_of(&protocols).or_else(|| found.find(kind::ALPN))
+        && let Some(first) = told(kind::ALPN)
     {
         let _ = tlvs.push(&Tlv::Alpn(first));
     }
     if wanted.authority
         && is_missing(kind::AUTHORITY)
-        && let name = tls::server_name(bytes)
-        && let Some(name) = name_in(&name).or_else(|| found.find(kind::AUTHORITY))
+        && let Some(name) = told(kind::AUTHORITY)
     {
         let _ = tlvs.push(&Tlv::Authority(name));
     }
@@ -110,34 +114,12 @@ fn push_fields(
     }
 }
 
-fn first_of(protocols: &Sought<tls::Protocols>) -> Option<&[u8]> {
-    match protocols {
-        Sought::Found(protocols) => protocols.iter().next(),
-        Sought::NeedMore | Sought::Absent => None,
-    }
-}
-
-fn name_in(name: &Sought<tls::ServerName>) -> Option<&[u8]> {
-    match name {
-        Sought::Found(name) => Some(name.as_bytes()),
-        Sought::NeedMore | Sought::Absent => None,
-    }
-}
-
 /// What the client's first bytes say that a header for some server wants to say: the fields that [`header`] would write, one
 /// after the other. `None` if they are too many to be kept.
-pub(super) fn found(wanted: AnnounceFields, bytes: &[u8]) -> Option<ArrayVec<u8, MAX_FIELDS>> {
-    let (protocols, name) = (tls::protocols(bytes), tls::server_name(bytes));
-    let alpn = first_of(&protocols).filter(|_| wanted.alpn);
-    let authority = name_in(&name).filter(|_| wanted.authority);
-    let mut fields = ArrayVec::new();
-    for (kind, value) in [(kind::ALPN, alpn), (kind::AUTHORITY, authority)] {
-        let Some(value) = value else { continue };
-        fields.try_push(kind).ok()?;
-        fields.try_extend_from_slice(&(value.len() as u16).to_be_bytes()).ok()?;
-        fields.try_extend_from_slice(value).ok()?;
-    }
-    Some(fields)
+pub(super) fn found(settings: &Settings, wanted: AnnounceFields, bytes: &[u8]) -> Option<FieldBuf> {
+    let mut fields = FieldBuf::new();
+    (settings.payload_fields)(wanted, bytes, &mut fields);
+    (fields.len() <= MAX_FIELDS).then_some(fields)
 }
 
 /// Core, start and client port, as the session record has them: 22 hexadecimal digits.

@@ -6,6 +6,7 @@ use super::addresses::Addresses;
 use super::held;
 use super::ids::PoolId;
 use super::steering::CoreSteering;
+use arrayvec::ArrayVec;
 use e2d2::port::{Capabilities, PortId};
 use e2d2::wire::{Checksums, MacAddr};
 use ipnet::IpNet;
@@ -110,6 +111,12 @@ pub struct AnnounceFields {
     /// of our own.
     pub incoming: bool,
 }
+
+/// Fields of a PROXY header as they are sent: room for two, whose values have 255 bytes at most.
+pub type FieldBuf = ArrayVec<u8, { 2 * (3 + 255) }>;
+
+/// Appends those of the wanted fields that a client's first bytes have a value for: `alpn`, then `authority`.
+pub type PayloadFields = fn(AnnounceFields, &[u8], &mut FieldBuf);
 
 /// A server.
 #[derive(Clone, Debug)]
@@ -301,6 +308,8 @@ pub struct Settings {
     pub trusted: Vec<Vec<IpNet>>,
     /// By server.
     pub servers: Vec<Server>,
+    /// Reads fields of PROXY headers from first bytes.
+    pub payload_fields: PayloadFields,
     /// What SYN-ACKs promise.
     pub promises: PromiseSettings,
     /// How long a closed connection rests.

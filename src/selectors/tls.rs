@@ -8,8 +8,10 @@
 //! allocates, and what it says depends on the bytes it has read only.
 
 use arrayvec::{ArrayString, ArrayVec};
+use proxy_protocol::kind;
 
 use super::Sought;
+use crate::proxy::settings::{AnnounceFields, FieldBuf};
 
 /// The longest hello that is read. It is BoringSSL's limit for a handshake message of a client; other stacks take more,
 /// but more is never collected of a first payload.
@@ -58,6 +60,29 @@ pub fn server_name(bytes: &[u8]) -> Sought<ServerName> {
 /// The application protocols in the ClientHello that `bytes` begin with.
 pub fn protocols(bytes: &[u8]) -> Sought<Protocols> {
     sought(Hello::new(bytes).protocols())
+}
+
+/// Appends what the ClientHello that `bytes` begin with says to a PROXY header: `PP2_TYPE_ALPN` with the client's favourite
+/// protocol and `PP2_TYPE_AUTHORITY` with the server name, so far as they are `wanted`.
+pub(crate) fn proxy_fields(wanted: AnnounceFields, bytes: &[u8], fields: &mut FieldBuf) {
+    if wanted.alpn
+        && let Sought::Found(protocols) = protocols(bytes)
+        && let Some(first) = protocols.iter().next()
+    {
+        push_field(fields, kind::ALPN, first);
+    }
+    if wanted.authority
+        && let Sought::Found(name) = server_name(bytes)
+    {
+        push_field(fields, kind::AUTHORITY, name.as_bytes());
+    }
+}
+
+fn push_field(fields: &mut FieldBuf, kind: u8, value: &[u8]) {
+    let [high, low] = (value.len() as u16).to_be_bytes();
+    // There is room for both: neither value has more than 255 bytes.
+    _ = fields.try_extend_from_slice(&[kind, high, low]);
+    _ = fields.try_extend_from_slice(value);
 }
 
 fn sought<T>(read: Result<Option<T>, Stop>) -> Sought<T> {

@@ -138,7 +138,7 @@ where
         let Some(opening) = connection.opening() else {
             return false;
         };
-        let Some(found) = announce::found(self.found_fields, self.held.in_order(opening.held)) else {
+        let Some(found) = announce::found(&self.settings, self.found_fields, self.held.in_order(opening.held)) else {
             return false;
         };
         let client = (connection.client_address(), connection.client_port);
