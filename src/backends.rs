@@ -1,5 +1,4 @@
-//! One core's view of the servers: which of a pool's servers is next, how they are doing, and what is needed to connect to
-//! them.
+//! One core's view of the servers: which of a pool's servers is next, and how they are doing.
 //!
 //! - `round_robin` is smooth weighted round robin, as nginx does it: over any sum-of-weights picks each server gets exactly
 //!   its weight, and a heavy server's turns are spread between the others' (5:1:1 is a a b a c a a, not a a a a a b c).
@@ -33,9 +32,8 @@ use e2d2::time::Instant;
 use health::Health;
 use siphasher::sip::SipHasher13;
 
-use crate::config::{Config, PoolConfig, ServerConfig};
 use crate::proxy::ids::{PoolId, ServerId};
-use crate::proxy::settings::Policy;
+use crate::proxy::settings::{Policy, PoolSettings, UpstreamServer, UpstreamSettings};
 
 e2d2::reasons! {
     /// What becomes of calls to servers and of servers that do not answer them.
@@ -54,7 +52,7 @@ e2d2::reasons! {
 /// The servers and pools of one core.
 #[derive(Clone, Debug)]
 pub struct Backends {
-    servers: Vec<ServerConfig>,
+    servers: Vec<UpstreamServer>,
     /// By server.
     health: Vec<Health>,
     pools: Vec<Pool>,
@@ -81,9 +79,9 @@ struct Turn {
 }
 
 impl Backends {
-    /// The servers and pools of `config` for the worker with this index.
-    pub fn new(config: &Config, worker: usize) -> Self {
-        let pool = |pool: &PoolConfig| Pool {
+    /// The servers and pools for the worker with this index.
+    pub fn new(settings: &UpstreamSettings, worker: usize) -> Self {
+        let pool = |pool: &PoolSettings| Pool {
             policy: pool.policy,
             turns: pool
                 .members
@@ -92,20 +90,19 @@ impl Backends {
                     server: member.server,
                     weight: i64::from(member.weight),
                     credit: 0,
-                    hash: hash_of_server(config.server(member.server).address),
+                    hash: hash_of_server(settings.servers[member.server.index()].address),
                 })
                 .collect(),
             answers: Answers::new(),
         };
-        let workers = config.engine().cores.len();
-        let health = |server: &ServerConfig| {
+        let health = |server: &UpstreamServer| {
             let all = server.max_connections;
-            Health::new(all.map_or(u32::MAX, |all| share(all, worker, workers)))
+            Health::new(all.map_or(u32::MAX, |all| share(all, worker, settings.workers)))
         };
         let mut backends = Self {
-            health: config.servers().iter().map(health).collect(),
-            servers: config.servers().to_vec(),
-            pools: config.pools().iter().map(pool).collect(),
+            health: settings.servers.iter().map(health).collect(),
+            servers: settings.servers.clone(),
+            pools: settings.pools.iter().map(pool).collect(),
             events: Counters::default(),
         };
         for pool in &mut backends.pools {
@@ -114,14 +111,6 @@ impl Backends {
             }
         }
         backends
-    }
-
-    /// What is known of a server.
-    ///
-    /// # Panics
-    /// When `id` is from another configuration with more servers.
-    pub fn server(&self, id: ServerId) -> &ServerConfig {
-        &self.servers[id.index()]
     }
 
     /// The server of `pool` that a connection of `client` goes to; `None` when all are full, or when there is no such pool:
@@ -246,8 +235,8 @@ impl Backends {
 
     /// `server` has refused a connection, was unreachable, or said nothing in time.
     pub fn note_failure(&mut self, server: ServerId, now: Instant) {
-        if let Some((health, config)) = self.state_of(server)
-            && health.note_failure(config, now)
+        if let Some((health, settings)) = self.state_of(server)
+            && health.note_failure(settings, now)
         {
             self.events.add(CallEvent::EjectedByFailure, 1);
         }
@@ -255,8 +244,8 @@ impl Backends {
 
     /// A call to `server` that began at `began` is overdue: to be said once of each call.
     pub fn note_overdue(&mut self, server: ServerId, began: Instant, now: Instant) {
-        if let Some((health, config)) = self.state_of(server)
-            && health.note_overdue(config, began, now)
+        if let Some((health, settings)) = self.state_of(server)
+            && health.note_overdue(settings, began, now)
         {
             self.events.add(CallEvent::EjectedBySilence, 1);
         }
@@ -287,7 +276,7 @@ impl Backends {
             .is_some_and(|health| !health.may_be_asked(now))
     }
 
-    fn state_of(&mut self, server: ServerId) -> Option<(&mut Health, &ServerConfig)> {
+    fn state_of(&mut self, server: ServerId) -> Option<(&mut Health, &UpstreamServer)> {
         let health = self.health.get_mut(server.index());
         health.zip(self.servers.get(server.index()))
     }

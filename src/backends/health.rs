@@ -12,7 +12,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use e2d2::time::Instant;
 
-use crate::config::ServerConfig;
+use crate::proxy::settings::UpstreamServer;
 
 /// The longest time that failures pass a server over for, unless `eject_for` is longer.
 const LONGEST_EJECTION: Duration = Duration::from_secs(300);
@@ -103,32 +103,32 @@ impl Health {
     }
 
     /// It has refused a call, was unreachable, or said nothing until the end. Returns true if that ejects it.
-    pub(super) fn note_failure(&mut self, config: &ServerConfig, now: Instant) -> bool {
+    pub(super) fn note_failure(&mut self, settings: &UpstreamServer, now: Instant) -> bool {
         let is_out = match &mut self.fitness {
             Fitness::Fit { failures } => {
                 *failures = failures.saturating_add(1);
-                config.eject_after != 0 && *failures >= config.eject_after
+                settings.eject_after != 0 && *failures >= settings.eject_after
             }
             // What began before says nothing new.
             Fitness::Ejected { .. } => false,
             Fitness::OnTrial { .. } => true,
         };
         if is_out {
-            self.eject(now, config.eject_for, LONGEST_EJECTION.max(config.eject_for));
+            self.eject(now, settings.eject_for, LONGEST_EJECTION.max(settings.eject_for));
         }
         is_out
     }
 
     /// A call that began at `began` is overdue: to be said once of each. Returns true if that ejects the server.
-    pub(super) fn note_overdue(&mut self, config: &ServerConfig, began: Instant, now: Instant) -> bool {
+    pub(super) fn note_overdue(&mut self, settings: &UpstreamServer, began: Instant, now: Instant) -> bool {
         let is_out = match self.fitness {
-            Fitness::Fit { .. } => config.eject_after != 0 && self.is_silent(began),
+            Fitness::Fit { .. } => settings.eject_after != 0 && self.is_silent(began),
             Fitness::Ejected { .. } => false,
             // Older calls say nothing new.
             Fitness::OnTrial { since, .. } => began >= since,
         };
         if is_out {
-            self.eject(now, FIRST_SILENCE.min(config.eject_for), config.eject_for);
+            self.eject(now, FIRST_SILENCE.min(settings.eject_for), settings.eject_for);
         }
         is_out
     }

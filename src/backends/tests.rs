@@ -10,9 +10,10 @@ use proptest::prelude::*;
 
 use super::{Backends, share};
 use crate::config::{Config, PoolId, ServerId};
+use crate::proxy::settings::UpstreamSettings;
 
 /// One pool with servers of these weights, and more lines of its table.
-fn config_with(weights: &[u16], lines: &str, more: &str) -> Config {
+fn config_with(weights: &[u16], lines: &str, more: &str) -> UpstreamSettings {
     let servers: String = (0..weights.len())
         .map(|i| {
             format!(
@@ -27,11 +28,17 @@ fn config_with(weights: &[u16], lines: &str, more: &str) -> Config {
          [[listener]]\nname = \"l\"\naddresses = [\"10.0.0.1:80\"]\ndefault = \"pool\"\n\
          [[pool]]\nname = \"pool\"\n{lines}\nservers = [{servers}]\n"
     );
-    Config::parse(&text, "test").unwrap_or_else(|error| panic!("{error}"))
+    let config = Config::parse(&text, "test").unwrap_or_else(|error| panic!("{error}"));
+    config.upstream_settings()
 }
 
-fn config(weights: &[u16]) -> Config {
+fn config(weights: &[u16]) -> UpstreamSettings {
     config_with(weights, "", "")
+}
+
+/// The server's address as [`config_with`] gives it.
+fn address_of(server: ServerId) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, server.0 as u8 + 2], 80))
 }
 
 const NOW: Instant = Instant::from_millis(1_000_000);
@@ -113,8 +120,10 @@ fn what_a_failed_server_would_have_got_is_shared_by_weight() {
 
 #[test]
 fn servers_are_known_by_number() {
-    let backends = Backends::new(&config(&[1, 1]), 0);
-    assert_eq!(backends.server(ServerId(1)).address, "10.0.0.3:80".parse().unwrap());
+    let config = config(&[1, 1]);
+    assert_eq!(config.servers[1].address, "10.0.0.3:80".parse().unwrap());
+    assert_eq!(config.servers[1].address, address_of(ServerId(1)));
+    let backends = Backends::new(&config, 0);
     assert!(!backends.has_room(ServerId(2)) && backends.open_connections(ServerId(2)) == 0);
 }
 
@@ -159,7 +168,7 @@ fn servers_of_clients(backends: &mut Backends) -> Vec<SocketAddr> {
     (0..10_000)
         .map(|n| {
             let picked = backends.pick(POOL, client(n), NOW).expect("a server");
-            backends.server(picked).address
+            address_of(picked)
         })
         .collect()
 }
@@ -213,7 +222,7 @@ fn only_those_of_a_changed_server_move() {
         let next = backends
             .next_after(POOL, client(n), NOW, &[ServerId(3)])
             .expect("a server");
-        assert_eq!(backends.server(next).address, three[n as usize]);
+        assert_eq!(address_of(next), three[n as usize]);
     }
 }
 

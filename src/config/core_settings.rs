@@ -10,7 +10,10 @@ use super::{Bind, Config, Fallback, ListenerConfig, PoolConfig, PortConfig, Port
 use crate::kernel::Claims;
 use crate::proxy::addresses::{Addresses, Claim};
 use crate::proxy::held;
-use crate::proxy::settings::{Capacity, Device, Listener, Local, PromiseSettings, Server, Settings};
+use crate::proxy::settings::{
+    Capacity, Device, Listener, Local, PoolSettings, PromiseSettings, Server, Settings, UpstreamServer,
+    UpstreamSettings,
+};
 use crate::selectors::tls;
 
 impl Config {
@@ -44,6 +47,26 @@ impl Config {
             records: self.records.is_some(),
             steering: None,
             kernel: Claims::new(self, macs).into_exception_path(),
+        }
+    }
+
+    /// What there is to choose servers from.
+    pub fn upstream_settings(&self) -> UpstreamSettings {
+        let pool = |pool: &PoolConfig| PoolSettings {
+            policy: pool.policy,
+            members: pool.members.clone(),
+        };
+        let server = |server: &ServerConfig| UpstreamServer {
+            address: server.address,
+            max_connections: server.max_connections,
+            connect_timeout: server.connect_timeout,
+            eject_after: server.eject_after,
+            eject_for: server.eject_for,
+        };
+        UpstreamSettings {
+            workers: self.engine.cores.len(),
+            pools: self.pools.iter().map(pool).collect(),
+            servers: self.servers.iter().map(server).collect(),
         }
     }
 

@@ -34,15 +34,17 @@ use std::path::Path;
 use log::LevelFilter;
 
 pub use crate::proxy::ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
-pub use crate::proxy::settings::{Accept, Announce, AnnounceFields, Bind, Pinned, Policy, UnknownFlows, Verify};
+pub use crate::proxy::settings::{
+    Accept, Announce, AnnounceFields, Bind, Member, Pinned, Policy, UnknownFlows, Verify,
+};
 pub use device::{Device, PciAddress};
 pub use dn::DnPattern;
 pub use error::{ConfigError, Problem};
 pub use memory::{PortMemory, RequestsCarried};
 pub use model::{
     EngineConfig, Fallback, Idle, KernelConfig, ListenAddress, ListenerConfig, ListenerTimeouts, LocalAddress, Match,
-    Member, PoolConfig, PortConfig, PortRanges, Promise, RecordFormat, RecordsConfig, Rule, ServerConfig,
-    SoftwareNicConfig, Steering, Timeouts,
+    PoolConfig, PortConfig, PortRanges, Promise, RecordFormat, RecordsConfig, Rule, ServerConfig, SoftwareNicConfig,
+    Steering, Timeouts,
 };
 pub use pattern::{HostPattern, MAX_HOST_LEN, NamePattern};
 pub use payload_regex::PayloadRegex;

@@ -16,7 +16,7 @@ use super::pattern::{HostPattern, NamePattern};
 use super::payload_regex::PayloadRegex;
 use super::routes::NextHop;
 use crate::proxy::ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
-use crate::proxy::settings::{Accept, Announce, Bind, Pinned, Policy, UnknownFlows, Verify};
+use crate::proxy::settings::{Accept, Announce, Bind, Member, Pinned, Policy, UnknownFlows, Verify};
 
 /// `[engine]`: what concerns the process and each of its cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -300,15 +300,6 @@ pub struct PoolConfig {
     pub policy: Policy,
     /// Its servers in the order of the file, none twice. Not empty.
     pub members: Vec<Member>,
-}
-
-/// A server as a member of a pool.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Member {
-    /// Which server.
-    pub server: ServerId,
-    /// Its share, 1 to 256.
-    pub weight: u16,
 }
 
 /// A server: one address and port, whatever number of pools it is in.

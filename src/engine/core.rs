@@ -144,7 +144,7 @@ where
     let station_counters = station.counter_reader();
     let selector = selectors.selector(parts.core);
     let sink = config.records().is_some().then_some(records);
-    let backends = Backends::new(&config, index);
+    let backends = Backends::new(&config.upstream_settings(), index);
     let proxy = Proxy::new(
         settings, parts.pool, selector, neighbours, backends, sink, &secrets, now,
     );

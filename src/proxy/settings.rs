@@ -4,7 +4,7 @@
 
 use super::addresses::Addresses;
 use super::held;
-use super::ids::PoolId;
+use super::ids::{PoolId, ServerId};
 use super::steering::CoreSteering;
 use arrayvec::ArrayVec;
 use e2d2::port::{Capabilities, PortId};
@@ -12,6 +12,7 @@ use e2d2::wire::{Checksums, MacAddr};
 use ipnet::IpNet;
 use netfcts::pool::PortSet;
 use std::collections::HashSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -192,6 +193,50 @@ pub enum Policy {
     LeastConnections,
     /// By the client's address: the same server for the same client as long as it is there.
     ClientHash,
+}
+
+/// A server as a member of a pool.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Which server.
+    pub server: ServerId,
+    /// Its share, 1 to 256.
+    pub weight: u16,
+}
+
+/// A pool, as far as the choice among its servers goes.
+#[derive(Clone, Debug)]
+pub struct PoolSettings {
+    /// How a server is picked.
+    pub policy: Policy,
+    /// Its servers. Not empty.
+    pub members: Vec<Member>,
+}
+
+/// A server, as far as it can be chosen or passed over.
+#[derive(Clone, Debug)]
+pub struct UpstreamServer {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// How many connections it may have at the same time, over all cores.
+    pub max_connections: Option<u32>,
+    /// How long it may take to answer.
+    pub connect_timeout: Duration,
+    /// After how many failures in a row it is passed over; never when 0.
+    pub eject_after: u32,
+    /// For how long the first time; doubled with each further failure.
+    pub eject_for: Duration,
+}
+
+/// What there is to choose servers from.
+#[derive(Clone, Debug)]
+pub struct UpstreamSettings {
+    /// How many cores there are, over all of which a server may have so many connections.
+    pub workers: usize,
+    /// By pool.
+    pub pools: Vec<PoolSettings>,
+    /// By server.
+    pub servers: Vec<UpstreamServer>,
 }
 
 /// How much memory a core sets aside.

@@ -243,7 +243,7 @@ impl<S: SelectServer> Bench<S> {
                 pool_only,
             }),
             hops.clone(),
-            Backends::new(&config, 0),
+            Backends::new(&config.upstream_settings(), 0),
             Some(sender),
             &secrets,
             now,

@@ -90,7 +90,7 @@ impl<S: SelectServer> OneCore<S> {
             pool.clone(),
             own.selector,
             shared,
-            Backends::new(config, index),
+            Backends::new(&config.upstream_settings(), index),
             Some(sender),
             &own.secrets,
             now,

@@ -324,7 +324,7 @@ impl Engine {
             timestamp: random.bits() as u32,
         };
         let (sender, records) = record_ring(4_096);
-        let backends = Backends::new(&config, 0);
+        let backends = Backends::new(&config.upstream_settings(), 0);
         let proxy = Proxy::new(
             settings,
             pool.clone(),

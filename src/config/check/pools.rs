@@ -6,14 +6,12 @@ use std::ops::RangeInclusive;
 
 use super::{choice, duration, ip, mac, name, number, quoted, why_no_host};
 use crate::config::defaults;
-use crate::config::model::{
-    ListenerConfig, LocalAddress, Member, PoolConfig, PortConfig, PortRanges, ServerConfig, Timeouts,
-};
+use crate::config::model::{ListenerConfig, LocalAddress, PoolConfig, PortConfig, PortRanges, ServerConfig, Timeouts};
 use crate::config::raw::{RawPool, RawProxyOut, RawServer};
 use crate::config::routes::{NextHop, Routes};
 use crate::config::source::{At, Source};
 use crate::proxy::ids::{PoolId, ServerId};
-use crate::proxy::settings::{Announce, AnnounceFields, Policy};
+use crate::proxy::settings::{Announce, AnnounceFields, Member, Policy};
 
 /// The pools, their servers, and where in the file each server stands.
 pub(super) struct Pools {
