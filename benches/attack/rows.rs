@@ -340,7 +340,7 @@ impl Rows<'_> {
         field.run(BEFORE);
         turn.without = window(field, honest, BEFORE, |_| ());
         let usual = field.device.state_in_use();
-        let (before, overflowed) = (field.drops(), field.overflowed());
+        let (before, overflowed, lost) = (field.drops(), field.overflowed(), field.lost_by_load());
         let attack = field.attack_settings(row.kind, rate, row.on_victims, row.peers);
         field.begin_attack(attack);
         let taken = row.buffers.map(|left| take_buffers(field, left));
@@ -365,6 +365,7 @@ impl Rows<'_> {
         field.stop_attack();
         turn.recovered_after = recovery(field, honest, turn.without);
         *drops.entry("queue_overflow".to_owned()).or_default() += field.overflowed() - overflowed;
+        *drops.entry("load_overflow".to_owned()).or_default() += field.lost_by_load() - lost;
         turn.wrong = field.wrong_of_honest();
         for ((reason, before), (_, after)) in before.into_iter().zip(field.drops()) {
             if after > before {

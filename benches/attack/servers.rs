@@ -41,6 +41,9 @@ const GOES_ON: Duration = Duration::from_secs(1);
 /// How long the last connections may take to end.
 const PATIENCE: Duration = Duration::from_secs(90);
 
+/// Among what was dropped: what did not fit into the queues of the hosts.
+const LOAD_OVERFLOW: &str = "load_overflow";
+
 /// Connections while servers were in trouble. Names are those of the JSON.
 #[derive(Serialize)]
 pub(crate) struct ServerRow {
@@ -56,9 +59,12 @@ pub(crate) struct ServerRow {
     /// less that without, and the longest.
     pub(crate) added_p99_ms: f64,
     pub(crate) longest_ms: f64,
+    /// Rounds of more than 50 µs that nothing excuses: at full speed the queue overflows behind one of some hundred.
+    pub(crate) rounds_over_50us: u64,
     /// What the engine did about calls.
     pub(crate) calls: BTreeMap<&'static str, u64>,
-    /// What was dropped, by reason; `queue_overflow` is what did not fit into the queues of the core or of a host.
+    /// What was dropped, by reason; `queue_overflow` is what did not fit into the queues of the core, `load_overflow` what did not into
+    /// those of the hosts.
     pub(crate) drops: BTreeMap<String, u64>,
     pub(crate) met: bool,
     pub(crate) violated: Vec<String>,
@@ -122,6 +128,7 @@ fn measure(field: &mut Field, name: &'static str, trouble: Trouble, (rate, time)
     let without = load(field, rate, |field| field.run(BEFORE));
     let before = EVENTS.map(|event| calls(field, event));
     let dropped = drops(field);
+    let work = field.work;
     let with = match trouble {
         Trouble::Silent => {
             field.servers.silent = "10.2.0.3-10.2.0.3".parse::<AddressRange>().ok();
@@ -150,6 +157,7 @@ fn measure(field: &mut Field, name: &'static str, trouble: Trouble, (rate, time)
         failures: failures.into_iter().filter(|(_, count)| *count > 0).collect(),
         added_p99_ms: p99(&with) - p99(&without),
         longest_ms: with.latencies.first_byte.max() as f64 / 1e6,
+        rounds_over_50us: field.work.since(&work).over_50us,
         calls: EVENTS
             .into_iter()
             .zip(before)
@@ -185,6 +193,7 @@ fn load(field: &mut Field, rate: f64, play: impl FnOnce(&mut Field)) -> ClientSt
 fn drops(field: &Field) -> Vec<(String, u64)> {
     let mut drops = field.drops();
     drops.push(("queue_overflow".to_owned(), field.overflowed()));
+    drops.push((LOAD_OVERFLOW.to_owned(), field.lost_by_load()));
     drops
 }
 
@@ -204,6 +213,11 @@ impl ServerRow {
         }
         if self.reset > 0 {
             self.violated.push(format!("{} connections were reset", self.reset));
+        }
+        // What the hosts lose themselves says nothing of the engine. Who is away loses what its queue does not hold.
+        let lost = self.drops.get(LOAD_OVERFLOW).copied().unwrap_or_default();
+        if trouble != Trouble::Away && lost > 0 {
+            self.violated.push(format!("the hosts had no room for {lost} packets"));
         }
         if trouble == Trouble::Silent {
             if self.failed > 0 {
@@ -226,7 +240,7 @@ impl fmt::Display for ServerRow {
         write!(
             f,
             "{:<31} {:>9.0} connections/s: {} complete, {} failed {:?}, {} reset; {:.1} ms added at the 99th percentile, {:.1} ms \
-             at most; calls {:?}; dropped {:?}; {}",
+             at most; {} rounds over 50 µs; calls {:?}; dropped {:?}; {}",
             self.name,
             self.rate_per_second,
             self.completed,
@@ -235,6 +249,7 @@ impl fmt::Display for ServerRow {
             self.reset,
             self.added_p99_ms,
             self.longest_ms,
+            self.rounds_over_50us,
             self.calls,
             self.drops,
             if self.met {

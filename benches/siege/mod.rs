@@ -26,7 +26,7 @@ use e2d2::wire::MacAddr;
 use proxyengine::report::CounterGroups;
 use rustix::time::{ClockId, clock_gettime};
 use trafficengine::attack::Attacker;
-use trafficengine::bench::{CpsSettings, DeviceUnderTest, RoundWork, Street, cps_generator};
+use trafficengine::bench::{CpsSettings, DeviceUnderTest, RoundWork, Street, StreetStats, cps_generator};
 use trafficengine::{AddressRange, ClientSettings, Close, Generator, Pace, TcpSettings};
 
 use crate::device::load::roles;
@@ -393,6 +393,12 @@ impl Field {
     /// Packets that did not fit into the proxy's queues.
     pub(crate) fn overflowed(&self) -> u64 {
         self.clients.stats().overflowed + self.servers.stats().overflowed
+    }
+
+    /// Packets that hosts had no room for, or the way to them no buffer.
+    pub(crate) fn lost_by_load(&self) -> u64 {
+        let lost = |stats: StreetStats| stats.crowded + stats.without_buffer;
+        lost(self.clients.stats()) + lost(self.servers.stats())
     }
 
     /// Everything that was dropped so far, by group and reason.

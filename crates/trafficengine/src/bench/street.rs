@@ -48,8 +48,12 @@ pub struct StreetStats {
     pub repeated: u64,
     /// Overtaken.
     pub late: u64,
-    /// Refused by the device's full queue, or by a full house.
+    /// Refused by the device's full queue.
     pub overflowed: u64,
+    /// Refused by a full house.
+    pub crowded: u64,
+    /// At the end of their long way without a buffer to arrive in.
+    pub without_buffer: u64,
     /// For nobody here.
     pub astray: u64,
     /// For hosts that are silent.
@@ -204,7 +208,7 @@ impl<P: Port, L: BufferPool<Buffer = P::Buffer>> Street<P, L> {
                     let mut one = ArrayVec::new();
                     one.push(packet);
                     house.door.transmit(&mut one);
-                    stats.overflowed += one.len() as u64;
+                    stats.crowded += one.len() as u64;
                 });
             }
         }
@@ -255,7 +259,7 @@ impl<P: Port, L: BufferPool<Buffer = P::Buffer>> Street<P, L> {
             }
             match self.pool.take_copy(&bytes) {
                 Some(packet) => self.sending.push(packet),
-                None => self.stats.overflowed += 1,
+                None => self.stats.without_buffer += 1,
             }
             count += 1;
         }
