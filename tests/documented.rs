@@ -57,6 +57,54 @@ fn rules_of_tcp_name_tests_that_exist() {
     }
 }
 
+/// All files of the repository below a folder, by their paths from its root.
+fn files(folder: &Path, into: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).expect("a readable folder").flatten() {
+        let path = entry.path();
+        if !path.is_dir() {
+            let from_root = path.strip_prefix(root()).expect("below the root");
+            into.insert(from_root.to_string_lossy().into_owned());
+        } else if !matches!(entry.file_name().to_str(), Some("target" | ".git")) {
+            files(&path, into);
+        }
+    }
+}
+
+/// Whether a word is the name of a file that is written by hand, with as many folders as it needs.
+fn is_file_name(word: &str) -> bool {
+    [".rs", ".sh", ".md"].iter().any(|end| word.ends_with(end))
+        && word.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c))
+}
+
+#[test]
+fn files_that_documents_name_exist() {
+    let mut known = BTreeSet::new();
+    files(&root(), &mut known);
+    let (mut named, mut missing) = (0, Vec::new());
+    // The lab's notes are about what was and what is planned.
+    let documents = known
+        .iter()
+        .filter(|path| path.ends_with(".md") && !path.starts_with("docs/lab/"));
+    for document in documents {
+        let text = fs::read_to_string(root().join(document)).expect("a readable file");
+        for line in text.lines().filter(|line| !line.starts_with("```")) {
+            let words = line.split('`').skip(1).step_by(2).filter(|word| is_file_name(word));
+            for word in words.map(|word| word.trim_start_matches("./")) {
+                named += 1;
+                let behind_a_folder = format!("/{word}");
+                if !known
+                    .iter()
+                    .any(|path| path == word || path.ends_with(&behind_a_folder))
+                {
+                    missing.push(format!("{document}: {word}"));
+                }
+            }
+        }
+    }
+    assert_eq!(missing, [""; 0]);
+    assert!(named > 100, "{named} names");
+}
+
 /// The page is for those who have the card; what they try must be what the engine asks for.
 #[test]
 fn rules_to_try_by_hand_are_those_that_the_engine_makes() {
