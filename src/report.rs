@@ -180,11 +180,6 @@ impl CounterGroup {
         }
     }
 
-    /// Every reason of a list, also those that never happened.
-    pub fn of<R: Reason>(counters: &Counters<R>) -> Self {
-        Self::new(counters.iter().map(|(reason, count)| (reason.name(), count)))
-    }
-
     /// The count of that name.
     pub fn count(&self, name: &str) -> Option<u64> {
         self.counts.iter().find(|(of, _)| *of == name).map(|(_, count)| *count)

@@ -28,11 +28,6 @@ impl ConfigError {
         }
     }
 
-    /// The file's name as it was given.
-    pub fn file(&self) -> &str {
-        &self.file
-    }
-
     /// All that was found, at least one.
     pub fn problems(&self) -> &[Problem] {
         &self.problems

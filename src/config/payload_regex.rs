@@ -73,16 +73,6 @@ impl PayloadRegex {
         }
     }
 
-    /// The expression as it was written.
-    pub fn expression(&self) -> &str {
-        &self.expression
-    }
-
-    /// How many bytes it looks at.
-    pub fn first_bytes(&self) -> u16 {
-        self.first_bytes
-    }
-
     /// Whether `payload` matches; `None` when it may still come to it with more bytes.
     ///
     /// The end of the text, as `$` and `\z` mean it, is the end of a `complete` payload or of the first bytes.

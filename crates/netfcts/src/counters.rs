@@ -108,12 +108,6 @@ impl TcpCounters {
         self.0[counter as usize] += 1;
     }
 
-    /// Counts `n` events.
-    #[inline]
-    pub fn add(&mut self, counter: TcpCounter, n: u64) {
-        self.0[counter as usize] += n;
-    }
-
     /// Names and values in the order of [`TcpCounter::ALL`].
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         TcpCounter::ALL.iter().map(|counter| (counter.name(), self[*counter]))
@@ -162,7 +156,7 @@ mod tests {
     fn counts_add_up_over_cores() {
         let (mut one, mut two) = (TcpCounters::default(), TcpCounters::default());
         one.count(TcpCounter::SentSyn);
-        two.add(TcpCounter::SentSyn, 4);
+        (0..4).for_each(|_| two.count(TcpCounter::SentSyn));
         two.count(TcpCounter::SentPayload);
         one += &two;
         assert_eq!(one[TcpCounter::SentSyn], 5);

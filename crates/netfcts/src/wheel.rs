@@ -177,7 +177,8 @@ impl TimerWheel {
     }
 
     /// When the timer of `id` fires (rounded up to a tick), if it is armed.
-    pub fn deadline(&self, id: u32) -> Option<Instant> {
+    #[cfg(test)]
+    fn deadline(&self, id: u32) -> Option<Instant> {
         let entry = self.entries.get(id as usize)?;
         (entry.prev != NIL).then(|| self.start_of(self.deadline_of(entry)))
     }

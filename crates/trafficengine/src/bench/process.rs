@@ -54,11 +54,6 @@ impl LoadProcess {
             last: LoadStatus::default(),
         })
     }
-
-    /// Whether it still runs.
-    pub fn is_running(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
-    }
 }
 
 impl RemoteLoad for LoadProcess {
