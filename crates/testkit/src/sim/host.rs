@@ -1,6 +1,7 @@
 //! A host on an Ethernet link: smoltcp's interface and sockets, driven in virtual time.
 
 use super::duty::{Duties, Ends, Numbers};
+use super::fin;
 use super::places::{Places, SocketId, end_listening_again};
 use super::window::{self, Window, Windows};
 use e2d2::time::Instant;
@@ -149,7 +150,10 @@ impl Host {
     pub fn receive(&mut self, mut frame: Vec<u8>) {
         if !self.is_off {
             blank_options(&mut frame, self.options);
-            self.arrived.push_back(frame);
+            match fin::apart(&frame) {
+                Some(parts) => self.arrived.extend(parts),
+                None => self.arrived.push_back(frame),
+            }
         }
     }
 
@@ -398,7 +402,7 @@ fn receiver_and_ports(frame: &[u8]) -> Option<Ends> {
 }
 
 /// A TCP segment with its addresses, from and to.
-fn segment(frame: &[u8]) -> Option<(IpAddr, IpAddr, TcpPacket<&[u8]>)> {
+pub(super) fn segment(frame: &[u8]) -> Option<(IpAddr, IpAddr, TcpPacket<&[u8]>)> {
     let Kind::Tcp(layout) = frame::parse(frame).ok()? else {
         return None;
     };

@@ -9,6 +9,7 @@
 //! it does not survive, [`Host`] keeps from it.
 
 mod duty;
+mod fin;
 mod host;
 mod link;
 mod places;
