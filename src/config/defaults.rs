@@ -27,7 +27,7 @@ pub(super) const BUFFERS_IN_FLIGHT: i64 = 1_280;
 pub(super) const MAX_CONNECTIONS: i64 = 262_144;
 /// Slots are numbered with 30 bits; 24 are 4 GiB of connections.
 pub(super) const MAX_CONNECTIONS_RANGE: RangeInclusive<i64> = 1..=1 << 24;
-/// `[engine] held_memory` in MiB per core: 109 110 requests of up to 512 bytes, a million a second to servers 100 ms away.
+/// `[engine] held_memory` in MiB per core: 109 140 requests of up to 512 bytes, a million a second to servers 100 ms away.
 pub(super) const HELD_MEMORY: i64 = 64;
 /// A MiB has room for a handful of the longest requests; 8 GiB are what ten million short ones take.
 pub(super) const HELD_MEMORY_RANGE: RangeInclusive<i64> = 1..=8192;

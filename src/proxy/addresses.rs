@@ -3,12 +3,12 @@
 //! A look-up takes the same time for one address as for ten thousand, whatever it is for. Addresses stand in an
 //! open-addressed table that grows until none stands more than [`REACH`] places from where its hash points, at most a quarter
 //! full. The ports of an address are a page table of two levels: 256 pages of 256 ports. Pages, and tables of pages, with
-//! the same content are kept once: ten thousand addresses with the same ports take 1.5 KiB for these.
+//! the same content are kept once: ten thousand addresses with the same ports take 1.5 KiB for these. What most engines have,
+//! one claim to an address for clients behind one port of ours, stands beside the address.
 //!
 //! Built at start; nothing here changes afterwards but what is [`Borrowed`].
 
 use super::borrowed::{self, Borrowed};
-use super::hash::{KeyWords, PairHash};
 use e2d2::port::PortId;
 use netfcts::leg::mapped;
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ pub struct Claim {
 /// Our addresses, with what listens on each.
 #[derive(Clone, Debug, Default)]
 pub struct Addresses {
-    values: Vec<u128>,
+    entries: Vec<Entry>,
     places: Places,
     /// By address, as far as anybody listens: the number of its [`Pages`].
     ports: Vec<u32>,
@@ -39,6 +39,18 @@ pub struct Addresses {
     /// By listener: the ports of ours that its clients are behind.
     devices: Vec<Vec<PortId>>,
     borrowed: Borrowed,
+}
+
+/// An address, and the first claim to its ports.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    value: u128,
+    first: u16,
+    /// Below `first` if nobody listens.
+    last: u16,
+    listener: u16,
+    /// One of the ports of ours that the listener's clients are behind.
+    device: PortId,
 }
 
 /// The listeners of 256 ports, [`NOBODY`] where there is none.
@@ -61,6 +73,7 @@ impl Addresses {
             let index = usize::from(addresses.add(claim.address));
             of_address.resize(of_address.len().max(index + 1), Vec::new());
             of_address[index].push(claim);
+            addresses.note_beside(index, claim);
         }
         let (mut tables, mut pages) = (Distinct::default(), Distinct::default());
         for claims in of_address {
@@ -77,16 +90,40 @@ impl Addresses {
         if let Some(index) = self.index(value) {
             return index;
         }
-        self.values.push(value);
-        self.places.fill(&self.values);
-        (self.values.len() - 1) as u16
+        self.entries.push(Entry {
+            value,
+            first: 1,
+            last: 0,
+            listener: NOBODY,
+            device: PortId(0),
+        });
+        self.places.fill(&self.entries);
+        (self.entries.len() - 1) as u16
+    }
+
+    /// Keeps a claim beside its address, if it is the first.
+    fn note_beside(&mut self, index: usize, claim: &Claim) {
+        let device = self
+            .devices
+            .get(usize::from(claim.listener))
+            .and_then(|devices| devices.first());
+        let entry = &mut self.entries[index];
+        if entry.listener == NOBODY
+            && let Some(&device) = device
+        {
+            (entry.first, entry.last) = (*claim.ports.start(), *claim.ports.end());
+            (entry.listener, entry.device) = (claim.listener, device);
+        }
     }
 
     /// The index of one of our addresses.
     #[inline]
     pub fn index(&self, value: u128) -> Option<u16> {
-        self.candidates(value)
-            .find(|&index| self.values.get(usize::from(index)) == Some(&value))
+        // As many engines have no other.
+        if self.entries.first().is_some_and(|entry| entry.value == value) {
+            return Some(0);
+        }
+        self.candidates(value).find(|&index| self.value(index) == value)
     }
 
     /// The addresses that [`Addresses::index`] compares with `value` until it finds it: at most [`REACH`].
@@ -98,12 +135,21 @@ impl Addresses {
     /// The address with this index.
     #[inline]
     pub fn value(&self, index: u16) -> u128 {
-        self.values.get(usize::from(index)).copied().unwrap_or_default()
+        self.entries.get(usize::from(index)).map_or(0, |entry| entry.value)
     }
 
     /// Who listens on `port` of the address with this index, for clients behind `device`.
     #[inline]
     pub fn listener(&self, index: u16, port: u16, device: PortId) -> Option<u16> {
+        let entry = self.entries.get(usize::from(index))?;
+        if entry.device == device && (entry.first..=entry.last).contains(&port) {
+            return Some(entry.listener);
+        }
+        self.listener_in_pages(index, port, device)
+    }
+
+    #[inline(never)]
+    fn listener_in_pages(&self, index: u16, port: u16, device: PortId) -> Option<u16> {
         let table = self.tables.get(*self.ports.get(usize::from(index))? as usize)?;
         let page = self.pages.get(table[usize::from(port >> 8)] as usize)?;
         let listener = page[usize::from(port & 0xff)];
@@ -141,18 +187,18 @@ impl Addresses {
 
     /// The number of addresses.
     pub fn len(&self) -> usize {
-        self.values.len()
+        self.entries.len()
     }
 
     /// True without any address.
     pub fn is_empty(&self) -> bool {
-        self.values.is_empty()
+        self.entries.is_empty()
     }
 
     /// The memory for look-ups in bytes.
     #[cfg(test)]
     fn memory(&self) -> usize {
-        size_of_val(&*self.values)
+        size_of_val(&*self.entries)
             + size_of_val(&*self.places.indices)
             + size_of_val(&*self.ports)
             + size_of_val(&*self.tables)
@@ -200,24 +246,15 @@ const REACH: usize = 8;
 
 const FREE: u16 = u16::MAX;
 
+/// Odd, with as many ones as zeros: the golden ratio, and the square root of two less one, in parts of 2^64.
+const FACTORS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0x6a09_e667_f3bc_c909];
+
 /// Indices of addresses, by the hash of the address.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Places {
-    hash: PairHash,
     /// Homes, at least four times as many as addresses, and [`REACH`] more for the last of them.
     indices: Vec<u16>,
     filled: usize,
-}
-
-impl Default for Places {
-    fn default() -> Self {
-        Places {
-            // No secret: what is looked for has no influence on where our addresses stand.
-            hash: PairHash::new(&mut KeyWords::new([0, 0])),
-            indices: Vec::new(),
-            filled: 0,
-        }
-    }
 }
 
 impl Places {
@@ -229,19 +266,21 @@ impl Places {
         reach.iter().copied().take_while(|&index| index != FREE)
     }
 
-    /// The hash scaled to the homes.
+    /// The hash scaled to the homes. No secret: what is looked for has no influence on where our addresses stand.
     #[inline]
     fn home(&self, value: u128) -> usize {
         let homes = self.indices.len().saturating_sub(REACH);
-        ((u128::from(self.hash.of_wide(value)) * homes as u128) >> 64) as usize
+        let folded = (value as u64).wrapping_add(((value >> 64) as u64).wrapping_mul(FACTORS[0]));
+        let hash = folded.wrapping_mul(FACTORS[1]);
+        ((u128::from(hash) * homes as u128) >> 64) as usize
     }
 
-    /// Takes in those of `values` that are new, which are the last.
-    fn fill(&mut self, values: &[u128]) {
+    /// Takes in those of `entries` that are new, which are the last.
+    fn fill(&mut self, entries: &[Entry]) {
         let mut homes = self.indices.len().saturating_sub(REACH).max(4);
-        while self.filled < values.len() {
-            let has_room = values.len() * 4 <= homes && self.indices.len() > homes;
-            if has_room && self.put(values[self.filled], self.filled as u16) {
+        while self.filled < entries.len() {
+            let has_room = entries.len() * 4 <= homes && self.indices.len() > homes;
+            if has_room && self.put(entries[self.filled].value, self.filled as u16) {
                 self.filled += 1;
             } else {
                 homes *= 2;

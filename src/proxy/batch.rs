@@ -100,7 +100,7 @@ where
         let header = segment::Header::read(frame, layout).ok_or(DropReason::BadLayout)?;
         classify::check_flags(header.flags)?;
         let key = header.key;
-        let hash = self.table.hash(&key);
+        let hash = self.table.hash_of_packet(&key, layout.version);
         self.table.prefetch(hash);
         into.push(Segment {
             key,

@@ -9,6 +9,7 @@ use super::event::{Event, SentFin};
 use super::held;
 use super::phase::{Half, Phase};
 use super::segment::Segment;
+use e2d2::buffer::ChecksumStatus;
 use e2d2::time::Instant;
 use e2d2::wire::tcp::{MAX_OPTIONS_LEN, TcpFlags, TcpOptions};
 use netfcts::Side;
@@ -154,8 +155,10 @@ pub(super) fn from_server_in_handshake(
 ///
 /// `is_intact` verifies the checksum, and is asked only where a damaged number would be believed: when the segment
 /// acknowledges something or widens the window, or sends anything but what comes next. In a stream the data is none of
-/// that, and its ACKs are header only; a wrong number is one that was not the next. The options of a bare ACK with a wrong
-/// data offset look like a little data without PSH, and are verified, too.
+/// that, and its ACKs are header only; a wrong number is one that was not the next. In a dialogue data acknowledges all that
+/// the other side has sent, and offers the window of before: that is [expected](super::close::Flow::expects), too, unless it
+/// acknowledges a FIN. The options of a bare ACK with a wrong data offset look like a little data without PSH, and are
+/// verified, too.
 ///
 /// # Errors
 /// [`DropReason::BadTcpChecksum`] if it had to be intact and is not.
@@ -177,12 +180,12 @@ pub(super) fn while_spliced(
         return Ok(Event::ServerStray);
     };
     let acknowledged = spliced.ack_for_peer(from, segment.ack);
-    let largest = [from, from.peer()].map(|side| spliced.scale.largest_window_for(side));
+    let scale = spliced.scale;
     // The window as the other side gets to see it: that is what it acts on.
     let (window, own_half, peer_half) = match from {
-        Side::Client => (u32::from(segment.window) << spliced.scale.client, client, server),
+        Side::Client => (u32::from(segment.window) << scale.client, client, server),
         Side::Server => (
-            u32::from(spliced.scale.to_client(segment.window)) << spliced.scale.promised,
+            u32::from(scale.to_client(segment.window)) << scale.promised,
             server,
             client,
         ),
@@ -192,17 +195,25 @@ pub(super) fn while_spliced(
         Side::Server => (&mut spliced.to_client, &mut spliced.to_server),
     };
     let end = segment.end();
-    // RFC 9293 3.10.7.4, first, and RFC 5961 5.2.
-    if !(sent.takes(segment.seq, largest[0]) && received.takes_ack(acknowledged, largest[1])) {
+    // RFC 9293 3.10.7.4, first, and RFC 5961 5.2. Nearly always a segment is the next, and its ACK not behind the last one.
+    let is_taken = segment.seq == sent.end || sent.takes(segment.seq, scale.largest_window_for(from));
+    let is_believed = received.is_acknowledgeable(acknowledged)
+        || received.takes_ack(acknowledged, scale.largest_window_for(from.peer()));
+    if !(is_taken && is_believed) {
         return Ok(Event::OutOfWindow(from));
     }
-    // A sender that has nothing more to send sets PSH (RFC 9293 3.9.1.2); a bare ACK has none. Data beyond a FIN revokes it.
-    let may_be_options = segment.payload_len() <= MAX_OPTIONS_LEN as u32 && !segment.has(TcpFlags::PSH);
-    let must_be_intact = received.would_acknowledge(acknowledged, window)
-        || sent.would_jump(segment.seq, end)
-        || (end.gt(sent.end) && (may_be_options || own_half != Half::Open));
-    if must_be_intact && !is_intact() {
-        return Err(DropReason::BadTcpChecksum);
+    if segment.checksum != ChecksumStatus::Good {
+        // In a dialogue.
+        let is_answer =
+            || segment.payload_len() > 0 && peer_half == Half::Open && received.expects(acknowledged, window);
+        // A sender that has nothing more to send sets PSH (RFC 9293 3.9.1.2); a bare ACK has none. Data beyond a FIN revokes it.
+        let may_be_options = || segment.payload_len() <= MAX_OPTIONS_LEN as u32 && !segment.has(TcpFlags::PSH);
+        let must_be_intact = received.would_acknowledge(acknowledged, window) && !is_answer()
+            || sent.would_jump(segment.seq, end)
+            || end.gt(sent.end) && (own_half != Half::Open || may_be_options());
+        if must_be_intact && !is_intact() {
+            return Err(DropReason::BadTcpChecksum);
+        }
     }
     let before = sent.end;
     let fin = sent.note_taken(end, segment.has(TcpFlags::FIN), own_half != Half::Open);
@@ -216,7 +227,9 @@ pub(super) fn while_spliced(
     received.note_acknowledged(acknowledged, window);
     let acknowledges_fin = peer_half == Half::FinSent && received.is_fin_covered_by(acknowledged);
     connection.note_accepted(now, from, segment);
-    connection.count_bytes(from, bytes);
+    if bytes != 0 {
+        connection.count_bytes(from, bytes);
+    }
     Ok(Event::Segment {
         from,
         fin,

@@ -59,6 +59,12 @@ impl Flow {
         ack.le(self.end) && ack.ge(self.acknowledged - (largest_window + 1))
     }
 
+    /// True if an ACK is of what was sent, and not behind the last one: [takes_ack](Self::takes_ack) takes it.
+    #[inline]
+    pub fn is_acknowledgeable(&self, ack: SeqNum) -> bool {
+        ack.le(self.end) && ack.ge(self.acknowledged)
+    }
+
     /// True if a segment from `seq` to `end` moves [`Flow::end`] elsewhere than from where it was: past a hole, or from the
     /// middle of what was sent.
     #[inline]
@@ -70,6 +76,13 @@ impl Flow {
     #[inline]
     pub fn would_acknowledge(&self, ack: SeqNum, window: u32) -> bool {
         ack.ge(self.acknowledged) && (ack != self.acknowledged || (ack + window).gt(self.edge))
+    }
+
+    /// True if an ACK and window are those of a receiver that has taken all that was sent and has as much room as before:
+    /// a damaged segment does not say that, but for one damage in some thousand millions.
+    #[inline]
+    pub fn expects(&self, ack: SeqNum, window: u32) -> bool {
+        ack == self.end && self.edge == self.acknowledged + window
     }
 
     /// Notes a segment that is [taken](Self::takes) and ends at `end` (FIN counted); `has_fin` tells that it has a FIN,

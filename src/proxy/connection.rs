@@ -6,6 +6,7 @@
 use super::allowance::{Grant, OncePerSecond};
 use super::close::Flow;
 use super::cookie::Agreed;
+use super::event::Event;
 use super::held::HeldId;
 use super::phase::Phase;
 use super::segment::Segment;
@@ -337,6 +338,14 @@ impl Connection {
         *packets = packets.saturating_add(1);
         if from == Side::Client && segment.source_mac != self.client_mac {
             self.learn_client_mac(now, segment);
+        }
+    }
+
+    /// The same before the splice, for an event that only the peer itself can have caused.
+    #[inline]
+    pub(super) fn note_in_opening(&mut self, now: Instant, from: Side, event: Event, segment: &Segment) {
+        if event.is_accepted_in_opening() {
+            self.note_accepted(now, from, segment);
         }
     }
 

@@ -22,7 +22,7 @@
 //! them from random ones is to break SipHash as a PRF.
 
 use netfcts::FourTuple;
-use netfcts::leg::is_mapped;
+use netfcts::leg::are_mapped;
 use siphasher::sip::SipHasher24;
 
 /// Words of a key, from a secret.
@@ -102,12 +102,18 @@ impl FlowHash {
     /// The hash of `key`.
     #[inline]
     pub fn of(&self, key: &FourTuple) -> u64 {
-        let ports = u64::from(key.remote_port) << 16 | u64::from(key.local_port);
-        if is_mapped(key.remote) && is_mapped(key.local) {
-            let addresses = u64::from(key.remote as u32) << 32 | u64::from(key.local as u32);
-            return self.pair.of(addresses, ports);
+        if are_mapped(key.remote, key.local) {
+            return self.of_mapped(key);
         }
-        self.pair.of_wide(self.compressed(key, ports))
+        self.pair.of_wide(self.compressed(key, ports_of(key)))
+    }
+
+    /// The same of a key that is known to have two addresses of IPv4.
+    #[inline(always)]
+    pub fn of_mapped(&self, key: &FourTuple) -> u64 {
+        debug_assert!(are_mapped(key.remote, key.local), "another version of IP");
+        let addresses = (key.remote as u64) << 32 | u64::from(key.local as u32);
+        self.pair.of(addresses, ports_of(key))
     }
 
     /// NH of five words, with nothing for the sixth.
@@ -125,6 +131,11 @@ impl FlowHash {
             .wrapping_add(halves(key.local, 2))
             .wrapping_add(product(ports.wrapping_add(k[4]), k[5]))
     }
+}
+
+#[inline(always)]
+fn ports_of(key: &FourTuple) -> u64 {
+    u64::from(key.remote_port) << 16 | u64::from(key.local_port)
 }
 
 #[cfg(test)]
@@ -150,7 +161,7 @@ mod tests {
 
     /// All keys that differ from `base` in one bit; over IPv4 of what is not the prefix.
     fn neighbours(base: FourTuple) -> Vec<FourTuple> {
-        let bits = if is_mapped(base.remote) { 32 } else { 128 };
+        let bits = if are_mapped(base.remote, base.local) { 32 } else { 128 };
         let mut all = vec![base];
         for bit in 0..bits {
             let (remote, local) = (base.remote ^ 1 << bit, base.local ^ 1 << bit);

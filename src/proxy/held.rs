@@ -16,7 +16,7 @@ mod chunks;
 
 use super::shares::{Share, Shares};
 use arrayvec::ArrayVec;
-use chunks::{BlockId, CHUNK, Chunk, Chunks, PER_CHUNK, SIZES, class_of};
+use chunks::{BlockId, CHUNK, Chunk, Chunks, PER_CHUNK, SIZES, class_of, neighbours};
 use e2d2::memory::LargeSlice;
 
 /// The most bytes a connection can have held: the window that SYN-ACKs promise is never larger.
@@ -66,7 +66,7 @@ impl HeldId {
     }
 
     const fn index(self) -> usize {
-        self.0 as usize
+        self.block().index() as usize
     }
 }
 
@@ -191,8 +191,7 @@ impl HeldPool {
     pub fn beside_longest(&self) -> ArrayVec<u32, PER_CHUNK> {
         let mut slots = ArrayVec::new();
         if self.copies.longest != NOBODY {
-            let blocks = BlockId(self.copies.longest).neighbours();
-            let known = blocks.filter_map(|block| self.blocks.get(block.0 as usize));
+            let known = neighbours(self.copies.longest).filter_map(|index| self.blocks.get(index as usize));
             let copies = known.filter(|block| block.claim == Claim::Copy);
             slots.extend(copies.map(|block| block.owner.slot));
         }
@@ -209,7 +208,7 @@ impl HeldPool {
 
     /// True if only the first `length` bytes would fit a smaller block.
     pub fn is_smaller_without_rest(&self, held: HeldId, length: usize) -> bool {
-        !held.is_none() && class_of(length).is_some_and(|class| length == 0 || class < self.chunks.class(held.block()))
+        !held.is_none() && class_of(length).is_some_and(|class| length == 0 || class < held.block().class())
     }
 
     /// Forgets all but the first `length` bytes, which are held without a hole. Returns false, and forgets nothing, if that
@@ -225,14 +224,14 @@ impl HeldPool {
         let Some(block) = class_of(length).and_then(|class| self.chunks.take(class)) else {
             return false;
         };
-        if self.chunks.size(block) >= self.chunks.size(held.block()) {
+        if block.size() >= held.block().size() {
             self.chunks.give_back(block);
             return false;
         }
         let owner = self.blocks[held.index()].owner;
         self.chunks.copy(held.block(), block, length);
         self.close(held);
-        self.shares.add(owner.share, self.chunks.size(block) as u32);
+        self.shares.add(owner.share, block.size() as u32);
         *held = self.begin(block, owner, Claim::Owed);
         self.blocks[held.index()].runs.push(Run {
             start: 0,
@@ -282,7 +281,7 @@ impl HeldPool {
             *held = self.open(end, owner)?;
         } else if self.blocks[held.index()].runs.iter().any(|known| known.has(run)) {
             return Ok(false);
-        } else if end > self.chunks.size(held.block()) {
+        } else if end > held.block().size() {
             *held = self.grow(*held, end)?;
         }
         merge(&mut self.blocks[held.index()].runs, run)?;
@@ -340,10 +339,7 @@ impl HeldPool {
         if held.is_none() {
             return Ok(());
         }
-        let (before, size) = (
-            self.blocks[held.index()].owner.share,
-            self.chunks.size(held.block()) as u32,
-        );
+        let (before, size) = (self.blocks[held.index()].owner.share, held.block().size() as u32);
         if before == share {
             return Ok(());
         }
@@ -363,14 +359,14 @@ impl HeldPool {
         }
         self.leave(held.index());
         let share = self.blocks[held.index()].owner.share;
-        self.shares.take(share, self.chunks.size(held.block()) as u32);
+        self.shares.take(share, held.block().size() as u32);
         self.chunks.give_back(held.block());
         *held = HeldId::NONE;
     }
 
     fn open(&mut self, end: usize, owner: Owner) -> Result<HeldId, HoldError> {
         let block = self.take(end)?;
-        if !self.shares.give(owner.share, self.chunks.size(block) as u32) {
+        if !self.shares.give(owner.share, block.size() as u32) {
             self.chunks.give_back(block);
             return Err(HoldError::ShareUsed);
         }
@@ -386,7 +382,7 @@ impl HeldPool {
             ..
         } = self.blocks[small.index()];
         let large = self.take(end)?;
-        let (before, after) = (self.chunks.size(small.block()), self.chunks.size(large));
+        let (before, after) = (small.block().size(), large.size());
         if !self.shares.give(owner.share, (after - before) as u32) {
             self.chunks.give_back(large);
             return Err(HoldError::ShareUsed);
@@ -399,8 +395,8 @@ impl HeldPool {
         // It waits where it has waited.
         let block = &mut self.blocks[large.index()];
         (block.earlier, block.later, block.claim, block.runs) = (earlier, later, claim, runs);
-        self.link((earlier, large.0), claim);
-        self.link((large.0, later), claim);
+        self.link((earlier, large.index() as u32), claim);
+        self.link((large.index() as u32, later), claim);
         Ok(large)
     }
 
@@ -429,11 +425,18 @@ impl HeldPool {
 
     /// Puts a block that is in no order behind those who wait.
     fn join(&mut self, index: usize, claim: Claim) {
-        self.blocks[index].claim = claim;
-        let latest = self.order(claim).map_or(NOBODY, |order| order.latest);
-        (self.blocks[index].earlier, self.blocks[index].later) = (latest, NOBODY);
-        self.link((latest, index as u32), claim);
-        self.link((index as u32, NOBODY), claim);
+        let order = match claim {
+            Claim::Copy => &mut self.copies,
+            Claim::AskedFor => &mut self.asked_for,
+            Claim::Owed => return,
+        };
+        let last = std::mem::replace(&mut order.latest, index as u32);
+        match self.blocks.get_mut(last as usize) {
+            Some(block) => block.later = index as u32,
+            None => order.longest = index as u32,
+        }
+        let block = &mut self.blocks[index];
+        (block.claim, block.earlier, block.later) = (claim, last, NOBODY);
     }
 
     /// Takes a block out of its order.

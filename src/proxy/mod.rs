@@ -449,10 +449,14 @@ where
             (Stage::Opening(opening), Side::Client) => {
                 let in_order = || self.held.in_order(opening.held).len();
                 let event = classify::from_client_while_opening(connection.phase, opening, in_order, segment);
-                let is_first = event == Event::ClientAck && connection.phase == Phase::SynAnswered;
-                if is_first && self.settings.listeners[usize::from(connection.listener)].accept != Accept::Off {
-                    Event::HeaderAwaited
+                let is_first = matches!(event, Event::ClientAck) && connection.phase == Phase::SynAnswered;
+                let accept = self.settings.listeners[usize::from(connection.listener)].accept;
+                if is_first && accept == Accept::Off {
+                    // It is noted as a segment of the splice that it makes.
+                    event
                 } else {
+                    let event = if is_first { Event::HeaderAwaited } else { event };
+                    connection.note_in_opening(now, from, event, segment);
                     event
                 }
             }
@@ -464,7 +468,10 @@ where
                 if matches!(event, Event::ServerSynAck | Event::ServerLacksOption) {
                     let offered = send::offered(&self.settings, connection, opening, syn);
                     let server = connection.server;
+                    connection.note_in_opening(now, from, event, segment);
                     self.listen_to_server(now, (server, offered), segment, &options);
+                } else {
+                    connection.note_in_opening(now, from, event, segment);
                 }
                 event
             }
@@ -483,20 +490,10 @@ where
             );
             return self.forward_plain(now, slot, from, incoming, out);
         }
-        if event == Event::Unacceptable
+        if matches!(event, Event::Unacceptable)
             && let Some(cookie) = self.opens_own_answer(now, slot, segment)
         {
             return self.shake_hands_after_all(now, slot, cookie, incoming, out);
-        }
-        // The first ACK of a client whose SYN was passed on is noted as a segment of the splice that it makes.
-        let makes_splice =
-            |connection: &Connection| event == Event::ClientAck && connection.phase == Phase::SynAnswered;
-        if event.is_accepted_in_opening()
-            && let Some(connection) = self.connections.get_mut(slot)
-            && connection.opening().is_some()
-            && !makes_splice(connection)
-        {
-            connection.note_accepted(now, from, segment);
         }
         self.drive(now, slot, event, Some(incoming), out);
     }

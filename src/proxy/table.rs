@@ -16,6 +16,7 @@
 use super::drop_reason::DropReason;
 use super::hash::{FlowHash, KeyWords, PairHash};
 use e2d2::memory::LargeSlice;
+use e2d2::wire::frame::IpVersion;
 use netfcts::leg::is_mapped;
 use netfcts::{FourTuple, Side};
 use wide::u16x8;
@@ -181,6 +182,15 @@ impl FlowTable {
     #[inline]
     pub fn hash(&self, key: &FourTuple) -> u64 {
         self.flow_hash.of(key)
+    }
+
+    /// The hash of a packet's key, which is the same whatever the version of IP is said to be.
+    #[inline(always)]
+    pub fn hash_of_packet(&self, key: &FourTuple, version: IpVersion) -> u64 {
+        match version {
+            IpVersion::V4 => self.flow_hash.of_mapped(key),
+            IpVersion::V6 => self.hash(key),
+        }
     }
 
     /// The keyed hash of whoever has `address`: with IPv4 the address itself, with IPv6 the network of the host, whose owner

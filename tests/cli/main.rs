@@ -92,7 +92,7 @@ fn check_says_what_the_file_describes() {
     );
     // What it takes and carries: the ports' memory, and the requests that 64 MiB hold.
     assert!(lines[1].contains("source ports") && lines[1].contains("MiB"), "{said}");
-    assert!(lines[2].contains("109110") && lines[2].contains("512 bytes"), "{said}");
+    assert!(lines[2].contains("109140") && lines[2].contains("512 bytes"), "{said}");
     assert_eq!(lines.len(), 3, "{said}");
 }
 

@@ -356,6 +356,36 @@ fn data_that_comes_next_is_its_receivers_to_verify() {
     assert_eq!(bench.dropped(DropReason::BadTcpChecksum), 0);
 }
 
+/// In a dialogue data acknowledges exactly all that the other side has sent, with the window of before: that is verified by
+/// its receiver. What acknowledges less, or offers another window, is verified here, and so is the ACK of a FIN.
+#[test_case(0, 0, false, 0; "all, and the window of before")]
+#[test_case(1, 0, false, 1; "less than all")]
+#[test_case(0, 9, false, 1; "another window")]
+#[test_case(0, 0, true, 1; "a FIN")]
+fn damaged_data_that_acknowledges(less: u32, more_window: u16, has_fin: bool, dropped: u64) {
+    let mut bench = Bench::new();
+    let (mut client, mut server) = spliced(&mut bench, 40000);
+    only(client.send(&mut bench, b"request"));
+    server.ack = server.ack.wrapping_add(7);
+    // The windows of the dialogue.
+    only(bench.receive(&server.segment(TcpFlags::PSH, b"")));
+    let flags = if has_fin {
+        TcpFlags::PSH | TcpFlags::FIN
+    } else {
+        TcpFlags::PSH
+    };
+    only(bench.receive(&client.segment(flags, b"again")));
+    let mut data = server.segment(TcpFlags::PSH, b"response");
+    data.ack = data.ack.wrapping_add(5 + u32::from(has_fin) - less);
+    data.window += more_window;
+    let (port, frame) = damaged(&mut bench, &data, 32, 0);
+    let passed = bench.receive_bytes(port, frame.data()).len() as u64;
+    assert_eq!(
+        (passed, bench.dropped(DropReason::BadTcpChecksum)),
+        (1 - dropped, dropped)
+    );
+}
+
 #[test]
 fn a_fin_that_was_lost_counts_when_it_comes_after_an_ack_of_the_number_behind_it() {
     let mut bench = Bench::new();

@@ -77,6 +77,12 @@ pub const fn is_mapped(value: u128) -> bool {
     value >> 32 == MAPPED >> 32
 }
 
+/// True for two addresses of IPv4: one comparison.
+#[inline(always)]
+pub const fn are_mapped(one: u128, other: u128) -> bool {
+    ((one ^ MAPPED) | (other ^ MAPPED)) >> 32 == 0
+}
+
 /// The version of IP that carries the address that is kept as `value`.
 #[inline]
 pub const fn ip_version(value: u128) -> IpVersion {

@@ -46,6 +46,8 @@ pub struct Taken {
     pub last_use: Option<LastUse>,
     /// Whether the port's quarantine is not over: no rested port was left.
     pub early: bool,
+    /// The port that [`PortPools::take`] gives next if no quarantine ends meanwhile; `None` if all are in use.
+    pub next: Option<u16>,
 }
 
 /// Parts that a quarantine is measured in: a port rests at most this fraction longer than asked for, never shorter.
@@ -56,6 +58,9 @@ const BLOCK: usize = 1024;
 
 /// Words of a port in the queue: itself, SEQ and TSval.
 const ENTRY: usize = 5;
+
+/// Words of a cache line.
+const LINE: usize = 32;
 
 /// Released ports that a block has room for; the last word is the number of the next block.
 pub const PORTS_PER_BLOCK: usize = (BLOCK - 1) / ENTRY;
@@ -202,15 +207,6 @@ impl PortPools {
         self.pools[place].take(&mut self.memory, now)
     }
 
-    /// The port that [`PortPools::take`] gives next if no quarantine ends meanwhile; `None` if all are in use.
-    ///
-    /// # Panics
-    /// If there is no such pool.
-    #[inline]
-    pub fn next_port(&self, server: usize, local: usize) -> Option<u16> {
-        self.pool(server, local).next_port(&self.memory)
-    }
-
     /// Gives a port back. It goes to the tail; `next_seq` and `next_tsval` come back with it when it is taken again.
     ///
     /// A release beyond the number of ports taken is ignored; in a build with assertions any port that is not taken panics.
@@ -334,24 +330,21 @@ impl PortPool {
     #[inline]
     fn take(&mut self, memory: &mut [u16], now: Instant) -> Option<Taken> {
         let has_rested = self.waiting() > 0 && self.quarantine.has_rested(self.taken_out, now);
-        let taken = if self.prefers_fresh(has_rested) {
-            Taken {
-                port: self.take_fresh(),
-                last_use: None,
-                early: false,
-            }
+        let (port, last_use, early) = if self.prefers_fresh(has_rested) {
+            (self.take_fresh(), None, false)
         } else if self.waiting() > 0 {
             let (port, last_use) = self.pop(memory);
-            Taken {
-                port,
-                last_use: Some(last_use),
-                early: !has_rested,
-            }
+            (port, Some(last_use), !has_rested)
         } else {
             return None;
         };
-        self.taken.insert(taken.port);
-        Some(taken)
+        self.taken.insert(port);
+        Some(Taken {
+            port,
+            last_use,
+            early,
+            next: self.next_port(memory),
+        })
     }
 
     #[inline]
@@ -360,7 +353,14 @@ impl PortPool {
         if self.prefers_fresh(has_rested) {
             return Some(self.fresh);
         }
-        (self.waiting() > 0).then(|| memory[self.at(self.head)])
+        if self.waiting() == 0 {
+            return None;
+        }
+        let at = self.at(self.head);
+        if let Some(line_behind) = memory.get(at + LINE) {
+            e2d2::prefetch(line_behind);
+        }
+        memory.get(at).copied()
     }
 
     #[inline]
@@ -421,12 +421,13 @@ impl PortPool {
 
     fn pop(&mut self, memory: &mut [u16]) -> (u16, LastUse) {
         let at = self.at(self.head);
-        let word = |offset: usize| u32::from(memory[at + offset]);
+        let entry: [u16; ENTRY] = memory[at..].first_chunk().copied().unwrap_or_default();
+        let [port, seq_high, seq_low, tsval_high, tsval_low] = entry;
+        let wide = |high, low| u32::from(high) << 16 | u32::from(low);
         let last_use = LastUse {
-            next_seq: SeqNum(word(1) << 16 | word(2)),
-            next_tsval: word(3) << 16 | word(4),
+            next_seq: SeqNum(wide(seq_high, seq_low)),
+            next_tsval: wide(tsval_high, tsval_low),
         };
-        let port = memory[at];
         self.taken_out += 1;
         self.head.1 += 1;
         if self.waiting() == 0 {
@@ -601,15 +602,16 @@ mod tests {
     #[test]
     fn the_next_port_is_told_beforehand() {
         let mut pool = Alone::new([7, 8], SECOND);
+        let mut told = None;
         for _ in 0..5 {
-            let told = pool.0.next_port(0, 0);
-            let taken = pool.take(at(0)).map(|taken| taken.port);
-            assert!(told.is_some() && told == taken);
-            assert_ne!(pool.0.next_port(0, 0), taken);
-            pool.give(taken.unwrap_or_default(), 1, at(0));
+            let taken = pool.take(at(0)).expect("a port is free");
+            assert!(told.is_none_or(|told| told == taken.port));
+            assert!(taken.next.is_some() && taken.next != Some(taken.port));
+            told = taken.next;
+            pool.give(taken.port, 1, at(0));
         }
-        let _ = (pool.take(at(0)), pool.take(at(0)));
-        assert_eq!(pool.0.next_port(0, 0), None);
+        let last = [(); 2].map(|()| pool.take(at(0)).and_then(|taken| taken.next));
+        assert!(last[0].is_some() && last[1].is_none());
     }
 
     #[test]
@@ -630,7 +632,8 @@ mod tests {
             Some(Taken {
                 port: 9,
                 last_use,
-                early: false
+                early: false,
+                next: Some(7),
             })
         );
         assert_eq!(pool.take(at(1500)).map(|taken| taken.port), Some(7));

@@ -28,6 +28,7 @@ use netfcts::record::{Cause, RecordFlags, State};
 use netfcts::seq::SeqNum;
 use netfcts::{FourTuple, Side};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// Sources from which a server is called in turn while the flow table has no place for the flow of one: each has another
 /// hash.
@@ -147,6 +148,7 @@ where
                         port,
                         last_use: None,
                         early: false,
+                        next: None,
                     };
                     Some((local_address, taken))
                 }
@@ -171,23 +173,22 @@ where
         let taken = taken?;
         self.next_local[server] = after(local);
         let address = settings.locals[local].address;
-        self.prefetch_next(server, local, address);
+        if let Some(next) = taken.next {
+            self.prefetch_next(server, (address, next));
+        }
         Some((address, taken))
     }
 
     /// Asks for the line of the flow table that the next connection from this pool of ports will be put into: it is too far
     /// away to be asked for when it is needed.
-    fn prefetch_next(&self, server: usize, local: usize, address: u16) {
-        let (Some(server_settings), Some(local_port)) =
-            (self.settings.servers.get(server), self.ports.next_port(server, local))
-        else {
-            return;
-        };
+    #[inline]
+    fn prefetch_next(&self, server: usize, (address, port): (u16, u16)) {
+        let server = &self.settings.servers[server];
         let key = FourTuple {
-            remote: server_settings.address,
+            remote: server.address,
             local: self.settings.addresses.value(address),
-            remote_port: server_settings.port,
-            local_port,
+            remote_port: server.port,
+            local_port: port,
         };
         self.table.prefetch(self.table.hash(&key));
     }
@@ -213,13 +214,20 @@ where
         let Some(server) = self.settings.servers.get(usize::from(connection.server)) else {
             return;
         };
-        // Those that were due while the core was away are not made up for.
-        let waited = timeout::time_since(now, opening.called_at);
         opening.attempts.note_syn();
-        while timeout::next_syn_after(server, opening.attempts) <= waited {
-            opening.attempts.note_syn();
+        if again {
+            // Those that were due while the core was away are not made up for.
+            let waited = timeout::time_since(now, opening.called_at);
+            while timeout::next_syn_after(server, opening.attempts) <= waited {
+                opening.attempts.note_syn();
+            }
+            self.arm_call(now, slot);
+        } else {
+            // As `arm_call` for a call that begins.
+            let overdue = self.backends.bound(PoolId(opening.pool)).unwrap_or(Duration::MAX);
+            self.wheel
+                .arm(slot, now + server.syn_retry.min(server.connect_timeout).min(overdue));
         }
-        self.arm_call(now, slot);
         // Read where they are: a copy of what has just been written waits for that.
         let Some(connection) = self.connections.get(slot) else {
             return;

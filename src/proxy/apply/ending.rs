@@ -62,8 +62,9 @@ where
             return;
         };
         let hashes = self.leg_hashes(&Ends::from(connection));
-        let is_cut_off =
-            self.inspections.of(slot).is_some() && !matches!(cause, Cause::ActiveClose | Cause::PassiveClose);
+        let is_cut_off = self.selector.inspects()
+            && self.inspections.of(slot).is_some()
+            && !matches!(cause, Cause::ActiveClose | Cause::PassiveClose);
         let Ok(resting) = self.quarantine.push(Rested::of(connection, is_cut_off, until)) else {
             return;
         };

@@ -99,7 +99,10 @@ where
     /// What came behind the header takes its place in the share of the client that the header has named. Where that is used
     /// up it is forgotten: nothing of it has been acknowledged, and the client repeats it.
     fn charge_client(&mut self, slot: u32) {
-        let Some(share) = self.share_of(slot) else { return };
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let share = self.share_of(slot, connection);
         let Some(connection) = self.connections.get_mut(slot) else {
             return;
         };

@@ -36,9 +36,10 @@ where
         bytes: &[u8],
         out: &mut impl Outbox<P::Buffer>,
     ) -> Result<(), DropReason> {
-        let share = self.share_of(slot).ok_or(DropReason::UnknownFlow)?;
+        let connection = self.connections.get(slot).ok_or(DropReason::UnknownFlow)?;
+        let is_called = connection.phase == Phase::ServerHandshake;
+        let share = self.share_of(slot, connection);
         let owner = Owner { slot, share };
-        let is_called = self.is_called(slot);
         let mut kept = self.insert_held(offset, bytes, owner, is_called);
         if kept == Err(HoldError::Exhausted) && !is_called {
             self.empty_chunk(slot, out);
@@ -71,7 +72,7 @@ where
         self.held.insert(&mut opening.held, offset, bytes, owner)
     }
 
-    fn is_called(&self, slot: u32) -> bool {
+    pub(super) fn is_called(&self, slot: u32) -> bool {
         self.connections
             .get(slot)
             .is_some_and(|connection| connection.phase == Phase::ServerHandshake)

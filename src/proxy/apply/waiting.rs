@@ -2,7 +2,7 @@
 
 use super::Scene;
 use crate::callbacks::{FirstPayload, SelectServer, Selection};
-use crate::proxy::connection::{Opening, Stage};
+use crate::proxy::connection::{Connection, Opening, Stage};
 use crate::proxy::event::Event;
 use crate::proxy::held;
 use crate::proxy::ids::ListenerId;
@@ -74,11 +74,7 @@ where
             return None;
         }
         // Our acknowledgement was lost: the client repeats what it no longer owes.
-        let waits_for_server = self
-            .connections
-            .get(slot)
-            .is_some_and(|c| c.phase == Phase::ServerHandshake);
-        if acknowledged_before && waits_for_server {
+        if acknowledged_before && self.is_called(slot) {
             self.acknowledge_held(slot, scene, out);
         }
         None
@@ -86,10 +82,10 @@ where
 
     /// Whose share of the memory a connection uses: its client's, whoever brings it. Until a header has named that it is
     /// its peer's.
-    pub(super) fn share_of(&self, slot: u32) -> Option<Share> {
-        let own = self.connections.get(slot)?.client_address();
-        let client = self.carried.get(slot).map_or(own, |carried| carried.source.0);
-        Some(Share::of(self.table.source_hash(client)))
+    pub(super) fn share_of(&self, slot: u32, connection: &Connection) -> Share {
+        let carried = self.carried.get(slot);
+        let client = carried.map_or_else(|| connection.client_address(), |carried| carried.source.0);
+        Share::of(self.table.source_hash(client))
     }
 
     #[inline(never)]

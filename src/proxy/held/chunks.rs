@@ -20,28 +20,53 @@ const BITS: u32 = PER_CHUNK.trailing_zeros();
 /// The end of a list.
 const NONE: u32 = u32::MAX;
 
-/// A block: the number of its chunk, and its place there.
+/// A block: its size, the number of its chunk, and its place there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BlockId(pub(super) u32);
 
+/// Where the index of a block's size begins.
+const CLASS_SHIFT: u32 = u32::BITS - 3;
+
+/// The most chunks there can be.
+const MOST_CHUNKS: usize = 1 << (CLASS_SHIFT - BITS);
+
 impl BlockId {
-    fn new(chunk: u32, place: u32) -> Self {
-        BlockId(chunk << BITS | place)
+    fn new(class: usize, chunk: u32, place: u32) -> Self {
+        BlockId((class as u32) << CLASS_SHIFT | chunk << BITS | place)
     }
 
-    fn chunk(self) -> usize {
-        (self.0 >> BITS) as usize
+    /// The number of its place among those of all chunks.
+    pub(super) const fn index(self) -> u32 {
+        self.0 & (u32::MAX >> 3)
     }
 
-    fn place(self) -> usize {
+    /// The index of its size.
+    pub(super) const fn class(self) -> usize {
+        (self.0 >> CLASS_SHIFT) as usize
+    }
+
+    /// Its size in bytes.
+    pub(super) const fn size(self) -> usize {
+        SIZES[self.class()]
+    }
+
+    const fn start(self) -> usize {
+        self.chunk() * CHUNK + self.place() * self.size()
+    }
+
+    const fn chunk(self) -> usize {
+        (self.index() >> BITS) as usize
+    }
+
+    const fn place(self) -> usize {
         self.0 as usize % PER_CHUNK
     }
+}
 
-    /// All places of the same chunk, whether they are blocks or not.
-    pub(super) fn neighbours(self) -> impl Iterator<Item = BlockId> {
-        let first = self.0 >> BITS << BITS;
-        (first..first + PER_CHUNK as u32).map(BlockId)
-    }
+/// All places of the chunk of the place with this number, whether they are blocks or not.
+pub(super) fn neighbours(index: u32) -> impl Iterator<Item = u32> {
+    let first = index >> BITS << BITS;
+    first..first + PER_CHUNK as u32
 }
 
 /// A chunk that has been used before.
@@ -49,9 +74,7 @@ impl BlockId {
 pub(super) struct Chunk {
     /// A bit for each free block.
     free: u32,
-    /// An index of [`SIZES`].
-    class: u32,
-    /// Its neighbours in the list of its class's chunks with a free block, or in that of empty chunks.
+    /// Its neighbours in the list of its size's chunks with a free block, or in that of empty chunks.
     earlier: u32,
     later: u32,
 }
@@ -80,8 +103,8 @@ const fn all_of(class: usize) -> u32 {
 impl Chunks {
     /// Room for so many chunks, none of it touched.
     pub(super) fn new(capacity: usize) -> Self {
-        // Their numbers and places fit 32 bits, and the last number stands for no block.
-        let capacity = capacity.min((NONE >> BITS) as usize);
+        // No block has a size of index 6 or 7, and so none the number of `HeldId::NONE`.
+        let capacity = capacity.min(MOST_CHUNKS);
         Chunks {
             bytes: LargeSlice::reserved(capacity * CHUNK),
             chunks: LargeSlice::reserved(capacity),
@@ -118,7 +141,6 @@ impl Chunks {
         if self.with_room[class] == NONE
             && let Some(chunk) = self.take_chunk()
         {
-            self.chunks[chunk as usize].class = class as u32;
             self.chunks[chunk as usize].free = all_of(class);
             self.link(chunk, class);
         }
@@ -132,12 +154,12 @@ impl Chunks {
         }
         self.bytes_in_use += SIZES[class];
         self.blocks_in_use += 1;
-        Some(BlockId::new(chunk, place))
+        Some(BlockId::new(class, chunk, place))
     }
 
     /// Gives a taken block back.
     pub(super) fn give_back(&mut self, block: BlockId) {
-        let (chunk, class) = (block.chunk() as u32, self.class(block));
+        let (chunk, class) = (block.chunk() as u32, block.class());
         let free = self.chunks[block.chunk()].free;
         debug_assert!(free & 1 << block.place() == 0, "given back twice");
         self.chunks[block.chunk()].free = free | 1 << block.place();
@@ -152,37 +174,19 @@ impl Chunks {
         }
     }
 
-    /// The index of a block's size.
-    pub(super) fn class(&self, block: BlockId) -> usize {
-        self.chunks[block.chunk()].class as usize
-    }
-
-    /// A block's size in bytes.
-    pub(super) fn size(&self, block: BlockId) -> usize {
-        SIZES[self.class(block)]
-    }
-
     /// A block's bytes: whatever was written there last.
     pub(super) fn slice(&self, block: BlockId) -> &[u8] {
-        let (start, size) = self.place_of(block);
-        &self.bytes[start..][..size]
+        &self.bytes[block.start()..][..block.size()]
     }
 
     /// The same, to be written.
     pub(super) fn slice_mut(&mut self, block: BlockId) -> &mut [u8] {
-        let (start, size) = self.place_of(block);
-        &mut self.bytes[start..][..size]
+        &mut self.bytes[block.start()..][..block.size()]
     }
 
     /// Copies the first `length` bytes of a block to another.
     pub(super) fn copy(&mut self, from: BlockId, to: BlockId, length: usize) {
-        let (from, to) = (self.place_of(from).0, self.place_of(to).0);
-        self.bytes.copy_within(from..from + length, to);
-    }
-
-    fn place_of(&self, block: BlockId) -> (usize, usize) {
-        let size = self.size(block);
-        (block.chunk() * CHUNK + block.place() * size, size)
+        self.bytes.copy_within(from.start()..from.start() + length, to.start());
     }
 
     /// An empty chunk, one that has been used before if there is any.
@@ -198,7 +202,6 @@ impl Chunks {
         }
         let unused = Chunk {
             free: 0,
-            class: 0,
             earlier: NONE,
             later: NONE,
         };
@@ -266,7 +269,7 @@ mod tests {
         let mut chunks = Chunks::new(1);
         let first = chunks.take(3).expect("room");
         let second = chunks.take(0).expect("a larger one");
-        assert_eq!((chunks.size(first), chunks.size(second)), (4096, 4096));
+        assert_eq!((first.size(), second.size()), (4096, 4096));
         assert_eq!(chunks.take(4), None);
     }
 }
