@@ -23,6 +23,7 @@ mod eal_log;
 mod flow;
 mod host;
 mod mbuf;
+mod offloads;
 mod pool;
 mod port;
 mod port_rss;

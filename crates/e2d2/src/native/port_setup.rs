@@ -13,6 +13,7 @@ use super::device::DeviceError;
 use super::eal::Eal;
 use super::flow::Flows;
 use super::host;
+use super::offloads::{self, Offloads};
 use super::pool::{MbufPool, data_room};
 use super::port::{DpdkPort, PortConfig, PortError, PortInner};
 use super::port_rss;
@@ -113,7 +114,7 @@ fn finish(
     })?;
     inner.started = true;
     if let Some(vlan) = config.vlan
-        && info.rx_offload_capa & sys::DPDK_RX_OFFLOAD_VLAN_FILTER != 0
+        && Offloads::of(config, &info).rx & sys::DPDK_RX_OFFLOAD_VLAN_FILTER != 0
     {
         // SAFETY: the port is started, with the filter configured.
         step(&inner, "rte_eth_dev_vlan_filter", unsafe {
@@ -291,23 +292,8 @@ fn configure(
     let mut wanted = sys::rte_eth_conf::default();
     wanted.rxmode.mtu = device_mtu(inner, config, info)?;
 
-    let rx_checksums = sys::DPDK_RX_OFFLOAD_IPV4_CKSUM | sys::DPDK_RX_OFFLOAD_TCP_CKSUM;
-    let tx_checksums = sys::DPDK_TX_OFFLOAD_IPV4_CKSUM | sys::DPDK_TX_OFFLOAD_TCP_CKSUM;
-    if config.checksum_offload {
-        // Both or none, so that a packet is finished in one place. A virtio device that is asked for TCP alone lets its peers
-        // leave their checksums to it (GUEST_CSUM, virtio 1.2 5.1.6.4) and delivers them unfinished.
-        if info.rx_offload_capa & rx_checksums == rx_checksums {
-            wanted.rxmode.offloads = rx_checksums;
-        }
-        if info.tx_offload_capa & tx_checksums == tx_checksums {
-            wanted.txmode.offloads = tx_checksums;
-        }
-    }
-
-    // virtio-net filters tags as soon as its driver could tell it which (VIRTIO_NET_F_CTRL_VLAN, virtio 1.2 5.1.6.5.3).
-    if config.vlan.is_some() {
-        wanted.rxmode.offloads |= info.rx_offload_capa & sys::DPDK_RX_OFFLOAD_VLAN_FILTER;
-    }
+    let asked = Offloads::of(config, info);
+    (wanted.rxmode.offloads, wanted.txmode.offloads) = (asked.rx, asked.tx);
 
     // Only TCP: everything else goes to queue 0, whatever its addresses.
     let rss_hf = info.flow_type_rss_offloads & (sys::DPDK_RSS_NONFRAG_IPV4_TCP | sys::DPDK_RSS_NONFRAG_IPV6_TCP);
@@ -324,8 +310,8 @@ fn configure(
     }
 
     inner.capabilities = Capabilities {
-        rx_checksum: wanted.rxmode.offloads & rx_checksums == rx_checksums,
-        tx_checksum: wanted.txmode.offloads != 0,
+        rx_checksum: asked.rx & offloads::RX_CHECKSUMS != 0,
+        tx_checksum: asked.tx & offloads::TX_CHECKSUMS != 0,
         rss_hash: wanted.rxmode.offloads & sys::DPDK_RX_OFFLOAD_RSS_HASH != 0,
     };
     inner.needs_prepare = inner.capabilities.tx_checksum;
