@@ -14,7 +14,7 @@ usage() {
     cat <<'USAGE'
 usage: ./build.sh COMMAND [ARGUMENTS]
 
-  demo [--json FILE] [--keep] [--af-xdp] [--stage-cycles[=SVG]]
+  demo [--json FILE] [--keep] [--af-xdp] [--stage-cycles[=SVG]] [--on RIG --config FILE]
                   raise the software rig, run the proxy on it with real Linux clients and servers, show what happened,
                   tear it down; ends with an error if one request reached the wrong server. Needs root.
   test [FILTER] [-- ARGUMENTS OF THE TEST PROGRAMS]
@@ -74,16 +74,23 @@ with_inline() {
     fi
 }
 
-cmd_demo() {
-    local as_root
+cmd_demo() { run_rig demo "the demo" "${DEMO_PACKAGES[*]}" "$@"; }
+
+cmd_nic_lab() { run_rig nic-lab "the NIC lab" "${LAB_PACKAGES[*]}" "$@"; }
+
+# run_rig NAME WHAT PACKAGES [ARGUMENTS]  builds the engine and the programs of the rig, and runs one of these as root.
+run_rig() {
+    local name=$1 what=$2 packages=$3 as_root
+    shift 3
     need_build
-    install "for the demo" "${DEMO_PACKAGES[@]}" || die "the packages that the demo is made of are missing"
-    as_root=$(root_prefix) || die "the demo makes network namespaces, for which it must be root"
-    say "demo: building; the first time that takes some minutes"
+    # shellcheck disable=SC2086  # one word for each package
+    install "for $what" $packages || die "the packages that $what is made of are missing"
+    as_root=$(root_prefix) || die "$what makes network namespaces, for which it must be root"
+    say "$name: building; the first time that takes some minutes"
     quiet_cargo build -p proxyengine -p rig --bins
     cd "$CALLED_FROM"
     # shellcheck disable=SC2086  # empty or two words
-    $as_root "$(target_dir)/debug/rig" demo --engine "$(target_dir)/debug/proxyengine" "$@"
+    $as_root "$(target_dir)/debug/rig" "$name" --engine "$(target_dir)/debug/proxyengine" "$@"
 }
 
 # Cargo's progress is for people; a log wants the errors only.
@@ -221,18 +228,6 @@ with_peers() {
         RUSTFLAGS=$PLAIN_RUSTFLAGS quiet_cargo build --release --package=proxyengine --bins
         PEERS+=(--proxyengine-no-pgo "$(target_dir)/release/proxyengine")
     fi
-}
-
-cmd_nic_lab() {
-    local as_root
-    need_build
-    install "for the NIC lab" "${LAB_PACKAGES[@]}" || die "the packages that the NIC lab is made of are missing"
-    as_root=$(root_prefix) || die "the NIC lab makes network namespaces, for which it must be root"
-    say "nic-lab: building"
-    quiet_cargo build -p proxyengine -p rig --bins
-    cd "$CALLED_FROM"
-    # shellcheck disable=SC2086  # empty or two words
-    $as_root "$(target_dir)/debug/rig" nic-lab --engine "$(target_dir)/debug/proxyengine" "$@"
 }
 
 cmd_lint() {
