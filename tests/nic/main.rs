@@ -29,37 +29,29 @@ fn cards_are_driven_as_documented() {
     };
     let host = Rig::new(RigOptions::default()).unwrap_or_else(|error| panic!("the rig does not come up: {error}"));
     rss::lay_tap(&host).unwrap_or_else(|error| panic!("no TAP: {error}"));
-    let ([card, linux], others) = (lab::pair(0, Model::E1000e, true), lab::pair(1, Model::Vmxnet3, true));
-    let queues = lab::card_with_queues(2);
-    let cards = [&[card, linux][..], &others, &[queues]].concat();
+    let (way, queues) = (Walk::on(Model::E1000e, Binding::Vfio), lab::card_with_queues(2));
+    let cards = [way.cards(), vec![queues]].concat();
     let place = Place::Switch.name(host.prefix());
     let mut machine = Machine::boot(&prepared, Iommu::PassThrough, &cards, Some(&place))
         .unwrap_or_else(|error| panic!("the machine does not boot: {error}"));
 
-    let binding = Binding::Vfio;
-    let way = Walk {
-        card,
-        linux,
-        others,
-        binding,
-    };
     let shown = walk::walk(&mut machine, &way, &programs).unwrap_or_else(|error| panic!("no answer: {error}"));
     assert!(shown.faults.is_empty(), "{}\n{:#?}", shown.transcript, shown.faults);
     assert_eq!(shown.requests, [72, 0, 0]);
 
-    let steered = rss::steer(&mut machine, &host, &queues, &programs.engine, CONNECTIONS)
+    let steered = rss::steer(&mut machine, &host, &queues, &programs, CONNECTIONS)
         .unwrap_or_else(|error| panic!("no answer: {error}"));
     assert!(steered.faults.is_empty(), "{steered:#?}");
     assert_eq!((steered.connections, steered.mis_steered), (CONNECTIONS as u64, 0));
 }
 
-/// This program's other test, with what [`Programs::demo`] is given.
+/// This program's other test, with the words that [`Programs::demo`] is given, in that order.
 fn demo_command(program: &Path) -> String {
     let test = format!(
         "{} --ignored --exact demo_in_the_machine --nocapture",
         program.display()
     );
-    format!("sh -c 'LAB_ENGINE=$0 LAB_CONFIG=$1 LAB_JSON=$2 exec {test}'")
+    format!("sh -c 'LAB_ENGINE=$4 LAB_CONFIG=$6 LAB_JSON=$8 exec {test}' demo")
 }
 
 /// What the emulated machine runs of this program: the demo's requests, on the card.

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::walk::{Binding, LONG, NAME, SHORT};
-use super::{Card, Machine, Transcript};
+use super::{Card, Done, Machine, Transcript};
 use crate::{RigError, cleanup};
 
 /// What a receive queue holds, by the engine's default.
@@ -44,7 +44,7 @@ pub fn endure(
     engine: &str,
 ) -> Result<Endured, RigError> {
     let mut trial = Trial {
-        transcript: Transcript::new(machine),
+        transcript: Transcript::new(machine, Vec::new()),
         steps: Vec::new(),
     };
     trial.start(stays, goes, binding, engine)?;
@@ -129,6 +129,11 @@ CONF
             root = cleanup::root().display(),
             driver = binding.driver(),
         );
+        let [goes, stays] = [goes, stays].map(|[card, _]| (card.model.name(), binding.driver()));
+        self.transcript.note(&format!(
+            "An engine with two ports, each with a client and a server behind it: `goes` is {} on {}, `stays` is {} on {}.",
+            goes.0, goes.1, stays.0, stays.1
+        ));
         let started = self.transcript.aside(&script, LONG)?;
         self.step("two_ports_serve", started.code == 0, || started.text);
         Ok(())
@@ -149,11 +154,10 @@ CONF
         }
         self.transcript
             .by_hand("The cable is pulled:", &format!("set_link {cable} off"))?;
-        let told = "for i in $(seq 100); do grep 'link is' /tmp/faults.log | tail -n 1 | grep -q down && break; sleep 0.1; done; grep 'link is' /tmp/faults.log";
-        let down = self.transcript.type_in(told, SHORT)?;
+        let down = self.told("down")?;
         self.transcript
             .by_hand("It is put back:", &format!("set_link {cable} on"))?;
-        let up = self.transcript.type_in(&told.replace("-q down", "-q up"), SHORT)?;
+        let up = self.told("up")?;
         self.transcript.aside("touch /tmp/calm; sleep 1.5", SHORT)?;
         let goes = self.transcript.type_in(&curl("goes"), SHORT)?;
         let stays = self.transcript.type_in(&curl("stays"), SHORT)?;
@@ -161,6 +165,13 @@ CONF
             down.text.contains("link is down") && up.text.contains("link is up") && goes.code == 0 && stays.code == 0;
         self.step("link_storm", holds, || down.text + &up.text);
         Ok(())
+    }
+
+    /// The last that the engine's log says of the link, once that is `state`.
+    fn told(&mut self, state: &str) -> Result<Done, RigError> {
+        let last = "grep 'link is' /tmp/faults.log | tail -n 1";
+        let before = format!("for i in $(seq 100); do {last} | grep -q {state} && break; sleep 0.1; done");
+        self.transcript.type_after(&before, last, SHORT, |_| true)
     }
 
     /// More comes in than the card's queue holds, as the engine stands still.
@@ -192,15 +203,16 @@ CONF
         self.transcript.aside(load, SHORT)?;
         self.transcript
             .by_hand("The card is pulled out:", &format!("device_del {}", card.device_name()))?;
-        let told = "for i in $(seq 400); do grep -q 'its device' /tmp/faults.log && break; sleep 0.1; done; grep 'its device' /tmp/faults.log";
-        let told = self.transcript.type_in(told, PULLING)?;
+        let before = "for i in $(seq 400); do grep -q 'its device' /tmp/faults.log && break; sleep 0.1; done";
+        let told = "grep 'its device' /tmp/faults.log";
+        let told = self.transcript.type_after(before, told, PULLING, |_| true)?;
         self.step("told_that_the_card_goes", told.code == 0, || told.text);
         let stays = self.transcript.type_in(&curl("stays"), SHORT)?;
         self.step("other_port_goes_on", stays.code == 0, || stays.text);
-        let end = "touch /tmp/calm; kill -INT $(cat /tmp/faults.pid)
-             for i in $(seq 300); do kill -0 $(cat /tmp/faults.pid) 2>/dev/null || break; sleep 0.1; done
-             tail -n 20 /tmp/faults.log; echo exit code: $(cat /tmp/faults.code); [ \"$(cat /tmp/faults.code)\" = 6 ]";
-        let ended = self.transcript.type_in(end, LONG)?;
+        let before = "touch /tmp/calm; kill -INT $(cat /tmp/faults.pid)
+             for i in $(seq 1200); do kill -0 $(cat /tmp/faults.pid) 2>/dev/null || break; sleep 0.1; done";
+        let end = "grep -E '^(port|buffers)' /tmp/faults.log; echo exit code: $(cat /tmp/faults.code); [ \"$(cat /tmp/faults.code)\" = 6 ]";
+        let ended = self.transcript.type_after(before, end, LONG, |_| true)?;
         self.step("ends_with_code_6", ended.code == 0, || ended.text);
         let gone = format!(
             "for i in $(seq 300); do [ -e /sys/bus/pci/devices/{0} ] || break; sleep 0.1; done; ! lspci -s {0} 2>/dev/null | grep .",

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::card::Card;
@@ -142,7 +143,10 @@ impl Machine {
     }
 
     fn boot_by(mut command: Command, prepared: &Path, iommu: Iommu, cards: &[Card]) -> Result<Self, RigError> {
-        let folder = std::env::temp_dir().join(format!("proxyengine-lab-{}", std::process::id()));
+        static NUMBER: AtomicUsize = AtomicUsize::new(1);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("proxyengine-lab-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
         fs::remove_dir_all(&folder).ok();
         fs::create_dir(&folder).map_err(RigError::io(format!("making {}", folder.display())))?;
         describe(&mut command, prepared, &folder, iommu);

@@ -11,6 +11,7 @@ mod card;
 pub mod faults;
 mod machine;
 mod parts;
+mod results;
 pub mod rss;
 mod service;
 mod transcript;
@@ -22,9 +23,10 @@ pub use machine::{Done, Iommu, Machine, prepare};
 pub use transcript::Transcript;
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use crate::{RigError, requirements};
-use parts::{Part, Results};
+use parts::{Lab, Part};
 use walk::Programs;
 
 /// What no emulated card can show.
@@ -109,25 +111,24 @@ pub fn run(options: &NicLabOptions) -> Result<bool, String> {
     let itself = path(&std::env::current_exe().map_err(|error| error.to_string())?)?;
     let programs = Programs {
         engine: path(&options.engine)?.display().to_string(),
-        demo: format!("{} nic-lab-demo", itself.display()),
+        demo: format!("{} demo", itself.display()),
     };
-    let mut results = Results::new();
+    let lab = Lab { prepared, programs };
     let parts: &[Part] = if options.only.is_empty() {
         &Part::ALL
     } else {
         &options.only
     };
-    for part in parts {
-        part.run(&prepared, &programs, &mut results)
-            .map_err(|error| error.to_string())?;
+    let begin = Instant::now();
+    let all = parts::run_all(&lab, parts, |found| {
         // After each: what was found stays, whatever becomes of the next.
-        write(options.json.as_deref(), &results.json_text())?;
-        write(options.transcript.as_deref(), results.transcript())?;
-    }
+        write(options.json.as_deref(), &results::json(found, begin.elapsed()))?;
+        write(options.transcript.as_deref(), &results::transcript(found))
+    })?;
     if options.keep {
-        keep(&prepared).map_err(|error| error.to_string())?;
+        keep(&lab.prepared).map_err(|error| error.to_string())?;
     }
-    Ok(results.are_good())
+    Ok(results::are_good(&all))
 }
 
 fn write(path: Option<&Path>, text: &str) -> Result<(), String> {

@@ -1,16 +1,21 @@
-//! The parts of the lab, each with machines of its own, and what they have shown.
+//! The parts of the lab, each with machines of its own, and how many of them run at the same time.
 
-use std::fmt::Write as _;
-use std::path::Path;
+use std::fs;
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
 
-use serde_json::{Value, json};
-
-use super::walk::{self, Binding, Programs, Shown, Walk};
-use super::{Card, Iommu, Machine, Model, NOT_PROVEN, card_with_queues, faults, pair, pair_to_pull, rss, wrong};
+use super::results::{self, Results};
+use super::walk::{self, Binding, Programs, Walk};
+use super::{Card, Iommu, Machine, Model, card_with_queues, faults, pair, pair_to_pull, rss, wrong};
 use crate::{Place, Rig, RigError, RigOptions};
 
-/// Connections of each RSS part.
-const CONNECTIONS: usize = 10_000;
+/// Connections with two queues, and with four.
+const CONNECTIONS: usize = 5_000;
+/// What a machine takes of this one's memory.
+const MACHINE_KIB: usize = 2_500_000;
 
 /// A part of the lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -31,7 +36,60 @@ pub(super) enum Part {
     Wrong,
 }
 
+/// Where what machines start from is, and what runs in them.
+pub(super) struct Lab {
+    pub(super) prepared: PathBuf,
+    pub(super) programs: Programs,
+}
+
+/// Does the parts, as many at a time as this machine can do, and shows what is there after each.
+///
+/// # Errors
+/// What `show` says. A machine that no longer answers is a fault among the results.
+pub(super) fn run_all(
+    lab: &Lab,
+    parts: &[Part],
+    mut show: impl FnMut(&[Results]) -> Result<(), String>,
+) -> Result<Vec<Results>, String> {
+    let mut all: Vec<Results> = parts.iter().map(|_| Results::default()).collect();
+    let next = AtomicUsize::new(0);
+    let (done, found) = mpsc::channel();
+    thread::scope(|scope| {
+        for _ in 0..machines_at_once() {
+            let (done, next) = (done.clone(), &next);
+            scope.spawn(move || {
+                // Nobody listens any more when showing has failed.
+                while let Some((index, part)) = take(parts, next)
+                    && done.send((index, part.run(lab))).is_ok()
+                {}
+            });
+        }
+        drop(done);
+        for (index, results) in found {
+            all[index] = results;
+            show(&all)?;
+        }
+        Ok(all)
+    })
+}
+
+fn take(parts: &[Part], next: &AtomicUsize) -> Option<(usize, Part)> {
+    let index = next.fetch_add(1, Ordering::Relaxed);
+    parts.get(index).map(|&part| (index, part))
+}
+
+/// One for each processor, as far as memory goes.
+fn machines_at_once() -> usize {
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let available = available.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse().ok());
+    let room = available.map_or(1, |kib: usize| kib / MACHINE_KIB);
+    processors.min(room).max(1)
+}
+
 impl Part {
+    /// The longest first, so that none of them is alone at the end.
     pub(super) const ALL: [Self; 7] = [
         Self::E1000e,
         Self::Vmxnet3,
@@ -42,190 +100,71 @@ impl Part {
         Self::Wrong,
     ];
 
-    pub(super) fn run(self, prepared: &Path, programs: &Programs, results: &mut Results) -> Result<(), RigError> {
-        let lab = (prepared, programs);
+    fn run(self, lab: &Lab) -> Results {
+        let mut results = Results::default();
+        if let Err(error) = self.try_run(lab, &mut results) {
+            results.add(&format!("{self:?}"), "", &[error.to_string()]);
+        }
+        results
+    }
+
+    fn try_run(self, lab: &Lab, results: &mut Results) -> Result<(), RigError> {
         match self {
-            Self::E1000e => with_vfio(lab, results, Model::E1000e, Model::Vmxnet3),
-            Self::Vmxnet3 => with_vfio(lab, results, Model::Vmxnet3, Model::E1000e),
-            Self::Virtio => with_vfio(lab, results, Model::Virtio { queues: 1 }, Model::E1000e),
-            Self::Uio => with_uio(lab, results),
+            Self::E1000e => go(lab, results, &Walk::on(Model::E1000e, Binding::Vfio)),
+            Self::Vmxnet3 => go(lab, results, &Walk::on(Model::Vmxnet3, Binding::Vfio)),
+            Self::Virtio => go(lab, results, &Walk::on(Model::Virtio { queues: 1 }, Binding::Vfio)),
+            Self::Uio => go(lab, results, &Walk::on(Model::E1000e, Binding::Uio)),
             Self::Rss => [2, 4].into_iter().try_for_each(|queues| spread(lab, results, queues)),
             Self::Faults => [Binding::Vfio, Binding::Uio]
                 .into_iter()
                 .try_for_each(|binding| endure(lab, results, binding)),
-            Self::Wrong => set_up_wrongly(lab, results),
+            Self::Wrong => [Iommu::Translating, Iommu::NoRemapping]
+                .into_iter()
+                .try_for_each(|iommu| set_up_wrongly(lab, results, iommu)),
         }
     }
 }
 
-/// Where what machines start from is, and what runs in them.
-type Lab<'a> = (&'a Path, &'a Programs);
-
-fn with_vfio((prepared, programs): Lab<'_>, results: &mut Results, model: Model, other: Model) -> Result<(), RigError> {
-    let ([card, linux], others) = (pair(0, model, true), pair(1, other, true));
-    let cards = [[card, linux], others].concat();
-    let mut machine = Machine::boot(prepared, Iommu::PassThrough, &cards, None)?;
-    let binding = Binding::Vfio;
-    let way = Walk {
-        card,
-        linux,
-        others,
-        binding,
-    };
-    results.add(&walk::walk(&mut machine, &way, programs)?);
+fn go(lab: &Lab, results: &mut Results, way: &Walk) -> Result<(), RigError> {
+    let mut machine = Machine::boot(&lab.prepared, way.binding.iommu(), &way.cards(), None)?;
+    if way.binding == Binding::Uio {
+        let said = wrong::without_iommu(&mut machine, &way.card, &way.linux, &lab.programs)?;
+        results.add("Without an IOMMU", &said.transcript, &said.faults);
+    }
+    results.add_shown(&walk::walk(&mut machine, way, &lab.programs)?);
     Ok(())
 }
 
-fn with_uio((prepared, programs): Lab<'_>, results: &mut Results) -> Result<(), RigError> {
-    let ([card, linux], others) = (pair(0, Model::E1000e, false), pair(1, Model::Vmxnet3, false));
-    let cards = [[card, linux], others].concat();
-    let mut machine = Machine::boot(prepared, Iommu::None, &cards, None)?;
-    results.fault(&wrong::without_iommu(&mut machine, &card, &linux, programs)?);
-    let binding = Binding::Uio;
-    let way = Walk {
-        card,
-        linux,
-        others,
-        binding,
-    };
-    results.add(&walk::walk(&mut machine, &way, programs)?);
-    Ok(())
-}
-
-fn spread((prepared, programs): Lab<'_>, results: &mut Results, queues: u8) -> Result<(), RigError> {
+fn spread(lab: &Lab, results: &mut Results, queues: u8) -> Result<(), RigError> {
     let rig = Rig::new(RigOptions::default())?;
     rss::lay_tap(&rig)?;
     let card = card_with_queues(queues);
     let place = Place::Switch.name(rig.prefix());
-    let mut machine = Machine::boot(prepared, Iommu::PassThrough, &[card], Some(&place))?;
-    let steered = rss::steer(&mut machine, &rig, &card, &programs.engine, CONNECTIONS)?;
-    results.add_steered(queues, &steered);
+    let mut machine = Machine::boot(&lab.prepared, Iommu::PassThrough, &[card], Some(&place))?;
+    let steered = rss::steer(&mut machine, &rig, &card, &lab.programs, CONNECTIONS)?;
+    results.add_steered(queues, steered);
     Ok(())
 }
 
-fn endure((prepared, programs): Lab<'_>, results: &mut Results, binding: Binding) -> Result<(), RigError> {
-    let has_iommu = binding == Binding::Vfio;
-    let iommu = if has_iommu { Iommu::PassThrough } else { Iommu::None };
-    let (stays, goes) = (pair(0, Model::Vmxnet3, has_iommu), pair_to_pull(has_iommu));
+fn endure(lab: &Lab, results: &mut Results, binding: Binding) -> Result<(), RigError> {
+    let behind_iommu = binding == Binding::Vfio;
+    let (stays, goes) = (pair(0, Model::Vmxnet3, behind_iommu), pair_to_pull(behind_iommu));
     let cards: Vec<Card> = [stays, goes].concat();
-    let mut machine = Machine::boot(prepared, iommu, &cards, None)?;
-    let endured = faults::endure(&mut machine, stays, goes, binding, &programs.engine)?;
-    results.add_endured(binding, &endured);
+    let mut machine = Machine::boot(&lab.prepared, binding.iommu(), &cards, None)?;
+    let endured = faults::endure(&mut machine, stays, goes, binding, &lab.programs.engine)?;
+    results.add_endured(binding, endured);
     Ok(())
 }
 
-fn set_up_wrongly((prepared, programs): Lab<'_>, results: &mut Results) -> Result<(), RigError> {
-    for iommu in [Iommu::Translating, Iommu::NoRemapping] {
-        let [card, linux] = pair(0, Model::E1000e, true);
-        let mut machine = Machine::boot(prepared, iommu, &[card, linux], None)?;
-        let found = wrong::with_iommu(&mut machine, iommu, &card, &linux, programs)?;
-        results.say(&format!("{iommu:?}: {} faults", found.len()));
-        results.fault(&found);
-    }
+fn set_up_wrongly(lab: &Lab, results: &mut Results, iommu: Iommu) -> Result<(), RigError> {
+    let [card, linux] = pair(0, Model::E1000e, true);
+    let mut machine = Machine::boot(&lab.prepared, iommu, &[card, linux], None)?;
+    let said = wrong::with_iommu(&mut machine, iommu, &card, &linux, &lab.programs)?;
+    let title = match iommu {
+        Iommu::Translating => "An IOMMU that translates before a uio driver",
+        _ => "An IOMMU without interrupt remapping",
+    };
+    results::say(&format!("{title}: {} faults", said.faults.len()));
+    results.add(title, &said.transcript, &said.faults);
     Ok(())
-}
-
-/// What has been shown so far; each line is printed at once.
-pub(super) struct Results {
-    json: Value,
-    transcript: String,
-    good: bool,
-}
-
-impl Results {
-    pub(super) fn new() -> Self {
-        Self {
-            json: json!({ "cards": [], "faults": {}, "not_proven": NOT_PROVEN }),
-            transcript: String::from("# What the NIC lab did\n"),
-            good: true,
-        }
-    }
-
-    pub(super) fn json_text(&self) -> String {
-        format!("{:#}\n", self.json)
-    }
-
-    pub(super) fn transcript(&self) -> &str {
-        &self.transcript
-    }
-
-    pub(super) fn are_good(&self) -> bool {
-        self.good
-    }
-
-    fn say(&mut self, line: &str) {
-        println!("nic-lab: {line}");
-    }
-
-    fn record(&mut self, title: &str, text: &str) {
-        // Writing to a String does not fail.
-        let _ = write!(self.transcript, "\n## {title}\n{text}");
-    }
-
-    fn add(&mut self, shown: &Shown) {
-        let [requests, wrong, failed] = shown.requests;
-        let well = shown.steps.iter().filter(|(_, well)| *well).count();
-        self.say(&format!(
-            "{} on {}: {requests} requests, {wrong} wrong, {failed} failed; {well} of {} steps went well",
-            shown.card,
-            shown.binding,
-            shown.steps.len()
-        ));
-        self.record(&format!("{} on {}", shown.card, shown.binding), &shown.transcript);
-        if let Some(cards) = self.json["cards"].as_array_mut() {
-            cards.push(json!({
-                "card": shown.card,
-                "binding": shown.binding,
-                "requests": requests,
-                "wrong": wrong,
-                "failed": failed,
-                "link_recovered": shown.went_well("link_recovered"),
-                "given_back": shown.went_well("given_back"),
-                "steps": steps(&shown.steps),
-            }));
-        }
-        self.fault(&shown.faults);
-    }
-
-    fn add_steered(&mut self, queues: u8, steered: &rss::Steered) {
-        self.say(&format!(
-            "virtio-net with {queues} queues: {} connections, {} mis-steered, received by core {:?}",
-            steered.connections, steered.mis_steered, steered.by_core
-        ));
-        // The names that the first run had; further ones say how many queues.
-        let sum = |before: &Value, more: u64| before.as_u64().unwrap_or(0).saturating_add(more);
-        let mis_steered = sum(&self.json["virtio_rss_mis_steered"], steered.mis_steered);
-        self.json["virtio_rss_mis_steered"] = mis_steered.into();
-        let connections = sum(&self.json["virtio_rss_connections"], steered.connections);
-        self.json["virtio_rss_connections"] = connections.into();
-        self.json["virtio_rss_received_by_core"][queues.to_string()] = json!(steered.by_core);
-        self.fault(&steered.faults);
-    }
-
-    fn add_endured(&mut self, binding: Binding, endured: &faults::Endured) {
-        let well = endured.steps.iter().filter(|(_, well)| *well).count();
-        self.say(&format!(
-            "faults on {}: {well} of {} steps went well",
-            binding.driver(),
-            endured.steps.len()
-        ));
-        self.record(&format!("Faults on {}", binding.driver()), &endured.transcript);
-        self.json["faults"][binding.driver()] = steps(&endured.steps);
-        self.fault(&endured.faults);
-    }
-
-    fn fault(&mut self, faults: &[String]) {
-        for fault in faults {
-            self.good = false;
-            self.say(&format!("FAULT: {fault}"));
-        }
-    }
-}
-
-fn steps(steps: &[(&'static str, bool)]) -> Value {
-    steps
-        .iter()
-        .map(|(name, well)| ((*name).to_owned(), Value::from(*well)))
-        .collect::<serde_json::Map<_, _>>()
-        .into()
 }

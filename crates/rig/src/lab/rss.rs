@@ -11,9 +11,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{Card, Machine};
+use super::walk::{Programs, are_right, checksums_in};
+use super::{Card, Machine, Transcript};
 use crate::process::Process;
 use crate::{HOSTS, Place, Rig, RigError, cleanup, servers};
 
@@ -26,6 +28,8 @@ const LONG: Duration = Duration::from_secs(600);
 /// One connection, emulated beside a build.
 const PATIENCE: Duration = Duration::from_secs(20);
 const FILE: &str = "/tmp/rss.toml";
+/// In the rig's folder.
+const CAPTURED: &str = "tap.pcap";
 
 /// What so many connections have shown.
 #[derive(Clone, Debug)]
@@ -36,6 +40,8 @@ pub struct Steered {
     pub mis_steered: u64,
     /// Packets that each queue received.
     pub by_core: Vec<u64>,
+    /// What the engine has said of its card, and the checksums of what it has sent, as commands and their answers.
+    pub transcript: String,
     /// What went otherwise than it should.
     pub faults: Vec<String>,
 }
@@ -51,7 +57,7 @@ pub fn lay_tap(rig: &Rig) -> Result<(), RigError> {
     ip(&["link", "set", "engine0", "down"])
 }
 
-/// Makes `connections` through the engine at `engine` on `card`, with a core for each of its queues.
+/// Makes `connections` through the engine on `card`, with a core for each of its queues.
 ///
 /// # Errors
 /// When the rig or the machine no longer answers. What goes wrong is in [`Steered::faults`].
@@ -59,13 +65,53 @@ pub fn steer(
     machine: &mut Machine,
     rig: &Rig,
     card: &Card,
-    engine: &str,
+    programs: &Programs,
     connections: usize,
 ) -> Result<Steered, RigError> {
     let servers = (0..HOSTS.len()).map(|index| servers::start_nginx(rig, index));
     let _servers: Vec<Process> = servers.collect::<Result<_, _>>()?;
-    let (address, queues) = (card.address(), usize::from(card.model.queues()));
-    let cores: Vec<String> = (0..queues).map(|core| core.to_string()).collect();
+    let capture = capture(rig, card)?;
+    let mut transcript = Transcript::new(machine, programs.short());
+    let runs = start(&mut transcript, card, &programs.engine)?;
+    let right = if runs { load(rig, connections)? } else { 0 };
+    transcript.check(right == connections, || {
+        format!("{right} of {connections} connections got the right answer")
+    });
+    transcript.note(&format!("{right} connections have got the right answer."));
+    let sums = checksums(rig, capture)?;
+    transcript.note(&format!(
+        "TCP checksums of what the card has sent, at the TAP:\n\n    {sums}"
+    ));
+    // A connection takes three segments to either side at least.
+    transcript.check(are_right(&sums, 6 * right as u64), || {
+        format!("checksums of what the card has sent: {sums}")
+    });
+    let report = stop(&mut transcript, card)?;
+    let mis_steered = report
+        .pointer("/counters/steering/mis_steered")
+        .and_then(serde_json::Value::as_u64);
+    transcript.check(mis_steered.is_some(), || {
+        "the engine has left no report of its steering".to_owned()
+    });
+    let received = |core: &serde_json::Value| core.pointer("/counters/traffic/received")?.as_u64();
+    let cores = report["cores"].as_array().into_iter().flatten();
+    let by_core: Vec<u64> = cores.filter_map(received).collect();
+    let all_receive = by_core.len() == usize::from(card.model.queues()) && !by_core.contains(&0);
+    transcript.check(all_receive, || format!("not every queue has received: {by_core:?}"));
+    let (transcript, faults) = transcript.finish();
+    Ok(Steered {
+        connections: right as u64,
+        mis_steered: mis_steered.unwrap_or(u64::MAX),
+        by_core,
+        transcript,
+        faults,
+    })
+}
+
+/// Binds the card and starts the engine on it; false if that fails.
+fn start(transcript: &mut Transcript<'_>, card: &Card, engine: &str) -> Result<bool, RigError> {
+    let address = card.address();
+    let cores: Vec<String> = (0..card.model.queues()).map(|core| core.to_string()).collect();
     let script = format!(
         "cd {root} && echo 128 >/proc/sys/vm/nr_hugepages && mkdir -p /dev/hugepages
          grep -q ' hugetlbfs ' /proc/mounts || mount -t hugetlbfs hugetlbfs /dev/hugepages
@@ -77,50 +123,56 @@ pub fn steer(
         root = cleanup::root().display(),
         cores = cores.join(", "),
     );
-    let started = machine.run(&script, LONG)?;
-    let mut faults = Vec::new();
-    if started.code != 0 {
-        faults.push(format!("the engine on {address} does not start:\n{}", started.text));
-    }
-    let right = if faults.is_empty() { load(rig, connections)? } else { 0 };
-    if right < connections {
-        faults.push(format!("{right} of {connections} connections got the right answer"));
-    }
-    let stop = format!(
-        "kill -INT $(cat /tmp/rss.pid); for i in $(seq 300); do kill -0 $(cat /tmp/rss.pid) 2>/dev/null || break; sleep 0.1; done
-         dpdk-devbind.py --unbind {address}; echo 0 >/proc/sys/vm/nr_hugepages; tail -n 4 /tmp/rss.log"
+    let started = transcript.aside(&script, LONG)?;
+    transcript.type_in("grep -E 'checksums in hardware|spreads|steering' /tmp/rss.log", SHORT)?;
+    Ok(transcript.check(started.code == 0, || {
+        format!("the engine on {address} does not start:\n{}", started.text)
+    }))
+}
+
+/// Ends the engine and returns its report; null if there is none.
+fn stop(transcript: &mut Transcript<'_>, card: &Card) -> Result<serde_json::Value, RigError> {
+    let end = "kill -INT $(cat /tmp/rss.pid)
+        for i in $(seq 300); do kill -0 $(cat /tmp/rss.pid) 2>/dev/null || break; sleep 0.1; done";
+    let steered = "grep -o '\"mis_steered\": *[0-9]*' /lab/rss.json | sort -u";
+    transcript.type_after(end, steered, LONG, |_| true)?;
+    let give_back = format!(
+        "dpdk-devbind.py --unbind {}; echo 0 >/proc/sys/vm/nr_hugepages",
+        card.address()
     );
-    machine.run(&stop, LONG)?;
-    let path = machine.folder().join("rss.json");
-    let report: serde_json::Value = std::fs::read(&path)
+    transcript.aside(&give_back, SHORT)?;
+    let text = std::fs::read(transcript.machine().folder().join("rss.json"));
+    Ok(text
         .ok()
         .and_then(|text| serde_json::from_slice(&text).ok())
-        .unwrap_or_default();
-    let mis_steered = report
-        .pointer("/counters/steering/mis_steered")
-        .and_then(serde_json::Value::as_u64);
-    if mis_steered.is_none() {
-        faults.push("the engine has left no report of its steering".to_owned());
-    }
-    let received = |core: &serde_json::Value| {
-        core.pointer("/counters/traffic/received")
-            .and_then(serde_json::Value::as_u64)
-    };
-    let by_core: Vec<u64> = report["cores"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(received)
-        .collect();
-    if by_core.len() != queues || by_core.contains(&0) {
-        faults.push(format!("not every queue has received: {by_core:?}"));
-    }
-    Ok(Steered {
-        connections: right as u64,
-        mis_steered: mis_steered.unwrap_or(u64::MAX),
-        by_core,
-        faults,
-    })
+        .unwrap_or_default())
+}
+
+/// Writes what the card sends to a file, as it comes out of the TAP.
+fn capture(rig: &Rig, card: &Card) -> Result<Process, RigError> {
+    let (file, mac) = (rig.file(CAPTURED).display().to_string(), card.mac());
+    let arguments = [
+        "-n", "-U", "-B", "16384", "-Z", "root", "-w", &file, "-i", TAP, "ether", "src", &mac,
+    ];
+    let mut tcpdump = rig.start(Place::Switch, "capture-tap", "tcpdump", &arguments)?;
+    tcpdump.wait_for("the capture", SHORT, |process| {
+        process.printed().contains("listening on")
+    })?;
+    Ok(tcpdump)
+}
+
+/// Ends the capture; the right and the wrong checksums in it.
+fn checksums(rig: &Rig, mut capture: Process) -> Result<String, RigError> {
+    // The kernel hands frames on after a second at the latest.
+    thread::sleep(Duration::from_millis(1500));
+    capture.signal(Signal::INT);
+    capture.wait(SHORT)?;
+    let count = checksums_in(&rig.file(CAPTURED).display().to_string());
+    Ok(rig
+        .run(Place::Switch, "sh", &["-c", &count], SHORT)?
+        .text()
+        .trim()
+        .to_owned())
 }
 
 /// Requests from all the clients' addresses, of both families, to all hosts; how many reached the right server.

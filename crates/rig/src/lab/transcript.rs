@@ -11,15 +11,18 @@ use crate::RigError;
 #[derive(Debug)]
 pub struct Transcript<'a> {
     machine: &'a mut Machine,
+    /// What stands in commands, and what a person would type for it.
+    short: Vec<(String, &'static str)>,
     text: String,
     faults: Vec<String>,
 }
 
 impl<'a> Transcript<'a> {
-    /// An empty record.
-    pub fn new(machine: &'a mut Machine) -> Self {
+    /// An empty record. In commands it shows the second of each pair in `short` in place of the first.
+    pub fn new(machine: &'a mut Machine, short: Vec<(String, &'static str)>) -> Self {
         Self {
             machine,
+            short,
             text: String::new(),
             faults: Vec::new(),
         }
@@ -27,7 +30,7 @@ impl<'a> Transcript<'a> {
 
     /// A heading.
     pub fn chapter(&mut self, title: &str) {
-        let _ = writeln!(self.text, "\n### {title}\n");
+        self.note(&format!("### {title}"));
     }
 
     /// Types a command that a user would, and records it with what it printed.
@@ -35,15 +38,7 @@ impl<'a> Transcript<'a> {
     /// # Errors
     /// As [`Machine::run`].
     pub fn type_in(&mut self, command: &str, limit: Duration) -> Result<Done, RigError> {
-        let done = self.machine.run(command, limit)?;
-        let _ = writeln!(self.text, "    # {command}");
-        for line in done.text.lines() {
-            let _ = writeln!(self.text, "    {line}");
-        }
-        if done.code != 0 {
-            let _ = writeln!(self.text, "    [exit code {}]", done.code);
-        }
-        Ok(done)
+        self.type_after("", command, limit, |_| true)
     }
 
     /// The same of a command that has to succeed.
@@ -51,11 +46,64 @@ impl<'a> Transcript<'a> {
     /// # Errors
     /// As [`Machine::run`].
     pub fn must(&mut self, command: &str, limit: Duration) -> Result<Done, RigError> {
-        let done = self.type_in(command, limit)?;
+        self.must_show(command, limit, |_| true)
+    }
+
+    /// The same of a command that prints more than a reader looks at: the record has the lines that `is_shown` holds of.
+    ///
+    /// # Errors
+    /// As [`Machine::run`].
+    pub fn must_show(
+        &mut self,
+        command: &str,
+        limit: Duration,
+        is_shown: impl FnMut(&str) -> bool,
+    ) -> Result<Done, RigError> {
+        let done = self.type_after("", command, limit, is_shown)?;
         self.check(done.code == 0, || {
             format!("`{command}` ended with {}:\n{}", done.code, done.text)
         });
         Ok(done)
+    }
+
+    /// Runs the script `before`, which is not recorded, and then types a command.
+    ///
+    /// # Errors
+    /// As [`Machine::run`].
+    pub fn type_after(
+        &mut self,
+        before: &str,
+        command: &str,
+        limit: Duration,
+        is_shown: impl FnMut(&str) -> bool,
+    ) -> Result<Done, RigError> {
+        let done = self.machine.run(&format!("{before}\n{command}"), limit)?;
+        self.record(command, &done, is_shown);
+        Ok(done)
+    }
+
+    fn record(&mut self, command: &str, done: &Done, mut is_shown: impl FnMut(&str) -> bool) {
+        let mut command = command.to_owned();
+        for (long, short) in &self.short {
+            command = command.replace(long, short);
+        }
+        for (number, line) in command.lines().enumerate() {
+            let mark = if number == 0 { "#" } else { " " };
+            let _ = writeln!(self.text, "    {mark} {}", line.trim());
+        }
+        let mut left_out = false;
+        for line in done.text.lines() {
+            if is_shown(line) {
+                left_out = false;
+                let _ = writeln!(self.text, "{}", format!("    {line}").trim_end());
+            } else if !left_out {
+                left_out = true;
+                let _ = writeln!(self.text, "    …");
+            }
+        }
+        if done.code != 0 {
+            let _ = writeln!(self.text, "    [exit code {}]", done.code);
+        }
     }
 
     /// Runs what only the lab needs; it is not recorded.
@@ -66,12 +114,18 @@ impl<'a> Transcript<'a> {
         self.machine.run(script, limit)
     }
 
+    /// Adds a sentence.
+    pub fn note(&mut self, text: &str) {
+        let space = if self.text.ends_with("\n\n") { "" } else { "\n" };
+        let _ = writeln!(self.text, "{space}{text}\n");
+    }
+
     /// Says something to QEMU, as a hand at the cable would.
     ///
     /// # Errors
     /// As [`Machine::monitor`].
     pub fn by_hand(&mut self, what: &str, command: &str) -> Result<(), RigError> {
-        let _ = writeln!(self.text, "\n{what}\n");
+        self.note(what);
         self.machine.monitor(command).map(|_| ())
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Card, Machine, Transcript, service};
+use super::{Card, Iommu, Machine, Model, Transcript, pair, service};
 use crate::{RigError, cleanup};
 
 /// Programs that the way needs, on this machine as in the emulated one.
@@ -47,6 +47,14 @@ impl Binding {
         }
     }
 
+    /// The IOMMU that it wants.
+    pub fn iommu(self) -> Iommu {
+        match self {
+            Self::Vfio => Iommu::PassThrough,
+            Self::Uio => Iommu::None,
+        }
+    }
+
     fn script(self) -> &'static str {
         match self {
             Self::Vfio => "./prepNet.sh",
@@ -66,6 +74,29 @@ pub struct Walk {
     pub others: [Card; 2],
     /// How the engine's card is bound.
     pub binding: Binding,
+}
+
+impl Walk {
+    /// The way on a card of this model; the others are of another.
+    pub fn on(model: Model, binding: Binding) -> Self {
+        let other = match model {
+            Model::E1000e => Model::Vmxnet3,
+            Model::Vmxnet3 | Model::Virtio { .. } => Model::E1000e,
+        };
+        let behind_iommu = binding == Binding::Vfio;
+        let [card, linux] = pair(0, model, behind_iommu);
+        Self {
+            card,
+            linux,
+            others: pair(1, other, behind_iommu),
+            binding,
+        }
+    }
+
+    /// All of its cards.
+    pub fn cards(&self) -> Vec<Card> {
+        [[self.card, self.linux], self.others].concat()
+    }
 }
 
 /// What a walk has shown.
@@ -88,12 +119,7 @@ pub struct Shown {
 impl Shown {
     /// Whether the step of this name was taken and went as it should.
     pub fn went_well(&self, step: &str) -> bool {
-        self.steps.contains(&(self.known(step), true))
-    }
-
-    fn known(&self, step: &str) -> &'static str {
-        let found = self.steps.iter().find(|(name, _)| *name == step);
-        found.map_or("", |(name, _)| name)
+        self.steps.iter().any(|(name, well)| *name == step && *well)
     }
 }
 
@@ -102,9 +128,19 @@ impl Shown {
 pub struct Programs {
     /// `proxyengine`.
     pub engine: String,
-    /// A command that runs [`crate::demo::on_rig`] on the rig `pe`, with the engine, the configuration and the JSON file as
-    /// its arguments.
+    /// What `rig demo` is, which takes `--on RIG --engine FILE --config FILE --json FILE`.
     pub demo: String,
+}
+
+impl Programs {
+    /// What transcripts show in place of where programs are.
+    pub(super) fn short(&self) -> Vec<(String, &'static str)> {
+        vec![
+            (format!("cd {} && ", cleanup::root().display()), ""),
+            (self.engine.clone(), "proxyengine"),
+            (self.demo.clone(), "rig demo"),
+        ]
+    }
 }
 
 /// Goes the way.
@@ -113,7 +149,7 @@ pub struct Programs {
 /// When the machine no longer answers. What goes wrong in it is in [`Shown::faults`].
 pub fn walk(machine: &mut Machine, walk: &Walk, programs: &Programs) -> Result<Shown, RigError> {
     let mut way = Way {
-        transcript: Transcript::new(machine),
+        transcript: Transcript::new(machine, programs.short()),
         walk,
         engine: &programs.engine,
         demo: &programs.demo,
@@ -135,6 +171,43 @@ pub fn walk(machine: &mut Machine, walk: &Walk, programs: &Programs) -> Result<S
         transcript,
         faults,
     })
+}
+
+/// A command that counts the right and the wrong checksums of IPv4 and TCP in a capture.
+pub(super) fn checksums_in(file: &str) -> String {
+    format!("tcpdump -r {file} -n -vv 2>/dev/null | grep -owE 'correct|incorrect|bad cksum' | sort | uniq -c")
+}
+
+/// Whether it counted right ones alone, and more than `least` of them.
+pub(super) fn are_right(counted: &str, least: u64) -> bool {
+    match counted.split_whitespace().collect::<Vec<_>>()[..] {
+        [count, "correct"] => count.parse().is_ok_and(|count: u64| count > least),
+        _ => false,
+    }
+}
+
+/// Of what `doctor` prints: its errors with reason and cure, and the line that ends it.
+pub(super) fn errors_of_doctor() -> impl FnMut(&str) -> bool {
+    let mut is_error = false;
+    move |line| {
+        if !line.starts_with(' ') {
+            is_error = line.starts_with("ERROR") || line.contains("in order;");
+        }
+        is_error
+    }
+}
+
+/// Of what the demo prints: how it went, and one request of each kind.
+fn some_requests() -> impl FnMut(&str) -> bool {
+    let mut row = 0;
+    move |line| {
+        if line.is_empty() || line.starts_with("demo:") || line.starts_with("client ") {
+            return true;
+        }
+        row += 1;
+        // HTTP, text and TLS; IPv6 begins with the 37th.
+        [1, 9, 41].contains(&row)
+    }
 }
 
 /// The way as far as it has been gone.
@@ -192,6 +265,22 @@ impl Way<'_, '_> {
         Ok(())
     }
 
+    /// Whether a line of `prepNet.sh` is about the card, not about namespaces and bridges, which are those of every rig.
+    fn about_card(&self) -> impl Fn(&str) -> bool + use<> {
+        let card = self.walk.card.address();
+        let linux = [
+            format!("link set {} netns", self.interface),
+            format!("pe-switch link set {}", self.interface),
+        ];
+        move |line| {
+            let of_interest = ["modprobe", "hugepages", "already up"];
+            line.contains(&card)
+                || line.starts_with("  ")
+                || linux.iter().any(|words| line.contains(words))
+                || of_interest.iter().any(|word| line.contains(word))
+        }
+    }
+
     fn in_tree(command: &str) -> String {
         format!("cd {} && {command}", cleanup::root().display())
     }
@@ -200,7 +289,7 @@ impl Way<'_, '_> {
         let (engine, address) = (self.engine, self.walk.card.address());
         let doctor = format!("{engine} doctor {FILE}");
         self.transcript.chapter("What is missing");
-        let before = self.transcript.type_in(&doctor, SHORT)?;
+        let before = self.transcript.type_after("", &doctor, SHORT, errors_of_doctor())?;
         let told = before.text.contains("ERROR    hugepages") && before.text.contains("ERROR    pci-driver");
         self.step("doctor_names_what_is_missing", told, || before.text);
 
@@ -211,10 +300,11 @@ impl Way<'_, '_> {
             self.interface
         );
         let up = Self::in_tree(&up);
-        self.transcript.must(&up, LONG)?;
+        let about_card = self.about_card();
+        self.transcript.must_show(&up, LONG, about_card)?;
         let again = self.transcript.must(&up, LONG)?;
         self.step("up_twice", again.text.contains("already up"), || again.text);
-        let after = self.transcript.type_in(&doctor, SHORT)?;
+        let after = self.transcript.type_after("", &doctor, SHORT, errors_of_doctor())?;
         self.step("doctor_is_content", !after.text.contains("ERROR"), || after.text);
         Ok(())
     }
@@ -222,15 +312,12 @@ impl Way<'_, '_> {
     /// The demo's requests, and the checksums of all frames that the card has sent in them, as they came in at the other end.
     fn demo(&mut self) -> Result<[u64; 3], RigError> {
         self.transcript.chapter("72 requests");
-        let capture = format!(
-            "ip netns exec pe-switch tcpdump -n -U -Z root -w /tmp/card.pcap -i {} ether src {} >/tmp/capture.log 2>&1 &
-             for i in $(seq 100); do grep -q listening /tmp/capture.log && break; sleep 0.1; done",
-            self.interface,
-            self.walk.card.mac()
+        self.capture("/tmp/card.pcap")?;
+        let demo = format!(
+            "{} --on pe --engine {} --config {FILE} --json /lab/demo.json",
+            self.demo, self.engine
         );
-        self.transcript.aside(&capture, SHORT)?;
-        let demo = format!("{} {} {FILE} /lab/demo.json", self.demo, self.engine);
-        self.transcript.must(&demo, LONG)?;
+        self.transcript.must_show(&demo, LONG, some_requests())?;
         let path = self.transcript.machine().folder().join("demo.json");
         let totals: serde_json::Value = std::fs::read(&path)
             .ok()
@@ -243,23 +330,36 @@ impl Way<'_, '_> {
             format!("requests, wrong, failed: {requests:?}")
         });
 
-        self.transcript
-            .aside("sleep 0.5; pkill -INT tcpdump; sleep 0.5", SHORT)?;
         self.transcript.chapter("Checksums at the other end of the cable");
-        let count = |words: &str| format!("tcpdump -r /tmp/card.pcap -n -vv 2>/dev/null | grep -cE '{words}'");
-        let right = self
-            .transcript
-            .type_in(&count(r"cksum 0x[0-9a-f]+ \(correct\)"), SHORT)?;
-        let wrong = self
-            .transcript
-            .type_in(&count(r"cksum 0x[0-9a-f]+ \(incorrect|bad cksum"), SHORT)?;
-        let number = |text: &str| text.trim().parse::<u64>().ok();
+        let count = checksums_in("/tmp/card.pcap");
+        let end = self.end_of_capture("/tmp/card.pcap");
+        let sums = self.transcript.type_after(&end, &count, SHORT, |_| true)?;
         // Each request takes more than ten segments of the engine's.
-        let holds = number(&right.text) > Some(10 * requests[0]) && number(&wrong.text) == Some(0);
-        self.step("checksums", holds, || {
-            format!("{} right, {} wrong", right.text.trim(), wrong.text.trim())
-        });
+        self.step("checksums", are_right(&sums.text, 10 * requests[0]), || sums.text);
         Ok(requests)
+    }
+
+    /// Has a file written of every frame that the card sends, as it comes in at the other end.
+    pub(super) fn capture(&mut self, file: &str) -> Result<(), RigError> {
+        // Linux would put segments together before a capture sees them.
+        let script = format!(
+            "ip netns exec pe-switch ethtool -K {0} gro off
+             ip netns exec pe-switch tcpdump -n -U -B 16384 -Z root -w {file} -i {0} ether src {1} >/tmp/capture.log 2>&1 &
+             for i in $(seq 100); do grep -q listening /tmp/capture.log && break; sleep 0.1; done",
+            self.interface,
+            self.walk.card.mac()
+        );
+        self.transcript.aside(&script, SHORT).map(|_| ())
+    }
+
+    /// A script that ends it, when all frames are in the file: the kernel hands them on after a second at the latest.
+    pub(super) fn end_of_capture(&self, file: &str) -> String {
+        format!(
+            "size=; until [ \"$size\" = \"$(stat -c %s {file})\" ]; do size=$(stat -c %s {file}); sleep 1.5; done
+             pkill -INT tcpdump; for i in $(seq 100); do pgrep -x tcpdump >/dev/null || break; sleep 0.1; done
+             ip netns exec pe-switch ethtool -K {} gro on",
+            self.interface
+        )
     }
 
     fn give_back(&mut self) -> Result<(), RigError> {
@@ -269,7 +369,8 @@ impl Way<'_, '_> {
         let interface = &self.interface;
         self.transcript.chapter("The card is given back");
         let down = Self::in_tree(&format!("{} down", binding.script()));
-        let done = self.transcript.must(&down, LONG)?;
+        let about_card = self.about_card();
+        let done = self.transcript.must_show(&down, LONG, about_card)?;
         // Both ends of the cable are Linux's again: each answers the other, each in a namespace of its own.
         let script = format!(
             "{NAME}
@@ -295,5 +396,37 @@ impl Way<'_, '_> {
         let undisturbed = self.transcript.aside(others, SHORT)?;
         self.step("other_cards_undisturbed", undisturbed.code == 0, || undisturbed.text);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksums_are_right_only_without_a_wrong_one() {
+        assert!(are_right("   1043 correct\n", 720));
+        for bad in [
+            "",
+            "    720 correct\n",
+            "   1043 correct\n      1 incorrect\n",
+            "   1043 incorrect\n",
+        ] {
+            assert!(!are_right(bad, 720), "{bad}");
+        }
+    }
+
+    #[test]
+    fn of_doctor_its_errors_are_shown_with_reason_and_cure() {
+        let is_shown = errors_of_doctor();
+        let lines = [
+            "ERROR    a: b",
+            "         why: c",
+            "warning  d: e",
+            "         why: f",
+            "ok       g",
+            "1 error, 1 warning, 1 in order; h",
+        ];
+        assert_eq!(lines.map(is_shown), [true, true, false, false, false, true]);
     }
 }
