@@ -38,7 +38,7 @@ struct Turn {
     adjust: fn(Conditions) -> Conditions,
 }
 
-const TURNS: [Turn; 6] = [
+const TURNS: [Turn; 7] = [
     Turn {
         name: "connections",
         length: 4.0,
@@ -48,6 +48,15 @@ const TURNS: [Turn; 6] = [
         name: "connections with records",
         length: 1.0,
         adjust: |usual| Conditions { records: true, ..usual },
+    },
+    // Another instance of the graph, which would be laid out as if it never ran.
+    Turn {
+        name: "connections timed by stage",
+        length: 1.0,
+        adjust: |usual| Conditions {
+            stage_cycles: true,
+            ..usual
+        },
     },
     Turn {
         name: "connections with a PROXY header",
