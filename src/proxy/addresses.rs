@@ -246,7 +246,7 @@ const REACH: usize = 8;
 
 const FREE: u16 = u16::MAX;
 
-/// Odd, with as many ones as zeros: the golden ratio, and the square root of two less one, in parts of 2^64.
+/// Odd numbers whose bits follow no pattern: the fractions of the golden ratio and of the square root of two, times 2^64.
 const FACTORS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0x6a09_e667_f3bc_c909];
 
 /// Indices of addresses, by the hash of the address.

@@ -184,7 +184,7 @@ impl FlowTable {
         self.flow_hash.of(key)
     }
 
-    /// The hash of a packet's key, which is the same whatever the version of IP is said to be.
+    /// [`FlowTable::hash`] of a packet's key, without a look at the addresses for the version of IP that its header has named.
     #[inline(always)]
     pub fn hash_of_packet(&self, key: &FourTuple, version: IpVersion) -> u64 {
         match version {

@@ -3,7 +3,7 @@
 use super::{PATIENCE, REQUEST, connect, header, in_namespace, nginx, rest, runs, scratch, send_in_pieces, start};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -204,20 +204,25 @@ fn sshd_executes_itself_and_still_knows_the_client() {
     });
 }
 
+/// Builds the server that serves each connection by a thread of its own.
+fn threaded_server(directory: &Path) -> PathBuf {
+    let binary = directory.join("server");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/threaded_server.c");
+    let mut compiler = Command::new("cc");
+    let built = compiler
+        .args(["-O1", "-pthread", "-o"])
+        .arg(&binary)
+        .arg(source)
+        .status();
+    assert!(built.is_ok_and(|status| status.success()));
+    binary
+}
+
 #[test]
 fn a_threaded_server_with_3000_connections() {
     in_namespace(&["cc", "ss"], || {
         let directory = scratch("threads");
-        let binary = directory.join("server");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/threaded_server.c");
-        let built = Command::new("cc")
-            .arg("-O1")
-            .arg("-pthread")
-            .arg("-o")
-            .arg(&binary)
-            .arg(source)
-            .status();
-        assert!(built.is_ok_and(|status| status.success()));
+        let binary = threaded_server(&directory);
         let mut command = Command::new("sh");
         command.args(["-c", &format!("ulimit -n 8000; exec {} 7000", binary.display())]);
         let mut server = start(&mut command, 7000, true);
@@ -268,15 +273,7 @@ fn a_threaded_server_with_3000_connections() {
 fn peers_that_complete_no_header_make_room_for_others() {
     in_namespace(&["cc", "ss"], || {
         let directory = scratch("room");
-        let binary = directory.join("server");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/threaded_server.c");
-        let built = Command::new("cc")
-            .arg("-pthread")
-            .arg("-o")
-            .arg(&binary)
-            .arg(source)
-            .status();
-        assert!(built.is_ok_and(|status| status.success()));
+        let binary = threaded_server(&directory);
         let mut command = Command::new("sh");
         command.args([
             "-c",
