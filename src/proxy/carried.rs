@@ -172,6 +172,12 @@ pub(super) fn begins(bytes: &[u8]) -> bool {
     bytes.starts_with(&V2_SIGNATURE) || bytes.starts_with(V1_START)
 }
 
+/// The same, or if they are all of a part of what a header begins with: the rest may be lost.
+pub(super) fn may_begin(bytes: &[u8]) -> bool {
+    let is_part = !bytes.is_empty() && (V2_SIGNATURE.starts_with(bytes) || V1_START.starts_with(bytes));
+    is_part || begins(bytes)
+}
+
 /// Looks for a header in the first `bytes` of a client that is `trusted` or not; `complete` when no more will come.
 pub(super) fn look(accept: Accept, trusted: bool, bytes: &[u8], complete: bool) -> Sighting<'_> {
     let required = accept == Accept::Required;

@@ -148,7 +148,7 @@ where
         let bytes = self.held.in_order(opening.held);
         let begins_with_gap = bytes.is_empty()
             && (self.held.runs(opening.held).next().is_some() || !matches!(opening.fin_offset, 0 | Opening::NO_FIN));
-        if listener.accept == Accept::Required || carried::begins(bytes) || begins_with_gap && !waits_in_vain {
+        if listener.accept == Accept::Required || carried::may_begin(bytes) || begins_with_gap && !waits_in_vain {
             self.drops.add(DropReason::HeaderMissing, 1);
             return Some(Event::BadHeader);
         }
