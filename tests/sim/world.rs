@@ -7,6 +7,7 @@ use crate::scenario::{ConnectionPlan, Fate, Scenario};
 use crate::trouble::{self, Troubles};
 use e2d2::ports::{Direction, FrameWriter, InterfaceId};
 use e2d2::time::Instant;
+use e2d2::wire::frame::{self, Kind};
 use netfcts::record::SessionRecord;
 use proxy_protocol::Parsed;
 use std::cmp::Reverse;
@@ -18,7 +19,7 @@ use std::time::Duration;
 use testkit::sim::tcp::{Socket, State};
 use testkit::sim::{Ends, Host, HostPlan, Link, Random, SocketId};
 
-/// Listening sockets of a server: connections that may begin within one round trip.
+/// Listening sockets of a server; there are more when more SYNs than that arrive at once.
 const BACKLOG: usize = 6;
 
 /// After this long without any progress a client application gives up. With a fifth of the packets lost on each of the four
@@ -302,6 +303,7 @@ impl<'a> World<'a> {
     // ---- frames ----
 
     fn deliver(&mut self) {
+        let mut calls = [0; 3];
         while self.flights.peek().is_some_and(|Reverse(flight)| flight.at <= self.now) {
             let Some(Reverse(flight)) = self.flights.pop() else {
                 break;
@@ -312,10 +314,17 @@ impl<'a> World<'a> {
                 self.engine_wake = Some(self.now);
                 continue;
             }
-            for (n, host) in self.hosts[flight.side].iter_mut().enumerate() {
-                if host.takes(&flight.frame) {
-                    host.receive(flight.frame.clone());
-                    self.wakes[flight.side][n] = Some(self.now);
+            let is_call = flight.side == SERVERS && is_syn(&flight.frame);
+            for n in 0..self.hosts[flight.side].len() {
+                let host = &mut self.hosts[flight.side][n];
+                if !host.takes(&flight.frame) {
+                    continue;
+                }
+                host.receive(flight.frame.clone());
+                self.wakes[flight.side][n] = Some(self.now);
+                if is_call {
+                    calls[n] += 1;
+                    self.listen_to(n, calls[n]);
                 }
             }
         }
@@ -608,16 +617,23 @@ impl<'a> World<'a> {
             let host = &mut self.hosts[SERVERS][n];
             gone.into_iter().for_each(|socket| host.remove(socket));
         }
-        if plan.fate != Fate::Refuses {
-            for _ in self.hosts[SERVERS][n].listening()..BACKLOG {
-                self.listen(n, accept_after > Duration::ZERO);
-            }
-        }
+        self.listen_to(n, BACKLOG);
         next
     }
 
-    fn listen(&mut self, n: usize, late: bool) {
+    /// Makes sure that a server has so many listening sockets, unless it refuses all: a SYN without one is answered by RST,
+    /// where the queue of a kernel has room for a hundred.
+    fn listen_to(&mut self, n: usize, calls: usize) {
+        if self.scenario.servers[n].fate != Fate::Refuses {
+            for _ in self.hosts[SERVERS][n].listening()..calls {
+                self.listen(n);
+            }
+        }
+    }
+
+    fn listen(&mut self, n: usize) {
         let plan = self.scenario.servers[n];
+        let late = matches!(plan.fate, Fate::AcceptsLate { ms: 1.. });
         let mut size = |most: usize| (most / 2).max(1_000) + self.sockets.within(0..=most as u64 / 2) as usize;
         let (receive, send) = (size(plan.receive_buffer), size(plan.send_buffer));
         self.hosts[SERVERS][n].listen(SERVER_PORT, (receive, send), late);
@@ -681,6 +697,13 @@ fn read_header(socket: &mut Socket<'_>) -> Result<Option<(SocketAddr, SocketAddr
         Ok(there) if there >= length => Ok(told),
         _ => Err("a header that was there could not be read".to_owned()),
     }
+}
+
+fn is_syn(frame: &[u8]) -> bool {
+    let Ok(Kind::Tcp(layout)) = frame::parse(frame) else {
+        return false;
+    };
+    frame[usize::from(layout.l4) + 13] & 0x17 == 0x02
 }
 
 /// The two ends of a socket, if it has both.
