@@ -241,8 +241,13 @@ pub(crate) struct AttackResult {
     pub(crate) rounds_counted_share: f64,
     /// Busy cycles of these as charged, by the same as the counter saw them: how much the correction for the machine's speed does.
     pub(crate) charged_by_counted: f64,
-    /// Rounds of more than 50 µs in which the thread was switched out or the machine was slow: charged as the others.
+    /// Rounds of more than 50 µs in which the thread was switched out or the machine was slow or stopped: charged as the others.
     pub(crate) disturbed_rounds: u64,
+    /// Those of them in which the kernel had to find pages that were not touched before.
+    pub(crate) paged_rounds: u64,
+    /// Those of them that are left to the machine's stops, and how many of these the same time of a fixed work sees.
+    pub(crate) stopped_rounds: u64,
+    pub(crate) stops_expected: f64,
     /// Rounds of more than 50 µs that nothing excuses: charged in full.
     pub(crate) rounds_over_50us: u64,
     pub(crate) longest_round_us: f64,
@@ -266,6 +271,9 @@ impl AttackResult {
         self.tsc_hz = field.hz() as u64;
         self.rounds += work.rounds;
         self.disturbed_rounds += work.disturbed;
+        self.paged_rounds += work.paged;
+        self.stopped_rounds += work.stopped;
+        self.stops_expected += field.stops_expected();
         self.rounds_over_50us += work.over_50us;
         self.charged_cycles += work.charged_cycles;
         self.counted_cycles += work.counted_cycles;
@@ -341,8 +349,14 @@ impl fmt::Display for AttackResult {
         )?;
         writeln!(
             f,
-            "{} of {} rounds were disturbed, {} others took more than 50 µs",
-            self.disturbed_rounds, self.rounds, self.rounds_over_50us,
+            "{} of {} rounds were disturbed, {} of them by pages, {} by stops of the machine ({:.0} expected); {} others took more \
+             than 50 µs",
+            self.disturbed_rounds,
+            self.rounds,
+            self.paged_rounds,
+            self.stopped_rounds,
+            self.stops_expected,
+            self.rounds_over_50us,
         )?;
         writeln!(
             f,

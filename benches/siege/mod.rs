@@ -23,6 +23,7 @@ use e2d2::native::{Mbuf, MbufPool};
 use e2d2::ports::LoopbackPort;
 use e2d2::time::{Clock, Instant};
 use e2d2::wire::MacAddr;
+use nix::sys::resource::{UsageWho, getrusage};
 use proxyengine::report::CounterGroups;
 use rustix::time::{ClockId, clock_gettime};
 use trafficengine::attack::Attacker;
@@ -58,6 +59,10 @@ const MEASURED_EVERY: Duration = Duration::from_micros(200);
 /// A round should not take longer: two full ones of 32 connections each take a quarter of it.
 const LONGEST_ROUND: Duration = Duration::from_micros(50);
 
+/// Packets that a round moves in half that time at 200 ns each, more than any costs: one that has moved more may be long by
+/// its own work.
+const MOVED_IN_TIME: u32 = 128;
+
 /// A thread that was away from its CPU for less was not switched out: the system's two clocks do not agree better.
 const SWITCHED_OUT: Duration = Duration::from_micros(5);
 
@@ -76,6 +81,9 @@ pub(crate) struct Work {
     pub(crate) rounds: u64,
     /// Rounds that were interrupted, and charged as the others on average.
     pub(crate) disturbed: u64,
+    /// Those of them that touched pages for the first time, and those that the machine has stopped without a clock that knows.
+    pub(crate) paged: u64,
+    pub(crate) stopped: u64,
     /// Rounds of more than 50 µs that nothing excuses: charged in full.
     pub(crate) over_50us: u64,
     /// Cycles of the longest of these.
@@ -91,6 +99,8 @@ impl Work {
             received: self.received - earlier.received,
             rounds: self.rounds - earlier.rounds,
             disturbed: self.disturbed - earlier.disturbed,
+            paged: self.paged - earlier.paged,
+            stopped: self.stopped - earlier.stopped,
             over_50us: self.over_50us - earlier.over_50us,
             longest: self.longest,
         }
@@ -159,6 +169,8 @@ pub(crate) struct Field {
     /// Cycles of a busy round, averaged over some hundred.
     usual: f64,
     yardstick: Yardstick,
+    /// Cycles of all rounds as the counter saw them.
+    counted: f64,
     measure_at: Instant,
     /// When the connections that stay are used next; `None` while they are used all the time.
     steady_at: Option<Instant>,
@@ -239,7 +251,8 @@ impl Field {
             now,
             work: Work::default(),
             usual: 0.0,
-            yardstick: Yardstick::new(&clock),
+            yardstick: Yardstick::new(&clock, LONGEST_ROUND),
+            counted: 0.0,
             measure_at: now,
             steady_at: None,
             seed,
@@ -309,15 +322,17 @@ impl Field {
 
     /// A round of the proxy.
     fn round(&mut self) -> RoundWork {
-        let running = thread_time();
+        let (running, touched) = (thread_time(), first_touches());
         let before = self.clock.tsc();
         let work = self.device.round(self.now);
         let counted = self.clock.tsc().saturating_sub(before) as f64;
         let (mut cycles, disturbed) = (counted, self.work.disturbed);
         self.work.rounds += 1;
+        self.counted += counted;
         let longest = LONGEST_ROUND.as_secs_f64() * self.hz();
         if cycles > longest {
-            cycles = self.judge_long(cycles, thread_time().saturating_sub(running), longest);
+            let away = cycles / self.hz() - thread_time().saturating_sub(running).as_secs_f64();
+            cycles = self.judge_long(cycles, away, first_touches() - touched, work.moved());
         } else {
             cycles = self.yardstick.normal(cycles);
         }
@@ -341,17 +356,32 @@ impl Field {
         work
     }
 
-    /// What a round of more than 50 µs is charged with: the usual if the thread was switched out in it, which ran for so long,
-    /// or if the machine is so slow just now, and else all of it.
-    fn judge_long(&mut self, cycles: f64, running: Duration, longest: f64) -> f64 {
-        let away = cycles / self.hz() - running.as_secs_f64();
+    /// What a round of more than 50 µs is charged with: the usual if the thread was `away` for some of these seconds, if the
+    /// machine is so slow just now, or if it has moved few packets and the kernel had to find pages for it or the machine stops
+    /// so often; and else all of it.
+    fn judge_long(&mut self, cycles: f64, away: f64, pages: u64, moved: u32) -> f64 {
+        let longest = LONGEST_ROUND.as_secs_f64() * self.hz();
+        let is_short = moved <= MOVED_IN_TIME;
+        let work = &mut self.work;
         if away > SWITCHED_OUT.as_secs_f64() || self.yardstick.excuses(cycles, longest, &self.clock) {
-            self.work.disturbed += 1;
-            return self.usual;
+            work.disturbed += 1;
+        } else if is_short && pages > 0 {
+            work.disturbed += 1;
+            work.paged += 1;
+        } else if is_short && self.yardstick.explains_more_than(work.stopped, self.counted) {
+            work.disturbed += 1;
+            work.stopped += 1;
+        } else {
+            work.over_50us += 1;
+            work.longest = work.longest.max(cycles as u64);
+            return self.yardstick.normal(cycles);
         }
-        self.work.over_50us += 1;
-        self.work.longest = self.work.longest.max(cycles as u64);
-        self.yardstick.normal(cycles)
+        self.usual
+    }
+
+    /// How often the machine has stopped in the time of all rounds, by the fixed work of the yardstick.
+    pub(crate) fn stops_expected(&self) -> f64 {
+        self.yardstick.stops_in(self.counted)
     }
 
     /// The machine stands still for so long, as a virtual one that is moved: nothing runs, and all clocks go on.
@@ -411,6 +441,11 @@ impl Field {
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Pages that this thread has touched for the first time.
+fn first_touches() -> u64 {
+    getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.minor_page_faults() as u64)
 }
 
 /// Dropped packets by group and reason.

@@ -87,9 +87,9 @@ impl Outgoing {
     }
 }
 
-/// The request of a peer: a real one that leaves the connection open, or a number without an end.
+/// The request of a peer: a real one that leaves the connection open, or a number without an end, which says no server.
 fn fill(kind: Kind, peer: u32, bytes: &mut [u8]) {
-    if kind == Kind::Hoarder {
+    if matches!(kind, Kind::Hoarder | Kind::Slow) {
         return bytes.fill(b'1');
     }
     let id = RequestId {
