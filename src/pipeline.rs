@@ -136,9 +136,11 @@ where
         .parse()
         .group_by(move |packet| group_of(packet, has_kernel));
     let tcp = ProxyNode {
-        proxy: Rc::clone(&proxy),
-        stage: state,
-        ways: Rc::clone(&ways),
+        hold: Handle {
+            proxy: Rc::clone(&proxy),
+            stage: state,
+            ways: Rc::clone(&ways),
+        },
         stages: stages.clone(),
     };
     let control = StationNode {
@@ -228,20 +230,23 @@ struct Ways<B> {
 }
 
 struct ProxyNode<L: BufferPool, S, T> {
-    proxy: SharedProxy<L, S>,
-    stage: Rc<Cell<Stage>>,
-    ways: Rc<Ways<L::Buffer>>,
+    hold: Handle<L, S>,
     stages: T,
 }
 
-impl<L: BufferPool, S: SelectServer, T: Stages> Node for ProxyNode<L, S, T> {
-    type Input = Packet<L::Buffer>;
-    type Output = Frame<L::Buffer>;
-
-    fn process(&mut self, round: &mut Round<'_>, batch: &mut Burst<Self::Input>, out: &mut Outbox<Self::Output>) {
+impl<L: BufferPool, S: SelectServer> Handle<L, S> {
+    /// A round of the proxy. Not a method of the node: for one [`Stages`] it is the same code in every graph, and so is what a
+    /// compiler has learned of it from a run.
+    fn process<T: Stages>(
+        &self,
+        stages: &T,
+        round: &mut Round<'_>,
+        batch: &mut Burst<Packet<L::Buffer>>,
+        out: &mut Outbox<Frame<L::Buffer>>,
+    ) {
         let mut proxy = self.proxy.borrow_mut();
         let now = round.now();
-        let (ways, stages) = (&*self.ways, &self.stages);
+        let ways = &*self.ways;
         let mut emitter = Emitter {
             round,
             out,
@@ -249,7 +254,7 @@ impl<L: BufferPool, S: SelectServer, T: Stages> Node for ProxyNode<L, S, T> {
             stages,
         };
         if let Some(incoming) = &mut *ways.incoming.borrow_mut() {
-            let mut taken: Burst<Self::Input> = Burst::new();
+            let mut taken: Burst<Packet<L::Buffer>> = Burst::new();
             let count = incoming.take(taken.capacity(), |packet| taken.push(packet));
             if count > 0 {
                 emitter.round.count(Traffic::FromQueue, count);
@@ -271,11 +276,26 @@ impl<L: BufferPool, S: SelectServer, T: Stages> Node for ProxyNode<L, S, T> {
         } else if proxy.poll_timers(now, &mut emitter) {
             emitter.round.add_work(1);
         }
-        self.stages.enter(proxy::stage::WorkStage::Rest);
+    }
+}
+
+impl<L: BufferPool, S: SelectServer, T: Stages> Node for ProxyNode<L, S, T> {
+    type Input = Packet<L::Buffer>;
+    type Output = Frame<L::Buffer>;
+
+    #[inline]
+    fn process(&mut self, round: &mut Round<'_>, batch: &mut Burst<Self::Input>, out: &mut Outbox<Self::Output>) {
+        // The code of a graph that times nothing, also between two rounds that are timed.
+        if self.stages.is_timed() {
+            self.hold.process(&self.stages, round, batch, out);
+            self.stages.enter(proxy::stage::WorkStage::Rest);
+        } else {
+            self.hold.process(&Off, round, batch, out);
+        }
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        self.proxy.borrow().next_deadline()
+        self.hold.proxy.borrow().next_deadline()
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! The graph of a core is generic over [`Stages`]. [`Off`] has no size and does nothing, so that a graph without it is what it
 //! would be if this file did not exist. [`Timed`] reads the time stamp counter at each change of stage in one round of
-//! [`ROUNDS_PER_LOOK`]; in the others a change costs a look at a flag in the first-level cache, and each connection has
-//! some thirty of them. What reading the counter takes is measured at the start and taken off.
+//! [`ROUNDS_PER_LOOK`]; in the others the proxy's node runs the code of [`Off`], and only changes at the ports cost a look at
+//! a flag. What reading the counter takes is measured at the start and taken off.
 //!
 //! ```text
 //!   receive ─► parse ─► checksum ─► look_up ─► classify ─► action_… │ rewrite ─► send
@@ -40,6 +40,9 @@ pub trait Stages: Clone + 'static {
     /// A round begins.
     fn begin_round(&self);
 
+    /// Whether the stages of this round are timed: in others [`Off`] may take the place of these.
+    fn is_timed(&self) -> bool;
+
     /// The stage before has ended, this one begins.
     fn enter(&self, stage: WorkStage);
 
@@ -65,6 +68,11 @@ impl Stages for Off {
 
     #[inline(always)]
     fn begin_round(&self) {}
+
+    #[inline(always)]
+    fn is_timed(&self) -> bool {
+        false
+    }
 
     #[inline(always)]
     fn enter(&self, _stage: WorkStage) {}
@@ -174,8 +182,13 @@ impl Stages for Timed {
     }
 
     #[inline]
+    fn is_timed(&self) -> bool {
+        self.0.is_timed.get()
+    }
+
+    #[inline]
     fn enter(&self, stage: WorkStage) {
-        if self.0.is_timed.get() {
+        if self.is_timed() {
             self.charge(self.0.clock.tsc());
             self.0.stage.set(stage);
         }
