@@ -155,12 +155,12 @@ fn haproxy() -> String {
         r"
 global
     nbthread 1
-    maxconn 8000
+    maxconn 7900
 defaults
     mode tcp
     # Its better setting for bulk: payload goes from socket to socket through a pipe where that pays.
     option splice-auto
-    maxconn 8000
+    maxconn 7900
     backlog 65535
     timeout connect 10s
     timeout client 30s
