@@ -2,6 +2,7 @@
 
 use super::duty::{Duties, Ends, Numbers};
 use super::fin;
+use super::next::{self, Nexts};
 use super::places::{Places, SocketId, end_listening_again};
 use super::window::{self, Window, Windows};
 use e2d2::time::Instant;
@@ -101,6 +102,7 @@ pub struct Host {
     options: SynOptions,
     duties: Duties,
     windows: Windows,
+    nexts: Nexts,
 }
 
 impl Host {
@@ -138,6 +140,7 @@ impl Host {
             options: plan.options,
             duties: Duties::default(),
             windows: Windows::default(),
+            nexts: Nexts::default(),
         }
     }
 
@@ -287,9 +290,14 @@ impl Host {
             self.sockets.poll(now, &mut self.interface, &mut self.wire);
         }
         let (options, duties) = (self.options, &mut self.duties);
+        let (nexts, windows) = (&mut self.nexts, &self.windows);
         self.wire.sent.drain(..).map(move |mut frame| {
             blank_options(&mut frame, options);
             if let Some((ends, numbers)) = receiver_and_ports(&frame).zip(numbers(&frame)) {
+                let seq = nexts.number(ends, numbers, windows.is_closed(ends));
+                if seq != numbers.seq {
+                    next::write(&mut frame, seq);
+                }
                 duties.sent(now, ends, numbers);
             }
             frame

@@ -12,6 +12,7 @@ mod duty;
 mod fin;
 mod host;
 mod link;
+mod next;
 mod places;
 mod random;
 mod window;

@@ -34,6 +34,11 @@ impl Windows {
         }
         last.window
     }
+
+    /// True if the peer has closed its window.
+    pub(super) fn is_closed(&self, ends: Ends) -> bool {
+        self.0.get(&ends).is_some_and(|newest| newest.window == 0)
+    }
 }
 
 /// Writes another window into a TCP segment, and the checksum that goes with it.
@@ -58,7 +63,9 @@ mod tests {
         };
         let mut windows = Windows::default();
         assert_eq!(windows.newest(ends, at(u32::MAX, 5, 100), true), 100);
+        assert!(!windows.is_closed(ends));
         assert_eq!(windows.newest(ends, at(0, 5, 0), false), 0);
+        assert!(windows.is_closed(ends));
         assert_eq!(windows.newest(ends, at(0, 9, 70), false), 70);
         assert_eq!(windows.newest(ends, at(0, 5, 0), false), 70, "an older ACK");
         assert_eq!(windows.newest(ends, at(u32::MAX, 9, 3), false), 70, "an older number");
