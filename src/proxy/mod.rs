@@ -394,6 +394,11 @@ where
         match (event, address) {
             (Event::Syn | Event::CookieAck, Some(address)) => {
                 self.meet_stranger(now, (Phase::Quarantine, event), (address, listener), incoming, out);
+                if event == Event::Syn
+                    && let Some(rested) = self.quarantine.entry_mut(flow.slot())
+                {
+                    rested.note_answered();
+                }
             }
             _ => self.drive_quarantined(now, flow, event, incoming, out),
         }

@@ -68,6 +68,9 @@ pub enum Late {
     /// Neither SACK blocks nor payload. The connection was inspected until it ended before its receivers had acknowledged all:
     /// the inspector has not seen these bytes, or has changed them.
     HeaderOnly,
+    /// Neither payload nor an RST of the server, nor SACK blocks: a SYN of the client for a new connection has been answered
+    /// since. The numbers of that can be near the old ones, and no receiver tells them apart.
+    Answered,
 }
 
 /// The legs of a resting connection that the flow table still knows. One byte: the entry is full.
@@ -110,6 +113,14 @@ impl Rested {
     /// The client's address, IPv4 in its mapped form.
     pub fn client_address(&self) -> u128 {
         u128::from(self.client_address[0]) << 64 | u128::from(self.client_address[1])
+    }
+
+    /// A SYN of the client has been answered. What was inspected stays as it is: its payload goes nowhere, and who was cut off
+    /// has been reset by us.
+    pub fn note_answered(&mut self) {
+        if self.late != Late::HeaderOnly {
+            self.late = Late::Answered;
+        }
     }
 
     /// True if a segment with this number may be one that the client has sent in this connection: nothing before the largest

@@ -300,6 +300,32 @@ fn a_resting_connection_does_not_reach_into_the_one_that_took_its_place() {
     assert_eq!(bench.proxy.usage().connections, 1);
 }
 
+/// Seed 9700010567: a new connection has begun from the port of a resting one, and its client has its SYN-ACK already. The old
+/// server's RST came to it with a number in its window.
+#[test]
+fn a_reset_of_a_resting_connection_does_not_pass_once_a_new_one_is_answered() {
+    let mut bench = Bench::new();
+    let (mut client, mut server) = spliced(&mut bench, 40000);
+    close_and_stay(&mut bench, &mut client, &mut server);
+    let reset = only(bench.receive(&server.segment(TcpFlags::RST, b"")));
+    assert_eq!(reset.to, client.me, "before it is");
+
+    let next = Client {
+        seq: client.seq.wrapping_add(100_000),
+        ..Client::new(40000)
+    };
+    let answer = only(bench.receive(&next.syn()));
+    assert_eq!(answer.flags, TcpFlags::SYN | TcpFlags::ACK);
+    nothing(bench.receive(&server.segment(TcpFlags::RST, b"")));
+    nothing(bench.receive(&server.segment(TcpFlags::RST | TcpFlags::ACK, b"")));
+    nothing(bench.receive(&server.segment(TcpFlags::ACK, b"late")));
+    // Its last FIN is for who may be the old client still: the SYN can be a late copy.
+    let fin = only(bench.receive(&server.segment(TcpFlags::FIN | TcpFlags::ACK, b"")));
+    assert_eq!(fin.to, client.me);
+    let ack = only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
+    assert_eq!(ack.to, server.me);
+}
+
 /// The server has reset the connection and the client has missed it: it repeats its request, which carries a cookie that
 /// was good once. The server's answer to the copy is what tells the client.
 #[test]

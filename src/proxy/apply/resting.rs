@@ -60,9 +60,15 @@ where
         if !rested.legs.has(from.peer()) {
             return self.drops.add(DropReason::UnknownFlow, 1);
         }
-        if rested.late == Late::HeaderOnly && incoming.segment.payload_len() > 0 {
+        let has_payload = incoming.segment.payload_len() > 0;
+        let is_reset = incoming.segment.has(TcpFlags::RST);
+        // RFC 9293 3.10.7.4: a receiver believes an RST that begins at RCV.NXT, and keeps payload anywhere in its window.
+        if rested.late == Late::Answered && from == Side::Server && (has_payload || is_reset) {
+            return self.drops.add(DropReason::UnknownFlow, 1);
+        }
+        if rested.late == Late::HeaderOnly && has_payload {
             // RFC 9293 3.10.7.1: what comes for a connection that does not exist gets RST, but a RST gets nothing.
-            return if incoming.segment.has(TcpFlags::RST) {
+            return if is_reset {
                 self.drops.add(DropReason::UnknownFlow, 1)
             } else {
                 self.refuse(now, incoming, out)
