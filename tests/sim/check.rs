@@ -28,6 +28,8 @@ pub struct ClientResult {
     /// It ended because an end point had ceased to repeat what it was asked for.
     pub is_neglected: bool,
     pub began: Instant,
+    /// When its first SYN has reached the engine.
+    pub heard: Option<Instant>,
     pub ended: Instant,
 }
 
@@ -47,7 +49,7 @@ pub struct ServerResult {
 }
 
 /// Time-outs double from a second: so many frames are lost at least, one after the other, before a minute is over.
-const LOST_IN_A_MINUTE: usize = 4;
+pub const LOST_IN_A_MINUTE: usize = 4;
 
 /// And before `connect` is, which is 20 s.
 const LOST_IN_A_CALL: usize = 3;
@@ -115,11 +117,13 @@ pub fn judge(course: &Course<'_>, clients: Vec<(ConnectionPlan, ClientResult)>, 
         let next = clients.iter().filter(|(other, result)| {
             (other.port, other.host, other.v6) == (plan.port, plan.host, plan.v6) && result.began > client.began
         });
-        let next = next.map(|(_, result)| result.began).min();
+        // Until its SYN is there, what happens is the last connection's.
+        let heard = |result: &ClientResult| result.heard.unwrap_or(result.ended);
+        let next = next.map(|(_, result)| heard(result)).min();
         let all = records.get(&(address, plan.port)).map_or(&[][..], Vec::as_slice);
         let own = all
             .iter()
-            .filter(|record| record.start() >= client.began && next.is_none_or(|next| record.start() < next));
+            .filter(|record| record.start() >= heard(client) && next.is_none_or(|next| record.start() < next));
         let own: Vec<&SessionRecord> = own.collect();
         let sessions: Vec<_> = course.servers.iter().filter(|server| server.id == plan.id).collect();
         let case = Case::new(course, (plan, client), &sessions, (address, &own));

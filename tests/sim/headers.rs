@@ -4,6 +4,7 @@ use crate::scenario::ConnectionPlan;
 use proxy_protocol::{Addresses, Header, Tlv, TlvWriter, Transport};
 use std::net::SocketAddr;
 use testkit::sim::Random;
+use testkit::sim::tcp::Socket;
 
 /// Ways of cutting a header into writes; a connection's number says which is its own.
 pub const SEGMENTATIONS: usize = 20;
@@ -115,6 +116,19 @@ pub fn own(plan: &ConnectionPlan) -> (SocketAddr, SocketAddr) {
     };
     let address = |text: String| text.parse().expect("an address");
     (address(from), address(to))
+}
+
+/// Takes the header of a connection off its server's stream, if it is there: whose client the listener has taken for one
+/// without a header, because it was silent for as long as it may be, sends its header to the server.
+///
+/// Returns whether it was taken; `None` as long as a part of it is missing.
+pub fn take_late(header: &[u8], socket: &mut Socket<'_>) -> Option<bool> {
+    let bytes = socket.peek(header.len()).unwrap_or_default();
+    if bytes != header {
+        return (!header.starts_with(bytes)).then_some(false);
+    }
+    let taken = socket.recv(|bytes| (header.len().min(bytes.len()), ()));
+    Some(taken.is_ok())
 }
 
 /// Where the header of a connection is cut. A cut at its length parts it from the payload.

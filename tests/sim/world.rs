@@ -3,6 +3,7 @@
 use crate::check::{self, ClientResult, Report, ServerResult};
 use crate::ends::End;
 use crate::engine::{Engine, IDLE_SECONDS, SERVER_PORT, SERVICE, find};
+use crate::headers::{self, Incoming};
 use crate::scenario::{ConnectionPlan, Fate, Scenario};
 use crate::trouble::{self, Troubles};
 use e2d2::ports::{Direction, FrameWriter, InterfaceId};
@@ -56,6 +57,9 @@ enum CallState {
         own: Ends,
         end: Box<End>,
         began: Instant,
+        /// The number of its SYN, and when that has reached the engine undamaged.
+        syn: Option<u32>,
+        heard: Option<Instant>,
         progress: Progress,
         /// When its application wants to do more, if nothing happens before.
         due: Option<Instant>,
@@ -103,6 +107,8 @@ struct Session {
     greeted: usize,
     /// What its PROXY header said, once that was read.
     told: Option<(SocketAddr, SocketAddr)>,
+    /// Its client's header came after that client had been taken for one without.
+    had_late_header: bool,
 }
 
 struct World<'a> {
@@ -310,12 +316,15 @@ impl<'a> World<'a> {
             };
             if flight.to_engine {
                 self.note_frame(flight.side, Direction::Inbound, &flight.frame);
+                if flight.side == CLIENTS {
+                    self.note_syn(&flight.frame, true);
+                }
                 self.engine.receive(flight.side, &flight.frame);
                 self.engine_wake = Some(self.now);
                 continue;
             }
-            let is_call = flight.side == SERVERS && is_syn(&flight.frame);
-            for n in 0..self.hosts[flight.side].len() {
+            let is_call = flight.side == SERVERS && number_of_syn(&flight.frame).is_some();
+            for (n, calls) in calls.iter_mut().enumerate().take(self.hosts[flight.side].len()) {
                 let host = &mut self.hosts[flight.side][n];
                 if !host.takes(&flight.frame) {
                     continue;
@@ -323,14 +332,34 @@ impl<'a> World<'a> {
                 host.receive(flight.frame.clone());
                 self.wakes[flight.side][n] = Some(self.now);
                 if is_call {
-                    calls[n] += 1;
-                    self.listen_to(n, calls[n]);
+                    *calls += 1;
+                    self.listen_to(n, *calls);
                 }
             }
         }
     }
 
+    /// A client has sent a segment, or it has reached the engine: the first SYN of a call says when records can be its own.
+    fn note_syn(&mut self, frame: &[u8], has_arrived: bool) {
+        let (Some(number), Ok(())) = (number_of_syn(frame), check::frame(frame)) else {
+            return;
+        };
+        let Some(own) = trouble::leg_of(frame, true, true).map(SocketAddr::from) else {
+            return;
+        };
+        let open = self.open.iter().flatten();
+        let call = open.copied().find(|&i| headers::own(&self.calls[i].plan).0 == own);
+        if let Some(CallState::Open { syn, heard, .. }) = call.map(|i| &mut self.calls[i].state) {
+            if *syn.get_or_insert(number) == number && has_arrived {
+                heard.get_or_insert(self.now);
+            }
+        }
+    }
+
     fn send(&mut self, side: usize, to_engine: bool, frame: Vec<u8>) {
+        if side == CLIENTS && to_engine {
+            self.note_syn(&frame, false);
+        }
         let (flights, order) = (&mut self.flights, &mut self.order);
         let leg = trouble::leg_of(&frame, side == CLIENTS, to_engine);
         let treatment = self.links[side][usize::from(!to_engine)].send(self.now, frame, |at, frame| {
@@ -445,6 +474,8 @@ impl<'a> World<'a> {
                 own: (from.port(), (to.ip(), to.port())),
                 end: Box::new(End::client(&plan, self.scenario)),
                 began: self.now,
+                syn: None,
+                heard: None,
                 progress: Progress {
                     state: State::Closed,
                     acknowledged: 0,
@@ -467,8 +498,10 @@ impl<'a> World<'a> {
                 own,
                 end,
                 began,
+                heard,
                 progress,
                 due,
+                ..
             } = &mut call.state
             else {
                 continue;
@@ -506,6 +539,7 @@ impl<'a> World<'a> {
                     gave_up: gives_up,
                     is_neglected,
                     began: *began,
+                    heard: *heard,
                     ended: self.now,
                 };
                 // The RST of an abort leaves with the socket's last poll.
@@ -530,6 +564,7 @@ impl<'a> World<'a> {
             _ => Duration::ZERO,
         };
         let mut next: Option<Instant> = None;
+        let course = (self.scenario, &self.troubles, self.now);
         let host = &mut self.hosts[SERVERS][n];
         for socket in host.take_accepted() {
             self.sessions.push(Session {
@@ -544,6 +579,7 @@ impl<'a> World<'a> {
                 id: None,
                 greeted: 0,
                 told: None,
+                had_late_header: false,
             });
         }
         for session in self.sessions.iter_mut().filter(|session| session.host == n) {
@@ -572,12 +608,24 @@ impl<'a> World<'a> {
                 session.greet(self.scenario.banner(), tcp);
             }
             if session.id.is_none()
+                && !session.had_late_header
+                && let Some(header) = session.told.and_then(|told| late_header(course, &self.calls, told))
+            {
+                match headers::take_late(&header, tcp) {
+                    Some(was_there) => session.had_late_header = was_there,
+                    None => continue,
+                }
+            }
+            if session.id.is_none()
                 && (!announced || session.told.is_some())
                 && let Ok([id, ..]) = tcp.peek(1)
             {
                 session.id = Some(*id);
                 let plan = find(&self.scenario.connections, *id);
-                let right = plan.map(|plan| self.scenario.headers.told(plan));
+                let right = plan.map(|plan| match session.had_late_header {
+                    true => headers::own(plan),
+                    false => self.scenario.headers.told(plan),
+                });
                 if announced && session.told != right {
                     self.faults.push(format!(
                         "connection {id}: its server was told {:?}, not {right:?}",
@@ -699,11 +747,38 @@ fn read_header(socket: &mut Socket<'_>) -> Result<Option<(SocketAddr, SocketAddr
     }
 }
 
-fn is_syn(frame: &[u8]) -> bool {
-    let Ok(Kind::Tcp(layout)) = frame::parse(frame) else {
-        return false;
+/// The header of the client whose own address a server was told, if so much of that client was lost that the listener may have
+/// waited for it in vain.
+fn late_header(
+    (scenario, troubles, now): (&Scenario, &Troubles, Instant),
+    calls: &[Call],
+    told: (SocketAddr, SocketAddr),
+) -> Option<Vec<u8>> {
+    if scenario.headers.incoming != Incoming::Optional {
+        return None;
+    }
+    let began = |call: &Call| match &call.state {
+        CallState::Waiting => None,
+        CallState::Open { began, .. } => Some(*began),
+        CallState::Over(result) => Some(result.began),
     };
-    frame[usize::from(layout.l4) + 13] & 0x17 == 0x02
+    let calls = calls.iter().filter(|call| headers::own(&call.plan) == told);
+    let (began, call) = calls
+        .filter_map(|call| Some((began(call)?, call)))
+        .max_by_key(|(began, _)| *began)?;
+    let lost = troubles.of((told.0.ip(), told.0.port()), began, now).lost;
+    let header = scenario.headers.of(&call.plan);
+    (lost >= check::LOST_IN_A_MINUTE && !header.is_empty()).then_some(header)
+}
+
+/// The sequence number of a SYN.
+fn number_of_syn(frame: &[u8]) -> Option<u32> {
+    let Ok(Kind::Tcp(layout)) = frame::parse(frame) else {
+        return None;
+    };
+    let header = &frame[usize::from(layout.l4)..];
+    let number = <[u8; 4]>::try_from(header.get(4..8)?).ok()?;
+    (header[13] & 0x17 == 0x02).then(|| u32::from_be_bytes(number))
 }
 
 /// The two ends of a socket, if it has both.
