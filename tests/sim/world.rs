@@ -607,16 +607,17 @@ impl<'a> World<'a> {
             if !announced || session.told.is_some() {
                 session.greet(self.scenario.banner(), tcp);
             }
+            let mut is_header_whole = true;
             if session.id.is_none()
                 && !session.had_late_header
                 && let Some(header) = session.told.and_then(|told| late_header(course, &self.calls, told))
             {
-                match headers::take_late(&header, tcp) {
-                    Some(was_there) => session.had_late_header = was_there,
-                    None => continue,
-                }
+                let was_there = headers::take_late(&header, tcp);
+                is_header_whole = was_there.is_some();
+                session.had_late_header = was_there == Some(true);
             }
             if session.id.is_none()
+                && is_header_whole
                 && (!announced || session.told.is_some())
                 && let Ok([id, ..]) = tcp.peek(1)
             {
