@@ -55,6 +55,9 @@ pub const LOST_IN_A_MINUTE: usize = 4;
 /// And before `connect` is, which is 20 s.
 const LOST_IN_A_CALL: usize = 3;
 
+/// And before an end is silent for [`IDLE_SECONDS`]: it repeats after a minute at most.
+const LOST_IN_SILENCE: usize = IDLE_SECONDS as usize / 60 - 1;
+
 /// And before a cookie expires, which lives for 8 s at least.
 const LOST_IN_A_COOKIE: usize = 1;
 
@@ -191,6 +194,8 @@ struct Case<'a> {
 struct Trouble {
     client: Touched,
     server: Touched,
+    /// Frames lost of both legs in the last [`IDLE_SECONDS`].
+    lost_lately: usize,
     /// The server that it had, or one of those that it was to be tried at, did not do well meanwhile.
     by_server: bool,
 }
@@ -231,6 +236,8 @@ impl<'a> Case<'a> {
                 Choice::Pool | Choice::Reject => (0..6).collect(),
             });
         }
+        let lately = to - Duration::from_secs(IDLE_SECONDS);
+        let mut lost_lately = course.troubles.of((address, plan.port), lately, to).lost;
         let mut server = Touched::default();
         for record in records {
             let of = match record.local_port {
@@ -246,6 +253,10 @@ impl<'a> Case<'a> {
                 _ => Touched::default(),
             };
             server = server.plus(of);
+            if record.server < 6 {
+                let leg = (trouble::address_of_server(record.server), record.local_port);
+                lost_lately += course.troubles.of(leg, lately, to).lost;
+            }
         }
         let misbehaves =
             |server: &u16| trouble::misbehaves(scenario, usize::from(server % 3), course.start, (from, to));
@@ -258,6 +269,7 @@ impl<'a> Case<'a> {
             touched: Trouble {
                 client: course.troubles.of((address, plan.port), from, to),
                 server,
+                lost_lately,
                 by_server: candidates.iter().any(misbehaves),
             },
         }
@@ -428,6 +440,7 @@ impl<'a> Case<'a> {
         let Trouble {
             client,
             server,
+            lost_lately,
             by_server,
         } = self.touched;
         match cause {
@@ -435,6 +448,7 @@ impl<'a> Case<'a> {
             // SYNs that were lost have backed the client's timer off to a minute before it sends its first byte.
             // A header that lacks a part when the time is over is a bad one.
             Cause::SelectorTimeout | Cause::BadProxyHeader => client.lost >= LOST_IN_A_MINUTE,
+            Cause::IdleTimeout | Cause::HalfCloseTimeout if lost_lately >= LOST_IN_SILENCE => true,
             Cause::RetransmitLimit | Cause::IdleTimeout | Cause::HalfCloseTimeout => by_server,
             // The server's SYN-ACK and its repetitions were lost, or the server went away behind the first.
             Cause::HandshakeTimeout => by_server || client.lost + server.lost >= LOST_IN_A_MINUTE,
