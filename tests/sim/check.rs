@@ -5,7 +5,7 @@
 
 use crate::engine::IDLE_SECONDS;
 use crate::scenario::{Binding, Choice, ConnectionPlan, EndPlan, Families, Fate, Scenario};
-use crate::trouble::{self, Touched, Troubles};
+use crate::trouble::{self, Touched, Trouble, Troubles};
 use crate::world::by_client;
 use e2d2::time::Instant;
 use e2d2::wire::checksum;
@@ -187,27 +187,6 @@ struct Case<'a> {
     sessions: &'a [&'a ServerResult],
     records: &'a [&'a SessionRecord],
     touched: Trouble,
-}
-
-/// What happened to one connection.
-#[derive(Clone, Copy, Debug)]
-struct Trouble {
-    client: Touched,
-    server: Touched,
-    /// Frames lost of both legs in the last [`IDLE_SECONDS`].
-    lost_lately: usize,
-    /// The server that it had, or one of those that it was to be tried at, did not do well meanwhile.
-    by_server: bool,
-}
-
-impl Trouble {
-    fn lost(self) -> usize {
-        self.client.lost + self.server.lost
-    }
-
-    fn any_frame(self) -> bool {
-        self.client.any() || self.server.any()
-    }
 }
 
 impl<'a> Case<'a> {

@@ -42,6 +42,27 @@ impl Touched {
     }
 }
 
+/// What happened to one connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Trouble {
+    pub client: Touched,
+    pub server: Touched,
+    /// Frames lost of both legs in the last [`IDLE_SECONDS`](crate::engine::IDLE_SECONDS).
+    pub lost_lately: usize,
+    /// The server that it had, or one of those that it was to be tried at, did not do well meanwhile.
+    pub by_server: bool,
+}
+
+impl Trouble {
+    pub fn lost(self) -> usize {
+        self.client.lost + self.server.lost
+    }
+
+    pub fn any_frame(self) -> bool {
+        self.client.any() || self.server.any()
+    }
+}
+
 impl Troubles {
     pub fn note(&mut self, now: Instant, leg: Option<Leg>, treatment: Treatment) {
         if treatment != Treatment::CARRIED {
