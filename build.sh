@@ -33,7 +33,7 @@ usage: ./build.sh COMMAND [ARGUMENTS]
                   fuzz one target, or each for a while; needs a nightly toolchain and cargo-fuzz
   fuzz sim [--minutes M] [--seed N]
                   simulate connections over bad links from new seeds for a while, or from one seed again
-  lint            formatting, clippy, documentation and shell scripts, without warnings
+  lint            formatting, clippy, also without DPDK, documentation and shell scripts, without warnings
   clean           remove what was built, and a demo or a machine of nic-lab that was kept
 
 Rust stable is the one thing that has to be there. Debian packages that are missing are installed, with their services
@@ -230,16 +230,25 @@ with_peers() {
     fi
 }
 
+# component SUBCOMMAND COMPONENT: has rustup add that part of the toolchain, if it is missing.
+component() {
+    ! cargo "$1" --version >/dev/null 2>&1 || return 0
+    [ -n "${PROXYENGINE_NO_INSTALL:-}" ] || ! have rustup || rustup --quiet component add "$2" || true
+    cargo "$1" --version >/dev/null 2>&1 || die "lint: $2 is missing: rustup component add $2"
+}
+
 cmd_lint() {
     need_build
-    cargo fmt --version >/dev/null 2>&1 || die "lint: rustfmt is missing: rustup component add rustfmt"
-    cargo clippy --version >/dev/null 2>&1 || die "lint: clippy is missing: rustup component add clippy"
+    component fmt rustfmt
+    component clippy clippy
     install "to lint" "${LINT_PACKAGES[@]}" || true
     with_inline
     say "lint: formatting"
     cargo fmt --all -- --check
     say "lint: clippy"
     cargo clippy --quiet --workspace "${FEATURES[@]}" --all-targets -- -D warnings
+    say "lint: the engine without DPDK"
+    cargo clippy --quiet -p proxyengine --no-default-features --all-targets -- -D warnings
     say "lint: documentation"
     RUSTDOCFLAGS='-D warnings' cargo doc --quiet --workspace "${FEATURES[@]}" --no-deps
     if have shellcheck; then
