@@ -349,10 +349,11 @@ impl<'a> World<'a> {
         };
         let open = self.open.iter().flatten();
         let call = open.copied().find(|&i| headers::own(&self.calls[i].plan).0 == own);
-        if let Some(CallState::Open { syn, heard, .. }) = call.map(|i| &mut self.calls[i].state) {
-            if *syn.get_or_insert(number) == number && has_arrived {
-                heard.get_or_insert(self.now);
-            }
+        if let Some(CallState::Open { syn, heard, .. }) = call.map(|i| &mut self.calls[i].state)
+            && *syn.get_or_insert(number) == number
+            && has_arrived
+        {
+            heard.get_or_insert(self.now);
         }
     }
 
