@@ -20,7 +20,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::config::{Config, ServerId};
 use crate::proxy::steering::SteeringTrouble;
-use crate::report::ServerAbilities;
+use crate::report::ReportedServerCaps;
 
 /// Events that a core's ring holds: 40 KiB. A start with every next hop new (`MAX_NEXT_HOPS`) overflows it at worst, and loses lines
 /// of the kind "is at".
@@ -40,7 +40,7 @@ pub enum LogEvent {
         /// The server.
         server: ServerId,
         /// What it can do.
-        abilities: ServerAbilities,
+        server_caps: ReportedServerCaps,
     },
     /// The ports do not steer as they were told.
     Steering(SteeringTrouble),
@@ -86,7 +86,10 @@ impl LogEvent {
     /// The line in the log. `server` gives a server's name.
     fn line<'a>(&self, server: impl Fn(ServerId) -> &'a str) -> (Level, String) {
         match self {
-            Self::Server { server: id, abilities } => (Level::Info, format!("server {}: {abilities}", server(*id))),
+            Self::Server {
+                server: id,
+                server_caps,
+            } => (Level::Info, format!("server {}: {server_caps}", server(*id))),
             Self::Steering(SteeringTrouble::Hash { told, expected }) => (
                 Level::Warn,
                 format!(
@@ -266,7 +269,7 @@ mod tests {
         assert!(size_of::<LogEvent>() <= 40);
         let event = LogEvent::Server {
             server: ServerId(1),
-            abilities: ServerAbilities {
+            server_caps: ReportedServerCaps {
                 mss: 1460,
                 window_scale: Some(7),
                 sack: true,

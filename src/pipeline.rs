@@ -22,8 +22,8 @@ use crate::config::ServerId;
 use crate::kernel::{FRAMES_PER_POLL, KernelEnd, Share};
 use crate::neighbour::{NextHopId, SharedNeighbours, Station, Verdict};
 use crate::proxy::budget::KEPT_FOR_CONTROL;
-use crate::proxy::promises::Abilities;
 use crate::proxy::steering::SteeringTrouble;
+use crate::proxy::syn_ack_options::ServerCaps;
 use crate::proxy::{self, NextHops, Proxy};
 use crate::stages::{Off, Stages};
 use e2d2::BURST;
@@ -192,8 +192,8 @@ impl<L: BufferPool, S: SelectServer> Handle<L, S> {
     }
 
     /// The next server of which something new is known.
-    pub fn take_news(&self, now: Instant) -> Option<(ServerId, Abilities)> {
-        self.proxy.borrow_mut().take_news(now)
+    pub fn take_caps_change(&self, now: Instant) -> Option<(ServerId, ServerCaps)> {
+        self.proxy.borrow_mut().take_caps_change(now)
     }
 
     /// What the ports have not done that they were told, if that is news.
@@ -306,7 +306,7 @@ struct Emitter<'a, 'r, B, T> {
     stages: &'a T,
 }
 
-impl<B: PacketBuffer, T: Stages> proxy::Outbox<B> for Emitter<'_, '_, B, T> {
+impl<B: PacketBuffer, T: Stages> proxy::Output<B> for Emitter<'_, '_, B, T> {
     #[inline(always)]
     fn enter(&mut self, stage: proxy::stage::WorkStage) {
         self.stages.enter(stage);

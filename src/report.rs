@@ -59,12 +59,12 @@ pub struct ServerReport {
     /// Its name in the configuration.
     pub name: String,
     /// `None` as long as it has answered no SYN, or when servers are not asked.
-    pub abilities: Option<ServerAbilities>,
+    pub abilities: Option<ReportedServerCaps>,
 }
 
 /// The options and the window of a server's SYN-ACKs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct ServerAbilities {
+pub struct ReportedServerCaps {
     /// The largest segment that it takes.
     pub mss: u16,
     /// The shift of its windows.
@@ -126,7 +126,7 @@ pub struct CoreReport {
     pub connections_open: u64,
     /// What it knows of each server, in the order of the configuration; told of all cores together.
     #[serde(skip)]
-    pub servers: Vec<Option<ServerAbilities>>,
+    pub servers: Vec<Option<ReportedServerCaps>>,
     /// Its counters.
     pub counters: CounterGroups,
 }
@@ -411,7 +411,7 @@ impl fmt::Display for ServerReport {
     }
 }
 
-impl fmt::Display for ServerAbilities {
+impl fmt::Display for ReportedServerCaps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "MSS {}, ", self.mss)?;
         match self.window_scale {
@@ -490,7 +490,7 @@ mod tests {
         let mut core = CoreReport {
             core: number,
             connections_open: 2,
-            servers: vec![(number == 2).then_some(ServerAbilities {
+            servers: vec![(number == 2).then_some(ReportedServerCaps {
                 mss: 1400,
                 window_scale: None,
                 sack: true,

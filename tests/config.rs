@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proxyengine::config::{
-    Accept, Bind, Config, Fallback, HostPattern, Idle, ListenerId, Match, Policy, PoolId, PortIndex, RecordFormat,
+    AcceptProxy, Bind, Config, Fallback, HostPattern, Idle, ListenerId, Match, Policy, PoolId, PortIndex, RecordFormat,
     ServerConfig, ServerId, UnknownFlows, Verify,
 };
 
@@ -347,10 +347,10 @@ fn headers_are_taken_from_addresses_and_prefixes_of_both_families() {
     let text = GOOD.replace("bind = \"payload\"", accept);
     let config = Config::parse(&text, "good.toml").expect("good");
     let listener = config.listener(ListenerId(0));
-    assert_eq!(listener.accept, Accept::Optional);
+    assert_eq!(listener.accept, AcceptProxy::Optional);
     let shown: Vec<String> = listener.trusted.iter().map(ToString::to_string).collect();
     assert_eq!(shown, ["10.0.0.0/8", "2001:db8::1/128"]);
-    assert_eq!(config.listener(ListenerId(1)).accept, Accept::Off);
+    assert_eq!(config.listener(ListenerId(1)).accept, AcceptProxy::Off);
 }
 
 #[test]
@@ -362,7 +362,7 @@ fn a_header_names_a_client_too_late_for_the_syn_of_a_transparent_server() {
         .replace(rules, "")
         .replace("bind = \"payload\"", &format!("bind = \"syn\"\n{accept}"));
     let config = Config::parse(&text, "good.toml").expect("not transparent");
-    assert_eq!(config.listener(ListenerId(0)).accept, Accept::Optional);
+    assert_eq!(config.listener(ListenerId(0)).accept, AcceptProxy::Optional);
     let transparent = text.replace("policy = \"round_robin\"", "transparent = true");
     assert_refused(
         &transparent,

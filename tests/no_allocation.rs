@@ -137,7 +137,7 @@ impl<S: SelectServer> Counted<S> {
         }
         let usage = self.bench.core.handle.look(|proxy| proxy.usage());
         self.most.connections = self.most.connections.max(usage.connections);
-        self.most.resting = self.most.resting.max(usage.resting);
+        self.most.time_wait = self.most.time_wait.max(usage.time_wait);
         self.most.held = self.most.held.max(usage.held);
         self.most.half_open = self.most.half_open.max(usage.half_open);
         self.most.passed_syns = self.most.passed_syns.max(usage.passed_syns);
@@ -526,7 +526,7 @@ fn take_no_memory(selector: impl SelectServer) -> Usage {
         (most.half_open, "half-open connections"),
         (most.passed_syns, "passed SYNs"),
         (most.held, "held requests"),
-        (most.resting, "resting connections"),
+        (most.time_wait, "resting connections"),
     ] {
         assert!(count > 0, "the mixture knows no {of}");
     }

@@ -8,7 +8,7 @@ use e2d2::time::Instant;
 use e2d2::wire::frame::{self, IpVersion, Kind, TcpLayout};
 use netfcts::seq::SeqNum;
 use proxyengine::proxy::cookie::{Agreed, CookieJar};
-use proxyengine::proxy::crossing;
+use proxyengine::proxy::siit;
 use proxyengine::proxy::table::{FlowRef, FlowTable};
 use proxyengine::proxy::translate::{Rewrite, rewrite};
 use std::hint::black_box;
@@ -101,8 +101,8 @@ fn cross(c: &mut Criterion) {
             if let Some(hop_limit) = buffer.data_mut().get_mut(22) {
                 *hop_limit = 64;
             }
-            let there = crossing::rewrite(black_box(&mut buffer), &there, &to_v6);
-            let back = crossing::rewrite(black_box(&mut buffer), &back, &to_v4);
+            let there = siit::rewrite(black_box(&mut buffer), &there, &to_v6);
+            let back = siit::rewrite(black_box(&mut buffer), &back, &to_v4);
             (there, back)
         });
     });

@@ -68,7 +68,7 @@ impl Peer {
     fn segment(&self, bytes: &mut Bytes<'_>, flags: TcpFlags) -> Segment {
         let seq = self.seq.wrapping_add(bytes.offset());
         let length = usize::from(bytes.next()) * 5;
-        // Half of all segments are bare.
+        // FinState of all segments are bare.
         let length = if length < 640 { 0 } else { length };
         let payload = (0..length as u32)
             .map(|at| byte_at(self.number, seq.wrapping_add(at)))
@@ -125,7 +125,7 @@ struct World {
 fn make_small(settings: &mut Settings) {
     let capacity = &mut settings.capacity;
     (capacity.held_memory, capacity.debts) = (80 << 10, 10);
-    (capacity.resting, capacity.inspected, capacity.kept_blocks) = (16, 0, 0);
+    (capacity.time_wait, capacity.inspected, capacity.kept_blocks) = (16, 0, 0);
 }
 
 /// Plays the events that the bytes name. Whatever they are, every byte that a server gets is one that a client sent at that

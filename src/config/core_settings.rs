@@ -9,10 +9,9 @@ use netfcts::pool::PortSet;
 use super::{Bind, Config, Fallback, ListenerConfig, PoolConfig, PortConfig, PortRanges, ServerConfig};
 use crate::kernel::Claims;
 use crate::proxy::addresses::{Addresses, Claim};
-use crate::proxy::held;
+use crate::proxy::reassembly;
 use crate::proxy::settings::{
-    Capacity, Device, Listener, Local, PoolSettings, PromiseSettings, Server, Settings, UpstreamServer,
-    UpstreamSettings,
+    Capacity, Device, Listener, Local, PoolSettings, Server, Settings, SynAckSettings, UpstreamServer, UpstreamSettings,
 };
 use crate::selectors::tls;
 
@@ -70,7 +69,7 @@ impl Config {
         }
     }
 
-    fn promise_settings(&self) -> PromiseSettings {
+    fn promise_settings(&self) -> SynAckSettings {
         let promise = &self.promise;
         let members = |pool: &PoolConfig| pool.members.iter().map(|member| member.server.0).collect();
         let reach = |listener: &ListenerConfig| {
@@ -81,14 +80,14 @@ impl Config {
             }
             pools
         };
-        PromiseSettings {
+        SynAckSettings {
             probe: promise.probe && !promise.pinned.is_everything(),
             pinned: promise.pinned,
             mss: promise.mss,
             window_scale: promise.window_scale,
             sack: promise.sack,
             timestamps: promise.timestamps,
-            window: promise.window.min(held::LARGE as u16),
+            window: promise.window.min(reassembly::LARGE as u16),
             pools: self.pools.iter().map(members).collect(),
             reach: self.listeners.iter().map(reach).collect(),
         }
@@ -106,7 +105,7 @@ impl Config {
             half_open: strange(self.listeners.iter().any(may_stay_silent)),
             passed_syns: strange(self.listeners.iter().any(passes_syns)),
             held_memory: memory,
-            debts: held::most_in(memory),
+            debts: reassembly::most_in(memory),
             held_share: self.engine.held_share,
             ..Capacity::for_connections(connections)
         }

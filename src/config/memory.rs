@@ -2,7 +2,7 @@
 //! memory for held requests carries.
 
 use super::Config;
-use crate::proxy::held;
+use crate::proxy::reassembly;
 use netfcts::pool::{PortPools, PortSet};
 
 /// Bytes for the source ports towards all servers, of all cores.
@@ -27,7 +27,7 @@ impl Config {
     /// What `held_memory` carries. Each of these can be a connection, too.
     pub fn requests_carried(&self) -> RequestsCarried {
         let carried = |bytes| {
-            let room = held::requests_in(self.engine.held_memory as usize, bytes);
+            let room = reassembly::requests_in(self.engine.held_memory as usize, bytes);
             room.min(self.engine.max_connections as usize)
         };
         RequestsCarried {

@@ -35,7 +35,7 @@ use log::LevelFilter;
 
 pub use crate::proxy::ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
 pub use crate::proxy::settings::{
-    Accept, Announce, AnnounceFields, Bind, Member, Pinned, Policy, UnknownFlows, Verify,
+    AcceptProxy, Bind, Member, Pinned, Policy, SendProxy, SendProxyFields, UnknownFlows, Verify,
 };
 pub use device::{Device, PciAddress};
 pub use dn::DnPattern;

@@ -16,7 +16,7 @@ use super::pattern::{HostPattern, NamePattern};
 use super::payload_regex::PayloadRegex;
 use super::routes::NextHop;
 use crate::proxy::ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
-use crate::proxy::settings::{Accept, Announce, Bind, Member, Pinned, Policy, UnknownFlows, Verify};
+use crate::proxy::settings::{AcceptProxy, Bind, Member, Pinned, Policy, SendProxy, UnknownFlows, Verify};
 
 /// `[engine]`: what concerns the process and each of its cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,7 +186,7 @@ pub struct ListenerConfig {
     /// Its timers.
     pub timeouts: ListenerTimeouts,
     /// Whether its connections begin with a PROXY header.
-    pub accept: Accept,
+    pub accept: AcceptProxy,
     /// Whose PROXY headers are believed; empty exactly when `accept` is off.
     pub trusted: Vec<IpNet>,
 }
@@ -330,7 +330,7 @@ pub struct ServerConfig {
     /// For how long the first time; doubled with each further failure.
     pub eject_for: Duration,
     /// The PROXY header that each connection to it begins with.
-    pub announce: Announce,
+    pub announce: SendProxy,
     /// It is connected to from the client's own address and port.
     pub transparent: bool,
 }

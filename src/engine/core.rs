@@ -23,9 +23,9 @@ use crate::kernel::{KernelCounterReader, KernelEnd};
 use crate::log_ring::{LogEvent, SharedLog};
 use crate::neighbour::{NeighbourCounterReader, Station};
 use crate::pipeline::{self, Handle};
-use crate::proxy::promises::Abilities;
+use crate::proxy::syn_ack_options::ServerCaps;
 use crate::proxy::{Proxy, Secrets};
-use crate::report::{CounterGroups, ServerAbilities, TCP_CLIENT, TCP_SERVER, WAITING};
+use crate::report::{CounterGroups, ReportedServerCaps, TCP_CLIENT, TCP_SERVER, WAITING};
 use crate::stages::Stages;
 
 /// Secret numbers of the engine, from which each core gets its own.
@@ -172,8 +172,8 @@ where
     ))
 }
 
-fn abilities(of: Abilities) -> ServerAbilities {
-    ServerAbilities {
+fn server_caps(of: ServerCaps) -> ReportedServerCaps {
+    ReportedServerCaps {
         mss: of.mss,
         window_scale: of.window_scale,
         sack: of.sack,
@@ -216,15 +216,15 @@ impl<M: Machine, S: SelectServer, C: Stages> Program for ProxyProgram<M, S, C> {
         self.handle.look(|proxy| proxy.memory_in_use() as u64)
     }
 
-    fn servers(&self, known: &mut Vec<Option<ServerAbilities>>) {
-        let of = |server: &ServerConfig| self.handle.look(|proxy| proxy.abilities(server.id)).map(abilities);
+    fn servers(&self, known: &mut Vec<Option<ReportedServerCaps>>) {
+        let of = |server: &ServerConfig| self.handle.look(|proxy| proxy.server_caps(server.id)).map(server_caps);
         known.extend(self.config.servers().iter().map(of));
     }
 
     fn tell_news(&mut self, now: Instant) {
-        while let Some((server, news)) = self.handle.take_news(now) {
-            let abilities = abilities(news);
-            self.log.borrow_mut().send(LogEvent::Server { server, abilities });
+        while let Some((server, news)) = self.handle.take_caps_change(now) {
+            let server_caps = server_caps(news);
+            self.log.borrow_mut().send(LogEvent::Server { server, server_caps });
         }
         if let Some(trouble) = self.handle.take_steering_trouble() {
             self.log.borrow_mut().send(LogEvent::Steering(trouble));
@@ -246,11 +246,11 @@ impl<M: Machine, S: SelectServer, C: Stages> Program for ProxyProgram<M, S, C> {
             if let Some(steering) = proxy.steering() {
                 groups.count_reasons("steering", steering);
             }
-            groups.count("rests", [("cut_short", proxy.rests_cut_short())]);
+            groups.count("rests", [("cut_short", proxy.time_wait_evicted())]);
             let usage = proxy.usage();
             let usage = [
                 ("connections", usage.connections),
-                ("resting", usage.resting),
+                ("resting", usage.time_wait),
                 ("half_open", usage.half_open),
                 ("passed_syns", usage.passed_syns),
                 ("flows", usage.flows),

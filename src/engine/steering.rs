@@ -19,7 +19,7 @@ use netfcts::leg::mapped;
 use netfcts::steering::{PlanError, SteeringPlan};
 
 use super::machine::Machine;
-use crate::config::{Accept, Config, ListenerConfig, ServerConfig, Steering};
+use crate::config::{AcceptProxy, Config, ListenerConfig, ServerConfig, Steering};
 
 /// RSS takes no more of a key than this for TCP: longer ones are the same up to here.
 const KEY: usize = 40;
@@ -177,7 +177,7 @@ impl<M: Machine> Chooser<'_, M> {
             .config
             .listeners()
             .iter()
-            .any(|listener| listener.accept != Accept::Off);
+            .any(|listener| listener.accept != AcceptProxy::Off);
         Chosen {
             mode,
             asks_around: accepts && plan.lends(),

@@ -14,7 +14,7 @@ use e2d2::time::{Clock, Instant};
 use rtrb::{Consumer, Producer};
 
 use crate::config::CoreId;
-use crate::report::{CoreReport, CounterGroups, ServerAbilities};
+use crate::report::{CoreReport, CounterGroups, ReportedServerCaps};
 
 /// How long a worker goes on after all connections have ended, so that what it has sent last gets out of its queues.
 const FLUSH: Duration = Duration::from_millis(5);
@@ -60,7 +60,7 @@ pub trait Program {
     }
 
     /// Appends what it knows of each server, in the order of the configuration.
-    fn servers(&self, known: &mut Vec<Option<ServerAbilities>>) {
+    fn servers(&self, known: &mut Vec<Option<ReportedServerCaps>>) {
         let _knows_none = known;
     }
 

@@ -11,15 +11,15 @@ pub enum Action {
     /// Make the connection that a cookie stands for. The segment is then looked at again in the new phase.
     CreateConnection,
     /// Make a connection of a SYN that is passed on.
-    RememberSyn,
+    StoreSyn,
     /// Pass the server's SYN-ACK on to the client, and remember what it says.
-    PassSynAck,
+    ForwardSynAck,
     /// Take over the numbers and options that the two ends have agreed on, and send the PROXY header if there is one. The
     /// segment is then looked at again in the new phase.
     Establish,
     /// Note what the two ends have agreed on, and wait for the PROXY header that the client's stream begins with. What the
     /// segment carries is the next event.
-    AwaitHeader,
+    AwaitProxyHeader,
     /// Look for that header in what is held: what comes of it is the next event.
     ReadHeader,
     /// Take over the numbers and options that the two ends have agreed on, behind the header.
@@ -27,21 +27,21 @@ pub enum Action {
     /// Keep the client's bytes (and FIN) until there is a server for them.
     Hold,
     /// Forget the held bytes that the client has no ACK for; it repeats them.
-    GiveUpCopy,
+    EvictUnacked,
     /// Ask the selector with the bytes in order so far; its answer is the next event.
     AskSelector,
     /// As [`Action::AskSelector`], but no more will be waited for; without an answer, the listener's default pool is it.
     AskAtLast,
     /// Acknowledge the bytes in order: from now on we owe them to the server.
-    AcknowledgeHeld,
+    AckBuffered,
     /// Take a source port and send a SYN to the chosen server; failing that, the next event is `NoServer`.
     ConnectServer,
     /// Repeat our SYN, or the one that is passed on, to the server.
-    RepeatSyn,
+    RetransmitSyn,
     /// Give the server up and choose the next one; the next event is `Selected` or `NoServer`.
     NextServer,
     /// Give the call up for another server that is not ejected; the next event is `Selected`.
-    GiveCallUp,
+    MoveToNextServer,
     /// Tell a server that remembers an older connection to forget it.
     ResetStaleServer,
     /// Take over the numbers and options of the server's SYN-ACK.
@@ -49,15 +49,15 @@ pub enum Action {
     /// Acknowledge the server's SYN-ACK.
     AcknowledgeServer,
     /// Send the held bytes to the server, in order.
-    SendHeld,
+    SendBuffered,
     /// Send again what we owe, to the server or in the place of other bytes, and has not been acknowledged.
-    SendOwed,
+    Retransmit,
     /// Translate the segment and pass it to the other side.
     Forward,
     /// As [`Action::Forward`], rate limited.
-    ForwardRarely,
+    ForwardLimited,
     /// Ask who is said to have sent a RST whether it is still there, rate limited.
-    ProbeSender,
+    SendKeepAlive,
     /// Close our direction towards the client: FIN and ACK of its FIN.
     CloseClient,
     /// Answer with the numbers that we expect (RFC 5961 4.2), rate limited.
@@ -67,11 +67,11 @@ pub enum Action {
     /// Send a RST to the server.
     ResetServer,
     /// Write the record, keep the translation for late segments, let the port rest.
-    Quarantine(Cause),
+    EnterTimeWait(Cause),
     /// Nothing here belongs to the segment: answer with a RST if the configuration says so, rate limited.
     Refuse,
     /// As [`Action::Forget`], for the reason for which the last server was given up.
-    ForgetUnserved,
+    ForgetWithFailure,
     /// Write the record and forget the connection: no server was ever part of it.
     Forget(Cause),
     /// Drop the segment and count why.

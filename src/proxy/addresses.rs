@@ -6,9 +6,9 @@
 //! the same content are kept once: ten thousand addresses with the same ports take 1.5 KiB for these. What most engines have,
 //! one claim to an address for clients behind one port of ours, stands beside the address.
 //!
-//! Built at start; nothing here changes afterwards but what is [`Borrowed`].
+//! Built at start; nothing here changes afterwards but what is [`TransparentSources`].
 
-use super::borrowed::{self, Borrowed};
+use super::transparent_sources::{self, TransparentSources};
 use e2d2::port::PortId;
 use netfcts::leg::mapped;
 use std::collections::HashMap;
@@ -38,7 +38,7 @@ pub struct Addresses {
     pages: Vec<Page>,
     /// By listener: the ports of ours that its clients are behind.
     devices: Vec<Vec<PortId>>,
-    borrowed: Borrowed,
+    borrowed: TransparentSources,
 }
 
 /// An address, and the first claim to its ports.
@@ -158,17 +158,17 @@ impl Addresses {
     }
 
     /// Makes room for clients' addresses that PROXY headers name, to be used towards servers.
-    pub fn lend(&mut self, capacity: usize) {
-        self.borrowed = Borrowed::new(capacity);
+    pub fn reserve(&mut self, capacity: usize) {
+        self.borrowed = TransparentSources::new(capacity);
     }
 
     /// Clients' addresses that are used towards servers.
-    pub fn borrowed(&self) -> &Borrowed {
+    pub fn borrowed(&self) -> &TransparentSources {
         &self.borrowed
     }
 
     /// The same, to take and give back.
-    pub fn borrowed_mut(&mut self) -> &mut Borrowed {
+    pub fn borrowed_mut(&mut self) -> &mut TransparentSources {
         &mut self.borrowed
     }
 
@@ -176,9 +176,9 @@ impl Addresses {
     /// `client`.
     #[inline]
     pub fn source(&self, index: u16, port: u16, client: u128) -> (u128, u16) {
-        if index < borrowed::FIRST {
+        if index < transparent_sources::FIRST {
             (self.value(index), port)
-        } else if index == borrowed::CLIENT {
+        } else if index == transparent_sources::CLIENT {
             (client, port)
         } else {
             self.borrowed.source(index, port).unwrap_or_default()

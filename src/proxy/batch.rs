@@ -4,11 +4,11 @@
 use super::drop_reason::DropReason;
 use super::phase::Phase;
 use super::segment::{self, Segment};
-use super::send::{self, Ends};
+use super::send::{self, Endpoints};
 use super::settings::Verify;
 use super::stage::WorkStage;
 use super::table::FlowRef;
-use super::{Incoming, NextHops, Outbox, Proxy, classify};
+use super::{Incoming, NextHops, Output, Proxy, classify};
 use crate::callbacks::SelectServer;
 use arrayvec::ArrayVec;
 use e2d2::BURST;
@@ -30,7 +30,7 @@ where
         &mut self,
         now: Instant,
         batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         // The bucket of each packet is on its way while the first ones are dealt with.
         out.enter(WorkStage::Parse);
@@ -59,7 +59,7 @@ where
         for segment in segments {
             segment.guess = self.table.guess(segment.hash);
             match segment.guess {
-                Some(flow) if flow.is_quarantined() => {}
+                Some(flow) if flow.is_time_wait() => {}
                 Some(flow) => {
                     self.connections.prefetch(flow.slot());
                     self.log.prefetch(flow.slot());
@@ -69,7 +69,7 @@ where
                     }
                 }
                 // The ACK of a cookie, most likely.
-                None if !segment.has(TcpFlags::SYN) => self.used_cookies.prefetch(segment.hash),
+                None if !segment.has(TcpFlags::SYN) => self.replay_filter.prefetch(segment.hash),
                 None => {}
             }
         }
@@ -132,13 +132,13 @@ where
     }
 
     #[inline]
-    fn handle(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
+    fn handle(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
         out.enter(WorkStage::LookUp);
         let found = self.find(incoming.segment);
         out.enter(WorkStage::Classify);
         match found {
             None => self.handle_unbound(now, incoming, out),
-            Some(flow) if flow.is_quarantined() => self.handle_quarantined(now, flow, incoming, out),
+            Some(flow) if flow.is_time_wait() => self.on_time_wait(now, flow, incoming, out),
             Some(flow) => self.handle_connection(now, flow, incoming, out),
         }
     }
@@ -147,7 +147,7 @@ where
     #[inline]
     pub(super) fn find(&self, segment: &Segment) -> Option<FlowRef> {
         match segment.guess {
-            Some(flow) if !flow.is_quarantined() && self.is_open_leg(flow, &segment.key) => Some(flow),
+            Some(flow) if !flow.is_time_wait() && self.is_open_leg(flow, &segment.key) => Some(flow),
             _ => self.look_up(segment),
         }
     }
@@ -159,7 +159,7 @@ where
 
     /// True if `key` is that of a flow in the table.
     fn is_leg(&self, flow: FlowRef, key: &FourTuple) -> bool {
-        if flow.is_quarantined() {
+        if flow.is_time_wait() {
             return self.key_of(flow).as_ref() == Some(key);
         }
         self.is_open_leg(flow, key)
@@ -174,10 +174,10 @@ where
 
     /// The key of a flow in the table, from the connection that owns it.
     pub(super) fn key_of(&self, flow: FlowRef) -> Option<FourTuple> {
-        let ends = if flow.is_quarantined() {
-            Ends::from(self.quarantine.entry(flow.slot())?)
+        let ends = if flow.is_time_wait() {
+            Endpoints::from(self.time_wait.entry(flow.slot())?)
         } else {
-            Ends::from(self.connections.get(flow.slot())?)
+            Endpoints::from(self.connections.get(flow.slot())?)
         };
         ends.key(&self.settings, flow.side())
     }

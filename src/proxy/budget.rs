@@ -4,10 +4,10 @@
 //! packets must not wait for them, and what they send must find room in the outbox, or peers never hear of their end. So
 //! each round does a part, and the rest goes on in the next.
 
-use super::announce::MAX_HEADER;
-use super::held;
-use super::promises::LEAST_MSS;
-use super::{NextHops, Outbox, Proxy};
+use super::reassembly;
+use super::send_proxy::MAX_HEADER;
+use super::syn_ack_options::LEAST_MSS;
+use super::{NextHops, Output, Proxy};
 use crate::callbacks::SelectServer;
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
@@ -32,7 +32,7 @@ pub const TIMER_FRAMES_PER_ROUND: usize = 9 * e2d2::BURST;
 
 /// Frames that one timer emits at most: a header and all held bytes again, in the smallest segments with timestamps, and
 /// one kept segment each way. Ending both sides takes four.
-const FRAMES_OF_TIMER: usize = (held::LARGE + MAX_HEADER) / (LEAST_MSS as usize - 12) + 2 + 2;
+const FRAMES_OF_TIMER: usize = (reassembly::LARGE + MAX_HEADER) / (LEAST_MSS as usize - 12) + 2 + 2;
 
 const _: () = assert!(FRAMES_OF_TIMER + 2 * FIRED_PER_ROUND <= TIMER_FRAMES_PER_ROUND);
 
@@ -47,20 +47,20 @@ pub(super) const LOOKED_INTO_PER_ROUND: usize = 1024;
 const CONGESTED_FOR: Duration = Duration::from_millis(100);
 
 /// What is left of a round's part.
-pub(super) struct Budget {
+pub(super) struct RoundBudget {
     moves: usize,
     /// The outbox's room below which no timer fires.
     least_room: usize,
 }
 
-impl Budget {
+impl RoundBudget {
     /// What timers may still move.
     pub(super) fn moves(&mut self) -> &mut usize {
         &mut self.moves
     }
 
     /// True if another timer may fire.
-    pub(super) fn affords_one<B>(&self, out: &impl Outbox<B>) -> bool {
+    pub(super) fn affords_one<B>(&self, out: &impl Output<B>) -> bool {
         self.moves > 0 && out.room() >= self.least_room
     }
 
@@ -77,11 +77,11 @@ where
     N: NextHops,
 {
     /// What timers may do in this round.
-    pub(super) fn budget(&mut self, now: Instant, out: &impl Outbox<P::Buffer>) -> Budget {
+    pub(super) fn budget(&mut self, now: Instant, out: &impl Output<P::Buffer>) -> RoundBudget {
         if out.is_congested() {
             let since = *self.congested_since.get_or_insert(now);
             if now.saturating_since(since) < CONGESTED_FOR {
-                return Budget {
+                return RoundBudget {
                     moves: 0,
                     least_room: 0,
                 };
@@ -96,7 +96,7 @@ where
         } else {
             1
         };
-        Budget {
+        RoundBudget {
             moves: MOVED_PER_ROUND / part,
             least_room: out
                 .room()
@@ -108,6 +108,6 @@ where
 
 /// True while the outbox has room for another segment of held or owed bytes.
 #[inline]
-pub(super) fn has_room_for_data<B>(out: &impl Outbox<B>) -> bool {
+pub(super) fn has_room_for_data<B>(out: &impl Output<B>) -> bool {
     out.room() > KEPT_FOR_CONTROL
 }

@@ -2,12 +2,12 @@
 //!
 //! Nothing is decided here about what to do; a segment that means nothing gets a reason to be dropped.
 
-use super::close::ResetVerdict;
+use super::close::RstCheck;
 use super::connection::{Connection, Opening, Stage};
 use super::drop_reason::DropReason;
-use super::event::{Event, SentFin};
-use super::held;
-use super::phase::{Half, Phase};
+use super::event::{Event, FinChange};
+use super::phase::{FinState, Phase};
+use super::reassembly;
 use super::segment::Segment;
 use e2d2::buffer::ChecksumStatus;
 use e2d2::time::Instant;
@@ -37,23 +37,27 @@ pub(super) fn from_client_while_opening(
     in_order: impl Fn() -> usize,
     segment: &Segment,
 ) -> Event {
-    let is_shaking = matches!(phase, Phase::SynForwarded | Phase::SynAnswered);
+    let is_shaking = matches!(phase, Phase::SynForwarded | Phase::SynAckForwarded);
     if segment.has(TcpFlags::RST) {
         let expected = opening.first_byte() + in_order() as u32;
         return match judge_reset(opening, expected, segment.seq) {
-            ResetVerdict::Proven => Event::Reset(Side::Client),
-            ResetVerdict::Doubtful => Event::DoubtfulReset(Side::Client),
-            ResetVerdict::Blind => Event::BlindReset(Side::Client),
+            RstCheck::Exact => Event::Reset(Side::Client),
+            RstCheck::InWindow => Event::InWindowRst(Side::Client),
+            RstCheck::OutOfWindow => Event::OutOfWindowRst(Side::Client),
         };
     }
     if segment.has(TcpFlags::SYN) {
         let is_again = is_shaking && segment.seq == opening.client_isn && !segment.has(TcpFlags::ACK);
-        return if is_again { Event::SynAgain } else { Event::StraySyn };
+        return if is_again {
+            Event::SynRetransmit
+        } else {
+            Event::StraySyn
+        };
     }
     if is_shaking {
         // RFC 9293 3.10.7.4, first and fifth: our number was sent with the server's SYN-ACK and not before, and no window
         // on a SYN is larger than its field.
-        let is_answer = phase == Phase::SynAnswered
+        let is_answer = phase == Phase::SynAckForwarded
             && segment.ack == opening.cookie + 1
             && segment.seq.in_window(opening.first_byte(), 0xffff);
         return if is_answer {
@@ -78,7 +82,7 @@ pub(super) fn from_client_while_opening(
             Event::ClientAck
         };
     }
-    let beyond = opening.first_byte() + held::LARGE as u32;
+    let beyond = opening.first_byte() + reassembly::LARGE as u32;
     // A number 2^31 away is neither before nor behind: what is not known to be in the window is outside.
     if !segment.end().le(beyond + 1) || segment.end().le(opening.acknowledged) && segment.payload_len() <= 1 {
         return Event::Unacceptable;
@@ -97,9 +101,9 @@ fn from_client_in_last_ack(opening: &Opening, segment: &Segment) -> Event {
         return Event::Segment {
             from: Side::Client,
             fin: if segment.has(TcpFlags::FIN) {
-                SentFin::Noted
+                FinChange::Noted
             } else {
-                SentFin::Unchanged
+                FinChange::Unchanged
             },
             acknowledges_fin,
         };
@@ -107,13 +111,13 @@ fn from_client_in_last_ack(opening: &Opening, segment: &Segment) -> Event {
     Event::ClientAck
 }
 
-fn judge_reset(opening: &Opening, expected: SeqNum, seq: SeqNum) -> ResetVerdict {
+fn judge_reset(opening: &Opening, expected: SeqNum, seq: SeqNum) -> RstCheck {
     if seq == expected || seq == opening.acknowledged {
-        ResetVerdict::Proven
-    } else if seq.in_window(opening.acknowledged, held::LARGE as u32) {
-        ResetVerdict::Doubtful
+        RstCheck::Exact
+    } else if seq.in_window(opening.acknowledged, reassembly::LARGE as u32) {
+        RstCheck::InWindow
     } else {
-        ResetVerdict::Blind
+        RstCheck::OutOfWindow
     }
 }
 
@@ -131,7 +135,7 @@ pub(super) fn from_server_in_handshake(
         return if acknowledges_syn || answered.is_some_and(|isn| segment.seq == isn + 1) {
             Event::Reset(Side::Server)
         } else {
-            Event::BlindReset(Side::Server)
+            Event::OutOfWindowRst(Side::Server)
         };
     }
     if !segment.has(TcpFlags::ACK) {
@@ -156,7 +160,7 @@ pub(super) fn from_server_in_handshake(
 /// `is_intact` verifies the checksum, and is asked only where a damaged number would be believed: when the segment
 /// acknowledges something or widens the window, or sends anything but what comes next. In a stream the data is none of
 /// that, and its ACKs are header only; a wrong number is one that was not the next. In a dialogue data acknowledges all that
-/// the other side has sent, and offers the window of before: that is [expected](super::close::Flow::expects), too, unless it
+/// the other side has sent, and offers the window of before: that is [expected](super::close::Direction::expects), too, unless it
 /// acknowledges a FIN. The options of a bare ACK with a wrong data offset look like a little data without PSH, and are
 /// verified, too.
 ///
@@ -185,7 +189,7 @@ pub(super) fn while_spliced(
     let (window, own_half, peer_half) = match from {
         Side::Client => (u32::from(segment.window) << scale.client, client, server),
         Side::Server => (
-            u32::from(scale.to_client(segment.window)) << scale.promised,
+            u32::from(scale.to_client(segment.window)) << scale.advertised,
             server,
             client,
         ),
@@ -205,27 +209,27 @@ pub(super) fn while_spliced(
     if segment.checksum != ChecksumStatus::Good {
         // In a dialogue.
         let is_answer =
-            || segment.payload_len() > 0 && peer_half == Half::Open && received.expects(acknowledged, window);
+            || segment.payload_len() > 0 && peer_half == FinState::Open && received.expects(acknowledged, window);
         // A sender that has nothing more to send sets PSH (RFC 9293 3.9.1.2); a bare ACK has none. Data beyond a FIN revokes it.
         let may_be_options = || segment.payload_len() <= MAX_OPTIONS_LEN as u32 && !segment.has(TcpFlags::PSH);
         let must_be_intact = received.would_acknowledge(acknowledged, window) && !is_answer()
             || sent.would_jump(segment.seq, end)
-            || end.gt(sent.end) && (own_half != Half::Open || may_be_options());
+            || end.gt(sent.end) && (own_half != FinState::Open || may_be_options());
         if must_be_intact && !is_intact() {
             return Err(DropReason::BadTcpChecksum);
         }
     }
     let before = sent.end;
-    let fin = sent.note_taken(end, segment.has(TcpFlags::FIN), own_half != Half::Open);
+    let fin = sent.note_taken(end, segment.has(TcpFlags::FIN), own_half != FinState::Open);
     // A FIN is no byte (RFC 9293 3.4), and where one was noted before there was none.
     let without_fin = match fin {
-        SentFin::Unchanged => 0,
-        SentFin::Noted => i64::from(own_half != Half::Open) - 1,
-        SentFin::Revoked => 1,
+        FinChange::Unchanged => 0,
+        FinChange::Noted => i64::from(own_half != FinState::Open) - 1,
+        FinChange::Revoked => 1,
     };
     let bytes = i64::from(sent.end - before) + without_fin;
     received.note_acknowledged(acknowledged, window);
-    let acknowledges_fin = peer_half == Half::FinSent && received.is_fin_covered_by(acknowledged);
+    let acknowledges_fin = peer_half == FinState::FinSent && received.is_fin_covered_by(acknowledged);
     connection.note_accepted(now, from, segment);
     if bytes != 0 {
         connection.count_bytes(from, bytes);
@@ -244,9 +248,9 @@ pub(super) fn control_while_spliced(connection: &mut Connection, from: Side, seg
     };
     if segment.has(TcpFlags::RST) {
         return match spliced.sent_by(from).judge_reset(segment.seq) {
-            ResetVerdict::Proven => Event::Reset(from),
-            ResetVerdict::Doubtful => Event::DoubtfulReset(from),
-            ResetVerdict::Blind => Event::BlindReset(from),
+            RstCheck::Exact => Event::Reset(from),
+            RstCheck::InWindow => Event::InWindowRst(from),
+            RstCheck::OutOfWindow => Event::OutOfWindowRst(from),
         };
     }
     // The server's SYN-ACK again: our ACK of it was lost. Whatever its numbers, the answer is the ACK that we owe.
@@ -258,7 +262,7 @@ pub(super) fn control_while_spliced(connection: &mut Connection, from: Side, seg
 }
 
 /// A segment of a connection that is over.
-pub(super) fn while_quarantined(from: Side, segment: &Segment) -> Event {
+pub(super) fn while_in_time_wait(from: Side, segment: &Segment) -> Event {
     if segment.has(TcpFlags::SYN) {
         return match from {
             Side::Client if !segment.has(TcpFlags::ACK) => Event::Syn,
@@ -267,14 +271,14 @@ pub(super) fn while_quarantined(from: Side, segment: &Segment) -> Event {
         };
     }
     if segment.has(TcpFlags::RST) {
-        return Event::DoubtfulReset(from);
+        return Event::InWindowRst(from);
     }
     Event::Segment {
         from,
         fin: if segment.has(TcpFlags::FIN) {
-            SentFin::Noted
+            FinChange::Noted
         } else {
-            SentFin::Unchanged
+            FinChange::Unchanged
         },
         acknowledges_fin: false,
     }

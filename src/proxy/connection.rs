@@ -3,14 +3,14 @@
 //! What both stages need stands in [`Connection`]; what only one needs stands in [`Stage`], so that a number cannot be
 //! read before it exists. Addresses of ours are indices: [`Settings`](super::Settings) holds them.
 
-use super::allowance::{Grant, OncePerSecond};
-use super::close::Flow;
+use super::close::Direction;
 use super::cookie::Agreed;
 use super::event::Event;
-use super::held::HeldId;
+use super::limits::{ConnectionLimits, LimitKind};
 use super::phase::Phase;
+use super::reassembly::BufferId;
 use super::segment::Segment;
-use super::slots::Slots;
+use super::slab::Slab;
 use e2d2::port::PortId;
 use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
@@ -42,7 +42,7 @@ pub struct Connection {
     pub listener_port: u16,
     /// Index of the address it connected to.
     pub listener_address: u16,
-    /// Index of our address towards the server, or what [`borrowed`](super::borrowed) makes of a client's.
+    /// Index of our address towards the server, or what [`transparent_sources`](super::transparent_sources) makes of a client's.
     pub local_address: u16,
     /// Our port towards the server; 0 while there is none.
     pub local_port: u16,
@@ -53,7 +53,7 @@ pub struct Connection {
     /// Where the client's frames come from: replies go back there. It follows segments that were accepted.
     pub client_mac: MacAddr,
     /// What it may still cause in this second.
-    pub granted: OncePerSecond,
+    pub granted: ConnectionLimits,
     /// Where it stands.
     pub phase: Phase,
     /// The port that the client is on.
@@ -61,7 +61,7 @@ pub struct Connection {
 }
 
 const _: () = assert!(
-    Slots::<Connection>::slot_size() == 128,
+    Slab::<Connection>::slot_size() == 128,
     "a connection and its slot fit two cache lines"
 );
 
@@ -86,7 +86,7 @@ pub struct Opening {
     /// The client bytes up to here are acknowledged, and so owed.
     pub acknowledged: SeqNum,
     /// The held bytes; that there were some which the client will repeat is one of its values.
-    pub held: HeldId,
+    pub held: BufferId,
     /// Our initial sequence number towards the server.
     pub server_side_isn: SeqNum,
     /// What is added to the client's TSval towards the server.
@@ -103,9 +103,9 @@ pub struct Opening {
     /// The number of the client's FIN, as an offset from its first byte; [`Opening::NO_FIN`] without.
     pub fin_offset: u16,
     /// The window shift that we promised to the client.
-    pub promised_scale: u8,
-    /// The window that our SYN-ACK promised; see [`Opening::promised_window`].
-    pub promised_units: u8,
+    pub advertised_scale: u8,
+    /// The window that our SYN-ACK promised; see [`Opening::advertised_window`].
+    pub advertised_units: u8,
     /// Timestamps were agreed.
     pub timestamps: bool,
     /// How often servers were called.
@@ -114,7 +114,7 @@ pub struct Opening {
     pub tried: [u16; Opening::MAX_TRIED],
     /// Why the last of them was given up.
     pub failure: Cause,
-    /// The client's SYN, if it is passed on: an entry of the table of [passed SYNs](super::passed_syn).
+    /// The client's SYN, if it is passed on: an entry of the table of [passed SYNs](super::forwarded_syn).
     pub syn: u16,
 }
 
@@ -134,15 +134,15 @@ impl Opening {
     }
 
     /// A window that a SYN-ACK promises, in one byte: in units of 128, rounded down. None is larger than
-    /// [`LARGE`](super::held::LARGE).
+    /// [`LARGE`](super::reassembly::LARGE).
     pub fn units_of_window(window: u16) -> u8 {
         (window / 128).min(255) as u8
     }
 
     /// The window in bytes that our SYN-ACK promised, or up to 127 less: as much as any scaled window is inexact by
     /// (RFC 7323 2.4).
-    pub fn promised_window(&self) -> u32 {
-        u32::from(self.promised_units) * 128
+    pub fn advertised_window(&self) -> u32 {
+        u32::from(self.advertised_units) * 128
     }
 
     /// The client's window in bytes.
@@ -212,20 +212,20 @@ impl Attempts {
 #[derive(Clone, Copy, Debug)]
 pub struct Spliced {
     /// Added to the client's SEQ towards the server.
-    pub client_shift: u32,
+    pub client_seq_offset: u32,
     /// Added to the server's SEQ towards the client.
-    pub server_shift: u32,
+    pub server_seq_offset: u32,
     /// Added to the client's TSval towards the server.
-    pub client_tsval_shift: u32,
+    pub client_ts_offset: u32,
     /// Added to the server's TSval towards the client.
-    pub server_tsval_shift: u32,
+    pub server_ts_offset: u32,
     /// Client → server, in the client's numbers.
-    pub to_server: Flow,
+    pub to_server: Direction,
     /// Server → client, in the server's numbers.
-    pub to_client: Flow,
+    pub to_client: Direction,
     /// When a packet was last accepted, in ms of the core's clock (wraps after 49 days; only differences count).
     pub last_seen: u32,
-    /// What we owe to the server: an entry of the table of debts, or [`owed::NOTHING`](super::owed::NOTHING).
+    /// What we owe to the server: an entry of the table of debts, or [`rtx::NOTHING`](super::rtx::NOTHING).
     pub owed: u32,
     /// The largest segment that the server takes, TCP options included (RFC 6691 3). The client may have been promised more.
     pub server_mss: u16,
@@ -245,7 +245,7 @@ pub struct WindowScale {
     /// The server's own shift.
     pub server: u8,
     /// The shift that the client believes the server to use.
-    pub promised: u8,
+    pub advertised: u8,
     /// The server knows the client's shift.
     pub server_scales: bool,
 }
@@ -258,7 +258,7 @@ impl WindowScale {
     #[inline]
     pub fn largest_window_for(self, sender: Side) -> u32 {
         let shift = match sender {
-            Side::Client => self.server.max(self.promised),
+            Side::Client => self.server.max(self.advertised),
             Side::Server => self.client,
         };
         // RFC 7323 2.3: no shift is larger.
@@ -280,11 +280,11 @@ impl WindowScale {
     /// (3.8.6.2.2). Only where the unit is larger than the smallest segment is such a window rounded up.
     #[inline]
     pub fn to_client(self, window: u16) -> u16 {
-        if self.server == self.promised {
+        if self.server == self.advertised {
             return window;
         }
         let bytes = u32::from(window) << self.server;
-        (bytes >> self.promised).clamp(u32::from(bytes >= SMALLEST_SEGMENT), 0xffff) as u16
+        (bytes >> self.advertised).clamp(u32::from(bytes >= SMALLEST_SEGMENT), 0xffff) as u16
     }
 }
 
@@ -318,7 +318,7 @@ impl Connection {
             server: NO_SERVER,
             listener,
             client_mac: mac,
-            granted: OncePerSecond::default(),
+            granted: ConnectionLimits::default(),
             phase: Phase::AwaitPayload,
             client_device: device,
         }
@@ -363,7 +363,7 @@ impl Connection {
     /// second, so that segments of two routers do not make it change with each.
     #[cold]
     fn learn_client_mac(&mut self, now: Instant, segment: &Segment) {
-        if segment.device == self.client_device && self.granted.take(Grant::ClientMac, now) {
+        if segment.device == self.client_device && self.granted.take(LimitKind::ClientMac, now) {
             self.client_mac = segment.source_mac;
         }
     }
@@ -393,18 +393,18 @@ impl Spliced {
     pub const UNHEARD: u8 = 2;
 
     /// [`Spliced::beginning`].
-    pub fn beginning(promised_more: bool, is_unheard: bool) -> u8 {
-        u8::from(promised_more) * Self::PROMISED_MORE + u8::from(is_unheard) * Self::UNHEARD
+    pub fn beginning(advertised_more: bool, is_unheard: bool) -> u8 {
+        u8::from(advertised_more) * Self::PROMISED_MORE + u8::from(is_unheard) * Self::UNHEARD
     }
 
     /// [`Spliced::PROMISED_MORE`] is set.
     #[inline(always)]
-    pub fn has_promised_more(&self) -> bool {
+    pub fn has_advertised_more(&self) -> bool {
         self.beginning & Self::PROMISED_MORE != 0
     }
 
     /// The direction that `side` sends in.
-    pub fn sent_by(&mut self, side: Side) -> &mut Flow {
+    pub fn sent_by(&mut self, side: Side) -> &mut Direction {
         match side {
             Side::Client => &mut self.to_server,
             Side::Server => &mut self.to_client,
@@ -415,16 +415,16 @@ impl Spliced {
     #[inline]
     pub fn seq_for_peer(&self, side: Side, seq: SeqNum) -> SeqNum {
         match side {
-            Side::Client => seq + self.client_shift,
-            Side::Server => seq + self.server_shift,
+            Side::Client => seq + self.client_seq_offset,
+            Side::Server => seq + self.server_seq_offset,
         }
     }
 
     /// A number of `side`'s bytes as its peer sees it, back in `side`'s own numbering.
     pub fn seq_from_peer(&self, side: Side, seq: SeqNum) -> SeqNum {
         match side {
-            Side::Client => seq - self.client_shift,
-            Side::Server => seq - self.server_shift,
+            Side::Client => seq - self.client_seq_offset,
+            Side::Server => seq - self.server_seq_offset,
         }
     }
 
@@ -432,8 +432,8 @@ impl Spliced {
     #[inline]
     pub fn ack_for_peer(&self, side: Side, ack: SeqNum) -> SeqNum {
         match side {
-            Side::Client => ack - self.server_shift,
-            Side::Server => ack - self.client_shift,
+            Side::Client => ack - self.server_seq_offset,
+            Side::Server => ack - self.client_seq_offset,
         }
     }
 }
@@ -469,11 +469,11 @@ mod tests {
     #[test_case(0, 14, 536 => 1; "a segment, though less than the unit")]
     #[test_case(0, 7, 0 => 0; "closed stays closed")]
     #[test_case(9, 7, 65535 => 65535; "never beyond the field")]
-    fn window_to_client(server: u8, promised: u8, window: u16) -> u16 {
+    fn window_to_client(server: u8, advertised: u8, window: u16) -> u16 {
         WindowScale {
             client: 7,
             server,
-            promised,
+            advertised,
             server_scales: true,
         }
         .to_client(window)
@@ -486,7 +486,7 @@ mod tests {
         WindowScale {
             client: 7,
             server: 7,
-            promised: 7,
+            advertised: 7,
             server_scales,
         }
         .to_server(window)

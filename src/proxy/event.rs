@@ -7,7 +7,7 @@ use netfcts::Side;
 
 /// What a segment says about its sender's FIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SentFin {
+pub enum FinChange {
     /// Nothing new: no FIN, one noted before, or one that cannot be the end of what was sent.
     Unchanged,
     /// Its sender's FIN, at the end of all that was sent.
@@ -22,9 +22,9 @@ pub enum Event {
     /// A SYN to a listener from a flow without a connection, or one that is over.
     Syn,
     /// The same to a listener that passes SYNs on, while there is room to remember it.
-    SynToPass,
+    SynToForward,
     /// The SYN that a connection began with, again.
-    SynAgain,
+    SynRetransmit,
     /// An ACK to a listener whose acknowledgement number is a valid cookie.
     CookieAck,
     /// The connection is made and its listener binds at once, without waiting for payload.
@@ -65,12 +65,12 @@ pub enum Event {
     ServerUnreachable,
     /// A segment that is none of the answers to our SYN.
     ServerStray,
-    /// A segment of a spliced or quarantined connection, to be passed on.
+    /// A segment of a spliced connection or one in TIME-WAIT, to be passed on.
     Segment {
         /// Who sent it.
         from: Side,
         /// It carries its sender's FIN.
-        fin: SentFin,
+        fin: FinChange,
         /// It acknowledges the FIN of the other side.
         acknowledges_fin: bool,
     },
@@ -79,9 +79,9 @@ pub enum Event {
     /// A RST whose sequence number proves that its sender follows the connection.
     Reset(Side),
     /// A RST in the receiver's window that does not prove it: the receiver decides, we do not.
-    DoubtfulReset(Side),
+    InWindowRst(Side),
     /// A RST outside the window.
-    BlindReset(Side),
+    OutOfWindowRst(Side),
     /// The retransmission timer of our SYN; tries are left.
     RetryDue,
     /// The server has not answered our SYN for much longer than its pool usually takes, and another can have the call.
@@ -91,9 +91,9 @@ pub enum Event {
     /// The timer of the phase: the peer took too long.
     TimedOut,
     /// The memory for held bytes is nearly used up, and of the copies that a client would repeat this one has waited longest.
-    CopyPressed,
+    UnackedEvicted,
     /// The memory for held bytes is nearly used up by connections that have asked for more, and this one has waited longest.
-    HeldPressed,
+    ConnectionEvicted,
     /// The engine stops.
     Shutdown,
 }
@@ -118,8 +118,8 @@ impl Event {
     pub fn all() -> Vec<Event> {
         let mut events = vec![
             Event::Syn,
-            Event::SynToPass,
-            Event::SynAgain,
+            Event::SynToForward,
+            Event::SynRetransmit,
             Event::CookieAck,
             Event::Ready,
             Event::StraySyn,
@@ -141,7 +141,7 @@ impl Event {
             Event::ServerStray,
         ];
         for from in [Side::Client, Side::Server] {
-            for fin in [SentFin::Unchanged, SentFin::Noted, SentFin::Revoked] {
+            for fin in [FinChange::Unchanged, FinChange::Noted, FinChange::Revoked] {
                 events.extend([false, true].map(|acknowledges_fin| Event::Segment {
                     from,
                     fin,
@@ -153,8 +153,8 @@ impl Event {
             events.extend([
                 Event::OutOfWindow(side),
                 Event::Reset(side),
-                Event::DoubtfulReset(side),
-                Event::BlindReset(side),
+                Event::InWindowRst(side),
+                Event::OutOfWindowRst(side),
             ]);
         }
         events.extend([
@@ -162,8 +162,8 @@ impl Event {
             Event::CallOverdue,
             Event::WaitOver,
             Event::TimedOut,
-            Event::CopyPressed,
-            Event::HeldPressed,
+            Event::UnackedEvicted,
+            Event::ConnectionEvicted,
             Event::Shutdown,
         ]);
         events
@@ -180,9 +180,9 @@ impl std::fmt::Display for Event {
             } => {
                 write!(f, "{from:?}Segment")?;
                 match fin {
-                    SentFin::Unchanged => {}
-                    SentFin::Noted => write!(f, "+FIN")?,
-                    SentFin::Revoked => write!(f, "+noFIN")?,
+                    FinChange::Unchanged => {}
+                    FinChange::Noted => write!(f, "+FIN")?,
+                    FinChange::Revoked => write!(f, "+noFIN")?,
                 }
                 if *acknowledges_fin {
                     write!(f, "+ACKofFIN")?;

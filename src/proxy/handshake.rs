@@ -4,23 +4,23 @@
 //! plus options (DESIGN: decision 12).
 
 use super::action::Action;
-use super::budget::Budget;
+use super::budget::RoundBudget;
 use super::connection::{Attempts, Connection, NO_SERVER, Opening};
 use super::cookie::{Agreed, Opened};
 use super::drop_reason::DropReason;
 use super::event::Event;
 use super::half_open::HalfOpen;
-use super::held::HeldId;
 use super::phase::Phase;
-use super::promises::{self, Promise};
+use super::reassembly::BufferId;
+use super::replay_filter::{Returned, Unused};
 use super::segment::Segment;
 use super::send::{Control, Path};
-use super::settings::{Accept, Bind, Listener, UnknownFlows};
+use super::settings::{AcceptProxy, Bind, Listener, UnknownFlows};
 use super::stage::WorkStage;
 use super::step::step;
+use super::syn_ack_options::{self, AdvertisedOptions};
 use super::table::FlowRef;
-use super::used_cookies::{Returned, Unused};
-use super::{Incoming, NextHops, Outbox, Proxy};
+use super::{Incoming, NextHops, Output, Proxy};
 use crate::callbacks::SelectServer;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::port::PortId;
@@ -42,13 +42,13 @@ where
     N: NextHops,
 {
     /// A segment to one of our addresses, from a flow without a live connection.
-    pub(super) fn meet_stranger(
+    pub(super) fn on_no_connection(
         &mut self,
         now: Instant,
         (phase, mut event): (Phase, Event),
         (address, listener): (u16, Option<u16>),
         incoming: Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let mut opened = None;
         if event == Event::CookieAck {
@@ -57,18 +57,18 @@ where
             }
             let (hash, returned) = (incoming.segment.hash, incoming.segment.returned_cookie());
             match self.opens_cookie(now, incoming.segment) {
-                Some(cookie) => match self.used_cookies.find_unused(hash, returned, now) {
+                Some(cookie) => match self.replay_filter.find_unused(hash, returned, now) {
                     Some(unused) => opened = Some((cookie, unused)),
                     None => {
                         // The connection that it made is over: who goes on with it has missed the end.
-                        self.drops.add(DropReason::UsedCookie, 1);
+                        self.drops.add(DropReason::CookieReplayed, 1);
                         event = Event::ClientAck;
                     }
                 },
                 None => event = self.without_cookie(now, listener, &incoming),
             }
         }
-        if matches!(event, Event::Syn | Event::SynToPass) {
+        if matches!(event, Event::Syn | Event::SynToForward) {
             self.log.count(Side::Client, TcpCounter::RecvSyn);
         }
         let action = step(phase, event).actions.first();
@@ -77,14 +77,14 @@ where
         }
         match (action, listener, opened) {
             (Some(Action::SendCookie), Some(listener), _) => self.send_cookie(now, listener, incoming, out),
-            (Some(Action::RememberSyn), Some(listener), _) => {
+            (Some(Action::StoreSyn), Some(listener), _) => {
                 self.remember_syn(now, (listener, address), incoming, out);
             }
             (Some(Action::CreateConnection), Some(listener), Some(opened)) => {
                 self.create(
                     now,
                     (listener, address),
-                    (opened, phase == Phase::Quarantine),
+                    (opened, phase == Phase::TimeWait),
                     incoming,
                     out,
                 );
@@ -100,7 +100,7 @@ where
     /// that goes on with a connection we know nothing of is reset 16 s later at most.
     fn without_cookie(&self, now: Instant, listener: Option<u16>, incoming: &Incoming<P::Buffer>) -> Event {
         let segment = incoming.segment;
-        let promised = listener.map(|listener| self.promises.of_cookie(listener, segment.ack - 1));
+        let promised = listener.map(|listener| self.syn_ack_options.of_cookie(listener, segment.ack - 1));
         let options = TcpOptions::parse(segment.options(incoming.buffer.data()));
         let echoes_us_lately = |(_, echo): (u32, u32)| {
             u128::from(self.timestamp(now).wrapping_sub(echo)) <= super::cookie::LIFETIME.as_millis()
@@ -123,16 +123,16 @@ where
         now: Instant,
         listener: u16,
         incoming: Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         if self.draining {
             return self.drops.add(DropReason::Draining, 1);
         }
         let Incoming { buffer, segment } = incoming;
         let offered = TcpOptions::parse(segment.options(buffer.data()));
-        let promise = self.promises.freeze(listener, now);
+        let promise = self.syn_ack_options.freeze(listener, now);
         let agreed = Agreed {
-            mss: promises::mss_of(&offered, segment.layout.version),
+            mss: syn_ack_options::mss_of(&offered, segment.layout.version),
             window_scale: offered.window_scale.filter(|_| promise.window_scale.is_some()),
             sack: offered.sack_permitted && promise.sack,
         };
@@ -159,7 +159,7 @@ where
         &self,
         now: Instant,
         path: &Path,
-        promise: Promise,
+        promise: AdvertisedOptions,
         (cookie, client_isn): (SeqNum, SeqNum),
         tsval: Option<u32>,
         agreed: Agreed,
@@ -181,11 +181,11 @@ where
     }
 
     /// Repeats the SYN-ACKs that are due, unless the client has come meanwhile. Returns true if any was due.
-    pub(super) fn repeat_syn_acks(
+    pub(super) fn retransmit_syn_acks(
         &mut self,
         now: Instant,
-        budget: &mut Budget,
-        out: &mut impl Outbox<P::Buffer>,
+        budget: &mut RoundBudget,
+        out: &mut impl Output<P::Buffer>,
     ) -> bool {
         let now_ms = now.as_millis() as u32;
         let mut worked = false;
@@ -204,7 +204,7 @@ where
                 ack: entry.cookie + 1,
             };
             let has_come =
-                is_known.is_some_and(|flow| !flow.is_quarantined()) || self.used_cookies.contains(hash, returned, now);
+                is_known.is_some_and(|flow| !flow.is_time_wait()) || self.replay_filter.contains(hash, returned, now);
             if self.draining || has_come {
                 continue;
             }
@@ -213,7 +213,7 @@ where
                 address.and_then(|address| (self.settings.addresses).listener(address, key.local_port, entry.device));
             let Some(listener) = listener else { continue };
             // A SYN-ACK that is repeated says what it said: the cookie shows of which slot it is.
-            let promise = self.promises.of_cookie(listener, entry.cookie);
+            let promise = self.syn_ack_options.of_cookie(listener, entry.cookie);
             let path = self.path_between(&key, entry.mac, entry.device);
             let numbers = (entry.cookie, entry.client_isn);
             let control = self.syn_ack(now, &path, promise, numbers, entry.tsval, entry.agreed);
@@ -230,7 +230,7 @@ where
         (listener, address): (u16, u16),
         ((opened, unused), resting): ((Opened, Unused), bool),
         incoming: Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let segment = incoming.segment;
         if self.draining {
@@ -263,8 +263,8 @@ where
             return self.drops.add(refusal.into(), 1);
         }
         // Not before: the client of a connection that was not made may bring its cookie again.
-        self.used_cookies.note(unused);
-        self.note_return(now, segment.key.remote);
+        self.replay_filter.note(unused);
+        self.on_cookie_returned(now, segment.key.remote);
         self.log.begin(slot, now);
         self.await_first_bytes(now, slot, listener, out);
         if segment.len() == 0 {
@@ -277,7 +277,7 @@ where
     }
 
     /// Waits for what a client says that has shaken hands with us, or asks for its server at once.
-    fn await_first_bytes(&mut self, now: Instant, slot: u32, listener: u16, out: &mut impl Outbox<P::Buffer>) {
+    fn await_first_bytes(&mut self, now: Instant, slot: u32, listener: u16, out: &mut impl Output<P::Buffer>) {
         let Listener {
             select,
             inspect_delay,
@@ -285,10 +285,10 @@ where
             bind,
             ..
         } = self.settings.listeners[usize::from(listener)];
-        if accept != Accept::Off {
-            self.carried.await_header(slot);
+        if accept != AcceptProxy::Off {
+            self.received_headers.await_header(slot);
         }
-        let first = inspect_delay.filter(|_| accept != Accept::Required);
+        let first = inspect_delay.filter(|_| accept != AcceptProxy::Required);
         self.wheel.arm(slot, now + first.unwrap_or(select));
         if bind != Bind::Payload {
             self.drive(now, slot, Event::Ready, None, out);
@@ -300,27 +300,27 @@ where
     /// the copy that was passed on came when that was over.
     pub(super) fn opens_own_answer(&self, now: Instant, slot: u32, segment: &Segment) -> Option<(Opened, Unused)> {
         let connection = self.connections.get(slot)?;
-        let is_passed = matches!(connection.phase, Phase::SynForwarded | Phase::SynAnswered);
+        let is_passed = matches!(connection.phase, Phase::SynForwarded | Phase::SynAckForwarded);
         let is_same_syn = segment.has(TcpFlags::ACK) && segment.seq == connection.opening()?.first_byte();
         if !is_passed || !is_same_syn {
             return None;
         }
         let opened = self.opens_cookie(now, segment)?;
         let unused = self
-            .used_cookies
+            .replay_filter
             .find_unused(segment.hash, segment.returned_cookie(), now)?;
         Some((opened, unused))
     }
 
     /// The client of a SYN that was passed on has shaken hands with us. What it has heard from us cannot be made true of the
     /// server that got its SYN: that one is reset, and one is called as for any client of the handshake.
-    pub(super) fn shake_hands_after_all(
+    pub(super) fn fall_back_to_cookie(
         &mut self,
         now: Instant,
         slot: u32,
         (opened, unused): (Opened, Unused),
         incoming: Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         self.drive(now, slot, Event::CookieAck, None, out);
         self.release_port(now, slot, None);
@@ -331,14 +331,14 @@ where
         connection.server = NO_SERVER;
         let syn = connection
             .opening()
-            .map_or(super::passed_syn::NONE, |opening| opening.syn);
-        self.passed_syns.remove(syn.into());
-        self.used_cookies.note(unused);
+            .map_or(super::forwarded_syn::NONE, |opening| opening.syn);
+        self.forwarded_syns.remove(syn.into());
+        self.replay_filter.note(unused);
         let opening = self.new_opening(listener, opened, &incoming);
         if let Some(known) = self.opening_mut(slot) {
             *known = opening;
         }
-        self.note_return(now, incoming.segment.key.remote);
+        self.on_cookie_returned(now, incoming.segment.key.remote);
         self.log.state(slot, Side::Client, State::Established, now);
         self.await_first_bytes(now, slot, listener, out);
         if incoming.segment.len() == 0 {
@@ -349,7 +349,7 @@ where
 
     fn new_opening(&self, listener: u16, opened: Opened, incoming: &Incoming<P::Buffer>) -> Opening {
         let segment = incoming.segment;
-        let promise = self.promises.of_cookie(listener, segment.ack - 1);
+        let promise = self.syn_ack_options.of_cookie(listener, segment.ack - 1);
         let options = TcpOptions::parse(segment.options(incoming.buffer.data()));
         let timestamps = options.timestamps.filter(|_| promise.timestamps);
         let scaled = opened.agreed.window_scale.is_some();
@@ -358,7 +358,7 @@ where
             cookie: segment.ack - 1,
             client_tsval: timestamps.map_or(0, |(tsval, _)| tsval),
             acknowledged: segment.seq,
-            held: HeldId::NONE,
+            held: BufferId::NONE,
             server_side_isn: SeqNum(0),
             tsval_shift: 0,
             called_at: 0,
@@ -366,23 +366,23 @@ where
             agreed: opened.agreed,
             client_window: segment.window,
             fin_offset: Opening::NO_FIN,
-            promised_units: Opening::units_of_window(promise.window),
-            promised_scale: promise.window_scale.filter(|_| scaled).unwrap_or(0),
+            advertised_units: Opening::units_of_window(promise.window),
+            advertised_scale: promise.window_scale.filter(|_| scaled).unwrap_or(0),
             timestamps: timestamps.is_some(),
             attempts: Attempts::default(),
             tried: [NO_SERVER; Opening::MAX_TRIED],
             failure: Cause::NoServer,
-            syn: super::passed_syn::NONE,
+            syn: super::forwarded_syn::NONE,
         }
     }
 
     /// RFC 9293 3.10.7.1: the RST of a closed port, with numbers that its sender believes.
-    pub(super) fn refuse(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
+    pub(super) fn refuse(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
         self.drops.add(DropReason::UnknownFlow, 1);
         if self.settings.unknown_flows == UnknownFlows::Silent {
             return;
         }
-        if !self.budgets.strangers.take(now) {
+        if !self.limits.rst.take(now) {
             return self.drops.add(DropReason::RateLimited, 1);
         }
         let Incoming { buffer, segment } = incoming;

@@ -6,15 +6,15 @@
 //! anything here: both ends have a TCP that decides (RFC 1122 4.2.3.9). Only our own SYN, which nobody else waits for,
 //! makes us try the next server.
 
-use super::allowance::Grant;
-use super::complaint::Complaint;
 use super::connection::{Connection, Stage};
-use super::crossing;
 use super::drop_reason::DropReason;
 use super::event::Event;
+use super::icmp_error::IcmpError;
+use super::limits::LimitKind;
 use super::segment::Segment;
 use super::send::{self, Path};
-use super::{Incoming, NextHops, Outbox, Proxy};
+use super::siit;
+use super::{Incoming, NextHops, Output, Proxy};
 use crate::callbacks::SelectServer;
 use arrayvec::ArrayVec;
 use e2d2::buffer::{BufferPool, PacketBuffer};
@@ -39,7 +39,7 @@ where
     N: NextHops,
 {
     /// An ICMP or ICMPv6 error to one of our addresses, whose own checksums are right.
-    pub fn handle_icmp_error(&mut self, now: Instant, packet: Packet<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
+    pub fn handle_icmp_error(&mut self, now: Instant, packet: Packet<P::Buffer>, out: &mut impl Output<P::Buffer>) {
         self.last_now = now;
         // Errors are advice (RFC 5927 4.1: most of a flood is made up); while there is not time for all they wait behind
         // connections, as SYNs do.
@@ -56,10 +56,10 @@ where
         &mut self,
         now: Instant,
         packet: Packet<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) -> Result<(), DropReason> {
-        let (version, complaint, original) =
-            Complaint::read(packet.buffer.data(), packet.kind).ok_or(DropReason::IcmpUnwanted)?;
+        let (version, icmp_error, original) =
+            IcmpError::read(packet.buffer.data(), packet.kind).ok_or(DropReason::IcmpUnwanted)?;
         let quoted = quote::parse(version, original)
             .ok()
             .flatten()
@@ -72,12 +72,12 @@ where
         };
         let hash = self.table.hash(&key);
         let Some(flow) = self.table.find(hash, |flow| self.key_of(flow) == Some(key)) else {
-            return match self.hand_over_complaint(&key, packet, out) {
+            return match self.hand_over_icmp_error(&key, packet, out) {
                 Some(_) => Err(DropReason::IcmpUnwanted),
                 None => Ok(()),
             };
         };
-        if flow.is_quarantined() {
+        if flow.is_time_wait() {
             return Err(DropReason::IcmpUnwanted);
         }
         let (slot, towards) = (flow.slot(), flow.side());
@@ -85,7 +85,7 @@ where
         match &connection.stage {
             Stage::Opening(opening) => {
                 let is_our_syn = towards == Side::Server && SeqNum(quoted.seq) == opening.server_side_isn;
-                if !is_our_syn || !matches!(complaint, Complaint::Unreachable(_)) {
+                if !is_our_syn || !matches!(icmp_error, IcmpError::Unreachable(_)) {
                     return Err(DropReason::IcmpUnwanted);
                 }
                 self.drive(now, slot, Event::ServerUnreachable, None, out);
@@ -101,7 +101,7 @@ where
                     Side::Server => spliced.to_server,
                     Side::Client => spliced.to_client,
                 };
-                if !(seq.ge(flow.acknowledged) && seq.le(flow.end)) {
+                if !(seq.ge(flow.snd_una) && seq.le(flow.end)) {
                     return Err(DropReason::IcmpNotInFlight);
                 }
                 let path = match towards {
@@ -111,19 +111,19 @@ where
                 };
                 let (told, quote) = if path.version() == version {
                     let quote = translate_quote(version, original, &quoted, &path, seq);
-                    (complaint, quote.ok_or(DropReason::IcmpUnwanted)?)
+                    (icmp_error, quote.ok_or(DropReason::IcmpUnwanted)?)
                 } else {
-                    let told = complaint.across(version).ok_or(DropReason::IcmpUnwanted)?;
+                    let told = icmp_error.across(version).ok_or(DropReason::IcmpUnwanted)?;
                     let told = self.within_our_links(told, connection, towards, &path);
                     let quote = quote_across(version, original, &quoted, &path, seq);
                     (told, quote.ok_or(DropReason::IcmpUnwanted)?)
                 };
                 let envelope = path.envelope();
                 let device = path.device;
-                if !self.may_tell(now, slot, towards.peer(), complaint) {
+                if !self.may_tell(now, slot, towards.peer(), icmp_error) {
                     return Err(DropReason::RateLimited);
                 }
-                self.lower_debt(slot, towards, complaint);
+                self.lower_rtx_mss(slot, towards, icmp_error);
                 self.emit_icmp(&envelope, told, &quote, device, out)
             }
         }
@@ -131,18 +131,20 @@ where
 
     /// True if `side` of a live connection may hear of one more error. Only the connection itself limits that: path-MTU
     /// discovery must not stop because of what strangers, or other connections, make us send (RFC 1191, RFC 8201).
-    fn may_tell(&mut self, now: Instant, slot: u32, side: Side, complaint: Complaint) -> bool {
-        let grant = match complaint {
-            Complaint::TooBig(_) => Grant::TooBig(side),
-            Complaint::Unreachable(_) | Complaint::TimeExceeded(_) | Complaint::Parameter { .. } => Grant::IcmpError,
+    fn may_tell(&mut self, now: Instant, slot: u32, side: Side, icmp_error: IcmpError) -> bool {
+        let grant = match icmp_error {
+            IcmpError::TooBig(_) => LimitKind::TooBig(side),
+            IcmpError::Unreachable(_) | IcmpError::TimeExceeded(_) | IcmpError::Parameter { .. } => {
+                LimitKind::IcmpError
+            }
         };
         let connection = self.connections.get_mut(slot);
         connection.is_some_and(|connection| connection.granted.take(grant, now))
     }
 
     /// RFC 7915 4.2 and 5.2: an MTU that is told in the other version is no larger than our own links' on either leg.
-    fn within_our_links(&self, told: Complaint, connection: &Connection, towards: Side, path: &Path) -> Complaint {
-        let Complaint::TooBig(mtu) = told else { return told };
+    fn within_our_links(&self, told: IcmpError, connection: &Connection, towards: Side, path: &Path) -> IcmpError {
+        let IcmpError::TooBig(mtu) = told else { return told };
         let by = match towards {
             Side::Client => Some(connection.client_device),
             Side::Server => self
@@ -152,19 +154,19 @@ where
                 .map(|server| server.device),
         };
         let of = |device: e2d2::port::PortId| u32::from(self.settings.devices[usize::from(device.0)].mtu);
-        let beyond = by.map_or(u32::MAX, |device| crossing::mtu_for(path.version(), of(device)));
-        Complaint::TooBig(mtu.min(of(path.device)).min(beyond))
+        let beyond = by.map_or(u32::MAX, |device| siit::mtu_for(path.version(), of(device)));
+        IcmpError::TooBig(mtu.min(of(path.device)).min(beyond))
     }
 
     /// What we owe is cut into segments by us: they must fit the path, too.
-    fn lower_debt(&mut self, slot: u32, towards: Side, complaint: Complaint) {
-        if let (Complaint::TooBig(mtu), Some(inspection)) = (complaint, self.inspections.of_mut(slot)) {
+    fn lower_rtx_mss(&mut self, slot: u32, towards: Side, icmp_error: IcmpError) {
+        if let (IcmpError::TooBig(mtu), Some(inspection)) = (icmp_error, self.inspections.of_mut(slot)) {
             let direction = inspection.sent_by_mut(towards.peer());
             let options = if direction.tsval.is_some() { 12 } else { 0 };
             let mtu = mtu.min(u32::from(u16::MAX)) as u16;
             direction.mss = direction.mss.min(mtu - 60 - options);
         }
-        let (Complaint::TooBig(mtu), Side::Server) = (complaint, towards) else {
+        let (IcmpError::TooBig(mtu), Side::Server) = (icmp_error, towards) else {
             return;
         };
         let owed = self
@@ -172,7 +174,7 @@ where
             .get(slot)
             .and_then(|connection| connection.spliced())
             .map(|spliced| spliced.owed);
-        if let Some(debt) = owed.and_then(|index| self.owed.get_mut(index)) {
+        if let Some(debt) = owed.and_then(|index| self.rtx.get_mut(index)) {
             let options = if debt.timestamps.is_some() { 12 } else { 0 };
             let mtu = mtu.min(u32::from(u16::MAX)) as u16;
             debt.mss = debt.mss.min(mtu - 60 - options);
@@ -186,7 +188,7 @@ where
         now: Instant,
         incoming: &Incoming<P::Buffer>,
         mtu: u32,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let layout = incoming.segment.layout;
         let Some(original) = incoming
@@ -201,17 +203,17 @@ where
         if may_be_fragmented {
             return;
         }
-        let complaint = Complaint::TooBig(mtu);
+        let icmp_error = IcmpError::TooBig(mtu);
         let may_tell = match self.find(incoming.segment) {
-            Some(flow) if !flow.is_quarantined() => self.may_tell(now, flow.slot(), flow.side(), complaint),
+            Some(flow) if !flow.is_time_wait() => self.may_tell(now, flow.slot(), flow.side(), icmp_error),
             // Late segments of a connection that is over.
-            _ => self.budgets.strangers.take(now),
+            _ => self.limits.rst.take(now),
         };
         if !may_tell {
             return self.drops.add(DropReason::RateLimited, 1);
         }
         let path = self.path_back(incoming.segment);
-        if let Err(reason) = self.emit_icmp(&path.envelope(), complaint, original, path.device, out) {
+        if let Err(reason) = self.emit_icmp(&path.envelope(), icmp_error, original, path.device, out) {
             self.drops.add(reason, 1);
         }
     }
@@ -219,13 +221,13 @@ where
     fn emit_icmp(
         &mut self,
         envelope: &Envelope,
-        complaint: Complaint,
+        icmp_error: IcmpError,
         original: &[u8],
         device: e2d2::port::PortId,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) -> Result<(), DropReason> {
         let mut buffer = self.pool.take().ok_or(DropReason::NoBuffer)?;
-        complaint
+        icmp_error
             .write(envelope, original, &mut buffer)
             .map_err(|_| DropReason::NoBuffer)?;
         out.send(device, buffer);

@@ -5,7 +5,7 @@
 //! Called by reports and benches, never for a packet.
 
 use super::Proxy;
-use super::quarantine::Rested;
+use super::time_wait::TimeWaitEntry;
 use e2d2::buffer::BufferPool;
 use netfcts::pool::{PortPool, PortPools};
 
@@ -29,21 +29,21 @@ impl<P: BufferPool, S, N> Proxy<P, S, N> {
             + share(self.log.memory(), open, places)
             + share(self.wheel.memory(), self.wheel.len(), self.wheel.capacity())
             + self.table.len() * 8
-            + self.quarantine.len() * size_of::<Rested>()
-            + self.held.bytes_in_use()
-            + self.owed.bytes_in_use()
+            + self.time_wait.len() * size_of::<TimeWaitEntry>()
+            + self.reassembly.bytes_in_use()
+            + self.rtx.bytes_in_use()
             + share(self.inspections.memory(), self.inspections.len(), capacity.inspected)
-            + self.carried.bytes_in_use()
+            + self.received_headers.bytes_in_use()
             + share(
                 self.settings.addresses.borrowed().memory(),
                 self.settings.addresses.borrowed().len(),
-                capacity.connections + capacity.resting,
+                capacity.connections + capacity.time_wait,
             )
             + share(self.half_open.memory(), self.half_open.len(), 3 * capacity.half_open)
             + share(
-                self.passed_syns.memory(),
-                self.passed_syns.len(),
-                self.passed_syns.capacity(),
+                self.forwarded_syns.memory(),
+                self.forwarded_syns.len(),
+                self.forwarded_syns.capacity(),
             )
             + ports * PortPools::BYTES_PER_PORT
     }

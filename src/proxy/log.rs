@@ -1,8 +1,8 @@
 //! What a core tells about its connections: the record of each, and the ancestors' counters.
 
-use super::borrowed;
 use super::connection::{Connection, NO_SERVER};
 use super::segment::Segment;
+use super::transparent_sources;
 use e2d2::memory::LargeSlice;
 use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpFlags;
@@ -161,7 +161,7 @@ impl Log {
         let Some(record) = self.records.get_mut(slot as usize).filter(|record| record.is_begun()) else {
             return;
         };
-        let local_address = if connection.local_address < borrowed::FIRST {
+        let local_address = if connection.local_address < transparent_sources::FIRST {
             connection.local_address
         } else {
             record::TRANSPARENT

@@ -16,55 +16,54 @@
 
 pub mod action;
 pub mod addresses;
-mod allowance;
-mod announce;
 mod apply;
 mod batch;
-pub mod borrowed;
 pub mod budget;
-mod carried;
 mod classify;
 pub mod close;
-mod complaint;
 pub mod connection;
 pub mod cookie;
-pub mod crossing;
 pub mod drop_reason;
 pub mod event;
+mod forwarded_syn;
 mod half_open;
 mod handshake;
 pub mod hash;
-pub mod held;
 mod icmp;
+mod icmp_error;
 pub mod ids;
 mod in_use;
 mod inspect;
-mod known_clients;
+mod limits;
 mod log;
 mod overload;
-mod owed;
-mod passed_syn;
 pub mod phase;
 mod probe;
-pub mod promises;
-pub mod quarantine;
+pub mod reassembly;
+mod received_headers;
+mod replay_filter;
+mod rtx;
 mod segment;
 mod send;
+mod send_proxy;
 pub mod settings;
-pub mod shares;
-mod slots;
+pub mod siit;
+mod slab;
+pub mod source_quota;
 pub mod stage;
 pub mod steering;
 pub mod step;
+pub mod syn_ack_options;
 pub mod table;
+pub mod time_wait;
 mod timeout;
 pub mod translate;
+pub mod transparent_sources;
 mod usage;
-mod used_cookies;
+mod validated_clients;
 
 use crate::backends::Backends;
 use crate::callbacks::SelectServer;
-use allowance::Budgets;
 use arrayvec::ArrayVec;
 use connection::{Connection, Stage};
 use cookie::CookieJar;
@@ -77,9 +76,8 @@ use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
 use e2d2::wire::frame::Packet;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
-use event::{Event, SentFin};
-use held::HeldPool;
-use known_clients::KnownClients;
+use event::{Event, FinChange};
+use limits::CoreLimits;
 use log::Log;
 use netfcts::Side;
 use netfcts::isn::IsnGenerator;
@@ -90,22 +88,24 @@ use netfcts::wheel::TimerWheel;
 use overload::Overload;
 use phase::Phase;
 use probe::Probes;
-use promises::Promises;
-use quarantine::QuarantineRing;
+use reassembly::ReassemblyPool;
+use replay_filter::ReplayFilter;
 use segment::Segment;
-use settings::{Accept, AnnounceFields, Bind, Settings};
-use slots::Slots;
+use settings::{AcceptProxy, Bind, SendProxyFields, Settings};
+use slab::Slab;
 use stage::WorkStage;
 use std::sync::Arc;
+use syn_ack_options::SynAckOptions;
 use table::{FlowRef, FlowTable};
-use used_cookies::UsedCookies;
+use time_wait::TimeWaitRing;
+use validated_clients::ValidatedClients;
 
 pub use log::RecordSink;
 pub use probe::ProbeEvent;
 pub use usage::Usage;
 
 /// Where frames go that the core sends.
-pub trait Outbox<B> {
+pub trait Output<B> {
     /// Takes a frame for `port`. An outbox that is full drops it and counts that; the core does not wait.
     fn send(&mut self, port: PortId, frame: B);
 
@@ -171,32 +171,32 @@ pub struct Proxy<P: BufferPool, S, N> {
     neighbours: N,
     backends: Backends,
     cookies: CookieJar,
-    used_cookies: UsedCookies,
+    replay_filter: ReplayFilter,
     isn: IsnGenerator,
     timestamp_base: u32,
     table: FlowTable,
-    connections: Slots<Connection>,
-    quarantine: QuarantineRing,
-    held: HeldPool,
-    owed: owed::Debts,
+    connections: Slab<Connection>,
+    time_wait: TimeWaitRing,
+    reassembly: ReassemblyPool,
+    rtx: rtx::RtxQueues,
     inspections: inspect::Inspections,
-    carried: carried::CarriedTable,
+    received_headers: received_headers::ReceivedHeaders,
     /// What the first bytes of clients tell for the PROXY headers of servers.
-    found_fields: AnnounceFields,
+    payload_fields: SendProxyFields,
     wheel: TimerWheel,
     ports: PortPools,
     next_local: Vec<usize>,
     half_open: half_open::HalfOpenTable,
-    passed_syns: Slots<passed_syn::PassedSyn>,
-    promises: Promises,
+    forwarded_syns: Slab<forwarded_syn::ForwardedSyn>,
+    syn_ack_options: SynAckOptions,
     probes: Probes,
-    budgets: Budgets,
+    limits: CoreLimits,
     /// ICMP errors that are looked at in the middle of an overload.
     shed_errors: RateLimiter,
     overload: Overload,
-    known_clients: KnownClients,
+    validated_clients: ValidatedClients,
     /// Segments that came in while the core was overloaded, until there are more of them.
-    put_off: ArrayVec<Packet<P::Buffer>, BURST>,
+    deferred: ArrayVec<Packet<P::Buffer>, BURST>,
     log: Log,
     /// Nothing on a core that is alone.
     steering: Option<steering::Steering>,
@@ -237,12 +237,12 @@ where
             let sets = server.locals.iter().map(|local| Arc::clone(&local.ports));
             sets.collect::<Vec<_>>()
         };
-        let flows = 2 * (capacity.connections + capacity.resting);
+        let flows = 2 * (capacity.connections + capacity.time_wait);
         let answers = settings.answers_per_second;
-        let found_fields = settings.fields_from_payload();
-        let finds_fields = found_fields != AnnounceFields::default();
+        let payload_fields = settings.fields_from_payload();
+        let finds_fields = payload_fields != SendProxyFields::default();
         if settings.borrows_carried_addresses() {
-            settings.addresses.lend(capacity.connections + capacity.resting);
+            settings.addresses.reserve(capacity.connections + capacity.time_wait);
         }
         Proxy {
             pool,
@@ -250,33 +250,33 @@ where
             neighbours,
             backends,
             cookies: CookieJar::new(secrets.cookie),
-            used_cookies: UsedCookies::new(capacity.connections),
+            replay_filter: ReplayFilter::new(capacity.connections),
             isn: IsnGenerator::new(secrets.isn),
             timestamp_base: secrets.timestamp,
             table: FlowTable::new(flows, secrets.table),
-            connections: Slots::new(capacity.connections),
-            quarantine: QuarantineRing::new(capacity.resting),
-            held: HeldPool::new(capacity.held_memory, capacity.held_share),
-            owed: owed::Debts::new(capacity.debts, settings.writes_headers()),
+            connections: Slab::new(capacity.connections),
+            time_wait: TimeWaitRing::new(capacity.time_wait),
+            reassembly: ReassemblyPool::new(capacity.held_memory, capacity.held_share),
+            rtx: rtx::RtxQueues::new(capacity.debts, settings.writes_headers()),
             inspections: inspect::Inspections::new(capacity.connections, inspected, kept_blocks),
-            carried: if settings.accepts_headers() || finds_fields {
-                carried::CarriedTable::new(capacity.connections, capacity.debts)
+            received_headers: if settings.accepts_headers() || finds_fields {
+                received_headers::ReceivedHeaders::new(capacity.connections, capacity.debts)
             } else {
-                carried::CarriedTable::new(0, 0)
+                received_headers::ReceivedHeaders::new(0, 0)
             },
-            found_fields,
+            payload_fields,
             wheel: TimerWheel::new(capacity.connections, now),
             ports: PortPools::new(settings.servers.iter().map(port_sets), settings.time_wait),
             next_local: vec![0; settings.servers.len()],
             half_open: half_open::HalfOpenTable::new(capacity.half_open),
-            passed_syns: Slots::new(capacity.passed_syns.min(passed_syn::MOST)),
-            promises: Promises::new(&settings),
+            forwarded_syns: Slab::new(capacity.passed_syns.min(forwarded_syn::MOST)),
+            syn_ack_options: SynAckOptions::new(&settings),
             probes: Probes::new(&settings, now),
-            budgets: Budgets::new(answers, secrets.isn, now),
+            limits: CoreLimits::new(answers, secrets.isn, now),
             shed_errors: RateLimiter::new(u64::from(answers), answers.div_ceil(10).max(1), now),
             overload: Overload::new(settings.overload_after, now),
-            known_clients: KnownClients::new(capacity.connections, now),
-            put_off: ArrayVec::new(),
+            validated_clients: ValidatedClients::new(capacity.connections, now),
+            deferred: ArrayVec::new(),
             log: Log::new(records, settings.records.then_some(capacity.connections), settings.core),
             steering: settings.steering.as_ref().map(steering::Steering::new),
             drops: Counters::default(),
@@ -295,17 +295,17 @@ where
         &mut self,
         now: Instant,
         batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         self.last_now = now;
-        if self.overload.is_shedding() || !self.put_off.is_empty() {
+        if self.overload.is_shedding() || !self.deferred.is_empty() {
             return self.handle_overloaded(now, batch, out);
         }
         self.handle_all(now, batch, out);
     }
 
     #[inline(never)]
-    fn handle_unbound(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
+    fn handle_unbound(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
         let Some(incoming) = self.hand_over_segment(incoming, out) else {
             return;
         };
@@ -341,47 +341,47 @@ where
             return out.pass_to_kernel(now, segment.device, incoming.buffer);
         }
         let event = match listener {
-            None if segment.has(TcpFlags::RST) => Event::BlindReset(Side::Client),
+            None if segment.has(TcpFlags::RST) => Event::OutOfWindowRst(Side::Client),
             None => Event::StraySyn,
-            Some(_) if segment.has(TcpFlags::RST) => Event::BlindReset(Side::Client),
+            Some(_) if segment.has(TcpFlags::RST) => Event::OutOfWindowRst(Side::Client),
             Some(listener) if segment.has(TcpFlags::SYN) && !segment.has(TcpFlags::ACK) => {
-                self.met_syn(listener, key.remote)
+                self.classify_syn(listener, key.remote)
             }
             Some(_) if segment.has(TcpFlags::SYN) => Event::StraySyn,
             Some(_) => Event::CookieAck,
         };
-        self.meet_stranger(now, (Phase::Unbound, event), (address, listener), incoming, out);
+        self.on_no_connection(now, (Phase::Closed, event), (address, listener), incoming, out);
     }
 
     /// What becomes of a SYN to a listener.
-    fn met_syn(&mut self, listener: u16, peer: u128) -> Event {
+    fn classify_syn(&mut self, listener: u16, peer: u128) -> Event {
         let of_listener = &self.settings.listeners[usize::from(listener)];
         if of_listener.bind != Bind::Syn {
             return Event::Syn;
         }
         // Whose header would not be believed can be told at once, and the server need not hear of it.
-        if of_listener.accept == Accept::Required && !self.settings.trusts(listener, unmapped(peer)) {
+        if of_listener.accept == AcceptProxy::Required && !self.settings.trusts(listener, unmapped(peer)) {
             self.drops.add(DropReason::HeaderUntrusted, 1);
             return Event::StraySyn;
         }
         if self.has_room_for_syn() {
-            return Event::SynToPass;
+            return Event::SynToForward;
         }
-        self.drops.add(DropReason::SynsFull, 1);
+        self.drops.add(DropReason::ForwardedSynsFull, 1);
         Event::Syn
     }
 
     #[inline(never)]
-    fn handle_quarantined(
+    fn on_time_wait(
         &mut self,
         now: Instant,
         flow: FlowRef,
         incoming: Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let from = flow.side();
         let segment = incoming.segment;
-        let mut event = classify::while_quarantined(from, segment);
+        let mut event = classify::while_in_time_wait(from, segment);
         let address = self.settings.addresses.index(segment.key.local);
         let listener = address.and_then(|address| {
             self.settings
@@ -389,29 +389,31 @@ where
                 .listener(address, segment.key.local_port, segment.device)
         });
         if from == Side::Client && matches!(event, Event::Segment { .. }) {
-            event = self.met_at_rest(now, flow, segment).unwrap_or(event);
+            event = self.classify_time_wait(now, flow, segment).unwrap_or(event);
         }
         match (event, address) {
             (Event::Syn | Event::CookieAck, Some(address)) => {
-                self.meet_stranger(now, (Phase::Quarantine, event), (address, listener), incoming, out);
+                self.on_no_connection(now, (Phase::TimeWait, event), (address, listener), incoming, out);
                 if event == Event::Syn
-                    && let Some(rested) = self.quarantine.entry_mut(flow.slot())
+                    && let Some(rested) = self.time_wait.entry_mut(flow.slot())
                 {
                     rested.note_answered();
                 }
             }
-            _ => self.drive_quarantined(now, flow, event, incoming, out),
+            _ => self.drive_time_wait(now, flow, event, incoming, out),
         }
     }
 
     /// What a segment from the client of a resting connection is if it belongs to another, which is about to begin.
-    fn met_at_rest(&self, now: Instant, flow: FlowRef, segment: &Segment) -> Option<Event> {
+    fn classify_time_wait(&self, now: Instant, flow: FlowRef, segment: &Segment) -> Option<Event> {
         if self.opens_cookie(now, segment).is_some() {
             // A cookie that has made a connection makes no other: a late copy is translated like any late segment.
-            let is_used = self.used_cookies.contains(segment.hash, segment.returned_cookie(), now);
+            let is_used = self
+                .replay_filter
+                .contains(segment.hash, segment.returned_cookie(), now);
             return (!is_used).then_some(Event::CookieAck);
         }
-        let rested = self.quarantine.entry(flow.slot())?;
+        let rested = self.time_wait.entry(flow.slot())?;
         let is_young = self.cookies.may_be_live(segment.ack - 1, now);
         (is_young && !rested.may_have_sent(segment.seq)).then_some(Event::ClientData)
     }
@@ -422,7 +424,7 @@ where
         now: Instant,
         flow: FlowRef,
         incoming: Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let slot = flow.slot();
         let from = flow.side();
@@ -435,7 +437,7 @@ where
         let is_inspected = self.selector.inspects() && self.inspections.index(slot).is_some();
         let acts_on_it = match &connection.stage {
             Stage::Opening(_) => true,
-            Stage::Spliced(spliced) => is_inspected || from == Side::Server && spliced.owed != owed::NOTHING,
+            Stage::Spliced(spliced) => is_inspected || from == Side::Server && spliced.owed != rtx::NOTHING,
         };
         if acts_on_it && !incoming.is_intact() {
             self.drops.add(DropReason::BadTcpChecksum, 1);
@@ -452,11 +454,11 @@ where
                 }
             }
             (Stage::Opening(opening), Side::Client) => {
-                let in_order = || self.held.in_order(opening.held).len();
+                let in_order = || self.reassembly.in_order(opening.held).len();
                 let event = classify::from_client_while_opening(connection.phase, opening, in_order, segment);
-                let is_first = matches!(event, Event::ClientAck) && connection.phase == Phase::SynAnswered;
+                let is_first = matches!(event, Event::ClientAck) && connection.phase == Phase::SynAckForwarded;
                 let accept = self.settings.listeners[usize::from(connection.listener)].accept;
-                if is_first && accept == Accept::Off {
+                if is_first && accept == AcceptProxy::Off {
                     // It is noted as a segment of the splice that it makes.
                     event
                 } else {
@@ -467,14 +469,14 @@ where
             }
             (Stage::Opening(opening), Side::Server) => {
                 let options = TcpOptions::parse(segment.options(incoming.buffer.data()));
-                let syn = self.passed_syns.get(opening.syn.into());
+                let syn = self.forwarded_syns.get(opening.syn.into());
                 let answered = syn.and_then(|syn| syn.answer).map(|answer| answer.isn);
                 let event = classify::from_server_in_handshake(opening, answered, segment, &options);
                 if matches!(event, Event::ServerSynAck | Event::ServerLacksOption) {
                     let offered = send::offered(&self.settings, connection, opening, syn);
                     let server = connection.server;
                     connection.note_in_opening(now, from, event, segment);
-                    self.listen_to_server(now, (server, offered), segment, &options);
+                    self.learn_server_caps(now, (server, offered), segment, &options);
                 } else {
                     connection.note_in_opening(now, from, event, segment);
                 }
@@ -483,7 +485,7 @@ where
         };
         if let Event::Segment {
             from,
-            fin: SentFin::Unchanged,
+            fin: FinChange::Unchanged,
             acknowledges_fin: false,
         } = event
         {
@@ -498,7 +500,7 @@ where
         if matches!(event, Event::Unacceptable)
             && let Some(cookie) = self.opens_own_answer(now, slot, segment)
         {
-            return self.shake_hands_after_all(now, slot, cookie, incoming, out);
+            return self.fall_back_to_cookie(now, slot, cookie, incoming, out);
         }
         self.drive(now, slot, event, Some(incoming), out);
     }

@@ -3,7 +3,7 @@
 //! A NIC's queue that is full drops whatever comes next, and most of what comes in a flood is SYNs, while each segment of
 //! a connection that is lost so costs somebody a retransmission. A SYN is the cheapest packet to lose: nothing is kept of
 //! it, and who means it sends it again. So a core whose receive queues do not get empty any more serves the rest of each
-//! batch first, then SYNs of clients who have come back with a cookie lately ([`known_clients`](super::known_clients)), and
+//! batch first, then SYNs of clients who have come back with a cookie lately ([`validated_clients`](super::validated_clients)), and
 //! last those of strangers. What it cannot afford is dropped before it costs a look-up or a cookie.
 //!
 //! ```text
@@ -33,7 +33,7 @@
 //! Budget: four branches for each round while calm, and a hash and a store for each connection. Source: `benches/attack`.
 
 use super::drop_reason::DropReason;
-use super::{NextHops, Outbox, Proxy, segment};
+use super::{NextHops, Output, Proxy, segment};
 use crate::callbacks::SelectServer;
 use arrayvec::ArrayVec;
 use e2d2::BURST;
@@ -301,10 +301,10 @@ where
 
     /// A client has come back with the number that it was told.
     #[inline]
-    pub(super) fn note_return(&mut self, now: Instant, client: u128) {
+    pub(super) fn on_cookie_returned(&mut self, now: Instant, client: u128) {
         self.log.count(Side::Client, TcpCounter::RecvSynAck2);
         let hash = self.table.source_hash(client);
-        self.known_clients.note(hash, now);
+        self.validated_clients.note(hash, now);
     }
 
     /// As [`Proxy::handle_batch`], SYNs last and only as many as can be afforded.
@@ -315,7 +315,7 @@ where
         &mut self,
         now: Instant,
         batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         // While all of them could be SYNs and be answered, nobody has to give way to anybody.
         if self.overload.affords_all() {
@@ -355,7 +355,7 @@ where
         if self.overload.is_open_to(hash) {
             return Turn::First;
         }
-        if self.known_clients.contains(hash) {
+        if self.validated_clients.contains(hash) {
             if self.overload.keeps_up() {
                 return Turn::First;
             }
@@ -369,17 +369,17 @@ where
     }
 
     /// Keeps a segment until there are more, or deals with those that there are.
-    fn put_off(&mut self, now: Instant, packet: Packet<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
-        if self.put_off.is_full() {
+    fn put_off(&mut self, now: Instant, packet: Packet<P::Buffer>, out: &mut impl Output<P::Buffer>) {
+        if self.deferred.is_full() {
             self.handle_put_off(now, out);
         }
-        self.put_off.push(packet);
+        self.deferred.push(packet);
     }
 
     /// Deals with the segments that were put off.
-    pub(super) fn handle_put_off(&mut self, now: Instant, out: &mut impl Outbox<P::Buffer>) {
-        if !self.put_off.is_empty() {
-            let mut due = std::mem::take(&mut self.put_off);
+    pub(super) fn handle_put_off(&mut self, now: Instant, out: &mut impl Output<P::Buffer>) {
+        if !self.deferred.is_empty() {
+            let mut due = std::mem::take(&mut self.deferred);
             self.handle_all(now, &mut due, out);
         }
     }
@@ -390,7 +390,7 @@ where
         &mut self,
         now: Instant,
         syns: &mut ArrayVec<Packet<P::Buffer>, BURST>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) -> u64 {
         while !syns.is_empty() {
             let affordable = self.overload.affordable(Sender::Stranger, syns.len());
@@ -408,7 +408,7 @@ where
         &mut self,
         now: Instant,
         batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let answered = self.log.counters(Side::Client)[TcpCounter::RecvSyn];
         self.handle_all(now, batch, out);

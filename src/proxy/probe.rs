@@ -2,21 +2,21 @@
 //!
 //! Each core asks every server by itself, from its own ports, so that nothing is shared and the answers come to the core
 //! that waits for them. At start every server is asked once, a few dozen at a time; nobody waits for the answers, but what
-//! cannot be translated is not promised before them ([`promises`](super::promises)). A server that does not answer is
+//! cannot be translated is not promised before them ([`syn_ack_options`](super::syn_ack_options)). A server that does not answer is
 //! asked again after 2 s, and so is one that lacks something, each time after twice as long, up to five minutes; one that
 //! has all there is, never: its live SYN-ACKs tell if that changes.
 //!
 //! An answer counts only if it acknowledges the number of the SYN (RFC 9293 3.10.7.3), which is as hard to guess as that
 //! of any connection. Nothing is learned from anything else.
 
-use super::budget::Budget;
+use super::budget::RoundBudget;
 use super::drop_reason::DropReason;
 use super::ids::ServerId;
-use super::promises::{Abilities, Offered};
 use super::segment::Segment;
 use super::send::{Control, Path};
 use super::settings::Settings;
-use super::{Incoming, NextHops, Outbox, Proxy};
+use super::syn_ack_options::{Offered, ServerCaps};
+use super::{Incoming, NextHops, Output, Proxy};
 use crate::callbacks::SelectServer;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::counters::Counters;
@@ -91,7 +91,7 @@ pub(super) struct Probe {
 
 /// What is kept of each server.
 #[derive(Clone, Copy, Debug, Default)]
-struct Patience {
+struct ProbeBackoff {
     /// Rounds that left something to be wished, in a row.
     rounds: u8,
     /// How often its next hop was not known, in a row.
@@ -103,7 +103,7 @@ pub(super) struct Probes {
     /// By server: when to ask, or to ask again.
     wheel: TimerWheel,
     asked: Vec<Probe>,
-    patience: Box<[Patience]>,
+    patience: Box<[ProbeBackoff]>,
     counters: Counters<ProbeEvent>,
 }
 
@@ -122,7 +122,7 @@ impl Probes {
         Probes {
             wheel,
             asked: Vec::with_capacity(AT_ONCE),
-            patience: vec![Patience::default(); count].into_boxed_slice(),
+            patience: vec![ProbeBackoff::default(); count].into_boxed_slice(),
             counters: Counters::default(),
         }
     }
@@ -188,17 +188,22 @@ where
     }
 
     /// What is known of a server; `None` as long as it has not answered.
-    pub fn abilities(&self, server: ServerId) -> Option<Abilities> {
-        self.promises.abilities(server.0)
+    pub fn server_caps(&self, server: ServerId) -> Option<ServerCaps> {
+        self.syn_ack_options.server_caps(server.0)
     }
 
     /// The next server of which something new is known, each at most once in 8 s.
-    pub fn take_news(&mut self, now: Instant) -> Option<(ServerId, Abilities)> {
-        self.promises.take_news(now)
+    pub fn take_caps_change(&mut self, now: Instant) -> Option<(ServerId, ServerCaps)> {
+        self.syn_ack_options.take_caps_change(now)
     }
 
     /// Asks whom it is time to ask. Returns true if anyone was.
-    pub(super) fn poll_probes(&mut self, now: Instant, budget: &mut Budget, out: &mut impl Outbox<P::Buffer>) -> bool {
+    pub(super) fn poll_probes(
+        &mut self,
+        now: Instant,
+        budget: &mut RoundBudget,
+        out: &mut impl Output<P::Buffer>,
+    ) -> bool {
         let before = *budget.moves();
         while budget.affords_one(out)
             && let Some(server) = self.probes.wheel.pop_expired(now, budget.moves())
@@ -214,7 +219,7 @@ where
         *budget.moves() < before
     }
 
-    fn begin_probe(&mut self, now: Instant, server: u16, out: &mut impl Outbox<P::Buffer>) {
+    fn begin_probe(&mut self, now: Instant, server: u16, out: &mut impl Output<P::Buffer>) {
         let Some(settings) = self.settings.servers.get(usize::from(server)) else {
             return;
         };
@@ -264,7 +269,7 @@ where
     }
 
     /// Sends the SYN of a probe, or gives the server up.
-    fn repeat_probe(&mut self, now: Instant, index: usize, out: &mut impl Outbox<P::Buffer>) {
+    fn repeat_probe(&mut self, now: Instant, index: usize, out: &mut impl Output<P::Buffer>) {
         let probe = self.probes.asked[index];
         let Some(&wait) = WAITS.get(usize::from(probe.tries)) else {
             self.release_probe(now, &probe);
@@ -298,7 +303,7 @@ where
         now: Instant,
         probe: Probe,
         incoming: Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         if !incoming.is_intact() {
             return self.drops.add(DropReason::BadTcpChecksum, 1);
@@ -308,11 +313,11 @@ where
         if segment.has(TcpFlags::RST) {
             // RFC 9293 3.10.7.3: in SYN-SENT a RST counts only if it acknowledges the SYN.
             if !is_answer {
-                return self.drops.add(DropReason::BlindReset, 1);
+                return self.drops.add(DropReason::OutOfWindowRst, 1);
             }
             self.drops.add(DropReason::Consumed, 1);
             self.probes.counters.add(ProbeEvent::Refused, 1);
-            self.promises.note_silence(probe.server);
+            self.syn_ack_options.note_silence(probe.server);
             self.release_probe(now, &probe);
             return self.probes.ask_again(probe.server, now);
         }
@@ -325,7 +330,7 @@ where
         } else {
             // RFC 9293 3.10.7.3: an unacceptable ACK in SYN-SENT is answered by a RST with its own number. Who can send
             // one knows our port, not our number: the SYN is repeated by its timer only.
-            if !self.budgets.probes.take(now) {
+            if !self.limits.probes.take(now) {
                 return self.drops.add(DropReason::RateLimited, 1);
             }
             self.probes.counters.add(ProbeEvent::StaleConnection, 1);
@@ -337,16 +342,16 @@ where
         let version = (self.settings.servers)
             .get(usize::from(probe.server))
             .map_or(IpVersion::V4, |server| ip_version(server.address));
-        let found = Abilities::of(options, window, version);
+        let found = ServerCaps::of(options, window, version);
         self.probes.counters.add(ProbeEvent::Answered, 1);
-        if self.promises.note_probe(probe.server, found) {
+        if self.syn_ack_options.note_probe(probe.server, found) {
             self.probes.counters.add(ProbeEvent::Learned, 1);
         }
         self.release_probe(now, probe);
         if found.lacks_something() {
             self.probes.ask_again(probe.server, now);
         } else if let Some(patience) = self.probes.patience.get_mut(usize::from(probe.server)) {
-            *patience = Patience::default();
+            *patience = ProbeBackoff::default();
             self.probes.wheel.disarm(u32::from(probe.server));
         }
     }
@@ -354,7 +359,7 @@ where
     /// Learns from the SYN-ACK to a connection whose SYN offered this. If the server can do less than was known, a probe
     /// will tell whether that lasts.
     #[inline]
-    pub(super) fn listen_to_server(
+    pub(super) fn learn_server_caps(
         &mut self,
         now: Instant,
         (server, offered): (u16, Offered),
@@ -362,7 +367,7 @@ where
         options: &TcpOptions,
     ) {
         let version = ip_version(segment.key.remote);
-        if !(self.promises).note_live(server, offered, options, segment.window, version) {
+        if !(self.syn_ack_options).note_live(server, offered, options, segment.window, version) {
             return;
         }
         self.probes.counters.add(ProbeEvent::LearnedLess, 1);
@@ -373,7 +378,7 @@ where
 
     fn end_silence(&mut self, now: Instant, server: u16) {
         self.probes.counters.add(ProbeEvent::Unanswered, 1);
-        self.promises.note_silence(server);
+        self.syn_ack_options.note_silence(server);
         self.probes.ask_again(server, now);
     }
 

@@ -1,7 +1,7 @@
 //! The header of a received segment as plain values, read once.
 
+use super::replay_filter::Returned;
 use super::table::FlowRef;
-use super::used_cookies::Returned;
 use e2d2::buffer::ChecksumStatus;
 use e2d2::port::PortId;
 use e2d2::wire::MacAddr;

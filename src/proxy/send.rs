@@ -2,11 +2,11 @@
 
 use super::connection::{Connection, NO_SERVER, Opening, Spliced, Stage};
 use super::drop_reason::DropReason;
-use super::passed_syn::PassedSyn;
-use super::promises::Offered;
-use super::quarantine::Rested;
+use super::forwarded_syn::ForwardedSyn;
 use super::settings::Settings;
-use super::{NextHops, Outbox, Proxy, held};
+use super::syn_ack_options::Offered;
+use super::time_wait::TimeWaitEntry;
+use super::{NextHops, Output, Proxy, reassembly};
 use crate::callbacks::SelectServer;
 use e2d2::buffer::BufferPool;
 use e2d2::port::PortId;
@@ -88,7 +88,7 @@ impl Path {
 
 /// The end points of a connection, open or resting.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ends {
+pub(super) struct Endpoints {
     client: u128,
     client_port: u16,
     client_mac: MacAddr,
@@ -100,10 +100,10 @@ pub(super) struct Ends {
     server: u16,
 }
 
-impl From<&Connection> for Ends {
+impl From<&Connection> for Endpoints {
     #[inline(always)]
     fn from(connection: &Connection) -> Self {
-        Ends {
+        Endpoints {
             client: connection.client_address(),
             client_port: connection.client_port,
             client_mac: connection.client_mac,
@@ -117,9 +117,9 @@ impl From<&Connection> for Ends {
     }
 }
 
-impl From<&Rested> for Ends {
-    fn from(rested: &Rested) -> Self {
-        Ends {
+impl From<&TimeWaitEntry> for Endpoints {
+    fn from(rested: &TimeWaitEntry) -> Self {
+        Endpoints {
             client: rested.client_address(),
             client_port: rested.client_port,
             client_mac: rested.client_mac,
@@ -133,7 +133,7 @@ impl From<&Rested> for Ends {
     }
 }
 
-impl Ends {
+impl Endpoints {
     /// The key of one leg in the flow table; `None` for the server leg while there is no server.
     #[inline]
     pub(super) fn key(&self, settings: &Settings, side: Side) -> Option<FourTuple> {
@@ -158,7 +158,7 @@ impl Ends {
     }
 }
 
-impl Ends {
+impl Endpoints {
     /// Our address and port towards the server.
     #[inline]
     pub(super) fn source(&self, settings: &Settings) -> (u128, u16) {
@@ -168,7 +168,7 @@ impl Ends {
     }
 }
 
-/// True if `key` is that of the leg to `side` of a connection: [`Ends::key`] without making it.
+/// True if `key` is that of the leg to `side` of a connection: [`Endpoints::key`] without making it.
 #[inline]
 pub(super) fn is_leg(settings: &Settings, connection: &Connection, side: Side, key: &FourTuple) -> bool {
     match side {
@@ -192,13 +192,13 @@ pub(super) fn is_leg(settings: &Settings, connection: &Connection, side: Side, k
 }
 
 /// The way to the client of a connection.
-pub(super) fn path_to_client(settings: &Settings, ends: impl Into<Ends>) -> Path {
+pub(super) fn path_to_client(settings: &Settings, ends: impl Into<Endpoints>) -> Path {
     way_to_client(settings, ends.into())
 }
 
 /// [`path_to_client`] on the path of every packet, where it is not put together in memory.
 #[inline(always)]
-pub(super) fn way_to_client(settings: &Settings, ends: Ends) -> Path {
+pub(super) fn way_to_client(settings: &Settings, ends: Endpoints) -> Path {
     let ours = &settings.devices[usize::from(ends.client_device.0)];
     Path {
         source_mac: ours.mac,
@@ -214,13 +214,17 @@ pub(super) fn way_to_client(settings: &Settings, ends: Ends) -> Path {
 }
 
 /// The way to the server of a connection; `None` while its next hop is not resolved.
-pub(super) fn path_to_server(settings: &Settings, neighbours: &impl NextHops, ends: impl Into<Ends>) -> Option<Path> {
+pub(super) fn path_to_server(
+    settings: &Settings,
+    neighbours: &impl NextHops,
+    ends: impl Into<Endpoints>,
+) -> Option<Path> {
     way_to_server(settings, neighbours, ends.into())
 }
 
 /// [`path_to_server`] on the path of every packet, where it is not put together in memory.
 #[inline(always)]
-pub(super) fn way_to_server(settings: &Settings, neighbours: &impl NextHops, ends: Ends) -> Option<Path> {
+pub(super) fn way_to_server(settings: &Settings, neighbours: &impl NextHops, ends: Endpoints) -> Option<Path> {
     let server = settings.servers.get(usize::from(ends.server))?;
     let (source, source_port) = ends.source(settings);
     let ours = &settings.devices[usize::from(server.device.0)];
@@ -243,7 +247,7 @@ pub(super) fn offered(
     settings: &Settings,
     connection: &Connection,
     opening: &Opening,
-    syn: Option<&PassedSyn>,
+    syn: Option<&ForwardedSyn>,
 ) -> Offered {
     let leg = |peer: u128, device: PortId| {
         settings.devices[usize::from(device.0)].mtu - ip_version(peer).header_len_with_tcp()
@@ -294,7 +298,7 @@ where
         path: &Path,
         control: &Control,
         payload: &[u8],
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         if let Err(reason) = emit_into(&mut self.pool, memory, path, control, payload, out) {
             self.drops.add(reason, 1);
@@ -309,7 +313,7 @@ where
         };
         // What the client has been told stays true while the server has not acknowledged it.
         if to == Side::Client
-            && let Some(debt) = connection.spliced().and_then(|spliced| self.owed.get(spliced.owed))
+            && let Some(debt) = connection.spliced().and_then(|spliced| self.rtx.get(spliced.owed))
         {
             ack = ack.later(debt.end);
         }
@@ -323,7 +327,7 @@ where
     }
 
     /// Sends a RST to one side of a connection, with a number that its receiver believes.
-    pub(super) fn reset(&mut self, slot: u32, to: Side, out: &mut impl Outbox<P::Buffer>) {
+    pub(super) fn reset(&mut self, slot: u32, to: Side, out: &mut impl Output<P::Buffer>) {
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
@@ -352,8 +356,8 @@ where
         // RFC 5961 3.2: the receiver acts only on its exact RCV.NXT. That is its last ACK, or, if its next ACK is still
         // on the way, the end of what was sent.
         let acknowledged = connection.spliced().map(|spliced| match to {
-            Side::Client => spliced.to_client.acknowledged + spliced.server_shift,
-            Side::Server => spliced.to_server.acknowledged + spliced.client_shift,
+            Side::Client => spliced.to_client.snd_una + spliced.server_seq_offset,
+            Side::Server => spliced.to_server.snd_una + spliced.client_seq_offset,
         });
         // Where bytes have been changed, only the receiver's own numbers name what it expects.
         let inspected = self
@@ -374,7 +378,7 @@ impl<P: BufferPool, S, N> Proxy<P, S, N> {
     fn has_heard_nothing(&self, connection: &Connection) -> bool {
         let syn = connection
             .opening()
-            .and_then(|opening| self.passed_syns.get(opening.syn.into()));
+            .and_then(|opening| self.forwarded_syns.get(opening.syn.into()));
         syn.is_some_and(|syn| syn.answer.is_none())
     }
 }
@@ -389,7 +393,7 @@ pub(super) fn emit_into<P: BufferPool>(
     path: &Path,
     control: &Control,
     payload: &[u8],
-    out: &mut impl Outbox<P::Buffer>,
+    out: &mut impl Output<P::Buffer>,
 ) -> Result<(), DropReason> {
     emit_joined(pool, memory, path, control, (&[], payload), out)
 }
@@ -405,7 +409,7 @@ pub(super) fn emit_joined<P: BufferPool>(
     path: &Path,
     control: &Control,
     (front, payload): (&[u8], &[u8]),
-    out: &mut impl Outbox<P::Buffer>,
+    out: &mut impl Output<P::Buffer>,
 ) -> Result<(), DropReason> {
     let mut buffer = memory.or_else(|| pool.take()).ok_or(DropReason::NoBuffer)?;
     control
@@ -436,22 +440,22 @@ fn opening_numbers(connection: &Connection, opening: &Opening, to: Side) -> (Seq
 /// Never more than was promised with the SYN-ACK: when the server has taken what is held, its own window reaches as far.
 pub(super) fn opening_window(opening: &Opening) -> u16 {
     let taken = (opening.acknowledged - opening.first_byte()).max(0) as usize;
-    let beyond_promise = held::LARGE.saturating_sub(opening.promised_window() as usize);
+    let beyond_promise = reassembly::LARGE.saturating_sub(opening.advertised_window() as usize);
     room_as_window(opening, taken.max(beyond_promise))
 }
 
 /// The first number that the client has not been allowed to send before there was a server.
-pub(super) fn told_edge(opening: &Opening) -> SeqNum {
-    let later = opening.acknowledged + (u32::from(opening_window(opening)) << opening.promised_scale);
-    (opening.first_byte() + opening.promised_window()).later(later)
+pub(super) fn advertised_edge(opening: &Opening) -> SeqNum {
+    let later = opening.acknowledged + (u32::from(opening_window(opening)) << opening.advertised_scale);
+    (opening.first_byte() + opening.advertised_window()).later(later)
 }
 
 /// What is left of the room for held bytes when `taken` of it is used, as the field that the client expects. As in
 /// [`WindowScale::to_client`](super::connection::WindowScale::to_client) only a unit beyond any segment is rounded up.
 pub(super) fn room_as_window(opening: &Opening, taken: usize) -> u16 {
     const LARGEST_ROUNDED_DOWN: usize = 512;
-    let left = held::LARGE.saturating_sub(taken);
-    let unit = 1 << opening.promised_scale;
+    let left = reassembly::LARGE.saturating_sub(taken);
+    let unit = 1 << opening.advertised_scale;
     let units = if unit <= LARGEST_ROUNDED_DOWN {
         left / unit
     } else {
@@ -465,11 +469,11 @@ fn spliced_numbers(spliced: &Spliced, to: Side) -> (SeqNum, SeqNum, u16) {
         Side::Client => (spliced.to_client, spliced.to_server),
         Side::Server => (spliced.to_server, spliced.to_client),
     };
-    let window = (received.edge - received.acknowledged).max(0) as u32;
+    let window = (received.edge - received.snd_una).max(0) as u32;
     let (seq, shift) = match to {
-        Side::Client => (sent.end + spliced.server_shift, spliced.scale.promised),
-        Side::Server if spliced.scale.server_scales => (sent.end + spliced.client_shift, spliced.scale.client),
-        Side::Server => (sent.end + spliced.client_shift, 0),
+        Side::Client => (sent.end + spliced.server_seq_offset, spliced.scale.advertised),
+        Side::Server if spliced.scale.server_scales => (sent.end + spliced.client_seq_offset, spliced.scale.client),
+        Side::Server => (sent.end + spliced.client_seq_offset, 0),
     };
-    (seq, received.acknowledged, (window >> shift).min(0xffff) as u16)
+    (seq, received.snd_una, (window >> shift).min(0xffff) as u16)
 }

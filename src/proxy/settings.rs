@@ -3,8 +3,8 @@
 //! Built once at start by whoever has read a configuration; nothing here changes afterwards.
 
 use super::addresses::Addresses;
-use super::held;
 use super::ids::{PoolId, ServerId};
+use super::reassembly;
 use super::steering::CoreSteering;
 use arrayvec::ArrayVec;
 use e2d2::port::{Capabilities, PortId};
@@ -40,7 +40,7 @@ pub enum Bind {
 
 /// Whether a listener takes PROXY headers.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub enum Accept {
+pub enum AcceptProxy {
     /// They are payload like any other.
     #[default]
     Off,
@@ -66,7 +66,7 @@ pub struct Listener {
     /// How long the second half may stay open.
     pub half_close: Duration,
     /// Whether its clients' streams begin with a PROXY header.
-    pub accept: Accept,
+    pub accept: AcceptProxy,
 }
 
 impl Listener {
@@ -87,19 +87,19 @@ pub struct Local {
 
 /// How a server hears of the client's address.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Announce {
+pub enum SendProxy {
     /// Not at all.
     #[default]
     Off,
     /// By a PROXY header of version 1.
     V1,
     /// By a PROXY header of version 2 with these fields.
-    V2(AnnounceFields),
+    V2(SendProxyFields),
 }
 
 /// The optional fields (TLVs) of a PROXY header of version 2.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct AnnounceFields {
+pub struct SendProxyFields {
     /// `PP2_TYPE_AUTHORITY`: the server name of a TLS client, if it sent one.
     pub authority: bool,
     /// `PP2_TYPE_ALPN`: the first protocol that a TLS client offers, if any.
@@ -117,7 +117,7 @@ pub struct AnnounceFields {
 pub type FieldBuf = ArrayVec<u8, { 2 * (3 + 255) }>;
 
 /// Appends those of the wanted fields that a client's first bytes have a value for: `alpn`, then `authority`.
-pub type PayloadFields = fn(AnnounceFields, &[u8], &mut FieldBuf);
+pub type PayloadFields = fn(SendProxyFields, &[u8], &mut FieldBuf);
 
 /// A server.
 #[derive(Clone, Debug)]
@@ -133,7 +133,7 @@ pub struct Server {
     /// Our addresses to connect from.
     pub locals: Vec<Local>,
     /// The PROXY header that connections to it begin with.
-    pub announce: Announce,
+    pub announce: SendProxy,
     /// It is connected to from the clients' own addresses and ports; from `locals` it is only probed.
     pub transparent: bool,
     /// After how long an unanswered SYN is repeated; doubled each time.
@@ -245,7 +245,7 @@ pub struct Capacity {
     /// Open connections.
     pub connections: usize,
     /// Resting connections.
-    pub resting: usize,
+    pub time_wait: usize,
     /// SYN-ACKs remembered for repetition; 0 without a listener that needs it.
     pub half_open: usize,
     /// SYNs remembered until their handshake is complete; 0 without a listener that passes them on.
@@ -273,11 +273,11 @@ impl Capacity {
     pub fn for_connections(connections: usize) -> Self {
         Capacity {
             connections,
-            resting: (connections / 2).max(1024),
+            time_wait: (connections / 2).max(1024),
             half_open: 0,
             passed_syns: 0,
             held_memory: HELD_MEMORY,
-            debts: held::most_in(HELD_MEMORY),
+            debts: reassembly::most_in(HELD_MEMORY),
             inspected: connections.min(MAX_INSPECTED),
             kept_blocks: (connections.min(MAX_INSPECTED) / 4).max(1024),
             held_share: 25,
@@ -317,7 +317,7 @@ impl ExceptionPath {
 
 /// What SYN-ACKs promise by configuration, and whom the listeners can reach.
 #[derive(Clone, Debug)]
-pub struct PromiseSettings {
+pub struct SynAckSettings {
     /// Servers are probed, and listened to.
     pub probe: bool,
     /// Which of the values below hold whatever the servers can do.
@@ -330,7 +330,7 @@ pub struct PromiseSettings {
     pub sack: bool,
     /// Timestamps are sent.
     pub timestamps: bool,
-    /// The window, never scaled, at most [`LARGE`](held::LARGE).
+    /// The window, never scaled, at most [`LARGE`](reassembly::LARGE).
     pub window: u16,
     /// By pool, its servers.
     pub pools: Vec<Vec<u16>>,
@@ -356,7 +356,7 @@ pub struct Settings {
     /// Reads fields of PROXY headers from first bytes.
     pub payload_fields: PayloadFields,
     /// What SYN-ACKs promise.
-    pub promises: PromiseSettings,
+    pub promises: SynAckSettings,
     /// How long a closed connection rests.
     pub time_wait: Duration,
     /// What a segment of no known connection is answered with.
@@ -381,25 +381,27 @@ pub struct Settings {
 impl Settings {
     /// True if some listener takes PROXY headers.
     pub fn accepts_headers(&self) -> bool {
-        self.listeners.iter().any(|listener| listener.accept != Accept::Off)
+        self.listeners
+            .iter()
+            .any(|listener| listener.accept != AcceptProxy::Off)
     }
 
     /// True if some server's connections begin with a PROXY header.
     pub fn writes_headers(&self) -> bool {
-        self.servers.iter().any(|server| server.announce != Announce::Off)
+        self.servers.iter().any(|server| server.announce != SendProxy::Off)
     }
 
     /// True if some server gets the fields of the header that its client's connection began with.
     pub fn passes_fields_on(&self) -> bool {
-        let passes = |server: &Server| matches!(server.announce, Announce::V2(fields) if fields.incoming);
+        let passes = |server: &Server| matches!(server.announce, SendProxy::V2(fields) if fields.incoming);
         self.servers.iter().any(passes)
     }
 
     /// The fields of PROXY headers that some server gets, and that come from the client's first bytes.
-    pub fn fields_from_payload(&self) -> AnnounceFields {
-        let mut wanted = AnnounceFields::default();
+    pub fn fields_from_payload(&self) -> SendProxyFields {
+        let mut wanted = SendProxyFields::default();
         for server in &self.servers {
-            if let Announce::V2(fields) = server.announce {
+            if let SendProxy::V2(fields) = server.announce {
                 wanted.alpn |= fields.alpn;
                 wanted.authority |= fields.authority;
             }

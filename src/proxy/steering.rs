@@ -10,7 +10,7 @@
 //! all have been asked.
 
 use super::drop_reason::DropReason;
-use super::{Incoming, NextHops, Outbox, Proxy};
+use super::{Incoming, NextHops, Output, Proxy};
 use crate::callbacks::SelectServer;
 use arrayvec::ArrayVec;
 use e2d2::BURST;
@@ -165,7 +165,7 @@ where
         &mut self,
         now: Instant,
         batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let Some(steering) = &mut self.steering else {
             self.drops.add(DropReason::HandoverRefused, batch.len() as u64);
@@ -192,7 +192,7 @@ where
     pub(super) fn hand_over_segment<'a>(
         &mut self,
         incoming: Incoming<'a, P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) -> Option<Incoming<'a, P::Buffer>> {
         let Some(steering) = &mut self.steering else {
             return Some(incoming);
@@ -217,11 +217,11 @@ where
 
     /// Hands an ICMP error about a flow that is not known here to the owner of that flow. Gives it back if that is this
     /// core.
-    pub(super) fn hand_over_complaint(
+    pub(super) fn hand_over_icmp_error(
         &mut self,
         key: &FourTuple,
         packet: Packet<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) -> Option<Packet<P::Buffer>> {
         let Some(steering) = &mut self.steering else {
             return Some(packet);
@@ -236,7 +236,7 @@ where
         None
     }
 
-    fn hand_over(&mut self, to: usize, packet: Packet<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
+    fn hand_over(&mut self, to: usize, packet: Packet<P::Buffer>, out: &mut impl Output<P::Buffer>) {
         let Some(steering) = &mut self.steering else { return };
         match out.hand_over(to, packet) {
             Ok(()) if steering.taking_over => steering.counters.add(SteeringEvent::AskedAround, 1),

@@ -9,8 +9,8 @@
 
 use super::action::Action::{self, *};
 use super::drop_reason::DropReason;
-use super::event::{Event, SentFin};
-use super::phase::{Half, Phase};
+use super::event::{Event, FinChange};
+use super::phase::{FinState, Phase};
 use netfcts::Side;
 use netfcts::record::Cause;
 
@@ -30,15 +30,15 @@ const fn to(next: Phase, actions: &'static [Action]) -> Transition {
 /// Decides what `event` does to a connection in `phase`.
 pub const fn step(phase: Phase, event: Event) -> Transition {
     match phase {
-        Phase::Unbound => unbound(event),
+        Phase::Closed => closed(event),
         Phase::AwaitPayload => await_payload(event),
-        Phase::ServerHandshake => server_handshake(event),
+        Phase::ServerSynSent => server_syn_sent(event),
         Phase::SynForwarded => syn_forwarded(event),
-        Phase::SynAnswered => syn_answered(event),
-        Phase::AwaitHeader => await_header(event),
+        Phase::SynAckForwarded => syn_ack_forwarded(event),
+        Phase::AwaitProxyHeader => await_proxy_header(event),
         Phase::Spliced { .. } => spliced(phase, event),
         Phase::LastAck => last_ack(event),
-        Phase::Quarantine => quarantine(event),
+        Phase::TimeWait => time_wait(event),
     }
 }
 
@@ -48,17 +48,17 @@ pub(super) fn is_plain_forward(phase: Phase, event: Event) -> bool {
 }
 
 /// No connection: only a SYN, or the ACK of a cookie, means anything.
-const fn unbound(event: Event) -> Transition {
+const fn closed(event: Event) -> Transition {
     match event {
         // RFC 4987 3.6: the state of a half-open connection is in our sequence number, not in our memory.
-        Event::Syn => to(Phase::Unbound, &[SendCookie]),
-        Event::SynToPass => to(Phase::SynForwarded, &[RememberSyn]),
+        Event::Syn => to(Phase::Closed, &[SendCookie]),
+        Event::SynToForward => to(Phase::SynForwarded, &[StoreSyn]),
         Event::CookieAck => to(Phase::AwaitPayload, &[CreateConnection]),
         // What came before it, and would have opened its cookie, may have been lost.
-        Event::ClientData => to(Phase::Unbound, &[Drop(DropReason::BadCookie)]),
+        Event::ClientData => to(Phase::Closed, &[Drop(DropReason::BadCookie)]),
         // RFC 9293 3.10.7.1: CLOSED answers everything but a RST with a RST.
         Event::StraySyn
-        | Event::SynAgain
+        | Event::SynRetransmit
         | Event::ClientAck
         | Event::Unacceptable
         | Event::ClientFin
@@ -67,9 +67,9 @@ const fn unbound(event: Event) -> Transition {
         | Event::ServerStaleAck
         | Event::ServerStray
         | Event::OutOfWindow(_)
-        | Event::Segment { .. } => to(Phase::Unbound, &[Refuse]),
-        Event::Reset(_) | Event::DoubtfulReset(_) | Event::BlindReset(_) => {
-            to(Phase::Unbound, &[Drop(DropReason::UnknownFlow)])
+        | Event::Segment { .. } => to(Phase::Closed, &[Refuse]),
+        Event::Reset(_) | Event::InWindowRst(_) | Event::OutOfWindowRst(_) => {
+            to(Phase::Closed, &[Drop(DropReason::UnknownFlow)])
         }
         Event::Ready
         | Event::HeaderAwaited
@@ -80,13 +80,13 @@ const fn unbound(event: Event) -> Transition {
         | Event::BadHeader
         | Event::NoPort
         | Event::NoServer
-        | Event::CopyPressed
-        | Event::HeldPressed
+        | Event::UnackedEvicted
+        | Event::ConnectionEvicted
         | Event::RetryDue
         | Event::CallOverdue
         | Event::WaitOver
         | Event::TimedOut
-        | Event::Shutdown => to(Phase::Unbound, &[]),
+        | Event::Shutdown => to(Phase::Closed, &[]),
     }
 }
 
@@ -97,29 +97,32 @@ const fn await_payload(event: Event) -> Transition {
         Event::ClientData => to(HERE, &[Hold, AskSelector]),
         Event::Ready => to(HERE, &[AskSelector]),
         Event::WaitOver => to(HERE, &[AskAtLast]),
-        Event::Selected => to(Phase::ServerHandshake, &[ConnectServer]),
+        Event::Selected => to(Phase::ServerSynSent, &[ConnectServer]),
         // Who acknowledges owes: without this a client that waits for our ACK (Nagle, a full window, a lost middle
         // segment) never completes its request.
-        Event::NeedMore => to(HERE, &[AcknowledgeHeld]),
-        Event::Rejected => to(Phase::Unbound, &[ResetClient, Forget(Cause::SelectorReject)]),
-        Event::NoServer => to(Phase::Unbound, &[ResetClient, ForgetUnserved]),
+        Event::NeedMore => to(HERE, &[AckBuffered]),
+        Event::Rejected => to(Phase::Closed, &[ResetClient, Forget(Cause::SelectorReject)]),
+        Event::NoServer => to(Phase::Closed, &[ResetClient, ForgetWithFailure]),
         // proxy-protocol.txt 2: the connection of a sender who breaks the rules is aborted.
-        Event::BadHeader => to(Phase::Unbound, &[ResetClient, Forget(Cause::BadProxyHeader)]),
+        Event::BadHeader => to(Phase::Closed, &[ResetClient, Forget(Cause::BadProxyHeader)]),
         Event::ClientAck => to(HERE, &[Drop(DropReason::NothingNew)]),
         // RFC 9293 3.10.7.4: a FIN in ESTABLISHED; we have nothing to send either, so our FIN goes with its ACK.
         Event::ClientFin => to(Phase::LastAck, &[CloseClient]),
         // RFC 5961 4.2: a SYN inside a connection is answered by an ACK of what we expect, whatever its number.
-        Event::Syn | Event::SynToPass | Event::SynAgain | Event::CookieAck | Event::StraySyn | Event::Unacceptable => {
-            to(HERE, &[ChallengeAck])
-        }
-        Event::Reset(_) => to(Phase::Unbound, &[Forget(Cause::ActiveRst)]),
-        Event::DoubtfulReset(_) => to(HERE, &[ChallengeAck]),
-        Event::BlindReset(_) => to(HERE, &[Drop(DropReason::BlindReset)]),
-        Event::TimedOut => to(Phase::Unbound, &[ResetClient, Forget(Cause::SelectorTimeout)]),
+        Event::Syn
+        | Event::SynToForward
+        | Event::SynRetransmit
+        | Event::CookieAck
+        | Event::StraySyn
+        | Event::Unacceptable => to(HERE, &[ChallengeAck]),
+        Event::Reset(_) => to(Phase::Closed, &[Forget(Cause::ActiveRst)]),
+        Event::InWindowRst(_) => to(HERE, &[ChallengeAck]),
+        Event::OutOfWindowRst(_) => to(HERE, &[Drop(DropReason::OutOfWindowRst)]),
+        Event::TimedOut => to(Phase::Closed, &[ResetClient, Forget(Cause::SelectorTimeout)]),
         // Nobody has an ACK for these bytes: the client repeats them.
-        Event::CopyPressed => to(HERE, &[GiveUpCopy]),
-        Event::HeldPressed => to(Phase::Unbound, &[ResetClient, Forget(Cause::HeldFull)]),
-        Event::Shutdown => to(Phase::Unbound, &[ResetClient, Forget(Cause::Shutdown)]),
+        Event::UnackedEvicted => to(HERE, &[EvictUnacked]),
+        Event::ConnectionEvicted => to(Phase::Closed, &[ResetClient, Forget(Cause::HeldFull)]),
+        Event::Shutdown => to(Phase::Closed, &[ResetClient, Forget(Cause::Shutdown)]),
         Event::ServerSynAck
         | Event::ServerLacksOption
         | Event::ServerStaleAck
@@ -133,37 +136,37 @@ const fn await_payload(event: Event) -> Transition {
 }
 
 /// Our SYN is out; the client's bytes stay held.
-const fn server_handshake(event: Event) -> Transition {
-    const HERE: Phase = Phase::ServerHandshake;
+const fn server_syn_sent(event: Event) -> Transition {
+    const HERE: Phase = Phase::ServerSynSent;
     match event {
-        Event::ServerSynAck => to(Phase::SPLICED, &[Splice, AcknowledgeServer, SendHeld]),
+        Event::ServerSynAck => to(Phase::SPLICED, &[Splice, AcknowledgeServer, SendBuffered]),
         Event::ClientData | Event::ClientFin => to(HERE, &[Hold]),
         Event::ClientAck => to(HERE, &[Drop(DropReason::NothingNew)]),
-        Event::RetryDue => to(HERE, &[RepeatSyn]),
+        Event::RetryDue => to(HERE, &[RetransmitSyn]),
         // No byte of the client has been given away yet: another server can have them all.
         Event::Reset(Side::Server) | Event::ServerUnreachable | Event::TimedOut | Event::NoPort => {
             to(HERE, &[NextServer])
         }
-        Event::CallOverdue => to(HERE, &[GiveCallUp]),
+        Event::CallOverdue => to(HERE, &[MoveToNextServer]),
         Event::ServerLacksOption => to(HERE, &[ResetServer, NextServer]),
         Event::Selected => to(HERE, &[ConnectServer]),
         // RFC 9293 3.10.7.3: an unacceptable ACK in SYN-SENT is answered by a RST with its own number.
-        Event::ServerStaleAck => to(HERE, &[ResetStaleServer, RepeatSyn]),
-        Event::NoServer | Event::Rejected => to(Phase::Unbound, &[ResetClient, ForgetUnserved]),
-        Event::Reset(Side::Client) => to(Phase::Quarantine, &[ResetServer, Quarantine(Cause::ActiveRst)]),
+        Event::ServerStaleAck => to(HERE, &[ResetStaleServer, RetransmitSyn]),
+        Event::NoServer | Event::Rejected => to(Phase::Closed, &[ResetClient, ForgetWithFailure]),
+        Event::Reset(Side::Client) => to(Phase::TimeWait, &[ResetServer, EnterTimeWait(Cause::ActiveRst)]),
         Event::Syn
-        | Event::SynToPass
-        | Event::SynAgain
+        | Event::SynToForward
+        | Event::SynRetransmit
         | Event::CookieAck
         | Event::StraySyn
         | Event::Unacceptable
-        | Event::DoubtfulReset(Side::Client) => to(HERE, &[ChallengeAck]),
-        Event::BlindReset(_) | Event::DoubtfulReset(Side::Server) => to(HERE, &[Drop(DropReason::BlindReset)]),
+        | Event::InWindowRst(Side::Client) => to(HERE, &[ChallengeAck]),
+        Event::OutOfWindowRst(_) | Event::InWindowRst(Side::Server) => to(HERE, &[Drop(DropReason::OutOfWindowRst)]),
         // The client repeats what it has no ACK for, here or when the server has answered.
-        Event::CopyPressed => to(HERE, &[GiveUpCopy]),
+        Event::UnackedEvicted => to(HERE, &[EvictUnacked]),
         Event::Shutdown => to(
-            Phase::Quarantine,
-            &[ResetClient, ResetServer, Quarantine(Cause::Shutdown)],
+            Phase::TimeWait,
+            &[ResetClient, ResetServer, EnterTimeWait(Cause::Shutdown)],
         ),
         Event::ServerStray => to(HERE, &[Drop(DropReason::NotAnAnswer)]),
         Event::Segment { .. }
@@ -172,7 +175,7 @@ const fn server_handshake(event: Event) -> Transition {
         | Event::NeedMore
         | Event::BadHeader
         // What is acknowledged is owed to the server that is called.
-        | Event::HeldPressed
+        | Event::ConnectionEvicted
         | Event::Ready
         | Event::WaitOver => to(HERE, &[]),
     }
@@ -185,25 +188,25 @@ const fn syn_forwarded(event: Event) -> Transition {
         Event::Ready => to(HERE, &[AskSelector]),
         Event::Selected => to(HERE, &[ConnectServer]),
         // The client repeats what was lost; nobody else has to.
-        Event::SynAgain => to(HERE, &[RepeatSyn]),
-        Event::ServerSynAck => to(Phase::SynAnswered, &[PassSynAck]),
+        Event::SynRetransmit => to(HERE, &[RetransmitSyn]),
+        Event::ServerSynAck => to(Phase::SynAckForwarded, &[ForwardSynAck]),
         // The client has heard of no server yet: another can have the same SYN.
         Event::Reset(Side::Server) | Event::ServerUnreachable | Event::TimedOut | Event::NoPort => {
             to(HERE, &[NextServer])
         }
-        Event::CallOverdue => to(HERE, &[GiveCallUp]),
-        Event::ServerStaleAck => to(HERE, &[ResetStaleServer, RepeatSyn]),
-        Event::NoServer => to(Phase::Unbound, &[ResetClient, ForgetUnserved]),
-        Event::Rejected => to(Phase::Unbound, &[ResetClient, Forget(Cause::SelectorReject)]),
-        Event::Reset(Side::Client) => to(Phase::Unbound, &[ResetServer, Forget(Cause::ActiveRst)]),
+        Event::CallOverdue => to(HERE, &[MoveToNextServer]),
+        Event::ServerStaleAck => to(HERE, &[ResetStaleServer, RetransmitSyn]),
+        Event::NoServer => to(Phase::Closed, &[ResetClient, ForgetWithFailure]),
+        Event::Rejected => to(Phase::Closed, &[ResetClient, Forget(Cause::SelectorReject)]),
+        Event::Reset(Side::Client) => to(Phase::Closed, &[ResetServer, Forget(Cause::ActiveRst)]),
         // We have answered an earlier copy of this SYN ourselves, and the client has taken that for its connection.
         Event::CookieAck => to(Phase::AwaitPayload, &[ResetServer]),
         // RFC 5961 4.2: a client that has begun anew answers with a RST that we believe.
-        Event::Syn | Event::SynToPass | Event::StraySyn | Event::Unacceptable | Event::DoubtfulReset(Side::Client) => {
+        Event::Syn | Event::SynToForward | Event::StraySyn | Event::Unacceptable | Event::InWindowRst(Side::Client) => {
             to(HERE, &[ChallengeAck])
         }
-        Event::BlindReset(_) | Event::DoubtfulReset(Side::Server) => to(HERE, &[Drop(DropReason::BlindReset)]),
-        Event::Shutdown => to(Phase::Unbound, &[ResetClient, ResetServer, Forget(Cause::Shutdown)]),
+        Event::OutOfWindowRst(_) | Event::InWindowRst(Side::Server) => to(HERE, &[Drop(DropReason::OutOfWindowRst)]),
+        Event::Shutdown => to(Phase::Closed, &[ResetClient, ResetServer, Forget(Cause::Shutdown)]),
         Event::ServerStray | Event::ServerLacksOption => to(HERE, &[Drop(DropReason::NotAnAnswer)]),
         Event::ClientAck
         | Event::HeaderAwaited
@@ -212,8 +215,8 @@ const fn syn_forwarded(event: Event) -> Transition {
         | Event::OutOfWindow(_)
         | Event::Segment { .. }
         | Event::NeedMore
-        | Event::CopyPressed
-        | Event::HeldPressed
+        | Event::UnackedEvicted
+        | Event::ConnectionEvicted
         | Event::BadHeader
         | Event::RetryDue
         | Event::WaitOver => to(HERE, &[]),
@@ -221,28 +224,28 @@ const fn syn_forwarded(event: Event) -> Transition {
 }
 
 /// The server's SYN-ACK is out, and both ends repeat what is lost.
-const fn syn_answered(event: Event) -> Transition {
-    const HERE: Phase = Phase::SynAnswered;
+const fn syn_ack_forwarded(event: Event) -> Transition {
+    const HERE: Phase = Phase::SynAckForwarded;
     match event {
         Event::ClientAck => to(Phase::SPLICED, &[Establish]),
         // proxy-protocol.txt 2: nothing is processed before the whole header. Until then the server waits for this ACK.
-        Event::HeaderAwaited => to(Phase::AwaitHeader, &[AwaitHeader]),
+        Event::HeaderAwaited => to(Phase::AwaitProxyHeader, &[AwaitProxyHeader]),
         // RFC 9293 3.8.1: the server repeats its SYN-ACK until it is acknowledged, and again when it gets the SYN again.
-        Event::ServerSynAck => to(HERE, &[PassSynAck]),
-        Event::SynAgain => to(HERE, &[RepeatSyn]),
-        Event::Reset(Side::Client) => to(Phase::Unbound, &[ResetServer, Forget(Cause::ActiveRst)]),
+        Event::ServerSynAck => to(HERE, &[ForwardSynAck]),
+        Event::SynRetransmit => to(HERE, &[RetransmitSyn]),
+        Event::Reset(Side::Client) => to(Phase::Closed, &[ResetServer, Forget(Cause::ActiveRst)]),
         // The client has been told this server's options: no other can take its place.
-        Event::Reset(Side::Server) => to(Phase::Unbound, &[ResetClient, Forget(Cause::PassiveRst)]),
+        Event::Reset(Side::Server) => to(Phase::Closed, &[ResetClient, Forget(Cause::PassiveRst)]),
         Event::CookieAck => to(Phase::AwaitPayload, &[ResetServer]),
-        Event::Syn | Event::SynToPass | Event::StraySyn | Event::Unacceptable | Event::DoubtfulReset(Side::Client) => {
+        Event::Syn | Event::SynToForward | Event::StraySyn | Event::Unacceptable | Event::InWindowRst(Side::Client) => {
             to(HERE, &[ChallengeAck])
         }
-        Event::BlindReset(_) | Event::DoubtfulReset(Side::Server) => to(HERE, &[Drop(DropReason::BlindReset)]),
+        Event::OutOfWindowRst(_) | Event::InWindowRst(Side::Server) => to(HERE, &[Drop(DropReason::OutOfWindowRst)]),
         Event::TimedOut => to(
-            Phase::Unbound,
+            Phase::Closed,
             &[ResetClient, ResetServer, Forget(Cause::HandshakeTimeout)],
         ),
-        Event::Shutdown => to(Phase::Unbound, &[ResetClient, ResetServer, Forget(Cause::Shutdown)]),
+        Event::Shutdown => to(Phase::Closed, &[ResetClient, ResetServer, Forget(Cause::Shutdown)]),
         Event::ServerStray | Event::ServerLacksOption | Event::ServerStaleAck => {
             to(HERE, &[Drop(DropReason::NotAnAnswer)])
         }
@@ -258,8 +261,8 @@ const fn syn_answered(event: Event) -> Transition {
         | Event::ServerUnreachable
         | Event::OutOfWindow(_)
         | Event::Segment { .. }
-        | Event::CopyPressed
-        | Event::HeldPressed
+        | Event::UnackedEvicted
+        | Event::ConnectionEvicted
         | Event::RetryDue
         | Event::CallOverdue
         | Event::WaitOver => to(HERE, &[]),
@@ -267,38 +270,38 @@ const fn syn_answered(event: Event) -> Transition {
 }
 
 /// The client shakes hands with a server that is not to hear of it before it has said, by its PROXY header, for whom.
-const fn await_header(event: Event) -> Transition {
-    const HERE: Phase = Phase::AwaitHeader;
+const fn await_proxy_header(event: Event) -> Transition {
+    const HERE: Phase = Phase::AwaitProxyHeader;
     match event {
         Event::ClientData | Event::ClientFin => to(HERE, &[Hold, ReadHeader]),
         // These bytes are for us, whatever follows: who cannot send more until it is acknowledged goes on.
-        Event::NeedMore => to(HERE, &[AcknowledgeHeld]),
-        Event::Ready => to(Phase::SPLICED, &[SpliceAnswered, AcknowledgeServer, SendHeld]),
+        Event::NeedMore => to(HERE, &[AckBuffered]),
+        Event::Ready => to(Phase::SPLICED, &[SpliceAnswered, AcknowledgeServer, SendBuffered]),
         // proxy-protocol.txt 2: the connection of a sender who breaks the rules is aborted. The server has not accepted yet.
         Event::BadHeader => to(
-            Phase::Unbound,
+            Phase::Closed,
             &[ResetClient, ResetServer, Forget(Cause::BadProxyHeader)],
         ),
         Event::ClientAck => to(HERE, &[Drop(DropReason::NothingNew)]),
         // RFC 9293 3.8.1: the server repeats its SYN-ACK until it is acknowledged; the client has had it.
         Event::ServerSynAck => to(HERE, &[Drop(DropReason::NothingNew)]),
-        Event::Reset(Side::Client) => to(Phase::Unbound, &[ResetServer, Forget(Cause::ActiveRst)]),
-        Event::Reset(Side::Server) => to(Phase::Unbound, &[ResetClient, Forget(Cause::PassiveRst)]),
+        Event::Reset(Side::Client) => to(Phase::Closed, &[ResetServer, Forget(Cause::ActiveRst)]),
+        Event::Reset(Side::Server) => to(Phase::Closed, &[ResetClient, Forget(Cause::PassiveRst)]),
         Event::Syn
-        | Event::SynToPass
-        | Event::SynAgain
+        | Event::SynToForward
+        | Event::SynRetransmit
         | Event::CookieAck
         | Event::StraySyn
         | Event::Unacceptable
-        | Event::DoubtfulReset(Side::Client) => to(HERE, &[ChallengeAck]),
-        Event::BlindReset(_) | Event::DoubtfulReset(Side::Server) => to(HERE, &[Drop(DropReason::BlindReset)]),
+        | Event::InWindowRst(Side::Client) => to(HERE, &[ChallengeAck]),
+        Event::OutOfWindowRst(_) | Event::InWindowRst(Side::Server) => to(HERE, &[Drop(DropReason::OutOfWindowRst)]),
         Event::TimedOut => to(
-            Phase::Unbound,
+            Phase::Closed,
             &[ResetClient, ResetServer, Forget(Cause::SelectorTimeout)],
         ),
-        Event::CopyPressed => to(HERE, &[GiveUpCopy]),
-        Event::HeldPressed => to(Phase::Unbound, &[ResetClient, ResetServer, Forget(Cause::HeldFull)]),
-        Event::Shutdown => to(Phase::Unbound, &[ResetClient, ResetServer, Forget(Cause::Shutdown)]),
+        Event::UnackedEvicted => to(HERE, &[EvictUnacked]),
+        Event::ConnectionEvicted => to(Phase::Closed, &[ResetClient, ResetServer, Forget(Cause::HeldFull)]),
+        Event::Shutdown => to(Phase::Closed, &[ResetClient, ResetServer, Forget(Cause::Shutdown)]),
         Event::ServerStray | Event::ServerLacksOption | Event::ServerStaleAck => {
             to(HERE, &[Drop(DropReason::NotAnAnswer)])
         }
@@ -333,35 +336,37 @@ const fn spliced(phase: Phase, event: Event) -> Transition {
             }
             // Who sent the last FIN's ACK saw the other close first.
             match from {
-                Side::Client => to(Phase::Quarantine, &[Forward, Quarantine(Cause::ActiveClose)]),
-                Side::Server => to(Phase::Quarantine, &[Forward, Quarantine(Cause::PassiveClose)]),
+                Side::Client => to(Phase::TimeWait, &[Forward, EnterTimeWait(Cause::ActiveClose)]),
+                Side::Server => to(Phase::TimeWait, &[Forward, EnterTimeWait(Cause::PassiveClose)]),
             }
         }
-        Event::Reset(Side::Client) => to(Phase::Quarantine, &[Forward, Quarantine(Cause::ActiveRst)]),
-        Event::Reset(Side::Server) => to(Phase::Quarantine, &[Forward, Quarantine(Cause::PassiveRst)]),
+        Event::Reset(Side::Client) => to(Phase::TimeWait, &[Forward, EnterTimeWait(Cause::ActiveRst)]),
+        Event::Reset(Side::Server) => to(Phase::TimeWait, &[Forward, EnterTimeWait(Cause::PassiveRst)]),
         // RFC 5961 3.2: only the receiver knows RCV.NXT. It gets the segment, and answers with a challenge ACK or dies.
-        Event::DoubtfulReset(_) => to(phase, &[Forward, ProbeSender]),
-        Event::BlindReset(_) => to(phase, &[Drop(DropReason::BlindReset)]),
+        Event::InWindowRst(_) => to(phase, &[Forward, SendKeepAlive]),
+        Event::OutOfWindowRst(_) => to(phase, &[Drop(DropReason::OutOfWindowRst)]),
         // RFC 9293 3.10.7.4, first: not acceptable, but answered, by who knows RCV.NXT.
-        Event::OutOfWindow(_) => to(phase, &[ForwardRarely]),
+        Event::OutOfWindow(_) => to(phase, &[ForwardLimited]),
         // Our ACK of its SYN-ACK was lost.
         Event::ServerSynAck => to(phase, &[AcknowledgeServer]),
-        Event::Syn | Event::SynToPass | Event::SynAgain | Event::CookieAck | Event::StraySyn => {
+        Event::Syn | Event::SynToForward | Event::SynRetransmit | Event::CookieAck | Event::StraySyn => {
             to(phase, &[ChallengeAck])
         }
         Event::TimedOut => match (client, server) {
-            (Half::Open, Half::Open) => to(
-                Phase::Quarantine,
-                &[ResetClient, ResetServer, Quarantine(Cause::IdleTimeout)],
+            (FinState::Open, FinState::Open) => to(
+                Phase::TimeWait,
+                &[ResetClient, ResetServer, EnterTimeWait(Cause::IdleTimeout)],
             ),
-            (Half::FinSent | Half::FinAcknowledged, _) | (_, Half::FinSent | Half::FinAcknowledged) => to(
-                Phase::Quarantine,
-                &[ResetClient, ResetServer, Quarantine(Cause::HalfCloseTimeout)],
-            ),
+            (FinState::FinSent | FinState::FinAcknowledged, _) | (_, FinState::FinSent | FinState::FinAcknowledged) => {
+                to(
+                    Phase::TimeWait,
+                    &[ResetClient, ResetServer, EnterTimeWait(Cause::HalfCloseTimeout)],
+                )
+            }
         },
         Event::Shutdown => to(
-            Phase::Quarantine,
-            &[ResetClient, ResetServer, Quarantine(Cause::Shutdown)],
+            Phase::TimeWait,
+            &[ResetClient, ResetServer, EnterTimeWait(Cause::Shutdown)],
         ),
         Event::ServerLacksOption | Event::ServerStaleAck | Event::ServerStray => {
             to(phase, &[Drop(DropReason::NotAnAnswer)])
@@ -378,17 +383,17 @@ const fn spliced(phase: Phase, event: Event) -> Transition {
         | Event::BadHeader
         | Event::NoPort
         | Event::NoServer
-        | Event::CopyPressed
-        | Event::HeldPressed
+        | Event::UnackedEvicted
+        | Event::ConnectionEvicted
         | Event::CallOverdue
         | Event::WaitOver => to(phase, &[]),
         // An inspector refuses what it was shown.
         Event::Rejected => to(
-            Phase::Quarantine,
-            &[ResetClient, ResetServer, Quarantine(Cause::SelectorReject)],
+            Phase::TimeWait,
+            &[ResetClient, ResetServer, EnterTimeWait(Cause::SelectorReject)],
         ),
         // The server has not acknowledged bytes that we took from the client's hands.
-        Event::RetryDue => to(phase, &[SendOwed]),
+        Event::RetryDue => to(phase, &[Retransmit]),
     }
 }
 
@@ -401,32 +406,32 @@ const fn last_ack(event: Event) -> Transition {
             from: Side::Client,
             acknowledges_fin: true,
             ..
-        } => to(Phase::Unbound, &[Forget(Cause::ActiveClose)]),
+        } => to(Phase::Closed, &[Forget(Cause::ActiveClose)]),
         // Its FIN again: ours, or our ACK of it, was lost.
         Event::ClientFin
         | Event::Segment {
             from: Side::Client,
-            fin: SentFin::Noted,
+            fin: FinChange::Noted,
             ..
         } => to(HERE, &[CloseClient]),
         Event::ClientAck
         | Event::ClientData
         | Event::Segment {
             from: Side::Client,
-            fin: SentFin::Unchanged | SentFin::Revoked,
+            fin: FinChange::Unchanged | FinChange::Revoked,
             acknowledges_fin: false,
         } => to(HERE, &[Drop(DropReason::NothingNew)]),
-        Event::Reset(_) => to(Phase::Unbound, &[Forget(Cause::ActiveRst)]),
+        Event::Reset(_) => to(Phase::Closed, &[Forget(Cause::ActiveRst)]),
         Event::Syn
-        | Event::SynToPass
-        | Event::SynAgain
+        | Event::SynToForward
+        | Event::SynRetransmit
         | Event::CookieAck
         | Event::StraySyn
         | Event::Unacceptable
-        | Event::DoubtfulReset(_) => to(HERE, &[ChallengeAck]),
-        Event::BlindReset(_) => to(HERE, &[Drop(DropReason::BlindReset)]),
-        Event::TimedOut => to(Phase::Unbound, &[Forget(Cause::ActiveClose)]),
-        Event::Shutdown => to(Phase::Unbound, &[ResetClient, Forget(Cause::Shutdown)]),
+        | Event::InWindowRst(_) => to(HERE, &[ChallengeAck]),
+        Event::OutOfWindowRst(_) => to(HERE, &[Drop(DropReason::OutOfWindowRst)]),
+        Event::TimedOut => to(Phase::Closed, &[Forget(Cause::ActiveClose)]),
+        Event::Shutdown => to(Phase::Closed, &[ResetClient, Forget(Cause::Shutdown)]),
         Event::ServerSynAck
         | Event::ServerLacksOption
         | Event::ServerStaleAck
@@ -442,8 +447,8 @@ const fn last_ack(event: Event) -> Transition {
         | Event::BadHeader
         | Event::NoPort
         | Event::NoServer
-        | Event::CopyPressed
-        | Event::HeldPressed
+        | Event::UnackedEvicted
+        | Event::ConnectionEvicted
         | Event::RetryDue
         | Event::CallOverdue
         | Event::WaitOver => to(HERE, &[]),
@@ -451,16 +456,16 @@ const fn last_ack(event: Event) -> Transition {
 }
 
 /// Over. Late segments still find their way; a new SYN is a new beginning.
-const fn quarantine(event: Event) -> Transition {
-    const HERE: Phase = Phase::Quarantine;
+const fn time_wait(event: Event) -> Transition {
+    const HERE: Phase = Phase::TimeWait;
     match event {
         Event::Segment { .. }
         | Event::OutOfWindow(_)
         | Event::Reset(_)
-        | Event::DoubtfulReset(_)
-        | Event::BlindReset(_) => to(HERE, &[Forward]),
+        | Event::InWindowRst(_)
+        | Event::OutOfWindowRst(_) => to(HERE, &[Forward]),
         // The cookie's ACK is what proves that the client means it: until then the old translation stands.
-        Event::Syn | Event::SynToPass | Event::SynAgain | Event::StraySyn => to(HERE, &[SendCookie]),
+        Event::Syn | Event::SynToForward | Event::SynRetransmit | Event::StraySyn => to(HERE, &[SendCookie]),
         Event::CookieAck => to(Phase::AwaitPayload, &[CreateConnection]),
         // It is not of the connection that rests here, but may be of one that is about to begin: the segment that opens its
         // cookie is lost or late. The old server, if it got this, would end it by a RST.
@@ -480,8 +485,8 @@ const fn quarantine(event: Event) -> Transition {
         | Event::BadHeader
         | Event::NoPort
         | Event::NoServer
-        | Event::CopyPressed
-        | Event::HeldPressed
+        | Event::UnackedEvicted
+        | Event::ConnectionEvicted
         | Event::RetryDue
         | Event::CallOverdue
         | Event::WaitOver

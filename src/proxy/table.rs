@@ -27,7 +27,7 @@ pub struct FlowRef(u32);
 
 impl FlowRef {
     const SERVER_LEG: u32 = 1 << 31;
-    const QUARANTINED: u32 = 1 << 30;
+    const TIME_WAIT: u32 = 1 << 30;
 
     /// The number of slots that can be told apart.
     pub const MAX_SLOTS: usize = 1 << 30;
@@ -42,9 +42,9 @@ impl FlowRef {
         FlowRef(slot | Self::SERVER_LEG)
     }
 
-    /// The same leg of a connection in quarantine.
-    pub const fn quarantined(self, slot: u32) -> Self {
-        FlowRef(self.0 & Self::SERVER_LEG | Self::QUARANTINED | slot)
+    /// The same leg of a connection in TIME-WAIT.
+    pub const fn in_time_wait(self, slot: u32) -> Self {
+        FlowRef(self.0 & Self::SERVER_LEG | Self::TIME_WAIT | slot)
     }
 
     /// True for the server leg.
@@ -62,14 +62,14 @@ impl FlowRef {
         }
     }
 
-    /// True when `slot` is one of the quarantine.
-    pub const fn is_quarantined(self) -> bool {
-        self.0 & Self::QUARANTINED != 0
+    /// True when `slot` is one of the TIME-WAIT.
+    pub const fn is_time_wait(self) -> bool {
+        self.0 & Self::TIME_WAIT != 0
     }
 
-    /// The index of the connection, or of the quarantine entry.
+    /// The index of the connection, or of the TIME-WAIT entry.
     pub const fn slot(self) -> u32 {
-        self.0 & !(Self::SERVER_LEG | Self::QUARANTINED)
+        self.0 & !(Self::SERVER_LEG | Self::TIME_WAIT)
     }
 }
 
@@ -397,11 +397,11 @@ mod tests {
     }
 
     #[test]
-    fn both_legs_and_quarantine_are_told_apart() {
+    fn both_legs_and_time_wait_are_told_apart() {
         let flow = FlowRef::server(77);
-        assert!(flow.is_server_leg() && !flow.is_quarantined());
-        let closed = flow.quarantined(78);
-        assert!(closed.is_server_leg() && closed.is_quarantined());
+        assert!(flow.is_server_leg() && !flow.is_time_wait());
+        let closed = flow.in_time_wait(78);
+        assert!(closed.is_server_leg() && closed.is_time_wait());
         assert_eq!((flow.slot(), closed.slot()), (77, 78));
     }
 }

@@ -3,16 +3,16 @@
 //! One timer a connection. While packets pass it is lazy: a packet only notes when it came, and the timer, when it
 //! fires, looks whether enough time has really gone by. So a busy connection costs no timer work at all.
 
-use super::budget::{Budget, LOOKED_INTO_PER_ROUND};
+use super::budget::{LOOKED_INTO_PER_ROUND, RoundBudget};
 use super::connection::{Attempts, Connection, Spliced, Stage};
 use super::event::Event;
 use super::ids::{PoolId, ServerId};
 use super::inspect::Inspection;
-use super::owed;
-use super::phase::{Half, Phase};
+use super::phase::{FinState, Phase};
+use super::rtx;
 use super::settings::Server;
 use super::stage::WorkStage;
-use super::{NextHops, Outbox, Proxy};
+use super::{NextHops, Output, Proxy};
 use crate::callbacks::SelectServer;
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
@@ -54,24 +54,24 @@ where
     N: NextHops,
 {
     /// Fires what is due. Returns true if anything was.
-    pub fn poll_timers(&mut self, now: Instant, out: &mut impl Outbox<P::Buffer>) -> bool {
+    pub fn poll_timers(&mut self, now: Instant, out: &mut impl Output<P::Buffer>) -> bool {
         self.last_now = now;
         out.enter(WorkStage::Timers);
         let mut worked = false;
         // The queue is empty: no burst will come of what was put off.
-        if !self.put_off.is_empty() && self.overload.keeps_up() {
+        if !self.deferred.is_empty() && self.overload.keeps_up() {
             worked = true;
             self.handle_put_off(now, out);
         }
         let mut budget = self.budget(now, out);
         worked |= self.fire_due(now, &mut budget, out);
-        worked |= self.repeat_syn_acks(now, &mut budget, out);
+        worked |= self.retransmit_syn_acks(now, &mut budget, out);
         worked |= self.poll_probes(now, &mut budget, out);
-        worked | self.end_rests(now)
+        worked | self.expire_time_wait(now)
     }
 
     /// Fires the timers of connections that are due, as many as `budget` affords.
-    fn fire_due(&mut self, now: Instant, budget: &mut Budget, out: &mut impl Outbox<P::Buffer>) -> bool {
+    fn fire_due(&mut self, now: Instant, budget: &mut RoundBudget, out: &mut impl Output<P::Buffer>) -> bool {
         let before = *budget.moves();
         while budget.affords_one(out)
             && let Some(slot) = self.wheel.pop_expired(now, budget.moves())
@@ -86,7 +86,7 @@ where
 
     /// Ends open connections with a RST to both sides, and forgets those that rest: a round's part, in place of
     /// [`Proxy::poll_timers`]. Returns true when nothing is left.
-    pub fn finish(&mut self, now: Instant, out: &mut impl Outbox<P::Buffer>) -> bool {
+    pub fn finish(&mut self, now: Instant, out: &mut impl Output<P::Buffer>) -> bool {
         self.last_now = now;
         self.draining = true;
         self.handle_put_off(now, out);
@@ -110,7 +110,7 @@ where
         self.half_open.clear();
         for _ in 0..RESTS_PER_CALL {
             self.look_ahead();
-            if !self.end_oldest_rest() {
+            if !self.evict_oldest_time_wait() {
                 return true;
             }
         }
@@ -118,27 +118,24 @@ where
     }
 
     /// Forgets the resting connections whose time is over.
-    fn end_rests(&mut self, now: Instant) -> bool {
+    fn expire_time_wait(&mut self, now: Instant) -> bool {
         let now_ms = now.as_millis() as u32;
         let is_over = |until: u32| now_ms.wrapping_sub(until) as i32 >= 0;
         let mut ended = false;
         for _ in 0..RESTS_PER_CALL {
-            let is_due = self
-                .quarantine
-                .oldest()
-                .is_some_and(|(_, rested)| is_over(rested.until));
+            let is_due = self.time_wait.oldest().is_some_and(|(_, rested)| is_over(rested.until));
             if !is_due {
                 break;
             }
             self.look_ahead();
-            ended |= self.end_oldest_rest();
+            ended |= self.evict_oldest_time_wait();
         }
         ended
     }
 
     /// When [`Proxy::poll_timers`] has something to do at the earliest.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let rest = self.quarantine.oldest().map(|(_, rested)| rested.until);
+        let rest = self.time_wait.oldest().map(|(_, rested)| rested.until);
         let syn_ack = self.half_open.next_due(self.last_now.as_millis() as u32);
         let at = |until: u32| self.last_now + milliseconds_until(self.last_now, until);
         let probe = self.probes.next_deadline();
@@ -152,8 +149,10 @@ where
     fn due(&mut self, now: Instant, slot: u32) -> Option<Event> {
         let connection = self.connections.get_mut(slot)?;
         match (&connection.stage, connection.phase) {
-            (Stage::Opening(_), Phase::ServerHandshake | Phase::SynForwarded) => self.call_due(now, slot),
-            (Stage::Opening(_), Phase::AwaitPayload | Phase::AwaitHeader) if self.carried.is_awaited(slot) => {
+            (Stage::Opening(_), Phase::ServerSynSent | Phase::SynForwarded) => self.call_due(now, slot),
+            (Stage::Opening(_), Phase::AwaitPayload | Phase::AwaitProxyHeader)
+                if self.received_headers.is_awaited(slot) =>
+            {
                 self.header_overdue(slot)
             }
             (Stage::Opening(_), Phase::AwaitPayload) => {
@@ -165,12 +164,12 @@ where
             }
             (Stage::Opening(_), _) => Some(Event::TimedOut),
             (Stage::Spliced(spliced), _) => {
-                let debt = self.owed.get(spliced.owed).map(|debt| (debt.deadline, debt.tries));
+                let debt = self.rtx.get(spliced.owed).map(|debt| (debt.deadline, debt.tries));
                 let now_ms = now.as_millis() as u32;
                 if let Some((deadline, tries)) = debt
                     && SeqNum(now_ms).ge(SeqNum(deadline))
                 {
-                    return Some(if tries >= owed::MAX_TRIES {
+                    return Some(if tries >= rtx::MAX_TRIES {
                         Event::TimedOut
                     } else {
                         Event::RetryDue
@@ -206,7 +205,7 @@ where
             return Some(Event::CallOverdue);
         }
         // A SYN that is passed on is repeated by its client.
-        let repeats = self.connections.get(slot)?.phase == Phase::ServerHandshake;
+        let repeats = self.connections.get(slot)?.phase == Phase::ServerSynSent;
         if repeats && waited >= next_syn {
             return Some(Event::RetryDue);
         }
@@ -254,7 +253,7 @@ where
         };
         let waited = time_since(now, opening.called_at);
         let mut wait = server.connect_timeout.saturating_sub(waited);
-        if connection.phase == Phase::ServerHandshake {
+        if connection.phase == Phase::ServerSynSent {
             let next_syn = next_syn_after(server, opening.attempts);
             wait = wait.min(next_syn.saturating_sub(waited));
         }
@@ -279,7 +278,7 @@ where
         let silent = (now.as_millis() as u32).wrapping_sub(spliced.last_seen);
         let over = (now + limit).as_nanos().saturating_sub(u64::from(silent) * 1_000_000);
         let mut deadline = Instant::from_nanos(over);
-        if let Some(debt) = self.owed.get(spliced.owed) {
+        if let Some(debt) = self.rtx.get(spliced.owed) {
             deadline = deadline.min(now + milliseconds_until(now, debt.deadline));
         }
         if let Some(kept) = self.inspections.of(slot).and_then(Inspection::deadline) {
@@ -312,27 +311,27 @@ where
         };
         match connection.phase {
             Phase::Spliced {
-                client: Half::Open,
-                server: Half::Open,
+                client: FinState::Open,
+                server: FinState::Open,
             } => Some(at_most(listener.idle)),
             Phase::Spliced { .. } => Some(at_most(listener.half_close)),
-            Phase::Unbound
+            Phase::Closed
             | Phase::AwaitPayload
-            | Phase::ServerHandshake
+            | Phase::ServerSynSent
             | Phase::SynForwarded
-            | Phase::SynAnswered
-            | Phase::AwaitHeader
+            | Phase::SynAckForwarded
+            | Phase::AwaitProxyHeader
             | Phase::LastAck
-            | Phase::Quarantine => None,
+            | Phase::TimeWait => None,
         }
     }
 
     /// Why a connection in this state ended by time: kept here beside the timers themselves.
     pub(super) fn cause_of_silence(&self, slot: u32, usual: Cause) -> Cause {
         let spliced = self.connections.get(slot).and_then(|connection| connection.spliced());
-        let debt = spliced.and_then(|spliced| self.owed.get(spliced.owed));
+        let debt = spliced.and_then(|spliced| self.rtx.get(spliced.owed));
         match debt {
-            Some(debt) if debt.tries >= owed::MAX_TRIES => Cause::RetransmitLimit,
+            Some(debt) if debt.tries >= rtx::MAX_TRIES => Cause::RetransmitLimit,
             None if self.inspections.of(slot).is_some_and(Inspection::is_given_up) => Cause::RetransmitLimit,
             _ if usual == Cause::IdleTimeout && self.connections.get(slot).is_some_and(is_unheard) => {
                 Cause::SelectorTimeout

@@ -46,7 +46,7 @@ pub struct Rewrite {
 }
 
 /// Rewrites the TCP packet in `frame`, whose headers are where `layout` says, and whose version of IP is that of the
-/// addresses in `values`. For those of the other version there is [`crossing`](super::crossing).
+/// addresses in `values`. For those of the other version there is [`siit`](super::siit).
 ///
 /// # Errors
 /// [`DropReason::HopLimit`] if the packet may not be passed on; the frame is then as it was.

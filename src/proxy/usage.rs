@@ -19,16 +19,16 @@ where
     pub fn usage(&self) -> Usage {
         Usage {
             connections: self.connections.len(),
-            resting: self.quarantine.len(),
+            time_wait: self.time_wait.len(),
             half_open: self.half_open.len(),
-            passed_syns: self.passed_syns.len(),
+            passed_syns: self.forwarded_syns.len(),
             flows: self.table.len(),
-            held: self.held.in_use(),
-            debts: self.owed.len(),
+            held: self.reassembly.in_use(),
+            debts: self.rtx.len(),
             inspected: self.inspections.len(),
             kept: self.inspections.kept.in_use(),
             probes: self.probes.len(),
-            headers: self.carried.len(),
+            headers: self.received_headers.len(),
             borrowed: self.settings.addresses.borrowed().len(),
             timers: self.wheel.len(),
             ports: self.ports.iter().map(PortPool::in_use).sum(),
@@ -36,14 +36,14 @@ where
     }
 
     /// Connections whose rest ended before `time_wait`, because others needed its place.
-    pub fn rests_cut_short(&self) -> u64 {
-        self.quarantine.cut_short()
+    pub fn time_wait_evicted(&self) -> u64 {
+        self.time_wait.cut_short()
     }
 
     /// Bytes of [`memory`](Self::memory) that were not in use at the start, and are from now on: for source ports, held bytes,
     /// debts and headers.
     pub fn memory_grown(&self) -> usize {
-        self.ports.grown() + self.held.grown() + self.owed.memory() + self.carried.grown()
+        self.ports.grown() + self.reassembly.grown() + self.rtx.memory() + self.received_headers.grown()
     }
 
     /// The memory of all per-connection structures in bytes, empty slots included; of those that grow what has been touched
@@ -54,21 +54,21 @@ where
 
     /// The same, by structure.
     pub fn memory_by_structure(&self) -> [(&'static str, usize); 11] {
-        let strangers = self.half_open.memory() + self.passed_syns.memory() + self.known_clients.memory();
-        let servers = self.promises.memory() + self.probes.memory();
+        let strangers = self.half_open.memory() + self.forwarded_syns.memory() + self.validated_clients.memory();
+        let servers = self.syn_ack_options.memory() + self.probes.memory();
         [
             ("connections", self.connections.memory()),
             ("table", self.table.memory()),
-            ("quarantine", self.quarantine.memory()),
+            ("quarantine", self.time_wait.memory()),
             ("timers", self.wheel.memory()),
             ("ports", self.ports.memory()),
-            ("used_cookies", self.used_cookies.memory()),
-            ("held", self.held.memory() + self.owed.memory()),
+            ("used_cookies", self.replay_filter.memory()),
+            ("held", self.reassembly.memory() + self.rtx.memory()),
             ("records", self.log.memory()),
             ("inspections", self.inspections.memory()),
             (
                 "headers",
-                self.carried.memory() + self.settings.addresses.borrowed().memory(),
+                self.received_headers.memory() + self.settings.addresses.borrowed().memory(),
             ),
             ("strangers_and_servers", strangers + servers),
         ]
@@ -106,7 +106,7 @@ pub struct Usage {
     /// Open connections.
     pub connections: usize,
     /// Resting connections.
-    pub resting: usize,
+    pub time_wait: usize,
     /// SYN-ACKs that may have to be repeated.
     pub half_open: usize,
     /// SYNs that were passed on and whose client has not acknowledged the answer.

@@ -11,7 +11,7 @@ use arrayvec::{ArrayString, ArrayVec};
 use proxy_protocol::kind;
 
 use super::Sought;
-use crate::proxy::settings::{AnnounceFields, FieldBuf};
+use crate::proxy::settings::{FieldBuf, SendProxyFields};
 
 /// The longest hello that is read. It is BoringSSL's limit for a handshake message of a client; other stacks take more,
 /// but more is never collected of a first payload.
@@ -64,7 +64,7 @@ pub fn protocols(bytes: &[u8]) -> Sought<Protocols> {
 
 /// Appends what the ClientHello that `bytes` begin with says to a PROXY header: `PP2_TYPE_ALPN` with the client's favourite
 /// protocol and `PP2_TYPE_AUTHORITY` with the server name, so far as they are `wanted`.
-pub(crate) fn proxy_fields(wanted: AnnounceFields, bytes: &[u8], fields: &mut FieldBuf) {
+pub(crate) fn proxy_fields(wanted: SendProxyFields, bytes: &[u8], fields: &mut FieldBuf) {
     if wanted.alpn
         && let Sought::Found(protocols) = protocols(bytes)
         && let Some(first) = protocols.iter().next()

@@ -43,7 +43,7 @@ fn every_order_of_fins_ends_it(steps: &[Step], cause: Cause) {
             ServerAcks => drop(only(bench.receive(&server.segment(TcpFlags::ACK, b"")))),
         }
     }
-    assert_eq!((bench.proxy.usage().connections, bench.proxy.usage().resting), (0, 1));
+    assert_eq!((bench.proxy.usage().connections, bench.proxy.usage().time_wait), (0, 1));
     assert_eq!(bench.records()[0].cause(Side::Client), cause);
     bench.assert_all_returned();
 }
@@ -170,7 +170,7 @@ fn a_new_connection_from_a_resting_client_port_gets_a_cookie_and_lives() {
         flags: TcpFlags::RST,
         ..client.segment(TcpFlags::RST, b"")
     }));
-    assert_eq!(bench.proxy.usage().resting, 1);
+    assert_eq!(bench.proxy.usage().time_wait, 1);
     let mut next = Client::new(40000);
     next.seq = client.seq.wrapping_add(100_000);
     next.connect(&mut bench);
@@ -178,7 +178,7 @@ fn a_new_connection_from_a_resting_client_port_gets_a_cookie_and_lives() {
     let mut server = Server::from_syn(&syn);
     let (_, held) = server.accept(&mut bench);
     assert_eq!(only(held).payload, b"0 again");
-    assert_eq!((bench.proxy.usage().connections, bench.proxy.usage().resting), (1, 1));
+    assert_eq!((bench.proxy.usage().connections, bench.proxy.usage().time_wait), (1, 1));
     bench.wait(Duration::from_secs(5));
     assert_eq!((bench.proxy.usage().connections, bench.proxy.usage().flows), (1, 2));
     bench.finish();

@@ -2,7 +2,7 @@
 
 use crate::crossing::crossed;
 use crate::harness::{Bench, CONFIG, Client, Server, only};
-use crate::oracle::{self, Complaint, Quoted};
+use crate::oracle::{self, IcmpError, Quoted};
 use e2d2::port::PortId;
 use e2d2::wire::tcp::TcpFlags;
 use proxyengine::proxy::drop_reason::DropReason;
@@ -47,12 +47,12 @@ impl Case {
     }
 
     /// Lets a router complain about the packet that was passed on.
-    fn complain(&mut self, says: Says) -> Option<Complaint> {
+    fn complain(&mut self, says: Says) -> Option<IcmpError> {
         let quote = self.passed.frame()[14..].to_vec();
         self.complain_about(says, &quote)
     }
 
-    fn complain_about(&mut self, says: Says, quote: &[u8]) -> Option<Complaint> {
+    fn complain_about(&mut self, says: Says, quote: &[u8]) -> Option<IcmpError> {
         let router = match self.passed.to.address.is_ipv4() {
             true => "10.9.9.9:0",
             false => "[fd09::9]:0",

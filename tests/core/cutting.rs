@@ -92,7 +92,7 @@ fn a_segment_that_is_too_long_arrives_in_pieces_and_its_sender_hears_of_it() {
         received.extend_from_slice(&piece.payload);
     }
     assert_eq!(received, payload);
-    assert_eq!(bench.dropped(DropReason::Cut), 1);
+    assert_eq!(bench.dropped(DropReason::Resegmented), 1);
 }
 
 #[test_case(536, 524 => 1; "as long as it takes")]

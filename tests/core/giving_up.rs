@@ -49,8 +49,8 @@ pub fn fill<S: SelectServer>(bench: &mut Bench<S>, extra: u16) {
 }
 
 pub fn given_up<S: SelectServer>(bench: &Bench<S>) -> u64 {
-    assert_eq!(bench.dropped(DropReason::HeldPressed), 0, "nobody is reset");
-    bench.dropped(DropReason::HeldGivenUp)
+    assert_eq!(bench.dropped(DropReason::ConnectionEvicted), 0, "nobody is reset");
+    bench.dropped(DropReason::ReassemblyEvicted)
 }
 
 /// The same segment again, as it comes from a client that has waited for its ACK.
@@ -124,7 +124,7 @@ fn a_repetition_is_held_again_if_there_is_room_and_nobody_gives_way_for_it() {
     nothing(bench.receive(&again(&client, 7, TcpFlags::PSH, b"0 hello")));
     assert_eq!(bench.proxy.usage().held, usize::from(FULL) + 1);
     nothing(bench.receive(&again(&other, 7, TcpFlags::PSH, b"0 other")));
-    assert_eq!(bench.dropped(DropReason::HeldFull), 1);
+    assert_eq!(bench.dropped(DropReason::ReassemblyFull), 1);
     assert_eq!((given_up(&bench), bench.proxy.usage().held), (2, usize::from(FULL) + 1));
     let mut server = Server::from_syn(&syn);
     let (_, sent) = server.accept(&mut bench);
@@ -169,7 +169,7 @@ fn many_segments_are_given_up_together_and_pass_in_any_order() {
     only(bench.receive(&server.segment(TcpFlags::FIN, b"")));
     client.ack = client.ack.wrapping_add(1);
     only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
-    assert_eq!(bench.proxy.usage().resting, 1);
+    assert_eq!(bench.proxy.usage().time_wait, 1);
     bench.finish();
     bench.assert_all_returned();
 }
@@ -257,9 +257,9 @@ fn who_has_asked_for_more_gives_way_last() {
         client.connect(&mut bench);
         client.send(&mut bench, b"?");
     }
-    let copies = bench.dropped(DropReason::HeldGivenUp);
+    let copies = bench.dropped(DropReason::ReassemblyEvicted);
     assert_eq!(copies, 30 + 58, "every copy there was");
-    let resets = bench.dropped(DropReason::HeldPressed);
+    let resets = bench.dropped(DropReason::ConnectionEvicted);
     assert!(resets > 0);
     let records = bench.records();
     assert_eq!(records.len() as u64, resets);
@@ -287,7 +287,7 @@ fn a_long_request_empties_a_chunk_of_copies() {
     for _ in 0..3 {
         long.send(&mut bench, &[&b"?"[..], &[b'x'; 1365]].concat());
     }
-    assert_eq!(bench.dropped(DropReason::HeldFull), 0);
+    assert_eq!(bench.dropped(DropReason::ReassemblyFull), 0);
     assert_eq!(
         given_up(&bench),
         60,
@@ -318,7 +318,7 @@ fn a_server_may_speak_and_close_before_the_first_byte_comes() {
     assert_eq!(said(&server, &passed), [(0, b"0 hello".to_vec(), true)]);
     (client.seq, server.ack) = (client.seq.wrapping_add(1), server.ack.wrapping_add(8));
     assert_eq!(ack_of(bench.receive(&server.segment(TcpFlags::ACK, b""))), client.seq);
-    assert_eq!(bench.proxy.usage().resting, 1);
+    assert_eq!(bench.proxy.usage().time_wait, 1);
     bench.finish();
     bench.assert_all_returned();
 }

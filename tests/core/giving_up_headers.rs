@@ -165,9 +165,9 @@ fn behind_a_passed_syn_a_part_of_a_header_asks_for_more() {
         server.shake(&mut bench, &mut client);
         nothing(bench.receive(&client.segment(TcpFlags::ACK, b"")));
         let sent: Vec<Segment> = client.send(&mut bench, b"PROXY TCP4 ");
-        assert!(sent.iter().any(|segment| segment.ack == client.seq) || bench.dropped(DropReason::HeldShare) > 0);
+        assert!(sent.iter().any(|segment| segment.ack == client.seq) || bench.dropped(DropReason::ReassemblyQuota) > 0);
     }
-    assert_eq!(bench.dropped(DropReason::HeldGivenUp), 0);
+    assert_eq!(bench.dropped(DropReason::ReassemblyEvicted), 0);
     bench.finish();
     bench.assert_all_returned();
 }

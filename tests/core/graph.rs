@@ -148,7 +148,7 @@ fn mutated_frames(text: &str, count: u32) {
         }
         let usage = bench.core.handle.look(|proxy| proxy.usage());
         assert!(
-            usage.connections <= 64 && usage.flows <= 2 * (64 + usage.resting),
+            usage.connections <= 64 && usage.flows <= 2 * (64 + usage.time_wait),
             "seed {seed}: {usage:?}"
         );
     }

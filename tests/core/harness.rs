@@ -14,7 +14,7 @@ use proxyengine::callbacks::{FirstPayload, SelectServer, Selection};
 use proxyengine::config::{Config, PoolId, ServerId};
 use proxyengine::proxy::drop_reason::DropReason;
 use proxyengine::proxy::settings::Settings;
-use proxyengine::proxy::{NextHops, Outbox, Proxy, Secrets, Usage};
+use proxyengine::proxy::{NextHops, Output, Proxy, Secrets, Usage};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -106,7 +106,7 @@ impl NextHops for Hops {
 /// Frames that the core has sent, and how many it may send.
 pub struct Sent(Vec<(PortId, HeapBuffer)>, usize);
 
-impl Outbox<HeapBuffer> for Sent {
+impl Output<HeapBuffer> for Sent {
     fn send(&mut self, port: PortId, frame: HeapBuffer) {
         self.0.push((port, frame));
     }

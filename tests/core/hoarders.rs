@@ -34,7 +34,8 @@ fn client(address: &str, port: u16) -> Client {
 
 /// Lets a host hold something on connections from these ports; returns how many were refused.
 fn hoard(bench: &mut Bench, address: &str, ports: std::ops::Range<u16>, payload: &[u8]) -> usize {
-    let refusals = |bench: &Bench| bench.dropped(DropReason::HeldShare) + bench.dropped(DropReason::HeldFull);
+    let refusals =
+        |bench: &Bench| bench.dropped(DropReason::ReassemblyQuota) + bench.dropped(DropReason::ReassemblyFull);
     let before = refusals(bench);
     for port in ports {
         let mut client = client(address, port);
@@ -69,7 +70,7 @@ fn one_source_has_its_share_and_no_more() {
     assert_eq!(hoard(&mut bench, "10.0.0.1", 5000..5010, b"?"), 10);
     assert_eq!(bench.proxy.usage().held, SHARE);
     assert_eq!(
-        bench.dropped(DropReason::HeldPressed),
+        bench.dropped(DropReason::ConnectionEvicted),
         0,
         "a share alone presses nobody"
     );
@@ -104,7 +105,7 @@ fn at_the_mark_the_longest_waiting_gives_way() {
     let rest = MARK - 1 - 3 * (SHARE - 1);
     hoard(&mut bench, "10.0.0.5", 1000..1000 + rest as u16, b"?");
     assert_eq!(bench.proxy.usage().held, MARK);
-    assert_eq!(bench.dropped(DropReason::HeldPressed), 0);
+    assert_eq!(bench.dropped(DropReason::ConnectionEvicted), 0);
     let mut late = client("10.0.0.4", 1000);
     late.connect(&mut bench);
     let sent = late.send(&mut bench, b"?");
@@ -114,7 +115,7 @@ fn at_the_mark_the_longest_waiting_gives_way() {
     assert_eq!((reset.to, reset.seq), (first.me, first.ack));
     let record = bench.records()[0];
     assert_eq!((record.client_port, record.cause(Side::Client)), (999, Cause::HeldFull));
-    assert_eq!(bench.dropped(DropReason::HeldPressed), 1);
+    assert_eq!(bench.dropped(DropReason::ConnectionEvicted), 1);
     bench.finish();
     bench.assert_all_returned();
 }
@@ -131,8 +132,8 @@ fn honest_connections_get_through_while_many_hoard() {
         let long = [&b"?"[..], &[b'x'; 5000], b"\n"].concat();
         assert_served(&mut bench, "10.0.0.2", 2000 + round, &long);
     }
-    assert_eq!(bench.dropped(DropReason::HeldFull), 0);
-    assert!(bench.dropped(DropReason::HeldPressed) > 1000);
+    assert_eq!(bench.dropped(DropReason::ReassemblyFull), 0);
+    assert!(bench.dropped(DropReason::ConnectionEvicted) > 1000);
     bench.finish();
     bench.assert_all_returned();
 }
@@ -145,7 +146,7 @@ fn long_requests_use_the_same_memory() {
         assert_eq!(hoard(&mut bench, &format!("10.0.0.1{host}"), 1000..1013, &long), 0);
     }
     assert_eq!(
-        bench.dropped(DropReason::HeldPressed),
+        bench.dropped(DropReason::ConnectionEvicted),
         5 * 13 - 52,
         "fifteen sixteenths of 56 chunks"
     );
@@ -183,7 +184,7 @@ fn what_is_owed_to_a_server_does_not_wait() {
     for host in 0..4 {
         hoard(&mut bench, &format!("10.0.0.1{host}"), 1000..1440, b"?");
     }
-    assert!(bench.dropped(DropReason::HeldPressed) > 0);
+    assert!(bench.dropped(DropReason::ConnectionEvicted) > 0);
     assert!(
         bench
             .records()
@@ -222,7 +223,7 @@ fn hoarded_behind_balancer() -> (Bench, Vec<Client>) {
         hoarder
     });
     let hoarders = hoarders.collect();
-    assert_eq!(bench.dropped(DropReason::HeldShare), 0);
+    assert_eq!(bench.dropped(DropReason::ReassemblyQuota), 0);
     (bench, hoarders)
 }
 
@@ -233,13 +234,13 @@ fn behind_a_balancer_each_client_has_a_share_of_its_own() {
     let (hoarder, sent) = balance(&mut bench, 5000, "192.0.2.66", b"?");
     assert_eq!(only(sent).ack, hoarder.seq.wrapping_sub(1));
     assert_eq!(bench.proxy.usage().held, hoarders.len());
-    assert_eq!(bench.dropped(DropReason::HeldShare), 1);
+    assert_eq!(bench.dropped(DropReason::ReassemblyQuota), 1);
     let again = Segment {
         seq: hoarder.seq.wrapping_sub(1),
         ..hoarder.segment(TcpFlags::PSH, b"?")
     };
     assert!(bench.receive(&again).is_empty());
-    assert_eq!(bench.dropped(DropReason::HeldShare), 2);
+    assert_eq!(bench.dropped(DropReason::ReassemblyQuota), 2);
     // The others behind the same balancer are served.
     for n in 0..20 {
         let (_, mut sent) = balance(&mut bench, 6000 + n, "192.0.2.7", b"0 honest");

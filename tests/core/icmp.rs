@@ -223,7 +223,7 @@ fn a_segment_too_big_for_our_own_port_is_answered() {
 }
 
 /// What a router says about `passed`, and what is told to its sender.
-fn told(bench: &mut Bench, passed: &Segment, says: (u8, u8, u32)) -> oracle::Complaint {
+fn told(bench: &mut Bench, passed: &Segment, says: (u8, u8, u32)) -> oracle::IcmpError {
     let router = match passed.to.address.is_ipv4() {
         true => Station::new(9, "10.9.9.9:0"),
         false => Station::new(9, "[fd09::9]:0"),

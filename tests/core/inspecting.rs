@@ -233,7 +233,7 @@ fn both_directions_change_and_close_with_their_numbers() {
     let over = only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
     assert_eq!((over.ack, over.seq), (client.seq, client.ack));
     let usage = bench.proxy.usage();
-    assert_eq!((usage.connections, usage.resting, usage.inspected), (0, 1, 0));
+    assert_eq!((usage.connections, usage.time_wait, usage.inspected), (0, 1, 0));
     assert_eq!(scribe.open(), 0);
     let lasts: Vec<_> = scribe
         .calls()

@@ -48,7 +48,7 @@ fn seven_packets_each_way() {
     assert_eq!((last.seq, last.ack), (client.ack, client.seq));
 
     let usage = bench.proxy.usage();
-    assert_eq!((usage.connections, usage.resting, usage.flows), (0, 1, 2));
+    assert_eq!((usage.connections, usage.time_wait, usage.flows), (0, 1, 2));
     let records = bench.records();
     assert_eq!(records.len(), 1);
     let record = &records[0];

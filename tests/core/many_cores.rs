@@ -12,7 +12,7 @@ use netfcts::FourTuple;
 use netfcts::leg::mapped;
 use netfcts::record::SessionRecord;
 use netfcts::steering::SteeringPlan;
-use proxyengine::config::{Accept, Bind, Config};
+use proxyengine::config::{AcceptProxy, Bind, Config};
 use proxyengine::pipeline::CoreLinks;
 use proxyengine::proxy::Secrets;
 use proxyengine::proxy::drop_reason::DropReason;
@@ -67,7 +67,11 @@ impl ManyCores {
             plan.add_address(mapped(local.ip));
         }
         let plan = Arc::new(make(plan));
-        let asks_around = lends && config.listeners().iter().any(|listener| listener.accept != Accept::Off);
+        let asks_around = lends
+            && config
+                .listeners()
+                .iter()
+                .any(|listener| listener.accept != AcceptProxy::Off);
         let now = Instant::ZERO + Duration::from_secs(100);
         let links = mesh(cores, ring).into_iter().enumerate();
         let one = |(core, links): (usize, CoreLinks<HeapBuffer>)| {

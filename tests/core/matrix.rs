@@ -79,7 +79,7 @@ fn equals_its_drawing() {
 #[test]
 fn every_phase_ends_by_timer_by_reset_and_by_shutdown() {
     for phase in Phase::all() {
-        if matches!(phase, Phase::Unbound | Phase::Quarantine) {
+        if matches!(phase, Phase::Closed | Phase::TimeWait) {
             continue;
         }
         for event in [Event::TimedOut, Event::Reset(Side::Client), Event::Shutdown] {
@@ -88,7 +88,7 @@ fn every_phase_ends_by_timer_by_reset_and_by_shutdown() {
             if transition.actions.contains(&Action::NextServer) {
                 transition = step(transition.next, Event::NoServer);
             }
-            let over = matches!(transition.next, Phase::Unbound | Phase::Quarantine);
+            let over = matches!(transition.next, Phase::Closed | Phase::TimeWait);
             assert!(over, "{phase} does not end by {event}: {transition:?}");
         }
     }
@@ -99,11 +99,11 @@ fn what_ends_a_connection_frees_it() {
     for phase in Phase::all() {
         for event in Event::all() {
             let transition = step(phase, event);
-            let live = |phase| !matches!(phase, Phase::Unbound | Phase::Quarantine);
+            let live = |phase| !matches!(phase, Phase::Closed | Phase::TimeWait);
             let frees = |action: &Action| {
                 matches!(
                     action,
-                    Action::Forget(_) | Action::ForgetUnserved | Action::Quarantine(_)
+                    Action::Forget(_) | Action::ForgetWithFailure | Action::EnterTimeWait(_)
                 )
             };
             let freed = transition.actions.iter().filter(|action| frees(action)).count();
@@ -124,8 +124,8 @@ fn a_blind_segment_changes_no_phase() {
     for phase in Phase::all() {
         for side in [Side::Client, Side::Server] {
             for event in [
-                Event::BlindReset(side),
-                Event::DoubtfulReset(side),
+                Event::OutOfWindowRst(side),
+                Event::InWindowRst(side),
                 Event::OutOfWindow(side),
                 Event::Unacceptable,
                 Event::StraySyn,

@@ -384,7 +384,7 @@ fn a_cookie_makes_one_connection_even_after_its_end() {
     // Who goes on with a connection that is over has missed its end.
     let reset = only(bench.receive(&ack));
     assert_eq!((reset.flags, reset.seq), (TcpFlags::RST, ack.ack));
-    assert_eq!(bench.dropped(DropReason::UsedCookie), 1);
+    assert_eq!(bench.dropped(DropReason::CookieReplayed), 1);
     assert_eq!(bench.proxy.usage(), Usage::default());
 }
 

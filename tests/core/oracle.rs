@@ -141,7 +141,7 @@ pub fn read_tcp(frame: &[u8]) -> Wire {
 
 /// An error as it is on the wire.
 #[derive(Clone, Debug)]
-pub struct Complaint {
+pub struct IcmpError {
     pub destination_mac: MacAddr,
     pub source: IpAddr,
     pub destination: IpAddr,
@@ -152,7 +152,7 @@ pub struct Complaint {
 
 /// Reads an ICMP or ICMPv6 frame and asserts that its checksums are right.
 #[track_caller]
-pub fn read_icmp(frame: &[u8]) -> Complaint {
+pub fn read_icmp(frame: &[u8]) -> IcmpError {
     let sliced = SlicedPacket::from_ethernet(frame).unwrap_or_else(|error| panic!("{error}: {frame:02x?}"));
     let (source, destination, _, packet_len, ()) = read_network(&sliced, |_, _| ());
     assert_eq!(packet_len, frame.len() - 14);
@@ -171,7 +171,7 @@ pub fn read_icmp(frame: &[u8]) -> Complaint {
         }
         other => panic!("not ICMP: {other:?}"),
     };
-    Complaint {
+    IcmpError {
         destination_mac: MacAddr(frame[..6].try_into().expect("6 bytes")),
         source,
         destination,

@@ -11,7 +11,7 @@ use e2d2::wire::frame;
 use e2d2::wire::frame::Packet;
 use e2d2::wire::tcp::TcpFlags;
 use proxyengine::proxy::drop_reason::DropReason;
-use proxyengine::proxy::{Outbox, Usage};
+use proxyengine::proxy::{Output, Usage};
 use std::time::Duration;
 use testkit::{Segment, Station};
 
@@ -22,7 +22,7 @@ const ROUND: Duration = Duration::from_micros(15);
 #[derive(Default)]
 struct Sent(Vec<Segment>);
 
-impl Outbox<HeapBuffer> for Sent {
+impl Output<HeapBuffer> for Sent {
     fn send(&mut self, _port: PortId, frame: HeapBuffer) {
         self.0.push(Segment::read(frame.data()));
     }

@@ -6,13 +6,13 @@ use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use proxyengine::config::ServerId;
 use proxyengine::proxy::ProbeEvent;
 use proxyengine::proxy::drop_reason::DropReason;
-use proxyengine::proxy::promises::Abilities;
+use proxyengine::proxy::syn_ack_options::ServerCaps;
 use std::time::Duration;
 use test_case::test_case;
 use testkit::Segment;
 
 /// A server that can do everything.
-pub const ABLE: Abilities = Abilities {
+pub const ABLE: ServerCaps = ServerCaps {
     mss: 1460,
     window_scale: Some(7),
     sack: true,
@@ -28,7 +28,7 @@ pub fn number(segment: &Segment) -> usize {
     }
 }
 
-pub fn syn_ack(syn: &Segment, can: Abilities) -> Segment {
+pub fn syn_ack(syn: &Segment, can: ServerCaps) -> Segment {
     let mut server = Server::from_syn(syn);
     server.options = options(syn, can);
     Segment {
@@ -38,7 +38,7 @@ pub fn syn_ack(syn: &Segment, can: Abilities) -> Segment {
 }
 
 /// The options of a server's answer: what both ends can do.
-pub fn options(syn: &Segment, can: Abilities) -> TcpOptions {
+pub fn options(syn: &Segment, can: ServerCaps) -> TcpOptions {
     TcpOptions {
         mss: Some(can.mss),
         window_scale: can.window_scale.filter(|_| syn.options.window_scale.is_some()),
@@ -52,7 +52,7 @@ pub fn options(syn: &Segment, can: Abilities) -> TcpOptions {
 }
 
 /// Answers the probes of all servers that have an answer; the others stay silent.
-pub fn answer_probes(bench: &mut Bench, can: impl Fn(usize) -> Option<Abilities>) {
+pub fn answer_probes(bench: &mut Bench, can: impl Fn(usize) -> Option<ServerCaps>) {
     for syn in bench.wait(Duration::from_millis(50)) {
         assert_eq!(syn.flags, TcpFlags::SYN);
         if let Some(can) = can(number(&syn)) {
@@ -73,7 +73,7 @@ fn probes(bench: &mut Bench) -> Vec<Segment> {
 }
 
 /// A bench whose first server can do so much, and all others everything.
-pub fn bench_with(text: &str, first: Abilities) -> Bench {
+pub fn bench_with(text: &str, first: ServerCaps) -> Bench {
     let mut bench = Bench::probing(text);
     answer_probes(&mut bench, |server| Some(if server % 3 == 0 { first } else { ABLE }));
     bench
@@ -102,7 +102,7 @@ fn every_server_is_asked_once_and_then_left_alone() {
         let reset = only(bench.receive(&syn_ack(syn, ABLE)));
         assert_eq!((reset.flags, reset.seq), (TcpFlags::RST, syn.seq.wrapping_add(1)));
     }
-    assert_eq!(bench.proxy.abilities(ServerId(4)), Some(ABLE));
+    assert_eq!(bench.proxy.server_caps(ServerId(4)), Some(ABLE));
     assert_eq!(counted(&bench, ProbeEvent::SynSent), 6);
     assert_eq!(counted(&bench, ProbeEvent::Answered), 6);
     nothing(bench.wait(Duration::from_secs(1200)));
@@ -113,14 +113,14 @@ fn every_server_is_asked_once_and_then_left_alone() {
 fn what_was_learned_is_told_once() {
     let mut bench = bench_with(CONFIG, ABLE);
     let mut told = Vec::new();
-    while let Some((server, abilities)) = bench.proxy.take_news(bench.now) {
-        assert_eq!(abilities, ABLE);
+    while let Some((server, server_caps)) = bench.proxy.take_caps_change(bench.now) {
+        assert_eq!(server_caps, ABLE);
         told.push(server.0);
     }
     told.sort_unstable();
     assert_eq!(told, [0, 1, 2, 3, 4, 5]);
     bench.wait(Duration::from_secs(20));
-    assert_eq!(bench.proxy.take_news(bench.now), None);
+    assert_eq!(bench.proxy.take_caps_change(bench.now), None);
 }
 
 #[test_case("probe = false"; "switched off")]
@@ -168,7 +168,7 @@ fn a_lost_probe_is_repeated() {
     // The wheel never fires early, and the harness looks every fifty.
     assert_eq!(times, [50, 600, 1650], "half a second, then one");
     assert!(seen.iter().all(|syn| *syn == seen[0]));
-    assert_eq!(bench.proxy.abilities(ServerId(0)), Some(ABLE));
+    assert_eq!(bench.proxy.server_caps(ServerId(0)), Some(ABLE));
     bench.assert_all_returned();
 }
 
@@ -186,7 +186,7 @@ fn a_silent_server_is_asked_ever_more_seldom() {
     let close = |(wait, expected): (&u64, &u64)| wait.abs_diff(*expected) <= 1 + expected / 8;
     assert!(waits.iter().zip(&expected).all(close), "{waits:?}");
     assert!(waits.len() >= 10, "{waits:?}");
-    assert_eq!(bench.proxy.abilities(ServerId(0)), None);
+    assert_eq!(bench.proxy.server_caps(ServerId(0)), None);
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn a_server_that_refuses_is_asked_again() {
     });
     assert_eq!(times.len(), 3, "{times:?}");
     assert_eq!(counted(&bench, ProbeEvent::Refused), 2);
-    assert_eq!(bench.proxy.abilities(ServerId(0)), Some(ABLE));
+    assert_eq!(bench.proxy.server_caps(ServerId(0)), Some(ABLE));
     bench.assert_all_returned();
 }
 
@@ -260,9 +260,9 @@ fn an_answer_counts_only_with_the_number_of_the_syn() {
         flags: TcpFlags::ACK,
         ..good.clone()
     }));
-    assert_eq!(bench.proxy.abilities(ServerId(0)), None);
+    assert_eq!(bench.proxy.server_caps(ServerId(0)), None);
     assert_eq!(counted(&bench, ProbeEvent::Refused), 0);
-    assert_eq!(bench.dropped(DropReason::BlindReset), 1);
+    assert_eq!(bench.dropped(DropReason::OutOfWindowRst), 1);
     assert_eq!(bench.dropped(DropReason::NotAnAnswer), 2);
     // From elsewhere it is a stranger's.
     let elsewhere = Segment {
@@ -270,16 +270,16 @@ fn an_answer_counts_only_with_the_number_of_the_syn() {
         ..good.clone()
     };
     bench.receive(&elsewhere);
-    assert_eq!(bench.proxy.abilities(ServerId(0)), None);
+    assert_eq!(bench.proxy.server_caps(ServerId(0)), None);
     // A damaged one says nothing.
     let mut frame = good.emit(&mut bench.pool);
     use e2d2::buffer::PacketBuffer;
     let last = frame.len() - 1;
     frame.data_mut()[last] ^= 1;
     nothing(bench.receive_frame(PortId(1), frame));
-    assert_eq!(bench.proxy.abilities(ServerId(0)), None);
+    assert_eq!(bench.proxy.server_caps(ServerId(0)), None);
     only(bench.receive(&good));
-    assert_eq!(bench.proxy.abilities(ServerId(0)), Some(ABLE));
+    assert_eq!(bench.proxy.server_caps(ServerId(0)), Some(ABLE));
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn a_server_that_remembers_an_older_connection_is_reset_and_asked_again() {
     let again = bench.wait(Duration::from_millis(550));
     assert!(again.contains(&syn), "its timer repeats the SYN");
     only(bench.receive(&syn_ack(&syn, ABLE)));
-    assert_eq!(bench.proxy.abilities(ServerId(0)), Some(ABLE));
+    assert_eq!(bench.proxy.server_caps(ServerId(0)), Some(ABLE));
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn many_servers_are_asked_a_few_dozen_at_a_time() {
         }
         assert!(bench.proxy.usage().probes <= 64);
     }
-    let known = (0..156).filter(|&server| bench.proxy.abilities(ServerId(server)).is_some());
+    let known = (0..156).filter(|&server| bench.proxy.server_caps(ServerId(server)).is_some());
     assert_eq!(known.count(), 156);
     bench.assert_all_returned();
 }

@@ -5,7 +5,7 @@ use crate::probes::{ABLE, answer_probes, bench_with, counted, number, options, p
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use proxyengine::config::ServerId;
 use proxyengine::proxy::ProbeEvent;
-use proxyengine::proxy::promises::Abilities;
+use proxyengine::proxy::syn_ack_options::ServerCaps;
 use std::time::Duration;
 use test_case::test_case;
 use testkit::Segment;
@@ -16,18 +16,18 @@ fn next_slot(bench: &mut Bench) -> Vec<Segment> {
 }
 
 #[test_case(ABLE => (Some(1460), Some(7), true, true, 16384); "all servers can do everything")]
-#[test_case(Abilities { timestamps: false, ..ABLE } => (Some(1460), Some(7), true, false, 16384); "no timestamps")]
-#[test_case(Abilities { sack: false, ..ABLE } => (Some(1460), Some(7), false, true, 16384); "no SACK")]
-#[test_case(Abilities { window_scale: None, ..ABLE } => (Some(1460), Some(0), true, true, 16384); "no window scaling")]
-#[test_case(Abilities { window_scale: Some(3), ..ABLE } => (Some(1460), Some(3), true, true, 16384); "a smaller shift")]
-#[test_case(Abilities { window_scale: Some(9), ..ABLE } => (Some(1460), Some(7), true, true, 16384); "a larger shift")]
-#[test_case(Abilities { mss: 536, ..ABLE } => (Some(536), Some(7), true, true, 16384); "a small MSS")]
-#[test_case(Abilities { mss: 9000, ..ABLE } => (Some(1460), Some(7), true, true, 16384); "an MSS beyond our MTU")]
-#[test_case(Abilities { mss: 0, ..ABLE } => (Some(88), Some(7), true, true, 16384); "an impossible MSS")]
-#[test_case(Abilities { window: 1000, ..ABLE } => (Some(1460), Some(7), true, true, 1000); "a small window")]
-#[test_case(Abilities { window: 16383, ..ABLE } => (Some(1460), Some(7), true, true, 16383); "a window just below ours")]
-#[test_case(Abilities { window: 0, ..ABLE } => (Some(1460), Some(7), true, true, 536); "a closed window")]
-fn the_promise_is_the_least_of_all_servers(first: Abilities) -> (Option<u16>, Option<u8>, bool, bool, u16) {
+#[test_case(ServerCaps { timestamps: false, ..ABLE } => (Some(1460), Some(7), true, false, 16384); "no timestamps")]
+#[test_case(ServerCaps { sack: false, ..ABLE } => (Some(1460), Some(7), false, true, 16384); "no SACK")]
+#[test_case(ServerCaps { window_scale: None, ..ABLE } => (Some(1460), Some(0), true, true, 16384); "no window scaling")]
+#[test_case(ServerCaps { window_scale: Some(3), ..ABLE } => (Some(1460), Some(3), true, true, 16384); "a smaller shift")]
+#[test_case(ServerCaps { window_scale: Some(9), ..ABLE } => (Some(1460), Some(7), true, true, 16384); "a larger shift")]
+#[test_case(ServerCaps { mss: 536, ..ABLE } => (Some(536), Some(7), true, true, 16384); "a small MSS")]
+#[test_case(ServerCaps { mss: 9000, ..ABLE } => (Some(1460), Some(7), true, true, 16384); "an MSS beyond our MTU")]
+#[test_case(ServerCaps { mss: 0, ..ABLE } => (Some(88), Some(7), true, true, 16384); "an impossible MSS")]
+#[test_case(ServerCaps { window: 1000, ..ABLE } => (Some(1460), Some(7), true, true, 1000); "a small window")]
+#[test_case(ServerCaps { window: 16383, ..ABLE } => (Some(1460), Some(7), true, true, 16383); "a window just below ours")]
+#[test_case(ServerCaps { window: 0, ..ABLE } => (Some(1460), Some(7), true, true, 536); "a closed window")]
+fn the_promise_is_the_least_of_all_servers(first: ServerCaps) -> (Option<u16>, Option<u8>, bool, bool, u16) {
     let mut bench = bench_with(CONFIG, first);
     let syn_ack = promise(&mut bench, 40000);
     let TcpOptions {
@@ -58,7 +58,7 @@ fn the_mss_fits_the_servers_legs_and_the_clients() {
             );
         let mut bench = bench_with(
             &text,
-            Abilities {
+            ServerCaps {
                 mss: server_mss,
                 ..ABLE
             },
@@ -66,7 +66,7 @@ fn the_mss_fits_the_servers_legs_and_the_clients() {
         // All three servers: the others would bring it down to 1460.
         let mut able = Bench::probing(&text);
         answer_probes(&mut able, |_| {
-            Some(Abilities {
+            Some(ServerCaps {
                 mss: server_mss,
                 ..ABLE
             })
@@ -87,7 +87,7 @@ fn the_mss_fits_the_servers_legs_and_the_clients() {
 #[test]
 fn no_listener_is_bound_by_servers_that_its_rules_do_not_reach() {
     let mut bench = Bench::probing(CONFIG);
-    let none = Abilities {
+    let none = ServerCaps {
         mss: 536,
         window_scale: None,
         sack: false,
@@ -138,7 +138,7 @@ fn a_server_that_is_still_asked_may_have_none() {
 
 #[test]
 fn pinned_values_hold_whatever_the_servers_can_do() {
-    let none = Abilities {
+    let none = ServerCaps {
         mss: 536,
         window_scale: None,
         sack: false,
@@ -204,7 +204,7 @@ fn a_handshake_in_flight_keeps_the_promise_of_its_slot() {
     assert_eq!(told.options.window_scale, Some(7));
     // One is quick; its server has been restarted without options.
     let syn = only(bench.receive(&request(&mut other, &told_other, b"1 hello")));
-    let weak = Abilities {
+    let weak = ServerCaps {
         window_scale: None,
         sack: false,
         timestamps: true,
@@ -257,7 +257,7 @@ fn a_cookie_of_the_slot_before_carries_its_timestamps() {
     let (mut early, told) = called(&mut bench, 40000);
     let (mut other, told_other) = called(&mut bench, 40001);
     let syn = only(bench.receive(&request(&mut other, &told_other, b"1 hello")));
-    let without = Abilities {
+    let without = ServerCaps {
         timestamps: false,
         ..ABLE
     };
@@ -277,7 +277,7 @@ fn a_server_restarted_without_timestamps_is_passed_over_and_then_served_without(
     let mut bench = bench_with(CONFIG, ABLE);
     let (mut client, told) = called(&mut bench, 40000);
     let first = only(bench.receive(&request(&mut client, &told, b"p hello")));
-    let without = Abilities {
+    let without = ServerCaps {
         timestamps: false,
         ..ABLE
     };
@@ -285,7 +285,7 @@ fn a_server_restarted_without_timestamps_is_passed_over_and_then_served_without(
     assert_eq!(sent.len(), 2, "RST, and the next server: {sent:#?}");
     assert_ne!(sent[1].to, first.to);
     let failing = number(&first);
-    assert_eq!(bench.proxy.abilities(ServerId(failing as u16)), Some(without));
+    assert_eq!(bench.proxy.server_caps(ServerId(failing as u16)), Some(without));
     // Meanwhile it is probed: still without.
     let probes = next_slot(&mut bench);
     let (probe, _): (Vec<&Segment>, Vec<&Segment>) = probes.iter().partition(|segment| {
@@ -326,7 +326,7 @@ fn the_window_of_live_answers_is_kept_to() {
     let (mut client, told) = called(&mut bench, 40000);
     assert_eq!(told.window, 16384);
     let syn = only(bench.receive(&request(&mut client, &told, b"0 hello")));
-    bench.receive(&syn_ack(&syn, Abilities { window: 1000, ..ABLE }));
+    bench.receive(&syn_ack(&syn, ServerCaps { window: 1000, ..ABLE }));
     next_slot(&mut bench);
     assert_eq!(promise(&mut bench, 40001).window, 1000);
 }
@@ -346,13 +346,13 @@ fn a_server_that_repeats_the_clients_mss_says_nothing_about_its_own() {
     client.take_syn_ack(&told);
     let syn = only(client.send(&mut bench, b"0 hello"));
     assert_eq!(syn.options.mss, Some(536));
-    bench.receive(&syn_ack(&syn, Abilities { mss: 536, ..ABLE }));
+    bench.receive(&syn_ack(&syn, ServerCaps { mss: 536, ..ABLE }));
     next_slot(&mut bench);
     let (mut client, told) = called(&mut bench, 40001);
     assert_eq!(told.options.mss, Some(1460));
     // One that is less than was offered is its own.
     let syn = only(bench.receive(&request(&mut client, &told, b"0 hello")));
-    bench.receive(&syn_ack(&syn, Abilities { mss: 1000, ..ABLE }));
+    bench.receive(&syn_ack(&syn, ServerCaps { mss: 1000, ..ABLE }));
     next_slot(&mut bench);
     assert_eq!(promise(&mut bench, 40002).options.mss, Some(1000));
 }
@@ -363,7 +363,7 @@ fn a_repeated_syn_ack_says_what_the_first_one_said() {
     let text = CONFIG.replacen(rules, "bind = \"handshake\"\ndefault = \"all\"", 1);
     let mut bench = Bench::probing(&text);
     let first = promise(&mut bench, 40000);
-    let weak = Abilities {
+    let weak = ServerCaps {
         mss: 536,
         window_scale: None,
         sack: false,

@@ -90,11 +90,11 @@ fn a_header_that_there_is_no_room_to_owe_is_sent_all_the_same() {
         server
     };
     let mut servers: Vec<Server> = (40000..40005).map(|port| accept(&mut bench, port)).collect();
-    assert_eq!((bench.proxy.usage().debts, bench.dropped(DropReason::OwedFull)), (3, 2));
+    assert_eq!((bench.proxy.usage().debts, bench.dropped(DropReason::RtxFull)), (3, 2));
     // The second pays; the sixth has its room.
     only(servers[1].send(&mut bench, b"answer"));
     accept(&mut bench, 40005);
-    assert_eq!((bench.proxy.usage().debts, bench.dropped(DropReason::OwedFull)), (3, 2));
+    assert_eq!((bench.proxy.usage().debts, bench.dropped(DropReason::RtxFull)), (3, 2));
     let mut again: Vec<_> = bench
         .wait(Duration::from_millis(1_100))
         .into_iter()

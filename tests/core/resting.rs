@@ -99,7 +99,7 @@ impl Model {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let room = random.one_of(&[1, 3, 8, 40]);
-        let quiet = |settings: &mut proxyengine::proxy::settings::Settings| settings.capacity.resting = room;
+        let quiet = |settings: &mut proxyengine::proxy::settings::Settings| settings.capacity.time_wait = room;
         Model {
             seed,
             bench: Bench::make_with(&config(), false, quiet, |selector| selector),
@@ -354,14 +354,14 @@ impl Model {
             .sum();
         let expected = Usage {
             connections: self.open.len(),
-            resting: self.over.len(),
+            time_wait: self.over.len(),
             flows: 2 * self.open.len() + legs,
             ports: self.open.len(),
             timers: self.bench.proxy.usage().timers,
             ..Usage::default()
         };
         assert_eq!(self.bench.proxy.usage(), expected, "seed {}", self.seed);
-        assert_eq!(self.bench.proxy.rests_cut_short(), u64::from(self.seen.made_room));
+        assert_eq!(self.bench.proxy.time_wait_evicted(), u64::from(self.seen.made_room));
         assert!(expected.timers <= self.open.len(), "seed {}: {expected:?}", self.seed);
     }
 }

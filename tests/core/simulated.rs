@@ -12,7 +12,7 @@ use testkit::Segment;
 /// Both FINs and their ACKs; the connection must be at rest then.
 fn close_to_rest(bench: &mut Bench, client: &mut Client, server: &mut Server) {
     close(bench, client, server);
-    assert_eq!((bench.proxy.usage().connections, bench.proxy.usage().resting), (0, 1));
+    assert_eq!((bench.proxy.usage().connections, bench.proxy.usage().time_wait), (0, 1));
     assert_eq!(bench.records()[0].cause(Side::Client), Cause::ActiveClose);
     bench.assert_all_returned();
 }
@@ -20,7 +20,7 @@ fn close_to_rest(bench: &mut Bench, client: &mut Client, server: &mut Server) {
 /// The same, and the rest is not over afterwards.
 fn close_and_stay(bench: &mut Bench, client: &mut Client, server: &mut Server) {
     close(bench, client, server);
-    assert_eq!((bench.proxy.usage().connections, bench.proxy.usage().resting), (0, 1));
+    assert_eq!((bench.proxy.usage().connections, bench.proxy.usage().time_wait), (0, 1));
     assert_eq!(bench.records().len(), 1);
 }
 
@@ -130,7 +130,7 @@ fn options_that_a_wrong_data_offset_makes_payload_are_not_seen_as_sent() {
     only(bench.receive(&server.segment(TcpFlags::ACK | TcpFlags::FIN, b"")));
     client.ack = client.ack.wrapping_add(1);
     only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
-    assert_eq!((bench.proxy.usage().connections, bench.proxy.usage().resting), (0, 1));
+    assert_eq!((bench.proxy.usage().connections, bench.proxy.usage().time_wait), (0, 1));
     bench.assert_all_returned();
 }
 
@@ -281,7 +281,7 @@ fn a_resting_connection_does_not_reach_into_the_one_that_took_its_place() {
     let last = client.segment(TcpFlags::ACK, b"");
     client.ack = client.ack.wrapping_add(1);
     only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
-    assert_eq!(bench.proxy.usage().resting, 1);
+    assert_eq!(bench.proxy.usage().time_wait, 1);
     // Until the new one is there, a late segment of the server passes.
     assert_eq!(only(bench.receive(&server.segment(TcpFlags::FIN, b""))).to, client.me);
 
@@ -339,7 +339,7 @@ fn a_repeated_first_segment_of_a_resting_connection_reaches_the_server() {
     server.accept(&mut bench);
     server.ack = server.ack.wrapping_add(7);
     only(bench.receive(&server.segment(TcpFlags::RST, b"")));
-    assert_eq!(bench.proxy.usage().resting, 1);
+    assert_eq!(bench.proxy.usage().time_wait, 1);
     let copy = only(bench.receive(&request));
     assert_eq!((copy.to, copy.payload.as_slice()), (server.me, &b"0 hello"[..]));
     let reset = only(bench.receive(&Segment {

@@ -28,10 +28,14 @@ fn nobody_is_reset_for_a_server_that_is_late(count: u32, length: usize, given_up
         called.push((client, syn));
         bench.now += Duration::from_micros(10);
     }
-    for reason in [DropReason::HeldPressed, DropReason::HeldFull, DropReason::HeldShare] {
+    for reason in [
+        DropReason::ConnectionEvicted,
+        DropReason::ReassemblyFull,
+        DropReason::ReassemblyQuota,
+    ] {
         assert_eq!(bench.dropped(reason), 0, "{reason:?}");
     }
-    let copies = bench.dropped(DropReason::HeldGivenUp);
+    let copies = bench.dropped(DropReason::ReassemblyEvicted);
     assert!(given_up.contains(&copies), "{copies}");
     // Now they answer. Whose copy was given up repeats it.
     let mut repeated = 0;

@@ -156,7 +156,7 @@ fn a_resting_connection_keeps_its_source_and_a_new_one_takes_it_over() {
     server.accept(&mut bench);
     let reset = client.segment(TcpFlags::RST, b"");
     assert_eq!(bench.receive(&reset).len(), 1);
-    assert_eq!((bench.proxy.usage().resting, bench.proxy.usage().borrowed), (1, 1));
+    assert_eq!((bench.proxy.usage().time_wait, bench.proxy.usage().borrowed), (1, 1));
     let late = only(server.send(&mut bench, b"late"));
     assert_eq!(late.to, client.me);
     client = Client::new(40001);

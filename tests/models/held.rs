@@ -1,7 +1,7 @@
 //! The pool for held bytes against plain byte arrays and lists: several requests at a time, in any pieces, with any claim,
 //! until blocks run out.
 
-use proxyengine::proxy::held::{Claim, HeldId, HeldPool, HoldError, LARGE, Owner};
+use proxyengine::proxy::reassembly::{BufferId, EvictionClass, LARGE, Owner, ReassemblyError, ReassemblyPool};
 use testkit::sim::Random;
 
 /// What a chunk takes with its blocks.
@@ -9,14 +9,14 @@ const CHUNK: usize = LARGE + 32 * 64 + 16;
 
 /// One request as the model has it.
 struct Request {
-    id: HeldId,
+    id: BufferId,
     known: Vec<bool>,
 }
 
 impl Request {
     fn new() -> Self {
         Request {
-            id: HeldId::NONE,
+            id: BufferId::NONE,
             known: vec![false; LARGE],
         }
     }
@@ -39,7 +39,7 @@ fn byte(request: usize, at: usize) -> u8 {
     (at.wrapping_mul(31) ^ (at >> 8) ^ (request * 77)) as u8
 }
 
-fn check(pool: &HeldPool, which: usize, request: &Request, seed: u64) {
+fn check(pool: &ReassemblyPool, which: usize, request: &Request, seed: u64) {
     let runs = request.runs();
     let held: Vec<_> = pool
         .runs(request.id)
@@ -62,8 +62,8 @@ fn agrees_with_byte_arrays() {
     for seed in 0..20 {
         let mut random = Random::new(seed);
         let chunks = random.within(1..=3) as usize;
-        let mut pool = HeldPool::new(chunks * CHUNK, 100);
-        let mut waiting: Vec<(u32, Claim)> = Vec::new();
+        let mut pool = ReassemblyPool::new(chunks * CHUNK, 100);
+        let mut waiting: Vec<(u32, EvictionClass)> = Vec::new();
         let mut requests: Vec<Request> = (0..8).map(|_| Request::new()).collect();
         let mut refused = [0; 3];
         for _ in 0..1_500 {
@@ -78,10 +78,10 @@ fn agrees_with_byte_arrays() {
                 if pool.shorten(&mut request.id, length) {
                     request.known[length..].fill(false);
                     waiting.retain(|&(other, _)| other != slot);
-                    waiting.push((slot, Claim::Owed));
+                    waiting.push((slot, EvictionClass::Pinned));
                 }
             } else if random.chance(150) {
-                let claim = random.one_of(&[Claim::Copy, Claim::AskedFor, Claim::Owed]);
+                let claim = random.one_of(&[EvictionClass::Unacked, EvictionClass::Acked, EvictionClass::Pinned]);
                 pool.set_claim(request.id, claim);
                 let is_held = !request.id.is_none();
                 if is_held && !waiting.contains(&(slot, claim)) {
@@ -104,27 +104,27 @@ fn agrees_with_byte_arrays() {
                         assert_eq!(news, places.iter().any(|known| !known), "seed {seed}");
                         places.fill(true);
                     }
-                    Err(HoldError::BeyondWindow) => {
+                    Err(ReassemblyError::BeyondWindow) => {
                         assert!(end > LARGE, "seed {seed}");
                         refused[0] += 1;
                     }
-                    Err(HoldError::TooManyHoles) => {
+                    Err(ReassemblyError::TooManyHoles) => {
                         assert_eq!(before, 8, "seed {seed}: as many holes as are kept track of");
                         refused[1] += 1;
                     }
-                    Err(HoldError::ShareUsed) => panic!("seed {seed}: all of it is one source's"),
-                    Err(HoldError::Exhausted) => {
+                    Err(ReassemblyError::ShareUsed) => panic!("seed {seed}: all of it is one source's"),
+                    Err(ReassemblyError::Exhausted) => {
                         assert!(pool.in_use() >= chunks, "seed {seed}: no chunk was left");
                         refused[2] += 1;
                     }
                 }
                 let is_new = !request.id.is_none() && waiting.iter().all(|&(other, _)| other != slot);
                 if is_new {
-                    waiting.push((slot, Claim::Copy));
+                    waiting.push((slot, EvictionClass::Unacked));
                 }
             }
             waiting.retain(|&(slot, _)| !requests[slot as usize].id.is_none());
-            for claim in [Claim::Copy, Claim::AskedFor] {
+            for claim in [EvictionClass::Unacked, EvictionClass::Acked] {
                 let longest = waiting.iter().find(|(_, of)| *of == claim).map(|(slot, _)| *slot);
                 assert_eq!(pool.longest(claim), longest, "seed {seed}, {claim:?}: {waiting:?}");
             }

@@ -36,7 +36,7 @@ fn flow() -> impl Strategy<Value = FlowRef> {
     (0..64_u32, 0..3).prop_map(|(slot, kind)| match kind {
         0 => FlowRef::client(slot),
         1 => FlowRef::server(slot),
-        _ => FlowRef::server(slot).quarantined(slot),
+        _ => FlowRef::server(slot).in_time_wait(slot),
     })
 }
 

@@ -6,7 +6,7 @@ use e2d2::wire::frame::{self, IpVersion, Kind, TcpLayout};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions, TcpPacket};
 use netfcts::leg::mapped;
 use proptest::prelude::*;
-use proxyengine::proxy::crossing;
+use proxyengine::proxy::siit;
 use proxyengine::proxy::translate::{self, Rewrite};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use testkit::{Segment, Station};
@@ -304,11 +304,11 @@ proptest! {
         let sent = case.frame();
         let mut buffer = HeapPool::new(1, 512).take_copy(&sent).expect("a buffer");
         let there = case.there(!case.ipv6);
-        prop_assert_eq!(crossing::rewrite(&mut buffer, &layout(&sent), &there), Ok(()));
+        prop_assert_eq!(siit::rewrite(&mut buffer, &layout(&sent), &there), Ok(()));
         let passed = layout(buffer.data());
         prop_assert_ne!(passed.version, layout(&sent).version);
         check_translated(&case, buffer.data())?;
-        prop_assert_eq!(crossing::rewrite(&mut buffer, &passed, &case.back()), Ok(()));
+        prop_assert_eq!(siit::rewrite(&mut buffer, &passed, &case.back()), Ok(()));
         prop_assert_eq!(tcp(buffer.data()), tcp(&sent));
         prop_assert_eq!(layout(buffer.data()).ip(buffer.data()).map(|ip| (ip.src_addr(), ip.dst_addr())),
             layout(&sent).ip(&sent).map(|ip| (ip.src_addr(), ip.dst_addr())));

@@ -7,21 +7,21 @@ use super::{choice, quoted};
 use crate::config::model::{ListenAddress, ListenerConfig};
 use crate::config::raw::RawProxyIn;
 use crate::config::source::{At, Source};
-use crate::proxy::settings::{Accept, Bind};
+use crate::proxy::settings::{AcceptProxy, Bind};
 
 /// Whether headers are taken, and from whom: a header is a claim, so nobody is trusted who is not named.
-pub(super) fn check(source: &mut Source<'_>, at: &At, raw: Option<&RawProxyIn>) -> (Accept, Vec<IpNet>) {
+pub(super) fn check(source: &mut Source<'_>, at: &At, raw: Option<&RawProxyIn>) -> (AcceptProxy, Vec<IpNet>) {
     let Some(raw) = raw else {
-        return (Accept::Off, Vec::new());
+        return (AcceptProxy::Off, Vec::new());
     };
     let accept = choice(
         source,
         &at.key("accept"),
         raw.accept.as_deref(),
         &[
-            ("off", Accept::Off),
-            ("optional", Accept::Optional),
-            ("required", Accept::Required),
+            ("off", AcceptProxy::Off),
+            ("optional", AcceptProxy::Optional),
+            ("required", AcceptProxy::Required),
         ],
     );
     let mut trusted = Vec::with_capacity(raw.from.len());
@@ -39,14 +39,14 @@ pub(super) fn check(source: &mut Source<'_>, at: &At, raw: Option<&RawProxyIn>) 
             ),
         }
     }
-    if accept != Accept::Off && raw.from.is_empty() {
+    if accept != AcceptProxy::Off && raw.from.is_empty() {
         source.complain(
             &at.key("from"),
             "is missing, expected the prefixes of those whose PROXY headers are to be believed: a header names any client \
              that its sender likes",
         );
     }
-    if accept == Accept::Off && !raw.from.is_empty() {
+    if accept == AcceptProxy::Off && !raw.from.is_empty() {
         source.complain(
             &at.key("from"),
             "has no meaning without accept = \"optional\" or \"required\", expected none",
@@ -59,7 +59,7 @@ pub(super) fn check(source: &mut Source<'_>, at: &At, raw: Option<&RawProxyIn>) 
 /// Complains about listeners whose clients' own addresses cannot be used towards their servers. With PROXY headers the
 /// addresses may be of any family; those that do not fit are refused one by one.
 pub(super) fn transparent_servers_fit(source: &mut Source<'_>, listeners: &[ListenerConfig], pools: &Pools) {
-    for listener in listeners.iter().filter(|listener| listener.accept == Accept::Off) {
+    for listener in listeners.iter().filter(|listener| listener.accept == AcceptProxy::Off) {
         let servers = listener
             .pools()
             .into_iter()
@@ -85,7 +85,7 @@ pub(super) fn transparent_servers_fit(source: &mut Source<'_>, listeners: &[List
 /// Complains about listeners whose SYNs are passed on before a header can name the client that transparent servers are to
 /// see.
 pub(super) fn transparent_clients_are_known(source: &mut Source<'_>, listeners: &[ListenerConfig], pools: &Pools) {
-    let comes_late = |listener: &&ListenerConfig| listener.accept != Accept::Off && listener.bind == Bind::Syn;
+    let comes_late = |listener: &&ListenerConfig| listener.accept != AcceptProxy::Off && listener.bind == Bind::Syn;
     for listener in listeners.iter().filter(comes_late) {
         let mut servers = listener
             .pools()

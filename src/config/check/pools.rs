@@ -11,7 +11,7 @@ use crate::config::raw::{RawPool, RawProxyOut, RawServer};
 use crate::config::routes::{NextHop, Routes};
 use crate::config::source::{At, Source};
 use crate::proxy::ids::{PoolId, ServerId};
-use crate::proxy::settings::{Announce, AnnounceFields, Member, Policy};
+use crate::proxy::settings::{Member, Policy, SendProxy, SendProxyFields};
 
 /// The pools, their servers, and where in the file each server stands.
 pub(super) struct Pools {
@@ -31,7 +31,7 @@ struct Common<'c> {
     retries: u8,
     eject_after: u32,
     eject_for: std::time::Duration,
-    announce: Announce,
+    announce: SendProxy,
     transparent: bool,
 }
 
@@ -223,9 +223,9 @@ impl Reader {
 }
 
 /// `proxy_protocol = { send = "off" | "v1" | "v2", tlvs = [...] }`.
-fn announce(source: &mut Source<'_>, at: &At, raw: Option<&RawProxyOut>) -> Announce {
-    let Some(raw) = raw else { return Announce::Off };
-    let mut fields = AnnounceFields::default();
+fn announce(source: &mut Source<'_>, at: &At, raw: Option<&RawProxyOut>) -> SendProxy {
+    let Some(raw) = raw else { return SendProxy::Off };
+    let mut fields = SendProxyFields::default();
     for (i, text) in raw.tlvs.iter().enumerate() {
         let field = match text.as_str() {
             "authority" => &mut fields.authority,
@@ -250,12 +250,12 @@ fn announce(source: &mut Source<'_>, at: &At, raw: Option<&RawProxyOut>) -> Anno
         &at.key("send"),
         raw.send.as_deref(),
         &[
-            ("off", Announce::Off),
-            ("v1", Announce::V1),
-            ("v2", Announce::V2(fields)),
+            ("off", SendProxy::Off),
+            ("v1", SendProxy::V1),
+            ("v2", SendProxy::V2(fields)),
         ],
     );
-    if !matches!(announce, Announce::V2(_)) && !raw.tlvs.is_empty() {
+    if !matches!(announce, SendProxy::V2(_)) && !raw.tlvs.is_empty() {
         source.complain(
             &at.key("tlvs"),
             "can only be sent with version 2, expected send = \"v2\"",

@@ -1,7 +1,7 @@
 //! A SYN was passed on, and the client's stream begins with a PROXY header.
 //!
 //! ```text
-//!  client ── ACK ──────► noted; the server still waits for it                               AwaitHeader
+//!  client ── ACK ──────► noted; the server still waits for it                               AwaitProxyHeader
 //!         ── header ───► held, in any pieces, acknowledged by us and taken off
 //!                        ── ACK, our header if wanted, what came behind theirs ──► server   Spliced
 //! ```
@@ -10,19 +10,19 @@
 //! wrong, and no server speaks before it (proxy-protocol.txt 2: nothing is to be processed before the whole header). It
 //! repeats its SYN-ACK meanwhile; so the wait, `select`, should be over before it gives up.
 
-use super::Scene;
-use super::shaking::{self, Newest};
+use super::ActionContext;
+use super::shaking::{self, PeerNumbers};
 use super::waiting;
 use crate::callbacks::SelectServer;
-use crate::proxy::announce;
 use crate::proxy::classify;
 use crate::proxy::connection::{Opening, Stage};
 use crate::proxy::event::Event;
-use crate::proxy::held;
-use crate::proxy::passed_syn;
+use crate::proxy::forwarded_syn;
 use crate::proxy::phase::Phase;
+use crate::proxy::reassembly;
 use crate::proxy::send;
-use crate::proxy::{NextHops, Outbox, Proxy};
+use crate::proxy::send_proxy;
+use crate::proxy::{NextHops, Output, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpOptions;
@@ -42,7 +42,7 @@ where
         &mut self,
         now: Instant,
         slot: u32,
-        scene: &Scene<P::Buffer>,
+        scene: &ActionContext<P::Buffer>,
     ) -> Option<Event> {
         let incoming = scene.incoming.as_ref()?;
         let connection = self.connections.get_mut(slot)?;
@@ -50,7 +50,7 @@ where
         let Stage::Opening(opening) = &mut connection.stage else {
             return None;
         };
-        let syn = self.passed_syns.get(opening.syn.into())?;
+        let syn = self.forwarded_syns.get(opening.syn.into())?;
         let answer = syn.answer?;
         let asked = TcpOptions::parse(&syn.options);
         let scale = shaking::scale_between(asked, answer.options);
@@ -58,14 +58,14 @@ where
         opening.agreed.window_scale = scales.then_some(scale.client);
         opening.agreed.sack = asked.sack_permitted && answer.options.sack_permitted;
         opening.timestamps = asked.timestamps.is_some() && answer.options.timestamps.is_some();
-        opening.promised_scale = scale.promised;
-        opening.promised_units = Opening::units_of_window(answer.window.min(held::LARGE as u16));
+        opening.advertised_scale = scale.advertised;
+        opening.advertised_units = Opening::units_of_window(answer.window.min(reassembly::LARGE as u16));
         waiting::note_client(opening, incoming.buffer.data(), incoming.segment);
-        let event = classify::from_client_while_opening(Phase::AwaitHeader, opening, || 0, incoming.segment);
+        let event = classify::from_client_while_opening(Phase::AwaitProxyHeader, opening, || 0, incoming.segment);
         let says_more = incoming.segment.len() > 0;
-        self.carried.await_header(slot);
+        self.received_headers.await_header(slot);
         self.wheel.arm(slot, now + select);
-        self.note_return(now, incoming.segment.key.remote);
+        self.on_cookie_returned(now, incoming.segment.key.remote);
         self.log.state(slot, Side::Client, State::Established, now);
         says_more.then_some(event)
     }
@@ -74,8 +74,8 @@ where
     pub(in crate::proxy) fn read_header_behind_syn(
         &mut self,
         slot: u32,
-        scene: &mut Scene<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
         match self.read_header(slot, scene, out) {
             // A check that closes behind its header asks the server, as every SYN of this listener does.
@@ -89,7 +89,7 @@ where
         &mut self,
         now: Instant,
         slot: u32,
-        scene: &mut Scene<P::Buffer>,
+        scene: &mut ActionContext<P::Buffer>,
     ) -> Option<Event> {
         let ends = if self.selector.inspects() {
             self.client_of(slot).zip(self.destination_of(slot))
@@ -98,25 +98,25 @@ where
         };
         let connection = self.connections.get(slot)?;
         let mut opening = *connection.opening()?;
-        let syn = self.passed_syns.remove(opening.syn.into())?;
-        opening.syn = passed_syn::NONE;
+        let syn = self.forwarded_syns.remove(opening.syn.into())?;
+        opening.syn = forwarded_syn::NONE;
         let answer = syn.answer?;
         let start = self.log.start(slot).unwrap_or(now);
         // What the header said is needed for the last time.
-        let header_len = announce::header(
+        let header_len = send_proxy::header(
             &self.settings,
             connection,
-            (self.held.in_order(opening.held), self.carried.kept(slot)),
+            (self.reassembly.in_order(opening.held), self.received_headers.kept(slot)),
             (self.settings.core, start),
-            self.owed.draft(),
+            self.rtx.draft(),
         );
-        self.carried.forget(slot);
-        let newest = Newest {
+        self.received_headers.forget(slot);
+        let newest = PeerNumbers {
             timestamps: opening
                 .timestamps
                 .then_some((opening.client_tsval, answer.newest_tsval)),
             window: opening.client_window,
-            told: send::told_edge(&opening),
+            told: send::advertised_edge(&opening),
         };
         let (spliced, mut handoff) = self.meet(connection, (opening, &syn, &answer), header_len, newest);
         handoff.ends = ends;

@@ -1,24 +1,24 @@
 //! The server's handshake: a port, a SYN, its repetition, the next server, and at last the splice.
 
-use super::Scene;
-use super::introducing::Begun;
+use super::ActionContext;
+use super::introducing::InspectStart;
 use crate::callbacks::SelectServer;
-use crate::proxy::announce;
 use crate::proxy::budget::has_room_for_data;
-use crate::proxy::close::Flow;
+use crate::proxy::close::Direction;
 use crate::proxy::connection::{NO_SERVER, Opening, Spliced, Stage, WindowScale};
 use crate::proxy::drop_reason::DropReason;
-use crate::proxy::event::{Event, SentFin};
-use crate::proxy::held::{Claim, HeldId};
+use crate::proxy::event::{Event, FinChange};
+use crate::proxy::forwarded_syn;
 use crate::proxy::ids::{PoolId, ServerId};
-use crate::proxy::owed::{self, Owed};
-use crate::proxy::passed_syn;
-use crate::proxy::promises;
+use crate::proxy::reassembly::{BufferId, EvictionClass};
+use crate::proxy::rtx::{self, RtxQueue};
 use crate::proxy::segment::Segment;
 use crate::proxy::send::{self, Control, Path};
+use crate::proxy::send_proxy;
+use crate::proxy::syn_ack_options;
 use crate::proxy::table::{FlowRef, NoPlace};
 use crate::proxy::timeout;
-use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
+use crate::proxy::{Incoming, NextHops, Output, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
@@ -35,9 +35,9 @@ use std::time::Duration;
 const SOURCES_TRIED: usize = 4;
 
 /// The end of the handshake: what is needed once more and then never again.
-pub(super) struct Handoff {
+pub(super) struct SpliceParams {
     pub(super) opening: Opening,
-    /// The length of the PROXY header, which is the [draft](owed::Debts::drafted) of a debt.
+    /// The length of the PROXY header, which is the [draft](rtx::RtxQueues::drafted) of a debt.
     pub(super) header_len: u16,
     /// The client and whom it called, by the PROXY header that came before its bytes if there was one.
     pub(super) ends: Option<(SocketAddr, SocketAddr)>,
@@ -58,8 +58,8 @@ where
         &mut self,
         now: Instant,
         slot: u32,
-        scene: &mut Scene<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
         let server = usize::from(self.connections.get(slot)?.server);
         // The source towards a transparent server is the client's own, and there is no other.
@@ -142,7 +142,7 @@ where
     fn take_source(&mut self, now: Instant, slot: u32, server: usize) -> Option<(u16, Taken)> {
         let settings = self.settings.servers.get(server)?;
         if settings.transparent {
-            return match self.borrow_source(slot, (settings.address, settings.port)) {
+            return match self.reserve_client_source(slot, (settings.address, settings.port)) {
                 Ok((local_address, port)) => {
                     let taken = Taken {
                         port,
@@ -200,7 +200,7 @@ where
         slot: u32,
         memory: Option<P::Buffer>,
         again: bool,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let Some(connection) = self.connections.get_mut(slot) else {
             return;
@@ -208,7 +208,7 @@ where
         let Stage::Opening(opening) = &mut connection.stage else {
             return;
         };
-        if opening.syn != passed_syn::NONE {
+        if opening.syn != forwarded_syn::NONE {
             return self.send_passed_syn(now, slot, out);
         }
         let Some(server) = self.settings.servers.get(usize::from(connection.server)) else {
@@ -330,7 +330,11 @@ where
         }
     }
 
-    pub(in crate::proxy) fn reset_stale(&mut self, scene: &mut Scene<P::Buffer>, out: &mut impl Outbox<P::Buffer>) {
+    pub(in crate::proxy) fn reset_stale(
+        &mut self,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
         if let Some(Incoming { buffer, segment }) = scene.incoming.take() {
             self.reset_sender(segment, buffer, out);
         }
@@ -341,7 +345,7 @@ where
         &mut self,
         segment: &Segment,
         buffer: P::Buffer,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let path = self.path_back(segment);
         let control = Control {
@@ -356,7 +360,12 @@ where
 
     /// The server has accepted: from here on the two numberings are known, and their differences are all that is kept.
     #[inline(never)]
-    pub(in crate::proxy) fn splice(&mut self, now: Instant, slot: u32, scene: &mut Scene<P::Buffer>) -> Option<Event> {
+    pub(in crate::proxy) fn splice(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        scene: &mut ActionContext<P::Buffer>,
+    ) -> Option<Event> {
         let Incoming { buffer, segment } = scene.incoming.as_ref()?;
         let options = TcpOptions::parse(segment.options(buffer.data()));
         let clock = self.timestamp(now);
@@ -373,7 +382,7 @@ where
         let version = segment.layout.version;
         let mtu = self.settings.devices[usize::from(device.0)].mtu;
         let first_byte = opening.first_byte();
-        let server_mss = promises::mss_of(&options, version);
+        let server_mss = syn_ack_options::mss_of(&options, version);
         let server_tsval = options
             .timestamps
             .filter(|_| opening.timestamps)
@@ -385,41 +394,41 @@ where
                 .window_scale
                 .filter(|_| opening.agreed.window_scale.is_some())
                 .unwrap_or(0),
-            promised: opening.promised_scale,
+            advertised: opening.advertised_scale,
             server_scales: opening.agreed.window_scale.is_none() || options.window_scale.is_some(),
         };
-        let in_order = self.held.in_order(opening.held);
+        let in_order = self.reassembly.in_order(opening.held);
         let start = self.log.start(slot).unwrap_or(now);
         // What a header said is needed for the last time.
-        let header_len = announce::header(
+        let header_len = send_proxy::header(
             &self.settings,
             connection,
-            (in_order, self.carried.kept(slot)),
+            (in_order, self.received_headers.kept(slot)),
             (self.settings.core, start),
-            self.owed.draft(),
+            self.rtx.draft(),
         );
-        self.carried.forget(slot);
+        self.received_headers.forget(slot);
         let announced = u32::from(header_len);
         // What was promised on the server's behalf stands, whatever it offers itself.
-        let mut to_server = Flow::new(first_byte - announced, u32::from(segment.window));
-        let told = send::told_edge(&opening);
-        let promised_more = told.gt(to_server.edge);
+        let mut to_server = Direction::new(first_byte - announced, u32::from(segment.window));
+        let told = send::advertised_edge(&opening);
+        let advertised_more = told.gt(to_server.edge);
         to_server.edge = to_server.edge.later(told);
         let spliced = Spliced {
-            client_shift: ((opening.server_side_isn - opening.client_isn) as u32).wrapping_add(announced),
-            server_shift: (opening.cookie - segment.seq) as u32,
-            client_tsval_shift: opening.tsval_shift,
-            server_tsval_shift: server_tsval.map_or(0, |tsval| clock.wrapping_sub(tsval)),
+            client_seq_offset: ((opening.server_side_isn - opening.client_isn) as u32).wrapping_add(announced),
+            server_seq_offset: (opening.cookie - segment.seq) as u32,
+            client_ts_offset: opening.tsval_shift,
+            server_ts_offset: server_tsval.map_or(0, |tsval| clock.wrapping_sub(tsval)),
             to_server,
-            to_client: Flow::new(segment.seq + 1, opening.client_window_bytes()),
+            to_client: Direction::new(segment.seq + 1, opening.client_window_bytes()),
             last_seen: now.as_millis() as u32,
-            owed: owed::NOTHING,
+            owed: rtx::NOTHING,
             server_mss,
             scale,
             blank_sack: opening.agreed.sack && !options.sack_permitted,
-            beginning: Spliced::beginning(promised_more, opening.held == HeldId::GIVEN_UP),
+            beginning: Spliced::beginning(advertised_more, opening.held == BufferId::GIVEN_UP),
         };
-        scene.handoff = Some(Handoff {
+        scene.handoff = Some(SpliceParams {
             opening,
             header_len,
             ends,
@@ -443,8 +452,8 @@ where
         &mut self,
         now: Instant,
         slot: u32,
-        scene: &mut Scene<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         // A repetition is answered like any segment out of place: rate limited.
         let Some(handoff) = scene.handoff.as_ref() else {
@@ -467,8 +476,8 @@ where
         &mut self,
         now: Instant,
         slot: u32,
-        scene: &mut Scene<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
         let follows = self.send_all(now, slot, scene.handoff.as_ref()?, out);
         scene.handoff = None;
@@ -479,22 +488,22 @@ where
         &mut self,
         now: Instant,
         slot: u32,
-        handoff: &Handoff,
-        out: &mut impl Outbox<P::Buffer>,
+        handoff: &SpliceParams,
+        out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
         if self.selector.inspects() {
             match self.begin_inspection(slot, handoff) {
-                Begun::Ordinary => {}
-                Begun::Inspected => return self.send_first(now, slot, handoff, out),
-                Begun::NoRoom => return self.refuse_inspection(handoff),
+                InspectStart::Ordinary => {}
+                InspectStart::Inspected => return self.send_first(now, slot, handoff, out),
+                InspectStart::NoRoom => return self.refuse_inspection(handoff),
             }
         }
         let (opening, mss) = (&handoff.opening, handoff.mss);
         let connection = self.connections.get_mut(slot)?;
         // A neighbour that is gone for a while loses what is sent, as any link may; what is owed is repeated.
         let path = send::path_to_server(&self.settings, &self.neighbours, &*connection);
-        let header = self.owed.drafted(handoff.header_len);
-        let is_joined = handoff.joins(self.held.in_order(opening.held), mss);
+        let header = self.rtx.drafted(handoff.header_len);
+        let is_joined = handoff.joins(self.reassembly.in_order(opening.held), mss);
         let alone = if is_joined { &[] } else { header };
         for (index, payload) in alone.chunks(usize::from(mss.max(1))).enumerate() {
             let at = handoff.start() + (index * usize::from(mss.max(1))) as u32;
@@ -508,10 +517,10 @@ where
             spliced.to_server.edge = spliced.to_server.edge.later(first);
             spliced.to_server.note_sent(handoff.start(), first);
         }
-        let sends_first_bytes = !self.held.in_order(opening.held).is_empty();
+        let sends_first_bytes = !self.reassembly.in_order(opening.held).is_empty();
         let fin_at = (opening.fin_offset != Opening::NO_FIN).then_some(usize::from(opening.fin_offset));
         let mut fin_sent = false;
-        for (start, run) in self.held.runs(opening.held) {
+        for (start, run) in self.reassembly.runs(opening.held) {
             let end = start + run.len();
             for (index, payload) in run.chunks(usize::from(mss.max(1))).enumerate() {
                 let at = start + index * usize::from(mss.max(1));
@@ -558,34 +567,40 @@ where
         self.owe(now, slot, handoff, sends_first_bytes);
         fin_sent.then_some(Event::Segment {
             from: Side::Client,
-            fin: SentFin::Noted,
+            fin: FinChange::Noted,
             acknowledges_fin: false,
         })
     }
 
     /// Notes what was sent and is ours to repeat: the header, and client bytes that were acknowledged. The rest of what was
     /// held is the client's again.
-    fn owe(&mut self, now: Instant, slot: u32, handoff: &Handoff, first_bytes_sent: bool) {
+    fn owe(&mut self, now: Instant, slot: u32, handoff: &SpliceParams, first_bytes_sent: bool) {
         let opening = &handoff.opening;
         let mut kept = opening.held;
         let owes_bytes = opening.acknowledged.gt(opening.first_byte());
         if owes_bytes {
-            self.held.set_claim(kept, Claim::Owed);
+            self.reassembly.set_claim(kept, EvictionClass::Pinned);
         } else {
-            self.held.close(&mut kept);
+            self.reassembly.close(&mut kept);
         }
         if owes_bytes || handoff.header_len > 0 {
-            self.insert_debt(now, slot, handoff, (kept, first_bytes_sent));
+            self.push_rtx(now, slot, handoff, (kept, first_bytes_sent));
         }
         self.arm_spliced(now, slot);
     }
 
-    fn insert_debt(&mut self, now: Instant, slot: u32, handoff: &Handoff, (kept, first_bytes_sent): (HeldId, bool)) {
+    fn push_rtx(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        handoff: &SpliceParams,
+        (kept, first_bytes_sent): (BufferId, bool),
+    ) {
         if handoff.header_len > 0 {
             self.log.flag(slot, RecordFlags::PROXY_OUT);
         }
         let opening = &handoff.opening;
-        let mut debt = Owed::new(
+        let mut debt = RtxQueue::new(
             handoff.header_len,
             kept,
             opening.first_byte(),
@@ -595,13 +610,13 @@ where
             now.as_millis() as u32,
         );
         debt.first_bytes_sent = first_bytes_sent;
-        match (self.owed.insert(debt), self.spliced_mut(slot)) {
+        match (self.rtx.insert(debt), self.spliced_mut(slot)) {
             (Ok(index), Some(spliced)) => spliced.owed = index,
             // Sent, but not to be repeated: if it is lost, the server's own timer ends the connection.
             (Ok(_), None) => {}
             (Err(mut debt), _) => {
-                self.held.close(&mut debt.held);
-                self.drops.add(DropReason::OwedFull, 1);
+                self.reassembly.close(&mut debt.held);
+                self.drops.add(DropReason::RtxFull, 1);
             }
         }
     }
@@ -610,7 +625,7 @@ where
 /// The most of a header and the bytes behind it that goes out as one segment: what an Ethernet frame of 1500 bytes holds.
 const MAX_JOINED: usize = 1460;
 
-impl Handoff {
+impl SpliceParams {
     /// The first number of what the server gets, in the client's numbering.
     fn start(&self) -> SeqNum {
         self.opening.first_byte() - u32::from(self.header_len)
@@ -644,7 +659,7 @@ fn emit_on<P: BufferPool>(
     path: Option<&Path>,
     control: &Control,
     (front, payload): (&[u8], &[u8]),
-    out: &mut impl Outbox<P::Buffer>,
+    out: &mut impl Output<P::Buffer>,
 ) -> Result<(), DropReason> {
     let path = path.ok_or(DropReason::NoNeighbour)?;
     if !has_room_for_data(out) {

@@ -1,14 +1,14 @@
 //! ACKs of our own to an end that may be somebody else, or may have lost count.
 //!
 //! Strangers can cause them, so each connection sends few of them to either end, and the core a random number a second
-//! ([`allowance`](crate::proxy::allowance)).
+//! ([`limits`](crate::proxy::limits)).
 
-use super::Scene;
+use super::ActionContext;
 use crate::callbacks::SelectServer;
-use crate::proxy::allowance::Grant;
 use crate::proxy::drop_reason::DropReason;
+use crate::proxy::limits::LimitKind;
 use crate::proxy::send;
-use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
+use crate::proxy::{Incoming, NextHops, Output, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpOptions;
@@ -25,8 +25,8 @@ where
     /// what it refuses takes nothing from the budget that others share.
     pub(in crate::proxy) fn may_challenge(&mut self, now: Instant, slot: u32, to: Side) -> bool {
         let connection = self.connections.get_mut(slot);
-        connection.is_some_and(|connection| connection.granted.take(Grant::Challenge(to), now))
-            && self.budgets.challenges.take(now)
+        connection.is_some_and(|connection| connection.granted.take(LimitKind::Challenge(to), now))
+            && self.limits.challenges.take(now)
     }
 
     /// RFC 5961 4.2 and 7: an ACK of the present numbers, within the limits.
@@ -34,8 +34,8 @@ where
         &mut self,
         now: Instant,
         slot: u32,
-        scene: &mut Scene<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let Some(Incoming { buffer, segment }) = scene.incoming.take() else {
             return;
@@ -69,7 +69,7 @@ where
     /// Asks who has sent a RST that proves nothing whether it is still there: if it is not, its answer is a RST that does,
     /// and if it is, an ACK (RFC 1122 4.2.3.6, a keep-alive). So a connection whose RST has overtaken lost data ends soon,
     /// and one about which a stranger has guessed does not.
-    pub(in crate::proxy) fn probe(&mut self, now: Instant, slot: u32, whom: Side, out: &mut impl Outbox<P::Buffer>) {
+    pub(in crate::proxy) fn probe(&mut self, now: Instant, slot: u32, whom: Side, out: &mut impl Output<P::Buffer>) {
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
@@ -80,11 +80,11 @@ where
         };
         let Some(path) = path else { return };
         let (flow, shift) = match whom {
-            Side::Client => (spliced.to_client, spliced.server_shift),
-            Side::Server => (spliced.to_server, spliced.client_shift),
+            Side::Client => (spliced.to_client, spliced.server_seq_offset),
+            Side::Server => (spliced.to_server, spliced.client_seq_offset),
         };
         let mut control = self.current_numbers(connection, whom);
-        control.seq = flow.acknowledged + shift - 1;
+        control.seq = flow.snd_una + shift - 1;
         if self.may_challenge(now, slot, whom) {
             self.emit(None, &path, &control, &[], out);
         }

@@ -8,7 +8,7 @@ use crate::proxy::drop_reason::DropReason;
 use crate::proxy::segment::Segment;
 use crate::proxy::send::{self, Control, Path};
 use crate::proxy::translate::Rewrite;
-use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
+use crate::proxy::{Incoming, NextHops, Output, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::seq::SeqNum;
@@ -28,18 +28,18 @@ where
 {
     /// Passes a segment of the client on in pieces of `mss`, with the numbers that it would have had as one.
     #[cold]
-    pub(super) fn pass_in_pieces(
+    pub(super) fn resegment(
         &mut self,
         incoming: &Incoming<P::Buffer>,
         (values, mss): (&Rewrite, u16),
         path: &Path,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         // Each piece gets a checksum of ours: what the sender's would reveal must be found here.
         if !incoming.is_intact() {
             return self.drops.add(DropReason::BadTcpChecksum, 1);
         }
-        self.drops.add(DropReason::Cut, 1);
+        self.drops.add(DropReason::Resegmented, 1);
         self.tell_mtu(incoming, mss, out);
         let Incoming { buffer, segment } = incoming;
         let options = TcpOptions::parse(segment.options(buffer.data()));
@@ -73,7 +73,7 @@ where
     }
 
     /// Tells the client the MTU with which its segments have the MSS that the server takes.
-    fn tell_mtu(&mut self, incoming: &Incoming<P::Buffer>, mss: u16, out: &mut impl Outbox<P::Buffer>) {
+    fn tell_mtu(&mut self, incoming: &Incoming<P::Buffer>, mss: u16, out: &mut impl Output<P::Buffer>) {
         // Below these nobody believes it (RFC 791, RFC 8200 5), and the pieces have to do.
         let version = incoming.segment.layout.version;
         let mtu = mss.saturating_add(version.header_len_with_tcp());

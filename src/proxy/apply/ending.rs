@@ -1,13 +1,13 @@
 //! The end: everything that belongs to a connection goes back to where it came from.
 
-use super::Scene;
+use super::ActionContext;
 use crate::callbacks::SelectServer;
 use crate::proxy::connection::{Spliced, Stage};
-use crate::proxy::held::HeldId;
 use crate::proxy::ids::ServerId;
-use crate::proxy::quarantine::Rested;
-use crate::proxy::send::Ends;
+use crate::proxy::reassembly::BufferId;
+use crate::proxy::send::Endpoints;
 use crate::proxy::table::FlowRef;
+use crate::proxy::time_wait::TimeWaitEntry;
 use crate::proxy::{Incoming, NextHops, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
@@ -24,20 +24,20 @@ where
 {
     /// Frees everything that belongs to the connection; if it was spliced, its translation stays for a while.
     #[inline(never)]
-    pub(in crate::proxy) fn end(&mut self, now: Instant, slot: u32, cause: Cause, scene: &Scene<P::Buffer>) {
-        self.forgive_debt(slot);
+    pub(in crate::proxy) fn end(&mut self, now: Instant, slot: u32, cause: Cause, scene: &ActionContext<P::Buffer>) {
+        self.drop_rtx(slot);
         if let Some(opening) = self.opening_mut(slot) {
-            let mut held = std::mem::replace(&mut opening.held, HeldId::NONE);
+            let mut held = std::mem::replace(&mut opening.held, BufferId::NONE);
             let syn = opening.syn;
-            self.held.close(&mut held);
-            self.passed_syns.remove(syn.into());
+            self.reassembly.close(&mut held);
+            self.forwarded_syns.remove(syn.into());
         }
-        self.carried.forget(slot);
+        self.received_headers.forget(slot);
         self.wheel.disarm(slot);
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
-        let local = Ends::from(connection).source(&self.settings);
+        let local = Endpoints::from(connection).source(&self.settings);
         self.log.end(slot, connection, (cause, local.1), now);
         if connection.spliced().is_some() {
             self.rest(now, slot, cause);
@@ -50,42 +50,42 @@ where
         self.connections.free(slot);
     }
 
-    /// Moves both legs of a spliced connection to the quarantine.
+    /// Moves both legs of a spliced connection to the TIME-WAIT.
     fn rest(&mut self, now: Instant, slot: u32, cause: Cause) {
-        while self.quarantine.next_slot().is_none() {
+        while self.time_wait.next_slot().is_none() {
             self.look_ahead();
-            self.end_oldest_rest();
-            self.quarantine.note_cut_short();
+            self.evict_oldest_time_wait();
+            self.time_wait.note_cut_short();
         }
         let until = (now + self.settings.time_wait).as_millis() as u32;
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
-        let hashes = self.leg_hashes(&Ends::from(connection));
+        let hashes = self.leg_hashes(&Endpoints::from(connection));
         let is_cut_off = self.selector.inspects()
             && self.inspections.of(slot).is_some()
             && !matches!(cause, Cause::ActiveClose | Cause::PassiveClose);
-        let Ok(resting) = self.quarantine.push(Rested::of(connection, is_cut_off, until)) else {
+        let Ok(resting) = self.time_wait.push(TimeWaitEntry::of(connection, is_cut_off, until)) else {
             return;
         };
         let [client, server] = hashes;
         for (hash, flow) in [(client, FlowRef::client(slot)), (server, FlowRef::server(slot))] {
-            self.table.replace(hash, flow, flow.quarantined(resting));
+            self.table.replace(hash, flow, flow.in_time_wait(resting));
         }
     }
 
     /// The hashes of both legs. A leg without a server is in no table.
-    fn leg_hashes(&self, ends: &Ends) -> [u64; 2] {
+    fn leg_hashes(&self, ends: &Endpoints) -> [u64; 2] {
         let hash = |side| ends.key(&self.settings, side).map_or(0, |key| self.table.hash(&key));
         [hash(Side::Client), hash(Side::Server)]
     }
 
     /// Asks for the table's lines of the oldest resting connections: they have not been touched for the whole rest.
     pub(in crate::proxy) fn look_ahead(&mut self) {
-        while let Some(rested) = self.quarantine.next_ahead() {
-            let hashes = self.leg_hashes(&Ends::from(rested));
+        while let Some(rested) = self.time_wait.next_ahead() {
+            let hashes = self.leg_hashes(&Endpoints::from(rested));
             hashes.iter().for_each(|&hash| self.table.prefetch(hash));
-            self.quarantine.note_ahead(hashes);
+            self.time_wait.note_ahead(hashes);
         }
     }
 
@@ -104,7 +104,7 @@ where
                 opening.client_tsval.wrapping_add(opening.tsval_shift),
             ),
             Stage::Spliced(spliced) => (
-                spliced.to_server.end + spliced.client_shift,
+                spliced.to_server.end + spliced.client_seq_offset,
                 newest_tsval(spliced, last, self.inspected_tsval(slot)),
             ),
         };
@@ -129,7 +129,7 @@ where
             self.settings
                 .addresses
                 .borrowed_mut()
-                .give_back(local_address, local_port);
+                .release(local_address, local_port);
         }
         if let Some(connection) = self.connections.get_mut(slot) {
             connection.local_port = 0;
@@ -150,28 +150,28 @@ where
     }
 
     /// Takes the oldest resting connection out. Returns false if there is none.
-    pub(in crate::proxy) fn end_oldest_rest(&mut self) -> bool {
-        let Some((slot, rested)) = self.quarantine.oldest() else {
+    pub(in crate::proxy) fn evict_oldest_time_wait(&mut self) -> bool {
+        let Some((slot, rested)) = self.time_wait.oldest() else {
             return false;
         };
         let legs = rested.legs;
         let (local_address, local_port) = (rested.local_address, rested.local_port);
-        let hashes = match self.quarantine.ahead() {
+        let hashes = match self.time_wait.ahead() {
             Some(hashes) => hashes,
-            None => self.leg_hashes(&Ends::from(rested)),
+            None => self.leg_hashes(&Endpoints::from(rested)),
         };
         let [client, server] = hashes;
         if legs.has(Side::Client) {
-            self.remove_flow(client, FlowRef::client(0).quarantined(slot));
+            self.remove_flow(client, FlowRef::client(0).in_time_wait(slot));
         }
         if legs.has(Side::Server) {
-            self.remove_flow(server, FlowRef::server(0).quarantined(slot));
+            self.remove_flow(server, FlowRef::server(0).in_time_wait(slot));
         }
-        self.quarantine.pop();
+        self.time_wait.pop();
         self.settings
             .addresses
             .borrowed_mut()
-            .give_back(local_address, local_port);
+            .release(local_address, local_port);
         true
     }
 
@@ -180,11 +180,11 @@ where
         let Some(flow) = self.table.find(hash, |flow| self.key_of(flow).as_ref() == Some(key)) else {
             return;
         };
-        if !flow.is_quarantined() {
+        if !flow.is_time_wait() {
             return;
         }
         self.remove_flow(hash, flow);
-        if let Some(rested) = self.quarantine.entry_mut(flow.slot()) {
+        if let Some(rested) = self.time_wait.entry_mut(flow.slot()) {
             rested.legs = rested.legs.without(flow.side());
         }
     }
@@ -198,8 +198,8 @@ where
 /// inspected client.
 fn newest_tsval(spliced: &Spliced, last: Option<(Side, (u32, u32))>, inspected: Option<u32>) -> u32 {
     match last {
-        Some((Side::Client, (tsval, _))) => tsval.wrapping_add(spliced.client_tsval_shift),
+        Some((Side::Client, (tsval, _))) => tsval.wrapping_add(spliced.client_ts_offset),
         Some((Side::Server, (_, tsecr))) => tsecr,
-        None => inspected.map_or(0, |tsval| tsval.wrapping_add(spliced.client_tsval_shift)),
+        None => inspected.map_or(0, |tsval| tsval.wrapping_add(spliced.client_ts_offset)),
     }
 }

@@ -1,14 +1,14 @@
 //! The PROXY header at the start of a client's stream, and the client's own address as a source towards servers.
 
-use super::Scene;
+use super::ActionContext;
 use crate::callbacks::SelectServer;
-use crate::proxy::carried::{self, Carried, Sighting};
 use crate::proxy::connection::{Opening, Stage};
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::Event;
+use crate::proxy::received_headers::{self, HeaderParse, ReceivedHeader};
 use crate::proxy::send;
-use crate::proxy::settings::{Accept, Bind};
-use crate::proxy::{NextHops, Outbox, Proxy, borrowed};
+use crate::proxy::settings::{AcceptProxy, Bind};
+use crate::proxy::{NextHops, Output, Proxy, transparent_sources};
 use e2d2::buffer::BufferPool;
 use netfcts::FourTuple;
 use netfcts::leg::unmapped;
@@ -26,10 +26,10 @@ where
     pub(in crate::proxy) fn read_header(
         &mut self,
         slot: u32,
-        scene: &mut Scene<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) -> ControlFlow<Option<Event>> {
-        if !self.carried.is_awaited(slot) {
+        if !self.received_headers.is_awaited(slot) {
             return ControlFlow::Continue(());
         }
         let Some(connection) = self.connections.get(slot) else {
@@ -43,25 +43,25 @@ where
         };
         let peer = unmapped(connection.client_address());
         let trusted = self.settings.trusts(connection.listener, peer);
-        let bytes = self.held.in_order(opening.held);
-        let length = match carried::look(listener.accept, trusted, bytes, is_complete(opening, bytes.len())) {
-            Sighting::Absent => {
-                self.carried.settle(slot);
+        let bytes = self.reassembly.in_order(opening.held);
+        let length = match received_headers::look(listener.accept, trusted, bytes, is_complete(opening, bytes.len())) {
+            HeaderParse::Absent => {
+                self.received_headers.settle(slot);
                 return ControlFlow::Continue(());
             }
-            Sighting::Incomplete => return ControlFlow::Break((!bytes.is_empty()).then_some(Event::NeedMore)),
-            Sighting::Refused(reason) => {
+            HeaderParse::Incomplete => return ControlFlow::Break((!bytes.is_empty()).then_some(Event::NeedMore)),
+            HeaderParse::Refused(reason) => {
                 self.drops.add(reason, 1);
                 return ControlFlow::Break(Some(Event::BadHeader));
             }
-            Sighting::Whole(header, length) => {
-                match Carried::of(&header, self.settings.passes_fields_on()) {
-                    None => self.carried.settle(slot),
+            HeaderParse::Whole(header, length) => {
+                match ReceivedHeader::of(&header, self.settings.passes_fields_on()) {
+                    None => self.received_headers.settle(slot),
                     Some(said) => {
                         let (address, port) = said.source;
-                        if !self.carried.keep(slot, said) {
+                        if !self.received_headers.keep(slot, said) {
                             // Nothing has been acknowledged: the client repeats what it has sent.
-                            self.drops.add(DropReason::HeldFull, 1);
+                            self.drops.add(DropReason::ReassemblyFull, 1);
                             return ControlFlow::Break(None);
                         }
                         self.log.proxied(slot, unmapped(address), port);
@@ -70,7 +70,9 @@ where
                 length
             }
         };
-        let inspect_delay = listener.inspect_delay.filter(|_| listener.accept == Accept::Required);
+        let inspect_delay = listener
+            .inspect_delay
+            .filter(|_| listener.accept == AcceptProxy::Required);
         self.strip(slot, length);
         self.charge_client(slot);
         if let Some(delay) = inspect_delay {
@@ -88,7 +90,7 @@ where
         let Stage::Opening(opening) = &mut connection.stage else {
             return;
         };
-        self.held.strip(&mut opening.held, length);
+        self.reassembly.strip(&mut opening.held, length);
         opening.client_isn += length as u32;
         opening.acknowledged = opening.acknowledged.later(opening.first_byte());
         if opening.fin_offset != Opening::NO_FIN {
@@ -109,9 +111,9 @@ where
         let Stage::Opening(opening) = &mut connection.stage else {
             return;
         };
-        if self.held.charge(&mut opening.held, share).is_err() {
+        if self.reassembly.charge(&mut opening.held, share).is_err() {
             opening.fin_offset = Opening::NO_FIN;
-            self.drops.add(DropReason::HeldShare, 1);
+            self.drops.add(DropReason::ReassemblyQuota, 1);
         }
     }
 
@@ -120,13 +122,13 @@ where
     fn follow_header(
         &mut self,
         slot: u32,
-        scene: &mut Scene<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) -> ControlFlow<Option<Event>> {
         let Some(opening) = self.opening_mut(slot).map(|opening| *opening) else {
             return ControlFlow::Break(None);
         };
-        if !self.held.in_order(opening.held).is_empty() {
+        if !self.reassembly.in_order(opening.held).is_empty() {
             return ControlFlow::Continue(());
         }
         if opening.fin_offset == 0 && scene.incoming.is_some() {
@@ -145,10 +147,14 @@ where
         let waits_in_vain = listener.bind == Bind::Payload && listener.inspect_delay.is_none();
         // proxy-protocol.txt 2.2: neither no header, where one has to come, nor a part of one leads on; nor may bytes behind
         // a gap, in which there may be one.
-        let bytes = self.held.in_order(opening.held);
+        let bytes = self.reassembly.in_order(opening.held);
         let begins_with_gap = bytes.is_empty()
-            && (self.held.runs(opening.held).next().is_some() || !matches!(opening.fin_offset, 0 | Opening::NO_FIN));
-        if listener.accept == Accept::Required || carried::may_begin(bytes) || begins_with_gap && !waits_in_vain {
+            && (self.reassembly.runs(opening.held).next().is_some()
+                || !matches!(opening.fin_offset, 0 | Opening::NO_FIN));
+        if listener.accept == AcceptProxy::Required
+            || received_headers::may_begin(bytes)
+            || begins_with_gap && !waits_in_vain
+        {
             self.drops.add(DropReason::HeaderMissing, 1);
             return Some(Event::BadHeader);
         }
@@ -156,11 +162,11 @@ where
         match (listener.bind, listener.inspect_delay) {
             (Bind::Payload, None) => Some(Event::TimedOut),
             (Bind::Payload, Some(_)) => {
-                self.carried.settle(slot);
+                self.received_headers.settle(slot);
                 Some(Event::WaitOver)
             }
             (Bind::Handshake | Bind::Syn, _) => {
-                self.carried.settle(slot);
+                self.received_headers.settle(slot);
                 Some(Event::Ready)
             }
         }
@@ -170,7 +176,7 @@ where
     pub(in crate::proxy) fn client_of(&self, slot: u32) -> Option<SocketAddr> {
         let connection = self.connections.get(slot)?;
         let own = (connection.client_address(), connection.client_port);
-        let (address, port) = self.carried.get(slot).map_or(own, |carried| carried.source);
+        let (address, port) = self.received_headers.get(slot).map_or(own, |carried| carried.source);
         Some(SocketAddr::new(unmapped(address), port))
     }
 
@@ -181,7 +187,10 @@ where
             self.settings.addresses.value(connection.listener_address),
             connection.listener_port,
         );
-        let (address, port) = self.carried.get(slot).map_or(own, |carried| carried.destination);
+        let (address, port) = self
+            .received_headers
+            .get(slot)
+            .map_or(own, |carried| carried.destination);
         Some(SocketAddr::new(unmapped(address), port))
     }
 
@@ -189,9 +198,13 @@ where
     ///
     /// # Errors
     /// Why this server cannot be reached from there.
-    pub(in crate::proxy) fn borrow_source(&mut self, slot: u32, server: (u128, u16)) -> Result<(u16, u16), DropReason> {
+    pub(in crate::proxy) fn reserve_client_source(
+        &mut self,
+        slot: u32,
+        server: (u128, u16),
+    ) -> Result<(u16, u16), DropReason> {
         let connection = self.connections.get(slot).ok_or(DropReason::SourceRefused)?;
-        let carried = self.carried.get(slot).map(|carried| carried.source);
+        let carried = self.received_headers.get(slot).map(|carried| carried.source);
         let source = carried.unwrap_or((connection.client_address(), connection.client_port));
         let is_ours = self.settings.addresses.index(source.0).is_some();
         if is_ours || source.0 == server.0 || source.1 == 0 || !is_usable(source.0, server.0) {
@@ -205,11 +218,11 @@ where
         };
         let hash = self.table.hash(&key);
         let taken = self.table.find(hash, |flow| self.key_of(flow) == Some(key));
-        if taken.is_some_and(|flow| !flow.is_quarantined()) {
+        if taken.is_some_and(|flow| !flow.is_time_wait()) {
             return Err(DropReason::SourceInUse);
         }
         match carried {
-            None => Ok((borrowed::CLIENT, source.1)),
+            None => Ok((transparent_sources::CLIENT, source.1)),
             Some(source) => {
                 let entry = self.settings.addresses.borrowed_mut().take(source);
                 entry.ok_or(DropReason::TableFull)

@@ -2,20 +2,20 @@
 //!
 //! Only the next segment in order is shown; others are dropped and answered by a duplicate ACK, so that their sender
 //! repeats what is missing at once (RFC 5681 3.2). What follows from a verdict is in the direction's numbers
-//! ([`Direction`](crate::proxy::inspect::direction::Direction)) and in what is kept; sending and repeating that is in
+//! ([`InspectedDirection`](crate::proxy::inspect::direction::InspectedDirection)) and in what is kept; sending and repeating that is in
 //! `repeating.rs`, and how an inspection begins in `introducing.rs`.
 
 use crate::callbacks::{GUARANTEED_GROWTH, Payload, SelectServer, Towards, Verdict};
 use crate::proxy::classify;
-use crate::proxy::close::ResetVerdict;
+use crate::proxy::close::RstCheck;
 use crate::proxy::connection::Stage;
 use crate::proxy::drop_reason::DropReason;
-use crate::proxy::event::{Event, SentFin};
+use crate::proxy::event::{Event, FinChange};
 use crate::proxy::inspect::Inspection;
 use crate::proxy::inspect::direction::AckNews;
-use crate::proxy::phase::{Half, Phase};
+use crate::proxy::phase::{FinState, Phase};
 use crate::proxy::segment::Segment;
-use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
+use crate::proxy::{Incoming, NextHops, Output, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::checksum;
@@ -25,7 +25,7 @@ use netfcts::leg::unmapped;
 use netfcts::seq::SeqNum;
 
 /// What the inspector has said, and what is still to be done for it.
-pub(super) enum Shown {
+pub(super) enum InspectOutcome {
     /// The bytes go on, changed in place or not.
     Passed { is_changed: bool },
     /// This many bytes, which stand in the scratch memory, go in their place.
@@ -59,12 +59,12 @@ where
     N: NextHops,
 {
     /// Calls the inspector with the next bytes of `from`.
-    pub(super) fn show(&mut self, slot: u32, from: Side, bytes: &mut [u8], is_last: bool) -> Shown {
+    pub(super) fn show(&mut self, slot: u32, from: Side, bytes: &mut [u8], is_last: bool) -> InspectOutcome {
         let room = self.inspections.room(slot, from);
         let mut scratch = std::mem::take(&mut self.inspections.scratch);
         let shown = self.show_with(slot, from, bytes, is_last, &mut scratch, room);
         self.inspections.scratch = scratch;
-        shown.unwrap_or(Shown::Rejected)
+        shown.unwrap_or(InspectOutcome::Rejected)
     }
 
     fn show_with(
@@ -75,7 +75,7 @@ where
         is_last: bool,
         scratch: &mut [u8],
         room: usize,
-    ) -> Option<Shown> {
+    ) -> Option<InspectOutcome> {
         let index = self.inspections.index(slot)?;
         let inspection = self.inspections.of_mut(slot)?;
         let info = inspection.info;
@@ -92,15 +92,15 @@ where
         let verdict = self.selector.inspect(index, &mut payload);
         let (is_changed, written) = (payload.is_changed(), payload.written().len());
         Some(match verdict {
-            Verdict::Pass => Shown::Passed { is_changed },
-            Verdict::Replace => Shown::Replaced(written),
+            Verdict::Pass => InspectOutcome::Passed { is_changed },
+            Verdict::Replace => InspectOutcome::Replaced(written),
             Verdict::Reject => {
                 self.drops.add(DropReason::Rejected, 1);
-                Shown::Rejected
+                InspectOutcome::Rejected
             }
             Verdict::Done => {
                 direction.done = true;
-                Shown::Passed { is_changed }
+                InspectOutcome::Passed { is_changed }
             }
         })
     }
@@ -125,7 +125,7 @@ where
         slot: u32,
         from: Side,
         incoming: Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let segment = incoming.segment;
         if segment.has(TcpFlags::SYN) {
@@ -171,7 +171,7 @@ where
         if fin || acknowledges_fin {
             let event = Event::Segment {
                 from,
-                fin: if fin { SentFin::Noted } else { SentFin::Unchanged },
+                fin: if fin { FinChange::Noted } else { FinChange::Unchanged },
                 acknowledges_fin,
             };
             return self.drive(now, slot, event, None, out);
@@ -205,8 +205,8 @@ where
         // RFC 9293 3.10.7.4, first: before anything else, the number must be in the window, or just behind it.
         let own = spliced.sent_by(from);
         // What was told since the receiver spoke last counts: taking bytes away moves the edge, too.
-        own.edge = own.edge.later(self.inspections.of(slot)?.sent_by(from).told_edge);
-        if !(segment.seq.le(own.edge) && segment.seq.ge(own.acknowledged - MAX_BEHIND)) {
+        own.edge = own.edge.later(self.inspections.of(slot)?.sent_by(from).advertised_edge);
+        if !(segment.seq.le(own.edge) && segment.seq.ge(own.snd_una - MAX_BEHIND)) {
             return None;
         }
         let (scale, peer_half) = match from {
@@ -227,7 +227,7 @@ where
         let (acknowledged, window) = (direction.acknowledged(), direction.window());
         let flow = spliced.sent_by(from.peer());
         flow.note_acknowledged(acknowledged, window);
-        let acknowledges_fin = peer_half == Half::FinSent && flow.is_fin_covered_by(acknowledged);
+        let acknowledges_fin = peer_half == FinState::FinSent && flow.is_fin_covered_by(acknowledged);
         self.inspections.release(slot, from.peer(), news.released);
         Some((news, acknowledges_fin))
     }
@@ -239,7 +239,7 @@ where
         slot: u32,
         from: Side,
         incoming: Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let segment = incoming.segment;
         let Some(connection) = self.connections.get_mut(slot) else {
@@ -251,17 +251,17 @@ where
         let verdict = spliced.sent_by(from).judge_reset(segment.seq);
         let translated = spliced.seq_for_peer(from, segment.seq);
         match verdict {
-            ResetVerdict::Proven => {
+            RstCheck::Exact => {
                 self.reset(slot, from.peer(), out);
                 self.drive(now, slot, Event::Reset(from), None, out);
             }
-            ResetVerdict::Doubtful => {
+            RstCheck::InWindow => {
                 self.forward_inspected(slot, from, incoming, translated, out);
                 if self.may_challenge(now, slot, from) {
                     self.ask(slot, from, out);
                 }
             }
-            ResetVerdict::Blind => self.drops.add(DropReason::BlindReset, 1),
+            RstCheck::OutOfWindow => self.drops.add(DropReason::OutOfWindowRst, 1),
         }
     }
 
@@ -273,7 +273,7 @@ where
         from: Side,
         data: Data,
         incoming: Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) -> (bool, Option<Event>) {
         let Some(direction) = self.inspections.of(slot).map(|inspection| inspection.sent_by(from)) else {
             return (false, None);
@@ -312,7 +312,7 @@ where
         from: Side,
         data: Data,
         incoming: Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) -> bool {
         let Some(inspection) = self.inspections.of_mut(slot) else {
             return false;
@@ -340,7 +340,7 @@ where
         from: Side,
         data: Data,
         mut incoming: Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) -> (bool, Option<Event>) {
         let now_ms = now.as_millis() as u32;
         let Some(direction) = self.inspections.of(slot).map(|inspection| inspection.sent_by(from)) else {
@@ -371,19 +371,19 @@ where
         };
         let shown = self.show(slot, from, bytes, data.fin);
         let accepted = match shown {
-            Shown::Rejected => false,
-            Shown::Replaced(out_len) => self.keep_scratch(slot, from, len as u32, out_len, now_ms),
-            Shown::Passed { is_changed: true } if len > 0 => {
+            InspectOutcome::Rejected => false,
+            InspectOutcome::Replaced(out_len) => self.keep_scratch(slot, from, len as u32, out_len, now_ms),
+            InspectOutcome::Passed { is_changed: true } if len > 0 => {
                 let is_kept = self.inspections.keep(slot, from, len as u32, bytes, now_ms);
                 renew_checksum(&mut incoming);
                 is_kept
             }
-            Shown::Passed { .. } => true,
+            InspectOutcome::Passed { .. } => true,
         };
         if !accepted {
             return (false, Some(Event::Rejected));
         }
-        let passes = matches!(shown, Shown::Passed { .. });
+        let passes = matches!(shown, InspectOutcome::Passed { .. });
         let is_kept = passes
             && self
                 .inspections
@@ -425,8 +425,8 @@ where
             return false;
         };
         match from {
-            Side::Client => spliced.client_shift = shift,
-            Side::Server => spliced.server_shift = shift,
+            Side::Client => spliced.client_seq_offset = shift,
+            Side::Server => spliced.server_seq_offset = shift,
         }
         spliced.sent_by(from).note_sent(start, end);
         fin

@@ -1,18 +1,18 @@
 //! How an inspection begins: the inspector is offered the connection, and shown the first payload before the server gets
 //! it (DESIGN: decision 14).
 
-use super::calling::Handoff;
-use super::inspecting::Shown;
+use super::calling::SpliceParams;
+use super::inspecting::InspectOutcome;
 use crate::callbacks::{ConnectionInfo, GUARANTEED_GROWTH, SelectServer};
-use crate::proxy::close::Flow;
+use crate::proxy::close::Direction;
 use crate::proxy::connection::Stage;
 use crate::proxy::drop_reason::DropReason;
-use crate::proxy::event::{Event, SentFin};
+use crate::proxy::event::{Event, FinChange};
 use crate::proxy::ids::{ListenerId, ServerId};
 use crate::proxy::inspect::Inspection;
-use crate::proxy::inspect::direction::Direction;
+use crate::proxy::inspect::direction::InspectedDirection;
 use crate::proxy::send;
-use crate::proxy::{NextHops, Outbox, Proxy};
+use crate::proxy::{NextHops, Output, Proxy};
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
 use netfcts::Side;
@@ -22,7 +22,7 @@ use netfcts::record::RecordFlags;
 use std::net::SocketAddr;
 
 /// What comes of a connection that is offered to the inspector.
-pub(super) enum Begun {
+pub(super) enum InspectStart {
     /// The inspector does not want it: an ordinary splice.
     Ordinary,
     /// It is inspected.
@@ -38,27 +38,27 @@ where
     N: NextHops,
 {
     /// Offers a connection that a server has just accepted to the inspector.
-    pub(super) fn begin_inspection(&mut self, slot: u32, handoff: &Handoff) -> Begun {
+    pub(super) fn begin_inspection(&mut self, slot: u32, handoff: &SpliceParams) -> InspectStart {
         let Some(inspection) = self.new_inspection(slot, handoff) else {
-            return Begun::Ordinary;
+            return InspectStart::Ordinary;
         };
         let info = inspection.info;
         let Some(index) = self.inspections.open(slot, inspection) else {
-            return Begun::NoRoom;
+            return InspectStart::NoRoom;
         };
         if !self.selector.open_context(index, &info) {
             self.inspections.close(slot);
-            return Begun::Ordinary;
+            return InspectStart::Ordinary;
         }
-        let held = self.held.in_order(handoff.opening.held).len();
+        let held = self.reassembly.in_order(handoff.opening.held).len();
         let needed = usize::from(handoff.header_len) + held + GUARANTEED_GROWTH;
         if self.inspections.room(slot, Side::Client) < needed {
-            return Begun::NoRoom;
+            return InspectStart::NoRoom;
         }
-        Begun::Inspected
+        InspectStart::Inspected
     }
 
-    fn new_inspection(&self, slot: u32, handoff: &Handoff) -> Option<Inspection> {
+    fn new_inspection(&self, slot: u32, handoff: &SpliceParams) -> Option<Inspection> {
         let connection = self.connections.get(slot)?;
         let spliced = connection.spliced()?;
         let server = self.settings.servers.get(usize::from(connection.server))?;
@@ -80,21 +80,21 @@ where
         // RFC 6691 3: the MSS does not count options.
         let options = if handoff.timestamps.is_some() { 12 } else { 0 };
         let client_mss = opening.agreed.mss.min(mtu - path.header_len()).saturating_sub(options);
-        let mut to_server = Direction::new(
+        let mut to_server = InspectedDirection::new(
             opening.first_byte(),
             opening.server_side_isn + 1,
-            spliced.to_server.edge + spliced.client_shift,
+            spliced.to_server.edge + spliced.client_seq_offset,
             handoff.mss,
             handoff
                 .timestamps
-                .map(|(tsval, _)| tsval.wrapping_sub(spliced.client_tsval_shift)),
+                .map(|(tsval, _)| tsval.wrapping_sub(spliced.client_ts_offset)),
         );
         to_server.floor = opening.acknowledged.later(to_server.floor);
-        to_server.told.0 = to_server.floor;
-        let to_client = Direction::new(
+        to_server.advertised.0 = to_server.floor;
+        let to_client = InspectedDirection::new(
             handoff.ack,
             opening.cookie + 1,
-            spliced.to_client.edge + spliced.server_shift,
+            spliced.to_client.edge + spliced.server_seq_offset,
             client_mss,
             handoff.timestamps.map(|(_, tsval)| tsval),
         );
@@ -106,10 +106,10 @@ where
     }
 
     /// There was no room to inspect a connection: it ends.
-    pub(super) fn refuse_inspection(&mut self, handoff: &Handoff) -> Option<Event> {
+    pub(super) fn refuse_inspection(&mut self, handoff: &SpliceParams) -> Option<Event> {
         self.drops.add(DropReason::InspectFull, 1);
         let mut held = handoff.opening.held;
-        self.held.close(&mut held);
+        self.reassembly.close(&mut held);
         Some(Event::Rejected)
     }
 
@@ -119,30 +119,30 @@ where
         &mut self,
         now: Instant,
         slot: u32,
-        handoff: &Handoff,
-        out: &mut impl Outbox<P::Buffer>,
+        handoff: &SpliceParams,
+        out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
         let now_ms = now.as_millis() as u32;
         let mut first = std::mem::take(&mut self.inspections.first);
         let mut kept = handoff.opening.held;
-        let held = self.held.in_order(kept);
+        let held = self.reassembly.in_order(kept);
         let len = held.len().min(first.len());
         first[..len].copy_from_slice(&held[..len]);
-        self.held.close(&mut kept);
+        self.reassembly.close(&mut kept);
         let fin = usize::from(handoff.opening.fin_offset) == len;
         let mut is_kept = true;
         if handoff.header_len > 0 {
             // The header is a change like any other: nothing of the client's became these bytes.
             self.log.flag(slot, RecordFlags::PROXY_OUT);
-            let header = self.owed.drafted(handoff.header_len);
+            let header = self.rtx.drafted(handoff.header_len);
             is_kept = self.inspections.keep(slot, Side::Client, 0, header, now_ms);
         }
         if len > 0 || fin {
             is_kept &= match self.show(slot, Side::Client, &mut first[..len], fin) {
-                Shown::Rejected => false,
+                InspectOutcome::Rejected => false,
                 // All of it is kept: the client has been told of some, and the held bytes were copied anyway.
-                Shown::Passed { .. } => self.keep_first(slot, &first[..len], now_ms),
-                Shown::Replaced(out_len) => self.keep_scratch(slot, Side::Client, len as u32, out_len, now_ms),
+                InspectOutcome::Passed { .. } => self.keep_first(slot, &first[..len], now_ms),
+                InspectOutcome::Replaced(out_len) => self.keep_scratch(slot, Side::Client, len as u32, out_len, now_ms),
             };
         }
         self.inspections.first = first;
@@ -158,7 +158,7 @@ where
         self.arm_spliced(now, slot);
         fin.then_some(Event::Segment {
             from: Side::Client,
-            fin: SentFin::Noted,
+            fin: FinChange::Noted,
             acknowledges_fin: false,
         })
     }
@@ -188,10 +188,10 @@ where
         let Stage::Spliced(spliced) = &mut connection.stage else {
             return;
         };
-        spliced.client_shift = shift;
+        spliced.client_seq_offset = shift;
         let edge = spliced.to_server.edge.later(next_in);
         let first = next_in - len as u32 - u32::from(fin);
-        spliced.to_server = Flow::new(first, (edge - first).max(0) as u32);
+        spliced.to_server = Direction::new(first, (edge - first).max(0) as u32);
         spliced.to_server.note_sent(first, next_in);
         spliced.to_server.note_acknowledged(floor, 0);
     }

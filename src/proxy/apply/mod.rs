@@ -25,32 +25,32 @@ use crate::callbacks::SelectServer;
 use crate::proxy::action::Action;
 use crate::proxy::connection::{Opening, Spliced, Stage};
 use crate::proxy::drop_reason::DropReason;
-use crate::proxy::event::{Event, SentFin};
+use crate::proxy::event::{Event, FinChange};
 use crate::proxy::phase::Phase;
 use crate::proxy::stage::WorkStage;
 use crate::proxy::step::step;
-use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
-use calling::Handoff;
+use crate::proxy::{Incoming, NextHops, Output, Proxy};
+use calling::SpliceParams;
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
 use netfcts::Side;
 use netfcts::record::Cause;
-use waiting::Patience;
+use waiting::PayloadWait;
 
 /// What the actions of one event share.
-pub(in crate::proxy) struct Scene<'a, B> {
+pub(in crate::proxy) struct ActionContext<'a, B> {
     /// The segment that caused it, until an action has used it up.
     pub incoming: Option<Incoming<'a, B>>,
     /// What [`Action::Splice`] leaves for the actions after it.
-    handoff: Option<Handoff>,
+    handoff: Option<SpliceParams>,
     /// Who sent the last segment of a connection, and its TSval and TSecr: the segment itself has gone on when the port
     /// is given back.
     last_timestamps: Option<(Side, (u32, u32))>,
 }
 
-impl<'a, B> Scene<'a, B> {
+impl<'a, B> ActionContext<'a, B> {
     pub(in crate::proxy) fn with(incoming: Incoming<'a, B>) -> Self {
-        Scene {
+        ActionContext {
             incoming: Some(incoming),
             handoff: None,
             last_timestamps: None,
@@ -71,9 +71,9 @@ where
         slot: u32,
         event: Event,
         incoming: Option<Incoming<P::Buffer>>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
-        let mut scene = Scene {
+        let mut scene = ActionContext {
             incoming,
             handoff: None,
             last_timestamps: None,
@@ -86,7 +86,7 @@ where
             let before = connection.phase;
             let transition = step(before, event);
             connection.phase = transition.next;
-            if transition.next == Phase::Quarantine {
+            if transition.next == Phase::TimeWait {
                 scene.last_timestamps = self.timestamps_of(slot, scene.incoming.as_ref());
             }
             if let Event::Segment {
@@ -100,7 +100,7 @@ where
                     slot,
                     before,
                     from,
-                    (fin == SentFin::Noted, acknowledges_fin),
+                    (fin == FinChange::Noted, acknowledges_fin),
                     scene.incoming.as_ref(),
                 );
             }
@@ -126,22 +126,22 @@ where
         now: Instant,
         slot: u32,
         (action, event): (Action, Event),
-        scene: &mut Scene<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
         match action {
             Action::Hold => return self.hold(slot, scene, out),
-            Action::AskSelector => return self.ask_selector(now, slot, Patience::Left, scene, out),
+            Action::AskSelector => return self.ask_selector(now, slot, PayloadWait::Left, scene, out),
             Action::ConnectServer => return self.connect_server(now, slot, scene, out),
             Action::Splice => return self.splice(now, slot, scene),
             Action::AcknowledgeServer => self.acknowledge_server(now, slot, scene, out),
-            Action::SendHeld => return self.send_held(now, slot, scene, out),
+            Action::SendBuffered => return self.send_held(now, slot, scene, out),
             Action::Forward => {
-                if let Event::Segment { from, .. } | Event::Reset(from) | Event::DoubtfulReset(from) = event {
+                if let Event::Segment { from, .. } | Event::Reset(from) | Event::InWindowRst(from) = event {
                     self.forward(now, slot, from, scene, out);
                 }
             }
-            Action::Quarantine(cause) => {
+            Action::EnterTimeWait(cause) => {
                 let cause = self.cause_of_silence(slot, cause);
                 self.end(now, slot, cause, scene);
             }
@@ -157,30 +157,30 @@ where
         now: Instant,
         slot: u32,
         (action, event): (Action, Event),
-        scene: &mut Scene<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
         match action {
-            Action::AskAtLast => return self.ask_selector(now, slot, Patience::Over, scene, out),
-            Action::GiveUpCopy => self.give_up_copy(slot),
-            Action::AcknowledgeHeld => self.acknowledge_held(slot, scene, out),
-            Action::RepeatSyn => self.send_syn(now, slot, None, true, out),
+            Action::AskAtLast => return self.ask_selector(now, slot, PayloadWait::Over, scene, out),
+            Action::EvictUnacked => self.give_up_copy(slot),
+            Action::AckBuffered => self.acknowledge_held(slot, scene, out),
+            Action::RetransmitSyn => self.send_syn(now, slot, None, true, out),
             Action::NextServer => return self.next_server(now, slot, event),
-            Action::GiveCallUp => return self.give_call_up(now, slot),
+            Action::MoveToNextServer => return self.give_call_up(now, slot),
             Action::ResetStaleServer => self.reset_stale(scene, out),
-            Action::PassSynAck => self.pass_syn_ack(now, slot, scene, out),
-            Action::AwaitHeader => return self.await_header(now, slot, scene),
+            Action::ForwardSynAck => self.pass_syn_ack(now, slot, scene, out),
+            Action::AwaitProxyHeader => return self.await_header(now, slot, scene),
             Action::ReadHeader => return self.read_header_behind_syn(slot, scene, out),
             Action::SpliceAnswered => return self.splice_answered(now, slot, scene),
             Action::Establish => return self.establish(now, slot, scene, out),
-            Action::SendOwed => self.repeat_owed(now, slot, out),
-            Action::ForwardRarely => {
+            Action::Retransmit => self.on_rtx_timeout(now, slot, out),
+            Action::ForwardLimited => {
                 if let Event::OutOfWindow(from) = event {
                     self.forward_rarely(now, slot, from, scene, out);
                 }
             }
-            Action::ProbeSender => {
-                if let Event::DoubtfulReset(from) = event {
+            Action::SendKeepAlive => {
+                if let Event::InWindowRst(from) = event {
                     self.probe(now, slot, from, out);
                 }
             }
@@ -189,7 +189,7 @@ where
             Action::ResetClient => self.reset(slot, Side::Client, out),
             Action::ResetServer => self.reset(slot, Side::Server, out),
             Action::Forget(cause) => self.end(now, slot, cause, scene),
-            Action::ForgetUnserved => {
+            Action::ForgetWithFailure => {
                 let cause = self
                     .opening_mut(slot)
                     .map_or(Cause::NoServer, |opening| opening.failure);
@@ -200,18 +200,18 @@ where
                     self.drops.add(reason, 1);
                 }
             }
-            // Those of `apply`, and those of flows without a connection, which `meet_stranger` deals with.
+            // Those of `apply`, and those of flows without a connection, which `on_no_connection` deals with.
             Action::Hold
             | Action::AskSelector
             | Action::ConnectServer
             | Action::Splice
             | Action::AcknowledgeServer
-            | Action::SendHeld
+            | Action::SendBuffered
             | Action::Forward
-            | Action::Quarantine(_)
+            | Action::EnterTimeWait(_)
             | Action::SendCookie
             | Action::CreateConnection
-            | Action::RememberSyn
+            | Action::StoreSyn
             | Action::Refuse => {}
         }
         None

@@ -2,14 +2,14 @@
 //!
 //! `passing.rs` asks here before a segment of a connection with a debt goes on.
 
-use super::Scene;
+use super::ActionContext;
 use crate::callbacks::SelectServer;
 use crate::proxy::budget::has_room_for_data;
 use crate::proxy::connection::Connection;
 use crate::proxy::drop_reason::DropReason;
-use crate::proxy::owed::{self, Payment};
+use crate::proxy::rtx::{self, AckEffect};
 use crate::proxy::send;
-use crate::proxy::{NextHops, Outbox, Proxy};
+use crate::proxy::{NextHops, Output, Proxy};
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpFlags;
@@ -25,42 +25,42 @@ where
 {
     /// Looks after what we owe, now that the server has acknowledged `ack` with these timestamps; `pure` is set when its
     /// segment says nothing else.
-    pub(super) fn settle_debt(
+    pub(super) fn on_server_ack(
         &mut self,
         now: Instant,
         slot: u32,
         (ack, pure): (SeqNum, bool),
         timestamps: Option<(u32, u32)>,
-        out: &mut impl Outbox<P::Buffer>,
-    ) -> Settlement {
+        out: &mut impl Output<P::Buffer>,
+    ) -> AckHold {
         let index = self
             .connections
             .get(slot)
             .and_then(Connection::spliced)
             .map(|spliced| spliced.owed);
-        let Some(debt) = index.and_then(|index| self.owed.get_mut(index)) else {
-            return Settlement::Nothing;
+        let Some(debt) = index.and_then(|index| self.rtx.get_mut(index)) else {
+            return AckHold::Nothing;
         };
         let floor = debt.end;
         debt.note_timestamps(timestamps);
         // The client has never seen our header: an ACK of nothing else is news to nobody.
         let is_news = !(pure && debt.is_header_only() && ack.le(floor));
         match debt.note_ack(ack, pure, now.as_millis() as u32) {
-            Payment::Full => self.forgive_debt(slot),
-            Payment::Repeat => self.send_owed(slot, out),
-            Payment::Progress => self.arm_spliced(now, slot),
-            Payment::Open => {}
+            AckEffect::Full => self.drop_rtx(slot),
+            AckEffect::Repeat => self.send_rtx(slot, out),
+            AckEffect::Progress => self.arm_spliced(now, slot),
+            AckEffect::Open => {}
         }
         match is_news {
-            false => Settlement::NoNews,
-            true if ack.lt(floor) => Settlement::HeldUp(floor),
-            true => Settlement::Nothing,
+            false => AckHold::NoNews,
+            true if ack.lt(floor) => AckHold::HeldUp(floor),
+            true => AckHold::Nothing,
         }
     }
 
     /// True if the segment pays for all that is owed, and says nothing that its receiver must not hear of.
     #[inline]
-    pub(super) fn pays_all(&self, slot: u32, from: Side, scene: &Scene<P::Buffer>) -> bool {
+    pub(super) fn acks_all(&self, slot: u32, from: Side, scene: &ActionContext<P::Buffer>) -> bool {
         let (Some(incoming), Some(spliced)) = (
             &scene.incoming,
             self.connections.get(slot).and_then(Connection::spliced),
@@ -71,18 +71,18 @@ where
         // An ACK of what was never sent pays nothing.
         from == Side::Server
             && ack.le(spliced.to_server.end)
-            && self.owed.get(spliced.owed).is_some_and(|debt| debt.is_paid_by(ack))
+            && self.rtx.get(spliced.owed).is_some_and(|debt| debt.is_paid_by(ack))
     }
 
-    pub(in crate::proxy) fn forgive_debt(&mut self, slot: u32) {
+    pub(in crate::proxy) fn drop_rtx(&mut self, slot: u32) {
         let Some(spliced) = self.spliced_mut(slot) else { return };
-        let index = std::mem::replace(&mut spliced.owed, owed::NOTHING);
-        if let Some(mut held) = self.owed.forget(index) {
-            self.held.close(&mut held);
+        let index = std::mem::replace(&mut spliced.owed, rtx::NOTHING);
+        if let Some(mut held) = self.rtx.forget(index) {
+            self.reassembly.close(&mut held);
         }
     }
 
-    pub(in crate::proxy) fn repeat_owed(&mut self, now: Instant, slot: u32, out: &mut impl Outbox<P::Buffer>) {
+    pub(in crate::proxy) fn on_rtx_timeout(&mut self, now: Instant, slot: u32, out: &mut impl Output<P::Buffer>) {
         let Some(index) = self
             .connections
             .get(slot)
@@ -91,11 +91,11 @@ where
         else {
             return;
         };
-        self.repeat_kept(now, slot, out);
-        if let Some(debt) = self.owed.get_mut(index) {
+        self.retransmit_kept(now, slot, out);
+        if let Some(debt) = self.rtx.get_mut(index) {
             debt.note_timeout(now.as_millis() as u32);
             self.log.flag(slot, RecordFlags::RETRANSMITTED);
-            self.send_owed(slot, out);
+            self.send_rtx(slot, out);
         }
         self.arm_spliced(now, slot);
     }
@@ -104,7 +104,7 @@ where
     /// server's numbering, while the server has not acknowledged that.
     pub(super) fn begins_before_debt(&self, slot: u32, seq: SeqNum) -> bool {
         let index = self.connections.get(slot).and_then(Connection::spliced);
-        let debt = index.and_then(|spliced| self.owed.get(spliced.owed));
+        let debt = index.and_then(|spliced| self.rtx.get(spliced.owed));
         debt.is_some_and(|debt| seq.lt(debt.first) && debt.next().lt(debt.first))
     }
 
@@ -112,19 +112,19 @@ where
     /// acknowledged the header before them.
     pub(super) fn repeats_first_bytes(&mut self, slot: u32, seq: SeqNum) -> bool {
         let index = self.connections.get(slot).and_then(Connection::spliced);
-        let Some(debt) = index.and_then(|spliced| self.owed.get_mut(spliced.owed)) else {
+        let Some(debt) = index.and_then(|spliced| self.rtx.get_mut(spliced.owed)) else {
             return false;
         };
         seq == debt.first && debt.next().lt(debt.first) && std::mem::replace(&mut debt.first_bytes_sent, true)
     }
 
     /// Sends what is owed and unacknowledged: at most the window that every server was promised to take.
-    pub(super) fn send_owed(&mut self, slot: u32, out: &mut impl Outbox<P::Buffer>) {
+    pub(super) fn send_rtx(&mut self, slot: u32, out: &mut impl Output<P::Buffer>) {
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
         let Some(spliced) = connection.spliced() else { return };
-        let Some((debt, header)) = self.owed.with_header(spliced.owed) else {
+        let Some((debt, header)) = self.rtx.with_header(spliced.owed) else {
             return;
         };
         let Some(path) = send::path_to_server(&self.settings, &self.neighbours, connection) else {
@@ -138,7 +138,7 @@ where
         let done = (debt.next() - start).max(0) as usize;
         let owed_bytes = (debt.end - debt.first).max(0) as usize;
         let header = header.get(done.min(header_len)..).unwrap_or_default();
-        let held = self.held.in_order(debt.held);
+        let held = self.reassembly.in_order(debt.held);
         let bytes = held
             .get(done.saturating_sub(header_len)..owed_bytes)
             .unwrap_or_default();
@@ -149,7 +149,7 @@ where
                 // The timer goes on from what is acknowledged by then.
                 return self.drops.add(DropReason::NoRoom, 1);
             }
-            control.seq = at + spliced.client_shift;
+            control.seq = at + spliced.client_seq_offset;
             if let Err(reason) = send::emit_into(&mut self.pool, None, &path, &control, payload, out) {
                 self.drops.add(reason, 1);
             }
@@ -159,7 +159,7 @@ where
 }
 
 /// What an open debt does to a segment of the server.
-pub(super) enum Settlement {
+pub(super) enum AckHold {
     /// Nothing.
     Nothing,
     /// The client has been told more: up to here.

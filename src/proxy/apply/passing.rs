@@ -2,23 +2,23 @@
 //!
 //! What a debt to the server changes on the way is in `owing.rs`; a resting connection's segments are passed in `resting.rs`.
 
-use super::owing::Settlement;
-use super::{Scene, cutting};
+use super::owing::AckHold;
+use super::{ActionContext, cutting};
 use crate::callbacks::SelectServer;
-use crate::proxy::allowance::Grant;
 use crate::proxy::connection::{Connection, Spliced, WindowScale};
-use crate::proxy::crossing;
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::icmp;
+use crate::proxy::limits::LimitKind;
 use crate::proxy::log::Fin;
-use crate::proxy::owed;
-use crate::proxy::phase::{Half, Phase};
-use crate::proxy::quarantine::{Late, Rested};
+use crate::proxy::phase::{FinState, Phase};
+use crate::proxy::rtx;
 use crate::proxy::segment::Segment;
 use crate::proxy::send;
+use crate::proxy::siit;
 use crate::proxy::stage::WorkStage;
+use crate::proxy::time_wait::{Late, TimeWaitEntry};
 use crate::proxy::translate::{self, Rewrite};
-use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
+use crate::proxy::{Incoming, NextHops, Output, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
@@ -40,13 +40,13 @@ where
         slot: u32,
         from: Side,
         incoming: Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         out.enter(WorkStage::Rewrite);
         self.log
             .count_passed(from, incoming.segment.payload_len() > 0, None, false);
-        if let Some(incoming) = self.forward_at_once(slot, from, incoming, out) {
-            self.forward_with_care(now, slot, from, &mut Scene::with(incoming), out);
+        if let Some(incoming) = self.forward_fast(slot, from, incoming, out) {
+            self.forward_adjusted(now, slot, from, &mut ActionContext::with(incoming), out);
         }
     }
 
@@ -57,12 +57,13 @@ where
         now: Instant,
         slot: u32,
         from: Side,
-        scene: &mut Scene<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let connection = self.connections.get_mut(slot);
-        let is_granted = connection.is_some_and(|connection| connection.granted.take(Grant::OutOfWindow(from), now));
-        if is_granted && self.budgets.out_of_window.take(now) {
+        let is_granted =
+            connection.is_some_and(|connection| connection.granted.take(LimitKind::OutOfWindow(from), now));
+        if is_granted && self.limits.out_of_window.take(now) {
             return self.forward(now, slot, from, scene, out);
         }
         if scene.incoming.take().is_some() {
@@ -77,25 +78,25 @@ where
         now: Instant,
         slot: u32,
         from: Side,
-        scene: &mut Scene<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let Some(incoming) = scene.incoming.take() else { return };
-        scene.incoming = self.forward_at_once(slot, from, incoming, out);
+        scene.incoming = self.forward_fast(slot, from, incoming, out);
         if scene.incoming.is_some() {
-            self.forward_with_care(now, slot, from, scene, out);
+            self.forward_adjusted(now, slot, from, scene, out);
         }
     }
 
     /// Passes a segment on, or gives it back if that takes more than new numbers. A part of its two callers, one of which
     /// does nothing else: what most packets go through is one function from the look-up to the outbox.
     #[inline(always)]
-    fn forward_at_once<'a>(
+    fn forward_fast<'a>(
         &mut self,
         slot: u32,
         from: Side,
         mut incoming: Incoming<'a, P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) -> Option<Incoming<'a, P::Buffer>> {
         let Some(connection) = self.connections.get_mut(slot) else {
             self.drops.add(DropReason::UnknownFlow, 1);
@@ -106,13 +107,13 @@ where
             return None;
         };
         let segment = incoming.segment;
-        let is_special = spliced.owed != owed::NOTHING
-            || spliced.has_promised_more()
+        let is_special = spliced.owed != rtx::NOTHING
+            || spliced.has_advertised_more()
             || from == Side::Client && cutting::is_too_long(segment, spliced.server_mss);
         if is_special {
             return Some(incoming);
         }
-        let ends = send::Ends::from(&*connection);
+        let ends = send::Endpoints::from(&*connection);
         let path = match from {
             Side::Client => send::way_to_server(&self.settings, &self.neighbours, ends),
             Side::Server => Some(send::way_to_client(&self.settings, ends)),
@@ -125,7 +126,7 @@ where
             return Some(incoming);
         }
         self.ip_id = self.ip_id.wrapping_add(1);
-        let values = Shifts::of(spliced).rewrite(from, segment, &path, self.ip_id);
+        let values = Offsets::of(spliced).rewrite(from, segment, &path, self.ip_id);
         match translate::rewrite_here(incoming.buffer.data_mut(), segment.layout, &values) {
             Ok(()) => out.send(path.device, incoming.buffer),
             Err(reason) => self.drops.add(reason, 1),
@@ -136,17 +137,17 @@ where
     /// As [`Proxy::forward`], for connections that owe something or have promised too much, for segments that must be cut
     /// or refused because they are too long, and between the two versions of IP.
     #[inline(never)]
-    fn forward_with_care(
+    fn forward_adjusted(
         &mut self,
         now: Instant,
         slot: u32,
         from: Side,
-        scene: &mut Scene<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
-        if self.pays_all(slot, from, scene) {
+        if self.acks_all(slot, from, scene) {
             // By far the most debts: the server's first segment pays, and passes like any other.
-            self.forgive_debt(slot);
+            self.drop_rtx(slot);
             return self.forward(now, slot, from, scene, out);
         }
         let Some(mut incoming) = scene.incoming.take() else {
@@ -158,7 +159,7 @@ where
         };
         let Some(spliced) = connection.spliced() else { return };
         let payload_len = segment.payload_len();
-        let shifts = Shifts::of(spliced);
+        let offsets = Offsets::of(spliced);
         let server_mss = spliced.server_mss;
         let ack = spliced.ack_for_peer(from, segment.ack);
         let path = match from {
@@ -169,10 +170,10 @@ where
             return self.drops.add(DropReason::NoNeighbour, 1);
         };
         // An ACK of what was never sent pays nothing.
-        let pays = spliced.owed != owed::NOTHING && from == Side::Server && ack.le(spliced.to_server.end);
-        let has_debt = spliced.owed != owed::NOTHING;
-        let promised_more = spliced.has_promised_more();
-        let mut values = shifts.rewrite(from, segment, &path, self.next_ip_id());
+        let pays = spliced.owed != rtx::NOTHING && from == Side::Server && ack.le(spliced.to_server.end);
+        let has_debt = spliced.owed != rtx::NOTHING;
+        let advertised_more = spliced.has_advertised_more();
+        let mut values = offsets.rewrite(from, segment, &path, self.next_ip_id());
         if has_debt && from == Side::Client && payload_len > 0 {
             if self.begins_before_debt(slot, segment.seq) {
                 // It repeats the header that it sent to us, in the place of ours, which the server may still lack.
@@ -181,22 +182,22 @@ where
             }
             if self.repeats_first_bytes(slot, segment.seq) {
                 // The client repeats its first bytes: what goes before them may be lost as well.
-                self.send_owed(slot, out);
+                self.send_rtx(slot, out);
             }
         }
         if from == Side::Client && cutting::is_too_long(segment, server_mss) {
-            return self.pass_in_pieces(&incoming, (&values, server_mss), &path, out);
+            return self.resegment(&incoming, (&values, server_mss), &path, out);
         }
         if pays {
             let pure = segment.len() == 0 && !segment.has(TcpFlags::RST);
             let said = TcpOptions::parse(segment.options(incoming.buffer.data())).timestamps;
-            match self.settle_debt(now, slot, (ack, pure), said, out) {
-                Settlement::Nothing => {}
-                Settlement::NoNews => return self.drops.add(DropReason::Consumed, 1),
-                Settlement::HeldUp(floor) => hold_up(&mut values, &shifts, segment.window, (floor - ack).max(0) as u32),
+            match self.on_server_ack(now, slot, (ack, pure), said, out) {
+                AckHold::Nothing => {}
+                AckHold::NoNews => return self.drops.add(DropReason::Consumed, 1),
+                AckHold::HeldUp(floor) => hold_up(&mut values, &offsets, segment.window, (floor - ack).max(0) as u32),
             }
         }
-        if promised_more && from == Side::Server {
+        if advertised_more && from == Side::Server {
             self.keep_promise(slot, &mut values);
         }
         if let Err(reason) = self.pass(&mut incoming, &values, &path, out) {
@@ -211,7 +212,7 @@ where
     fn keep_promise(&mut self, slot: u32, values: &mut Rewrite) {
         let Some(spliced) = self.spliced_mut(slot) else { return };
         let told = (spliced.to_server.edge - SeqNum(values.ack)).max(0) as u32;
-        let told = (told >> spliced.scale.promised).min(0xffff) as u16;
+        let told = (told >> spliced.scale.advertised).min(0xffff) as u16;
         if values.window >= told {
             spliced.beginning &= !Spliced::PROMISED_MORE;
         } else {
@@ -233,14 +234,14 @@ where
         incoming: &mut Incoming<P::Buffer>,
         values: &Rewrite,
         path: &send::Path,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) -> Result<(), DropReason> {
         let layout = incoming.segment.layout;
         if self.tell_too_big(incoming, path, out) {
             return Err(DropReason::TooBig);
         }
         if path.version() != layout.version {
-            return crossing::rewrite(&mut incoming.buffer, &layout, values);
+            return siit::rewrite(&mut incoming.buffer, &layout, values);
         }
         translate::rewrite(incoming.buffer.data_mut(), &layout, values)
     }
@@ -251,7 +252,7 @@ where
         &mut self,
         incoming: &Incoming<P::Buffer>,
         path: &send::Path,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) -> bool {
         let layout = incoming.segment.layout;
         let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
@@ -259,8 +260,8 @@ where
             icmp::is_too_big(incoming.segment, mtu).then_some(u32::from(mtu))
         } else {
             // The other leg has the other version of IP.
-            let is_too_big = crossing::packet_len(&layout) > u32::from(mtu);
-            is_too_big.then(|| crossing::mtu_for(layout.version, u32::from(mtu)))
+            let is_too_big = siit::packet_len(&layout) > u32::from(mtu);
+            is_too_big.then(|| siit::mtu_for(layout.version, u32::from(mtu)))
         };
         let Some(mtu) = told else { return false };
         self.send_too_big(self.last_now, incoming, mtu, out);
@@ -290,24 +291,24 @@ where
             Side::Client => (client, server),
             Side::Server => (server, client),
         };
-        let is_news = fin && own == Half::Open;
+        let is_news = fin && own == FinState::Open;
         let which = match (fin, peer) {
             (false, _) => None,
-            (true, Half::Open) => Some(Fin::First),
-            (true, Half::FinSent | Half::FinAcknowledged) => Some(Fin::Second),
+            (true, FinState::Open) => Some(Fin::First),
+            (true, FinState::FinSent | FinState::FinAcknowledged) => Some(Fin::Second),
         };
         let payload = incoming.is_some_and(|incoming| incoming.segment.payload_len() > 0);
         self.log
             .count_passed(from, payload, which.filter(|_| is_news), acknowledges_fin);
         if is_news {
             let state = match peer {
-                Half::Open => State::FinWait1,
-                Half::FinSent if !acknowledges_fin => State::Closing,
-                Half::FinSent | Half::FinAcknowledged => State::LastAck,
+                FinState::Open => State::FinWait1,
+                FinState::FinSent if !acknowledges_fin => State::Closing,
+                FinState::FinSent | FinState::FinAcknowledged => State::LastAck,
             };
             self.log.state(slot, from, state, now);
         }
-        if acknowledges_fin && peer == Half::FinSent && own == Half::Open && !fin {
+        if acknowledges_fin && peer == FinState::FinSent && own == FinState::Open && !fin {
             self.log.state(slot, from.peer(), State::FinWait2, now);
             self.log.state(slot, from, State::CloseWait, now);
         }
@@ -315,17 +316,17 @@ where
 }
 
 /// What the client was told stays true: its bytes are acknowledged, and the right edge of the window does not move.
-fn hold_up(values: &mut Rewrite, shifts: &Shifts, window: u16, by: u32) {
+fn hold_up(values: &mut Rewrite, offsets: &Offsets, window: u16, by: u32) {
     values.ack = values.ack.wrapping_add(by);
-    let window = (u32::from(window) << shifts.scale.server).saturating_sub(by);
-    values.window = (window >> shifts.scale.promised).min(0xffff) as u16;
+    let window = (u32::from(window) << offsets.scale.server).saturating_sub(by);
+    values.window = (window >> offsets.scale.advertised).min(0xffff) as u16;
     // RFC 2018 8: blocks below the ACK would say nothing, and those above it may lie inside what we owe.
     values.blank_sack = true;
 }
 
 /// The constant differences of a connection, open or resting.
 #[derive(Clone, Copy)]
-pub(super) struct Shifts {
+pub(super) struct Offsets {
     client: u32,
     server: u32,
     client_tsval: u32,
@@ -334,25 +335,25 @@ pub(super) struct Shifts {
     blank_sack: bool,
 }
 
-impl Shifts {
+impl Offsets {
     #[inline(always)]
     pub(super) fn of(spliced: &Spliced) -> Self {
-        Shifts {
-            client: spliced.client_shift,
-            server: spliced.server_shift,
-            client_tsval: spliced.client_tsval_shift,
-            server_tsval: spliced.server_tsval_shift,
+        Offsets {
+            client: spliced.client_seq_offset,
+            server: spliced.server_seq_offset,
+            client_tsval: spliced.client_ts_offset,
+            server_tsval: spliced.server_ts_offset,
             scale: spliced.scale,
             blank_sack: spliced.blank_sack,
         }
     }
 
-    pub(super) fn of_rested(rested: &Rested) -> Self {
-        Shifts {
-            client: rested.client_shift,
-            server: rested.server_shift,
-            client_tsval: rested.client_tsval_shift,
-            server_tsval: rested.server_tsval_shift,
+    pub(super) fn of_time_wait(rested: &TimeWaitEntry) -> Self {
+        Offsets {
+            client: rested.client_seq_offset,
+            server: rested.server_seq_offset,
+            client_tsval: rested.client_ts_offset,
+            server_tsval: rested.server_ts_offset,
             scale: rested.scale,
             blank_sack: rested.late != Late::Whole,
         }

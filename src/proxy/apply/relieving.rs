@@ -5,14 +5,14 @@
 //! retransmission time-out of its client, and not the connection.
 
 use crate::callbacks::SelectServer;
-use crate::proxy::announce;
 use crate::proxy::connection::{Opening, Stage};
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::Event;
-use crate::proxy::held::{Claim, HeldId, HoldError, Owner};
 use crate::proxy::phase::Phase;
-use crate::proxy::settings::AnnounceFields;
-use crate::proxy::{NextHops, Outbox, Proxy};
+use crate::proxy::reassembly::{BufferId, EvictionClass, Owner, ReassemblyError};
+use crate::proxy::send_proxy;
+use crate::proxy::settings::SendProxyFields;
+use crate::proxy::{NextHops, Output, Proxy};
 use e2d2::buffer::BufferPool;
 use netfcts::record::RecordFlags;
 
@@ -34,30 +34,36 @@ where
         slot: u32,
         offset: usize,
         bytes: &[u8],
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) -> Result<(), DropReason> {
         let connection = self.connections.get(slot).ok_or(DropReason::UnknownFlow)?;
-        let is_called = connection.phase == Phase::ServerHandshake;
+        let is_called = connection.phase == Phase::ServerSynSent;
         let share = self.share_of(slot, connection);
         let owner = Owner { slot, share };
         let mut kept = self.insert_held(offset, bytes, owner, is_called);
-        if kept == Err(HoldError::Exhausted) && !is_called {
+        if kept == Err(ReassemblyError::Exhausted) && !is_called {
             self.empty_chunk(slot, out);
             kept = self.insert_held(offset, bytes, owner, is_called);
         }
         match kept {
             Ok(_) if is_called => self.claim_of_called(slot),
             Ok(_) => self.relieve(slot, out),
-            Err(HoldError::ShareUsed) => return Err(DropReason::HeldShare),
-            Err(HoldError::Exhausted) => return Err(DropReason::HeldFull),
-            Err(HoldError::BeyondWindow) => return Err(DropReason::OutOfWindow),
-            Err(HoldError::TooManyHoles) => return Err(DropReason::TooManyHoles),
+            Err(ReassemblyError::ShareUsed) => return Err(DropReason::ReassemblyQuota),
+            Err(ReassemblyError::Exhausted) => return Err(DropReason::ReassemblyFull),
+            Err(ReassemblyError::BeyondWindow) => return Err(DropReason::OutOfWindow),
+            Err(ReassemblyError::TooManyHoles) => return Err(DropReason::TooManyHoles),
         }
         Ok(())
     }
 
     /// For a connection whose server is called there is room only while nobody has to give way.
-    fn insert_held(&mut self, offset: usize, bytes: &[u8], owner: Owner, is_called: bool) -> Result<bool, HoldError> {
+    fn insert_held(
+        &mut self,
+        offset: usize,
+        bytes: &[u8],
+        owner: Owner,
+        is_called: bool,
+    ) -> Result<bool, ReassemblyError> {
         let Some(Stage::Opening(opening)) = self
             .connections
             .get_mut(owner.slot)
@@ -66,30 +72,30 @@ where
             return Ok(false);
         };
         let acknowledged = (opening.acknowledged - opening.first_byte()).max(0) as usize;
-        if is_called && self.held.is_pressed() && offset + bytes.len() > acknowledged {
-            return Err(HoldError::Exhausted);
+        if is_called && self.reassembly.is_pressed() && offset + bytes.len() > acknowledged {
+            return Err(ReassemblyError::Exhausted);
         }
-        self.held.insert(&mut opening.held, offset, bytes, owner)
+        self.reassembly.insert(&mut opening.held, offset, bytes, owner)
     }
 
     pub(super) fn is_called(&self, slot: u32) -> bool {
         self.connections
             .get(slot)
-            .is_some_and(|connection| connection.phase == Phase::ServerHandshake)
+            .is_some_and(|connection| connection.phase == Phase::ServerSynSent)
     }
 
     /// While the memory is nearly full: those who have waited longest give way, copies first, unless nobody else waits.
-    fn relieve(&mut self, but: u32, out: &mut impl Outbox<P::Buffer>) {
+    fn relieve(&mut self, but: u32, out: &mut impl Output<P::Buffer>) {
         for _ in 0..GIVE_WAY_AT_ONCE {
-            if !self.held.is_pressed() {
+            if !self.reassembly.is_pressed() {
                 return;
             }
             let others = |longest: &u32| *longest != but;
-            if let Some(longest) = self.held.longest(Claim::Copy).filter(others) {
-                self.drive(self.last_now, longest, Event::CopyPressed, None, out);
-            } else if let Some(longest) = self.held.longest(Claim::AskedFor).filter(others) {
-                self.drops.add(DropReason::HeldPressed, 1);
-                self.drive(self.last_now, longest, Event::HeldPressed, None, out);
+            if let Some(longest) = self.reassembly.longest(EvictionClass::Unacked).filter(others) {
+                self.drive(self.last_now, longest, Event::UnackedEvicted, None, out);
+            } else if let Some(longest) = self.reassembly.longest(EvictionClass::Acked).filter(others) {
+                self.drops.add(DropReason::ConnectionEvicted, 1);
+                self.drive(self.last_now, longest, Event::ConnectionEvicted, None, out);
             } else {
                 return;
             }
@@ -99,10 +105,10 @@ where
     /// There is no block of the size that is needed, though there may be small ones: all copies beside the longest-waiting
     /// give way.
     #[cold]
-    fn empty_chunk(&mut self, but: u32, out: &mut impl Outbox<P::Buffer>) {
-        for slot in self.held.beside_longest() {
+    fn empty_chunk(&mut self, but: u32, out: &mut impl Output<P::Buffer>) {
+        for slot in self.reassembly.beside_longest() {
             if slot != but {
-                self.drive(self.last_now, slot, Event::CopyPressed, None, out);
+                self.drive(self.last_now, slot, Event::UnackedEvicted, None, out);
             }
         }
         self.relieve(but, out);
@@ -115,22 +121,22 @@ where
             return;
         };
         let (mut held, acknowledged) = (opening.held, acknowledged_len(&opening));
-        if !is_kept_elsewhere || !self.held.shorten(&mut held, acknowledged) {
+        if !is_kept_elsewhere || !self.reassembly.shorten(&mut held, acknowledged) {
             // Not to be asked again.
-            return self.held.set_claim(held, Claim::Owed);
+            return self.reassembly.set_claim(held, EvictionClass::Pinned);
         }
         let Some(opening) = self.opening_mut(slot) else { return };
-        opening.held = if held.is_none() { HeldId::GIVEN_UP } else { held };
+        opening.held = if held.is_none() { BufferId::GIVEN_UP } else { held };
         if usize::from(opening.fin_offset) > acknowledged {
             opening.fin_offset = Opening::NO_FIN;
         }
-        self.drops.add(DropReason::HeldGivenUp, 1);
+        self.drops.add(DropReason::ReassemblyEvicted, 1);
         self.log.flag(slot, RecordFlags::COPY_GIVEN_UP);
     }
 
     /// Keeps what the server's PROXY header is to say of the bytes. Returns false if there is no room for that.
     fn keep_found_fields(&mut self, slot: u32) -> bool {
-        if self.found_fields == AnnounceFields::default() {
+        if self.payload_fields == SendProxyFields::default() {
             return true;
         }
         let Some(connection) = self.connections.get(slot) else {
@@ -139,14 +145,18 @@ where
         let Some(opening) = connection.opening() else {
             return false;
         };
-        let Some(found) = announce::found(&self.settings, self.found_fields, self.held.in_order(opening.held)) else {
+        let Some(found) = send_proxy::found(
+            &self.settings,
+            self.payload_fields,
+            self.reassembly.in_order(opening.held),
+        ) else {
             return false;
         };
         let client = (connection.client_address(), connection.client_port);
         let address = self.settings.addresses.value(connection.listener_address);
         let ends = [client, (address, connection.listener_port)];
         // What was found the first time stands, if they are given up again before they were whole.
-        found.is_empty() || self.carried.keep_found(slot, &found, ends)
+        found.is_empty() || self.received_headers.keep_found(slot, &found, ends)
     }
 
     /// What can be done about the bytes of a connection whose server is called: those without an ACK can be given up, if the
@@ -156,10 +166,14 @@ where
             return;
         };
         let is_copy = self
-            .held
+            .reassembly
             .is_smaller_without_rest(opening.held, acknowledged_len(&opening));
-        let claim = if is_copy { Claim::Copy } else { Claim::Owed };
-        self.held.set_claim(opening.held, claim);
+        let claim = if is_copy {
+            EvictionClass::Unacked
+        } else {
+            EvictionClass::Pinned
+        };
+        self.reassembly.set_claim(opening.held, claim);
     }
 
     /// Bytes of the connection have been acknowledged.
@@ -170,7 +184,7 @@ where
         if let Some(opening) = self.opening_mut(slot).map(|opening| *opening)
             && acknowledged_len(&opening) > 0
         {
-            self.held.set_claim(opening.held, Claim::AskedFor);
+            self.reassembly.set_claim(opening.held, EvictionClass::Acked);
         }
     }
 }

@@ -4,15 +4,15 @@
 //! the segment that caused it. So an ACK is held up as long as the replacement of what it would acknowledge is under way,
 //! and nothing that was said is taken back.
 
-use super::passing::Shifts;
+use super::passing::Offsets;
 use crate::callbacks::SelectServer;
 use crate::proxy::budget::has_room_for_data;
 use crate::proxy::connection::{Spliced, WindowScale};
 use crate::proxy::drop_reason::DropReason;
-use crate::proxy::inspect::direction::{AckNews, Direction, Piece};
+use crate::proxy::inspect::direction::{AckNews, InspectedDirection, Piece};
 use crate::proxy::segment::Segment;
 use crate::proxy::send::{self, Control, Path};
-use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
+use crate::proxy::{Incoming, NextHops, Output, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::checksum::Delta;
@@ -34,7 +34,7 @@ where
         from: Side,
         mut incoming: Incoming<P::Buffer>,
         seq: SeqNum,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let id = self.next_ip_id();
         let Some((path, spliced)) = self.path_and_splice(slot, from.peer()) else {
@@ -44,12 +44,12 @@ where
             return;
         };
         let direction = inspection.sent_by_mut(from.peer());
-        let shifts = Shifts::of(&spliced);
-        let mut values = shifts.rewrite(from, incoming.segment, &path, id);
-        note_told(spliced.scale, from.peer(), direction);
+        let offsets = Offsets::of(&spliced);
+        let mut values = offsets.rewrite(from, incoming.segment, &path, id);
+        note_advertised(spliced.scale, from.peer(), direction);
         values.seq = seq.0;
-        values.ack = direction.told.0.0;
-        values.window = direction.told.1;
+        values.ack = direction.advertised.0.0;
+        values.window = direction.advertised.1;
         if !direction.done_in_step() {
             values.blank_sack |= !translate_sack(&mut incoming, direction, values.sack_shift);
         }
@@ -70,7 +70,7 @@ where
         fin: bool,
         (start, at): (SeqNum, SeqNum),
         incoming: Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         if start == begins_at {
             return self.forward_inspected(slot, from, incoming, at, out);
@@ -89,7 +89,7 @@ where
         from: Side,
         news: AckNews,
         incoming: Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let Some(scale) = self.connections.get(slot).and_then(|c| c.spliced()).map(|s| s.scale) else {
             return;
@@ -100,7 +100,7 @@ where
         let (own, other) = (inspection.sent_by(from), inspection.sent_by(from.peer()));
         let says = (other.acknowledged(), window_field(scale, from.peer(), other));
         // It asks for what is kept here, or acknowledges only what its receiver has never heard of.
-        let is_no_news = news.asks_for_kept || news.advanced && says == other.told;
+        let is_no_news = news.asks_for_kept || news.advanced && says == other.advertised;
         if is_no_news {
             return self.drops.add(DropReason::Consumed, 1);
         }
@@ -116,7 +116,7 @@ where
         from: Side,
         (start, end, fin): (SeqNum, SeqNum, bool),
         incoming: Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let Some(direction) = self.inspections.of(slot).map(|inspection| inspection.sent_by(from)) else {
             return;
@@ -156,7 +156,7 @@ where
         from: Side,
         (start, end): (SeqNum, SeqNum),
         incoming: &Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let Some(direction) = self.inspections.of(slot).map(|inspection| inspection.sent_by(from)) else {
             return;
@@ -175,7 +175,7 @@ where
         begins_at: SeqNum,
         pieces: &[Piece],
         incoming: &Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let payload = incoming.segment.payload(incoming.buffer.data());
         for piece in pieces {
@@ -191,7 +191,7 @@ where
     }
 
     /// Sends kept bytes that have been sent before.
-    fn send_kept(&mut self, slot: u32, from: Side, start: SeqNum, end: SeqNum, out: &mut impl Outbox<P::Buffer>) {
+    fn send_kept(&mut self, slot: u32, from: Side, start: SeqNum, end: SeqNum, out: &mut impl Output<P::Buffer>) {
         let Some(direction) = self.inspections.of(slot).map(|inspection| inspection.sent_by(from)) else {
             return;
         };
@@ -208,7 +208,7 @@ where
     }
 
     /// Sends one segment of kept bytes, with the FIN if it ends there.
-    fn send_kept_segment(&mut self, slot: u32, from: Side, at: SeqNum, count: u32, out: &mut impl Outbox<P::Buffer>) {
+    fn send_kept_segment(&mut self, slot: u32, from: Side, at: SeqNum, count: u32, out: &mut impl Output<P::Buffer>) {
         let mut scratch = std::mem::take(&mut self.inspections.scratch);
         let (mut flags, mut filled) = (TcpFlags::ACK | TcpFlags::PSH, 0);
         if let Some(inspection) = self.inspections.of(slot) {
@@ -231,7 +231,7 @@ where
         self.inspections.scratch = scratch;
     }
 
-    fn send_fin(&mut self, slot: u32, from: Side, out: &mut impl Outbox<P::Buffer>) {
+    fn send_fin(&mut self, slot: u32, from: Side, out: &mut impl Output<P::Buffer>) {
         let Some(direction) = self.inspections.of(slot).map(|inspection| inspection.sent_by(from)) else {
             return;
         };
@@ -240,7 +240,7 @@ where
     }
 
     /// Sends what has not been sent yet, as far as the receiver's window goes.
-    pub(super) fn pump(&mut self, slot: u32, from: Side, out: &mut impl Outbox<P::Buffer>) {
+    pub(super) fn pump(&mut self, slot: u32, from: Side, out: &mut impl Output<P::Buffer>) {
         while let Some(direction) = self.inspections.of(slot).map(|inspection| inspection.sent_by(from)) {
             // What finds no room follows with the next ACK, or with the timer.
             if !direction.has_backlog() || !has_room_for_data(out) {
@@ -270,7 +270,7 @@ where
 
     /// Repeats the first of what is kept and not acknowledged: one segment. If nothing is under way it is a probe of the
     /// receiver's window (RFC 9293 3.8.6.1).
-    pub(super) fn repeat_first_kept(&mut self, slot: u32, from: Side, out: &mut impl Outbox<P::Buffer>) {
+    pub(super) fn repeat_first_kept(&mut self, slot: u32, from: Side, out: &mut impl Output<P::Buffer>) {
         let Some(inspection) = self.inspections.of_mut(slot) else {
             return;
         };
@@ -292,7 +292,7 @@ where
     }
 
     /// The timer: repeats what is kept in each direction that has waited long enough.
-    pub(super) fn repeat_kept(&mut self, now: Instant, slot: u32, out: &mut impl Outbox<P::Buffer>) {
+    pub(super) fn retransmit_kept(&mut self, now: Instant, slot: u32, out: &mut impl Output<P::Buffer>) {
         let now_ms = now.as_millis() as u32;
         for from in [Side::Client, Side::Server] {
             let Some(inspection) = self.inspections.of_mut(slot) else {
@@ -307,7 +307,7 @@ where
     }
 
     /// An ACK of ours to `to`: it has sent what is not the next, or cannot be taken now (RFC 9293 3.10.7.4, first).
-    pub(super) fn answer(&mut self, slot: u32, to: Side, out: &mut impl Outbox<P::Buffer>) {
+    pub(super) fn answer(&mut self, slot: u32, to: Side, out: &mut impl Output<P::Buffer>) {
         let Some(direction) = self
             .inspections
             .of(slot)
@@ -321,7 +321,7 @@ where
 
     /// Asks `to` by a keep-alive whether it is still there, after a RST that proves nothing (RFC 1122 4.2.3.6): its answer
     /// ends the connection, or goes on with it.
-    pub(super) fn ask(&mut self, slot: u32, to: Side, out: &mut impl Outbox<P::Buffer>) {
+    pub(super) fn ask(&mut self, slot: u32, to: Side, out: &mut impl Output<P::Buffer>) {
         let Some(direction) = self
             .inspections
             .of(slot)
@@ -334,15 +334,15 @@ where
     }
 
     /// Tells `to` if more of what it sends is acknowledged than it knows: bytes that were taken away need no receiver.
-    pub(super) fn tell(&mut self, slot: u32, to: Side, out: &mut impl Outbox<P::Buffer>) {
+    pub(super) fn tell(&mut self, slot: u32, to: Side, out: &mut impl Output<P::Buffer>) {
         let direction = self.inspections.of(slot).map(|inspection| inspection.sent_by(to));
-        if direction.is_some_and(|direction| direction.acknowledged().gt(direction.told.0)) {
+        if direction.is_some_and(|direction| direction.acknowledged().gt(direction.advertised.0)) {
             self.answer(slot, to, out);
         }
     }
 
     /// After a segment of `from` with payload: tells both sides what no segment has told them.
-    pub(super) fn tell_news(&mut self, slot: u32, from: Side, news: AckNews, out: &mut impl Outbox<P::Buffer>) {
+    pub(super) fn tell_news(&mut self, slot: u32, from: Side, news: AckNews, out: &mut impl Output<P::Buffer>) {
         self.tell(slot, from, out);
         if news.advanced {
             self.tell(slot, from.peer(), out);
@@ -357,7 +357,7 @@ where
             .inspections
             .of(slot)
             .map(|inspection| inspection.sent_by(from.peer()));
-        if direction.is_some_and(|direction| window_field(scale, from.peer(), direction) != direction.told.1) {
+        if direction.is_some_and(|direction| window_field(scale, from.peer(), direction) != direction.advertised.1) {
             self.answer(slot, from.peer(), out);
         }
     }
@@ -370,7 +370,7 @@ where
         seq: SeqNum,
         flags: TcpFlags,
         payload: &[u8],
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let Some((path, spliced)) = self.path_and_splice(slot, to) else {
             return;
@@ -380,20 +380,20 @@ where
         };
         // RFC 7323 3.2: the newest TSval of the other side, echoing the newest of this one.
         let shift = match to {
-            Side::Client => spliced.server_tsval_shift,
-            Side::Server => spliced.client_tsval_shift,
+            Side::Client => spliced.server_ts_offset,
+            Side::Server => spliced.client_ts_offset,
         };
         let tsval = inspection
             .sent_by(to.peer())
             .tsval
             .map(|tsval| tsval.wrapping_add(shift));
         let sender = inspection.sent_by_mut(to);
-        note_told(spliced.scale, to, sender);
+        note_advertised(spliced.scale, to, sender);
         let control = Control {
             seq,
-            ack: sender.told.0,
+            ack: sender.advertised.0,
             flags,
-            window: sender.told.1,
+            window: sender.advertised.1,
             options: send::timestamps(tsval.zip(sender.tsval)),
         };
         if let Err(reason) = send::emit_into(&mut self.pool, None, &path, &control, payload, out) {
@@ -418,7 +418,7 @@ where
 /// By how much the window fields that `to` gets are shifted.
 fn window_shift(scale: WindowScale, to: Side) -> u8 {
     match to {
-        Side::Client => scale.promised,
+        Side::Client => scale.advertised,
         Side::Server if scale.server_scales => scale.client,
         Side::Server => 0,
     }
@@ -426,21 +426,21 @@ fn window_shift(scale: WindowScale, to: Side) -> u8 {
 
 /// The window field for the sender `to` of a direction, in the unit that it expects; as in [`WindowScale::to_client`] no
 /// window of a segment or more is rounded down to nothing.
-fn window_field(scale: WindowScale, to: Side, direction: &Direction) -> u16 {
+fn window_field(scale: WindowScale, to: Side, direction: &InspectedDirection) -> u16 {
     const SMALLEST_SEGMENT: u32 = 536;
     let bytes = direction.window();
     (bytes >> window_shift(scale, to)).clamp(u32::from(bytes >= SMALLEST_SEGMENT), 0xffff) as u16
 }
 
 /// Notes what a segment that leaves now tells `to` of the direction it sends in.
-fn note_told(scale: WindowScale, to: Side, direction: &mut Direction) {
-    direction.told = (direction.acknowledged(), window_field(scale, to, direction));
-    let window = u32::from(direction.told.1) << window_shift(scale, to);
-    direction.told_edge = direction.told_edge.later(direction.told.0 + window);
+fn note_advertised(scale: WindowScale, to: Side, direction: &mut InspectedDirection) {
+    direction.advertised = (direction.acknowledged(), window_field(scale, to, direction));
+    let window = u32::from(direction.advertised.1) << window_shift(scale, to);
+    direction.advertised_edge = direction.advertised_edge.later(direction.advertised.0 + window);
 }
 
 /// The number of a segment without payload, for its receiver.
-fn pure_number(direction: &Direction, segment: &Segment) -> SeqNum {
+fn pure_number(direction: &InspectedDirection, segment: &Segment) -> SeqNum {
     if direction.done_in_step() {
         return segment.seq + direction.shift();
     }
@@ -452,7 +452,7 @@ fn pure_number(direction: &Direction, segment: &Segment) -> SeqNum {
 
 /// Translates SACK blocks so that the common shift, which is still to come, makes them right: blocks are cut to ranges
 /// that are all there. Returns false if a block says nothing then; they must be blanked (RFC 2018 8: they are advice).
-fn translate_sack<B: PacketBuffer>(incoming: &mut Incoming<B>, direction: &Direction, shift: u32) -> bool {
+fn translate_sack<B: PacketBuffer>(incoming: &mut Incoming<B>, direction: &InspectedDirection, shift: u32) -> bool {
     let (l4, payload) = (
         usize::from(incoming.segment.layout.l4),
         usize::from(incoming.segment.layout.payload),

@@ -1,18 +1,18 @@
 //! Late segments of connections that are over: translated as before, while their addresses and ports rest, or refused if they
 //! have bytes that no inspector has seen.
 
-use super::passing::Shifts;
+use super::passing::Offsets;
 use crate::callbacks::SelectServer;
 use crate::proxy::action::Action;
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::Event;
 use crate::proxy::phase::Phase;
-use crate::proxy::quarantine::Late;
 use crate::proxy::send;
 use crate::proxy::stage::WorkStage;
 use crate::proxy::step::step;
 use crate::proxy::table::FlowRef;
-use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
+use crate::proxy::time_wait::Late;
+use crate::proxy::{Incoming, NextHops, Output, Proxy};
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpFlags;
@@ -25,18 +25,18 @@ where
     N: NextHops,
 {
     /// A segment of a resting connection.
-    pub(in crate::proxy) fn drive_quarantined(
+    pub(in crate::proxy) fn drive_time_wait(
         &mut self,
         now: Instant,
         flow: FlowRef,
         event: Event,
         incoming: Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
-        for action in step(Phase::Quarantine, event).actions {
+        for action in step(Phase::TimeWait, event).actions {
             out.enter(WorkStage::from(*action));
             match action {
-                Action::Forward => return self.forward_rested(now, flow, incoming, out),
+                Action::Forward => return self.forward_time_wait(now, flow, incoming, out),
                 Action::Drop(reason) => return self.drops.add(*reason, 1),
                 _ => {}
             }
@@ -44,14 +44,14 @@ where
         self.drops.add(DropReason::UnknownFlow, 1);
     }
 
-    fn forward_rested(
+    fn forward_time_wait(
         &mut self,
         now: Instant,
         flow: FlowRef,
         mut incoming: Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
-        let Some(rested) = self.quarantine.entry(flow.slot()).copied() else {
+        let Some(rested) = self.time_wait.entry(flow.slot()).copied() else {
             return;
         };
         let from = flow.side();
@@ -82,7 +82,7 @@ where
             return self.drops.add(DropReason::NoNeighbour, 1);
         };
         let id = self.next_ip_id();
-        let values = Shifts::of_rested(&rested).rewrite(from, incoming.segment, &path, id);
+        let values = Offsets::of_time_wait(&rested).rewrite(from, incoming.segment, &path, id);
         match self.pass(&mut incoming, &values, &path, out) {
             Ok(()) => out.send(path.device, incoming.buffer),
             Err(reason) => self.drops.add(reason, 1),

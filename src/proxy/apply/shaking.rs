@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  client ── SYN ──────► remembered, server chosen ── SYN, client's options ──► server    SynForwarded
-//!         ◄── SYN-ACK ── our number, server's options ◄───────────── SYN-ACK ──           SynAnswered
+//!         ◄── SYN-ACK ── our number, server's options ◄───────────── SYN-ACK ──           SynAckForwarded
 //!         ── ACK ──────► numbers taken over, PROXY header if wanted ── ACK ───►           Spliced
 //! ```
 //!
@@ -11,25 +11,25 @@
 //!
 //! Where a PROXY header comes before the client's bytes the client's ACK ends here, and [`awaiting`](super::awaiting) goes on.
 
-use super::Scene;
-use super::calling::Handoff;
+use super::ActionContext;
+use super::calling::SpliceParams;
 use crate::callbacks::SelectServer;
-use crate::proxy::announce;
 use crate::proxy::classify;
-use crate::proxy::close::Flow;
+use crate::proxy::close::Direction;
 use crate::proxy::connection::{Attempts, Connection, NO_SERVER, Opening, Spliced, Stage, WindowScale};
 use crate::proxy::cookie::Agreed;
 use crate::proxy::drop_reason::DropReason;
 use crate::proxy::event::Event;
-use crate::proxy::held::{self, HeldId};
-use crate::proxy::owed;
-use crate::proxy::passed_syn::{self, Answer, PassedSyn};
+use crate::proxy::forwarded_syn::{self, ForwardedSyn, ForwardedSynAck};
 use crate::proxy::phase::Phase;
-use crate::proxy::promises;
+use crate::proxy::reassembly::{self, BufferId};
+use crate::proxy::rtx;
 use crate::proxy::send::{self, Control, Path};
-use crate::proxy::settings::Accept;
+use crate::proxy::send_proxy;
+use crate::proxy::settings::AcceptProxy;
+use crate::proxy::syn_ack_options;
 use crate::proxy::table::FlowRef;
-use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
+use crate::proxy::{Incoming, NextHops, Output, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::frame::IpVersion;
@@ -42,7 +42,7 @@ use netfcts::record::{Cause, State};
 use netfcts::seq::SeqNum;
 
 /// What the client has said last, and what it has been told.
-pub(super) struct Newest {
+pub(super) struct PeerNumbers {
     /// Its TSval and TSecr, in its own view.
     pub(super) timestamps: Option<(u32, u32)>,
     /// Its window field.
@@ -60,7 +60,7 @@ where
     /// True while there is room to remember one more SYN. Past the mark the listener answers SYNs itself, as one that
     /// binds at the handshake: with cookies, which cost no memory.
     pub(in crate::proxy) fn has_room_for_syn(&self) -> bool {
-        self.passed_syns.len() < self.passed_syns.capacity() / 4 * 3
+        self.forwarded_syns.len() < self.forwarded_syns.capacity() / 4 * 3
             && self.connections.len() < self.connections.capacity() / 4 * 3
     }
 
@@ -70,16 +70,16 @@ where
         now: Instant,
         (listener, address): (u16, u16),
         incoming: Incoming<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         if self.draining {
             return self.drops.add(DropReason::Draining, 1);
         }
         let segment = incoming.segment;
         let frame = incoming.buffer.data();
-        let is_awaited = self.settings.listeners[usize::from(listener)].accept != Accept::Off;
-        let Ok(place) = self.passed_syns.insert(PassedSyn::of(segment, frame, is_awaited)) else {
-            return self.drops.add(DropReason::SynsFull, 1);
+        let is_awaited = self.settings.listeners[usize::from(listener)].accept != AcceptProxy::Off;
+        let Ok(place) = self.forwarded_syns.insert(ForwardedSyn::of(segment, frame, is_awaited)) else {
+            return self.drops.add(DropReason::ForwardedSynsFull, 1);
         };
         let opening = self.opening_of_syn(now, place as u16, &incoming);
         let mut connection = Connection::new(
@@ -92,12 +92,12 @@ where
         connection.phase = Phase::SynForwarded;
         connection.packets_from_client = 1;
         let Ok(slot) = self.connections.insert(connection) else {
-            self.passed_syns.remove(place);
+            self.forwarded_syns.remove(place);
             return self.drops.add(DropReason::TableFull, 1);
         };
         if let Err(refusal) = self.table.insert(segment.hash, FlowRef::client(slot)) {
             self.connections.remove(slot);
-            self.passed_syns.remove(place);
+            self.forwarded_syns.remove(place);
             return self.drops.add(refusal.into(), 1);
         }
         self.log.begin_with_syn(slot, now);
@@ -118,21 +118,21 @@ where
             ),
             client_tsval: offered.timestamps.map_or(0, |(tsval, _)| tsval),
             acknowledged: segment.seq + 1,
-            held: HeldId::NONE,
+            held: BufferId::NONE,
             server_side_isn: SeqNum(0),
             tsval_shift: 0,
             called_at: 0,
             pool: Opening::NO_POOL,
             // Nothing is, before the server has answered.
             agreed: Agreed {
-                mss: promises::mss_of(&offered, segment.layout.version),
+                mss: syn_ack_options::mss_of(&offered, segment.layout.version),
                 window_scale: None,
                 sack: false,
             },
             client_window: segment.window,
             fin_offset: Opening::NO_FIN,
-            promised_scale: 0,
-            promised_units: 0,
+            advertised_scale: 0,
+            advertised_units: 0,
             timestamps: false,
             attempts: Attempts::default(),
             tried: [NO_SERVER; Opening::MAX_TRIED],
@@ -143,14 +143,14 @@ where
 
     /// Passes the client's SYN on to the chosen server. How long that may take counts from the first time: the client
     /// repeats it as it likes.
-    pub(in crate::proxy) fn send_passed_syn(&mut self, now: Instant, slot: u32, out: &mut impl Outbox<P::Buffer>) {
+    pub(in crate::proxy) fn send_passed_syn(&mut self, now: Instant, slot: u32, out: &mut impl Output<P::Buffer>) {
         let Some(opening) = self.opening_mut(slot) else { return };
         opening.attempts.note_syn();
         let opening = *opening;
         if opening.attempts.syns() == 1 {
             self.arm_call(now, slot);
         }
-        let (Some(connection), Some(syn)) = (self.connections.get(slot), self.passed_syns.get(opening.syn.into()))
+        let (Some(connection), Some(syn)) = (self.connections.get(slot), self.forwarded_syns.get(opening.syn.into()))
         else {
             return;
         };
@@ -167,7 +167,7 @@ where
         };
         let largest = self.largest_mss([&path, &send::path_to_client(&self.settings, connection)]);
         let timestamps = (opening.client_tsval.wrapping_add(opening.tsval_shift), 0);
-        let options = passed_syn::translated(&syn.options, largest, Some(timestamps));
+        let options = forwarded_syn::translated(&syn.options, largest, Some(timestamps));
         self.log.count(Side::Server, TcpCounter::SentSyn);
         self.emit_with_options(None, &path, &control, &options, out);
     }
@@ -177,8 +177,8 @@ where
         &mut self,
         now: Instant,
         slot: u32,
-        scene: &mut Scene<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let Some(Incoming { buffer, segment }) = scene.incoming.take() else {
             return;
@@ -187,16 +187,16 @@ where
             return;
         };
         let clock = self.timestamp(now);
-        let raw = passed_syn::passable(segment.options(buffer.data()));
+        let raw = forwarded_syn::passable(segment.options(buffer.data()));
         let options = TcpOptions::parse(&raw);
-        let Some(syn) = self.passed_syns.get_mut(opening.syn.into()) else {
+        let Some(syn) = self.forwarded_syns.get_mut(opening.syn.into()) else {
             return;
         };
         let is_first = syn.answer.is_none();
         // A server that has started anew, or that answers from SYN cookies, may come with another number the second
         // time. The client sees no difference; what it acknowledges is the server's latest.
         let known = syn.answer.filter(|answer| answer.isn == segment.seq);
-        let answer = known.unwrap_or(Answer {
+        let answer = known.unwrap_or(ForwardedSynAck {
             isn: segment.seq,
             window: segment.window,
             options,
@@ -206,7 +206,7 @@ where
         let newest = options
             .timestamps
             .map(|(tsval, _)| tsval.wrapping_add(answer.tsval_shift));
-        syn.answer = Some(Answer {
+        syn.answer = Some(ForwardedSynAck {
             newest_tsval: newest.unwrap_or(answer.newest_tsval),
             ..answer
         });
@@ -229,16 +229,16 @@ where
         let control = Control {
             seq: opening.cookie,
             ack: opening.first_byte(),
-            flags: TcpFlags::SYN | TcpFlags::ACK | passed_syn::ecn(segment),
+            flags: TcpFlags::SYN | TcpFlags::ACK | forwarded_syn::ecn(segment),
             // Before the whole header we hold what the client sends.
-            window: if self.settings.listeners[usize::from(connection.listener)].accept == Accept::Off {
+            window: if self.settings.listeners[usize::from(connection.listener)].accept == AcceptProxy::Off {
                 segment.window
             } else {
-                segment.window.min(held::LARGE as u16)
+                segment.window.min(reassembly::LARGE as u16)
             },
             options: TcpOptions::NONE,
         };
-        let raw = passed_syn::translated(&raw, largest, timestamps);
+        let raw = forwarded_syn::translated(&raw, largest, timestamps);
         if is_first {
             let select = self.settings.listeners[usize::from(connection.listener)].select;
             self.wheel.arm(slot, now + select);
@@ -254,35 +254,35 @@ where
         &mut self,
         now: Instant,
         slot: u32,
-        scene: &mut Scene<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
         let Incoming { buffer, segment } = scene.incoming.as_ref()?;
         let segment = *segment;
         let timestamps = TcpOptions::parse(segment.options(buffer.data())).timestamps;
         let connection = self.connections.get(slot)?;
         let mut opening = *connection.opening()?;
-        let syn = self.passed_syns.remove(opening.syn.into())?;
-        opening.syn = passed_syn::NONE;
+        let syn = self.forwarded_syns.remove(opening.syn.into())?;
+        opening.syn = forwarded_syn::NONE;
         let answer = syn.answer?;
         let start = self.log.start(slot).unwrap_or(now);
         let payload = segment.payload(buffer.data());
-        let header_len = announce::header(
+        let header_len = send_proxy::header(
             &self.settings,
             connection,
             (payload, None),
             (self.settings.core, start),
-            self.owed.draft(),
+            self.rtx.draft(),
         );
         let has_header = header_len > 0;
-        let newest = Newest {
+        let newest = PeerNumbers {
             timestamps,
             window: segment.window,
             told: opening.first_byte() + u32::from(answer.window),
         };
         let (spliced, handoff) = self.meet(connection, (opening, &syn, &answer), header_len, newest);
         self.connections.get_mut(slot)?.stage = Stage::Spliced(spliced);
-        self.note_return(now, segment.key.remote);
+        self.on_cookie_returned(now, segment.key.remote);
         self.log.state(slot, Side::Client, State::Established, now);
         if has_header || self.selector.inspects() {
             scene.handoff = Some(handoff);
@@ -308,36 +308,36 @@ where
     pub(super) fn meet(
         &self,
         connection: &Connection,
-        (opening, syn, answer): (Opening, &PassedSyn, &Answer),
+        (opening, syn, answer): (Opening, &ForwardedSyn, &ForwardedSynAck),
         header_len: u16,
-        newest: Newest,
-    ) -> (Spliced, Handoff) {
+        newest: PeerNumbers,
+    ) -> (Spliced, SpliceParams) {
         let announced = u32::from(header_len);
         let server = self.settings.servers.get(usize::from(connection.server));
         let version = server.map_or(IpVersion::V4, |server| ip_version(server.address));
-        let server_mss = promises::mss_of(&answer.options, version);
+        let server_mss = syn_ack_options::mss_of(&answer.options, version);
         // RFC 9293 3.8.6: what the client was told of the window stands, though the header takes its part of it.
-        let mut to_server = Flow::new(opening.first_byte() - announced, u32::from(answer.window));
-        let promised_more = newest.told.gt(to_server.edge);
+        let mut to_server = Direction::new(opening.first_byte() - announced, u32::from(answer.window));
+        let advertised_more = newest.told.gt(to_server.edge);
         to_server.edge = to_server.edge.later(newest.told);
         let spliced = Spliced {
-            client_shift: ((opening.server_side_isn - opening.client_isn) as u32).wrapping_add(announced),
-            server_shift: (opening.cookie - answer.isn) as u32,
-            client_tsval_shift: opening.tsval_shift,
-            server_tsval_shift: answer.tsval_shift,
+            client_seq_offset: ((opening.server_side_isn - opening.client_isn) as u32).wrapping_add(announced),
+            server_seq_offset: (opening.cookie - answer.isn) as u32,
+            client_ts_offset: opening.tsval_shift,
+            server_ts_offset: answer.tsval_shift,
             to_server,
-            to_client: Flow::new(answer.isn + 1, u32::from(syn.window)),
+            to_client: Direction::new(answer.isn + 1, u32::from(syn.window)),
             last_seen: self.last_now.as_millis() as u32,
-            owed: owed::NOTHING,
+            owed: rtx::NOTHING,
             server_mss,
             scale: scale_between(TcpOptions::parse(&syn.options), answer.options),
             // What the two have agreed on, they have agreed on with each other.
             blank_sack: false,
-            beginning: Spliced::beginning(promised_more, opening.held == HeldId::GIVEN_UP),
+            beginning: Spliced::beginning(advertised_more, opening.held == BufferId::GIVEN_UP),
         };
         let path = send::path_to_server(&self.settings, &self.neighbours, connection);
         let largest = path.map_or(IpVersion::V4.default_mss(), |path| self.largest_mss([&path, &path]));
-        let handoff = Handoff {
+        let handoff = SpliceParams {
             opening,
             header_len,
             ends: None,
@@ -373,12 +373,12 @@ where
         path: &Path,
         control: &Control,
         options: &OptionBytes,
-        out: &mut impl Outbox<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let Some(mut buffer) = memory.or_else(|| self.pool.take()) else {
             return self.drops.add(DropReason::NoBuffer, 1);
         };
-        match passed_syn::write(&mut buffer, path, control, options) {
+        match forwarded_syn::write(&mut buffer, path, control, options) {
             Ok(()) => out.send(path.device, buffer),
             Err(reason) => self.drops.add(reason, 1),
         }
@@ -391,7 +391,7 @@ pub(super) fn scale_between(client: TcpOptions, server: TcpOptions) -> WindowSca
     WindowScale {
         client,
         server,
-        promised: server,
+        advertised: server,
         server_scales: true,
     }
 }

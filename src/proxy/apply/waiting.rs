@@ -1,17 +1,17 @@
 //! Before there is a server: bytes are held, the selector is asked, the client may leave.
 
-use super::Scene;
+use super::ActionContext;
 use crate::callbacks::{FirstPayload, SelectServer, Selection};
 use crate::proxy::connection::{Connection, Opening, Stage};
 use crate::proxy::event::Event;
-use crate::proxy::held;
 use crate::proxy::ids::ListenerId;
 use crate::proxy::phase::Phase;
+use crate::proxy::reassembly;
 use crate::proxy::segment::Segment;
 use crate::proxy::send::{self, Control};
 use crate::proxy::settings::Bind;
-use crate::proxy::shares::Share;
-use crate::proxy::{Incoming, NextHops, Outbox, Proxy};
+use crate::proxy::source_quota::Quota;
+use crate::proxy::{Incoming, NextHops, Output, Proxy};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
@@ -29,7 +29,7 @@ const LAST_ACK_WAIT: Duration = Duration::from_secs(4);
 
 /// Whether more of the first payload would be waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Patience {
+pub(super) enum PayloadWait {
     Left,
     Over,
 }
@@ -45,8 +45,8 @@ where
     pub(in crate::proxy) fn hold(
         &mut self,
         slot: u32,
-        scene: &mut Scene<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
         let Incoming { buffer, segment } = scene.incoming.as_ref()?;
         let Some(Stage::Opening(opening)) = self.connections.get_mut(slot).map(|connection| &mut connection.stage)
@@ -64,7 +64,7 @@ where
             opening.fin_offset = u16::try_from(end).unwrap_or(Opening::NO_FIN);
         }
         // RFC 9293 3.4: bytes beyond our window are not taken; the client sends them again.
-        let room = held::LARGE.saturating_sub(offset);
+        let room = reassembly::LARGE.saturating_sub(offset);
         let fresh = fresh.get(..fresh.len().min(room)).unwrap_or_default();
         let acknowledged_before = segment.end().le(opening.acknowledged);
         if let Err(reason) = self.keep_held(slot, offset, fresh, out) {
@@ -82,10 +82,10 @@ where
 
     /// Whose share of the memory a connection uses: its client's, whoever brings it. Until a header has named that it is
     /// its peer's.
-    pub(super) fn share_of(&self, slot: u32, connection: &Connection) -> Share {
-        let carried = self.carried.get(slot);
+    pub(super) fn share_of(&self, slot: u32, connection: &Connection) -> Quota {
+        let carried = self.received_headers.get(slot);
         let client = carried.map_or_else(|| connection.client_address(), |carried| carried.source.0);
-        Share::of(self.table.source_hash(client))
+        Quota::of(self.table.source_hash(client))
     }
 
     #[inline(never)]
@@ -93,9 +93,9 @@ where
         &mut self,
         now: Instant,
         slot: u32,
-        patience: Patience,
-        scene: &mut Scene<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        patience: PayloadWait,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
         if let ControlFlow::Break(follows) = self.read_header(slot, scene, out) {
             return follows;
@@ -104,11 +104,11 @@ where
         let Stage::Opening(opening) = &mut connection.stage else {
             return None;
         };
-        let bytes = self.held.in_order(opening.held);
+        let bytes = self.reassembly.in_order(opening.held);
         let listener = self.settings.listeners.get(usize::from(connection.listener))?;
         // Only those that bind by payload are asked with any.
         let complete = listener.bind != Bind::Payload
-            || patience == Patience::Over
+            || patience == PayloadWait::Over
             || bytes.len() == usize::from(opening.fin_offset)
             // The client may send no more.
             || send::room_as_window(opening, bytes.len()) == 0;
@@ -131,7 +131,7 @@ where
         )
         .with_peer(peer);
         let mut selection = self.selector.select(&payload);
-        if patience == Patience::Over {
+        if patience == PayloadWait::Over {
             self.log.flag(slot, RecordFlags::FALLBACK);
             if selection == Selection::NeedMore {
                 let Some(pool) = listener.default else {
@@ -179,8 +179,8 @@ where
     pub(in crate::proxy) fn acknowledge_held(
         &mut self,
         slot: u32,
-        scene: &mut Scene<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let Some(connection) = self.connections.get_mut(slot) else {
             return;
@@ -188,7 +188,7 @@ where
         let Stage::Opening(opening) = &mut connection.stage else {
             return;
         };
-        let in_order = self.held.in_order(opening.held).len();
+        let in_order = self.reassembly.in_order(opening.held).len();
         opening.acknowledged = opening.first_byte() + in_order as u32;
         self.renew_claim(slot);
         let Some(connection) = self.connections.get_mut(slot) else {
@@ -201,7 +201,7 @@ where
         let (seq, ack) = (opening.cookie + 1, opening.acknowledged);
         let timestamps = opening.timestamps.then_some(opening.client_tsval);
         // RFC 7323 5.3: the server's clock goes on where a passed SYN-ACK has left it, so ours must not run ahead of that.
-        let passed = self.passed_syns.get(opening.syn.into()).and_then(|syn| syn.answer);
+        let passed = self.forwarded_syns.get(opening.syn.into()).and_then(|syn| syn.answer);
         let path = send::path_to_client(&self.settings, &*connection);
         let tsval = passed.map_or_else(|| self.timestamp(self.last_now), |answer| answer.newest_tsval);
         let options = send::timestamps(timestamps.map(|echo| (tsval, echo)));
@@ -221,8 +221,8 @@ where
         &mut self,
         now: Instant,
         slot: u32,
-        scene: &mut Scene<P::Buffer>,
-        out: &mut impl Outbox<P::Buffer>,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
     ) {
         let Some(incoming) = scene.incoming.take() else { return };
         let Some(connection) = self.connections.get_mut(slot) else {

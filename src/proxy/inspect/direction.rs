@@ -83,7 +83,7 @@ pub(in crate::proxy) struct AckNews {
 
 /// One direction.
 #[derive(Debug)]
-pub(in crate::proxy) struct Direction {
+pub(in crate::proxy) struct InspectedDirection {
     /// The next number of the sender's that has not been shown.
     pub next_in: SeqNum,
     /// The receiver's number for it.
@@ -107,9 +107,9 @@ pub(in crate::proxy) struct Direction {
     /// The largest segment for the receiver.
     pub mss: u16,
     /// What the sender was last told: the ACK number and the window field.
-    pub told: (SeqNum, u16),
+    pub advertised: (SeqNum, u16),
     /// The furthest edge of a window that the sender was ever told.
-    pub told_edge: SeqNum,
+    pub advertised_edge: SeqNum,
     /// The sender's FIN is the last number before `next_in`.
     pub fin: bool,
     /// Nothing more is shown: numbers run in step from `next_in` on.
@@ -128,10 +128,10 @@ pub(in crate::proxy) struct Direction {
     recover: Option<SeqNum>,
 }
 
-impl Direction {
+impl InspectedDirection {
     /// A direction whose first number is `next_in`, `next_out` for the receiver, who takes bytes up to `edge`.
     pub(in crate::proxy) fn new(next_in: SeqNum, next_out: SeqNum, edge: SeqNum, mss: u16, tsval: Option<u32>) -> Self {
-        Direction {
+        InspectedDirection {
             next_in,
             next_out,
             floor: next_in,
@@ -143,8 +143,8 @@ impl Direction {
             offset: 0,
             tsval,
             mss: mss.max(1),
-            told: (next_in, 0),
-            told_edge: next_in,
+            advertised: (next_in, 0),
+            advertised_edge: next_in,
             fin: false,
             done: false,
             alters: false,
@@ -209,7 +209,7 @@ impl Direction {
         out - self.shift()
     }
 
-    /// The window for the sender in bytes behind [`Direction::acknowledged`]: the receiver's, less what changed ranges
+    /// The window for the sender in bytes behind [`InspectedDirection::acknowledged`]: the receiver's, less what changed ranges
     /// have grown by, and never more than can be kept.
     pub(in crate::proxy) fn window(&self) -> u32 {
         let mut edge = self.edge - self.shift();
@@ -431,8 +431,8 @@ mod tests {
     use test_case::test_case;
 
     /// Numbers that wrap: 100 passed, 10 that became 30, 50 passed, 20 changed in place, 8 that went, 40 passed.
-    fn direction() -> Direction {
-        let mut direction = Direction::new(SeqNum(u32::MAX - 99), SeqNum(1000), SeqNum(60_000), 1000, None);
+    fn direction() -> InspectedDirection {
+        let mut direction = InspectedDirection::new(SeqNum(u32::MAX - 99), SeqNum(1000), SeqNum(60_000), 1000, None);
         direction.advance(100);
         direction.record(10, 30, 0);
         direction.advance(50);
@@ -463,7 +463,8 @@ mod tests {
     #[test]
     fn ranges_leave_with_their_acknowledgement_and_release_their_bytes() {
         let mut direction = direction();
-        let released = |direction: &mut Direction, ack| direction.note_ack(SeqNum(ack), 5000, true, 0).released;
+        let released =
+            |direction: &mut InspectedDirection, ack| direction.note_ack(SeqNum(ack), 5000, true, 0).released;
         assert_eq!(released(&mut direction, 1129), 0);
         assert_eq!(released(&mut direction, 1130), 30);
         assert_eq!(released(&mut direction, 1187), 7);
@@ -485,7 +486,7 @@ mod tests {
 
     #[test]
     fn the_window_is_less_by_what_was_added() {
-        let mut direction = Direction::new(SeqNum(0), SeqNum(1000), SeqNum(6000), 1000, None);
+        let mut direction = InspectedDirection::new(SeqNum(0), SeqNum(1000), SeqNum(6000), 1000, None);
         assert_eq!(direction.window(), 5000);
         direction.record(100, 300, 0);
         assert_eq!(direction.window(), 4800);
@@ -532,7 +533,7 @@ mod tests {
 
     #[test]
     fn more_changes_than_are_remembered_become_one() {
-        let mut direction = Direction::new(SeqNum(0), SeqNum(0), SeqNum(60_000), 1000, None);
+        let mut direction = InspectedDirection::new(SeqNum(0), SeqNum(0), SeqNum(60_000), 1000, None);
         for _ in 0..2 * MAX_RANGES {
             assert!(direction.can_record());
             direction.record(10, 11, 0);

@@ -10,9 +10,9 @@
 pub(super) mod direction;
 pub(super) mod kept;
 
-use super::slots::Slots;
+use super::slab::Slab;
 use crate::callbacks::ConnectionInfo;
-use direction::{Direction, MAX_TRIES};
+use direction::{InspectedDirection, MAX_TRIES};
 use kept::{KeptPool, LIMIT};
 use netfcts::Side;
 
@@ -25,14 +25,14 @@ pub(super) struct Inspection {
     /// Between whom it is.
     pub info: ConnectionInfo,
     /// Client → server.
-    pub to_server: Direction,
+    pub to_server: InspectedDirection,
     /// Server → client.
-    pub to_client: Direction,
+    pub to_client: InspectedDirection,
 }
 
 impl Inspection {
     /// The direction that `side` sends in.
-    pub(super) fn sent_by(&self, side: Side) -> &Direction {
+    pub(super) fn sent_by(&self, side: Side) -> &InspectedDirection {
         match side {
             Side::Client => &self.to_server,
             Side::Server => &self.to_client,
@@ -40,7 +40,7 @@ impl Inspection {
     }
 
     /// The direction that `side` sends in, to change it.
-    pub(super) fn sent_by_mut(&mut self, side: Side) -> &mut Direction {
+    pub(super) fn sent_by_mut(&mut self, side: Side) -> &mut InspectedDirection {
         match side {
             Side::Client => &mut self.to_server,
             Side::Server => &mut self.to_client,
@@ -59,7 +59,7 @@ impl Inspection {
 
     /// The earliest time at which something has to be repeated, in ms of the core's clock.
     pub(super) fn deadline(&self) -> Option<u32> {
-        let of = |direction: &Direction| (direction.kept.len() > 0).then_some(direction.deadline);
+        let of = |direction: &InspectedDirection| (direction.kept.len() > 0).then_some(direction.deadline);
         match (of(&self.to_server), of(&self.to_client)) {
             (Some(a), Some(b)) => Some(if (a.wrapping_sub(b) as i32) < 0 { a } else { b }),
             (one, other) => one.or(other),
@@ -70,7 +70,7 @@ impl Inspection {
 /// All inspected connections of a core.
 pub(super) struct Inspections {
     by_slot: Box<[u32]>,
-    entries: Slots<Inspection>,
+    entries: Slab<Inspection>,
     /// What replaces other bytes.
     pub kept: KeptPool,
     /// Room for one call's output, and for a segment made of kept bytes.
@@ -85,10 +85,10 @@ impl Inspections {
         let room = |size: usize| vec![0; if count == 0 { 0 } else { size }];
         Inspections {
             by_slot: vec![NONE; if count == 0 { 0 } else { slots }].into_boxed_slice(),
-            entries: Slots::new(count),
+            entries: Slab::new(count),
             kept: KeptPool::new(blocks),
             scratch: room(LIMIT),
-            first: room(super::held::LARGE),
+            first: room(super::reassembly::LARGE),
         }
     }
 

@@ -256,7 +256,7 @@ fn w12_a_blind_segment_changes_nothing() {
         };
         bench.receive(&data);
     }
-    assert_eq!(bench.dropped(DropReason::BlindReset), 3);
+    assert_eq!(bench.dropped(DropReason::OutOfWindowRst), 3);
     talk(&mut bench, &mut client, &mut server);
     close(&mut bench, &mut client, &mut server);
     assert_eq!(

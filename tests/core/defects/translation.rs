@@ -152,7 +152,7 @@ fn w17_a_port_rests_and_comes_back_with_a_later_number() {
         only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
         close(&mut bench, &mut client, &mut server);
     }
-    assert_eq!(bench.core.handle.look(|proxy| proxy.usage().resting), 6);
+    assert_eq!(bench.core.handle.look(|proxy| proxy.usage().time_wait), 6);
     bench.assert_all_returned("ports that rested");
 }
 
@@ -239,7 +239,7 @@ fn w21_a_fin_after_the_servers_end_is_translated_like_any_other() {
     }
     server.ack = server.ack.wrapping_add(1);
     only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
-    assert_eq!(bench.core.handle.look(|proxy| proxy.usage().resting), 1);
+    assert_eq!(bench.core.handle.look(|proxy| proxy.usage().time_wait), 1);
     let passed = only(bench.receive(&fin));
     assert_eq!((passed.from, passed.to), (server.proxy, server.me));
     assert_unharmed(bench);

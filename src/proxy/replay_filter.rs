@@ -82,14 +82,14 @@ pub(super) struct Unused {
 }
 
 /// The cookies used lately.
-pub(super) struct UsedCookies {
+pub(super) struct ReplayFilter {
     lines: LargeSlice<Line>,
 }
 
-impl UsedCookies {
+impl ReplayFilter {
     /// Room for about `capacity` cookies, allocated now.
     pub(super) fn new(capacity: usize) -> Self {
-        UsedCookies {
+        ReplayFilter {
             lines: LargeSlice::of(Line::EMPTY, capacity.div_ceil(WAYS).max(1)),
         }
     }
@@ -119,7 +119,7 @@ impl UsedCookies {
         }
     }
 
-    /// Asks the processor for the line that [`UsedCookies::find_unused`] will read for this flow.
+    /// Asks the processor for the line that [`ReplayFilter::find_unused`] will read for this flow.
     pub(super) fn prefetch(&self, flow_hash: u64) {
         e2d2::prefetch(&self.lines[self.place(flow_hash)]);
     }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     /// Uses a cookie, unless it has been.
-    fn note(used: &mut UsedCookies, flow_hash: u64, cookie: Returned, now: Instant) -> bool {
+    fn note(used: &mut ReplayFilter, flow_hash: u64, cookie: Returned, now: Instant) -> bool {
         let unused = used.find_unused(flow_hash, cookie, now);
         assert_eq!(unused.is_none(), used.contains(flow_hash, cookie, now));
         unused.is_some_and(|unused| {
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_cookie_is_good_for_one_connection() {
-        let mut used = UsedCookies::new(64);
+        let mut used = ReplayFilter::new(64);
         let now = Instant::ZERO + Duration::from_secs(80);
         assert!(note(&mut used, 1, returned(5), now));
         assert!(!note(&mut used, 1, returned(5), now));
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn the_same_cookie_for_another_initial_sequence_number_is_another() {
-        let mut used = UsedCookies::new(64);
+        let mut used = ReplayFilter::new(64);
         let now = Instant::ZERO + Duration::from_secs(80);
         assert!(note(&mut used, 1, returned(5), now));
         let next = Returned {
@@ -201,7 +201,7 @@ mod tests {
             (more != more_before).then_some([before, n])
         });
         let [first, second] = alike.expect("two of a million with 31 bits alike").map(flow);
-        let mut used = UsedCookies::new(WAYS);
+        let mut used = ReplayFilter::new(WAYS);
         let now = Instant::ZERO + Duration::from_secs(80);
         assert!(note(&mut used, first, returned(5), now));
         assert!(note(&mut used, second, returned(5), now));
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn an_expired_entry_makes_room() {
-        let mut used = UsedCookies::new(8);
+        let mut used = ReplayFilter::new(8);
         let now = Instant::ZERO + Duration::from_secs(80);
         for n in 0..8 {
             assert!(note(&mut used, 0, returned(n), now));
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_full_line_forgets_its_oldest() {
-        let mut used = UsedCookies::new(WAYS);
+        let mut used = ReplayFilter::new(WAYS);
         let now = Instant::ZERO + Duration::from_secs(80);
         let cookie = |n: usize| returned(n as u32);
         (0..=WAYS).for_each(|n| assert!(note(&mut used, 0, cookie(n), now)));

@@ -1,12 +1,12 @@
 //! The PROXY header that a connection to a server begins with (DESIGN: decision 5).
 //!
 //! The header is ours: no client will repeat it. So it becomes the first part of what we owe to the server
-//! ([`owed`](super::owed)), goes out before the client's first bytes, in their segment if both fit, and all client bytes move
+//! ([`rtx`](super::rtx)), goes out before the client's first bytes, in their segment if both fit, and all client bytes move
 //! behind it in the server's numbering. Written once, when the server has accepted, to where it stays until then.
 
-use super::carried::Carried;
 use super::connection::Connection;
-use super::settings::{Announce, AnnounceFields, FieldBuf, Settings};
+use super::received_headers::ReceivedHeader;
+use super::settings::{FieldBuf, SendProxy, SendProxyFields, Settings};
 use e2d2::time::Instant;
 use netfcts::leg::unmapped;
 use proxy_protocol::{Addresses, Header, Tlv, TlvWriter, Tlvs, Transport, kind};
@@ -25,22 +25,22 @@ pub(super) const MAX_FIELDS: usize = MAX_HEADER - 52 - 7;
 pub(super) fn header(
     settings: &Settings,
     connection: &Connection,
-    said: (&[u8], Option<&Carried>),
+    said: (&[u8], Option<&ReceivedHeader>),
     started: (u8, Instant),
     out: &mut [u8; MAX_HEADER],
 ) -> u16 {
     let server = settings.servers.get(usize::from(connection.server));
-    match server.map_or(Announce::Off, |server| server.announce) {
-        Announce::Off => 0,
+    match server.map_or(SendProxy::Off, |server| server.announce) {
+        SendProxy::Off => 0,
         announce => written(announce, settings, connection, said, started, out),
     }
 }
 
 fn written(
-    announce: Announce,
+    announce: SendProxy,
     settings: &Settings,
     connection: &Connection,
-    (bytes, carried): (&[u8], Option<&Carried>),
+    (bytes, carried): (&[u8], Option<&ReceivedHeader>),
     (core, start): (u8, Instant),
     out: &mut [u8; MAX_HEADER],
 ) -> u16 {
@@ -55,19 +55,23 @@ fn written(
     let socket = |(address, port): (u128, u16)| SocketAddr::new(unmapped(address), port);
     let addresses = Addresses::from_pair(socket(source), socket(destination));
     let written = match announce {
-        Announce::Off => return 0,
-        Announce::V1 => Header::v1(addresses).encode(out),
-        Announce::V2(fields) => Header::proxy(Transport::Stream, addresses).encode_with(out, |tlvs| {
-            if fields == AnnounceFields::default() {
+        SendProxy::Off => return 0,
+        SendProxy::V1 => Header::v1(addresses).encode(out),
+        SendProxy::V2(fields) => Header::proxy(Transport::Stream, addresses).encode_with(out, |tlvs| {
+            if fields == SendProxyFields::default() {
                 return;
             }
             let parse = |fields| Tlvs::new(fields).unwrap_or(Tlvs::EMPTY);
-            let incoming = parse(carried.filter(|_| fields.incoming).map_or(&[][..], Carried::said));
-            let found = parse(carried.map_or(&[][..], Carried::found));
-            let sought = AnnounceFields {
+            let incoming = parse(
+                carried
+                    .filter(|_| fields.incoming)
+                    .map_or(&[][..], ReceivedHeader::said),
+            );
+            let found = parse(carried.map_or(&[][..], ReceivedHeader::found));
+            let sought = SendProxyFields {
                 alpn: fields.alpn && incoming.find(kind::ALPN).is_none(),
                 authority: fields.authority && incoming.find(kind::AUTHORITY).is_none(),
-                ..AnnounceFields::default()
+                ..SendProxyFields::default()
             };
             let mut of_payload = FieldBuf::new();
             (settings.payload_fields)(sought, bytes, &mut of_payload);
@@ -84,7 +88,7 @@ fn written(
 /// knows better. What the first bytes say was `found` in them before they were given up, if they are not there.
 fn push_fields(
     tlvs: &mut TlvWriter<'_>,
-    wanted: AnnounceFields,
+    wanted: SendProxyFields,
     [incoming, of_payload, found]: [Tlvs<'_>; 3],
     (core, start, port): (u8, Instant, u16),
 ) {
@@ -116,7 +120,7 @@ fn push_fields(
 
 /// What the client's first bytes say that a header for some server wants to say: the fields that [`header`] would write, one
 /// after the other. `None` if they are too many to be kept.
-pub(super) fn found(settings: &Settings, wanted: AnnounceFields, bytes: &[u8]) -> Option<FieldBuf> {
+pub(super) fn found(settings: &Settings, wanted: SendProxyFields, bytes: &[u8]) -> Option<FieldBuf> {
     let mut fields = FieldBuf::new();
     (settings.payload_fields)(wanted, bytes, &mut fields);
     (fields.len() <= MAX_FIELDS).then_some(fields)

@@ -5,8 +5,8 @@
 //! first bytes need and moves to a larger one when its request outgrows it; within a block a byte stands at its distance from
 //! the start of the stream, so that segments out of order fall into place and the selector always sees one slice.
 //!
-//! Nobody can have it all: each source has a [share](super::shares), and who holds something stands in the order in which it
-//! has begun to ([`Claim`]), so that whoever has waited longest can give way when the memory is nearly full. What is refused is
+//! Nobody can have it all: each source has a [quota](super::source_quota), and who holds something stands in the order in which it
+//! has begun to ([`EvictionClass`]), so that whoever has waited longest can give way when the memory is nearly full. What is refused is
 //! dropped and counted, and the client repeats it.
 //!
 //! Budget: what is known of a block is one cache line; taking one and giving it back touches that, the chunk's word and
@@ -14,7 +14,7 @@
 
 mod chunks;
 
-use super::shares::{Share, Shares};
+use super::source_quota::{Quota, SourceQuotas};
 use arrayvec::ArrayVec;
 use chunks::{BlockId, CHUNK, Chunk, Chunks, PER_CHUNK, SIZES, class_of, neighbours};
 use e2d2::memory::LargeSlice;
@@ -45,16 +45,16 @@ const fn mark(chunks: usize) -> usize {
     chunks * CHUNK / 16 * 15
 }
 
-/// A block; [`HeldId::NONE`] stands for no block.
+/// A block; [`BufferId::NONE`] stands for no block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeldId(u32);
+pub struct BufferId(u32);
 
-impl HeldId {
+impl BufferId {
     /// No block.
-    pub const NONE: HeldId = HeldId(u32::MAX);
+    pub const NONE: BufferId = BufferId(u32::MAX);
 
     /// No block, since what it had was given up.
-    pub const GIVEN_UP: HeldId = HeldId(u32::MAX - 1);
+    pub const GIVEN_UP: BufferId = BufferId(u32::MAX - 1);
 
     /// True if there is no block.
     pub const fn is_none(self) -> bool {
@@ -72,18 +72,18 @@ impl HeldId {
 
 /// What can be done about a connection's bytes when the memory is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum EvictionClass {
     /// They can be forgotten, or a part of them: the client repeats what was not acknowledged.
-    Copy,
+    Unacked,
     /// The connection has asked for more of them, which was acknowledged: only with it are they gone.
-    AskedFor,
+    Acked,
     /// Nothing: they are owed to a server.
-    Owed,
+    Pinned,
 }
 
 /// Why bytes were not held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HoldError {
+pub enum ReassemblyError {
     /// Every buffer of the size needed is in use.
     #[error("the pool for held bytes is exhausted")]
     Exhausted,
@@ -111,7 +111,7 @@ pub struct Owner {
     /// The connection's slot.
     pub slot: u32,
     /// Its source.
-    pub share: Share,
+    pub share: Quota,
 }
 
 /// The end of a list.
@@ -125,7 +125,7 @@ struct Block {
     /// Its neighbours in the order of its claim.
     earlier: u32,
     later: u32,
-    claim: Claim,
+    claim: EvictionClass,
     runs: ArrayVec<Run, MAX_RUNS>,
 }
 
@@ -139,16 +139,16 @@ struct Order {
 }
 
 /// All held bytes of one core.
-pub struct HeldPool {
+pub struct ReassemblyPool {
     chunks: Chunks,
     /// By block; those of chunks that were never used are not there yet.
     blocks: LargeSlice<Block>,
     copies: Order,
     asked_for: Order,
-    shares: Shares,
+    shares: SourceQuotas,
 }
 
-impl HeldPool {
+impl ReassemblyPool {
     /// So many bytes of `memory`, what it takes to keep account of them included: reserved now, touched as used, never
     /// allocated again. One source may have `percent` of it, but always one request.
     pub fn new(memory: usize, percent: u8) -> Self {
@@ -158,12 +158,12 @@ impl HeldPool {
             longest: NOBODY,
             latest: NOBODY,
         };
-        HeldPool {
+        ReassemblyPool {
             chunks: Chunks::new(count),
             blocks: LargeSlice::reserved(count * PER_CHUNK),
             copies: nobody,
             asked_for: nobody,
-            shares: Shares::new(limit.min(u64::from(u32::MAX)) as u32),
+            shares: SourceQuotas::new(limit.min(u64::from(u32::MAX)) as u32),
         }
     }
 
@@ -173,16 +173,16 @@ impl HeldPool {
     }
 
     /// The slot of the connection that waits longest of those with this claim.
-    pub fn longest(&self, claim: Claim) -> Option<u32> {
+    pub fn longest(&self, claim: EvictionClass) -> Option<u32> {
         let order = self.order(claim)?;
         self.blocks.get(order.longest as usize).map(|block| block.owner.slot)
     }
 
-    fn order(&self, claim: Claim) -> Option<Order> {
+    fn order(&self, claim: EvictionClass) -> Option<Order> {
         match claim {
-            Claim::Copy => Some(self.copies),
-            Claim::AskedFor => Some(self.asked_for),
-            Claim::Owed => None,
+            EvictionClass::Unacked => Some(self.copies),
+            EvictionClass::Acked => Some(self.asked_for),
+            EvictionClass::Pinned => None,
         }
     }
 
@@ -192,14 +192,14 @@ impl HeldPool {
         let mut slots = ArrayVec::new();
         if self.copies.longest != NOBODY {
             let known = neighbours(self.copies.longest).filter_map(|index| self.blocks.get(index as usize));
-            let copies = known.filter(|block| block.claim == Claim::Copy);
+            let copies = known.filter(|block| block.claim == EvictionClass::Unacked);
             slots.extend(copies.map(|block| block.owner.slot));
         }
         slots
     }
 
     /// Notes what can be done about the bytes from now on; who has another claim than before begins to wait anew.
-    pub fn set_claim(&mut self, held: HeldId, claim: Claim) {
+    pub fn set_claim(&mut self, held: BufferId, claim: EvictionClass) {
         if !held.is_none() && self.blocks[held.index()].claim != claim {
             self.leave(held.index());
             self.join(held.index(), claim);
@@ -207,13 +207,13 @@ impl HeldPool {
     }
 
     /// True if only the first `length` bytes would fit a smaller block.
-    pub fn is_smaller_without_rest(&self, held: HeldId, length: usize) -> bool {
+    pub fn is_smaller_without_rest(&self, held: BufferId, length: usize) -> bool {
         !held.is_none() && class_of(length).is_some_and(|class| length == 0 || class < held.block().class())
     }
 
     /// Forgets all but the first `length` bytes, which are held without a hole. Returns false, and forgets nothing, if that
     /// would bring nothing, or if there is no smaller block.
-    pub fn shorten(&mut self, held: &mut HeldId, length: usize) -> bool {
+    pub fn shorten(&mut self, held: &mut BufferId, length: usize) -> bool {
         if !self.is_smaller_without_rest(*held, length) {
             return false;
         }
@@ -225,14 +225,14 @@ impl HeldPool {
             return false;
         };
         if block.size() >= held.block().size() {
-            self.chunks.give_back(block);
+            self.chunks.release(block);
             return false;
         }
         let owner = self.blocks[held.index()].owner;
         self.chunks.copy(held.block(), block, length);
         self.close(held);
         self.shares.add(owner.share, block.size() as u32);
-        *held = self.begin(block, owner, Claim::Owed);
+        *held = self.begin(block, owner, EvictionClass::Pinned);
         self.blocks[held.index()].runs.push(Run {
             start: 0,
             end: length as u16,
@@ -264,11 +264,17 @@ impl HeldPool {
     /// exchanged for a larger one as needed. Returns whether any of them was new.
     ///
     /// # Errors
-    /// [`HoldError`]; the block is then as it was.
-    pub fn insert(&mut self, held: &mut HeldId, offset: usize, bytes: &[u8], owner: Owner) -> Result<bool, HoldError> {
+    /// [`ReassemblyError`]; the block is then as it was.
+    pub fn insert(
+        &mut self,
+        held: &mut BufferId,
+        offset: usize,
+        bytes: &[u8],
+        owner: Owner,
+    ) -> Result<bool, ReassemblyError> {
         let end = offset + bytes.len();
         if end > LARGE {
-            return Err(HoldError::BeyondWindow);
+            return Err(ReassemblyError::BeyondWindow);
         }
         if bytes.is_empty() {
             return Ok(false);
@@ -290,7 +296,7 @@ impl HeldPool {
     }
 
     /// The bytes from the start of the stream to the first hole.
-    pub fn in_order(&self, held: HeldId) -> &[u8] {
+    pub fn in_order(&self, held: BufferId) -> &[u8] {
         match self.runs(held).next() {
             Some((0, bytes)) => bytes,
             _ => &[],
@@ -298,7 +304,7 @@ impl HeldPool {
     }
 
     /// Every run of held bytes with its offset, in order.
-    pub fn runs(&self, held: HeldId) -> impl Iterator<Item = (usize, &[u8])> {
+    pub fn runs(&self, held: BufferId) -> impl Iterator<Item = (usize, &[u8])> {
         let (runs, bytes): (&[Run], &[u8]) = if held.is_none() {
             (&[], &[])
         } else {
@@ -314,7 +320,7 @@ impl HeldPool {
 
     /// Takes the first `length` bytes of the stream out, which are held without a hole: what follows them is the start of
     /// the stream from now on. A block with nothing left is given back.
-    pub fn strip(&mut self, held: &mut HeldId, length: usize) {
+    pub fn strip(&mut self, held: &mut BufferId, length: usize) {
         if held.is_none() || self.in_order(*held).len() < length {
             return;
         }
@@ -334,8 +340,8 @@ impl HeldPool {
     /// Moves what is held to another source's `share`.
     ///
     /// # Errors
-    /// [`HoldError::ShareUsed`] if that source holds its share already; the block is then given back.
-    pub fn charge(&mut self, held: &mut HeldId, share: Share) -> Result<(), HoldError> {
+    /// [`ReassemblyError::ShareUsed`] if that source holds its share already; the block is then given back.
+    pub fn charge(&mut self, held: &mut BufferId, share: Quota) -> Result<(), ReassemblyError> {
         if held.is_none() {
             return Ok(());
         }
@@ -345,35 +351,35 @@ impl HeldPool {
         }
         if !self.shares.give(share, size) {
             self.close(held);
-            return Err(HoldError::ShareUsed);
+            return Err(ReassemblyError::ShareUsed);
         }
         self.shares.take(before, size);
         self.blocks[held.index()].owner.share = share;
         Ok(())
     }
 
-    /// Gives the block back and leaves [`HeldId::NONE`].
-    pub fn close(&mut self, held: &mut HeldId) {
+    /// Gives the block back and leaves [`BufferId::NONE`].
+    pub fn close(&mut self, held: &mut BufferId) {
         if held.is_none() {
             return;
         }
         self.leave(held.index());
         let share = self.blocks[held.index()].owner.share;
         self.shares.take(share, held.block().size() as u32);
-        self.chunks.give_back(held.block());
-        *held = HeldId::NONE;
+        self.chunks.release(held.block());
+        *held = BufferId::NONE;
     }
 
-    fn open(&mut self, end: usize, owner: Owner) -> Result<HeldId, HoldError> {
+    fn open(&mut self, end: usize, owner: Owner) -> Result<BufferId, ReassemblyError> {
         let block = self.take(end)?;
         if !self.shares.give(owner.share, block.size() as u32) {
-            self.chunks.give_back(block);
-            return Err(HoldError::ShareUsed);
+            self.chunks.release(block);
+            return Err(ReassemblyError::ShareUsed);
         }
-        Ok(self.begin(block, owner, Claim::Copy))
+        Ok(self.begin(block, owner, EvictionClass::Unacked))
     }
 
-    fn grow(&mut self, small: HeldId, end: usize) -> Result<HeldId, HoldError> {
+    fn grow(&mut self, small: BufferId, end: usize) -> Result<BufferId, ReassemblyError> {
         let Block {
             owner,
             earlier,
@@ -384,14 +390,14 @@ impl HeldPool {
         let large = self.take(end)?;
         let (before, after) = (small.block().size(), large.size());
         if !self.shares.give(owner.share, (after - before) as u32) {
-            self.chunks.give_back(large);
-            return Err(HoldError::ShareUsed);
+            self.chunks.release(large);
+            return Err(ReassemblyError::ShareUsed);
         }
         self.chunks.copy(small.block(), large, before);
         let runs = std::mem::take(&mut self.blocks[small.index()].runs);
-        self.chunks.give_back(small.block());
-        let large = self.begin(large, owner, Claim::Owed);
-        self.blocks[small.index()].claim = Claim::Owed;
+        self.chunks.release(small.block());
+        let large = self.begin(large, owner, EvictionClass::Pinned);
+        self.blocks[small.index()].claim = EvictionClass::Pinned;
         // It waits where it has waited.
         let block = &mut self.blocks[large.index()];
         (block.earlier, block.later, block.claim, block.runs) = (earlier, later, claim, runs);
@@ -400,19 +406,19 @@ impl HeldPool {
         Ok(large)
     }
 
-    fn take(&mut self, bytes: usize) -> Result<BlockId, HoldError> {
-        let class = class_of(bytes).ok_or(HoldError::BeyondWindow)?;
-        self.chunks.take(class).ok_or(HoldError::Exhausted)
+    fn take(&mut self, bytes: usize) -> Result<BlockId, ReassemblyError> {
+        let class = class_of(bytes).ok_or(ReassemblyError::BeyondWindow)?;
+        self.chunks.take(class).ok_or(ReassemblyError::Exhausted)
     }
 
     /// What is known of a block that was just taken: its owner begins to wait.
-    fn begin(&mut self, block: BlockId, owner: Owner, claim: Claim) -> HeldId {
-        let held = HeldId(block.0);
+    fn begin(&mut self, block: BlockId, owner: Owner, claim: EvictionClass) -> BufferId {
+        let held = BufferId(block.0);
         let new = Block {
             owner,
             earlier: NOBODY,
             later: NOBODY,
-            claim: Claim::Owed,
+            claim: EvictionClass::Pinned,
             runs: ArrayVec::new(),
         };
         if held.index() >= self.blocks.len() {
@@ -424,11 +430,11 @@ impl HeldPool {
     }
 
     /// Puts a block that is in no order behind those who wait.
-    fn join(&mut self, index: usize, claim: Claim) {
+    fn join(&mut self, index: usize, claim: EvictionClass) {
         let order = match claim {
-            Claim::Copy => &mut self.copies,
-            Claim::AskedFor => &mut self.asked_for,
-            Claim::Owed => return,
+            EvictionClass::Unacked => &mut self.copies,
+            EvictionClass::Acked => &mut self.asked_for,
+            EvictionClass::Pinned => return,
         };
         let last = std::mem::replace(&mut order.latest, index as u32);
         match self.blocks.get_mut(last as usize) {
@@ -444,17 +450,17 @@ impl HeldPool {
         let Block {
             earlier, later, claim, ..
         } = self.blocks[index];
-        self.blocks[index].claim = Claim::Owed;
+        self.blocks[index].claim = EvictionClass::Pinned;
         self.link((earlier, later), claim);
     }
 
     /// Makes two blocks neighbours in the order of a claim, or one the first or last of it.
     #[inline]
-    fn link(&mut self, (earlier, later): (u32, u32), claim: Claim) {
+    fn link(&mut self, (earlier, later): (u32, u32), claim: EvictionClass) {
         let order = match claim {
-            Claim::Copy => &mut self.copies,
-            Claim::AskedFor => &mut self.asked_for,
-            Claim::Owed => return,
+            EvictionClass::Unacked => &mut self.copies,
+            EvictionClass::Acked => &mut self.asked_for,
+            EvictionClass::Pinned => return,
         };
         match self.blocks.get_mut(earlier as usize) {
             Some(block) => block.later = later,
@@ -474,11 +480,11 @@ impl Run {
 }
 
 /// Adds `new` to the sorted, disjoint, non-adjacent `runs`.
-fn merge(runs: &mut ArrayVec<Run, MAX_RUNS>, mut new: Run) -> Result<(), HoldError> {
+fn merge(runs: &mut ArrayVec<Run, MAX_RUNS>, mut new: Run) -> Result<(), ReassemblyError> {
     let first = runs.iter().position(|run| run.end >= new.start).unwrap_or(runs.len());
     let behind = runs.iter().position(|run| run.start > new.end).unwrap_or(runs.len());
     if first == behind {
-        return runs.try_insert(first, new).map_err(|_| HoldError::TooManyHoles);
+        return runs.try_insert(first, new).map_err(|_| ReassemblyError::TooManyHoles);
     }
     // Runs first..behind touch the new one: they become one.
     new.start = new.start.min(runs[first].start);

@@ -1,6 +1,6 @@
 //! What an ICMP error says, in one version of IP or the other, and what it says in the other one (RFC 7915 4.2 and 5.2).
 
-use super::crossing;
+use super::siit;
 use e2d2::buffer::PacketBuffer;
 use e2d2::wire::frame::{IpVersion, Kind};
 use e2d2::wire::icmpv4::{Icmpv4Repr, unreachable_code as v4};
@@ -38,7 +38,7 @@ const V6_NEXT_HEADER_AT: u32 = 6;
 
 /// What an error says, with the codes of the version of IP that it came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Complaint {
+pub(super) enum IcmpError {
     /// Destination unreachable, with its code.
     Unreachable(u8),
     /// The packet does not fit a link of this MTU.
@@ -49,18 +49,18 @@ pub(super) enum Complaint {
     Parameter { code: u8, pointer: u32 },
 }
 
-impl Complaint {
+impl IcmpError {
     /// What an ICMP packet says, and about which packet: from its IP header on. An MTU that no link may have is raised.
-    pub(super) fn read(frame: &[u8], kind: Kind) -> Option<(IpVersion, Complaint, &[u8])> {
+    pub(super) fn read(frame: &[u8], kind: Kind) -> Option<(IpVersion, IcmpError, &[u8])> {
         match kind {
             Kind::Icmpv4 { l4, end, .. } => {
-                let (complaint, original) = read_v4(frame.get(usize::from(l4)..usize::from(end))?)?;
-                Some((IpVersion::V4, complaint, original))
+                let (icmp_error, original) = read_v4(frame.get(usize::from(l4)..usize::from(end))?)?;
+                Some((IpVersion::V4, icmp_error, original))
             }
             Kind::Icmpv6 { l3, l4, end } => {
                 let header = Ipv6Header(frame.get(usize::from(l3)..)?.first_chunk()?);
-                let (complaint, original) = read_v6(header, frame.get(usize::from(l4)..usize::from(end))?)?;
-                Some((IpVersion::V6, complaint, original))
+                let (icmp_error, original) = read_v6(header, frame.get(usize::from(l4)..usize::from(end))?)?;
+                Some((IpVersion::V6, icmp_error, original))
             }
             Kind::Tcp(_) | Kind::Arp | Kind::Other { .. } => None,
         }
@@ -81,7 +81,7 @@ impl Complaint {
     }
 
     /// The same in the other version than `from`; `None` if nothing there corresponds to it, and it ends here.
-    pub(super) fn across(self, from: IpVersion) -> Option<Complaint> {
+    pub(super) fn across(self, from: IpVersion) -> Option<IcmpError> {
         match from {
             IpVersion::V4 => self.v4_as_v6(),
             IpVersion::V6 => self.v6_as_v4(),
@@ -89,17 +89,17 @@ impl Complaint {
     }
 
     /// RFC 7915 4.2.
-    fn v4_as_v6(self) -> Option<Complaint> {
+    fn v4_as_v6(self) -> Option<IcmpError> {
         use v4_only as more;
         Some(match self {
-            Complaint::Unreachable(code) => match code {
-                v4::PROTOCOL => Complaint::Parameter {
+            IcmpError::Unreachable(code) => match code {
+                v4::PROTOCOL => IcmpError::Parameter {
                     code: parameter::V6_NEXT_HEADER,
                     pointer: V6_NEXT_HEADER_AT,
                 },
-                v4::PORT => Complaint::Unreachable(v6::PORT),
+                v4::PORT => IcmpError::Unreachable(v6::PORT),
                 more::NETWORK_PROHIBITED | more::HOST_PROHIBITED | v4::PROHIBITED | more::PRECEDENCE_CUTOFF => {
-                    Complaint::Unreachable(v6::PROHIBITED)
+                    IcmpError::Unreachable(v6::PROHIBITED)
                 }
                 v4::NETWORK
                 | v4::HOST
@@ -108,62 +108,62 @@ impl Complaint {
                 | more::HOST_UNKNOWN
                 | more::HOST_ISOLATED
                 | more::NETWORK_FOR_SERVICE
-                | more::HOST_FOR_SERVICE => Complaint::Unreachable(v6::NO_ROUTE),
+                | more::HOST_FOR_SERVICE => IcmpError::Unreachable(v6::NO_ROUTE),
                 _ => return None,
             },
-            Complaint::TooBig(mtu) => Complaint::TooBig(crossing::mtu_for(IpVersion::V6, mtu)),
-            Complaint::TimeExceeded(code) => Complaint::TimeExceeded(code),
-            Complaint::Parameter {
+            IcmpError::TooBig(mtu) => IcmpError::TooBig(siit::mtu_for(IpVersion::V6, mtu)),
+            IcmpError::TimeExceeded(code) => IcmpError::TimeExceeded(code),
+            IcmpError::Parameter {
                 code: parameter::FIELD | parameter::V4_BAD_LENGTH,
                 pointer,
-            } => Complaint::Parameter {
+            } => IcmpError::Parameter {
                 code: parameter::FIELD,
                 pointer: v4_pointer_in_v6(pointer)?,
             },
-            Complaint::Parameter { .. } => return None,
+            IcmpError::Parameter { .. } => return None,
         })
     }
 
     /// RFC 7915 5.2.
-    fn v6_as_v4(self) -> Option<Complaint> {
+    fn v6_as_v4(self) -> Option<IcmpError> {
         Some(match self {
-            Complaint::Unreachable(code) => match code {
-                v6::NO_ROUTE | v6::BEYOND_SCOPE | v6::ADDRESS => Complaint::Unreachable(v4::HOST),
-                v6::PROHIBITED => Complaint::Unreachable(v4_only::HOST_PROHIBITED),
-                v6::PORT => Complaint::Unreachable(v4::PORT),
+            IcmpError::Unreachable(code) => match code {
+                v6::NO_ROUTE | v6::BEYOND_SCOPE | v6::ADDRESS => IcmpError::Unreachable(v4::HOST),
+                v6::PROHIBITED => IcmpError::Unreachable(v4_only::HOST_PROHIBITED),
+                v6::PORT => IcmpError::Unreachable(v4::PORT),
                 _ => return None,
             },
-            Complaint::TooBig(mtu) => Complaint::TooBig(crossing::mtu_for(IpVersion::V4, mtu)),
-            Complaint::TimeExceeded(code) => Complaint::TimeExceeded(code),
-            Complaint::Parameter {
+            IcmpError::TooBig(mtu) => IcmpError::TooBig(siit::mtu_for(IpVersion::V4, mtu)),
+            IcmpError::TimeExceeded(code) => IcmpError::TimeExceeded(code),
+            IcmpError::Parameter {
                 code: parameter::FIELD,
                 pointer,
-            } => Complaint::Parameter {
+            } => IcmpError::Parameter {
                 code: parameter::FIELD,
                 pointer: v6_pointer_in_v4(pointer)?,
             },
-            Complaint::Parameter {
+            IcmpError::Parameter {
                 code: parameter::V6_NEXT_HEADER,
                 ..
-            } => Complaint::Unreachable(v4::PROTOCOL),
-            Complaint::Parameter { .. } => return None,
+            } => IcmpError::Unreachable(v4::PROTOCOL),
+            IcmpError::Parameter { .. } => return None,
         })
     }
 
     fn as_v4(self, original: &[u8]) -> Icmpv4Repr<'_> {
         match self {
-            Complaint::Unreachable(code) => Icmpv4Repr::Unreachable {
+            IcmpError::Unreachable(code) => Icmpv4Repr::Unreachable {
                 code,
                 next_hop_mtu: 0,
                 original,
             },
-            Complaint::TooBig(mtu) => Icmpv4Repr::Unreachable {
+            IcmpError::TooBig(mtu) => Icmpv4Repr::Unreachable {
                 code: v4::FRAGMENTATION_NEEDED,
                 next_hop_mtu: mtu.min(u32::from(u16::MAX)) as u16,
                 original,
             },
-            Complaint::TimeExceeded(code) => Icmpv4Repr::TimeExceeded { code, original },
-            Complaint::Parameter { code, pointer } => Icmpv4Repr::ParameterProblem {
+            IcmpError::TimeExceeded(code) => Icmpv4Repr::TimeExceeded { code, original },
+            IcmpError::Parameter { code, pointer } => Icmpv4Repr::ParameterProblem {
                 code,
                 pointer: pointer.min(u32::from(u8::MAX)) as u8,
                 original,
@@ -173,10 +173,10 @@ impl Complaint {
 
     fn as_v6(self, original: &[u8]) -> Icmpv6Repr<'_> {
         match self {
-            Complaint::Unreachable(code) => Icmpv6Repr::Unreachable { code, original },
-            Complaint::TooBig(mtu) => Icmpv6Repr::PacketTooBig { mtu, original },
-            Complaint::TimeExceeded(code) => Icmpv6Repr::TimeExceeded { code, original },
-            Complaint::Parameter { code, pointer } => Icmpv6Repr::ParameterProblem {
+            IcmpError::Unreachable(code) => Icmpv6Repr::Unreachable { code, original },
+            IcmpError::TooBig(mtu) => Icmpv6Repr::PacketTooBig { mtu, original },
+            IcmpError::TimeExceeded(code) => Icmpv6Repr::TimeExceeded { code, original },
+            IcmpError::Parameter { code, pointer } => Icmpv6Repr::ParameterProblem {
                 code,
                 pointer,
                 original,
@@ -185,7 +185,7 @@ impl Complaint {
     }
 }
 
-fn read_v4(message: &[u8]) -> Option<(Complaint, &[u8])> {
+fn read_v4(message: &[u8]) -> Option<(IcmpError, &[u8])> {
     Some(match Icmpv4Repr::parse(message).ok()? {
         Icmpv4Repr::Unreachable {
             code: v4::FRAGMENTATION_NEEDED,
@@ -197,35 +197,35 @@ fn read_v4(message: &[u8]) -> Option<(Complaint, &[u8])> {
             } else {
                 next_hop_mtu
             };
-            (Complaint::TooBig(mtu.max(IpVersion::V4.min_mtu()).into()), original)
+            (IcmpError::TooBig(mtu.max(IpVersion::V4.min_mtu()).into()), original)
         }
-        Icmpv4Repr::Unreachable { code, original, .. } => (Complaint::Unreachable(code), original),
-        Icmpv4Repr::TimeExceeded { code, original } => (Complaint::TimeExceeded(code), original),
+        Icmpv4Repr::Unreachable { code, original, .. } => (IcmpError::Unreachable(code), original),
+        Icmpv4Repr::TimeExceeded { code, original } => (IcmpError::TimeExceeded(code), original),
         Icmpv4Repr::ParameterProblem {
             code,
             pointer,
             original,
         } => {
             let pointer = u32::from(pointer);
-            (Complaint::Parameter { code, pointer }, original)
+            (IcmpError::Parameter { code, pointer }, original)
         }
         _ => return None,
     })
 }
 
-fn read_v6<'a>(header: Ipv6Header<&[u8; 40]>, message: &'a [u8]) -> Option<(Complaint, &'a [u8])> {
+fn read_v6<'a>(header: Ipv6Header<&[u8; 40]>, message: &'a [u8]) -> Option<(IcmpError, &'a [u8])> {
     Some(match Icmpv6Repr::parse(header, message).ok()? {
         Icmpv6Repr::PacketTooBig { mtu, original } => {
             let least = u32::from(IpVersion::V6.min_mtu());
-            (Complaint::TooBig(mtu.max(least)), original)
+            (IcmpError::TooBig(mtu.max(least)), original)
         }
-        Icmpv6Repr::Unreachable { code, original } => (Complaint::Unreachable(code), original),
-        Icmpv6Repr::TimeExceeded { code, original } => (Complaint::TimeExceeded(code), original),
+        Icmpv6Repr::Unreachable { code, original } => (IcmpError::Unreachable(code), original),
+        Icmpv6Repr::TimeExceeded { code, original } => (IcmpError::TimeExceeded(code), original),
         Icmpv6Repr::ParameterProblem {
             code,
             pointer,
             original,
-        } => (Complaint::Parameter { code, pointer }, original),
+        } => (IcmpError::Parameter { code, pointer }, original),
         _ => return None,
     })
 }
@@ -298,19 +298,19 @@ mod tests {
     /// RFC 7915 4.2, word for word.
     #[test]
     fn every_code_of_unreachable_from_ipv4() {
-        let no_route = Some(Complaint::Unreachable(0));
-        let prohibited = Some(Complaint::Unreachable(1));
+        let no_route = Some(IcmpError::Unreachable(0));
+        let prohibited = Some(IcmpError::Unreachable(1));
         let expected = |code: u8| match code {
             0 | 1 | 5..=8 | 11 | 12 => no_route,
-            2 => Some(Complaint::Parameter { code: 1, pointer: 6 }),
-            3 => Some(Complaint::Unreachable(4)),
+            2 => Some(IcmpError::Parameter { code: 1, pointer: 6 }),
+            3 => Some(IcmpError::Unreachable(4)),
             9 | 10 | 13 | 15 => prohibited,
             // 4 is too-big, and never read as unreachable; 14 and all others end here.
             _ => None,
         };
         for code in 0..=u8::MAX {
             assert_eq!(
-                Complaint::Unreachable(code).across(IpVersion::V4),
+                IcmpError::Unreachable(code).across(IpVersion::V4),
                 expected(code),
                 "{code}"
             );
@@ -321,14 +321,14 @@ mod tests {
     #[test]
     fn every_code_of_unreachable_from_ipv6() {
         let expected = |code: u8| match code {
-            0 | 2 | 3 => Some(Complaint::Unreachable(1)),
-            1 => Some(Complaint::Unreachable(10)),
-            4 => Some(Complaint::Unreachable(3)),
+            0 | 2 | 3 => Some(IcmpError::Unreachable(1)),
+            1 => Some(IcmpError::Unreachable(10)),
+            4 => Some(IcmpError::Unreachable(3)),
             _ => None,
         };
         for code in 0..=u8::MAX {
             assert_eq!(
-                Complaint::Unreachable(code).across(IpVersion::V6),
+                IcmpError::Unreachable(code).across(IpVersion::V6),
                 expected(code),
                 "{code}"
             );
@@ -339,8 +339,8 @@ mod tests {
     #[test]
     fn every_pointer_of_a_parameter_problem() {
         let pointer =
-            |from: IpVersion, code: u8, pointer: u32| match (Complaint::Parameter { code, pointer }).across(from) {
-                Some(Complaint::Parameter { code: 0, pointer }) => Some(pointer),
+            |from: IpVersion, code: u8, pointer: u32| match (IcmpError::Parameter { code, pointer }).across(from) {
+                Some(IcmpError::Parameter { code: 0, pointer }) => Some(pointer),
                 None => None,
                 other => panic!("{other:?}"),
             };
@@ -384,20 +384,20 @@ mod tests {
 
     #[test_case(IpVersion::V4, 1 => None; "IPv4, a missing option")]
     #[test_case(IpVersion::V4, 3 => None; "IPv4, unknown")]
-    #[test_case(IpVersion::V6, 1 => Some(Complaint::Unreachable(2)); "IPv6, an unknown next header")]
+    #[test_case(IpVersion::V6, 1 => Some(IcmpError::Unreachable(2)); "IPv6, an unknown next header")]
     #[test_case(IpVersion::V6, 2 => None; "IPv6, an unknown option")]
     #[test_case(IpVersion::V6, 3 => None; "IPv6, unknown")]
-    fn other_parameter_problems(from: IpVersion, code: u8) -> Option<Complaint> {
-        Complaint::Parameter { code, pointer: 6 }.across(from)
+    fn other_parameter_problems(from: IpVersion, code: u8) -> Option<IcmpError> {
+        IcmpError::Parameter { code, pointer: 6 }.across(from)
     }
 
-    #[test_case(IpVersion::V4, Complaint::TooBig(576) => Some(Complaint::TooBig(1280)); "the floors of both")]
-    #[test_case(IpVersion::V4, Complaint::TooBig(1400) => Some(Complaint::TooBig(1420)); "more over IPv6")]
-    #[test_case(IpVersion::V6, Complaint::TooBig(1280) => Some(Complaint::TooBig(1260)); "less over IPv4")]
-    #[test_case(IpVersion::V6, Complaint::TooBig(u32::MAX) => Some(Complaint::TooBig(u32::MAX - 20)); "nonsense")]
-    #[test_case(IpVersion::V4, Complaint::TimeExceeded(1) => Some(Complaint::TimeExceeded(1)); "time, from IPv4")]
-    #[test_case(IpVersion::V6, Complaint::TimeExceeded(0) => Some(Complaint::TimeExceeded(0)); "time, from IPv6")]
-    fn what_has_its_like(from: IpVersion, complaint: Complaint) -> Option<Complaint> {
-        complaint.across(from)
+    #[test_case(IpVersion::V4, IcmpError::TooBig(576) => Some(IcmpError::TooBig(1280)); "the floors of both")]
+    #[test_case(IpVersion::V4, IcmpError::TooBig(1400) => Some(IcmpError::TooBig(1420)); "more over IPv6")]
+    #[test_case(IpVersion::V6, IcmpError::TooBig(1280) => Some(IcmpError::TooBig(1260)); "less over IPv4")]
+    #[test_case(IpVersion::V6, IcmpError::TooBig(u32::MAX) => Some(IcmpError::TooBig(u32::MAX - 20)); "nonsense")]
+    #[test_case(IpVersion::V4, IcmpError::TimeExceeded(1) => Some(IcmpError::TimeExceeded(1)); "time, from IPv4")]
+    #[test_case(IpVersion::V6, IcmpError::TimeExceeded(0) => Some(IcmpError::TimeExceeded(0)); "time, from IPv6")]
+    fn what_has_its_like(from: IpVersion, icmp_error: IcmpError) -> Option<IcmpError> {
+        icmp_error.across(from)
     }
 }

@@ -15,16 +15,16 @@ use netfcts::seq::SeqNum;
 /// What is left of a connection.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-pub struct Rested {
+pub struct TimeWaitEntry {
     client_address: [u64; 2],
     /// See [`Spliced`](super::connection::Spliced).
-    pub client_shift: u32,
+    pub client_seq_offset: u32,
     /// See [`Spliced`](super::connection::Spliced).
-    pub server_shift: u32,
+    pub server_seq_offset: u32,
     /// See [`Spliced`](super::connection::Spliced).
-    pub client_tsval_shift: u32,
+    pub client_ts_offset: u32,
     /// See [`Spliced`](super::connection::Spliced).
-    pub server_tsval_shift: u32,
+    pub server_ts_offset: u32,
     /// The upper half of the number that follows what the client has sent: no more fits.
     client_end: u16,
     /// The end of the rest, in ms of the core's clock.
@@ -54,7 +54,7 @@ pub struct Rested {
 }
 
 const _: () = assert!(
-    size_of::<Option<Rested>>() == 64,
+    size_of::<Option<TimeWaitEntry>>() == 64,
     "what is left of a connection fits one cache line"
 );
 
@@ -109,7 +109,7 @@ fn upper_half(seq: SeqNum) -> u16 {
     (seq.0 >> 16) as u16
 }
 
-impl Rested {
+impl TimeWaitEntry {
     /// The client's address, IPv4 in its mapped form.
     pub fn client_address(&self) -> u128 {
         u128::from(self.client_address[0]) << 64 | u128::from(self.client_address[1])
@@ -136,16 +136,16 @@ impl Rested {
         let neutral = WindowScale {
             client: 0,
             server: 0,
-            promised: 0,
+            advertised: 0,
             server_scales: true,
         };
         let spliced = connection.spliced();
-        Rested {
+        TimeWaitEntry {
             client_address: Connection::split(connection.client_address()),
-            client_shift: spliced.map_or(0, |s| s.client_shift),
-            server_shift: spliced.map_or(0, |s| s.server_shift),
-            client_tsval_shift: spliced.map_or(0, |s| s.client_tsval_shift),
-            server_tsval_shift: spliced.map_or(0, |s| s.server_tsval_shift),
+            client_seq_offset: spliced.map_or(0, |s| s.client_seq_offset),
+            server_seq_offset: spliced.map_or(0, |s| s.server_seq_offset),
+            client_ts_offset: spliced.map_or(0, |s| s.client_ts_offset),
+            server_ts_offset: spliced.map_or(0, |s| s.server_ts_offset),
             until,
             scale: spliced.map_or(neutral, |s| s.scale),
             client_port: connection.client_port,
@@ -172,8 +172,8 @@ impl Rested {
 const AHEAD: usize = 8;
 
 /// The resting connections of one core.
-pub struct QuarantineRing {
-    entries: LargeSlice<Option<Rested>>,
+pub struct TimeWaitRing {
+    entries: LargeSlice<Option<TimeWaitEntry>>,
     head: usize,
     len: usize,
     /// The hashes of both legs of the oldest: a ring.
@@ -183,10 +183,10 @@ pub struct QuarantineRing {
     cut_short: u64,
 }
 
-impl QuarantineRing {
+impl TimeWaitRing {
     /// Room for `capacity` connections, allocated now.
     pub fn new(capacity: usize) -> Self {
-        QuarantineRing {
+        TimeWaitRing {
             entries: LargeSlice::of(None, capacity.max(1)),
             head: 0,
             len: 0,
@@ -197,7 +197,7 @@ impl QuarantineRing {
         }
     }
 
-    /// The slot that the next [`QuarantineRing::push`] will use; `None` when the ring is full.
+    /// The slot that the next [`TimeWaitRing::push`] will use; `None` when the ring is full.
     pub fn next_slot(&self) -> Option<u32> {
         (self.len < self.entries.len()).then(|| self.wrap(self.head + self.len) as u32)
     }
@@ -206,7 +206,7 @@ impl QuarantineRing {
     ///
     /// # Errors
     /// The entry itself, if there is no room.
-    pub fn push(&mut self, rested: Rested) -> Result<u32, Rested> {
+    pub fn push(&mut self, rested: TimeWaitEntry) -> Result<u32, TimeWaitEntry> {
         let Some(slot) = self.next_slot() else {
             return Err(rested);
         };
@@ -216,7 +216,7 @@ impl QuarantineRing {
     }
 
     /// The oldest, with its slot.
-    pub fn oldest(&self) -> Option<(u32, &Rested)> {
+    pub fn oldest(&self) -> Option<(u32, &TimeWaitEntry)> {
         if self.len == 0 {
             return None;
         }
@@ -226,7 +226,7 @@ impl QuarantineRing {
     }
 
     /// Takes the oldest out.
-    pub fn pop(&mut self) -> Option<Rested> {
+    pub fn pop(&mut self) -> Option<TimeWaitEntry> {
         if self.len == 0 {
             return None;
         }
@@ -258,14 +258,14 @@ impl QuarantineRing {
 
     /// The next to be made ready for its end, unless enough are.
     #[inline]
-    pub fn next_ahead(&self) -> Option<&Rested> {
+    pub fn next_ahead(&self) -> Option<&TimeWaitEntry> {
         if self.ahead_len == AHEAD || self.ahead_len == self.len {
             return None;
         }
         self.entries[self.wrap(self.head + self.ahead_len)].as_ref()
     }
 
-    /// Notes the hashes of both legs of [`QuarantineRing::next_ahead`].
+    /// Notes the hashes of both legs of [`TimeWaitRing::next_ahead`].
     pub fn note_ahead(&mut self, hashes: [u64; 2]) {
         if self.ahead_len < AHEAD {
             // The one that will be read after as many more.
@@ -287,12 +287,12 @@ impl QuarantineRing {
 
     /// The entry in `slot`.
     #[inline]
-    pub fn entry(&self, slot: u32) -> Option<&Rested> {
+    pub fn entry(&self, slot: u32) -> Option<&TimeWaitEntry> {
         self.entries.get(slot as usize)?.as_ref()
     }
 
     /// The entry in `slot`, to change it.
-    pub fn entry_mut(&mut self, slot: u32) -> Option<&mut Rested> {
+    pub fn entry_mut(&mut self, slot: u32) -> Option<&mut TimeWaitEntry> {
         self.entries.get_mut(slot as usize)?.as_mut()
     }
 

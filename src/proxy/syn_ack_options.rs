@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   probe's SYN-ACK ─┐                    least of all servers that         frozen by the first SYN
-//!                    ├─► Abilities ─────► the listener's rules reach ─────► of a cookie slot ─────► SYN-ACK
+//!                    ├─► ServerCaps ─────► the listener's rules reach ─────► of a cookie slot ─────► SYN-ACK
 //!   live SYN-ACKs ───┘   by server                                          by listener, 4 slots
 //! ```
 //!
@@ -17,9 +17,9 @@
 //! Who asks the servers is in [`probe`](super::probe). Every core learns for itself.
 
 use super::cookie::{CookieJar, MSS_CLASSES};
-use super::held;
 use super::ids::ServerId;
-use super::settings::{PromiseSettings, Settings};
+use super::reassembly;
+use super::settings::{Settings, SynAckSettings};
 use e2d2::time::Instant;
 use e2d2::wire::frame::IpVersion;
 use e2d2::wire::tcp::TcpOptions;
@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 
 /// What SYN-ACKs tell clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Promise {
+pub struct AdvertisedOptions {
     /// The largest segment that is taken whatever the leg to the client: a limit of the servers and the legs to them.
     mss: u16,
     /// The same as it is configured, over IPv4; 20 less over IPv6.
@@ -40,11 +40,11 @@ pub struct Promise {
     pub sack: bool,
     /// Timestamps are sent.
     pub timestamps: bool,
-    /// The window, never scaled, at most [`LARGE`](super::held::LARGE).
+    /// The window, never scaled, at most [`LARGE`](super::reassembly::LARGE).
     pub window: u16,
 }
 
-impl Promise {
+impl AdvertisedOptions {
     /// The MSS to tell a client on a leg with this MTU.
     pub fn mss(&self, version: IpVersion, mtu: u16) -> u16 {
         let headers = version.header_len_with_tcp();
@@ -56,7 +56,7 @@ impl Promise {
 
 /// What one server's TCP can do, as its SYN-ACK says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Abilities {
+pub struct ServerCaps {
     /// The largest segment that it takes.
     pub mss: u16,
     /// The shift of its windows; `None` without window scaling.
@@ -81,10 +81,10 @@ pub(super) fn mss_of(options: &TcpOptions, version: IpVersion) -> u16 {
     options.mss.unwrap_or(version.default_mss()).max(LEAST_MSS)
 }
 
-impl Abilities {
+impl ServerCaps {
     /// Of a SYN-ACK to a SYN that offered everything.
     pub(super) fn of(options: &TcpOptions, window: u16, version: IpVersion) -> Self {
-        Abilities {
+        ServerCaps {
             mss: mss_of(options, version),
             window_scale: options.window_scale,
             sack: options.sack_permitted,
@@ -98,7 +98,7 @@ impl Abilities {
         self.window_scale.is_none()
             || !self.sack
             || !self.timestamps
-            || usize::from(self.window) < held::LARGE
+            || usize::from(self.window) < reassembly::LARGE
             || self.mss < MSS_CLASSES[2]
     }
 }
@@ -106,7 +106,7 @@ impl Abilities {
 /// What is known of a server.
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    abilities: Option<Abilities>,
+    server_caps: Option<ServerCaps>,
     /// Its first probe is not over.
     is_asked: bool,
     /// What is new has not been told.
@@ -123,18 +123,18 @@ struct Ring {
     /// The slot that was frozen last.
     slot: u64,
     /// By slot modulo four.
-    by_slot: [Promise; 4],
+    by_slot: [AdvertisedOptions; 4],
 }
 
 /// What one core promises.
-pub(super) struct Promises {
-    settings: PromiseSettings,
+pub(super) struct SynAckOptions {
+    settings: SynAckSettings,
     servers: Box<[Known]>,
     listeners: Box<[Ring]>,
     /// By pool, when it was last looked at.
     pools: Box<[Least]>,
     /// By listener, what the next slot will promise.
-    next: Box<[Promise]>,
+    next: Box<[AdvertisedOptions]>,
     /// `next` is not up to date.
     is_stale: bool,
     news: VecDeque<u16>,
@@ -149,7 +149,7 @@ pub(super) struct Offered {
     pub timestamps: bool,
 }
 
-impl Promises {
+impl SynAckOptions {
     /// Nothing is known yet.
     pub(super) fn new(settings: &Settings) -> Self {
         let promises = &settings.promises;
@@ -159,7 +159,7 @@ impl Promises {
                 .get(usize::from(server.device.0))
                 .map_or(1500, |d| d.mtu);
             Known {
-                abilities: None,
+                server_caps: None,
                 is_asked: promises.probe,
                 is_news: false,
                 told_in: u64::MAX,
@@ -171,7 +171,7 @@ impl Promises {
             slot: u64::MAX,
             by_slot: [unknown; 4],
         };
-        Promises {
+        SynAckOptions {
             servers: settings.servers.iter().map(known).collect(),
             listeners: vec![ring; promises.reach.len()].into_boxed_slice(),
             pools: vec![Least::NOTHING; promises.pools.len()].into_boxed_slice(),
@@ -184,7 +184,7 @@ impl Promises {
 
     /// What to promise in answer to a SYN that arrives now: from now on all SYN-ACKs of this slot say the same.
     #[inline]
-    pub(super) fn freeze(&mut self, listener: u16, now: Instant) -> Promise {
+    pub(super) fn freeze(&mut self, listener: u16, now: Instant) -> AdvertisedOptions {
         let slot = CookieJar::slot(now);
         let index = usize::from(listener);
         if self.listeners[index].slot != slot {
@@ -200,17 +200,17 @@ impl Promises {
 
     /// What was promised with `cookie`, which is not older than three slots.
     #[inline]
-    pub(super) fn of_cookie(&self, listener: u16, cookie: SeqNum) -> Promise {
+    pub(super) fn of_cookie(&self, listener: u16, cookie: SeqNum) -> AdvertisedOptions {
         self.listeners[usize::from(listener)].by_slot[(cookie.0 >> 30) as usize]
     }
 
     /// What is known of a server.
-    pub(super) fn abilities(&self, server: u16) -> Option<Abilities> {
-        self.servers.get(usize::from(server))?.abilities
+    pub(super) fn server_caps(&self, server: u16) -> Option<ServerCaps> {
+        self.servers.get(usize::from(server))?.server_caps
     }
 
     /// A probe was answered. Returns whether that was news.
-    pub(super) fn note_probe(&mut self, server: u16, found: Abilities) -> bool {
+    pub(super) fn note_probe(&mut self, server: u16, found: ServerCaps) -> bool {
         if let Some(known) = self.servers.get_mut(usize::from(server)) {
             self.is_stale |= known.is_asked;
             known.is_asked = false;
@@ -243,7 +243,7 @@ impl Promises {
         let Some(known) = self.servers.get(usize::from(server)) else {
             return false;
         };
-        let before = known.abilities.unwrap_or(Abilities {
+        let before = known.server_caps.unwrap_or(ServerCaps {
             mss: known.leg_mss,
             window_scale: self.settings.window_scale,
             sack: true,
@@ -252,7 +252,7 @@ impl Promises {
             window,
         });
         let mss = mss_of(options, version);
-        let found = Abilities {
+        let found = ServerCaps {
             // Some servers repeat the client's MSS where theirs is larger: an equal one says nothing.
             mss: if mss == offered.mss { before.mss.max(mss) } else { mss },
             window_scale: if offered.window_scale {
@@ -275,14 +275,14 @@ impl Promises {
         self.set(server, found) && found.lacks_something()
     }
 
-    fn set(&mut self, server: u16, found: Abilities) -> bool {
+    fn set(&mut self, server: u16, found: ServerCaps) -> bool {
         let Some(known) = self.servers.get_mut(usize::from(server)) else {
             return false;
         };
-        if known.abilities == Some(found) {
+        if known.server_caps == Some(found) {
             return false;
         }
-        known.abilities = Some(found);
+        known.server_caps = Some(found);
         self.is_stale = true;
         if !known.is_news {
             known.is_news = true;
@@ -292,7 +292,7 @@ impl Promises {
     }
 
     /// A server of which more is known than was told; each at most once a slot.
-    pub(super) fn take_news(&mut self, now: Instant) -> Option<(ServerId, Abilities)> {
+    pub(super) fn take_caps_change(&mut self, now: Instant) -> Option<(ServerId, ServerCaps)> {
         let server = self.news.pop_front()?;
         let slot = CookieJar::slot(now);
         let known = self.servers.get_mut(usize::from(server))?;
@@ -302,7 +302,7 @@ impl Promises {
         }
         known.told_in = slot;
         known.is_news = false;
-        known.abilities.map(|abilities| (ServerId(server), abilities))
+        known.server_caps.map(|server_caps| (ServerId(server), server_caps))
     }
 
     /// The memory in bytes.
@@ -368,14 +368,14 @@ impl Least {
             leg_mss: known.leg_mss,
             ..Least::NOTHING
         };
-        known.abilities.map_or(alone, |abilities| Least {
+        known.server_caps.map_or(alone, |server_caps| Least {
             is_heard: true,
-            mss: abilities.mss.min(known.leg_mss),
-            shift: abilities.window_scale.unwrap_or(0),
-            scales: abilities.window_scale.is_some(),
-            sack: abilities.sack,
-            timestamps: abilities.timestamps,
-            window: abilities.window,
+            mss: server_caps.mss.min(known.leg_mss),
+            shift: server_caps.window_scale.unwrap_or(0),
+            scales: server_caps.window_scale.is_some(),
+            sack: server_caps.sack,
+            timestamps: server_caps.timestamps,
+            window: server_caps.window,
             ..alone
         })
     }
@@ -394,10 +394,10 @@ impl Least {
         }
     }
 
-    fn promise(self, settings: &PromiseSettings) -> Promise {
-        let PromiseSettings { probe, pinned, .. } = *settings;
+    fn promise(self, settings: &SynAckSettings) -> AdvertisedOptions {
+        let SynAckSettings { probe, pinned, .. } = *settings;
         let heard = probe && self.is_heard;
-        Promise {
+        AdvertisedOptions {
             // A pinned value holds but for the legs, which it cannot widen.
             mss: if pinned.mss { self.leg_mss } else { self.mss },
             pinned_mss: settings.mss,
@@ -418,7 +418,7 @@ impl Least {
                 settings.timestamps
             },
             window: if heard && !pinned.window {
-                self.window.clamp(LEAST_WINDOW, held::LARGE as u16)
+                self.window.clamp(LEAST_WINDOW, reassembly::LARGE as u16)
             } else {
                 settings.window
             },

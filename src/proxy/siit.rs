@@ -24,7 +24,7 @@ const MAY_BE_FRAGMENTED: u16 = ipv6::MIN_MTU - GROWTH;
 /// The difference between the two headers.
 const GROWTH: u16 = (ipv6::HEADER_LEN - ipv4::HEADER_LEN) as u16;
 
-/// The length of the packet after its crossing, without Ethernet header.
+/// The length of the packet after translation, without Ethernet header.
 #[inline]
 pub(super) fn packet_len(layout: &TcpLayout) -> u32 {
     u32::from(layout.version.other().header_len()) + u32::from(layout.segment_len())

@@ -5,12 +5,12 @@
 //! 5.4–5.6), and at once after three duplicate ACKs (RFC 5681 3.2). Until then ACKs towards the client never fall
 //! below what it has been told already.
 //!
-//! Budget: a debt is one line, and a header stands beside it where it was [written](Debts::draft): it is never copied but
-//! into segments. Mostly the server's answer pays at once, which [`Owed::is_paid_by`] tells.
+//! Budget: a debt is one line, and a header stands beside it where it was [written](RtxQueues::draft): it is never copied but
+//! into segments. Mostly the server's answer pays at once, which [`RtxQueue::is_paid_by`] tells.
 
-use super::announce::MAX_HEADER;
-use super::held::HeldId;
-use super::slots::Slots;
+use super::reassembly::BufferId;
+use super::send_proxy::MAX_HEADER;
+use super::slab::Slab;
 use e2d2::memory::LargeSlice;
 use netfcts::seq::SeqNum;
 
@@ -26,11 +26,11 @@ const DUPLICATE_ACKS: u8 = 3;
 /// One connection's debt, in the client's numbers.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
-pub(super) struct Owed {
+pub(super) struct RtxQueue {
     /// The length of our own bytes, which end where `first` begins.
     pub header_len: u16,
     /// The client's bytes; offset 0 is `first`.
-    pub held: HeldId,
+    pub held: BufferId,
     /// The number of the client's first byte.
     pub first: SeqNum,
     /// The first number that is not owed.
@@ -51,11 +51,14 @@ pub(super) struct Owed {
     last_ack: SeqNum,
 }
 
-const _: () = assert!(Slots::<Owed>::slot_size() == 64, "a debt and its slot fit a cache line");
+const _: () = assert!(
+    Slab::<RtxQueue>::slot_size() == 64,
+    "a debt and its slot fit a cache line"
+);
 
 /// What an ACK of the server does to a debt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Payment {
+pub(super) enum AckEffect {
     /// All is paid.
     Full,
     /// Nothing has been paid.
@@ -66,10 +69,10 @@ pub(super) enum Payment {
     Repeat,
 }
 
-impl Owed {
+impl RtxQueue {
     pub(super) fn new(
         header_len: u16,
-        held: HeldId,
+        held: BufferId,
         first: SeqNum,
         end: SeqNum,
         mss: u16,
@@ -77,7 +80,7 @@ impl Owed {
         now_ms: u32,
     ) -> Self {
         let start = first - u32::from(header_len);
-        Owed {
+        RtxQueue {
             header_len,
             held,
             first,
@@ -101,23 +104,23 @@ impl Owed {
     }
 
     /// Notes the server's ACK, in the client's numbers; `pure` is set when the segment carries nothing else.
-    pub(super) fn note_ack(&mut self, ack: SeqNum, pure: bool, now_ms: u32) -> Payment {
+    pub(super) fn note_ack(&mut self, ack: SeqNum, pure: bool, now_ms: u32) -> AckEffect {
         if ack.ge(self.end) {
-            return Payment::Full;
+            return AckEffect::Full;
         }
         if ack.gt(self.last_ack) {
             // RFC 6298 5.3: progress restarts the timer.
             self.last_ack = ack;
             (self.duplicates, self.tries, self.rto) = (0, 0, FIRST_RTO_MS);
             self.deadline = now_ms.wrapping_add(self.rto);
-            return Payment::Progress;
+            return AckEffect::Progress;
         } else if ack == self.last_ack && pure {
             self.duplicates = self.duplicates.saturating_add(1);
             if self.duplicates == DUPLICATE_ACKS {
-                return Payment::Repeat;
+                return AckEffect::Repeat;
             }
         }
-        Payment::Open
+        AckEffect::Open
     }
 
     /// Notes the server's own TSval and TSecr. A client that has repeated what goes before these bytes has brought the
@@ -165,27 +168,27 @@ struct Room([u8; MAX_HEADER]);
 const NO_HEADER: Room = Room([0; MAX_HEADER]);
 
 /// All debts of one core, with the headers that are part of them.
-pub(super) struct Debts {
-    entries: Slots<Owed>,
+pub(super) struct RtxQueues {
+    entries: Slab<RtxQueue>,
     /// One for each entry if any server gets a header.
     rooms: LargeSlice<Room>,
     /// For a header that is sent without being owed because no entry is free.
     spare: Room,
 }
 
-impl Debts {
+impl RtxQueues {
     /// Room for so many debts, and for their headers unless no server gets any: they are most of the memory, which is
     /// touched as it is used.
     pub(super) fn new(capacity: usize, with_headers: bool) -> Self {
         let headers = if with_headers { capacity } else { 0 };
-        Debts {
-            entries: Slots::reserved(capacity),
+        RtxQueues {
+            entries: Slab::reserved(capacity),
             rooms: LargeSlice::reserved(headers),
             spare: NO_HEADER,
         }
     }
 
-    /// Where the next header is written: the room of the debt that [`Debts::insert`] will make next.
+    /// Where the next header is written: the room of the debt that [`RtxQueues::insert`] will make next.
     #[inline]
     pub(super) fn draft(&mut self) -> &mut [u8; MAX_HEADER] {
         let place = self.entries.next().map_or(usize::MAX, |entry| entry as usize);
@@ -195,7 +198,7 @@ impl Debts {
         &mut self.rooms.get_mut(place).unwrap_or(&mut self.spare).0
     }
 
-    /// What was written last to [`Debts::draft`], and is not owed yet.
+    /// What was written last to [`RtxQueues::draft`], and is not owed yet.
     #[inline]
     pub(super) fn drafted(&self, header_len: u16) -> &[u8] {
         let place = self.entries.next().map_or(usize::MAX, |entry| entry as usize);
@@ -203,18 +206,18 @@ impl Debts {
         room.0.get(..usize::from(header_len)).unwrap_or_default()
     }
 
-    /// Keeps a debt, whose header was written to [`Debts::draft`].
+    /// Keeps a debt, whose header was written to [`RtxQueues::draft`].
     ///
     /// # Errors
     /// The debt itself, if there is no room.
     #[inline]
-    pub(super) fn insert(&mut self, debt: Owed) -> Result<u32, Owed> {
+    pub(super) fn insert(&mut self, debt: RtxQueue) -> Result<u32, RtxQueue> {
         self.entries.insert(debt)
     }
 
     /// Forgets a debt. Returns the bytes that were held for it, if there was one.
     #[inline]
-    pub(super) fn forget(&mut self, index: u32) -> Option<HeldId> {
+    pub(super) fn forget(&mut self, index: u32) -> Option<BufferId> {
         let held = self.entries.get(index)?.held;
         self.entries.free(index);
         Some(held)
@@ -222,18 +225,18 @@ impl Debts {
 
     /// A debt.
     #[inline]
-    pub(super) fn get(&self, index: u32) -> Option<&Owed> {
+    pub(super) fn get(&self, index: u32) -> Option<&RtxQueue> {
         self.entries.get(index)
     }
 
     /// A debt, to change it.
     #[inline]
-    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Owed> {
+    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut RtxQueue> {
         self.entries.get_mut(index)
     }
 
     /// A debt and its header.
-    pub(super) fn with_header(&self, index: u32) -> Option<(&Owed, &[u8])> {
+    pub(super) fn with_header(&self, index: u32) -> Option<(&RtxQueue, &[u8])> {
         let debt = self.entries.get(index)?;
         let room = self.rooms.get(index as usize);
         let header = room.and_then(|room| room.0.get(..usize::from(debt.header_len)));
@@ -258,7 +261,7 @@ impl Debts {
         } else {
             0
         };
-        self.len() * (Slots::<Owed>::slot_size() + room)
+        self.len() * (Slab::<RtxQueue>::slot_size() + room)
     }
 
     /// The memory that they have touched, in bytes.
@@ -271,24 +274,24 @@ impl Debts {
 mod tests {
     use super::*;
 
-    fn owed() -> Owed {
-        Owed::new(0, HeldId::NONE, SeqNum(u32::MAX - 9), SeqNum(10), 1460, None, 0)
+    fn owed() -> RtxQueue {
+        RtxQueue::new(0, BufferId::NONE, SeqNum(u32::MAX - 9), SeqNum(10), 1460, None, 0)
     }
 
     #[test]
     fn is_paid_by_an_ack_of_its_end_and_not_before() {
-        assert_eq!(owed().note_ack(SeqNum(9), true, 5), Payment::Progress);
-        assert_eq!(owed().note_ack(SeqNum(10), true, 5), Payment::Full);
-        assert_eq!(owed().note_ack(SeqNum(11), true, 5), Payment::Full);
+        assert_eq!(owed().note_ack(SeqNum(9), true, 5), AckEffect::Progress);
+        assert_eq!(owed().note_ack(SeqNum(10), true, 5), AckEffect::Full);
+        assert_eq!(owed().note_ack(SeqNum(11), true, 5), AckEffect::Full);
     }
 
     #[test]
     fn third_duplicate_repeats_once() {
         let mut owed = owed();
         let verdicts: Vec<_> = (0..5).map(|_| owed.note_ack(SeqNum(u32::MAX - 9), true, 5)).collect();
-        assert_eq!(verdicts.iter().filter(|v| **v == Payment::Repeat).count(), 1);
-        assert_eq!(verdicts[2], Payment::Repeat);
-        assert_eq!(owed.note_ack(SeqNum(u32::MAX - 9), false, 5), Payment::Open);
+        assert_eq!(verdicts.iter().filter(|v| **v == AckEffect::Repeat).count(), 1);
+        assert_eq!(verdicts[2], AckEffect::Repeat);
+        assert_eq!(owed.note_ack(SeqNum(u32::MAX - 9), false, 5), AckEffect::Open);
     }
 
     #[test]
@@ -314,27 +317,27 @@ mod tests {
 
     #[test]
     fn an_ack_of_the_header_alone_is_no_payment_at_once() {
-        let header_only = Owed::new(28, HeldId::NONE, SeqNum(3), SeqNum(3), 1460, None, 0);
-        let paid = |debt: &Owed, ack: u32| debt.is_paid_by(SeqNum(ack));
+        let header_only = RtxQueue::new(28, BufferId::NONE, SeqNum(3), SeqNum(3), 1460, None, 0);
+        let paid = |debt: &RtxQueue, ack: u32| debt.is_paid_by(SeqNum(ack));
         assert!(!paid(&header_only, 3) && paid(&header_only, 4) && !paid(&header_only, u32::MAX - 24));
         assert!(!paid(&owed(), 9) && paid(&owed(), 10) && paid(&owed(), 11));
     }
 
     #[test]
     fn a_header_stays_where_it_was_written() {
-        let debt = || Owed::new(2, HeldId::NONE, SeqNum(3), SeqNum(3), 1460, None, 0);
-        let mut debts = Debts::new(2, true);
+        let debt = || RtxQueue::new(2, BufferId::NONE, SeqNum(3), SeqNum(3), 1460, None, 0);
+        let mut debts = RtxQueues::new(2, true);
         let mut indices = Vec::new();
         for name in [b"ab", b"cd", b"ef"] {
             debts.draft()[..2].copy_from_slice(name);
             assert_eq!(debts.drafted(2), name);
             indices.extend(debts.insert(debt()).ok());
         }
-        let header = |debts: &Debts, index: u32| debts.with_header(index).map(|(_, header)| header.to_vec());
+        let header = |debts: &RtxQueues, index: u32| debts.with_header(index).map(|(_, header)| header.to_vec());
         assert_eq!(indices.len(), 2, "the third has the spare room and is not owed");
         assert_eq!(debts.drafted(2), b"ef");
         assert_eq!(header(&debts, indices[0]).as_deref(), Some(&b"ab"[..]));
-        assert_eq!(debts.forget(indices[0]), Some(HeldId::NONE));
+        assert_eq!(debts.forget(indices[0]), Some(BufferId::NONE));
         assert_eq!((debts.forget(indices[0]), header(&debts, indices[0])), (None, None));
         debts.draft()[..2].copy_from_slice(b"gh");
         assert_eq!(header(&debts, indices[1]).as_deref(), Some(&b"cd"[..]));
@@ -344,7 +347,7 @@ mod tests {
     }
     #[test]
     fn without_headers_there_is_room_for_debts_only() {
-        let mut debts = Debts::new(100, false);
+        let mut debts = RtxQueues::new(100, false);
         for _ in 0..100 {
             debts.draft();
             assert_eq!(debts.drafted(0), b"");

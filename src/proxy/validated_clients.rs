@@ -38,7 +38,7 @@ struct Line {
 const _: () = assert!(size_of::<Line>() == 64);
 
 /// Who has come back of late.
-pub(super) struct KnownClients {
+pub(super) struct ValidatedClients {
     /// Generations take turns: of two that follow each other each has its own lines.
     lines: [LargeSlice<Line>; 2],
     generation: u32,
@@ -54,7 +54,7 @@ struct Place {
     bit: u32,
 }
 
-impl KnownClients {
+impl ValidatedClients {
     /// Nobody is known; room for some `capacity` clients in a generation.
     pub(super) fn new(capacity: usize, now: Instant) -> Self {
         let lines = || {
@@ -65,7 +65,7 @@ impl KnownClients {
             let count = (capacity * BITS_PER_CONNECTION).div_ceil(LINE_BITS).max(8);
             LargeSlice::of(empty, count)
         };
-        KnownClients {
+        ValidatedClients {
             lines: [lines(), lines()],
             generation: 1,
             set: 0,
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn who_was_noted_is_known_and_hardly_anyone_else() {
-        let mut known = KnownClients::new(10_000, START);
+        let mut known = ValidatedClients::new(10_000, START);
         (0..1_000).for_each(|n| known.note(hash_of(n), START));
         assert!((0..1_000).all(|n| known.contains(hash_of(n))));
         let mistaken = (1_000..101_000).filter(|&n| known.contains(hash_of(n))).count();
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn is_forgotten_in_the_second_generation() {
-        let mut known = KnownClients::new(10_000, START);
+        let mut known = ValidatedClients::new(10_000, START);
         known.note(hash_of(1), START);
         let later = START + GENERATION;
         known.note(hash_of(2), later);
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn however_many_come_most_strangers_stay_strangers() {
-        let mut known = KnownClients::new(10_000, START);
+        let mut known = ValidatedClients::new(10_000, START);
         (0..1_000_000).for_each(|n| known.note(hash_of(n), START));
         let mistaken = (1_000_000..1_100_000).filter(|&n| known.contains(hash_of(n))).count();
         assert!(mistaken < 50_000, "{mistaken}");

@@ -23,7 +23,7 @@ pub(super) const MOST: usize = NONE as usize;
 
 /// A client's SYN, and the answer to it.
 #[derive(Clone, Debug)]
-pub(super) struct PassedSyn {
+pub(super) struct ForwardedSyn {
     /// Its options, those taken out that must not pass.
     pub options: OptionBytes,
     /// SYN and what it says about ECN.
@@ -31,12 +31,12 @@ pub(super) struct PassedSyn {
     /// Its window, never scaled (RFC 7323 2.2).
     pub window: u16,
     /// What the server has answered.
-    pub answer: Option<Answer>,
+    pub answer: Option<ForwardedSynAck>,
 }
 
 /// The server's SYN-ACK.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Answer {
+pub(super) struct ForwardedSynAck {
     /// The server's initial sequence number.
     pub isn: SeqNum,
     /// Its window, never scaled.
@@ -49,7 +49,7 @@ pub(super) struct Answer {
     pub newest_tsval: u32,
 }
 
-impl PassedSyn {
+impl ForwardedSyn {
     /// What is kept of the client's SYN in `frame`. Data on it are not: no fast-open cookie vouches for them, so the
     /// server would not take them either (RFC 7413 4.2.2), and the client sends them again when they are not acknowledged
     /// (RFC 9293 3.10.7.3).
@@ -57,7 +57,7 @@ impl PassedSyn {
     /// Where a header `is_awaited`, its bytes end here: whoever sends them would hear nothing of the marks on them, so ECN is
     /// not agreed on (RFC 3168 6.1.3).
     pub(super) fn of(segment: &Segment, frame: &[u8], is_awaited: bool) -> Self {
-        PassedSyn {
+        ForwardedSyn {
             options: passable(segment.options(frame)),
             flags: if is_awaited {
                 TcpFlags::SYN

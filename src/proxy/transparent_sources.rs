@@ -16,17 +16,17 @@ const PORTS: u32 = u16::MAX as u32;
 
 /// Addresses and ports by number.
 #[derive(Clone, Debug, Default)]
-pub struct Borrowed {
+pub struct TransparentSources {
     entries: Box<[(u128, u16)]>,
     free: Vec<u32>,
 }
 
-impl Borrowed {
+impl TransparentSources {
     /// Room for `capacity` sources, allocated now.
     pub fn new(capacity: usize) -> Self {
         let most = usize::from(CLIENT - FIRST) * PORTS as usize;
         let capacity = capacity.min(most);
-        Borrowed {
+        TransparentSources {
             entries: vec![(0, 0); capacity].into_boxed_slice(),
             free: (0..capacity as u32).rev().collect(),
         }
@@ -40,7 +40,7 @@ impl Borrowed {
     }
 
     /// Gives an entry back; anything that names none is left alone.
-    pub fn give_back(&mut self, index: u16, port: u16) {
+    pub fn release(&mut self, index: u16, port: u16) {
         if let Some(number) = number(index, port).filter(|&number| (number as usize) < self.entries.len()) {
             self.free.push(number);
         }
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn entries_beyond_the_first_65535_have_names_of_their_own() {
-        let mut borrowed = Borrowed::new(70_000);
+        let mut borrowed = TransparentSources::new(70_000);
         let names: Vec<_> = (0..70_000_u32)
             .map(|n| borrowed.take((u128::from(n), 7)).expect("room"))
             .collect();
@@ -87,15 +87,15 @@ mod tests {
             assert!(index >= FIRST && index != CLIENT && port != 0);
             assert_eq!(borrowed.source(index, port), Some((u128::from(n), 7)));
         }
-        names.iter().for_each(|&(index, port)| borrowed.give_back(index, port));
+        names.iter().for_each(|&(index, port)| borrowed.release(index, port));
         assert!(borrowed.is_empty());
     }
 
     #[test]
     fn what_names_no_entry_is_left_alone() {
-        let mut borrowed = Borrowed::new(1);
+        let mut borrowed = TransparentSources::new(1);
         for (index, port) in [(0, 80), (CLIENT, 80), (FIRST, 0), (FIRST, 2)] {
-            borrowed.give_back(index, port);
+            borrowed.release(index, port);
             assert_eq!(borrowed.source(index, port), None);
         }
         assert!(borrowed.take((1, 1)).is_some() && borrowed.take((2, 2)).is_none());

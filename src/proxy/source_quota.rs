@@ -10,37 +10,37 @@ const ROW: usize = 4096;
 
 /// Where the counters of a source are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Share([u16; 2]);
+pub struct Quota([u16; 2]);
 
-impl Share {
+impl Quota {
     /// The share of a source that has no hash: for tests.
     #[cfg(test)]
-    pub(super) const NOBODY: Share = Share([0; 2]);
+    pub(super) const NOBODY: Quota = Quota([0; 2]);
 
     /// The share of the source with this hash, all of whose bits must be even chances.
     pub fn of(hash: u64) -> Self {
-        Share([hash as u16, (hash >> 32) as u16].map(|place| place % ROW as u16))
+        Quota([hash as u16, (hash >> 32) as u16].map(|place| place % ROW as u16))
     }
 }
 
 /// What every source has.
-pub(super) struct Shares {
+pub(super) struct SourceQuotas {
     rows: [Box<[u32]>; 2],
     limit: u32,
 }
 
-impl Shares {
+impl SourceQuotas {
     /// Nobody has anything, and each may have `limit`.
     pub(super) fn new(limit: u32) -> Self {
         let row = || vec![0; ROW].into_boxed_slice();
-        Shares {
+        SourceQuotas {
             rows: [row(), row()],
             limit,
         }
     }
 
     /// Gives `amount` to a source. Returns false, and gives nothing, if that were more than it may have.
-    pub(super) fn give(&mut self, share: Share, amount: u32) -> bool {
+    pub(super) fn give(&mut self, share: Quota, amount: u32) -> bool {
         let [first, second] = self.counters(share);
         if (*first).min(*second).saturating_add(amount) > self.limit {
             return false;
@@ -50,14 +50,14 @@ impl Shares {
     }
 
     /// Gives a part of what was taken back a moment ago: it is within the limit.
-    pub(super) fn add(&mut self, share: Share, amount: u32) {
+    pub(super) fn add(&mut self, share: Quota, amount: u32) {
         self.counters(share)
             .into_iter()
             .for_each(|counter| *counter = counter.saturating_add(amount));
     }
 
     /// Takes back what was given.
-    pub(super) fn take(&mut self, share: Share, amount: u32) {
+    pub(super) fn take(&mut self, share: Quota, amount: u32) {
         self.counters(share)
             .into_iter()
             .for_each(|counter| *counter = counter.saturating_sub(amount));
@@ -68,7 +68,7 @@ impl Shares {
         self.rows.iter().map(|row| size_of_val(&**row)).sum()
     }
 
-    fn counters(&mut self, share: Share) -> [&mut u32; 2] {
+    fn counters(&mut self, share: Quota) -> [&mut u32; 2] {
         let [first, second] = &mut self.rows;
         [
             &mut first[usize::from(share.0[0]) % ROW],
@@ -83,8 +83,8 @@ mod tests {
 
     #[test]
     fn each_may_have_the_limit_and_no_more() {
-        let mut shares = Shares::new(10);
-        let (one, other) = (Share([1, 2]), Share([1, 3]));
+        let mut shares = SourceQuotas::new(10);
+        let (one, other) = (Quota([1, 2]), Quota([1, 3]));
         assert!(shares.give(one, 10));
         assert!(!shares.give(one, 1));
         assert!(shares.give(other, 10), "one counter in common does not matter");

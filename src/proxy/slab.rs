@@ -4,7 +4,7 @@ use e2d2::memory::LargeSlice;
 
 /// `T`s in slots `0..capacity`, allocated at start. The free ones are a list through the slots themselves, so that a `T`
 /// with some value to spare costs no more than its size. The list ends with the number of the slots there are.
-pub(super) struct Slots<T> {
+pub(super) struct Slab<T> {
     entries: LargeSlice<Slot<T>>,
     free: u32,
     used: usize,
@@ -16,10 +16,10 @@ enum Slot<T> {
     Free(u32),
 }
 
-impl<T> Slots<T> {
+impl<T> Slab<T> {
     /// `capacity` empty slots.
     pub(super) fn new(capacity: usize) -> Self {
-        Slots {
+        Slab {
             entries: LargeSlice::from_fn(capacity, |slot| Slot::Free(slot as u32 + 1)),
             free: 0,
             used: 0,
@@ -28,7 +28,7 @@ impl<T> Slots<T> {
 
     /// Room for `capacity` slots whose memory is touched when it is used for the first time.
     pub(super) fn reserved(capacity: usize) -> Self {
-        Slots {
+        Slab {
             entries: LargeSlice::reserved(capacity),
             free: 0,
             used: 0,
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn reserved_slots_are_as_any_others_and_touched_in_order() {
-        for mut slots in [Slots::new(3), Slots::reserved(3)] {
+        for mut slots in [Slab::new(3), Slab::reserved(3)] {
             let taken: Vec<_> = (0..3).map(|value| (slots.next(), slots.insert(value))).collect();
             assert_eq!(taken, [(Some(0), Ok(0)), (Some(1), Ok(1)), (Some(2), Ok(2))]);
             assert_eq!((slots.next(), slots.insert(9)), (None, Err(9)));
@@ -163,11 +163,11 @@ mod tests {
             );
             assert_eq!((slots.get(1), slots.len(), slots.capacity()), (Some(&8), 3, 3));
         }
-        let mut slots = Slots::reserved(1000);
+        let mut slots = Slab::reserved(1000);
         for value in 0..100 {
             assert_eq!(slots.insert(value), Ok(0));
             slots.free(0);
         }
-        assert_eq!(slots.memory(), Slots::<i32>::slot_size());
+        assert_eq!(slots.memory(), Slab::<i32>::slot_size());
     }
 }

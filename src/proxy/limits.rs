@@ -1,9 +1,9 @@
-//! How many frames of our own a stranger can cause: limits of each connection, and budgets of the core.
+//! How many frames of our own a stranger can cause: limits of each connection, and limits of the core.
 //!
 //! Each purpose has a budget of its own, so that what one kind of segment causes leaves the others untouched. What a
-//! live connection may cause is limited by the connection first ([`OncePerSecond`]): somebody who makes up segments for
-//! one connection takes at most one frame a second from the budget that all share. The budgets themselves are random
-//! from second to second ([`Budget`]). Together these close the side channel of CVE-2016-5696: who counts the challenge
+//! live connection may cause is limited by the connection first ([`ConnectionLimits`]): somebody who makes up segments for
+//! one connection takes at most one frame a second from the budget that all share. The limits themselves are random
+//! from second to second ([`RandomizedLimit`]). Together these close the side channel of CVE-2016-5696: who counts the challenge
 //! ACKs that he gets on a connection of his own cannot tell whether a segment that he made up has met another one
 //! (RFC 5961 10 asks for the limit; Linux has drawn it at random since 4.7 and limits each connection since 4.0).
 
@@ -14,7 +14,7 @@ use std::hash::Hasher;
 
 /// What a connection is granted once a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Grant {
+pub(super) enum LimitKind {
     /// An ACK that asks this side where it stands (RFC 5961 3.2, 4.2 and 7).
     Challenge(Side),
     /// A segment of this side is passed on although it is out of every window.
@@ -27,17 +27,17 @@ pub(super) enum Grant {
     ClientMac,
 }
 
-impl Grant {
+impl LimitKind {
     const fn bit(self) -> u16 {
         1 << match self {
-            Grant::Challenge(Side::Client) => 0,
-            Grant::Challenge(Side::Server) => 1,
-            Grant::OutOfWindow(Side::Client) => 2,
-            Grant::OutOfWindow(Side::Server) => 3,
-            Grant::TooBig(Side::Client) => 4,
-            Grant::TooBig(Side::Server) => 5,
-            Grant::IcmpError => 6,
-            Grant::ClientMac => 7,
+            LimitKind::Challenge(Side::Client) => 0,
+            LimitKind::Challenge(Side::Server) => 1,
+            LimitKind::OutOfWindow(Side::Client) => 2,
+            LimitKind::OutOfWindow(Side::Server) => 3,
+            LimitKind::TooBig(Side::Client) => 4,
+            LimitKind::TooBig(Side::Server) => 5,
+            LimitKind::IcmpError => 6,
+            LimitKind::ClientMac => 7,
         }
     }
 }
@@ -47,11 +47,11 @@ impl Grant {
 /// Seconds are those of the core's clock, 1 024 ms long, and their number is kept modulo 256. A connection on which
 /// nothing was granted for a multiple of 262 s may wait one second longer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OncePerSecond(u16);
+pub struct ConnectionLimits(u16);
 
-impl OncePerSecond {
+impl ConnectionLimits {
     /// Uses up `grant` for the present second. Returns false if it was used up before.
-    pub(super) fn take(&mut self, grant: Grant, now: Instant) -> bool {
+    pub(super) fn take(&mut self, grant: LimitKind, now: Instant) -> bool {
         let second = ((now.as_millis() as u32 >> 10) as u16) << 8;
         if self.0 & 0xff00 != second {
             self.0 = second;
@@ -67,17 +67,17 @@ impl OncePerSecond {
 /// Drawn from SipHash of the second's number under a secret key: who sees the counts of some seconds cannot tell that of
 /// another.
 #[derive(Clone, Debug)]
-pub(super) struct Budget {
+pub(super) struct RandomizedLimit {
     mean: u32,
     key: [u64; 2],
     second: u64,
     left: u32,
 }
 
-impl Budget {
+impl RandomizedLimit {
     /// A budget of `mean` events a second on average; a mean of 0 allows none.
     pub(super) fn new(mean: u32, key: [u64; 2], now: Instant) -> Self {
-        let mut budget = Budget {
+        let mut budget = RandomizedLimit {
             mean,
             key,
             second: second_of(now),
@@ -114,20 +114,20 @@ fn second_of(now: Instant) -> u64 {
     now.as_nanos() / 1_000_000_000
 }
 
-/// The budgets of one core.
-pub(super) struct Budgets {
+/// The limits of one core.
+pub(super) struct CoreLimits {
     /// Resets to those who have neither a connection nor a valid cookie.
-    pub(super) strangers: Budget,
+    pub(super) rst: RandomizedLimit,
     /// Resets to servers that answer a probe out of an older connection.
-    pub(super) probes: Budget,
+    pub(super) probes: RandomizedLimit,
     /// Challenge ACKs, and questions after a doubtful RST.
-    pub(super) challenges: Budget,
+    pub(super) challenges: RandomizedLimit,
     /// Segments passed on that are out of every window of their connection.
-    pub(super) out_of_window: Budget,
+    pub(super) out_of_window: RandomizedLimit,
 }
 
-impl Budgets {
-    /// Budgets of `per_second` events each; `secret` is the core's own.
+impl CoreLimits {
+    /// Limits of `per_second` events each; `secret` is the core's own.
     pub(super) fn new(per_second: u32, secret: [u8; 16], now: Instant) -> Self {
         // Keys that say nothing of each other, nor of the secret, which others use as well.
         let word = |number: u64| {
@@ -136,9 +136,9 @@ impl Budgets {
             hasher.write_u64(number);
             hasher.finish()
         };
-        let budget = |number: u64| Budget::new(per_second, [word(2 * number), word(2 * number + 1)], now);
-        Budgets {
-            strangers: budget(0),
+        let budget = |number: u64| RandomizedLimit::new(per_second, [word(2 * number), word(2 * number + 1)], now);
+        CoreLimits {
+            rst: budget(0),
             challenges: budget(1),
             out_of_window: budget(2),
             probes: budget(3),
@@ -156,16 +156,16 @@ mod tests {
 
     #[test]
     fn a_grant_is_given_once_a_second_and_each_by_itself() {
-        let mut granted = OncePerSecond::default();
+        let mut granted = ConnectionLimits::default();
         let all = [
-            Grant::Challenge(Side::Client),
-            Grant::Challenge(Side::Server),
-            Grant::OutOfWindow(Side::Client),
-            Grant::OutOfWindow(Side::Server),
-            Grant::TooBig(Side::Client),
-            Grant::TooBig(Side::Server),
-            Grant::IcmpError,
-            Grant::ClientMac,
+            LimitKind::Challenge(Side::Client),
+            LimitKind::Challenge(Side::Server),
+            LimitKind::OutOfWindow(Side::Client),
+            LimitKind::OutOfWindow(Side::Server),
+            LimitKind::TooBig(Side::Client),
+            LimitKind::TooBig(Side::Server),
+            LimitKind::IcmpError,
+            LimitKind::ClientMac,
         ];
         for second in 1..600 {
             for grant in all {
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn a_budget_allows_between_half_of_its_mean_and_one_and_a_half() {
         for mean in [0, 1, 2, 3, 10, 1000] {
-            let mut budget = Budget::new(mean, [3, 5], at(0));
+            let mut budget = RandomizedLimit::new(mean, [3, 5], at(0));
             let counts: Vec<u32> = (0..2000u64)
                 .map(|second| (0..2000).map(|_| u32::from(budget.take(at(second * 1000)))).sum())
                 .collect();
@@ -199,15 +199,15 @@ mod tests {
 
     #[test]
     fn budgets_of_one_secret_say_nothing_of_each_other() {
-        let mut budgets = Budgets::new(1000, [9; 16], at(0));
-        let mut count = |pick: fn(&mut Budgets) -> &mut Budget| {
-            let budget = pick(&mut budgets);
+        let mut limits = CoreLimits::new(1000, [9; 16], at(0));
+        let mut count = |pick: fn(&mut CoreLimits) -> &mut RandomizedLimit| {
+            let budget = pick(&mut limits);
             let mut of = |second: u64| (0..2000).filter(|_| budget.take(at(second * 1000))).count();
             [of(1), of(2), of(3)]
         };
-        let strangers = count(|budgets| &mut budgets.strangers);
-        let challenges = count(|budgets| &mut budgets.challenges);
-        let out_of_window = count(|budgets| &mut budgets.out_of_window);
+        let strangers = count(|limits| &mut limits.rst);
+        let challenges = count(|limits| &mut limits.challenges);
+        let out_of_window = count(|limits| &mut limits.out_of_window);
         assert!(strangers != challenges && challenges != out_of_window && out_of_window != strangers);
     }
 }

@@ -103,7 +103,7 @@ const fn all_of(class: usize) -> u32 {
 impl Chunks {
     /// Room for so many chunks, none of it touched.
     pub(super) fn new(capacity: usize) -> Self {
-        // No block has a size of index 6 or 7, and so none the number of `HeldId::NONE`.
+        // No block has a size of index 6 or 7, and so none the number of `BufferId::NONE`.
         let capacity = capacity.min(MOST_CHUNKS);
         Chunks {
             bytes: LargeSlice::reserved(capacity * CHUNK),
@@ -158,7 +158,7 @@ impl Chunks {
     }
 
     /// Gives a taken block back.
-    pub(super) fn give_back(&mut self, block: BlockId) {
+    pub(super) fn release(&mut self, block: BlockId) {
         let (chunk, class) = (block.chunk() as u32, block.class());
         let free = self.chunks[block.chunk()].free;
         debug_assert!(free & 1 << block.place() == 0, "given back twice");
@@ -246,7 +246,7 @@ mod tests {
             }
             for (mark, &block) in blocks.iter().enumerate() {
                 assert!(chunks.slice(block).iter().all(|&byte| byte == mark as u8));
-                chunks.give_back(block);
+                chunks.release(block);
             }
             assert_eq!((chunks.bytes_in_use(), chunks.blocks_in_use()), (0, 0));
         }
@@ -257,7 +257,7 @@ mod tests {
         let mut chunks = Chunks::new(1000);
         for _ in 0..10_000 {
             let blocks: Vec<_> = (0..PER_CHUNK).filter_map(|_| chunks.take(0)).collect();
-            blocks.into_iter().for_each(|block| chunks.give_back(block));
+            blocks.into_iter().for_each(|block| chunks.release(block));
         }
         assert_eq!(chunks.used_ever(), 1);
         let (_large, _small) = (chunks.take(4), chunks.take(0));

@@ -6,29 +6,29 @@
 //! record.
 
 use super::drop_reason::DropReason;
-use super::held;
-use super::settings::Accept;
-use super::slots::Slots;
+use super::reassembly;
+use super::settings::AcceptProxy;
+use super::slab::Slab;
 use arrayvec::ArrayVec;
 use netfcts::leg::mapped;
 use proxy_protocol::{Header, ParseOptions, Parsed, Transport, V2_SIGNATURE, kind};
 use std::net::SocketAddr;
 
 /// The longest header that is taken: all that is held of a connection. Version 1 has its own limit of 107 bytes.
-const LONGEST: usize = held::LARGE;
+const LONGEST: usize = reassembly::LARGE;
 
 /// Room for the fields that may be passed on: as many as the longest header that we send has.
-pub(super) const MAX_FIELDS: usize = super::announce::MAX_FIELDS;
+pub(super) const MAX_FIELDS: usize = super::send_proxy::MAX_FIELDS;
 
 /// What version 1 begins with; nothing that does is anything else (proxy-protocol.txt 2.3).
 const V1_START: &[u8] = b"PROXY ";
 
 /// What is known of the headers of a core's connections: nothing at all unless some listener takes them, or some server wants
 /// one with fields from the client's first bytes.
-pub(super) struct CarriedTable {
+pub(super) struct ReceivedHeaders {
     /// By slot of the connection: the entry, or [`OWN`] or [`AWAITED`].
     by_slot: Box<[u16]>,
-    entries: Slots<Carried>,
+    entries: Slab<ReceivedHeader>,
 }
 
 /// The connection has its own addresses.
@@ -37,13 +37,13 @@ const OWN: u16 = u16::MAX;
 /// The start of the stream has not been judged yet.
 const AWAITED: u16 = u16::MAX - 1;
 
-impl CarriedTable {
+impl ReceivedHeaders {
     /// For so many `connections`, of which so many `entries` at once have a header and no server yet; their memory is touched
     /// as it is used.
     pub(super) fn new(connections: usize, entries: usize) -> Self {
-        CarriedTable {
+        ReceivedHeaders {
             by_slot: vec![OWN; connections].into_boxed_slice(),
-            entries: Slots::reserved(entries.min(usize::from(AWAITED))),
+            entries: Slab::reserved(entries.min(usize::from(AWAITED))),
         }
     }
 
@@ -63,7 +63,7 @@ impl CarriedTable {
     }
 
     /// Keeps what its header said. Returns false if there is no room.
-    pub(super) fn keep(&mut self, slot: u32, carried: Carried) -> bool {
+    pub(super) fn keep(&mut self, slot: u32, carried: ReceivedHeader) -> bool {
         match self.entries.insert(carried) {
             // There are no more entries than indices.
             Ok(entry) => self.set(slot, entry as u16),
@@ -73,12 +73,12 @@ impl CarriedTable {
     }
 
     /// What its header said, if it said anything.
-    pub(super) fn get(&self, slot: u32) -> Option<&Carried> {
+    pub(super) fn get(&self, slot: u32) -> Option<&ReceivedHeader> {
         self.kept(slot).filter(|carried| carried.is_said)
     }
 
     /// The same, or what was kept of its first bytes.
-    pub(super) fn kept(&self, slot: u32) -> Option<&Carried> {
+    pub(super) fn kept(&self, slot: u32) -> Option<&ReceivedHeader> {
         self.entries.get(u32::from(*self.by_slot.get(slot as usize)?))
     }
 
@@ -93,7 +93,7 @@ impl CarriedTable {
             return carried.fields.try_extend_from_slice(found).is_ok();
         }
         let [source, destination] = ends;
-        let mut carried = Carried {
+        let mut carried = ReceivedHeader {
             source,
             destination,
             fields: ArrayVec::new(),
@@ -118,7 +118,7 @@ impl CarriedTable {
 
     /// Bytes of all headers kept.
     pub(super) fn bytes_in_use(&self) -> usize {
-        self.len() * (Slots::<Carried>::slot_size() + size_of::<u16>())
+        self.len() * (Slab::<ReceivedHeader>::slot_size() + size_of::<u16>())
     }
 
     /// The memory that it has touched, in bytes.
@@ -140,7 +140,7 @@ impl CarriedTable {
 
 /// Whom a connection is from, and what it was to, as a header says.
 #[derive(Clone, Debug)]
-pub(super) struct Carried {
+pub(super) struct ReceivedHeader {
     /// The client's address, IPv4 in its mapped form, and port.
     pub source: (u128, u16),
     /// What it connected to.
@@ -156,7 +156,7 @@ pub(super) struct Carried {
 
 /// What the first bytes of a client are.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Sighting<'a> {
+pub(super) enum HeaderParse<'a> {
     /// They are payload: no header will come.
     Absent,
     /// They may become a header.
@@ -179,13 +179,13 @@ pub(super) fn may_begin(bytes: &[u8]) -> bool {
 }
 
 /// Looks for a header in the first `bytes` of a client that is `trusted` or not; `complete` when no more will come.
-pub(super) fn look(accept: Accept, trusted: bool, bytes: &[u8], complete: bool) -> Sighting<'_> {
-    let required = accept == Accept::Required;
-    if accept == Accept::Off {
-        return Sighting::Absent;
+pub(super) fn look(accept: AcceptProxy, trusted: bool, bytes: &[u8], complete: bool) -> HeaderParse<'_> {
+    let required = accept == AcceptProxy::Required;
+    if accept == AcceptProxy::Off {
+        return HeaderParse::Absent;
     }
     if required && !trusted {
-        return Sighting::Refused(DropReason::HeaderUntrusted);
+        return HeaderParse::Refused(DropReason::HeaderUntrusted);
     }
     let options = ParseOptions {
         max_len: LONGEST,
@@ -193,25 +193,27 @@ pub(super) fn look(accept: Accept, trusted: bool, bytes: &[u8], complete: bool) 
     };
     let is_header = begins(bytes);
     if is_header && !trusted {
-        return Sighting::Refused(DropReason::HeaderUntrusted);
+        return HeaderParse::Refused(DropReason::HeaderUntrusted);
     }
     match options.parse(bytes) {
         // proxy-protocol.txt 2.2: what a stream carries is no datagram's.
         Ok(Parsed::Complete { header, .. }) if header.transport == Transport::Datagram => {
-            Sighting::Refused(DropReason::HeaderMalformed)
+            HeaderParse::Refused(DropReason::HeaderMalformed)
         }
-        Ok(Parsed::Complete { header, length }) => Sighting::Whole(header, length),
-        Ok(Parsed::Incomplete { .. }) if !complete => Sighting::Incomplete,
+        Ok(Parsed::Complete { header, length }) => HeaderParse::Whole(header, length),
+        Ok(Parsed::Incomplete { .. }) if !complete => HeaderParse::Incomplete,
         // proxy-protocol.txt 2.2: a connection that ends within its header is refused.
-        Ok(Parsed::Incomplete { .. }) if bytes.is_empty() && required => Sighting::Refused(DropReason::HeaderMissing),
-        Ok(Parsed::Incomplete { .. }) | Err(_) if required || is_header => {
-            Sighting::Refused(DropReason::HeaderMalformed)
+        Ok(Parsed::Incomplete { .. }) if bytes.is_empty() && required => {
+            HeaderParse::Refused(DropReason::HeaderMissing)
         }
-        Ok(Parsed::Incomplete { .. }) | Err(_) => Sighting::Absent,
+        Ok(Parsed::Incomplete { .. }) | Err(_) if required || is_header => {
+            HeaderParse::Refused(DropReason::HeaderMalformed)
+        }
+        Ok(Parsed::Incomplete { .. }) | Err(_) => HeaderParse::Absent,
     }
 }
 
-impl Carried {
+impl ReceivedHeader {
     /// What `header` says of the connection; `None` if the connection's own addresses are meant (LOCAL, UNKNOWN,
     /// UNSPEC) or the ones it has are of no use here (UNIX). Its fields are kept if `keeps_fields`.
     pub(super) fn of(header: &Header<'_>, keeps_fields: bool) -> Option<Self> {
@@ -233,7 +235,7 @@ impl Carried {
                 }
             }
         }
-        Some(Carried {
+        Some(ReceivedHeader {
             source: value(source),
             destination: value(destination),
             said_len: fields.len() as u16,
@@ -264,29 +266,29 @@ mod tests {
     const MISSING: DropReason = DropReason::HeaderMissing;
     const STRANGER: DropReason = DropReason::HeaderUntrusted;
 
-    #[test_case(Accept::Required, true, b"", false => Ok("incomplete"); "nothing yet")]
-    #[test_case(Accept::Required, true, b"", true => Err(MISSING); "left without a word")]
-    #[test_case(Accept::Required, true, b"PROX", true => Err(SHORT); "left in the middle")]
-    #[test_case(Accept::Required, true, b"PROX", false => Ok("incomplete"); "in the middle")]
-    #[test_case(Accept::Required, true, b"GET /", false => Err(SHORT); "payload where a header must be")]
-    #[test_case(Accept::Required, false, b"", false => Err(STRANGER); "a stranger is told at once")]
-    #[test_case(Accept::Required, false, V1, false => Err(STRANGER); "a stranger's header")]
-    #[test_case(Accept::Optional, true, b"GET /", false => Ok("absent"); "none")]
-    #[test_case(Accept::Optional, true, b"\r\n", false => Ok("incomplete"); "empty line, or a signature")]
-    #[test_case(Accept::Optional, true, b"\r\nx", false => Ok("absent"); "an empty line")]
-    #[test_case(Accept::Optional, true, b"PRO", true => Ok("absent"); "payload after all")]
-    #[test_case(Accept::Optional, true, b"PROXY TCP4 x", false => Err(SHORT); "a bad one")]
-    #[test_case(Accept::Optional, false, b"GET /", false => Ok("absent"); "a stranger without")]
-    #[test_case(Accept::Optional, false, b"PROXY", false => Ok("incomplete"); "a stranger's first word")]
-    #[test_case(Accept::Optional, false, V1, false => Err(STRANGER); "a stranger with")]
-    #[test_case(Accept::Optional, true, V1, false => Ok("whole"); "a whole one")]
-    #[test_case(Accept::Off, true, V1, false => Ok("absent"); "not looked for")]
-    fn sightings(accept: Accept, trusted: bool, bytes: &[u8], complete: bool) -> Result<&'static str, DropReason> {
+    #[test_case(AcceptProxy::Required, true, b"", false => Ok("incomplete"); "nothing yet")]
+    #[test_case(AcceptProxy::Required, true, b"", true => Err(MISSING); "left without a word")]
+    #[test_case(AcceptProxy::Required, true, b"PROX", true => Err(SHORT); "left in the middle")]
+    #[test_case(AcceptProxy::Required, true, b"PROX", false => Ok("incomplete"); "in the middle")]
+    #[test_case(AcceptProxy::Required, true, b"GET /", false => Err(SHORT); "payload where a header must be")]
+    #[test_case(AcceptProxy::Required, false, b"", false => Err(STRANGER); "a stranger is told at once")]
+    #[test_case(AcceptProxy::Required, false, V1, false => Err(STRANGER); "a stranger's header")]
+    #[test_case(AcceptProxy::Optional, true, b"GET /", false => Ok("absent"); "none")]
+    #[test_case(AcceptProxy::Optional, true, b"\r\n", false => Ok("incomplete"); "empty line, or a signature")]
+    #[test_case(AcceptProxy::Optional, true, b"\r\nx", false => Ok("absent"); "an empty line")]
+    #[test_case(AcceptProxy::Optional, true, b"PRO", true => Ok("absent"); "payload after all")]
+    #[test_case(AcceptProxy::Optional, true, b"PROXY TCP4 x", false => Err(SHORT); "a bad one")]
+    #[test_case(AcceptProxy::Optional, false, b"GET /", false => Ok("absent"); "a stranger without")]
+    #[test_case(AcceptProxy::Optional, false, b"PROXY", false => Ok("incomplete"); "a stranger's first word")]
+    #[test_case(AcceptProxy::Optional, false, V1, false => Err(STRANGER); "a stranger with")]
+    #[test_case(AcceptProxy::Optional, true, V1, false => Ok("whole"); "a whole one")]
+    #[test_case(AcceptProxy::Off, true, V1, false => Ok("absent"); "not looked for")]
+    fn sightings(accept: AcceptProxy, trusted: bool, bytes: &[u8], complete: bool) -> Result<&'static str, DropReason> {
         match look(accept, trusted, bytes, complete) {
-            Sighting::Absent => Ok("absent"),
-            Sighting::Incomplete => Ok("incomplete"),
-            Sighting::Whole(..) => Ok("whole"),
-            Sighting::Refused(reason) => Err(reason),
+            HeaderParse::Absent => Ok("absent"),
+            HeaderParse::Incomplete => Ok("incomplete"),
+            HeaderParse::Whole(..) => Ok("whole"),
+            HeaderParse::Refused(reason) => Err(reason),
         }
     }
 
@@ -296,9 +298,15 @@ mod tests {
         start.extend([0x21, 0x11]);
         let with = |length: usize| [&start[..], &(length as u16).to_be_bytes()].concat();
         let longest = with(LONGEST - 16);
-        assert_eq!(look(Accept::Required, true, &longest, false), Sighting::Incomplete);
+        assert_eq!(
+            look(AcceptProxy::Required, true, &longest, false),
+            HeaderParse::Incomplete
+        );
         let longer = with(LONGEST - 15);
-        assert_eq!(look(Accept::Required, true, &longer, false), Sighting::Refused(SHORT));
+        assert_eq!(
+            look(AcceptProxy::Required, true, &longer, false),
+            HeaderParse::Refused(SHORT)
+        );
     }
 
     #[test]
@@ -317,11 +325,11 @@ mod tests {
             Addresses::from_pair(from("192.0.2.1:5"), from("192.0.2.2:6")),
         )
         .with_tlvs(tlvs.tlvs());
-        let carried = Carried::of(&header, true).expect("addresses");
+        let carried = ReceivedHeader::of(&header, true).expect("addresses");
         let kept = proxy_protocol::Tlvs::new(carried.said()).expect("fields");
         let kinds: Vec<u8> = kept.raw().map(|(kind, _)| kind).collect();
         assert_eq!(kinds, [kind::AUTHORITY, kind::UNIQUE_ID]);
-        assert!(Carried::of(&header, false).expect("addresses").said().is_empty());
-        assert!(Carried::of(&Header::local(), true).is_none());
+        assert!(ReceivedHeader::of(&header, false).expect("addresses").said().is_empty());
+        assert!(ReceivedHeader::of(&Header::local(), true).is_none());
     }
 }
