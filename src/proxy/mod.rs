@@ -43,6 +43,7 @@ pub mod reassembly;
 mod received_headers;
 mod replay_filter;
 mod rtx;
+mod rtx_timer;
 mod segment;
 mod send;
 mod send_proxy;

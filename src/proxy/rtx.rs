@@ -9,19 +9,14 @@
 //! into segments. Mostly the server's answer pays at once, which [`RtxQueue::is_paid_by`] tells.
 
 use super::reassembly::BufferId;
+use super::rtx_timer::RtxTimer;
 use super::send_proxy::MAX_HEADER;
 use super::slab::Slab;
 use e2d2::memory::LargeSlice;
 use netfcts::seq::SeqNum;
 
-/// RFC 6298 2.1: before any measurement the retransmission time-out is one second.
-pub(super) const FIRST_RTO_MS: u32 = 1000;
-
 /// Repetitions of one debt before the server is given up: about two minutes of silence.
 pub(super) const MAX_TRIES: u8 = 7;
-
-/// RFC 5681 3.2.
-const DUPLICATE_ACKS: u8 = 3;
 
 /// One connection's debt, in the client's numbers.
 #[derive(Clone, Debug)]
@@ -39,15 +34,10 @@ pub(super) struct RtxQueue {
     pub mss: u16,
     /// TSval and TSecr for the server, if timestamps were agreed.
     pub timestamps: Option<(u32, u32)>,
-    /// When to repeat, in ms of the core's clock.
-    pub deadline: u32,
-    /// The present time-out in ms.
-    pub rto: u32,
-    /// Repetitions since the last progress.
-    pub tries: u8,
+    /// When to repeat.
+    pub timer: RtxTimer,
     /// The client's first bytes have been sent: when they come, it is a repetition.
     pub first_bytes_sent: bool,
-    duplicates: u8,
     last_ack: SeqNum,
 }
 
@@ -87,11 +77,8 @@ impl RtxQueue {
             end,
             mss,
             timestamps,
-            deadline: now_ms.wrapping_add(FIRST_RTO_MS),
-            rto: FIRST_RTO_MS,
-            tries: 0,
+            timer: RtxTimer::new(now_ms),
             first_bytes_sent: false,
-            duplicates: 0,
             last_ack: start,
         }
     }
@@ -109,16 +96,11 @@ impl RtxQueue {
             return AckEffect::Full;
         }
         if ack.gt(self.last_ack) {
-            // RFC 6298 5.3: progress restarts the timer.
             self.last_ack = ack;
-            (self.duplicates, self.tries, self.rto) = (0, 0, FIRST_RTO_MS);
-            self.deadline = now_ms.wrapping_add(self.rto);
+            self.timer.on_progress(now_ms);
             return AckEffect::Progress;
-        } else if ack == self.last_ack && pure {
-            self.duplicates = self.duplicates.saturating_add(1);
-            if self.duplicates == DUPLICATE_ACKS {
-                return AckEffect::Repeat;
-            }
+        } else if ack == self.last_ack && pure && self.timer.on_duplicate_ack() {
+            return AckEffect::Repeat;
         }
         AckEffect::Open
     }
@@ -136,14 +118,6 @@ impl RtxQueue {
                 *echo = theirs;
             }
         }
-    }
-
-    /// Notes a repetition by the timer.
-    pub(super) fn note_timeout(&mut self, now_ms: u32) {
-        self.tries += 1;
-        // RFC 6298 5.5.
-        self.rto = (self.rto * 2).min(60_000);
-        self.deadline = now_ms.wrapping_add(self.rto);
     }
 
     /// True if there is nothing of the client's in it.
@@ -309,10 +283,10 @@ mod tests {
     #[test]
     fn backs_off_and_recovers() {
         let mut owed = owed();
-        owed.note_timeout(1000);
-        assert_eq!((owed.rto, owed.deadline, owed.tries), (2000, 3000, 1));
+        owed.timer.on_timeout(1000);
+        assert_eq!((owed.timer.deadline(), owed.timer.has_tried(1)), (3000, true));
         owed.note_ack(SeqNum(0), true, 1500);
-        assert_eq!((owed.rto, owed.deadline, owed.tries), (1000, 2500, 0));
+        assert_eq!((owed.timer.deadline(), owed.timer.has_tried(1)), (2500, false));
     }
 
     #[test]

@@ -17,7 +17,6 @@ use crate::callbacks::SelectServer;
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
 use netfcts::record::Cause;
-use netfcts::seq::SeqNum;
 use std::time::Duration;
 
 /// Resting connections that one call forgets at most: each costs two look-ups.
@@ -164,12 +163,11 @@ where
             }
             (Stage::Opening(_), _) => Some(Event::TimedOut),
             (Stage::Spliced(spliced), _) => {
-                let debt = self.rtx.get(spliced.owed).map(|debt| (debt.deadline, debt.tries));
                 let now_ms = now.as_millis() as u32;
-                if let Some((deadline, tries)) = debt
-                    && SeqNum(now_ms).ge(SeqNum(deadline))
+                if let Some(debt) = self.rtx.get(spliced.owed)
+                    && debt.timer.is_due(now_ms)
                 {
-                    return Some(if tries >= rtx::MAX_TRIES {
+                    return Some(if debt.timer.has_tried(rtx::MAX_TRIES) {
                         Event::TimedOut
                     } else {
                         Event::RetryDue
@@ -279,7 +277,7 @@ where
         let over = (now + limit).as_nanos().saturating_sub(u64::from(silent) * 1_000_000);
         let mut deadline = Instant::from_nanos(over);
         if let Some(debt) = self.rtx.get(spliced.owed) {
-            deadline = deadline.min(now + milliseconds_until(now, debt.deadline));
+            deadline = deadline.min(now + milliseconds_until(now, debt.timer.deadline()));
         }
         if let Some(kept) = self.inspections.of(slot).and_then(Inspection::deadline) {
             deadline = deadline.min(now + milliseconds_until(now, kept));
@@ -331,7 +329,7 @@ where
         let spliced = self.connections.get(slot).and_then(|connection| connection.spliced());
         let debt = spliced.and_then(|spliced| self.rtx.get(spliced.owed));
         match debt {
-            Some(debt) if debt.tries >= rtx::MAX_TRIES => Cause::RetransmitLimit,
+            Some(debt) if debt.timer.has_tried(rtx::MAX_TRIES) => Cause::RetransmitLimit,
             None if self.inspections.of(slot).is_some_and(Inspection::is_given_up) => Cause::RetransmitLimit,
             _ if usual == Cause::IdleTimeout && self.connections.get(slot).is_some_and(is_unheard) => {
                 Cause::SelectorTimeout

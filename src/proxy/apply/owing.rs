@@ -93,7 +93,7 @@ where
         };
         self.retransmit_kept(now, slot, out);
         if let Some(debt) = self.rtx.get_mut(index) {
-            debt.note_timeout(now.as_millis() as u32);
+            debt.timer.on_timeout(now.as_millis() as u32);
             self.log.flag(slot, RecordFlags::RETRANSMITTED);
             self.send_rtx(slot, out);
         }

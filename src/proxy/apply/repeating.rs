@@ -299,7 +299,7 @@ where
                 return;
             };
             let direction = inspection.sent_by_mut(from);
-            if direction.kept.len() > 0 && SeqNum(now_ms).ge(SeqNum(direction.deadline)) {
+            if direction.kept.len() > 0 && direction.timer.is_due(now_ms) {
                 direction.note_timeout(now_ms);
                 self.repeat_first_kept(slot, from, out);
             }

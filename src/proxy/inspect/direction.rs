@@ -15,6 +15,7 @@
 
 use super::kept::{Kept, LIMIT};
 use crate::callbacks::GUARANTEED_GROWTH;
+use crate::proxy::rtx_timer::RtxTimer;
 use arrayvec::ArrayVec;
 use netfcts::seq::SeqNum;
 
@@ -24,18 +25,8 @@ pub(in crate::proxy) const MAX_RANGES: usize = 32;
 /// Bytes of the window that are left for segments that grow more than others.
 const MARGIN: usize = 4 * 1024;
 
-/// RFC 6298 2.1: before any measurement the retransmission time-out is one second. The sender measures, and its
-/// repetitions make us repeat, so that this is for what no sender repeats.
-const FIRST_RTO_MS: u32 = 1000;
-
-/// RFC 6298 2.5.
-const LONGEST_RTO_MS: u32 = 60_000;
-
 /// Repetitions without any progress before the receiver is given up.
 pub(in crate::proxy) const MAX_TRIES: u8 = 8;
-
-/// RFC 5681 3.2.
-const DUPLICATE_ACKS: u8 = 3;
 
 /// Bytes that were changed: of the sender's numbers these, of the receiver's those.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,12 +109,9 @@ pub(in crate::proxy) struct InspectedDirection {
     alters: bool,
     /// How many bytes were changed, and how many they became.
     made: (u64, u64),
-    duplicates: u8,
-    /// Repetitions since the last progress.
-    pub tries: u8,
-    rto: u32,
-    /// When to repeat what is kept, in ms of the core's clock; means nothing while nothing is kept.
-    pub deadline: u32,
+    /// When to repeat what is kept; means nothing while nothing is kept. The sender measures, and its repetitions make us
+    /// repeat, so that this is for what no sender repeats.
+    pub timer: RtxTimer,
     /// After a time-out: every ACK below this brings the next repetition (RFC 6582 3.2 in the small).
     recover: Option<SeqNum>,
 }
@@ -149,10 +137,7 @@ impl InspectedDirection {
             done: false,
             alters: false,
             made: (0, 0),
-            duplicates: 0,
-            tries: 0,
-            rto: FIRST_RTO_MS,
-            deadline: 0,
+            timer: RtxTimer::new(0),
             recover: None,
         }
     }
@@ -240,7 +225,7 @@ impl InspectedDirection {
         };
         let is_full = self.ranges.is_full();
         if self.kept.len() == out_len as usize {
-            self.restart_timer(now_ms);
+            self.timer.restart(now_ms);
         }
         match self.ranges.last_mut() {
             // One range is as good as two where nothing lies between and both run in step; and one is better than none.
@@ -298,9 +283,7 @@ impl InspectedDirection {
             news.advanced = true;
             self.acked = ack;
             news.released = self.drop_acknowledged();
-            // RFC 6298 5.3: progress restarts the timer.
-            self.restart_timer(now_ms);
-            self.duplicates = 0;
+            self.timer.on_progress(now_ms);
             match self.recover {
                 Some(recover) if ack.lt(recover) => news.repeat = self.keeps(ack),
                 _ => self.recover = None,
@@ -308,13 +291,11 @@ impl InspectedDirection {
             return news;
         }
         if window == 0 {
-            // RFC 9293 3.8.6.1: a receiver that answers and has no room is waited for as long as it answers.
-            self.tries = 0;
+            self.timer.on_zero_window();
         }
         if pure && !news.edge_moved && ack.lt(self.sent) && self.keeps(ack) {
             news.asks_for_kept = true;
-            self.duplicates = self.duplicates.saturating_add(1);
-            if self.duplicates == DUPLICATE_ACKS && self.recover.is_none() {
+            if self.timer.on_duplicate_ack() && self.recover.is_none() {
                 news.repeat = true;
                 self.recover = Some(self.sent);
             }
@@ -411,17 +392,8 @@ impl InspectedDirection {
 
     /// Notes a repetition by the timer.
     pub(in crate::proxy) fn note_timeout(&mut self, now_ms: u32) {
-        self.tries = self.tries.saturating_add(1);
-        // RFC 6298 5.5.
-        self.rto = (self.rto * 2).min(LONGEST_RTO_MS);
-        self.deadline = now_ms.wrapping_add(self.rto);
+        self.timer.on_timeout(now_ms);
         self.recover = Some(self.sent);
-    }
-
-    fn restart_timer(&mut self, now_ms: u32) {
-        self.tries = 0;
-        self.rto = FIRST_RTO_MS;
-        self.deadline = now_ms.wrapping_add(self.rto);
     }
 }
 

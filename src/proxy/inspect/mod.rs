@@ -54,12 +54,12 @@ impl Inspection {
 
     /// True if a receiver has left all repetitions unanswered.
     pub(super) fn is_given_up(&self) -> bool {
-        self.to_server.tries >= MAX_TRIES || self.to_client.tries >= MAX_TRIES
+        self.to_server.timer.has_tried(MAX_TRIES) || self.to_client.timer.has_tried(MAX_TRIES)
     }
 
     /// The earliest time at which something has to be repeated, in ms of the core's clock.
     pub(super) fn deadline(&self) -> Option<u32> {
-        let of = |direction: &InspectedDirection| (direction.kept.len() > 0).then_some(direction.deadline);
+        let of = |direction: &InspectedDirection| (direction.kept.len() > 0).then_some(direction.timer.deadline());
         match (of(&self.to_server), of(&self.to_client)) {
             (Some(a), Some(b)) => Some(if (a.wrapping_sub(b) as i32) < 0 { a } else { b }),
             (one, other) => one.or(other),
