@@ -196,11 +196,14 @@ cmd_bench() {
     case $name in
     peers) with_peers ;;
     # Who cannot be installed is left out, and named.
-    mmproxy) install "for the proxies beside mmproxy" "${MMPROXY_PEER_PACKAGES[@]}" || true ;;
+    mmproxy)
+        install "for the proxies beside mmproxy" "${MMPROXY_PEER_PACKAGES[@]}" || true
+        with_inline
+        ;;
     libproxyproto) install "to count system calls" strace || true ;;
     esac
     # Run directly, so that files named on the command line are the user's, not relative to the package.
-    program=$(bench_program "$package" "$name" --target-dir "$PROFILED_TARGET") ||
+    program=$(bench_program "$package" "$name" --target-dir "$PROFILED_TARGET" "${FEATURES[@]}") ||
         die "bench: cargo has built no program for '$name'"
     cd "$CALLED_FROM"
     # shellcheck disable=SC2086  # empty or two words

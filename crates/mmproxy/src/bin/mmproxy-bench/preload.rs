@@ -4,6 +4,7 @@
 //! without, in turns. Its clients send headers in both cases; without the library they are echoed like the rest. The
 //! ratios are with the library to without: of the rate, and of the server's CPU time.
 
+use crate::place::Place;
 use crate::stats::{Median, median};
 use crate::systems::{self, Running};
 use crate::tally::Tally;
@@ -109,7 +110,7 @@ fn system_calls(options: &Options) -> Result<[f64; 2], String> {
     let file = std::env::temp_dir().join(format!("mmproxy-bench-strace-{}", std::process::id()));
     let mut calls = [0.0; 2];
     for preloaded in [false, true] {
-        crate::enter_namespace(options.congestion.as_deref())?;
+        let _site = Place::Loopback.enter(options.congestion.as_deref())?;
         let mut command = Command::new("strace");
         command
             .args(["-f", "-c", "-U", "calls,name", "-o"])
@@ -149,7 +150,7 @@ fn system_calls(options: &Options) -> Result<[f64; 2], String> {
 
 /// Units per second, and the server's CPU time per unit.
 fn measure(options: &Options, load: Load, preloaded: bool) -> Result<(f64, f64), String> {
-    crate::enter_namespace(options.congestion.as_deref())?;
+    let _site = Place::Loopback.enter(options.congestion.as_deref())?;
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let server = serve(Command::new(program), options, preloaded)?;
     let target = SocketAddr::from(([127, 0, 0, 1], PORT));

@@ -1,7 +1,10 @@
 //! The proxies that are compared: how each is started, and what it costs.
 
+use crate::place::Place;
+use crate::{Column, Load};
 use std::collections::HashMap;
-use std::net::TcpStream;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,6 +13,8 @@ use std::time::{Duration, Instant};
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum System {
     Mmproxy,
+    /// mmproxy's inline mode: the header is taken off in the kernel.
+    Inline,
     GoMmproxy,
     MmproxyRs,
     Haproxy,
@@ -26,8 +31,9 @@ pub(crate) struct Build {
 }
 
 impl System {
-    pub(crate) const ALL: [System; 5] = [
+    pub(crate) const ALL: [System; 6] = [
         System::Mmproxy,
+        System::Inline,
         System::GoMmproxy,
         System::MmproxyRs,
         System::Haproxy,
@@ -37,6 +43,7 @@ impl System {
     pub(crate) fn name(self) -> &'static str {
         match self {
             System::Mmproxy => "mmproxy",
+            System::Inline => "inline",
             System::GoMmproxy => "go-mmproxy",
             System::MmproxyRs => "mmproxy-rs",
             System::Haproxy => "haproxy",
@@ -58,7 +65,7 @@ impl System {
     fn program(self) -> Option<PathBuf> {
         match self {
             // Built beside this program; tests and benches are in a folder below.
-            System::Mmproxy => {
+            System::Mmproxy | System::Inline => {
                 let own = std::env::current_exe().ok()?;
                 let beside = own.with_file_name("mmproxy");
                 if beside.exists() {
@@ -81,29 +88,64 @@ impl System {
     }
 
     pub(crate) fn is_installed(self) -> bool {
-        self.program().is_some()
+        self.program().is_some() && (self != System::Inline || cfg!(inline_built))
     }
 
-    pub(crate) fn does_udp(self) -> bool {
-        !matches!(self, System::Haproxy | System::Nginx)
+    /// Whether it is measured in this column: not all relay datagrams, and the veth pair is for what is compared with no proxy.
+    pub(crate) fn does(self, column: Column) -> bool {
+        let udp = matches!(column.load, Load::Udp(_));
+        match self {
+            System::Inline => !udp,
+            System::Haproxy | System::Nginx => !udp && column.place == Place::Loopback,
+            System::GoMmproxy | System::MmproxyRs => column.place == Place::Loopback,
+            System::Mmproxy | System::Build(_) => true,
+        }
     }
 
-    /// Starts it between these ports, and waits until it listens.
-    pub(crate) fn start(self, listen: u16, target: u16, udp: bool) -> Result<Running, String> {
+    /// Whether it has done what its name says: inline mode leaves a connection to two sockets where it must.
+    pub(crate) fn check(self) -> Result<(), String> {
+        if self != System::Inline {
+            return Ok(());
+        }
+        let value = |name: &str| {
+            let line = format!("mmproxy_inline_{name}_total ");
+            let text = metrics().map_err(|error| format!("metrics: {error}"))?;
+            let value = text
+                .lines()
+                .find_map(|text| text.strip_prefix(&line)?.parse::<u64>().ok());
+            value.ok_or_else(|| format!("no {line}among the metrics"))
+        };
+        match (value("assigned")?, value("fall_back")?) {
+            (1.., 0..10) => Ok(()),
+            (assigned, fallen) => Err(format!("{assigned} connections inline, {fallen} by two sockets")),
+        }
+    }
+
+    /// How it is started between these addresses.
+    fn command(self, place: Place, listen: SocketAddr, target: SocketAddr, udp: bool) -> Result<Command, String> {
         let program = self
             .program()
             .ok_or_else(|| format!("{} is not installed", self.name()))?;
         let directory = directory();
         std::fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
-        let (listen_text, target_text) = (format!("127.0.0.1:{listen}"), format!("127.0.0.1:{target}"));
+        let (listen_text, target_text) = (listen.to_string(), target.to_string());
         match self {
-            System::Mmproxy | System::GoMmproxy | System::MmproxyRs | System::Build(_) => {
+            System::Mmproxy | System::Inline | System::GoMmproxy | System::MmproxyRs | System::Build(_) => {
                 let protocol = if udp { "udp" } else { "tcp" };
-                let target_v6 = format!("[::1]:{target}");
+                let target_v6 = format!("[::1]:{}", target.port());
                 command.args(["-l", &listen_text, "-4", &target_text, "-6", &target_v6, "-p", protocol]);
                 // One log line for each connection is mmproxy-rs's default; without it, it is faster.
                 command.env("RUST_LOG", "off");
+                if self == System::Inline {
+                    command.args([
+                        "--inline",
+                        "--interface",
+                        place.interface(),
+                        "--metrics",
+                        &METRICS.to_string(),
+                    ]);
+                }
             }
             System::Haproxy => {
                 let text = format!(
@@ -128,7 +170,19 @@ impl System {
                 command.arg("-c").arg(file);
             }
         }
-        let child = command
+        Ok(command)
+    }
+
+    /// Starts it between these addresses, and waits until it listens.
+    pub(crate) fn start(
+        self,
+        place: Place,
+        listen: SocketAddr,
+        target: SocketAddr,
+        udp: bool,
+    ) -> Result<Running, String> {
+        let child = self
+            .command(place, listen, target, udp)?
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -144,7 +198,9 @@ impl System {
             let ready = if udp {
                 begin.elapsed() > Duration::from_millis(300)
             } else {
-                TcpStream::connect(&*listen_text).is_ok()
+                // The listener of the metrics is the last to be opened.
+                let last = if self == System::Inline { METRICS } else { listen };
+                TcpStream::connect(last).is_ok()
             };
             if ready {
                 return Ok(running);
@@ -155,6 +211,17 @@ impl System {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+/// What the inline mode counts is asked for here, in the namespace of the measurement.
+const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1128);
+
+fn metrics() -> std::io::Result<String> {
+    let mut connection = TcpStream::connect(METRICS)?;
+    connection.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+    let mut text = String::new();
+    connection.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Where configuration files of the proxies are written.

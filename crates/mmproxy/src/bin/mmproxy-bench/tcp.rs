@@ -1,5 +1,6 @@
 //! TCP load and the servers it goes to.
 
+use crate::place::Place;
 use crate::tally::Tally;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
@@ -31,7 +32,7 @@ pub(crate) enum Load {
     Download { connections: usize },
 }
 
-fn listen(port: u16) -> io::Result<TcpListener> {
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = socket2::Socket::new(
         socket2::Domain::IPV4,
         socket2::Type::STREAM.nonblocking().cloexec(),
@@ -39,7 +40,7 @@ fn listen(port: u16) -> io::Result<TcpListener> {
     )?;
     socket.set_reuse_address(true)?;
     socket.set_tcp_nodelay(true)?;
-    socket.bind(&SocketAddr::from(([127, 0, 0, 1], port)).into())?;
+    socket.bind(&address.into())?;
     socket.listen(4096)?;
     Ok(socket.into())
 }
@@ -128,9 +129,9 @@ fn serve(
 }
 
 /// Sends back whatever comes.
-pub(crate) fn serve_echo(port: u16) -> io::Result<Server> {
+pub(crate) fn serve_echo(address: SocketAddr) -> io::Result<Server> {
     serve(
-        listen(port)?,
+        listen(address)?,
         EventFlags::IN | EventFlags::OUT | EventFlags::ET,
         |peer, scratch| {
             loop {
@@ -157,15 +158,15 @@ pub(crate) fn serve_echo(port: u16) -> io::Result<Server> {
 }
 
 /// Sends without end.
-pub(crate) fn serve_source(port: u16) -> io::Result<Server> {
-    serve(listen(port)?, EventFlags::OUT, |peer, scratch| match rustix::net::send(
-        &peer.fd,
-        &*scratch,
-        SendFlags::NOSIGNAL,
-    ) {
-        Ok(_) => true,
-        Err(error) => error == Errno::AGAIN,
-    })
+pub(crate) fn serve_source(address: SocketAddr) -> io::Result<Server> {
+    serve(
+        listen(address)?,
+        EventFlags::OUT,
+        |peer, scratch| match rustix::net::send(&peer.fd, &*scratch, SendFlags::NOSIGNAL) {
+            Ok(_) => true,
+            Err(error) => error == Errno::AGAIN,
+        },
+    )
 }
 
 /// The header of an ever new client, as the load generator is many: never one that another proxy has just used, whose
@@ -190,15 +191,12 @@ struct Client {
     missing: usize,
 }
 
-/// Connects from one of many loopback addresses, so that ports never run out, and sends `first` as soon as it can.
+/// Connects from one of many addresses, so that ports never run out, and sends `first` as soon as it can.
 fn connect(target: SocketAddr, serial: u32, first: &[u8]) -> io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let fd = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
     mmproxy::sys::set_option(&fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
-    rustix::net::bind(
-        &fd,
-        &SocketAddr::from(([127, 1, (serial / 250 % 250) as u8, (serial % 250 + 1) as u8], 0)),
-    )?;
+    rustix::net::bind(&fd, &SocketAddr::from((Place::client(target, serial), 0)))?;
     rustix::net::sockopt::set_tcp_nodelay(&fd, true)?;
     match rustix::net::connect(&fd, &target) {
         Ok(()) | Err(Errno::INPROGRESS) => {}
