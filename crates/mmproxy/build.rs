@@ -22,9 +22,15 @@ fn compile() -> Result<(), String> {
     let object = PathBuf::from(variable("OUT_DIR")?).join("inline.bpf.o");
     // Where Debian keeps asm/types.h, which is the same for every target.
     let headers = format!("/usr/include/{}-linux-gnu", variable("CARGO_CFG_TARGET_ARCH")?);
+    let own_headers = variable("DEP_BPF_INCLUDE")?;
+    let here = variable("CARGO_MANIFEST_DIR")?;
+    // What is written about lines must not say where this was built: packages are the same bytes everywhere.
+    let renamed = |from: &str, to: &str| format!("-ffile-prefix-map={from}={to}");
     let output = Command::new(&clang)
         .args(["-target", "bpf", "-O2", "-g", "-mcpu=v3", "-Wall", "-Werror"])
-        .args(["-I", &variable("DEP_BPF_INCLUDE")?, "-I", &headers])
+        .args(["-I", &own_headers, "-I", &headers])
+        .args([renamed(&own_headers, "include"), renamed(&here, ".")])
+        .arg("-fdebug-compilation-dir=.")
         .args(["-c", "bpf/inline.bpf.c", "-o"])
         .arg(&object)
         .output()

@@ -7,6 +7,7 @@
 use crate::access::SourceKind;
 use crate::config::{Config, ConfigError, HeaderMode, Inline, Protocol, SendHeader, SourcePort};
 use crate::file::{self, File, InlineValue, OneOrMany, Section};
+use crate::inline::control::PINS;
 use crate::udppp;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -129,10 +130,11 @@ Options (one dash or two, `-o VALUE` or `-o=VALUE`; names of go-mmproxy, mmproxy
       --allow-source KIND                unspecified, multicast, broadcast, loopback, own; repeatable
       --send off|v1|v2|spp               header for the target
       --metrics ADDR                     Prometheus text at /metrics, JSON at /stats
-      --pin                              keep each thread on a CPU of its own
+      --cpu-affinity                     keep each thread on a CPU of its own
       --inline[=auto]                    the kernel takes the header off, and the server's own socket has the client as its
                                          peer (Linux 6.9); auto: two sockets where it cannot
   -i, --interface NAME                   ... of what comes in on this interface; repeatable
+      --pin[=FOLDER]                     ... and keep its connections when mmproxy ends [/sys/fs/bpf/mmproxy]
       --user NAME                        change to this user after start
       --routes                           install the loopback routing rules at start, remove them at the end
   -N, --do-not-sandbox                   no system call filter
@@ -386,7 +388,8 @@ fn global_option(file: &mut File, name: &str, words: &mut Words) -> Result<bool,
         }
         "user" => file.user = Some(words.value(name)?),
         "routes" => file.routes = Some(words.flag(name)?),
-        "pin" => file.pin = Some(words.flag(name)?),
+        "cpu-affinity" => file.cpu_affinity = Some(words.flag(name)?),
+        "pin" => file.pin = Some(words.pending.take().unwrap_or_else(|| PINS.to_owned()).into()),
         "i" | "interface" => file.interfaces.push(words.value(name)?),
         "N" | "do-not-sandbox" => file.sandbox = Some(!words.flag(name)?),
         "q" | "quiet" => file.verbosity = Some(0),

@@ -241,7 +241,9 @@ pub struct Config {
     /// Install `ip rule` and `ip route` entries at start and remove them at the end.
     pub routes: bool,
     /// Keep each worker on a CPU of its own, among those the process may use.
-    pub pin: bool,
+    pub cpu_affinity: bool,
+    /// Folder in a BPF file system in which inline connections outlive the process.
+    pub pin: Option<PathBuf>,
     /// Interfaces that the balancers of inline listeners come in on, and that their clients are reached by.
     pub interfaces: Vec<String>,
     /// 0: errors; 1: each failed connection; 2: each connection.
@@ -267,7 +269,8 @@ impl Default for Config {
             group: None,
             sandbox: true,
             routes: false,
-            pin: false,
+            cpu_affinity: false,
+            pin: None,
             interfaces: vec![],
             verbosity: 0,
             listeners: vec![],

@@ -132,10 +132,10 @@ impl Daemon {
                 .name(format!("worker {index}"))
                 .stack_size(512 * 1024);
             let alarm = Alarm(signals.handle());
-            let pin = config.pin;
+            let cpu_affinity = config.cpu_affinity;
             let work = move || {
                 let alarm = alarm;
-                if pin && let Err(error) = pin_worker(index) {
+                if cpu_affinity && let Err(error) = pin_worker(index) {
                     log::warn!("worker {index} is not kept on one CPU: {error}");
                 }
                 let result = worker.run();

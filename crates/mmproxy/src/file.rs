@@ -53,7 +53,8 @@ pub(crate) struct File {
     pub(crate) group: Option<String>,
     pub(crate) sandbox: Option<bool>,
     pub(crate) routes: Option<bool>,
-    pub(crate) pin: Option<bool>,
+    pub(crate) cpu_affinity: Option<bool>,
+    pub(crate) pin: Option<PathBuf>,
     pub(crate) interfaces: Vec<String>,
     pub(crate) verbosity: Option<u8>,
     pub(crate) listener: Vec<Section>,
@@ -189,6 +190,10 @@ pub(crate) fn check(file: File, place: &str) -> Result<Config, ConfigError> {
         let reason = "names none; inline listeners need those that balancers come in on".into();
         return Err(value(place, "interfaces", reason));
     }
+    if !is_inline && file.interfaces.is_empty() && file.pin.is_some() {
+        let reason = "is for inline listeners; cpu_affinity keeps each worker on a CPU of its own".into();
+        return Err(value(place, "pin", reason));
+    }
     Ok(Config {
         workers,
         metrics: file.metrics,
@@ -199,7 +204,8 @@ pub(crate) fn check(file: File, place: &str) -> Result<Config, ConfigError> {
         group: file.group,
         sandbox: file.sandbox.unwrap_or(defaults.sandbox),
         routes: file.routes.unwrap_or(defaults.routes),
-        pin: file.pin.unwrap_or(defaults.pin),
+        cpu_affinity: file.cpu_affinity.unwrap_or(defaults.cpu_affinity),
+        pin: file.pin,
         interfaces: file.interfaces,
         verbosity: file.verbosity.unwrap_or(defaults.verbosity),
         listeners: listeners.into_iter().map(Arc::new).collect(),

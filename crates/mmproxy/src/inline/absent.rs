@@ -2,6 +2,7 @@
 
 use crate::inline::layout::Entry;
 use std::io;
+use std::path::Path;
 
 /// Nothing: there is no value of it.
 pub enum Kernel {}
@@ -11,18 +12,31 @@ impl Kernel {
     ///
     /// # Errors
     /// Always.
-    pub fn load(_limit: u32) -> io::Result<Self> {
+    pub fn load(_limit: u32, _folder: Option<&Path>) -> io::Result<Self> {
         Err(io::Error::new(
             io::ErrorKind::Unsupported,
             "this build has no inline mode (feature `inline`, clang)",
         ))
     }
 
-    /// Attaches the programs to an interface.
+    /// Whether connections outlive this value.
+    pub fn is_pinned(&self) -> bool {
+        match *self {}
+    }
+
+    /// The settings that are pinned.
     ///
     /// # Errors
     /// Never: there is no value.
-    pub fn attach(&mut self, _ifindex: u32) -> io::Result<()> {
+    pub fn pinned_settings(&self) -> io::Result<Option<Vec<u8>>> {
+        match *self {}
+    }
+
+    /// Attaches the programs to interfaces.
+    ///
+    /// # Errors
+    /// Never: there is no value.
+    pub fn attach(&mut self, _interfaces: &[u32]) -> io::Result<()> {
         match *self {}
     }
 

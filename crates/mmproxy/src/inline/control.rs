@@ -16,6 +16,7 @@ use rustix::event::{PollFd, PollFlags};
 use std::collections::HashSet;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -23,6 +24,9 @@ use std::time::{Duration, Instant};
 
 /// How often counters are read and ended connections looked for.
 const TICK: Duration = Duration::from_secs(1);
+
+/// Where `--pin` keeps connections, unless it says so.
+pub const PINS: &str = "/sys/fs/bpf/mmproxy";
 
 /// Connections when the configuration names no limit.
 const LIMIT: usize = 1 << 17;
@@ -59,9 +63,12 @@ struct Engine {
 impl Engine {
     fn new(kernel: Kernel) -> io::Result<Self> {
         Ok(Engine {
+            key: match kernel.pinned_settings()?.as_deref().and_then(layout::cookie_key) {
+                Some(key) => key,
+                None => random_key()?,
+            },
             kernel,
             next_list: 0,
-            key: random_key()?,
             specs: vec![],
             surroundings: Arc::default(),
         })
@@ -206,16 +213,24 @@ pub fn start(config: &Config, surroundings: &Arc<Surroundings>) -> Result<Option
 fn try_start(config: &Config, specs: Vec<Spec>, surroundings: &Arc<Surroundings>) -> io::Result<Ready> {
     let limit = config.max_connections.unwrap_or(LIMIT).clamp(1, 1 << 24);
     let named = |what: &str, error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"));
-    let kernel = Kernel::load(limit as u32).map_err(|error| named("inline mode", error))?;
+    let folder = config.pin.as_deref();
+    if folder.is_none() && Path::new(PINS).exists() {
+        let text = format!("an earlier mmproxy has pinned its programs in {PINS}: use --pin, or remove it");
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+    }
+    let kernel = Kernel::load(limit as u32, folder).map_err(|error| named("inline mode", error))?;
     let mut engine = Engine::new(kernel)?;
     if config.listeners.iter().all(|listener| listener.inline != Inline::On) {
         engine.try_out().map_err(|error| named("test connection", error))?;
     }
     (engine.specs, engine.surroundings) = (specs, Arc::clone(surroundings));
     engine.apply(false)?;
-    for name in &config.interfaces {
-        attach(&mut engine.kernel, name).map_err(|error| named(&format!("interface {name}"), error))?;
-    }
+    let index = |name: &String| ifindex(name).map_err(|error| named(&format!("interface {name}"), error));
+    let interfaces = config.interfaces.iter().map(index).collect::<io::Result<Vec<_>>>()?;
+    engine
+        .kernel
+        .attach(&interfaces)
+        .map_err(|error| named("attaching", error))?;
     Ok(Ready {
         engine,
         counters: Arc::default(),
@@ -227,11 +242,11 @@ fn try_start(config: &Config, specs: Vec<Spec>, surroundings: &Arc<Surroundings>
 /// # Errors
 /// What is missing.
 pub fn try_out() -> io::Result<()> {
-    Engine::new(Kernel::load(1)?)?.try_out()
+    Engine::new(Kernel::load(1, None)?)?.try_out()
 }
 
 /// `ARPHRD_ETHER` and `ARPHRD_LOOPBACK`: what the programs read begins with an Ethernet header.
-fn attach(kernel: &mut Kernel, name: &str) -> io::Result<()> {
+fn ifindex(name: &str) -> io::Result<u32> {
     let index = rustix::net::netdevice::name_to_index(
         rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?,
         name,
@@ -243,7 +258,7 @@ fn attach(kernel: &mut Kernel, name: &str) -> io::Result<()> {
             "its packets have no Ethernet header",
         ));
     }
-    kernel.attach(index)
+    Ok(index)
 }
 
 fn random_key() -> io::Result<[u64; 2]> {
@@ -300,7 +315,15 @@ fn look_after(mut engine: Engine, counters: &InlineCounters, inbox: &Receiver<Or
                 let _ = answer.send(result);
             }
             Ok(Order::Drain(time)) => {
-                ends = Some(Instant::now() + time);
+                // Connections that are pinned need nobody.
+                ends = Some(
+                    Instant::now()
+                        + if engine.kernel.is_pinned() {
+                            Duration::ZERO
+                        } else {
+                            time
+                        },
+                );
                 if let Err(error) = engine.apply(true) {
                     log::error!("inline mode: {error}");
                 }

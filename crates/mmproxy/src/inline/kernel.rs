@@ -1,10 +1,12 @@
 //! The programs and maps in the kernel, through libbpf.
 
+use super::pins::Pins;
 use super::system::{self, Way};
-use crate::inline::layout::{Entry, FLOW_KEY};
-use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, PrintLevel, ProgramInput};
+use crate::inline::layout::{Entry, FLOW_KEY, FLOW_VALUE};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenMapMut, PrintLevel, ProgramInput};
 use rustix::fd::{AsFd, OwnedFd};
 use std::io;
+use std::path::Path;
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/inline.bpf.o"));
 
@@ -12,18 +14,36 @@ fn failed(error: libbpf_rs::Error) -> io::Error {
     io::Error::other(format!("{error:#}"))
 }
 
-/// Loaded programs. Those that are attached end with this value.
+/// Loaded programs. Those that are attached end with this value, unless they are pinned.
 pub struct Kernel {
     object: Object,
     links: Vec<OwnedFd>,
+    pins: Option<Pins>,
+}
+
+/// Uses the map that is pinned at `path`, if there is one, with the room that it has.
+fn share(map: &mut OpenMapMut<'_>, path: &Path) -> io::Result<()> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let pinned = MapHandle::from_pinned_path(path).map_err(failed)?;
+    let sizes = (pinned.key_size(), pinned.value_size());
+    if sizes != (FLOW_KEY as u32, FLOW_VALUE as u32) {
+        let text = format!("{}: connections of another version; remove it", path.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    map.set_max_entries(pinned.max_entries()).map_err(failed)?;
+    map.reuse_fd(pinned.as_fd()).map_err(failed)
 }
 
 impl Kernel {
-    /// Loads the programs with room for `limit` connections.
+    /// Loads the programs with room for `limit` connections. With a folder in a BPF file system they share the connections that
+    /// are pinned there.
     ///
     /// # Errors
-    /// What the kernel reports: capabilities, or a kernel without what they need (Linux 6.9).
-    pub fn load(limit: u32) -> io::Result<Self> {
+    /// What the kernel reports: capabilities, a kernel without what they need (Linux 6.9), connections of another version.
+    pub fn load(limit: u32, folder: Option<&Path>) -> io::Result<Self> {
+        let pins = folder.map(Pins::open).transpose()?;
         libbpf_rs::set_print(Some((PrintLevel::Warn, |_, text| {
             log::debug!("libbpf: {}", text.trim_end())
         })));
@@ -32,24 +52,67 @@ impl Kernel {
             if map.name() == "flows" {
                 // One entry for each way.
                 map.set_max_entries(limit.saturating_mul(2)).map_err(failed)?;
+                if let Some(pins) = &pins {
+                    share(&mut map, &pins.flows())?;
+                }
             }
         }
         let object = open.load().map_err(failed)?;
-        Ok(Kernel { object, links: vec![] })
+        let kernel = Kernel {
+            object,
+            links: vec![],
+            pins,
+        };
+        kernel.pin_connections()?;
+        Ok(kernel)
     }
 
-    /// Attaches the programs to an interface.
+    fn pin_connections(&self) -> io::Result<()> {
+        match &self.pins {
+            Some(pins) if !pins.flows().exists() => system::pin(self.map("flows")?.as_fd(), &pins.flows()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether connections outlive this value.
+    pub fn is_pinned(&self) -> bool {
+        self.pins.is_some()
+    }
+
+    /// The settings that the mmproxy before has pinned.
     ///
     /// # Errors
     /// What the kernel reports.
-    pub fn attach(&mut self, ifindex: u32) -> io::Result<()> {
+    pub fn pinned_settings(&self) -> io::Result<Option<Vec<u8>>> {
+        let Some(pins) = self.pins.as_ref().filter(|pins| pins.settings().exists()) else {
+            return Ok(None);
+        };
+        let map = MapHandle::from_pinned_path(pins.settings()).map_err(failed)?;
+        map.lookup(&[0; 4], MapFlags::ANY).map_err(failed)
+    }
+
+    /// Attaches the programs to these interfaces, and to no others. Where programs are pinned these take their place.
+    ///
+    /// # Errors
+    /// What the kernel reports.
+    pub fn attach(&mut self, interfaces: &[u32]) -> io::Result<()> {
         // The answers first: a connection is not begun before they find their way.
         for (name, way) in [("to_client", Way::Egress), ("to_server", Way::Ingress)] {
-            let program = self.program(name)?;
-            let link = system::attach(program.as_fd(), ifindex, way)?;
-            self.links.push(link);
+            for &ifindex in interfaces {
+                let program = self.program(name)?;
+                let link = match &self.pins {
+                    Some(pins) => pins.attach(program.as_fd(), ifindex, way)?,
+                    None => system::attach(program.as_fd(), ifindex, way)?,
+                };
+                self.links.push(link);
+            }
         }
-        Ok(())
+        let Some(pins) = &self.pins else { return Ok(()) };
+        pins.detach_others(interfaces)?;
+        if pins.settings().exists() {
+            std::fs::remove_file(pins.settings())?;
+        }
+        system::pin(self.map("settings")?.as_fd(), &pins.settings())
     }
 
     /// Moves this thread into a network of its own, of loopback alone, and attaches the programs there.
@@ -59,7 +122,10 @@ impl Kernel {
     pub fn attach_in_private(&mut self) -> io::Result<()> {
         const LOOPBACK: u32 = 1;
         system::enter_private_network()?;
-        self.attach(LOOPBACK)
+        let pins = self.pins.take();
+        let attached = self.attach(&[LOOPBACK]);
+        self.pins = pins;
+        attached
     }
 
     /// Ends what was attached.
@@ -217,7 +283,9 @@ mod tests {
 
     /// Programs with a port of ours; `None`, and the reason said, where they cannot be loaded.
     fn loaded() -> Option<Kernel> {
-        let kernel = Kernel::load(16).map_err(|error| eprintln!("skipped: {error}")).ok()?;
+        let kernel = Kernel::load(16, None)
+            .map_err(|error| eprintln!("skipped: {error}"))
+            .ok()?;
         layout::ports([8443].into_iter())
             .iter()
             .for_each(|entry| kernel.put("ports", entry).expect("written"));

@@ -7,6 +7,9 @@ use std::net::{IpAddr, SocketAddr};
 /// Bytes of a connection's key.
 pub const FLOW_KEY: usize = 40;
 
+/// Bytes of what is known of it.
+pub const FLOW_VALUE: usize = 32;
+
 /// Rules that a listener can have.
 pub const MAX_RULES: usize = 16;
 
@@ -169,6 +172,12 @@ pub fn settings(host: &Host, key: [u64; 2], own: ListId) -> Entry {
     Entry { key: vec![0; 4], value }
 }
 
+/// The key of the cookies in settings.
+pub fn cookie_key(settings: &[u8]) -> Option<[u64; 2]> {
+    let word = |at: usize| Some(u64::from_ne_bytes(*settings.get(at..)?.first_chunk()?));
+    Some([word(0)?, word(8)?])
+}
+
 /// The 1024 words of a bit for each port.
 pub fn ports(ports: impl Iterator<Item = u16>) -> Vec<Entry> {
     let mut words = vec![0u64; 1024];
@@ -220,7 +229,8 @@ mod tests {
         let networks = network(3, "10.0.0.0/8".parse().expect("network"));
         assert_eq!((networks.key.len(), networks.key[0]), (24, 136));
         assert_eq!(list_of_network(&networks.key), Some(3));
-        assert_eq!(settings(&Host::default(), [1, 2], 3).value.len(), 32);
+        let settings = settings(&Host::default(), [1, 2], 3).value;
+        assert_eq!((settings.len(), cookie_key(&settings)), (32, Some([1, 2])));
         let ports = ports([443u16, 65535].into_iter());
         assert_eq!(ports[6].value, (1u64 << 59).to_ne_bytes());
         assert_eq!(ports[1023].value, (1u64 << 63).to_ne_bytes());

@@ -21,4 +21,6 @@ pub mod kernel;
 #[path = "absent.rs"]
 pub mod kernel;
 #[cfg(inline_built)]
+mod pins;
+#[cfg(inline_built)]
 mod system;

@@ -3,7 +3,10 @@
 #![allow(unsafe_code, reason = "libbpf-rs has no tcx links, rustix no safe unshare")]
 
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ffi::CString;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Which way packets go.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -25,12 +28,54 @@ pub(super) fn attach(program: BorrowedFd<'_>, ifindex: u32, way: Way) -> io::Res
     };
     let interface = i32::try_from(ifindex).map_err(io::Error::other)?;
     // SAFETY: no pointer is passed but the null of "no options".
-    let result = unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), interface, kind, std::ptr::null()) };
-    if result < 0 {
-        return Err(io::Error::from_raw_os_error(-result));
-    }
+    let link = checked(unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), interface, kind, std::ptr::null()) })?;
     // SAFETY: the call has made the descriptor for us alone.
-    Ok(unsafe { OwnedFd::from_raw_fd(result) })
+    Ok(unsafe { OwnedFd::from_raw_fd(link) })
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)
+}
+
+fn checked(result: i32) -> io::Result<i32> {
+    if result < 0 {
+        Err(io::Error::from_raw_os_error(-result))
+    } else {
+        Ok(result)
+    }
+}
+
+/// Gives a link or map a name in a BPF file system, by which it stays.
+///
+/// # Errors
+/// What the kernel reports: the name is there already, another file system.
+pub(super) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let path = c_path(path)?;
+    // SAFETY: the text ends with a zero and outlives the call.
+    checked(unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), path.as_ptr()) })?;
+    Ok(())
+}
+
+/// What has this name in a BPF file system.
+///
+/// # Errors
+/// What the kernel reports.
+pub(super) fn open_pinned(path: &Path) -> io::Result<OwnedFd> {
+    let path = c_path(path)?;
+    // SAFETY: the text ends with a zero and outlives the call.
+    let fd = checked(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })?;
+    // SAFETY: the call has made the descriptor for us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Puts `program` in the place of what the link runs, between two packets.
+///
+/// # Errors
+/// What the kernel reports: the link's interface has gone.
+pub(super) fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: no pointer is passed but the null of "no options".
+    checked(unsafe { libbpf_sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), std::ptr::null()) })?;
+    Ok(())
 }
 
 /// Moves this thread into a new network namespace, with loopback up. It ends with the thread and what it has open.

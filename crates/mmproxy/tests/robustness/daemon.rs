@@ -189,7 +189,7 @@ fn privileges_are_given_up() {
 fn workers_stay_on_their_cpus() {
     in_namespace(|| {
         tcp_server("127.0.0.1:443");
-        let proxy = Proxy::tcp(&["--pin", "--workers", "2"]);
+        let proxy = Proxy::tcp(&["--cpu-affinity", "--workers", "2"]);
         let mut client = proxy.send(&header(5));
         greeting(&mut client).expect("served");
         let task =
