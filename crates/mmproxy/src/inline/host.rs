@@ -92,5 +92,58 @@ pub fn findings(interfaces: &[String]) -> Vec<String> {
             "net.netfilter.nf_conntrack_tcp_loose = 0: connections without a SYN are invalid; set it to 1".into(),
         );
     }
+    found.extend(rules_against_new().map(|rule| {
+        format!(
+            "nftables drops connections that it has not seen begin: accept balancers' ports before this rule: {rule}"
+        )
+    }));
     found
+}
+
+/// Rules of this network that drop a connection whose SYN they have not seen. Nothing is found where there is no nft, or no right to
+/// ask it.
+fn rules_against_new() -> impl Iterator<Item = String> {
+    let output = std::process::Command::new("nft")
+        .args(["--stateless", "list", "ruleset"])
+        .output();
+    let text = output.map(|output| output.stdout).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let rules: Vec<String> = text
+        .lines()
+        .filter(|rule| is_against_new(rule))
+        .map(|rule| rule.trim().into())
+        .collect();
+    rules.into_iter()
+}
+
+/// Whether a rule drops what is new and no SYN, as nft prints it: `ct state new tcp flags & (fin | syn | rst | ack) != syn drop`, or
+/// `tcp flags ! syn / …`.
+fn is_against_new(rule: &str) -> bool {
+    let says = |text: &str| rule.contains(text);
+    let drops = rule.split_whitespace().any(|word| matches!(word, "drop" | "reject"));
+    says("ct state") && says("new") && says("tcp flags") && (says("!= syn") || says("! syn")) && drops
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_against_new;
+
+    #[test]
+    fn rules_against_connections_without_a_syn_are_found() {
+        for rule in [
+            "tcp flags & (fin | syn | rst | ack) != syn ct state new counter packets 0 bytes 0 drop",
+            "ct state new tcp flags ! syn / fin,syn,rst,ack drop",
+            "tcp flags != syn ct state new reject with tcp reset",
+        ] {
+            assert!(is_against_new(rule), "{rule}");
+        }
+        for rule in [
+            "ct state established,related accept",
+            "ct state new tcp dport 443 accept",
+            "tcp flags & (fin | syn | rst | ack) != syn ct state new counter",
+            "tcp flags syn ct state new drop",
+        ] {
+            assert!(!is_against_new(rule), "{rule}");
+        }
+    }
 }

@@ -70,6 +70,13 @@ fn auto_is_inline_where_that_works_and_says_why_where_not() {
         wait_for("it was inline", || counted("assigned") == 2);
         drop(proxy);
 
+        run("nft add table inet guard");
+        run("nft add chain inet guard input { type filter hook input priority 0 ; }");
+        run("nft add rule inet guard input ct state new tcp flags & (fin|syn|rst|ack) != syn drop");
+        let (good, text) = check(&[]);
+        assert!(!good && text.contains("nftables drops connections"), "{text}");
+        run("nft delete table inet guard");
+
         run("sysctl -q -w net.ipv4.tcp_syncookies=0");
         let (good, text) = check(&[]);
         assert!(!good && text.contains("tcp_syncookies"), "{text}");
