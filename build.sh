@@ -74,27 +74,62 @@ with_inline() {
     fi
 }
 
-cmd_demo() { run_rig demo "the demo" "${DEMO_PACKAGES[*]}" "$@"; }
+# Without optimisation: a first look waits for the compiler, not for packets.
+cmd_demo() { run_rig demo "the demo" demo "${DEMO_PACKAGES[*]}" "$@"; }
 
-cmd_nic_lab() { run_rig nic-lab "the NIC lab" "${LAB_PACKAGES[*]}" "$@"; }
+cmd_nic_lab() { run_rig nic-lab "the NIC lab" dev "${LAB_PACKAGES[*]}" "$@"; }
 
-# run_rig NAME WHAT PACKAGES [ARGUMENTS]  builds the engine and the programs of the rig, and runs one of these as root.
+# run_rig NAME WHAT PROFILE PACKAGES [ARGUMENTS]  builds the engine and the programs of the rig with a profile of cargo, and
+# runs one of these as root.
 run_rig() {
-    local name=$1 what=$2 packages=$3 as_root
-    shift 3
+    local name=$1 what=$2 profile=$3 packages=$4 as_root built
+    shift 4
     need_build
     # shellcheck disable=SC2086  # one word for each package
     install "for $what" $packages || die "the packages that $what is made of are missing"
     as_root=$(root_prefix) || die "$what makes network namespaces, for which it must be root"
-    say "$name: building; the first time that takes some minutes"
-    quiet_cargo build -p proxyengine -p rig --bins
+    say "$name: building; the first time that takes a minute or more"
+    shown_cargo "$name" build --profile "$profile" -p proxyengine -p rig --bins
+    [ "$profile" = dev ] && built=$(target_dir)/debug || built=$(target_dir)/$profile
     cd "$CALLED_FROM"
     # shellcheck disable=SC2086  # empty or two words
-    $as_root "$(target_dir)/debug/rig" "$name" --engine "$(target_dir)/debug/proxyengine" "$@"
+    $as_root "$built/rig" "$name" --engine "$built/proxyengine" "$@"
 }
 
 # Cargo's progress is for people; a log wants the errors only.
 quiet_cargo() { if [ -t 2 ]; then cargo "$@"; else cargo "$@" --quiet; fi; }
+
+# Seconds between two lines of progress.
+PROGRESS_EVERY=10
+
+# shown_cargo NAME ARGUMENTS  likewise, with a line of progress now and then for who reads a log as it grows.
+shown_cargo() {
+    local name=$1 log ticker status=0
+    shift
+    if [ -t 2 ]; then
+        cargo "$@"
+        return
+    fi
+    log=$(mktemp)
+    tell_progress "$name" "$log" &
+    ticker=$!
+    CARGO_TERM_PROGRESS_WHEN=always CARGO_TERM_PROGRESS_WIDTH=100 CARGO_TERM_COLOR=never cargo "$@" 2>"$log" || status=$?
+    kill "$ticker" 2>/dev/null || true
+    wait "$ticker" 2>/dev/null || true
+    # What the compiler has said; its bars end with a carriage return.
+    [ "$status" -eq 0 ] || sed -e 's/.*\r//' -e '/^ *\(Compiling\|Downloaded\|Fresh\) /d' "$log" >&2
+    rm -f "$log"
+    return "$status"
+}
+
+# Runs until it is killed: how many of its parts cargo has built.
+tell_progress() {
+    local began=$SECONDS parts
+    while sleep "$PROGRESS_EVERY"; do
+        parts=$(tr '\r' '\n' <"$2" | sed -n 's/.*\] \([0-9]*\)\/\([0-9]*\).*/\1 of \2 parts built/p' | tail -n 1)
+        say "$1: compiling for $((SECONDS - began)) s: ${parts:-fetching sources}"
+    done
+}
 
 target_dir() { printf '%s' "${CARGO_TARGET_DIR:-$ROOT/target}"; }
 
