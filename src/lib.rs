@@ -33,6 +33,7 @@
 pub mod backends;
 pub mod callbacks;
 pub mod config;
+pub mod devices;
 pub mod doctor;
 pub mod engine;
 pub mod kernel;

@@ -8,9 +8,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use log::LevelFilter;
 use proxyengine::config::Config;
+use proxyengine::devices;
 use proxyengine::doctor;
 use proxyengine::engine::check_topology;
 
@@ -45,6 +46,26 @@ enum Command {
     },
     /// Look at the machine: what is in the engine's way, why it matters, and the command that mends it.
     Doctor(DoctorArguments),
+    /// Make the machine ready for a configuration, as root: reserve hugepages, bind the PCI devices that it names.
+    Devices(DevicesArguments),
+    /// Write manual pages and completions to a folder, for packages.
+    #[command(hide = true)]
+    Generate {
+        /// The folder.
+        folder: PathBuf,
+    },
+}
+
+#[derive(Args, Debug)]
+struct DevicesArguments {
+    /// The configuration, a TOML file.
+    file: PathBuf,
+    /// Print the steps, do nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Read and write the machine's files below this directory instead of `/`.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/", hide = true)]
+    root: PathBuf,
 }
 
 #[derive(Args, Debug)]
@@ -81,9 +102,9 @@ struct RunArguments {
     allow(dead_code, reason = "without ports nothing runs that could end like this")
 )]
 enum Exit {
-    /// Ended by a signal, everything in order; or `check` found nothing wrong.
+    /// Ended by a signal, everything in order; or `check` found nothing wrong, or `devices` has made everything ready.
     Success = 0,
-    /// The engine could not be started; `doctor` found something wrong.
+    /// The engine could not be started; `doctor` found something wrong; `devices` could not do what it is for.
     NotStarted = 1,
     /// The arguments or the configuration are wrong; no port was opened.
     Refused = 2,
@@ -98,7 +119,7 @@ enum Exit {
 }
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 ended by a signal, all in order; 1 not started, or `doctor` has found something; 2 arguments or configuration wrong, no port was opened;
+Exit codes: 0 ended by a signal, all in order; 1 not started, or `doctor` has found something, or `devices` has failed; 2 arguments or configuration wrong, no port was opened;
 3 packet buffers missing at the end; 4 a worker panicked; 5 the report could not be written;
 6 a device was taken away while the engine ran.";
 
@@ -114,6 +135,8 @@ fn main() -> ExitCode {
     let exit = match (arguments.command, arguments.run) {
         (Some(Command::Check { file }), _) => check(&file),
         (Some(Command::Doctor(arguments)), _) => look(&arguments),
+        (Some(Command::Devices(arguments)), _) => make_ready(&arguments),
+        (Some(Command::Generate { folder }), _) => generate(&folder),
         (Some(Command::Run(run)), _) | (None, Some(run)) => run_file(&run),
         // `arg_required_else_help`: clap has printed the help and ended the process.
         (None, None) => Exit::Refused,
@@ -165,6 +188,45 @@ fn look(arguments: &DoctorArguments) -> Exit {
         Exit::Success
     } else {
         Exit::NotStarted
+    }
+}
+
+/// What `devices` does, step by step; the steps that were done stay done if one fails.
+fn make_ready(arguments: &DevicesArguments) -> Exit {
+    let config = match load(&arguments.file) {
+        Ok(config) => config,
+        Err(complaint) => return refuse(&complaint),
+    };
+    let root = doctor::Root::at(&arguments.root);
+    let done = devices::plan(&root, &config).and_then(|steps| {
+        if steps.is_empty() {
+            print("nothing to do\n");
+        }
+        steps.iter().try_for_each(|step| {
+            print(&format!("{step}\n"));
+            if arguments.dry_run {
+                Ok(())
+            } else {
+                devices::take(&root, step)
+            }
+        })
+    });
+    match done {
+        Ok(()) => Exit::Success,
+        Err(error) => {
+            complain(&format!("proxyengine devices: {error}"));
+            Exit::NotStarted
+        }
+    }
+}
+
+fn generate(folder: &Path) -> Exit {
+    match pages::write(Arguments::command(), folder) {
+        Ok(()) => Exit::Success,
+        Err(error) => {
+            complain(&format!("proxyengine generate: {}: {error}", folder.display()));
+            Exit::NotStarted
+        }
     }
 }
 

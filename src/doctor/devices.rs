@@ -3,13 +3,13 @@
 use super::rules::{
     DESCRIPTORS, INTERFACE, INTERRUPT_REMAPPING, IOMMU, IOMMU_TRANSLATES, NUMA, PCI_DEVICE, PCI_DRIVER, PCIE_LINK, TUN,
 };
-use super::{Severity, Visit, misplaced};
+use super::{Root, Severity, Visit, misplaced};
 use crate::config::Device;
 
-const PCI: &str = "/sys/bus/pci/devices";
+pub(crate) const PCI: &str = "/sys/bus/pci/devices";
 
 /// Kernel drivers that leave a PCI device to DPDK; the Mellanox ones share theirs. The list that ports are opened by.
-const DRIVERS: [&str; 5] = ["vfio-pci", "uio_pci_generic", "igb_uio", "mlx5_core", "mlx4_core"];
+pub(crate) const DRIVERS: [&str; 5] = ["vfio-pci", "uio_pci_generic", "igb_uio", "mlx5_core", "mlx4_core"];
 
 /// Those that leave addressing to the device: behind a translating IOMMU it reaches nothing.
 const UIO_DRIVERS: [&str; 2] = ["uio_pci_generic", "igb_uio"];
@@ -54,7 +54,7 @@ pub(super) fn iommu(visit: &mut Visit<'_>) {
         .read("/proc/cpuinfo")
         .is_some_and(|info| info.contains("AuthenticAMD"));
     let parameter = if amd { "amd_iommu=on" } else { "intel_iommu=on" };
-    let uses_vfio = |(_, address): &(String, String)| driver(visit, address).as_deref() == Some("vfio-pci");
+    let uses_vfio = |(_, address): &(String, String)| driver(visit.root, address).as_deref() == Some("vfio-pci");
     let severity = if visit.config.is_some() && devices.iter().any(uses_vfio) {
         Severity::Error
     } else {
@@ -64,8 +64,8 @@ pub(super) fn iommu(visit: &mut Visit<'_>) {
 }
 
 /// The kernel driver that a device is bound to.
-fn driver(visit: &Visit<'_>, address: &str) -> Option<String> {
-    visit.root.link(&format!("{PCI}/{address}/driver"))
+pub(crate) fn driver(root: &Root, address: &str) -> Option<String> {
+    root.link(&format!("{PCI}/{address}/driver"))
 }
 
 /// What the IOMMU does to the addresses of a device on a uio driver.
@@ -118,9 +118,9 @@ pub(super) fn pci(visit: &mut Visit<'_>) {
             visit.error(&PCI_DEVICE, what, &[]);
             continue;
         }
-        let driver = driver(visit, &address);
+        let driver = driver(visit.root, &address);
         let driver = driver.as_deref().unwrap_or("no driver");
-        let is_way_out = carries_default_route(visit, &address);
+        let is_way_out = carries_default_route(visit.root, &address);
         if DRIVERS.contains(&driver) {
             visit.pass(&PCI_DRIVER, format!("{address}: {driver}"));
             if UIO_DRIVERS.contains(&driver) {
@@ -151,18 +151,18 @@ pub(super) fn pci(visit: &mut Visit<'_>) {
 }
 
 /// Whether the kernel's way out of this machine is an interface of the device: taking it away may lock out who does it.
-fn carries_default_route(visit: &Visit<'_>, address: &str) -> bool {
+pub(crate) fn carries_default_route(root: &Root, address: &str) -> bool {
     let directory = format!("{PCI}/{address}");
-    let mut interfaces = visit.root.names(&format!("{directory}/net"));
+    let mut interfaces = root.names(&format!("{directory}/net"));
     // Paravirtual devices are one level below.
-    for name in visit.root.names(&directory) {
+    for name in root.names(&directory) {
         if name.starts_with("virtio") {
-            interfaces.extend(visit.root.names(&format!("{directory}/{name}/net")));
+            interfaces.extend(root.names(&format!("{directory}/{name}/net")));
         }
     }
     // IPv4: interface, destination, …; IPv6: destination, its length, … interface.
-    let v4 = visit.root.read("/proc/net/route").unwrap_or_default();
-    let v6 = visit.root.read("/proc/net/ipv6_route").unwrap_or_default();
+    let v4 = root.read("/proc/net/route").unwrap_or_default();
+    let v6 = root.read("/proc/net/ipv6_route").unwrap_or_default();
     let by_v4 = v4.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
         let (interface, to) = (words.next()?, words.next()?);

@@ -4,11 +4,11 @@ use super::rules::{
     CLOCKSOURCE, CORES, CPU_FEATURES, GOVERNOR, HUGEPAGES, HUGETLBFS, INTERRUPTS, IRQBALANCE, ISOLATED, NODE_HUGEPAGES,
     NOHZ_FULL, RCU_NOCBS, Rule, SIBLINGS, THP, TSC,
 };
-use super::{Severity, Visit, cpu_list, show_cpus};
+use super::{Root, Severity, Visit, cpu_list, show_cpus};
 use crate::config::CoreId;
 
 const CPU: &str = "/sys/devices/system/cpu";
-const HUGE: &str = "/sys/kernel/mm/hugepages";
+pub(crate) const HUGE: &str = "/sys/kernel/mm/hugepages";
 /// Interrupts that are named one by one; of more only their number is told.
 const INTERRUPTS_NAMED: usize = 3;
 /// What is proposed where no configuration says how much: twice the default `memory_mib`.
@@ -60,19 +60,19 @@ pub(super) fn tsc(visit: &mut Visit<'_>) {
 }
 
 /// Pages of one size.
-struct Pages {
-    kib: u64,
-    configured: u64,
-    free: u64,
+pub(crate) struct Pages {
+    pub(crate) kib: u64,
+    pub(crate) configured: u64,
+    pub(crate) free: u64,
 }
 
 /// The pages below a directory of the machine or of a node.
-fn pages(visit: &Visit<'_>, directory: &str) -> Vec<Pages> {
-    let sizes = visit.root.names(directory);
+pub(crate) fn pages(root: &Root, directory: &str) -> Vec<Pages> {
+    let sizes = root.names(directory);
     let size = |name: &String| {
         let kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
         let number = |file: &str| {
-            let number = visit.root.number(&format!("{directory}/{name}/{file}"));
+            let number = root.number(&format!("{directory}/{name}/{file}"));
             number.and_then(|number| u64::try_from(number).ok())
         };
         Some(Pages {
@@ -93,7 +93,7 @@ fn shown(pages: &[Pages]) -> String {
 }
 
 pub(super) fn hugepages(visit: &mut Visit<'_>) {
-    let all = pages(visit, HUGE);
+    let all = pages(visit.root, HUGE);
     let needed_mib = visit
         .config
         .map_or(MEMORY_MIB, |config| u64::from(config.engine().memory_mib));
@@ -134,25 +134,28 @@ pub(super) fn hugepages(visit: &mut Visit<'_>) {
     }
 }
 
+/// The nodes that workers run on, and how many MiB each worker's share there comes to.
+pub(crate) fn shares(root: &Root, cores: &[u16], needed_mib: u64) -> Vec<(u32, u64)> {
+    let of_core = |core: &u16| root.node_of_core(CoreId(*core));
+    let nodes: Vec<u32> = cores.iter().filter_map(of_core).collect();
+    let mut seen: Vec<u32> = Vec::new();
+    for node in &nodes {
+        if !seen.contains(node) {
+            seen.push(*node);
+        }
+    }
+    let share = |node: &u32| nodes.iter().filter(|of| *of == node).count() as u64;
+    let needed = |node: &u32| (needed_mib * share(node)).div_ceil(nodes.len() as u64);
+    seen.iter().map(|node| (*node, needed(node))).collect()
+}
+
 /// The memory of each worker has to be on its core's node.
 fn nodes(visit: &mut Visit<'_>, needed_mib: u64) {
-    let nodes: Vec<u32> = visit
-        .cores()
-        .iter()
-        .filter_map(|core| visit.root.node_of_core(CoreId(*core)))
-        .collect();
-    let mut seen = Vec::new();
-    for node in &nodes {
-        if seen.contains(node) {
-            continue;
-        }
-        seen.push(*node);
-        let there = pages(visit, &format!("/sys/devices/system/node/node{node}/hugepages"));
+    for (node, needed) in shares(visit.root, &visit.cores(), needed_mib) {
+        let there = pages(visit.root, &format!("/sys/devices/system/node/node{node}/hugepages"));
         if there.is_empty() {
             continue;
         }
-        let share = nodes.iter().filter(|of| *of == node).count() as u64;
-        let needed = (needed_mib * share).div_ceil(nodes.len() as u64);
         let free: u64 = there.iter().map(|of| (of.free * of.kib) >> 10).sum();
         if free >= needed {
             visit.pass(&NODE_HUGEPAGES, format!("node {node}: {}", shown(&there)));

@@ -13,8 +13,8 @@
 //!
 //! An **error** keeps the engine from starting, or a port from working; a **warning** costs speed or latency.
 
-mod devices;
-mod machine;
+pub(crate) mod devices;
+pub(crate) mod machine;
 mod placement;
 mod process;
 mod root;

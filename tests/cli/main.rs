@@ -238,3 +238,33 @@ fn doctor_says_what_is_wrong_and_ends_accordingly() {
     let wrong = Place::new(&GOOD.replace("cores = [0]", "cores = []")).output(&["doctor", "engine.toml"]);
     assert_eq!(code(&wrong), 2, "{}", stderr(&wrong));
 }
+
+#[test]
+fn devices_has_nothing_to_do_where_no_port_needs_anything_and_refuses_a_wrong_file() {
+    let place = Place::new(GOOD);
+    std::fs::create_dir(place.path("nothing")).expect("an empty machine");
+    let output = place.output(&["devices", "engine.toml", "--root", "nothing"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(output.stdout, b"nothing to do\n");
+
+    let on_pci = Place::new(&GOOD.replace("net_ring0", "0000:07:00.0"));
+    std::fs::create_dir(on_pci.path("nothing")).expect("an empty machine");
+    let output = on_pci.output(&["devices", "engine.toml", "--dry-run", "--root", "nothing"]);
+    assert_eq!(code(&output), 1);
+    let said = "proxyengine devices: port left: there is no PCI device at 0000:07:00.0; `lspci -D` lists them\n";
+    assert_eq!(stderr(&output), said);
+    let wrong = Place::new(&GOOD.replace("cores = [0]", "cores = []")).output(&["devices", "engine.toml"]);
+    assert_eq!(code(&wrong), 2, "{}", stderr(&wrong));
+}
+
+#[test]
+fn manual_pages_say_what_the_command_line_takes() {
+    let place = Place::new(GOOD);
+    let output = place.output(&["generate", "pages"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let read = |name: &str| fs::read_to_string(place.path("pages").join(name)).expect(name);
+    assert!(read("man/proxyengine.1").contains("Exit codes: 0 ended by a signal"));
+    assert!(read("man/proxyengine-devices.1").contains("reserve hugepages"));
+    assert!(read("bash/proxyengine.bash").contains("--dry-run"));
+    assert!(!place.path("pages/man/proxyengine-generate.1").exists());
+}

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use trafficengine::config::{Config, Overrides};
 
 #[cfg(feature = "dpdk")]
@@ -12,7 +12,7 @@ mod dpdk;
 
 /// TCP clients and servers on DPDK ports, from one connection to millions.
 #[derive(Parser)]
-#[command(version)]
+#[command(name = "trafficengine", version)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -27,6 +27,12 @@ enum Command {
         /// The files, one for each port.
         #[arg(required = true)]
         files: Vec<PathBuf>,
+    },
+    /// Writes manual pages and completions to a folder, for packages.
+    #[command(hide = true)]
+    Generate {
+        /// The folder.
+        folder: PathBuf,
     },
 }
 
@@ -64,6 +70,9 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Check { files } => files.iter().try_fold(ExitCode::SUCCESS, |_, file| check(file)),
         Command::Run(arguments) => run(arguments),
+        Command::Generate { folder } => pages::write(Arguments::command(), &folder)
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(Into::into),
     };
     outcome.unwrap_or_else(|error| {
         log::error!("{error}");

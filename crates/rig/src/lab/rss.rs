@@ -108,15 +108,15 @@ pub fn steer(
     })
 }
 
-/// Binds the card and starts the engine on it; false if that fails.
+/// Has `proxyengine devices` bind the card, and starts the engine on it; false if that fails.
 fn start(transcript: &mut Transcript<'_>, card: &Card, engine: &str) -> Result<bool, RigError> {
     let address = card.address();
     let cores: Vec<String> = (0..card.model.queues()).map(|core| core.to_string()).collect();
     let script = format!(
-        "cd {root} && echo 128 >/proc/sys/vm/nr_hugepages && mkdir -p /dev/hugepages
+        "cd {root} && mkdir -p /dev/hugepages
          grep -q ' hugetlbfs ' /proc/mounts || mount -t hugetlbfs hugetlbfs /dev/hugepages
-         modprobe vfio-pci && dpdk-devbind.py --bind=vfio-pci {address} || exit 1
          sed -e 's|^device = .*|device = \"{address}\"|' -e '/^checksum_offload/d' -e 's|^cores = .*|cores = [{cores}]\\nsteering = \"rss\"\\nbuffers = 16384\\nmax_connections = 20000|' -e 's|^memory_mib = .*|memory_mib = 200|' config/demo.toml >{FILE}
+         {engine} devices {FILE} || exit 1
          {engine} run {FILE} --report /lab/rss.json >/tmp/rss.log 2>&1 & echo $! >/tmp/rss.pid
          for i in $(seq 600); do grep -q 'running;' /tmp/rss.log && break; kill -0 $(cat /tmp/rss.pid) || break; sleep 0.1; done
          cat /tmp/rss.log; grep -q 'running;' /tmp/rss.log",
