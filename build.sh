@@ -9,6 +9,8 @@ cd "$ROOT"
 . scripts/packages.sh
 # shellcheck source=scripts/profile.sh
 . scripts/profile.sh
+# shellcheck source=scripts/package.sh
+. scripts/package.sh
 
 usage() {
     cat <<'USAGE'
@@ -22,6 +24,10 @@ usage: ./build.sh COMMAND [ARGUMENTS]
                   leaves out those on emulated PCI cards, which take some minutes
   build [--no-pgo]
                   build proxyengine and trafficengine with all optimisation, and print where they are
+  package [--json FILE] [--profile-data FILE] [--no-pgo] [--built FOLDER] [--out FOLDER]
+                  build Debian packages of all programs, with the profile beside them; --profile-data builds with such a one.
+                  --json builds again in a copy under another name, compares, and writes what was made; --built makes
+                  packages of programs that are there
   run [--no-pgo] FILE [OPTIONS OF proxyengine run]
                   build likewise and run the engine with this configuration
   bench [--no-pgo] [NAME [ARGUMENTS]]
@@ -50,6 +56,11 @@ trap cleanup EXIT
 need_cargo() {
     have cargo || PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
     have cargo || die "cargo is missing: install Rust stable (https://rustup.rs), then run this again"
+    local wanted had
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    had=$(rustc --version | cut -d ' ' -f 2)
+    [ "$(printf '%s\n' "$wanted" "$had" | sort -V | head -n 1)" = "$wanted" ] ||
+        die "Rust $had is too old, as Debian's own is: $wanted or later is needed (rustup update stable, or https://rustup.rs)"
 }
 
 # install PURPOSE PACKAGE…, unless the user keeps us from it: then it is for cargo or the test to say what is missing.
@@ -117,7 +128,11 @@ shown_cargo() {
     kill "$ticker" 2>/dev/null || true
     wait "$ticker" 2>/dev/null || true
     # What the compiler has said; its bars end with a carriage return.
-    [ "$status" -eq 0 ] || sed -e 's/.*\r//' -e '/^ *\(Compiling\|Downloaded\|Fresh\) /d' "$log" >&2
+    if [ "$status" -ne 0 ]; then
+        sed -e 's/.*\r//' -e '/^ *\(Compiling\|Downloaded\|Fresh\) /d' "$log" >&2
+        ! grep -q 'Could not resolve host\|Could not connect\|failed to download' "$log" ||
+            say "$name: the sources of libraries come from crates.io: is there a network, or a proxy to name in https_proxy?"
+    fi
     rm -f "$log"
     return "$status"
 }
@@ -175,6 +190,53 @@ cmd_build() {
     need_build
     build_optimised proxyengine trafficengine
     printf '%s\n' "$PROFILED_TARGET"/release/{proxyengine,trafficengine}
+}
+
+cmd_package() {
+    local json='' profile='' out='' built='' reproducible=true
+    while [ $# -gt 0 ]; do
+        [ $# -gt 1 ] || die "package: $1 needs a value"
+        case $1 in
+        --json) json=$(cd "$CALLED_FROM" && readlink -m "$2") ;;
+        --profile-data) profile=$(cd "$CALLED_FROM" && readlink -e "$2") || die "package: there is no file $2" ;;
+        --built) built=$(cd "$CALLED_FROM" && readlink -e "$2") || die "package: there is no folder $2" ;;
+        --out) out=$(cd "$CALLED_FROM" && readlink -m "$2") ;;
+        *) die "package: unknown option '$1'" ;;
+        esac
+        shift 2
+    done
+    out=${out:-$(target_dir)/package/debs}
+    need_build
+    install "to package" "${PACKAGE_PACKAGES[@]}" || die "the packages to package with are missing"
+    if [ -n "$built" ]; then
+        make_packages "$built" "$out"
+    else
+        package_optimised
+    fi
+    printf '%s\n' "$out"/*
+    [ "$reproducible" = true ] || die "package: built elsewhere, the packages are not the same"
+}
+
+# The part of cmd_package that compiles; uses and sets its variables.
+package_optimised() {
+    with_inline
+    if [ -z "$profile$NO_PGO" ]; then
+        profile=$(target_dir)/profile/$(profile_key).profdata
+        have_profile "$profile" || die "package: no profile could be taken; --no-pgo does without"
+    fi
+    [[ ! "$ROOT$profile" =~ [[:space:]] ]] || die "package: the folder's name has blanks, which the compiler's flags cannot have"
+    say "package: building"
+    built=$(build_packaged "$profile")
+    without_paths "$built" || die "package: the programs would differ on another machine"
+    rm -rf "$out"
+    make_packages "$built" "$out"
+    if [ -n "$profile" ]; then
+        cp "$profile" "$out/proxyengine_$("$built/proxyengine" --version | sed 's/.* //').profdata"
+    fi
+    if [ -n "$json" ]; then
+        is_reproducible "$out" "$profile" || reproducible=false
+        describe_packages "$out" "$reproducible" >"$json"
+    fi
 }
 
 cmd_run() {
@@ -362,7 +424,7 @@ CALLED_FROM=$OLDPWD
 command=${1:---help}
 [ $# -eq 0 ] || shift
 case $command in
-build | run | bench)
+build | package | run | bench)
     # Wherever it stands among the arguments.
     for argument in "$@"; do
         shift
@@ -371,7 +433,7 @@ build | run | bench)
     ;;
 esac
 case $command in
-demo | test | build | run | bench | lint | fuzz | clean) "cmd_$command" "$@" ;;
+demo | test | build | package | run | bench | lint | fuzz | clean) "cmd_$command" "$@" ;;
 nic-lab) cmd_nic_lab "$@" ;;
 -h | --help | help) usage ;;
 *)

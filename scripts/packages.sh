@@ -10,13 +10,16 @@ INLINE_PACKAGES=(clang libelf-dev zlib1g-dev make)
 DEMO_PACKAGES=(bash iproute2 iputils-ping ethtool procps curl openssl nginx socat)
 # needed by the tests: faults, captures, the clients and servers that nobody here wrote, and dpdk-testpmd
 TEST_PACKAGES=("${DEMO_PACKAGES[@]}" nftables tcpdump iperf3 netcat-openbsd redis-server strace haproxy
-    libnginx-mod-stream postgresql slapd ldap-utils openssh-client openssh-server dropbear-bin dpdk-dev buildah)
+    libnginx-mod-stream postgresql slapd ldap-utils openssh-client openssh-server dropbear-bin dpdk-dev buildah debhelper help2man mmdebstrap lintian
+    systemd util-linux)
 # needed to build with a profile: llvm-profdata, where the toolchain has none
 PROFILE_PACKAGES=(llvm-19)
 # needed by `bench peers`: the proxies that proxyengine is measured beside, namespaces, and a CPU for each
 PEER_PACKAGES=(haproxy nginx libnginx-mod-stream iproute2 ethtool procps util-linux)
 # needed by `bench mmproxy`: the proxies that it is measured beside, of which cargo builds one more
 MMPROXY_PEER_PACKAGES=(go-mmproxy haproxy nginx libnginx-mod-stream iproute2)
+# needed by `package`: what makes Debian packages, manual pages of a program's help, and the commit's time
+PACKAGE_PACKAGES=(debhelper help2man git)
 # needed by prepNet.sh on a real NIC
 NIC_PACKAGES=(dpdk kmod)
 # needed by the NIC lab: the emulator, what its first file system is made of, and what binds cards

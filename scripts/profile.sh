@@ -30,17 +30,18 @@ use_profile() {
         say "profile: going on without, as the folder's name has blanks"
         return 0
     fi
-    if [ ! -s "$file" ]; then
-        take_profile "$file" || {
-            say "profile: going on without: the programs will be slower than they could be"
-            return 0
-        }
-    fi
+    have_profile "$file" || {
+        say "profile: going on without: the programs will be slower than they could be"
+        return 0
+    }
     PROFILED_TARGET=$(target_dir)/profiled
     # shellcheck disable=SC2034  # read by build.sh
     PLAIN_RUSTFLAGS=${RUSTFLAGS:-}
     export RUSTFLAGS="${RUSTFLAGS:-} -Cprofile-use=$file"
 }
+
+# have_profile FILE  takes a profile unless there is one of these sources.
+have_profile() { [ -s "$1" ] || take_profile "$1"; }
 
 # What a profile depends on: the compiler, the sources of what is measured, and the load.
 profile_key() {

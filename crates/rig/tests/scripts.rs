@@ -189,7 +189,7 @@ fn up_and_down_may_be_said_twice() {
 fn build_sh_tells_what_it_can_do_from_any_folder() {
     let (code, printed) = call("build.sh", &["--help"]);
     assert_eq!(code, 0);
-    for command in ["demo", "test", "run", "bench", "fuzz", "lint", "clean"] {
+    for command in ["demo", "test", "package", "run", "bench", "fuzz", "lint", "clean"] {
         assert!(printed.contains(&format!("  {command}")), "{command} in {printed}");
     }
     let (code, printed) = call("build.sh", &["fly"]);
@@ -199,4 +199,37 @@ fn build_sh_tells_what_it_can_do_from_any_folder() {
         code != 0 && printed.contains("no benchmark 'no-such-bench'"),
         "{printed}"
     );
+}
+
+/// What a newcomer's machine may lack is said in a sentence: a compiler, or one that is new enough.
+#[test]
+fn build_sh_names_the_compiler_that_it_needs() {
+    let folder = std::env::temp_dir().join(format!("pet-compiler-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let path = format!("{}/../../build.sh", env!("CARGO_MANIFEST_DIR"));
+    let said = || {
+        let mut build = Command::new(&path);
+        build.arg("build").env("HOME", &folder).env_remove("CARGO_HOME");
+        build.env("PATH", format!("{}:/usr/bin:/bin", folder.display()));
+        build.env("PROXYENGINE_NO_INSTALL", "1");
+        let output = build.output().expect("the script runs");
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    // Where there is one in any case, this would be a build.
+    if !["/usr/bin/cargo", "/bin/cargo"]
+        .iter()
+        .any(|path| std::path::Path::new(path).exists())
+    {
+        let without = said();
+        assert!(without.contains("cargo is missing: install Rust stable"), "{without}");
+    }
+    for name in ["cargo", "rustc"] {
+        let program = folder.join(name);
+        std::fs::write(&program, "#!/bin/sh\necho 'rustc 1.63.0 (4b91a6ea7 2022-08-08)'\n").expect("written");
+        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("executable");
+    }
+    let old = said();
+    assert!(old.contains("Rust 1.63.0 is too old"), "{old}");
+    std::fs::remove_dir_all(&folder).expect("removed");
 }
