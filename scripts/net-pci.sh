@@ -103,7 +103,7 @@ load_driver() {
             return 0
         fi
     done
-    say "none of the drivers ${PCI_DRIVERS[*]} can be loaded: see \"First steps on a NIC\" in README.md"
+    say "none of the drivers ${PCI_DRIVERS[*]} can be loaded: see \"On a NIC\" in docs/start.md"
     return 1
 }
 

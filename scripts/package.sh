@@ -96,7 +96,7 @@ CHANGES
 package_texts() {
     local name texts=$1
     mkdir -p "$texts"/{proxyengine,trafficengine,mmproxy,libproxyproto}
-    cp README.md rt-tuning.md docs/{configuration,operation,packages,kernel,steering,proxy-protocol}.md "$texts/proxyengine/"
+    cp rt-tuning.md docs/{start,configuration,operation,packages,kernel,steering,proxy-protocol}.md "$texts/proxyengine/"
     # debhelper would take it for the package's own change log by its name.
     cp CHANGELOG.md "$texts/proxyengine/NEWS.md"
     cp docs/traffic.md config/traffic*.toml "$texts/trafficengine/"
