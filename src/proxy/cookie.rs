@@ -8,6 +8,10 @@
 //!   └───────┴──────────┴────┴────────┴────────────────────────┘
 //! ```
 //!
+//! The upper ten bits are sent exclusive-ored with as many of the MAC: cookies of one slot are spread over all numbers. Else
+//! those that clients of one kind get would lie within 2²² of each other, and late segments of a connection before would be
+//! in the window of the next from the same port.
+//!
 //! A slot lasts 8 s and two are valid, so that a random acknowledgement number passes with probability 2⁻²² per live
 //! slot and a genuine one lives for 8 to 16 s. Whether timestamps were agreed needs no bit: RFC 7323 3.2 makes the
 //! client send them on every segment once they are. Pure: time and keys are arguments.
@@ -75,7 +79,7 @@ impl CookieJar {
     pub fn bake(&self, key: &FourTuple, client_isn: SeqNum, agreed: Agreed, now: Instant) -> SeqNum {
         let slot = Self::slot(now);
         let bits = (slot as u32 & 3) << 30 | encode(agreed);
-        SeqNum(bits | self.mac(key, client_isn, slot, bits))
+        SeqNum(spread(bits | self.mac(key, client_isn, slot, bits)))
     }
 
     /// Checks the cookie that a client acknowledged.
@@ -88,10 +92,11 @@ impl CookieJar {
         if !self.may_be_live(cookie, now) {
             return None;
         }
-        let age = (current as u32).wrapping_sub(cookie.0 >> 30) & 3;
+        let baked = spread(cookie.0);
+        let age = (current as u32).wrapping_sub(slot_bits(cookie)) & 3;
         let slot = current.checked_sub(u64::from(age))?;
-        let bits = cookie.0 & !MAC_MASK;
-        if self.mac(key, client_isn, slot, bits) != cookie.0 & MAC_MASK {
+        let bits = baked & !MAC_MASK;
+        if self.mac(key, client_isn, slot, bits) != baked & MAC_MASK {
             return None;
         }
         Some(Opened {
@@ -102,7 +107,7 @@ impl CookieJar {
 
     /// False if no cookie with this number can be valid at `now`: its slot is another.
     pub fn may_be_live(&self, cookie: SeqNum, now: Instant) -> bool {
-        (Self::slot(now) as u32).wrapping_sub(cookie.0 >> 30) & 3 <= 1
+        (Self::slot(now) as u32).wrapping_sub(slot_bits(cookie)) & 3 <= 1
     }
 
     fn mac(&self, key: &FourTuple, client_isn: SeqNum, slot: u64, bits: u32) -> u32 {
@@ -130,6 +135,16 @@ impl CookieJar {
         };
         hash as u32 & MAC_MASK
     }
+}
+
+/// The number of the slot that a cookie was baked in, modulo four.
+pub(super) const fn slot_bits(cookie: SeqNum) -> u32 {
+    spread(cookie.0) >> 30
+}
+
+/// The upper ten bits exclusive-ored with the lowest ten; its own inverse.
+const fn spread(number: u32) -> u32 {
+    number ^ number << 22
 }
 
 fn encode(agreed: Agreed) -> u32 {
@@ -248,6 +263,27 @@ mod tests {
                 "bit {bit}"
             );
         }
+    }
+
+    #[test]
+    fn cookies_of_one_slot_are_spread_over_all_numbers() {
+        // One of 2¹⁵ pairs of random numbers is nearer than 2¹⁶; without spreading it is one of 32.
+        let cookies = (0..4096).map(|port| {
+            let key = FourTuple {
+                remote_port: port,
+                ..key()
+            };
+            jar().bake(&key, SeqNum(7), AGREED, at(100)).0
+        });
+        let mut cookies: Vec<u32> = cookies.collect();
+        let near = cookies
+            .windows(2)
+            .filter(|pair| pair[0].wrapping_sub(pair[1]).cast_signed().unsigned_abs() < 1 << 16);
+        let near = near.count();
+        assert!(near <= 4, "{near} of 4095 neighbours are near each other");
+        cookies.sort_unstable();
+        let widest = cookies.windows(2).map(|pair| pair[1] - pair[0]).max();
+        assert!(widest < Some(1 << 24), "{widest:?}");
     }
 
     #[test]

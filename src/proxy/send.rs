@@ -308,7 +308,10 @@ where
     /// The numbers that we have last told `to`: what a challenge ACK and an answer to a keep-alive say.
     pub(super) fn current_numbers(&self, connection: &Connection, to: Side) -> Control {
         let (seq, mut ack, window) = match &connection.stage {
-            Stage::Opening(opening) => opening_numbers(connection, opening, to),
+            Stage::Opening(opening) => {
+                let (seq, ack, window) = opening_numbers(connection, opening, to);
+                (seq, ack, self.answered_window(opening, to).unwrap_or(window))
+            }
             Stage::Spliced(spliced) => spliced_numbers(spliced, to),
         };
         // What the client has been told stays true while the server has not acknowledged it.
@@ -374,6 +377,14 @@ where
 }
 
 impl<P: BufferPool, S, N> Proxy<P, S, N> {
+    /// What the server's SYN-ACK has offered the client, if that was passed on: not what we could hold.
+    fn answered_window(&self, opening: &Opening, to: Side) -> Option<u16> {
+        let answer = self.forwarded_syns.get(opening.syn.into())?.answer?;
+        // RFC 7323 2.2: the window of a SYN-ACK is never scaled, that of each later segment is.
+        let shift = answer.options.window_scale.map_or(0, |shift| shift.min(14));
+        (to == Side::Client).then_some(answer.window >> shift)
+    }
+
     /// True if the client's SYN was passed on and nothing has come back.
     fn has_heard_nothing(&self, connection: &Connection) -> bool {
         let syn = connection

@@ -16,7 +16,7 @@
 //!
 //! Who asks the servers is in [`probe`](super::probe). Every core learns for itself.
 
-use super::cookie::{CookieJar, MSS_CLASSES};
+use super::cookie::{CookieJar, MSS_CLASSES, slot_bits};
 use super::ids::ServerId;
 use super::reassembly;
 use super::settings::{Settings, SynAckSettings};
@@ -201,7 +201,7 @@ impl SynAckOptions {
     /// What was promised with `cookie`, which is not older than three slots.
     #[inline]
     pub(super) fn of_cookie(&self, listener: u16, cookie: SeqNum) -> AdvertisedOptions {
-        self.listeners[usize::from(listener)].by_slot[(cookie.0 >> 30) as usize]
+        self.listeners[usize::from(listener)].by_slot[slot_bits(cookie) as usize]
     }
 
     /// What is known of a server.

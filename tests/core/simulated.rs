@@ -269,7 +269,7 @@ fn the_client_is_never_offered_more_than_the_server_takes() {
 }
 
 /// A client has begun a new connection from the port of a resting one. The old server still talks: what it says would
-/// reach the new connection, whose numbers may be near, for cookies of one slot are.
+/// reach the new connection, whose numbers may be near.
 #[test]
 fn a_resting_connection_does_not_reach_into_the_one_that_took_its_place() {
     let mut bench = Bench::new();

@@ -199,6 +199,28 @@ fn only_the_ack_of_the_syn_ack_opens() {
 }
 
 #[test]
+fn a_challenge_offers_no_more_than_the_server_has() {
+    for (shift, offered) in [(Some(0), 2_000), (Some(4), 125), (None, 2_000)] {
+        let mut bench = bench();
+        let (mut client, syn) = forwarded(&mut bench);
+        let server = Server::from_syn(&syn);
+        let mut answer = Segment {
+            window: 2_000,
+            ..server.syn_ack()
+        };
+        answer.options.window_scale = shift;
+        client.take_syn_ack(&only(bench.receive(&answer)));
+        let wrong = Segment {
+            ack: client.ack.wrapping_add(1),
+            ..client.segment(TcpFlags::ACK, b"")
+        };
+        let challenge = only(bench.receive(&wrong));
+        // RFC 7323 2.2: the window of the SYN-ACK is not scaled, and this one is.
+        assert_eq!((challenge.to, challenge.window), (client.me, offered), "{shift:?}");
+    }
+}
+
+#[test]
 fn a_client_that_never_acknowledges_is_let_go() {
     let mut bench = bench();
     let (client, server, _) = answered(&mut bench);

@@ -55,8 +55,8 @@ where
             return;
         };
         let from = flow.side();
-        // The other leg's addresses and ports may be a new connection's by now. Its numbers can be near the old ones,
-        // cookies of one slot always are: nothing of the old one may reach it.
+        // The other leg's addresses and ports may be a new connection's by now. Its numbers can be near the old ones:
+        // nothing of the old one may reach it.
         if !rested.legs.has(from.peer()) {
             return self.drops.add(DropReason::UnknownFlow, 1);
         }
