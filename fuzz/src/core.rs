@@ -178,8 +178,13 @@ impl World {
             0 | 1 => self.open(which, event & 1 == 1),
             2..=5 => {
                 let flags = flags(bytes);
-                let client = &self.clients[which % self.clients.len()];
+                let count = self.clients.len();
+                let client = &mut self.clients[which % count];
                 let segment = client.segment(bytes, flags);
+                // Where a SYN begins, a connection may.
+                if flags.contains(TcpFlags::SYN) {
+                    client.begins.push(segment.seq);
+                }
                 self.bench.receive(&segment)
             }
             6..=9 if !self.servers.is_empty() => {
