@@ -302,7 +302,7 @@ impl<'a> Case<'a> {
                 cause => Err(format!("it said nothing and ended by {cause:?}")),
             };
         }
-        if cause == Cause::SelectorTimeout && self.may_repeat_too_late(record) {
+        if matches!(cause, Cause::SelectorTimeout | Cause::BadProxyHeader) && self.may_repeat_too_late(record) {
             return Ok(());
         }
         if self.plan.choice == Choice::Reject {
@@ -436,10 +436,12 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The client's only copy was given up while servers were called that did not answer. Its timer has doubled meanwhile (RFC
-    /// 6298 5.5), so that one repetition that is lost is a minute, as long as `select`.
+    /// The client's only copy was given up, or its SYN had to wait for the second server, while servers were called that did not
+    /// answer. Its timer has doubled meanwhile (RFC 6298 5.5), so that one repetition that is lost is a minute, as long as `select`.
     fn may_repeat_too_late(&self, record: &SessionRecord) -> bool {
-        record.flags().contains(RecordFlags::COPY_GIVEN_UP) && self.touched.by_server && self.touched.client.lost > 0
+        let called_again = self.scenario.binding == Binding::Syn && record.servers_tried > 1;
+        let has_waited = called_again || record.flags().contains(RecordFlags::COPY_GIVEN_UP);
+        has_waited && self.touched.by_server && self.touched.client.lost > 0
     }
 
     fn server_plans(&self) -> Vec<crate::scenario::ServerPlan> {
