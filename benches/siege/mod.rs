@@ -356,14 +356,17 @@ impl Field {
         work
     }
 
-    /// What a round of more than 50 µs is charged with: the usual if the thread was `away` for some of these seconds, if the
-    /// machine is so slow just now, or if it has moved few packets and the kernel had to find pages for it or the machine stops
-    /// so often; and else all of it.
+    /// What a round of more than 50 µs is charged with: the usual if the thread was `away` for so many of these seconds that the
+    /// rest is no more, if the machine is so slow just now, or if it has moved few packets and the kernel had to find pages for it
+    /// or the machine stops so often; and else all that it has worked.
     fn judge_long(&mut self, cycles: f64, away: f64, pages: u64, moved: u32) -> f64 {
         let longest = LONGEST_ROUND.as_secs_f64() * self.hz();
         let is_short = moved <= MOVED_IN_TIME;
+        let was_away = away > SWITCHED_OUT.as_secs_f64();
+        // Who was switched out for a moment may have worked for long all the same.
+        let cycles = if was_away { cycles - away * self.hz() } else { cycles };
         let work = &mut self.work;
-        if away > SWITCHED_OUT.as_secs_f64() || self.yardstick.excuses(cycles, longest, &self.clock) {
+        if was_away && cycles <= longest || self.yardstick.excuses(cycles, longest, &self.clock) {
             work.disturbed += 1;
         } else if is_short && pages > 0 {
             work.disturbed += 1;
