@@ -72,10 +72,10 @@ ALONE int translate_quote(struct __sk_buff *skb, u32 direction, u32 v6)
 	struct quote q = {};
 	u8 type;
 	if (bpf_skb_load_bytes(skb, icmp, &type, 1) || !is_error(type, v6) || !read_quote(skb, &q, quoted, direction, v6))
-		return TC_ACT_OK;
+		return TC_ACT_UNSPEC;
 	struct flow *flow = bpf_map_lookup_elem(&flows, &q.key);
 	if (!flow)
-		return TC_ACT_OK;
+		return TC_ACT_UNSPEC;
 	struct address old = q.key.remote, new = flow->remote;
 	u16 port = flow->remote_port;
 	u32 redirect = flow->flags & REDIRECT, ifindex = flow->ifindex;

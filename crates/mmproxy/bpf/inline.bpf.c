@@ -276,7 +276,7 @@ ALONE int handle_unknown(struct __sk_buff *skb, struct packet *p __arg_nonnull)
 {
 	struct listener *l = find_listener(p);
 	if (!l)
-		return TC_ACT_OK;
+		return TC_ACT_UNSPEC;
 	// Nobody may speak for a client but the balancer.
 	struct flow_key claimed = p->key;
 	claimed.direction = TO_CLIENT;
@@ -348,15 +348,16 @@ int to_server(struct __sk_buff *skb)
 {
 	struct packet p;
 	int kind = read_packet(skb, &p, TO_SERVER), next = GO_UNKNOWN;
+	// What is not ours is for other programs of the interface.
 	if (kind == NOT_OURS)
-		return TC_ACT_OK;
+		return TC_ACT_UNSPEC;
 	if (kind == ICMP)
 		return translate_quote(skb, TO_SERVER, skb->protocol == bpf_htons(ETH_P_IPV6));
 	struct flow *flow = bpf_map_lookup_elem(&flows, &p.key);
 	if (kind == ODD) {
 		// Without a translation it would be answered by RST.
 		if (!flow)
-			return TC_ACT_OK;
+			return TC_ACT_UNSPEC;
 		count(UNREADABLE);
 		return TC_ACT_SHOT;
 	}
@@ -385,10 +386,10 @@ int to_client(struct __sk_buff *skb)
 	if (kind == ICMP)
 		return translate_quote(skb, TO_CLIENT, skb->protocol == bpf_htons(ETH_P_IPV6));
 	if (kind != PLAIN)
-		return TC_ACT_OK;
+		return TC_ACT_UNSPEC;
 	struct flow *flow = bpf_map_lookup_elem(&flows, &p.key);
 	if (!flow)
-		return TC_ACT_OK;
+		return TC_ACT_UNSPEC;
 	u32 redirect = flow->flags & REDIRECT, ifindex = flow->ifindex;
 	count(TO_CLIENT_PACKETS);
 	int verdict = translate(skb, &p, flow, TO_CLIENT);

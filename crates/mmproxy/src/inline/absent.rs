@@ -4,6 +4,23 @@ use crate::inline::layout::Entry;
 use std::io;
 use std::path::Path;
 
+/// Costs of inline mode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// Program, IP version, nanoseconds.
+    pub ns_per_packet: Vec<(&'static str, u8, u64)>,
+    /// Bytes.
+    pub bytes_per_connection: u64,
+}
+
+/// Fails.
+///
+/// # Errors
+/// Always.
+pub fn costs() -> io::Result<Costs> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 /// Nothing: there is no value of it.
 pub enum Kernel {}
 

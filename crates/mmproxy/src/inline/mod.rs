@@ -16,6 +16,8 @@ pub mod layout;
 pub mod spec;
 
 #[cfg(inline_built)]
+mod cost;
+#[cfg(inline_built)]
 pub mod kernel;
 #[cfg(not(inline_built))]
 #[path = "absent.rs"]

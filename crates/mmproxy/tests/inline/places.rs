@@ -162,3 +162,30 @@ fn all_of_a_reuseport_group_get_connections() {
         drop(clients);
     });
 }
+
+/// Each leaves to the other what is not its own.
+#[test]
+fn two_of_them_share_an_interface() {
+    with_balancer(|container| {
+        for address in ["127.0.0.1:443", "127.0.0.1:444"] {
+            serve(address, |mut client, from| {
+                let local = client.local_addr().expect("an address");
+                let _ = client.write_all(format!("{from} {local}\n").as_bytes());
+                let _ = client.read(&mut [0; 1]);
+            });
+        }
+        let _first = inline(&[]);
+        let usual = ["-l", "[::]:8445", "-4", "127.0.0.1:444", "--inline", "-i", "inside"];
+        let more = ["--workers", "1", "--metrics", "127.0.0.1:9111"];
+        let _second = Proxy::start(&[&usual[..], &more].concat(), "127.0.0.1:9111");
+        for (to, port) in [("10.7.0.1:8443", 40_001), ("10.7.0.1:8445", 40_002)] {
+            let seen = container.run(move || {
+                let mut client = connect(to);
+                client.write_all(&numbered(port)).expect("sent");
+                greeting(&mut client).expect("served")
+            });
+            // The server's own address is the one that the balancer connects to: there is no second socket.
+            assert_eq!(seen, format!("203.0.113.7:{port} {to}"));
+        }
+    });
+}

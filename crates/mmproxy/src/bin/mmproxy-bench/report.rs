@@ -29,6 +29,12 @@ pub(crate) fn write(options: &Options, summary: &Summary, samples: &Samples) -> 
     object.insert("congestion".into(), congestion(options.congestion.as_deref()).into());
     let samples = serde_json::to_value(samples).map_err(|error| failed(&error))?;
     object.insert("samples".into(), samples);
+    if let Ok(costs) = mmproxy::inline::kernel::costs() {
+        for (program, version, ns) in costs.ns_per_packet {
+            object.insert(format!("inline_ns_per_packet_{program}_v{version}"), ns.into());
+        }
+        object.insert("inline_bytes_per_connection".into(), costs.bytes_per_connection.into());
+    }
     let text = serde_json::to_string_pretty(&object).map_err(|error| failed(&error))?;
     std::fs::write(path, text + "\n").map_err(|error| failed(&error))
 }

@@ -115,6 +115,13 @@ impl System {
                 .find_map(|text| text.strip_prefix(&line)?.parse::<u64>().ok());
             value.ok_or_else(|| format!("no {line}among the metrics"))
         };
+        // mmproxy reads them once a second.
+        for _ in 0..20 {
+            if value("assigned")? > 0 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
         match (value("assigned")?, value("fall_back")?) {
             (1.., 0..10) => Ok(()),
             (assigned, fallen) => Err(format!("{assigned} connections inline, {fallen} by two sockets")),
@@ -195,12 +202,11 @@ impl System {
             if running.child.try_wait().is_ok_and(|status| status.is_some()) {
                 return Err(format!("{} ended at once", self.name()));
             }
-            let ready = if udp {
-                begin.elapsed() > Duration::from_millis(300)
-            } else {
-                // The listener of the metrics is the last to be opened.
-                let last = if self == System::Inline { METRICS } else { listen };
-                TcpStream::connect(last).is_ok()
+            let ready = match self {
+                // Metrics are answered when all the rest stands.
+                System::Inline => metrics().is_ok(),
+                _ if udp => begin.elapsed() > Duration::from_millis(300),
+                _ => TcpStream::connect(listen).is_ok(),
             };
             if ready {
                 return Ok(running);
