@@ -6,7 +6,7 @@
 //! the median of these ratios is reported with the interval that holds it with 95 % (by order statistics). Beside each
 //! column stands the CPU time of the proxy's processes: seconds per GB, or microseconds per operation or datagram.
 //!
-//! Load generator and server are threads of this process ([`tcp`], [`udp`]); the proxies are processes ([`systems`]).
+//! Load generator and server are threads of this process ([`mod@tcp`], [`mod@udp`]); the proxies are processes ([`systems`]).
 
 mod machine;
 mod measure;
