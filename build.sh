@@ -347,8 +347,8 @@ cmd_lint() {
     cargo fmt --all -- --check
     say "lint: clippy"
     cargo clippy --quiet --workspace "${FEATURES[@]}" --all-targets -- -D warnings
-    say "lint: the engine without DPDK"
-    cargo clippy --quiet -p proxyengine --no-default-features --all-targets -- -D warnings
+    say "lint: the core and the engine without DPDK"
+    cargo clippy --quiet -p splice -p proxyengine --no-default-features --all-targets -- -D warnings
     say "lint: documentation"
     RUSTDOCFLAGS='-D warnings' cargo doc --quiet --workspace "${FEATURES[@]}" --no-deps
     if have shellcheck; then

@@ -62,7 +62,7 @@ awk -v before="$before" -v before_cycles="$2" -v now="$now" -v now_cycles="$4" '
     }
     BEGIN {
         split("graph, reading, checksums, look-ups|passing on: 3 packets|frames of our own: 4|SipHash: 3|options: 6|actions, timer, port, table, rest", title, "|")
-        # Cycles of the parts by themselves, as docs/lab/engine.md has them, and the budget of src/proxy/mod.rs for actions.
+        # Cycles of the parts by themselves, as docs/lab/engine.md has them, and the budget of crates/splice/src/lib.rs for actions.
         split("427 136 145 109 22 250", floor, " ")
         n = split(before, b, " ") - 1
         split(now, a, " ")

@@ -39,16 +39,16 @@ use e2d2::wire::MacAddr;
 use netfcts::format::{NameTable, Named, RecordFormat};
 use netfcts::ring::{RecordReceiver, RecordSender, record_ring};
 
-use crate::callbacks::SelectorFactory;
 use crate::config::{self, Config, CoreId, Idle};
 use crate::kernel::{self, KernelEnd, KernelError, KernelLinks};
 use crate::log_ring::{LOG_RING, LogReceiver, LogSender, LogWriter, log_ring};
 use crate::neighbour::{SharedNeighbours, Topology, TopologyError};
 use crate::pipeline::{CoreLinks, HANDOVER_RING};
-use crate::proxy::steering::CoreSteering;
 use crate::records::{OpenError, RING_CAPACITY, RecordKeeper, RecordOutput, RecordTotals};
 use crate::report::{Buffers, CoreReport, NextHopTotals, PortReport, Report, ServerReport};
 use crate::stages::{Off, Stages, Timed};
+use splice::callbacks::SelectorFactory;
+use splice::steering::CoreSteering;
 
 use self::core::Seeds;
 use crew::Crew;

@@ -3,19 +3,19 @@
 //! # The life of a connection
 //!
 //! ```text
-//! client SYN ────► SYN-ACK whose number is a cookie; nothing is stored         proxy::cookie, proxy::handshake
-//! client ACK ────► cookie checked, a connection made                           proxy::connection, proxy::table
-//! payload ───────► held; the selector is asked: a server, more bytes, or no    proxy::held, callbacks, selectors
-//! chosen ────────► SYN to the server with the options agreed with the client   backends, proxy::apply
-//! server SYN-ACK ► ACK, PROXY header if asked for, the held bytes in order     proxy::announce, proxy::owed
-//! from then on ──► addresses, ports, numbers, timestamps, SACK edges rewritten proxy::translate
-//! FIN, RST, idle ► half-close kept, late segments still translated, the port   proxy::close, proxy::quarantine,
+//! client SYN ────► SYN-ACK whose number is a cookie; nothing is stored         splice::cookie
+//! client ACK ────► cookie checked, a connection made                           splice::connection, splice::table
+//! payload ───────► held; the selector is asked: a server, more bytes, or no    splice::reassembly, callbacks, selectors
+//! chosen ────────► SYN to the server with the options agreed with the client   splice::backends
+//! server SYN-ACK ► ACK, PROXY header if asked for, the held bytes in order     splice's send_proxy, rtx
+//! from then on ──► addresses, ports, numbers, timestamps, SACK edges rewritten splice::translate
+//! FIN, RST, idle ► half-close kept, late segments still translated, the port   splice::time_wait,
 //!                  rests, a record is written                                  records
 //! ```
 //!
 //! Each core runs all of it for the connections that it owns, from the packet to the record, and shares nothing. What a
-//! segment does depends on the connection's [phase](proxy::phase) and on what [event](proxy::event) the segment is;
-//! [`proxy::step`] is the table of that, without any I/O or clock. The graph around it is in [`pipeline`].
+//! segment does depends on the connection's [phase](splice::phase) and on what [event](splice::event) the segment is;
+//! [`splice::step`] is the table of that, without any I/O or clock. The graph around it is in [`pipeline`].
 //!
 //! # As a library
 //!
@@ -30,8 +30,6 @@
 // What explains the design is for readers of the source, who see the private modules, too.
 #![allow(rustdoc::private_intra_doc_links)]
 
-pub mod backends;
-pub mod callbacks;
 pub mod config;
 pub mod devices;
 pub mod doctor;
@@ -41,10 +39,9 @@ pub mod log_ring;
 pub mod neighbour;
 pub mod picture;
 pub mod pipeline;
-pub mod proxy;
 pub mod records;
 pub mod report;
 pub mod selectors;
 pub mod stages;
 
-pub use callbacks::{InspectPayload, SelectServer, inspected};
+pub use splice::callbacks::{self, InspectPayload, SelectServer, inspected};

@@ -19,8 +19,8 @@ use log::Level;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::config::{Config, ServerId};
-use crate::proxy::steering::SteeringTrouble;
 use crate::report::ReportedServerCaps;
+use splice::steering::SteeringTrouble;
 
 /// Events that a core's ring holds: 40 KiB. A start with every next hop new (`MAX_NEXT_HOPS`) overflows it at worst, and loses lines
 /// of the kind "is at".

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! With several cores `proxy` has a ring to and from each other core, for packets that came in where their owner is not
-//! ([`crate::proxy::steering`]); what it takes over it deals with before its own batch.
+//! ([`splice::steering`]); what it takes over it deals with before its own batch.
 //!
 //! With a kernel behind a port ([`kernel`](crate::kernel)), Other is part of Control, the station's node asks first whose
 //! a frame is, the proxy passes on what is nobody's connection, and what the kernel sends comes out of the station's node.
@@ -17,14 +17,9 @@
 //! nodes: a batch in, any number of frames out. The graph is generic over packet memory and ports, so that the very
 //! graph of the engine runs in tests. Whoever owns it steers it through a [`Handle`], on the same core.
 
-use crate::callbacks::SelectServer;
 use crate::config::ServerId;
 use crate::kernel::{FRAMES_PER_POLL, KernelEnd, Share};
 use crate::neighbour::{NextHopId, SharedNeighbours, Station, Verdict};
-use crate::proxy::budget::KEPT_FOR_CONTROL;
-use crate::proxy::steering::SteeringTrouble;
-use crate::proxy::syn_ack_options::ServerCaps;
-use crate::proxy::{self, NextHops, Proxy};
 use crate::stages::{Off, Stages};
 use e2d2::BURST;
 use e2d2::buffer::{BufferPool, PacketBuffer};
@@ -35,6 +30,11 @@ use e2d2::port::{Port, PortId};
 use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
 use e2d2::wire::frame::{Kind, Packet};
+use splice::budget::KEPT_FOR_CONTROL;
+use splice::callbacks::SelectServer;
+use splice::steering::SteeringTrouble;
+use splice::syn_ack_options::ServerCaps;
+use splice::{NextHops, Proxy};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -207,7 +207,7 @@ impl<L: BufferPool, S: SelectServer> Handle<L, S> {
     }
 }
 
-impl NextHops for Arc<SharedNeighbours> {
+impl NextHops for SharedNeighbours {
     #[inline]
     fn mac(&self, next_hop: usize) -> Option<MacAddr> {
         let next_hop = NextHopId::from_index(u16::try_from(next_hop).ok()?);
@@ -288,7 +288,7 @@ impl<L: BufferPool, S: SelectServer, T: Stages> Node for ProxyNode<L, S, T> {
         // The code of a graph that times nothing, also between two rounds that are timed.
         if self.stages.is_timed() {
             self.hold.process(&self.stages, round, batch, out);
-            self.stages.enter(proxy::stage::WorkStage::Rest);
+            self.stages.enter(splice::stage::WorkStage::Rest);
         } else {
             self.hold.process(&Off, round, batch, out);
         }
@@ -306,9 +306,9 @@ struct Emitter<'a, 'r, B, T> {
     stages: &'a T,
 }
 
-impl<B: PacketBuffer, T: Stages> proxy::Output<B> for Emitter<'_, '_, B, T> {
+impl<B: PacketBuffer, T: Stages> splice::Output<B> for Emitter<'_, '_, B, T> {
     #[inline(always)]
-    fn enter(&mut self, stage: proxy::stage::WorkStage) {
+    fn enter(&mut self, stage: splice::stage::WorkStage) {
         self.stages.enter(stage);
     }
 

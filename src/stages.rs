@@ -17,8 +17,8 @@ use std::rc::Rc;
 use e2d2::counters::Reason;
 use e2d2::time::Clock;
 
-use crate::proxy::stage::WorkStage;
 use crate::report::CounterGroups;
+use splice::stage::WorkStage;
 
 pub use breakdown::{Breakdown, Second};
 

@@ -25,7 +25,7 @@ use proxyengine::callbacks::{
     ConnectionInfo, FirstPayload, InspectPayload, Inspected, Payload, SelectServer, Selection, Verdict,
 };
 use proxyengine::config::{ListenerId, PoolId, ServerId};
-use proxyengine::proxy::Usage;
+use splice::Usage;
 use testkit::Segment;
 
 #[path = "../crates/e2d2/tests/counting/mod.rs"]

@@ -7,10 +7,10 @@ use e2d2::buffer::{BufferPool, HeapPool, PacketBuffer};
 use e2d2::time::Instant;
 use e2d2::wire::frame::{self, IpVersion, Kind, TcpLayout};
 use netfcts::seq::SeqNum;
-use proxyengine::proxy::cookie::{Agreed, CookieJar};
-use proxyengine::proxy::siit;
-use proxyengine::proxy::table::{FlowRef, FlowTable};
-use proxyengine::proxy::translate::{Rewrite, rewrite};
+use splice::cookie::{Agreed, CookieJar};
+use splice::siit;
+use splice::table::{FlowRef, FlowTable};
+use splice::translate::{Rewrite, rewrite};
 use std::hint::black_box;
 use std::time::Duration;
 

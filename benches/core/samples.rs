@@ -3,7 +3,7 @@
 use e2d2::wire::MacAddr;
 use e2d2::wire::tcp::TcpOptions;
 use netfcts::FourTuple;
-use proxyengine::proxy::translate::Rewrite;
+use splice::translate::Rewrite;
 use testkit::{Segment, Station};
 
 /// The key of a flow of its own for each number.

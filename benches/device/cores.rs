@@ -17,7 +17,7 @@ use proxyengine::config::Config;
 use proxyengine::engine::Others;
 use proxyengine::neighbour::{SharedNeighbours, Topology};
 use proxyengine::pipeline::HANDOVER_RING;
-use proxyengine::proxy::steering::CoreSteering;
+use splice::steering::CoreSteering;
 
 use super::configuration::configuration;
 use super::{BoxError, Conditions, Host, InlineProxy, LISTENER, open_on};

@@ -18,9 +18,9 @@ use e2d2::time::{Clock, Instant};
 use e2d2::wire::frame::{self, Kind, TcpLayout};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::SeqNum;
-use proxyengine::proxy::cookie::{Agreed, CookieJar};
-use proxyengine::proxy::table::{FlowRef, FlowTable};
-use proxyengine::proxy::translate::rewrite;
+use splice::cookie::{Agreed, CookieJar};
+use splice::table::{FlowRef, FlowTable};
+use splice::translate::rewrite;
 use testkit::Segment;
 
 #[path = "../core/samples.rs"]

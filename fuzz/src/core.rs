@@ -7,7 +7,7 @@ use e2d2::wire::frame;
 use e2d2::wire::icmpv4::Icmpv4Repr;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions, TcpPacket};
 use e2d2::wire::{Envelope, MacAddr};
-use proxyengine::proxy::settings::Settings;
+use splice::settings::Settings;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use testkit::{Segment, Station};

@@ -8,12 +8,12 @@ use netfcts::pool::PortSet;
 
 use super::{Bind, Config, Fallback, ListenerConfig, PoolConfig, PortConfig, PortRanges, ServerConfig};
 use crate::kernel::Claims;
-use crate::proxy::addresses::{Addresses, Claim};
-use crate::proxy::reassembly;
-use crate::proxy::settings::{
+use crate::selectors::tls;
+use splice::addresses::{Addresses, Claim};
+use splice::reassembly;
+use splice::settings::{
     Capacity, Device, Listener, Local, PoolSettings, Server, Settings, SynAckSettings, UpstreamServer, UpstreamSettings,
 };
-use crate::selectors::tls;
 
 impl Config {
     /// What the core number `core` has to know, with the MAC addresses that the ports really have.

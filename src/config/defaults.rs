@@ -101,7 +101,7 @@ pub(super) const PREFIX_MAX: usize = 256;
 /// `listener[].rules[].regex_bytes`: what one segment holds, so that a rule for another protocol is not kept waiting.
 pub(super) const REGEX_BYTES: i64 = 1024;
 /// The upper bound is what is collected of a first payload.
-pub(super) const REGEX_BYTES_RANGE: RangeInclusive<i64> = 1..=crate::callbacks::MAX_FIRST_PAYLOAD as i64;
+pub(super) const REGEX_BYTES_RANGE: RangeInclusive<i64> = 1..=splice::callbacks::MAX_FIRST_PAYLOAD as i64;
 
 /// `[timeouts] select`.
 pub(super) const SELECT: Duration = Duration::from_secs(30);

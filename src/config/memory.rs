@@ -2,8 +2,8 @@
 //! memory for held requests carries.
 
 use super::Config;
-use crate::proxy::reassembly;
 use netfcts::pool::{PortPools, PortSet};
+use splice::reassembly;
 
 /// Bytes for the source ports towards all servers, of all cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -33,10 +33,6 @@ use std::path::Path;
 
 use log::LevelFilter;
 
-pub use crate::proxy::ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
-pub use crate::proxy::settings::{
-    AcceptProxy, Bind, Member, Pinned, Policy, SendProxy, SendProxyFields, UnknownFlows, Verify,
-};
 pub use device::{Device, PciAddress};
 pub use dn::DnPattern;
 pub use error::{ConfigError, Problem};
@@ -49,6 +45,10 @@ pub use model::{
 pub use pattern::{HostPattern, MAX_HOST_LEN, NamePattern};
 pub use payload_regex::PayloadRegex;
 pub use routes::{NextHop, Route, Routes};
+pub use splice::ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
+pub use splice::settings::{
+    AcceptProxy, Bind, Member, Pinned, Policy, SendProxy, SendProxyFields, UnknownFlows, Verify,
+};
 
 use source::Source;
 

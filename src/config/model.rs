@@ -15,8 +15,8 @@ use super::dn::DnPattern;
 use super::pattern::{HostPattern, NamePattern};
 use super::payload_regex::PayloadRegex;
 use super::routes::NextHop;
-use crate::proxy::ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
-use crate::proxy::settings::{AcceptProxy, Bind, Member, Pinned, Policy, SendProxy, UnknownFlows, Verify};
+use splice::ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
+use splice::settings::{AcceptProxy, Bind, Member, Pinned, Policy, SendProxy, UnknownFlows, Verify};
 
 /// `[engine]`: what concerns the process and each of its cores.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::proxy::ids::PortIndex;
+use splice::ids::PortIndex;
 
 /// The neighbour that a packet is handed to: the key of the neighbour table.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

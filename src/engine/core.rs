@@ -16,17 +16,17 @@ use super::machine::Machine;
 use super::port::{EnginePort, StagedPort};
 use super::sides::{CoreTask, Sides};
 use super::worker::Program;
-use crate::backends::Backends;
-use crate::callbacks::{SelectServer, SelectorFactory};
 use crate::config::{Config, ServerConfig};
 use crate::kernel::{KernelCounterReader, KernelEnd};
 use crate::log_ring::{LogEvent, SharedLog};
 use crate::neighbour::{NeighbourCounterReader, Station};
 use crate::pipeline::{self, Handle};
-use crate::proxy::syn_ack_options::ServerCaps;
-use crate::proxy::{Proxy, Secrets};
 use crate::report::{CounterGroups, ReportedServerCaps, TCP_CLIENT, TCP_SERVER, WAITING};
 use crate::stages::Stages;
+use splice::backends::Backends;
+use splice::callbacks::{SelectServer, SelectorFactory};
+use splice::syn_ack_options::ServerCaps;
+use splice::{Proxy, Secrets};
 
 /// Secret numbers of the engine, from which each core gets its own.
 #[derive(Clone)]

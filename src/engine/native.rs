@@ -21,12 +21,12 @@ use side_core::SideCore;
 
 use super::machine::{CoreParts, DeviceSide, Machine, MachineError, Opened, WatchedPool};
 use super::{CoreStart, Engine, Program, RunningEngine, StartError, idle_mode};
-use crate::callbacks::SelectorFactory;
 use crate::config::{Config, CoreId, PortConfig, SoftwareNicConfig};
 use crate::doctor::{Root, misplaced};
 use crate::report::PortReport;
 use crate::selectors::RuleSelector;
 use crate::stages::Timed;
+use splice::callbacks::SelectorFactory;
 
 /// DPDK's environment and the open ports.
 pub struct DpdkMachine {

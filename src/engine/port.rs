@@ -9,8 +9,8 @@ use e2d2::port::{Capabilities, Port, PortId};
 use e2d2::ports::{VlanId, VlanPort};
 use e2d2::wire::MacAddr;
 
-use crate::proxy::stage::WorkStage;
 use crate::stages::Stages;
+use splice::stage::WorkStage;
 
 /// Either kind of port. The branch is the same for every burst of a port, so it costs a predicted jump.
 pub(super) enum EnginePort<P> {

@@ -12,7 +12,7 @@ use netfcts::leg::mapped;
 
 use crate::config::{Config, PortConfig};
 use crate::neighbour::link_local_of;
-use crate::proxy::settings::ExceptionPath;
+use splice::settings::ExceptionPath;
 
 /// Whose a frame is.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The rules of the configuration as a selector.
 
-use crate::callbacks::{FirstPayload, SelectServer, Selection, SelectorFactory};
 use crate::config::{Config, CoreId, Fallback, HostPattern, Match, Rule, ServerId};
+use splice::callbacks::{FirstPayload, SelectServer, Selection, SelectorFactory};
 
 use super::number::first_number;
 use super::{Sought, http, ldap, postgres, tls};

@@ -11,7 +11,7 @@ use arrayvec::{ArrayString, ArrayVec};
 use proxy_protocol::kind;
 
 use super::Sought;
-use crate::proxy::settings::{FieldBuf, SendProxyFields};
+use splice::settings::{FieldBuf, SendProxyFields};
 
 /// The longest hello that is read. It is BoringSSL's limit for a handshake message of a client; other stacks take more,
 /// but more is never collected of a first payload.

@@ -3,7 +3,7 @@
 use crate::harness::{Bench, Client, Server, nothing, only, spliced};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::{Cause, Side};
-use proxyengine::proxy::drop_reason::DropReason;
+use splice::drop_reason::DropReason;
 use std::time::Duration;
 use test_case::test_case;
 use testkit::Segment;

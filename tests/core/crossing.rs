@@ -8,7 +8,7 @@ use e2d2::port::PortId;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use etherparse::{TcpHeader, TcpOptionElement};
 use netfcts::{Cause, Side};
-use proxyengine::proxy::drop_reason::DropReason;
+use splice::drop_reason::DropReason;
 use std::time::Duration;
 use test_case::test_case;
 use testkit::{Segment, Station};

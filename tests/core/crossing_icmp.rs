@@ -5,7 +5,7 @@ use crate::harness::{Bench, CONFIG, Client, Server, only};
 use crate::oracle::{self, IcmpError, Quoted};
 use e2d2::port::PortId;
 use e2d2::wire::tcp::TcpFlags;
-use proxyengine::proxy::drop_reason::DropReason;
+use splice::drop_reason::DropReason;
 use test_case::test_case;
 use testkit::{Segment, Station};
 

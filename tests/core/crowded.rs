@@ -4,8 +4,8 @@ use crate::harness::{Bench, CONFIG, Client, PROXY_MAC, Server, TABLE_SECRET, bou
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::leg::mapped;
 use netfcts::{Cause, FourTuple, Side};
-use proxyengine::proxy::drop_reason::DropReason;
-use proxyengine::proxy::table::{FlowTable, REACH};
+use splice::drop_reason::DropReason;
+use splice::table::{FlowTable, REACH};
 use std::net::SocketAddr;
 use testkit::{Segment, Station};
 

@@ -8,7 +8,7 @@ use e2d2::wire::icmpv4::Icmpv4Repr;
 use e2d2::wire::icmpv6::Icmpv6Repr;
 use e2d2::wire::ipv6::Ipv6Header;
 use e2d2::wire::tcp::TcpFlags;
-use proxyengine::proxy::drop_reason::DropReason;
+use splice::drop_reason::DropReason;
 use test_case::test_case;
 use testkit::Segment;
 

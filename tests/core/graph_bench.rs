@@ -12,8 +12,8 @@ use proxyengine::config::Config;
 use proxyengine::kernel::{
     Claims, FrameReceiver, FrameSender, KernelCounterReader, KernelDrop, KernelEnd, KernelEvent, Lane, frame_ring,
 };
-use proxyengine::proxy::Secrets;
-use proxyengine::proxy::drop_reason::DropReason;
+use splice::Secrets;
+use splice::drop_reason::DropReason;
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::Segment;

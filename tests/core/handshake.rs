@@ -3,7 +3,7 @@
 use crate::harness::{Bench, CONFIG, Client, Server, nothing, only};
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::{Cause, Side};
-use proxyengine::proxy::Usage;
+use splice::Usage;
 use std::time::Duration;
 
 fn bench() -> Bench {

@@ -3,7 +3,7 @@
 use crate::harness::{Bench, CONFIG, Client, Server, only};
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::{Cause, Side};
-use proxyengine::proxy::drop_reason::DropReason;
+use splice::drop_reason::DropReason;
 use std::time::Duration;
 use testkit::{Segment, Station};
 

@@ -4,7 +4,7 @@ use crate::harness::{Bench, CONFIG, Client, nothing, only};
 use e2d2::buffer::PacketBuffer;
 use e2d2::port::PortId;
 use e2d2::wire::tcp::TcpFlags;
-use proxyengine::proxy::drop_reason::DropReason;
+use splice::drop_reason::DropReason;
 use std::time::Duration;
 use test_case::test_case;
 use testkit::Segment;
@@ -123,6 +123,6 @@ fn a_flood_of_syns_leaves_nothing_behind() {
         let answer = only(bench.receive(&client.syn()));
         assert_eq!(answer.flags, TcpFlags::SYN | TcpFlags::ACK);
     }
-    assert_eq!(bench.proxy.usage(), proxyengine::proxy::Usage::default());
+    assert_eq!(bench.proxy.usage(), splice::Usage::default());
     assert_eq!(bench.proxy.memory(), before);
 }

@@ -11,7 +11,7 @@ use e2d2::wire::ipv6::Ipv6Header;
 use e2d2::wire::quote::{self, QuotedTcp};
 use e2d2::wire::tcp::TcpFlags;
 use e2d2::wire::{Envelope, MacAddr};
-use proxyengine::proxy::drop_reason::DropReason;
+use splice::drop_reason::DropReason;
 use testkit::{Segment, Station};
 
 /// The error of a router on the way of `packet`, which the proxy sent.

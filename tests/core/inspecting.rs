@@ -4,7 +4,7 @@ use crate::harness::{CONFIG, Client, Server, bound_with_syn, nothing, only};
 use crate::scribe::{KEEPABLE, UNWANTED, bench, bench_with, connect, payloads, settled, take};
 use e2d2::wire::tcp::TcpFlags;
 use proxyengine::callbacks::Towards;
-use proxyengine::proxy::drop_reason::DropReason;
+use splice::drop_reason::DropReason;
 use std::time::Duration;
 use testkit::Segment;
 

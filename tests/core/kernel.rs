@@ -10,7 +10,7 @@ use e2d2::wire::tcp::TcpFlags;
 use e2d2::wire::{EmitError, Envelope, MacAddr, checksum};
 use proxyengine::kernel::{KernelDrop, KernelEvent};
 use proxyengine::neighbour::ECHO_BURST;
-use proxyengine::proxy::drop_reason::DropReason;
+use splice::drop_reason::DropReason;
 use std::net::IpAddr;
 use std::time::Duration;
 use testkit::{Segment, Station};

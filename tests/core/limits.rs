@@ -4,7 +4,7 @@ use crate::harness::{Bench, CONFIG, Client, nothing, only, spliced};
 use crate::icmp::error_about;
 use e2d2::wire::frame::{self, Kind};
 use e2d2::wire::tcp::TcpFlags;
-use proxyengine::proxy::drop_reason::DropReason;
+use splice::drop_reason::DropReason;
 use std::time::Duration;
 use testkit::Segment;
 

@@ -3,10 +3,10 @@
 //! After a deliberate change: `UPDATE_GOLDEN=1 cargo test --test core matrix`, and read the difference.
 
 use netfcts::Side;
-use proxyengine::proxy::action::Action;
-use proxyengine::proxy::event::Event;
-use proxyengine::proxy::phase::Phase;
-use proxyengine::proxy::step::step;
+use splice::action::Action;
+use splice::event::Event;
+use splice::phase::Phase;
+use splice::step::step;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 

@@ -12,14 +12,14 @@ use e2d2::ports::LoopbackPort;
 use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
 use netfcts::ring::{RecordReceiver, record_ring};
-use proxyengine::backends::Backends;
 use proxyengine::callbacks::SelectServer;
 use proxyengine::config::{Config, PortConfig};
 use proxyengine::kernel::KernelEnd;
 use proxyengine::neighbour::{Interface, Neighbour, SharedNeighbours, Station, Topology};
 use proxyengine::pipeline::{self, CoreLinks, Handle};
-use proxyengine::proxy::steering::CoreSteering;
-use proxyengine::proxy::{Proxy, Secrets, Usage};
+use splice::backends::Backends;
+use splice::steering::CoreSteering;
+use splice::{Proxy, Secrets, Usage};
 use std::sync::Arc;
 
 /// The graph, and what is around it.

@@ -3,8 +3,8 @@
 use crate::harness::{Bench, CONFIG, Client, Server, nothing, only};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::{Cause, Side};
-use proxyengine::proxy::Usage;
-use proxyengine::proxy::drop_reason::DropReason;
+use splice::Usage;
+use splice::drop_reason::DropReason;
 use std::time::Duration;
 use testkit::Segment;
 

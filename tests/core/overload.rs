@@ -10,8 +10,8 @@ use e2d2::time::Instant;
 use e2d2::wire::frame;
 use e2d2::wire::frame::Packet;
 use e2d2::wire::tcp::TcpFlags;
-use proxyengine::proxy::drop_reason::DropReason;
-use proxyengine::proxy::{Output, Usage};
+use splice::drop_reason::DropReason;
+use splice::{Output, Usage};
 use std::time::Duration;
 use testkit::{Segment, Station};
 

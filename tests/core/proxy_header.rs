@@ -3,8 +3,8 @@
 use crate::harness::{Bench, CONFIG, Client, Server, nothing, only};
 use e2d2::wire::tcp::TcpFlags;
 use proxy_protocol::{Parsed, Tlv, Version, parse};
-use proxyengine::proxy::drop_reason::DropReason;
-use proxyengine::proxy::settings::Settings;
+use splice::drop_reason::DropReason;
+use splice::settings::Settings;
 use std::time::Duration;
 use testkit::Segment;
 

@@ -4,7 +4,7 @@
 use crate::harness::{Bench, CONFIG, Client, Server};
 use e2d2::wire::tcp::TcpFlags;
 use proxy_protocol::{Parsed, parse};
-use proxyengine::proxy::drop_reason::DropReason;
+use splice::drop_reason::DropReason;
 use std::time::Duration;
 use testkit::Segment;
 

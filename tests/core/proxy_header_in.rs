@@ -4,7 +4,7 @@ use crate::harness::{Bench, CONFIG, Client, Server, nothing, only};
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::{Cause, RecordFlags, SessionRecord, Side};
 use proxy_protocol::{Addresses, Header, Parsed, Tlv, TlvWriter, Transport, parse};
-use proxyengine::proxy::drop_reason::DropReason;
+use splice::drop_reason::DropReason;
 use std::net::SocketAddr;
 use std::time::Duration;
 use test_case::test_case;

@@ -8,7 +8,7 @@ use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::{Cause, RecordFlags, Side};
 use proxy_protocol::{Parsed, Tlv, parse};
 use proxyengine::callbacks::SelectServer;
-use proxyengine::proxy::drop_reason::DropReason;
+use splice::drop_reason::DropReason;
 use std::net::SocketAddr;
 use std::time::Duration;
 use testkit::Segment;

@@ -7,8 +7,8 @@
 use crate::harness::{Bench, CONFIG, Client, Server, only};
 use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpFlags;
-use proxyengine::proxy::Usage;
-use proxyengine::proxy::drop_reason::DropReason;
+use splice::Usage;
+use splice::drop_reason::DropReason;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use testkit::sim::Random;
@@ -99,7 +99,7 @@ impl Model {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let room = random.one_of(&[1, 3, 8, 40]);
-        let quiet = |settings: &mut proxyengine::proxy::settings::Settings| settings.capacity.time_wait = room;
+        let quiet = |settings: &mut splice::settings::Settings| settings.capacity.time_wait = room;
         Model {
             seed,
             bench: Bench::make_with(&config(), false, quiet, |selector| selector),

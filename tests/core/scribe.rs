@@ -97,7 +97,7 @@ pub fn bench() -> (InspectedBench, Scribe) {
 
 pub fn bench_with(
     text: &str,
-    adjust: impl FnOnce(&mut proxyengine::proxy::settings::Settings),
+    adjust: impl FnOnce(&mut splice::settings::Settings),
     farewell: &'static str,
 ) -> (InspectedBench, Scribe) {
     let scribe = Scribe {

@@ -5,7 +5,7 @@ use e2d2::buffer::PacketBuffer;
 use e2d2::port::PortId;
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::{Cause, Side};
-use proxyengine::proxy::drop_reason::DropReason;
+use splice::drop_reason::DropReason;
 use std::time::Duration;
 use testkit::Segment;
 

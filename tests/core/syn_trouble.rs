@@ -4,8 +4,8 @@ use crate::harness::{CLIENT_ISN, Client, Server, assert_reset_and_called_again, 
 use crate::syn::{SYN_ACK, answered, bench, bench_with, established, forwarded};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::{Cause, Side};
-use proxyengine::proxy::Usage;
-use proxyengine::proxy::drop_reason::DropReason;
+use splice::Usage;
+use splice::drop_reason::DropReason;
 use std::time::Duration;
 use testkit::Segment;
 

@@ -2,7 +2,7 @@
 
 use crate::harness::{Bench, Client, Server, only};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
-use proxyengine::proxy::drop_reason::DropReason;
+use splice::drop_reason::DropReason;
 use testkit::Segment;
 
 fn spliced_with(bench: &mut Bench, options: impl FnOnce(&mut TcpOptions)) -> (Client, Server) {

@@ -5,7 +5,7 @@ use crate::icmp::{error_about, read};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::Side;
 use netfcts::record::{Cause, TRANSPARENT};
-use proxyengine::proxy::drop_reason::DropReason;
+use splice::drop_reason::DropReason;
 use std::time::Duration;
 use test_case::test_case;
 use testkit::Segment;

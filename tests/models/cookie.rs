@@ -3,7 +3,7 @@
 use e2d2::time::Instant;
 use netfcts::FourTuple;
 use netfcts::seq::SeqNum;
-use proxyengine::proxy::cookie::{Agreed, CookieJar, LIFETIME, MSS_CLASSES, SLOT};
+use splice::cookie::{Agreed, CookieJar, LIFETIME, MSS_CLASSES, SLOT};
 use std::time::Duration;
 use testkit::sim::Random;
 

@@ -1,7 +1,7 @@
 //! The pool for held bytes against plain byte arrays and lists: several requests at a time, in any pieces, with any claim,
 //! until blocks run out.
 
-use proxyengine::proxy::reassembly::{BufferId, EvictionClass, LARGE, Owner, ReassemblyError, ReassemblyPool};
+use splice::reassembly::{BufferId, EvictionClass, LARGE, Owner, ReassemblyError, ReassemblyPool};
 use testkit::sim::Random;
 
 /// What a chunk takes with its blocks.

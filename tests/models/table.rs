@@ -2,7 +2,7 @@
 
 use netfcts::FourTuple;
 use proptest::prelude::*;
-use proxyengine::proxy::table::{FlowRef, FlowTable, NoPlace, REACH};
+use splice::table::{FlowRef, FlowTable, NoPlace, REACH};
 
 const FLOWS: usize = 24;
 

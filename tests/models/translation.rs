@@ -6,8 +6,8 @@ use e2d2::wire::frame::{self, IpVersion, Kind, TcpLayout};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions, TcpPacket};
 use netfcts::leg::mapped;
 use proptest::prelude::*;
-use proxyengine::proxy::siit;
-use proxyengine::proxy::translate::{self, Rewrite};
+use splice::siit;
+use splice::translate::{self, Rewrite};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use testkit::{Segment, Station};
 

@@ -15,14 +15,14 @@ use e2d2::scheduler::Task;
 use e2d2::time::Instant;
 use netfcts::record::SessionRecord;
 use netfcts::ring::{RecordReceiver, record_ring};
-use proxyengine::backends::Backends;
 use proxyengine::callbacks::{
     ConnectionInfo, FirstPayload, InspectPayload, Inspected, Payload, SelectServer, Selection, Verdict,
 };
 use proxyengine::config::{Config, PoolId, ServerId};
 use proxyengine::neighbour::{SharedNeighbours, Station, Topology};
 use proxyengine::pipeline::{self, Handle};
-use proxyengine::proxy::{Proxy, Secrets, Usage};
+use splice::backends::Backends;
+use splice::{Proxy, Secrets, Usage};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use testkit::sim::Random;

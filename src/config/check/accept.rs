@@ -7,7 +7,7 @@ use super::{choice, quoted};
 use crate::config::model::{ListenAddress, ListenerConfig};
 use crate::config::raw::RawProxyIn;
 use crate::config::source::{At, Source};
-use crate::proxy::settings::{AcceptProxy, Bind};
+use splice::settings::{AcceptProxy, Bind};
 
 /// Whether headers are taken, and from whom: a header is a claim, so nobody is trusted who is not named.
 pub(super) fn check(source: &mut Source<'_>, at: &At, raw: Option<&RawProxyIn>) -> (AcceptProxy, Vec<IpNet>) {

@@ -7,8 +7,8 @@ use crate::config::defaults;
 use crate::config::model::{EngineConfig, Idle, PortConfig, Steering};
 use crate::config::raw::RawEngine;
 use crate::config::source::{At, Source};
-use crate::proxy::ids::CoreId;
-use crate::proxy::settings::{UnknownFlows, Verify};
+use splice::ids::CoreId;
+use splice::settings::{UnknownFlows, Verify};
 
 pub(super) fn check(source: &mut Source<'_>, raw: &RawEngine, ports: &[PortConfig]) -> EngineConfig {
     let at = At::root().key("engine");

@@ -13,8 +13,8 @@ use crate::config::defaults;
 use crate::config::model::{Fallback, ListenAddress, ListenerConfig, ListenerTimeouts, PortConfig, Timeouts};
 use crate::config::raw::RawListener;
 use crate::config::source::{At, Source};
-use crate::proxy::ids::{ListenerId, PoolId, PortIndex};
-use crate::proxy::settings::Bind;
+use splice::ids::{ListenerId, PoolId, PortIndex};
+use splice::settings::Bind;
 
 pub(super) fn check(
     source: &mut Source<'_>,

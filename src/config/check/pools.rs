@@ -10,8 +10,8 @@ use crate::config::model::{ListenerConfig, LocalAddress, PoolConfig, PortConfig,
 use crate::config::raw::{RawPool, RawProxyOut, RawServer};
 use crate::config::routes::{NextHop, Routes};
 use crate::config::source::{At, Source};
-use crate::proxy::ids::{PoolId, ServerId};
-use crate::proxy::settings::{Member, Policy, SendProxy, SendProxyFields};
+use splice::ids::{PoolId, ServerId};
+use splice::settings::{Member, Policy, SendProxy, SendProxyFields};
 
 /// The pools, their servers, and where in the file each server stands.
 pub(super) struct Pools {

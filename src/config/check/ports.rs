@@ -12,7 +12,7 @@ use crate::config::model::PortConfig;
 use crate::config::raw::RawPort;
 use crate::config::routes::{Route, Routes};
 use crate::config::source::{At, Source};
-use crate::proxy::ids::PortIndex;
+use splice::ids::PortIndex;
 
 pub(super) fn check(source: &mut Source<'_>, raw: &[RawPort]) -> Vec<PortConfig> {
     let mut ports: Vec<PortConfig> = Vec::with_capacity(raw.len());

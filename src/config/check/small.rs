@@ -7,7 +7,7 @@ use crate::config::defaults;
 use crate::config::model::{ListenerTimeouts, PortConfig, Promise, RecordFormat, RecordsConfig, Timeouts};
 use crate::config::raw::{RawListenerTimeouts, RawLog, RawPromise, RawRecords, RawTimeouts};
 use crate::config::source::{At, Source};
-use crate::proxy::settings::Pinned;
+use splice::settings::Pinned;
 
 /// `[timeouts]`
 pub(super) fn timeouts(source: &mut Source<'_>, raw: &RawTimeouts) -> Timeouts {

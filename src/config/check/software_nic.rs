@@ -7,7 +7,7 @@ use crate::config::defaults;
 use crate::config::model::{EngineConfig, PortConfig, SoftwareNicConfig};
 use crate::config::raw::RawPort;
 use crate::config::source::{At, Source};
-use crate::proxy::ids::CoreId;
+use splice::ids::CoreId;
 
 /// Adds what the file says to the ports that have been checked.
 pub(super) fn check(source: &mut Source<'_>, raw: &[RawPort], engine: &EngineConfig, ports: &mut [PortConfig]) {

@@ -6,7 +6,7 @@ use crate::harness::{CONFIG, Client, Receive, Server, nothing, only};
 use e2d2::port::PortId;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::{Cause, Side};
-use proxyengine::proxy::drop_reason::DropReason;
+use splice::drop_reason::DropReason;
 use std::collections::HashSet;
 use std::time::Duration;
 use testkit::Segment;

@@ -9,7 +9,7 @@ use e2d2::wire::checksum;
 use e2d2::wire::frame::{self, Kind};
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::{Cause, Side};
-use proxyengine::proxy::drop_reason::DropReason;
+use splice::drop_reason::DropReason;
 use std::collections::HashSet;
 use std::time::Duration;
 use testkit::Segment;
