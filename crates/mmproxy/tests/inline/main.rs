@@ -1,6 +1,7 @@
 //! Inline mode: the kernel takes the header off, and the server's own socket has the client as its peer. The balancer stands
 //! in a namespace of its own behind a veth pair, at 10.7.0.2 and fd07::2; the server's host is 10.7.0.1 and fd07::1.
 
+mod bench;
 mod floods;
 mod headers;
 mod places;

@@ -5,7 +5,7 @@ use crate::systems::{Running, System};
 use crate::tally::Tally;
 use crate::{Column, ECHO, Load, Options, PROXY, SOURCE, Sample, UDP_ECHO, UDP_SINK, machine, tcp, udp};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -86,8 +86,8 @@ pub(crate) fn measure(
     let place = column.place;
     let site = place.enter(options.congestion.as_deref())?;
     let counts = Arc::new(Counts::default());
-    let server = SocketAddr::from((place.server(), column.port));
-    let _server = start_server(server, &counts.sink)?;
+    let server = |address| SocketAddr::from((address, column.port));
+    let _server = start_server(server(place.bind()), &counts.sink)?;
     let udp = matches!(column.load, Load::Udp(_));
     let name = system.map_or("no-proxy", System::name);
     let failed = |error: &dyn std::fmt::Display| {
@@ -98,12 +98,16 @@ pub(crate) fn measure(
     let running: Option<Running> = match system {
         None => None,
         Some(system) if !system.does(column) => return Ok(None),
-        Some(system) => match system.start(place, proxy, server, udp) {
+        Some(system) => match system.start(place, proxy, server(Ipv4Addr::LOCALHOST), udp) {
             Ok(running) => Some(running),
             Err(error) => return failed(&error),
         },
     };
-    let target = if running.is_some() { proxy } else { server };
+    let target = if running.is_some() {
+        proxy
+    } else {
+        server(place.server())
+    };
     let client = start_load(site, column.load, target, running.is_some(), &counts);
     wait_for_connections(column, &counts, &client);
     counts.tally.forget_times();

@@ -14,11 +14,20 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// Where servers and proxies listen.
+    /// Where clients connect to, be it the server or its proxy.
     pub(crate) fn server(self) -> Ipv4Addr {
         match self {
             Place::Loopback => Ipv4Addr::LOCALHOST,
             Place::Veth => Ipv4Addr::new(10, 7, 0, 1),
+        }
+    }
+
+    /// Where servers listen: there, and on loopback for their proxy. What a server answers from another address leaves by the
+    /// interface, and never reaches the proxy, which has connected from its client's address: `mmproxy setup` routes loopback's.
+    pub(crate) fn bind(self) -> Ipv4Addr {
+        match self {
+            Place::Loopback => Ipv4Addr::LOCALHOST,
+            Place::Veth => Ipv4Addr::UNSPECIFIED,
         }
     }
 
