@@ -418,16 +418,17 @@ static long sweep_one(u32 index, struct sweep_walk *walk)
 	bpf_map_delete_elem(&flows, &other);
 	bpf_map_delete_elem(&flows, &key);
 	count(ENDED);
+	walk->ended++;
 	return 0;
 }
 
-// Run by user space on keys of connections, behind an Ethernet header: those without a socket are forgotten.
+// Run by user space on keys of connections, behind an Ethernet header: those without a socket are forgotten, and counted.
 SEC("tc")
 int sweep(struct __sk_buff *skb)
 {
 	struct sweep_walk walk = { .skb = skb, .entries = (skb->len - L3) / sizeof(struct flow_key) };
 	bpf_loop(walk.entries, sweep_one, &walk, 0);
-	return TC_ACT_OK;
+	return walk.ended;
 }
 
 char _license[] SEC("license") = "Dual MIT/GPL";

@@ -1,6 +1,6 @@
 //! What stands in for the programs in a build without them.
 
-use crate::inline::layout::Entry;
+use crate::inline::layout::{Entry, Swept};
 use std::io;
 use std::path::Path;
 
@@ -106,7 +106,7 @@ impl Kernel {
     ///
     /// # Errors
     /// Never: there is no value.
-    pub fn sweep(&self, _keys: &[u8]) -> io::Result<()> {
+    pub fn sweep(&self, _from: Option<u32>, _now: u32) -> io::Result<Swept> {
         match *self {}
     }
 }

@@ -25,6 +25,9 @@ use std::time::{Duration, Instant};
 /// How often counters are read and ended connections looked for.
 const TICK: Duration = Duration::from_secs(1);
 
+/// Entries of connections, two for each, that are looked at in one tick: some 20 ms.
+const SWEPT_AT_ONCE: usize = 1 << 18;
+
 /// Where `--pin` keeps connections, unless it says so.
 pub const PINS: &str = "/sys/fs/bpf/mmproxy";
 
@@ -58,6 +61,7 @@ struct Engine {
     key: [u64; 2],
     specs: Vec<Spec>,
     surroundings: Arc<Surroundings>,
+    sweep: Sweep,
 }
 
 impl Engine {
@@ -71,6 +75,7 @@ impl Engine {
             next_list: 0,
             specs: vec![],
             surroundings: Arc::default(),
+            sweep: Sweep::default(),
         })
     }
 
@@ -157,20 +162,36 @@ impl Engine {
         Ok(())
     }
 
-    /// Forgets connections without a socket, and returns how many there are left.
-    fn sweep(&self) -> io::Result<usize> {
-        let keys = || -> io::Result<Vec<Vec<u8>>> {
-            let mut keys = self.kernel.keys("flows")?;
-            keys.retain(|key| layout::is_to_client(key));
-            Ok(keys)
-        };
-        let found = keys()?;
-        if found.is_empty() {
-            return Ok(0);
+    /// Looks at connections, some `at_most` entries and the rest next time, and forgets those without a socket. Returns how many
+    /// there were when all had been looked at last.
+    fn sweep(&mut self, at_most: usize) -> io::Result<usize> {
+        let mut entries = 0;
+        while entries < at_most {
+            let swept = self.kernel.sweep(self.sweep.next, monotonic_seconds())?;
+            entries += swept.entries;
+            self.sweep.next = swept.next;
+            self.sweep.active += swept.active;
+            if swept.next.is_none() {
+                self.sweep.all = std::mem::take(&mut self.sweep.active);
+                break;
+            }
         }
-        self.kernel.sweep(&found.concat())?;
-        Ok(keys()?.len())
+        Ok(self.sweep.all)
     }
+}
+
+/// How far the look at connections has come.
+#[derive(Default)]
+struct Sweep {
+    next: Option<u32>,
+    /// Connections so far.
+    active: usize,
+    /// Connections of the last look at all of them.
+    all: usize,
+}
+
+fn monotonic_seconds() -> u32 {
+    rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_sec as u32
 }
 
 enum Order {
@@ -331,7 +352,7 @@ fn look_after(mut engine: Engine, counters: &InlineCounters, inbox: &Receiver<Or
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        let active = engine.sweep().unwrap_or_else(|error| {
+        let active = engine.sweep(SWEPT_AT_ONCE).unwrap_or_else(|error| {
             log::error!("inline mode: connections cannot be looked at: {error}");
             0
         });
@@ -377,5 +398,44 @@ impl Control {
         if self.thread.join().is_err() {
             log::error!("the thread for inline mode panicked");
         }
+    }
+}
+
+#[cfg(all(test, inline_built))]
+mod tests {
+    use super::*;
+    use crate::inline::cost::{endpoints, put_flow};
+
+    #[test]
+    fn a_sweep_is_bounded_and_goes_on_where_the_last_has_ended() {
+        const CONNECTIONS: usize = 3000;
+        const AT_ONCE: usize = 1024;
+        let kernel = match Kernel::load(CONNECTIONS as u32, None) {
+            Ok(kernel) => kernel,
+            Err(error) => return eprintln!("skipped: {error}"),
+        };
+        let [(balancer, _), client, server] = endpoints(false);
+        for port in 1..=CONNECTIONS as u16 {
+            put_flow(&kernel, (balancer, port), server, 0, client).expect("room");
+            put_flow(&kernel, (client.0, port), server, 1, (balancer, port)).expect("room");
+        }
+        let mut engine = Engine::new(kernel).expect("a key");
+        let left = |engine: &Engine| engine.kernel.keys("flows").expect("a map").len();
+        let mut before = left(&engine);
+        assert_eq!(before, 2 * CONNECTIONS);
+        let mut sweeps = 0;
+        loop {
+            engine.sweep(1).expect("swept");
+            sweeps += 1;
+            let after = left(&engine);
+            // Each that was looked at takes its other entry with it.
+            assert!(before - after <= 2 * AT_ONCE, "{before}, then {after}");
+            before = after;
+            if engine.sweep.next.is_none() {
+                break;
+            }
+        }
+        assert!(sweeps > 2, "{sweeps}");
+        assert_eq!((left(&engine), engine.sweep.all), (0, 0));
     }
 }

@@ -3,7 +3,7 @@
 pub use super::cost::{Costs, costs};
 use super::pins::Pins;
 use super::system::{self, Way};
-use crate::inline::layout::{Entry, FLOW_KEY, FLOW_VALUE};
+use crate::inline::layout::{self, Entry, FLOW_KEY, FLOW_VALUE, Swept};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenMapMut, PrintLevel, ProgramInput};
 use rustix::fd::{AsFd, OwnedFd};
 use std::io;
@@ -192,14 +192,41 @@ impl Kernel {
             .collect()
     }
 
-    /// Forgets those of these connections for which there is no socket any more.
+    /// Looks at some of the connections, from where the look before has ended, and forgets those that have no socket and are not
+    /// quite new (`now` in seconds of `CLOCK_MONOTONIC`).
     ///
     /// # Errors
     /// What the kernel reports.
-    pub fn sweep(&self, keys: &[u8]) -> io::Result<()> {
+    pub fn sweep(&self, from: Option<u32>, now: u32) -> io::Result<Swept> {
+        /// Entries that are read at once: 72 KiB.
+        const ROOM: u32 = 1024;
+        let batch = system::read_batch(&self.map("flows")?, from, ROOM)?;
+        let keys = batch.keys.chunks_exact(FLOW_KEY);
+        let entries = keys.len();
+        let (mut old, mut active) = (Vec::new(), 0);
+        for (key, value) in keys.zip(batch.values.chunks_exact(FLOW_VALUE)) {
+            // The other way goes with it.
+            if layout::is_to_client(key) {
+                active += 1;
+                if layout::may_have_ended(value, now) {
+                    old.extend_from_slice(key);
+                }
+            }
+        }
+        Ok(Swept {
+            entries,
+            active: active - self.forget_ended(&old)?,
+            next: batch.next,
+        })
+    }
+
+    /// Forgets those of these connections for which there is no socket any more, and returns how many.
+    fn forget_ended(&self, keys: &[u8]) -> io::Result<usize> {
         const ETHERNET: usize = 14;
-        const AT_ONCE: usize = 32;
+        // A packet for the programs has a page at most.
+        const AT_ONCE: usize = 64;
         let program = self.program("sweep")?;
+        let mut ended = 0;
         for keys in keys.chunks(AT_ONCE * FLOW_KEY) {
             let mut data = vec![0; ETHERNET];
             data.extend_from_slice(keys);
@@ -207,9 +234,9 @@ impl Kernel {
                 data_in: Some(&data),
                 ..ProgramInput::default()
             };
-            program.test_run(input).map_err(failed)?;
+            ended += program.test_run(input).map_err(failed)?.return_value as usize;
         }
-        Ok(())
+        Ok(ended)
     }
 }
 

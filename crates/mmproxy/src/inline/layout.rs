@@ -189,6 +189,26 @@ pub fn ports(ports: impl Iterator<Item = u16>) -> Vec<Entry> {
     words.into_iter().enumerate().map(entry).collect()
 }
 
+/// What one look at a part of the connections has found.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Swept {
+    /// Entries that were looked at: two for each connection.
+    pub entries: usize,
+    /// Connections among them that were not forgotten; each is counted with one of its entries.
+    pub active: usize,
+    /// Where the next look begins; `None` if this was the end.
+    pub next: Option<u32>,
+}
+
+/// Seconds for which a connection is kept without a socket: the segment that makes it may be under way.
+pub const YOUNG: u32 = 2;
+
+/// Whether the value of a connection is old enough for its socket to be looked for; `now` in seconds of `CLOCK_MONOTONIC`.
+pub fn may_have_ended(value: &[u8], now: u32) -> bool {
+    let born = value.get(24..).and_then(|bytes| bytes.first_chunk());
+    born.is_some_and(|&born| now.wrapping_sub(u32::from_ne_bytes(born)) >= YOUNG)
+}
+
 /// Whether a key of a connection is of the way to the client.
 pub fn is_to_client(key: &[u8]) -> bool {
     key.len() == FLOW_KEY && key.ends_with(&1u32.to_ne_bytes())
@@ -234,5 +254,19 @@ mod tests {
         let ports = ports([443u16, 65535].into_iter());
         assert_eq!(ports[6].value, (1u64 << 59).to_ne_bytes());
         assert_eq!(ports[1023].value, (1u64 << 63).to_ne_bytes());
+    }
+
+    #[test]
+    fn a_connection_is_looked_at_when_it_is_two_seconds_old() {
+        let born = |second: u32| [&[0; 24][..], &second.to_ne_bytes(), &[0; 4]].concat();
+        assert_eq!(born(0).len(), FLOW_VALUE);
+        for (second, now, expected) in [
+            (10, 11, false),
+            (10, 12, true),
+            (u32::MAX, 0, false),
+            (u32::MAX, 1, true),
+        ] {
+            assert_eq!(may_have_ended(&born(second), now), expected, "{second} at {now}");
+        }
     }
 }

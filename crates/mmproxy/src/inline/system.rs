@@ -2,6 +2,7 @@
 //! 6.6), and a network of one's own.
 #![allow(unsafe_code, reason = "libbpf-rs has no tcx links, rustix no safe unshare")]
 
+use libbpf_rs::{MapCore, MapType};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ffi::CString;
 use std::io;
@@ -76,6 +77,56 @@ pub(super) fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Resu
     // SAFETY: no pointer is passed but the null of "no options".
     checked(unsafe { libbpf_sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), std::ptr::null()) })?;
     Ok(())
+}
+
+/// Entries of a hash, one after the other.
+pub(super) struct Batch {
+    pub(super) keys: Vec<u8>,
+    pub(super) values: Vec<u8>,
+    /// Where the next batch begins; `None` after the last.
+    pub(super) next: Option<u32>,
+}
+
+/// Reads some `room` entries of a hash in one system call, from where a batch before has ended. What others write meanwhile may be
+/// missing or there twice. libbpf-rs ends with the first batch that is not full, which any but the last may be.
+///
+/// # Errors
+/// What the kernel reports; if the map is no plain hash.
+pub(super) fn read_batch(map: &impl MapCore, from: Option<u32>, room: u32) -> io::Result<Batch> {
+    // Where the kernel goes on is the number of a chain of the hash.
+    if map.map_type() != MapType::Hash {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let bytes = |size: u32| vec![0; size as usize * room as usize];
+    let (mut keys, mut values) = (bytes(map.key_size()), bytes(map.value_size()));
+    let (mut from, mut next, mut count) = (from, 0u32, room);
+    let begin = from.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    // SAFETY: both buffers have room for `count` entries of this map's sizes, and the numbers are the 4 bytes that a hash takes;
+    // the kernel writes no more than that, and all outlive the call.
+    let result = unsafe {
+        libbpf_sys::bpf_map_lookup_batch(
+            map.as_fd().as_raw_fd(),
+            begin.cast(),
+            std::ptr::from_mut(&mut next).cast(),
+            keys.as_mut_ptr().cast(),
+            values.as_mut_ptr().cast(),
+            &raw mut count,
+            std::ptr::null(),
+        )
+    };
+    let is_last = match checked(result) {
+        Ok(_) => false,
+        // All others than this have read nothing.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => true,
+        Err(error) => return Err(error),
+    };
+    keys.truncate(count as usize * map.key_size() as usize);
+    values.truncate(count as usize * map.value_size() as usize);
+    Ok(Batch {
+        keys,
+        values,
+        next: (!is_last).then_some(next),
+    })
 }
 
 /// Moves this thread into a new network namespace, with loopback up. It ends with the thread and what it has open.
