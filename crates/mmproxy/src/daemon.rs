@@ -6,11 +6,12 @@
 use crate::cli::{RouteOptions, Source};
 use crate::config::{Bind, Config, ConfigError, HeaderMode, Listener, Protocol};
 use crate::inline::control::{self, Control};
-use crate::metrics::Counters;
+use crate::metrics::{self, Counters};
 use crate::netlink::Netlink;
 use crate::plan::Surroundings;
 use crate::worker::{Mailbox, Order, PER_SESSION, Shares, Worker};
-use crate::{http, netsetup, notify, privileges, sockets, steering, sys};
+use crate::{netsetup, notify, privileges, sockets, steering, sys};
+use ::control::http::Running;
 use rustix::fd::OwnedFd;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// Descriptors of the process that are of no worker: three standard streams, two that signals come by, one for the service manager,
-/// the socket of the metrics and the one connection to it, and what a reload has open for a moment: a file, a netlink
+/// the socket of the metrics, the pair that ends it and the one connection to it, and what a reload has open for a moment: a file, a netlink
 /// socket, the resolver's two, and the new sockets of a listener.
 const OWN: u64 = 16;
 
@@ -76,6 +77,8 @@ pub struct Daemon {
     routes: bool,
     descriptors: u64,
     inline: Option<Control>,
+    // Serves as long as the daemon lives.
+    _metrics: Option<Running>,
 }
 
 impl Daemon {
@@ -148,6 +151,10 @@ impl Daemon {
             mailboxes.push(mailbox);
             threads.push(handle);
         }
+        let metrics = metrics
+            .map(|listener| metrics::serve(listener, counters, inline_counters))
+            .transpose()
+            .map_err(system("metrics"))?;
         let daemon = Daemon {
             source,
             routes: config.routes,
@@ -156,16 +163,9 @@ impl Daemon {
             threads,
             descriptors,
             inline,
+            _metrics: metrics,
         };
         daemon.serve(sockets);
-        if let Some(listener) = metrics {
-            let thread = std::thread::Builder::new()
-                .name("metrics".into())
-                .stack_size(256 * 1024);
-            thread
-                .spawn(move || http::serve(&listener, &counters, inline_counters.as_deref()))
-                .map_err(system("metrics"))?;
-        }
         Ok(daemon)
     }
 

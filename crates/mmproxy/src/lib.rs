@@ -23,7 +23,6 @@ pub mod context;
 pub mod daemon;
 pub mod file;
 pub mod firewall;
-pub mod http;
 pub mod inline;
 pub mod landlock;
 pub mod metrics;

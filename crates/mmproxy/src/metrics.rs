@@ -1,7 +1,11 @@
-//! Counters of the workers, and their text for Prometheus and as JSON.
+//! Counters of the workers, and how they are read: `/metrics` for Prometheus, `/stats` as JSON, `/healthz`.
 
 use crate::inline::layout;
-use std::fmt::Write;
+use control::http::{Answer, Hosts, Request, Running, Server};
+use control::metrics::{Exposition, Family, Format, Kind};
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Why a connection or datagram was not relayed, or not to its end.
@@ -175,24 +179,11 @@ impl InlineCounters {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// In Prometheus' text format.
-    pub fn prometheus(&self) -> String {
-        let mut out = String::new();
+    fn write(&self, out: &mut Exposition) {
         for (name, help, value) in self.iter() {
-            // Writing to a String cannot fail.
-            let _ = write!(
-                out,
-                "# HELP mmproxy_inline_{name}_total {help}\n# TYPE mmproxy_inline_{name}_total counter\n\
-                 mmproxy_inline_{name}_total {value}\n"
-            );
+            write(out, &format!("inline_{name}"), Kind::Counter, help, value);
         }
-        let active = self.active();
-        let _ = write!(
-            out,
-            "# HELP mmproxy_inline_active connections now\n# TYPE mmproxy_inline_active gauge\n\
-             mmproxy_inline_active {active}\n"
-        );
-        out
+        write(out, "inline_active", Kind::Gauge, "connections now", self.active());
     }
 
     fn json(&self) -> serde_json::Value {
@@ -203,11 +194,6 @@ impl InlineCounters {
         object.insert("active".into(), self.active().into());
         object.into()
     }
-}
-
-enum Kind {
-    Counter,
-    Gauge,
 }
 
 type Field = (&'static str, Kind, &'static str, fn(&Counters) -> &Cell);
@@ -276,29 +262,37 @@ fn total<'a>(workers: impl Iterator<Item = &'a Counters>, cell: impl Fn(&Counter
     workers.fold(0, |sum, counters| sum.wrapping_add(cell(counters).value()))
 }
 
-/// The sums over all workers in Prometheus' text format.
-pub fn prometheus<'a>(workers: impl Iterator<Item = &'a Counters> + Clone) -> String {
-    let mut out = String::new();
+fn write(out: &mut Exposition, name: &str, kind: Kind, help: &str, value: u64) {
+    let name = &format!("mmproxy_{name}");
+    out.family(&Family { name, kind, help }).add(&[], value);
+}
+
+/// The sums over all workers as text, with those of inline mode if there is one.
+pub fn text<'a>(
+    workers: impl Iterator<Item = &'a Counters> + Clone,
+    inline: Option<&InlineCounters>,
+    format: Format,
+) -> String {
+    let mut out = Exposition::new(format);
     for (name, kind, help, cell) in FIELDS {
-        let (kind, suffix) = match kind {
-            Kind::Counter => ("counter", "_total"),
-            Kind::Gauge => ("gauge", ""),
-        };
-        let value = total(workers.clone(), cell);
-        // Writing to a String cannot fail.
-        let _ = write!(
-            out,
-            "# HELP mmproxy_{name}{suffix} {help}\n# TYPE mmproxy_{name}{suffix} {kind}\nmmproxy_{name}{suffix} {value}\n"
-        );
+        write(&mut out, name, kind, help, total(workers.clone(), cell));
     }
-    out.push_str("# HELP mmproxy_refused_total connections and datagrams not relayed, by reason\n");
-    out.push_str("# TYPE mmproxy_refused_total counter\n");
+    let mut refused = out.family(&REFUSED);
     for (reason, name) in Reason::ALL {
         let value = total(workers.clone(), |counters| &counters.refused[reason as usize]);
-        let _ = writeln!(out, "mmproxy_refused_total{{reason=\"{name}\"}} {value}");
+        refused.add(&[("reason", name)], value);
     }
-    out
+    if let Some(inline) = inline {
+        inline.write(&mut out);
+    }
+    out.finish()
 }
+
+const REFUSED: Family<'_> = Family {
+    name: "mmproxy_refused",
+    kind: Kind::Counter,
+    help: "connections and datagrams not relayed, by reason",
+};
 
 /// The sums over all workers as a JSON object, with those of inline mode if there is one.
 pub fn json<'a>(workers: impl Iterator<Item = &'a Counters> + Clone, inline: Option<&InlineCounters>) -> String {
@@ -322,6 +316,42 @@ pub fn json<'a>(workers: impl Iterator<Item = &'a Counters> + Clone, inline: Opt
     serde_json::Value::Object(object).to_string()
 }
 
+/// Connections of readers at once: descriptors are for sessions.
+const READERS: usize = 1;
+
+/// Serves the counters until what it returns is dropped. On loopback, requests have to name an address or `localhost` as their
+/// host; elsewhere a name is how one gets there.
+///
+/// # Errors
+/// The thread cannot be made.
+pub fn serve(
+    listener: TcpListener,
+    workers: Vec<Arc<Counters>>,
+    inline: Option<Arc<InlineCounters>>,
+) -> io::Result<Running> {
+    let mut server = Server::new();
+    server.allow_connections(READERS);
+    if !listener.local_addr()?.ip().is_loopback() {
+        server.allow_hosts(Hosts::Any);
+    }
+    server.listen_on(listener)?;
+    server.spawn("metrics", move |request| answer(request, &workers, inline.as_deref()))
+}
+
+fn answer(request: &Request<'_>, workers: &[Arc<Counters>], inline: Option<&InlineCounters>) -> Answer {
+    let counters = workers.iter().map(Arc::as_ref);
+    match (request.method, request.path) {
+        ("GET", "/metrics") => {
+            let format = request.format();
+            Answer::of(format.media_type(), text(counters, inline, format))
+        }
+        ("GET", "/stats") => Answer::json(json(counters, inline)),
+        ("GET", "/healthz") => Answer::text("ok\n"),
+        ("GET", _) => Answer::not_found("/metrics, /stats, /healthz\n"),
+        _ => Answer::refusal(405, "GET only\n"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -334,7 +364,7 @@ mod tests {
         workers[1].active.add(5);
         workers[1].active.sub(1);
         workers[0].refuse(Reason::HeaderTimeout);
-        let text = prometheus(workers.iter());
+        let text = text(workers.iter(), None, Format::Text);
         for line in [
             "mmproxy_tcp_accepted_total 5",
             "mmproxy_tcp_active 4",

@@ -1,25 +1,19 @@
 //! `mmproxy status`: what a running mmproxy counts, for people.
 
 use std::fmt::Write as _;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::io;
+use std::net::SocketAddr;
 
-const DEADLINE: Duration = Duration::from_secs(2);
+use control::http::{Endpoint, client};
 
 /// Asks the metrics of a running mmproxy, and returns them as lines.
 ///
 /// # Errors
 /// If nobody answers there, or somebody else does.
 pub fn status(metrics: SocketAddr) -> io::Result<String> {
-    let mut connection = TcpStream::connect_timeout(&metrics, DEADLINE)?;
-    connection.set_read_timeout(Some(DEADLINE))?;
-    connection.write_all(b"GET /stats HTTP/1.1\r\n\r\n")?;
-    let mut answer = String::new();
-    connection.read_to_string(&mut answer)?;
-    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    let (_, body) = client::ask(&Endpoint::Tcp(metrics), "GET", "/stats")?;
     let stats: serde_json::Value =
-        serde_json::from_str(body).map_err(|_| io::Error::other(format!("{metrics} is no mmproxy")))?;
+        serde_json::from_str(&body).map_err(|_| io::Error::other(format!("{metrics} is no mmproxy")))?;
     Ok(text(&stats))
 }
 

@@ -434,7 +434,9 @@ pub fn tlv(kind: u8, value: &[u8]) -> Vec<u8> {
 /// A value of the proxy's Prometheus text.
 pub fn metric(name: &str) -> u64 {
     let mut connection = TcpStream::connect("127.0.0.1:9110").expect("metrics");
-    connection.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("request");
+    connection
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .expect("request");
     let text = String::from_utf8(rest(&mut connection)).expect("text");
     let value = text
         .lines()

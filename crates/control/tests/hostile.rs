@@ -1,0 +1,178 @@
+//! What peers may try, on TCP and on a Unix socket: they get an answer or are closed, and others are served meanwhile.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use control::http::{Answer, Endpoint, MOST_CONNECTIONS, Peer, Request, Running, Server, client};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// More than the kernel keeps for a reader that does not read.
+const LARGE: usize = 32 << 20;
+
+fn handler(request: &Request<'_>) -> Answer {
+    match (request.method, request.path, request.peer) {
+        ("GET", "/large", _) => Answer::text("x".repeat(LARGE)),
+        ("GET", "/who", Peer::Local { uid }) => Answer::text(uid.to_string()),
+        ("GET", "/who", Peer::Network) => Answer::text("network"),
+        _ => Answer::not_found("/large, /who"),
+    }
+}
+
+fn server() -> (Running, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let mut server = Server::new();
+    server.listen_on(listener).expect("listener");
+    (server.spawn("hostile", handler).expect("server"), address)
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    stream.set_write_timeout(Some(PATIENCE)).expect("timeout");
+    stream
+}
+
+fn who(address: SocketAddr) -> (u16, String) {
+    client::ask(&Endpoint::Tcp(address), "GET", "/who").expect("an answer")
+}
+
+/// All that comes until the end of the connection, whichever end that is.
+fn rest(mut stream: impl Read) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    match stream.read_to_end(&mut bytes) {
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("neither answered nor closed"),
+        _ => bytes,
+    }
+}
+
+#[test]
+fn a_thousand_silent_connections_keep_nobody_out_and_are_closed() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    setrlimit(Resource::Nofile, raised).expect("descriptors up to the hard limit");
+    let (_server, address) = server();
+    let silent: Vec<TcpStream> = (0..1000).map(|_| connect(address)).collect();
+    assert_eq!(who(address), (200, "network".to_owned()));
+    for stream in silent {
+        assert!(rest(stream).is_empty());
+    }
+    assert_eq!(who(address), (200, "network".to_owned()));
+}
+
+#[test]
+fn one_place_serves_one_after_the_other() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let mut server = Server::new();
+    server.allow_connections(1);
+    server.listen_on(listener).expect("listener");
+    let _running = server.spawn("one place", handler).expect("server");
+    for _ in 0..20 {
+        let _silent = connect(address);
+        assert_eq!(who(address), (200, "network".to_owned()));
+    }
+}
+
+#[test]
+fn a_request_that_comes_in_drops_is_closed() {
+    let (_server, address) = server();
+    let mut slow = connect(address);
+    slow.write_all(b"GET /who HTTP/1.1\r\nHost: localhost\r\nA: ")
+        .expect("the beginning");
+    slow.set_read_timeout(Some(Duration::from_millis(100)))
+        .expect("timeout");
+    let begin = Instant::now();
+    loop {
+        assert!(begin.elapsed() < PATIENCE, "still open");
+        let written = slow.write_all(b"a");
+        match slow.read(&mut [0; 16]) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && written.is_ok() => {}
+            Ok(0) | Err(_) => break,
+            Ok(_) => panic!("an answer to half a request"),
+        }
+    }
+    assert_eq!(who(address).0, 200);
+}
+
+#[test]
+fn readers_that_do_not_read_keep_nobody_out_and_are_closed() {
+    let (_server, address) = server();
+    // With all places taken by answers, those who come wait; nobody's answer is cut off by a newer connection.
+    let readers: Vec<TcpStream> = (0..4)
+        .map(|_| {
+            let mut stream = connect(address);
+            stream
+                .write_all(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                .expect("request");
+            stream
+        })
+        .collect();
+    assert_eq!(who(address).0, 200);
+    std::thread::sleep(control::http::ANSWER_TIME + Duration::from_secs(1));
+    for stream in readers {
+        let got = rest(stream).len();
+        assert!(got < LARGE, "{got} bytes for who has not read in time");
+    }
+    let (status, body) = client::ask(&Endpoint::Tcp(address), "GET", "/large").expect("an answer");
+    assert_eq!((status, body.len()), (200, LARGE), "who reads gets all");
+}
+
+#[test]
+fn huge_and_binary_requests_are_refused() {
+    let (_server, address) = server();
+    let mut huge = connect(address);
+    let _ = huge.write_all(&vec![b'a'; 1 << 20]);
+    let answer = rest(huge);
+    assert!(
+        answer.is_empty() || answer.starts_with(b"HTTP/1.1 4"),
+        "{}",
+        answer.len()
+    );
+    let mut seed = 1_u64;
+    for _ in 0..4 * MOST_CONNECTIONS {
+        let mut bytes = Vec::new();
+        for _ in 0..64 {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            bytes.extend((seed >> 24).to_be_bytes());
+        }
+        let mut stream = connect(address);
+        let _ = stream.write_all(&bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let answer = rest(stream);
+        assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 4"), "{answer:?}");
+    }
+    assert_eq!(who(address).0, 200);
+}
+
+#[test]
+fn a_unix_socket_says_who_asks_and_goes_with_its_server() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("control");
+    let endpoint = Endpoint::Unix(path.clone());
+    let mut server = Server::new();
+    server.listen(&endpoint).expect("socket");
+    let running = server.spawn("unix", handler).expect("server");
+    let mode = std::fs::metadata(&path).expect("socket").permissions().mode();
+    assert_eq!(mode & 0o777, 0o660);
+    let uid = rustix::process::geteuid().as_raw();
+    assert_eq!(
+        client::ask(&endpoint, "GET", "/who").expect("an answer"),
+        (200, uid.to_string())
+    );
+    let silent = UnixStream::connect(&path).expect("connection");
+    drop(running);
+    assert!(rest(silent).is_empty());
+    assert!(!path.exists());
+}
