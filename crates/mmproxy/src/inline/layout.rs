@@ -201,7 +201,7 @@ pub struct Swept {
 }
 
 /// Seconds for which a connection is kept without a socket: the segment that makes it may be under way.
-pub const YOUNG: u32 = 2;
+const YOUNG: u32 = 2;
 
 /// Whether the value of a connection is old enough for its socket to be looked for; `now` in seconds of `CLOCK_MONOTONIC`.
 pub fn may_have_ended(value: &[u8], now: u32) -> bool {

@@ -103,11 +103,7 @@ pub(crate) fn measure(
             Err(error) => return failed(&error),
         },
     };
-    let target = if running.is_some() {
-        proxy
-    } else {
-        server(place.server())
-    };
+    let target = running.as_ref().map_or(server(place.server()), |_| proxy);
     let client = start_load(site, column.load, target, running.is_some(), &counts);
     wait_for_connections(column, &counts, &client);
     counts.tally.forget_times();
