@@ -3,13 +3,11 @@
 //! Every stream is complete and equal at both ends, or the connection's record names a cause that the scenario explains.
 //! Bytes themselves are compared as they are read ([`End`](crate::ends::End)); a wrong one ends the simulation at once.
 
-use crate::engine::IDLE_SECONDS;
+use crate::engine::{IDLE_SECONDS, SELECT_SECONDS};
 use crate::scenario::{Binding, Choice, ConnectionPlan, EndPlan, Families, Fate, Scenario};
 use crate::trouble::{self, Touched, Trouble, Troubles};
 use crate::world::by_client;
 use e2d2::time::Instant;
-use e2d2::wire::checksum;
-use e2d2::wire::frame::{self, Kind, ParseError};
 use netfcts::record::RecordFlags;
 use netfcts::{Cause, SessionRecord, Side};
 use std::collections::BTreeMap;
@@ -279,7 +277,7 @@ impl<'a> Case<'a> {
             // Its cookie expired before any of its segments came through (DESIGN: decision 2).
             [] if self.was_never_heard() => return Ok(()),
             [] => return Err("there is no record of it".into()),
-            all if self.scenario.binding == Binding::Syn => one_that_was_served(all)?,
+            all if self.scenario.binding == Binding::Syn => one_that_was_served(self.without_a_late_copy(all))?,
             _ => return Err(format!("there are {} records of it", self.records.len())),
         };
         let cause = record.cause(Side::Client);
@@ -426,13 +424,40 @@ impl<'a> Case<'a> {
             Cause::ServerTimeout => by_server || server.lost >= LOST_IN_A_CALL,
             // SYNs that were lost have backed the client's timer off to a minute before it sends its first byte.
             // A header that lacks a part when the time is over is a bad one.
-            Cause::SelectorTimeout | Cause::BadProxyHeader => client.lost >= LOST_IN_A_MINUTE,
+            Cause::SelectorTimeout => client.lost >= self.lost_in_a_request(),
+            Cause::BadProxyHeader => client.lost >= LOST_IN_A_MINUTE,
             Cause::IdleTimeout | Cause::HalfCloseTimeout if lost_lately >= LOST_IN_SILENCE => true,
             Cause::RetransmitLimit | Cause::IdleTimeout | Cause::HalfCloseTimeout => by_server,
             // The server's SYN-ACK and its repetitions were lost, or the server went away behind the first.
             Cause::HandshakeTimeout => by_server || client.lost + server.lost >= LOST_IN_A_MINUTE,
             // An orderly end of an incomplete connection is what must never happen.
             _ => false,
+        }
+    }
+
+    /// So many frames are lost at least before `select` is over, less the time that the client takes to write what the selector
+    /// wants to see.
+    fn lost_in_a_request(&self) -> usize {
+        let left = Duration::from_secs(SELECT_SECONDS).saturating_sub(self.plan.writes_for());
+        let enough = |lost: &usize| Duration::from_secs((1 << lost) - 1) >= left;
+        (0..LOST_IN_A_MINUTE).find(enough).unwrap_or(LOST_IN_A_MINUTE)
+    }
+
+    /// The records but for the last, if that is of a copy of the SYN: the client was refused, and its RST answers the SYN-ACK.
+    fn without_a_late_copy<'b>(&self, records: &'b [&'a SessionRecord]) -> &'b [&'a SessionRecord] {
+        match records {
+            [others @ .., copy]
+                if copy.cause(Side::Client) == Cause::ActiveRst
+                    && copy.bytes_to_server() + copy.bytes_to_client() == 0
+                    && copy.start() + copy.duration() >= self.client.ended
+                    && self.touched.client.disordered > 0
+                    && others
+                        .iter()
+                        .any(|other| other.start() + other.duration() <= self.client.ended) =>
+            {
+                others
+            }
+            all => all,
         }
     }
 
@@ -461,35 +486,5 @@ fn one_that_was_served<'a>(records: &[&'a SessionRecord]) -> Result<&'a SessionR
         (Some(record), None) => Ok(record),
         (None, _) => records.last().copied().ok_or_else(String::new),
         (Some(_), Some(_)) => Err(format!("there are {} records of it", records.len())),
-    }
-}
-
-/// Every TCP packet that the engine makes or passes on has a right checksum, if it came in with one.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn frame(frame: &[u8]) -> Result<(), String> {
-    let layout = match frame::parse(frame) {
-        Ok(Kind::Tcp(layout)) => layout,
-        // Reports of multicast groups have a router alert.
-        Ok(_) | Err(ParseError::ExtensionHeader) => return Ok(()),
-        Err(error) => return Err(error.to_string()),
-    };
-    let (l3, l4, end) = (usize::from(layout.l3), usize::from(layout.l4), usize::from(layout.end));
-    let addresses: (IpAddr, IpAddr) = match layout.version {
-        frame::IpVersion::V4 => {
-            let address = |at: usize| <[u8; 4]>::try_from(&frame[at..at + 4]).map(IpAddr::from);
-            (address(l3 + 12).expect("4 bytes"), address(l3 + 16).expect("4 bytes"))
-        }
-        frame::IpVersion::V6 => {
-            let address = |at: usize| <[u8; 16]>::try_from(&frame[at..at + 16]).map(IpAddr::from);
-            (address(l3 + 8).expect("16 bytes"), address(l3 + 24).expect("16 bytes"))
-        }
-    };
-    let pseudo = checksum::pseudo_header(addresses.0, addresses.1, 6, (end - l4) as u16).expect("one family");
-    if checksum::is_valid(pseudo + checksum::sum(&frame[l4..end])) {
-        Ok(())
-    } else {
-        Err("the TCP checksum".into())
     }
 }

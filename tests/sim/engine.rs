@@ -39,6 +39,9 @@ const CABLE: usize = 1_024;
 /// What a chunk of 16 KiB for held requests takes with its blocks.
 const HELD_CHUNK: usize = 16 * 1024 + 32 * 64 + 16;
 
+/// How long a client may take until the selector has decided.
+pub const SELECT_SECONDS: u64 = 60;
+
 /// How long both ends may be silent.
 pub const IDLE_SECONDS: u64 = 300;
 
@@ -221,7 +224,7 @@ fn config_text(scenario: &Scenario) -> String {
     let last_port = 40_000 + scenario.local_ports - 1;
     let mut text = format!(
         "[engine]\nname = \"sim\"\ncores = [0]\nmax_connections = 256\nverify = \"{}\"\n\
-         [timeouts]\nselect = \"60s\"\nconnect = \"20s\"\nidle = \"{IDLE_SECONDS}s\"\nhalf_close = \"{IDLE_SECONDS}s\"\n\
+         [timeouts]\nselect = \"{SELECT_SECONDS}s\"\nconnect = \"20s\"\nidle = \"{IDLE_SECONDS}s\"\nhalf_close = \"{IDLE_SECONDS}s\"\n\
          time_wait = \"{}ms\"\n\
          [promise]\n{promise}\n\
          [records]\nfile = \"records.txt\"\n\

@@ -119,13 +119,15 @@ pub fn own(plan: &ConnectionPlan) -> (SocketAddr, SocketAddr) {
 }
 
 /// Takes the header of a connection off its server's stream, if it is there: whose client the listener has taken for one
-/// without a header, because it was silent for as long as it may be, sends its header to the server.
+/// without a header, because it was silent for as long as it may be, sends its header to the server. A client without
+/// one may send a single byte that a header begins with.
 ///
 /// Returns whether it was taken; `None` as long as a part of it is missing.
-pub fn take_late(header: &[u8], socket: &mut Socket<'_>) -> Option<bool> {
+pub fn take_late(plan: &ConnectionPlan, header: &[u8], socket: &mut Socket<'_>) -> Option<bool> {
     let bytes = socket.peek(header.len()).unwrap_or_default();
     if bytes != header {
-        return (!header.starts_with(bytes)).then_some(false);
+        let is_whole_stream = plan.to_server == 1 && bytes == [plan.id];
+        return (!header.starts_with(bytes) || is_whole_stream).then_some(false);
     }
     let taken = socket.recv(|bytes| (header.len().min(bytes.len()), ()));
     Some(taken.is_ok())

@@ -27,6 +27,7 @@
 mod check;
 mod ends;
 mod engine;
+mod frames;
 mod headers;
 mod scenario;
 mod shrink;

@@ -1,6 +1,7 @@
 //! What is to happen in one simulation: drawn from a seed, and plain data, so that it can be printed and made smaller.
 
 use crate::headers::{Headers, Incoming};
+use std::time::Duration;
 use testkit::sim::{Impairment, Outage, Random, SynOptions};
 
 /// How the engine's listener binds.
@@ -512,6 +513,16 @@ impl ConnectionPlan {
         if self.to_server as usize > SMALL_SERVER as usize / 2 {
             self.server.pause_ms = 0;
         }
+    }
+
+    /// How long the client takes at least to write what the selector wants to see.
+    pub fn writes_for(&self) -> Duration {
+        let client = &self.client;
+        let pauses = match client.pause_ms {
+            0 => 0,
+            pause_ms => u64::from(self.needs.saturating_sub(1)) / client.chunk.max(1) as u64 * pause_ms,
+        };
+        Duration::from_millis(client.think_ms + pauses)
     }
 
     /// Some end resets the connection before its time.

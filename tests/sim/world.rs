@@ -3,12 +3,12 @@
 use crate::check::{self, ClientResult, Report, ServerResult};
 use crate::ends::End;
 use crate::engine::{Engine, IDLE_SECONDS, SERVER_PORT, SERVICE, find};
+use crate::frames;
 use crate::headers::{self, Incoming};
 use crate::scenario::{ConnectionPlan, Fate, Scenario};
 use crate::trouble::{self, Troubles};
 use e2d2::ports::{Direction, FrameWriter, InterfaceId};
 use e2d2::time::Instant;
-use e2d2::wire::frame::{self, Kind};
 use netfcts::record::SessionRecord;
 use proxy_protocol::Parsed;
 use std::cmp::Reverse;
@@ -61,6 +61,7 @@ enum CallState {
         syn: Option<u32>,
         heard: Option<Instant>,
         progress: Progress,
+        gave_up: bool,
         /// When its application wants to do more, if nothing happens before.
         due: Option<Instant>,
     },
@@ -323,7 +324,7 @@ impl<'a> World<'a> {
                 self.engine_wake = Some(self.now);
                 continue;
             }
-            let is_call = flight.side == SERVERS && number_of_syn(&flight.frame).is_some();
+            let is_call = flight.side == SERVERS && frames::number_of_syn(&flight.frame).is_some();
             for (n, calls) in calls.iter_mut().enumerate().take(self.hosts[flight.side].len()) {
                 let host = &mut self.hosts[flight.side][n];
                 if !host.takes(&flight.frame) {
@@ -341,7 +342,7 @@ impl<'a> World<'a> {
 
     /// A client has sent a segment, or it has reached the engine: the first SYN of a call says when records can be its own.
     fn note_syn(&mut self, frame: &[u8], has_arrived: bool) {
-        let (Some(number), Ok(())) = (number_of_syn(frame), check::frame(frame)) else {
+        let (Some(number), Ok(())) = (frames::number_of_syn(frame), frames::check(frame)) else {
             return;
         };
         let Some(own) = trouble::leg_of(frame, true, true).map(SocketAddr::from) else {
@@ -388,7 +389,7 @@ impl<'a> World<'a> {
                     .push(format!("the engine sent {} bytes into an MTU of {mtu}", frame.len()));
             }
             if !self.scenario.spoils_frames()
-                && let Err(what) = check::frame(&frame)
+                && let Err(what) = frames::check(&frame)
             {
                 self.faults
                     .push(format!("the engine sent a wrong frame: {what}: {frame:02x?}"));
@@ -483,6 +484,7 @@ impl<'a> World<'a> {
                     received: 0,
                     since: self.now,
                 },
+                gave_up: false,
                 due: None,
             };
             self.wakes[CLIENTS][plan.host] = Some(self.now);
@@ -501,6 +503,7 @@ impl<'a> World<'a> {
                 began,
                 heard,
                 progress,
+                gave_up,
                 due,
                 ..
             } = &mut call.state
@@ -520,16 +523,16 @@ impl<'a> World<'a> {
                 Err(what) => self.faults.push(what),
             }
             next = [next, *due].into_iter().flatten().min();
-            let gives_up = self.now >= progress.since + PATIENCE;
-            if gives_up {
+            if self.now >= progress.since + PATIENCE {
+                *gave_up = true;
                 tcp.abort();
             }
             if tcp.state() == State::Closed {
-                let serving = self.sessions.iter().filter(|session| session.id == Some(call.plan.id));
-                let is_neglected = self.hosts[CLIENTS][n].neglects(self.now, *own)
-                    || serving
-                        .into_iter()
-                        .any(|session| session.is_neglected(self.now, &self.hosts[SERVERS]));
+                // The RST of an abort leaves with the socket's last poll.
+                last_words.extend(host.poll(self.now));
+            }
+            if host.is_over(*socket) {
+                let is_neglected = is_neglected(&self.hosts, &self.sessions, (n, *own, call.plan.id), self.now);
                 let host = &mut self.hosts[CLIENTS][n];
                 let result = ClientResult {
                     sent: end.sent,
@@ -537,14 +540,12 @@ impl<'a> World<'a> {
                     end_seen: end.end_seen,
                     has_all: end.has_all(),
                     is_complete: end.is_complete(),
-                    gave_up: gives_up,
+                    gave_up: *gave_up,
                     is_neglected,
                     began: *began,
                     heard: *heard,
                     ended: self.now,
                 };
-                // The RST of an abort leaves with the socket's last poll.
-                last_words.extend(host.poll(self.now));
                 host.remove(*socket);
                 self.has_ended = true;
                 call.state = CallState::Over(result);
@@ -611,9 +612,9 @@ impl<'a> World<'a> {
             let mut is_header_whole = true;
             if session.id.is_none()
                 && !session.had_late_header
-                && let Some(header) = session.told.and_then(|told| late_header(course, &self.calls, told))
+                && let Some((plan, header)) = session.told.and_then(|told| late_header(course, &self.calls, told))
             {
-                let was_there = headers::take_late(&header, tcp);
+                let was_there = headers::take_late(&plan, &header, tcp);
                 is_header_whole = was_there.is_some();
                 session.had_late_header = was_there == Some(true);
             }
@@ -651,24 +652,30 @@ impl<'a> World<'a> {
             session.is_closed = tcp.state() == State::Closed;
             next = [next, session.due].into_iter().flatten().min();
         }
-        let mut gone = Vec::new();
-        let now = self.now;
+        if self
+            .sessions
+            .iter()
+            .any(|session| session.host == n && session.is_closed)
+        {
+            self.poll_host(SERVERS, n);
+            self.end_sessions(n);
+        }
+        self.listen_to(n, BACKLOG);
+        next
+    }
+
+    /// Forgets the sessions of a server whose sockets are over.
+    fn end_sessions(&mut self, n: usize) {
+        let (now, host) = (self.now, &mut self.hosts[SERVERS][n]);
         self.sessions.retain_mut(|session| {
-            let is_gone = session.host == n && session.is_closed;
+            let is_gone = session.host == n && session.is_closed && host.is_over(session.socket);
             if is_gone {
                 session.was_neglected = session.ends.is_some_and(|ends| host.neglects(now, ends));
-                gone.push(session.socket);
+                host.remove(session.socket);
                 self.server_results.extend(session.result());
             }
             !is_gone
         });
-        if !gone.is_empty() {
-            self.poll_host(SERVERS, n);
-            let host = &mut self.hosts[SERVERS][n];
-            gone.into_iter().for_each(|socket| host.remove(socket));
-        }
-        self.listen_to(n, BACKLOG);
-        next
     }
 
     /// Makes sure that a server has so many listening sockets, unless it refuses all: a SYN without one is answered by RST,
@@ -755,7 +762,7 @@ fn late_header(
     (scenario, troubles, now): (&Scenario, &Troubles, Instant),
     calls: &[Call],
     told: (SocketAddr, SocketAddr),
-) -> Option<Vec<u8>> {
+) -> Option<(ConnectionPlan, Vec<u8>)> {
     if scenario.headers.incoming != Incoming::Optional {
         return None;
     }
@@ -770,17 +777,13 @@ fn late_header(
         .max_by_key(|(began, _)| *began)?;
     let lost = troubles.of((told.0.ip(), told.0.port()), began, now).lost;
     let header = scenario.headers.of(&call.plan);
-    (lost >= check::LOST_IN_A_MINUTE && !header.is_empty()).then_some(header)
+    (lost >= check::LOST_IN_A_MINUTE && !header.is_empty()).then_some((call.plan, header))
 }
 
-/// The sequence number of a SYN.
-fn number_of_syn(frame: &[u8]) -> Option<u32> {
-    let Ok(Kind::Tcp(layout)) = frame::parse(frame) else {
-        return None;
-    };
-    let header = &frame[usize::from(layout.l4)..];
-    let number = <[u8; 4]>::try_from(header.get(4..8)?).ok()?;
-    (header[13] & 0x17 == 0x02).then(|| u32::from_be_bytes(number))
+/// The host of a client, or of one of its servers, has ceased to repeat what it must.
+fn is_neglected(hosts: &[Vec<Host>; 2], sessions: &[Session], (n, own, id): (usize, Ends, u8), now: Instant) -> bool {
+    let mut serving = sessions.iter().filter(|session| session.id == Some(id));
+    hosts[CLIENTS][n].neglects(now, own) || serving.any(|session| session.is_neglected(now, &hosts[SERVERS]))
 }
 
 /// The two ends of a socket, if it has both.

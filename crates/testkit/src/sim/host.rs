@@ -5,6 +5,7 @@ use super::fin;
 use super::next::{self, Nexts};
 use super::places::{Places, SocketId, end_listening_again};
 use super::window::{self, Window, Windows};
+use super::wire::Wire;
 use e2d2::time::Instant;
 use e2d2::wire::frame::{self, Kind};
 use e2d2::wire::ipv4::Ipv4Header;
@@ -13,7 +14,6 @@ use e2d2::wire::tcp::options::{self, kind};
 use e2d2::wire::tcp::{TcpFlags, TcpPacket};
 use netfcts::SeqNum;
 use smoltcp::iface::{Config, Interface, SocketSet};
-use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::{Socket, tcp};
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr};
 use std::cell::Cell;
@@ -112,11 +112,7 @@ impl Host {
     /// If the plan names an address that is none, or more than two.
     pub fn new(plan: &HostPlan, seed: u64, now: Instant) -> Self {
         let mac = [2, 0, 0, 0, 0, plan.mac];
-        let mut wire = Wire {
-            received: VecDeque::new(),
-            sent: Vec::new(),
-            mtu: usize::from(plan.mtu),
-        };
+        let mut wire = Wire::new(plan.mtu);
         let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress(mac)));
         config.random_seed = seed;
         let mut interface = Interface::new(config, &mut wire, time(now));
@@ -321,7 +317,15 @@ impl Host {
         self.sockets.add(socket, false)
     }
 
-    /// Forgets a socket that is closed.
+    /// True if a socket is closed and has said so. The RST of an abort waits for a neighbour that has to be asked for first.
+    ///
+    /// # Panics
+    /// If it is not one of this host.
+    pub fn is_over(&self, id: SocketId) -> bool {
+        self.sockets.is_over(id)
+    }
+
+    /// Forgets a socket that is over.
     pub fn remove(&mut self, id: SocketId) {
         self.sockets.remove(id);
     }
@@ -443,52 +447,4 @@ fn numbers(frame: &[u8]) -> Option<Numbers> {
 
 fn has_right_sum(frame: &[u8]) -> bool {
     segment(frame).is_some_and(|(from, to, tcp)| tcp.is_checksum_valid(from, to))
-}
-
-/// Frames on their way into and out of a host.
-struct Wire {
-    received: VecDeque<Vec<u8>>,
-    sent: Vec<Vec<u8>>,
-    mtu: usize,
-}
-
-impl Device for Wire {
-    type RxToken<'a> = Received;
-    type TxToken<'a> = ToSend<'a>;
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ethernet;
-        // smoltcp counts the Ethernet header.
-        capabilities.max_transmission_unit = self.mtu + 14;
-        capabilities
-    }
-
-    fn receive(&mut self, _: smoltcp::time::Instant) -> Option<(Received, ToSend<'_>)> {
-        let frame = self.received.pop_front()?;
-        Some((Received(frame), ToSend(&mut self.sent)))
-    }
-
-    fn transmit(&mut self, _: smoltcp::time::Instant) -> Option<ToSend<'_>> {
-        Some(ToSend(&mut self.sent))
-    }
-}
-
-struct Received(Vec<u8>);
-
-impl RxToken for Received {
-    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
-        f(&self.0)
-    }
-}
-
-struct ToSend<'a>(&'a mut Vec<Vec<u8>>);
-
-impl TxToken for ToSend<'_> {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
-        let mut frame = vec![0; length];
-        let result = f(&mut frame);
-        self.0.push(frame);
-        result
-    }
 }

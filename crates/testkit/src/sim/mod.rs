@@ -16,6 +16,7 @@ mod next;
 mod places;
 mod random;
 mod window;
+mod wire;
 
 pub use duty::Ends;
 pub use host::{Host, HostPlan, SynOptions, set_clock};

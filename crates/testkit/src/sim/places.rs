@@ -114,6 +114,15 @@ impl Places {
         self.all[&id].tcp()
     }
 
+    /// True if a socket is closed and has said so.
+    ///
+    /// # Panics
+    /// If there is none of this number.
+    pub(super) fn is_over(&self, id: SocketId) -> bool {
+        let socket = self.look(id);
+        socket.state() == tcp::State::Closed && socket.remote_endpoint().is_none()
+    }
+
     /// A socket, to do something with: it is polled next time.
     ///
     /// # Panics
@@ -199,5 +208,58 @@ pub(super) fn end_listening_again(set: &mut SocketSet<'static>) {
         if socket.state() == tcp::State::Listen {
             socket.abort();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::sim::tcp::State;
+    use crate::sim::{Host, HostPlan, SynOptions};
+    use e2d2::time::Instant;
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::time::Duration;
+
+    /// Lets two hosts talk until both are silent.
+    fn talk(hosts: &mut [Host; 2], now: Instant) {
+        loop {
+            let sent = [0, 1].map(|n| hosts[n].poll(now).collect::<Vec<_>>());
+            if sent.iter().all(Vec::is_empty) {
+                return;
+            }
+            for (frames, to) in sent.into_iter().zip([1, 0]) {
+                frames.into_iter().for_each(|frame| hosts[to].receive(frame));
+            }
+        }
+    }
+
+    #[test]
+    fn an_aborted_socket_is_over_once_its_reset_has_left() {
+        let mut hosts = [1, 2].map(|n: u8| {
+            let plan = HostPlan {
+                mac: n,
+                addresses: vec![format!("10.0.0.{n}/24")],
+                mtu: 1500,
+                options: SynOptions::ALL,
+            };
+            Host::new(&plan, u64::from(n), Instant::ZERO)
+        });
+        hosts[1].listen(80, (1000, 1000), false);
+        let address = |n, port| SocketAddr::from((Ipv4Addr::new(10, 0, 0, n), port));
+        let client = hosts[0].add_socket(1000, 1000);
+        hosts[0].connect(client, address(2, 80), address(1, 1000));
+        talk(&mut hosts, Instant::ZERO);
+        let server = hosts[1].take_accepted()[0];
+        assert_eq!(hosts[1].socket(server).state(), State::Established);
+
+        // smoltcp forgets a neighbour after a minute, and asks for it before it sends the RST.
+        let now = Instant::ZERO + Duration::from_secs(120);
+        hosts[0].socket(client).abort();
+        let asked: Vec<_> = hosts[0].poll(now).collect();
+        assert!(!hosts[0].is_over(client), "its RST has not left");
+        asked.into_iter().for_each(|frame| hosts[1].receive(frame));
+        talk(&mut hosts, now);
+        assert!(hosts[0].is_over(client));
+        assert_eq!(hosts[1].socket(server).state(), State::Closed);
+        assert!(hosts[1].is_over(server), "who gets a RST answers nothing");
     }
 }
