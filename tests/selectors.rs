@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use proptest::prelude::*;
 use proxyengine::callbacks::{FirstPayload, SelectServer, Selection};
-use proxyengine::config::ListenerId;
+use proxyengine::config::{HostPattern, ListenerId};
 use test_case::test_case;
 
 #[path = "selectors_support/ask.rs"]
@@ -220,6 +220,69 @@ proptest! {
     fn bytes_that_look_like_protocols_are_decided_once_and_without_panic(bytes in protocol_pieces()) {
         for rules in [HTTP_RULES, MIXED_RULES] {
             by_every_prefix(&mut selector(rules, "reject").1, &bytes);
+        }
+    }
+}
+
+/// Rules for hosts, some with a path, from so few labels that many match the same request.
+fn host_rules() -> impl Strategy<Value = Vec<(String, Option<&'static str>, &'static str)>> {
+    let label = prop::sample::select(vec!["a", "b", "c"]);
+    let name = prop::collection::vec(label, 1..9).prop_map(|labels| labels.join("."));
+    let pattern = prop_oneof![
+        4 => name.clone(),
+        3 => name.prop_map(|name| format!("*.{name}")),
+        1 => Just("[2001:db8::1]".to_owned()),
+    ];
+    let path = prop::sample::select(vec![None, None, Some("/p"), Some("/p/q")]);
+    let pool = prop::sample::select(vec!["a", "b", "c", "many"]);
+    prop::collection::vec((pattern, path, pool), 1..40)
+}
+
+/// Leaves out rules that an earlier one covers: the configuration refuses them.
+fn that_can_match(
+    rules: Vec<(String, Option<&'static str>, &'static str)>,
+) -> Vec<(HostPattern, &'static str, &'static str)> {
+    let mut kept: Vec<(HostPattern, &str, &str)> = Vec::new();
+    for (pattern, path, pool) in rules {
+        let (pattern, path): (HostPattern, _) = (pattern.parse().unwrap(), path.unwrap_or(""));
+        if !kept
+            .iter()
+            .any(|(earlier, prefix, _)| earlier.covers(&pattern) && path.starts_with(prefix))
+        {
+            kept.push((pattern, path, pool));
+        }
+    }
+    kept
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1000) })]
+
+    #[test]
+    fn the_first_rule_that_matches_wins_however_many_there_are(
+        rules in host_rules(),
+        hosts in prop::collection::vec("([abcABC]\\.){0,9}[abc]\\.?|\\[2001:db8::1\\]|d", 1..4),
+        path in prop::sample::select(vec!["/", "/p", "/p/q/r"]),
+        other in 0..40_usize,
+    ) {
+        let rules = that_can_match(rules);
+        let mut text: Vec<String> = rules
+            .iter()
+            .map(|(host, path, pool)| match *path {
+                "" => format!("{{ http_host = \"{host}\", pool = \"{pool}\" }}"),
+                path => format!("{{ http_host = \"{host}\", http_path = \"{path}\", pool = \"{pool}\" }}"),
+            })
+            .collect();
+        // A rule of another kind among them, for which they are two groups.
+        text.insert(other.min(text.len()), "{ tls_sni = \"*\", pool = \"a\" }".to_owned());
+        let (config, mut selector) = selector(&text.join(","), "reject");
+        for host in hosts {
+            let first = rules
+                .iter()
+                .find(|(pattern, prefix, _)| pattern.matches(host.as_bytes()) && path.starts_with(prefix));
+            let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            let (selection, _) = by_every_prefix(&mut selector, request.as_bytes());
+            prop_assert_eq!(shown(&config, selection), first.map_or("reject", |(_, _, pool)| *pool));
         }
     }
 }

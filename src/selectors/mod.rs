@@ -15,6 +15,7 @@
 
 pub mod http;
 pub mod ldap;
+mod names;
 pub mod number;
 pub mod postgres;
 mod rules;

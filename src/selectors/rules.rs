@@ -1,8 +1,11 @@
 //! The rules of the configuration as a selector.
 
+use std::ops::Range;
+
 use crate::config::{Config, CoreId, Fallback, HostPattern, Match, Rule, ServerId};
 use splice::callbacks::{FirstPayload, SelectServer, Selection, SelectorFactory};
 
+use super::names::{Candidates, NameIndex, NameSource};
 use super::number::first_number;
 use super::{Sought, http, ldap, postgres, tls};
 
@@ -12,13 +15,24 @@ use super::{Sought, http, ldap, postgres, tls};
 /// wait: [`Selection::NeedMore`]. When the payload is complete, a rule that is still waiting does not match.
 ///
 /// For the same payload the answer is the same however it was cut into segments. Work is proportional to the bytes so far,
-/// and each protocol is looked for at most once per call; nothing is allocated.
+/// and each protocol is looked for at most once per call; nothing is allocated. Rules for host names that stand behind each
+/// other are found by the name, so that their number costs nothing.
 #[derive(Clone, Debug)]
 pub struct RuleSelector {
     /// By listener.
-    listeners: Vec<(Vec<Rule>, Fallback)>,
+    listeners: Vec<ListenerRules>,
     /// By pool: its servers in the order of the file.
     pools: Vec<Vec<ServerId>>,
+}
+
+/// What a listener asks of a first payload.
+#[derive(Clone, Debug)]
+struct ListenerRules {
+    /// In the order of the file.
+    rules: Vec<Rule>,
+    /// Of those rules that are found by a name, in their order.
+    indices: Vec<NameIndex>,
+    default: Fallback,
 }
 
 impl RuleSelector {
@@ -27,7 +41,11 @@ impl RuleSelector {
         let listeners = config
             .listeners()
             .iter()
-            .map(|listener| (listener.rules.clone(), listener.default))
+            .map(|listener| ListenerRules {
+                rules: listener.rules.clone(),
+                indices: NameIndex::of_rules(&listener.rules),
+                default: listener.default,
+            })
             .collect();
         let pools = config
             .pools()
@@ -35,6 +53,47 @@ impl RuleSelector {
             .map(|pool| pool.members.iter().map(|member| member.server).collect())
             .collect();
         Self { listeners, pools }
+    }
+
+    /// What the first of all rules says that matches or may still match.
+    fn ask(&self, listener: &ListenerRules, payload: &mut Findings<'_>) -> Option<Selection> {
+        let mut next = 0;
+        for index in &listener.indices {
+            let Range { start, end } = index.rules;
+            let answer = self.first_of(next..start, listener, payload);
+            if answer.is_some() {
+                return answer;
+            }
+            let answer = match payload.candidates(index) {
+                Sought::Found(Some(candidates)) => self.first_of(candidates, listener, payload),
+                // Rules that want a name do not match without one.
+                Sought::Absent => None,
+                // A rule may be passed over before the name is known, for its path or protocol.
+                Sought::NeedMore | Sought::Found(None) => self.first_of(start..end, listener, payload),
+            };
+            if answer.is_some() {
+                return answer;
+            }
+            next = end;
+        }
+        self.first_of(next..listener.rules.len(), listener, payload)
+    }
+
+    /// The same of the rules at these places, which ascend.
+    fn first_of(
+        &self,
+        places: impl Iterator<Item = usize>,
+        listener: &ListenerRules,
+        payload: &mut Findings<'_>,
+    ) -> Option<Selection> {
+        for rule in places.filter_map(|place| listener.rules.get(place)) {
+            match self.apply(rule, payload) {
+                Sought::Found(selection) => return Some(selection),
+                Sought::NeedMore if !payload.complete => return Some(Selection::NeedMore),
+                Sought::NeedMore | Sought::Absent => (),
+            }
+        }
+        None
     }
 
     fn apply(&self, rule: &Rule, payload: &mut Findings<'_>) -> Sought<Selection> {
@@ -72,19 +131,14 @@ impl SelectorFactory for RuleSelector {
 
 impl SelectServer for RuleSelector {
     fn select(&mut self, payload: &FirstPayload<'_>) -> Selection {
-        let Some((rules, default)) = self.listeners.get(payload.listener.index()) else {
+        let Some(listener) = self.listeners.get(payload.listener.index()) else {
             return Selection::Reject;
         };
-        let mut findings = Findings::new(payload);
-        for rule in rules {
-            match self.apply(rule, &mut findings) {
-                Sought::Found(selection) => return selection,
-                Sought::NeedMore if !payload.complete => return Selection::NeedMore,
-                Sought::NeedMore | Sought::Absent => (),
-            }
+        if let Some(selection) = self.ask(listener, &mut Findings::new(payload)) {
+            return selection;
         }
-        match default {
-            Fallback::Pool(pool) => Selection::Pool(*pool),
+        match listener.default {
+            Fallback::Pool(pool) => Selection::Pool(pool),
             Fallback::Reject => Selection::Reject,
         }
     }
@@ -143,8 +197,7 @@ impl<'a> Findings<'a> {
     fn tls_matches(&mut self, sni: Option<&HostPattern>, alpn: Option<&str>) -> Sought<bool> {
         let bytes = self.bytes;
         let name = sni.map_or(Sought::Found(true), |wanted| {
-            let name = self.server_name.get_or_insert_with(|| tls::server_name(bytes));
-            name.as_ref().map(|name| wanted.matches(name.as_bytes()))
+            self.server_name().map(|name| wanted.matches(name.as_bytes()))
         });
         let protocol = alpn.map_or(Sought::Found(true), |wanted| {
             let protocols = self.protocols.get_or_insert_with(|| tls::protocols(bytes));
@@ -160,7 +213,7 @@ impl<'a> Findings<'a> {
     }
 
     fn http_matches(&mut self, host: Option<&HostPattern>, path: Option<&str>) -> Sought<bool> {
-        let request = match *self.http.get_or_insert_with(|| http::Request::parse(self.bytes)) {
+        let request = match self.request() {
             Sought::Found(request) => request,
             Sought::NeedMore => return Sought::NeedMore,
             Sought::Absent => return Sought::Absent,
@@ -168,11 +221,35 @@ impl<'a> Findings<'a> {
         if path.is_some_and(|prefix| !request.path().is_some_and(|path| path.starts_with(prefix))) {
             return Sought::Found(false);
         }
-        let Some(pattern) = host else {
-            return Sought::Found(true);
-        };
-        let host = *self.host.get_or_insert_with(|| request.host());
-        host.map(|host| pattern.matches(host))
+        host.map_or(Sought::Found(true), |pattern| {
+            self.host().map(|host| pattern.matches(host))
+        })
+    }
+
+    /// The rules of `index` that may match the payload's name.
+    fn candidates<'i>(&mut self, index: &'i NameIndex) -> Sought<Option<Candidates<'i>>> {
+        match index.source {
+            NameSource::Host => self.host().map(|host| index.candidates(host)),
+            NameSource::ServerName => self.server_name().map(|name| index.candidates(name.as_bytes())),
+        }
+    }
+
+    fn request(&mut self) -> Sought<http::Request<'a>> {
+        *self.http.get_or_insert_with(|| http::Request::parse(self.bytes))
+    }
+
+    fn host(&mut self) -> Sought<&'a [u8]> {
+        let request = self.request();
+        *self.host.get_or_insert_with(|| match request {
+            Sought::Found(request) => request.host(),
+            Sought::NeedMore => Sought::NeedMore,
+            Sought::Absent => Sought::Absent,
+        })
+    }
+
+    fn server_name(&mut self) -> Sought<&tls::ServerName> {
+        let bytes = self.bytes;
+        self.server_name.get_or_insert_with(|| tls::server_name(bytes)).as_ref()
     }
 }
 
