@@ -2,11 +2,12 @@
 # usage: scripts/steps.sh BEFORE CYCLES NOW CYCLES > docs/performance-steps.svg
 #
 # Draws where the cycles of a connection go, step by step, before a change and now, beside what the parts cost by
-# themselves (the floor). BEFORE and NOW are files of callgrind, taken as docs/lab/engine.md says; CYCLES is what
+# themselves (the floor). BEFORE and NOW are files of callgrind, of the program of `bench cps --open 300 --seconds 4`
+# with --collect-atstart=no --toggle-collect='*CoreTask*Task>::run'; CYCLES is what
 # `bench cps` says of the same program. The instructions of each step go to standard error, as rows of a table.
 set -euo pipefail
 [ $# -eq 4 ] || {
-    sed -n '2,6s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,8s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
 
@@ -62,7 +63,7 @@ awk -v before="$before" -v before_cycles="$2" -v now="$now" -v now_cycles="$4" '
     }
     BEGIN {
         split("graph, reading, checksums, look-ups|passing on: 3 packets|frames of our own: 4|SipHash: 3|options: 6|actions, timer, port, table, rest", title, "|")
-        # Cycles of the parts by themselves, as docs/lab/engine.md has them, and the budget of crates/splice/src/lib.rs for actions.
+        # Cycles of the parts by themselves, by `bench core`, `bench wire` and `bench native`, and the budget of crates/splice/src/lib.rs for actions.
         split("427 136 145 109 22 250", floor, " ")
         n = split(before, b, " ") - 1
         split(now, a, " ")
