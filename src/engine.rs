@@ -48,7 +48,7 @@ use crate::records::{OpenError, RING_CAPACITY, RecordKeeper, RecordOutput, Recor
 use crate::report::{Buffers, CoreReport, NextHopTotals, PortReport, Report, ServerReport};
 use crate::stages::{Off, Stages, Timed};
 use splice::callbacks::SelectorFactory;
-use splice::steering::CoreSteering;
+use splice::settings::CoreSteering;
 
 use self::core::Seeds;
 use crew::Crew;

@@ -6,7 +6,7 @@
 //! client SYN ────► SYN-ACK whose number is a cookie; nothing is stored         splice::cookie
 //! client ACK ────► cookie checked, a connection made                           splice::connection, splice::table
 //! payload ───────► held; the selector is asked: a server, more bytes, or no    splice::reassembly, callbacks, selectors
-//! chosen ────────► SYN to the server with the options agreed with the client   splice::backends
+//! chosen ────────► SYN to the server with the options agreed with the client   splice::upstream
 //! server SYN-ACK ► ACK, PROXY header if asked for, the held bytes in order     splice's send_proxy, rtx
 //! from then on ──► addresses, ports, numbers, timestamps, SACK edges rewritten splice::translate
 //! FIN, RST, idle ► half-close kept, late segments still translated, the port   splice::time_wait,

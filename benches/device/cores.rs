@@ -17,7 +17,7 @@ use proxyengine::config::Config;
 use proxyengine::engine::Others;
 use proxyengine::neighbour::{SharedNeighbours, Topology};
 use proxyengine::pipeline::HANDOVER_RING;
-use splice::steering::CoreSteering;
+use splice::settings::CoreSteering;
 
 use super::configuration::configuration;
 use super::{BoxError, Conditions, Host, InlineProxy, LISTENER, open_on};

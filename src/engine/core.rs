@@ -23,9 +23,9 @@ use crate::neighbour::{NeighbourCounterReader, Station};
 use crate::pipeline::{self, Handle};
 use crate::report::{CounterGroups, ReportedServerCaps, TCP_CLIENT, TCP_SERVER, WAITING};
 use crate::stages::Stages;
-use splice::backends::Backends;
 use splice::callbacks::{SelectServer, SelectorFactory};
 use splice::syn_ack_options::ServerCaps;
+use splice::upstream::Backends;
 use splice::{Proxy, Secrets};
 
 /// Secret numbers of the engine, from which each core gets its own.

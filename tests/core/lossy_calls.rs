@@ -3,7 +3,7 @@
 use crate::harness::{Bench, CONFIG, Client, Server};
 use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpFlags;
-use splice::backends::CallEvent;
+use splice::upstream::CallEvent;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -17,8 +17,8 @@ use proxyengine::config::{Config, PortConfig};
 use proxyengine::kernel::KernelEnd;
 use proxyengine::neighbour::{Interface, Neighbour, SharedNeighbours, Station, Topology};
 use proxyengine::pipeline::{self, CoreLinks, Handle};
-use splice::backends::Backends;
-use splice::steering::CoreSteering;
+use splice::settings::CoreSteering;
+use splice::upstream::Backends;
 use splice::{Proxy, Secrets, Usage};
 use std::sync::Arc;
 

@@ -3,8 +3,8 @@
 use crate::harness::{Bench, CONFIG, Client, PROXY_MAC, Server, bound_with_syn, nothing, only};
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::{Cause, Side};
-use splice::backends::CallEvent;
 use splice::drop_reason::DropReason;
+use splice::upstream::CallEvent;
 use std::net::SocketAddr;
 use std::time::Duration;
 use test_case::test_case;

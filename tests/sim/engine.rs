@@ -21,7 +21,7 @@ use proxyengine::callbacks::{
 use proxyengine::config::{Config, PoolId, ServerId};
 use proxyengine::neighbour::{SharedNeighbours, Station, Topology};
 use proxyengine::pipeline::{self, Handle};
-use splice::backends::Backends;
+use splice::upstream::Backends;
 use splice::{Proxy, Secrets, Usage};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};

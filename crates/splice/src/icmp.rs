@@ -1,323 +1,403 @@
-//! ICMP errors about packets that we have passed on or made: who caused the packet hears of it.
-//!
-//! An error names our end point of one leg; its quote is translated to the packet as the other side sent it, and the
-//! error goes there (RFC 5508 4.2). So path-MTU discovery works from end to end, although no path is seen from end to
-//! end by anyone. Nothing is believed whose quoted sequence number is not in flight (RFC 5927 4.1), and no error ends
-//! anything here: both ends have a TCP that decides (RFC 1122 4.2.3.9). Only our own SYN, which nobody else waits for,
-//! makes us try the next server.
+//! What an ICMP error says, in one version of IP or the other, and what it says in the other one (RFC 7915 4.2 and 5.2).
 
-use super::connection::{Connection, Stage};
-use super::drop_reason::DropReason;
-use super::event::Event;
-use super::icmp_error::IcmpError;
-use super::limits::LimitKind;
-use super::segment::Segment;
-use super::send::{self, Path};
-use super::siit;
-use super::{Incoming, NextHops, Output, Proxy};
-use crate::callbacks::SelectServer;
-use arrayvec::ArrayVec;
-use e2d2::buffer::{BufferPool, PacketBuffer};
-use e2d2::time::Instant;
-use e2d2::wire::frame::{IpVersion, Packet};
-use e2d2::wire::ipv4::{self, Ipv4Header};
-use e2d2::wire::ipv6::{self, Ipv6Header};
-use e2d2::wire::quote::{self, QuotedTcp};
-use e2d2::wire::{Envelope, protocol};
-use netfcts::leg::{mapped, unmapped};
-use netfcts::seq::SeqNum;
-use netfcts::{FourTuple, Side};
-use std::net::IpAddr;
+use crate::rewrite::siit;
+use e2d2::buffer::PacketBuffer;
+use e2d2::wire::frame::{IpVersion, Kind};
+use e2d2::wire::icmpv4::{Icmpv4Repr, unreachable_code as v4};
+use e2d2::wire::icmpv6::{Icmpv6Repr, unreachable_code as v6};
+use e2d2::wire::ipv6::Ipv6Header;
+use e2d2::wire::{EmitError, Envelope};
 
-/// The longest quote that is passed on: an IP header with options and the eight bytes of TCP that name a segment.
-const MAX_QUOTE: usize = 60 + 8;
+/// RFC 1191 7.1: the MTUs of common links, for routers that do not say theirs.
+const PLATEAUS: [u16; 10] = [65535, 32000, 17914, 8166, 4352, 2002, 1492, 1006, 508, 296];
 
-impl<P, S, N> Proxy<P, S, N>
-where
-    P: BufferPool,
-    S: SelectServer,
-    N: NextHops,
-{
-    /// An ICMP or ICMPv6 error to one of our addresses, whose own checksums are right.
-    pub fn handle_icmp_error(&mut self, now: Instant, packet: Packet<P::Buffer>, out: &mut impl Output<P::Buffer>) {
-        self.last_now = now;
-        // Errors are advice (RFC 5927 4.1: most of a flood is made up); while there is not time for all they wait behind
-        // connections, as SYNs do.
-        if self.overload.is_shedding() && !self.shed_errors.take(now) {
-            self.overload.note_drop(now);
-            return self.drops.add(DropReason::Overload, 1);
-        }
-        if let Err(reason) = self.pass_icmp_error(now, packet, out) {
-            self.drops.add(reason, 1);
-        }
-    }
+/// The codes of IPv4's "destination unreachable" that only the translation knows (RFC 792, RFC 1122 3.2.2.1, RFC 1812).
+mod v4_only {
+    pub(crate) const SOURCE_ROUTE_FAILED: u8 = 5;
+    pub(crate) const NETWORK_UNKNOWN: u8 = 6;
+    pub(crate) const HOST_UNKNOWN: u8 = 7;
+    pub(crate) const HOST_ISOLATED: u8 = 8;
+    pub(crate) const NETWORK_PROHIBITED: u8 = 9;
+    pub(crate) const HOST_PROHIBITED: u8 = 10;
+    pub(crate) const NETWORK_FOR_SERVICE: u8 = 11;
+    pub(crate) const HOST_FOR_SERVICE: u8 = 12;
+    pub(crate) const PRECEDENCE_CUTOFF: u8 = 15;
+}
 
-    fn pass_icmp_error(
-        &mut self,
-        now: Instant,
-        packet: Packet<P::Buffer>,
-        out: &mut impl Output<P::Buffer>,
-    ) -> Result<(), DropReason> {
-        let (version, icmp_error, original) =
-            IcmpError::read(packet.buffer.data(), packet.kind).ok_or(DropReason::IcmpUnwanted)?;
-        let quoted = quote::parse(version, original)
-            .ok()
-            .flatten()
-            .ok_or(DropReason::IcmpUnwanted)?;
-        let key = FourTuple {
-            remote: mapped(quoted.dst_addr),
-            local: mapped(quoted.src_addr),
-            remote_port: quoted.dst_port,
-            local_port: quoted.src_port,
-        };
-        let hash = self.table.hash(&key);
-        let Some(flow) = self.table.find(hash, |flow| self.key_of(flow) == Some(key)) else {
-            return match self.hand_over_icmp_error(&key, packet, out) {
-                Some(_) => Err(DropReason::IcmpUnwanted),
-                None => Ok(()),
-            };
-        };
-        if flow.is_time_wait() {
-            return Err(DropReason::IcmpUnwanted);
-        }
-        let (slot, towards) = (flow.slot(), flow.side());
-        let connection = self.connections.get(slot).ok_or(DropReason::IcmpUnwanted)?;
-        match &connection.stage {
-            Stage::Opening(opening) => {
-                let is_our_syn = towards == Side::Server && SeqNum(quoted.seq) == opening.server_side_isn;
-                if !is_our_syn || !matches!(icmp_error, IcmpError::Unreachable(_)) {
-                    return Err(DropReason::IcmpUnwanted);
-                }
-                self.drive(now, slot, Event::ServerUnreachable, None, out);
-                Ok(())
+/// The codes of "parameter problem" (RFC 792, RFC 1108, RFC 4443 3.4).
+mod parameter {
+    /// Both versions: the byte pointed to.
+    pub(crate) const FIELD: u8 = 0;
+    pub(crate) const V4_BAD_LENGTH: u8 = 2;
+    pub(crate) const V6_NEXT_HEADER: u8 = 1;
+}
+
+/// Where the header names the protocol it carries.
+const V4_PROTOCOL_AT: u32 = 9;
+const V6_NEXT_HEADER_AT: u32 = 6;
+
+/// What an error says, with the codes of the version of IP that it came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IcmpError {
+    /// Destination unreachable, with its code.
+    Unreachable(u8),
+    /// The packet does not fit a link of this MTU.
+    TooBig(u32),
+    /// The hop limit was used up, or a fragment was missed.
+    TimeExceeded(u8),
+    /// A header was not understood: code and the offset of the byte.
+    Parameter { code: u8, pointer: u32 },
+}
+
+impl IcmpError {
+    /// What an ICMP packet says, and about which packet: from its IP header on. An MTU that no link may have is raised.
+    pub(crate) fn read(frame: &[u8], kind: Kind) -> Option<(IpVersion, IcmpError, &[u8])> {
+        match kind {
+            Kind::Icmpv4 { l4, end, .. } => {
+                let (icmp_error, original) = read_v4(frame.get(usize::from(l4)..usize::from(end))?)?;
+                Some((IpVersion::V4, icmp_error, original))
             }
-            Stage::Spliced(spliced) => {
-                // The quote is in the numbers of the receiver; the flow is kept in those of the sender.
-                let seq = match self.inspections.of(slot) {
-                    Some(inspection) => inspection.sent_by(towards.peer()).to_in(SeqNum(quoted.seq)),
-                    None => spliced.seq_from_peer(towards.peer(), SeqNum(quoted.seq)),
-                };
-                let flow = match towards {
-                    Side::Server => spliced.to_server,
-                    Side::Client => spliced.to_client,
-                };
-                if !(seq.ge(flow.snd_una) && seq.le(flow.end)) {
-                    return Err(DropReason::IcmpNotInFlight);
-                }
-                let path = match towards {
-                    Side::Server => send::path_to_client(&self.settings, connection),
-                    Side::Client => send::path_to_server(&self.settings, &self.neighbours, connection)
-                        .ok_or(DropReason::NoNeighbour)?,
-                };
-                let (told, quote) = if path.version() == version {
-                    let quote = translate_quote(version, original, &quoted, &path, seq);
-                    (icmp_error, quote.ok_or(DropReason::IcmpUnwanted)?)
-                } else {
-                    let told = icmp_error.across(version).ok_or(DropReason::IcmpUnwanted)?;
-                    let told = self.within_our_links(told, connection, towards, &path);
-                    let quote = quote_across(version, original, &quoted, &path, seq);
-                    (told, quote.ok_or(DropReason::IcmpUnwanted)?)
-                };
-                let envelope = path.envelope();
-                let device = path.device;
-                if !self.may_tell(now, slot, towards.peer(), icmp_error) {
-                    return Err(DropReason::RateLimited);
-                }
-                self.lower_rtx_mss(slot, towards, icmp_error);
-                self.emit_icmp(&envelope, told, &quote, device, out)
+            Kind::Icmpv6 { l3, l4, end } => {
+                let header = Ipv6Header(frame.get(usize::from(l3)..)?.first_chunk()?);
+                let (icmp_error, original) = read_v6(header, frame.get(usize::from(l4)..usize::from(end))?)?;
+                Some((IpVersion::V6, icmp_error, original))
             }
+            Kind::Tcp(_) | Kind::Arp | Kind::Other { .. } => None,
         }
     }
 
-    /// True if `side` of a live connection may hear of one more error. Only the connection itself limits that: path-MTU
-    /// discovery must not stop because of what strangers, or other connections, make us send (RFC 1191, RFC 8201).
-    fn may_tell(&mut self, now: Instant, slot: u32, side: Side, icmp_error: IcmpError) -> bool {
-        let grant = match icmp_error {
-            IcmpError::TooBig(_) => LimitKind::TooBig(side),
-            IcmpError::Unreachable(_) | IcmpError::TimeExceeded(_) | IcmpError::Parameter { .. } => {
-                LimitKind::IcmpError
-            }
-        };
-        let connection = self.connections.get_mut(slot);
-        connection.is_some_and(|connection| connection.granted.take(grant, now))
-    }
-
-    /// RFC 7915 4.2 and 5.2: an MTU that is told in the other version is no larger than our own links' on either leg.
-    fn within_our_links(&self, told: IcmpError, connection: &Connection, towards: Side, path: &Path) -> IcmpError {
-        let IcmpError::TooBig(mtu) = told else { return told };
-        let by = match towards {
-            Side::Client => Some(connection.client_device),
-            Side::Server => self
-                .settings
-                .servers
-                .get(usize::from(connection.server))
-                .map(|server| server.device),
-        };
-        let of = |device: e2d2::port::PortId| u32::from(self.settings.devices[usize::from(device.0)].mtu);
-        let beyond = by.map_or(u32::MAX, |device| siit::mtu_for(path.version(), of(device)));
-        IcmpError::TooBig(mtu.min(of(path.device)).min(beyond))
-    }
-
-    /// What we owe is cut into segments by us: they must fit the path, too.
-    fn lower_rtx_mss(&mut self, slot: u32, towards: Side, icmp_error: IcmpError) {
-        if let (IcmpError::TooBig(mtu), Some(inspection)) = (icmp_error, self.inspections.of_mut(slot)) {
-            let direction = inspection.sent_by_mut(towards.peer());
-            let options = if direction.tsval.is_some() { 12 } else { 0 };
-            let mtu = mtu.min(u32::from(u16::MAX)) as u16;
-            direction.mss = direction.mss.min(mtu - 60 - options);
-        }
-        let (IcmpError::TooBig(mtu), Side::Server) = (icmp_error, towards) else {
-            return;
-        };
-        let owed = self
-            .connections
-            .get(slot)
-            .and_then(|connection| connection.spliced())
-            .map(|spliced| spliced.owed);
-        if let Some(debt) = owed.and_then(|index| self.rtx.get_mut(index)) {
-            let options = if debt.timestamps.is_some() { 12 } else { 0 };
-            let mtu = mtu.min(u32::from(u16::MAX)) as u16;
-            debt.mss = debt.mss.min(mtu - 60 - options);
-        }
-    }
-
-    /// Tells the sender of a packet that the link it must leave by is too small (RFC 1191 4, RFC 8201 4): it would
-    /// take packets of `mtu` bytes as the sender makes them.
-    pub(super) fn send_too_big(
-        &mut self,
-        now: Instant,
-        incoming: &Incoming<P::Buffer>,
-        mtu: u32,
-        out: &mut impl Output<P::Buffer>,
-    ) {
-        let layout = incoming.segment.layout;
-        let Some(original) = incoming
-            .buffer
-            .data()
-            .get(usize::from(layout.l3)..usize::from(layout.end))
-        else {
-            return;
-        };
-        let may_be_fragmented =
-            layout.version == IpVersion::V4 && original.get(6).is_some_and(|flags| flags & 0x40 == 0);
-        if may_be_fragmented {
-            return;
-        }
-        let icmp_error = IcmpError::TooBig(mtu);
-        let may_tell = match self.find(incoming.segment) {
-            Some(flow) if !flow.is_time_wait() => self.may_tell(now, flow.slot(), flow.side(), icmp_error),
-            // Late segments of a connection that is over.
-            _ => self.limits.rst.take(now),
-        };
-        if !may_tell {
-            return self.drops.add(DropReason::RateLimited, 1);
-        }
-        let path = self.path_back(incoming.segment);
-        if let Err(reason) = self.emit_icmp(&path.envelope(), icmp_error, original, path.device, out) {
-            self.drops.add(reason, 1);
-        }
-    }
-
-    fn emit_icmp(
-        &mut self,
+    /// Writes the error about `original`; `self` and `original` are of the version of the envelope's addresses.
+    pub(crate) fn write<B: PacketBuffer>(
+        self,
         envelope: &Envelope,
-        icmp_error: IcmpError,
         original: &[u8],
-        device: e2d2::port::PortId,
-        out: &mut impl Output<P::Buffer>,
-    ) -> Result<(), DropReason> {
-        let mut buffer = self.pool.take().ok_or(DropReason::NoBuffer)?;
-        icmp_error
-            .write(envelope, original, &mut buffer)
-            .map_err(|_| DropReason::NoBuffer)?;
-        out.send(device, buffer);
-        Ok(())
+        buffer: &mut B,
+    ) -> Result<(), EmitError> {
+        if envelope.dst_addr.is_ipv4() {
+            self.as_v4(original).emit(envelope, buffer)
+        } else {
+            self.as_v6(original).emit(envelope, buffer)
+        }
+    }
+
+    /// The same in the other version than `from`; `None` if nothing there corresponds to it, and it ends here.
+    pub(crate) fn across(self, from: IpVersion) -> Option<IcmpError> {
+        match from {
+            IpVersion::V4 => self.v4_as_v6(),
+            IpVersion::V6 => self.v6_as_v4(),
+        }
+    }
+
+    /// RFC 7915 4.2.
+    fn v4_as_v6(self) -> Option<IcmpError> {
+        use v4_only as more;
+        Some(match self {
+            IcmpError::Unreachable(code) => match code {
+                v4::PROTOCOL => IcmpError::Parameter {
+                    code: parameter::V6_NEXT_HEADER,
+                    pointer: V6_NEXT_HEADER_AT,
+                },
+                v4::PORT => IcmpError::Unreachable(v6::PORT),
+                more::NETWORK_PROHIBITED | more::HOST_PROHIBITED | v4::PROHIBITED | more::PRECEDENCE_CUTOFF => {
+                    IcmpError::Unreachable(v6::PROHIBITED)
+                }
+                v4::NETWORK
+                | v4::HOST
+                | more::SOURCE_ROUTE_FAILED
+                | more::NETWORK_UNKNOWN
+                | more::HOST_UNKNOWN
+                | more::HOST_ISOLATED
+                | more::NETWORK_FOR_SERVICE
+                | more::HOST_FOR_SERVICE => IcmpError::Unreachable(v6::NO_ROUTE),
+                _ => return None,
+            },
+            IcmpError::TooBig(mtu) => IcmpError::TooBig(siit::mtu_for(IpVersion::V6, mtu)),
+            IcmpError::TimeExceeded(code) => IcmpError::TimeExceeded(code),
+            IcmpError::Parameter {
+                code: parameter::FIELD | parameter::V4_BAD_LENGTH,
+                pointer,
+            } => IcmpError::Parameter {
+                code: parameter::FIELD,
+                pointer: v4_pointer_in_v6(pointer)?,
+            },
+            IcmpError::Parameter { .. } => return None,
+        })
+    }
+
+    /// RFC 7915 5.2.
+    fn v6_as_v4(self) -> Option<IcmpError> {
+        Some(match self {
+            IcmpError::Unreachable(code) => match code {
+                v6::NO_ROUTE | v6::BEYOND_SCOPE | v6::ADDRESS => IcmpError::Unreachable(v4::HOST),
+                v6::PROHIBITED => IcmpError::Unreachable(v4_only::HOST_PROHIBITED),
+                v6::PORT => IcmpError::Unreachable(v4::PORT),
+                _ => return None,
+            },
+            IcmpError::TooBig(mtu) => IcmpError::TooBig(siit::mtu_for(IpVersion::V4, mtu)),
+            IcmpError::TimeExceeded(code) => IcmpError::TimeExceeded(code),
+            IcmpError::Parameter {
+                code: parameter::FIELD,
+                pointer,
+            } => IcmpError::Parameter {
+                code: parameter::FIELD,
+                pointer: v6_pointer_in_v4(pointer)?,
+            },
+            IcmpError::Parameter {
+                code: parameter::V6_NEXT_HEADER,
+                ..
+            } => IcmpError::Unreachable(v4::PROTOCOL),
+            IcmpError::Parameter { .. } => return None,
+        })
+    }
+
+    fn as_v4(self, original: &[u8]) -> Icmpv4Repr<'_> {
+        match self {
+            IcmpError::Unreachable(code) => Icmpv4Repr::Unreachable {
+                code,
+                next_hop_mtu: 0,
+                original,
+            },
+            IcmpError::TooBig(mtu) => Icmpv4Repr::Unreachable {
+                code: v4::FRAGMENTATION_NEEDED,
+                next_hop_mtu: mtu.min(u32::from(u16::MAX)) as u16,
+                original,
+            },
+            IcmpError::TimeExceeded(code) => Icmpv4Repr::TimeExceeded { code, original },
+            IcmpError::Parameter { code, pointer } => Icmpv4Repr::ParameterProblem {
+                code,
+                pointer: pointer.min(u32::from(u8::MAX)) as u8,
+                original,
+            },
+        }
+    }
+
+    fn as_v6(self, original: &[u8]) -> Icmpv6Repr<'_> {
+        match self {
+            IcmpError::Unreachable(code) => Icmpv6Repr::Unreachable { code, original },
+            IcmpError::TooBig(mtu) => Icmpv6Repr::PacketTooBig { mtu, original },
+            IcmpError::TimeExceeded(code) => Icmpv6Repr::TimeExceeded { code, original },
+            IcmpError::Parameter { code, pointer } => Icmpv6Repr::ParameterProblem {
+                code,
+                pointer,
+                original,
+            },
+        }
     }
 }
 
-/// The quoted packet as the receiver of `path` sent it: its addresses, ports and number, and no more of TCP than that.
-fn translate_quote(
-    version: IpVersion,
-    original: &[u8],
-    quoted: &QuotedTcp,
-    path: &Path,
-    seq: SeqNum,
-) -> Option<ArrayVec<u8, MAX_QUOTE>> {
-    let l4 = usize::from(quoted.l4);
-    let mut copy: ArrayVec<u8, MAX_QUOTE> = original.get(..l4 + 8)?.try_into().ok()?;
-    let tcp = copy.get_mut(l4..)?.first_chunk_mut::<8>()?;
-    tcp[..2].copy_from_slice(&path.destination_port.to_be_bytes());
-    tcp[2..4].copy_from_slice(&path.source_port.to_be_bytes());
-    tcp[4..].copy_from_slice(&seq.0.to_be_bytes());
-    // The path leads to who sent the packet: its source is the path's destination.
-    let (source, destination) = (unmapped(path.destination), unmapped(path.source));
-    match (version, source, destination) {
-        (IpVersion::V4, IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let header = copy.get_mut(..l4)?;
-            header.get_mut(12..16)?.copy_from_slice(&source.octets());
-            header.get_mut(16..20)?.copy_from_slice(&destination.octets());
-            header.get_mut(10..12)?.fill(0);
-            let sum = e2d2::wire::checksum::internet(header);
-            header.get_mut(10..12)?.copy_from_slice(&sum.to_be_bytes());
+fn read_v4(message: &[u8]) -> Option<(IcmpError, &[u8])> {
+    Some(match Icmpv4Repr::parse(message).ok()? {
+        Icmpv4Repr::Unreachable {
+            code: v4::FRAGMENTATION_NEEDED,
+            next_hop_mtu,
+            original,
+        } => {
+            let mtu = if next_hop_mtu == 0 {
+                likely_mtu(original)
+            } else {
+                next_hop_mtu
+            };
+            (IcmpError::TooBig(mtu.max(IpVersion::V4.min_mtu()).into()), original)
         }
-        (IpVersion::V6, IpAddr::V6(source), IpAddr::V6(destination)) => {
-            copy.get_mut(8..24)?.copy_from_slice(&source.octets());
-            copy.get_mut(24..40)?.copy_from_slice(&destination.octets());
+        Icmpv4Repr::Unreachable { code, original, .. } => (IcmpError::Unreachable(code), original),
+        Icmpv4Repr::TimeExceeded { code, original } => (IcmpError::TimeExceeded(code), original),
+        Icmpv4Repr::ParameterProblem {
+            code,
+            pointer,
+            original,
+        } => {
+            let pointer = u32::from(pointer);
+            (IcmpError::Parameter { code, pointer }, original)
         }
         _ => return None,
-    }
-    Some(copy)
+    })
 }
 
-/// The same for a receiver whose leg has the other version of IP: the quote gets the header that its packet had there, so
-/// far as it can be told from the one it was given here (RFC 7915 4.1 and 5.1, of which 4.3 and 5.3 make no exception).
-fn quote_across(
-    version: IpVersion,
-    original: &[u8],
-    quoted: &QuotedTcp,
-    path: &Path,
-    seq: SeqNum,
-) -> Option<ArrayVec<u8, MAX_QUOTE>> {
-    let (class, segment_len, hop_limit) = match version {
-        IpVersion::V4 => {
-            let old = Ipv4Header(original.first_chunk::<{ ipv4::HEADER_LEN }>()?);
-            let len = old.total_len().saturating_sub(quoted.l4);
-            (old.traffic_class(), len, old.hop_limit())
+fn read_v6<'a>(header: Ipv6Header<&[u8; 40]>, message: &'a [u8]) -> Option<(IcmpError, &'a [u8])> {
+    Some(match Icmpv6Repr::parse(header, message).ok()? {
+        Icmpv6Repr::PacketTooBig { mtu, original } => {
+            let least = u32::from(IpVersion::V6.min_mtu());
+            (IcmpError::TooBig(mtu.max(least)), original)
         }
-        IpVersion::V6 => {
-            let old = Ipv6Header(original.first_chunk::<{ ipv6::HEADER_LEN }>()?);
-            (old.traffic_class(), old.payload_len(), old.hop_limit())
-        }
-    };
-    let mut copy = ArrayVec::new();
-    match (unmapped(path.destination), unmapped(path.source)) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let mut header = [0; ipv4::HEADER_LEN];
-            let mut ip = Ipv4Header(&mut header);
-            let total_len = segment_len.saturating_add(ipv4::HEADER_LEN as u16);
-            ip.init(total_len, protocol::TCP, hop_limit, source, destination);
-            ip.set_traffic_class(class);
-            ip.fill_checksum();
-            copy.try_extend_from_slice(&header).ok()?;
-        }
-        (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            let mut header = [0; ipv6::HEADER_LEN];
-            let mut ip = Ipv6Header(&mut header);
-            ip.init(segment_len, protocol::TCP, hop_limit, source, destination);
-            ip.set_traffic_class(class);
-            copy.try_extend_from_slice(&header).ok()?;
-        }
+        Icmpv6Repr::Unreachable { code, original } => (IcmpError::Unreachable(code), original),
+        Icmpv6Repr::TimeExceeded { code, original } => (IcmpError::TimeExceeded(code), original),
+        Icmpv6Repr::ParameterProblem {
+            code,
+            pointer,
+            original,
+        } => (IcmpError::Parameter { code, pointer }, original),
         _ => return None,
-    }
-    for part in [path.destination_port, path.source_port] {
-        copy.try_extend_from_slice(&part.to_be_bytes()).ok()?;
-    }
-    copy.try_extend_from_slice(&seq.0.to_be_bytes()).ok()?;
-    Some(copy)
+    })
 }
 
-/// True if a segment does not fit a link of this MTU.
-#[inline]
-pub(super) fn is_too_big(segment: &Segment, mtu: u16) -> bool {
-    segment.layout.end - segment.layout.l3 > mtu
+/// RFC 1191 5 and RFC 7915 4.2: the next plateau below the length of the packet that did not fit, when the router is too
+/// old to say more; its total length is in the quote.
+fn likely_mtu(original: &[u8]) -> u16 {
+    let total_len = original.get(2..4).map_or(0, |len| u16::from_be_bytes([len[0], len[1]]));
+    PLATEAUS
+        .into_iter()
+        .find(|&plateau| plateau < total_len)
+        .unwrap_or_default()
+}
+
+/// RFC 7915 4.2, figure 3: where the field at an offset of an IPv4 header is in that of IPv6.
+fn v4_pointer_in_v6(pointer: u32) -> Option<u32> {
+    Some(match pointer {
+        // Version and header length; type of service.
+        0 | 1 => pointer,
+        // Total length.
+        2 | 3 => 4,
+        // Time to live.
+        8 => 7,
+        V4_PROTOCOL_AT => V6_NEXT_HEADER_AT,
+        // The addresses.
+        12..=15 => 8,
+        16..=19 => 24,
+        _ => return None,
+    })
+}
+
+/// RFC 7915 5.2, figure 6: where the field at an offset of an IPv6 header is in that of IPv4.
+fn v6_pointer_in_v4(pointer: u32) -> Option<u32> {
+    Some(match pointer {
+        // Version; traffic class.
+        0 | 1 => pointer,
+        // Payload length.
+        4 | 5 => 2,
+        V6_NEXT_HEADER_AT => V4_PROTOCOL_AT,
+        // Hop limit.
+        7 => 8,
+        // The addresses.
+        8..=23 => 12,
+        24..=39 => 16,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use test_case::test_case;
+
+    #[test_case(1500 => 1492; "an Ethernet frame")]
+    #[test_case(1492 => 1006; "exactly a plateau")]
+    #[test_case(9000 => 8166; "a jumbo frame")]
+    #[test_case(297 => 296; "just above the last")]
+    #[test_case(296 => 0; "the last")]
+    fn likely_mtu_of_a_packet_of(total_len: u16) -> u16 {
+        let mut header = [0x45; 20];
+        header[2..4].copy_from_slice(&total_len.to_be_bytes());
+        likely_mtu(&header)
+    }
+
+    #[test]
+    fn a_quote_without_a_length_gives_no_mtu() {
+        assert_eq!(likely_mtu(&[0x45, 0, 5]), 0);
+    }
+
+    /// RFC 7915 4.2, word for word.
+    #[test]
+    fn every_code_of_unreachable_from_ipv4() {
+        let no_route = Some(IcmpError::Unreachable(0));
+        let prohibited = Some(IcmpError::Unreachable(1));
+        let expected = |code: u8| match code {
+            0 | 1 | 5..=8 | 11 | 12 => no_route,
+            2 => Some(IcmpError::Parameter { code: 1, pointer: 6 }),
+            3 => Some(IcmpError::Unreachable(4)),
+            9 | 10 | 13 | 15 => prohibited,
+            // 4 is too-big, and never read as unreachable; 14 and all others end here.
+            _ => None,
+        };
+        for code in 0..=u8::MAX {
+            assert_eq!(
+                IcmpError::Unreachable(code).across(IpVersion::V4),
+                expected(code),
+                "{code}"
+            );
+        }
+    }
+
+    /// RFC 7915 5.2, word for word.
+    #[test]
+    fn every_code_of_unreachable_from_ipv6() {
+        let expected = |code: u8| match code {
+            0 | 2 | 3 => Some(IcmpError::Unreachable(1)),
+            1 => Some(IcmpError::Unreachable(10)),
+            4 => Some(IcmpError::Unreachable(3)),
+            _ => None,
+        };
+        for code in 0..=u8::MAX {
+            assert_eq!(
+                IcmpError::Unreachable(code).across(IpVersion::V6),
+                expected(code),
+                "{code}"
+            );
+        }
+    }
+
+    /// RFC 7915 figures 3 and 6.
+    #[test]
+    fn every_pointer_of_a_parameter_problem() {
+        let pointer =
+            |from: IpVersion, code: u8, pointer: u32| match (IcmpError::Parameter { code, pointer }).across(from) {
+                Some(IcmpError::Parameter { code: 0, pointer }) => Some(pointer),
+                None => None,
+                other => panic!("{other:?}"),
+            };
+        for code in [0, 2] {
+            let to_v6: Vec<_> = (0..21).map(|at| pointer(IpVersion::V4, code, at)).collect();
+            let none = None;
+            assert_eq!(
+                to_v6,
+                [
+                    Some(0),
+                    Some(1),
+                    Some(4),
+                    Some(4),
+                    none,
+                    none,
+                    none,
+                    none,
+                    Some(7),
+                    Some(6),
+                    none,
+                    none,
+                    Some(8),
+                    Some(8),
+                    Some(8),
+                    Some(8),
+                    Some(24),
+                    Some(24),
+                    Some(24),
+                    Some(24),
+                    none
+                ]
+            );
+        }
+        let to_v4: Vec<_> = (0..41).map(|at| pointer(IpVersion::V6, 0, at)).collect();
+        let mut expected = vec![Some(0), Some(1), None, None, Some(2), Some(2), Some(9), Some(8)];
+        expected.extend([Some(12); 16]);
+        expected.extend([Some(16); 16]);
+        expected.push(None);
+        assert_eq!(to_v4, expected);
+    }
+
+    #[test_case(IpVersion::V4, 1 => None; "IPv4, a missing option")]
+    #[test_case(IpVersion::V4, 3 => None; "IPv4, unknown")]
+    #[test_case(IpVersion::V6, 1 => Some(IcmpError::Unreachable(2)); "IPv6, an unknown next header")]
+    #[test_case(IpVersion::V6, 2 => None; "IPv6, an unknown option")]
+    #[test_case(IpVersion::V6, 3 => None; "IPv6, unknown")]
+    fn other_parameter_problems(from: IpVersion, code: u8) -> Option<IcmpError> {
+        IcmpError::Parameter { code, pointer: 6 }.across(from)
+    }
+
+    #[test_case(IpVersion::V4, IcmpError::TooBig(576) => Some(IcmpError::TooBig(1280)); "the floors of both")]
+    #[test_case(IpVersion::V4, IcmpError::TooBig(1400) => Some(IcmpError::TooBig(1420)); "more over IPv6")]
+    #[test_case(IpVersion::V6, IcmpError::TooBig(1280) => Some(IcmpError::TooBig(1260)); "less over IPv4")]
+    #[test_case(IpVersion::V6, IcmpError::TooBig(u32::MAX) => Some(IcmpError::TooBig(u32::MAX - 20)); "nonsense")]
+    #[test_case(IpVersion::V4, IcmpError::TimeExceeded(1) => Some(IcmpError::TimeExceeded(1)); "time, from IPv4")]
+    #[test_case(IpVersion::V6, IcmpError::TimeExceeded(0) => Some(IcmpError::TimeExceeded(0)); "time, from IPv6")]
+    fn what_has_its_like(from: IpVersion, icmp_error: IcmpError) -> Option<IcmpError> {
+        icmp_error.across(from)
+    }
 }

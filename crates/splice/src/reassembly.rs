@@ -5,7 +5,7 @@
 //! first bytes need and moves to a larger one when its request outgrows it; within a block a byte stands at its distance from
 //! the start of the stream, so that segments out of order fall into place and the selector always sees one slice.
 //!
-//! Nobody can have it all: each source has a [quota](super::source_quota), and who holds something stands in the order in which it
+//! Nobody can have it all: each source has a [quota](crate::reassembly::source_quota), and who holds something stands in the order in which it
 //! has begun to ([`EvictionClass`]), so that whoever has waited longest can give way when the memory is nearly full. What is refused is
 //! dropped and counted, and the client repeats it.
 //!
@@ -13,8 +13,10 @@
 //! those of the neighbours in the order.
 
 mod chunks;
+pub mod source_quota;
 
-use super::source_quota::{Quota, SourceQuotas};
+use crate::reassembly::source_quota::{Quota, SourceQuotas};
+pub use crate::session::handles::BufferId;
 use arrayvec::ArrayVec;
 use chunks::{BlockId, CHUNK, Chunk, Chunks, PER_CHUNK, SIZES, class_of, neighbours};
 use e2d2::memory::LargeSlice;
@@ -45,22 +47,7 @@ const fn mark(chunks: usize) -> usize {
     chunks * CHUNK / 16 * 15
 }
 
-/// A block; [`BufferId::NONE`] stands for no block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BufferId(u32);
-
 impl BufferId {
-    /// No block.
-    pub const NONE: BufferId = BufferId(u32::MAX);
-
-    /// No block, since what it had was given up.
-    pub const GIVEN_UP: BufferId = BufferId(u32::MAX - 1);
-
-    /// True if there is no block.
-    pub const fn is_none(self) -> bool {
-        self.0 >= Self::GIVEN_UP.0
-    }
-
     const fn block(self) -> BlockId {
         BlockId(self.0)
     }

@@ -2,25 +2,16 @@
 //!
 //! A packet of a connection that this core knows is never asked about: its owner is whoever has it. Only what is in no
 //! table here (a client's first segments, an answer to another core's SYN, noise) is held against the
-//! [plan](SteeringPlan), which says the same to every core. So the SYN and the ACK that opens its cookie always meet the
+//! [plan](netfcts::steering::SteeringPlan), which says the same to every core. So the SYN and the ACK that opens its cookie always meet the
 //! same core, whose promises are then those that the client was told, and two cores never answer for one end point.
 //!
 //! Addresses that PROXY headers name are the exception: the header comes when its connection has an owner already, and
 //! nobody can tell that owner from the server's answer. Such packets go round from core to core until one knows them, or
 //! all have been asked.
 
-use super::drop_reason::DropReason;
-use super::{Incoming, NextHops, Output, Proxy};
-use crate::callbacks::SelectServer;
-use arrayvec::ArrayVec;
-use e2d2::BURST;
-use e2d2::buffer::{BufferPool, PacketBuffer};
+use crate::base::settings::CoreSteering;
 use e2d2::counters::Counters;
-use e2d2::time::Instant;
-use e2d2::wire::frame::{Kind, Packet};
 use netfcts::FourTuple;
-use netfcts::steering::SteeringPlan;
-use std::sync::Arc;
 
 e2d2::reasons! {
     /// What steering has seen and done on a core.
@@ -42,25 +33,14 @@ e2d2::reasons! {
     }
 }
 
-/// A core's place among several.
-#[derive(Clone, Debug)]
-pub struct CoreSteering {
-    /// Who owns what.
-    pub plan: Arc<SteeringPlan>,
-    /// Which of them this core is.
-    pub core: usize,
-    /// Sources towards servers can be addresses that PROXY headers name.
-    pub asks_around: bool,
-}
-
 /// What a core among several keeps of it.
-pub(super) struct Steering {
-    settings: CoreSteering,
+pub(crate) struct Steering {
+    pub(crate) settings: CoreSteering,
     /// The packets that are being dealt with come from another core.
-    taking_over: bool,
+    pub(crate) taking_over: bool,
     /// The ports have not done what they were told, and nobody has been told.
-    trouble: Option<SteeringTrouble>,
-    counters: Counters<SteeringEvent>,
+    pub(crate) trouble: Option<SteeringTrouble>,
+    pub(crate) counters: Counters<SteeringEvent>,
 }
 
 /// What ports have not done that they were told. Connections go on all the same: packets are handed over.
@@ -81,7 +61,7 @@ pub enum SteeringTrouble {
 }
 
 impl Steering {
-    pub(super) fn new(settings: &CoreSteering) -> Self {
+    pub(crate) fn new(settings: &CoreSteering) -> Self {
         Steering {
             settings: settings.clone(),
             taking_over: false,
@@ -90,12 +70,11 @@ impl Steering {
         }
     }
 
-    /// Compares what a port did with a packet that it brought here with what the plan says.
-    fn look_at<B: PacketBuffer>(&mut self, incoming: &Incoming<B>, elsewhere: Option<usize>) {
-        let key = &incoming.segment.key;
+    /// Compares the hash that a port has `told` of a packet, and that it brought it here, with what the plan says.
+    pub(crate) fn look_at(&mut self, key: &FourTuple, told: Option<u32>, elsewhere: Option<usize>) {
         let plan = &self.settings.plan;
         let expected = plan.rss_hash(key);
-        if let (Some(told), Some(expected)) = (incoming.buffer.rx_info().rss_hash, expected) {
+        if let (Some(told), Some(expected)) = (told, expected) {
             if told == expected {
                 self.counters.add(SteeringEvent::HashRight, 1);
             } else {
@@ -114,7 +93,7 @@ impl Steering {
     }
 
     /// The first of a kind is enough: the counters have the rest.
-    fn note(&mut self, trouble: SteeringTrouble) {
+    pub(crate) fn note(&mut self, trouble: SteeringTrouble) {
         let count = match trouble {
             SteeringTrouble::Hash { .. } => self.counters[SteeringEvent::HashWrong],
             SteeringTrouble::Queue { .. } => self.counters[SteeringEvent::MisSteered],
@@ -125,7 +104,7 @@ impl Steering {
     }
 
     /// The core that a packet is to go to that nobody here knows; nothing if it is to be dealt with here.
-    fn elsewhere(&self, key: &FourTuple) -> Option<usize> {
+    pub(crate) fn elsewhere(&self, key: &FourTuple) -> Option<usize> {
         let CoreSteering {
             plan,
             core,
@@ -140,111 +119,6 @@ impl Steering {
             // Round it goes from the owner on, until it would come to the owner again.
             (true, true) => (next != owner).then_some(next),
             (_, false) => None,
-        }
-    }
-}
-
-impl<P, S, N> Proxy<P, S, N>
-where
-    P: BufferPool,
-    S: SelectServer,
-    N: NextHops,
-{
-    /// What was steered wrong, handed over and taken over; nothing on a core that is alone.
-    pub fn steering(&self) -> Option<&Counters<SteeringEvent>> {
-        self.steering.as_ref().map(|steering| &steering.counters)
-    }
-
-    /// What the ports have not done that they were told, if that is news: each kind once.
-    pub fn take_steering_trouble(&mut self) -> Option<SteeringTrouble> {
-        self.steering.as_mut()?.trouble.take()
-    }
-
-    /// Deals with packets that other cores have handed over, TCP and ICMP errors, and leaves the batch empty.
-    pub fn take_over(
-        &mut self,
-        now: Instant,
-        batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
-        out: &mut impl Output<P::Buffer>,
-    ) {
-        let Some(steering) = &mut self.steering else {
-            self.drops.add(DropReason::HandoverRefused, batch.len() as u64);
-            return batch.clear();
-        };
-        steering.taking_over = true;
-        steering.counters.add(SteeringEvent::TakenOver, batch.len() as u64);
-        let mut segments: ArrayVec<Packet<P::Buffer>, BURST> = ArrayVec::new();
-        for packet in batch.drain(..) {
-            if matches!(packet.kind, Kind::Tcp(_)) {
-                segments.push(packet);
-            } else {
-                self.handle_icmp_error(now, packet, out);
-            }
-        }
-        self.handle_batch(now, &mut segments, out);
-        if let Some(steering) = &mut self.steering {
-            steering.taking_over = false;
-        }
-    }
-
-    /// Hands a segment of no flow that is known here to its owner. Gives it back if that is this core.
-    #[inline]
-    pub(super) fn hand_over_segment<'a>(
-        &mut self,
-        incoming: Incoming<'a, P::Buffer>,
-        out: &mut impl Output<P::Buffer>,
-    ) -> Option<Incoming<'a, P::Buffer>> {
-        let Some(steering) = &mut self.steering else {
-            return Some(incoming);
-        };
-        let key = &incoming.segment.key;
-        let elsewhere = steering.elsewhere(key);
-        if !steering.taking_over {
-            steering.look_at(&incoming, elsewhere);
-        }
-        let Some(to) = elsewhere else {
-            return Some(incoming);
-        };
-        let Incoming { buffer, segment } = incoming;
-        let packet = Packet {
-            buffer,
-            port: segment.device,
-            kind: Kind::Tcp(segment.layout),
-        };
-        self.hand_over(to, packet, out);
-        None
-    }
-
-    /// Hands an ICMP error about a flow that is not known here to the owner of that flow. Gives it back if that is this
-    /// core.
-    pub(super) fn hand_over_icmp_error(
-        &mut self,
-        key: &FourTuple,
-        packet: Packet<P::Buffer>,
-        out: &mut impl Output<P::Buffer>,
-    ) -> Option<Packet<P::Buffer>> {
-        let Some(steering) = &mut self.steering else {
-            return Some(packet);
-        };
-        let Some(to) = steering.elsewhere(key) else {
-            return Some(packet);
-        };
-        if !steering.taking_over {
-            steering.counters.add(SteeringEvent::IcmpError, 1);
-        }
-        self.hand_over(to, packet, out);
-        None
-    }
-
-    fn hand_over(&mut self, to: usize, packet: Packet<P::Buffer>, out: &mut impl Output<P::Buffer>) {
-        let Some(steering) = &mut self.steering else { return };
-        match out.hand_over(to, packet) {
-            Ok(()) if steering.taking_over => steering.counters.add(SteeringEvent::AskedAround, 1),
-            Ok(()) => steering.counters.add(SteeringEvent::HandedOver, 1),
-            Err(packet) => {
-                drop(packet);
-                self.drops.add(DropReason::HandoverRefused, 1);
-            }
         }
     }
 }

@@ -5,7 +5,7 @@
 //! All rest equally long, so a ring in order of closing needs no timer: the oldest is always at the head. When the ring
 //! is full the oldest goes early.
 
-use super::connection::{Connection, WindowScale};
+use crate::session::connection::{Connection, WindowScale};
 use e2d2::memory::LargeSlice;
 use e2d2::port::PortId;
 use e2d2::wire::MacAddr;
@@ -17,13 +17,13 @@ use netfcts::seq::SeqNum;
 #[repr(align(64))]
 pub struct TimeWaitEntry {
     client_address: [u64; 2],
-    /// See [`Spliced`](super::connection::Spliced).
+    /// See [`Spliced`](crate::session::connection::Spliced).
     pub client_seq_offset: u32,
-    /// See [`Spliced`](super::connection::Spliced).
+    /// See [`Spliced`](crate::session::connection::Spliced).
     pub server_seq_offset: u32,
-    /// See [`Spliced`](super::connection::Spliced).
+    /// See [`Spliced`](crate::session::connection::Spliced).
     pub client_ts_offset: u32,
-    /// See [`Spliced`](super::connection::Spliced).
+    /// See [`Spliced`](crate::session::connection::Spliced).
     pub server_ts_offset: u32,
     /// The upper half of the number that follows what the client has sent: no more fits.
     client_end: u16,

@@ -14,8 +14,8 @@
 //! Pure: numbers in, numbers out. Nothing here knows a packet.
 
 use super::kept::{Kept, LIMIT};
-use crate::callbacks::GUARANTEED_GROWTH;
-use crate::rtx_timer::RtxTimer;
+use crate::base::callbacks::GUARANTEED_GROWTH;
+use crate::retransmit::rtx_timer::RtxTimer;
 use arrayvec::ArrayVec;
 use netfcts::seq::SeqNum;
 

@@ -1,4 +1,4 @@
-//! Inspected connections: what is remembered of them beside [`Connection`](super::connection::Connection).
+//! Inspected connections: what is remembered of them beside [`Connection`](crate::session::connection::Connection).
 //!
 //! An inspector sees each byte once and in order, so an inspected direction is more than a splice: it knows what comes
 //! next ([`direction`]), and keeps what the inspector has put in the place of other bytes until their receiver has them
@@ -7,11 +7,11 @@
 //!
 //! This file holds the table; `apply/inspecting.rs` shows bytes and `apply/repeating.rs` sends what is kept.
 
-pub(super) mod direction;
-pub(super) mod kept;
+pub(crate) mod direction;
+pub(crate) mod kept;
 
-use super::slab::Slab;
-use crate::callbacks::ConnectionInfo;
+use crate::base::callbacks::{ConnectionInfo, MAX_FIRST_PAYLOAD};
+use crate::session::slab::Slab;
 use direction::{InspectedDirection, MAX_TRIES};
 use kept::{KeptPool, LIMIT};
 use netfcts::Side;
@@ -21,7 +21,7 @@ const NONE: u32 = u32::MAX;
 
 /// An inspected connection.
 #[derive(Debug)]
-pub(super) struct Inspection {
+pub(crate) struct Inspection {
     /// Between whom it is.
     pub info: ConnectionInfo,
     /// Client → server.
@@ -32,7 +32,7 @@ pub(super) struct Inspection {
 
 impl Inspection {
     /// The direction that `side` sends in.
-    pub(super) fn sent_by(&self, side: Side) -> &InspectedDirection {
+    pub(crate) fn sent_by(&self, side: Side) -> &InspectedDirection {
         match side {
             Side::Client => &self.to_server,
             Side::Server => &self.to_client,
@@ -40,7 +40,7 @@ impl Inspection {
     }
 
     /// The direction that `side` sends in, to change it.
-    pub(super) fn sent_by_mut(&mut self, side: Side) -> &mut InspectedDirection {
+    pub(crate) fn sent_by_mut(&mut self, side: Side) -> &mut InspectedDirection {
         match side {
             Side::Client => &mut self.to_server,
             Side::Server => &mut self.to_client,
@@ -48,17 +48,17 @@ impl Inspection {
     }
 
     /// True if nothing is left to do that an ordinary splice does not do.
-    pub(super) fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.to_server.done_in_step() && self.to_client.done_in_step()
     }
 
     /// True if a receiver has left all repetitions unanswered.
-    pub(super) fn is_given_up(&self) -> bool {
+    pub(crate) fn is_given_up(&self) -> bool {
         self.to_server.timer.has_tried(MAX_TRIES) || self.to_client.timer.has_tried(MAX_TRIES)
     }
 
     /// The earliest time at which something has to be repeated, in ms of the core's clock.
-    pub(super) fn deadline(&self) -> Option<u32> {
+    pub(crate) fn deadline(&self) -> Option<u32> {
         let of = |direction: &InspectedDirection| (direction.kept.len() > 0).then_some(direction.timer.deadline());
         match (of(&self.to_server), of(&self.to_client)) {
             (Some(a), Some(b)) => Some(if (a.wrapping_sub(b) as i32) < 0 { a } else { b }),
@@ -68,7 +68,7 @@ impl Inspection {
 }
 
 /// All inspected connections of a core.
-pub(super) struct Inspections {
+pub(crate) struct Inspections {
     by_slot: Box<[u32]>,
     entries: Slab<Inspection>,
     /// What replaces other bytes.
@@ -81,34 +81,34 @@ pub(super) struct Inspections {
 
 impl Inspections {
     /// Room for `count` inspected connections among `slots`, and `blocks` of kept bytes; nothing at all for none.
-    pub(super) fn new(slots: usize, count: usize, blocks: usize) -> Self {
+    pub(crate) fn new(slots: usize, count: usize, blocks: usize) -> Self {
         let room = |size: usize| vec![0; if count == 0 { 0 } else { size }];
         Inspections {
             by_slot: vec![NONE; if count == 0 { 0 } else { slots }].into_boxed_slice(),
             entries: Slab::new(count),
             kept: KeptPool::new(blocks),
             scratch: room(LIMIT),
-            first: room(super::reassembly::LARGE),
+            first: room(MAX_FIRST_PAYLOAD),
         }
     }
 
     /// The inspection of the connection in `slot`.
     #[inline]
-    pub(super) fn index(&self, slot: u32) -> Option<u32> {
+    pub(crate) fn index(&self, slot: u32) -> Option<u32> {
         self.by_slot.get(slot as usize).copied().filter(|&index| index != NONE)
     }
 
-    pub(super) fn of(&self, slot: u32) -> Option<&Inspection> {
+    pub(crate) fn of(&self, slot: u32) -> Option<&Inspection> {
         self.entries.get(self.index(slot)?)
     }
 
-    pub(super) fn of_mut(&mut self, slot: u32) -> Option<&mut Inspection> {
+    pub(crate) fn of_mut(&mut self, slot: u32) -> Option<&mut Inspection> {
         let index = self.index(slot)?;
         self.entries.get_mut(index)
     }
 
     /// Begins an inspection; `None` if every entry is taken.
-    pub(super) fn open(&mut self, slot: u32, inspection: Inspection) -> Option<u32> {
+    pub(crate) fn open(&mut self, slot: u32, inspection: Inspection) -> Option<u32> {
         let place = self.by_slot.get_mut(slot as usize)?;
         let index = self.entries.insert(inspection).ok()?;
         *place = index;
@@ -116,7 +116,7 @@ impl Inspections {
     }
 
     /// Ends the inspection of the connection in `slot` and returns its index.
-    pub(super) fn close(&mut self, slot: u32) -> Option<u32> {
+    pub(crate) fn close(&mut self, slot: u32) -> Option<u32> {
         let index = self.index(slot)?;
         self.by_slot[slot as usize] = NONE;
         if let Some(mut inspection) = self.entries.remove(index) {
@@ -127,7 +127,7 @@ impl Inspections {
     }
 
     /// Keeps `bytes` for the receiver of what `from` sends, in the place of the next `in_len` bytes; false without room.
-    pub(super) fn keep(&mut self, slot: u32, from: Side, in_len: u32, bytes: &[u8], now_ms: u32) -> bool {
+    pub(crate) fn keep(&mut self, slot: u32, from: Side, in_len: u32, bytes: &[u8], now_ms: u32) -> bool {
         let Some(index) = self.index(slot) else { return false };
         let Some(inspection) = self.entries.get_mut(index) else {
             return false;
@@ -141,7 +141,7 @@ impl Inspections {
     }
 
     /// Forgets the first `count` bytes kept for the receiver of what `from` sends.
-    pub(super) fn release(&mut self, slot: u32, from: Side, count: usize) {
+    pub(crate) fn release(&mut self, slot: u32, from: Side, count: usize) {
         let Some(index) = self.index(slot) else { return };
         if let Some(inspection) = self.entries.get_mut(index) {
             self.kept.release(&mut inspection.sent_by_mut(from).kept, count);
@@ -149,18 +149,18 @@ impl Inspections {
     }
 
     /// How many bytes can be kept for the receiver of what `from` sends.
-    pub(super) fn room(&self, slot: u32, from: Side) -> usize {
+    pub(crate) fn room(&self, slot: u32, from: Side) -> usize {
         self.of(slot)
             .map_or(0, |inspection| self.kept.room(&inspection.sent_by(from).kept))
     }
 
     /// The number of inspected connections.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
     /// The memory in bytes, empty entries included.
-    pub(super) fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         size_of_val(&*self.by_slot)
             + self.entries.memory()
             + self.kept.memory()

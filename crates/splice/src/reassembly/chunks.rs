@@ -7,7 +7,7 @@
 use e2d2::memory::LargeSlice;
 
 /// The bytes of a chunk, and the largest block.
-pub(super) const CHUNK: usize = 16 * 1024;
+pub(super) const CHUNK: usize = crate::base::callbacks::MAX_FIRST_PAYLOAD;
 
 /// The sizes of blocks.
 pub(super) const SIZES: [usize; 5] = [512, 1024, 2048, 4096, CHUNK];

@@ -1,0 +1,172 @@
+//! What a program can decide for the engine: the product's extension point.
+//!
+//! A [`SelectServer`] is called with the first bytes that a client sends and names the server that gets the connection.
+//! An [`InspectPayload`] sees all bytes after that, and may change them. How to use both, with their costs and limits:
+//! `docs/callbacks.md`.
+//!
+//! Each core calls its own instance, made by a [`SelectorFactory`] before the core starts, so that an implementation
+//! needs no lock and may keep state; nothing is shared unless the program shares it.
+//!
+//! A callback runs on the packet path: it should not allocate, wait or make system calls. It must not panic; a core whose
+//! callback panics ends.
+//!
+//! The rules of the configuration are such a callback as well: `proxyengine::selectors::RuleSelector`.
+//!
+//! ```
+//! use splice::callbacks::{FirstPayload, Selection, SelectServer};
+//! use splice::ids::PoolId;
+//!
+//! /// Connections whose first byte is `!` go to pool 1, all others to pool 0.
+//! fn by_first_byte(payload: &FirstPayload<'_>) -> Selection {
+//!     match payload.bytes.first() {
+//!         Some(b'!') => Selection::Pool(PoolId(1)),
+//!         Some(_) => Selection::Pool(PoolId(0)),
+//!         None => Selection::NeedMore,
+//!     }
+//! }
+//!
+//! let mut selector = by_first_byte; // a function or closure is a SelectServer
+//! # let client = "192.0.2.1:40000".parse().unwrap();
+//! # let local = "198.51.100.1:80".parse().unwrap();
+//! # let listener = splice::ids::ListenerId(0);
+//! let payload = FirstPayload::new(client, local, listener, b"!hello", false);
+//! assert_eq!(selector.select(&payload), Selection::Pool(PoolId(1)));
+//! ```
+
+mod inspect;
+
+use std::net::SocketAddr;
+
+use crate::base::ids::{CoreId, ListenerId, PoolId, ServerId};
+
+pub use inspect::{
+    ConnectionInfo, GUARANTEED_GROWTH, InspectPayload, Inspected, InspectedFactory, InspectorFactory, NoRoom, Output,
+    Payload, Towards, Verdict, inspected,
+};
+
+/// The most bytes of a first payload that are collected for a selection. A selector that wants more has to do without.
+pub const MAX_FIRST_PAYLOAD: usize = 16 * 1024;
+
+/// What a client has sent so far, in order and without gaps, before a server is known.
+#[derive(Copy, Clone, Debug)]
+#[non_exhaustive]
+pub struct FirstPayload<'a> {
+    /// The client; if the connection began with a PROXY header, the one it named.
+    pub client: SocketAddr,
+    /// The address and port it connected to, in the same way.
+    pub local: SocketAddr,
+    /// Who connected to the engine: the client, or the proxy that sent the header.
+    pub peer: SocketAddr,
+    /// The listener that has them.
+    pub listener: ListenerId,
+    /// The bytes from the first on, at most [`MAX_FIRST_PAYLOAD`]; never fewer than at the call before.
+    pub bytes: &'a [u8],
+    /// No more will be waited for: the client has closed its half, the limit is reached, or the listener's `inspect_delay`
+    /// is over.
+    pub complete: bool,
+}
+
+impl<'a> FirstPayload<'a> {
+    /// As the engine calls: for programs that test their selectors.
+    pub fn new(client: SocketAddr, local: SocketAddr, listener: ListenerId, bytes: &'a [u8], complete: bool) -> Self {
+        Self {
+            client,
+            local,
+            peer: client,
+            listener,
+            bytes,
+            complete,
+        }
+    }
+
+    /// The same from a client for whom `peer` speaks.
+    #[must_use]
+    pub fn with_peer(self, peer: SocketAddr) -> Self {
+        Self { peer, ..self }
+    }
+}
+
+/// A selector's answer.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// This server, or none if it cannot be reached.
+    Server(ServerId),
+    /// A server of this pool by the pool's policy; another one if it cannot be reached.
+    Pool(PoolId),
+    /// The bytes do not tell yet: they are acknowledged and kept, and the selector is called again with more. When the
+    /// payload is [complete](FirstPayload::complete) this means the same as `Reject`, but after `inspect_delay` the
+    /// listener's default; and when the listener's `select` time ends before more has come, the client gets RST.
+    NeedMore,
+    /// No server: the client gets RST.
+    Reject,
+}
+
+/// Chooses the server of a connection by what its client sends first.
+///
+/// Called when the first bytes have arrived, and with all bytes so far each time more have after an answer of
+/// [`Selection::NeedMore`]. Any other answer is final for the connection; later requests on it stay with the server.
+/// Connections are interleaved: state for one of them belongs into a map by `client` and `local`.
+pub trait SelectServer: Send + 'static {
+    /// Decides about one connection.
+    fn select(&mut self, payload: &FirstPayload<'_>) -> Selection;
+
+    /// True if an inspector comes with it: only [`Inspected`] says so. The answer never changes.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn inspects(&self) -> bool {
+        false
+    }
+
+    /// At most `count` contexts will be open at a time.
+    #[doc(hidden)]
+    fn reserve_contexts(&mut self, _count: usize) {}
+
+    /// Opens the context `index`; false leaves the connection uninspected.
+    #[doc(hidden)]
+    fn open_context(&mut self, _index: u32, _connection: &ConnectionInfo) -> bool {
+        false
+    }
+
+    /// Shows bytes to the inspector.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn inspect(&mut self, _index: u32, _payload: &mut Payload<'_>) -> Verdict {
+        Verdict::Pass
+    }
+
+    /// Ends the context `index`.
+    #[doc(hidden)]
+    fn close_context(&mut self, _index: u32) {}
+}
+
+impl<F> SelectServer for F
+where
+    F: FnMut(&FirstPayload<'_>) -> Selection + Send + 'static,
+{
+    fn select(&mut self, payload: &FirstPayload<'_>) -> Selection {
+        self(payload)
+    }
+}
+
+/// Makes the selector of each core.
+///
+/// Closures are factories: `|core| MySelector::new(core)`, or `|_| by_first_byte` for a function.
+pub trait SelectorFactory: Send + Sync + 'static {
+    /// What it makes.
+    type Selector: SelectServer;
+
+    /// Called once per core before it starts, from any thread.
+    fn selector(&self, core: CoreId) -> Self::Selector;
+}
+
+impl<F, S> SelectorFactory for F
+where
+    F: Fn(CoreId) -> S + Send + Sync + 'static,
+    S: SelectServer,
+{
+    type Selector = S;
+
+    fn selector(&self, core: CoreId) -> S {
+        self(core)
+    }
+}

@@ -1,0 +1,13 @@
+//! What every room may use: ids, reasons, settings, what a program decides, and what the core asks of the world.
+
+pub mod addresses;
+pub mod callbacks;
+pub mod drop_reason;
+pub mod hash;
+pub mod ids;
+pub(crate) mod output;
+pub(crate) mod path;
+pub mod settings;
+pub(crate) mod sizes;
+pub mod stage;
+pub mod transparent_sources;

@@ -1,0 +1,481 @@
+//! What one core has to know, with dense indices instead of names and addresses.
+//!
+//! Built once at start by whoever has read a configuration; nothing here changes afterwards.
+
+use crate::base::addresses::Addresses;
+use crate::base::ids::{PoolId, ServerId};
+use crate::reassembly;
+use arrayvec::ArrayVec;
+use e2d2::port::{Capabilities, PortId};
+use e2d2::wire::{Checksums, MacAddr};
+use ipnet::IpNet;
+use netfcts::pool::PortSet;
+use netfcts::steering::SteeringPlan;
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A port of ours, as far as the core must know it.
+#[derive(Clone, Copy, Debug)]
+pub struct Device {
+    /// Our MAC address on it.
+    pub mac: MacAddr,
+    /// Its MTU: the largest IP packet.
+    pub mtu: u16,
+    /// Who fills in the checksums of what we originate. What we pass on keeps its own, brought along incrementally.
+    pub checksums: Checksums,
+}
+
+/// When the server of a connection is chosen.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Bind {
+    /// When the client's first payload says enough.
+    Payload,
+    /// When the client's handshake is complete: for protocols in which the server speaks first.
+    Handshake,
+    /// When the client's SYN arrives, which is passed on.
+    Syn,
+}
+
+/// Whether a listener takes PROXY headers.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum AcceptProxy {
+    /// They are payload like any other.
+    #[default]
+    Off,
+    /// A connection may begin with one.
+    Optional,
+    /// Every connection begins with one.
+    Required,
+}
+
+/// A listener.
+#[derive(Clone, Copy, Debug)]
+pub struct Listener {
+    /// When its servers are chosen.
+    pub bind: Bind,
+    /// The pool of connections that the selector leaves undecided when the wait is over.
+    pub default: Option<PoolId>,
+    /// After how long the selector is asked with what is there, however little that is.
+    pub inspect_delay: Option<Duration>,
+    /// How long a client may take until the selector can decide.
+    pub select: Duration,
+    /// How long both sides may be silent.
+    pub idle: Duration,
+    /// How long the second half may stay open.
+    pub half_close: Duration,
+    /// Whether its clients' streams begin with a PROXY header.
+    pub accept: AcceptProxy,
+}
+
+impl Listener {
+    /// A client may be connected and wait for us in silence: if its ACK is lost, it must be asked for it.
+    pub fn serves_silence(&self) -> bool {
+        self.bind != Bind::Payload || self.inspect_delay.is_some()
+    }
+}
+
+/// A source address towards a server.
+#[derive(Clone, Debug)]
+pub struct Local {
+    /// Index of the address.
+    pub address: u16,
+    /// The ports to choose from.
+    pub ports: Arc<PortSet>,
+}
+
+/// How a server hears of the client's address.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SendProxy {
+    /// Not at all.
+    #[default]
+    Off,
+    /// By a PROXY header of version 1.
+    V1,
+    /// By a PROXY header of version 2 with these fields.
+    V2(SendProxyFields),
+}
+
+/// The optional fields (TLVs) of a PROXY header of version 2.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SendProxyFields {
+    /// `PP2_TYPE_AUTHORITY`: the server name of a TLS client, if it sent one.
+    pub authority: bool,
+    /// `PP2_TYPE_ALPN`: the first protocol that a TLS client offers, if any.
+    pub alpn: bool,
+    /// `PP2_TYPE_UNIQUE_ID`: client, listener and the time of the connection, unique on this engine.
+    pub unique_id: bool,
+    /// `PP2_TYPE_CRC32C`.
+    pub crc32c: bool,
+    /// The fields of the header that the client's connection began with, as far as there is room; they come before those
+    /// of our own.
+    pub incoming: bool,
+}
+
+/// Fields of a PROXY header as they are sent: room for two, whose values have 255 bytes at most.
+pub type FieldBuf = ArrayVec<u8, { 2 * (3 + 255) }>;
+
+/// Appends those of the wanted fields that a client's first bytes have a value for: `alpn`, then `authority`.
+pub type PayloadFields = fn(SendProxyFields, &[u8], &mut FieldBuf);
+
+/// A server.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// Its address.
+    pub address: u128,
+    /// Its port.
+    pub port: u16,
+    /// Our port it is behind.
+    pub device: PortId,
+    /// Where its frames go: the index that the neighbour table gave the next hop.
+    pub next_hop: usize,
+    /// Our addresses to connect from.
+    pub locals: Vec<Local>,
+    /// The PROXY header that connections to it begin with.
+    pub announce: SendProxy,
+    /// It is connected to from the clients' own addresses and ports; from `locals` it is only probed.
+    pub transparent: bool,
+    /// After how long an unanswered SYN is repeated; doubled each time.
+    pub syn_retry: Duration,
+    /// How often it is called anew when there is no other.
+    pub retries: u8,
+    /// After how long the next server is tried.
+    pub connect_timeout: Duration,
+}
+
+/// Which of the values that SYN-ACKs promise hold whatever the servers can do.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pinned {
+    /// The MSS.
+    pub mss: bool,
+    /// The shift of the windows.
+    pub window_scale: bool,
+    /// Whether SACK is permitted.
+    pub sack: bool,
+    /// Whether timestamps are sent.
+    pub timestamps: bool,
+    /// The window.
+    pub window: bool,
+}
+
+impl Pinned {
+    /// Whether nothing is left to learn.
+    pub fn is_everything(self) -> bool {
+        self.mss && self.window_scale && self.sack && self.timestamps && self.window
+    }
+}
+
+/// What a segment of no known connection is answered with.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum UnknownFlows {
+    /// RST, as a host without such a connection would (RFC 9293 3.10.7.1).
+    Rst,
+    /// Nothing.
+    Silent,
+}
+
+/// Which received TCP checksums are verified when the port has not done it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// Those of segments the engine acts on; the error of others is passed on with them.
+    Acted,
+    /// All.
+    All,
+}
+
+/// How a pool picks a server.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// In turn, in proportion to the weights.
+    RoundRobin,
+    /// The one with the fewest connections of this core for its weight.
+    LeastConnections,
+    /// By the client's address: the same server for the same client as long as it is there.
+    ClientHash,
+}
+
+/// A server as a member of a pool.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Which server.
+    pub server: ServerId,
+    /// Its share, 1 to 256.
+    pub weight: u16,
+}
+
+/// A pool, as far as the choice among its servers goes.
+#[derive(Clone, Debug)]
+pub struct PoolSettings {
+    /// How a server is picked.
+    pub policy: Policy,
+    /// Its servers. Not empty.
+    pub members: Vec<Member>,
+}
+
+/// A server, as far as it can be chosen or passed over.
+#[derive(Clone, Debug)]
+pub struct UpstreamServer {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// How many connections it may have at the same time, over all cores.
+    pub max_connections: Option<u32>,
+    /// How long it may take to answer.
+    pub connect_timeout: Duration,
+    /// After how many failures in a row it is passed over; never when 0.
+    pub eject_after: u32,
+    /// For how long the first time; doubled with each further failure.
+    pub eject_for: Duration,
+}
+
+/// What there is to choose servers from.
+#[derive(Clone, Debug)]
+pub struct UpstreamSettings {
+    /// How many cores there are, over all of which a server may have so many connections.
+    pub workers: usize,
+    /// By pool.
+    pub pools: Vec<PoolSettings>,
+    /// By server.
+    pub servers: Vec<UpstreamServer>,
+}
+
+/// How much memory a core sets aside.
+#[derive(Clone, Copy, Debug)]
+pub struct Capacity {
+    /// Open connections.
+    pub connections: usize,
+    /// Resting connections.
+    pub time_wait: usize,
+    /// SYN-ACKs remembered for repetition; 0 without a listener that needs it.
+    pub half_open: usize,
+    /// SYNs remembered until their handshake is complete; 0 without a listener that passes them on.
+    pub passed_syns: usize,
+    /// Bytes of memory for held requests, reserved at start and touched as used.
+    pub held_memory: usize,
+    /// Connections that owe their server something, and PROXY headers of those that have none yet.
+    pub debts: usize,
+    /// Inspected connections; only for an engine with an inspector.
+    pub inspected: usize,
+    /// Blocks of 2 KiB for what inspectors put in the place of other bytes; only for an engine with an inspector.
+    pub kept_blocks: usize,
+    /// How much of the memory for held requests one source may have, in percent.
+    pub held_share: u8,
+}
+
+/// A million requests a second of up to 512 bytes, to servers that take 100 ms to answer a SYN.
+const HELD_MEMORY: usize = 64 << 20;
+
+/// Each inspected connection takes about 1.3 KiB beside its two cache lines: 85 MiB for these.
+const MAX_INSPECTED: usize = 1 << 16;
+
+impl Capacity {
+    /// Sensible sizes for a number of open connections: half as many at rest, where the oldest makes room.
+    pub fn for_connections(connections: usize) -> Self {
+        Capacity {
+            connections,
+            time_wait: (connections / 2).max(1024),
+            half_open: 0,
+            passed_syns: 0,
+            held_memory: HELD_MEMORY,
+            debts: reassembly::most_in(HELD_MEMORY),
+            inspected: connections.min(MAX_INSPECTED),
+            kept_blocks: (connections.min(MAX_INSPECTED) / 4).max(1024),
+            held_share: 25,
+        }
+    }
+}
+
+/// What TCP goes to the Linux kernel, which has addresses behind our ports that may be ours, too.
+#[derive(Clone, Debug, Default)]
+pub struct ExceptionPath {
+    addresses: Vec<KernelAddress>,
+}
+
+/// One address of the kernel's.
+#[derive(Clone, Debug)]
+struct KernelAddress {
+    port: PortId,
+    address: u128,
+    /// The TCP ports of it that are the engine's.
+    engine: PortSet,
+}
+
+impl ExceptionPath {
+    /// The kernel has an address (as [`mapped`](netfcts::leg::mapped) gives it) behind `port`, but for its TCP ports that
+    /// are the `engine`'s.
+    pub fn add(&mut self, port: PortId, address: u128, engine: PortSet) {
+        self.addresses.push(KernelAddress { port, address, engine });
+    }
+
+    /// Whether a TCP segment of no connection and no listener, to `local_port` of `local`, is the kernel's. Those to the
+    /// ports that the engine connects from are the engine's, also when it knows them no more.
+    pub fn takes_tcp(&self, port: PortId, local: u128, local_port: u16) -> bool {
+        let of_kernel = (self.addresses.iter()).find(|of_kernel| of_kernel.address == local && of_kernel.port == port);
+        of_kernel.is_some_and(|of_kernel| !of_kernel.engine.contains(local_port))
+    }
+}
+
+/// What SYN-ACKs promise by configuration, and whom the listeners can reach.
+#[derive(Clone, Debug)]
+pub struct SynAckSettings {
+    /// Servers are probed, and listened to.
+    pub probe: bool,
+    /// Which of the values below hold whatever the servers can do.
+    pub pinned: Pinned,
+    /// The MSS over IPv4, 20 less over IPv6; `None` promises what the legs take.
+    pub mss: Option<u16>,
+    /// The shift of the windows that will come; `None` promises none.
+    pub window_scale: Option<u8>,
+    /// SACK is permitted.
+    pub sack: bool,
+    /// Timestamps are sent.
+    pub timestamps: bool,
+    /// The window, never scaled, at most [`MAX_FIRST_PAYLOAD`](crate::base::callbacks::MAX_FIRST_PAYLOAD).
+    pub window: u16,
+    /// By pool, its servers.
+    pub pools: Vec<Vec<u16>>,
+    /// By listener, the pools that its connections can come to.
+    pub reach: Vec<Vec<u16>>,
+}
+
+/// Everything that one core has to know.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The number of this core, for the records.
+    pub core: u8,
+    /// By port.
+    pub devices: Vec<Device>,
+    /// Our addresses: listeners' and local ones.
+    pub addresses: Addresses,
+    /// By listener.
+    pub listeners: Vec<Listener>,
+    /// By listener: whose PROXY headers are believed.
+    pub trusted: Vec<Vec<IpNet>>,
+    /// By server.
+    pub servers: Vec<Server>,
+    /// Reads fields of PROXY headers from first bytes.
+    pub payload_fields: PayloadFields,
+    /// What SYN-ACKs promise.
+    pub promises: SynAckSettings,
+    /// How long a closed connection rests.
+    pub time_wait: Duration,
+    /// What a segment of no known connection is answered with.
+    pub unknown_flows: UnknownFlows,
+    /// So many frames a second, on average, go to strangers; as many are challenge ACKs, and as many are passed on that are
+    /// out of every window.
+    pub answers_per_second: u32,
+    /// After how long without an empty receive queue SYNs give way to all else; `None`: never.
+    pub overload_after: Option<Duration>,
+    /// Which checksums are verified.
+    pub verify: Verify,
+    /// Memory.
+    pub capacity: Capacity,
+    /// A record is kept of each connection.
+    pub records: bool,
+    /// The core's place among several; nothing if it is alone.
+    pub steering: Option<CoreSteering>,
+    /// What the Linux kernel has of our addresses.
+    pub kernel: ExceptionPath,
+}
+
+impl Settings {
+    /// True if some listener takes PROXY headers.
+    pub fn accepts_headers(&self) -> bool {
+        self.listeners
+            .iter()
+            .any(|listener| listener.accept != AcceptProxy::Off)
+    }
+
+    /// True if some server's connections begin with a PROXY header.
+    pub fn writes_headers(&self) -> bool {
+        self.servers.iter().any(|server| server.announce != SendProxy::Off)
+    }
+
+    /// True if some server gets the fields of the header that its client's connection began with.
+    pub fn passes_fields_on(&self) -> bool {
+        let passes = |server: &Server| matches!(server.announce, SendProxy::V2(fields) if fields.incoming);
+        self.servers.iter().any(passes)
+    }
+
+    /// The fields of PROXY headers that some server gets, and that come from the client's first bytes.
+    pub fn fields_from_payload(&self) -> SendProxyFields {
+        let mut wanted = SendProxyFields::default();
+        for server in &self.servers {
+            if let SendProxy::V2(fields) = server.announce {
+                wanted.alpn |= fields.alpn;
+                wanted.authority |= fields.authority;
+            }
+        }
+        wanted
+    }
+
+    /// True if the address that a PROXY header names can become a source towards a server.
+    pub fn borrows_carried_addresses(&self) -> bool {
+        self.accepts_headers() && self.servers.iter().any(|server| server.transparent)
+    }
+
+    /// True if `listener` believes the PROXY headers of `peer`.
+    pub fn trusts(&self, listener: u16, peer: std::net::IpAddr) -> bool {
+        let prefixes = self.trusted.get(usize::from(listener));
+        prefixes.is_some_and(|prefixes| prefixes.iter().any(|prefix| prefix.contains(&peer)))
+    }
+
+    /// One core of several: of the ports towards each server it has those whose answers come back to it.
+    #[must_use]
+    pub fn among_others(mut self, steering: CoreSteering) -> Self {
+        let mut sets: HashSet<Arc<PortSet>> = HashSet::new();
+        for server in &mut self.servers {
+            for local in &mut server.locals {
+                let address = self.addresses.value(local.address);
+                let is_ours = steering
+                    .plan
+                    .source_ports((server.address, server.port), address, steering.core);
+                let ours: PortSet = local.ports.iter().filter(|&port| is_ours(port)).collect();
+                local.ports = match sets.get(&ours) {
+                    Some(set) => Arc::clone(set),
+                    None => Arc::new(ours),
+                };
+                sets.insert(Arc::clone(&local.ports));
+            }
+        }
+        self.steering = Some(steering);
+        self
+    }
+
+    /// Leaves the checksums of our own packets to those ports that can fill them in.
+    #[must_use]
+    pub fn with_capabilities(mut self, of_ports: &[Capabilities]) -> Self {
+        for (device, capabilities) in self.devices.iter_mut().zip(of_ports) {
+            device.checksums = if capabilities.tx_checksum {
+                Checksums::Port
+            } else {
+                Checksums::Software
+            };
+        }
+        self
+    }
+}
+
+/// Secret random numbers of one core, drawn at start.
+#[derive(Clone)]
+pub struct Secrets {
+    /// For cookies. The same on all cores that share addresses.
+    pub cookie: [u64; 2],
+    /// For the keys of the flow table's hashes.
+    pub table: [u64; 2],
+    /// For initial sequence numbers towards servers.
+    pub isn: [u8; 16],
+    /// The start of the timestamp clock towards clients.
+    pub timestamp: u32,
+}
+
+/// A core's place among several.
+#[derive(Clone, Debug)]
+pub struct CoreSteering {
+    /// Who owns what.
+    pub plan: Arc<SteeringPlan>,
+    /// Which of them this core is.
+    pub core: usize,
+    /// Sources towards servers can be addresses that PROXY headers name.
+    pub asks_around: bool,
+}

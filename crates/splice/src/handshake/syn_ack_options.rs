@@ -1,0 +1,425 @@
+//! What SYN-ACKs promise on behalf of servers that are not chosen yet (DESIGN: decision 3).
+//!
+//! ```text
+//!   probe's SYN-ACK ─┐                    least of all servers that         frozen by the first SYN
+//!                    ├─► ServerCaps ─────► the listener's rules reach ─────► of a cookie slot ─────► SYN-ACK
+//!   live SYN-ACKs ───┘   by server                                          by listener, 4 slots
+//! ```
+//!
+//! Only the promise of the slot in which a cookie was baked says what its client was told, so all SYN-ACKs of one slot
+//! promise the same: what is learned meanwhile waits for the next slot. A cookie shows its slot modulo four and lives for
+//! two, so a ring of four promises a listener is enough, and no connection needs to remember what it was promised.
+//!
+//! A server that has not answered yet is neither trusted nor waited for: all that it could lack can be translated but
+//! timestamps, and these are not promised before its first probe is over. After that a server which nobody can reach
+//! says nothing about those that serve.
+//!
+//! Who asks the servers is in [`probe`](crate::probe). Every core learns for itself.
+
+use crate::base::callbacks::MAX_FIRST_PAYLOAD;
+use crate::base::ids::ServerId;
+use crate::base::settings::{Settings, SynAckSettings};
+use crate::base::sizes::LEAST_MSS;
+use crate::handshake::cookie::{CookieJar, MSS_CLASSES, slot_bits};
+use e2d2::time::Instant;
+use e2d2::wire::frame::IpVersion;
+use e2d2::wire::tcp::TcpOptions;
+use netfcts::leg::ip_version;
+use netfcts::seq::SeqNum;
+use std::collections::VecDeque;
+
+/// What SYN-ACKs tell clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdvertisedOptions {
+    /// The largest segment that is taken whatever the leg to the client: a limit of the servers and the legs to them.
+    mss: u16,
+    /// The same as it is configured, over IPv4; 20 less over IPv6.
+    pinned_mss: Option<u16>,
+    /// The shift of the windows that will come; `None` promises none.
+    pub window_scale: Option<u8>,
+    /// SACK is permitted.
+    pub sack: bool,
+    /// Timestamps are sent.
+    pub timestamps: bool,
+    /// The window, never scaled, at most [`MAX_FIRST_PAYLOAD`](crate::base::callbacks::MAX_FIRST_PAYLOAD).
+    pub window: u16,
+}
+
+impl AdvertisedOptions {
+    /// The MSS to tell a client on a leg with this MTU.
+    pub fn mss(&self, version: IpVersion, mtu: u16) -> u16 {
+        let headers = version.header_len_with_tcp();
+        let of_packet = |mss: u16| mss.saturating_add(IpVersion::V4.header_len_with_tcp());
+        let pinned = self.pinned_mss.map_or(u16::MAX, |mss| of_packet(mss) - headers);
+        self.mss.min(pinned).min(mtu - headers)
+    }
+}
+
+/// What one server's TCP can do, as its SYN-ACK says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerCaps {
+    /// The largest segment that it takes.
+    pub mss: u16,
+    /// The shift of its windows; `None` without window scaling.
+    pub window_scale: Option<u8>,
+    /// It permits SACK.
+    pub sack: bool,
+    /// It sends timestamps.
+    pub timestamps: bool,
+    /// The smallest window of its SYN-ACKs.
+    pub window: u16,
+}
+
+/// The least window that is promised, a segment of the default MSS: with less the first payload would not come, and there
+/// are servers behind SYN proxies whose SYN-ACK says 0 and whose first ACK opens the window.
+const LEAST_WINDOW: u16 = IpVersion::V4.default_mss();
+
+/// The MSS that a SYN or SYN-ACK names, or means.
+pub(crate) fn mss_of(options: &TcpOptions, version: IpVersion) -> u16 {
+    options.mss.unwrap_or(version.default_mss()).max(LEAST_MSS)
+}
+
+impl ServerCaps {
+    /// Of a SYN-ACK to a SYN that offered everything.
+    pub(crate) fn of(options: &TcpOptions, window: u16, version: IpVersion) -> Self {
+        ServerCaps {
+            mss: mss_of(options, version),
+            window_scale: options.window_scale,
+            sack: options.sack_permitted,
+            timestamps: options.timestamps.is_some(),
+            window,
+        }
+    }
+
+    /// Whether a later probe could find more.
+    pub(crate) fn lacks_something(&self) -> bool {
+        self.window_scale.is_none()
+            || !self.sack
+            || !self.timestamps
+            || usize::from(self.window) < MAX_FIRST_PAYLOAD
+            || self.mss < MSS_CLASSES[2]
+    }
+}
+
+/// What is known of a server.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    server_caps: Option<ServerCaps>,
+    /// Its first probe is not over.
+    is_asked: bool,
+    /// What is new has not been told.
+    is_news: bool,
+    /// The slot in which news of it was told last.
+    told_in: u64,
+    /// The largest segment that the leg to it takes.
+    leg_mss: u16,
+}
+
+/// A listener's promises.
+#[derive(Clone, Copy, Debug)]
+struct Ring {
+    /// The slot that was frozen last.
+    slot: u64,
+    /// By slot modulo four.
+    by_slot: [AdvertisedOptions; 4],
+}
+
+/// What one core promises.
+pub(crate) struct SynAckOptions {
+    settings: SynAckSettings,
+    servers: Box<[Known]>,
+    listeners: Box<[Ring]>,
+    /// By pool, when it was last looked at.
+    pools: Box<[Least]>,
+    /// By listener, what the next slot will promise.
+    next: Box<[AdvertisedOptions]>,
+    /// `next` is not up to date.
+    is_stale: bool,
+    news: VecDeque<u16>,
+}
+
+/// What our SYN to a server offered, as far as its answer depends on it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offered {
+    pub mss: u16,
+    pub window_scale: bool,
+    pub sack: bool,
+    pub timestamps: bool,
+}
+
+impl SynAckOptions {
+    /// Nothing is known yet.
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let promises = &settings.promises;
+        let known = |server: &crate::base::settings::Server| {
+            let mtu = settings
+                .devices
+                .get(usize::from(server.device.0))
+                .map_or(1500, |d| d.mtu);
+            Known {
+                server_caps: None,
+                is_asked: promises.probe,
+                is_news: false,
+                told_in: u64::MAX,
+                leg_mss: mtu.saturating_sub(ip_version(server.address).header_len_with_tcp()),
+            }
+        };
+        let unknown = Least::NOTHING.promise(promises);
+        let ring = Ring {
+            slot: u64::MAX,
+            by_slot: [unknown; 4],
+        };
+        SynAckOptions {
+            servers: settings.servers.iter().map(known).collect(),
+            listeners: vec![ring; promises.reach.len()].into_boxed_slice(),
+            pools: vec![Least::NOTHING; promises.pools.len()].into_boxed_slice(),
+            next: vec![unknown; promises.reach.len()].into_boxed_slice(),
+            is_stale: true,
+            news: VecDeque::with_capacity(settings.servers.len()),
+            settings: promises.clone(),
+        }
+    }
+
+    /// What to promise in answer to a SYN that arrives now: from now on all SYN-ACKs of this slot say the same.
+    #[inline]
+    pub(crate) fn freeze(&mut self, listener: u16, now: Instant) -> AdvertisedOptions {
+        let slot = CookieJar::slot(now);
+        let index = usize::from(listener);
+        if self.listeners[index].slot != slot {
+            if self.is_stale {
+                self.find_least();
+            }
+            let ring = &mut self.listeners[index];
+            ring.slot = slot;
+            ring.by_slot[(slot & 3) as usize] = self.next[index];
+        }
+        self.listeners[index].by_slot[(slot & 3) as usize]
+    }
+
+    /// What was promised with `cookie`, which is not older than three slots.
+    #[inline]
+    pub(crate) fn of_cookie(&self, listener: u16, cookie: SeqNum) -> AdvertisedOptions {
+        self.listeners[usize::from(listener)].by_slot[slot_bits(cookie) as usize]
+    }
+
+    /// What is known of a server.
+    pub(crate) fn server_caps(&self, server: u16) -> Option<ServerCaps> {
+        self.servers.get(usize::from(server))?.server_caps
+    }
+
+    /// A probe was answered. Returns whether that was news.
+    pub(crate) fn note_probe(&mut self, server: u16, found: ServerCaps) -> bool {
+        if let Some(known) = self.servers.get_mut(usize::from(server)) {
+            self.is_stale |= known.is_asked;
+            known.is_asked = false;
+        }
+        self.set(server, found)
+    }
+
+    /// The first probe of a server was not answered.
+    pub(crate) fn note_silence(&mut self, server: u16) {
+        if let Some(known) = self.servers.get_mut(usize::from(server)) {
+            self.is_stale |= known.is_asked;
+            known.is_asked = false;
+        }
+    }
+
+    /// A connection's SYN was answered. What it did not offer, the answer says nothing about. Returns whether the server
+    /// can do less than was known.
+    #[inline]
+    pub(crate) fn note_live(
+        &mut self,
+        server: u16,
+        offered: Offered,
+        options: &TcpOptions,
+        window: u16,
+        version: IpVersion,
+    ) -> bool {
+        if !self.settings.probe {
+            return false;
+        }
+        let Some(known) = self.servers.get(usize::from(server)) else {
+            return false;
+        };
+        let before = known.server_caps.unwrap_or(ServerCaps {
+            mss: known.leg_mss,
+            window_scale: self.settings.window_scale,
+            sack: true,
+            // Not before it has shown them: they cannot be translated away.
+            timestamps: offered.timestamps && options.timestamps.is_some(),
+            window,
+        });
+        let mss = mss_of(options, version);
+        let found = ServerCaps {
+            // Some servers repeat the client's MSS where theirs is larger: an equal one says nothing.
+            mss: if mss == offered.mss { before.mss.max(mss) } else { mss },
+            window_scale: if offered.window_scale {
+                options.window_scale
+            } else {
+                before.window_scale
+            },
+            sack: if offered.sack {
+                options.sack_permitted
+            } else {
+                before.sack
+            },
+            timestamps: if offered.timestamps {
+                options.timestamps.is_some()
+            } else {
+                before.timestamps
+            },
+            window: before.window.min(window),
+        };
+        self.set(server, found) && found.lacks_something()
+    }
+
+    fn set(&mut self, server: u16, found: ServerCaps) -> bool {
+        let Some(known) = self.servers.get_mut(usize::from(server)) else {
+            return false;
+        };
+        if known.server_caps == Some(found) {
+            return false;
+        }
+        known.server_caps = Some(found);
+        self.is_stale = true;
+        if !known.is_news {
+            known.is_news = true;
+            self.news.push_back(server);
+        }
+        true
+    }
+
+    /// A server of which more is known than was told; each at most once a slot.
+    pub(crate) fn take_caps_change(&mut self, now: Instant) -> Option<(ServerId, ServerCaps)> {
+        let server = self.news.pop_front()?;
+        let slot = CookieJar::slot(now);
+        let known = self.servers.get_mut(usize::from(server))?;
+        if known.told_in == slot {
+            self.news.push_back(server);
+            return None;
+        }
+        known.told_in = slot;
+        known.is_news = false;
+        known.server_caps.map(|server_caps| (ServerId(server), server_caps))
+    }
+
+    /// The memory in bytes.
+    pub(crate) fn memory(&self) -> usize {
+        size_of_val(&*self.servers)
+            + size_of_val(&*self.listeners)
+            + size_of_val(&*self.pools)
+            + size_of_val(&*self.next)
+            + self.news.capacity() * size_of::<u16>()
+    }
+
+    /// Finds what every listener can promise: first by pool, so that a pool of many listeners is looked at once.
+    fn find_least(&mut self) {
+        for (least, members) in self.pools.iter_mut().zip(&self.settings.pools) {
+            let servers = members
+                .iter()
+                .filter_map(|&server| self.servers.get(usize::from(server)));
+            *least = servers.map(Least::of).fold(Least::NOTHING, Least::with);
+        }
+        for (next, reach) in self.next.iter_mut().zip(&self.settings.reach) {
+            let pools = reach.iter().filter_map(|&pool| self.pools.get(usize::from(pool)));
+            *next = pools.copied().fold(Least::NOTHING, Least::with).promise(&self.settings);
+        }
+        self.is_stale = false;
+    }
+}
+
+/// What several servers can do, all of them.
+#[derive(Clone, Copy, Debug)]
+struct Least {
+    /// One of them has answered.
+    is_heard: bool,
+    /// One of them is being asked for the first time.
+    is_asked: bool,
+    mss: u16,
+    leg_mss: u16,
+    /// The smallest shift; no scaling is a shift of 0.
+    shift: u8,
+    /// One of them scales.
+    scales: bool,
+    sack: bool,
+    timestamps: bool,
+    window: u16,
+}
+
+impl Least {
+    const NOTHING: Least = Least {
+        is_heard: false,
+        is_asked: false,
+        mss: u16::MAX,
+        leg_mss: u16::MAX,
+        shift: u8::MAX,
+        scales: false,
+        sack: true,
+        timestamps: true,
+        window: u16::MAX,
+    };
+
+    fn of(known: &Known) -> Least {
+        let alone = Least {
+            is_asked: known.is_asked,
+            mss: known.leg_mss,
+            leg_mss: known.leg_mss,
+            ..Least::NOTHING
+        };
+        known.server_caps.map_or(alone, |server_caps| Least {
+            is_heard: true,
+            mss: server_caps.mss.min(known.leg_mss),
+            shift: server_caps.window_scale.unwrap_or(0),
+            scales: server_caps.window_scale.is_some(),
+            sack: server_caps.sack,
+            timestamps: server_caps.timestamps,
+            window: server_caps.window,
+            ..alone
+        })
+    }
+
+    fn with(self, other: Least) -> Least {
+        Least {
+            is_heard: self.is_heard | other.is_heard,
+            is_asked: self.is_asked | other.is_asked,
+            mss: self.mss.min(other.mss),
+            leg_mss: self.leg_mss.min(other.leg_mss),
+            shift: self.shift.min(other.shift),
+            scales: self.scales | other.scales,
+            sack: self.sack & other.sack,
+            timestamps: self.timestamps & other.timestamps,
+            window: self.window.min(other.window),
+        }
+    }
+
+    fn promise(self, settings: &SynAckSettings) -> AdvertisedOptions {
+        let SynAckSettings { probe, pinned, .. } = *settings;
+        let heard = probe && self.is_heard;
+        AdvertisedOptions {
+            // A pinned value holds but for the legs, which it cannot widen.
+            mss: if pinned.mss { self.leg_mss } else { self.mss },
+            pinned_mss: settings.mss,
+            window_scale: if heard && !pinned.window_scale {
+                // A server without scaling is met with a shift of 0, which takes nothing from the others' clients.
+                self.scales.then_some(self.shift)
+            } else {
+                settings.window_scale
+            },
+            sack: if heard && !pinned.sack {
+                self.sack
+            } else {
+                settings.sack
+            },
+            timestamps: if probe && !pinned.timestamps {
+                heard && !self.is_asked && self.timestamps
+            } else {
+                settings.timestamps
+            },
+            window: if heard && !pinned.window {
+                self.window.clamp(LEAST_WINDOW, MAX_FIRST_PAYLOAD as u16)
+            } else {
+                settings.window
+            },
+        }
+    }
+}

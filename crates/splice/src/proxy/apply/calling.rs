@@ -1,0 +1,655 @@
+//! The server's handshake: a port, a SYN, its repetition, the next server, and at last the splice.
+
+use super::ActionContext;
+use super::introducing::InspectStart;
+use crate::admission::round_budget::has_room_for_data;
+use crate::base::callbacks::SelectServer;
+use crate::base::drop_reason::DropReason;
+use crate::base::ids::{PoolId, ServerId};
+use crate::base::output::{NextHops, Output};
+use crate::base::path::Path;
+use crate::handshake::{forwarded_syn, syn_ack_options};
+use crate::proxy::{Incoming, Proxy, routes, send, timeout};
+use crate::proxy_header::send_proxy;
+use crate::reassembly::{BufferId, EvictionClass};
+use crate::retransmit::rtx::{self, RtxQueue};
+use crate::session::close::Direction;
+use crate::session::connection::{NO_SERVER, Opening, Spliced, Stage, WindowScale};
+use crate::session::event::{Event, FinChange};
+use crate::session::numbers::{self, Control};
+use crate::session::segment::Segment;
+use crate::session::table::{FlowRef, NoPlace};
+use e2d2::buffer::{BufferPool, PacketBuffer};
+use e2d2::time::Instant;
+use e2d2::wire::tcp::{TcpFlags, TcpOptions};
+use netfcts::counters::TcpCounter;
+use netfcts::pool::Taken;
+use netfcts::record::{Cause, RecordFlags, State};
+use netfcts::seq::SeqNum;
+use netfcts::{FourTuple, Side};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Sources from which a server is called in turn while the flow table has no place for the flow of one: each has another
+/// hash.
+const SOURCES_TRIED: usize = 4;
+
+/// The end of the handshake: what is needed once more and then never again.
+pub(super) struct SpliceParams {
+    pub(super) opening: Opening,
+    /// The length of the PROXY header, which is the [draft](rtx::RtxQueues::drafted) of a debt.
+    pub(super) header_len: u16,
+    /// The client and whom it called, by the PROXY header that came before its bytes if there was one.
+    pub(super) ends: Option<(SocketAddr, SocketAddr)>,
+    pub(super) mss: u16,
+    pub(super) timestamps: Option<(u32, u32)>,
+    pub(super) ack: SeqNum,
+    pub(super) window: u16,
+}
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    #[inline(never)]
+    pub(crate) fn connect_server(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) -> Option<Event> {
+        let server = usize::from(self.connections.get(slot)?.server);
+        // The source towards a transparent server is the client's own, and there is no other.
+        let is_transparent = self.settings.servers.get(server)?.transparent;
+        let tries = if is_transparent { 1 } else { SOURCES_TRIED };
+        for _ in 0..tries {
+            match self.call_from_source(now, slot, server) {
+                None => break,
+                Some(Err(refusal)) => {
+                    self.drops.add(refusal.into(), 1);
+                    self.release_port(now, slot, None);
+                }
+                Some(Ok(())) => {
+                    self.log.tried_server(slot);
+                    self.log.state(slot, Side::Server, State::SynReceived, now);
+                    // The request is held: our SYN may have its memory.
+                    let memory = scene.incoming.take().map(|incoming| incoming.buffer);
+                    self.send_syn(now, slot, memory, false, out);
+                    return None;
+                }
+            }
+        }
+        self.opening_mut(slot)?.failure = Cause::NoPort;
+        Some(Event::NoPort)
+    }
+
+    /// Takes a source towards `server` and puts its flow into the table; `None` if no source is left. If the table refuses the
+    /// flow, the source is still the connection's, and to be given back.
+    #[inline]
+    fn call_from_source(&mut self, now: Instant, slot: u32, server: usize) -> Option<Result<(), NoPlace>> {
+        let settings = self.settings.servers.get(server)?;
+        let (address, port) = (settings.address, settings.port);
+        let (local_address, taken) = self.take_source(now, slot, server)?;
+        if taken.early {
+            self.log.flag(slot, RecordFlags::EARLY_PORT);
+        }
+        let connection = self.connections.get_mut(slot)?;
+        let client = connection.client_address();
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return None;
+        };
+        let (local, local_port) = self.settings.addresses.source(local_address, taken.port, client);
+        let key = FourTuple {
+            remote: address,
+            local,
+            remote_port: port,
+            local_port,
+        };
+        // The line is on its way while the numbers are made.
+        let hash = self.table.hash(&key);
+        self.table.prefetch(hash);
+        // RFC 6528 3, and never behind what the server may remember of this port's last connection.
+        let clock = self.isn.isn(
+            now,
+            (&key.local.to_be_bytes(), key.local_port),
+            (&key.remote.to_be_bytes(), key.remote_port),
+        );
+        opening.server_side_isn = taken.last_use.map_or(clock, |last| clock.later(last.next_seq));
+        // RFC 7323 5.5 and RFC 6191 2: nor may the timestamps go back.
+        let behind = taken
+            .last_use
+            .map_or(0, |last| last.next_tsval.wrapping_sub(opening.client_tsval));
+        opening.tsval_shift = if (behind as i32) > 0 { behind } else { 0 };
+        opening.attempts.begin_call();
+        opening.called_at = timeout::milliseconds_after(now);
+        let pool = opening.pool;
+        connection.local_address = local_address;
+        connection.local_port = taken.port;
+        // Until the port is given back: see `release_port`.
+        self.backends.note_open(ServerId(connection.server));
+        self.free_key(hash, &key);
+        if let Err(refusal) = self.table.insert(hash, FlowRef::server(slot)) {
+            return Some(Err(refusal));
+        }
+        self.backends.note_call(PoolId(pool), now);
+        Some(Ok(()))
+    }
+
+    /// Takes an address, by its index, and a port towards `server`, with what the server may remember of them.
+    fn take_source(&mut self, now: Instant, slot: u32, server: usize) -> Option<(u16, Taken)> {
+        let settings = self.settings.servers.get(server)?;
+        if settings.transparent {
+            return match self.reserve_client_source(slot, (settings.address, settings.port)) {
+                Ok((local_address, port)) => {
+                    let taken = Taken {
+                        port,
+                        last_use: None,
+                        early: false,
+                        next: None,
+                    };
+                    Some((local_address, taken))
+                }
+                Err(reason) => {
+                    self.drops.add(reason, 1);
+                    None
+                }
+            };
+        }
+        // Addresses take turns, so that each has its ports rest as long as possible.
+        let locals = settings.locals.len();
+        let after = |local: usize| if local + 1 < locals { local + 1 } else { 0 };
+        let mut local = self.next_local[server];
+        let mut taken = None;
+        for _ in 0..locals {
+            taken = self.ports.take(server, local, now);
+            if taken.is_some() {
+                break;
+            }
+            local = after(local);
+        }
+        let taken = taken?;
+        self.next_local[server] = after(local);
+        let address = settings.locals[local].address;
+        if let Some(next) = taken.next {
+            self.prefetch_next(server, (address, next));
+        }
+        Some((address, taken))
+    }
+
+    /// Asks for the line of the flow table that the next connection from this pool of ports will be put into: it is too far
+    /// away to be asked for when it is needed.
+    #[inline]
+    fn prefetch_next(&self, server: usize, (address, port): (u16, u16)) {
+        let server = &self.settings.servers[server];
+        let key = FourTuple {
+            remote: server.address,
+            local: self.settings.addresses.value(address),
+            remote_port: server.port,
+            local_port: port,
+        };
+        self.table.prefetch(self.table.hash(&key));
+    }
+
+    /// Sends our SYN, with what was agreed with the client and no more, and waits for its answer.
+    pub(crate) fn send_syn(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        memory: Option<P::Buffer>,
+        again: bool,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return;
+        };
+        if opening.syn != forwarded_syn::NONE {
+            return self.send_passed_syn(now, slot, out);
+        }
+        let Some(server) = self.settings.servers.get(usize::from(connection.server)) else {
+            return;
+        };
+        opening.attempts.note_syn();
+        if again {
+            // Those that were due while the core was away are not made up for.
+            let waited = timeout::time_since(now, opening.called_at);
+            while timeout::next_syn_after(server, opening.attempts) <= waited {
+                opening.attempts.note_syn();
+            }
+            self.arm_call(now, slot);
+        } else {
+            // As `arm_call` for a call that begins.
+            let overdue = self.backends.bound(PoolId(opening.pool)).unwrap_or(Duration::MAX);
+            self.wheel
+                .arm(slot, now + server.syn_retry.min(server.connect_timeout).min(overdue));
+        }
+        // Read where they are: a copy of what has just been written waits for that.
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let Some(opening) = connection.opening() else { return };
+        if again {
+            self.log.flag(slot, RecordFlags::RETRANSMITTED);
+        }
+        let Some(path) = routes::path_to_server(&self.settings, &self.neighbours, connection) else {
+            // The timer tries again; by then the neighbour may have answered.
+            return self.drops.add(DropReason::NoNeighbour, 1);
+        };
+        let offered = send::offered(&self.settings, connection, opening, None);
+        let control = Control {
+            seq: opening.server_side_isn,
+            ack: SeqNum(0),
+            flags: TcpFlags::SYN,
+            // RFC 7323 2.2: the window of a SYN is never scaled.
+            window: opening.client_window_bytes().min(0xffff) as u16,
+            options: TcpOptions {
+                mss: Some(offered.mss),
+                window_scale: opening.agreed.window_scale,
+                sack_permitted: opening.agreed.sack,
+                timestamps: opening
+                    .timestamps
+                    .then(|| (opening.client_tsval.wrapping_add(opening.tsval_shift), 0)),
+            },
+        };
+        self.log.count(Side::Server, TcpCounter::SentSyn);
+        self.emit(memory, &path, &control, &[], out);
+    }
+
+    pub(crate) fn next_server(&mut self, now: Instant, slot: u32, event: Event) -> Option<Event> {
+        self.release_port(now, slot, None);
+        let connection = self.connections.get_mut(slot)?;
+        let given_up = connection.server;
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return None;
+        };
+        let failure = match event {
+            Event::Reset(_) | Event::ServerUnreachable => Some(Cause::ServerRefused),
+            Event::TimedOut => Some(Cause::ServerTimeout),
+            _ => None,
+        };
+        if let Some(failure) = failure {
+            opening.failure = failure;
+            self.backends.note_failure(ServerId(given_up), now);
+        }
+        let known = opening
+            .tried
+            .iter()
+            .position(|tried| [NO_SERVER, given_up].contains(tried));
+        if let Some(place) = known {
+            opening.tried[place] = given_up;
+        }
+        let has_places = opening.tried.last() == Some(&NO_SERVER);
+        let (tried, pool, retries) = (opening.tried.map(ServerId), opening.pool, opening.attempts.retries());
+        let client = self.client_of(slot)?.ip();
+        let next = (pool != Opening::NO_POOL && has_places)
+            .then(|| self.backends.next_after(PoolId(pool), client, now, &tried))
+            .flatten();
+        if let Some(next) = next {
+            self.connections.get_mut(slot)?.server = next.0;
+            return Some(Event::Selected);
+        }
+        // Silence may be nothing but loss; a refusal is an answer.
+        let allowed = self.settings.servers.get(usize::from(given_up))?.retries;
+        if event != Event::TimedOut || retries >= allowed {
+            return Some(Event::NoServer);
+        }
+        self.opening_mut(slot)?.attempts.note_retry();
+        Some(Event::Selected)
+    }
+
+    /// The call is overdue: another server gets it, if there is one. This costs none of the connection's tries, and says
+    /// nothing against the server that is left: it may be called again.
+    pub(crate) fn give_call_up(&mut self, now: Instant, slot: u32) -> Option<Event> {
+        let connection = self.connections.get(slot)?;
+        let opening = connection.opening()?;
+        let (pool, server) = (PoolId(opening.pool), ServerId(connection.server));
+        let tried = opening.tried.map(ServerId);
+        let client = self.client_of(slot)?.ip();
+        let Some(next) = self.backends.give_up(pool, client, server, now, &tried) else {
+            self.arm_call(now, slot);
+            return None;
+        };
+        self.release_port(now, slot, None);
+        self.opening_mut(slot)?.attempts.note_given_up();
+        self.connections.get_mut(slot)?.server = next.0;
+        Some(Event::Selected)
+    }
+
+    /// `server` has answered the call of a connection that was `opening`.
+    pub(super) fn note_answer(&mut self, now: Instant, server: u16, opening: &Opening) {
+        self.backends.note_success(ServerId(server), now);
+        // Karn's algorithm (RFC 6298 3): nobody knows which of several SYNs was answered.
+        if opening.attempts.syns() == 1 {
+            let took = timeout::time_since(now, opening.called_at);
+            self.backends.note_answer_time(PoolId(opening.pool), took);
+        }
+    }
+
+    pub(crate) fn reset_stale(&mut self, scene: &mut ActionContext<P::Buffer>, out: &mut impl Output<P::Buffer>) {
+        if let Some(Incoming { buffer, segment }) = scene.incoming.take() {
+            self.reset_sender(segment, buffer, out);
+        }
+    }
+
+    /// RFC 9293 3.10.7.3: `<SEQ=SEG.ACK><CTL=RST>`.
+    pub(crate) fn reset_sender(&mut self, segment: &Segment, buffer: P::Buffer, out: &mut impl Output<P::Buffer>) {
+        let path = self.path_back(segment);
+        let control = Control {
+            seq: segment.ack,
+            ack: SeqNum(0),
+            flags: TcpFlags::RST,
+            window: 0,
+            options: numbers::timestamps(None),
+        };
+        self.emit(Some(buffer), &path, &control, &[], out);
+    }
+
+    /// The server has accepted: from here on the two numberings are known, and their differences are all that is kept.
+    #[inline(never)]
+    pub(crate) fn splice(&mut self, now: Instant, slot: u32, scene: &mut ActionContext<P::Buffer>) -> Option<Event> {
+        let Incoming { buffer, segment } = scene.incoming.as_ref()?;
+        let options = TcpOptions::parse(segment.options(buffer.data()));
+        let clock = self.timestamp(now);
+        let ends = if self.selector.inspects() {
+            self.client_of(slot).zip(self.destination_of(slot))
+        } else {
+            None
+        };
+        let connection = self.connections.get_mut(slot)?;
+        let Stage::Opening(opening) = connection.stage else {
+            return None;
+        };
+        let device = self.settings.servers.get(usize::from(connection.server))?.device;
+        let version = segment.layout.version;
+        let mtu = self.settings.devices[usize::from(device.0)].mtu;
+        let first_byte = opening.first_byte();
+        let server_mss = syn_ack_options::mss_of(&options, version);
+        let server_tsval = options
+            .timestamps
+            .filter(|_| opening.timestamps)
+            .map(|(tsval, _)| tsval);
+        let scale = WindowScale {
+            client: opening.agreed.window_scale.unwrap_or(0),
+            // RFC 7323 2.2: both ends scale, or neither does.
+            server: options
+                .window_scale
+                .filter(|_| opening.agreed.window_scale.is_some())
+                .unwrap_or(0),
+            advertised: opening.advertised_scale,
+            server_scales: opening.agreed.window_scale.is_none() || options.window_scale.is_some(),
+        };
+        let in_order = self.reassembly.in_order(opening.held);
+        let start = self.log.start(slot).unwrap_or(now);
+        // What a header said is needed for the last time.
+        let header_len = send_proxy::header(
+            &self.settings,
+            connection,
+            (in_order, self.received_headers.kept(slot)),
+            (self.settings.core, start),
+            self.rtx.draft(),
+        );
+        self.received_headers.forget(slot);
+        let announced = u32::from(header_len);
+        // What was promised on the server's behalf stands, whatever it offers itself.
+        let mut to_server = Direction::new(first_byte - announced, u32::from(segment.window));
+        let told = numbers::advertised_edge(&opening);
+        let advertised_more = told.gt(to_server.edge);
+        to_server.edge = to_server.edge.later(told);
+        let spliced = Spliced {
+            client_seq_offset: ((opening.server_side_isn - opening.client_isn) as u32).wrapping_add(announced),
+            server_seq_offset: (opening.cookie - segment.seq) as u32,
+            client_ts_offset: opening.tsval_shift,
+            server_ts_offset: server_tsval.map_or(0, |tsval| clock.wrapping_sub(tsval)),
+            to_server,
+            to_client: Direction::new(segment.seq + 1, opening.client_window_bytes()),
+            last_seen: now.as_millis() as u32,
+            owed: rtx::NOTHING,
+            server_mss,
+            scale,
+            blank_sack: opening.agreed.sack && !options.sack_permitted,
+            beginning: Spliced::beginning(advertised_more, opening.held == BufferId::GIVEN_UP),
+        };
+        scene.handoff = Some(SpliceParams {
+            opening,
+            header_len,
+            ends,
+            // RFC 6691 3: the MSS does not count options.
+            mss: server_mss.min(mtu - version.header_len_with_tcp()) - if opening.timestamps { 12 } else { 0 },
+            timestamps: server_tsval.map(|tsval| (opening.client_tsval.wrapping_add(opening.tsval_shift), tsval)),
+            ack: segment.seq + 1,
+            window: scale.to_server(opening.client_window),
+        });
+        connection.stage = Stage::Spliced(spliced);
+        let server = connection.server;
+        self.note_answer(now, server, &opening);
+        self.log.count(Side::Server, TcpCounter::RecvSynAck);
+        self.log.state(slot, Side::Server, State::Established, now);
+        // The timer is set when it is known what is owed: see `owe`.
+        None
+    }
+
+    #[inline(never)]
+    pub(crate) fn acknowledge_server(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        // A repetition is answered like any segment out of place: rate limited.
+        let Some(handoff) = scene.handoff.as_ref() else {
+            return self.challenge(now, slot, scene, out);
+        };
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let Some(path) = routes::path_to_server(&self.settings, &self.neighbours, connection) else {
+            return self.drops.add(DropReason::NoNeighbour, 1);
+        };
+        let control = handoff.control(handoff.start(), TcpFlags::ACK);
+        let memory = scene.incoming.take().map(|incoming| incoming.buffer);
+        self.log.count(Side::Server, TcpCounter::SentSynAck2);
+        self.emit(memory, &path, &control, &[], out);
+    }
+
+    /// Sends everything held, in segments that the server takes; what the client still owes is then forgotten here.
+    pub(crate) fn send_held(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) -> Option<Event> {
+        let follows = self.send_all(now, slot, scene.handoff.as_ref()?, out);
+        scene.handoff = None;
+        follows
+    }
+
+    fn send_all(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        handoff: &SpliceParams,
+        out: &mut impl Output<P::Buffer>,
+    ) -> Option<Event> {
+        if self.selector.inspects() {
+            match self.begin_inspection(slot, handoff) {
+                InspectStart::Ordinary => {}
+                InspectStart::Inspected => return self.send_first(now, slot, handoff, out),
+                InspectStart::NoRoom => return self.refuse_inspection(handoff),
+            }
+        }
+        let (opening, mss) = (&handoff.opening, handoff.mss);
+        let connection = self.connections.get_mut(slot)?;
+        // A neighbour that is gone for a while loses what is sent, as any link may; what is owed is repeated.
+        let path = routes::path_to_server(&self.settings, &self.neighbours, &*connection);
+        let header = self.rtx.drafted(handoff.header_len);
+        let is_joined = handoff.joins(self.reassembly.in_order(opening.held), mss);
+        let alone = if is_joined { &[] } else { header };
+        for (index, payload) in alone.chunks(usize::from(mss.max(1))).enumerate() {
+            let at = handoff.start() + (index * usize::from(mss.max(1))) as u32;
+            let control = handoff.control(at, TcpFlags::ACK | TcpFlags::PSH);
+            if let Err(reason) = emit_on(&mut self.pool, path.as_ref(), &control, (&[], payload), out) {
+                self.drops.add(reason, 1);
+            }
+        }
+        if let Stage::Spliced(spliced) = &mut connection.stage {
+            let first = opening.first_byte();
+            spliced.to_server.edge = spliced.to_server.edge.later(first);
+            spliced.to_server.note_sent(handoff.start(), first);
+        }
+        let sends_first_bytes = !self.reassembly.in_order(opening.held).is_empty();
+        let fin_at = (opening.fin_offset != Opening::NO_FIN).then_some(usize::from(opening.fin_offset));
+        let mut fin_sent = false;
+        for (start, run) in self.reassembly.runs(opening.held) {
+            let end = start + run.len();
+            for (index, payload) in run.chunks(usize::from(mss.max(1))).enumerate() {
+                let at = start + index * usize::from(mss.max(1));
+                let is_last = at + payload.len() == end;
+                let mut flags = TcpFlags::ACK;
+                flags.set(TcpFlags::PSH, is_last);
+                flags.set(TcpFlags::FIN, is_last && fin_at == Some(end));
+                fin_sent |= flags.contains(TcpFlags::FIN);
+                let (seq, front) = match at {
+                    0 if is_joined => (handoff.start(), header),
+                    _ => (opening.first_byte() + at as u32, &[][..]),
+                };
+                let control = handoff.control(seq, flags);
+                self.log.count(Side::Server, TcpCounter::SentPayload);
+                if let Err(reason) = emit_on(&mut self.pool, path.as_ref(), &control, (front, payload), out) {
+                    self.drops.add(reason, 1);
+                }
+            }
+            let Stage::Spliced(spliced) = &mut connection.stage else {
+                return None;
+            };
+            let last = opening.first_byte() + end as u32 + u32::from(fin_at == Some(end));
+            // The window was promised before it was known: what was held is sent whatever the server offers.
+            spliced.to_server.edge = spliced.to_server.edge.later(last);
+            spliced.to_server.note_sent(opening.first_byte() + start as u32, last);
+        }
+        if fin_at == Some(0) && !fin_sent {
+            // The client has closed without a byte.
+            fin_sent = true;
+            let control = handoff.control(opening.first_byte(), TcpFlags::ACK | TcpFlags::FIN);
+            if let Err(reason) = emit_on(&mut self.pool, path.as_ref(), &control, (&[], &[]), out) {
+                self.drops.add(reason, 1);
+            }
+            if let Stage::Spliced(spliced) = &mut connection.stage {
+                spliced
+                    .to_server
+                    .note_sent(opening.first_byte(), opening.first_byte() + 1);
+            }
+        }
+        if let Stage::Spliced(spliced) = &connection.stage {
+            let bytes = i64::from(spliced.to_server.end - opening.first_byte()) - i64::from(fin_sent);
+            connection.count_bytes(Side::Client, bytes);
+        }
+        self.owe(now, slot, handoff, sends_first_bytes);
+        fin_sent.then_some(Event::Segment {
+            from: Side::Client,
+            fin: FinChange::Noted,
+            acknowledges_fin: false,
+        })
+    }
+
+    /// Notes what was sent and is ours to repeat: the header, and client bytes that were acknowledged. The rest of what was
+    /// held is the client's again.
+    fn owe(&mut self, now: Instant, slot: u32, handoff: &SpliceParams, first_bytes_sent: bool) {
+        let opening = &handoff.opening;
+        let mut kept = opening.held;
+        let owes_bytes = opening.acknowledged.gt(opening.first_byte());
+        if owes_bytes {
+            self.reassembly.set_claim(kept, EvictionClass::Pinned);
+        } else {
+            self.reassembly.close(&mut kept);
+        }
+        if owes_bytes || handoff.header_len > 0 {
+            self.push_rtx(now, slot, handoff, (kept, first_bytes_sent));
+        }
+        self.arm_spliced(now, slot);
+    }
+
+    fn push_rtx(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        handoff: &SpliceParams,
+        (kept, first_bytes_sent): (BufferId, bool),
+    ) {
+        if handoff.header_len > 0 {
+            self.log.flag(slot, RecordFlags::PROXY_OUT);
+        }
+        let opening = &handoff.opening;
+        let mut debt = RtxQueue::new(
+            handoff.header_len,
+            kept,
+            opening.first_byte(),
+            opening.acknowledged,
+            handoff.mss,
+            handoff.timestamps,
+            now.as_millis() as u32,
+        );
+        debt.first_bytes_sent = first_bytes_sent;
+        match (self.rtx.insert(debt), self.spliced_mut(slot)) {
+            (Ok(index), Some(spliced)) => spliced.owed = index,
+            // Sent, but not to be repeated: if it is lost, the server's own timer ends the connection.
+            (Ok(_), None) => {}
+            (Err(mut debt), _) => {
+                self.reassembly.close(&mut debt.held);
+                self.drops.add(DropReason::RtxFull, 1);
+            }
+        }
+    }
+}
+
+/// The most of a header and the bytes behind it that goes out as one segment: what an Ethernet frame of 1500 bytes holds.
+const MAX_JOINED: usize = 1460;
+
+impl SpliceParams {
+    /// The first number of what the server gets, in the client's numbering.
+    fn start(&self) -> SeqNum {
+        self.opening.first_byte() - u32::from(self.header_len)
+    }
+
+    /// True if header and first bytes go out as one segment, because there are both and they fit: one packet less each way.
+    /// What of it is lost is repeated as if they had gone apart, the header by us and the bytes by whom they belong to.
+    fn joins(&self, first_bytes: &[u8], mss: u16) -> bool {
+        let length = usize::from(self.header_len) + first_bytes.len();
+        self.header_len > 0 && !first_bytes.is_empty() && length <= MAX_JOINED.min(usize::from(mss))
+    }
+
+    /// A segment to the server at `seq` of the client's numbering.
+    fn control(&self, seq: SeqNum, flags: TcpFlags) -> Control {
+        let shift =
+            ((self.opening.server_side_isn - self.opening.client_isn) as u32).wrapping_add(self.header_len.into());
+        Control {
+            seq: seq + shift,
+            ack: self.ack,
+            flags,
+            window: self.window,
+            options: numbers::timestamps(self.timestamps),
+        }
+    }
+}
+
+/// Sends a segment with bytes from two places, if there is a way and room. What is not sent is repeated like what was lost:
+/// by its timer if it is owed, else by the client.
+fn emit_on<P: BufferPool>(
+    pool: &mut P,
+    path: Option<&Path>,
+    control: &Control,
+    (front, payload): (&[u8], &[u8]),
+    out: &mut impl Output<P::Buffer>,
+) -> Result<(), DropReason> {
+    let path = path.ok_or(DropReason::NoNeighbour)?;
+    if !has_room_for_data(out) {
+        return Err(DropReason::NoRoom);
+    }
+    send::emit_joined(pool, None, path, control, (front, payload), out)
+}

@@ -1,0 +1,248 @@
+//! The PROXY header at the start of a client's stream, and the client's own address as a source towards servers.
+
+use super::ActionContext;
+use crate::base::callbacks::SelectServer;
+use crate::base::drop_reason::DropReason;
+use crate::base::output::{NextHops, Output};
+use crate::base::settings::{AcceptProxy, Bind};
+use crate::base::transparent_sources;
+use crate::proxy::Proxy;
+use crate::proxy_header::received_headers::{self, HeaderParse, ReceivedHeader};
+use crate::session::connection::{Opening, Stage};
+use crate::session::event::Event;
+use crate::session::numbers;
+use e2d2::buffer::BufferPool;
+use netfcts::FourTuple;
+use netfcts::leg::unmapped;
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    /// Looks for the PROXY header in what the client has sent, and takes it off. Goes on when the bytes that are held
+    /// begin with payload; otherwise nothing else may look at them, and the next event, if any, is given.
+    pub(crate) fn read_header(
+        &mut self,
+        slot: u32,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) -> ControlFlow<Option<Event>> {
+        if !self.received_headers.is_awaited(slot) {
+            return ControlFlow::Continue(());
+        }
+        let Some(connection) = self.connections.get(slot) else {
+            return ControlFlow::Break(None);
+        };
+        let Some(opening) = connection.opening() else {
+            return ControlFlow::Break(None);
+        };
+        let Some(listener) = self.settings.listeners.get(usize::from(connection.listener)) else {
+            return ControlFlow::Break(None);
+        };
+        let peer = unmapped(connection.client_address());
+        let trusted = self.settings.trusts(connection.listener, peer);
+        let bytes = self.reassembly.in_order(opening.held);
+        let length = match received_headers::look(listener.accept, trusted, bytes, is_complete(opening, bytes.len())) {
+            HeaderParse::Absent => {
+                self.received_headers.settle(slot);
+                return ControlFlow::Continue(());
+            }
+            HeaderParse::Incomplete => return ControlFlow::Break((!bytes.is_empty()).then_some(Event::NeedMore)),
+            HeaderParse::Refused(reason) => {
+                self.drops.add(reason, 1);
+                return ControlFlow::Break(Some(Event::BadHeader));
+            }
+            HeaderParse::Whole(header, length) => {
+                match ReceivedHeader::of(&header, self.settings.passes_fields_on()) {
+                    None => self.received_headers.settle(slot),
+                    Some(said) => {
+                        let (address, port) = said.source;
+                        if !self.received_headers.keep(slot, said) {
+                            // Nothing has been acknowledged: the client repeats what it has sent.
+                            self.drops.add(DropReason::ReassemblyFull, 1);
+                            return ControlFlow::Break(None);
+                        }
+                        self.log.proxied(slot, unmapped(address), port);
+                    }
+                }
+                length
+            }
+        };
+        let inspect_delay = listener
+            .inspect_delay
+            .filter(|_| listener.accept == AcceptProxy::Required);
+        self.strip(slot, length);
+        self.charge_client(slot);
+        if let Some(delay) = inspect_delay {
+            // The wait for the first payload begins behind a header that has to come.
+            self.wheel.arm(slot, self.last_now + delay);
+        }
+        self.follow_header(slot, scene, out)
+    }
+
+    /// Cuts the header off: the client's stream begins behind it from now on.
+    fn strip(&mut self, slot: u32, length: usize) {
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return;
+        };
+        self.reassembly.strip(&mut opening.held, length);
+        opening.client_isn += length as u32;
+        opening.acknowledged = opening.acknowledged.later(opening.first_byte());
+        if opening.fin_offset != Opening::NO_FIN {
+            opening.fin_offset = opening.fin_offset.saturating_sub(length as u16);
+        }
+    }
+
+    /// What came behind the header takes its place in the share of the client that the header has named. Where that is used
+    /// up it is forgotten: nothing of it has been acknowledged, and the client repeats it.
+    fn charge_client(&mut self, slot: u32) {
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let share = self.share_of(slot, connection);
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return;
+        };
+        if self.reassembly.charge(&mut opening.held, share).is_err() {
+            opening.fin_offset = Opening::NO_FIN;
+            self.drops.add(DropReason::ReassemblyQuota, 1);
+        }
+    }
+
+    /// What to do about a header when it has been taken off: it is acknowledged at once, unless payload came with it, whose
+    /// ACK will cover it.
+    fn follow_header(
+        &mut self,
+        slot: u32,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) -> ControlFlow<Option<Event>> {
+        let Some(opening) = self.opening_mut(slot).map(|opening| *opening) else {
+            return ControlFlow::Break(None);
+        };
+        if !self.reassembly.in_order(opening.held).is_empty() {
+            return ControlFlow::Continue(());
+        }
+        if opening.fin_offset == 0 && scene.incoming.is_some() {
+            // A health check: it wants to know that we are there, and nothing else.
+            return ControlFlow::Break(Some(Event::ClientFin));
+        }
+        self.acknowledge_held(slot, scene, out);
+        ControlFlow::Continue(())
+    }
+
+    /// The time for the client's first bytes is over while they have not been judged.
+    pub(crate) fn header_overdue(&mut self, slot: u32) -> Option<Event> {
+        let connection = self.connections.get(slot)?;
+        let listener = *self.settings.listeners.get(usize::from(connection.listener))?;
+        let opening = connection.opening()?;
+        let waits_in_vain = listener.bind == Bind::Payload && listener.inspect_delay.is_none();
+        // proxy-protocol.txt 2.2: neither no header, where one has to come, nor a part of one leads on; nor may bytes behind
+        // a gap, in which there may be one.
+        let bytes = self.reassembly.in_order(opening.held);
+        let begins_with_gap = bytes.is_empty()
+            && (self.reassembly.runs(opening.held).next().is_some()
+                || !matches!(opening.fin_offset, 0 | Opening::NO_FIN));
+        if listener.accept == AcceptProxy::Required
+            || received_headers::may_begin(bytes)
+            || begins_with_gap && !waits_in_vain
+        {
+            self.drops.add(DropReason::HeaderMissing, 1);
+            return Some(Event::BadHeader);
+        }
+        // A client that stays silent has no header: the server is to speak first.
+        match (listener.bind, listener.inspect_delay) {
+            (Bind::Payload, None) => Some(Event::TimedOut),
+            (Bind::Payload, Some(_)) => {
+                self.received_headers.settle(slot);
+                Some(Event::WaitOver)
+            }
+            (Bind::Handshake | Bind::Syn, _) => {
+                self.received_headers.settle(slot);
+                Some(Event::Ready)
+            }
+        }
+    }
+
+    /// Whom the connection is from: as its PROXY header says, or as it came.
+    pub(crate) fn client_of(&self, slot: u32) -> Option<SocketAddr> {
+        let connection = self.connections.get(slot)?;
+        let own = (connection.client_address(), connection.client_port);
+        let (address, port) = self.received_headers.get(slot).map_or(own, |carried| carried.source);
+        Some(SocketAddr::new(unmapped(address), port))
+    }
+
+    /// What it connected to: as its PROXY header says, or as it came.
+    pub(crate) fn destination_of(&self, slot: u32) -> Option<SocketAddr> {
+        let connection = self.connections.get(slot)?;
+        let own = (
+            self.settings.addresses.value(connection.listener_address),
+            connection.listener_port,
+        );
+        let (address, port) = self
+            .received_headers
+            .get(slot)
+            .map_or(own, |carried| carried.destination);
+        Some(SocketAddr::new(unmapped(address), port))
+    }
+
+    /// Takes the client's own address and port as our source towards a server.
+    ///
+    /// # Errors
+    /// Why this server cannot be reached from there.
+    pub(crate) fn reserve_client_source(&mut self, slot: u32, server: (u128, u16)) -> Result<(u16, u16), DropReason> {
+        let connection = self.connections.get(slot).ok_or(DropReason::SourceRefused)?;
+        let carried = self.received_headers.get(slot).map(|carried| carried.source);
+        let source = carried.unwrap_or((connection.client_address(), connection.client_port));
+        let is_ours = self.settings.addresses.index(source.0).is_some();
+        if is_ours || source.0 == server.0 || source.1 == 0 || !is_usable(source.0, server.0) {
+            return Err(DropReason::SourceRefused);
+        }
+        let key = FourTuple {
+            remote: server.0,
+            local: source.0,
+            remote_port: server.1,
+            local_port: source.1,
+        };
+        let hash = self.table.hash(&key);
+        let taken = self.table.find(hash, |flow| self.key_of(flow) == Some(key));
+        if taken.is_some_and(|flow| !flow.is_time_wait()) {
+            return Err(DropReason::SourceInUse);
+        }
+        match carried {
+            None => Ok((transparent_sources::CLIENT, source.1)),
+            Some(source) => {
+                let entry = self.settings.addresses.borrowed_mut().take(source);
+                entry.ok_or(DropReason::TableFull)
+            }
+        }
+    }
+}
+
+/// No more bytes can come.
+fn is_complete(opening: &Opening, in_order: usize) -> bool {
+    in_order == usize::from(opening.fin_offset) || numbers::room_as_window(opening, in_order) == 0
+}
+
+/// A source must be a host's address, or a header could name one whose answers go astray, and of the server's family.
+fn is_usable(source: u128, server: u128) -> bool {
+    match (unmapped(source), unmapped(server)) {
+        (std::net::IpAddr::V4(ip), std::net::IpAddr::V4(_)) => {
+            !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.is_broadcast() || ip.octets()[0] == 0)
+        }
+        (std::net::IpAddr::V6(ip), std::net::IpAddr::V6(_)) => {
+            !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.is_unicast_link_local())
+        }
+        _ => false,
+    }
+}

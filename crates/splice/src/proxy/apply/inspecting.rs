@@ -1,0 +1,484 @@
+//! Segments of inspected connections: each byte is shown once and in order (DESIGN: decision 14).
+//!
+//! Only the next segment in order is shown; others are dropped and answered by a duplicate ACK, so that their sender
+//! repeats what is missing at once (RFC 5681 3.2). What follows from a verdict is in the direction's numbers
+//! ([`InspectedDirection`](crate::inspect::direction::InspectedDirection)) and in what is kept; sending and repeating that is in
+//! `repeating.rs`, and how an inspection begins in `introducing.rs`.
+
+use crate::base::callbacks::{GUARANTEED_GROWTH, Payload, SelectServer, Towards, Verdict};
+use crate::base::drop_reason::DropReason;
+use crate::base::output::{NextHops, Output};
+use crate::inspect::Inspection;
+use crate::inspect::direction::AckNews;
+use crate::proxy::{Incoming, Proxy};
+use crate::session::classify;
+use crate::session::close::RstCheck;
+use crate::session::connection::Stage;
+use crate::session::event::{Event, FinChange};
+use crate::session::phase::{FinState, Phase};
+use crate::session::segment::Segment;
+use e2d2::buffer::{BufferPool, PacketBuffer};
+use e2d2::time::Instant;
+use e2d2::wire::checksum;
+use e2d2::wire::tcp::{TcpFlags, TcpOptions};
+use netfcts::Side;
+use netfcts::leg::unmapped;
+use netfcts::seq::SeqNum;
+
+/// What the inspector has said, and what is still to be done for it.
+pub(super) enum InspectOutcome {
+    /// The bytes go on, changed in place or not.
+    Passed { is_changed: bool },
+    /// This many bytes, which stand in the scratch memory, go in their place.
+    Replaced(usize),
+    /// The connection ends.
+    Rejected,
+}
+
+/// A segment that carries something, taken apart.
+#[derive(Clone, Copy)]
+struct Data {
+    start: SeqNum,
+    end: SeqNum,
+    fin: bool,
+}
+
+impl Data {
+    fn of(segment: &Segment) -> Self {
+        Data {
+            start: segment.seq,
+            end: segment.seq + segment.payload_len(),
+            fin: segment.has(TcpFlags::FIN),
+        }
+    }
+}
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    /// Calls the inspector with the next bytes of `from`.
+    pub(super) fn show(&mut self, slot: u32, from: Side, bytes: &mut [u8], is_last: bool) -> InspectOutcome {
+        let room = self.inspections.room(slot, from);
+        let mut scratch = std::mem::take(&mut self.inspections.scratch);
+        let shown = self.show_with(slot, from, bytes, is_last, &mut scratch, room);
+        self.inspections.scratch = scratch;
+        shown.unwrap_or(InspectOutcome::Rejected)
+    }
+
+    fn show_with(
+        &mut self,
+        slot: u32,
+        from: Side,
+        bytes: &mut [u8],
+        is_last: bool,
+        scratch: &mut [u8],
+        room: usize,
+    ) -> Option<InspectOutcome> {
+        let index = self.inspections.index(slot)?;
+        let inspection = self.inspections.of_mut(slot)?;
+        let info = inspection.info;
+        let direction = inspection.sent_by_mut(from);
+        let towards = match from {
+            Side::Client => Towards::Server,
+            Side::Server => Towards::Client,
+        };
+        let len = bytes.len();
+        let end = room.min(scratch.len());
+        let room = scratch.get_mut(..end)?;
+        let mut payload = Payload::new(&info, (towards, direction.offset, is_last), bytes, room);
+        direction.offset += len as u64;
+        let verdict = self.selector.inspect(index, &mut payload);
+        let (is_changed, written) = (payload.is_changed(), payload.written().len());
+        Some(match verdict {
+            Verdict::Pass => InspectOutcome::Passed { is_changed },
+            Verdict::Replace => InspectOutcome::Replaced(written),
+            Verdict::Reject => {
+                self.drops.add(DropReason::Rejected, 1);
+                InspectOutcome::Rejected
+            }
+            Verdict::Done => {
+                direction.done = true;
+                InspectOutcome::Passed { is_changed }
+            }
+        })
+    }
+
+    /// Keeps the first `out_len` bytes of the scratch memory in the place of the next `in_len` bytes of `from`.
+    pub(super) fn keep_scratch(&mut self, slot: u32, from: Side, in_len: u32, out_len: usize, now_ms: u32) -> bool {
+        if in_len == 0 && out_len == 0 {
+            return true;
+        }
+        let scratch = std::mem::take(&mut self.inspections.scratch);
+        let is_kept = scratch
+            .get(..out_len)
+            .is_some_and(|bytes| self.inspections.keep(slot, from, in_len, bytes, now_ms));
+        self.inspections.scratch = scratch;
+        is_kept
+    }
+
+    /// A segment of an inspected connection whose checksum is right.
+    pub(crate) fn handle_inspected(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        from: Side,
+        incoming: Incoming<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        let segment = incoming.segment;
+        if segment.has(TcpFlags::SYN) {
+            let Some(connection) = self.connections.get_mut(slot) else {
+                return;
+            };
+            let event = classify::control_while_spliced(connection, from, segment);
+            return self.drive(now, slot, event, Some(incoming), out);
+        }
+        if segment.has(TcpFlags::RST) {
+            return self.handle_inspected_reset(now, slot, from, incoming, out);
+        }
+        let Some((news, acknowledges_fin)) = self.note_inspected(now, slot, from, &incoming) else {
+            return self.drops.add(DropReason::OutOfWindow, 1);
+        };
+        if let Some(connection) = self.connections.get_mut(slot) {
+            connection.note_accepted(now, from, segment);
+        }
+        let has_payload = segment.payload_len() > 0;
+        let was_keeping = self.keeps_anything(slot);
+        if news.repeat {
+            self.repeat_first_kept(slot, from.peer(), out);
+        }
+        self.pump(slot, from.peer(), out);
+        let (fin, event) = if segment.len() == 0 {
+            self.pass_ack(slot, from, news, incoming, out);
+            (false, None)
+        } else {
+            let data = Data::of(segment);
+            let outcome = self.take_data(now, slot, from, data, incoming, out);
+            self.tell_news(slot, from, news, out);
+            outcome
+        };
+        if !was_keeping && self.keeps_anything(slot) {
+            self.arm_spliced(now, slot);
+        }
+        if let Some(event) = event {
+            return self.drive(now, slot, event, None, out);
+        }
+        if self.inspections.of(slot).is_some_and(Inspection::is_done) {
+            self.end_inspection(slot);
+        }
+        if fin || acknowledges_fin {
+            let event = Event::Segment {
+                from,
+                fin: if fin { FinChange::Noted } else { FinChange::Unchanged },
+                acknowledges_fin,
+            };
+            return self.drive(now, slot, event, None, out);
+        }
+        self.log.count_passed(from, has_payload, None, false);
+    }
+
+    fn keeps_anything(&self, slot: u32) -> bool {
+        self.inspections
+            .of(slot)
+            .is_some_and(|inspection| inspection.deadline().is_some())
+    }
+
+    /// Notes what a segment says about the other direction, and its timestamp. `None` if its number is out of all
+    /// windows. The second value tells whether it acknowledges its receiver's FIN.
+    fn note_inspected(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        from: Side,
+        incoming: &Incoming<P::Buffer>,
+    ) -> Option<(AckNews, bool)> {
+        let Incoming { buffer, segment } = incoming;
+        let connection = self.connections.get_mut(slot)?;
+        let Phase::Spliced { client, server } = connection.phase else {
+            return None;
+        };
+        let Stage::Spliced(spliced) = &mut connection.stage else {
+            return None;
+        };
+        // RFC 9293 3.10.7.4, first: before anything else, the number must be in the window, or just behind it.
+        let own = spliced.sent_by(from);
+        // What was told since the receiver spoke last counts: taking bytes away moves the edge, too.
+        own.edge = own.edge.later(self.inspections.of(slot)?.sent_by(from).advertised_edge);
+        if !(segment.seq.le(own.edge) && segment.seq.ge(own.snd_una - MAX_BEHIND)) {
+            return None;
+        }
+        let (scale, peer_half) = match from {
+            Side::Client => (spliced.scale.client, server),
+            Side::Server => (spliced.scale.server, client),
+        };
+        let inspection = self.inspections.of_mut(slot)?;
+        let options = TcpOptions::parse(segment.options(buffer.data()));
+        let sender = inspection.sent_by_mut(from);
+        if let (Some((tsval, _)), Some(newest)) = (options.timestamps, &mut sender.tsval)
+            && SeqNum(tsval).gt(SeqNum(*newest))
+        {
+            *newest = tsval;
+        }
+        let direction = inspection.sent_by_mut(from.peer());
+        let window = u32::from(segment.window) << scale;
+        let news = direction.note_ack(segment.ack, window, segment.len() == 0, now.as_millis() as u32);
+        let (acknowledged, window) = (direction.acknowledged(), direction.window());
+        let flow = spliced.sent_by(from.peer());
+        flow.note_acknowledged(acknowledged, window);
+        let acknowledges_fin = peer_half == FinState::FinSent && flow.is_fin_covered_by(acknowledged);
+        self.inspections.release(slot, from.peer(), news.released);
+        Some((news, acknowledges_fin))
+    }
+
+    /// RFC 5961 3.2, as for any splice; where bytes were changed, its number is made anew instead of translated.
+    fn handle_inspected_reset(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        from: Side,
+        incoming: Incoming<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        let segment = incoming.segment;
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        let Stage::Spliced(spliced) = &mut connection.stage else {
+            return;
+        };
+        let verdict = spliced.sent_by(from).judge_reset(segment.seq);
+        let translated = spliced.seq_for_peer(from, segment.seq);
+        match verdict {
+            RstCheck::Exact => {
+                self.reset(slot, from.peer(), out);
+                self.drive(now, slot, Event::Reset(from), None, out);
+            }
+            RstCheck::InWindow => {
+                self.forward_inspected(slot, from, incoming, translated, out);
+                if self.may_challenge(now, slot, from) {
+                    self.ask(slot, from, out);
+                }
+            }
+            RstCheck::OutOfWindow => self.drops.add(DropReason::OutOfWindowRst, 1),
+        }
+    }
+
+    /// Deals with payload or FIN. Returns whether its FIN is accepted, and an event if the inspector ends the connection.
+    fn take_data(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        from: Side,
+        data: Data,
+        incoming: Incoming<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) -> (bool, Option<Event>) {
+        let Some(direction) = self.inspections.of(slot).map(|inspection| inspection.sent_by(from)) else {
+            return (false, None);
+        };
+        let (next, is_closed, done) = (direction.next_in, direction.fin, direction.done);
+        let is_new = data.end.gt(next) || (data.fin && !is_closed && data.end == next);
+        if data.start.lt(next) || !is_new {
+            let repeats_fin = data.fin && is_closed && data.end + 1 == next;
+            let end = data.end.earlier(next - u32::from(is_closed));
+            if !is_new {
+                self.repeat(slot, from, (data.start, end, repeats_fin), incoming, out);
+                return (repeats_fin, None);
+            }
+            self.repeat_before_new(slot, from, (data.start, end), &incoming, out);
+        }
+        // Behind a FIN there is nothing (RFC 9293 3.10.7.4, seventh).
+        if is_closed {
+            self.drops.add(DropReason::OutOfWindow, 1);
+            return (false, None);
+        }
+        if done {
+            return (self.pass_unseen(slot, from, data, incoming, out), None);
+        }
+        if data.start.gt(next) {
+            self.drops.add(DropReason::OutOfOrder, 1);
+            self.answer(slot, from, out);
+            return (false, None);
+        }
+        self.take_next(now, slot, from, data, incoming, out)
+    }
+
+    /// Bytes of a direction whose inspection is done, but whose changes are not all acknowledged.
+    fn pass_unseen(
+        &mut self,
+        slot: u32,
+        from: Side,
+        data: Data,
+        incoming: Incoming<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) -> bool {
+        let Some(inspection) = self.inspections.of_mut(slot) else {
+            return false;
+        };
+        let direction = inspection.sent_by_mut(from);
+        if direction.has_backlog() {
+            self.drops.add(DropReason::KeptFull, 1);
+            self.answer(slot, from, out);
+            return false;
+        }
+        let (next, shift) = (direction.next_in, direction.shift());
+        let end = data.end + u32::from(data.fin);
+        direction.sent = direction.sent.later(end + shift);
+        let start = data.start.later(next);
+        let fin = self.note_accepted(slot, from, (start, end), data.fin);
+        self.pass_new(slot, from, data.start, data.fin, (start, start + shift), incoming, out);
+        fin
+    }
+
+    /// The next bytes in order: shows them, and does what the inspector says.
+    fn take_next(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        from: Side,
+        data: Data,
+        mut incoming: Incoming<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) -> (bool, Option<Event>) {
+        let now_ms = now.as_millis() as u32;
+        let Some(direction) = self.inspections.of(slot).map(|inspection| inspection.sent_by(from)) else {
+            return (false, None);
+        };
+        let (next, at) = (direction.next_in, direction.next_out);
+        let len = (data.end - next).max(0) as usize;
+        let has_room = !direction.has_backlog()
+            && direction.can_record()
+            && self.inspections.room(slot, from) >= len + GUARANTEED_GROWTH;
+        if !has_room {
+            self.drops.add(DropReason::KeptFull, 1);
+            self.answer(slot, from, out);
+            return (false, None);
+        }
+        let Some((path, _)) = self.path_and_splice(slot, from.peer()) else {
+            return (false, None);
+        };
+        if self.tell_too_big(&incoming, &path, out) {
+            self.drops.add(DropReason::TooBig, 1);
+            return (false, None);
+        }
+        let layout = incoming.segment.layout;
+        let skip = (next - data.start).max(0) as usize;
+        let range = usize::from(layout.payload) + skip..usize::from(layout.end);
+        let Some(bytes) = incoming.buffer.data_mut().get_mut(range.clone()) else {
+            return (false, None);
+        };
+        let shown = self.show(slot, from, bytes, data.fin);
+        let accepted = match shown {
+            InspectOutcome::Rejected => false,
+            InspectOutcome::Replaced(out_len) => self.keep_scratch(slot, from, len as u32, out_len, now_ms),
+            InspectOutcome::Passed { is_changed: true } if len > 0 => {
+                let is_kept = self.inspections.keep(slot, from, len as u32, bytes, now_ms);
+                renew_checksum(&mut incoming);
+                is_kept
+            }
+            InspectOutcome::Passed { .. } => true,
+        };
+        if !accepted {
+            return (false, Some(Event::Rejected));
+        }
+        let passes = matches!(shown, InspectOutcome::Passed { .. });
+        let is_kept = passes
+            && self
+                .inspections
+                .of(slot)
+                .is_some_and(|i| i.sent_by(from).next_in != next);
+        if let Some(inspection) = self.inspections.of_mut(slot) {
+            let direction = inspection.sent_by_mut(from);
+            let unkept = if passes && !is_kept { len as u32 } else { 0 };
+            direction.advance(unkept + u32::from(data.fin));
+            direction.fin |= data.fin;
+            if passes {
+                direction.sent = direction.next_out;
+            }
+        }
+        let end = data.end + u32::from(data.fin);
+        let fin = self.note_accepted(slot, from, (next, end), data.fin);
+        if passes {
+            self.pass_new(slot, from, data.start, data.fin, (next, at), incoming, out);
+        } else {
+            self.pump(slot, from, out);
+        }
+        (fin, None)
+    }
+
+    /// Notes numbers of `from` from `start` to `end` as sent. Returns true for a FIN.
+    fn note_accepted(&mut self, slot: u32, from: Side, (start, end): (SeqNum, SeqNum), fin: bool) -> bool {
+        let Some(shift) = self
+            .inspections
+            .of(slot)
+            .map(|inspection| inspection.sent_by(from).shift())
+        else {
+            return false;
+        };
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return false;
+        };
+        connection.count_bytes(from, i64::from((end - start).max(0)) - i64::from(fin));
+        let Stage::Spliced(spliced) = &mut connection.stage else {
+            return false;
+        };
+        match from {
+            Side::Client => spliced.client_seq_offset = shift,
+            Side::Server => spliced.server_seq_offset = shift,
+        }
+        spliced.sent_by(from).note_sent(start, end);
+        fin
+    }
+
+    /// The newest TSval of an inspected client.
+    pub(super) fn inspected_tsval(&self, slot: u32) -> Option<u32> {
+        self.inspections.of(slot)?.to_server.tsval
+    }
+
+    /// Ends an inspection, and the inspector's context with it.
+    pub(super) fn end_inspection(&mut self, slot: u32) {
+        if let Some(index) = self.inspections.close(slot) {
+            self.selector.close_context(index);
+        }
+    }
+
+    /// Whether something kept has to be repeated now, or has been often enough.
+    pub(crate) fn kept_due(&self, slot: u32, now_ms: u32) -> Option<Event> {
+        let inspection = self.inspections.of(slot)?;
+        let deadline = inspection.deadline()?;
+        if !SeqNum(now_ms).ge(SeqNum(deadline)) {
+            return None;
+        }
+        Some(if inspection.is_given_up() {
+            Event::TimedOut
+        } else {
+            Event::RetryDue
+        })
+    }
+}
+
+/// How far behind the receiver's ACK a repetition may start: the largest window there is (RFC 7323 2.3).
+const MAX_BEHIND: u32 = 1 << 30;
+
+/// Makes the checksum of a segment afresh whose payload was changed, and whose old checksum was right.
+fn renew_checksum<B: PacketBuffer>(incoming: &mut Incoming<B>) {
+    let segment = incoming.segment;
+    let (l4, end) = (usize::from(segment.layout.l4), usize::from(segment.layout.end));
+    let Some(tcp) = incoming.buffer.data_mut().get_mut(l4..end) else {
+        return;
+    };
+    let addresses = (unmapped(segment.key.remote), unmapped(segment.key.local));
+    let Some(pseudo) = checksum::pseudo_header(addresses.0, addresses.1, 6, tcp.len() as u16) else {
+        return;
+    };
+    if let Some(field) = tcp.get_mut(16..18) {
+        field.fill(0);
+    }
+    let sum = checksum::finish(pseudo + checksum::sum(tcp));
+    if let Some(field) = tcp.get_mut(16..18) {
+        field.copy_from_slice(&sum.to_be_bytes());
+    }
+}

@@ -1,0 +1,198 @@
+//! How an inspection begins: the inspector is offered the connection, and shown the first payload before the server gets
+//! it (DESIGN: decision 14).
+
+use super::calling::SpliceParams;
+use super::inspecting::InspectOutcome;
+use crate::base::callbacks::{ConnectionInfo, GUARANTEED_GROWTH, SelectServer};
+use crate::base::drop_reason::DropReason;
+use crate::base::ids::{ListenerId, ServerId};
+use crate::base::output::{NextHops, Output};
+use crate::inspect::Inspection;
+use crate::inspect::direction::InspectedDirection;
+use crate::proxy::{Proxy, routes};
+use crate::session::close::Direction;
+use crate::session::connection::Stage;
+use crate::session::event::{Event, FinChange};
+use e2d2::buffer::BufferPool;
+use e2d2::time::Instant;
+use netfcts::Side;
+use netfcts::counters::TcpCounter;
+use netfcts::leg::unmapped;
+use netfcts::record::RecordFlags;
+use std::net::SocketAddr;
+
+/// What comes of a connection that is offered to the inspector.
+pub(super) enum InspectStart {
+    /// The inspector does not want it: an ordinary splice.
+    Ordinary,
+    /// It is inspected.
+    Inspected,
+    /// There is no room to inspect it, and uninspected it must not go on.
+    NoRoom,
+}
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    /// Offers a connection that a server has just accepted to the inspector.
+    pub(super) fn begin_inspection(&mut self, slot: u32, handoff: &SpliceParams) -> InspectStart {
+        let Some(inspection) = self.new_inspection(slot, handoff) else {
+            return InspectStart::Ordinary;
+        };
+        let info = inspection.info;
+        let Some(index) = self.inspections.open(slot, inspection) else {
+            return InspectStart::NoRoom;
+        };
+        if !self.selector.open_context(index, &info) {
+            self.inspections.close(slot);
+            return InspectStart::Ordinary;
+        }
+        let held = self.reassembly.in_order(handoff.opening.held).len();
+        let needed = usize::from(handoff.header_len) + held + GUARANTEED_GROWTH;
+        if self.inspections.room(slot, Side::Client) < needed {
+            return InspectStart::NoRoom;
+        }
+        InspectStart::Inspected
+    }
+
+    fn new_inspection(&self, slot: u32, handoff: &SpliceParams) -> Option<Inspection> {
+        let connection = self.connections.get(slot)?;
+        let spliced = connection.spliced()?;
+        let server = self.settings.servers.get(usize::from(connection.server))?;
+        let opening = &handoff.opening;
+        let local = unmapped(self.settings.addresses.value(connection.listener_address));
+        let (client, local) = handoff.ends.unwrap_or((
+            SocketAddr::new(unmapped(connection.client_address()), connection.client_port),
+            SocketAddr::new(local, connection.listener_port),
+        ));
+        let info = ConnectionInfo::new(
+            client,
+            local,
+            ListenerId(connection.listener),
+            ServerId(connection.server),
+            SocketAddr::new(unmapped(server.address), server.port),
+        );
+        let path = routes::path_to_client(&self.settings, connection);
+        let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
+        // RFC 6691 3: the MSS does not count options.
+        let options = if handoff.timestamps.is_some() { 12 } else { 0 };
+        let client_mss = opening.agreed.mss.min(mtu - path.header_len()).saturating_sub(options);
+        let mut to_server = InspectedDirection::new(
+            opening.first_byte(),
+            opening.server_side_isn + 1,
+            spliced.to_server.edge + spliced.client_seq_offset,
+            handoff.mss,
+            handoff
+                .timestamps
+                .map(|(tsval, _)| tsval.wrapping_sub(spliced.client_ts_offset)),
+        );
+        to_server.floor = opening.acknowledged.later(to_server.floor);
+        to_server.advertised.0 = to_server.floor;
+        let to_client = InspectedDirection::new(
+            handoff.ack,
+            opening.cookie + 1,
+            spliced.to_client.edge + spliced.server_seq_offset,
+            client_mss,
+            handoff.timestamps.map(|(_, tsval)| tsval),
+        );
+        Some(Inspection {
+            info,
+            to_server,
+            to_client,
+        })
+    }
+
+    /// There was no room to inspect a connection: it ends.
+    pub(super) fn refuse_inspection(&mut self, handoff: &SpliceParams) -> Option<Event> {
+        self.drops.add(DropReason::InspectFull, 1);
+        let mut held = handoff.opening.held;
+        self.reassembly.close(&mut held);
+        Some(Event::Rejected)
+    }
+
+    /// Shows the first payload and sends what became of it, behind the PROXY header. Bytes behind a hole are forgotten:
+    /// their sender repeats them.
+    pub(super) fn send_first(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        handoff: &SpliceParams,
+        out: &mut impl Output<P::Buffer>,
+    ) -> Option<Event> {
+        let now_ms = now.as_millis() as u32;
+        let mut first = std::mem::take(&mut self.inspections.first);
+        let mut kept = handoff.opening.held;
+        let held = self.reassembly.in_order(kept);
+        let len = held.len().min(first.len());
+        first[..len].copy_from_slice(&held[..len]);
+        self.reassembly.close(&mut kept);
+        let fin = usize::from(handoff.opening.fin_offset) == len;
+        let mut is_kept = true;
+        if handoff.header_len > 0 {
+            // The header is a change like any other: nothing of the client's became these bytes.
+            self.log.flag(slot, RecordFlags::PROXY_OUT);
+            let header = self.rtx.drafted(handoff.header_len);
+            is_kept = self.inspections.keep(slot, Side::Client, 0, header, now_ms);
+        }
+        if len > 0 || fin {
+            is_kept &= match self.show(slot, Side::Client, &mut first[..len], fin) {
+                InspectOutcome::Rejected => false,
+                // All of it is kept: the client has been told of some, and the held bytes were copied anyway.
+                InspectOutcome::Passed { .. } => self.keep_first(slot, &first[..len], now_ms),
+                InspectOutcome::Replaced(out_len) => self.keep_scratch(slot, Side::Client, len as u32, out_len, now_ms),
+            };
+        }
+        self.inspections.first = first;
+        if !is_kept {
+            return Some(Event::Rejected);
+        }
+        self.accept_first(slot, len as u64, fin);
+        if len > 0 {
+            self.log.count(Side::Server, TcpCounter::SentPayload);
+        }
+        self.pump(slot, Side::Client, out);
+        self.tell(slot, Side::Client, out);
+        self.arm_spliced(now, slot);
+        fin.then_some(Event::Segment {
+            from: Side::Client,
+            fin: FinChange::Noted,
+            acknowledges_fin: false,
+        })
+    }
+
+    fn keep_first(&mut self, slot: u32, bytes: &[u8], now_ms: u32) -> bool {
+        bytes.is_empty()
+            || self
+                .inspections
+                .keep(slot, Side::Client, bytes.len() as u32, bytes, now_ms)
+    }
+
+    /// Brings the splice's own numbers in line with those of the first payload.
+    fn accept_first(&mut self, slot: u32, len: u64, fin: bool) {
+        let Some(inspection) = self.inspections.of_mut(slot) else {
+            return;
+        };
+        let direction = &mut inspection.to_server;
+        if fin {
+            direction.advance(1);
+            direction.fin = true;
+        }
+        let (shift, next_in, floor) = (direction.shift(), direction.next_in, direction.floor);
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        connection.count_bytes(Side::Client, len as i64);
+        let Stage::Spliced(spliced) = &mut connection.stage else {
+            return;
+        };
+        spliced.client_seq_offset = shift;
+        let edge = spliced.to_server.edge.later(next_in);
+        let first = next_in - len as u32 - u32::from(fin);
+        spliced.to_server = Direction::new(first, (edge - first).max(0) as u32);
+        spliced.to_server.note_sent(first, next_in);
+        spliced.to_server.note_acknowledged(floor, 0);
+    }
+}

@@ -1,0 +1,170 @@
+//! What we owe to a server, from the connection's side: sent, repeated, paid (`owed.rs` keeps the debts).
+//!
+//! `passing.rs` asks here before a segment of a connection with a debt goes on.
+
+use super::ActionContext;
+use crate::admission::round_budget::has_room_for_data;
+use crate::base::callbacks::SelectServer;
+use crate::base::drop_reason::DropReason;
+use crate::base::output::{NextHops, Output};
+use crate::proxy::{Proxy, routes, send};
+use crate::retransmit::rtx::{self, AckEffect};
+use crate::session::connection::Connection;
+use crate::session::numbers;
+use e2d2::buffer::BufferPool;
+use e2d2::time::Instant;
+use e2d2::wire::tcp::TcpFlags;
+use netfcts::Side;
+use netfcts::record::RecordFlags;
+use netfcts::seq::SeqNum;
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    /// Looks after what we owe, now that the server has acknowledged `ack` with these timestamps; `pure` is set when its
+    /// segment says nothing else.
+    pub(super) fn on_server_ack(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        (ack, pure): (SeqNum, bool),
+        timestamps: Option<(u32, u32)>,
+        out: &mut impl Output<P::Buffer>,
+    ) -> AckHold {
+        let index = self
+            .connections
+            .get(slot)
+            .and_then(Connection::spliced)
+            .map(|spliced| spliced.owed);
+        let Some(debt) = index.and_then(|index| self.rtx.get_mut(index)) else {
+            return AckHold::Nothing;
+        };
+        let floor = debt.end;
+        debt.note_timestamps(timestamps);
+        // The client has never seen our header: an ACK of nothing else is news to nobody.
+        let is_news = !(pure && debt.is_header_only() && ack.le(floor));
+        match debt.note_ack(ack, pure, now.as_millis() as u32) {
+            AckEffect::Full => self.drop_rtx(slot),
+            AckEffect::Repeat => self.send_rtx(slot, out),
+            AckEffect::Progress => self.arm_spliced(now, slot),
+            AckEffect::Open => {}
+        }
+        match is_news {
+            false => AckHold::NoNews,
+            true if ack.lt(floor) => AckHold::HeldUp(floor),
+            true => AckHold::Nothing,
+        }
+    }
+
+    /// True if the segment pays for all that is owed, and says nothing that its receiver must not hear of.
+    #[inline]
+    pub(super) fn acks_all(&self, slot: u32, from: Side, scene: &ActionContext<P::Buffer>) -> bool {
+        let (Some(incoming), Some(spliced)) = (
+            &scene.incoming,
+            self.connections.get(slot).and_then(Connection::spliced),
+        ) else {
+            return false;
+        };
+        let ack = spliced.ack_for_peer(from, incoming.segment.ack);
+        // An ACK of what was never sent pays nothing.
+        from == Side::Server
+            && ack.le(spliced.to_server.end)
+            && self.rtx.get(spliced.owed).is_some_and(|debt| debt.is_paid_by(ack))
+    }
+
+    pub(crate) fn drop_rtx(&mut self, slot: u32) {
+        let Some(spliced) = self.spliced_mut(slot) else { return };
+        let index = std::mem::replace(&mut spliced.owed, rtx::NOTHING);
+        if let Some(mut held) = self.rtx.forget(index) {
+            self.reassembly.close(&mut held);
+        }
+    }
+
+    pub(crate) fn on_rtx_timeout(&mut self, now: Instant, slot: u32, out: &mut impl Output<P::Buffer>) {
+        let Some(index) = self
+            .connections
+            .get(slot)
+            .and_then(Connection::spliced)
+            .map(|spliced| spliced.owed)
+        else {
+            return;
+        };
+        self.retransmit_kept(now, slot, out);
+        if let Some(debt) = self.rtx.get_mut(index) {
+            debt.timer.on_timeout(now.as_millis() as u32);
+            self.log.flag(slot, RecordFlags::RETRANSMITTED);
+            self.send_rtx(slot, out);
+        }
+        self.arm_spliced(now, slot);
+    }
+
+    /// True if a segment of the client that begins at `seq` has bytes before its first one, where our header stands in the
+    /// server's numbering, while the server has not acknowledged that.
+    pub(super) fn begins_before_debt(&self, slot: u32, seq: SeqNum) -> bool {
+        let index = self.connections.get(slot).and_then(Connection::spliced);
+        let debt = index.and_then(|spliced| self.rtx.get(spliced.owed));
+        debt.is_some_and(|debt| seq.lt(debt.first) && debt.next().lt(debt.first))
+    }
+
+    /// True if a segment of the client that begins at `seq` repeats its first bytes, while the server has not
+    /// acknowledged the header before them.
+    pub(super) fn repeats_first_bytes(&mut self, slot: u32, seq: SeqNum) -> bool {
+        let index = self.connections.get(slot).and_then(Connection::spliced);
+        let Some(debt) = index.and_then(|spliced| self.rtx.get_mut(spliced.owed)) else {
+            return false;
+        };
+        seq == debt.first && debt.next().lt(debt.first) && std::mem::replace(&mut debt.first_bytes_sent, true)
+    }
+
+    /// Sends what is owed and unacknowledged: at most the window that every server was promised to take.
+    pub(super) fn send_rtx(&mut self, slot: u32, out: &mut impl Output<P::Buffer>) {
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let Some(spliced) = connection.spliced() else { return };
+        let Some((debt, header)) = self.rtx.with_header(spliced.owed) else {
+            return;
+        };
+        let Some(path) = routes::path_to_server(&self.settings, &self.neighbours, connection) else {
+            return self.drops.add(DropReason::NoNeighbour, 1);
+        };
+        let mut control = self.current_numbers(connection, Side::Server);
+        control.options = numbers::timestamps(debt.timestamps);
+        control.flags = TcpFlags::ACK | TcpFlags::PSH;
+        let header_len = header.len();
+        let start = debt.first - header_len as u32;
+        let done = (debt.next() - start).max(0) as usize;
+        let owed_bytes = (debt.end - debt.first).max(0) as usize;
+        let header = header.get(done.min(header_len)..).unwrap_or_default();
+        let held = self.reassembly.in_order(debt.held);
+        let bytes = held
+            .get(done.saturating_sub(header_len)..owed_bytes)
+            .unwrap_or_default();
+        let mss = usize::from(debt.mss.max(1));
+        let mut at = debt.next();
+        for payload in header.chunks(mss).chain(bytes.chunks(mss)) {
+            if !has_room_for_data(out) {
+                // The timer goes on from what is acknowledged by then.
+                return self.drops.add(DropReason::NoRoom, 1);
+            }
+            control.seq = at + spliced.client_seq_offset;
+            if let Err(reason) = send::emit_into(&mut self.pool, None, &path, &control, payload, out) {
+                self.drops.add(reason, 1);
+            }
+            at += payload.len() as u32;
+        }
+    }
+}
+
+/// What an open debt does to a segment of the server.
+pub(super) enum AckHold {
+    /// Nothing.
+    Nothing,
+    /// The client has been told more: up to here.
+    HeldUp(SeqNum),
+    /// The segment acknowledges only what the client knows nothing of.
+    NoNews,
+}

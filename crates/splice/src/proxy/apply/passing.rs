@@ -1,0 +1,389 @@
+//! Segments of spliced connections on their way through.
+//!
+//! What a debt to the server changes on the way is in `owing.rs`; a resting connection's segments are passed in `resting.rs`.
+
+use super::owing::AckHold;
+use super::{ActionContext, cutting};
+use crate::base::callbacks::SelectServer;
+use crate::base::drop_reason::DropReason;
+use crate::base::output::{NextHops, Output};
+use crate::base::path::Path;
+use crate::base::stage::WorkStage;
+use crate::proxy::{Incoming, Proxy, icmp, routes};
+use crate::records::Fin;
+use crate::retransmit::rtx;
+use crate::rewrite::siit;
+use crate::rewrite::translate::{self, Rewrite};
+use crate::session::connection::{Connection, Spliced, WindowScale};
+use crate::session::limits::LimitKind;
+use crate::session::phase::{FinState, Phase};
+use crate::session::segment::Segment;
+use crate::time_wait::{Late, TimeWaitEntry};
+use e2d2::buffer::{BufferPool, PacketBuffer};
+use e2d2::time::Instant;
+use e2d2::wire::tcp::{TcpFlags, TcpOptions};
+use netfcts::Side;
+use netfcts::record::State;
+use netfcts::seq::SeqNum;
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    /// Passes on a segment that changes nothing but numbers.
+    #[inline]
+    pub(crate) fn forward_plain(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        from: Side,
+        incoming: Incoming<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        out.enter(WorkStage::Rewrite);
+        self.log
+            .count_passed(from, incoming.segment.payload_len() > 0, None, false);
+        if let Some(incoming) = self.forward_fast(slot, from, incoming, out) {
+            self.forward_adjusted(now, slot, from, &mut ActionContext::with(incoming), out);
+        }
+    }
+
+    /// Passes on a segment that its receiver will not take, but answer (RFC 9293 3.10.7.4, first): an end that has lost count
+    /// learns the numbers so. A stranger who makes up segments makes both ends answer, so there is a limit (RFC 5961 7, 10).
+    pub(crate) fn forward_rarely(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        from: Side,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        let connection = self.connections.get_mut(slot);
+        let is_granted =
+            connection.is_some_and(|connection| connection.granted.take(LimitKind::OutOfWindow(from), now));
+        if is_granted && self.limits.out_of_window.take(now) {
+            return self.forward(now, slot, from, scene, out);
+        }
+        if scene.incoming.take().is_some() {
+            self.drops.add(DropReason::OutOfWindow, 1);
+        }
+    }
+
+    /// Passes a segment on.
+    #[inline(never)]
+    pub(crate) fn forward(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        from: Side,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        let Some(incoming) = scene.incoming.take() else { return };
+        scene.incoming = self.forward_fast(slot, from, incoming, out);
+        if scene.incoming.is_some() {
+            self.forward_adjusted(now, slot, from, scene, out);
+        }
+    }
+
+    /// Passes a segment on, or gives it back if that takes more than new numbers. A part of its two callers, one of which
+    /// does nothing else: what most packets go through is one function from the look-up to the outbox.
+    #[inline(always)]
+    fn forward_fast<'a>(
+        &mut self,
+        slot: u32,
+        from: Side,
+        mut incoming: Incoming<'a, P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) -> Option<Incoming<'a, P::Buffer>> {
+        let Some(connection) = self.connections.get_mut(slot) else {
+            self.drops.add(DropReason::UnknownFlow, 1);
+            return None;
+        };
+        let Some(spliced) = connection.spliced() else {
+            self.drops.add(DropReason::UnknownFlow, 1);
+            return None;
+        };
+        let segment = incoming.segment;
+        let is_special = spliced.owed != rtx::NOTHING
+            || spliced.has_advertised_more()
+            || from == Side::Client && cutting::is_too_long(segment, spliced.server_mss);
+        if is_special {
+            return Some(incoming);
+        }
+        let ends = routes::Endpoints::from(&*connection);
+        let path = match from {
+            Side::Client => routes::way_to_server(&self.settings, &self.neighbours, ends),
+            Side::Server => Some(routes::way_to_client(&self.settings, ends)),
+        };
+        let Some(path) = path else {
+            self.drops.add(DropReason::NoNeighbour, 1);
+            return None;
+        };
+        if path.version() != segment.layout.version || icmp::is_too_big(segment, path.mtu) {
+            return Some(incoming);
+        }
+        self.ip_id = self.ip_id.wrapping_add(1);
+        let values = Offsets::of(spliced).rewrite(from, segment, &path, self.ip_id);
+        match translate::rewrite_here(incoming.buffer.data_mut(), segment.layout, &values) {
+            Ok(()) => out.send(path.device, incoming.buffer),
+            Err(reason) => self.drops.add(reason, 1),
+        }
+        None
+    }
+
+    /// As [`Proxy::forward`], for connections that owe something or have promised too much, for segments that must be cut
+    /// or refused because they are too long, and between the two versions of IP.
+    #[inline(never)]
+    fn forward_adjusted(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        from: Side,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        if self.acks_all(slot, from, scene) {
+            // By far the most debts: the server's first segment pays, and passes like any other.
+            self.drop_rtx(slot);
+            return self.forward(now, slot, from, scene, out);
+        }
+        let Some(mut incoming) = scene.incoming.take() else {
+            return;
+        };
+        let segment = incoming.segment;
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let Some(spliced) = connection.spliced() else { return };
+        let payload_len = segment.payload_len();
+        let offsets = Offsets::of(spliced);
+        let server_mss = spliced.server_mss;
+        let ack = spliced.ack_for_peer(from, segment.ack);
+        let path = match from {
+            Side::Client => routes::path_to_server(&self.settings, &self.neighbours, connection),
+            Side::Server => Some(routes::path_to_client(&self.settings, connection)),
+        };
+        let Some(path) = path else {
+            return self.drops.add(DropReason::NoNeighbour, 1);
+        };
+        // An ACK of what was never sent pays nothing.
+        let pays = spliced.owed != rtx::NOTHING && from == Side::Server && ack.le(spliced.to_server.end);
+        let has_debt = spliced.owed != rtx::NOTHING;
+        let advertised_more = spliced.has_advertised_more();
+        let mut values = offsets.rewrite(from, segment, &path, self.next_ip_id());
+        if has_debt && from == Side::Client && payload_len > 0 {
+            if self.begins_before_debt(slot, segment.seq) {
+                // It repeats the header that it sent to us, in the place of ours, which the server may still lack.
+                scene.incoming = Some(incoming);
+                return self.challenge(now, slot, scene, out);
+            }
+            if self.repeats_first_bytes(slot, segment.seq) {
+                // The client repeats its first bytes: what goes before them may be lost as well.
+                self.send_rtx(slot, out);
+            }
+        }
+        if from == Side::Client && cutting::is_too_long(segment, server_mss) {
+            return self.resegment(&incoming, (&values, server_mss), &path, out);
+        }
+        if pays {
+            let pure = segment.len() == 0 && !segment.has(TcpFlags::RST);
+            let said = TcpOptions::parse(segment.options(incoming.buffer.data())).timestamps;
+            match self.on_server_ack(now, slot, (ack, pure), said, out) {
+                AckHold::Nothing => {}
+                AckHold::NoNews => return self.drops.add(DropReason::Consumed, 1),
+                AckHold::HeldUp(floor) => hold_up(&mut values, &offsets, segment.window, (floor - ack).max(0) as u32),
+            }
+        }
+        if advertised_more && from == Side::Server {
+            self.keep_promise(slot, &mut values);
+        }
+        if let Err(reason) = self.pass(&mut incoming, &values, &path, out) {
+            return self.drops.add(reason, 1);
+        }
+        out.send(path.device, incoming.buffer);
+    }
+
+    /// RFC 9293 3.8.6: a receiver should not move the right edge of its window to the left, and the client takes us for one.
+    /// So until the server's own window reaches as far as was promised on its behalf, the promise is repeated. What the
+    /// client sends too far the server refuses, and the client sends it again.
+    fn keep_promise(&mut self, slot: u32, values: &mut Rewrite) {
+        let Some(spliced) = self.spliced_mut(slot) else { return };
+        let told = (spliced.to_server.edge - SeqNum(values.ack)).max(0) as u32;
+        let told = (told >> spliced.scale.advertised).min(0xffff) as u16;
+        if values.window >= told {
+            spliced.beginning &= !Spliced::PROMISED_MORE;
+        } else {
+            values.window = told;
+        }
+    }
+
+    /// Which leg a segment came by: its source is the client, or it is the server.
+    pub(crate) fn side_of(&self, connection: &Connection, segment: &Segment) -> Side {
+        let is_client = segment.key.remote_port == connection.client_port
+            && segment.key.local_port == connection.listener_port
+            && segment.key.remote == connection.client_address()
+            && segment.key.local == self.settings.addresses.value(connection.listener_address);
+        if is_client { Side::Client } else { Side::Server }
+    }
+
+    pub(crate) fn pass(
+        &mut self,
+        incoming: &mut Incoming<P::Buffer>,
+        values: &Rewrite,
+        path: &Path,
+        out: &mut impl Output<P::Buffer>,
+    ) -> Result<(), DropReason> {
+        let layout = incoming.segment.layout;
+        if self.tell_too_big(incoming, path, out) {
+            return Err(DropReason::TooBig);
+        }
+        if path.version() != layout.version {
+            return siit::rewrite(&mut incoming.buffer, &layout, values);
+        }
+        translate::rewrite(incoming.buffer.data_mut(), &layout, values)
+    }
+
+    /// Tells the sender of a segment that does not fit the link it must leave by. Returns true if that is so.
+    #[inline]
+    pub(super) fn tell_too_big(
+        &mut self,
+        incoming: &Incoming<P::Buffer>,
+        path: &Path,
+        out: &mut impl Output<P::Buffer>,
+    ) -> bool {
+        let layout = incoming.segment.layout;
+        let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
+        let told = if path.version() == layout.version {
+            icmp::is_too_big(incoming.segment, mtu).then_some(u32::from(mtu))
+        } else {
+            // The other leg has the other version of IP.
+            let is_too_big = siit::packet_len(&layout) > u32::from(mtu);
+            is_too_big.then(|| siit::mtu_for(layout.version, u32::from(mtu)))
+        };
+        let Some(mtu) = told else { return false };
+        self.send_too_big(self.last_now, incoming, mtu, out);
+        true
+    }
+
+    pub(crate) fn next_ip_id(&mut self) -> u16 {
+        self.ip_id = self.ip_id.wrapping_add(1);
+        self.ip_id
+    }
+
+    /// Counts and records the closing of the halves.
+    #[inline(never)]
+    pub(crate) fn note_close(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        before: Phase,
+        from: Side,
+        (fin, acknowledges_fin): (bool, bool),
+        incoming: Option<&Incoming<P::Buffer>>,
+    ) {
+        let Phase::Spliced { client, server } = before else {
+            return;
+        };
+        let (own, peer) = match from {
+            Side::Client => (client, server),
+            Side::Server => (server, client),
+        };
+        let is_news = fin && own == FinState::Open;
+        let which = match (fin, peer) {
+            (false, _) => None,
+            (true, FinState::Open) => Some(Fin::First),
+            (true, FinState::FinSent | FinState::FinAcknowledged) => Some(Fin::Second),
+        };
+        let payload = incoming.is_some_and(|incoming| incoming.segment.payload_len() > 0);
+        self.log
+            .count_passed(from, payload, which.filter(|_| is_news), acknowledges_fin);
+        if is_news {
+            let state = match peer {
+                FinState::Open => State::FinWait1,
+                FinState::FinSent if !acknowledges_fin => State::Closing,
+                FinState::FinSent | FinState::FinAcknowledged => State::LastAck,
+            };
+            self.log.state(slot, from, state, now);
+        }
+        if acknowledges_fin && peer == FinState::FinSent && own == FinState::Open && !fin {
+            self.log.state(slot, from.peer(), State::FinWait2, now);
+            self.log.state(slot, from, State::CloseWait, now);
+        }
+    }
+}
+
+/// What the client was told stays true: its bytes are acknowledged, and the right edge of the window does not move.
+fn hold_up(values: &mut Rewrite, offsets: &Offsets, window: u16, by: u32) {
+    values.ack = values.ack.wrapping_add(by);
+    let window = (u32::from(window) << offsets.scale.server).saturating_sub(by);
+    values.window = (window >> offsets.scale.advertised).min(0xffff) as u16;
+    // RFC 2018 8: blocks below the ACK would say nothing, and those above it may lie inside what we owe.
+    values.blank_sack = true;
+}
+
+/// The constant differences of a connection, open or resting.
+#[derive(Clone, Copy)]
+pub(super) struct Offsets {
+    client: u32,
+    server: u32,
+    client_tsval: u32,
+    server_tsval: u32,
+    scale: WindowScale,
+    blank_sack: bool,
+}
+
+impl Offsets {
+    #[inline(always)]
+    pub(super) fn of(spliced: &Spliced) -> Self {
+        Offsets {
+            client: spliced.client_seq_offset,
+            server: spliced.server_seq_offset,
+            client_tsval: spliced.client_ts_offset,
+            server_tsval: spliced.server_ts_offset,
+            scale: spliced.scale,
+            blank_sack: spliced.blank_sack,
+        }
+    }
+
+    pub(super) fn of_time_wait(rested: &TimeWaitEntry) -> Self {
+        Offsets {
+            client: rested.client_seq_offset,
+            server: rested.server_seq_offset,
+            client_tsval: rested.client_ts_offset,
+            server_tsval: rested.server_ts_offset,
+            scale: rested.scale,
+            blank_sack: rested.late != Late::Whole,
+        }
+    }
+
+    /// The values that a segment of `from` gets on its way to the other side.
+    #[inline(always)]
+    pub(super) fn rewrite(&self, from: Side, segment: &Segment, path: &Path, ip_id: u16) -> Rewrite {
+        let (own, peer, own_tsval, peer_tsval) = match from {
+            Side::Client => (self.client, self.server, self.client_tsval, self.server_tsval),
+            Side::Server => (self.server, self.client, self.server_tsval, self.client_tsval),
+        };
+        Rewrite {
+            source_mac: path.source_mac,
+            destination_mac: path.destination_mac,
+            source: path.source,
+            destination: path.destination,
+            source_port: path.source_port,
+            destination_port: path.destination_port,
+            seq: (segment.seq + own).0,
+            ack: (segment.ack - peer).0,
+            window: match from {
+                Side::Client => self.scale.to_server(segment.window),
+                Side::Server => self.scale.to_client(segment.window),
+            },
+            tsval_shift: own_tsval,
+            tsecr_shift: peer_tsval,
+            sack_shift: peer,
+            blank_sack: self.blank_sack && from == Side::Client,
+            ip_id,
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The way of a batch: every header is read before the first packet is dealt with, so that what the packets will need is on
+//! its way from memory while others have their turn.
+
+use crate::base::callbacks::SelectServer;
+use crate::base::drop_reason::DropReason;
+use crate::base::output::{NextHops, Output};
+use crate::base::settings::Verify;
+use crate::base::stage::WorkStage;
+use crate::proxy::routes::{self, Endpoints};
+use crate::proxy::{Incoming, Proxy};
+use crate::session::classify;
+use crate::session::phase::Phase;
+use crate::session::segment::{self, Segment};
+use crate::session::table::FlowRef;
+use arrayvec::ArrayVec;
+use e2d2::BURST;
+use e2d2::buffer::{BufferPool, ChecksumStatus, PacketBuffer};
+use e2d2::time::Instant;
+use e2d2::wire::MacAddr;
+use e2d2::wire::frame::{Kind, Packet, TcpLayout};
+use e2d2::wire::tcp::TcpFlags;
+use netfcts::{FourTuple, Side};
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    /// Reads the packets, asks for what they will need, and deals with them in turn.
+    pub(crate) fn handle_all(
+        &mut self,
+        now: Instant,
+        batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        // The bucket of each packet is on its way while the first ones are dealt with.
+        out.enter(WorkStage::Parse);
+        let mut buffers: ArrayVec<P::Buffer, BURST> = ArrayVec::new();
+        let mut segments: ArrayVec<Segment, BURST> = ArrayVec::new();
+        for packet in batch.drain(..) {
+            match self.read(&packet, &mut segments) {
+                Ok(()) => buffers.push(packet.buffer),
+                Err(reason) => self.drops.add(reason, 1),
+            }
+        }
+        out.enter(WorkStage::LookUp);
+        self.ask_ahead(&mut segments);
+        for (buffer, segment) in buffers.into_iter().zip(&mut segments) {
+            out.enter(WorkStage::Checksum);
+            match self.verify(segment, buffer.data()) {
+                Ok(()) => self.handle(now, Incoming { buffer, segment }, out),
+                Err(reason) => self.drops.add(reason, 1),
+            }
+        }
+    }
+
+    /// Asks for the connections of a batch and what stands beside them, and notes where they are.
+    fn ask_ahead(&self, segments: &mut [Segment]) {
+        let mut may_call: ArrayVec<u32, BURST> = ArrayVec::new();
+        for segment in segments {
+            segment.guess = self.table.guess(segment.hash);
+            match segment.guess {
+                Some(flow) if flow.is_time_wait() => {}
+                Some(flow) => {
+                    self.connections.prefetch(flow.slot());
+                    self.log.prefetch(flow.slot());
+                    if flow.side() == Side::Client && segment.payload_len() > 0 {
+                        self.wheel.prefetch(flow.slot());
+                        may_call.push(flow.slot());
+                    }
+                }
+                // The ACK of a cookie, most likely.
+                None if !segment.has(TcpFlags::SYN) => self.replay_filter.prefetch(segment.hash),
+                None => {}
+            }
+        }
+        for slot in may_call {
+            // Payload ends the wait for it: the timer is set to an earlier time, and may have stood among others for long.
+            if self
+                .connections
+                .get(slot)
+                .is_some_and(|c| c.phase == Phase::AwaitPayload)
+            {
+                self.wheel.prefetch_neighbours(slot);
+            }
+        }
+    }
+
+    /// Reads a packet's headers.
+    #[inline(always)]
+    fn read(&self, packet: &Packet<P::Buffer>, into: &mut ArrayVec<Segment, BURST>) -> Result<(), DropReason> {
+        let Kind::Tcp(layout) = packet.kind else {
+            return Err(DropReason::BadLayout);
+        };
+        let frame = packet.buffer.data();
+        let device = self.settings.devices.get(usize::from(packet.port.0));
+        let device = device.ok_or(DropReason::OtherStation)?;
+        if !starts_with(frame, device.mac) {
+            return Err(DropReason::OtherStation);
+        }
+        let header = segment::Header::read(frame, layout).ok_or(DropReason::BadLayout)?;
+        classify::check_flags(header.flags)?;
+        let key = header.key;
+        let hash = self.table.hash_of_packet(&key, layout.version);
+        self.table.prefetch(hash);
+        into.push(Segment {
+            key,
+            hash,
+            seq: header.seq,
+            ack: header.ack,
+            window: header.window,
+            flags: header.flags,
+            source_mac: header.source_mac,
+            device: packet.port,
+            layout,
+            checksum: packet.buffer.rx_info().l4_checksum,
+            guess: None,
+        });
+        Ok(())
+    }
+
+    /// Verifies the checksum of a segment that must be right whatever it says.
+    #[inline]
+    fn verify(&self, segment: &mut Segment, frame: &[u8]) -> Result<(), DropReason> {
+        let acts_on_it = segment.flags.intersects(TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST);
+        if acts_on_it || self.settings.verify == Verify::All {
+            if !is_intact(segment.checksum, segment.layout, frame) {
+                return Err(DropReason::BadTcpChecksum);
+            }
+            segment.checksum = ChecksumStatus::Good;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn handle(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
+        out.enter(WorkStage::LookUp);
+        let found = self.find(incoming.segment);
+        out.enter(WorkStage::Classify);
+        match found {
+            None => self.handle_unbound(now, incoming, out),
+            Some(flow) if flow.is_time_wait() => self.on_time_wait(now, flow, incoming, out),
+            Some(flow) => self.handle_connection(now, flow, incoming, out),
+        }
+    }
+
+    /// The flow of a segment: nearly always the one that stood in the table when its batch was read.
+    #[inline]
+    pub(crate) fn find(&self, segment: &Segment) -> Option<FlowRef> {
+        match segment.guess {
+            Some(flow) if !flow.is_time_wait() && self.is_open_leg(flow, &segment.key) => Some(flow),
+            _ => self.look_up(segment),
+        }
+    }
+
+    #[inline(never)]
+    fn look_up(&self, segment: &Segment) -> Option<FlowRef> {
+        self.table.find(segment.hash, |flow| self.is_leg(flow, &segment.key))
+    }
+
+    /// True if `key` is that of a flow in the table.
+    fn is_leg(&self, flow: FlowRef, key: &FourTuple) -> bool {
+        if flow.is_time_wait() {
+            return self.key_of(flow).as_ref() == Some(key);
+        }
+        self.is_open_leg(flow, key)
+    }
+
+    /// The same for one that does not rest. Whatever the table says: who has this key is in it.
+    #[inline]
+    fn is_open_leg(&self, flow: FlowRef, key: &FourTuple) -> bool {
+        let connection = self.connections.get(flow.slot());
+        connection.is_some_and(|connection| routes::is_leg(&self.settings, connection, flow.side(), key))
+    }
+
+    /// The key of a flow in the table, from the connection that owns it.
+    pub(crate) fn key_of(&self, flow: FlowRef) -> Option<FourTuple> {
+        let ends = if flow.is_time_wait() {
+            Endpoints::from(self.time_wait.entry(flow.slot())?)
+        } else {
+            Endpoints::from(self.connections.get(flow.slot())?)
+        };
+        ends.key(&self.settings, flow.side())
+    }
+}
+
+impl<B: PacketBuffer> Incoming<'_, B> {
+    /// Verifies the TCP checksum, unless the port has, or we.
+    #[inline]
+    pub(crate) fn is_intact(&self) -> bool {
+        is_intact(self.segment.checksum, self.segment.layout, self.buffer.data())
+    }
+}
+
+/// Verifies the TCP checksum of the segment in `frame`, unless that has been done.
+#[inline]
+fn is_intact(known: ChecksumStatus, layout: TcpLayout, frame: &[u8]) -> bool {
+    match known {
+        ChecksumStatus::Good => true,
+        ChecksumStatus::Bad => false,
+        ChecksumStatus::Unknown => layout.is_checksum_valid(frame),
+    }
+}
+
+/// True if a frame is for the station with this address: two comparisons of numbers.
+#[inline]
+fn starts_with(frame: &[u8], mac: MacAddr) -> bool {
+    let Some(&[a, b, c, d, e, f]) = frame.first_chunk() else {
+        return false;
+    };
+    let [g, h, i, j, k, l] = mac.0;
+    let high = u32::from_ne_bytes([a, b, c, d]) ^ u32::from_ne_bytes([g, h, i, j]);
+    let low = u16::from_ne_bytes([e, f]) ^ u16::from_ne_bytes([k, l]);
+    high | u32::from(low) == 0
+}

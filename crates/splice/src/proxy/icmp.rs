@@ -1,0 +1,324 @@
+//! ICMP errors about packets that we have passed on or made: who caused the packet hears of it.
+//!
+//! An error names our end point of one leg; its quote is translated to the packet as the other side sent it, and the
+//! error goes there (RFC 5508 4.2). So path-MTU discovery works from end to end, although no path is seen from end to
+//! end by anyone. Nothing is believed whose quoted sequence number is not in flight (RFC 5927 4.1), and no error ends
+//! anything here: both ends have a TCP that decides (RFC 1122 4.2.3.9). Only our own SYN, which nobody else waits for,
+//! makes us try the next server.
+
+use crate::base::callbacks::SelectServer;
+use crate::base::drop_reason::DropReason;
+use crate::base::output::{NextHops, Output};
+use crate::base::path::Path;
+use crate::icmp::IcmpError;
+use crate::proxy::{Incoming, Proxy, routes};
+use crate::rewrite::siit;
+use crate::session::connection::{Connection, Stage};
+use crate::session::event::Event;
+use crate::session::limits::LimitKind;
+use crate::session::segment::Segment;
+use arrayvec::ArrayVec;
+use e2d2::buffer::{BufferPool, PacketBuffer};
+use e2d2::time::Instant;
+use e2d2::wire::frame::{IpVersion, Packet};
+use e2d2::wire::ipv4::{self, Ipv4Header};
+use e2d2::wire::ipv6::{self, Ipv6Header};
+use e2d2::wire::quote::{self, QuotedTcp};
+use e2d2::wire::{Envelope, protocol};
+use netfcts::leg::{mapped, unmapped};
+use netfcts::seq::SeqNum;
+use netfcts::{FourTuple, Side};
+use std::net::IpAddr;
+
+/// The longest quote that is passed on: an IP header with options and the eight bytes of TCP that name a segment.
+const MAX_QUOTE: usize = 60 + 8;
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    /// An ICMP or ICMPv6 error to one of our addresses, whose own checksums are right.
+    pub fn handle_icmp_error(&mut self, now: Instant, packet: Packet<P::Buffer>, out: &mut impl Output<P::Buffer>) {
+        self.last_now = now;
+        // Errors are advice (RFC 5927 4.1: most of a flood is made up); while there is not time for all they wait behind
+        // connections, as SYNs do.
+        if self.overload.is_shedding() && !self.shed_errors.take(now) {
+            self.overload.note_drop(now);
+            return self.drops.add(DropReason::Overload, 1);
+        }
+        if let Err(reason) = self.pass_icmp_error(now, packet, out) {
+            self.drops.add(reason, 1);
+        }
+    }
+
+    fn pass_icmp_error(
+        &mut self,
+        now: Instant,
+        packet: Packet<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) -> Result<(), DropReason> {
+        let (version, icmp_error, original) =
+            IcmpError::read(packet.buffer.data(), packet.kind).ok_or(DropReason::IcmpUnwanted)?;
+        let quoted = quote::parse(version, original)
+            .ok()
+            .flatten()
+            .ok_or(DropReason::IcmpUnwanted)?;
+        let key = FourTuple {
+            remote: mapped(quoted.dst_addr),
+            local: mapped(quoted.src_addr),
+            remote_port: quoted.dst_port,
+            local_port: quoted.src_port,
+        };
+        let hash = self.table.hash(&key);
+        let Some(flow) = self.table.find(hash, |flow| self.key_of(flow) == Some(key)) else {
+            return match self.hand_over_icmp_error(&key, packet, out) {
+                Some(_) => Err(DropReason::IcmpUnwanted),
+                None => Ok(()),
+            };
+        };
+        if flow.is_time_wait() {
+            return Err(DropReason::IcmpUnwanted);
+        }
+        let (slot, towards) = (flow.slot(), flow.side());
+        let connection = self.connections.get(slot).ok_or(DropReason::IcmpUnwanted)?;
+        match &connection.stage {
+            Stage::Opening(opening) => {
+                let is_our_syn = towards == Side::Server && SeqNum(quoted.seq) == opening.server_side_isn;
+                if !is_our_syn || !matches!(icmp_error, IcmpError::Unreachable(_)) {
+                    return Err(DropReason::IcmpUnwanted);
+                }
+                self.drive(now, slot, Event::ServerUnreachable, None, out);
+                Ok(())
+            }
+            Stage::Spliced(spliced) => {
+                // The quote is in the numbers of the receiver; the flow is kept in those of the sender.
+                let seq = match self.inspections.of(slot) {
+                    Some(inspection) => inspection.sent_by(towards.peer()).to_in(SeqNum(quoted.seq)),
+                    None => spliced.seq_from_peer(towards.peer(), SeqNum(quoted.seq)),
+                };
+                let flow = match towards {
+                    Side::Server => spliced.to_server,
+                    Side::Client => spliced.to_client,
+                };
+                if !(seq.ge(flow.snd_una) && seq.le(flow.end)) {
+                    return Err(DropReason::IcmpNotInFlight);
+                }
+                let path = match towards {
+                    Side::Server => routes::path_to_client(&self.settings, connection),
+                    Side::Client => routes::path_to_server(&self.settings, &self.neighbours, connection)
+                        .ok_or(DropReason::NoNeighbour)?,
+                };
+                let (told, quote) = if path.version() == version {
+                    let quote = translate_quote(version, original, &quoted, &path, seq);
+                    (icmp_error, quote.ok_or(DropReason::IcmpUnwanted)?)
+                } else {
+                    let told = icmp_error.across(version).ok_or(DropReason::IcmpUnwanted)?;
+                    let told = self.within_our_links(told, connection, towards, &path);
+                    let quote = quote_across(version, original, &quoted, &path, seq);
+                    (told, quote.ok_or(DropReason::IcmpUnwanted)?)
+                };
+                let envelope = path.envelope();
+                let device = path.device;
+                if !self.may_tell(now, slot, towards.peer(), icmp_error) {
+                    return Err(DropReason::RateLimited);
+                }
+                self.lower_rtx_mss(slot, towards, icmp_error);
+                self.emit_icmp(&envelope, told, &quote, device, out)
+            }
+        }
+    }
+
+    /// True if `side` of a live connection may hear of one more error. Only the connection itself limits that: path-MTU
+    /// discovery must not stop because of what strangers, or other connections, make us send (RFC 1191, RFC 8201).
+    fn may_tell(&mut self, now: Instant, slot: u32, side: Side, icmp_error: IcmpError) -> bool {
+        let grant = match icmp_error {
+            IcmpError::TooBig(_) => LimitKind::TooBig(side),
+            IcmpError::Unreachable(_) | IcmpError::TimeExceeded(_) | IcmpError::Parameter { .. } => {
+                LimitKind::IcmpError
+            }
+        };
+        let connection = self.connections.get_mut(slot);
+        connection.is_some_and(|connection| connection.granted.take(grant, now))
+    }
+
+    /// RFC 7915 4.2 and 5.2: an MTU that is told in the other version is no larger than our own links' on either leg.
+    fn within_our_links(&self, told: IcmpError, connection: &Connection, towards: Side, path: &Path) -> IcmpError {
+        let IcmpError::TooBig(mtu) = told else { return told };
+        let by = match towards {
+            Side::Client => Some(connection.client_device),
+            Side::Server => self
+                .settings
+                .servers
+                .get(usize::from(connection.server))
+                .map(|server| server.device),
+        };
+        let of = |device: e2d2::port::PortId| u32::from(self.settings.devices[usize::from(device.0)].mtu);
+        let beyond = by.map_or(u32::MAX, |device| siit::mtu_for(path.version(), of(device)));
+        IcmpError::TooBig(mtu.min(of(path.device)).min(beyond))
+    }
+
+    /// What we owe is cut into segments by us: they must fit the path, too.
+    fn lower_rtx_mss(&mut self, slot: u32, towards: Side, icmp_error: IcmpError) {
+        if let (IcmpError::TooBig(mtu), Some(inspection)) = (icmp_error, self.inspections.of_mut(slot)) {
+            let direction = inspection.sent_by_mut(towards.peer());
+            let options = if direction.tsval.is_some() { 12 } else { 0 };
+            let mtu = mtu.min(u32::from(u16::MAX)) as u16;
+            direction.mss = direction.mss.min(mtu - 60 - options);
+        }
+        let (IcmpError::TooBig(mtu), Side::Server) = (icmp_error, towards) else {
+            return;
+        };
+        let owed = self
+            .connections
+            .get(slot)
+            .and_then(|connection| connection.spliced())
+            .map(|spliced| spliced.owed);
+        if let Some(debt) = owed.and_then(|index| self.rtx.get_mut(index)) {
+            let options = if debt.timestamps.is_some() { 12 } else { 0 };
+            let mtu = mtu.min(u32::from(u16::MAX)) as u16;
+            debt.mss = debt.mss.min(mtu - 60 - options);
+        }
+    }
+
+    /// Tells the sender of a packet that the link it must leave by is too small (RFC 1191 4, RFC 8201 4): it would
+    /// take packets of `mtu` bytes as the sender makes them.
+    pub(crate) fn send_too_big(
+        &mut self,
+        now: Instant,
+        incoming: &Incoming<P::Buffer>,
+        mtu: u32,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        let layout = incoming.segment.layout;
+        let Some(original) = incoming
+            .buffer
+            .data()
+            .get(usize::from(layout.l3)..usize::from(layout.end))
+        else {
+            return;
+        };
+        let may_be_fragmented =
+            layout.version == IpVersion::V4 && original.get(6).is_some_and(|flags| flags & 0x40 == 0);
+        if may_be_fragmented {
+            return;
+        }
+        let icmp_error = IcmpError::TooBig(mtu);
+        let may_tell = match self.find(incoming.segment) {
+            Some(flow) if !flow.is_time_wait() => self.may_tell(now, flow.slot(), flow.side(), icmp_error),
+            // Late segments of a connection that is over.
+            _ => self.limits.rst.take(now),
+        };
+        if !may_tell {
+            return self.drops.add(DropReason::RateLimited, 1);
+        }
+        let path = self.path_back(incoming.segment);
+        if let Err(reason) = self.emit_icmp(&path.envelope(), icmp_error, original, path.device, out) {
+            self.drops.add(reason, 1);
+        }
+    }
+
+    fn emit_icmp(
+        &mut self,
+        envelope: &Envelope,
+        icmp_error: IcmpError,
+        original: &[u8],
+        device: e2d2::port::PortId,
+        out: &mut impl Output<P::Buffer>,
+    ) -> Result<(), DropReason> {
+        let mut buffer = self.pool.take().ok_or(DropReason::NoBuffer)?;
+        icmp_error
+            .write(envelope, original, &mut buffer)
+            .map_err(|_| DropReason::NoBuffer)?;
+        out.send(device, buffer);
+        Ok(())
+    }
+}
+
+/// The quoted packet as the receiver of `path` sent it: its addresses, ports and number, and no more of TCP than that.
+fn translate_quote(
+    version: IpVersion,
+    original: &[u8],
+    quoted: &QuotedTcp,
+    path: &Path,
+    seq: SeqNum,
+) -> Option<ArrayVec<u8, MAX_QUOTE>> {
+    let l4 = usize::from(quoted.l4);
+    let mut copy: ArrayVec<u8, MAX_QUOTE> = original.get(..l4 + 8)?.try_into().ok()?;
+    let tcp = copy.get_mut(l4..)?.first_chunk_mut::<8>()?;
+    tcp[..2].copy_from_slice(&path.destination_port.to_be_bytes());
+    tcp[2..4].copy_from_slice(&path.source_port.to_be_bytes());
+    tcp[4..].copy_from_slice(&seq.0.to_be_bytes());
+    // The path leads to who sent the packet: its source is the path's destination.
+    let (source, destination) = (unmapped(path.destination), unmapped(path.source));
+    match (version, source, destination) {
+        (IpVersion::V4, IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let header = copy.get_mut(..l4)?;
+            header.get_mut(12..16)?.copy_from_slice(&source.octets());
+            header.get_mut(16..20)?.copy_from_slice(&destination.octets());
+            header.get_mut(10..12)?.fill(0);
+            let sum = e2d2::wire::checksum::internet(header);
+            header.get_mut(10..12)?.copy_from_slice(&sum.to_be_bytes());
+        }
+        (IpVersion::V6, IpAddr::V6(source), IpAddr::V6(destination)) => {
+            copy.get_mut(8..24)?.copy_from_slice(&source.octets());
+            copy.get_mut(24..40)?.copy_from_slice(&destination.octets());
+        }
+        _ => return None,
+    }
+    Some(copy)
+}
+
+/// The same for a receiver whose leg has the other version of IP: the quote gets the header that its packet had there, so
+/// far as it can be told from the one it was given here (RFC 7915 4.1 and 5.1, of which 4.3 and 5.3 make no exception).
+fn quote_across(
+    version: IpVersion,
+    original: &[u8],
+    quoted: &QuotedTcp,
+    path: &Path,
+    seq: SeqNum,
+) -> Option<ArrayVec<u8, MAX_QUOTE>> {
+    let (class, segment_len, hop_limit) = match version {
+        IpVersion::V4 => {
+            let old = Ipv4Header(original.first_chunk::<{ ipv4::HEADER_LEN }>()?);
+            let len = old.total_len().saturating_sub(quoted.l4);
+            (old.traffic_class(), len, old.hop_limit())
+        }
+        IpVersion::V6 => {
+            let old = Ipv6Header(original.first_chunk::<{ ipv6::HEADER_LEN }>()?);
+            (old.traffic_class(), old.payload_len(), old.hop_limit())
+        }
+    };
+    let mut copy = ArrayVec::new();
+    match (unmapped(path.destination), unmapped(path.source)) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let mut header = [0; ipv4::HEADER_LEN];
+            let mut ip = Ipv4Header(&mut header);
+            let total_len = segment_len.saturating_add(ipv4::HEADER_LEN as u16);
+            ip.init(total_len, protocol::TCP, hop_limit, source, destination);
+            ip.set_traffic_class(class);
+            ip.fill_checksum();
+            copy.try_extend_from_slice(&header).ok()?;
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let mut header = [0; ipv6::HEADER_LEN];
+            let mut ip = Ipv6Header(&mut header);
+            ip.init(segment_len, protocol::TCP, hop_limit, source, destination);
+            ip.set_traffic_class(class);
+            copy.try_extend_from_slice(&header).ok()?;
+        }
+        _ => return None,
+    }
+    for part in [path.destination_port, path.source_port] {
+        copy.try_extend_from_slice(&part.to_be_bytes()).ok()?;
+    }
+    copy.try_extend_from_slice(&seq.0.to_be_bytes()).ok()?;
+    Some(copy)
+}
+
+/// True if a segment does not fit a link of this MTU.
+#[inline]
+pub(crate) fn is_too_big(segment: &Segment, mtu: u16) -> bool {
+    segment.layout.end - segment.layout.l3 > mtu
+}

@@ -1,0 +1,159 @@
+//! What a core does with packets while it is [overloaded](crate::admission::overload).
+
+use crate::admission::overload::{Sender, sender_of_syn};
+use crate::base::callbacks::SelectServer;
+use crate::base::drop_reason::DropReason;
+use crate::base::output::{NextHops, Output};
+use crate::proxy::Proxy;
+use arrayvec::ArrayVec;
+use e2d2::BURST;
+use e2d2::buffer::BufferPool;
+use e2d2::time::Instant;
+use e2d2::wire::frame::Packet;
+use netfcts::Side;
+use netfcts::counters::TcpCounter;
+
+/// When a packet has its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// With the segments of connections.
+    First,
+    /// Behind them, if there is something left to pay for it.
+    Last,
+    /// It is dropped.
+    Never,
+}
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    /// A round begins; `is_full` says that a port gave as much as was asked of it, so that more may be waiting. To be
+    /// called before the round's batch is handled, also if that is empty.
+    #[inline]
+    pub fn note_round(&mut self, now: Instant, is_full: bool) {
+        if self.overload.wants(is_full) {
+            let returned = self.log.counters(Side::Client)[TcpCounter::RecvSynAck2];
+            self.overload.note((self.last_now, now), is_full, returned);
+        }
+    }
+
+    /// A client has come back with the number that it was told.
+    #[inline]
+    pub(crate) fn on_cookie_returned(&mut self, now: Instant, client: u128) {
+        self.log.count(Side::Client, TcpCounter::RecvSynAck2);
+        let hash = self.table.source_hash(client);
+        self.validated_clients.note(hash, now);
+    }
+
+    /// As [`Proxy::handle_batch`], SYNs last and only as many as can be afforded.
+    ///
+    /// Where nine of ten packets are dropped, a batch has three segments of connections, and each would wait alone for its
+    /// lines from memory. So they are put off until there is a burst of them, or for a few rounds.
+    pub(crate) fn handle_overloaded(
+        &mut self,
+        now: Instant,
+        batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        // While all of them could be SYNs and be answered, nobody has to give way to anybody.
+        if self.overload.affords_all() {
+            self.handle_put_off(now, out);
+            return self.handle_all(now, batch, out);
+        }
+        if self.overload.affordable(Sender::Stranger, batch.len()) == batch.len() {
+            self.handle_put_off(now, out);
+            return self.handle_paid(now, batch, out);
+        }
+        let affords_strangers = self.overload.affordable(Sender::Stranger, 1) > 0;
+        let (mut strangers, mut dropped) = (ArrayVec::new(), 0);
+        for packet in batch.drain(..) {
+            match self.turn_of(&packet, affords_strangers) {
+                Turn::First => self.put_off(now, packet, out),
+                Turn::Last => strangers.push(packet),
+                Turn::Never => dropped += 1,
+            }
+        }
+        if self.overload.is_due() || self.overload.keeps_up() || !strangers.is_empty() {
+            self.handle_put_off(now, out);
+        }
+        dropped += self.answer_strangers(now, &mut strangers, out);
+        if dropped > 0 {
+            self.overload.note_drop(now);
+            self.drops.add(DropReason::Overload, dropped);
+        }
+    }
+
+    /// Says when a packet has its turn. While the queue fills, those of clients who are known pay for theirs here, answered or
+    /// not.
+    fn turn_of(&mut self, packet: &Packet<P::Buffer>, affords_strangers: bool) -> Turn {
+        let Some(sender) = sender_of_syn(packet) else {
+            return Turn::First;
+        };
+        let hash = self.table.source_hash(sender);
+        if self.overload.is_open_to(hash) {
+            return Turn::First;
+        }
+        if self.validated_clients.contains(hash) {
+            if self.overload.keeps_up() {
+                return Turn::First;
+            }
+            if self.overload.affordable(Sender::Known, 1) == 0 {
+                return Turn::Never;
+            }
+            self.overload.pay(1);
+            return Turn::First;
+        }
+        if affords_strangers { Turn::Last } else { Turn::Never }
+    }
+
+    /// Keeps a segment until there are more, or deals with those that there are.
+    fn put_off(&mut self, now: Instant, packet: Packet<P::Buffer>, out: &mut impl Output<P::Buffer>) {
+        if self.deferred.is_full() {
+            self.handle_put_off(now, out);
+        }
+        self.deferred.push(packet);
+    }
+
+    /// Deals with the segments that were put off.
+    pub(crate) fn handle_put_off(&mut self, now: Instant, out: &mut impl Output<P::Buffer>) {
+        if !self.deferred.is_empty() {
+            let mut due = std::mem::take(&mut self.deferred);
+            self.handle_all(now, &mut due, out);
+        }
+    }
+
+    /// Answers SYNs as long as there is something earned to pay for it; returns how many were not. Only an answer is paid
+    /// for: what is dropped for what it is, or belongs to a connection, takes nobody's place.
+    fn answer_strangers(
+        &mut self,
+        now: Instant,
+        syns: &mut ArrayVec<Packet<P::Buffer>, BURST>,
+        out: &mut impl Output<P::Buffer>,
+    ) -> u64 {
+        while !syns.is_empty() {
+            let affordable = self.overload.affordable(Sender::Stranger, syns.len());
+            if affordable == 0 {
+                break;
+            }
+            let mut now_due: ArrayVec<_, BURST> = syns.drain(..affordable).collect();
+            self.handle_paid(now, &mut now_due, out);
+        }
+        syns.len() as u64
+    }
+
+    /// Deals with a batch whose SYNs can be afforded, and pays for those that were answered.
+    fn handle_paid(
+        &mut self,
+        now: Instant,
+        batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        let answered = self.log.counters(Side::Client)[TcpCounter::RecvSyn];
+        self.handle_all(now, batch, out);
+        let answered = self.log.counters(Side::Client)[TcpCounter::RecvSyn] - answered;
+        self.overload.pay(answered);
+    }
+}

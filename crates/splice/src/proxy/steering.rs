@@ -1,0 +1,120 @@
+//! Hands packets over to the cores that [own](crate::steering) them.
+
+use crate::base::callbacks::SelectServer;
+use crate::base::drop_reason::DropReason;
+use crate::base::output::{NextHops, Output};
+use crate::proxy::{Incoming, Proxy};
+use crate::steering::{SteeringEvent, SteeringTrouble};
+use arrayvec::ArrayVec;
+use e2d2::BURST;
+use e2d2::buffer::{BufferPool, PacketBuffer};
+use e2d2::counters::Counters;
+use e2d2::time::Instant;
+use e2d2::wire::frame::{Kind, Packet};
+use netfcts::FourTuple;
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    /// What was steered wrong, handed over and taken over; nothing on a core that is alone.
+    pub fn steering(&self) -> Option<&Counters<SteeringEvent>> {
+        self.steering.as_ref().map(|steering| &steering.counters)
+    }
+
+    /// What the ports have not done that they were told, if that is news: each kind once.
+    pub fn take_steering_trouble(&mut self) -> Option<SteeringTrouble> {
+        self.steering.as_mut()?.trouble.take()
+    }
+
+    /// Deals with packets that other cores have handed over, TCP and ICMP errors, and leaves the batch empty.
+    pub fn take_over(
+        &mut self,
+        now: Instant,
+        batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        let Some(steering) = &mut self.steering else {
+            self.drops.add(DropReason::HandoverRefused, batch.len() as u64);
+            return batch.clear();
+        };
+        steering.taking_over = true;
+        steering.counters.add(SteeringEvent::TakenOver, batch.len() as u64);
+        let mut segments: ArrayVec<Packet<P::Buffer>, BURST> = ArrayVec::new();
+        for packet in batch.drain(..) {
+            if matches!(packet.kind, Kind::Tcp(_)) {
+                segments.push(packet);
+            } else {
+                self.handle_icmp_error(now, packet, out);
+            }
+        }
+        self.handle_batch(now, &mut segments, out);
+        if let Some(steering) = &mut self.steering {
+            steering.taking_over = false;
+        }
+    }
+
+    /// Hands a segment of no flow that is known here to its owner. Gives it back if that is this core.
+    #[inline]
+    pub(crate) fn hand_over_segment<'a>(
+        &mut self,
+        incoming: Incoming<'a, P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) -> Option<Incoming<'a, P::Buffer>> {
+        let Some(steering) = &mut self.steering else {
+            return Some(incoming);
+        };
+        let key = &incoming.segment.key;
+        let elsewhere = steering.elsewhere(key);
+        if !steering.taking_over {
+            let told = incoming.buffer.rx_info().rss_hash;
+            steering.look_at(&incoming.segment.key, told, elsewhere);
+        }
+        let Some(to) = elsewhere else {
+            return Some(incoming);
+        };
+        let Incoming { buffer, segment } = incoming;
+        let packet = Packet {
+            buffer,
+            port: segment.device,
+            kind: Kind::Tcp(segment.layout),
+        };
+        self.hand_over(to, packet, out);
+        None
+    }
+
+    /// Hands an ICMP error about a flow that is not known here to the owner of that flow. Gives it back if that is this
+    /// core.
+    pub(crate) fn hand_over_icmp_error(
+        &mut self,
+        key: &FourTuple,
+        packet: Packet<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) -> Option<Packet<P::Buffer>> {
+        let Some(steering) = &mut self.steering else {
+            return Some(packet);
+        };
+        let Some(to) = steering.elsewhere(key) else {
+            return Some(packet);
+        };
+        if !steering.taking_over {
+            steering.counters.add(SteeringEvent::IcmpError, 1);
+        }
+        self.hand_over(to, packet, out);
+        None
+    }
+
+    fn hand_over(&mut self, to: usize, packet: Packet<P::Buffer>, out: &mut impl Output<P::Buffer>) {
+        let Some(steering) = &mut self.steering else { return };
+        match out.hand_over(to, packet) {
+            Ok(()) if steering.taking_over => steering.counters.add(SteeringEvent::AskedAround, 1),
+            Ok(()) => steering.counters.add(SteeringEvent::HandedOver, 1),
+            Err(packet) => {
+                drop(packet);
+                self.drops.add(DropReason::HandoverRefused, 1);
+            }
+        }
+    }
+}

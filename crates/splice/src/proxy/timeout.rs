@@ -1,0 +1,352 @@
+//! Time: what happens when nothing does.
+//!
+//! One timer a connection. While packets pass it is lazy: a packet only notes when it came, and the timer, when it
+//! fires, looks whether enough time has really gone by. So a busy connection costs no timer work at all.
+
+use crate::admission::round_budget::{LOOKED_INTO_PER_ROUND, RoundBudget};
+use crate::base::callbacks::SelectServer;
+use crate::base::ids::{PoolId, ServerId};
+use crate::base::output::{NextHops, Output};
+use crate::base::settings::Server;
+use crate::base::stage::WorkStage;
+use crate::inspect::Inspection;
+use crate::proxy::Proxy;
+use crate::retransmit::rtx;
+use crate::session::connection::{Attempts, Connection, Spliced, Stage};
+use crate::session::event::Event;
+use crate::session::phase::{FinState, Phase};
+use e2d2::buffer::BufferPool;
+use e2d2::time::Instant;
+use netfcts::record::Cause;
+use std::time::Duration;
+
+/// Resting connections that one call forgets at most: each costs two look-ups.
+const RESTS_PER_CALL: usize = 64;
+
+/// How long after the first SYN of a call the next follows: the time doubles each time (RFC 6298 5.5).
+pub(crate) fn next_syn_after(server: &Server, attempts: Attempts) -> Duration {
+    if attempts.syns() == Attempts::MOST_SYNS {
+        return Duration::MAX;
+    }
+    server.syn_retry.saturating_mul((1 << attempts.syns()) - 1)
+}
+
+/// This time in ms, rounded up: who waits from there on is never early.
+pub(crate) fn milliseconds_after(now: Instant) -> u32 {
+    now.as_nanos().div_ceil(NANOS_IN_MS) as u32
+}
+
+/// The time since such a one; none in the rest of its first millisecond.
+pub(crate) fn time_since(now: Instant, then: u32) -> Duration {
+    let whole = (now.as_millis() as u32).wrapping_sub(then);
+    if whole == u32::MAX {
+        return Duration::ZERO;
+    }
+    Duration::from_millis(whole.into()) + Duration::from_nanos(now.as_nanos() % NANOS_IN_MS)
+}
+
+const NANOS_IN_MS: u64 = 1_000_000;
+
+impl<P, S, N> Proxy<P, S, N>
+where
+    P: BufferPool,
+    S: SelectServer,
+    N: NextHops,
+{
+    /// Fires what is due. Returns true if anything was.
+    pub fn poll_timers(&mut self, now: Instant, out: &mut impl Output<P::Buffer>) -> bool {
+        self.last_now = now;
+        out.enter(WorkStage::Timers);
+        let mut worked = false;
+        // The queue is empty: no burst will come of what was put off.
+        if !self.deferred.is_empty() && self.overload.keeps_up() {
+            worked = true;
+            self.handle_put_off(now, out);
+        }
+        let mut budget = self.budget(now, out);
+        worked |= self.fire_due(now, &mut budget, out);
+        worked |= self.retransmit_syn_acks(now, &mut budget, out);
+        worked |= self.poll_probes(now, &mut budget, out);
+        worked | self.expire_time_wait(now)
+    }
+
+    /// Fires the timers of connections that are due, as many as `budget` affords.
+    fn fire_due(&mut self, now: Instant, budget: &mut RoundBudget, out: &mut impl Output<P::Buffer>) -> bool {
+        let before = *budget.moves();
+        while budget.affords_one(out)
+            && let Some(slot) = self.wheel.pop_expired(now, budget.moves())
+        {
+            budget.note_fired();
+            if let Some(event) = self.due(now, slot) {
+                self.drive(now, slot, event, None, out);
+            }
+        }
+        *budget.moves() < before
+    }
+
+    /// Ends open connections with a RST to both sides, and forgets those that rest: a round's part, in place of
+    /// [`Proxy::poll_timers`]. Returns true when nothing is left.
+    pub fn finish(&mut self, now: Instant, out: &mut impl Output<P::Buffer>) -> bool {
+        self.last_now = now;
+        self.draining = true;
+        self.handle_put_off(now, out);
+        let mut budget = self.budget(now, out);
+        for _ in 0..LOOKED_INTO_PER_ROUND {
+            if self.connections.len() == 0 || !budget.affords_one(out) {
+                break;
+            }
+            let slot = self.finish_cursor;
+            self.finish_cursor = (slot + 1) % self.connections.capacity() as u32;
+            if self.connections.get(slot).is_some() {
+                *budget.moves() -= 1;
+                budget.note_fired();
+                self.drive(now, slot, Event::Shutdown, None, out);
+            }
+        }
+        if self.connections.len() > 0 {
+            return false;
+        }
+        self.end_probes(now);
+        self.half_open.clear();
+        for _ in 0..RESTS_PER_CALL {
+            self.look_ahead();
+            if !self.evict_oldest_time_wait() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Forgets the resting connections whose time is over.
+    fn expire_time_wait(&mut self, now: Instant) -> bool {
+        let now_ms = now.as_millis() as u32;
+        let is_over = |until: u32| now_ms.wrapping_sub(until) as i32 >= 0;
+        let mut ended = false;
+        for _ in 0..RESTS_PER_CALL {
+            let is_due = self.time_wait.oldest().is_some_and(|(_, rested)| is_over(rested.until));
+            if !is_due {
+                break;
+            }
+            self.look_ahead();
+            ended |= self.evict_oldest_time_wait();
+        }
+        ended
+    }
+
+    /// When [`Proxy::poll_timers`] has something to do at the earliest.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let rest = self.time_wait.oldest().map(|(_, rested)| rested.until);
+        let syn_ack = self.half_open.next_due(self.last_now.as_millis() as u32);
+        let at = |until: u32| self.last_now + milliseconds_until(self.last_now, until);
+        let probe = self.probes.next_deadline();
+        [self.wheel.next_deadline(), rest.map(at), syn_ack.map(at), probe]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// What the timer of `slot` means now; `None` if it was early and has been set again.
+    fn due(&mut self, now: Instant, slot: u32) -> Option<Event> {
+        let connection = self.connections.get_mut(slot)?;
+        match (&connection.stage, connection.phase) {
+            (Stage::Opening(_), Phase::ServerSynSent | Phase::SynForwarded) => self.call_due(now, slot),
+            (Stage::Opening(_), Phase::AwaitPayload | Phase::AwaitProxyHeader)
+                if self.received_headers.is_awaited(slot) =>
+            {
+                self.header_overdue(slot)
+            }
+            (Stage::Opening(_), Phase::AwaitPayload) => {
+                let listener = self.settings.listeners.get(usize::from(connection.listener))?;
+                Some(match listener.inspect_delay {
+                    Some(_) => Event::WaitOver,
+                    None => Event::TimedOut,
+                })
+            }
+            (Stage::Opening(_), _) => Some(Event::TimedOut),
+            (Stage::Spliced(spliced), _) => {
+                let now_ms = now.as_millis() as u32;
+                if let Some(debt) = self.rtx.get(spliced.owed)
+                    && debt.timer.is_due(now_ms)
+                {
+                    return Some(if debt.timer.has_tried(rtx::MAX_TRIES) {
+                        Event::TimedOut
+                    } else {
+                        Event::RetryDue
+                    });
+                }
+                if let Some(event) = self.kept_due(slot, now_ms) {
+                    return Some(event);
+                }
+                let connection = self.connections.get(slot)?;
+                let limit = self.silence_allowed(connection)?;
+                let silent = now_ms.wrapping_sub(connection.spliced()?.last_seen);
+                if u128::from(silent) >= limit.as_millis() {
+                    return Some(Event::TimedOut);
+                }
+                self.arm_spliced(now, slot);
+                None
+            }
+        }
+    }
+
+    /// What a call to a server has come to: it has taken its whole time, it is given up for another, its SYN is repeated, or
+    /// it is looked at again later.
+    fn call_due(&mut self, now: Instant, slot: u32) -> Option<Event> {
+        let connection = self.connections.get(slot)?;
+        let opening = connection.opening()?;
+        let server = self.settings.servers.get(usize::from(connection.server))?;
+        let waited = time_since(now, opening.called_at);
+        if waited >= server.connect_timeout {
+            return Some(Event::TimedOut);
+        }
+        let next_syn = next_syn_after(server, opening.attempts);
+        if self.may_give_call_up(now, slot) {
+            return Some(Event::CallOverdue);
+        }
+        // A SYN that is passed on is repeated by its client.
+        let repeats = self.connections.get(slot)?.phase == Phase::ServerSynSent;
+        if repeats && waited >= next_syn {
+            return Some(Event::RetryDue);
+        }
+        self.arm_call(now, slot);
+        None
+    }
+
+    /// Whether a call is overdue, and another server can have it. That it is overdue counts against the server, once.
+    fn may_give_call_up(&mut self, now: Instant, slot: u32) -> bool {
+        // What has arrived since may be the answer.
+        let unheard = self
+            .overload
+            .heard_until()
+            .map_or(Duration::ZERO, |until| now.saturating_since(until));
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return false;
+        };
+        let Stage::Opening(opening) = &mut connection.stage else {
+            return false;
+        };
+        let (pool, server) = (PoolId(opening.pool), ServerId(connection.server));
+        let waited = time_since(now, opening.called_at);
+        if !self.backends.is_overdue(pool, waited.saturating_sub(unheard)) {
+            return false;
+        }
+        if !opening.attempts.is_overdue() {
+            opening.attempts.note_overdue();
+            self.backends.note_overdue(server, now - waited, now);
+        }
+        let tried = opening.tried.map(ServerId);
+        opening.attempts.given_up() < Attempts::MOST_GIVEN_UP && self.backends.may_give_up(pool, server, now, &tried)
+    }
+
+    /// Sets the timer of a call to a server to the earliest time at which it can mean anything: when its SYN is repeated,
+    /// when its whole time is over, when it is overdue, and then whenever it has waited half as long again.
+    pub(crate) fn arm_call(&mut self, now: Instant, slot: u32) {
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let (Some(opening), Some(server)) = (
+            connection.opening(),
+            self.settings.servers.get(usize::from(connection.server)),
+        ) else {
+            return;
+        };
+        let waited = time_since(now, opening.called_at);
+        let mut wait = server.connect_timeout.saturating_sub(waited);
+        if connection.phase == Phase::ServerSynSent {
+            let next_syn = next_syn_after(server, opening.attempts);
+            wait = wait.min(next_syn.saturating_sub(waited));
+        }
+        if let Some(bound) = self.backends.bound(PoolId(opening.pool)) {
+            let look = match bound.checked_sub(waited) {
+                Some(left) if !left.is_zero() => left,
+                _ => bound.max(waited / 2),
+            };
+            wait = wait.min(look);
+        }
+        self.wheel.arm(slot, now + wait);
+    }
+
+    /// Sets the timer of a spliced connection to the earliest time at which it can mean anything.
+    pub(crate) fn arm_spliced(&mut self, now: Instant, slot: u32) {
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let (Some(limit), Some(spliced)) = (self.silence_allowed(connection), connection.spliced()) else {
+            return;
+        };
+        let silent = (now.as_millis() as u32).wrapping_sub(spliced.last_seen);
+        let over = (now + limit).as_nanos().saturating_sub(u64::from(silent) * 1_000_000);
+        let mut deadline = Instant::from_nanos(over);
+        if let Some(debt) = self.rtx.get(spliced.owed) {
+            deadline = deadline.min(now + milliseconds_until(now, debt.timer.deadline()));
+        }
+        if let Some(kept) = self.inspections.of(slot).and_then(Inspection::deadline) {
+            deadline = deadline.min(now + milliseconds_until(now, kept));
+        }
+        self.wheel.arm(slot, deadline);
+    }
+
+    /// As [`Proxy::arm_spliced`] when a spliced connection has left the phase `before`. Only a time that has become shorter
+    /// must be told to the timer: when it fires too early, it looks by itself how long there is still to wait.
+    #[inline]
+    pub(crate) fn arm_closing(&mut self, now: Instant, slot: u32, before: Phase) {
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let listener = self.settings.listeners.get(usize::from(connection.listener));
+        let is_shorter = before == Phase::SPLICED && listener.is_some_and(|l| l.half_close < l.idle);
+        // What is kept of an inspected connection has times of its own.
+        if is_shorter || self.selector.inspects() {
+            self.arm_spliced(now, slot);
+        }
+    }
+
+    /// How long both sides of a spliced connection may be silent.
+    fn silence_allowed(&self, connection: &Connection) -> Option<Duration> {
+        let listener = self.settings.listeners.get(usize::from(connection.listener))?;
+        let at_most = |usual: Duration| match is_unheard(connection) {
+            true => usual.min(listener.select),
+            false => usual,
+        };
+        match connection.phase {
+            Phase::Spliced {
+                client: FinState::Open,
+                server: FinState::Open,
+            } => Some(at_most(listener.idle)),
+            Phase::Spliced { .. } => Some(at_most(listener.half_close)),
+            Phase::Closed
+            | Phase::AwaitPayload
+            | Phase::ServerSynSent
+            | Phase::SynForwarded
+            | Phase::SynAckForwarded
+            | Phase::AwaitProxyHeader
+            | Phase::LastAck
+            | Phase::TimeWait => None,
+        }
+    }
+
+    /// Why a connection in this state ended by time: kept here beside the timers themselves.
+    pub(crate) fn cause_of_silence(&self, slot: u32, usual: Cause) -> Cause {
+        let spliced = self.connections.get(slot).and_then(|connection| connection.spliced());
+        let debt = spliced.and_then(|spliced| self.rtx.get(spliced.owed));
+        match debt {
+            Some(debt) if debt.timer.has_tried(rtx::MAX_TRIES) => Cause::RetransmitLimit,
+            None if self.inspections.of(slot).is_some_and(Inspection::is_given_up) => Cause::RetransmitLimit,
+            _ if usual == Cause::IdleTimeout && self.connections.get(slot).is_some_and(is_unheard) => {
+                Cause::SelectorTimeout
+            }
+            _ => usual,
+        }
+    }
+}
+
+/// True if the copy of the client's first bytes was given up and no byte has passed since.
+fn is_unheard(connection: &Connection) -> bool {
+    let is_unheard = |spliced: &Spliced| spliced.beginning & Spliced::UNHEARD != 0;
+    connection.spliced().is_some_and(is_unheard) && connection.bytes_to_server == 0
+}
+
+fn milliseconds_until(now: Instant, until: u32) -> Duration {
+    let left = until.wrapping_sub(now.as_millis() as u32) as i32;
+    Duration::from_millis(left.max(0) as u64)
+}

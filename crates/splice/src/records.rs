@@ -1,0 +1,199 @@
+//! What a core tells about its connections: the record of each, and the ancestors' counters.
+
+use crate::base::transparent_sources;
+use crate::session::connection::{Connection, NO_SERVER};
+use crate::session::segment::Segment;
+use e2d2::memory::LargeSlice;
+use e2d2::time::Instant;
+use e2d2::wire::tcp::TcpFlags;
+use netfcts::Side;
+use netfcts::counters::{TcpCounter, TcpCounters};
+use netfcts::progress::{Ended, Ends, Progress};
+use netfcts::record::{self, Cause, RecordFlags, State};
+use netfcts::ring::RecordSender;
+
+const _: () = assert!(NO_SERVER == record::NO_SERVER);
+
+/// Where ended connections go; without a ring, nowhere.
+pub type RecordSink = Option<RecordSender>;
+
+/// Records in progress, by slot, and counters.
+pub struct Log {
+    sink: RecordSink,
+    records: LargeSlice<Progress>,
+    core: u8,
+    client: TcpCounters,
+    server: TcpCounters,
+}
+
+impl Log {
+    pub(crate) fn new(sink: RecordSink, records: Option<usize>, core: u8) -> Self {
+        let count = records.filter(|_| sink.is_some()).unwrap_or(0);
+        Log {
+            sink,
+            records: LargeSlice::of(Progress::NONE, count),
+            core,
+            client: TcpCounters::default(),
+            server: TcpCounters::default(),
+        }
+    }
+
+    /// The counters of the client's or the server's side.
+    pub fn counters(&self, side: Side) -> &TcpCounters {
+        match side {
+            Side::Client => &self.client,
+            Side::Server => &self.server,
+        }
+    }
+
+    /// Records lost because the ring was full.
+    pub fn records_lost(&self) -> u64 {
+        self.sink.as_ref().map_or(0, RecordSender::records_lost)
+    }
+
+    pub(crate) fn memory(&self) -> usize {
+        size_of_val(&*self.records)
+    }
+
+    pub(crate) fn count(&mut self, side: Side, counter: TcpCounter) {
+        match side {
+            Side::Client => self.client.count(counter),
+            Side::Server => self.server.count(counter),
+        }
+    }
+
+    /// Counts a RST and payload as they come in; the rest is counted where its meaning is known.
+    pub(crate) fn count_received(&mut self, from: Side, segment: &Segment) {
+        if segment.has(TcpFlags::RST) {
+            self.count(from, TcpCounter::RecvRst);
+        }
+        if segment.payload_len() > 0 {
+            self.count(from, TcpCounter::RecvPayload);
+        }
+    }
+
+    /// Counts a segment of a spliced connection on both sides: `fin` tells whether its FIN is the first or the second.
+    pub(crate) fn count_passed(&mut self, from: Side, payload: bool, fin: Option<Fin>, acknowledges_fin: bool) {
+        let to = from.peer();
+        if payload {
+            self.count(to, TcpCounter::SentPayload);
+        }
+        match fin {
+            Some(Fin::First) => {
+                self.count(from, TcpCounter::RecvFin);
+                self.count(to, TcpCounter::SentFin);
+            }
+            Some(Fin::Second) => {
+                self.count(from, TcpCounter::RecvFinPssv);
+                self.count(to, TcpCounter::SentFinPssv);
+            }
+            None => {}
+        }
+        if acknowledges_fin {
+            self.count(from, TcpCounter::RecvAck4Fin);
+            self.count(to, TcpCounter::SentAck4Fin);
+        } else if !payload && fin.is_none() {
+            self.count(from, TcpCounter::RecvAck);
+            self.count(to, TcpCounter::SentAck);
+        }
+    }
+
+    /// Asks the processor for what is noted of the connection in `slot`.
+    #[inline]
+    pub(crate) fn prefetch(&self, slot: u32) {
+        if let Some(record) = self.records.get(slot as usize) {
+            e2d2::prefetch(record);
+        }
+    }
+
+    /// Begins the record of the connection in `slot`, whose client has completed its handshake.
+    pub(crate) fn begin(&mut self, slot: u32, now: Instant) {
+        self.begin_with_syn(slot, now);
+        if let Some(record) = self.record(slot) {
+            record.set_flags(RecordFlags::COOKIE);
+            record.push_state(Side::Client, State::Established, now);
+        }
+    }
+
+    /// Begins the record of the connection in `slot`, whose client has sent a SYN.
+    pub(crate) fn begin_with_syn(&mut self, slot: u32, now: Instant) {
+        if let Some(record) = self.records.get_mut(slot as usize) {
+            record.begin(Side::Client, State::SynSent, now);
+        }
+    }
+
+    /// A PROXY header names the client of the connection in `slot`.
+    pub(crate) fn proxied(&mut self, slot: u32, client: std::net::IpAddr, port: u16) {
+        if let Some(record) = self.record(slot) {
+            record.set_proxied_client(client, port);
+        }
+    }
+
+    /// When the connection in `slot` began, if its record is kept.
+    pub(crate) fn start(&self, slot: u32) -> Option<Instant> {
+        let record = self.records.get(slot as usize)?;
+        record.is_begun().then(|| record.start())
+    }
+
+    pub(crate) fn state(&mut self, slot: u32, side: Side, state: State, now: Instant) {
+        if let Some(record) = self.record(slot) {
+            record.push_state(side, state, now);
+        }
+    }
+
+    pub(crate) fn flag(&mut self, slot: u32, flag: RecordFlags) {
+        if let Some(record) = self.record(slot) {
+            record.set_flags(flag);
+        }
+    }
+
+    /// One more server has been sent a SYN.
+    pub(crate) fn tried_server(&mut self, slot: u32) {
+        if let Some(record) = self.record(slot) {
+            record.note_server();
+        }
+    }
+
+    /// Hands over the record of `connection`, which used `local_port` towards its server and ends for `cause` as the
+    /// client's side sees it.
+    pub(crate) fn end(&mut self, slot: u32, connection: &Connection, (cause, local_port): (Cause, u16), now: Instant) {
+        let core = self.core;
+        let Some(record) = self.records.get_mut(slot as usize).filter(|record| record.is_begun()) else {
+            return;
+        };
+        let local_address = if connection.local_address < transparent_sources::FIRST {
+            connection.local_address
+        } else {
+            record::TRANSPARENT
+        };
+        let ends = Ends {
+            at: now,
+            client: (connection.client_address().to_be_bytes(), connection.client_port),
+            listener: connection.listener,
+            local: (local_address, local_port),
+            server: connection.server,
+            core,
+            packets: (connection.packets_from_client, connection.packets_from_server),
+            bytes: (connection.bytes_to_server, connection.bytes_to_client),
+            cause,
+        };
+        if let Some(sink) = &mut self.sink {
+            sink.send(|| Ended {
+                progress: record.clone(),
+                ends,
+            });
+        }
+        record.clear();
+    }
+
+    fn record(&mut self, slot: u32) -> Option<&mut Progress> {
+        self.records.get_mut(slot as usize).filter(|record| record.is_begun())
+    }
+}
+
+/// Which of the two FINs of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fin {
+    First,
+    Second,
+}

@@ -1,0 +1,335 @@
+//! What we owe to a server: the PROXY header, and client bytes that we acknowledged before there was a server
+//! (DESIGN: decisions 4 and 5).
+//!
+//! The client has forgotten them, so we repeat them until the server acknowledges: after RTO with back-off (RFC 6298
+//! 5.4–5.6), and at once after three duplicate ACKs (RFC 5681 3.2). Until then ACKs towards the client never fall
+//! below what it has been told already.
+//!
+//! Budget: a debt is one line, and a header stands beside it where it was [written](RtxQueues::draft): it is never copied but
+//! into segments. Mostly the server's answer pays at once, which [`RtxQueue::is_paid_by`] tells.
+
+use crate::base::sizes::MAX_HEADER;
+use crate::retransmit::rtx_timer::RtxTimer;
+use crate::session::handles::BufferId;
+use crate::session::slab::Slab;
+use e2d2::memory::LargeSlice;
+use netfcts::seq::SeqNum;
+
+/// Repetitions of one debt before the server is given up: about two minutes of silence.
+pub(crate) const MAX_TRIES: u8 = 7;
+
+/// One connection's debt, in the client's numbers.
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+pub(crate) struct RtxQueue {
+    /// The length of our own bytes, which end where `first` begins.
+    pub header_len: u16,
+    /// The client's bytes; offset 0 is `first`.
+    pub held: BufferId,
+    /// The number of the client's first byte.
+    pub first: SeqNum,
+    /// The first number that is not owed.
+    pub end: SeqNum,
+    /// The largest segment for the server.
+    pub mss: u16,
+    /// TSval and TSecr for the server, if timestamps were agreed.
+    pub timestamps: Option<(u32, u32)>,
+    /// When to repeat.
+    pub timer: RtxTimer,
+    /// The client's first bytes have been sent: when they come, it is a repetition.
+    pub first_bytes_sent: bool,
+    last_ack: SeqNum,
+}
+
+const _: () = assert!(
+    Slab::<RtxQueue>::slot_size() == 64,
+    "a debt and its slot fit a cache line"
+);
+
+/// What an ACK of the server does to a debt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AckEffect {
+    /// All is paid.
+    Full,
+    /// Nothing has been paid.
+    Open,
+    /// Something has been paid: the timer begins anew.
+    Progress,
+    /// The third duplicate: repeat now.
+    Repeat,
+}
+
+impl RtxQueue {
+    pub(crate) fn new(
+        header_len: u16,
+        held: BufferId,
+        first: SeqNum,
+        end: SeqNum,
+        mss: u16,
+        timestamps: Option<(u32, u32)>,
+        now_ms: u32,
+    ) -> Self {
+        let start = first - u32::from(header_len);
+        RtxQueue {
+            header_len,
+            held,
+            first,
+            end,
+            mss,
+            timestamps,
+            timer: RtxTimer::new(now_ms),
+            first_bytes_sent: false,
+            last_ack: start,
+        }
+    }
+
+    /// True if an ACK pays for everything, and is news to the client whatever else its segment says: the client has never
+    /// seen our header.
+    #[inline]
+    pub(crate) fn is_paid_by(&self, ack: SeqNum) -> bool {
+        ack.gt(self.end) || ack == self.end && !self.is_header_only()
+    }
+
+    /// Notes the server's ACK, in the client's numbers; `pure` is set when the segment carries nothing else.
+    pub(crate) fn note_ack(&mut self, ack: SeqNum, pure: bool, now_ms: u32) -> AckEffect {
+        if ack.ge(self.end) {
+            return AckEffect::Full;
+        }
+        if ack.gt(self.last_ack) {
+            self.last_ack = ack;
+            self.timer.on_progress(now_ms);
+            return AckEffect::Progress;
+        } else if ack == self.last_ack && pure && self.timer.on_duplicate_ack() {
+            return AckEffect::Repeat;
+        }
+        AckEffect::Open
+    }
+
+    /// Notes the server's own TSval and TSecr. A client that has repeated what goes before these bytes has brought the
+    /// server newer timestamps than theirs, and then it drops what is older than those (RFC 7323 5.3). It echoes the newest
+    /// that it goes by.
+    pub(crate) fn note_timestamps(&mut self, said: Option<(u32, u32)>) {
+        let is_newer = |new: u32, old: u32| new.wrapping_sub(old).cast_signed() > 0;
+        if let (Some((ours, echo)), Some((theirs, echoed))) = (&mut self.timestamps, said) {
+            if is_newer(echoed, *ours) {
+                *ours = echoed;
+            }
+            if is_newer(theirs, *echo) {
+                *echo = theirs;
+            }
+        }
+    }
+
+    /// True if there is nothing of the client's in it.
+    pub(crate) fn is_header_only(&self) -> bool {
+        self.end == self.first
+    }
+
+    /// The first byte that the server has not acknowledged.
+    pub(crate) fn next(&self) -> SeqNum {
+        self.last_ack
+    }
+}
+
+/// No debt.
+pub(crate) const NOTHING: u32 = u32::MAX;
+
+/// Room for a header.
+#[derive(Clone)]
+#[repr(align(64))]
+struct Room([u8; MAX_HEADER]);
+
+const NO_HEADER: Room = Room([0; MAX_HEADER]);
+
+/// All debts of one core, with the headers that are part of them.
+pub(crate) struct RtxQueues {
+    entries: Slab<RtxQueue>,
+    /// One for each entry if any server gets a header.
+    rooms: LargeSlice<Room>,
+    /// For a header that is sent without being owed because no entry is free.
+    spare: Room,
+}
+
+impl RtxQueues {
+    /// Room for so many debts, and for their headers unless no server gets any: they are most of the memory, which is
+    /// touched as it is used.
+    pub(crate) fn new(capacity: usize, with_headers: bool) -> Self {
+        let headers = if with_headers { capacity } else { 0 };
+        RtxQueues {
+            entries: Slab::reserved(capacity),
+            rooms: LargeSlice::reserved(headers),
+            spare: NO_HEADER,
+        }
+    }
+
+    /// Where the next header is written: the room of the debt that [`RtxQueues::insert`] will make next.
+    #[inline]
+    pub(crate) fn draft(&mut self) -> &mut [u8; MAX_HEADER] {
+        let place = self.entries.next().map_or(usize::MAX, |entry| entry as usize);
+        if (self.rooms.len()..self.rooms.capacity()).contains(&place) {
+            self.rooms.grow_to(place + 1, NO_HEADER);
+        }
+        &mut self.rooms.get_mut(place).unwrap_or(&mut self.spare).0
+    }
+
+    /// What was written last to [`RtxQueues::draft`], and is not owed yet.
+    #[inline]
+    pub(crate) fn drafted(&self, header_len: u16) -> &[u8] {
+        let place = self.entries.next().map_or(usize::MAX, |entry| entry as usize);
+        let room = self.rooms.get(place).unwrap_or(&self.spare);
+        room.0.get(..usize::from(header_len)).unwrap_or_default()
+    }
+
+    /// Keeps a debt, whose header was written to [`RtxQueues::draft`].
+    ///
+    /// # Errors
+    /// The debt itself, if there is no room.
+    #[inline]
+    pub(crate) fn insert(&mut self, debt: RtxQueue) -> Result<u32, RtxQueue> {
+        self.entries.insert(debt)
+    }
+
+    /// Forgets a debt. Returns the bytes that were held for it, if there was one.
+    #[inline]
+    pub(crate) fn forget(&mut self, index: u32) -> Option<BufferId> {
+        let held = self.entries.get(index)?.held;
+        self.entries.free(index);
+        Some(held)
+    }
+
+    /// A debt.
+    #[inline]
+    pub(crate) fn get(&self, index: u32) -> Option<&RtxQueue> {
+        self.entries.get(index)
+    }
+
+    /// A debt, to change it.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut RtxQueue> {
+        self.entries.get_mut(index)
+    }
+
+    /// A debt and its header.
+    pub(crate) fn with_header(&self, index: u32) -> Option<(&RtxQueue, &[u8])> {
+        let debt = self.entries.get(index)?;
+        let room = self.rooms.get(index as usize);
+        let header = room.and_then(|room| room.0.get(..usize::from(debt.header_len)));
+        Some((debt, header.unwrap_or_default()))
+    }
+
+    /// The number of debts.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The number of debts that there is room for.
+    #[cfg(test)]
+    fn capacity(&self) -> usize {
+        self.entries.capacity()
+    }
+
+    /// Bytes of all debts that there are.
+    pub(crate) fn bytes_in_use(&self) -> usize {
+        let room = if self.rooms.capacity() > 0 {
+            size_of::<Room>()
+        } else {
+            0
+        };
+        self.len() * (Slab::<RtxQueue>::slot_size() + room)
+    }
+
+    /// The memory that they have touched, in bytes.
+    pub(crate) fn memory(&self) -> usize {
+        self.entries.memory() + size_of_val(&*self.rooms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owed() -> RtxQueue {
+        RtxQueue::new(0, BufferId::NONE, SeqNum(u32::MAX - 9), SeqNum(10), 1460, None, 0)
+    }
+
+    #[test]
+    fn is_paid_by_an_ack_of_its_end_and_not_before() {
+        assert_eq!(owed().note_ack(SeqNum(9), true, 5), AckEffect::Progress);
+        assert_eq!(owed().note_ack(SeqNum(10), true, 5), AckEffect::Full);
+        assert_eq!(owed().note_ack(SeqNum(11), true, 5), AckEffect::Full);
+    }
+
+    #[test]
+    fn third_duplicate_repeats_once() {
+        let mut owed = owed();
+        let verdicts: Vec<_> = (0..5).map(|_| owed.note_ack(SeqNum(u32::MAX - 9), true, 5)).collect();
+        assert_eq!(verdicts.iter().filter(|v| **v == AckEffect::Repeat).count(), 1);
+        assert_eq!(verdicts[2], AckEffect::Repeat);
+        assert_eq!(owed.note_ack(SeqNum(u32::MAX - 9), false, 5), AckEffect::Open);
+    }
+
+    #[test]
+    fn what_is_repeated_is_as_new_as_what_the_server_has_seen() {
+        let mut owed = owed();
+        owed.note_timestamps(Some((1, 1)));
+        assert_eq!(owed.timestamps, None, "not agreed");
+        owed.timestamps = Some((u32::MAX, 7));
+        owed.note_timestamps(Some((6, u32::MAX - 1)));
+        assert_eq!(owed.timestamps, Some((u32::MAX, 7)), "an old ACK");
+        owed.note_timestamps(Some((9, 3)));
+        assert_eq!(owed.timestamps, Some((3, 9)));
+    }
+
+    #[test]
+    fn backs_off_and_recovers() {
+        let mut owed = owed();
+        owed.timer.on_timeout(1000);
+        assert_eq!((owed.timer.deadline(), owed.timer.has_tried(1)), (3000, true));
+        owed.note_ack(SeqNum(0), true, 1500);
+        assert_eq!((owed.timer.deadline(), owed.timer.has_tried(1)), (2500, false));
+    }
+
+    #[test]
+    fn an_ack_of_the_header_alone_is_no_payment_at_once() {
+        let header_only = RtxQueue::new(28, BufferId::NONE, SeqNum(3), SeqNum(3), 1460, None, 0);
+        let paid = |debt: &RtxQueue, ack: u32| debt.is_paid_by(SeqNum(ack));
+        assert!(!paid(&header_only, 3) && paid(&header_only, 4) && !paid(&header_only, u32::MAX - 24));
+        assert!(!paid(&owed(), 9) && paid(&owed(), 10) && paid(&owed(), 11));
+    }
+
+    #[test]
+    fn a_header_stays_where_it_was_written() {
+        let debt = || RtxQueue::new(2, BufferId::NONE, SeqNum(3), SeqNum(3), 1460, None, 0);
+        let mut debts = RtxQueues::new(2, true);
+        let mut indices = Vec::new();
+        for name in [b"ab", b"cd", b"ef"] {
+            debts.draft()[..2].copy_from_slice(name);
+            assert_eq!(debts.drafted(2), name);
+            indices.extend(debts.insert(debt()).ok());
+        }
+        let header = |debts: &RtxQueues, index: u32| debts.with_header(index).map(|(_, header)| header.to_vec());
+        assert_eq!(indices.len(), 2, "the third has the spare room and is not owed");
+        assert_eq!(debts.drafted(2), b"ef");
+        assert_eq!(header(&debts, indices[0]).as_deref(), Some(&b"ab"[..]));
+        assert_eq!(debts.forget(indices[0]), Some(BufferId::NONE));
+        assert_eq!((debts.forget(indices[0]), header(&debts, indices[0])), (None, None));
+        debts.draft()[..2].copy_from_slice(b"gh");
+        assert_eq!(header(&debts, indices[1]).as_deref(), Some(&b"cd"[..]));
+        assert_eq!(debts.insert(debt()).ok(), Some(indices[0]));
+        assert_eq!(header(&debts, indices[0]).as_deref(), Some(&b"gh"[..]));
+        assert_eq!((debts.len(), debts.capacity()), (2, 2));
+    }
+    #[test]
+    fn without_headers_there_is_room_for_debts_only() {
+        let mut debts = RtxQueues::new(100, false);
+        for _ in 0..100 {
+            debts.draft();
+            assert_eq!(debts.drafted(0), b"");
+            let index = debts.insert(owed()).expect("room");
+            let (debt, header) = debts.with_header(index).expect("a debt");
+            assert_eq!((debt.end, header), (SeqNum(10), &b""[..]));
+        }
+        assert!(debts.insert(owed()).is_err());
+        assert_eq!((debts.draft().len(), debts.memory()), (MAX_HEADER, 100 * 64));
+    }
+}

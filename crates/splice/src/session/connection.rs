@@ -1,0 +1,494 @@
+//! One connection, from the client's ACK to the last FIN: two cache lines.
+//!
+//! What both stages need stands in [`Connection`]; what only one needs stands in [`Stage`], so that a number cannot be
+//! read before it exists. Addresses of ours are indices: [`Settings`](crate::base::settings::Settings) holds them.
+
+use crate::session::close::Direction;
+use crate::session::event::Event;
+use crate::session::handles::BufferId;
+use crate::session::limits::{ConnectionLimits, LimitKind};
+use crate::session::options::Agreed;
+use crate::session::phase::Phase;
+use crate::session::segment::Segment;
+use crate::session::slab::Slab;
+use e2d2::port::PortId;
+use e2d2::time::Instant;
+use e2d2::wire::MacAddr;
+use netfcts::Side;
+use netfcts::record::Cause;
+use netfcts::seq::SeqNum;
+
+/// No server chosen yet.
+pub const NO_SERVER: u16 = u16::MAX;
+
+/// A connection. It begins with a line, or it would stand in three.
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+pub struct Connection {
+    client_address: [u64; 2],
+    /// What the stage needs.
+    pub stage: Stage,
+    /// Payload bytes that the client has sent to the server, each sequence number once.
+    pub bytes_to_server: u64,
+    /// Payload bytes that the server has sent to the client, each sequence number once.
+    pub bytes_to_client: u64,
+    /// Packets accepted from the client.
+    pub packets_from_client: u32,
+    /// Packets accepted from the server.
+    pub packets_from_server: u32,
+    /// The client's port.
+    pub client_port: u16,
+    /// The port it connected to.
+    pub listener_port: u16,
+    /// Index of the address it connected to.
+    pub listener_address: u16,
+    /// Index of our address towards the server, or what [`transparent_sources`](crate::base::transparent_sources) makes of a client's.
+    pub local_address: u16,
+    /// Our port towards the server; 0 while there is none.
+    pub local_port: u16,
+    /// The chosen server, or [`NO_SERVER`].
+    pub server: u16,
+    /// The listener.
+    pub listener: u16,
+    /// Where the client's frames come from: replies go back there. It follows segments that were accepted.
+    pub client_mac: MacAddr,
+    /// What it may still cause in this second.
+    pub granted: ConnectionLimits,
+    /// Where it stands.
+    pub phase: Phase,
+    /// The port that the client is on.
+    pub client_device: PortId,
+}
+
+const _: () = assert!(
+    Slab::<Connection>::slot_size() == 128,
+    "a connection and its slot fit two cache lines"
+);
+
+/// What only one stage of a connection needs.
+#[derive(Clone, Debug)]
+pub enum Stage {
+    /// No server yet, or one that has not answered.
+    Opening(Opening),
+    /// Packets pass.
+    Spliced(Spliced),
+}
+
+/// The time before the server's SYN-ACK.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening {
+    /// The client's initial sequence number; behind a PROXY header that was taken off, the number of its last byte.
+    pub client_isn: SeqNum,
+    /// Ours towards the client: the cookie.
+    pub cookie: SeqNum,
+    /// The client's newest TSval, if timestamps were agreed.
+    pub client_tsval: u32,
+    /// The client bytes up to here are acknowledged, and so owed.
+    pub acknowledged: SeqNum,
+    /// The held bytes; that there were some which the client will repeat is one of its values.
+    pub held: BufferId,
+    /// Our initial sequence number towards the server.
+    pub server_side_isn: SeqNum,
+    /// What is added to the client's TSval towards the server.
+    pub tsval_shift: u32,
+    /// When the present server was called, in ms of the core's clock, rounded up (wraps after 49 days; only differences
+    /// count).
+    pub called_at: u32,
+    /// The pool that the server was chosen from.
+    pub pool: u16,
+    /// SYN and SYN-ACK agreed to this.
+    pub agreed: Agreed,
+    /// The client's last window field, as sent.
+    pub client_window: u16,
+    /// The number of the client's FIN, as an offset from its first byte; [`Opening::NO_FIN`] without.
+    pub fin_offset: u16,
+    /// The window shift that we promised to the client.
+    pub advertised_scale: u8,
+    /// The window that our SYN-ACK promised; see [`Opening::advertised_window`].
+    pub advertised_units: u8,
+    /// Timestamps were agreed.
+    pub timestamps: bool,
+    /// How often servers were called.
+    pub attempts: Attempts,
+    /// Servers given up, the first [`Opening::MAX_TRIED`]; the rest is [`NO_SERVER`].
+    pub tried: [u16; Opening::MAX_TRIED],
+    /// Why the last of them was given up.
+    pub failure: Cause,
+    /// The client's SYN, if it is passed on: an entry of the table of [passed SYNs](crate::handshake::forwarded_syn).
+    pub syn: u16,
+}
+
+impl Opening {
+    /// How many servers of a pool are tried for one connection, retries of the last one not counted.
+    pub const MAX_TRIED: usize = 4;
+
+    /// `pool` of a server that the selector named directly: there is no other to try.
+    pub const NO_POOL: u16 = u16::MAX;
+
+    /// No FIN seen.
+    pub const NO_FIN: u16 = u16::MAX;
+
+    /// The number of the client's first byte.
+    pub fn first_byte(&self) -> SeqNum {
+        self.client_isn + 1
+    }
+
+    /// A window that a SYN-ACK promises, in one byte: in units of 128, rounded down. None is larger than
+    /// [`MAX_FIRST_PAYLOAD`](crate::base::callbacks::MAX_FIRST_PAYLOAD).
+    pub fn units_of_window(window: u16) -> u8 {
+        (window / 128).min(255) as u8
+    }
+
+    /// The window in bytes that our SYN-ACK promised, or up to 127 less: as much as any scaled window is inexact by
+    /// (RFC 7323 2.4).
+    pub fn advertised_window(&self) -> u32 {
+        u32::from(self.advertised_units) * 128
+    }
+
+    /// The client's window in bytes.
+    pub fn client_window_bytes(&self) -> u32 {
+        u32::from(self.client_window) << self.agreed.window_scale.unwrap_or(0)
+    }
+}
+
+/// Counts of one connection's calls to servers, in two bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attempts(u16);
+
+impl Attempts {
+    /// The most SYNs to one server: with each, the time to the next doubles.
+    pub const MOST_SYNS: u8 = 15;
+    /// The most calls that are given up because they are overdue; some seconds where servers are near.
+    pub const MOST_GIVEN_UP: u16 = 63;
+    const OVERDUE: u16 = 1 << 15;
+
+    /// SYNs sent to the present server.
+    pub fn syns(self) -> u8 {
+        self.0 as u8 & Self::MOST_SYNS
+    }
+
+    /// Servers called anew because no other was left; at most 16.
+    pub fn retries(self) -> u8 {
+        (self.0 >> 4 & 0x1f) as u8
+    }
+
+    /// Calls given up because they were overdue.
+    pub fn given_up(self) -> u16 {
+        self.0 >> 9 & Self::MOST_GIVEN_UP
+    }
+
+    /// The present call has been noted to be overdue.
+    pub fn is_overdue(self) -> bool {
+        self.0 & Self::OVERDUE != 0
+    }
+
+    /// A server is about to be called.
+    pub fn begin_call(&mut self) {
+        self.0 &= !(Self::OVERDUE | u16::from(Self::MOST_SYNS));
+    }
+
+    /// One more SYN to the present server.
+    pub fn note_syn(&mut self) {
+        self.0 += u16::from(self.syns() < Self::MOST_SYNS);
+    }
+
+    /// One more server called anew.
+    pub fn note_retry(&mut self) {
+        self.0 += u16::from(self.retries() < 0x1f) << 4;
+    }
+
+    /// One more call given up because it is overdue.
+    pub fn note_given_up(&mut self) {
+        self.0 += u16::from(self.given_up() < Self::MOST_GIVEN_UP) << 9;
+    }
+
+    /// The present call is overdue.
+    pub fn note_overdue(&mut self) {
+        self.0 |= Self::OVERDUE;
+    }
+}
+
+/// The time after it.
+#[derive(Clone, Copy, Debug)]
+pub struct Spliced {
+    /// Added to the client's SEQ towards the server.
+    pub client_seq_offset: u32,
+    /// Added to the server's SEQ towards the client.
+    pub server_seq_offset: u32,
+    /// Added to the client's TSval towards the server.
+    pub client_ts_offset: u32,
+    /// Added to the server's TSval towards the client.
+    pub server_ts_offset: u32,
+    /// Client → server, in the client's numbers.
+    pub to_server: Direction,
+    /// Server → client, in the server's numbers.
+    pub to_client: Direction,
+    /// When a packet was last accepted, in ms of the core's clock (wraps after 49 days; only differences count).
+    pub last_seen: u32,
+    /// What we owe to the server: an entry of the table of debts, or [`rtx::NOTHING`](crate::retransmit::rtx::NOTHING).
+    pub owed: u32,
+    /// The largest segment that the server takes, TCP options included (RFC 6691 3). The client may have been promised more.
+    pub server_mss: u16,
+    /// How windows are rescaled.
+    pub scale: WindowScale,
+    /// The server declined SACK that the client was promised: its blocks are blanked.
+    pub blank_sack: bool,
+    /// What its beginning has left behind: [`Spliced::PROMISED_MORE`], [`Spliced::UNHEARD`].
+    pub beginning: u8,
+}
+
+/// The window shifts of a spliced connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowScale {
+    /// The client's own shift.
+    pub client: u8,
+    /// The server's own shift.
+    pub server: u8,
+    /// The shift that the client believes the server to use.
+    pub advertised: u8,
+    /// The server knows the client's shift.
+    pub server_scales: bool,
+}
+
+/// RFC 9293 3.7.1: what every host takes in one segment.
+const SMALLEST_SEGMENT: u32 = 536;
+
+impl WindowScale {
+    /// The largest window that a sender can have been told, in bytes.
+    #[inline]
+    pub fn largest_window_for(self, sender: Side) -> u32 {
+        let shift = match sender {
+            Side::Client => self.server.max(self.advertised),
+            Side::Server => self.client,
+        };
+        // RFC 7323 2.3: no shift is larger.
+        0xffff << shift.min(14)
+    }
+
+    /// The window field for the server, from the client's.
+    #[inline]
+    pub fn to_server(self, window: u16) -> u16 {
+        if self.server_scales {
+            return window;
+        }
+        (u32::from(window) << self.client).min(0xffff) as u16
+    }
+
+    /// The window field for the client, from the server's: not larger, or bytes that the server does not take would move
+    /// back an edge that was offered (RFC 9293 3.8.6), and there are senders who never recover from that. So a window of
+    /// less than the unit is closed; a server opens it with an update soon, as none offers less than a segment for long
+    /// (3.8.6.2.2). Only where the unit is larger than the smallest segment is such a window rounded up.
+    #[inline]
+    pub fn to_client(self, window: u16) -> u16 {
+        if self.server == self.advertised {
+            return window;
+        }
+        let bytes = u32::from(window) << self.server;
+        (bytes >> self.advertised).clamp(u32::from(bytes >= SMALLEST_SEGMENT), 0xffff) as u16
+    }
+}
+
+impl Connection {
+    /// The client's address, IPv4 in its mapped form.
+    #[inline]
+    pub fn client_address(&self) -> u128 {
+        u128::from(self.client_address[0]) << 64 | u128::from(self.client_address[1])
+    }
+
+    /// An address in the form that [`Connection`] keeps it.
+    pub fn split(address: u128) -> [u64; 2] {
+        [(address >> 64) as u64, address as u64]
+    }
+
+    /// A connection in `AwaitPayload`, with neither server nor payload.
+    pub fn new(client: (u128, u16), mac: MacAddr, device: PortId, listener: (u16, u16, u16), opening: Opening) -> Self {
+        let (listener, listener_address, listener_port) = listener;
+        Connection {
+            client_address: Self::split(client.0),
+            stage: Stage::Opening(opening),
+            bytes_to_server: 0,
+            bytes_to_client: 0,
+            packets_from_client: 0,
+            packets_from_server: 0,
+            client_port: client.1,
+            listener_port,
+            listener_address,
+            local_address: 0,
+            local_port: 0,
+            server: NO_SERVER,
+            listener,
+            client_mac: mac,
+            granted: ConnectionLimits::default(),
+            phase: Phase::AwaitPayload,
+            client_device: device,
+        }
+    }
+
+    /// Notes that a segment of `from` was accepted: its numbers are such as its sender may use. What a stranger makes up
+    /// does not come here, and so keeps nothing alive.
+    #[inline]
+    pub(crate) fn note_accepted(&mut self, now: Instant, from: Side, segment: &Segment) {
+        if let Stage::Spliced(spliced) = &mut self.stage {
+            spliced.last_seen = now.as_millis() as u32;
+        }
+        let packets = match from {
+            Side::Client => &mut self.packets_from_client,
+            Side::Server => &mut self.packets_from_server,
+        };
+        *packets = packets.saturating_add(1);
+        if from == Side::Client && segment.source_mac != self.client_mac {
+            self.learn_client_mac(now, segment);
+        }
+    }
+
+    /// The same before the splice, for an event that only the peer itself can have caused.
+    #[inline]
+    pub(crate) fn note_in_opening(&mut self, now: Instant, from: Side, event: Event, segment: &Segment) {
+        if event.is_accepted_in_opening() {
+            self.note_accepted(now, from, segment);
+        }
+    }
+
+    /// Counts payload bytes of `from` that it had not sent before; wraps, so that one can be taken back.
+    #[inline]
+    pub(crate) fn count_bytes(&mut self, from: Side, bytes: i64) {
+        let count = match from {
+            Side::Client => &mut self.bytes_to_server,
+            Side::Server => &mut self.bytes_to_client,
+        };
+        *count = count.wrapping_add_signed(bytes);
+    }
+
+    /// The way to the client leads over another station now: a router has taken the place of another (RFC 9568). Once a
+    /// second, so that segments of two routers do not make it change with each.
+    #[cold]
+    fn learn_client_mac(&mut self, now: Instant, segment: &Segment) {
+        if segment.device == self.client_device && self.granted.take(LimitKind::ClientMac, now) {
+            self.client_mac = segment.source_mac;
+        }
+    }
+
+    /// The stage before the splice, if that is where it is.
+    pub fn opening(&self) -> Option<&Opening> {
+        match &self.stage {
+            Stage::Opening(opening) => Some(opening),
+            Stage::Spliced(_) => None,
+        }
+    }
+
+    /// The spliced stage, if that is where it is.
+    pub fn spliced(&self) -> Option<&Spliced> {
+        match &self.stage {
+            Stage::Spliced(spliced) => Some(spliced),
+            Stage::Opening(_) => None,
+        }
+    }
+}
+
+impl Spliced {
+    /// The client was promised more than the server's window has reached yet.
+    pub const PROMISED_MORE: u8 = 1;
+
+    /// The copy of the client's first bytes was given up. Until they have passed it is as one whose first payload is awaited.
+    pub const UNHEARD: u8 = 2;
+
+    /// [`Spliced::beginning`].
+    pub fn beginning(advertised_more: bool, is_unheard: bool) -> u8 {
+        u8::from(advertised_more) * Self::PROMISED_MORE + u8::from(is_unheard) * Self::UNHEARD
+    }
+
+    /// [`Spliced::PROMISED_MORE`] is set.
+    #[inline(always)]
+    pub fn has_advertised_more(&self) -> bool {
+        self.beginning & Self::PROMISED_MORE != 0
+    }
+
+    /// The direction that `side` sends in.
+    pub fn sent_by(&mut self, side: Side) -> &mut Direction {
+        match side {
+            Side::Client => &mut self.to_server,
+            Side::Server => &mut self.to_client,
+        }
+    }
+
+    /// `seq` of `side`'s numbering in that of its peer.
+    #[inline]
+    pub fn seq_for_peer(&self, side: Side, seq: SeqNum) -> SeqNum {
+        match side {
+            Side::Client => seq + self.client_seq_offset,
+            Side::Server => seq + self.server_seq_offset,
+        }
+    }
+
+    /// A number of `side`'s bytes as its peer sees it, back in `side`'s own numbering.
+    pub fn seq_from_peer(&self, side: Side, seq: SeqNum) -> SeqNum {
+        match side {
+            Side::Client => seq - self.client_seq_offset,
+            Side::Server => seq - self.server_seq_offset,
+        }
+    }
+
+    /// An ACK sent by `side`, in the numbering of the peer whose bytes it acknowledges.
+    #[inline]
+    pub fn ack_for_peer(&self, side: Side, ack: SeqNum) -> SeqNum {
+        match side {
+            Side::Client => ack - self.server_seq_offset,
+            Side::Server => ack - self.client_seq_offset,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use test_case::test_case;
+
+    #[test]
+    fn attempts_are_counted_apart_and_none_runs_over() {
+        let mut attempts = Attempts::default();
+        for n in 1..=100_u16 {
+            attempts.note_syn();
+            attempts.note_retry();
+            attempts.note_given_up();
+            let counts = (attempts.syns(), attempts.retries(), attempts.given_up());
+            assert_eq!(counts, (n.min(15) as u8, n.min(31) as u8, n.min(63)));
+            assert!(!attempts.is_overdue());
+        }
+        attempts.note_overdue();
+        assert!(attempts.is_overdue());
+        attempts.begin_call();
+        let counts = (attempts.syns(), attempts.retries(), attempts.given_up());
+        assert_eq!((counts, attempts.is_overdue()), ((0, 31, 63), false));
+    }
+
+    #[test_case(7, 7, 500 => 500; "same shift")]
+    #[test_case(0, 7, 64000 => 500; "server without scaling")]
+    #[test_case(0, 7, 127 => 0; "less than the unit")]
+    #[test_case(0, 7, 128 => 1; "the unit")]
+    #[test_case(0, 14, 535 => 0; "less than a segment")]
+    #[test_case(0, 14, 536 => 1; "a segment, though less than the unit")]
+    #[test_case(0, 7, 0 => 0; "closed stays closed")]
+    #[test_case(9, 7, 65535 => 65535; "never beyond the field")]
+    fn window_to_client(server: u8, advertised: u8, window: u16) -> u16 {
+        WindowScale {
+            client: 7,
+            server,
+            advertised,
+            server_scales: true,
+        }
+        .to_client(window)
+    }
+
+    #[test_case(true, 500 => 500; "server scales")]
+    #[test_case(false, 500 => 64000; "server does not")]
+    #[test_case(false, 512 => 65535; "largest that fits")]
+    fn window_to_server(server_scales: bool, window: u16) -> u16 {
+        WindowScale {
+            client: 7,
+            server: 7,
+            advertised: 7,
+            server_scales,
+        }
+        .to_server(window)
+    }
+}

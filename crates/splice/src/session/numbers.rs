@@ -1,0 +1,101 @@
+//! The numbers of segments of our own.
+
+use crate::base::callbacks::MAX_FIRST_PAYLOAD;
+use crate::base::path::Path;
+use crate::session::connection::{Connection, Opening, Spliced};
+use e2d2::wire::tcp::{TcpFlags, TcpOptions, TcpRepr};
+use netfcts::Side;
+use netfcts::seq::SeqNum;
+
+/// The control part of a frame of ours.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Control {
+    pub seq: SeqNum,
+    pub ack: SeqNum,
+    pub flags: TcpFlags,
+    pub window: u16,
+    pub options: TcpOptions,
+}
+
+impl Control {
+    pub(crate) fn segment<'a>(&self, path: &Path, payload: &'a [u8]) -> TcpRepr<'a> {
+        TcpRepr {
+            envelope: path.envelope(),
+            src_port: path.source_port,
+            dst_port: path.destination_port,
+            seq: self.seq.0,
+            ack: self.ack.0,
+            flags: self.flags,
+            window: self.window,
+            options: self.options,
+            sack_blocks: &[],
+            payload,
+        }
+    }
+}
+
+/// The options of a segment that carries nothing but timestamps, if they were agreed.
+pub(crate) fn timestamps(values: Option<(u32, u32)>) -> TcpOptions {
+    TcpOptions {
+        timestamps: values,
+        ..TcpOptions::NONE
+    }
+}
+
+pub(crate) fn opening_numbers(connection: &Connection, opening: &Opening, to: Side) -> (SeqNum, SeqNum, u16) {
+    match to {
+        Side::Client => {
+            // Our FIN, if it is out, follows our SYN.
+            let sent_fin = u32::from(connection.phase == crate::session::phase::Phase::LastAck);
+            (
+                opening.cookie + 1 + sent_fin,
+                opening.acknowledged,
+                opening_window(opening),
+            )
+        }
+        Side::Server => (opening.server_side_isn + 1, SeqNum(0), opening.client_window),
+    }
+}
+
+/// The window that the client is offered while its bytes are held.
+///
+/// Never more than was promised with the SYN-ACK: when the server has taken what is held, its own window reaches as far.
+pub(crate) fn opening_window(opening: &Opening) -> u16 {
+    let taken = (opening.acknowledged - opening.first_byte()).max(0) as usize;
+    let beyond_promise = MAX_FIRST_PAYLOAD.saturating_sub(opening.advertised_window() as usize);
+    room_as_window(opening, taken.max(beyond_promise))
+}
+
+/// The first number that the client has not been allowed to send before there was a server.
+pub(crate) fn advertised_edge(opening: &Opening) -> SeqNum {
+    let later = opening.acknowledged + (u32::from(opening_window(opening)) << opening.advertised_scale);
+    (opening.first_byte() + opening.advertised_window()).later(later)
+}
+
+/// What is left of the room for held bytes when `taken` of it is used, as the field that the client expects. As in
+/// [`WindowScale::to_client`](crate::session::connection::WindowScale::to_client) only a unit beyond any segment is rounded up.
+pub(crate) fn room_as_window(opening: &Opening, taken: usize) -> u16 {
+    const LARGEST_ROUNDED_DOWN: usize = 512;
+    let left = MAX_FIRST_PAYLOAD.saturating_sub(taken);
+    let unit = 1 << opening.advertised_scale;
+    let units = if unit <= LARGEST_ROUNDED_DOWN {
+        left / unit
+    } else {
+        left.div_ceil(unit)
+    };
+    units.min(0xffff) as u16
+}
+
+pub(crate) fn spliced_numbers(spliced: &Spliced, to: Side) -> (SeqNum, SeqNum, u16) {
+    let (sent, received) = match to {
+        Side::Client => (spliced.to_client, spliced.to_server),
+        Side::Server => (spliced.to_server, spliced.to_client),
+    };
+    let window = (received.edge - received.snd_una).max(0) as u32;
+    let (seq, shift) = match to {
+        Side::Client => (sent.end + spliced.server_seq_offset, spliced.scale.advertised),
+        Side::Server if spliced.scale.server_scales => (sent.end + spliced.client_seq_offset, spliced.scale.client),
+        Side::Server => (sent.end + spliced.client_seq_offset, 0),
+    };
+    (seq, received.snd_una, (window >> shift).min(0xffff) as u16)
+}
