@@ -18,9 +18,9 @@ memory_mib = 512
 idle = "poll"
 drain = "500ms"
 unknown_flows = "silent"
-answers_per_second = 10
+replies_per_second = 10
 max_connections = 1000
-held_memory = 77
+reassembly_memory = 77
 verify = "all"
 buffers = 8192
 
@@ -92,7 +92,7 @@ select = "10s"
 idle = "3h"
 time_wait = "1s"
 
-[promise]
+[syn_ack]
 mss = 1400
 window_scale = 9
 sack = false
@@ -131,11 +131,11 @@ fn every_key_arrives() {
         (Idle::Poll, UnknownFlows::Silent, Verify::All)
     );
     assert_eq!(
-        (engine.drain, engine.answers_per_second),
+        (engine.drain, engine.replies_per_second),
         (Duration::from_millis(500), 10)
     );
     assert_eq!((engine.max_connections, engine.buffers), (1000, 8192));
-    assert_eq!((engine.held_memory, engine.held_share), (77 << 20, 25));
+    assert_eq!((engine.reassembly_memory, engine.reassembly_quota), (77 << 20, 25));
 
     let [clients, servers] = config.ports() else {
         panic!("two ports")
@@ -210,12 +210,12 @@ fn every_key_arrives() {
     );
     assert_eq!(config.timeouts().half_close, Duration::from_secs(7440));
     assert_eq!(config.timeouts().connect, Duration::from_secs(10));
-    let promise = config.promise();
+    let syn_ack = config.syn_ack();
     assert_eq!(
-        (promise.mss, promise.window_scale, promise.window),
+        (syn_ack.mss, syn_ack.window_scale, syn_ack.window),
         (Some(1400), Some(9), 8192)
     );
-    assert!(!promise.sack && !promise.timestamps);
+    assert!(!syn_ack.sack && !syn_ack.timestamps);
     let records = config.records().unwrap();
     assert_eq!(
         (records.file.to_str().unwrap(), records.format),
@@ -304,7 +304,7 @@ fn a_promise_fits_the_widest_port() {
     let too_narrow = narrow.replace("mtu = 1440", "mtu = 1439");
     assert_refused(
         &too_narrow,
-        &["promise.mss is 1400, expected at most 1399, the largest MTU of a port less 40"],
+        &["syn_ack.mss is 1400, expected at most 1399, the largest MTU of a port less 40"],
     );
 }
 
@@ -535,7 +535,7 @@ refusals! {
     server_mapped: "\"10.2.0.11:80\"" => "\"[::ffff:10.2.0.11]:80\"", "this is an IPv4-mapped address";
     server_weight_0: "weight = 256" => "weight = 0", "pool[0].servers[0].weight is 0, expected 1 to 256";
     server_weight: "weight = 256" => "weight = 257", "pool[0].servers[0].weight is 257, expected 1 to 256";
-    held_memory: "held_memory = 77" => "held_memory = 0", "engine.held_memory is 0, expected 1 to 8192";
+    reassembly_memory: "reassembly_memory = 77" => "reassembly_memory = 0", "engine.reassembly_memory is 0, expected 1 to 8192";
     server_limit: "max_connections = 77" => "max_connections = 0", "pool[0].servers[0].max_connections is 0, expected 1 to 16777216";
     retries: "retries = 4" => "retries = 17", "pool[1].retries is 17, expected 0 to 16";
     eject_after: "eject_after = 7" => "eject_after = -1", "pool[1].eject_after is -1, expected 0 to 1000";
@@ -551,9 +551,9 @@ refusals! {
     local_ports_taken: "local_ports = \"8000-9000\"" => "local_ports = \"8000-8099\"", "pool[1].servers[0].address has no port left to be reached from at 10.1.0.80";
     timeout: "idle = \"3h\"" => "idle = \"9ms\"", "timeouts.idle is \"9ms\", expected \"10ms\" to \"30days\"";
     time_wait: "time_wait = \"1s\"" => "time_wait = \"241s\"", "timeouts.time_wait is \"241s\", expected \"0s\" to \"4m\"";
-    promise_mss: "mss = 1400" => "mss = 87", "promise.mss is 87, expected 88 to 8960";
-    promise_scale: "window_scale = 9" => "window_scale = 15", "promise.window_scale is 15, expected 0 to 14, or \"off\"";
-    promise_window: "window = 8192" => "window = 16385", "promise.window is 16385, expected 536 to 16384";
+    syn_ack_mss: "mss = 1400" => "mss = 87", "syn_ack.mss is 87, expected 88 to 8960";
+    syn_ack_scale: "window_scale = 9" => "window_scale = 15", "syn_ack.window_scale is 15, expected 0 to 14, or \"off\"";
+    syn_ack_window: "window = 8192" => "window = 16385", "syn_ack.window is 16385, expected 536 to 16384";
     records_format: "format = \"csv\"" => "format = \"xml\"", "records.format is \"xml\", expected \"text\", \"csv\" or \"json\"";
     records_file: "file = \"records.csv\"" => "enabled = true", "records lacks the key `file`";
     log_level: "level = \"debug\"" => "level = \"loud\"", "log.level is \"loud\", expected \"info\", ";

@@ -83,7 +83,7 @@ fn every_key_is_documented() {
             "[[pool]]\nname = \"p\"\nservers = [{ unknown = 1 }]".to_owned(),
         ),
         ("[timeouts]", "[timeouts]\nunknown = 1".to_owned()),
-        ("[promise]", "[promise]\nunknown = 1".to_owned()),
+        ("[syn_ack]", "[syn_ack]\nunknown = 1".to_owned()),
         ("[records]", "[records]\nunknown = 1".to_owned()),
         ("[log]", "[log]\nunknown = 1".to_owned()),
     ];

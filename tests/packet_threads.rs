@@ -93,7 +93,7 @@ fn answer_of_server(last_byte: u8) -> Vec<u8> {
 
 /// An engine whose log nobody reads; the reading end of the pipe has to live as long.
 fn start(allocations: &Arc<AtomicUsize>) -> (RunningEngine<WireMachine>, Wire) {
-    let engine = "name = \"unread-log\"\ncores = [0]\n[records]\nenabled = false\n[promise]\nprobe = false";
+    let engine = "name = \"unread-log\"\ncores = [0]\n[records]\nenabled = false\n[syn_ack]\nprobe = false";
     let config = wire::config(engine, "");
     let wire = wire(&config);
     let rules = RuleSelector::new(&config);

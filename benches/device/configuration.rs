@@ -44,7 +44,7 @@ time_wait = "{time_wait}ms"
 idle = "1h"
 select = "10m"
 
-[promise]
+[syn_ack]
 probe = false
 mss = {mss}
 window_scale = 7

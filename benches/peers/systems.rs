@@ -131,7 +131,7 @@ default = "reject"
 time_wait = "1s"
 
 # A probe would count as a failed connection of the servers.
-[promise]
+[syn_ack]
 probe = false
 
 [[pool]]

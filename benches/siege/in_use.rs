@@ -27,7 +27,7 @@ impl Field {
         let proxy_rests = self.rest(patience, |field| field.device.counts().open <= stays) && {
             // Ports and addresses rest a little longer than connections.
             self.rest(Duration::from_secs(1), |_| false);
-            self.rest(patience, |field| field.usage("resting") == 0)
+            self.rest(patience, |field| field.usage("time_wait") == 0)
         };
         self.steady_at = Some(self.now + Duration::from_secs(3600));
         self.rest(Duration::from_millis(100), |_| false);

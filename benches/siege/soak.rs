@@ -171,7 +171,7 @@ impl Soak {
             None => left.push(format!(
                 "turn {turn} ({kind}): {} connections do not end, {} rest",
                 field.usage("connections"),
-                field.usage("resting")
+                field.usage("time_wait")
             )),
             Some(in_use) => match self.at_rest {
                 None => self.at_rest = Some(in_use),

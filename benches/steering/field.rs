@@ -348,7 +348,7 @@ rules = [{{ first_number = true, pool = "servers" }}]
 default = "reject"
 [timeouts]
 time_wait = "1s"
-[promise]
+[syn_ack]
 probe = false
 [[pool]]
 name = "servers"

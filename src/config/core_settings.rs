@@ -36,10 +36,10 @@ impl Config {
             trusted: self.listeners.iter().map(trusted).collect(),
             servers,
             payload_fields: tls::proxy_fields,
-            promises: self.promise_settings(),
+            promises: self.syn_ack_settings(),
             time_wait: self.timeouts.time_wait,
             unknown_flows: self.engine.unknown_flows,
-            answers_per_second: self.engine.answers_per_second,
+            replies_per_second: self.engine.replies_per_second,
             overload_after: Some(self.engine.overload_after).filter(|after| !after.is_zero()),
             verify: self.engine.verify,
             capacity: self.capacity(),
@@ -69,8 +69,8 @@ impl Config {
         }
     }
 
-    fn promise_settings(&self) -> SynAckSettings {
-        let promise = &self.promise;
+    fn syn_ack_settings(&self) -> SynAckSettings {
+        let syn_ack = &self.syn_ack;
         let members = |pool: &PoolConfig| pool.members.iter().map(|member| member.server.0).collect();
         let reach = |listener: &ListenerConfig| {
             let mut pools: Vec<u16> = listener.pools().iter().map(|pool| pool.0).collect();
@@ -81,13 +81,13 @@ impl Config {
             pools
         };
         SynAckSettings {
-            probe: promise.probe && !promise.pinned.is_everything(),
-            pinned: promise.pinned,
-            mss: promise.mss,
-            window_scale: promise.window_scale,
-            sack: promise.sack,
-            timestamps: promise.timestamps,
-            window: promise.window.min(reassembly::LARGE as u16),
+            probe: syn_ack.probe && !syn_ack.pinned.is_everything(),
+            pinned: syn_ack.pinned,
+            mss: syn_ack.mss,
+            window_scale: syn_ack.window_scale,
+            sack: syn_ack.sack,
+            timestamps: syn_ack.timestamps,
+            window: syn_ack.window.min(reassembly::LARGE as u16),
             pools: self.pools.iter().map(members).collect(),
             reach: self.listeners.iter().map(reach).collect(),
         }
@@ -95,7 +95,7 @@ impl Config {
 
     fn capacity(&self) -> Capacity {
         let connections = self.engine.max_connections as usize;
-        let memory = self.engine.held_memory as usize;
+        let memory = self.engine.reassembly_memory as usize;
         let may_stay_silent =
             |listener: &ListenerConfig| listener.bind != Bind::Payload || listener.inspect_delay.is_some();
         let passes_syns = |listener: &ListenerConfig| listener.bind == Bind::Syn;
@@ -104,9 +104,9 @@ impl Config {
         Capacity {
             half_open: strange(self.listeners.iter().any(may_stay_silent)),
             passed_syns: strange(self.listeners.iter().any(passes_syns)),
-            held_memory: memory,
+            reassembly_memory: memory,
             debts: reassembly::most_in(memory),
-            held_share: self.engine.held_share,
+            reassembly_quota: self.engine.reassembly_quota,
             ..Capacity::for_connections(connections)
         }
     }

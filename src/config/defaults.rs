@@ -27,18 +27,18 @@ pub(super) const BUFFERS_IN_FLIGHT: i64 = 1_280;
 pub(super) const MAX_CONNECTIONS: i64 = 262_144;
 /// Slots are numbered with 30 bits; 24 are 4 GiB of connections.
 pub(super) const MAX_CONNECTIONS_RANGE: RangeInclusive<i64> = 1..=1 << 24;
-/// `[engine] held_memory` in MiB per core: 109 140 requests of up to 512 bytes, a million a second to servers 100 ms away.
-pub(super) const HELD_MEMORY: i64 = 64;
+/// `[engine] reassembly_memory` in MiB per core: 109 140 requests of up to 512 bytes, a million a second to servers 100 ms away.
+pub(super) const REASSEMBLY_MEMORY: i64 = 64;
 /// A MiB has room for a handful of the longest requests; 8 GiB are what ten million short ones take.
-pub(super) const HELD_MEMORY_RANGE: RangeInclusive<i64> = 1..=8192;
-/// `[engine] held_share`: four sources are needed to bring the memory to the mark at which anything gives way.
-pub(super) const HELD_SHARE: i64 = 25;
+pub(super) const REASSEMBLY_MEMORY_RANGE: RangeInclusive<i64> = 1..=8192;
+/// `[engine] reassembly_quota`: four sources are needed to bring the memory to the mark at which anything gives way.
+pub(super) const REASSEMBLY_QUOTA: i64 = 25;
 /// 100 is for those behind a balancer, where one address stands for all clients.
-pub(super) const HELD_SHARE_RANGE: RangeInclusive<i64> = 1..=100;
-/// `[engine] answers_per_second`: what a core sends to strangers at most; Linux limits its ICMP to 1000 as well.
-pub(super) const ANSWERS_PER_SECOND: i64 = 1_000;
+pub(super) const REASSEMBLY_QUOTA_RANGE: RangeInclusive<i64> = 1..=100;
+/// `[engine] replies_per_second`: what a core sends to strangers at most; Linux limits its ICMP to 1000 as well.
+pub(super) const REPLIES_PER_SECOND: i64 = 1_000;
 /// 0 is silence.
-pub(super) const ANSWERS_PER_SECOND_RANGE: RangeInclusive<i64> = 0..=10_000_000;
+pub(super) const REPLIES_PER_SECOND_RANGE: RangeInclusive<i64> = 0..=10_000_000;
 /// `[engine] overload_after`: a core that was away for a while has emptied a ring of 1024 packets again in half of this.
 pub(super) const OVERLOAD_AFTER: Duration = Duration::from_millis(1);
 /// 0 is never; a second of full queues is more than any peer waits.
@@ -119,13 +119,13 @@ pub(super) const TIME_WAIT_RANGE: RangeInclusive<Duration> = Duration::ZERO..=Du
 /// Timers that end something: at least ten ticks of the wheel, at most thirty days.
 pub(super) const TIMEOUT_RANGE: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(30 * DAY);
 
-/// `[promise] window_scale`: what Linux offers with its default of 6 MiB of receive memory.
+/// `[syn_ack] window_scale`: what Linux offers with its default of 6 MiB of receive memory.
 pub(super) const WINDOW_SCALE: i64 = 7;
 /// RFC 7323 2.3.
 pub(super) const WINDOW_SCALE_RANGE: RangeInclusive<i64> = 0..=14;
-/// `[promise] window`: the largest first payload that is collected, 16 KiB.
+/// `[syn_ack] window`: the largest first payload that is collected, 16 KiB.
 pub(super) const WINDOW: i64 = 16_384;
 /// At least one segment of the default MSS (RFC 9293 3.7.1).
 pub(super) const WINDOW_RANGE: RangeInclusive<i64> = 536..=16_384;
-/// `[promise] mss`: 88 is the least Linux accepts of a peer (`net.ipv4.tcp_min_snd_mss` less options); 8960 fits MTU 9000.
+/// `[syn_ack] mss`: 88 is the least Linux accepts of a peer (`net.ipv4.tcp_min_snd_mss` less options); 8960 fits MTU 9000.
 pub(super) const MSS_RANGE: RangeInclusive<i64> = 88..=8960;

@@ -24,10 +24,10 @@ pub struct RequestsCarried {
 }
 
 impl Config {
-    /// What `held_memory` carries. Each of these can be a connection, too.
+    /// What `reassembly_memory` carries. Each of these can be a connection, too.
     pub fn requests_carried(&self) -> RequestsCarried {
         let carried = |bytes| {
-            let room = reassembly::requests_in(self.engine.held_memory as usize, bytes);
+            let room = reassembly::requests_in(self.engine.reassembly_memory as usize, bytes);
             room.min(self.engine.max_connections as usize)
         };
         RequestsCarried {

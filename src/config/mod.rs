@@ -39,8 +39,8 @@ pub use error::{ConfigError, Problem};
 pub use memory::{PortMemory, RequestsCarried};
 pub use model::{
     EngineConfig, Fallback, Idle, KernelConfig, ListenAddress, ListenerConfig, ListenerTimeouts, LocalAddress, Match,
-    PoolConfig, PortConfig, PortRanges, Promise, RecordFormat, RecordsConfig, Rule, ServerConfig, SoftwareNicConfig,
-    Steering, Timeouts,
+    PoolConfig, PortConfig, PortRanges, RecordFormat, RecordsConfig, Rule, ServerConfig, SoftwareNicConfig, Steering,
+    SynAckConfig, Timeouts,
 };
 pub use pattern::{HostPattern, MAX_HOST_LEN, NamePattern};
 pub use payload_regex::PayloadRegex;
@@ -64,7 +64,7 @@ pub struct Config {
     pools: Vec<PoolConfig>,
     servers: Vec<ServerConfig>,
     timeouts: Timeouts,
-    promise: Promise,
+    syn_ack: SynAckConfig,
     records: Option<RecordsConfig>,
     log_level: LevelFilter,
     warnings: Vec<String>,
@@ -181,9 +181,9 @@ impl Config {
         &self.timeouts
     }
 
-    /// What SYN-ACKs promise as long as nothing is known about the servers.
-    pub fn promise(&self) -> &Promise {
-        &self.promise
+    /// What SYN-ACKs offer as long as nothing is known about the servers.
+    pub fn syn_ack(&self) -> &SynAckConfig {
+        &self.syn_ack
     }
 
     /// Where the records of ended connections go; `None` when they are not wanted.

@@ -35,15 +35,15 @@ pub struct EngineConfig {
     pub unknown_flows: UnknownFlows,
     /// How many frames per second and core are sent to those who have neither connection nor valid cookie, SYN-ACKs
     /// excepted.
-    pub answers_per_second: u32,
+    pub replies_per_second: u32,
     /// After how long without an empty receive queue a core lets SYNs give way to all else; zero: never.
     pub overload_after: Duration,
     /// Connections that one core holds at the same time.
     pub max_connections: u32,
     /// Bytes of memory with which one core holds requests of connections that wait for their servers.
-    pub held_memory: u64,
+    pub reassembly_memory: u64,
     /// How much of the memory for held payload one source may have, in percent: 1 to 100.
-    pub held_share: u8,
+    pub reassembly_quota: u8,
     /// Which received TCP checksums are verified when the port has not done it.
     pub verify: Verify,
     /// Packet buffers of each core; at least what the descriptors of all ports take, and some more.
@@ -428,11 +428,11 @@ pub struct ListenerTimeouts {
     pub half_close: Duration,
 }
 
-/// `[promise]`: what a SYN-ACK promises as long as nothing is known about the servers, and for good where it is
-/// [pinned](Promise::pinned) or `probe` is off.
+/// `[syn_ack]`: what a SYN-ACK offers as long as nothing is known about the servers, and for good where it is
+/// [pinned](SynAckConfig::pinned) or `probe` is off.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Promise {
-    /// Whether servers are asked what they can do, and SYN-ACKs then promise that.
+pub struct SynAckConfig {
+    /// Whether servers are asked what they can do, and SYN-ACKs then offer that.
     pub probe: bool,
     /// Which of the values below are written in the file: these hold whatever the servers can do.
     pub pinned: Pinned,

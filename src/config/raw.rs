@@ -12,14 +12,14 @@ pub(super) struct RawConfig {
     pub(super) listeners: Vec<RawListener>,
     pub(super) pools: Vec<RawPool>,
     pub(super) timeouts: RawTimeouts,
-    pub(super) promise: RawPromise,
+    pub(super) syn_ack: RawSynAck,
     pub(super) records: RawRecords,
     pub(super) log: RawLog,
 }
 
 /// Every top-level key.
 pub(super) const SECTIONS: &[&str] = &[
-    "engine", "port", "listener", "pool", "timeouts", "promise", "records", "log",
+    "engine", "port", "listener", "pool", "timeouts", "syn_ack", "records", "log",
 ];
 
 #[derive(Deserialize, Default)]
@@ -31,11 +31,11 @@ pub(super) struct RawEngine {
     pub(super) idle: Option<String>,
     pub(super) drain: Option<String>,
     pub(super) unknown_flows: Option<String>,
-    pub(super) answers_per_second: Option<i64>,
+    pub(super) replies_per_second: Option<i64>,
     pub(super) overload_after: Option<String>,
     pub(super) max_connections: Option<i64>,
-    pub(super) held_memory: Option<i64>,
-    pub(super) held_share: Option<i64>,
+    pub(super) reassembly_memory: Option<i64>,
+    pub(super) reassembly_quota: Option<i64>,
     pub(super) verify: Option<String>,
     pub(super) buffers: Option<i64>,
     pub(super) steering: Option<String>,
@@ -196,7 +196,7 @@ pub(super) struct RawListenerTimeouts {
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawPromise {
+pub(super) struct RawSynAck {
     pub(super) probe: Option<bool>,
     pub(super) mss: Option<i64>,
     pub(super) window_scale: Option<toml::Value>,

@@ -246,20 +246,20 @@ impl<M: Machine, S: SelectServer, C: Stages> Program for ProxyProgram<M, S, C> {
             if let Some(steering) = proxy.steering() {
                 groups.count_reasons("steering", steering);
             }
-            groups.count("rests", [("cut_short", proxy.time_wait_evicted())]);
+            groups.count("time_wait", [("evicted", proxy.time_wait_evicted())]);
             let usage = proxy.usage();
             let usage = [
                 ("connections", usage.connections),
-                ("resting", usage.time_wait),
+                ("time_wait", usage.time_wait),
                 ("half_open", usage.half_open),
-                ("passed_syns", usage.passed_syns),
+                ("forwarded_syns", usage.passed_syns),
                 ("flows", usage.flows),
-                ("held", usage.held),
-                ("debts", usage.debts),
-                ("headers", usage.headers),
-                ("borrowed", usage.borrowed),
+                ("reassembly", usage.held),
+                ("retransmission", usage.debts),
+                ("received_headers", usage.headers),
+                ("transparent_sources", usage.borrowed),
                 ("inspected", usage.inspected),
-                ("kept", usage.kept),
+                ("inspect_buffers", usage.kept),
                 ("timers", usage.timers),
                 ("ports", usage.ports),
             ];

@@ -150,7 +150,7 @@ fn the_example_has_every_kind_of_rule_and_policy() {
         "weight",
         "max_connections",
         "eject_after",
-        "[promise]",
+        "[syn_ack]",
     ] {
         assert!(text.contains(word), "{word}");
     }

@@ -16,8 +16,8 @@ pub const CHUNK: usize = 16 * 1024 + 32 * 64 + 16;
 
 /// So little memory that 61 short requests fill it.
 pub fn tight(settings: &mut Settings) {
-    settings.capacity.held_memory = 2 * CHUNK;
-    settings.capacity.held_share = 100;
+    settings.capacity.reassembly_memory = 2 * CHUNK;
+    settings.capacity.reassembly_quota = 100;
 }
 
 /// Requests of up to 512 bytes after which the next one makes another give way.
@@ -198,7 +198,7 @@ fn a_fin_is_given_up_with_its_bytes() {
 #[test]
 fn what_is_acknowledged_is_kept() {
     // Enough that there are chunks to spare when someone has to give way.
-    let roomy = |settings: &mut Settings| settings.capacity.held_memory = 32 * CHUNK;
+    let roomy = |settings: &mut Settings| settings.capacity.reassembly_memory = 32 * CHUNK;
     let text = CONFIG.replace("max_connections = 64", "max_connections = 2048");
     let mut bench = Bench::make_with(&text, false, roomy, |selector| selector);
     let mut client = Client::new(1000);

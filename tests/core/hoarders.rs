@@ -13,7 +13,7 @@ const MARK: usize = 56 * 32 * 15 / 16;
 /// A quarter of them.
 const SHARE: usize = 56 * 32 / 4;
 
-const SETTING: &str = "max_connections = 4096\nheld_memory = 1";
+const SETTING: &str = "max_connections = 4096\nreassembly_memory = 1";
 
 fn bench() -> Bench {
     Bench::with_config(&CONFIG.replace("max_connections = 64", SETTING))

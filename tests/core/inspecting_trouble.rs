@@ -53,7 +53,7 @@ fn more_than_a_segment_is_split_and_never_sent_beyond_the_window() {
     // While bytes wait, nothing new is taken.
     let refused = only(client.send(&mut bench, b"more"));
     assert_eq!((refused.ack, refused.window), (client.seq.wrapping_sub(104), 0));
-    assert_eq!(bench.dropped(DropReason::KeptFull), 1);
+    assert_eq!(bench.dropped(DropReason::InspectBufferFull), 1);
     client.seq = client.seq.wrapping_sub(4);
     let answers = bench.receive(&server.segment(TcpFlags::ACK, b""));
     let (rest, to_client): (Vec<_>, Vec<_>) = answers.into_iter().partition(|segment| segment.to == server.me);
@@ -81,7 +81,7 @@ fn no_more_than_64_kib_are_kept_and_the_window_says_so() {
     let mut taken = 0;
     loop {
         let answer = client.send(&mut bench, &order);
-        if bench.dropped(DropReason::KeptFull) > 0 {
+        if bench.dropped(DropReason::InspectBufferFull) > 0 {
             let refusal = only(answer);
             assert_eq!(refusal.to, client.me);
             // What is under way, and no more.

@@ -14,7 +14,7 @@ const SECOND: Duration = Duration::from_millis(1024);
 fn with_budget(per_second: u32) -> String {
     CONFIG.replace(
         "max_connections",
-        &format!("answers_per_second = {per_second}\nmax_connections"),
+        &format!("replies_per_second = {per_second}\nmax_connections"),
     )
 }
 

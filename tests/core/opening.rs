@@ -435,7 +435,7 @@ fn edge_of(segment: &Segment) -> u32 {
 #[test]
 fn the_right_edge_does_not_move_back_at_the_splice() {
     for promised in [16_384_u32, 4_096] {
-        let mut bench = Bench::with_config(&format!("{CONFIG}\n[promise]\nwindow = {promised}\n"));
+        let mut bench = Bench::with_config(&format!("{CONFIG}\n[syn_ack]\nwindow = {promised}\n"));
         let mut client = Client::new(40000);
         client.connect(&mut bench);
         let first = client.seq;

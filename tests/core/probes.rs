@@ -126,7 +126,7 @@ fn what_was_learned_is_told_once() {
 #[test_case("probe = false"; "switched off")]
 #[test_case("mss = 1460\nwindow_scale = 7\nsack = true\ntimestamps = true\nwindow = 16384"; "nothing left to learn")]
 fn nobody_is_asked(lines: &str) {
-    let mut bench = Bench::probing(&format!("{CONFIG}\n[promise]\n{lines}\n"));
+    let mut bench = Bench::probing(&format!("{CONFIG}\n[syn_ack]\n{lines}\n"));
     nothing(bench.wait(Duration::from_secs(100)));
     let syn_ack = promise(&mut bench, 40000);
     assert_eq!(

@@ -146,7 +146,7 @@ fn pinned_values_hold_whatever_the_servers_can_do() {
         window: 1000,
     };
     let promised = |lines: &str| {
-        let mut bench = Bench::probing(&format!("{CONFIG}\n[promise]\n{lines}\n"));
+        let mut bench = Bench::probing(&format!("{CONFIG}\n[syn_ack]\n{lines}\n"));
         answer_probes(&mut bench, |_| Some(none));
         let syn_ack = promise(&mut bench, 40000);
         (syn_ack.options, syn_ack.window)

@@ -155,7 +155,7 @@ fn a_dead_port_holds_timers_up_for_a_while_only() {
 fn held_requests_in_tiny_segments_leave_room_for_all_else() {
     const ROOM: usize = 144 + KEPT_FOR_CONTROL;
     let requests = BURST - 1;
-    let mut bench = Bench::with_config(&with_capacity(1024).replace("[records]", "[promise]\nmss = 1460\n[records]"));
+    let mut bench = Bench::with_config(&with_capacity(1024).replace("[records]", "[syn_ack]\nmss = 1460\n[records]"));
     let (mut clients, mut servers) = (Vec::new(), Vec::new());
     for n in 0..requests as u16 {
         let mut client = Client::new(2000 + n);

@@ -212,7 +212,7 @@ fn a_wrong_ack_pays_no_debt() {
 /// A window is promised in units of 16 KiB. After the first byte there was less than a unit left, and so no window.
 #[test]
 fn a_large_unit_does_not_close_the_window_for_held_bytes() {
-    let mut bench = Bench::with_config(&format!("{CONFIG}\n[promise]\nwindow_scale = 14\n"));
+    let mut bench = Bench::with_config(&format!("{CONFIG}\n[syn_ack]\nwindow_scale = 14\n"));
     let mut client = Client::new(40000);
     client.connect(&mut bench);
     let ack = only(client.send(&mut bench, b"?"));
@@ -224,7 +224,7 @@ fn a_large_unit_does_not_close_the_window_for_held_bytes() {
 /// With units of a segment or less a window is rounded down; when less than a unit is left, no more can come.
 #[test]
 fn a_request_that_leaves_less_than_a_unit_is_complete() {
-    let mut bench = Bench::with_config(&format!("{CONFIG}\n[promise]\nwindow_scale = 9\n"));
+    let mut bench = Bench::with_config(&format!("{CONFIG}\n[syn_ack]\nwindow_scale = 9\n"));
     let mut client = Client::new(40000);
     client.connect(&mut bench);
     for n in 0..31 {

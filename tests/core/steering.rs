@@ -171,12 +171,12 @@ fn addresses_from_proxy_headers_are_asked_for() {
         server.accept(&mut cores);
         assert_eq!(only(server.send(&mut cores, b"answer")).to, client.me);
         // One that no core knows has gone round once, and is dropped.
-        let before = cores.counted(SteeringEvent::AskedAround);
+        let before = cores.counted(SteeringEvent::PassedOn);
         let unknown = Client::new(50_000);
         let mut astray = server.segment(TcpFlags::ACK, b"");
         astray.to.address.set_port(unknown.me.address.port());
         cores.receive(&astray);
-        let asked = cores.counted(SteeringEvent::AskedAround) - before;
+        let asked = cores.counted(SteeringEvent::PassedOn) - before;
         assert!((2..=3).contains(&asked), "{asked} of three others");
         assert_eq!(cores.dropped(DropReason::UnknownFlow), 1);
         cores.assert_all_returned();

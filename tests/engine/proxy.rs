@@ -53,7 +53,7 @@ impl Bench {
             [[pool]]
             name = "pool"
             servers = [{{ name = "one", address = "10.0.0.9:8080" }}]
-            [promise]
+            [syn_ack]
             {promise}
             "#,
             directory.path().join("records").display()
@@ -320,6 +320,41 @@ fn no_connection_is_taken_while_draining() {
         count(&report, "tcp_client", "SentSynAck"),
         1,
         "for the first connection only"
+    );
+    assert_in_order(&bench.engine.shutdown());
+}
+
+/// The names of all that a JSON text has, each behind those that it is in; of a list, those of its first.
+fn keys(value: &serde_json::Value, path: &str, into: &mut String) {
+    match value {
+        serde_json::Value::Object(members) => members.iter().for_each(|(name, member)| {
+            let path = format!("{path}.{name}");
+            into.push_str(path.trim_start_matches('.'));
+            into.push('\n');
+            keys(member, &path, into);
+        }),
+        serde_json::Value::Array(members) => members.iter().take(1).for_each(|member| keys(member, path, into)),
+        _ => {}
+    }
+}
+
+/// The names are an interface: what reads them must not look for one that is gone. After a deliberate change:
+/// `UPDATE_GOLDEN=1 cargo test --test engine names_of_the_report`, and a line in CHANGELOG.md.
+#[test]
+fn names_of_the_report_stay() {
+    let mut bench = Bench::start("proxy-names", None);
+    let report: serde_json::Value = serde_json::from_str(&bench.engine.report().to_json()).expect("JSON");
+    let mut found = String::new();
+    keys(&report, "", &mut found);
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/report_keys.txt");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, &found).expect("the golden file is written");
+    }
+    let golden = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        golden == found,
+        "{} differs; if that is meant, UPDATE_GOLDEN=1",
+        path.display()
     );
     assert_in_order(&bench.engine.shutdown());
 }

@@ -96,7 +96,7 @@ fn rewrites_lines(lines: u64, loss: Option<u16>) {
     // doubled time-out until a segment gets through at once (RFC 6298 3), and waits for minutes.
     let options = EngineOptions {
         services: vec![service],
-        tables: "[promise]\nwindow_scale = 7\nsack = true\ntimestamps = true\n".into(),
+        tables: "[syn_ack]\nwindow_scale = 7\nsack = true\ntimestamps = true\n".into(),
         ..EngineOptions::default()
     };
     let tools = ["tr", "sed", "sha256sum", "nft"];
@@ -143,7 +143,7 @@ fn rewrites_lines(lines: u64, loss: Option<u16>) {
     let (report, _rig) = setup.finish();
     let dropped = |reason| report.number(&format!("/counters/proxy_drops/{reason}"));
     assert_eq!((dropped("out_of_window"), dropped("inspect_full")), (0, 0));
-    assert!(dropped("kept_full") < 100, "the window says what can be kept");
+    assert!(dropped("inspect_buffer_full") < 100, "the window says what can be kept");
     assert_eq!(report.records.len(), pairs.len());
     for record in &report.records {
         // Bytes are counted as they come in.

@@ -120,7 +120,7 @@ fn a_hello_as_long_as_post_quantum_keys_make_it_comes_in_several_segments() {
 #[test]
 fn a_hello_that_loses_the_segment_with_the_name_gets_through() {
     let options = EngineOptions {
-        tables: "[promise]\nmss = 116\n".into(),
+        tables: "[syn_ack]\nmss = 116\n".into(),
         ..EngineOptions::default()
     };
     let Some((setup, certificates)) = with_s_server_and(&options) else {

@@ -226,7 +226,7 @@ fn config_text(scenario: &Scenario) -> String {
         "[engine]\nname = \"sim\"\ncores = [0]\nmax_connections = 256\nverify = \"{}\"\n\
          [timeouts]\nselect = \"{SELECT_SECONDS}s\"\nconnect = \"20s\"\nidle = \"{IDLE_SECONDS}s\"\nhalf_close = \"{IDLE_SECONDS}s\"\n\
          time_wait = \"{}ms\"\n\
-         [promise]\n{promise}\n\
+         [syn_ack]\n{promise}\n\
          [records]\nfile = \"records.txt\"\n\
          [[port]]\nname = \"client\"\ndevice = \"net_null0\"\nmtu = {}\naddresses = [{}]\n\
          [[port]]\nname = \"server\"\ndevice = \"net_null1\"\nmtu = {}\naddresses = [{}]\n",
@@ -307,8 +307,8 @@ impl Engine {
             topology.next_hop_to(server).map_or(usize::MAX, |id| id.index())
         });
         if let Some(chunks) = scenario.held_chunks {
-            settings.capacity.held_memory = usize::from(chunks) * HELD_CHUNK;
-            settings.capacity.held_share = 100;
+            settings.capacity.reassembly_memory = usize::from(chunks) * HELD_CHUNK;
+            settings.capacity.reassembly_quota = 100;
         }
         let pool = HeapPool::new(BUFFERS, 14 + usize::from(scenario.client_mtu.max(scenario.server_mtu)));
         let complaints = Complaints::default();

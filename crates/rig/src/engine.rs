@@ -204,7 +204,7 @@ impl Engine {
     }
 
     /// Waits until the engine has told what it has learned of each of these servers, by its name in the configuration. It
-    /// serves before that, but promises clients less (`[promise]` in docs/configuration.md).
+    /// serves before that, but promises clients less (`[syn_ack]` in docs/configuration.md).
     ///
     /// # Errors
     /// When it ends instead, or does not tell in time; with what it printed.

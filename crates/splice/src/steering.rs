@@ -25,7 +25,7 @@ e2d2::reasons! {
         /// A packet was taken over from another core.
         TakenOver = "taken_over",
         /// A packet to a client's address was passed on: this core did not know it, nor did the one before.
-        AskedAround = "asked_around",
+        PassedOn = "passed_on",
         /// The hash that a port names for a packet is the one it was told to use.
         HashRight = "hash_right",
         /// It is another: what it steers by is not what it was told.

@@ -180,7 +180,7 @@ pub struct TimeWaitRing {
     ahead: [[u64; 2]; AHEAD],
     ahead_head: usize,
     ahead_len: usize,
-    cut_short: u64,
+    evicted: u64,
 }
 
 impl TimeWaitRing {
@@ -193,7 +193,7 @@ impl TimeWaitRing {
             ahead: [[0; 2]; AHEAD],
             ahead_head: 0,
             ahead_len: 0,
-            cut_short: 0,
+            evicted: 0,
         }
     }
 
@@ -241,13 +241,13 @@ impl TimeWaitRing {
     }
 
     /// The oldest has to make room for a younger one.
-    pub fn note_cut_short(&mut self) {
-        self.cut_short += 1;
+    pub fn note_evicted(&mut self) {
+        self.evicted += 1;
     }
 
     /// How many had to since the start: a sign that `capacity` is too small for `time_wait`.
-    pub fn cut_short(&self) -> u64 {
-        self.cut_short
+    pub fn evicted(&self) -> u64 {
+        self.evicted
     }
 
     /// The hashes that were noted of the oldest.

@@ -26,8 +26,8 @@ mod steering;
 
 use super::error::ConfigError;
 use super::raw::{
-    RawConfig, RawEngine, RawListener, RawListenerTimeouts, RawLog, RawPool, RawPromise, RawRecords, RawRule,
-    RawServer, RawTimeouts,
+    RawConfig, RawEngine, RawListener, RawListenerTimeouts, RawLog, RawPool, RawRecords, RawRule, RawServer, RawSynAck,
+    RawTimeouts,
 };
 use super::source::{At, Source};
 use keys::Keys;
@@ -101,7 +101,7 @@ pub(super) fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
             transparent: None,
         }],
         ports: vec![network.port],
-        promise: RawPromise::default(),
+        syn_ack: RawSynAck::default(),
         log: RawLog::default(),
     };
     top.ignore(source, "test_size", "it belongs to the ancestors' tests");

@@ -46,12 +46,12 @@ pub(super) fn check(source: &mut Source<'_>, raw: &RawEngine, ports: &[PortConfi
             raw.unknown_flows.as_deref(),
             &[("rst", UnknownFlows::Rst), ("silent", UnknownFlows::Silent)],
         ),
-        answers_per_second: number(
+        replies_per_second: number(
             source,
-            &at.key("answers_per_second"),
-            raw.answers_per_second,
-            defaults::ANSWERS_PER_SECOND,
-            &defaults::ANSWERS_PER_SECOND_RANGE,
+            &at.key("replies_per_second"),
+            raw.replies_per_second,
+            defaults::REPLIES_PER_SECOND,
+            &defaults::REPLIES_PER_SECOND_RANGE,
         ) as u32,
         overload_after: duration(
             source,
@@ -67,20 +67,20 @@ pub(super) fn check(source: &mut Source<'_>, raw: &RawEngine, ports: &[PortConfi
             defaults::MAX_CONNECTIONS,
             &defaults::MAX_CONNECTIONS_RANGE,
         ) as u32,
-        held_memory: number(
+        reassembly_memory: number(
             source,
-            &at.key("held_memory"),
-            raw.held_memory,
-            defaults::HELD_MEMORY,
-            &defaults::HELD_MEMORY_RANGE,
+            &at.key("reassembly_memory"),
+            raw.reassembly_memory,
+            defaults::REASSEMBLY_MEMORY,
+            &defaults::REASSEMBLY_MEMORY_RANGE,
         ) as u64
             * (1 << 20),
-        held_share: number(
+        reassembly_quota: number(
             source,
-            &at.key("held_share"),
-            raw.held_share,
-            defaults::HELD_SHARE,
-            &defaults::HELD_SHARE_RANGE,
+            &at.key("reassembly_quota"),
+            raw.reassembly_quota,
+            defaults::REASSEMBLY_QUOTA,
+            &defaults::REASSEMBLY_QUOTA_RANGE,
         ) as u8,
         verify: choice(
             source,

@@ -53,7 +53,7 @@ pub(super) fn check(source: &mut Source<'_>) -> Result<Config, ConfigError> {
     software_nic::check(source, &raw.ports, &engine, &mut ports);
     let mut config = Config {
         engine,
-        promise: small::promise(source, &raw.promise, &ports),
+        syn_ack: small::syn_ack(source, &raw.syn_ack, &ports),
         records: small::records(source, &raw.records),
         log_level: small::log_level(source, &raw.log),
         servers: pools.servers,
@@ -88,7 +88,7 @@ fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
         listeners: source.tables("listener"),
         pools: source.tables("pool"),
         timeouts: source.table("timeouts"),
-        promise: source.table("promise"),
+        syn_ack: source.table("syn_ack"),
         records: source.table("records"),
         log: source.table("log"),
     };

@@ -1,11 +1,11 @@
-//! `[timeouts]`, `[promise]`, `[records]` and `[log]`.
+//! `[timeouts]`, `[syn_ack]`, `[records]` and `[log]`.
 
 use log::LevelFilter;
 
 use super::{choice, duration, number, quoted};
 use crate::config::defaults;
-use crate::config::model::{ListenerTimeouts, PortConfig, Promise, RecordFormat, RecordsConfig, Timeouts};
-use crate::config::raw::{RawListenerTimeouts, RawLog, RawPromise, RawRecords, RawTimeouts};
+use crate::config::model::{ListenerTimeouts, PortConfig, RecordFormat, RecordsConfig, SynAckConfig, Timeouts};
+use crate::config::raw::{RawListenerTimeouts, RawLog, RawRecords, RawSynAck, RawTimeouts};
 use crate::config::source::{At, Source};
 use splice::settings::Pinned;
 
@@ -57,9 +57,9 @@ pub(super) fn listener_timeouts(
     }
 }
 
-/// `[promise]`
-pub(super) fn promise(source: &mut Source<'_>, raw: &RawPromise, ports: &[PortConfig]) -> Promise {
-    let at = At::root().key("promise");
+/// `[syn_ack]`
+pub(super) fn syn_ack(source: &mut Source<'_>, raw: &RawSynAck, ports: &[PortConfig]) -> SynAckConfig {
+    let at = At::root().key("syn_ack");
     let mss = raw.mss.map(|mss| {
         let at = at.key("mss");
         let checked = number(
@@ -83,7 +83,7 @@ pub(super) fn promise(source: &mut Source<'_>, raw: &RawPromise, ports: &[PortCo
         }
         checked as u16
     });
-    Promise {
+    SynAckConfig {
         probe: raw.probe.unwrap_or(true),
         pinned: Pinned {
             mss: raw.mss.is_some(),

@@ -9,7 +9,7 @@ e2d2::reasons! {
         /// lost, or it is forged.
         BadCookie = "bad_cookie",
         /// The cookie is right, but the connection it made is already over.
-        CookieReplayed = "used_cookie",
+        CookieReplayed = "cookie_replayed",
         /// The connection table is full.
         TableFull = "table_full",
         /// The flow table has no place near enough to the hash of a new flow. One with a client is not begun; a call to a
@@ -33,24 +33,24 @@ e2d2::reasons! {
         HalfOpenFull = "half_open_full",
         /// The SYN was not passed on, but answered here, if it was answered at all: too many wait for their server or their
         /// client.
-        ForwardedSynsFull = "syns_full",
+        ForwardedSynsFull = "forwarded_syns_full",
         /// The TCP checksum is wrong.
         BadTcpChecksum = "bad_tcp_checksum",
         /// It repeats what we have.
-        NothingNew = "nothing_new",
+        Duplicate = "duplicate",
         /// Outside the window we offered; once connected, outside that of the other side, and more of it than is passed on.
         OutOfWindow = "out_of_window",
         /// The memory for held bytes is full, or so full that only connections without a server get any; the client will repeat
         /// them.
-        ReassemblyFull = "held_full",
+        ReassemblyFull = "reassembly_full",
         /// Its source holds its share of the pool for held bytes already; the client will repeat them.
-        ReassemblyQuota = "held_share",
+        ReassemblyQuota = "reassembly_quota",
         /// Not a packet, but bytes held of a connection that its client has no ACK for and will repeat: they had waited
         /// longest, and the memory for held bytes was nearly full.
-        ReassemblyEvicted = "held_given_up",
+        ReassemblyEvicted = "reassembly_evicted",
         /// Not a packet, but all that was held of a connection that had asked for more: it had waited longest, the memory for
         /// held bytes was nearly full, no copy could be given up, and its client got a RST.
-        ConnectionEvicted = "held_pressed",
+        ConnectionEvicted = "connection_evicted",
         /// A connection that began with no PROXY header where one is required; it was reset.
         HeaderMissing = "proxy_header_missing",
         /// A connection that began with something that is no PROXY header but must be, or with a wrong one; it was reset.
@@ -64,17 +64,17 @@ e2d2::reasons! {
         /// More holes between held bytes than are kept track of.
         TooManyHoles = "too_many_holes",
         /// What was sent to a server could not be kept for repetition: too many servers owe us an acknowledgement.
-        RtxFull = "owed_full",
+        RtxFull = "rtx_full",
         /// Not the next bytes of an inspected direction: the sender repeats them after those that are missing.
         OutOfOrder = "out_of_order",
         /// No room to keep what an inspector may make of it: the sender repeats it.
-        KeptFull = "kept_full",
+        InspectBufferFull = "inspect_buffer_full",
         /// Too many connections are inspected, or too much is kept, for one more: the connection was reset.
         InspectFull = "inspect_full",
         /// An inspector refused its connection.
         Rejected = "rejected",
         /// A RST outside the window.
-        OutOfWindowRst = "blind_reset",
+        OutOfWindowRst = "out_of_window_rst",
         /// Not an answer to our SYN.
         NotAnAnswer = "not_an_answer",
         /// A SYN or an ICMP error, while more comes in than the core can do: those who are connected go first.
@@ -84,7 +84,7 @@ e2d2::reasons! {
         /// Too long for the port it must leave by.
         TooBig = "too_big",
         /// Longer than the server takes: passed on in pieces, and its sender told.
-        Resegmented = "cut",
+        Resegmented = "resegmented",
         /// Its hop limit is used up.
         HopLimit = "hop_limit",
         /// It has an IPv4 source route that is not over, and would have to go on over IPv6.

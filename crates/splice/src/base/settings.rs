@@ -251,7 +251,7 @@ pub struct Capacity {
     /// SYNs remembered until their handshake is complete; 0 without a listener that passes them on.
     pub passed_syns: usize,
     /// Bytes of memory for held requests, reserved at start and touched as used.
-    pub held_memory: usize,
+    pub reassembly_memory: usize,
     /// Connections that owe their server something, and PROXY headers of those that have none yet.
     pub debts: usize,
     /// Inspected connections; only for an engine with an inspector.
@@ -259,11 +259,11 @@ pub struct Capacity {
     /// Blocks of 2 KiB for what inspectors put in the place of other bytes; only for an engine with an inspector.
     pub kept_blocks: usize,
     /// How much of the memory for held requests one source may have, in percent.
-    pub held_share: u8,
+    pub reassembly_quota: u8,
 }
 
 /// A million requests a second of up to 512 bytes, to servers that take 100 ms to answer a SYN.
-const HELD_MEMORY: usize = 64 << 20;
+const REASSEMBLY_MEMORY: usize = 64 << 20;
 
 /// Each inspected connection takes about 1.3 KiB beside its two cache lines: 85 MiB for these.
 const MAX_INSPECTED: usize = 1 << 16;
@@ -276,11 +276,11 @@ impl Capacity {
             time_wait: (connections / 2).max(1024),
             half_open: 0,
             passed_syns: 0,
-            held_memory: HELD_MEMORY,
-            debts: reassembly::most_in(HELD_MEMORY),
+            reassembly_memory: REASSEMBLY_MEMORY,
+            debts: reassembly::most_in(REASSEMBLY_MEMORY),
             inspected: connections.min(MAX_INSPECTED),
             kept_blocks: (connections.min(MAX_INSPECTED) / 4).max(1024),
-            held_share: 25,
+            reassembly_quota: 25,
         }
     }
 }
@@ -363,7 +363,7 @@ pub struct Settings {
     pub unknown_flows: UnknownFlows,
     /// So many frames a second, on average, go to strangers; as many are challenge ACKs, and as many are passed on that are
     /// out of every window.
-    pub answers_per_second: u32,
+    pub replies_per_second: u32,
     /// After how long without an empty receive queue SYNs give way to all else; `None`: never.
     pub overload_after: Option<Duration>,
     /// Which checksums are verified.

@@ -140,7 +140,7 @@ where
             sets.collect::<Vec<_>>()
         };
         let flows = 2 * (capacity.connections + capacity.time_wait);
-        let answers = settings.answers_per_second;
+        let answers = settings.replies_per_second;
         let payload_fields = settings.fields_from_payload();
         let finds_fields = payload_fields != SendProxyFields::default();
         if settings.borrows_carried_addresses() {
@@ -158,7 +158,7 @@ where
             table: FlowTable::new(flows, secrets.table),
             connections: Slab::new(capacity.connections),
             time_wait: TimeWaitRing::new(capacity.time_wait),
-            reassembly: ReassemblyPool::new(capacity.held_memory, capacity.held_share),
+            reassembly: ReassemblyPool::new(capacity.reassembly_memory, capacity.reassembly_quota),
             rtx: rtx::RtxQueues::new(capacity.debts, settings.writes_headers()),
             inspections: Inspections::new(capacity.connections, inspected, kept_blocks),
             received_headers: if settings.accepts_headers() || finds_fields {

@@ -109,7 +109,7 @@ where
     fn hand_over(&mut self, to: usize, packet: Packet<P::Buffer>, out: &mut impl Output<P::Buffer>) {
         let Some(steering) = &mut self.steering else { return };
         match out.hand_over(to, packet) {
-            Ok(()) if steering.taking_over => steering.counters.add(SteeringEvent::AskedAround, 1),
+            Ok(()) if steering.taking_over => steering.counters.add(SteeringEvent::PassedOn, 1),
             Ok(()) => steering.counters.add(SteeringEvent::HandedOver, 1),
             Err(packet) => {
                 drop(packet);

@@ -38,7 +38,7 @@ where
 
     /// Connections whose rest ended before `time_wait`, because others needed its place.
     pub fn time_wait_evicted(&self) -> u64 {
-        self.time_wait.cut_short()
+        self.time_wait.evicted()
     }
 
     /// Bytes of [`memory`](Self::memory) that were not in use at the start, and are from now on: for source ports, held bytes,

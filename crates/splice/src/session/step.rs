@@ -105,7 +105,7 @@ const fn await_payload(event: Event) -> Transition {
         Event::NoServer => to(Phase::Closed, &[ResetClient, ForgetWithFailure]),
         // proxy-protocol.txt 2: the connection of a sender who breaks the rules is aborted.
         Event::BadHeader => to(Phase::Closed, &[ResetClient, Forget(Cause::BadProxyHeader)]),
-        Event::ClientAck => to(HERE, &[Drop(DropReason::NothingNew)]),
+        Event::ClientAck => to(HERE, &[Drop(DropReason::Duplicate)]),
         // RFC 9293 3.10.7.4: a FIN in ESTABLISHED; we have nothing to send either, so our FIN goes with its ACK.
         Event::ClientFin => to(Phase::LastAck, &[CloseClient]),
         // RFC 5961 4.2: a SYN inside a connection is answered by an ACK of what we expect, whatever its number.
@@ -141,7 +141,7 @@ const fn server_syn_sent(event: Event) -> Transition {
     match event {
         Event::ServerSynAck => to(Phase::SPLICED, &[Splice, AcknowledgeServer, SendBuffered]),
         Event::ClientData | Event::ClientFin => to(HERE, &[Hold]),
-        Event::ClientAck => to(HERE, &[Drop(DropReason::NothingNew)]),
+        Event::ClientAck => to(HERE, &[Drop(DropReason::Duplicate)]),
         Event::RetryDue => to(HERE, &[RetransmitSyn]),
         // No byte of the client has been given away yet: another server can have them all.
         Event::Reset(Side::Server) | Event::ServerUnreachable | Event::TimedOut | Event::NoPort => {
@@ -282,9 +282,9 @@ const fn await_proxy_header(event: Event) -> Transition {
             Phase::Closed,
             &[ResetClient, ResetServer, Forget(Cause::BadProxyHeader)],
         ),
-        Event::ClientAck => to(HERE, &[Drop(DropReason::NothingNew)]),
+        Event::ClientAck => to(HERE, &[Drop(DropReason::Duplicate)]),
         // RFC 9293 3.8.1: the server repeats its SYN-ACK until it is acknowledged; the client has had it.
-        Event::ServerSynAck => to(HERE, &[Drop(DropReason::NothingNew)]),
+        Event::ServerSynAck => to(HERE, &[Drop(DropReason::Duplicate)]),
         Event::Reset(Side::Client) => to(Phase::Closed, &[ResetServer, Forget(Cause::ActiveRst)]),
         Event::Reset(Side::Server) => to(Phase::Closed, &[ResetClient, Forget(Cause::PassiveRst)]),
         Event::Syn
@@ -420,7 +420,7 @@ const fn last_ack(event: Event) -> Transition {
             from: Side::Client,
             fin: FinChange::Unchanged | FinChange::Revoked,
             acknowledges_fin: false,
-        } => to(HERE, &[Drop(DropReason::NothingNew)]),
+        } => to(HERE, &[Drop(DropReason::Duplicate)]),
         Event::Reset(_) => to(Phase::Closed, &[Forget(Cause::ActiveRst)]),
         Event::Syn
         | Event::SynToForward

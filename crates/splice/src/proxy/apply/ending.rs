@@ -56,7 +56,7 @@ where
         while self.time_wait.next_slot().is_none() {
             self.look_ahead();
             self.evict_oldest_time_wait();
-            self.time_wait.note_cut_short();
+            self.time_wait.note_evicted();
         }
         let until = (now + self.settings.time_wait).as_millis() as u32;
         let Some(connection) = self.connections.get(slot) else {

@@ -320,7 +320,7 @@ where
         };
         let direction = inspection.sent_by_mut(from);
         if direction.has_backlog() {
-            self.drops.add(DropReason::KeptFull, 1);
+            self.drops.add(DropReason::InspectBufferFull, 1);
             self.answer(slot, from, out);
             return false;
         }
@@ -353,7 +353,7 @@ where
             && direction.can_record()
             && self.inspections.room(slot, from) >= len + GUARANTEED_GROWTH;
         if !has_room {
-            self.drops.add(DropReason::KeptFull, 1);
+            self.drops.add(DropReason::InspectBufferFull, 1);
             self.answer(slot, from, out);
             return (false, None);
         }

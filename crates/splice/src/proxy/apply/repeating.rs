@@ -132,7 +132,7 @@ where
                 let seq = direction.sent - 1;
                 return self.forward_inspected(slot, from, incoming, seq, out);
             }
-            self.drops.add(DropReason::NothingNew, 1);
+            self.drops.add(DropReason::Duplicate, 1);
             return self.answer(slot, from, out);
         }
         self.log.flag(slot, RecordFlags::RETRANSMITTED);
