@@ -21,6 +21,11 @@ pub fn costs() -> io::Result<Costs> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
+/// None: without programs of one's own, those of others are in nobody's way.
+pub fn other_programs(_ifindex: u32) -> Vec<String> {
+    vec![]
+}
+
 /// Nothing: there is no value of it.
 pub enum Kernel {}
 

@@ -268,10 +268,7 @@ pub fn try_out() -> io::Result<()> {
 
 /// `ARPHRD_ETHER` and `ARPHRD_LOOPBACK`: what the programs read begins with an Ethernet header.
 fn ifindex(name: &str) -> io::Result<u32> {
-    let index = rustix::net::netdevice::name_to_index(
-        rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?,
-        name,
-    )?;
+    let index = host::interface_index(name)?;
     let kind = std::fs::read_to_string(format!("/sys/class/net/{name}/type")).unwrap_or_default();
     if !matches!(kind.trim(), "1" | "772" | "") {
         return Err(io::Error::new(

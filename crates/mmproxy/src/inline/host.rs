@@ -1,5 +1,7 @@
 //! What the host's TCP agrees to with its peers: SYN-ACKs that the programs write must be those that it would have written.
 
+use crate::inline::kernel;
+use std::io;
 use std::path::Path;
 
 /// From the `net.ipv4.tcp_*` settings of this network namespace.
@@ -92,11 +94,46 @@ pub fn findings(interfaces: &[String]) -> Vec<String> {
             "net.netfilter.nf_conntrack_tcp_loose = 0: connections without a SYN are invalid; set it to 1".into(),
         );
     }
+    found.extend(interfaces.iter().flat_map(|name| other_programs(name)));
     found.extend(rules_against_new().map(|rule| {
         format!(
             "nftables drops connections that it has not seen begin: accept balancers' ports before this rule: {rule}"
         )
     }));
+    found
+}
+
+/// The number of an interface.
+///
+/// # Errors
+/// If there is none of this name.
+pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
+    Ok(rustix::net::netdevice::name_to_index(socket, name)?)
+}
+
+/// What else looks at the packets of an interface. Filters come behind all programs that links run.
+fn other_programs(interface: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let programs = interface_index(interface).map_or_else(|_| vec![], kernel::other_programs);
+    if !programs.is_empty() {
+        found.push(format!(
+            "{interface} has other tcx programs ({}): before mmproxy's they see balancers' addresses, behind them nothing of inline \
+             connections; inline = true takes that as it is",
+            programs.join(", ")
+        ));
+    }
+    let has_filters = ["ingress", "egress"].iter().any(|way| {
+        let output = std::process::Command::new("tc")
+            .args(["filter", "show", "dev", interface, way])
+            .output();
+        output.is_ok_and(|output| !output.stdout.is_empty())
+    });
+    if has_filters {
+        found.push(format!(
+            "{interface} has tc filters: they see nothing of inline connections; inline = true takes that as it is"
+        ));
+    }
     found
 }
 

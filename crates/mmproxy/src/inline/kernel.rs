@@ -4,6 +4,7 @@ pub use super::cost::{Costs, costs};
 use super::pins::Pins;
 use super::system::{self, Way};
 use crate::inline::layout::{self, Entry, FLOW_KEY, FLOW_VALUE, Swept};
+use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenMapMut, PrintLevel, ProgramInput};
 use rustix::fd::{AsFd, OwnedFd};
 use std::io;
@@ -14,6 +15,21 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/inline.bpf.o"))
 fn failed(error: libbpf_rs::Error) -> io::Error {
     io::Error::other(format!("{error:#}"))
 }
+
+/// Names of the programs that links run on an interface's packets, without those of any mmproxy. None where the kernel has no such
+/// links, or nobody is allowed to ask (`CAP_SYS_ADMIN`).
+pub fn other_programs(ifindex: u32) -> Vec<String> {
+    let ways = [Way::Ingress, Way::Egress];
+    let ids = ways.map(|way| system::attached(ifindex, way).unwrap_or_default());
+    ProgInfoIter::default()
+        .filter(|program| ids.iter().flatten().any(|&id| id == program.id))
+        .map(|program| program.name.to_string_lossy().into_owned())
+        .filter(|name| PROGRAMS.iter().all(|(ours, _)| ours != name))
+        .collect()
+}
+
+/// The answers first: a connection is not begun before they find their way.
+const PROGRAMS: [(&str, Way); 2] = [("to_client", Way::Egress), ("to_server", Way::Ingress)];
 
 /// Loaded programs. Those that are attached end with this value, unless they are pinned.
 pub struct Kernel {
@@ -97,8 +113,7 @@ impl Kernel {
     /// # Errors
     /// What the kernel reports.
     pub fn attach(&mut self, interfaces: &[u32]) -> io::Result<()> {
-        // The answers first: a connection is not begun before they find their way.
-        for (name, way) in [("to_client", Way::Egress), ("to_server", Way::Ingress)] {
+        for (name, way) in PROGRAMS {
             for &ifindex in interfaces {
                 let program = self.program(name)?;
                 let link = match &self.pins {
@@ -281,6 +296,24 @@ mod tests {
                 let data = output.data.expect("a packet");
                 assert_eq!(data[..after.len()], after[..], "{name}, IPv6: {v6}");
             }
+        }
+    }
+
+    #[test]
+    fn programs_of_others_are_named_and_ours_are_not() {
+        let Some(mut kernel) = loaded() else { return };
+        let named = std::thread::spawn(move || {
+            // Loopback is the first interface of a network.
+            kernel.attach_in_private().map(|()| {
+                let before = other_programs(1);
+                let program = kernel.program("sweep").expect("a program");
+                let _link = system::attach(program.as_fd(), 1, Way::Egress).expect("attached");
+                (before, other_programs(1))
+            })
+        });
+        match named.join().expect("a thread") {
+            Ok(named) => assert_eq!(named, (vec![], vec!["sweep".to_owned()])),
+            Err(error) => eprintln!("skipped: {error}"),
         }
     }
 

@@ -18,18 +18,48 @@ pub(super) enum Way {
     Egress,
 }
 
+impl Way {
+    fn attach_type(self) -> libbpf_sys::bpf_attach_type {
+        match self {
+            Way::Ingress => libbpf_sys::BPF_TCX_INGRESS,
+            Way::Egress => libbpf_sys::BPF_TCX_EGRESS,
+        }
+    }
+}
+
+/// The numbers of the programs that links run on what passes the interface this way, the first first.
+///
+/// # Errors
+/// What the kernel reports: no such interface, no tcx, no capability.
+pub(super) fn attached(ifindex: u32, way: Way) -> io::Result<Vec<u32>> {
+    // `BPF_MPROG_MAX` of kernel/bpf/mprog.c.
+    let mut ids = vec![0; 64];
+    let interface = i32::try_from(ifindex).map_err(io::Error::other)?;
+    let mut query = libbpf_sys::bpf_prog_query_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as libbpf_sys::size_t,
+        prog_ids: ids.as_mut_ptr(),
+        __bindgen_anon_1: libbpf_sys::bpf_prog_query_opts__bindgen_ty_1 {
+            count: ids.len() as u32,
+        },
+        ..Default::default()
+    };
+    // SAFETY: `query` and the buffer that it names, with room for `count` numbers, outlive the call.
+    checked(unsafe { libbpf_sys::bpf_prog_query_opts(interface, way.attach_type(), &raw mut query) })?;
+    // SAFETY: both names of the field have the same type.
+    ids.truncate(unsafe { query.__bindgen_anon_1.count } as usize);
+    Ok(ids)
+}
+
 /// Runs `program` on what passes the interface this way, for as long as the returned descriptor is open.
 ///
 /// # Errors
 /// What the kernel reports: no such interface, no tcx, no capability.
 pub(super) fn attach(program: BorrowedFd<'_>, ifindex: u32, way: Way) -> io::Result<OwnedFd> {
-    let kind = match way {
-        Way::Ingress => libbpf_sys::BPF_TCX_INGRESS,
-        Way::Egress => libbpf_sys::BPF_TCX_EGRESS,
-    };
     let interface = i32::try_from(ifindex).map_err(io::Error::other)?;
     // SAFETY: no pointer is passed but the null of "no options".
-    let link = checked(unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), interface, kind, std::ptr::null()) })?;
+    let result =
+        unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), interface, way.attach_type(), std::ptr::null()) };
+    let link = checked(result)?;
     // SAFETY: the call has made the descriptor for us alone.
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }

@@ -72,19 +72,24 @@ fn with_balancer(test: impl FnOnce(&Container) + Send + 'static) {
     });
 }
 
+const INLINE: [&str; 13] = [
+    "-l",
+    "[::]:8443",
+    "-4",
+    "127.0.0.1:443",
+    "-6",
+    "[::1]:443",
+    "--workers",
+    "1",
+    "--inline",
+    "-i",
+    "inside",
+    "--metrics",
+    "127.0.0.1:9110",
+];
+
 fn inline(more: &[&str]) -> Proxy {
-    let usual = [
-        "-l",
-        "[::]:8443",
-        "-4",
-        "127.0.0.1:443",
-        "-6",
-        "[::1]:443",
-        "--workers",
-        "1",
-    ];
-    let inline = ["--inline", "-i", "inside", "--metrics", "127.0.0.1:9110"];
-    let mut proxy = Proxy::start(&[&usual[..], &inline, more].concat(), "127.0.0.1:9110");
+    let mut proxy = Proxy::start(&[&INLINE[..], more].concat(), "127.0.0.1:9110");
     proxy.address = V4.parse().expect("address");
     proxy
 }

@@ -1,6 +1,8 @@
 //! Where balancers and servers stand, and what the operator is told.
 
 use super::*;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 
 /// Answers to clients have another next hop than those to the balancer, which nobody answers at.
 #[test]
@@ -83,6 +85,80 @@ fn auto_is_inline_where_that_works_and_says_why_where_not() {
         let _proxy = inline(&["--inline=auto"]);
         assert_eq!(seen(), "203.0.113.7:41001");
         assert_eq!(metric("mmproxy_tcp_connected_total"), 1);
+    });
+}
+
+#[test]
+fn tc_filters_of_the_interface_are_named_and_leave_auto_with_two_sockets() {
+    with_balancer(|container| {
+        tcp_server("127.0.0.1:443");
+        run("sysctl -q -w net.ipv4.conf.all.rp_filter=0");
+        run("sysctl -q -w net.ipv4.conf.inside.rp_filter=0");
+        let check = || {
+            let output = Command::new(env!("CARGO_BIN_EXE_mmproxy"))
+                .args(["check", "--inline", "--interface", "inside"])
+                .output()
+                .expect("it runs");
+            (output.status.success(), String::from_utf8(output.stdout).expect("text"))
+        };
+        run("tc qdisc add dev inside clsact");
+        // It matches nothing.
+        let filter = Command::new("tc")
+            .args(["filter", "add", "dev", "inside", "ingress", "bpf", "bytecode"])
+            .args(["1,6 0 0 0,"])
+            .output()
+            .expect("tc runs");
+        if !filter.status.success() {
+            return skip_for_kernel(&String::from_utf8_lossy(&filter.stderr));
+        }
+        let (good, text) = check();
+        assert!(!good && text.contains("inside has tc filters"), "{text}");
+        let proxy = inline(&["--inline=auto"]);
+        let seen = || container.run(|| exchange(V4, &whole(&v1("203.0.113.7:41001", "198.51.100.9:443"))));
+        assert_eq!(seen(), "203.0.113.7:41001");
+        assert_eq!(metric("mmproxy_tcp_connected_total"), 1);
+        drop(proxy);
+        run("tc qdisc del dev inside clsact");
+        // Programs of another mmproxy are none of others.
+        let _proxy = inline(&[]);
+        let (good, text) = check();
+        assert!(good, "{text}");
+    });
+}
+
+#[test]
+fn what_the_unit_may_do_is_enough() {
+    with_balancer(|container| {
+        tcp_server("127.0.0.1:443");
+        let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/mmproxy.service");
+        let unit = std::fs::read_to_string(unit).expect("the unit");
+        let words = |key: &str| -> Vec<String> {
+            let line = unit.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+            line.expect("the key").split(' ').map(str::to_owned).collect()
+        };
+        assert!(words("SystemCallFilter").contains(&"bpf".to_owned()));
+        assert_eq!(words("AmbientCapabilities"), words("CapabilityBoundingSet"));
+        let named = words("AmbientCapabilities").into_iter();
+        let named: Vec<String> = named
+            .map(|name| format!("+{}", name.trim_start_matches("CAP_").to_lowercase()))
+            .collect();
+        let only = format!("-all,{}", named.join(","));
+        // Where this was built, nobody else may look.
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = folder.path().join("mmproxy");
+        std::fs::copy(env!("CARGO_BIN_EXE_mmproxy"), &program).expect("copied");
+        std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("permissions");
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"]);
+        for option in ["--bounding-set", "--inh-caps", "--ambient-caps"] {
+            command.args([option, &only]);
+        }
+        command.arg(program).args(INLINE);
+        let _proxy = Proxy::spawn(command, "127.0.0.1:9110");
+        let seen = container.run(|| exchange(V4, &whole(&numbered(40_001))));
+        assert_eq!(seen, "203.0.113.7:40001");
+        wait_for("it was inline", || counted("assigned") == 1);
+        wait_for("it is forgotten", || metric("mmproxy_inline_active") == 0);
     });
 }
 
