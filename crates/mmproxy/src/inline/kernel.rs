@@ -191,7 +191,7 @@ impl Kernel {
         Ok(self.map(map)?.keys().collect())
     }
 
-    /// The counters, in the order of [`layout::COUNTERS`](crate::inline::layout::COUNTERS), summed over CPUs.
+    /// The counters, in the order of [`layout::COUNTERS`], summed over CPUs.
     ///
     /// # Errors
     /// What the kernel reports.
