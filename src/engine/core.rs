@@ -25,8 +25,8 @@ use crate::report::{CounterGroups, ReportedServerCaps, TCP_CLIENT, TCP_SERVER, W
 use crate::stages::Stages;
 use splice::callbacks::{SelectServer, SelectorFactory};
 use splice::syn_ack_options::ServerCaps;
-use splice::upstream::Backends;
-use splice::{Proxy, Secrets};
+use splice::upstream::Upstream;
+use splice::{CoreParts, Proxy, Secrets};
 
 /// Secret numbers of the engine, from which each core gets its own.
 #[derive(Clone)]
@@ -144,10 +144,16 @@ where
     let station_counters = station.counter_reader();
     let selector = selectors.selector(parts.core);
     let sink = config.records().is_some().then_some(records);
-    let backends = Backends::new(&config.upstream_settings(), index);
-    let proxy = Proxy::new(
-        settings, parts.pool, selector, neighbours, backends, sink, &secrets, now,
-    );
+    let core_parts = CoreParts {
+        settings,
+        pool: parts.pool,
+        selector,
+        next_hops: neighbours,
+        upstream: Upstream::new(&config.upstream_settings(), index),
+        records: sink,
+        secrets: &secrets,
+    };
+    let proxy = Proxy::new(core_parts, now);
     let kernel_counters = kernel.as_ref().map(KernelEnd::counter_readers).unwrap_or_default();
     let (graph_task, handle) =
         pipeline::build_linked(ports.clone(), proxy, station, counters, (links, kernel), stages.clone());

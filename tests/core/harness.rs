@@ -13,8 +13,8 @@ use proxyengine::callbacks::{FirstPayload, SelectServer, Selection};
 use proxyengine::config::{Config, PoolId, ServerId};
 use splice::drop_reason::DropReason;
 use splice::settings::Settings;
-use splice::upstream::Backends;
-use splice::{NextHops, Output, Proxy, Secrets, Usage};
+use splice::upstream::Upstream;
+use splice::{CoreParts, NextHops, Output, Proxy, Secrets, Usage};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -234,20 +234,20 @@ impl<S: SelectServer> Bench<S> {
             timestamp: 7_000_000,
         };
         let now = Instant::ZERO + Duration::from_secs(100);
-        let proxy = Proxy::new(
+        let parts = CoreParts {
             settings,
-            pool.clone(),
-            wrap(Selector {
+            pool: pool.clone(),
+            selector: wrap(Selector {
                 calls: Arc::clone(&calls),
                 asked: Arc::clone(&asked),
                 pool_only,
             }),
-            hops.clone(),
-            Backends::new(&config.upstream_settings(), 0),
-            Some(sender),
-            &secrets,
-            now,
-        );
+            next_hops: hops.clone(),
+            upstream: Upstream::new(&config.upstream_settings(), 0),
+            records: Some(sender),
+            secrets: &secrets,
+        };
+        let proxy = Proxy::new(parts, now);
         Bench {
             proxy,
             now,

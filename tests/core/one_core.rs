@@ -18,8 +18,8 @@ use proxyengine::kernel::KernelEnd;
 use proxyengine::neighbour::{Interface, Neighbour, SharedNeighbours, Station, Topology};
 use proxyengine::pipeline::{self, CoreLinks, Handle};
 use splice::settings::CoreSteering;
-use splice::upstream::Backends;
-use splice::{Proxy, Secrets, Usage};
+use splice::upstream::Upstream;
+use splice::{CoreParts, Proxy, Secrets, Usage};
 use std::sync::Arc;
 
 /// The graph, and what is around it.
@@ -85,16 +85,16 @@ impl<S: SelectServer> OneCore<S> {
         settings.promises.probe = false;
         let pool = HeapPool::new(2048, 2048);
         let (sender, records) = record_ring(1024);
-        let proxy = Proxy::new(
+        let parts = CoreParts {
             settings,
-            pool.clone(),
-            own.selector,
-            shared,
-            Backends::new(&config.upstream_settings(), index),
-            Some(sender),
-            &own.secrets,
-            now,
-        );
+            pool: pool.clone(),
+            selector: own.selector,
+            next_hops: shared,
+            upstream: Upstream::new(&config.upstream_settings(), index),
+            records: Some(sender),
+            secrets: &own.secrets,
+        };
+        let proxy = Proxy::new(parts, now);
         let (near0, far0) = LoopbackPort::pair(PortId(0), PortId(100), CABLE);
         let (near1, far1) = LoopbackPort::pair(PortId(1), PortId(101), CABLE);
         let (counters, reader) = GraphCounters::new();

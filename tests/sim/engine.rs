@@ -21,8 +21,8 @@ use proxyengine::callbacks::{
 use proxyengine::config::{Config, PoolId, ServerId};
 use proxyengine::neighbour::{SharedNeighbours, Station, Topology};
 use proxyengine::pipeline::{self, Handle};
-use splice::upstream::Backends;
-use splice::{Proxy, Secrets, Usage};
+use splice::upstream::Upstream;
+use splice::{CoreParts, Proxy, Secrets, Usage};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use testkit::sim::Random;
@@ -330,17 +330,16 @@ impl Engine {
             timestamp: random.bits() as u32,
         };
         let (sender, records) = record_ring(4_096);
-        let backends = Backends::new(&config.upstream_settings(), 0);
-        let proxy = Proxy::new(
+        let parts = CoreParts {
             settings,
-            pool.clone(),
-            Inspected::new(selector, rewriter),
-            neighbours,
-            backends,
-            Some(sender),
-            &secrets,
-            now,
-        );
+            pool: pool.clone(),
+            selector: Inspected::new(selector, rewriter),
+            next_hops: neighbours,
+            upstream: Upstream::new(&config.upstream_settings(), 0),
+            records: Some(sender),
+            secrets: &secrets,
+        };
+        let proxy = Proxy::new(parts, now);
         let (counters, graph) = GraphCounters::new();
         let (task, handle) = pipeline::build(near.map(share).into(), proxy, station, counters);
         Engine {

@@ -19,6 +19,7 @@
 
 mod admission;
 mod base;
+mod emit;
 mod handshake;
 mod icmp;
 mod inspect;
@@ -30,6 +31,7 @@ mod records;
 mod retransmit;
 mod rewrite;
 mod session;
+mod source_ports;
 pub mod steering;
 pub mod time_wait;
 pub mod upstream;
@@ -40,7 +42,7 @@ pub use base::settings::Secrets;
 pub use base::{addresses, callbacks, drop_reason, hash, ids, settings, stage, transparent_sources};
 pub use handshake::{cookie, syn_ack_options};
 pub use probe::ProbeEvent;
-pub use proxy::{Proxy, Usage};
+pub use proxy::{CoreParts, Proxy, Usage};
 pub use records::RecordSink;
 pub use rewrite::{siit, translate};
 pub use session::{action, close, connection, event, phase, step, table};

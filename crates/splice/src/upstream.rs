@@ -51,7 +51,7 @@ e2d2::reasons! {
 
 /// The servers and pools of one core.
 #[derive(Clone, Debug)]
-pub struct Backends {
+pub struct Upstream {
     servers: Vec<UpstreamServer>,
     /// By server.
     health: Vec<Health>,
@@ -78,7 +78,7 @@ struct Turn {
     hash: u64,
 }
 
-impl Backends {
+impl Upstream {
     /// The servers and pools for the worker with this index.
     pub fn new(settings: &UpstreamSettings, worker: usize) -> Self {
         let pool = |pool: &PoolSettings| Pool {
@@ -292,7 +292,7 @@ fn others(health: &[Health], server: ServerId, tried: &[ServerId]) -> impl Fn(Se
 }
 
 impl Pool {
-    /// See [`Backends::bound`].
+    /// See [`Upstream::bound`].
     #[inline]
     fn bound(&self) -> Option<Duration> {
         (self.turns.len() > 1).then(|| self.answers.bound())

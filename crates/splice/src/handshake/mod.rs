@@ -6,3 +6,46 @@ pub(crate) mod forwarded_syn;
 pub(crate) mod half_open;
 pub(crate) mod replay_filter;
 pub mod syn_ack_options;
+
+use crate::base::settings::{Secrets, Settings};
+use crate::session::slab::Slab;
+use cookie::CookieJar;
+use e2d2::time::Instant;
+use forwarded_syn::ForwardedSyn;
+use half_open::HalfOpenTable;
+use netfcts::isn::IsnGenerator;
+use replay_filter::ReplayFilter;
+use syn_ack_options::SynAckOptions;
+
+/// What a core knows of handshakes that are under way.
+pub(crate) struct Handshake {
+    pub(crate) cookies: CookieJar,
+    pub(crate) replay_filter: ReplayFilter,
+    /// Initial sequence numbers towards servers.
+    pub(crate) isn: IsnGenerator,
+    timestamp_base: u32,
+    pub(crate) half_open: HalfOpenTable,
+    pub(crate) forwarded_syns: Slab<ForwardedSyn>,
+    pub(crate) syn_ack_options: SynAckOptions,
+}
+
+impl Handshake {
+    pub(crate) fn new(settings: &Settings, secrets: &Secrets) -> Self {
+        let capacity = settings.capacity;
+        Handshake {
+            cookies: CookieJar::new(secrets.cookie),
+            replay_filter: ReplayFilter::new(capacity.connections),
+            isn: IsnGenerator::new(secrets.isn),
+            timestamp_base: secrets.timestamp,
+            half_open: HalfOpenTable::new(capacity.half_open),
+            forwarded_syns: Slab::new(capacity.passed_syns.min(forwarded_syn::MOST)),
+            syn_ack_options: SynAckOptions::new(settings),
+        }
+    }
+
+    /// Our timestamp clock towards clients: 1 ms, as RFC 7323 5.4 recommends.
+    #[inline]
+    pub(crate) fn timestamp(&self, now: Instant) -> u32 {
+        self.timestamp_base.wrapping_add(now.as_millis() as u32)
+    }
+}

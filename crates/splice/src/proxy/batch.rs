@@ -41,7 +41,7 @@ where
         for packet in batch.drain(..) {
             match self.read(&packet, &mut segments) {
                 Ok(()) => buffers.push(packet.buffer),
-                Err(reason) => self.drops.add(reason, 1),
+                Err(reason) => self.emit.dropped(reason),
             }
         }
         out.enter(WorkStage::LookUp);
@@ -50,7 +50,7 @@ where
             out.enter(WorkStage::Checksum);
             match self.verify(segment, buffer.data()) {
                 Ok(()) => self.handle(now, Incoming { buffer, segment }, out),
-                Err(reason) => self.drops.add(reason, 1),
+                Err(reason) => self.emit.dropped(reason),
             }
         }
     }
@@ -59,19 +59,19 @@ where
     fn ask_ahead(&self, segments: &mut [Segment]) {
         let mut may_call: ArrayVec<u32, BURST> = ArrayVec::new();
         for segment in segments {
-            segment.guess = self.table.guess(segment.hash);
+            segment.guess = self.flows.guess(segment.hash);
             match segment.guess {
                 Some(flow) if flow.is_time_wait() => {}
                 Some(flow) => {
                     self.connections.prefetch(flow.slot());
-                    self.log.prefetch(flow.slot());
+                    self.records.prefetch(flow.slot());
                     if flow.side() == Side::Client && segment.payload_len() > 0 {
-                        self.wheel.prefetch(flow.slot());
+                        self.timers.prefetch(flow.slot());
                         may_call.push(flow.slot());
                     }
                 }
                 // The ACK of a cookie, most likely.
-                None if !segment.has(TcpFlags::SYN) => self.replay_filter.prefetch(segment.hash),
+                None if !segment.has(TcpFlags::SYN) => self.handshake.replay_filter.prefetch(segment.hash),
                 None => {}
             }
         }
@@ -82,7 +82,7 @@ where
                 .get(slot)
                 .is_some_and(|c| c.phase == Phase::AwaitPayload)
             {
-                self.wheel.prefetch_neighbours(slot);
+                self.timers.prefetch_neighbours(slot);
             }
         }
     }
@@ -102,8 +102,8 @@ where
         let header = segment::Header::read(frame, layout).ok_or(DropReason::BadLayout)?;
         classify::check_flags(header.flags)?;
         let key = header.key;
-        let hash = self.table.hash_of_packet(&key, layout.version);
-        self.table.prefetch(hash);
+        let hash = self.flows.hash_of_packet(&key, layout.version);
+        self.flows.prefetch(hash);
         into.push(Segment {
             key,
             hash,
@@ -156,7 +156,7 @@ where
 
     #[inline(never)]
     fn look_up(&self, segment: &Segment) -> Option<FlowRef> {
-        self.table.find(segment.hash, |flow| self.is_leg(flow, &segment.key))
+        self.flows.find(segment.hash, |flow| self.is_leg(flow, &segment.key))
     }
 
     /// True if `key` is that of a flow in the table.

@@ -55,15 +55,15 @@ where
         let mut opened = None;
         if event == Event::CookieAck {
             if !incoming.is_intact() {
-                return self.drops.add(DropReason::BadTcpChecksum, 1);
+                return self.emit.dropped(DropReason::BadTcpChecksum);
             }
             let (hash, returned) = (incoming.segment.hash, incoming.segment.returned_cookie());
             match self.opens_cookie(now, incoming.segment) {
-                Some(cookie) => match self.replay_filter.find_unused(hash, returned, now) {
+                Some(cookie) => match self.handshake.replay_filter.find_unused(hash, returned, now) {
                     Some(unused) => opened = Some((cookie, unused)),
                     None => {
                         // The connection that it made is over: who goes on with it has missed the end.
-                        self.drops.add(DropReason::CookieReplayed, 1);
+                        self.emit.dropped(DropReason::CookieReplayed);
                         event = Event::ClientAck;
                     }
                 },
@@ -71,7 +71,7 @@ where
             }
         }
         if matches!(event, Event::Syn | Event::SynToForward) {
-            self.log.count(Side::Client, TcpCounter::RecvSyn);
+            self.records.count(Side::Client, TcpCounter::RecvSyn);
         }
         let action = step(phase, event).actions.first();
         if let Some(action) = action {
@@ -91,7 +91,7 @@ where
                     out,
                 );
             }
-            (Some(Action::Drop(reason)), _, _) => self.drops.add(*reason, 1),
+            (Some(Action::Drop(reason)), _, _) => self.emit.drops.add(*reason, 1),
             _ => self.refuse(now, incoming, out),
         }
     }
@@ -102,12 +102,13 @@ where
     /// that goes on with a connection we know nothing of is reset 16 s later at most.
     fn without_cookie(&self, now: Instant, listener: Option<u16>, incoming: &Incoming<P::Buffer>) -> Event {
         let segment = incoming.segment;
-        let promised = listener.map(|listener| self.syn_ack_options.of_cookie(listener, segment.ack - 1));
+        let promised = listener.map(|listener| self.handshake.syn_ack_options.of_cookie(listener, segment.ack - 1));
         let options = TcpOptions::parse(segment.options(incoming.buffer.data()));
         let echoes_us_lately = |(_, echo): (u32, u32)| {
-            u128::from(self.timestamp(now).wrapping_sub(echo)) <= crate::handshake::cookie::LIFETIME.as_millis()
+            u128::from(self.handshake.timestamp(now).wrapping_sub(echo))
+                <= crate::handshake::cookie::LIFETIME.as_millis()
         };
-        let is_young = self.cookies.may_be_live(segment.ack - 1, now)
+        let is_young = self.handshake.cookies.may_be_live(segment.ack - 1, now)
             && options
                 .timestamps
                 .filter(|_| promised.is_none_or(|promise| promise.timestamps))
@@ -117,7 +118,9 @@ where
 
     /// The cookie that a segment acknowledges, if it is one of ours and still good.
     pub(crate) fn opens_cookie(&self, now: Instant, segment: &Segment) -> Option<Opened> {
-        self.cookies.open(&segment.key, segment.seq - 1, segment.ack - 1, now)
+        self.handshake
+            .cookies
+            .open(&segment.key, segment.seq - 1, segment.ack - 1, now)
     }
 
     fn send_cookie(
@@ -127,12 +130,12 @@ where
         incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        if self.draining {
-            return self.drops.add(DropReason::Draining, 1);
+        if self.shutdown.is_draining {
+            return self.emit.dropped(DropReason::Draining);
         }
         let Incoming { buffer, segment } = incoming;
         let offered = TcpOptions::parse(segment.options(buffer.data()));
-        let promise = self.syn_ack_options.freeze(listener, now);
+        let promise = self.handshake.syn_ack_options.freeze(listener, now);
         let agreed = Agreed {
             mss: syn_ack_options::mss_of(&offered, segment.layout.version),
             window_scale: offered.window_scale.filter(|_| promise.window_scale.is_some()),
@@ -142,18 +145,18 @@ where
             .timestamps
             .filter(|_| promise.timestamps)
             .map(|(tsval, _)| tsval);
-        let cookie = self.cookies.bake(&segment.key, segment.seq, agreed, now);
+        let cookie = self.handshake.cookies.bake(&segment.key, segment.seq, agreed, now);
         // Who may stay silent must be asked again if its ACK is lost.
         if self.settings.listeners[usize::from(listener)].serves_silence() {
             let entry = HalfOpen::new(segment, cookie, tsval, agreed);
-            if !self.half_open.push(entry, now.as_millis() as u32) {
-                self.drops.add(DropReason::HalfOpenFull, 1);
+            if !self.handshake.half_open.push(entry, now.as_millis() as u32) {
+                self.emit.dropped(DropReason::HalfOpenFull);
             }
         }
         let path = self.path_back(segment);
         let control = self.syn_ack(now, &path, promise, (cookie, segment.seq), tsval, agreed);
-        self.log.count(Side::Client, TcpCounter::SentSynAck);
-        self.emit(Some(buffer), &path, &control, &[], out);
+        self.records.count(Side::Client, TcpCounter::SentSynAck);
+        self.emit.send(Some(buffer), &path, &control, &[], out);
     }
 
     /// The SYN-ACK of a listener with our number `cookie` for a client's number.
@@ -177,7 +180,7 @@ where
                 mss: Some(promise.mss(path.version(), mtu)),
                 window_scale: promise.window_scale.filter(|_| agreed.window_scale.is_some()),
                 sack_permitted: agreed.sack,
-                timestamps: tsval.map(|tsval| (self.timestamp(now), tsval)),
+                timestamps: tsval.map(|tsval| (self.handshake.timestamp(now), tsval)),
             },
         }
     }
@@ -192,22 +195,22 @@ where
         let now_ms = now.as_millis() as u32;
         let mut worked = false;
         while budget.affords_one(out)
-            && let Some((repetitions, entry)) = self.half_open.pop_due(now_ms)
+            && let Some((repetitions, entry)) = self.handshake.half_open.pop_due(now_ms)
         {
             *budget.moves() -= 1;
             budget.note_fired();
             worked = true;
             let key = entry.key();
-            let hash = self.table.hash(&key);
+            let hash = self.flows.hash(&key);
             // What rests there is the connection before, unless its cookie was this one.
-            let is_known = self.table.find(hash, |flow| self.key_of(flow) == Some(key));
+            let is_known = self.flows.find(hash, |flow| self.key_of(flow) == Some(key));
             let returned = Returned {
                 seq: entry.client_isn + 1,
                 ack: entry.cookie + 1,
             };
-            let has_come =
-                is_known.is_some_and(|flow| !flow.is_time_wait()) || self.replay_filter.contains(hash, returned, now);
-            if self.draining || has_come {
+            let has_come = is_known.is_some_and(|flow| !flow.is_time_wait())
+                || self.handshake.replay_filter.contains(hash, returned, now);
+            if self.shutdown.is_draining || has_come {
                 continue;
             }
             let address = self.settings.addresses.index(key.local);
@@ -215,13 +218,13 @@ where
                 address.and_then(|address| (self.settings.addresses).listener(address, key.local_port, entry.device));
             let Some(listener) = listener else { continue };
             // A SYN-ACK that is repeated says what it said: the cookie shows of which slot it is.
-            let promise = self.syn_ack_options.of_cookie(listener, entry.cookie);
+            let promise = self.handshake.syn_ack_options.of_cookie(listener, entry.cookie);
             let path = self.path_between(&key, entry.mac, entry.device);
             let numbers = (entry.cookie, entry.client_isn);
             let control = self.syn_ack(now, &path, promise, numbers, entry.tsval, entry.agreed);
-            self.log.count(Side::Client, TcpCounter::SentSynAck);
-            self.emit(None, &path, &control, &[], out);
-            self.half_open.push_again(repetitions, entry, now_ms);
+            self.records.count(Side::Client, TcpCounter::SentSynAck);
+            self.emit.send(None, &path, &control, &[], out);
+            self.handshake.half_open.push_again(repetitions, entry, now_ms);
         }
         worked
     }
@@ -235,16 +238,16 @@ where
         out: &mut impl Output<P::Buffer>,
     ) {
         let segment = incoming.segment;
-        if self.draining {
+        if self.shutdown.is_draining {
             return self.refuse(now, incoming, out);
         }
         // The last places are for those who also have something to say.
         let capacity = self.connections.capacity();
         if segment.payload_len() == 0 && self.connections.len() >= capacity - capacity / RESERVED {
-            return self.drops.add(DropReason::Pressure, 1);
+            return self.emit.dropped(DropReason::Pressure);
         }
         if self.connections.len() == capacity {
-            return self.drops.add(DropReason::TableFull, 1);
+            return self.emit.dropped(DropReason::TableFull);
         }
         let opening = self.new_opening(listener, opened, &incoming);
         let connection = Connection::new(
@@ -258,22 +261,22 @@ where
             self.free_key(segment.hash, &segment.key);
         }
         let Ok(slot) = self.connections.insert(connection) else {
-            return self.drops.add(DropReason::TableFull, 1);
+            return self.emit.dropped(DropReason::TableFull);
         };
-        if let Err(refusal) = self.table.insert(segment.hash, FlowRef::client(slot)) {
+        if let Err(refusal) = self.flows.insert(segment.hash, FlowRef::client(slot)) {
             self.connections.remove(slot);
-            return self.drops.add(refusal.into(), 1);
+            return self.emit.drops.add(refusal.into(), 1);
         }
         // Not before: the client of a connection that was not made may bring its cookie again.
-        self.replay_filter.note(unused);
+        self.handshake.replay_filter.note(unused);
         self.on_cookie_returned(now, segment.key.remote);
-        self.log.begin(slot, now);
+        self.records.begin(slot, now);
         self.await_first_bytes(now, slot, listener, out);
         if segment.len() == 0 {
             if let Some(connection) = self.connections.get_mut(slot) {
                 connection.packets_from_client = 1;
             }
-            return self.drops.add(DropReason::Consumed, 1);
+            return self.emit.dropped(DropReason::Consumed);
         }
         self.handle_connection(now, FlowRef::client(slot), incoming, out);
     }
@@ -288,10 +291,10 @@ where
             ..
         } = self.settings.listeners[usize::from(listener)];
         if accept != AcceptProxy::Off {
-            self.received_headers.await_header(slot);
+            self.headers.received.await_header(slot);
         }
         let first = inspect_delay.filter(|_| accept != AcceptProxy::Required);
-        self.wheel.arm(slot, now + first.unwrap_or(select));
+        self.timers.arm(slot, now + first.unwrap_or(select));
         if bind != Bind::Payload {
             self.drive(now, slot, Event::Ready, None, out);
         }
@@ -309,6 +312,7 @@ where
         }
         let opened = self.opens_cookie(now, segment)?;
         let unused = self
+            .handshake
             .replay_filter
             .find_unused(segment.hash, segment.returned_cookie(), now)?;
         Some((opened, unused))
@@ -334,24 +338,24 @@ where
         let syn = connection
             .opening()
             .map_or(crate::handshake::forwarded_syn::NONE, |opening| opening.syn);
-        self.forwarded_syns.remove(syn.into());
-        self.replay_filter.note(unused);
+        self.handshake.forwarded_syns.remove(syn.into());
+        self.handshake.replay_filter.note(unused);
         let opening = self.new_opening(listener, opened, &incoming);
         if let Some(known) = self.opening_mut(slot) {
             *known = opening;
         }
         self.on_cookie_returned(now, incoming.segment.key.remote);
-        self.log.state(slot, Side::Client, State::Established, now);
+        self.records.state(slot, Side::Client, State::Established, now);
         self.await_first_bytes(now, slot, listener, out);
         if incoming.segment.len() == 0 {
-            return self.drops.add(DropReason::Consumed, 1);
+            return self.emit.dropped(DropReason::Consumed);
         }
         self.handle_connection(now, FlowRef::client(slot), incoming, out);
     }
 
     fn new_opening(&self, listener: u16, opened: Opened, incoming: &Incoming<P::Buffer>) -> Opening {
         let segment = incoming.segment;
-        let promise = self.syn_ack_options.of_cookie(listener, segment.ack - 1);
+        let promise = self.handshake.syn_ack_options.of_cookie(listener, segment.ack - 1);
         let options = TcpOptions::parse(segment.options(incoming.buffer.data()));
         let timestamps = options.timestamps.filter(|_| promise.timestamps);
         let scaled = opened.agreed.window_scale.is_some();
@@ -380,12 +384,12 @@ where
 
     /// RFC 9293 3.10.7.1: the RST of a closed port, with numbers that its sender believes.
     pub(crate) fn refuse(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
-        self.drops.add(DropReason::UnknownFlow, 1);
+        self.emit.dropped(DropReason::UnknownFlow);
         if self.settings.unknown_flows == UnknownFlows::Silent {
             return;
         }
-        if !self.limits.rst.take(now) {
-            return self.drops.add(DropReason::RateLimited, 1);
+        if !self.admission.limits.rst.take(now) {
+            return self.emit.dropped(DropReason::RateLimited);
         }
         let Incoming { buffer, segment } = incoming;
         let path = self.path_back(segment);
@@ -401,7 +405,7 @@ where
             window: 0,
             options: TcpOptions::NONE,
         };
-        self.emit(Some(buffer), &path, &control, &[], out);
+        self.emit.send(Some(buffer), &path, &control, &[], out);
     }
 
     /// The way back to the sender of a segment that belongs to no connection.

@@ -41,15 +41,15 @@ where
 {
     /// An ICMP or ICMPv6 error to one of our addresses, whose own checksums are right.
     pub fn handle_icmp_error(&mut self, now: Instant, packet: Packet<P::Buffer>, out: &mut impl Output<P::Buffer>) {
-        self.last_now = now;
+        self.now = now;
         // Errors are advice (RFC 5927 4.1: most of a flood is made up); while there is not time for all they wait behind
         // connections, as SYNs do.
-        if self.overload.is_shedding() && !self.shed_errors.take(now) {
-            self.overload.note_drop(now);
-            return self.drops.add(DropReason::Overload, 1);
+        if self.admission.overload.is_shedding() && !self.admission.shed_errors.take(now) {
+            self.admission.overload.note_drop(now);
+            return self.emit.dropped(DropReason::Overload);
         }
         if let Err(reason) = self.pass_icmp_error(now, packet, out) {
-            self.drops.add(reason, 1);
+            self.emit.dropped(reason);
         }
     }
 
@@ -71,8 +71,8 @@ where
             remote_port: quoted.dst_port,
             local_port: quoted.src_port,
         };
-        let hash = self.table.hash(&key);
-        let Some(flow) = self.table.find(hash, |flow| self.key_of(flow) == Some(key)) else {
+        let hash = self.flows.hash(&key);
+        let Some(flow) = self.flows.find(hash, |flow| self.key_of(flow) == Some(key)) else {
             return match self.hand_over_icmp_error(&key, packet, out) {
                 Some(_) => Err(DropReason::IcmpUnwanted),
                 None => Ok(()),
@@ -107,7 +107,7 @@ where
                 }
                 let path = match towards {
                     Side::Server => routes::path_to_client(&self.settings, connection),
-                    Side::Client => routes::path_to_server(&self.settings, &self.neighbours, connection)
+                    Side::Client => routes::path_to_server(&self.settings, &self.next_hops, connection)
                         .ok_or(DropReason::NoNeighbour)?,
                 };
                 let (told, quote) = if path.version() == version {
@@ -208,14 +208,14 @@ where
         let may_tell = match self.find(incoming.segment) {
             Some(flow) if !flow.is_time_wait() => self.may_tell(now, flow.slot(), flow.side(), icmp_error),
             // Late segments of a connection that is over.
-            _ => self.limits.rst.take(now),
+            _ => self.admission.limits.rst.take(now),
         };
         if !may_tell {
-            return self.drops.add(DropReason::RateLimited, 1);
+            return self.emit.dropped(DropReason::RateLimited);
         }
         let path = self.path_back(incoming.segment);
         if let Err(reason) = self.emit_icmp(&path.envelope(), icmp_error, original, path.device, out) {
-            self.drops.add(reason, 1);
+            self.emit.dropped(reason);
         }
     }
 
@@ -227,7 +227,7 @@ where
         device: e2d2::port::PortId,
         out: &mut impl Output<P::Buffer>,
     ) -> Result<(), DropReason> {
-        let mut buffer = self.pool.take().ok_or(DropReason::NoBuffer)?;
+        let mut buffer = self.emit.pool.take().ok_or(DropReason::NoBuffer)?;
         icmp_error
             .write(envelope, original, &mut buffer)
             .map_err(|_| DropReason::NoBuffer)?;

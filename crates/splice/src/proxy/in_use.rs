@@ -24,26 +24,30 @@ impl<P: BufferPool, S, N> Proxy<P, S, N> {
         let capacity = self.settings.capacity;
         let places = self.connections.capacity();
         let open = self.connections.len();
-        let ports: usize = self.ports.iter().map(PortPool::in_use).sum();
+        let ports: usize = self.sources.ports.iter().map(PortPool::in_use).sum();
         share(self.connections.memory(), open, places)
-            + share(self.log.memory(), open, places)
-            + share(self.wheel.memory(), self.wheel.len(), self.wheel.capacity())
-            + self.table.len() * 8
+            + share(self.records.memory(), open, places)
+            + share(self.timers.memory(), self.timers.len(), self.timers.capacity())
+            + self.flows.len() * 8
             + self.time_wait.len() * size_of::<TimeWaitEntry>()
             + self.reassembly.bytes_in_use()
             + self.rtx.bytes_in_use()
             + share(self.inspections.memory(), self.inspections.len(), capacity.inspected)
-            + self.received_headers.bytes_in_use()
+            + self.headers.received.bytes_in_use()
             + share(
                 self.settings.addresses.borrowed().memory(),
                 self.settings.addresses.borrowed().len(),
                 capacity.connections + capacity.time_wait,
             )
-            + share(self.half_open.memory(), self.half_open.len(), 3 * capacity.half_open)
             + share(
-                self.forwarded_syns.memory(),
-                self.forwarded_syns.len(),
-                self.forwarded_syns.capacity(),
+                self.handshake.half_open.memory(),
+                self.handshake.half_open.len(),
+                3 * capacity.half_open,
+            )
+            + share(
+                self.handshake.forwarded_syns.memory(),
+                self.handshake.forwarded_syns.len(),
+                self.handshake.forwarded_syns.capacity(),
             )
             + ports * PortPools::BYTES_PER_PORT
     }

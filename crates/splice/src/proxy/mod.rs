@@ -2,7 +2,6 @@
 
 mod apply;
 mod batch;
-mod budget;
 mod handshake;
 mod icmp;
 mod in_use;
@@ -16,23 +15,19 @@ mod usage;
 
 pub use usage::Usage;
 
-use crate::admission::limits::CoreLimits;
-use crate::admission::overload::Overload;
-use crate::admission::validated_clients::ValidatedClients;
+use crate::admission::Admission;
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
-use crate::base::settings::{self, AcceptProxy, Bind, Secrets, SendProxyFields, Settings};
-use crate::handshake::cookie::CookieJar;
-use crate::handshake::replay_filter::ReplayFilter;
-use crate::handshake::syn_ack_options::SynAckOptions;
-use crate::handshake::{forwarded_syn, half_open};
+use crate::base::settings::{AcceptProxy, Bind, Secrets, Settings};
+use crate::emit::Emitter;
+use crate::handshake::Handshake;
 use crate::inspect::Inspections;
 use crate::probe::Probes;
-use crate::proxy_header::received_headers;
+use crate::proxy_header::ProxyHeaders;
 use crate::reassembly::ReassemblyPool;
 use crate::records::{Log, RecordSink};
-use crate::retransmit::rtx;
+use crate::retransmit::rtx::{self, RtxQueues};
 use crate::session::connection::{Connection, Stage};
 use crate::session::event::{Event, FinChange};
 use crate::session::phase::Phase;
@@ -40,23 +35,19 @@ use crate::session::segment::Segment;
 use crate::session::slab::Slab;
 use crate::session::table::{FlowRef, FlowTable};
 use crate::session::{classify, step};
+use crate::source_ports::SourcePorts;
 use crate::steering::Steering;
 use crate::time_wait::TimeWaitRing;
-use crate::upstream::Backends;
+use crate::upstream::Upstream;
 use arrayvec::ArrayVec;
 use e2d2::BURST;
 use e2d2::buffer::{BufferPool, PacketBuffer};
-use e2d2::counters::Counters;
 use e2d2::time::Instant;
 use e2d2::wire::frame::Packet;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::Side;
-use netfcts::isn::IsnGenerator;
 use netfcts::leg::unmapped;
-use netfcts::pool::PortPools;
-use netfcts::rate::RateLimiter;
 use netfcts::wheel::TimerWheel;
-use std::sync::Arc;
 
 /// A packet being dealt with: its memory may become the answer. What was read of it stays where it was read to, so that
 /// passing it on from hand to hand moves two pointers.
@@ -68,47 +59,55 @@ pub(crate) struct Incoming<'a, B> {
 /// The TCP proxy of one core.
 pub struct Proxy<P: BufferPool, S, N> {
     settings: Settings,
-    pool: P,
-    selector: S,
-    neighbours: N,
-    backends: Backends,
-    cookies: CookieJar,
-    replay_filter: ReplayFilter,
-    isn: IsnGenerator,
-    timestamp_base: u32,
-    table: FlowTable,
     connections: Slab<Connection>,
-    time_wait: TimeWaitRing,
-    reassembly: ReassemblyPool,
-    rtx: rtx::RtxQueues,
-    inspections: Inspections,
-    received_headers: received_headers::ReceivedHeaders,
-    /// What the first bytes of clients tell for the PROXY headers of servers.
-    payload_fields: SendProxyFields,
-    wheel: TimerWheel,
-    ports: PortPools,
-    next_local: Vec<usize>,
-    half_open: half_open::HalfOpenTable,
-    forwarded_syns: Slab<forwarded_syn::ForwardedSyn>,
-    syn_ack_options: SynAckOptions,
-    probes: Probes,
-    limits: CoreLimits,
-    /// ICMP errors that are looked at in the middle of an overload.
-    shed_errors: RateLimiter,
-    overload: Overload,
-    validated_clients: ValidatedClients,
+    flows: FlowTable,
+    timers: TimerWheel,
     /// Segments that came in while the core was overloaded, until there are more of them.
     deferred: ArrayVec<Packet<P::Buffer>, BURST>,
-    log: Log,
+    shutdown: Shutdown,
+    now: Instant,
+    selector: S,
+    next_hops: N,
+    handshake: Handshake,
+    reassembly: ReassemblyPool,
+    headers: ProxyHeaders,
+    rtx: RtxQueues,
+    inspections: Inspections,
+    time_wait: TimeWaitRing,
+    sources: SourcePorts,
+    upstream: Upstream,
+    probes: Probes,
+    admission: Admission,
     /// Nothing on a core that is alone.
     steering: Option<Steering>,
-    drops: Counters<DropReason>,
-    ip_id: u16,
-    last_now: Instant,
-    finish_cursor: u32,
-    /// Since when timers wait for a port to take frames.
-    congested_since: Option<Instant>,
-    draining: bool,
+    records: Log,
+    emit: Emitter<P>,
+}
+
+/// How far the engine's end has got.
+#[derive(Default)]
+struct Shutdown {
+    is_draining: bool,
+    /// The slot that is looked into next.
+    cursor: u32,
+}
+
+/// What a core is made of.
+pub struct CoreParts<'a, P, S, N> {
+    /// What the core has to know.
+    pub settings: Settings,
+    /// Where buffers for the core's own frames come from.
+    pub pool: P,
+    /// Who chooses servers.
+    pub selector: S,
+    /// Who knows MAC addresses.
+    pub next_hops: N,
+    /// The servers and how they are doing.
+    pub upstream: Upstream,
+    /// Where records go.
+    pub records: RecordSink,
+    /// The core's secrets.
+    pub secrets: &'a Secrets,
 }
 
 impl<P, S, N> Proxy<P, S, N>
@@ -117,76 +116,50 @@ where
     S: SelectServer,
     N: NextHops,
 {
-    /// A core that takes buffers for its own packets from `pool` and writes records to `records`.
-    #[expect(clippy::too_many_arguments, reason = "each part of a core, once, at its start")]
-    pub fn new(
-        mut settings: Settings,
-        pool: P,
-        selector: S,
-        neighbours: N,
-        backends: Backends,
-        records: RecordSink,
-        secrets: &Secrets,
-        now: Instant,
-    ) -> Self {
+    /// A core of these parts, all of whose memory is reserved.
+    pub fn new(parts: CoreParts<'_, P, S, N>, now: Instant) -> Self {
+        let CoreParts {
+            mut settings,
+            mut selector,
+            secrets,
+            ..
+        } = parts;
         let capacity = settings.capacity;
-        let (mut selector, mut inspected, mut kept_blocks) = (selector, 0, 0);
+        let (mut inspected, mut kept_blocks) = (0, 0);
         if selector.inspects() {
             (inspected, kept_blocks) = (capacity.inspected, capacity.kept_blocks);
             selector.reserve_contexts(inspected);
         }
-        let port_sets = |server: &settings::Server| {
-            let sets = server.locals.iter().map(|local| Arc::clone(&local.ports));
-            sets.collect::<Vec<_>>()
-        };
         let flows = 2 * (capacity.connections + capacity.time_wait);
-        let answers = settings.replies_per_second;
-        let payload_fields = settings.fields_from_payload();
-        let finds_fields = payload_fields != SendProxyFields::default();
         if settings.borrows_carried_addresses() {
             settings.addresses.reserve(capacity.connections + capacity.time_wait);
         }
         Proxy {
-            pool,
-            selector,
-            neighbours,
-            backends,
-            cookies: CookieJar::new(secrets.cookie),
-            replay_filter: ReplayFilter::new(capacity.connections),
-            isn: IsnGenerator::new(secrets.isn),
-            timestamp_base: secrets.timestamp,
-            table: FlowTable::new(flows, secrets.table),
             connections: Slab::new(capacity.connections),
-            time_wait: TimeWaitRing::new(capacity.time_wait),
-            reassembly: ReassemblyPool::new(capacity.reassembly_memory, capacity.reassembly_quota),
-            rtx: rtx::RtxQueues::new(capacity.debts, settings.writes_headers()),
-            inspections: Inspections::new(capacity.connections, inspected, kept_blocks),
-            received_headers: if settings.accepts_headers() || finds_fields {
-                received_headers::ReceivedHeaders::new(capacity.connections, capacity.debts)
-            } else {
-                received_headers::ReceivedHeaders::new(0, 0)
-            },
-            payload_fields,
-            wheel: TimerWheel::new(capacity.connections, now),
-            ports: PortPools::new(settings.servers.iter().map(port_sets), settings.time_wait),
-            next_local: vec![0; settings.servers.len()],
-            half_open: half_open::HalfOpenTable::new(capacity.half_open),
-            forwarded_syns: Slab::new(capacity.passed_syns.min(forwarded_syn::MOST)),
-            syn_ack_options: SynAckOptions::new(&settings),
-            probes: Probes::new(&settings, now),
-            limits: CoreLimits::new(answers, secrets.isn, now),
-            shed_errors: RateLimiter::new(u64::from(answers), answers.div_ceil(10).max(1), now),
-            overload: Overload::new(settings.overload_after, now),
-            validated_clients: ValidatedClients::new(capacity.connections, now),
+            flows: FlowTable::new(flows, secrets.table),
+            timers: TimerWheel::new(capacity.connections, now),
             deferred: ArrayVec::new(),
-            log: Log::new(records, settings.records.then_some(capacity.connections), settings.core),
+            shutdown: Shutdown::default(),
+            now,
+            selector,
+            next_hops: parts.next_hops,
+            handshake: Handshake::new(&settings, secrets),
+            reassembly: ReassemblyPool::new(capacity.reassembly_memory, capacity.reassembly_quota),
+            headers: ProxyHeaders::new(&settings),
+            rtx: RtxQueues::new(capacity.debts, settings.writes_headers()),
+            inspections: Inspections::new(capacity.connections, inspected, kept_blocks),
+            time_wait: TimeWaitRing::new(capacity.time_wait),
+            sources: SourcePorts::new(&settings),
+            upstream: parts.upstream,
+            probes: Probes::new(&settings, now),
+            admission: Admission::new(&settings, secrets, now),
             steering: settings.steering.as_ref().map(Steering::new),
-            drops: Counters::default(),
-            ip_id: 0,
-            last_now: now,
-            finish_cursor: 0,
-            congested_since: None,
-            draining: false,
+            records: Log::new(
+                parts.records,
+                settings.records.then_some(capacity.connections),
+                settings.core,
+            ),
+            emit: Emitter::new(parts.pool),
             settings,
         }
     }
@@ -199,8 +172,8 @@ where
         batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        self.last_now = now;
-        if self.overload.is_shedding() || !self.deferred.is_empty() {
+        self.now = now;
+        if self.admission.overload.is_shedding() || !self.deferred.is_empty() {
             return self.handle_overloaded(now, batch, out);
         }
         self.handle_all(now, batch, out);
@@ -215,7 +188,7 @@ where
         let key = &segment.key;
         // RFC 9293 3.9.2.3: a segment from ourselves to ourselves (LAND) would make us answer ourselves for ever.
         if self.settings.addresses.index(key.remote).is_some() {
-            self.drops.add(DropReason::Land, 1);
+            self.emit.dropped(DropReason::Land);
             return;
         }
         let is_kernels = || {
@@ -226,7 +199,7 @@ where
             if is_kernels() {
                 return out.pass_to_kernel(now, segment.device, incoming.buffer);
             }
-            self.drops.add(DropReason::UnknownFlow, 1);
+            self.emit.dropped(DropReason::UnknownFlow);
             return;
         };
         let listener = self
@@ -263,13 +236,13 @@ where
         }
         // Whose header would not be believed can be told at once, and the server need not hear of it.
         if of_listener.accept == AcceptProxy::Required && !self.settings.trusts(listener, unmapped(peer)) {
-            self.drops.add(DropReason::HeaderUntrusted, 1);
+            self.emit.dropped(DropReason::HeaderUntrusted);
             return Event::StraySyn;
         }
         if self.has_room_for_syn() {
             return Event::SynToForward;
         }
-        self.drops.add(DropReason::ForwardedSynsFull, 1);
+        self.emit.dropped(DropReason::ForwardedSynsFull);
         Event::Syn
     }
 
@@ -311,12 +284,13 @@ where
         if self.opens_cookie(now, segment).is_some() {
             // A cookie that has made a connection makes no other: a late copy is translated like any late segment.
             let is_used = self
+                .handshake
                 .replay_filter
                 .contains(segment.hash, segment.returned_cookie(), now);
             return (!is_used).then_some(Event::CookieAck);
         }
         let rested = self.time_wait.entry(flow.slot())?;
-        let is_young = self.cookies.may_be_live(segment.ack - 1, now);
+        let is_young = self.handshake.cookies.may_be_live(segment.ack - 1, now);
         (is_young && !rested.may_have_sent(segment.seq)).then_some(Event::ClientData)
     }
 
@@ -334,7 +308,7 @@ where
             return;
         };
         let segment = incoming.segment;
-        self.log.count_received(from, segment);
+        self.records.count_received(from, segment);
         // What is held, and what pays for it, must be right: the receiver of a wrong segment will not be asked.
         let is_inspected = self.selector.inspects() && self.inspections.index(slot).is_some();
         let acts_on_it = match &connection.stage {
@@ -342,7 +316,7 @@ where
             Stage::Spliced(spliced) => is_inspected || from == Side::Server && spliced.owed != rtx::NOTHING,
         };
         if acts_on_it && !incoming.is_intact() {
-            self.drops.add(DropReason::BadTcpChecksum, 1);
+            self.emit.dropped(DropReason::BadTcpChecksum);
             return;
         }
         if is_inspected {
@@ -352,7 +326,7 @@ where
             (Stage::Spliced(_), _) => {
                 match classify::while_spliced(connection, now, from, segment, || incoming.is_intact()) {
                     Ok(event) => event,
-                    Err(reason) => return self.drops.add(reason, 1),
+                    Err(reason) => return self.emit.dropped(reason),
                 }
             }
             (Stage::Opening(opening), Side::Client) => {
@@ -371,7 +345,7 @@ where
             }
             (Stage::Opening(opening), Side::Server) => {
                 let options = TcpOptions::parse(segment.options(incoming.buffer.data()));
-                let syn = self.forwarded_syns.get(opening.syn.into());
+                let syn = self.handshake.forwarded_syns.get(opening.syn.into());
                 let answered = syn.and_then(|syn| syn.answer).map(|answer| answer.isn);
                 let event = classify::from_server_in_handshake(opening, answered, segment, &options);
                 if matches!(event, Event::ServerSynAck | Event::ServerLacksOption) {
@@ -409,6 +383,6 @@ where
 
     /// The core is about to stop: no new connection from now on.
     pub fn begin_drain(&mut self) {
-        self.draining = true;
+        self.shutdown.is_draining = true;
     }
 }

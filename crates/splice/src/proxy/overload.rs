@@ -34,18 +34,18 @@ where
     /// called before the round's batch is handled, also if that is empty.
     #[inline]
     pub fn note_round(&mut self, now: Instant, is_full: bool) {
-        if self.overload.wants(is_full) {
-            let returned = self.log.counters(Side::Client)[TcpCounter::RecvSynAck2];
-            self.overload.note((self.last_now, now), is_full, returned);
+        if self.admission.overload.wants(is_full) {
+            let returned = self.records.counters(Side::Client)[TcpCounter::RecvSynAck2];
+            self.admission.overload.note((self.now, now), is_full, returned);
         }
     }
 
     /// A client has come back with the number that it was told.
     #[inline]
     pub(crate) fn on_cookie_returned(&mut self, now: Instant, client: u128) {
-        self.log.count(Side::Client, TcpCounter::RecvSynAck2);
-        let hash = self.table.source_hash(client);
-        self.validated_clients.note(hash, now);
+        self.records.count(Side::Client, TcpCounter::RecvSynAck2);
+        let hash = self.flows.source_hash(client);
+        self.admission.validated_clients.note(hash, now);
     }
 
     /// As [`Proxy::handle_batch`], SYNs last and only as many as can be afforded.
@@ -59,15 +59,15 @@ where
         out: &mut impl Output<P::Buffer>,
     ) {
         // While all of them could be SYNs and be answered, nobody has to give way to anybody.
-        if self.overload.affords_all() {
+        if self.admission.overload.affords_all() {
             self.handle_put_off(now, out);
             return self.handle_all(now, batch, out);
         }
-        if self.overload.affordable(Sender::Stranger, batch.len()) == batch.len() {
+        if self.admission.overload.affordable(Sender::Stranger, batch.len()) == batch.len() {
             self.handle_put_off(now, out);
             return self.handle_paid(now, batch, out);
         }
-        let affords_strangers = self.overload.affordable(Sender::Stranger, 1) > 0;
+        let affords_strangers = self.admission.overload.affordable(Sender::Stranger, 1) > 0;
         let (mut strangers, mut dropped) = (ArrayVec::new(), 0);
         for packet in batch.drain(..) {
             match self.turn_of(&packet, affords_strangers) {
@@ -76,13 +76,13 @@ where
                 Turn::Never => dropped += 1,
             }
         }
-        if self.overload.is_due() || self.overload.keeps_up() || !strangers.is_empty() {
+        if self.admission.overload.is_due() || self.admission.overload.keeps_up() || !strangers.is_empty() {
             self.handle_put_off(now, out);
         }
         dropped += self.answer_strangers(now, &mut strangers, out);
         if dropped > 0 {
-            self.overload.note_drop(now);
-            self.drops.add(DropReason::Overload, dropped);
+            self.admission.overload.note_drop(now);
+            self.emit.drops.add(DropReason::Overload, dropped);
         }
     }
 
@@ -92,18 +92,18 @@ where
         let Some(sender) = sender_of_syn(packet) else {
             return Turn::First;
         };
-        let hash = self.table.source_hash(sender);
-        if self.overload.is_open_to(hash) {
+        let hash = self.flows.source_hash(sender);
+        if self.admission.overload.is_open_to(hash) {
             return Turn::First;
         }
-        if self.validated_clients.contains(hash) {
-            if self.overload.keeps_up() {
+        if self.admission.validated_clients.contains(hash) {
+            if self.admission.overload.keeps_up() {
                 return Turn::First;
             }
-            if self.overload.affordable(Sender::Known, 1) == 0 {
+            if self.admission.overload.affordable(Sender::Known, 1) == 0 {
                 return Turn::Never;
             }
-            self.overload.pay(1);
+            self.admission.overload.pay(1);
             return Turn::First;
         }
         if affords_strangers { Turn::Last } else { Turn::Never }
@@ -134,7 +134,7 @@ where
         out: &mut impl Output<P::Buffer>,
     ) -> u64 {
         while !syns.is_empty() {
-            let affordable = self.overload.affordable(Sender::Stranger, syns.len());
+            let affordable = self.admission.overload.affordable(Sender::Stranger, syns.len());
             if affordable == 0 {
                 break;
             }
@@ -151,9 +151,9 @@ where
         batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        let answered = self.log.counters(Side::Client)[TcpCounter::RecvSyn];
+        let answered = self.records.counters(Side::Client)[TcpCounter::RecvSyn];
         self.handle_all(now, batch, out);
-        let answered = self.log.counters(Side::Client)[TcpCounter::RecvSyn] - answered;
-        self.overload.pay(answered);
+        let answered = self.records.counters(Side::Client)[TcpCounter::RecvSyn] - answered;
+        self.admission.overload.pay(answered);
     }
 }

@@ -33,12 +33,12 @@ where
 
     /// What is known of a server; `None` as long as it has not answered.
     pub fn server_caps(&self, server: ServerId) -> Option<ServerCaps> {
-        self.syn_ack_options.server_caps(server.0)
+        self.handshake.syn_ack_options.server_caps(server.0)
     }
 
     /// The next server of which something new is known, each at most once in 8 s.
     pub fn take_caps_change(&mut self, now: Instant) -> Option<(ServerId, ServerCaps)> {
-        self.syn_ack_options.take_caps_change(now)
+        self.handshake.syn_ack_options.take_caps_change(now)
     }
 
     /// Asks whom it is time to ask. Returns true if anyone was.
@@ -56,7 +56,7 @@ where
             let server = server as u16;
             match self.probes.asked.iter().position(|probe| probe.server == server) {
                 Some(index) => self.repeat_probe(now, index, out),
-                None if self.draining => {}
+                None if self.shutdown.is_draining => {}
                 None => self.begin_probe(now, server, out),
             }
         }
@@ -70,7 +70,7 @@ where
         if self.probes.asked.len() == AT_ONCE {
             return self.probes.wheel.arm(u32::from(server), now + FOR_ROOM);
         }
-        if self.neighbours.mac(settings.next_hop).is_none() {
+        if self.next_hops.mac(settings.next_hop).is_none() {
             let patience = &mut self.probes.patience[usize::from(server)];
             patience.without_next_hop += 1;
             if patience.without_next_hop == NEXT_HOP_TRIES {
@@ -81,8 +81,8 @@ where
         // Connections have the ports first: where there are few, the last one is theirs.
         let can_spare = |pool: &PortPool| pool.free() > usize::from(pool.capacity() > 1);
         let (of_server, locals) = (usize::from(server), settings.locals.len());
-        let local = (0..locals).find(|&local| can_spare(self.ports.pool(of_server, local)));
-        let taken = local.and_then(|local| Some(local as u16).zip(self.ports.take(of_server, local, now)));
+        let local = (0..locals).find(|&local| can_spare(self.sources.ports.pool(of_server, local)));
+        let taken = local.and_then(|local| Some(local as u16).zip(self.sources.ports.take(of_server, local, now)));
         let Some((local, taken)) = taken else {
             self.probes.counters.add(ProbeEvent::NoPort, 1);
             return self.end_silence(now, server);
@@ -92,12 +92,12 @@ where
             local,
             port: taken.port,
             isn: SeqNum(0),
-            tsval: self.timestamp(now),
+            tsval: self.handshake.timestamp(now),
             tries: 0,
         };
         let Some(key) = probe.key(&self.settings) else { return };
         // As for any connection: nothing of the port's last one may come back (RFC 6528 3, RFC 6191 2).
-        probe.isn = self.isn.isn(
+        probe.isn = self.handshake.isn.isn(
             now,
             (&key.local.to_be_bytes(), key.local_port),
             (&key.remote.to_be_bytes(), key.remote_port),
@@ -106,7 +106,7 @@ where
             probe.isn = probe.isn.later(last.next_seq);
             probe.tsval = SeqNum(probe.tsval).later(SeqNum(last.next_tsval)).0;
         }
-        let hash = self.table.hash(&key);
+        let hash = self.flows.hash(&key);
         self.free_key(hash, &key);
         self.probes.asked.push(probe);
         self.repeat_probe(now, self.probes.asked.len() - 1, out);
@@ -122,7 +122,7 @@ where
         self.probes.asked[index].tries += 1;
         self.probes.wheel.arm(u32::from(probe.server), now + wait);
         let Some(path) = self.path_of_probe(&probe) else {
-            return self.drops.add(DropReason::NoNeighbour, 1);
+            return self.emit.dropped(DropReason::NoNeighbour);
         };
         let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
         let control = Control {
@@ -138,7 +138,7 @@ where
             },
         };
         self.probes.counters.add(ProbeEvent::SynSent, 1);
-        self.emit(None, &path, &control, &[], out);
+        self.emit.send(None, &path, &control, &[], out);
     }
 
     /// A segment from a server to the port that asks it.
@@ -150,23 +150,23 @@ where
         out: &mut impl Output<P::Buffer>,
     ) {
         if !incoming.is_intact() {
-            return self.drops.add(DropReason::BadTcpChecksum, 1);
+            return self.emit.dropped(DropReason::BadTcpChecksum);
         }
         let Incoming { buffer, segment } = incoming;
         let is_answer = segment.has(TcpFlags::ACK) && segment.ack == probe.isn + 1;
         if segment.has(TcpFlags::RST) {
             // RFC 9293 3.10.7.3: in SYN-SENT a RST counts only if it acknowledges the SYN.
             if !is_answer {
-                return self.drops.add(DropReason::OutOfWindowRst, 1);
+                return self.emit.dropped(DropReason::OutOfWindowRst);
             }
-            self.drops.add(DropReason::Consumed, 1);
+            self.emit.dropped(DropReason::Consumed);
             self.probes.counters.add(ProbeEvent::Refused, 1);
-            self.syn_ack_options.note_silence(probe.server);
+            self.handshake.syn_ack_options.note_silence(probe.server);
             self.release_probe(now, &probe);
             return self.probes.ask_again(probe.server, now);
         }
         if !segment.has(TcpFlags::ACK) || is_answer && !segment.has(TcpFlags::SYN) {
-            return self.drops.add(DropReason::NotAnAnswer, 1);
+            return self.emit.dropped(DropReason::NotAnAnswer);
         }
         if is_answer {
             let options = TcpOptions::parse(segment.options(buffer.data()));
@@ -174,8 +174,8 @@ where
         } else {
             // RFC 9293 3.10.7.3: an unacceptable ACK in SYN-SENT is answered by a RST with its own number. Who can send
             // one knows our port, not our number: the SYN is repeated by its timer only.
-            if !self.limits.probes.take(now) {
-                return self.drops.add(DropReason::RateLimited, 1);
+            if !self.admission.limits.probes.take(now) {
+                return self.emit.dropped(DropReason::RateLimited);
             }
             self.probes.counters.add(ProbeEvent::StaleConnection, 1);
         }
@@ -188,7 +188,7 @@ where
             .map_or(IpVersion::V4, |server| ip_version(server.address));
         let found = ServerCaps::of(options, window, version);
         self.probes.counters.add(ProbeEvent::Answered, 1);
-        if self.syn_ack_options.note_probe(probe.server, found) {
+        if self.handshake.syn_ack_options.note_probe(probe.server, found) {
             self.probes.counters.add(ProbeEvent::Learned, 1);
         }
         self.release_probe(now, probe);
@@ -211,7 +211,7 @@ where
         options: &TcpOptions,
     ) {
         let version = ip_version(segment.key.remote);
-        if !(self.syn_ack_options).note_live(server, offered, options, segment.window, version) {
+        if !(self.handshake.syn_ack_options).note_live(server, offered, options, segment.window, version) {
             return;
         }
         self.probes.counters.add(ProbeEvent::LearnedLess, 1);
@@ -222,7 +222,7 @@ where
 
     fn end_silence(&mut self, now: Instant, server: u16) {
         self.probes.counters.add(ProbeEvent::Unanswered, 1);
-        self.syn_ack_options.note_silence(server);
+        self.handshake.syn_ack_options.note_silence(server);
         self.probes.ask_again(server, now);
     }
 
@@ -234,7 +234,7 @@ where
             next_tsval: probe.tsval.wrapping_add(1),
         };
         let pool = (usize::from(probe.server), usize::from(probe.local));
-        self.ports.release(pool, probe.port, last, now);
+        self.sources.ports.release(pool, probe.port, last, now);
     }
 
     /// Forgets all probes: the engine stops.
@@ -253,7 +253,7 @@ where
         let ours = self.settings.devices[usize::from(server.device.0)];
         Some(Path {
             source_mac: ours.mac,
-            destination_mac: self.neighbours.mac(server.next_hop)?,
+            destination_mac: self.next_hops.mac(server.next_hop)?,
             source: key.local,
             destination: key.remote,
             source_port: key.local_port,

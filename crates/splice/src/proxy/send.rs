@@ -4,7 +4,6 @@ use super::routes::{path_to_client, path_to_server};
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
-use crate::base::path::Path;
 use crate::base::settings::Settings;
 use crate::handshake::forwarded_syn::ForwardedSyn;
 use crate::handshake::syn_ack_options::Offered;
@@ -13,7 +12,6 @@ use crate::session::connection::{Connection, NO_SERVER, Opening, Stage};
 use crate::session::numbers::{Control, opening_numbers, spliced_numbers};
 use e2d2::buffer::BufferPool;
 use e2d2::port::PortId;
-use e2d2::time::Instant;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::Side;
 use netfcts::leg::ip_version;
@@ -56,25 +54,6 @@ where
     S: SelectServer,
     N: NextHops,
 {
-    /// Our timestamp clock towards clients: 1 ms, as RFC 7323 5.4 recommends.
-    pub(crate) fn timestamp(&self, now: Instant) -> u32 {
-        self.timestamp_base.wrapping_add(now.as_millis() as u32)
-    }
-
-    /// Writes a frame into `memory`, or a buffer of the pool, and sends it.
-    pub(crate) fn emit(
-        &mut self,
-        memory: Option<P::Buffer>,
-        path: &Path,
-        control: &Control,
-        payload: &[u8],
-        out: &mut impl Output<P::Buffer>,
-    ) {
-        if let Err(reason) = emit_into(&mut self.pool, memory, path, control, payload, out) {
-            self.drops.add(reason, 1);
-        }
-    }
-
     /// The numbers that we have last told `to`: what a challenge ACK and an answer to a keep-alive say.
     pub(crate) fn current_numbers(&self, connection: &Connection, to: Side) -> Control {
         let (seq, mut ack, window) = match &connection.stage {
@@ -109,10 +88,10 @@ where
         }
         let path = match to {
             Side::Client => Some(path_to_client(&self.settings, connection)),
-            Side::Server => path_to_server(&self.settings, &self.neighbours, connection),
+            Side::Server => path_to_server(&self.settings, &self.next_hops, connection),
         };
         let Some(path) = path else {
-            return self.drops.add(DropReason::NoNeighbour, 1);
+            return self.emit.dropped(DropReason::NoNeighbour);
         };
         let mut control = self.current_numbers(connection, to);
         control.flags = if to == Side::Server && connection.opening().is_some() {
@@ -139,9 +118,9 @@ where
             .map(|inspection| inspection.sent_by(to.peer()));
         control.seq = inspected.map_or(control.seq, |direction| direction.sent);
         let acknowledged = inspected.map(|direction| direction.acked).or(acknowledged);
-        self.emit(None, &path, &control, &[], out);
+        self.emit.send(None, &path, &control, &[], out);
         if let Some(seq) = acknowledged.filter(|&seq| seq != control.seq) {
-            self.emit(None, &path, &Control { seq, ..control }, &[], out);
+            self.emit.send(None, &path, &Control { seq, ..control }, &[], out);
         }
     }
 }
@@ -149,7 +128,7 @@ where
 impl<P: BufferPool, S, N> Proxy<P, S, N> {
     /// What the server's SYN-ACK has offered the client, if that was passed on: not what we could hold.
     fn answered_window(&self, opening: &Opening, to: Side) -> Option<u16> {
-        let answer = self.forwarded_syns.get(opening.syn.into())?.answer?;
+        let answer = self.handshake.forwarded_syns.get(opening.syn.into())?.answer?;
         // RFC 7323 2.2: the window of a SYN-ACK is never scaled, that of each later segment is.
         let shift = answer.options.window_scale.map_or(0, |shift| shift.min(14));
         (to == Side::Client).then_some(answer.window >> shift)
@@ -159,44 +138,7 @@ impl<P: BufferPool, S, N> Proxy<P, S, N> {
     fn has_heard_nothing(&self, connection: &Connection) -> bool {
         let syn = connection
             .opening()
-            .and_then(|opening| self.forwarded_syns.get(opening.syn.into()));
+            .and_then(|opening| self.handshake.forwarded_syns.get(opening.syn.into()));
         syn.is_some_and(|syn| syn.answer.is_none())
     }
-}
-
-/// Writes a frame and hands it to the outbox.
-///
-/// # Errors
-/// [`DropReason::NoBuffer`] if the pool is empty or its buffers are too small.
-pub(crate) fn emit_into<P: BufferPool>(
-    pool: &mut P,
-    memory: Option<P::Buffer>,
-    path: &Path,
-    control: &Control,
-    payload: &[u8],
-    out: &mut impl Output<P::Buffer>,
-) -> Result<(), DropReason> {
-    emit_joined(pool, memory, path, control, (&[], payload), out)
-}
-
-/// As [`emit_into`], with bytes that stand in two places.
-///
-/// # Errors
-/// As there.
-#[inline(always)]
-pub(crate) fn emit_joined<P: BufferPool>(
-    pool: &mut P,
-    memory: Option<P::Buffer>,
-    path: &Path,
-    control: &Control,
-    (front, payload): (&[u8], &[u8]),
-    out: &mut impl Output<P::Buffer>,
-) -> Result<(), DropReason> {
-    let mut buffer = memory.or_else(|| pool.take()).ok_or(DropReason::NoBuffer)?;
-    control
-        .segment(path, payload)
-        .emit_behind(front, &mut buffer, path.checksums)
-        .map_err(|_| DropReason::NoBuffer)?;
-    out.send(path.device, buffer);
-    Ok(())
 }

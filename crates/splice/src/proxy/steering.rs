@@ -37,7 +37,7 @@ where
         out: &mut impl Output<P::Buffer>,
     ) {
         let Some(steering) = &mut self.steering else {
-            self.drops.add(DropReason::HandoverRefused, batch.len() as u64);
+            self.emit.drops.add(DropReason::HandoverRefused, batch.len() as u64);
             return batch.clear();
         };
         steering.taking_over = true;
@@ -113,7 +113,7 @@ where
             Ok(()) => steering.counters.add(SteeringEvent::HandedOver, 1),
             Err(packet) => {
                 drop(packet);
-                self.drops.add(DropReason::HandoverRefused, 1);
+                self.emit.dropped(DropReason::HandoverRefused);
             }
         }
     }

@@ -55,15 +55,15 @@ where
 {
     /// Fires what is due. Returns true if anything was.
     pub fn poll_timers(&mut self, now: Instant, out: &mut impl Output<P::Buffer>) -> bool {
-        self.last_now = now;
+        self.now = now;
         out.enter(WorkStage::Timers);
         let mut worked = false;
         // The queue is empty: no burst will come of what was put off.
-        if !self.deferred.is_empty() && self.overload.keeps_up() {
+        if !self.deferred.is_empty() && self.admission.overload.keeps_up() {
             worked = true;
             self.handle_put_off(now, out);
         }
-        let mut budget = self.budget(now, out);
+        let mut budget = self.admission.round_budget(now, self.has_places(), out);
         worked |= self.fire_due(now, &mut budget, out);
         worked |= self.retransmit_syn_acks(now, &mut budget, out);
         worked |= self.poll_probes(now, &mut budget, out);
@@ -74,7 +74,7 @@ where
     fn fire_due(&mut self, now: Instant, budget: &mut RoundBudget, out: &mut impl Output<P::Buffer>) -> bool {
         let before = *budget.moves();
         while budget.affords_one(out)
-            && let Some(slot) = self.wheel.pop_expired(now, budget.moves())
+            && let Some(slot) = self.timers.pop_expired(now, budget.moves())
         {
             budget.note_fired();
             if let Some(event) = self.due(now, slot) {
@@ -84,19 +84,24 @@ where
         *budget.moves() < before
     }
 
+    /// False where places for connections are short.
+    fn has_places(&self) -> bool {
+        self.connections.len() < self.connections.capacity() / 4 * 3
+    }
+
     /// Ends open connections with a RST to both sides, and forgets those that rest: a round's part, in place of
     /// [`Proxy::poll_timers`]. Returns true when nothing is left.
     pub fn finish(&mut self, now: Instant, out: &mut impl Output<P::Buffer>) -> bool {
-        self.last_now = now;
-        self.draining = true;
+        self.now = now;
+        self.shutdown.is_draining = true;
         self.handle_put_off(now, out);
-        let mut budget = self.budget(now, out);
+        let mut budget = self.admission.round_budget(now, self.has_places(), out);
         for _ in 0..LOOKED_INTO_PER_ROUND {
             if self.connections.len() == 0 || !budget.affords_one(out) {
                 break;
             }
-            let slot = self.finish_cursor;
-            self.finish_cursor = (slot + 1) % self.connections.capacity() as u32;
+            let slot = self.shutdown.cursor;
+            self.shutdown.cursor = (slot + 1) % self.connections.capacity() as u32;
             if self.connections.get(slot).is_some() {
                 *budget.moves() -= 1;
                 budget.note_fired();
@@ -107,7 +112,7 @@ where
             return false;
         }
         self.end_probes(now);
-        self.half_open.clear();
+        self.handshake.half_open.clear();
         for _ in 0..RESTS_PER_CALL {
             self.look_ahead();
             if !self.evict_oldest_time_wait() {
@@ -136,10 +141,10 @@ where
     /// When [`Proxy::poll_timers`] has something to do at the earliest.
     pub fn next_deadline(&self) -> Option<Instant> {
         let rest = self.time_wait.oldest().map(|(_, rested)| rested.until);
-        let syn_ack = self.half_open.next_due(self.last_now.as_millis() as u32);
-        let at = |until: u32| self.last_now + milliseconds_until(self.last_now, until);
+        let syn_ack = self.handshake.half_open.next_due(self.now.as_millis() as u32);
+        let at = |until: u32| self.now + milliseconds_until(self.now, until);
         let probe = self.probes.next_deadline();
-        [self.wheel.next_deadline(), rest.map(at), syn_ack.map(at), probe]
+        [self.timers.next_deadline(), rest.map(at), syn_ack.map(at), probe]
             .into_iter()
             .flatten()
             .min()
@@ -151,7 +156,7 @@ where
         match (&connection.stage, connection.phase) {
             (Stage::Opening(_), Phase::ServerSynSent | Phase::SynForwarded) => self.call_due(now, slot),
             (Stage::Opening(_), Phase::AwaitPayload | Phase::AwaitProxyHeader)
-                if self.received_headers.is_awaited(slot) =>
+                if self.headers.received.is_awaited(slot) =>
             {
                 self.header_overdue(slot)
             }
@@ -216,6 +221,7 @@ where
     fn may_give_call_up(&mut self, now: Instant, slot: u32) -> bool {
         // What has arrived since may be the answer.
         let unheard = self
+            .admission
             .overload
             .heard_until()
             .map_or(Duration::ZERO, |until| now.saturating_since(until));
@@ -227,15 +233,15 @@ where
         };
         let (pool, server) = (PoolId(opening.pool), ServerId(connection.server));
         let waited = time_since(now, opening.called_at);
-        if !self.backends.is_overdue(pool, waited.saturating_sub(unheard)) {
+        if !self.upstream.is_overdue(pool, waited.saturating_sub(unheard)) {
             return false;
         }
         if !opening.attempts.is_overdue() {
             opening.attempts.note_overdue();
-            self.backends.note_overdue(server, now - waited, now);
+            self.upstream.note_overdue(server, now - waited, now);
         }
         let tried = opening.tried.map(ServerId);
-        opening.attempts.given_up() < Attempts::MOST_GIVEN_UP && self.backends.may_give_up(pool, server, now, &tried)
+        opening.attempts.given_up() < Attempts::MOST_GIVEN_UP && self.upstream.may_give_up(pool, server, now, &tried)
     }
 
     /// Sets the timer of a call to a server to the earliest time at which it can mean anything: when its SYN is repeated,
@@ -256,14 +262,14 @@ where
             let next_syn = next_syn_after(server, opening.attempts);
             wait = wait.min(next_syn.saturating_sub(waited));
         }
-        if let Some(bound) = self.backends.bound(PoolId(opening.pool)) {
+        if let Some(bound) = self.upstream.bound(PoolId(opening.pool)) {
             let look = match bound.checked_sub(waited) {
                 Some(left) if !left.is_zero() => left,
                 _ => bound.max(waited / 2),
             };
             wait = wait.min(look);
         }
-        self.wheel.arm(slot, now + wait);
+        self.timers.arm(slot, now + wait);
     }
 
     /// Sets the timer of a spliced connection to the earliest time at which it can mean anything.
@@ -283,7 +289,7 @@ where
         if let Some(kept) = self.inspections.of(slot).and_then(Inspection::deadline) {
             deadline = deadline.min(now + milliseconds_until(now, kept));
         }
-        self.wheel.arm(slot, deadline);
+        self.timers.arm(slot, deadline);
     }
 
     /// As [`Proxy::arm_spliced`] when a spliced connection has left the phase `before`. Only a time that has become shorter

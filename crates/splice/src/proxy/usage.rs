@@ -21,18 +21,18 @@ where
         Usage {
             connections: self.connections.len(),
             time_wait: self.time_wait.len(),
-            half_open: self.half_open.len(),
-            passed_syns: self.forwarded_syns.len(),
-            flows: self.table.len(),
+            half_open: self.handshake.half_open.len(),
+            passed_syns: self.handshake.forwarded_syns.len(),
+            flows: self.flows.len(),
             held: self.reassembly.in_use(),
             debts: self.rtx.len(),
             inspected: self.inspections.len(),
             kept: self.inspections.kept.in_use(),
             probes: self.probes.len(),
-            headers: self.received_headers.len(),
+            headers: self.headers.received.len(),
             borrowed: self.settings.addresses.borrowed().len(),
-            timers: self.wheel.len(),
-            ports: self.ports.iter().map(PortPool::in_use).sum(),
+            timers: self.timers.len(),
+            ports: self.sources.ports.iter().map(PortPool::in_use).sum(),
         }
     }
 
@@ -44,7 +44,7 @@ where
     /// Bytes of [`memory`](Self::memory) that were not in use at the start, and are from now on: for source ports, held bytes,
     /// debts and headers.
     pub fn memory_grown(&self) -> usize {
-        self.ports.grown() + self.reassembly.grown() + self.rtx.memory() + self.received_headers.grown()
+        self.sources.ports.grown() + self.reassembly.grown() + self.rtx.memory() + self.headers.received.grown()
     }
 
     /// The memory of all per-connection structures in bytes, empty slots included; of those that grow what has been touched
@@ -55,21 +55,23 @@ where
 
     /// The same, by structure.
     pub fn memory_by_structure(&self) -> [(&'static str, usize); 11] {
-        let strangers = self.half_open.memory() + self.forwarded_syns.memory() + self.validated_clients.memory();
-        let servers = self.syn_ack_options.memory() + self.probes.memory();
+        let strangers = self.handshake.half_open.memory()
+            + self.handshake.forwarded_syns.memory()
+            + self.admission.validated_clients.memory();
+        let servers = self.handshake.syn_ack_options.memory() + self.probes.memory();
         [
             ("connections", self.connections.memory()),
-            ("table", self.table.memory()),
+            ("table", self.flows.memory()),
             ("quarantine", self.time_wait.memory()),
-            ("timers", self.wheel.memory()),
-            ("ports", self.ports.memory()),
-            ("used_cookies", self.replay_filter.memory()),
+            ("timers", self.timers.memory()),
+            ("ports", self.sources.ports.memory()),
+            ("used_cookies", self.handshake.replay_filter.memory()),
             ("held", self.reassembly.memory() + self.rtx.memory()),
-            ("records", self.log.memory()),
+            ("records", self.records.memory()),
             ("inspections", self.inspections.memory()),
             (
                 "headers",
-                self.received_headers.memory() + self.settings.addresses.borrowed().memory(),
+                self.headers.received.memory() + self.settings.addresses.borrowed().memory(),
             ),
             ("strangers_and_servers", strangers + servers),
         ]
@@ -77,27 +79,27 @@ where
 
     /// Dropped packets by reason.
     pub fn drops(&self) -> &Counters<DropReason> {
-        &self.drops
+        &self.emit.drops
     }
 
     /// Calls to servers that were given up, and servers that were ejected.
     pub fn calls(&self) -> &Counters<CallEvent> {
-        self.backends.events()
+        self.upstream.events()
     }
 
     /// TCP counters and lost records.
     pub fn log(&self) -> &Log {
-        &self.log
+        &self.records
     }
 
     /// The pool that the core takes its own packets from.
     pub fn pool(&self) -> &P {
-        &self.pool
+        &self.emit.pool
     }
 
     /// The same pool, for others on this core who make packets.
     pub fn pool_mut(&mut self) -> &mut P {
-        &mut self.pool
+        &mut self.emit.pool
     }
 }
 

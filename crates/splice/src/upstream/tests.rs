@@ -8,7 +8,7 @@ use std::time::Duration;
 use e2d2::time::Instant;
 use proptest::prelude::*;
 
-use super::{Backends, share};
+use super::{Upstream, share};
 use crate::base::ids::{PoolId, ServerId};
 use crate::base::settings::{Member, Policy, PoolSettings, UpstreamServer, UpstreamSettings};
 
@@ -63,11 +63,11 @@ fn client(n: u32) -> IpAddr {
     IpAddr::V4((0xc000_0200 + n).into())
 }
 
-fn pick(backends: &mut Backends) -> Option<u16> {
+fn pick(backends: &mut Upstream) -> Option<u16> {
     backends.pick(POOL, client(1), NOW).map(|server| server.0)
 }
 
-fn picks(backends: &mut Backends, count: usize) -> Vec<u16> {
+fn picks(backends: &mut Upstream, count: usize) -> Vec<u16> {
     (0..count).map(|_| pick(backends).expect("a server")).collect()
 }
 
@@ -80,7 +80,7 @@ fn the_limit_is_shared_out() {
 
 #[test]
 fn turns_are_smooth() {
-    let mut backends = Backends::new(&config(&[5, 1, 1]), 0);
+    let mut backends = Upstream::new(&config(&[5, 1, 1]), 0);
     assert_eq!(picks(&mut backends, 14), [0, 0, 1, 0, 2, 0, 0, 0, 0, 1, 0, 2, 0, 0]);
 }
 
@@ -88,7 +88,7 @@ fn turns_are_smooth() {
 fn every_server_gets_its_weight() {
     let weights = [256, 1, 17, 3];
     let sum: u16 = weights.iter().sum();
-    let mut backends = Backends::new(&config(&weights), 0);
+    let mut backends = Upstream::new(&config(&weights), 0);
     for round in 0..3 {
         let picked = picks(&mut backends, usize::from(sum));
         for (server, weight) in weights.iter().enumerate() {
@@ -101,7 +101,7 @@ fn every_server_gets_its_weight() {
 #[test]
 fn workers_start_at_different_servers() {
     let config = config(&[1, 1, 1]);
-    let first = |worker| pick(&mut Backends::new(&config, worker)).expect("a server");
+    let first = |worker| pick(&mut Upstream::new(&config, worker)).expect("a server");
     assert_eq!([first(0), first(1), first(2), first(3)], [0, 1, 2, 0]);
 }
 
@@ -109,7 +109,7 @@ fn workers_start_at_different_servers() {
 fn fail_over_tries_each_server_once() {
     for policy in POLICIES {
         let config = by(policy, &[1, 7, 1, 1]);
-        let mut backends = Backends::new(&config, 0);
+        let mut backends = Upstream::new(&config, 0);
         assert_eq!(backends.pick(PoolId(1), client(1), NOW), None, "no such pool");
         for n in 0..10 {
             let mut tried = Vec::new();
@@ -124,7 +124,7 @@ fn fail_over_tries_each_server_once() {
 
 #[test]
 fn what_a_failed_server_would_have_got_is_shared_by_weight() {
-    let mut backends = Backends::new(&config(&[1, 2, 1]), 0);
+    let mut backends = Upstream::new(&config(&[1, 2, 1]), 0);
     let mut turns = [0; 3];
     for _ in 0..300 {
         let next = backends.next_after(POOL, client(1), NOW, &[ServerId(0)]);
@@ -138,14 +138,14 @@ fn servers_are_known_by_number() {
     let config = config(&[1, 1]);
     assert_eq!(config.servers[1].address, "10.0.0.3:80".parse().unwrap());
     assert_eq!(config.servers[1].address, address_of(ServerId(1)));
-    let backends = Backends::new(&config, 0);
+    let backends = Upstream::new(&config, 0);
     assert!(!backends.has_room(ServerId(2)) && backends.open_connections(ServerId(2)) == 0);
 }
 
 #[test]
 fn least_connections_are_in_proportion_to_the_weights() {
     let config = by(Policy::LeastConnections, &[1, 2, 5]);
-    let mut backends = Backends::new(&config, 0);
+    let mut backends = Upstream::new(&config, 0);
     for _ in 0..800 {
         let picked = ServerId(pick(&mut backends).expect("a server"));
         backends.note_open(picked);
@@ -167,7 +167,7 @@ fn least_connections_are_in_proportion_to_the_weights() {
 #[test]
 fn among_equals_turns_are_taken() {
     let config = by(Policy::LeastConnections, &[1, 1, 1]);
-    let mut backends = Backends::new(&config, 0);
+    let mut backends = Upstream::new(&config, 0);
     let mut turns = [0; 3];
     for _ in 0..30 {
         let picked = ServerId(pick(&mut backends).expect("a server"));
@@ -179,7 +179,7 @@ fn among_equals_turns_are_taken() {
 }
 
 /// The server's address of each of ten thousand clients.
-fn servers_of_clients(backends: &mut Backends) -> Vec<SocketAddr> {
+fn servers_of_clients(backends: &mut Upstream) -> Vec<SocketAddr> {
     (0..10_000)
         .map(|n| {
             let picked = backends.pick(POOL, client(n), NOW).expect("a server");
@@ -188,15 +188,15 @@ fn servers_of_clients(backends: &mut Backends) -> Vec<SocketAddr> {
         .collect()
 }
 
-fn by_hash(weights: &[u16]) -> Backends {
-    Backends::new(&by(Policy::ClientHash, weights), 0)
+fn by_hash(weights: &[u16]) -> Upstream {
+    Upstream::new(&by(Policy::ClientHash, weights), 0)
 }
 
 #[test]
 fn a_client_keeps_its_server_and_all_cores_agree() {
     let config = by(Policy::ClientHash, &[1, 3, 2]);
-    let first = servers_of_clients(&mut Backends::new(&config, 0));
-    let mut other = Backends::new(&config, 7);
+    let first = servers_of_clients(&mut Upstream::new(&config, 0));
+    let mut other = Upstream::new(&config, 7);
     assert_eq!(servers_of_clients(&mut other), first);
     assert_eq!(servers_of_clients(&mut other), first);
     // What other versions and engines choose for 192.0.2.1 to 192.0.2.8: this must never change.
@@ -245,7 +245,7 @@ fn only_those_of_a_changed_server_move() {
 fn a_full_server_is_passed_over() {
     for policy in POLICIES {
         let config = config_with(&[1, 9], policy, |server| server.max_connections = Some(3));
-        let mut backends = Backends::new(&config, 0);
+        let mut backends = Upstream::new(&config, 0);
         for n in 0..6 {
             let picked = backends.pick(POOL, client(n), NOW).expect("room");
             assert!(backends.has_room(picked));
@@ -259,12 +259,12 @@ fn a_full_server_is_passed_over() {
 }
 
 /// A pool of two whose first server has just failed as often as it takes.
-fn with_one_ejected() -> Backends {
+fn with_one_ejected() -> Upstream {
     let config = config_with(&[1, 1], Policy::RoundRobin, |server| {
         server.eject_after = 2;
         server.eject_for = Duration::from_secs(10);
     });
-    let mut backends = Backends::new(&config, 0);
+    let mut backends = Upstream::new(&config, 0);
     backends.note_failure(ServerId(0), NOW);
     assert!(!backends.is_ejected(ServerId(0), NOW), "once is not enough");
     backends.note_failure(ServerId(0), NOW);
@@ -276,7 +276,7 @@ fn seconds(seconds: u64) -> Instant {
     NOW + Duration::from_secs(seconds)
 }
 
-fn at(backends: &mut Backends, now: Instant, count: usize) -> Vec<u16> {
+fn at(backends: &mut Upstream, now: Instant, count: usize) -> Vec<u16> {
     (0..count)
         .map(|_| backends.pick(POOL, client(1), now).expect("a server").0)
         .collect()
@@ -346,7 +346,7 @@ fn when_all_are_out_they_are_asked_all_the_same() {
 #[test]
 fn zero_is_never() {
     let config = config_with(&[1, 1], Policy::RoundRobin, |server| server.eject_after = 0);
-    let mut backends = Backends::new(&config, 0);
+    let mut backends = Upstream::new(&config, 0);
     for _ in 0..1000 {
         backends.note_failure(ServerId(0), NOW);
     }
@@ -422,7 +422,7 @@ proptest! {
             server.eject_for = Duration::from_secs(1);
             server.connect_timeout = Duration::from_secs(5);
         });
-        let mut backends = Backends::new(&config, 0);
+        let mut backends = Upstream::new(&config, 0);
         let mut model = Model::default();
         let mut open: Vec<usize> = Vec::new();
         let mut now = NOW;

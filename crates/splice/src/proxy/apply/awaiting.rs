@@ -44,7 +44,7 @@ where
         let Stage::Opening(opening) = &mut connection.stage else {
             return None;
         };
-        let syn = self.forwarded_syns.get(opening.syn.into())?;
+        let syn = self.handshake.forwarded_syns.get(opening.syn.into())?;
         let answer = syn.answer?;
         let asked = TcpOptions::parse(&syn.options);
         let scale = shaking::scale_between(asked, answer.options);
@@ -57,10 +57,10 @@ where
         waiting::note_client(opening, incoming.buffer.data(), incoming.segment);
         let event = classify::from_client_while_opening(Phase::AwaitProxyHeader, opening, || 0, incoming.segment);
         let says_more = incoming.segment.len() > 0;
-        self.received_headers.await_header(slot);
-        self.wheel.arm(slot, now + select);
+        self.headers.received.await_header(slot);
+        self.timers.arm(slot, now + select);
         self.on_cookie_returned(now, incoming.segment.key.remote);
-        self.log.state(slot, Side::Client, State::Established, now);
+        self.records.state(slot, Side::Client, State::Established, now);
         says_more.then_some(event)
     }
 
@@ -92,19 +92,19 @@ where
         };
         let connection = self.connections.get(slot)?;
         let mut opening = *connection.opening()?;
-        let syn = self.forwarded_syns.remove(opening.syn.into())?;
+        let syn = self.handshake.forwarded_syns.remove(opening.syn.into())?;
         opening.syn = forwarded_syn::NONE;
         let answer = syn.answer?;
-        let start = self.log.start(slot).unwrap_or(now);
+        let start = self.records.start(slot).unwrap_or(now);
         // What the header said is needed for the last time.
         let header_len = send_proxy::header(
             &self.settings,
             connection,
-            (self.reassembly.in_order(opening.held), self.received_headers.kept(slot)),
+            (self.reassembly.in_order(opening.held), self.headers.received.kept(slot)),
             (self.settings.core, start),
             self.rtx.draft(),
         );
-        self.received_headers.forget(slot);
+        self.headers.received.forget(slot);
         let newest = PeerNumbers {
             timestamps: opening
                 .timestamps

@@ -8,6 +8,7 @@ use crate::base::drop_reason::DropReason;
 use crate::base::ids::{PoolId, ServerId};
 use crate::base::output::{NextHops, Output};
 use crate::base::path::Path;
+use crate::emit::Emitter;
 use crate::handshake::{forwarded_syn, syn_ack_options};
 use crate::proxy::{Incoming, Proxy, routes, send, timeout};
 use crate::proxy_header::send_proxy;
@@ -69,12 +70,12 @@ where
             match self.call_from_source(now, slot, server) {
                 None => break,
                 Some(Err(refusal)) => {
-                    self.drops.add(refusal.into(), 1);
+                    self.emit.drops.add(refusal.into(), 1);
                     self.release_port(now, slot, None);
                 }
                 Some(Ok(())) => {
-                    self.log.tried_server(slot);
-                    self.log.state(slot, Side::Server, State::SynReceived, now);
+                    self.records.tried_server(slot);
+                    self.records.state(slot, Side::Server, State::SynReceived, now);
                     // The request is held: our SYN may have its memory.
                     let memory = scene.incoming.take().map(|incoming| incoming.buffer);
                     self.send_syn(now, slot, memory, false, out);
@@ -94,7 +95,7 @@ where
         let (address, port) = (settings.address, settings.port);
         let (local_address, taken) = self.take_source(now, slot, server)?;
         if taken.early {
-            self.log.flag(slot, RecordFlags::EARLY_PORT);
+            self.records.flag(slot, RecordFlags::EARLY_PORT);
         }
         let connection = self.connections.get_mut(slot)?;
         let client = connection.client_address();
@@ -109,10 +110,10 @@ where
             local_port,
         };
         // The line is on its way while the numbers are made.
-        let hash = self.table.hash(&key);
-        self.table.prefetch(hash);
+        let hash = self.flows.hash(&key);
+        self.flows.prefetch(hash);
         // RFC 6528 3, and never behind what the server may remember of this port's last connection.
-        let clock = self.isn.isn(
+        let clock = self.handshake.isn.isn(
             now,
             (&key.local.to_be_bytes(), key.local_port),
             (&key.remote.to_be_bytes(), key.remote_port),
@@ -129,12 +130,12 @@ where
         connection.local_address = local_address;
         connection.local_port = taken.port;
         // Until the port is given back: see `release_port`.
-        self.backends.note_open(ServerId(connection.server));
+        self.upstream.note_open(ServerId(connection.server));
         self.free_key(hash, &key);
-        if let Err(refusal) = self.table.insert(hash, FlowRef::server(slot)) {
+        if let Err(refusal) = self.flows.insert(hash, FlowRef::server(slot)) {
             return Some(Err(refusal));
         }
-        self.backends.note_call(PoolId(pool), now);
+        self.upstream.note_call(PoolId(pool), now);
         Some(Ok(()))
     }
 
@@ -153,7 +154,7 @@ where
                     Some((local_address, taken))
                 }
                 Err(reason) => {
-                    self.drops.add(reason, 1);
+                    self.emit.dropped(reason);
                     None
                 }
             };
@@ -161,17 +162,17 @@ where
         // Addresses take turns, so that each has its ports rest as long as possible.
         let locals = settings.locals.len();
         let after = |local: usize| if local + 1 < locals { local + 1 } else { 0 };
-        let mut local = self.next_local[server];
+        let mut local = self.sources.next_local[server];
         let mut taken = None;
         for _ in 0..locals {
-            taken = self.ports.take(server, local, now);
+            taken = self.sources.ports.take(server, local, now);
             if taken.is_some() {
                 break;
             }
             local = after(local);
         }
         let taken = taken?;
-        self.next_local[server] = after(local);
+        self.sources.next_local[server] = after(local);
         let address = settings.locals[local].address;
         if let Some(next) = taken.next {
             self.prefetch_next(server, (address, next));
@@ -190,7 +191,7 @@ where
             remote_port: server.port,
             local_port: port,
         };
-        self.table.prefetch(self.table.hash(&key));
+        self.flows.prefetch(self.flows.hash(&key));
     }
 
     /// Sends our SYN, with what was agreed with the client and no more, and waits for its answer.
@@ -224,8 +225,8 @@ where
             self.arm_call(now, slot);
         } else {
             // As `arm_call` for a call that begins.
-            let overdue = self.backends.bound(PoolId(opening.pool)).unwrap_or(Duration::MAX);
-            self.wheel
+            let overdue = self.upstream.bound(PoolId(opening.pool)).unwrap_or(Duration::MAX);
+            self.timers
                 .arm(slot, now + server.syn_retry.min(server.connect_timeout).min(overdue));
         }
         // Read where they are: a copy of what has just been written waits for that.
@@ -234,11 +235,11 @@ where
         };
         let Some(opening) = connection.opening() else { return };
         if again {
-            self.log.flag(slot, RecordFlags::RETRANSMITTED);
+            self.records.flag(slot, RecordFlags::RETRANSMITTED);
         }
-        let Some(path) = routes::path_to_server(&self.settings, &self.neighbours, connection) else {
+        let Some(path) = routes::path_to_server(&self.settings, &self.next_hops, connection) else {
             // The timer tries again; by then the neighbour may have answered.
-            return self.drops.add(DropReason::NoNeighbour, 1);
+            return self.emit.dropped(DropReason::NoNeighbour);
         };
         let offered = send::offered(&self.settings, connection, opening, None);
         let control = Control {
@@ -256,8 +257,8 @@ where
                     .then(|| (opening.client_tsval.wrapping_add(opening.tsval_shift), 0)),
             },
         };
-        self.log.count(Side::Server, TcpCounter::SentSyn);
-        self.emit(memory, &path, &control, &[], out);
+        self.records.count(Side::Server, TcpCounter::SentSyn);
+        self.emit.send(memory, &path, &control, &[], out);
     }
 
     pub(crate) fn next_server(&mut self, now: Instant, slot: u32, event: Event) -> Option<Event> {
@@ -274,7 +275,7 @@ where
         };
         if let Some(failure) = failure {
             opening.failure = failure;
-            self.backends.note_failure(ServerId(given_up), now);
+            self.upstream.note_failure(ServerId(given_up), now);
         }
         let known = opening
             .tried
@@ -287,7 +288,7 @@ where
         let (tried, pool, retries) = (opening.tried.map(ServerId), opening.pool, opening.attempts.retries());
         let client = self.client_of(slot)?.ip();
         let next = (pool != Opening::NO_POOL && has_places)
-            .then(|| self.backends.next_after(PoolId(pool), client, now, &tried))
+            .then(|| self.upstream.next_after(PoolId(pool), client, now, &tried))
             .flatten();
         if let Some(next) = next {
             self.connections.get_mut(slot)?.server = next.0;
@@ -310,7 +311,7 @@ where
         let (pool, server) = (PoolId(opening.pool), ServerId(connection.server));
         let tried = opening.tried.map(ServerId);
         let client = self.client_of(slot)?.ip();
-        let Some(next) = self.backends.give_up(pool, client, server, now, &tried) else {
+        let Some(next) = self.upstream.give_up(pool, client, server, now, &tried) else {
             self.arm_call(now, slot);
             return None;
         };
@@ -322,11 +323,11 @@ where
 
     /// `server` has answered the call of a connection that was `opening`.
     pub(super) fn note_answer(&mut self, now: Instant, server: u16, opening: &Opening) {
-        self.backends.note_success(ServerId(server), now);
+        self.upstream.note_success(ServerId(server), now);
         // Karn's algorithm (RFC 6298 3): nobody knows which of several SYNs was answered.
         if opening.attempts.syns() == 1 {
             let took = timeout::time_since(now, opening.called_at);
-            self.backends.note_answer_time(PoolId(opening.pool), took);
+            self.upstream.note_answer_time(PoolId(opening.pool), took);
         }
     }
 
@@ -346,7 +347,7 @@ where
             window: 0,
             options: numbers::timestamps(None),
         };
-        self.emit(Some(buffer), &path, &control, &[], out);
+        self.emit.send(Some(buffer), &path, &control, &[], out);
     }
 
     /// The server has accepted: from here on the two numberings are known, and their differences are all that is kept.
@@ -354,7 +355,7 @@ where
     pub(crate) fn splice(&mut self, now: Instant, slot: u32, scene: &mut ActionContext<P::Buffer>) -> Option<Event> {
         let Incoming { buffer, segment } = scene.incoming.as_ref()?;
         let options = TcpOptions::parse(segment.options(buffer.data()));
-        let clock = self.timestamp(now);
+        let clock = self.handshake.timestamp(now);
         let ends = if self.selector.inspects() {
             self.client_of(slot).zip(self.destination_of(slot))
         } else {
@@ -384,16 +385,16 @@ where
             server_scales: opening.agreed.window_scale.is_none() || options.window_scale.is_some(),
         };
         let in_order = self.reassembly.in_order(opening.held);
-        let start = self.log.start(slot).unwrap_or(now);
+        let start = self.records.start(slot).unwrap_or(now);
         // What a header said is needed for the last time.
         let header_len = send_proxy::header(
             &self.settings,
             connection,
-            (in_order, self.received_headers.kept(slot)),
+            (in_order, self.headers.received.kept(slot)),
             (self.settings.core, start),
             self.rtx.draft(),
         );
-        self.received_headers.forget(slot);
+        self.headers.received.forget(slot);
         let announced = u32::from(header_len);
         // What was promised on the server's behalf stands, whatever it offers itself.
         let mut to_server = Direction::new(first_byte - announced, u32::from(segment.window));
@@ -427,8 +428,8 @@ where
         connection.stage = Stage::Spliced(spliced);
         let server = connection.server;
         self.note_answer(now, server, &opening);
-        self.log.count(Side::Server, TcpCounter::RecvSynAck);
-        self.log.state(slot, Side::Server, State::Established, now);
+        self.records.count(Side::Server, TcpCounter::RecvSynAck);
+        self.records.state(slot, Side::Server, State::Established, now);
         // The timer is set when it is known what is owed: see `owe`.
         None
     }
@@ -448,13 +449,13 @@ where
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
-        let Some(path) = routes::path_to_server(&self.settings, &self.neighbours, connection) else {
-            return self.drops.add(DropReason::NoNeighbour, 1);
+        let Some(path) = routes::path_to_server(&self.settings, &self.next_hops, connection) else {
+            return self.emit.dropped(DropReason::NoNeighbour);
         };
         let control = handoff.control(handoff.start(), TcpFlags::ACK);
         let memory = scene.incoming.take().map(|incoming| incoming.buffer);
-        self.log.count(Side::Server, TcpCounter::SentSynAck2);
-        self.emit(memory, &path, &control, &[], out);
+        self.records.count(Side::Server, TcpCounter::SentSynAck2);
+        self.emit.send(memory, &path, &control, &[], out);
     }
 
     /// Sends everything held, in segments that the server takes; what the client still owes is then forgotten here.
@@ -487,16 +488,14 @@ where
         let (opening, mss) = (&handoff.opening, handoff.mss);
         let connection = self.connections.get_mut(slot)?;
         // A neighbour that is gone for a while loses what is sent, as any link may; what is owed is repeated.
-        let path = routes::path_to_server(&self.settings, &self.neighbours, &*connection);
+        let path = routes::path_to_server(&self.settings, &self.next_hops, &*connection);
         let header = self.rtx.drafted(handoff.header_len);
         let is_joined = handoff.joins(self.reassembly.in_order(opening.held), mss);
         let alone = if is_joined { &[] } else { header };
         for (index, payload) in alone.chunks(usize::from(mss.max(1))).enumerate() {
             let at = handoff.start() + (index * usize::from(mss.max(1))) as u32;
             let control = handoff.control(at, TcpFlags::ACK | TcpFlags::PSH);
-            if let Err(reason) = emit_on(&mut self.pool, path.as_ref(), &control, (&[], payload), out) {
-                self.drops.add(reason, 1);
-            }
+            emit_on(&mut self.emit, path.as_ref(), &control, (&[], payload), out);
         }
         if let Stage::Spliced(spliced) = &mut connection.stage {
             let first = opening.first_byte();
@@ -520,10 +519,8 @@ where
                     _ => (opening.first_byte() + at as u32, &[][..]),
                 };
                 let control = handoff.control(seq, flags);
-                self.log.count(Side::Server, TcpCounter::SentPayload);
-                if let Err(reason) = emit_on(&mut self.pool, path.as_ref(), &control, (front, payload), out) {
-                    self.drops.add(reason, 1);
-                }
+                self.records.count(Side::Server, TcpCounter::SentPayload);
+                emit_on(&mut self.emit, path.as_ref(), &control, (front, payload), out);
             }
             let Stage::Spliced(spliced) = &mut connection.stage else {
                 return None;
@@ -537,9 +534,7 @@ where
             // The client has closed without a byte.
             fin_sent = true;
             let control = handoff.control(opening.first_byte(), TcpFlags::ACK | TcpFlags::FIN);
-            if let Err(reason) = emit_on(&mut self.pool, path.as_ref(), &control, (&[], &[]), out) {
-                self.drops.add(reason, 1);
-            }
+            emit_on(&mut self.emit, path.as_ref(), &control, (&[], &[]), out);
             if let Stage::Spliced(spliced) = &mut connection.stage {
                 spliced
                     .to_server
@@ -583,7 +578,7 @@ where
         (kept, first_bytes_sent): (BufferId, bool),
     ) {
         if handoff.header_len > 0 {
-            self.log.flag(slot, RecordFlags::PROXY_OUT);
+            self.records.flag(slot, RecordFlags::PROXY_OUT);
         }
         let opening = &handoff.opening;
         let mut debt = RtxQueue::new(
@@ -602,7 +597,7 @@ where
             (Ok(_), None) => {}
             (Err(mut debt), _) => {
                 self.reassembly.close(&mut debt.held);
-                self.drops.add(DropReason::RtxFull, 1);
+                self.emit.dropped(DropReason::RtxFull);
             }
         }
     }
@@ -641,15 +636,18 @@ impl SpliceParams {
 /// Sends a segment with bytes from two places, if there is a way and room. What is not sent is repeated like what was lost:
 /// by its timer if it is owed, else by the client.
 fn emit_on<P: BufferPool>(
-    pool: &mut P,
+    emit: &mut Emitter<P>,
     path: Option<&Path>,
     control: &Control,
     (front, payload): (&[u8], &[u8]),
     out: &mut impl Output<P::Buffer>,
-) -> Result<(), DropReason> {
-    let path = path.ok_or(DropReason::NoNeighbour)?;
-    if !has_room_for_data(out) {
-        return Err(DropReason::NoRoom);
+) {
+    let sent = match path {
+        None => Err(DropReason::NoNeighbour),
+        Some(_) if !has_room_for_data(out) => Err(DropReason::NoRoom),
+        Some(path) => emit.send_joined(None, path, control, (front, payload), out),
+    };
+    if let Err(reason) = sent {
+        emit.dropped(reason);
     }
-    send::emit_joined(pool, None, path, control, (front, payload), out)
 }

@@ -27,7 +27,7 @@ where
     pub(crate) fn may_challenge(&mut self, now: Instant, slot: u32, to: Side) -> bool {
         let connection = self.connections.get_mut(slot);
         connection.is_some_and(|connection| connection.granted.take(LimitKind::Challenge(to), now))
-            && self.limits.challenges.take(now)
+            && self.admission.limits.challenges.take(now)
     }
 
     /// RFC 5961 4.2 and 7: an ACK of the present numbers, within the limits.
@@ -46,7 +46,7 @@ where
         };
         let to = self.side_of(connection, segment);
         if !self.may_challenge(now, slot, to) {
-            return self.drops.add(DropReason::RateLimited, 1);
+            return self.emit.dropped(DropReason::RateLimited);
         }
         let Some(connection) = self.connections.get(slot) else {
             return;
@@ -62,9 +62,9 @@ where
                 .map(|(val, ecr)| (ecr, val)),
         );
         let path = self.path_back(segment);
-        self.log.count(to, TcpCounter::Unexpected);
-        self.log.count(to, TcpCounter::SentAck);
-        self.emit(Some(buffer), &path, &control, &[], out);
+        self.records.count(to, TcpCounter::Unexpected);
+        self.records.count(to, TcpCounter::SentAck);
+        self.emit.send(Some(buffer), &path, &control, &[], out);
     }
 
     /// Asks who has sent a RST that proves nothing whether it is still there: if it is not, its answer is a RST that does,
@@ -77,7 +77,7 @@ where
         let Some(spliced) = connection.spliced() else { return };
         let path = match whom {
             Side::Client => Some(routes::path_to_client(&self.settings, connection)),
-            Side::Server => routes::path_to_server(&self.settings, &self.neighbours, connection),
+            Side::Server => routes::path_to_server(&self.settings, &self.next_hops, connection),
         };
         let Some(path) = path else { return };
         let (flow, shift) = match whom {
@@ -87,7 +87,7 @@ where
         let mut control = self.current_numbers(connection, whom);
         control.seq = flow.snd_una + shift - 1;
         if self.may_challenge(now, slot, whom) {
-            self.emit(None, &path, &control, &[], out);
+            self.emit.send(None, &path, &control, &[], out);
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::base::path::Path;
-use crate::proxy::{Incoming, Proxy, send};
+use crate::proxy::{Incoming, Proxy};
 use crate::rewrite::translate::Rewrite;
 use crate::session::numbers::{self, Control};
 use crate::session::segment::Segment;
@@ -39,9 +39,9 @@ where
     ) {
         // Each piece gets a checksum of ours: what the sender's would reveal must be found here.
         if !incoming.is_intact() {
-            return self.drops.add(DropReason::BadTcpChecksum, 1);
+            return self.emit.dropped(DropReason::BadTcpChecksum);
         }
-        self.drops.add(DropReason::Resegmented, 1);
+        self.emit.dropped(DropReason::Resegmented);
         self.tell_mtu(incoming, mss, out);
         let Incoming { buffer, segment } = incoming;
         let options = TcpOptions::parse(segment.options(buffer.data()));
@@ -68,9 +68,7 @@ where
                 window: values.window,
                 options,
             };
-            if let Err(reason) = send::emit_into(&mut self.pool, None, path, &control, piece, out) {
-                self.drops.add(reason, 1);
-            }
+            self.emit.send(None, path, &control, piece, out);
         }
     }
 
@@ -80,7 +78,7 @@ where
         let version = incoming.segment.layout.version;
         let mtu = mss.saturating_add(version.header_len_with_tcp());
         if mtu >= version.min_mtu() {
-            self.send_too_big(self.last_now, incoming, u32::from(mtu), out);
+            self.send_too_big(self.now, incoming, u32::from(mtu), out);
         }
     }
 }

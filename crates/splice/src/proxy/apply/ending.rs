@@ -31,19 +31,19 @@ where
             let mut held = std::mem::replace(&mut opening.held, BufferId::NONE);
             let syn = opening.syn;
             self.reassembly.close(&mut held);
-            self.forwarded_syns.remove(syn.into());
+            self.handshake.forwarded_syns.remove(syn.into());
         }
-        self.received_headers.forget(slot);
-        self.wheel.disarm(slot);
+        self.headers.received.forget(slot);
+        self.timers.disarm(slot);
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
         let local = Endpoints::from(connection).source(&self.settings);
-        self.log.end(slot, connection, (cause, local.1), now);
+        self.records.end(slot, connection, (cause, local.1), now);
         if connection.spliced().is_some() {
             self.rest(now, slot, cause);
         } else if let Some(key) = self.key_of(FlowRef::client(slot)) {
-            let hash = self.table.hash(&key);
+            let hash = self.flows.hash(&key);
             self.remove_flow(hash, FlowRef::client(slot));
         }
         self.release_port(now, slot, scene.last_timestamps);
@@ -71,13 +71,13 @@ where
         };
         let [client, server] = hashes;
         for (hash, flow) in [(client, FlowRef::client(slot)), (server, FlowRef::server(slot))] {
-            self.table.replace(hash, flow, flow.in_time_wait(resting));
+            self.flows.replace(hash, flow, flow.in_time_wait(resting));
         }
     }
 
     /// The hashes of both legs. A leg without a server is in no table.
     fn leg_hashes(&self, ends: &Endpoints) -> [u64; 2] {
-        let hash = |side| ends.key(&self.settings, side).map_or(0, |key| self.table.hash(&key));
+        let hash = |side| ends.key(&self.settings, side).map_or(0, |key| self.flows.hash(&key));
         [hash(Side::Client), hash(Side::Server)]
     }
 
@@ -85,7 +85,7 @@ where
     pub(crate) fn look_ahead(&mut self) {
         while let Some(rested) = self.time_wait.next_ahead() {
             let hashes = self.leg_hashes(&Endpoints::from(rested));
-            hashes.iter().for_each(|&hash| self.table.prefetch(hash));
+            hashes.iter().for_each(|&hash| self.flows.prefetch(hash));
             self.time_wait.note_ahead(hashes);
         }
     }
@@ -119,12 +119,12 @@ where
                 next_seq: next_seq + 1,
                 next_tsval: next_tsval.wrapping_add(1),
             };
-            self.ports.release((server, local), local_port, last, now);
+            self.sources.ports.release((server, local), local_port, last, now);
         }
         if connection.opening().is_some()
             && let Some(key) = self.key_of(FlowRef::server(slot))
         {
-            let hash = self.table.hash(&key);
+            let hash = self.flows.hash(&key);
             self.remove_flow(hash, FlowRef::server(slot));
             // A spliced connection rests, and needs its source until the end of that.
             self.settings
@@ -134,7 +134,7 @@ where
         }
         if let Some(connection) = self.connections.get_mut(slot) {
             connection.local_port = 0;
-            self.backends.note_close(ServerId(connection.server));
+            self.upstream.note_close(ServerId(connection.server));
         }
     }
 
@@ -178,7 +178,7 @@ where
 
     /// Makes room for a new connection with `key`: whatever rests there keeps only its other leg.
     pub(crate) fn free_key(&mut self, hash: u64, key: &FourTuple) {
-        let Some(flow) = self.table.find(hash, |flow| self.key_of(flow).as_ref() == Some(key)) else {
+        let Some(flow) = self.flows.find(hash, |flow| self.key_of(flow).as_ref() == Some(key)) else {
             return;
         };
         if !flow.is_time_wait() {
@@ -191,7 +191,7 @@ where
     }
 
     pub(crate) fn remove_flow(&mut self, hash: u64, flow: FlowRef) {
-        self.table.remove(hash, flow);
+        self.flows.remove(hash, flow);
     }
 }
 

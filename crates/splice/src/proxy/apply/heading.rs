@@ -31,7 +31,7 @@ where
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> ControlFlow<Option<Event>> {
-        if !self.received_headers.is_awaited(slot) {
+        if !self.headers.received.is_awaited(slot) {
             return ControlFlow::Continue(());
         }
         let Some(connection) = self.connections.get(slot) else {
@@ -48,25 +48,25 @@ where
         let bytes = self.reassembly.in_order(opening.held);
         let length = match received_headers::look(listener.accept, trusted, bytes, is_complete(opening, bytes.len())) {
             HeaderParse::Absent => {
-                self.received_headers.settle(slot);
+                self.headers.received.settle(slot);
                 return ControlFlow::Continue(());
             }
             HeaderParse::Incomplete => return ControlFlow::Break((!bytes.is_empty()).then_some(Event::NeedMore)),
             HeaderParse::Refused(reason) => {
-                self.drops.add(reason, 1);
+                self.emit.dropped(reason);
                 return ControlFlow::Break(Some(Event::BadHeader));
             }
             HeaderParse::Whole(header, length) => {
                 match ReceivedHeader::of(&header, self.settings.passes_fields_on()) {
-                    None => self.received_headers.settle(slot),
+                    None => self.headers.received.settle(slot),
                     Some(said) => {
                         let (address, port) = said.source;
-                        if !self.received_headers.keep(slot, said) {
+                        if !self.headers.received.keep(slot, said) {
                             // Nothing has been acknowledged: the client repeats what it has sent.
-                            self.drops.add(DropReason::ReassemblyFull, 1);
+                            self.emit.dropped(DropReason::ReassemblyFull);
                             return ControlFlow::Break(None);
                         }
-                        self.log.proxied(slot, unmapped(address), port);
+                        self.records.proxied(slot, unmapped(address), port);
                     }
                 }
                 length
@@ -79,7 +79,7 @@ where
         self.charge_client(slot);
         if let Some(delay) = inspect_delay {
             // The wait for the first payload begins behind a header that has to come.
-            self.wheel.arm(slot, self.last_now + delay);
+            self.timers.arm(slot, self.now + delay);
         }
         self.follow_header(slot, scene, out)
     }
@@ -115,7 +115,7 @@ where
         };
         if self.reassembly.charge(&mut opening.held, share).is_err() {
             opening.fin_offset = Opening::NO_FIN;
-            self.drops.add(DropReason::ReassemblyQuota, 1);
+            self.emit.dropped(DropReason::ReassemblyQuota);
         }
     }
 
@@ -157,18 +157,18 @@ where
             || received_headers::may_begin(bytes)
             || begins_with_gap && !waits_in_vain
         {
-            self.drops.add(DropReason::HeaderMissing, 1);
+            self.emit.dropped(DropReason::HeaderMissing);
             return Some(Event::BadHeader);
         }
         // A client that stays silent has no header: the server is to speak first.
         match (listener.bind, listener.inspect_delay) {
             (Bind::Payload, None) => Some(Event::TimedOut),
             (Bind::Payload, Some(_)) => {
-                self.received_headers.settle(slot);
+                self.headers.received.settle(slot);
                 Some(Event::WaitOver)
             }
             (Bind::Handshake | Bind::Syn, _) => {
-                self.received_headers.settle(slot);
+                self.headers.received.settle(slot);
                 Some(Event::Ready)
             }
         }
@@ -178,7 +178,7 @@ where
     pub(crate) fn client_of(&self, slot: u32) -> Option<SocketAddr> {
         let connection = self.connections.get(slot)?;
         let own = (connection.client_address(), connection.client_port);
-        let (address, port) = self.received_headers.get(slot).map_or(own, |carried| carried.source);
+        let (address, port) = self.headers.received.get(slot).map_or(own, |carried| carried.source);
         Some(SocketAddr::new(unmapped(address), port))
     }
 
@@ -190,7 +190,8 @@ where
             connection.listener_port,
         );
         let (address, port) = self
-            .received_headers
+            .headers
+            .received
             .get(slot)
             .map_or(own, |carried| carried.destination);
         Some(SocketAddr::new(unmapped(address), port))
@@ -202,7 +203,7 @@ where
     /// Why this server cannot be reached from there.
     pub(crate) fn reserve_client_source(&mut self, slot: u32, server: (u128, u16)) -> Result<(u16, u16), DropReason> {
         let connection = self.connections.get(slot).ok_or(DropReason::SourceRefused)?;
-        let carried = self.received_headers.get(slot).map(|carried| carried.source);
+        let carried = self.headers.received.get(slot).map(|carried| carried.source);
         let source = carried.unwrap_or((connection.client_address(), connection.client_port));
         let is_ours = self.settings.addresses.index(source.0).is_some();
         if is_ours || source.0 == server.0 || source.1 == 0 || !is_usable(source.0, server.0) {
@@ -214,8 +215,8 @@ where
             remote_port: server.1,
             local_port: source.1,
         };
-        let hash = self.table.hash(&key);
-        let taken = self.table.find(hash, |flow| self.key_of(flow) == Some(key));
+        let hash = self.flows.hash(&key);
+        let taken = self.flows.find(hash, |flow| self.key_of(flow) == Some(key));
         if taken.is_some_and(|flow| !flow.is_time_wait()) {
             return Err(DropReason::SourceInUse);
         }

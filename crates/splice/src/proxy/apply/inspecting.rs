@@ -96,7 +96,7 @@ where
             Verdict::Pass => InspectOutcome::Passed { is_changed },
             Verdict::Replace => InspectOutcome::Replaced(written),
             Verdict::Reject => {
-                self.drops.add(DropReason::Rejected, 1);
+                self.emit.dropped(DropReason::Rejected);
                 InspectOutcome::Rejected
             }
             Verdict::Done => {
@@ -140,7 +140,7 @@ where
             return self.handle_inspected_reset(now, slot, from, incoming, out);
         }
         let Some((news, acknowledges_fin)) = self.note_inspected(now, slot, from, &incoming) else {
-            return self.drops.add(DropReason::OutOfWindow, 1);
+            return self.emit.dropped(DropReason::OutOfWindow);
         };
         if let Some(connection) = self.connections.get_mut(slot) {
             connection.note_accepted(now, from, segment);
@@ -177,7 +177,7 @@ where
             };
             return self.drive(now, slot, event, None, out);
         }
-        self.log.count_passed(from, has_payload, None, false);
+        self.records.count_passed(from, has_payload, None, false);
     }
 
     fn keeps_anything(&self, slot: u32) -> bool {
@@ -262,7 +262,7 @@ where
                     self.ask(slot, from, out);
                 }
             }
-            RstCheck::OutOfWindow => self.drops.add(DropReason::OutOfWindowRst, 1),
+            RstCheck::OutOfWindow => self.emit.dropped(DropReason::OutOfWindowRst),
         }
     }
 
@@ -292,14 +292,14 @@ where
         }
         // Behind a FIN there is nothing (RFC 9293 3.10.7.4, seventh).
         if is_closed {
-            self.drops.add(DropReason::OutOfWindow, 1);
+            self.emit.dropped(DropReason::OutOfWindow);
             return (false, None);
         }
         if done {
             return (self.pass_unseen(slot, from, data, incoming, out), None);
         }
         if data.start.gt(next) {
-            self.drops.add(DropReason::OutOfOrder, 1);
+            self.emit.dropped(DropReason::OutOfOrder);
             self.answer(slot, from, out);
             return (false, None);
         }
@@ -320,7 +320,7 @@ where
         };
         let direction = inspection.sent_by_mut(from);
         if direction.has_backlog() {
-            self.drops.add(DropReason::InspectBufferFull, 1);
+            self.emit.dropped(DropReason::InspectBufferFull);
             self.answer(slot, from, out);
             return false;
         }
@@ -353,7 +353,7 @@ where
             && direction.can_record()
             && self.inspections.room(slot, from) >= len + GUARANTEED_GROWTH;
         if !has_room {
-            self.drops.add(DropReason::InspectBufferFull, 1);
+            self.emit.dropped(DropReason::InspectBufferFull);
             self.answer(slot, from, out);
             return (false, None);
         }
@@ -361,7 +361,7 @@ where
             return (false, None);
         };
         if self.tell_too_big(&incoming, &path, out) {
-            self.drops.add(DropReason::TooBig, 1);
+            self.emit.dropped(DropReason::TooBig);
             return (false, None);
         }
         let layout = incoming.segment.layout;

@@ -107,7 +107,7 @@ where
 
     /// There was no room to inspect a connection: it ends.
     pub(super) fn refuse_inspection(&mut self, handoff: &SpliceParams) -> Option<Event> {
-        self.drops.add(DropReason::InspectFull, 1);
+        self.emit.dropped(DropReason::InspectFull);
         let mut held = handoff.opening.held;
         self.reassembly.close(&mut held);
         Some(Event::Rejected)
@@ -133,7 +133,7 @@ where
         let mut is_kept = true;
         if handoff.header_len > 0 {
             // The header is a change like any other: nothing of the client's became these bytes.
-            self.log.flag(slot, RecordFlags::PROXY_OUT);
+            self.records.flag(slot, RecordFlags::PROXY_OUT);
             let header = self.rtx.drafted(handoff.header_len);
             is_kept = self.inspections.keep(slot, Side::Client, 0, header, now_ms);
         }
@@ -151,7 +151,7 @@ where
         }
         self.accept_first(slot, len as u64, fin);
         if len > 0 {
-            self.log.count(Side::Server, TcpCounter::SentPayload);
+            self.records.count(Side::Server, TcpCounter::SentPayload);
         }
         self.pump(slot, Side::Client, out);
         self.tell(slot, Side::Client, out);

@@ -118,7 +118,7 @@ where
             }
         }
         if scene.incoming.is_some() {
-            self.drops.add(DropReason::Consumed, 1);
+            self.emit.dropped(DropReason::Consumed);
         }
     }
 
@@ -198,7 +198,7 @@ where
             }
             Action::Drop(reason) => {
                 if scene.incoming.take().is_some() {
-                    self.drops.add(reason, 1);
+                    self.emit.dropped(reason);
                 }
             }
             // Those of `apply`, and those of flows without a connection, which `on_no_connection` deals with.

@@ -7,7 +7,7 @@ use crate::admission::round_budget::has_room_for_data;
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
-use crate::proxy::{Proxy, routes, send};
+use crate::proxy::{Proxy, routes};
 use crate::retransmit::rtx::{self, AckEffect};
 use crate::session::connection::Connection;
 use crate::session::numbers;
@@ -95,7 +95,7 @@ where
         self.retransmit_kept(now, slot, out);
         if let Some(debt) = self.rtx.get_mut(index) {
             debt.timer.on_timeout(now.as_millis() as u32);
-            self.log.flag(slot, RecordFlags::RETRANSMITTED);
+            self.records.flag(slot, RecordFlags::RETRANSMITTED);
             self.send_rtx(slot, out);
         }
         self.arm_spliced(now, slot);
@@ -128,8 +128,8 @@ where
         let Some((debt, header)) = self.rtx.with_header(spliced.owed) else {
             return;
         };
-        let Some(path) = routes::path_to_server(&self.settings, &self.neighbours, connection) else {
-            return self.drops.add(DropReason::NoNeighbour, 1);
+        let Some(path) = routes::path_to_server(&self.settings, &self.next_hops, connection) else {
+            return self.emit.dropped(DropReason::NoNeighbour);
         };
         let mut control = self.current_numbers(connection, Side::Server);
         control.options = numbers::timestamps(debt.timestamps);
@@ -148,12 +148,10 @@ where
         for payload in header.chunks(mss).chain(bytes.chunks(mss)) {
             if !has_room_for_data(out) {
                 // The timer goes on from what is acknowledged by then.
-                return self.drops.add(DropReason::NoRoom, 1);
+                return self.emit.dropped(DropReason::NoRoom);
             }
             control.seq = at + spliced.client_seq_offset;
-            if let Err(reason) = send::emit_into(&mut self.pool, None, &path, &control, payload, out) {
-                self.drops.add(reason, 1);
-            }
+            self.emit.send(None, &path, &control, payload, out);
             at += payload.len() as u32;
         }
     }

@@ -43,7 +43,7 @@ where
         out: &mut impl Output<P::Buffer>,
     ) {
         out.enter(WorkStage::Rewrite);
-        self.log
+        self.records
             .count_passed(from, incoming.segment.payload_len() > 0, None, false);
         if let Some(incoming) = self.forward_fast(slot, from, incoming, out) {
             self.forward_adjusted(now, slot, from, &mut ActionContext::with(incoming), out);
@@ -63,11 +63,11 @@ where
         let connection = self.connections.get_mut(slot);
         let is_granted =
             connection.is_some_and(|connection| connection.granted.take(LimitKind::OutOfWindow(from), now));
-        if is_granted && self.limits.out_of_window.take(now) {
+        if is_granted && self.admission.limits.out_of_window.take(now) {
             return self.forward(now, slot, from, scene, out);
         }
         if scene.incoming.take().is_some() {
-            self.drops.add(DropReason::OutOfWindow, 1);
+            self.emit.dropped(DropReason::OutOfWindow);
         }
     }
 
@@ -99,11 +99,11 @@ where
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Incoming<'a, P::Buffer>> {
         let Some(connection) = self.connections.get_mut(slot) else {
-            self.drops.add(DropReason::UnknownFlow, 1);
+            self.emit.dropped(DropReason::UnknownFlow);
             return None;
         };
         let Some(spliced) = connection.spliced() else {
-            self.drops.add(DropReason::UnknownFlow, 1);
+            self.emit.dropped(DropReason::UnknownFlow);
             return None;
         };
         let segment = incoming.segment;
@@ -115,21 +115,20 @@ where
         }
         let ends = routes::Endpoints::from(&*connection);
         let path = match from {
-            Side::Client => routes::way_to_server(&self.settings, &self.neighbours, ends),
+            Side::Client => routes::way_to_server(&self.settings, &self.next_hops, ends),
             Side::Server => Some(routes::way_to_client(&self.settings, ends)),
         };
         let Some(path) = path else {
-            self.drops.add(DropReason::NoNeighbour, 1);
+            self.emit.dropped(DropReason::NoNeighbour);
             return None;
         };
         if path.version() != segment.layout.version || icmp::is_too_big(segment, path.mtu) {
             return Some(incoming);
         }
-        self.ip_id = self.ip_id.wrapping_add(1);
-        let values = Offsets::of(spliced).rewrite(from, segment, &path, self.ip_id);
+        let values = Offsets::of(spliced).rewrite(from, segment, &path, self.emit.next_ip_id());
         match translate::rewrite_here(incoming.buffer.data_mut(), segment.layout, &values) {
             Ok(()) => out.send(path.device, incoming.buffer),
-            Err(reason) => self.drops.add(reason, 1),
+            Err(reason) => self.emit.dropped(reason),
         }
         None
     }
@@ -163,17 +162,17 @@ where
         let server_mss = spliced.server_mss;
         let ack = spliced.ack_for_peer(from, segment.ack);
         let path = match from {
-            Side::Client => routes::path_to_server(&self.settings, &self.neighbours, connection),
+            Side::Client => routes::path_to_server(&self.settings, &self.next_hops, connection),
             Side::Server => Some(routes::path_to_client(&self.settings, connection)),
         };
         let Some(path) = path else {
-            return self.drops.add(DropReason::NoNeighbour, 1);
+            return self.emit.dropped(DropReason::NoNeighbour);
         };
         // An ACK of what was never sent pays nothing.
         let pays = spliced.owed != rtx::NOTHING && from == Side::Server && ack.le(spliced.to_server.end);
         let has_debt = spliced.owed != rtx::NOTHING;
         let advertised_more = spliced.has_advertised_more();
-        let mut values = offsets.rewrite(from, segment, &path, self.next_ip_id());
+        let mut values = offsets.rewrite(from, segment, &path, self.emit.next_ip_id());
         if has_debt && from == Side::Client && payload_len > 0 {
             if self.begins_before_debt(slot, segment.seq) {
                 // It repeats the header that it sent to us, in the place of ours, which the server may still lack.
@@ -193,7 +192,7 @@ where
             let said = TcpOptions::parse(segment.options(incoming.buffer.data())).timestamps;
             match self.on_server_ack(now, slot, (ack, pure), said, out) {
                 AckHold::Nothing => {}
-                AckHold::NoNews => return self.drops.add(DropReason::Consumed, 1),
+                AckHold::NoNews => return self.emit.dropped(DropReason::Consumed),
                 AckHold::HeldUp(floor) => hold_up(&mut values, &offsets, segment.window, (floor - ack).max(0) as u32),
             }
         }
@@ -201,7 +200,7 @@ where
             self.keep_promise(slot, &mut values);
         }
         if let Err(reason) = self.pass(&mut incoming, &values, &path, out) {
-            return self.drops.add(reason, 1);
+            return self.emit.dropped(reason);
         }
         out.send(path.device, incoming.buffer);
     }
@@ -264,13 +263,8 @@ where
             is_too_big.then(|| siit::mtu_for(layout.version, u32::from(mtu)))
         };
         let Some(mtu) = told else { return false };
-        self.send_too_big(self.last_now, incoming, mtu, out);
+        self.send_too_big(self.now, incoming, mtu, out);
         true
-    }
-
-    pub(crate) fn next_ip_id(&mut self) -> u16 {
-        self.ip_id = self.ip_id.wrapping_add(1);
-        self.ip_id
     }
 
     /// Counts and records the closing of the halves.
@@ -298,7 +292,7 @@ where
             (true, FinState::FinSent | FinState::FinAcknowledged) => Some(Fin::Second),
         };
         let payload = incoming.is_some_and(|incoming| incoming.segment.payload_len() > 0);
-        self.log
+        self.records
             .count_passed(from, payload, which.filter(|_| is_news), acknowledges_fin);
         if is_news {
             let state = match peer {
@@ -306,11 +300,11 @@ where
                 FinState::FinSent if !acknowledges_fin => State::Closing,
                 FinState::FinSent | FinState::FinAcknowledged => State::LastAck,
             };
-            self.log.state(slot, from, state, now);
+            self.records.state(slot, from, state, now);
         }
         if acknowledges_fin && peer == FinState::FinSent && own == FinState::Open && !fin {
-            self.log.state(slot, from.peer(), State::FinWait2, now);
-            self.log.state(slot, from, State::CloseWait, now);
+            self.records.state(slot, from.peer(), State::FinWait2, now);
+            self.records.state(slot, from, State::CloseWait, now);
         }
     }
 }

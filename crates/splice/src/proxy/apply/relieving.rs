@@ -93,10 +93,10 @@ where
             }
             let others = |longest: &u32| *longest != but;
             if let Some(longest) = self.reassembly.longest(EvictionClass::Unacked).filter(others) {
-                self.drive(self.last_now, longest, Event::UnackedEvicted, None, out);
+                self.drive(self.now, longest, Event::UnackedEvicted, None, out);
             } else if let Some(longest) = self.reassembly.longest(EvictionClass::Acked).filter(others) {
-                self.drops.add(DropReason::ConnectionEvicted, 1);
-                self.drive(self.last_now, longest, Event::ConnectionEvicted, None, out);
+                self.emit.dropped(DropReason::ConnectionEvicted);
+                self.drive(self.now, longest, Event::ConnectionEvicted, None, out);
             } else {
                 return;
             }
@@ -109,7 +109,7 @@ where
     fn empty_chunk(&mut self, but: u32, out: &mut impl Output<P::Buffer>) {
         for slot in self.reassembly.beside_longest() {
             if slot != but {
-                self.drive(self.last_now, slot, Event::UnackedEvicted, None, out);
+                self.drive(self.now, slot, Event::UnackedEvicted, None, out);
             }
         }
         self.relieve(but, out);
@@ -131,13 +131,13 @@ where
         if usize::from(opening.fin_offset) > acknowledged {
             opening.fin_offset = Opening::NO_FIN;
         }
-        self.drops.add(DropReason::ReassemblyEvicted, 1);
-        self.log.flag(slot, RecordFlags::COPY_GIVEN_UP);
+        self.emit.dropped(DropReason::ReassemblyEvicted);
+        self.records.flag(slot, RecordFlags::COPY_GIVEN_UP);
     }
 
     /// Keeps what the server's PROXY header is to say of the bytes. Returns false if there is no room for that.
     fn keep_found_fields(&mut self, slot: u32) -> bool {
-        if self.payload_fields == SendProxyFields::default() {
+        if self.headers.payload_fields == SendProxyFields::default() {
             return true;
         }
         let Some(connection) = self.connections.get(slot) else {
@@ -148,7 +148,7 @@ where
         };
         let Some(found) = send_proxy::found(
             &self.settings,
-            self.payload_fields,
+            self.headers.payload_fields,
             self.reassembly.in_order(opening.held),
         ) else {
             return false;
@@ -157,7 +157,7 @@ where
         let address = self.settings.addresses.value(connection.listener_address);
         let ends = [client, (address, connection.listener_port)];
         // What was found the first time stands, if they are given up again before they were whole.
-        found.is_empty() || self.received_headers.keep_found(slot, &found, ends)
+        found.is_empty() || self.headers.received.keep_found(slot, &found, ends)
     }
 
     /// What can be done about the bytes of a connection whose server is called: those without an ACK can be given up, if the

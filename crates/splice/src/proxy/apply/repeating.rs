@@ -11,7 +11,7 @@ use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::base::path::Path;
 use crate::inspect::direction::{AckNews, InspectedDirection, Piece};
-use crate::proxy::{Incoming, Proxy, routes, send};
+use crate::proxy::{Incoming, Proxy, routes};
 use crate::session::connection::{Spliced, WindowScale};
 use crate::session::numbers::{self, Control};
 use crate::session::segment::Segment;
@@ -38,7 +38,7 @@ where
         seq: SeqNum,
         out: &mut impl Output<P::Buffer>,
     ) {
-        let id = self.next_ip_id();
+        let id = self.emit.next_ip_id();
         let Some((path, spliced)) = self.path_and_splice(slot, from.peer()) else {
             return;
         };
@@ -57,7 +57,7 @@ where
         }
         match self.pass(&mut incoming, &values, &path, out) {
             Ok(()) => out.send(path.device, incoming.buffer),
-            Err(reason) => self.drops.add(reason, 1),
+            Err(reason) => self.emit.dropped(reason),
         }
     }
 
@@ -104,7 +104,7 @@ where
         // It asks for what is kept here, or acknowledges only what its receiver has never heard of.
         let is_no_news = news.asks_for_kept || news.advanced && says == other.advertised;
         if is_no_news {
-            return self.drops.add(DropReason::Consumed, 1);
+            return self.emit.dropped(DropReason::Consumed);
         }
         let seq = pure_number(own, incoming.segment);
         self.forward_inspected(slot, from, incoming, seq, out);
@@ -132,10 +132,10 @@ where
                 let seq = direction.sent - 1;
                 return self.forward_inspected(slot, from, incoming, seq, out);
             }
-            self.drops.add(DropReason::Duplicate, 1);
+            self.emit.dropped(DropReason::Duplicate);
             return self.answer(slot, from, out);
         }
-        self.log.flag(slot, RecordFlags::RETRANSMITTED);
+        self.records.flag(slot, RecordFlags::RETRANSMITTED);
         let from_here = start.later(acknowledged);
         let pieces = direction.pieces(from_here, end);
         // By far the most: nothing in it was changed.
@@ -201,7 +201,7 @@ where
         let mut at = start;
         while at.lt(end) {
             if !has_room_for_data(out) {
-                return self.drops.add(DropReason::NoRoom, 1);
+                return self.emit.dropped(DropReason::NoRoom);
             }
             let count = mss.min((end - at) as u32);
             self.send_kept_segment(slot, from, at, count, out);
@@ -289,7 +289,7 @@ where
                 behind
             };
         }
-        self.log.flag(slot, RecordFlags::RETRANSMITTED);
+        self.records.flag(slot, RecordFlags::RETRANSMITTED);
         self.send_kept_segment(slot, from, start, count, out);
     }
 
@@ -398,9 +398,7 @@ where
             window: sender.advertised.1,
             options: numbers::timestamps(tsval.zip(sender.tsval)),
         };
-        if let Err(reason) = send::emit_into(&mut self.pool, None, &path, &control, payload, out) {
-            self.drops.add(reason, 1);
-        }
+        self.emit.send(None, &path, &control, payload, out);
     }
 
     pub(super) fn path_and_splice(&mut self, slot: u32, to: Side) -> Option<(Path, Spliced)> {
@@ -408,10 +406,10 @@ where
         let spliced = *connection.spliced()?;
         let path = match to {
             Side::Client => Some(routes::path_to_client(&self.settings, connection)),
-            Side::Server => routes::path_to_server(&self.settings, &self.neighbours, connection),
+            Side::Server => routes::path_to_server(&self.settings, &self.next_hops, connection),
         };
         if path.is_none() {
-            self.drops.add(DropReason::NoNeighbour, 1);
+            self.emit.dropped(DropReason::NoNeighbour);
         }
         path.map(|path| (path, spliced))
     }

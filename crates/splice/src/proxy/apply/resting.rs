@@ -37,11 +37,11 @@ where
             out.enter(WorkStage::from(*action));
             match action {
                 Action::Forward => return self.forward_time_wait(now, flow, incoming, out),
-                Action::Drop(reason) => return self.drops.add(*reason, 1),
+                Action::Drop(reason) => return self.emit.drops.add(*reason, 1),
                 _ => {}
             }
         }
-        self.drops.add(DropReason::UnknownFlow, 1);
+        self.emit.dropped(DropReason::UnknownFlow);
     }
 
     fn forward_time_wait(
@@ -58,34 +58,34 @@ where
         // The other leg's addresses and ports may be a new connection's by now. Its numbers can be near the old ones:
         // nothing of the old one may reach it.
         if !rested.legs.has(from.peer()) {
-            return self.drops.add(DropReason::UnknownFlow, 1);
+            return self.emit.dropped(DropReason::UnknownFlow);
         }
         let has_payload = incoming.segment.payload_len() > 0;
         let is_reset = incoming.segment.has(TcpFlags::RST);
         // RFC 9293 3.10.7.4: a receiver believes an RST that begins at RCV.NXT, and keeps payload anywhere in its window.
         if rested.late == Late::Answered && from == Side::Server && (has_payload || is_reset) {
-            return self.drops.add(DropReason::UnknownFlow, 1);
+            return self.emit.dropped(DropReason::UnknownFlow);
         }
         if rested.late == Late::HeaderOnly && has_payload {
             // RFC 9293 3.10.7.1: what comes for a connection that does not exist gets RST, but a RST gets nothing.
             return if is_reset {
-                self.drops.add(DropReason::UnknownFlow, 1)
+                self.emit.dropped(DropReason::UnknownFlow)
             } else {
                 self.refuse(now, incoming, out)
             };
         }
         let path = match from {
-            Side::Client => routes::path_to_server(&self.settings, &self.neighbours, &rested),
+            Side::Client => routes::path_to_server(&self.settings, &self.next_hops, &rested),
             Side::Server => Some(routes::path_to_client(&self.settings, &rested)),
         };
         let Some(path) = path else {
-            return self.drops.add(DropReason::NoNeighbour, 1);
+            return self.emit.dropped(DropReason::NoNeighbour);
         };
-        let id = self.next_ip_id();
+        let id = self.emit.next_ip_id();
         let values = Offsets::of_time_wait(&rested).rewrite(from, incoming.segment, &path, id);
         match self.pass(&mut incoming, &values, &path, out) {
             Ok(()) => out.send(path.device, incoming.buffer),
-            Err(reason) => self.drops.add(reason, 1),
+            Err(reason) => self.emit.dropped(reason),
         }
     }
 }

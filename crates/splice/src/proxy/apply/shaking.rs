@@ -62,7 +62,7 @@ where
     /// True while there is room to remember one more SYN. Past the mark the listener answers SYNs itself, as one that
     /// binds at the handshake: with cookies, which cost no memory.
     pub(crate) fn has_room_for_syn(&self) -> bool {
-        self.forwarded_syns.len() < self.forwarded_syns.capacity() / 4 * 3
+        self.handshake.forwarded_syns.len() < self.handshake.forwarded_syns.capacity() / 4 * 3
             && self.connections.len() < self.connections.capacity() / 4 * 3
     }
 
@@ -74,14 +74,18 @@ where
         incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        if self.draining {
-            return self.drops.add(DropReason::Draining, 1);
+        if self.shutdown.is_draining {
+            return self.emit.dropped(DropReason::Draining);
         }
         let segment = incoming.segment;
         let frame = incoming.buffer.data();
         let is_awaited = self.settings.listeners[usize::from(listener)].accept != AcceptProxy::Off;
-        let Ok(place) = self.forwarded_syns.insert(ForwardedSyn::of(segment, frame, is_awaited)) else {
-            return self.drops.add(DropReason::ForwardedSynsFull, 1);
+        let Ok(place) = self
+            .handshake
+            .forwarded_syns
+            .insert(ForwardedSyn::of(segment, frame, is_awaited))
+        else {
+            return self.emit.dropped(DropReason::ForwardedSynsFull);
         };
         let opening = self.opening_of_syn(now, place as u16, &incoming);
         let mut connection = Connection::new(
@@ -94,15 +98,15 @@ where
         connection.phase = Phase::SynForwarded;
         connection.packets_from_client = 1;
         let Ok(slot) = self.connections.insert(connection) else {
-            self.forwarded_syns.remove(place);
-            return self.drops.add(DropReason::TableFull, 1);
+            self.handshake.forwarded_syns.remove(place);
+            return self.emit.dropped(DropReason::TableFull);
         };
-        if let Err(refusal) = self.table.insert(segment.hash, FlowRef::client(slot)) {
+        if let Err(refusal) = self.flows.insert(segment.hash, FlowRef::client(slot)) {
             self.connections.remove(slot);
-            self.forwarded_syns.remove(place);
-            return self.drops.add(refusal.into(), 1);
+            self.handshake.forwarded_syns.remove(place);
+            return self.emit.drops.add(refusal.into(), 1);
         }
-        self.log.begin_with_syn(slot, now);
+        self.records.begin_with_syn(slot, now);
         self.drive(now, slot, Event::Ready, Some(incoming), out);
     }
 
@@ -113,7 +117,7 @@ where
             client_isn: segment.seq,
             // RFC 6528 3: the number that the client gets is ours, so that it does not depend on the server whose answer
             // comes first, nor on what a server that has started anew answers to the same SYN.
-            cookie: self.isn.isn(
+            cookie: self.handshake.isn.isn(
                 now,
                 (&segment.key.local.to_be_bytes(), segment.key.local_port),
                 (&segment.key.remote.to_be_bytes(), segment.key.remote_port),
@@ -152,13 +156,15 @@ where
         if opening.attempts.syns() == 1 {
             self.arm_call(now, slot);
         }
-        let (Some(connection), Some(syn)) = (self.connections.get(slot), self.forwarded_syns.get(opening.syn.into()))
-        else {
+        let (Some(connection), Some(syn)) = (
+            self.connections.get(slot),
+            self.handshake.forwarded_syns.get(opening.syn.into()),
+        ) else {
             return;
         };
-        let Some(path) = routes::path_to_server(&self.settings, &self.neighbours, connection) else {
+        let Some(path) = routes::path_to_server(&self.settings, &self.next_hops, connection) else {
             // The client's repetition tries again; by then the neighbour may have answered.
-            return self.drops.add(DropReason::NoNeighbour, 1);
+            return self.emit.dropped(DropReason::NoNeighbour);
         };
         let control = Control {
             seq: opening.server_side_isn,
@@ -170,7 +176,7 @@ where
         let largest = self.largest_mss([&path, &routes::path_to_client(&self.settings, connection)]);
         let timestamps = (opening.client_tsval.wrapping_add(opening.tsval_shift), 0);
         let options = forwarded_syn::translated(&syn.options, largest, Some(timestamps));
-        self.log.count(Side::Server, TcpCounter::SentSyn);
+        self.records.count(Side::Server, TcpCounter::SentSyn);
         self.emit_with_options(None, &path, &control, &options, out);
     }
 
@@ -188,10 +194,10 @@ where
         let Some((opening, server)) = self.opening_with_server(slot) else {
             return;
         };
-        let clock = self.timestamp(now);
+        let clock = self.handshake.timestamp(now);
         let raw = forwarded_syn::passable(segment.options(buffer.data()));
         let options = TcpOptions::parse(&raw);
-        let Some(syn) = self.forwarded_syns.get_mut(opening.syn.into()) else {
+        let Some(syn) = self.handshake.forwarded_syns.get_mut(opening.syn.into()) else {
             return;
         };
         let is_first = syn.answer.is_none();
@@ -215,10 +221,10 @@ where
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
-        self.log.count(Side::Server, TcpCounter::RecvSynAck);
-        self.log.count(Side::Client, TcpCounter::SentSynAck);
+        self.records.count(Side::Server, TcpCounter::RecvSynAck);
+        self.records.count(Side::Client, TcpCounter::SentSynAck);
         let path = routes::path_to_client(&self.settings, connection);
-        let largest = match routes::path_to_server(&self.settings, &self.neighbours, connection) {
+        let largest = match routes::path_to_server(&self.settings, &self.next_hops, connection) {
             Some(to_server) => self.largest_mss([&path, &to_server]),
             None => self.largest_mss([&path, &path]),
         };
@@ -243,9 +249,9 @@ where
         let raw = forwarded_syn::translated(&raw, largest, timestamps);
         if is_first {
             let select = self.settings.listeners[usize::from(connection.listener)].select;
-            self.wheel.arm(slot, now + select);
+            self.timers.arm(slot, now + select);
             self.note_answer(now, server, &opening);
-            self.log.state(slot, Side::Server, State::Established, now);
+            self.records.state(slot, Side::Server, State::Established, now);
         }
         self.emit_with_options(Some(buffer), &path, &control, &raw, out);
     }
@@ -264,10 +270,10 @@ where
         let timestamps = TcpOptions::parse(segment.options(buffer.data())).timestamps;
         let connection = self.connections.get(slot)?;
         let mut opening = *connection.opening()?;
-        let syn = self.forwarded_syns.remove(opening.syn.into())?;
+        let syn = self.handshake.forwarded_syns.remove(opening.syn.into())?;
         opening.syn = forwarded_syn::NONE;
         let answer = syn.answer?;
-        let start = self.log.start(slot).unwrap_or(now);
+        let start = self.records.start(slot).unwrap_or(now);
         let payload = segment.payload(buffer.data());
         let header_len = send_proxy::header(
             &self.settings,
@@ -285,7 +291,7 @@ where
         let (spliced, handoff) = self.meet(connection, (opening, &syn, &answer), header_len, newest);
         self.connections.get_mut(slot)?.stage = Stage::Spliced(spliced);
         self.on_cookie_returned(now, segment.key.remote);
-        self.log.state(slot, Side::Client, State::Established, now);
+        self.records.state(slot, Side::Client, State::Established, now);
         if has_header || self.selector.inspects() {
             scene.handoff = Some(handoff);
             if let Some(refused) = self.send_held(now, slot, scene, out) {
@@ -329,7 +335,7 @@ where
             server_ts_offset: answer.tsval_shift,
             to_server,
             to_client: Direction::new(answer.isn + 1, u32::from(syn.window)),
-            last_seen: self.last_now.as_millis() as u32,
+            last_seen: self.now.as_millis() as u32,
             owed: rtx::NOTHING,
             server_mss,
             scale: scale_between(TcpOptions::parse(&syn.options), answer.options),
@@ -337,7 +343,7 @@ where
             blank_sack: false,
             beginning: Spliced::beginning(advertised_more, opening.held == BufferId::GIVEN_UP),
         };
-        let path = routes::path_to_server(&self.settings, &self.neighbours, connection);
+        let path = routes::path_to_server(&self.settings, &self.next_hops, connection);
         let largest = path.map_or(IpVersion::V4.default_mss(), |path| self.largest_mss([&path, &path]));
         let handoff = SpliceParams {
             opening,
@@ -377,12 +383,12 @@ where
         options: &OptionBytes,
         out: &mut impl Output<P::Buffer>,
     ) {
-        let Some(mut buffer) = memory.or_else(|| self.pool.take()) else {
-            return self.drops.add(DropReason::NoBuffer, 1);
+        let Some(mut buffer) = memory.or_else(|| self.emit.pool.take()) else {
+            return self.emit.dropped(DropReason::NoBuffer);
         };
         match forwarded_syn::write(&mut buffer, path, control, options) {
             Ok(()) => out.send(path.device, buffer),
-            Err(reason) => self.drops.add(reason, 1),
+            Err(reason) => self.emit.dropped(reason),
         }
     }
 }

@@ -68,7 +68,7 @@ where
         let fresh = fresh.get(..fresh.len().min(room)).unwrap_or_default();
         let acknowledged_before = segment.end().le(opening.acknowledged);
         if let Err(reason) = self.keep_held(slot, offset, fresh, out) {
-            self.drops.add(reason, 1);
+            self.emit.dropped(reason);
             scene.incoming = None;
             // Nothing new for the selector.
             return None;
@@ -83,9 +83,9 @@ where
     /// Whose share of the memory a connection uses: its client's, whoever brings it. Until a header has named that it is
     /// its peer's.
     pub(super) fn share_of(&self, slot: u32, connection: &Connection) -> Quota {
-        let carried = self.received_headers.get(slot);
+        let carried = self.headers.received.get(slot);
         let client = carried.map_or_else(|| connection.client_address(), |carried| carried.source.0);
-        Quota::of(self.table.source_hash(client))
+        Quota::of(self.flows.source_hash(client))
     }
 
     #[inline(never)]
@@ -132,7 +132,7 @@ where
         .with_peer(peer);
         let mut selection = self.selector.select(&payload);
         if patience == PayloadWait::Over {
-            self.log.flag(slot, RecordFlags::FALLBACK);
+            self.records.flag(slot, RecordFlags::FALLBACK);
             if selection == Selection::NeedMore {
                 let Some(pool) = listener.default else {
                     return Some(Event::TimedOut);
@@ -142,14 +142,14 @@ where
         }
         let (server, pool) = match selection {
             Selection::Server(server) => (server, Opening::NO_POOL),
-            Selection::Pool(pool) => match self.backends.pick(pool, payload.client.ip(), now) {
+            Selection::Pool(pool) => match self.upstream.pick(pool, payload.client.ip(), now) {
                 Some(server) => (server, pool.0),
-                None if self.backends.has_pool(pool) => return Some(Event::NoServer),
+                None if self.upstream.has_pool(pool) => return Some(Event::NoServer),
                 // A selector of the user's may name what does not exist.
                 None => return Some(Event::Rejected),
             },
             Selection::NeedMore if !complete => {
-                self.log.flag(slot, RecordFlags::NEED_MORE);
+                self.records.flag(slot, RecordFlags::NEED_MORE);
                 return Some(Event::NeedMore);
             }
             Selection::NeedMore | Selection::Reject => return Some(Event::Rejected),
@@ -157,7 +157,7 @@ where
         if usize::from(server.0) >= self.settings.servers.len() {
             return Some(Event::Rejected);
         }
-        if !self.backends.has_room(server) {
+        if !self.upstream.has_room(server) {
             return Some(Event::NoServer);
         }
         let connection = self.connections.get_mut(slot)?;
@@ -168,7 +168,7 @@ where
         let has_asked = opening.acknowledged.gt(opening.first_byte());
         connection.server = server.0;
         if connection.phase == Phase::AwaitPayload {
-            self.log.state(slot, Side::Client, State::Payload, now);
+            self.records.state(slot, Side::Client, State::Payload, now);
         }
         if has_asked {
             self.claim_of_called(slot);
@@ -201,9 +201,13 @@ where
         let (seq, ack) = (opening.cookie + 1, opening.acknowledged);
         let timestamps = opening.timestamps.then_some(opening.client_tsval);
         // RFC 7323 5.3: the server's clock goes on where a passed SYN-ACK has left it, so ours must not run ahead of that.
-        let passed = self.forwarded_syns.get(opening.syn.into()).and_then(|syn| syn.answer);
+        let passed = self
+            .handshake
+            .forwarded_syns
+            .get(opening.syn.into())
+            .and_then(|syn| syn.answer);
         let path = routes::path_to_client(&self.settings, &*connection);
-        let tsval = passed.map_or_else(|| self.timestamp(self.last_now), |answer| answer.newest_tsval);
+        let tsval = passed.map_or_else(|| self.handshake.timestamp(self.now), |answer| answer.newest_tsval);
         let options = numbers::timestamps(timestamps.map(|echo| (tsval, echo)));
         let control = Control {
             seq,
@@ -213,8 +217,8 @@ where
             options,
         };
         let memory = scene.incoming.take().map(|incoming| incoming.buffer);
-        self.log.count(Side::Client, TcpCounter::SentAck);
-        self.emit(memory, &path, &control, &[], out);
+        self.records.count(Side::Client, TcpCounter::SentAck);
+        self.emit.send(memory, &path, &control, &[], out);
     }
 
     pub(crate) fn close_client(
@@ -237,7 +241,7 @@ where
         let window = numbers::opening_window(opening);
         let (seq, ack) = (opening.cookie + 1, opening.acknowledged);
         let path = routes::path_to_client(&self.settings, &*connection);
-        let options = numbers::timestamps(timestamps.map(|echo| (self.timestamp(now), echo)));
+        let options = numbers::timestamps(timestamps.map(|echo| (self.handshake.timestamp(now), echo)));
         let control = Control {
             seq,
             ack,
@@ -245,11 +249,11 @@ where
             window,
             options,
         };
-        self.log.count(Side::Client, TcpCounter::RecvFin);
-        self.log.count(Side::Client, TcpCounter::SentFinPssv);
-        self.log.state(slot, Side::Client, State::FinWait1, now);
-        self.wheel.arm(slot, now + LAST_ACK_WAIT);
-        self.emit(Some(incoming.buffer), &path, &control, &[], out);
+        self.records.count(Side::Client, TcpCounter::RecvFin);
+        self.records.count(Side::Client, TcpCounter::SentFinPssv);
+        self.records.state(slot, Side::Client, State::FinWait1, now);
+        self.timers.arm(slot, now + LAST_ACK_WAIT);
+        self.emit.send(Some(incoming.buffer), &path, &control, &[], out);
     }
 }
 

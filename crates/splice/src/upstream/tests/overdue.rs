@@ -3,7 +3,7 @@
 use super::{NOW, POOL, client, config, config_with};
 use crate::base::ids::{PoolId, ServerId};
 use crate::base::settings::{Policy, UpstreamServer};
-use crate::upstream::{Backends, CallEvent};
+use crate::upstream::{CallEvent, Upstream};
 use e2d2::time::Instant;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,22 +17,22 @@ fn millis(millis: u64) -> Duration {
 }
 
 /// So many servers that usually answer within a millisecond.
-fn near(servers: usize) -> Backends {
+fn near(servers: usize) -> Upstream {
     near_with(servers, |_| {})
 }
 
-fn near_with(servers: usize, change: impl Fn(&mut UpstreamServer)) -> Backends {
-    let mut backends = Backends::new(&config_with(&vec![1; servers], Policy::RoundRobin, change), 0);
+fn near_with(servers: usize, change: impl Fn(&mut UpstreamServer)) -> Upstream {
+    let mut backends = Upstream::new(&config_with(&vec![1; servers], Policy::RoundRobin, change), 0);
     backends.note_answer_time(POOL, millis(1));
     backends
 }
 
-fn silences(backends: &Backends) -> u64 {
+fn silences(backends: &Upstream) -> u64 {
     backends.events()[CallEvent::EjectedBySilence]
 }
 
 /// So many calls to A begin at these times and are overdue 50 ms later.
-fn overdue(backends: &mut Backends, began: impl IntoIterator<Item = Instant>) {
+fn overdue(backends: &mut Upstream, began: impl IntoIterator<Item = Instant>) {
     for began in began {
         backends.note_overdue(A, began, began + millis(50));
     }
@@ -44,7 +44,7 @@ fn each(count: u64, every: Duration) -> impl Iterator<Item = Instant> {
 
 #[test]
 fn nothing_is_overdue_before_the_first_answer() {
-    let mut backends = Backends::new(&config(&[1, 1]), 0);
+    let mut backends = Upstream::new(&config(&[1, 1]), 0);
     assert!(!backends.is_overdue(POOL, Duration::from_secs(9)));
     backends.note_answer_time(POOL, millis(1));
     assert!(!backends.is_overdue(POOL, millis(50) - Duration::from_nanos(1)));
@@ -185,7 +185,7 @@ fn calls_are_given_up_for_servers_that_are_fit_have_room_and_were_not_tried() {
     let one_each = config_with(&[1, 1, 1], Policy::RoundRobin, |server| {
         server.max_connections = Some(1)
     });
-    let mut backends = Backends::new(&one_each, 0);
+    let mut backends = Upstream::new(&one_each, 0);
     assert!(backends.may_give_up(POOL, A, NOW, &[]));
     assert!(!backends.may_give_up(POOL, A, NOW, &[B, ServerId(2)]));
     backends.note_open(B);
@@ -234,7 +234,7 @@ struct Call {
 
 /// Ten servers a millisecond away, 50 000 calls per second; of SYNs and of SYN-ACKs 20 in 1000 are lost.
 struct Lossy {
-    backends: Backends,
+    backends: Upstream,
     random: u64,
     /// Silent from then on: the last server.
     silent_from: Option<Instant>,
