@@ -10,36 +10,39 @@
 //! of any connection. Nothing is learned from anything else.
 
 use crate::base::settings::Settings;
+use crate::session::numbers::Control;
 use e2d2::counters::Counters;
 use e2d2::time::Instant;
+use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::FourTuple;
+use netfcts::pool::LastUse;
 use netfcts::seq::SeqNum;
 use netfcts::wheel::TimerWheel;
 use std::time::Duration;
 
 /// Servers asked at the same time: their answers are found by looking through all of them.
-pub(crate) const AT_ONCE: usize = 64;
+const AT_ONCE: usize = 64;
 
 /// How long each SYN waits for its answer.
-pub(crate) const WAITS: [Duration; 3] = [
+const WAITS: [Duration; 3] = [
     Duration::from_millis(500),
     Duration::from_secs(1),
     Duration::from_secs(2),
 ];
 
 /// How often to look whether fewer are being asked: thousands of dead servers must cost next to nothing.
-pub(crate) const FOR_ROOM: Duration = Duration::from_millis(250);
+const FOR_ROOM: Duration = Duration::from_millis(250);
 
 /// How often to look whether the next hop's address is known, and how often before that counts as silence.
-pub(crate) const FOR_NEXT_HOP: Duration = Duration::from_millis(50);
-pub(crate) const NEXT_HOP_TRIES: u8 = 60;
+const FOR_NEXT_HOP: Duration = Duration::from_millis(50);
+const NEXT_HOP_TRIES: u8 = 60;
 
 /// How long after it to ask a server again whose answer leaves something to be wished; doubled each time.
 const AGAIN: Duration = Duration::from_secs(2);
 const LATEST: Duration = Duration::from_secs(300);
 
 /// The window shift of our SYN: any, for nothing will be sent.
-pub(crate) const SHIFT: u8 = 7;
+const SHIFT: u8 = 7;
 
 e2d2::reasons! {
     /// What becomes of a probe.
@@ -73,25 +76,25 @@ pub(crate) struct Probe {
     pub(crate) isn: SeqNum,
     pub(crate) tsval: u32,
     /// SYNs sent.
-    pub(crate) tries: u8,
+    tries: u8,
 }
 
 /// What is kept of each server.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ProbeBackoff {
+struct ProbeBackoff {
     /// Rounds that left something to be wished, in a row.
-    pub(crate) rounds: u8,
+    rounds: u8,
     /// How often its next hop was not known, in a row.
-    pub(crate) without_next_hop: u8,
+    without_next_hop: u8,
 }
 
 /// The probes of one core.
 pub(crate) struct Probes {
     /// By server: when to ask, or to ask again.
-    pub(crate) wheel: TimerWheel,
-    pub(crate) asked: Vec<Probe>,
-    pub(crate) patience: Box<[ProbeBackoff]>,
-    pub(crate) counters: Counters<ProbeEvent>,
+    wheel: TimerWheel,
+    asked: Vec<Probe>,
+    patience: Box<[ProbeBackoff]>,
+    counters: Counters<ProbeEvent>,
 }
 
 impl Probes {
@@ -138,8 +141,120 @@ impl Probes {
         self.wheel.memory() + self.asked.capacity() * size_of::<Probe>() + size_of_val(&*self.patience)
     }
 
+    /// The next server that is due; what is moved on the way is paid for with `moves`.
+    pub(crate) fn pop_due(&mut self, now: Instant, moves: &mut usize) -> Option<u16> {
+        self.wheel.pop_expired(now, moves).map(|server| server as u16)
+    }
+
+    /// The place of a server's probe among those under way.
+    pub(crate) fn place_of(&self, server: u16) -> Option<usize> {
+        self.asked.iter().position(|probe| probe.server == server)
+    }
+
+    /// True if one more server can be asked; otherwise it is looked again later.
+    pub(crate) fn has_room(&mut self, server: u16, now: Instant) -> bool {
+        let has_room = self.asked.len() < AT_ONCE;
+        if !has_room {
+            self.wheel.arm(u32::from(server), now + FOR_ROOM);
+        }
+        has_room
+    }
+
+    /// The MAC address of a server's next hop is not known. Returns true if that has lasted so long that the server counts as
+    /// silent.
+    pub(crate) fn on_no_next_hop(&mut self, server: u16, now: Instant) -> bool {
+        let patience = &mut self.patience[usize::from(server)];
+        patience.without_next_hop += 1;
+        let is_over = patience.without_next_hop == NEXT_HOP_TRIES;
+        if !is_over {
+            self.wheel.arm(u32::from(server), now + FOR_NEXT_HOP);
+        }
+        is_over
+    }
+
+    /// No source port could be spared.
+    pub(crate) fn on_no_port(&mut self) {
+        self.counters.add(ProbeEvent::NoPort, 1);
+    }
+
+    /// A probe is under way; returns its place.
+    pub(crate) fn begin(&mut self, probe: Probe) -> usize {
+        self.asked.push(probe);
+        self.asked.len() - 1
+    }
+
+    /// The probe in this place is due: another SYN of it, or none, as it has waited for its last.
+    pub(crate) fn next_try(&mut self, place: usize, now: Instant) -> (Probe, bool) {
+        let probe = &mut self.asked[place];
+        let wait = WAITS.get(usize::from(probe.tries));
+        if let Some(&wait) = wait {
+            probe.tries += 1;
+            self.wheel.arm(u32::from(probe.server), now + wait);
+        }
+        (*probe, wait.is_some())
+    }
+
+    /// A SYN of a probe goes out.
+    pub(crate) fn on_syn(&mut self) {
+        self.counters.add(ProbeEvent::SynSent, 1);
+    }
+
+    /// An older connection of the server's answers from the port of a probe.
+    pub(crate) fn on_stale_connection(&mut self) {
+        self.counters.add(ProbeEvent::StaleConnection, 1);
+    }
+
+    /// The server has refused.
+    pub(crate) fn on_refusal(&mut self, server: u16, now: Instant) {
+        self.counters.add(ProbeEvent::Refused, 1);
+        self.ask_again(server, now);
+    }
+
+    /// The server has answered; `is_news` says that this changes what was known, `is_lacking` that a later answer may be better.
+    pub(crate) fn on_answer(&mut self, server: u16, now: Instant, is_news: bool, is_lacking: bool) {
+        self.counters.add(ProbeEvent::Answered, 1);
+        self.counters.add(ProbeEvent::Learned, u64::from(is_news));
+        if is_lacking {
+            self.ask_again(server, now);
+        } else if let Some(patience) = self.patience.get_mut(usize::from(server)) {
+            *patience = ProbeBackoff::default();
+            self.wheel.disarm(u32::from(server));
+        }
+    }
+
+    /// A server has not answered, or there was no way to ask it.
+    pub(crate) fn on_silence(&mut self, server: u16, now: Instant) {
+        self.counters.add(ProbeEvent::Unanswered, 1);
+        self.ask_again(server, now);
+    }
+
+    /// The SYN-ACK to a connection has shown that a server can do less than was known: a probe will tell whether that lasts.
+    pub(crate) fn on_less(&mut self, server: u16, now: Instant) {
+        self.counters.add(ProbeEvent::LearnedLess, 1);
+        if !self.wheel.is_armed(u32::from(server)) {
+            self.ask_again(server, now);
+        }
+    }
+
+    /// Forgets the probe of a server.
+    pub(crate) fn forget(&mut self, server: u16) {
+        self.asked.retain(|asked| asked.server != server);
+    }
+
+    /// One that is under way; none when all are over.
+    pub(crate) fn last(&self) -> Option<Probe> {
+        self.asked.last().copied()
+    }
+
+    /// No server is asked any more.
+    pub(crate) fn stop(&mut self) {
+        for server in 0..self.patience.len() as u32 {
+            self.wheel.disarm(server);
+        }
+    }
+
     /// Ends a round that left something to be wished: when the next one begins.
-    pub(crate) fn ask_again(&mut self, server: u16, now: Instant) {
+    fn ask_again(&mut self, server: u16, now: Instant) {
         let Some(patience) = self.patience.get_mut(usize::from(server)) else {
             return;
         };
@@ -151,6 +266,41 @@ impl Probes {
 }
 
 impl Probe {
+    pub(crate) fn new(server: u16, local: u16, port: u16) -> Self {
+        Probe {
+            server,
+            local,
+            port,
+            isn: SeqNum(0),
+            tsval: 0,
+            tries: 0,
+        }
+    }
+
+    /// Its SYN: every option, and an MSS that fits the link.
+    pub(crate) fn syn(&self, mss: u16) -> Control {
+        Control {
+            seq: self.isn,
+            ack: SeqNum(0),
+            flags: TcpFlags::SYN,
+            window: u16::MAX,
+            options: TcpOptions {
+                mss: Some(mss),
+                window_scale: Some(SHIFT),
+                sack_permitted: true,
+                timestamps: Some((self.tsval, 0)),
+            },
+        }
+    }
+
+    /// What the server may remember of it.
+    pub(crate) fn last_use(&self) -> LastUse {
+        LastUse {
+            next_seq: self.isn + 2,
+            next_tsval: self.tsval.wrapping_add(1),
+        }
+    }
+
     pub(crate) fn key(&self, settings: &Settings) -> Option<FourTuple> {
         let server = settings.servers.get(usize::from(self.server))?;
         let local = server.locals.get(usize::from(self.local))?;

@@ -10,28 +10,21 @@ use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::base::path::Path;
-use crate::icmp::IcmpError;
+use crate::icmp::{self, IcmpError};
 use crate::proxy::{Incoming, Proxy, routes};
 use crate::rewrite::siit;
 use crate::session::connection::{Connection, Stage};
 use crate::session::event::Event;
 use crate::session::limits::LimitKind;
 use crate::session::segment::Segment;
-use arrayvec::ArrayVec;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
+use e2d2::wire::Envelope;
 use e2d2::wire::frame::{IpVersion, Packet};
-use e2d2::wire::ipv4::{self, Ipv4Header};
-use e2d2::wire::ipv6::{self, Ipv6Header};
-use e2d2::wire::quote::{self, QuotedTcp};
-use e2d2::wire::{Envelope, protocol};
-use netfcts::leg::{mapped, unmapped};
+use e2d2::wire::quote;
+use netfcts::leg::mapped;
 use netfcts::seq::SeqNum;
 use netfcts::{FourTuple, Side};
-use std::net::IpAddr;
-
-/// The longest quote that is passed on: an IP header with options and the eight bytes of TCP that name a segment.
-const MAX_QUOTE: usize = 60 + 8;
 
 impl<P, S, N> Proxy<P, S, N>
 where
@@ -110,15 +103,14 @@ where
                     Side::Client => routes::path_to_server(&self.settings, &self.next_hops, connection)
                         .ok_or(DropReason::NoNeighbour)?,
                 };
-                let (told, quote) = if path.version() == version {
-                    let quote = translate_quote(version, original, &quoted, &path, seq);
-                    (icmp_error, quote.ok_or(DropReason::IcmpUnwanted)?)
+                let told = if path.version() == version {
+                    icmp_error
                 } else {
                     let told = icmp_error.across(version).ok_or(DropReason::IcmpUnwanted)?;
-                    let told = self.within_our_links(told, connection, towards, &path);
-                    let quote = quote_across(version, original, &quoted, &path, seq);
-                    (told, quote.ok_or(DropReason::IcmpUnwanted)?)
+                    self.within_our_links(told, connection, towards, &path)
                 };
+                let quote = icmp::quote::for_sender(version, original, &quoted, &path, seq);
+                let quote = quote.ok_or(DropReason::IcmpUnwanted)?;
                 let envelope = path.envelope();
                 let device = path.device;
                 if !self.may_tell(now, slot, towards.peer(), icmp_error) {
@@ -234,87 +226,6 @@ where
         out.send(device, buffer);
         Ok(())
     }
-}
-
-/// The quoted packet as the receiver of `path` sent it: its addresses, ports and number, and no more of TCP than that.
-fn translate_quote(
-    version: IpVersion,
-    original: &[u8],
-    quoted: &QuotedTcp,
-    path: &Path,
-    seq: SeqNum,
-) -> Option<ArrayVec<u8, MAX_QUOTE>> {
-    let l4 = usize::from(quoted.l4);
-    let mut copy: ArrayVec<u8, MAX_QUOTE> = original.get(..l4 + 8)?.try_into().ok()?;
-    let tcp = copy.get_mut(l4..)?.first_chunk_mut::<8>()?;
-    tcp[..2].copy_from_slice(&path.destination_port.to_be_bytes());
-    tcp[2..4].copy_from_slice(&path.source_port.to_be_bytes());
-    tcp[4..].copy_from_slice(&seq.0.to_be_bytes());
-    // The path leads to who sent the packet: its source is the path's destination.
-    let (source, destination) = (unmapped(path.destination), unmapped(path.source));
-    match (version, source, destination) {
-        (IpVersion::V4, IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let header = copy.get_mut(..l4)?;
-            header.get_mut(12..16)?.copy_from_slice(&source.octets());
-            header.get_mut(16..20)?.copy_from_slice(&destination.octets());
-            header.get_mut(10..12)?.fill(0);
-            let sum = e2d2::wire::checksum::internet(header);
-            header.get_mut(10..12)?.copy_from_slice(&sum.to_be_bytes());
-        }
-        (IpVersion::V6, IpAddr::V6(source), IpAddr::V6(destination)) => {
-            copy.get_mut(8..24)?.copy_from_slice(&source.octets());
-            copy.get_mut(24..40)?.copy_from_slice(&destination.octets());
-        }
-        _ => return None,
-    }
-    Some(copy)
-}
-
-/// The same for a receiver whose leg has the other version of IP: the quote gets the header that its packet had there, so
-/// far as it can be told from the one it was given here (RFC 7915 4.1 and 5.1, of which 4.3 and 5.3 make no exception).
-fn quote_across(
-    version: IpVersion,
-    original: &[u8],
-    quoted: &QuotedTcp,
-    path: &Path,
-    seq: SeqNum,
-) -> Option<ArrayVec<u8, MAX_QUOTE>> {
-    let (class, segment_len, hop_limit) = match version {
-        IpVersion::V4 => {
-            let old = Ipv4Header(original.first_chunk::<{ ipv4::HEADER_LEN }>()?);
-            let len = old.total_len().saturating_sub(quoted.l4);
-            (old.traffic_class(), len, old.hop_limit())
-        }
-        IpVersion::V6 => {
-            let old = Ipv6Header(original.first_chunk::<{ ipv6::HEADER_LEN }>()?);
-            (old.traffic_class(), old.payload_len(), old.hop_limit())
-        }
-    };
-    let mut copy = ArrayVec::new();
-    match (unmapped(path.destination), unmapped(path.source)) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let mut header = [0; ipv4::HEADER_LEN];
-            let mut ip = Ipv4Header(&mut header);
-            let total_len = segment_len.saturating_add(ipv4::HEADER_LEN as u16);
-            ip.init(total_len, protocol::TCP, hop_limit, source, destination);
-            ip.set_traffic_class(class);
-            ip.fill_checksum();
-            copy.try_extend_from_slice(&header).ok()?;
-        }
-        (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            let mut header = [0; ipv6::HEADER_LEN];
-            let mut ip = Ipv6Header(&mut header);
-            ip.init(segment_len, protocol::TCP, hop_limit, source, destination);
-            ip.set_traffic_class(class);
-            copy.try_extend_from_slice(&header).ok()?;
-        }
-        _ => return None,
-    }
-    for part in [path.destination_port, path.source_port] {
-        copy.try_extend_from_slice(&part.to_be_bytes()).ok()?;
-    }
-    copy.try_extend_from_slice(&seq.0.to_be_bytes()).ok()?;
-    Some(copy)
 }
 
 /// True if a segment does not fit a link of this MTU.

@@ -7,9 +7,8 @@ use crate::base::ids::ServerId;
 use crate::base::output::{NextHops, Output};
 use crate::base::path::Path;
 use crate::handshake::syn_ack_options::{Offered, ServerCaps};
-use crate::probe::{AT_ONCE, FOR_NEXT_HOP, FOR_ROOM, NEXT_HOP_TRIES, Probe, ProbeBackoff, ProbeEvent, SHIFT, WAITS};
+use crate::probe::{Probe, ProbeEvent};
 use crate::proxy::{Incoming, Proxy};
-use crate::session::numbers::Control;
 use crate::session::segment::Segment;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::counters::Counters;
@@ -17,7 +16,7 @@ use e2d2::time::Instant;
 use e2d2::wire::frame::IpVersion;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::leg::ip_version;
-use netfcts::pool::{LastUse, PortPool};
+use netfcts::pool::PortPool;
 use netfcts::seq::SeqNum;
 
 impl<P, S, N> Proxy<P, S, N>
@@ -50,12 +49,11 @@ where
     ) -> bool {
         let before = *budget.moves();
         while budget.affords_one(out)
-            && let Some(server) = self.probes.wheel.pop_expired(now, budget.moves())
+            && let Some(server) = self.probes.pop_due(now, budget.moves())
         {
             budget.note_fired();
-            let server = server as u16;
-            match self.probes.asked.iter().position(|probe| probe.server == server) {
-                Some(index) => self.repeat_probe(now, index, out),
+            match self.probes.place_of(server) {
+                Some(place) => self.retransmit_probe(now, place, out),
                 None if self.shutdown.is_draining => {}
                 None => self.begin_probe(now, server, out),
             }
@@ -67,16 +65,14 @@ where
         let Some(settings) = self.settings.servers.get(usize::from(server)) else {
             return;
         };
-        if self.probes.asked.len() == AT_ONCE {
-            return self.probes.wheel.arm(u32::from(server), now + FOR_ROOM);
+        if !self.probes.has_room(server, now) {
+            return;
         }
         if self.next_hops.mac(settings.next_hop).is_none() {
-            let patience = &mut self.probes.patience[usize::from(server)];
-            patience.without_next_hop += 1;
-            if patience.without_next_hop == NEXT_HOP_TRIES {
-                return self.end_silence(now, server);
+            if self.probes.on_no_next_hop(server, now) {
+                self.end_silence(now, server);
             }
-            return self.probes.wheel.arm(u32::from(server), now + FOR_NEXT_HOP);
+            return;
         }
         // Connections have the ports first: where there are few, the last one is theirs.
         let can_spare = |pool: &PortPool| pool.free() > usize::from(pool.capacity() > 1);
@@ -84,17 +80,11 @@ where
         let local = (0..locals).find(|&local| can_spare(self.sources.ports.pool(of_server, local)));
         let taken = local.and_then(|local| Some(local as u16).zip(self.sources.ports.take(of_server, local, now)));
         let Some((local, taken)) = taken else {
-            self.probes.counters.add(ProbeEvent::NoPort, 1);
+            self.probes.on_no_port();
             return self.end_silence(now, server);
         };
-        let mut probe = Probe {
-            server,
-            local,
-            port: taken.port,
-            isn: SeqNum(0),
-            tsval: self.handshake.timestamp(now),
-            tries: 0,
-        };
+        let mut probe = Probe::new(server, local, taken.port);
+        probe.tsval = self.handshake.timestamp(now);
         let Some(key) = probe.key(&self.settings) else { return };
         // As for any connection: nothing of the port's last one may come back (RFC 6528 3, RFC 6191 2).
         probe.isn = self.handshake.isn.isn(
@@ -108,36 +98,23 @@ where
         }
         let hash = self.flows.hash(&key);
         self.free_key(hash, &key);
-        self.probes.asked.push(probe);
-        self.repeat_probe(now, self.probes.asked.len() - 1, out);
+        let place = self.probes.begin(probe);
+        self.retransmit_probe(now, place, out);
     }
 
     /// Sends the SYN of a probe, or gives the server up.
-    fn repeat_probe(&mut self, now: Instant, index: usize, out: &mut impl Output<P::Buffer>) {
-        let probe = self.probes.asked[index];
-        let Some(&wait) = WAITS.get(usize::from(probe.tries)) else {
+    fn retransmit_probe(&mut self, now: Instant, place: usize, out: &mut impl Output<P::Buffer>) {
+        let (probe, goes_on) = self.probes.next_try(place, now);
+        if !goes_on {
             self.release_probe(now, &probe);
             return self.end_silence(now, probe.server);
-        };
-        self.probes.asked[index].tries += 1;
-        self.probes.wheel.arm(u32::from(probe.server), now + wait);
+        }
         let Some(path) = self.path_of_probe(&probe) else {
             return self.emit.dropped(DropReason::NoNeighbour);
         };
         let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
-        let control = Control {
-            seq: probe.isn,
-            ack: SeqNum(0),
-            flags: TcpFlags::SYN,
-            window: u16::MAX,
-            options: TcpOptions {
-                mss: Some(mtu - path.header_len()),
-                window_scale: Some(SHIFT),
-                sack_permitted: true,
-                timestamps: Some((probe.tsval, 0)),
-            },
-        };
-        self.probes.counters.add(ProbeEvent::SynSent, 1);
+        let control = probe.syn(mtu - path.header_len());
+        self.probes.on_syn();
         self.emit.send(None, &path, &control, &[], out);
     }
 
@@ -160,10 +137,9 @@ where
                 return self.emit.dropped(DropReason::OutOfWindowRst);
             }
             self.emit.dropped(DropReason::Consumed);
-            self.probes.counters.add(ProbeEvent::Refused, 1);
             self.handshake.syn_ack_options.note_silence(probe.server);
             self.release_probe(now, &probe);
-            return self.probes.ask_again(probe.server, now);
+            return self.probes.on_refusal(probe.server, now);
         }
         if !segment.has(TcpFlags::ACK) || is_answer && !segment.has(TcpFlags::SYN) {
             return self.emit.dropped(DropReason::NotAnAnswer);
@@ -177,7 +153,7 @@ where
             if !self.admission.limits.probes.take(now) {
                 return self.emit.dropped(DropReason::RateLimited);
             }
-            self.probes.counters.add(ProbeEvent::StaleConnection, 1);
+            self.probes.on_stale_connection();
         }
         self.reset_sender(segment, buffer, out);
     }
@@ -187,17 +163,9 @@ where
             .get(usize::from(probe.server))
             .map_or(IpVersion::V4, |server| ip_version(server.address));
         let found = ServerCaps::of(options, window, version);
-        self.probes.counters.add(ProbeEvent::Answered, 1);
-        if self.handshake.syn_ack_options.note_probe(probe.server, found) {
-            self.probes.counters.add(ProbeEvent::Learned, 1);
-        }
+        let is_news = self.handshake.syn_ack_options.note_probe(probe.server, found);
         self.release_probe(now, probe);
-        if found.lacks_something() {
-            self.probes.ask_again(probe.server, now);
-        } else if let Some(patience) = self.probes.patience.get_mut(usize::from(probe.server)) {
-            *patience = ProbeBackoff::default();
-            self.probes.wheel.disarm(u32::from(probe.server));
-        }
+        (self.probes).on_answer(probe.server, now, is_news, found.lacks_something());
     }
 
     /// Learns from the SYN-ACK to a connection whose SYN offered this. If the server can do less than was known, a probe
@@ -214,37 +182,27 @@ where
         if !(self.handshake.syn_ack_options).note_live(server, offered, options, segment.window, version) {
             return;
         }
-        self.probes.counters.add(ProbeEvent::LearnedLess, 1);
-        if !self.probes.wheel.is_armed(u32::from(server)) {
-            self.probes.ask_again(server, now);
-        }
+        self.probes.on_less(server, now);
     }
 
     fn end_silence(&mut self, now: Instant, server: u16) {
-        self.probes.counters.add(ProbeEvent::Unanswered, 1);
         self.handshake.syn_ack_options.note_silence(server);
-        self.probes.ask_again(server, now);
+        self.probes.on_silence(server, now);
     }
 
     /// Forgets a probe and gives its port back, with what the server may remember of it.
     fn release_probe(&mut self, now: Instant, probe: &Probe) {
-        self.probes.asked.retain(|asked| asked.server != probe.server);
-        let last = LastUse {
-            next_seq: probe.isn + 2,
-            next_tsval: probe.tsval.wrapping_add(1),
-        };
+        self.probes.forget(probe.server);
         let pool = (usize::from(probe.server), usize::from(probe.local));
-        self.sources.ports.release(pool, probe.port, last, now);
+        self.sources.ports.release(pool, probe.port, probe.last_use(), now);
     }
 
     /// Forgets all probes: the engine stops.
     pub(crate) fn end_probes(&mut self, now: Instant) {
-        while let Some(probe) = self.probes.asked.last().copied() {
+        while let Some(probe) = self.probes.last() {
             self.release_probe(now, &probe);
         }
-        for server in 0..self.probes.patience.len() as u32 {
-            self.probes.wheel.disarm(server);
-        }
+        self.probes.stop();
     }
 
     fn path_of_probe(&self, probe: &Probe) -> Option<Path> {

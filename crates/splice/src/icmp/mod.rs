@@ -1,5 +1,7 @@
 //! What an ICMP error says, in one version of IP or the other, and what it says in the other one (RFC 7915 4.2 and 5.2).
 
+pub(crate) mod quote;
+
 use crate::rewrite::siit;
 use e2d2::buffer::PacketBuffer;
 use e2d2::wire::frame::{IpVersion, Kind};
