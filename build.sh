@@ -11,6 +11,8 @@ cd "$ROOT"
 . scripts/profile.sh
 # shellcheck source=scripts/package.sh
 . scripts/package.sh
+# shellcheck source=scripts/manual.sh
+. scripts/manual.sh
 
 usage() {
     cat <<'USAGE'
@@ -39,6 +41,7 @@ usage: ./build.sh COMMAND [ARGUMENTS]
                   fuzz one target, or each for a while; needs a nightly toolchain and cargo-fuzz
   fuzz sim [--minutes M] [--seed N]
                   simulate connections over bad links from new seeds for a while, or from one seed again
+  docs            the manual as a book with a search, target/manual/book/index.html; the first time mdbook is built for it
   lint            formatting, clippy, also without DPDK, documentation and shell scripts, without warnings
   clean           remove what was built, and a demo or a machine of nic-lab that was kept
 
@@ -433,7 +436,7 @@ build | package | run | bench)
     ;;
 esac
 case $command in
-demo | test | build | package | run | bench | lint | fuzz | clean) "cmd_$command" "$@" ;;
+demo | test | build | package | run | bench | docs | lint | fuzz | clean) "cmd_$command" "$@" ;;
 nic-lab) cmd_nic_lab "$@" ;;
 -h | --help | help) usage ;;
 *)

@@ -164,7 +164,7 @@ fn the_length_of_a_function_is_found() {
     assert_eq!(functions(text), [("b", 6), ("g", 2)]);
 }
 
-/// A plan names what does not exist yet. Files are looked for in `documented.rs`.
+/// A plan names what does not exist yet. Files are looked for in `tests/documented.rs`.
 const PLANS: &str = "docs/lab/";
 
 #[test]
@@ -181,7 +181,7 @@ fn items_and_links_of_documents_exist() {
     for File { path, text } in files(".md").iter().filter(|file| !file.path.starts_with(PLANS)) {
         let mut note = |name: &str| unknown.push(format!("{path} {name}"));
         links(text)
-            .filter(|link| !root().join(path).with_file_name(link).exists())
+            .filter(|link| !leads_somewhere(path, link))
             .for_each(&mut note);
         for item in items(text) {
             if !item.split("::").all(is_word) {
@@ -192,11 +192,48 @@ fn items_and_links_of_documents_exist() {
     hold("items and links of documents exist", unknown);
 }
 
-/// What a Markdown text links to in the repository.
+/// What a Markdown text links to in the repository: files, headings, or both.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
-    let files = targets.map(|(target, _)| target.split('#').next().unwrap_or_default());
-    files.filter(|file| !file.is_empty() && !file.contains("://"))
+    targets
+        .map(|(target, _)| target)
+        .filter(|target| !target.is_empty() && !target.contains("://"))
+}
+
+/// Whether the file of a link is there, seen from another, and has the heading.
+fn leads_somewhere(from: &str, link: &str) -> bool {
+    let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+    let from = root().join(from);
+    let to = if file.is_empty() {
+        from
+    } else {
+        from.with_file_name(file)
+    };
+    if heading.is_empty() {
+        return to.exists();
+    }
+    let text = fs::read_to_string(to).unwrap_or_default();
+    let titles = text.lines().filter(|line| line.starts_with('#'));
+    titles.map(anchor).any(|anchor| anchor == heading)
+}
+
+/// What a heading is called in links, by GitHub and mdbook alike.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim_start_matches('#').trim().chars();
+    let kept = kept.filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+#[test]
+fn links_lead_to_headings_that_are_there() {
+    assert_eq!(
+        anchor("## `[promise]` — what SYN-ACKs promise"),
+        "promise--what-syn-acks-promise"
+    );
+    assert!(leads_somewhere("docs/start.md", "packages.md#the-service"));
+    assert!(leads_somewhere("docs/start.md", "#on-a-nic"));
+    assert!(!leads_somewhere("docs/start.md", "packages.md#no-such-heading"));
+    assert!(!leads_somewhere("docs/start.md", "../packages.md"));
 }
 
 /// Paths of items between backticks, such as `Segment::read`.
