@@ -3,7 +3,7 @@
 //! ```text
 //!   Config ─► Machine::open ─► one thread per core: Program in a Scheduler ─► Message ─┐
 //!               devices, pools       ▲                                                 ▼
-//!                                    └── Control (drain, end, snapshot) ◄── RunningEngine ─► Report
+//!                Board ─► Report     └── Control (drain, end) ◄────────────── RunningEngine
 //! ```
 //!
 //! [`Engine::start_with`] opens everything and returns when every worker runs, or with a sentence that says what is
@@ -14,6 +14,7 @@
 //! What lives here: threads, orders, totals. What does not: signals and exit codes (`main.rs`), the graph of a core
 //! (`pipeline.rs`), DPDK (`engine/native.rs`, behind the feature `dpdk`).
 
+mod board;
 mod core;
 mod crew;
 mod links;
@@ -23,6 +24,7 @@ mod native;
 mod port;
 mod sides;
 pub mod steering;
+mod watch;
 mod worker;
 
 use std::collections::HashSet;
@@ -58,6 +60,8 @@ use steering::SteeringError;
 
 #[cfg(feature = "dpdk")]
 pub use native::{BoxedCore, DpdkMachine, EngineQueue};
+use watch::Noted;
+pub use watch::{NotReady, Watch};
 use worker::Parts;
 pub use worker::Program;
 
@@ -156,6 +160,7 @@ pub struct RunningEngine<M: Machine> {
     pools: Vec<WatchedPool<M::Pool>>,
     neighbours: Arc<SharedNeighbours>,
     clock: Clock,
+    watch: Watch,
 }
 
 /// How an engine has ended.
@@ -274,8 +279,10 @@ impl Engine {
         let (logs, receivers): (Vec<LogSender>, Vec<LogReceiver>) = rings.unzip();
         let log = LogWriter::start(receivers, Arc::clone(&config)).map_err(StartError::Log)?;
 
+        let watch = Watch::new(Arc::clone(&config), Vec::new(), Arc::clone(&neighbours), clock);
         let mut engine = RunningEngine {
             crew: Crew::new(),
+            watch,
             _kernel: links,
             records,
             log,
@@ -316,6 +323,8 @@ impl Engine {
             })?;
         }
         engine.crew.wait_until_ready()?;
+        let (config, neighbours) = (Arc::clone(&engine.config), Arc::clone(&engine.neighbours));
+        engine.watch = Watch::new(config, engine.crew.boards(), neighbours, clock);
         engine.look_at_links();
         Ok(engine)
     }
@@ -364,20 +373,29 @@ impl<M: Machine> RunningEngine<M> {
         };
         links.look_for_removed(|port| machine.is_removed(port));
         links.look(|port| machine.is_link_up(port), came_up);
+        self.note();
     }
 
-    /// The counts now; asks every worker and waits for their answers, a second at most.
+    /// Notes for the watch what only this thread can ask for.
+    fn note(&self) {
+        self.watch.note(Noted {
+            records: self.records.totals(),
+            log_lost: self.log.lost(),
+            ports: self.links.add_to(self.machine.port_reports()),
+            buffers: Buffers::of(self.pools.iter().map(WatchedPool::report).collect(), false),
+        });
+    }
+
+    /// A view of the engine for other threads.
+    pub fn watch(&self) -> Watch {
+        self.watch.clone()
+    }
+
+    /// The counts now; waits until every worker has written its own once more, a second at most.
     pub fn report(&mut self) -> Report {
         self.crew.refresh();
-        let buffers = Buffers::of(self.pools.iter().map(WatchedPool::report).collect(), false);
-        let ports = self.links.add_to(self.machine.port_reports());
-        let parts = (self.crew.reports(), self.records.totals(), ports);
-        Report {
-            log_lost: self.log.lost(),
-            servers: servers_of(&self.config),
-            ..report(&self.clock, &self.neighbours, parts, buffers)
-        }
-        .summed()
+        self.note();
+        self.watch.report()
     }
 
     /// Connections open now, on all cores.
@@ -395,6 +413,7 @@ impl<M: Machine> RunningEngine<M> {
     /// says so or a worker has failed. Returns the number of connections left.
     pub fn drain(&mut self, limit: Duration, mut stop: impl FnMut() -> bool) -> u64 {
         self.crew.drain();
+        self.watch.note_drain();
         let start = std::time::Instant::now();
         loop {
             let open = self.open_connections();
@@ -418,7 +437,9 @@ impl<M: Machine> RunningEngine<M> {
             pools,
             neighbours,
             clock,
+            watch,
         } = self;
+        watch.note_drain();
         crew.end();
         drop(kernel);
         let failures = crew.failures();

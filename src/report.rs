@@ -231,11 +231,25 @@ impl CounterGroups {
         self.count(name, counters.iter().map(|(reason, count)| (reason.name(), count)));
     }
 
+    /// All counts, group by group.
+    pub fn counts(&self) -> impl Iterator<Item = u64> + '_ {
+        self.groups
+            .iter()
+            .flat_map(|(_, group)| &group.counts)
+            .map(|(_, count)| *count)
+    }
+
+    /// The same, to be changed.
+    pub fn counts_mut(&mut self) -> impl Iterator<Item = &mut u64> {
+        self.groups
+            .iter_mut()
+            .flat_map(|(_, group)| &mut group.counts)
+            .map(|(_, count)| count)
+    }
+
     /// Forgets all counts and keeps their names.
     pub fn set_to_zero(&mut self) {
-        for (_, count) in self.groups.iter_mut().flat_map(|(_, group)| &mut group.counts) {
-            *count = 0;
-        }
+        self.counts_mut().for_each(|count| *count = 0);
     }
 
     /// Adds all groups of another core.

@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 
 use e2d2::scheduler::{IdleMode, Task};
 use e2d2::time::Clock;
-use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
 use super::StartError;
-use super::worker::{self, Control, Identity, Message, Parts, Phase, Program, Reports};
+use super::board::Board;
+use super::worker::{self, Control, Identity, Message, Parts, Phase, Program};
 use crate::config::CoreId;
 use crate::report::CoreReport;
 
 /// How long a worker may take to start, and to end: far more than any does.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a report waits for the workers' numbers; an idle worker sleeps for half a millisecond at most.
-const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a report waits until every worker has written its numbers: far more than any takes that does not hang.
+const REPORT_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often a report looks for the workers' numbers. They do not wake anybody: that would be a system call on their thread.
-const SNAPSHOT_PACE: Duration = Duration::from_micros(100);
+/// How often it looks.
+const REPORT_PACE: Duration = Duration::from_micros(200);
 
 /// The threads. Dropping it ends them.
 pub(super) struct Crew {
@@ -35,12 +35,8 @@ pub(super) struct Crew {
 struct Worker {
     core: CoreId,
     thread: Option<JoinHandle<()>>,
-    /// The latest.
-    report: Box<CoreReport>,
-    /// The next to be filled, unless it is on its way.
-    spare: Option<Box<CoreReport>>,
-    to_fill: Producer<Box<CoreReport>>,
-    filled: Consumer<Box<CoreReport>>,
+    /// From its first round on.
+    board: Option<Arc<Board>>,
     state: WorkerState,
 }
 
@@ -77,25 +73,13 @@ impl Crew {
             core,
         };
         let (control, messages) = (Arc::clone(&self.control), self.to_crew.clone());
-        let (to_fill, asked) = RingBuffer::new(1);
-        let (filled_by_worker, filled) = RingBuffer::new(1);
-        let reports = Reports {
-            asked,
-            filled: filled_by_worker,
-        };
-        let body = move || worker::run(&identity, &clock, idle, &control, &messages, reports, make);
+        let body = move || worker::run(&identity, &clock, idle, &control, &messages, make);
         let thread = thread::Builder::new().name(format!("core-{core}")).spawn(body);
         let thread = thread.map_err(|source| StartError::Thread { core, source })?;
         self.workers.push(Worker {
             core,
             thread: Some(thread),
-            report: Box::new(CoreReport {
-                core: core.0,
-                ..CoreReport::default()
-            }),
-            spare: None,
-            to_fill,
-            filled,
+            board: None,
             state: WorkerState::Starting,
         });
         Ok(())
@@ -125,23 +109,23 @@ impl Crew {
         self.control.order(Phase::Drain);
     }
 
-    /// Brings the workers' reports up to date.
+    /// Waits until every worker that runs has written its numbers once more.
     pub(super) fn refresh(&mut self) {
         let start = Instant::now();
-        for worker in &mut self.workers {
-            worker.ask();
-        }
+        let boards = self.workers.iter().map(|worker| worker.board.clone());
+        let turns: Vec<_> = boards
+            .map(|board| board.map(|board| (board.next_turn(), board)))
+            .collect();
         loop {
             self.read_messages();
-            let mut is_complete = true;
-            for worker in &mut self.workers {
-                worker.take_report();
-                is_complete &= worker.state != WorkerState::Running || worker.spare.is_some();
-            }
-            if is_complete || start.elapsed() >= SNAPSHOT_PATIENCE {
+            let is_fresh = |(worker, turn): (&Worker, &Option<(u64, Arc<Board>)>)| match turn {
+                Some((turn, board)) => worker.state != WorkerState::Running || board.has_reached(*turn),
+                None => true,
+            };
+            if self.workers.iter().zip(&turns).all(is_fresh) || start.elapsed() >= REPORT_PATIENCE {
                 return;
             }
-            thread::sleep(SNAPSHOT_PACE);
+            thread::sleep(REPORT_PACE);
         }
     }
 
@@ -161,7 +145,13 @@ impl Crew {
 
     /// The latest numbers of each worker.
     pub(super) fn reports(&self) -> Vec<CoreReport> {
-        self.workers.iter().map(|worker| (*worker.report).clone()).collect()
+        self.workers.iter().map(Worker::report).collect()
+    }
+
+    /// Each worker's core and board, of those that have begun.
+    pub(super) fn boards(&self) -> Vec<(CoreId, Arc<Board>)> {
+        let board = |worker: &Worker| Some((worker.core, worker.board.clone()?));
+        self.workers.iter().filter_map(board).collect()
     }
 
     /// One sentence for each worker that has stopped without being told to.
@@ -200,11 +190,8 @@ impl Crew {
             return;
         };
         match message {
-            Message::Ready(report) => {
-                worker.spare = Some(report.clone());
-                (worker.state, worker.report) = (WorkerState::Running, report);
-            }
-            Message::Ended(report) => (worker.state, worker.report) = (WorkerState::Ended, report),
+            Message::Ready(board) => (worker.state, worker.board) = (WorkerState::Running, Some(board)),
+            Message::Ended => worker.state = WorkerState::Ended,
             Message::Failed(reason) => worker.state = WorkerState::Failed(reason),
             Message::Panicked(message) => {
                 log::error!("core {} has panicked: {message}", worker.core);
@@ -221,24 +208,14 @@ impl Drop for Crew {
 }
 
 impl Worker {
-    /// Sends a report to be filled, unless one is on its way.
-    fn ask(&mut self) {
-        if self.state == WorkerState::Running
-            && let Some(spare) = self.spare.take()
-            && let Err(PushError::Full(spare)) = self.to_fill.push(spare)
-        {
-            self.spare = Some(spare);
-        }
-    }
-
-    /// Takes the report that has come back, if there is one.
-    fn take_report(&mut self) {
-        if let Ok(report) = self.filled.pop() {
-            // A worker that has ended since has told more.
-            self.spare = Some(match self.state {
-                WorkerState::Running => std::mem::replace(&mut self.report, report),
-                _ => report,
-            });
+    /// Its latest numbers.
+    fn report(&self) -> CoreReport {
+        match &self.board {
+            Some(board) => board.read().0,
+            None => CoreReport {
+                core: self.core.0,
+                ..CoreReport::default()
+            },
         }
     }
 

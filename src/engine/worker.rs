@@ -1,18 +1,20 @@
 //! One worker thread: a scheduler that runs one core's program and obeys the engine's orders between its rounds.
 //!
-//! Orders come as an atomic that the worker looks at once per round ([`Control`]); reports are filled in place and go to
-//! and fro ([`Reports`]); its start and its end are told through a channel ([`Message`]). A worker that panics says so and ends; it takes no other thread with it.
+//! Orders come as an atomic that the worker looks at once per round ([`Control`]); what it has counted stands on its
+//! [`Board`]; its start and its end are told through a channel ([`Message`]). A worker that panics says so and ends; it takes
+//! no other thread with it.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use e2d2::scheduler::{IdleMode, Priority, Scheduler, Task, Usage, pin_current_thread};
 use e2d2::time::{Clock, Instant};
-use rtrb::{Consumer, Producer};
 
+use super::board::{self, Board};
 use crate::config::CoreId;
 use crate::report::{CoreReport, CounterGroups, ReportedServerCaps};
 
@@ -121,24 +123,15 @@ impl Control {
     }
 }
 
-/// The worker's ends of the way that reports take: one comes in, is filled, and goes back. A packet thread neither
-/// allocates for them nor waits.
-pub(super) struct Reports {
-    /// To be filled.
-    pub(super) asked: Consumer<Box<CoreReport>>,
-    /// Filled.
-    pub(super) filled: Producer<Box<CoreReport>>,
-}
-
 /// What a worker says when it starts and when it ends.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// It is about to run its first round. With it comes a report that has room for all its counters.
-    Ready(Box<CoreReport>),
+    /// It is about to run its first round. From then on its numbers are here.
+    Ready(Arc<Board>),
     /// It could not start, for the reason in the sentence.
     Failed(String),
-    /// It has ended in order; its ports and buffers are free.
-    Ended(Box<CoreReport>),
+    /// It has ended in order; its ports and buffers are free, and its last numbers are on its board.
+    Ended,
     /// It has panicked.
     Panicked(String),
 }
@@ -159,7 +152,6 @@ pub(super) fn run<G, P: Program, T: Task + 'static>(
     idle: IdleMode,
     control: &Control,
     messages: &Sender<(usize, Message)>,
-    reports: Reports,
     make: impl FnOnce() -> Result<Parts<G, P, T>, String>,
 ) {
     // A receiver that is gone has ended the engine already: there is nobody left to tell.
@@ -169,15 +161,16 @@ pub(super) fn run<G, P: Program, T: Task + 'static>(
         let Parts { guard, program, task } = make()?;
         let mut scheduler = Scheduler::new(idle);
         scheduler.add(Priority::PACKETS, task);
-        let mut report = Box::<CoreReport>::default();
+        let mut report = CoreReport::default();
         fill(&mut report, identity, clock, scheduler.usage(), &program);
-        tell(Message::Ready(report));
-        let report = serve(identity, clock, control, scheduler, program, reports);
+        let board = Arc::new(Board::new(report.clone()));
+        tell(Message::Ready(Arc::clone(&board)));
+        serve(identity, clock, control, scheduler, program, (&board, report));
         drop(guard);
-        Ok(report)
+        Ok(())
     };
     match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(report)) => tell(Message::Ended(report)),
+        Ok(Ok(())) => tell(Message::Ended),
         Ok(Err(reason)) => tell(Message::Failed(reason)),
         Err(panic) => tell(Message::Panicked(message_of(&*panic))),
     }
@@ -189,24 +182,24 @@ fn serve<P: Program>(
     control: &Control,
     mut scheduler: Scheduler,
     mut program: P,
-    mut reports: Reports,
-) -> Box<CoreReport> {
+    (board, mut report): (&Board, CoreReport),
+) {
     let stop = AtomicBool::new(false);
     let mut followed = Followed::default();
+    let mut shown_by = Instant::ZERO;
     scheduler.run(clock, &stop, |now, usage| {
         if followed.follow(now, control.phase.load(Ordering::Relaxed), &mut program) {
             stop.store(true, Ordering::Relaxed);
         }
         program.tell_news(now);
-        if let Ok(mut report) = reports.asked.pop() {
+        if now >= shown_by {
             fill(&mut report, identity, clock, usage, &program);
-            // There is room: the crew takes one before it sends the next.
-            let _ = reports.filled.push(report);
+            board.write(&report, now);
+            shown_by = now + board::PACE;
         }
     });
-    let mut report = Box::<CoreReport>::default();
     fill(&mut report, identity, clock, scheduler.usage(), &program);
-    report
+    board.write(&report, clock.now());
 }
 
 /// How far a worker has followed the orders.

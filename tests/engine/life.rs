@@ -13,7 +13,7 @@ use e2d2::wire::frame::parse;
 use netfcts::progress::{Ended, Ends, Progress};
 use netfcts::ring::RecordSender;
 use proxyengine::config::Config;
-use proxyengine::engine::{CoreStart, Engine, Program, RunningEngine, StartError};
+use proxyengine::engine::{CoreStart, Engine, NotReady, Program, RunningEngine, StartError};
 use proxyengine::neighbour::{Station, Verdict};
 use proxyengine::report::CounterGroups;
 
@@ -29,6 +29,9 @@ struct Core {
     drained: u64,
     finished: u64,
 }
+
+/// So many open connections let a worker go on that hangs.
+const RELEASED: u64 = 99;
 
 struct StationProgram(Rc<RefCell<Core>>);
 struct StationTask(Rc<RefCell<Core>>);
@@ -78,6 +81,12 @@ impl Task for StationTask {
         for mut buffer in batch {
             if buffer.data() == b"leak" {
                 std::mem::forget(buffer);
+                continue;
+            }
+            if buffer.data() == b"hang" {
+                while wire.open_connections.load(Ordering::SeqCst) != RELEASED {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 continue;
             }
             if buffer.data() == b"close" {
@@ -250,6 +259,34 @@ fn a_worker_that_panics_is_reported_and_takes_nothing_with_it() {
     let outcome = engine.shutdown();
     assert_eq!(outcome.failures.len(), 1);
     assert_eq!(outcome.report.buffers.leaked, Some(0));
+}
+
+#[test]
+fn a_worker_that_hangs_can_still_be_looked_at_and_is_told_of() {
+    let (mut engine, wire) = start("hangs");
+    let watch = engine.watch();
+    let wait_for = |what: &str, is_so: &dyn Fn() -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !is_so() {
+            assert!(Instant::now() < deadline, "never {what}: {:?}", watch.is_ready());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    wait_for("ready", &|| watch.is_ready().is_ok());
+    wire.open_connections.store(7, Ordering::SeqCst);
+    wait_for("seen", &|| watch.report().connections_open == 7);
+    wire.send(b"hang");
+    wait_for("hanging", &|| matches!(watch.is_ready(), Err(NotReady::Silent { .. })));
+    assert!(watch.is_alive().is_err());
+    assert_eq!(watch.report().connections_open, 7, "its last numbers");
+    wire.open_connections.store(RELEASED, Ordering::SeqCst);
+    wait_for("back", &|| {
+        watch.is_ready().is_ok() && watch.report().connections_open == RELEASED
+    });
+    wire.open_connections.store(0, Ordering::SeqCst);
+    assert_eq!(engine.drain(Duration::from_secs(30), || false), 0);
+    assert_eq!(watch.is_ready(), Err(NotReady::Draining));
+    assert_in_order(&engine.shutdown());
 }
 
 #[test]

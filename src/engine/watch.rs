@@ -1,0 +1,161 @@
+//! A running engine as others may look at it, from any thread and at any time: no worker does anything for that, and one that
+//! hangs keeps nobody waiting.
+//!
+//! What workers count stands on their boards ([`Board`]). What only the main thread can ask for, which is what devices and
+//! pools say and how many records were written, it notes here a few times a second ([`Noted`]).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use e2d2::time::{Clock, Instant};
+
+use super::board::Board;
+use super::{report, servers_of};
+use crate::config::{Config, CoreId};
+use crate::neighbour::SharedNeighbours;
+use crate::records::RecordTotals;
+use crate::report::{Buffers, PortReport, Report};
+
+/// For how long a worker may write nothing and still count as going on: an idle one writes every few milliseconds.
+const SILENCE: Duration = Duration::from_millis(200);
+
+/// What only the main thread can ask for.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Noted {
+    pub(super) records: RecordTotals,
+    pub(super) log_lost: u64,
+    pub(super) ports: Vec<PortReport>,
+    pub(super) buffers: Buffers,
+}
+
+/// A view of a running engine. Clones see the same.
+#[derive(Clone)]
+pub struct Watch {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: Arc<Config>,
+    boards: Vec<(CoreId, Arc<Board>)>,
+    neighbours: Arc<SharedNeighbours>,
+    clock: Clock,
+    is_draining: AtomicBool,
+    noted: Mutex<Noted>,
+}
+
+/// Why an engine takes no connections, or may not pass what it has taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotReady {
+    /// It drains, or has ended.
+    Draining,
+    /// A worker has not come round for this time.
+    Silent {
+        /// Its core.
+        core: CoreId,
+        /// Since its numbers were written last.
+        since: Duration,
+    },
+    /// A port's link is down, or its device was taken away.
+    Down {
+        /// The name of the port.
+        port: String,
+    },
+}
+
+impl Watch {
+    pub(super) fn new(
+        config: Arc<Config>,
+        boards: Vec<(CoreId, Arc<Board>)>,
+        neighbours: Arc<SharedNeighbours>,
+        clock: Clock,
+    ) -> Self {
+        let shared = Shared {
+            config,
+            boards,
+            neighbours,
+            clock,
+            is_draining: AtomicBool::new(false),
+            noted: Mutex::default(),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// The configuration that the engine was started with.
+    pub fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    pub(super) fn note(&self, noted: Noted) {
+        *self.shared.noted.lock().unwrap_or_else(PoisonError::into_inner) = noted;
+    }
+
+    pub(super) fn note_drain(&self) {
+        self.shared.is_draining.store(true, Ordering::Relaxed);
+    }
+
+    /// The counts: those of the workers at most 5 ms old unless one hangs, those of ports, buffers and records at most as old
+    /// as the main thread's last look at the links.
+    pub fn report(&self) -> Report {
+        let noted = self.shared.noted.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let cores = self.shared.boards.iter().map(|(_, board)| board.read().0).collect();
+        let parts = (cores, noted.records, noted.ports);
+        Report {
+            log_lost: noted.log_lost,
+            servers: servers_of(&self.shared.config),
+            ..report(&self.shared.clock, &self.shared.neighbours, parts, noted.buffers)
+        }
+        .summed()
+    }
+
+    /// For each core how long ago its worker wrote its numbers.
+    pub fn ages(&self) -> impl Iterator<Item = (CoreId, Duration)> {
+        let age = |written: Instant| self.shared.clock.now().saturating_since(written);
+        self.shared
+            .boards
+            .iter()
+            .map(move |(core, board)| (*core, age(board.read().1)))
+    }
+
+    /// Whether every worker goes on.
+    ///
+    /// # Errors
+    /// One has been silent for 200 ms.
+    pub fn is_alive(&self) -> Result<(), NotReady> {
+        let silent = self.ages().find(|(_, since)| *since > SILENCE);
+        silent.map_or(Ok(()), |(core, since)| Err(NotReady::Silent { core, since }))
+    }
+
+    /// Whether the engine takes connections: no drain, every worker goes on, no port is down.
+    ///
+    /// # Errors
+    /// The first of these that is not so.
+    pub fn is_ready(&self) -> Result<(), NotReady> {
+        if self.shared.is_draining.load(Ordering::Relaxed) {
+            return Err(NotReady::Draining);
+        }
+        self.is_alive()?;
+        let noted = self.shared.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        let down = noted
+            .ports
+            .iter()
+            .find(|port| port.removed || port.link_up == Some(false));
+        down.map_or(Ok(()), |port| {
+            Err(NotReady::Down {
+                port: port.name.clone(),
+            })
+        })
+    }
+}
+
+impl std::fmt::Display for NotReady {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Draining => f.write_str("it takes no more connections"),
+            Self::Silent { core, since } => write!(f, "core {core} has not come round for {} ms", since.as_millis()),
+            Self::Down { port } => write!(f, "port {port} is down"),
+        }
+    }
+}
