@@ -386,6 +386,11 @@ impl<M: Machine> RunningEngine<M> {
         });
     }
 
+    /// Opens the records' file anew if its name no longer leads to it, which somebody has given another one.
+    pub fn reopen_records(&self) {
+        self.records.reopen();
+    }
+
     /// A view of the engine for other threads.
     pub fn watch(&self) -> Watch {
         self.watch.clone()

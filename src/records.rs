@@ -10,6 +10,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -70,6 +71,7 @@ struct Counts {
     written: AtomicU64,
     lost_in_rings: AtomicU64,
     lost_in_output: AtomicU64,
+    reopen: AtomicBool,
     stop: AtomicBool,
 }
 
@@ -105,8 +107,16 @@ impl RecordKeeper {
             Some(output) if output.path == Path::new("-") => Some(Box::new(io::stdout())),
             Some(output) => Some(Box::new(open(&output.path).map_err(with_path)?)),
         };
-        let format = output.map_or(RecordFormat::Text, |output| output.format);
-        Self::start_with(receivers, sink, format, names).map_err(with_path)
+        let format = output.as_ref().map_or(RecordFormat::Text, |output| output.format);
+        let file = output
+            .filter(|output| output.path != Path::new("-"))
+            .map(|output| Reopened {
+                identity: identity(&output.path),
+                path: output.path,
+                format,
+                names: names.clone(),
+            });
+        Self::start_writer(receivers, sink, format, names, file).map_err(with_path)
     }
 
     /// As [`start`](Self::start), with an output that is open already; `None` counts only.
@@ -119,6 +129,16 @@ impl RecordKeeper {
         format: RecordFormat,
         names: NameTable,
     ) -> io::Result<Self> {
+        Self::start_writer(receivers, sink, format, names, None)
+    }
+
+    fn start_writer(
+        receivers: Vec<RecordReceiver>,
+        sink: Option<Box<dyn Write + Send>>,
+        format: RecordFormat,
+        names: NameTable,
+        file: Option<Reopened>,
+    ) -> io::Result<Self> {
         let counts = Arc::new(Counts::default());
         let writer = sink
             .map(|sink| RecordWriter::new(BufWriter::new(sink), format, names))
@@ -126,6 +146,7 @@ impl RecordKeeper {
         let keeper = Writer {
             receivers,
             writer,
+            file,
             pending: 0,
             complained: false,
             counts: Arc::clone(&counts),
@@ -142,6 +163,11 @@ impl RecordKeeper {
     /// The totals so far. Lines that were not flushed yet do not count as written.
     pub fn totals(&self) -> RecordTotals {
         self.counts.totals()
+    }
+
+    /// Has the file opened anew, within a second, if its name no longer leads to it: somebody has renamed it.
+    pub fn reopen(&self) {
+        self.counts.reopen.store(true, Ordering::Relaxed);
     }
 
     /// Writes what is in the rings now, flushes and ends the thread. To be called when the cores have stopped.
@@ -167,10 +193,20 @@ impl Drop for RecordKeeper {
     }
 }
 
+/// A file that is opened again under its name.
+struct Reopened {
+    path: PathBuf,
+    identity: Option<(u64, u64)>,
+    format: RecordFormat,
+    names: NameTable,
+}
+
 /// What the thread owns.
 struct Writer {
     receivers: Vec<RecordReceiver>,
     writer: Option<RecordWriter<BufWriter<Box<dyn Write + Send>>>>,
+    /// What it takes to open the file anew, if it is one.
+    file: Option<Reopened>,
     /// Records handed to the writer since the last successful flush.
     pending: u64,
     complained: bool,
@@ -190,6 +226,9 @@ impl Writer {
             }
             if last_round {
                 return;
+            }
+            if self.counts.reopen.swap(false, Ordering::Relaxed) {
+                self.reopen();
             }
             if taken == 0 {
                 std::thread::park_timeout(PAUSE);
@@ -234,6 +273,30 @@ impl Writer {
         }
     }
 
+    fn reopen(&mut self) {
+        self.flush(false);
+        let Some(file) = &mut self.file else { return };
+        // What could not be written is in the old writer's buffer: it is lost only if the disk takes it never.
+        if self.pending > 0 || file.identity == identity(&file.path) {
+            return;
+        }
+        let opened = open(&file.path).and_then(|opened| {
+            let sink: Box<dyn Write + Send> = Box::new(opened);
+            RecordWriter::new(BufWriter::new(sink), file.format, file.names.clone())
+        });
+        match opened {
+            Ok(writer) => {
+                file.identity = identity(&file.path);
+                self.writer = Some(writer);
+                log::info!("session records go on in a new {}", file.path.display());
+            }
+            Err(error) => log::error!(
+                "{} cannot be opened again: {error}; records go on to the old file",
+                file.path.display()
+            ),
+        }
+    }
+
     fn lose(&mut self, count: u64, error: &io::Error) {
         self.counts.lost_in_output.fetch_add(count, Ordering::Relaxed);
         if !self.complained {
@@ -241,6 +304,12 @@ impl Writer {
             log::error!("session records cannot be written: {error}; they are counted as lost until it works again");
         }
     }
+}
+
+/// Which file a name leads to: device and inode.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let metadata = fs::metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -315,6 +384,38 @@ mod tests {
     fn start_on(disk: &Disk, receivers: Vec<RecordReceiver>) -> RecordKeeper {
         let sink: Box<dyn Write + Send> = Box::new(disk.clone());
         RecordKeeper::start_with(receivers, Some(sink), RecordFormat::JsonLines, NameTable::default()).expect("start")
+    }
+
+    #[test]
+    fn a_file_that_was_renamed_is_opened_again_and_no_record_is_lost() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let (path, moved) = (dir.path().join("records.csv"), dir.path().join("records.1"));
+        let output = RecordOutput {
+            path: path.clone(),
+            format: RecordFormat::Csv,
+        };
+        let (mut sender, receiver) = record_ring(64);
+        let keeper = RecordKeeper::start(vec![receiver], Some(output), NameTable::default()).expect("start");
+        let lines = |path: &Path| fs::read_to_string(path).map_or(0, |text| text.lines().count());
+        let wait_for = |what: &str, is_so: &dyn Fn() -> bool| {
+            let deadline = Instant::now() + Duration::from_secs(30);
+            while !is_so() {
+                assert!(Instant::now() < deadline, "never {what}");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        (0..3).for_each(|port| sender.send(|| ended(port)));
+        // The name leads to the file: nothing changes.
+        keeper.reopen();
+        wait_for("written", &|| lines(&path) == 4);
+        fs::rename(&path, &moved).expect("rename");
+        keeper.reopen();
+        wait_for("opened again", &|| path.exists());
+        (3..5).for_each(|port| sender.send(|| ended(port)));
+        assert_eq!(keeper.finish(), RecordTotals { written: 5, lost: 0 });
+        // Each has its heading.
+        assert_eq!((lines(&moved), lines(&path)), (4, 3));
+        assert!(!dir.path().join("records.csv.old").exists());
     }
 
     #[test]

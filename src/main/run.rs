@@ -12,13 +12,20 @@ use proxyengine::engine::{DpdkMachine, Engine, Outcome, RunningEngine};
 use proxyengine::picture::Picture;
 use proxyengine::report::Report;
 use proxyengine::stages::{Breakdown, Second};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use super::{Exit, RunArguments, complain, print};
+use service::Service;
+
+#[path = "service.rs"]
+mod service;
 
 /// How often the main thread looks after the workers.
 const PACE: Duration = Duration::from_millis(200);
+
+/// Signals that end nothing.
+const KEEPS_RUNNING: [i32; 2] = [SIGUSR1, SIGUSR2];
 
 /// How often `--progress` prints.
 const PROGRESS: Duration = Duration::from_secs(1);
@@ -44,9 +51,13 @@ pub(super) fn run(config: Config, arguments: &RunArguments) -> Exit {
         Err(error) => return not_started(&error.to_string()),
     };
     starting.store(false, Ordering::Relaxed);
-    log::info!("running; SIGINT, SIGTERM or SIGHUP ends, SIGUSR1 shows the counters");
+    log::info!(
+        "running; SIGINT, SIGTERM or SIGHUP ends, SIGUSR1 shows the counters, SIGUSR2 opens the records' file again"
+    );
+    let service = Service::started(engine.watch());
     let mut session = Session {
         engine,
+        service,
         signals,
         arguments,
         show,
@@ -65,12 +76,12 @@ fn not_started(reason: &str) -> Exit {
 /// `starting`, nobody takes them, and a device's driver may never return: the first is kept until it does, the second ends
 /// the process.
 fn watch_signals(starting: Arc<AtomicBool>) -> std::io::Result<Receiver<i32>> {
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1])?;
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2])?;
     let (sender, receiver) = mpsc::channel();
     let forward = move || {
         let mut ends = 0;
         for signal in signals.forever() {
-            if starting.load(Ordering::Relaxed) && signal != SIGUSR1 {
+            if starting.load(Ordering::Relaxed) && !KEEPS_RUNNING.contains(&signal) {
                 ends += 1;
                 if ends > 1 {
                     complain("proxyengine did not start: ended while a port was being opened");
@@ -93,6 +104,7 @@ fn watch_signals(starting: Arc<AtomicBool>) -> std::io::Result<Receiver<i32>> {
 /// The running engine and what it is told.
 struct Session<'a> {
     engine: RunningEngine<DpdkMachine>,
+    service: Service,
     signals: Receiver<i32>,
     arguments: &'a RunArguments,
     show: fn(&str),
@@ -112,6 +124,7 @@ impl Session<'_> {
             };
             match self.signals.recv_timeout(pace) {
                 Ok(SIGUSR1) => pictured = self.show_report(&pictured),
+                Ok(SIGUSR2) => self.engine.reopen_records(),
                 Ok(signal) => {
                     log::info!("signal {signal}: no more connections; open ones may end");
                     return;
@@ -124,6 +137,7 @@ impl Session<'_> {
                 return;
             }
             self.engine.look_at_links();
+            self.service.tick();
             if self.arguments.progress && progress.due_in().is_zero() {
                 complain(&progress.lines(self.engine.report()));
             }
@@ -146,10 +160,12 @@ impl Session<'_> {
 
     /// Drains, ends, reports; a second signal ends at once.
     fn end(mut self, drain: Duration) -> Exit {
-        let signals = &self.signals;
-        let left = self
-            .engine
-            .drain(drain, || signals.try_iter().any(|signal| signal != SIGUSR1));
+        self.service.stopping();
+        let (signals, service) = (&self.signals, &mut self.service);
+        let left = self.engine.drain(drain, || {
+            service.tick();
+            signals.try_iter().any(|signal| !KEEPS_RUNNING.contains(&signal))
+        });
         if left > 0 {
             log::warn!("{left} connections are reset");
         }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,8 +16,14 @@ struct Running {
 
 impl Running {
     fn start(place: &Place, arguments: &[&str]) -> Self {
+        Self::start_in(place, arguments, &[])
+    }
+
+    /// With more in its environment.
+    fn start_in(place: &Place, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let mut command = place.command(arguments);
         command
+            .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .stderr(fs::File::create(place.path("stderr")).expect("create"));
         Self {
@@ -233,6 +240,50 @@ fn a_report_that_cannot_be_written_is_an_exit_code() {
     program.signal("TERM");
     assert_eq!(program.wait().0, 5);
     assert!(says(&place, "/nonexistent/report"));
+}
+
+#[test]
+fn the_service_manager_is_told() {
+    let place = Place::new(GOOD);
+    let path = place.path("notify");
+    let manager = UnixDatagram::bind(&path).expect("socket");
+    manager
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .expect("timeout");
+    let heard = |wanted: &str| {
+        let mut bytes = [0; 512];
+        loop {
+            let length = manager
+                .recv(&mut bytes)
+                .unwrap_or_else(|error| panic!("never {wanted}: {error}"));
+            let said = String::from_utf8_lossy(&bytes[..length]).into_owned();
+            if said.contains(wanted) {
+                return;
+            }
+        }
+    };
+    let path = path.display().to_string();
+    let environment = [("NOTIFY_SOCKET", path.as_str()), ("WATCHDOG_USEC", "2000000")];
+    let program = Running::start_in(&place, &["engine.toml"], &environment);
+    heard("READY=1");
+    heard("STATUS=0 connections open");
+    heard("WATCHDOG=1");
+    heard("WATCHDOG=1");
+    program.signal("TERM");
+    heard("STOPPING=1");
+    assert_eq!(program.wait().0, 0);
+}
+
+#[test]
+fn sigusr2_opens_the_records_again() {
+    let place = Place::new(GOOD);
+    let program = Running::start(&place, &["engine.toml"]);
+    wait_until_running(&place);
+    fs::rename(place.path("records.json"), place.path("records.1")).expect("rename");
+    program.signal("USR2");
+    wait_until("opened again", &place, || place.path("records.json").exists());
+    program.signal("TERM");
+    assert_eq!(program.wait().0, 0);
 }
 
 /// A driver that never returns holds the main thread: `net_pcap` opens a pipe that nobody writes to. Signals are not lost on it.
