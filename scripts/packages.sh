@@ -11,7 +11,7 @@ DEMO_PACKAGES=(bash iproute2 iputils-ping ethtool procps curl openssl nginx soca
 # needed by the tests: faults, captures, the clients and servers that nobody here wrote, and dpdk-testpmd
 TEST_PACKAGES=("${DEMO_PACKAGES[@]}" nftables tcpdump iperf3 netcat-openbsd redis-server strace haproxy
     libnginx-mod-stream postgresql slapd ldap-utils openssh-client openssh-server dropbear-bin dpdk-dev buildah debhelper help2man mmdebstrap lintian
-    systemd util-linux)
+    systemd util-linux prometheus)
 # needed to build with a profile: llvm-profdata, where the toolchain has none
 PROFILE_PACKAGES=(llvm-19)
 # needed by `bench peers`: the proxies that proxyengine is measured beside, namespaces, and a CPU for each
@@ -29,7 +29,7 @@ LINT_PACKAGES=(shellcheck)
 
 # Services that come with these packages, PACKAGE=SERVICE; the tests start copies of their own in their namespaces.
 PACKAGED_SERVICES=(nginx=nginx iperf3=iperf3 redis-server=redis-server postgresql=postgresql slapd=slapd haproxy=haproxy
-    openssh-server=ssh)
+    openssh-server=ssh prometheus=prometheus)
 
 POLICY_FILE=/usr/sbin/policy-rc.d
 

@@ -22,6 +22,7 @@ pub mod machine;
 #[cfg(feature = "dpdk")]
 mod native;
 mod port;
+mod server_watch;
 mod sides;
 pub mod steering;
 mod watch;
@@ -60,6 +61,7 @@ use steering::SteeringError;
 
 #[cfg(feature = "dpdk")]
 pub use native::{BoxedCore, DpdkMachine, EngineQueue};
+use server_watch::ServerWatch;
 use watch::Noted;
 pub use watch::{NotReady, Watch};
 use worker::Parts;
@@ -161,6 +163,7 @@ pub struct RunningEngine<M: Machine> {
     neighbours: Arc<SharedNeighbours>,
     clock: Clock,
     watch: Watch,
+    servers: ServerWatch,
 }
 
 /// How an engine has ended.
@@ -279,10 +282,17 @@ impl Engine {
         let (logs, receivers): (Vec<LogSender>, Vec<LogReceiver>) = rings.unzip();
         let log = LogWriter::start(receivers, Arc::clone(&config)).map_err(StartError::Log)?;
 
-        let watch = Watch::new(Arc::clone(&config), Vec::new(), Arc::clone(&neighbours), clock);
+        let watch = Watch::new(
+            Arc::clone(&config),
+            Vec::new(),
+            (Arc::clone(&neighbours), Arc::clone(&topology)),
+            clock,
+            records.reopener(),
+        );
         let mut engine = RunningEngine {
             crew: Crew::new(),
             watch,
+            servers: ServerWatch::default(),
             _kernel: links,
             records,
             log,
@@ -324,7 +334,13 @@ impl Engine {
         }
         engine.crew.wait_until_ready()?;
         let (config, neighbours) = (Arc::clone(&engine.config), Arc::clone(&engine.neighbours));
-        engine.watch = Watch::new(config, engine.crew.boards(), neighbours, clock);
+        engine.watch = Watch::new(
+            config,
+            engine.crew.boards(),
+            (neighbours, topology),
+            clock,
+            engine.records.reopener(),
+        );
         engine.look_at_links();
         Ok(engine)
     }
@@ -356,8 +372,9 @@ fn others_of_each<M: Machine>(config: &Config, machine: &mut M, cores: usize) ->
 
 impl<M: Machine> RunningEngine<M> {
     /// Looks at the links of all ports: logs and counts those that went down or came up, and announces the addresses of ports
-    /// whose link came up. A port whose device is taken away is logged, and no longer looked at. To be called a few times a second, by a thread that handles no packets: some devices take a
-    /// millisecond to answer.
+    /// whose link came up. A port whose device is taken away is logged, and no longer looked at. Logs servers that are passed
+    /// over or back. To be called a few times a second, by a thread that handles no packets: some devices take a millisecond
+    /// to answer.
     pub fn look_at_links(&mut self) {
         let Self {
             links,
@@ -374,6 +391,8 @@ impl<M: Machine> RunningEngine<M> {
         links.look_for_removed(|port| machine.is_removed(port));
         links.look(|port| machine.is_link_up(port), came_up);
         self.note();
+        let report = self.watch.report();
+        self.servers.look(&report.servers, report.cores.len(), report.uptime_ms);
     }
 
     /// Notes for the watch what only this thread can ask for.
@@ -384,11 +403,6 @@ impl<M: Machine> RunningEngine<M> {
             ports: self.links.add_to(self.machine.port_reports()),
             buffers: Buffers::of(self.pools.iter().map(WatchedPool::report).collect(), false),
         });
-    }
-
-    /// Opens the records' file anew if its name no longer leads to it, which somebody has given another one.
-    pub fn reopen_records(&self) {
-        self.records.reopen();
     }
 
     /// A view of the engine for other threads.
@@ -443,6 +457,7 @@ impl<M: Machine> RunningEngine<M> {
             neighbours,
             clock,
             watch,
+            servers: _,
         } = self;
         watch.note_drain();
         crew.end();
@@ -511,7 +526,7 @@ fn report(
 fn servers_of(config: &Config) -> Vec<ServerReport> {
     let unknown = |server: &config::ServerConfig| ServerReport {
         name: server.name.clone(),
-        abilities: None,
+        ..ServerReport::default()
     };
     config.servers().iter().map(unknown).collect()
 }

@@ -43,5 +43,6 @@ pub mod records;
 pub mod report;
 pub mod selectors;
 pub mod stages;
+pub mod status;
 
 pub use splice::callbacks::{self, InspectPayload, SelectServer, inspected};

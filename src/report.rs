@@ -53,13 +53,48 @@ pub struct NextHopTotals {
     pub total: u64,
 }
 
-/// What a server has said of its TCP.
+/// What a server has said of its TCP, and how it is doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ServerReport {
     /// Its name in the configuration.
     pub name: String,
+    /// Connections to it that are open, from the SYN on.
+    pub connections_open: u64,
+    /// Calls to it.
+    pub calls: u64,
+    /// Calls that it refused, for which it was unreachable, or to which it said nothing until the end.
+    pub failures: u64,
+    /// Times that a core has ejected it because calls had failed.
+    pub ejected_by_failure: u64,
+    /// Times that a core has ejected it because calls were overdue.
+    pub ejected_by_silence: u64,
+    /// Cores that pass it over, but for calls that try it.
+    pub cores_out: u64,
+    /// Since when the last core changed its mind about that, in milliseconds after the start.
+    pub since_ms: u64,
     /// `None` as long as it has answered no SYN, or when servers are not asked.
     pub abilities: Option<ReportedServerCaps>,
+}
+
+/// What one core knows of a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoreServer {
+    /// `None` as long as it has answered no SYN.
+    pub caps: Option<ReportedServerCaps>,
+    /// Connections to it that are open.
+    pub open: u64,
+    /// Calls to it.
+    pub calls: u64,
+    /// Those that failed.
+    pub failures: u64,
+    /// Times that it was ejected because calls had failed.
+    pub ejected_by_failure: u32,
+    /// Times that it was ejected because calls were overdue.
+    pub ejected_by_silence: u32,
+    /// It was ejected, and has answered no call since.
+    pub is_out: bool,
+    /// Since when, in milliseconds after the start.
+    pub since_ms: u64,
 }
 
 /// The options and the window of a server's SYN-ACKs.
@@ -126,7 +161,7 @@ pub struct CoreReport {
     pub connections_open: u64,
     /// What it knows of each server, in the order of the configuration; told of all cores together.
     #[serde(skip)]
-    pub servers: Vec<Option<ReportedServerCaps>>,
+    pub servers: Vec<CoreServer>,
     /// Its counters.
     pub counters: CounterGroups,
 }
@@ -276,7 +311,7 @@ impl Report {
     pub fn summed(mut self) -> Self {
         for core in &self.cores {
             for (all, of_core) in self.servers.iter_mut().zip(&core.servers) {
-                all.abilities = all.abilities.or(*of_core);
+                all.add(of_core);
             }
             self.counters.add_all(&core.counters);
             self.connections_open += core.connections_open;
@@ -308,6 +343,19 @@ impl Report {
         let mut file = fs::File::create(&beside)?;
         file.write_all(self.to_json().as_bytes())?;
         fs::rename(&beside, path)
+    }
+}
+
+impl ServerReport {
+    fn add(&mut self, core: &CoreServer) {
+        self.abilities = self.abilities.or(core.caps);
+        self.connections_open += core.open;
+        self.calls += core.calls;
+        self.failures += core.failures;
+        self.ejected_by_failure += u64::from(core.ejected_by_failure);
+        self.ejected_by_silence += u64::from(core.ejected_by_silence);
+        self.cores_out += u64::from(core.is_out);
+        self.since_ms = self.since_ms.max(core.since_ms);
     }
 }
 
@@ -504,13 +552,21 @@ mod tests {
         let mut core = CoreReport {
             core: number,
             connections_open: 2,
-            servers: vec![(number == 2).then_some(ReportedServerCaps {
-                mss: 1400,
-                window_scale: None,
-                sack: true,
-                timestamps: false,
-                window: 1000,
-            })],
+            servers: vec![CoreServer {
+                caps: (number == 2).then_some(ReportedServerCaps {
+                    mss: 1400,
+                    window_scale: None,
+                    sack: true,
+                    timestamps: false,
+                    window: 1000,
+                }),
+                open: 2,
+                calls: 10,
+                failures: u64::from(number),
+                is_out: number == 2,
+                since_ms: u64::from(number) * 1000,
+                ..CoreServer::default()
+            }],
             ..CoreReport::default()
         };
         core.counters
@@ -535,7 +591,7 @@ mod tests {
             records: 5,
             servers: vec![ServerReport {
                 name: "one".into(),
-                abilities: None,
+                ..ServerReport::default()
             }],
             cores: vec![core(1, 1), core(2, 6)],
             buffers: Buffers::of(vec![pool], true),
@@ -587,7 +643,7 @@ mod tests {
         );
         let silent = ServerReport {
             name: "two".into(),
-            abilities: None,
+            ..ServerReport::default()
         };
         assert_eq!(silent.to_string(), "server two: not heard of\n");
     }
@@ -601,6 +657,9 @@ mod tests {
         assert_eq!(json["buffers"]["available_after"], 97);
         assert_eq!(json["buffers"]["leaked"], 2);
         assert_eq!(json["counters"]["tcp_client"]["RecvSyn"], 6);
+        let server = &json["servers"][0];
+        assert_eq!((&server["calls"], &server["failures"]), (&20.into(), &3.into()));
+        assert_eq!((&server["cores_out"], &server["since_ms"]), (&1.into(), &2000.into()));
         assert_eq!(json["counters"]["drops"]["fragment"], 0);
     }
 

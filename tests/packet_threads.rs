@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use proxyengine::engine::{Engine, Program, RunningEngine};
-use proxyengine::report::{CounterGroups, ReportedServerCaps};
+use proxyengine::report::{CoreServer, CounterGroups};
 use proxyengine::selectors::RuleSelector;
 use wire::{Wire, WireMachine, arp_request, assert_in_order, wire};
 
@@ -64,7 +64,7 @@ impl<P: Program> Program for Watched<P> {
         self.program.open_connections()
     }
 
-    fn servers(&self, known: &mut Vec<Option<ReportedServerCaps>>) {
+    fn servers(&self, known: &mut Vec<CoreServer>) {
         self.program.servers(known);
     }
 

@@ -15,6 +15,7 @@
 
 mod ancestor;
 mod check;
+mod control;
 mod core_settings;
 mod defaults;
 mod device;
@@ -33,6 +34,7 @@ use std::path::Path;
 
 use log::LevelFilter;
 
+pub use self::control::ControlConfig;
 pub use device::{Device, PciAddress};
 pub use dn::DnPattern;
 pub use error::{ConfigError, Problem};
@@ -67,6 +69,7 @@ pub struct Config {
     syn_ack: SynAckConfig,
     records: Option<RecordsConfig>,
     log_level: LevelFilter,
+    control: ControlConfig,
     warnings: Vec<String>,
 }
 
@@ -189,6 +192,11 @@ impl Config {
     /// Where the records of ended connections go; `None` when they are not wanted.
     pub fn records(&self) -> Option<&RecordsConfig> {
         self.records.as_ref()
+    }
+
+    /// Where the engine shows itself while it runs.
+    pub fn control(&self) -> &ControlConfig {
+        &self.control
     }
 
     /// What whoever wrote the file should know, one line each: with files of the ancestors, every key that has no meaning

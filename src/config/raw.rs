@@ -15,11 +15,12 @@ pub(super) struct RawConfig {
     pub(super) syn_ack: RawSynAck,
     pub(super) records: RawRecords,
     pub(super) log: RawLog,
+    pub(super) control: RawControl,
 }
 
 /// Every top-level key.
 pub(super) const SECTIONS: &[&str] = &[
-    "engine", "port", "listener", "pool", "timeouts", "syn_ack", "records", "log",
+    "engine", "port", "listener", "pool", "timeouts", "syn_ack", "records", "log", "control",
 ];
 
 #[derive(Deserialize, Default)]
@@ -217,4 +218,13 @@ pub(super) struct RawRecords {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawLog {
     pub(super) level: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawControl {
+    pub(super) socket: Option<String>,
+    pub(super) http: Option<String>,
+    #[serde(default)]
+    pub(super) hosts: Vec<String>,
 }

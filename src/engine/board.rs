@@ -5,14 +5,15 @@
 //! worker that hangs it sees the last numbers and how old they are. The numbers of one writing are seen together, unless the
 //! reader is interrupted by writing after writing: then those of two.
 //!
-//! Cost for the worker: some hundred stores each [`PACE`], under 2 µs in 5 ms.
+//! Cost for the worker, each [`PACE`]: its counters are collected, and stored one by one, some four hundred and six for each
+//! server. It is the same whatever the load, and whoever looks.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use e2d2::time::Instant;
 
-use crate::report::{CoreReport, ReportedServerCaps};
+use crate::report::{CoreReport, CoreServer, ReportedServerCaps};
 
 /// How often a worker writes.
 pub(super) const PACE: Duration = Duration::from_millis(5);
@@ -101,8 +102,8 @@ impl Board {
         report.busy_cycles = next();
         report.busy_ns = next();
         report.connections_open = next();
-        for abilities in &mut report.servers {
-            *abilities = unpacked(next());
+        for server in &mut report.servers {
+            *server = server_of(&mut next);
         }
         for count in report.counters.counts_mut() {
             *count = next();
@@ -125,8 +126,35 @@ fn numbers(report: &CoreReport, now: Instant) -> impl Iterator<Item = u64> + '_ 
         report.busy_ns,
         report.connections_open,
     ];
-    let servers = report.servers.iter().map(|abilities| packed(*abilities));
+    let servers = report.servers.iter().flat_map(numbers_of);
     fixed.into_iter().chain(servers).chain(report.counters.counts())
+}
+
+/// A server's part of it.
+fn numbers_of(server: &CoreServer) -> [u64; 6] {
+    [
+        packed(server.caps),
+        server.open,
+        server.calls,
+        server.failures,
+        u64::from(server.ejected_by_failure) << 32 | u64::from(server.ejected_by_silence),
+        server.since_ms << 1 | u64::from(server.is_out),
+    ]
+}
+
+fn server_of(next: &mut impl FnMut() -> u64) -> CoreServer {
+    let (caps, open, calls, failures) = (unpacked(next()), next(), next(), next());
+    let (ejected, state) = (next(), next());
+    CoreServer {
+        caps,
+        open,
+        calls,
+        failures,
+        ejected_by_failure: (ejected >> 32) as u32,
+        ejected_by_silence: ejected as u32,
+        is_out: state & 1 == 1,
+        since_ms: state >> 1,
+    }
 }
 
 const KNOWN: u64 = 1 << 63;
@@ -169,7 +197,7 @@ mod tests {
             core: 3,
             busy_rounds: number,
             connections_open: number,
-            servers: vec![None, None, None],
+            servers: vec![CoreServer::default(); 3],
             ..CoreReport::default()
         };
         let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
@@ -196,7 +224,21 @@ mod tests {
             timestamps: true,
             ..ReportedServerCaps::default()
         };
-        written.servers = vec![Some(abilities), None, Some(other)];
+        let server = |caps| CoreServer {
+            caps,
+            ..CoreServer::default()
+        };
+        let busy = CoreServer {
+            open: 1,
+            calls: 2,
+            failures: 3,
+            ejected_by_failure: 4,
+            ejected_by_silence: u32::MAX,
+            is_out: true,
+            since_ms: 6,
+            ..server(None)
+        };
+        written.servers = vec![server(Some(abilities)), busy, server(Some(other))];
         let turn = board.next_turn();
         assert!(!board.has_reached(turn));
         board.write(&written, Instant::from_millis(9));

@@ -21,11 +21,11 @@ use crate::kernel::{KernelCounterReader, KernelEnd};
 use crate::log_ring::{LogEvent, SharedLog};
 use crate::neighbour::{NeighbourCounterReader, Station};
 use crate::pipeline::{self, Handle};
-use crate::report::{CounterGroups, ReportedServerCaps, TCP_CLIENT, TCP_SERVER, WAITING};
+use crate::report::{CoreServer, CounterGroups, ReportedServerCaps, TCP_CLIENT, TCP_SERVER, WAITING};
 use crate::stages::Stages;
 use splice::callbacks::{SelectServer, SelectorFactory};
 use splice::syn_ack_options::ServerCaps;
-use splice::upstream::Upstream;
+use splice::upstream::{ServerHealth, Upstream};
 use splice::{CoreParts, Proxy, Secrets};
 
 /// Secret numbers of the engine, from which each core gets its own.
@@ -178,6 +178,26 @@ where
     ))
 }
 
+fn core_server(caps: Option<ServerCaps>, health: Option<&ServerHealth>) -> CoreServer {
+    let caps = caps.map(server_caps);
+    let Some(health) = health else {
+        return CoreServer {
+            caps,
+            ..CoreServer::default()
+        };
+    };
+    CoreServer {
+        caps,
+        open: health.open.into(),
+        calls: health.calls,
+        failures: health.failures,
+        ejected_by_failure: health.ejected_by_failure,
+        ejected_by_silence: health.ejected_by_silence,
+        is_out: health.is_out,
+        since_ms: health.since.as_millis(),
+    }
+}
+
 fn server_caps(of: ServerCaps) -> ReportedServerCaps {
     ReportedServerCaps {
         mss: of.mss,
@@ -222,9 +242,11 @@ impl<M: Machine, S: SelectServer, C: Stages> Program for ProxyProgram<M, S, C> {
         self.handle.look(|proxy| proxy.memory_in_use() as u64)
     }
 
-    fn servers(&self, known: &mut Vec<Option<ReportedServerCaps>>) {
-        let of = |server: &ServerConfig| self.handle.look(|proxy| proxy.server_caps(server.id)).map(server_caps);
-        known.extend(self.config.servers().iter().map(of));
+    fn servers(&self, known: &mut Vec<CoreServer>) {
+        self.handle.look(|proxy| {
+            let of = |server: &ServerConfig| core_server(proxy.server_caps(server.id), proxy.server_health(server.id));
+            known.extend(self.config.servers().iter().map(of));
+        });
     }
 
     fn tell_news(&mut self, now: Instant) {

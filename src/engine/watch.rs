@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use e2d2::time::{Clock, Instant};
+use e2d2::wire::MacAddr;
 
 use super::board::Board;
 use super::{report, servers_of};
 use crate::config::{Config, CoreId};
-use crate::neighbour::SharedNeighbours;
-use crate::records::RecordTotals;
+use crate::neighbour::{NextHop, NextHopId, SharedNeighbours, Topology};
+use crate::records::{RecordTotals, Reopener};
 use crate::report::{Buffers, PortReport, Report};
 
 /// For how long a worker may write nothing and still count as going on: an idle one writes every few milliseconds.
@@ -39,9 +40,11 @@ struct Shared {
     config: Arc<Config>,
     boards: Vec<(CoreId, Arc<Board>)>,
     neighbours: Arc<SharedNeighbours>,
+    topology: Arc<Topology>,
     clock: Clock,
     is_draining: AtomicBool,
     noted: Mutex<Noted>,
+    reopener: Reopener,
 }
 
 /// Why an engine takes no connections, or may not pass what it has taken.
@@ -67,16 +70,19 @@ impl Watch {
     pub(super) fn new(
         config: Arc<Config>,
         boards: Vec<(CoreId, Arc<Board>)>,
-        neighbours: Arc<SharedNeighbours>,
+        (neighbours, topology): (Arc<SharedNeighbours>, Arc<Topology>),
         clock: Clock,
+        reopener: Reopener,
     ) -> Self {
         let shared = Shared {
             config,
             boards,
             neighbours,
+            topology,
             clock,
             is_draining: AtomicBool::new(false),
             noted: Mutex::default(),
+            reopener,
         };
         Self {
             shared: Arc::new(shared),
@@ -86,6 +92,11 @@ impl Watch {
     /// The configuration that the engine was started with.
     pub fn config(&self) -> &Config {
         &self.shared.config
+    }
+
+    /// Has the file of `[records]` opened anew, within a second, if its name no longer leads to it: somebody has renamed it.
+    pub fn reopen_records(&self) {
+        self.shared.reopener.reopen();
     }
 
     pub(super) fn note(&self, noted: Noted) {
@@ -108,6 +119,16 @@ impl Watch {
             ..report(&self.shared.clock, &self.shared.neighbours, parts, noted.buffers)
         }
         .summed()
+    }
+
+    /// The next hops, with the MAC address of each that is known.
+    pub fn next_hops(&self) -> impl Iterator<Item = (&NextHop, Option<MacAddr>)> {
+        let mac = |index: usize| {
+            let id = NextHopId::from_index(u16::try_from(index).ok()?);
+            self.shared.neighbours.mac(id)
+        };
+        let hops = self.shared.topology.next_hops().iter().enumerate();
+        hops.map(move |(index, hop)| (hop, mac(index)))
     }
 
     /// For each core how long ago its worker wrote its numbers.

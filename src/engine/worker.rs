@@ -16,7 +16,7 @@ use e2d2::time::{Clock, Instant};
 
 use super::board::{self, Board};
 use crate::config::CoreId;
-use crate::report::{CoreReport, CounterGroups, ReportedServerCaps};
+use crate::report::{CoreReport, CoreServer, CounterGroups};
 
 /// How long a worker goes on after all connections have ended, so that what it has sent last gets out of its queues.
 const FLUSH: Duration = Duration::from_millis(5);
@@ -62,7 +62,7 @@ pub trait Program {
     }
 
     /// Appends what it knows of each server, in the order of the configuration.
-    fn servers(&self, known: &mut Vec<Option<ReportedServerCaps>>) {
+    fn servers(&self, known: &mut Vec<CoreServer>) {
         let _knows_none = known;
     }
 

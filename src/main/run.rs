@@ -12,6 +12,7 @@ use proxyengine::engine::{DpdkMachine, Engine, Outcome, RunningEngine};
 use proxyengine::picture::Picture;
 use proxyengine::report::Report;
 use proxyengine::stages::{Breakdown, Second};
+use proxyengine::status;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
@@ -42,6 +43,11 @@ pub(super) fn run(config: Config, arguments: &RunArguments) -> Exit {
         Some(records) if records.file == Path::new("-") => complain,
         _ => print,
     };
+    // Before the ports: a place that is taken is told at once.
+    let control = match status::listen(config.control()) {
+        Ok(control) => control,
+        Err((place, error)) => return not_started(&format!("[control]: {place} cannot be listened on: {error}")),
+    };
     let started = match arguments.stage_cycles {
         Some(_) => Engine::start_timed_by_rules(config),
         None => Engine::start_by_rules(config),
@@ -49,6 +55,11 @@ pub(super) fn run(config: Config, arguments: &RunArguments) -> Exit {
     let engine = match started {
         Ok(engine) => engine,
         Err(error) => return not_started(&error.to_string()),
+    };
+    let control = control.map(|server| status::serve(server, engine.watch())).transpose();
+    let control = match control {
+        Ok(control) => control,
+        Err(error) => return not_started(&format!("[control]: no thread: {error}")),
     };
     starting.store(false, Ordering::Relaxed);
     log::info!(
@@ -64,7 +75,10 @@ pub(super) fn run(config: Config, arguments: &RunArguments) -> Exit {
         cycles: CyclesByStage::new(),
     };
     session.serve();
-    session.end(drain)
+    let exit = session.end(drain);
+    // It answers to the end: that the engine drains is what is looked for then.
+    drop(control);
+    exit
 }
 
 fn not_started(reason: &str) -> Exit {
@@ -124,7 +138,7 @@ impl Session<'_> {
             };
             match self.signals.recv_timeout(pace) {
                 Ok(SIGUSR1) => pictured = self.show_report(&pictured),
-                Ok(SIGUSR2) => self.engine.reopen_records(),
+                Ok(SIGUSR2) => self.engine.watch().reopen_records(),
                 Ok(signal) => {
                     log::info!("signal {signal}: no more connections; open ones may end");
                     return;

@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use control::http::{Endpoint, client};
 
 use crate::{GOOD, Place, code, stderr};
 
@@ -240,6 +243,78 @@ fn a_report_that_cannot_be_written_is_an_exit_code() {
     program.signal("TERM");
     assert_eq!(program.wait().0, 5);
     assert!(says(&place, "/nonexistent/report"));
+}
+
+#[test]
+fn a_running_engine_answers_on_its_socket_and_takes_it_away() {
+    let sockets = "[control]\nsocket = \"PLACE/control\"\nhttp = \"PLACE/http\"\n[records]";
+    let place = Place::new(GOOD);
+    let folder = place.path("").display().to_string();
+    let config = fs::read_to_string(place.path("engine.toml")).expect("read");
+    let config = config.replace("[records]", &sockets.replace("PLACE/", &folder));
+    fs::write(place.path("engine.toml"), config).expect("write");
+    let socket = place.path("control").display().to_string();
+    let ctl = |arguments: &[&str]| place.output(&[&["ctl", "--socket", &socket, "show"], arguments].concat());
+    assert_eq!(code(&ctl(&["stat"])), 1, "nobody is there");
+
+    let program = Running::start(&place, &["engine.toml"]);
+    wait_until_running(&place);
+    let mode = fs::metadata(&socket).expect("socket").permissions().mode();
+    assert_eq!(mode & 0o777, 0o660);
+    for part in [
+        "stat",
+        "servers",
+        "pools",
+        "listeners",
+        "cores",
+        "drops",
+        "ports",
+        "neighbours",
+    ] {
+        let output = ctl(&[part, "--json"]);
+        assert_eq!(code(&output), 0, "{part}: {}", stderr(&output));
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert!(said.is_array() || part == "stat", "{said}");
+    }
+    let servers = String::from_utf8(ctl(&["servers"]).stdout).expect("text");
+    assert!(
+        servers.lines().count() == 2 && servers.contains("10.0.0.9:80"),
+        "{servers}"
+    );
+    let neighbours = String::from_utf8(ctl(&["neighbours"]).stdout).expect("text");
+    assert!(neighbours.contains("10.0.0.9"), "{neighbours}");
+    let ask = |method, path| client::ask(&Endpoint::Unix(place.path("http")), method, path).expect("an answer");
+    wait_until("ready", &place, || ask("GET", "/ready").0 == 200);
+    wait_until("healthy", &place, || ask("GET", "/healthz") == (200, "ok\n".to_owned()));
+    let (status, page) = ask("GET", "/");
+    assert!(status == 200 && page.starts_with("<!doctype html>"), "{page}");
+    let whole: serde_json::Value = serde_json::from_str(&ask("GET", "/api/v1/status").1).expect("JSON");
+    assert_eq!(
+        (&whole["pools"][0]["out"], &whole["servers"][0]["state"]),
+        (&0.into(), &"up".into())
+    );
+    assert_eq!((ask("POST", "/ready").0, ask("GET", "/other").0), (405, 404));
+    let (status, metrics) = ask("GET", "/metrics");
+    assert!(
+        status == 200 && metrics.contains("\nproxyengine_connections_open 0\n"),
+        "{metrics}"
+    );
+
+    fs::rename(place.path("records.json"), place.path("records.1")).expect("rename");
+    let reopened = place.output(&["ctl", "--socket", &socket, "records", "reopen"]);
+    assert_eq!(code(&reopened), 0, "{}", stderr(&reopened));
+    wait_until("opened again", &place, || place.path("records.json").exists());
+
+    // A second engine finds the place taken, and says so before it opens a port.
+    let second = place.output(&["engine.toml"]);
+    assert!(
+        code(&second) == 1 && stderr(&second).contains("[control]"),
+        "{}",
+        stderr(&second)
+    );
+    program.signal("TERM");
+    assert_eq!(program.wait().0, 0);
+    assert!(!place.path("control").exists() && !place.path("http").exists());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod life;
 mod proxy;
 mod software_nic;
+mod status;
 mod steering;
 mod steering_choice;
 mod wire;

@@ -16,8 +16,8 @@ use testkit::{Segment, Station};
 use crate::wire::{Wire, WireMachine, arp_request, assert_in_order, wire};
 
 /// The engine on a wire of which it uses one VLAN or no tags.
-struct Bench {
-    engine: RunningEngine<WireMachine>,
+pub(crate) struct Bench {
+    pub(crate) engine: RunningEngine<WireMachine>,
     wire: Wire,
     vlan: Option<u16>,
     directory: TempDir,
@@ -25,7 +25,7 @@ struct Bench {
 
 impl Bench {
     /// One that asks nobody anything: its server answers what a test lets it.
-    fn start(name: &str, vlan: Option<u16>) -> Self {
+    pub(crate) fn start(name: &str, vlan: Option<u16>) -> Self {
         Self::start_with(name, vlan, "probe = false")
     }
 
@@ -71,7 +71,7 @@ impl Bench {
         }
     }
 
-    fn send(&self, frame: &[u8]) {
+    pub(crate) fn send(&self, frame: &[u8]) {
         match self.vlan {
             None => self.wire.send(frame),
             Some(vlan) => {
@@ -97,13 +97,13 @@ impl Bench {
         untag(&self.wire.wait_for(|frame| wanted(&untag(frame))))
     }
 
-    fn segment_to(&self, station: Station) -> Segment {
+    pub(crate) fn segment_to(&self, station: Station) -> Segment {
         let is_tcp_to_it = |frame: &[u8]| frame[12..14] == [8, 0] && frame[23] == 6 && frame[..6] == station.mac.0;
         Segment::read(&self.wait_for(is_tcp_to_it))
     }
 
     /// Opens a connection from `client` and lets the server accept it; both ends as they are then.
-    fn open(&self, client: Station) -> (Segment, Segment) {
+    pub(crate) fn open(&self, client: Station) -> (Segment, Segment) {
         let to_proxy = Segment::between(client, Station::new(1, "10.0.0.1:80"));
         self.send(
             &Segment {

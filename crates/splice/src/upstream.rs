@@ -30,6 +30,7 @@ use answers::Answers;
 use e2d2::counters::Counters;
 use e2d2::time::Instant;
 use health::Health;
+pub use health::ServerHealth;
 use siphasher::sip::SipHasher13;
 
 use crate::base::ids::{PoolId, ServerId};
@@ -199,14 +200,14 @@ impl Upstream {
     /// Of this and the notes below, those about a server that is not there say nothing.
     pub fn note_open(&mut self, server: ServerId) {
         if let Some(health) = self.health.get_mut(server.index()) {
-            health.open += 1;
+            health.note_open();
         }
     }
 
     /// A connection that [began](Self::note_open) is over, or never came to be.
     pub fn note_close(&mut self, server: ServerId) {
         if let Some(health) = self.health.get_mut(server.index()) {
-            health.open = health.open.saturating_sub(1);
+            health.note_close();
         }
     }
 
@@ -262,10 +263,15 @@ impl Upstream {
         &self.events
     }
 
+    /// How `server` is doing, if there is such a server.
+    pub fn health(&self, server: ServerId) -> Option<&ServerHealth> {
+        self.health.get(server.index()).map(Health::seen)
+    }
+
     /// Connections of this core to `server` that are open.
     #[cfg(test)]
     fn open_connections(&self, server: ServerId) -> u32 {
-        self.health.get(server.index()).map_or(0, |health| health.open)
+        self.health.get(server.index()).map_or(0, |health| health.seen().open)
     }
 
     /// Whether `server` is passed over because of its failures or its silence.
@@ -334,7 +340,7 @@ impl Pool {
     /// The fewest connections for its weight, the one to be made included; turns among equals.
     fn least_connections(&mut self, health: &[Health], may_be: impl Fn(ServerId) -> bool) -> Option<ServerId> {
         // A fraction, (open + 1) / weight; compared crosswise, no product exceeds 2^41.
-        let load = |turn: &Turn| (i64::from(health[turn.server.index()].open) + 1, turn.weight);
+        let load = |turn: &Turn| (i64::from(health[turn.server.index()].seen().open) + 1, turn.weight);
         let candidates = self.turns.iter().filter(|turn| may_be(turn.server));
         let least = candidates.map(load).min_by(|a, b| (a.0 * b.1).cmp(&(b.0 * a.1)))?;
         let is_least = |turn: &Turn| {

@@ -26,8 +26,8 @@ mod steering;
 
 use super::error::ConfigError;
 use super::raw::{
-    RawConfig, RawEngine, RawListener, RawListenerTimeouts, RawLog, RawPool, RawRecords, RawRule, RawServer, RawSynAck,
-    RawTimeouts,
+    RawConfig, RawControl, RawEngine, RawListener, RawListenerTimeouts, RawLog, RawPool, RawRecords, RawRule,
+    RawServer, RawSynAck, RawTimeouts,
 };
 use super::source::{At, Source};
 use keys::Keys;
@@ -103,6 +103,7 @@ pub(super) fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
         ports: vec![network.port],
         syn_ack: RawSynAck::default(),
         log: RawLog::default(),
+        control: RawControl::default(),
     };
     top.ignore(source, "test_size", "it belongs to the ancestors' tests");
     netbricks.finish(source);

@@ -56,6 +56,7 @@ pub(super) fn check(source: &mut Source<'_>) -> Result<Config, ConfigError> {
         syn_ack: small::syn_ack(source, &raw.syn_ack, &ports),
         records: small::records(source, &raw.records),
         log_level: small::log_level(source, &raw.log),
+        control: small::control(source, &raw.control),
         servers: pools.servers,
         pools: pools.pools,
         ports,
@@ -91,6 +92,7 @@ fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
         syn_ack: source.table("syn_ack"),
         records: source.table("records"),
         log: source.table("log"),
+        control: source.table("control"),
     };
     source.checked()?;
     Ok(raw)

@@ -1,11 +1,13 @@
-//! `[timeouts]`, `[syn_ack]`, `[records]` and `[log]`.
+//! `[timeouts]`, `[syn_ack]`, `[records]`, `[log]` and `[control]`.
 
+use ::control::http::Endpoint;
 use log::LevelFilter;
 
 use super::{choice, duration, number, quoted};
+use crate::config::control::ControlConfig;
 use crate::config::defaults;
 use crate::config::model::{ListenerTimeouts, PortConfig, RecordFormat, RecordsConfig, SynAckConfig, Timeouts};
-use crate::config::raw::{RawListenerTimeouts, RawLog, RawRecords, RawSynAck, RawTimeouts};
+use crate::config::raw::{RawControl, RawListenerTimeouts, RawLog, RawRecords, RawSynAck, RawTimeouts};
 use crate::config::source::{At, Source};
 use splice::settings::Pinned;
 
@@ -153,6 +155,38 @@ pub(super) fn records(source: &mut Source<'_>, raw: &RawRecords) -> Option<Recor
         file: file.into(),
         format,
     })
+}
+
+/// `[control]`
+pub(super) fn control(source: &mut Source<'_>, raw: &RawControl) -> ControlConfig {
+    let at = At::root().key("control");
+    let socket = endpoint(source, &at.key("socket"), raw.socket.as_deref());
+    if let (Some(Endpoint::Tcp(_)), Some(text)) = (&socket, &raw.socket) {
+        source.refuse(
+            &at.key("socket"),
+            quoted(text),
+            "the path of a Unix socket; addresses go to `http`",
+        );
+    }
+    let http = endpoint(source, &at.key("http"), raw.http.as_deref());
+    if let (Some(text), true) = (&raw.http, http.is_some() && http == socket) {
+        source.refuse(&at.key("http"), quoted(text), "another place than that of `socket`");
+    }
+    ControlConfig {
+        socket,
+        http,
+        hosts: raw.hosts.clone(),
+    }
+}
+
+fn endpoint(source: &mut Source<'_>, at: &At, text: Option<&str>) -> Option<Endpoint> {
+    let parsed = text?.parse();
+    if parsed.is_err() {
+        let expected =
+            "an address with its port, or the path of a Unix socket: it begins with / and has at most 107 bytes";
+        source.refuse(at, quoted(text?), expected);
+    }
+    parsed.ok()
 }
 
 /// `[log]`

@@ -2,10 +2,11 @@
 
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
+use crate::base::ids::ServerId;
 use crate::base::output::NextHops;
 use crate::proxy::Proxy;
 use crate::records::Log;
-use crate::upstream::CallEvent;
+use crate::upstream::{CallEvent, ServerHealth};
 use e2d2::buffer::BufferPool;
 use e2d2::counters::Counters;
 use netfcts::pool::PortPool;
@@ -85,6 +86,11 @@ where
     /// Calls to servers that were given up, and servers that were ejected.
     pub fn calls(&self) -> &Counters<CallEvent> {
         self.upstream.events()
+    }
+
+    /// How a server is doing, if there is such a server.
+    pub fn server_health(&self, server: ServerId) -> Option<&ServerHealth> {
+        self.upstream.health(server)
     }
 
     /// TCP counters and lost records.

@@ -26,11 +26,30 @@ const SILENT_CALLS: usize = 5;
 /// In what time these have to begin: of a server that is called less often nothing can be said.
 const SILENT_WITHIN: Duration = Duration::from_secs(1);
 
+/// How a server is doing, as one core has seen it since the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerHealth {
+    /// Connections to it that are open, from the SYN on.
+    pub open: u32,
+    /// Calls to it.
+    pub calls: u64,
+    /// Calls that it refused, for which it was unreachable, or to which it said nothing until the end.
+    pub failures: u64,
+    /// Times that it was ejected because calls had failed.
+    pub ejected_by_failure: u32,
+    /// Times that it was ejected because calls were overdue.
+    pub ejected_by_silence: u32,
+    /// It was ejected, and has answered no call since.
+    pub is_out: bool,
+    /// Since when that is so, or is not so.
+    pub since: Instant,
+}
+
 /// What this core knows of a server's state.
 #[derive(Clone, Debug)]
 pub(super) struct Health {
-    /// Connections of this core, from our SYN to the end.
-    pub(super) open: u32,
+    /// What is told of it.
+    seen: ServerHealth,
     /// This core's share of `max_connections`.
     pub(super) limit: u32,
     fitness: Fitness,
@@ -57,7 +76,15 @@ impl Health {
     /// A server that may have so many connections.
     pub(super) fn new(limit: u32) -> Self {
         Health {
-            open: 0,
+            seen: ServerHealth {
+                open: 0,
+                calls: 0,
+                failures: 0,
+                ejected_by_failure: 0,
+                ejected_by_silence: 0,
+                is_out: false,
+                since: Instant::ZERO,
+            },
             limit,
             fitness: Fitness::Fit { failures: 0 },
             ejected_for: Duration::ZERO,
@@ -67,7 +94,23 @@ impl Health {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.open < self.limit
+        self.seen.open < self.limit
+    }
+
+    /// What it is like now.
+    pub(super) fn seen(&self) -> &ServerHealth {
+        &self.seen
+    }
+
+    /// It is called.
+    pub(super) fn note_open(&mut self) {
+        self.seen.open += 1;
+        self.seen.calls += 1;
+    }
+
+    /// A call, or the connection that came of it, is over.
+    pub(super) fn note_close(&mut self) {
+        self.seen.open = self.seen.open.saturating_sub(1);
     }
 
     /// True if it was not ejected since it last answered.
@@ -96,6 +139,9 @@ impl Health {
 
     /// It has answered a call.
     pub(super) fn note_answer(&mut self, now: Instant) {
+        if self.seen.is_out {
+            (self.seen.is_out, self.seen.since) = (false, now);
+        }
         self.fitness = Fitness::Fit { failures: 0 };
         self.ejected_for = Duration::ZERO;
         self.answered_at = now;
@@ -104,6 +150,7 @@ impl Health {
 
     /// It has refused a call, was unreachable, or said nothing until the end. Returns true if that ejects it.
     pub(super) fn note_failure(&mut self, settings: &UpstreamServer, now: Instant) -> bool {
+        self.seen.failures += 1;
         let is_out = match &mut self.fitness {
             Fitness::Fit { failures } => {
                 *failures = failures.saturating_add(1);
@@ -114,6 +161,7 @@ impl Health {
             Fitness::OnTrial { .. } => true,
         };
         if is_out {
+            self.seen.ejected_by_failure += 1;
             self.eject(now, settings.eject_for, LONGEST_EJECTION.max(settings.eject_for));
         }
         is_out
@@ -128,6 +176,7 @@ impl Health {
             Fitness::OnTrial { since, .. } => began >= since,
         };
         if is_out {
+            self.seen.ejected_by_silence += 1;
             self.eject(now, FIRST_SILENCE.min(settings.eject_for), settings.eject_for);
         }
         is_out
@@ -153,6 +202,9 @@ impl Health {
     }
 
     fn eject(&mut self, now: Instant, first: Duration, longest: Duration) {
+        if !self.seen.is_out {
+            (self.seen.is_out, self.seen.since) = (true, now);
+        }
         let time = self.ejected_for.saturating_mul(2).clamp(first, longest);
         self.fitness = Fitness::Ejected { until: now + time };
         self.ejected_for = time;

@@ -1,0 +1,14 @@
+//! Where the engine shows itself.
+
+use ::control::http::Endpoint;
+
+/// `[control]`: where the engine shows itself while it runs. Nowhere unless the file says so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ControlConfig {
+    /// The Unix socket of `proxyengine ctl`.
+    pub socket: Option<Endpoint>,
+    /// The address, or one more Unix socket, for scrapers and browsers.
+    pub http: Option<Endpoint>,
+    /// Names that requests over TCP may ask for, beside IP addresses and `localhost`.
+    pub hosts: Vec<String>,
+}

@@ -1,0 +1,151 @@
+//! Servers that are passed over, watched by the main thread: that one is out, or back, is logged once, with the reason.
+//!
+//! Cores eject servers each for itself (`backends`), and say so on their boards; whoever looks a few times a second misses an
+//! ejection of 200 ms, but not that it was counted. A server that goes to and fro has a line in ten seconds, which says how
+//! often it was ejected meanwhile; when many change at once, the first of them have lines, and the rest one together.
+
+use crate::report::ServerReport;
+
+/// How long a server has no line after one of it.
+const QUIET_MS: u64 = 10_000;
+
+/// Lines of one look.
+const MOST_LINES: usize = 10;
+
+/// What was told of each server, in the order of the configuration.
+#[derive(Debug, Default)]
+pub(super) struct ServerWatch {
+    told: Vec<Told>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    is_out: bool,
+    by_failure: u64,
+    by_silence: u64,
+    at_ms: Option<u64>,
+}
+
+impl ServerWatch {
+    /// Logs what has changed since the last look; `now_ms` is the time since the start, and `cores` are all.
+    pub(super) fn look(&mut self, servers: &[ServerReport], cores: usize, now_ms: u64) {
+        for line in self.news(servers, cores, now_ms) {
+            log::warn!("{line}");
+        }
+    }
+
+    fn news(&mut self, servers: &[ServerReport], cores: usize, now_ms: u64) -> Vec<String> {
+        self.told.resize(servers.len(), Told::default());
+        let mut lines = Vec::new();
+        let mut more = 0;
+        for (told, server) in self.told.iter_mut().zip(servers) {
+            let Some(line) = told.news(server, cores, now_ms) else {
+                continue;
+            };
+            if lines.len() < MOST_LINES {
+                lines.push(line);
+            } else {
+                more += 1;
+            }
+        }
+        if more > 0 {
+            lines.push(format!("{more} more servers are out or back"));
+        }
+        lines
+    }
+}
+
+impl Told {
+    fn news(&mut self, server: &ServerReport, cores: usize, now_ms: u64) -> Option<String> {
+        let ejections = server.ejected_by_failure + server.ejected_by_silence;
+        let new = ejections - self.by_failure - self.by_silence;
+        let is_out = server.cores_out > 0;
+        let is_news = is_out != self.is_out || (new > 0 && !is_out);
+        if !is_news || self.at_ms.is_some_and(|at| now_ms.saturating_sub(at) < QUIET_MS) {
+            return None;
+        }
+        let reason = match (
+            server.ejected_by_failure > self.by_failure,
+            server.ejected_by_silence > self.by_silence,
+        ) {
+            (true, true) => "calls failed or were not answered in time",
+            (true, false) => "calls failed",
+            (false, _) => "calls were not answered in time",
+        };
+        let (name, out) = (&server.name, server.cores_out);
+        let line = match (is_out, new) {
+            (true, _) => format!(
+                "server {name} is passed over by {out} of {cores} cores: {reason} ({} of {} so far failed)",
+                server.failures, server.calls
+            ),
+            (false, 0) => format!("server {name} is back on all cores"),
+            (false, _) => format!("server {name} is back on all cores; it was ejected {new} times: {reason}"),
+        };
+        *self = Self {
+            is_out,
+            by_failure: server.ejected_by_failure,
+            by_silence: server.ejected_by_silence,
+            at_ms: Some(now_ms),
+        };
+        Some(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(name: &str, cores_out: u64, by_failure: u64) -> ServerReport {
+        ServerReport {
+            name: name.to_owned(),
+            cores_out,
+            ejected_by_failure: by_failure,
+            calls: 20,
+            failures: 3 * by_failure,
+            ..ServerReport::default()
+        }
+    }
+
+    #[test]
+    fn a_change_is_told_once_with_its_reason() {
+        let mut watch = ServerWatch::default();
+        let mut look = |server: ServerReport, now_ms| watch.news(&[server], 4, now_ms).concat();
+        assert_eq!(look(server("b1", 0, 0), 0), "");
+        let out = look(server("b1", 1, 1), 200);
+        assert_eq!(
+            out,
+            "server b1 is passed over by 1 of 4 cores: calls failed (3 of 20 so far failed)"
+        );
+        assert_eq!(look(server("b1", 4, 4), 400), "", "the same, on more cores");
+        assert_eq!(look(server("b1", 0, 4), 10_199), "", "not so soon");
+        let back = look(server("b1", 0, 4), 10_200);
+        assert_eq!(
+            back,
+            "server b1 is back on all cores; it was ejected 3 times: calls failed"
+        );
+        assert_eq!(look(server("b1", 0, 4), 60_000), "");
+    }
+
+    #[test]
+    fn an_ejection_between_two_looks_is_told() {
+        let mut watch = ServerWatch::default();
+        let silent = ServerReport {
+            ejected_by_silence: 2,
+            ..server("b1", 0, 0)
+        };
+        assert_eq!(
+            watch.news(&[silent], 1, 0),
+            ["server b1 is back on all cores; it was ejected 2 times: calls were not answered in time"]
+        );
+    }
+
+    #[test]
+    fn many_at_once_have_few_lines() {
+        let mut watch = ServerWatch::default();
+        let servers: Vec<ServerReport> = (0..1000).map(|n| server(&format!("b{n}"), 1, 1)).collect();
+        let lines = watch.news(&servers, 1, 0);
+        assert_eq!(lines.len(), MOST_LINES + 1);
+        assert_eq!(lines[MOST_LINES], "990 more servers are out or back");
+        assert!(watch.news(&servers, 1, 200).is_empty());
+    }
+}

@@ -1,0 +1,293 @@
+//! What a running engine shows over HTTP, on a Unix socket or an address: `[control]`, `docs/operation.md`.
+//!
+//! | path | shows |
+//! |---|---|
+//! | `/` | a page for browsers |
+//! | `/metrics` | every counter, as Prometheus or OpenMetrics text ([`metrics`]) |
+//! | `/healthz` | 200 as long as every worker goes on, else 503 with the reason |
+//! | `/ready` | the same, and that the engine takes connections: no drain, no port down |
+//! | `/api/v1/status` | what the page shows: all below, of one moment |
+//! | `/api/v1/stat` | the report, as SIGUSR1 prints it, as JSON |
+//! | `/api/v1/{servers,pools,listeners,cores,drops,ports,neighbours}` | parts of it, each an array of flat objects |
+//!
+//! | `POST /api/v1/records/reopen` | as SIGUSR2: for root and the engine's own user, over a Unix socket |
+//!
+//! The rest only reads, and no packet thread does anything for it: see [`Watch`].
+
+pub mod metrics;
+
+use std::io;
+
+use control::http::{Answer, Hosts, Peer, Request, Running, Server};
+use e2d2::wire::MacAddr;
+use serde_json::{Value, json};
+
+use crate::config::{Config, ControlConfig};
+use crate::engine::{NotReady, Watch};
+use crate::neighbour::NextHop;
+use crate::report::{CounterGroup, Report};
+
+/// Groups of counters that count frames which were not passed on, by reason.
+pub const DROP_GROUPS: [&str; 5] = [
+    "proxy_drops",
+    "graph_drops",
+    "neighbour_drops",
+    "queue_drops",
+    "kernel_drops",
+];
+
+/// The page: it shows `/api/v1/status`, and asks for nothing else.
+const PAGE: &str = include_str!("status/page.html");
+
+/// The parts of the API, by the end of their path.
+pub const PARTS: [&str; 8] = [
+    "stat",
+    "servers",
+    "pools",
+    "listeners",
+    "cores",
+    "drops",
+    "ports",
+    "neighbours",
+];
+
+/// Listens where the configuration says so; nothing is answered before [`serve`]. `None` if it names no place.
+///
+/// # Errors
+/// A place cannot be listened on: it is told with the reason.
+pub fn listen(config: &ControlConfig) -> Result<Option<Server>, (String, io::Error)> {
+    let mut server = Server::new();
+    server.allow_hosts(Hosts::Named(config.hosts.clone()));
+    let places = [&config.socket, &config.http];
+    for endpoint in places.into_iter().flatten() {
+        server.listen(endpoint).map_err(|error| (endpoint.to_string(), error))?;
+    }
+    Ok(places.iter().any(|place| place.is_some()).then_some(server))
+}
+
+/// Answers until what it returns is dropped.
+///
+/// # Errors
+/// The thread cannot be made.
+pub fn serve(server: Server, watch: Watch) -> io::Result<Running> {
+    server.spawn("control", move |request| answer(request, &watch))
+}
+
+fn answer(request: &Request<'_>, watch: &Watch) -> Answer {
+    if request.method != "GET" {
+        return change(request, watch);
+    }
+    match request.path {
+        "/metrics" => {
+            let format = request.format();
+            Answer::of(format.media_type(), metrics::text(watch, format))
+        }
+        "/" => Answer::of("text/html; charset=utf-8", PAGE.to_owned()),
+        "/api/v1/status" => Answer::json(whole(watch).to_string() + "\n"),
+        "/healthz" => verdict(watch.is_alive()),
+        "/ready" => verdict(watch.is_ready()),
+        path => path
+            .strip_prefix("/api/v1/")
+            .and_then(|part| part_of(part, &watch.report(), watch))
+            .map_or_else(not_found, |part| Answer::json(part.to_string() + "\n")),
+    }
+}
+
+fn change(request: &Request<'_>, watch: &Watch) -> Answer {
+    match request.path {
+        "/api/v1/records/reopen" if may_change(request.peer, rustix::process::geteuid().as_raw()) => {
+            watch.reopen_records();
+            Answer::text("ok\n")
+        }
+        "/api/v1/records/reopen" => Answer::refusal(403, "for root and the engine's user, over a Unix socket\n"),
+        _ => Answer::refusal(405, "this only reads\n"),
+    }
+}
+
+/// Group and mode of the socket say who may read. `own` is the user that the engine runs as.
+fn may_change(peer: Peer, own: u32) -> bool {
+    match peer {
+        Peer::Local { uid } => uid == 0 || uid == own,
+        Peer::Network => false,
+    }
+}
+
+fn not_found() -> Answer {
+    let parts = PARTS.join(",");
+    Answer::not_found(&format!("/, /metrics, /healthz, /ready, /api/v1/{{status,{parts}}}\n"))
+}
+
+fn verdict(state: Result<(), NotReady>) -> Answer {
+    match state {
+        Ok(()) => Answer::text("ok\n"),
+        Err(reason) => Answer::refusal(503, &format!("{reason}\n")),
+    }
+}
+
+/// All parts of one moment, and why the engine is not ready if it is not.
+fn whole(watch: &Watch) -> Value {
+    let report = watch.report();
+    let part = |part: &str| part_of(part, &report, watch).map(|value| (part.to_owned(), value));
+    let mut all: serde_json::Map<String, Value> = PARTS.into_iter().filter_map(part).collect();
+    let not_ready = watch.is_ready().err().map(|reason| reason.to_string());
+    all.insert("not_ready".to_owned(), not_ready.into());
+    Value::Object(all)
+}
+
+/// A part of the API; `None` if there is no such part.
+fn part_of(part: &str, report: &Report, watch: &Watch) -> Option<Value> {
+    let config = watch.config();
+    match part {
+        // A report always is JSON.
+        "stat" => serde_json::to_value(report).ok(),
+        "servers" => Some(servers(report, config)),
+        "pools" => Some(pools(report, config)),
+        "listeners" => Some(listeners(config)),
+        "cores" => Some(cores(report)),
+        "drops" => Some(drops(report)),
+        "ports" => serde_json::to_value(&report.ports).ok(),
+        "neighbours" => Some(neighbours(watch)),
+        _ => None,
+    }
+}
+
+fn servers(report: &Report, config: &Config) -> Value {
+    let pools_of = |server: &crate::config::ServerConfig| {
+        let has_it = |pool: &&crate::config::PoolConfig| pool.members.iter().any(|member| member.server == server.id);
+        let names: Vec<&str> = config
+            .pools()
+            .iter()
+            .filter(has_it)
+            .map(|pool| pool.name.as_str())
+            .collect();
+        names.join(" ")
+    };
+    let of = |(server, told): (&crate::config::ServerConfig, &crate::report::ServerReport)| {
+        json!({
+            "name": server.name,
+            "pools": pools_of(server),
+            "address": server.address.to_string(),
+            "state": match told.cores_out {
+                0 => "up",
+                out if out < report.cores.len() as u64 => "partly out",
+                _ => "out",
+            },
+            "for_s": report.uptime_ms.saturating_sub(told.since_ms) / 1000,
+            "open": told.connections_open,
+            "calls": told.calls,
+            "failures": told.failures,
+            "ejections": told.ejected_by_failure + told.ejected_by_silence,
+            "mss": told.abilities.map(|abilities| abilities.mss),
+        })
+    };
+    config.servers().iter().zip(&report.servers).map(of).collect()
+}
+
+/// Of their servers, which other pools may have, too.
+fn pools(report: &Report, config: &Config) -> Value {
+    let of = |pool: &crate::config::PoolConfig| {
+        let members = || {
+            pool.members
+                .iter()
+                .filter_map(|member| report.servers.get(member.server.index()))
+        };
+        let cores = report.cores.len() as u64;
+        json!({
+            "name": pool.name,
+            "servers": pool.members.len(),
+            "out": members().filter(|server| server.cores_out > 0 && server.cores_out >= cores).count(),
+            "partly_out": members().filter(|server| server.cores_out > 0 && server.cores_out < cores).count(),
+            "open": members().map(|server| server.connections_open).sum::<u64>(),
+            "calls": members().map(|server| server.calls).sum::<u64>(),
+            "failures": members().map(|server| server.failures).sum::<u64>(),
+        })
+    };
+    config.pools().iter().map(of).collect()
+}
+
+fn listeners(config: &Config) -> Value {
+    let of = |listener: &crate::config::ListenerConfig| {
+        let addresses = listener.addresses.iter().map(|address| {
+            let ports = &address.ports;
+            match ports.start() == ports.end() {
+                true => std::net::SocketAddr::new(address.ip, *ports.start()).to_string(),
+                false => format!(
+                    "{}-{}",
+                    std::net::SocketAddr::new(address.ip, *ports.start()),
+                    ports.end()
+                ),
+            }
+        });
+        json!({
+            "name": listener.name,
+            "addresses": addresses.collect::<Vec<_>>().join(" "),
+        })
+    };
+    config.listeners().iter().map(of).collect()
+}
+
+fn cores(report: &Report) -> Value {
+    let of = |core: &crate::report::CoreReport| {
+        let traffic = |name| core.counters.group("traffic").and_then(|group| group.count(name));
+        json!({
+            "core": core.core,
+            "open": core.connections_open,
+            "busy_rounds": core.busy_rounds,
+            "idle_rounds": core.idle_rounds,
+            "busy_ms": core.busy_ns / 1_000_000,
+            "received": traffic("received"),
+            "sent": traffic("sent"),
+            "dropped": DROP_GROUPS.iter().filter_map(|name| core.counters.group(name)).map(CounterGroup::total).sum::<u64>(),
+        })
+    };
+    report.cores.iter().map(of).collect()
+}
+
+fn neighbours(watch: &Watch) -> Value {
+    let ports = watch.config().ports();
+    let of = |(hop, mac): (&NextHop, Option<MacAddr>)| {
+        json!({
+            "address": hop.address.to_string(),
+            "port": ports.get(usize::from(hop.port.0)).map(|port| port.name.as_str()),
+            "mac": mac.map(|mac| mac.to_string()),
+            "configured": hop.static_mac.is_some(),
+        })
+    };
+    watch.next_hops().map(of).collect()
+}
+
+/// Only reasons that have happened: the report has all.
+fn drops(report: &Report) -> Value {
+    let groups = DROP_GROUPS
+        .iter()
+        .filter_map(|name| Some((*name, report.counters.group(name)?)));
+    let of_group = |(name, group): (&'static str, &CounterGroup)| -> Vec<Value> {
+        let counted = group.iter().filter(|(_, count)| *count > 0);
+        counted
+            .map(|(reason, count)| json!({ "group": name, "reason": reason, "count": count }))
+            .collect()
+    };
+    groups.flat_map(of_group).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_brings_everything_with_it() {
+        for foreign in ["http:", "https:", "src=", "@import", "url(", "innerHTML", "\u{feff}"] {
+            assert!(!PAGE.contains(foreign), "{foreign}");
+        }
+        assert_eq!(
+            PAGE.matches("fetch(").count(),
+            PAGE.matches("fetch(\"/api/v1/status\"").count()
+        );
+    }
+
+    #[test]
+    fn root_and_the_engines_user_may_change_something_and_nobody_over_tcp() {
+        assert!(may_change(Peer::Local { uid: 0 }, 990) && may_change(Peer::Local { uid: 990 }, 990));
+        assert!(!may_change(Peer::Local { uid: 991 }, 990) && !may_change(Peer::Network, 0));
+    }
+}

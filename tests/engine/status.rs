@@ -1,0 +1,189 @@
+//! What a running engine shows of itself.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use control::metrics::Format;
+use e2d2::wire::tcp::TcpFlags;
+use proxyengine::config::Config;
+use proxyengine::engine::Engine;
+use proxyengine::selectors::RuleSelector;
+use proxyengine::status::metrics;
+use testkit::{Segment, Station};
+
+use crate::proxy::Bench;
+use crate::wire::{WireMachine, assert_in_order, wire};
+
+/// A scrape is read every few seconds, and kept: 300 bytes for each server are what there is room for.
+const BYTES_OF_1000_SERVERS: usize = 300_000;
+
+/// The values of a metric's family, by their labels.
+fn values(text: &str, name: &str) -> Vec<(String, f64)> {
+    let of_line = |line: &str| {
+        let (labels, value) = line.strip_prefix(name)?.rsplit_once(' ')?;
+        Some((labels.to_owned(), value.parse().ok()?))
+    };
+    text.lines().filter_map(of_line).collect()
+}
+
+#[test]
+fn a_scrape_shows_what_happens_and_two_after_the_end_are_equal() {
+    let mut bench = Bench::start("proxy-scraped", None);
+    let watch = bench.engine.watch();
+    let scrape = || metrics::text(&watch, Format::Text);
+    let wait_for_open = |open: f64| {
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
+        while values(&scrape(), "proxyengine_connections_open") != [(String::new(), open)] {
+            assert!(std::time::Instant::now() < deadline, "never {open} open: {}", scrape());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let (client, _) = bench.open(Station::new(5, "10.0.0.5:50000"));
+    wait_for_open(1.0);
+    let reset = Segment {
+        flags: TcpFlags::RST,
+        ..client
+    };
+    bench.send(&reset.frame());
+    wait_for_open(0.0);
+    bench.engine.look_at_links();
+    let segments = |text: &str| values(text, "proxyengine_segments_total");
+    let (first, second) = (scrape(), scrape());
+    assert_eq!(segments(&first), segments(&second));
+    let report = bench.engine.report();
+    for (label, group) in [("client", "tcp_client"), ("server", "tcp_server")] {
+        for (event, count) in report.counters.group(group).expect("counted").iter() {
+            let labels = format!("{{side=\"{label}\",event=\"{event}\"}}");
+            assert!(
+                segments(&first).contains(&(labels.clone(), count as f64)),
+                "{labels} {count} in {first}"
+            );
+        }
+    }
+    assert_eq!(values(&first, "proxyengine_ready").len(), 1);
+    assert_eq!(
+        values(&first, "proxyengine_port_up").len(),
+        0,
+        "this device does not tell"
+    );
+    assert_in_order(&bench.engine.shutdown());
+}
+
+/// Prometheus' own tool reads both what it has to and how it likes names to be.
+#[test]
+fn promtool_finds_nothing_wrong_with_the_metrics() {
+    let mut bench = Bench::start("proxy-promtool", None);
+    // A drop, so that there is one with a count.
+    bench.send(&[0; 20]);
+    bench.engine.look_at_links();
+    let text = metrics::text(&bench.engine.watch(), Format::Text);
+    assert_in_order(&bench.engine.shutdown());
+    let promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut promtool = match promtool {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return rig::skip("engine::promtool", "no promtool (Debian package prometheus)");
+        }
+        other => other.expect("promtool"),
+    };
+    let mut input = promtool.stdin.take().expect("a pipe");
+    input.write_all(text.as_bytes()).expect("read by promtool");
+    drop(input);
+    let output = promtool.wait_with_output().expect("promtool");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.is_empty(), "{said}");
+}
+
+#[test]
+fn a_server_that_refuses_three_times_is_shown_as_out() {
+    let mut bench = Bench::start("proxy-refused", None);
+    let server = Station::new(9, "10.0.0.9:8080");
+    for client in ["10.0.0.5:50000", "10.0.0.5:50001", "10.0.0.5:50002"] {
+        assert_eq!(bench.engine.report().servers[0].cores_out, 0);
+        let client = Station::new(5, client);
+        let to_proxy = Segment::between(client, Station::new(1, "10.0.0.1:80"));
+        let syn = Segment {
+            seq: 1_000,
+            flags: TcpFlags::SYN,
+            ..to_proxy.clone()
+        };
+        bench.send(&syn.frame());
+        let request = Segment {
+            seq: 1_001,
+            ack: bench.segment_to(client).seq.wrapping_add(1),
+            payload: b"hello".to_vec(),
+            ..to_proxy
+        };
+        bench.send(&request.frame());
+        let call = bench.segment_to(server);
+        assert_eq!(call.flags, TcpFlags::SYN);
+        let refusal = Segment {
+            seq: 0,
+            ack: call.seq.wrapping_add(1),
+            flags: TcpFlags::RST | TcpFlags::ACK,
+            ..Segment::between(server, call.from)
+        };
+        bench.send(&refusal.frame());
+        while !bench.segment_to(client).flags.contains(TcpFlags::RST) {}
+    }
+    let report = bench.engine.report();
+    let told = &report.servers[0];
+    assert_eq!((told.calls, told.failures, told.connections_open), (3, 3, 0));
+    assert_eq!(
+        (told.ejected_by_failure, told.ejected_by_silence, told.cores_out),
+        (1, 0, 1)
+    );
+    let metrics = metrics::text(&bench.engine.watch(), Format::Text);
+    let out = values(&metrics, "proxyengine_server_out_cores");
+    assert_eq!(out, [("{server=\"one\"}".to_owned(), 1.0)]);
+    assert_in_order(&bench.engine.shutdown());
+}
+
+#[test]
+fn a_scrape_of_a_thousand_servers_is_small() {
+    let servers: Vec<String> = (0..1000)
+        .map(|n| {
+            format!(
+                "{{ name = \"server-{n:03}\", address = \"10.0.{}.{}:8080\" }}",
+                1 + n / 250,
+                1 + n % 250
+            )
+        })
+        .collect();
+    let text = format!(
+        r#"
+        [engine]
+        name = "scrape-1000"
+        cores = [0]
+        [records]
+        enabled = false
+        [[port]]
+        name = "left"
+        device = "net_ring0"
+        addresses = ["10.0.0.1/16"]
+        [[listener]]
+        name = "web"
+        addresses = ["10.0.0.1:80"]
+        default = "pool"
+        [[pool]]
+        name = "pool"
+        servers = [{}]
+        [syn_ack]
+        probe = false
+        "#,
+        servers.join(", ")
+    );
+    let config = Config::parse(&text, "test.toml").unwrap_or_else(|error| panic!("{error}"));
+    let _wire = wire(&config);
+    let rules = RuleSelector::new(&config);
+    let engine = Engine::start_on::<WireMachine, _>(config, rules).unwrap_or_else(|error| panic!("{error}"));
+    let text = metrics::text(&engine.watch(), Format::Text);
+    assert_eq!(values(&text, "proxyengine_server_calls_total").len(), 1000);
+    assert!(text.len() <= BYTES_OF_1000_SERVERS, "{} bytes", text.len());
+    assert_in_order(&engine.shutdown());
+}
