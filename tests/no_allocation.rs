@@ -24,7 +24,7 @@ use harness::{CONFIG, Client, PROXY_MAC, Receive, Server};
 use proxyengine::callbacks::{
     ConnectionInfo, FirstPayload, InspectPayload, Inspected, Payload, SelectServer, Selection, Verdict,
 };
-use proxyengine::config::{ListenerId, PoolId, ServerId};
+use proxyengine::config::{ListenerId, PayloadRegex, PoolId, ServerId};
 use splice::Usage;
 use testkit::Segment;
 
@@ -543,4 +543,17 @@ fn thousands_of_connections_take_no_memory() {
 fn thousands_of_inspected_connections_take_no_memory() {
     let most = take_no_memory(Inspected::new(Quiet, Swap));
     assert!(most.inspected > 0 && most.kept > 0, "{most:?}");
+}
+
+/// Each state of a table that is made takes memory: who counts that counts the work, however fast the machine is. 8 MiB may
+/// be taken meanwhile, and no state is smaller than 64 bytes.
+#[test]
+fn an_expression_that_would_be_too_big_is_refused_soon() {
+    for big in ["[01]*1[01]{20}", "(a{1000}){1000}", "(.*a){30}.{30}b", r"\w{5000}"] {
+        let before = counting::allocations();
+        let refused = PayloadRegex::new(big, 1000).is_err();
+        let allocations = counting::allocations() - before;
+        assert!(refused, "{big}");
+        assert!(allocations < (8 << 20) / 64, "{big}: {allocations}");
+    }
 }

@@ -255,8 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_too_big_is_refused_soon() {
-        let start = std::time::Instant::now();
+    fn what_would_be_too_big_is_refused() {
         for big in ["[01]*1[01]{20}", "(a{1000}){1000}", "(.*a){30}.{30}b", r"\w{5000}"] {
             let error = PayloadRegex::new(big, 1000).expect_err(big);
             assert!(
@@ -267,11 +266,6 @@ mod tests {
         let long = format!("^{}", "a".repeat(MAX_EXPRESSION));
         assert!(PayloadRegex::new(&long, 10_000).is_err());
         assert!(PayloadRegex::new(&long[..MAX_EXPRESSION], 10_000).is_ok());
-        assert!(
-            start.elapsed() < std::time::Duration::from_secs(20),
-            "{:?}",
-            start.elapsed()
-        );
     }
 
     #[test]

@@ -247,6 +247,20 @@ impl Proxy {
         rustix::process::kill_process(pid, signal).expect("signal");
     }
 
+    /// Stands still, all its threads, until it gets `CONT`.
+    pub fn stop(&self) {
+        self.signal(rustix::process::Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let is_stopped = |task: std::fs::DirEntry| {
+            let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+            status.contains("State:\tT")
+        };
+        wait_for("all threads stand still", || {
+            let mut tasks = std::fs::read_dir(&tasks).expect("threads").filter_map(Result::ok);
+            tasks.all(is_stopped)
+        });
+    }
+
     /// Connects and sends these bytes.
     pub fn send(&self, bytes: &[u8]) -> TcpStream {
         let mut client = self.connect();

@@ -63,7 +63,9 @@ fn running_out_of_descriptors_ends_nothing() {
         let line = format!("ulimit -n 96; exec {binary} -l 127.0.0.1:8443 -4 127.0.0.1:443 --workers 1");
         command.args(["-c", &line]);
         let mut proxy = Proxy::spawn(command, "127.0.0.1:8443");
+        proxy.stop();
         let mut clients: Vec<TcpStream> = (0..120).map(|index| proxy.send(&header(2000 + index))).collect();
+        proxy.signal(rustix::process::Signal::CONT);
         std::thread::sleep(Duration::from_millis(300));
         assert!(proxy.is_alive());
         // Those that wait in the queue are served as others leave.
@@ -132,7 +134,8 @@ fn clients_that_come_at_once_wait_and_none_is_refused() {
     in_namespace(|| {
         tcp_server("127.0.0.1:443");
         let mut proxy = with_64_descriptors();
-        // All are connected before the first header is sent.
+        // All are connected before the first header is sent, and that may take longer than a header may where others wait.
+        proxy.stop();
         let address = proxy.address;
         let clients: Vec<TcpStream> = (0..CLIENTS)
             .map(|_| TcpStream::connect(address).expect("connected"))
@@ -143,6 +146,7 @@ fn clients_that_come_at_once_wait_and_none_is_refused() {
             std::thread::spawn(move || greeting(&mut client).map(|_| ()))
         });
         let clients: Vec<_> = clients.collect();
+        proxy.signal(rustix::process::Signal::CONT);
         for client in clients {
             client.join().expect("no panic").expect("served in its turn");
         }
