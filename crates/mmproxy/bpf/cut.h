@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 // Taking the header out of the first data segment: what is behind it moves up, and SEQ says so.
 
+// Linux 6.12 learns no bounds of a variable from two comparisons that clang makes one, of a difference, nor what clang infers from an
+// earlier one: hence barrier_var.
+
 // The sum of `n` bytes of the header, `n` <= MAX_HEADER; what is behind them in the buffer is overwritten.
 static __always_inline u32 sum_of_header(struct scratch *s, u32 n)
 {
-	s->bytes[n & 1023] = s->bytes[(n + 1) & 1023] = s->bytes[(n + 2) & 1023] = 0;
+	u32 end = n;
+	barrier_var(end);
+	s->bytes[end & 1023] = s->bytes[(end + 1) & 1023] = s->bytes[(end + 2) & 1023] = 0;
 	u32 whole = (n + 3) & ~3U, first = whole > 256 ? 256 : whole, second = whole - first;
 	u64 sum = 0;
 	// Kernels before 6.13 sum 512 bytes at most.
-	if (first >= 4 && first <= 256)
+	barrier_var(first);
+	if (first <= 256)
 		sum += (u32)bpf_csum_diff(0, 0, (void *)s->bytes, first, 0);
-	if (second >= 4 && second <= 288)
+	barrier_var(second);
+	if (second <= 288)
 		sum += (u32)bpf_csum_diff(0, 0, (void *)(s->bytes + 256), second, 0);
 	return fold(sum);
 }
@@ -29,7 +36,8 @@ static __always_inline u16 cut_sum(struct scratch *s, struct packet *p, const st
 	struct tcphdr before = *old;
 	before.check = 0;
 	u32 option_bytes = (p->doff * 4 - 20) & 63;
-	if (option_bytes >= 4 && option_bytes <= 40)
+	barrier_var(option_bytes);
+	if (option_bytes <= 40)
 		options = fold((u32)bpf_csum_diff(0, 0, (void *)s->option_bytes, option_bytes, 0));
 	u64 heads = pseudo_sum(&p->key.remote, &p->key.local, p->v6, length) +
 		    (u32)bpf_csum_diff(0, 0, (void *)&before, sizeof(before), 0) + options;
@@ -54,7 +62,10 @@ ALONE int cut(struct __sk_buff *skb, struct packet *p __arg_nonnull, struct flow
 	struct tcphdr tcp, new;
 	u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET;
 	u32 total = p->l4 - L3 + p->doff * 4 + p->payload - n;
-	if (!s || n > MAX_HEADER || n < 15 || bpf_skb_load_bytes(skb, p->l4, &tcp, sizeof(tcp)))
+	if (n < 15)
+		return -1;
+	barrier_var(n);
+	if (!s || n > MAX_HEADER || bpf_skb_load_bytes(skb, p->l4, &tcp, sizeof(tcp)))
 		return -1;
 	new = tcp;
 	new.source = to->remote_port;
@@ -92,7 +103,10 @@ ALONE int cut(struct __sk_buff *skb, struct packet *p __arg_nonnull, struct flow
 	}
 	bpf_skb_store_bytes(skb, p->l4, &new, sizeof(new), BPF_F_RECOMPUTE_CSUM | BPF_F_INVALIDATE_HASH);
 	u32 options = (p->doff * 4 - 20) & 63;
-	if (options >= 4 && options <= 40)
+	if (options < 4)
+		return 0;
+	barrier_var(options);
+	if (options <= 40)
 		bpf_skb_store_bytes(skb, p->l4 + sizeof(new), s->option_bytes, options, BPF_F_RECOMPUTE_CSUM);
 	return 0;
 }
