@@ -116,35 +116,6 @@ static __always_inline int is_allowed(const struct listener *l, const struct add
 	return 1;
 }
 
-// Whether replies to the client leave by another way than those to the balancer.
-ALONE int next_hops_differ(struct __sk_buff *skb, struct packet *p __arg_nonnull, struct address *client __arg_nonnull)
-{
-	struct bpf_fib_lookup hop[2] = {};
-	const struct address *to[2] = { client, &p->key.remote };
-	for (int i = 0; i < 2; i++) {
-		hop[i].family = p->v6 ? 10 : 2;
-		hop[i].l4_protocol = IPPROTO_TCP;
-		hop[i].ifindex = skb->ifindex;
-		if (p->v6) {
-			__builtin_memcpy(hop[i].ipv6_src, &p->key.local, 16);
-			__builtin_memcpy(hop[i].ipv6_dst, to[i], 16);
-		} else {
-			hop[i].ipv4_src = p->key.local.word[3];
-			hop[i].ipv4_dst = to[i]->word[3];
-		}
-		if (bpf_fib_lookup(skb, &hop[i], sizeof(hop[i]), BPF_FIB_LOOKUP_OUTPUT | BPF_FIB_LOOKUP_SKIP_NEIGH))
-			return 1;
-	}
-	if (hop[0].ifindex != hop[1].ifindex || hop[0].ifindex != skb->ifindex)
-		return 1;
-	if (!p->v6)
-		return hop[0].ipv4_dst != hop[1].ipv4_dst;
-	for (int i = 0; i < 4; i++)
-		if (hop[0].ipv6_dst[i] != hop[1].ipv6_dst[i])
-			return 1;
-	return 0;
-}
-
 enum booking { BOOKED, TAKEN, FULL };
 
 // Books the client's address and this port for the connection, unless a socket or another connection has them.
@@ -204,10 +175,12 @@ ALONE int admit(struct __sk_buff *skb, struct packet *p __arg_nonnull)
 	struct header *h = &s->header;
 	struct target *target = target_of(l, p);
 	struct flow client = { .remote = h->client, .remote_port = h->port, .ifindex = skb->ifindex, .born = seconds() };
+	if (bpf_skb_load_bytes(skb, ETH_ALEN, client.mac, sizeof(client.mac)))
+		return TC_ACT_SHOT;
+	// What leaves by loopback has no next hop.
+	if (skb->ifindex != LOOPBACK)
+		client.flags = REDIRECT;
 	if (h->claim == CLAIM_CLIENT) {
-		// What leaves by loopback has no next hop.
-		if (skb->ifindex != LOOPBACK && next_hops_differ(skb, p, &client.remote))
-			client.flags = REDIRECT;
 		int booking = choose_port(skb, p, &client, l->flags);
 		if (booking == TAKEN && l->flags & DROP_DUPLICATE) {
 			count(DUPLICATE);
@@ -378,6 +351,16 @@ int to_server(struct __sk_buff *skb)
 	return next;
 }
 
+// Whether it leaves for whom the balancer's packets come from: the client's next hop is the balancer's. The kernel looks next hops up
+// for programs only where it forwards.
+static __always_inline int leaves_for_balancer(struct __sk_buff *skb, const struct flow *flow)
+{
+	u16 *mac = (void *)(long)skb->data;
+	if ((void *)(mac + 3) > (void *)(long)skb->data_end || skb->ifindex != flow->ifindex)
+		return 0;
+	return mac[0] == flow->mac[0] && mac[1] == flow->mac[1] && mac[2] == flow->mac[2];
+}
+
 SEC("tc")
 int to_client(struct __sk_buff *skb)
 {
@@ -390,7 +373,7 @@ int to_client(struct __sk_buff *skb)
 	struct flow *flow = bpf_map_lookup_elem(&flows, &p.key);
 	if (!flow)
 		return TC_ACT_UNSPEC;
-	u32 redirect = flow->flags & REDIRECT, ifindex = flow->ifindex;
+	u32 redirect = flow->flags & REDIRECT && !leaves_for_balancer(skb, flow), ifindex = flow->ifindex;
 	count(TO_CLIENT_PACKETS);
 	int verdict = translate(skb, &p, flow, TO_CLIENT);
 	if (verdict == TC_ACT_OK && redirect)
@@ -412,7 +395,7 @@ static long sweep_one(u32 index, struct sweep_walk *walk)
 	int v6 = key.remote.word[0] || key.remote.word[1] || key.remote.word[2] != MAPPED;
 	int state = socket_state(skb, &key, v6);
 	struct flow *flow = bpf_map_lookup_elem(&flows, &key);
-	if (!flow || (state && state != TCP_LISTEN) || seconds() - flow->born < 2)
+	if (!flow || (state && state != TCP_LISTEN) || (u16)(seconds() - flow->born) < 2)
 		return 0;
 	struct flow_key other = { flow->remote, key.local, flow->remote_port, key.local_port, TO_SERVER };
 	bpf_map_delete_elem(&flows, &other);

@@ -36,15 +36,15 @@ struct flow_key {
 };
 
 #define LIVE 1      // the server's socket has been seen: packets need only be translated
-#define REDIRECT 2  // the next hop of the client is not that of the balancer
+#define REDIRECT 2  // what leaves for another next hop than the balancer's must be redirected
 
 // Who stands in the place of `remote` on the other side.
 struct flow {
 	struct address remote;
 	u16 remote_port, flags;
 	u32 ifindex;  // where the balancer's packets come in
-	u32 born;     // seconds of CLOCK_MONOTONIC
-	u32 pad;
+	u16 born;     // the lower half of the seconds of CLOCK_MONOTONIC
+	u16 mac[3];   // whom the balancer's packets come from
 };
 
 struct listener_key {

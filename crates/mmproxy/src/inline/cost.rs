@@ -116,7 +116,7 @@ fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-fn key(remote: ([u8; 16], u16), local: ([u8; 16], u16), direction: u32) -> Vec<u8> {
+pub(super) fn key(remote: ([u8; 16], u16), local: ([u8; 16], u16), direction: u32) -> Vec<u8> {
     let ports = [remote.1.to_be_bytes(), local.1.to_be_bytes()].concat();
     [&remote.0[..], &local.0, &ports, &direction.to_ne_bytes()].concat()
 }

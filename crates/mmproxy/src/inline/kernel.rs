@@ -258,7 +258,7 @@ impl Kernel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inline::cost::{endpoints, packet, put_flow};
+    use crate::inline::cost::{Endpoint, endpoints, key, packet, put_flow};
     use crate::inline::layout;
 
     /// Programs with a port of ours; `None`, and the reason said, where they cannot be loaded.
@@ -295,6 +295,35 @@ mod tests {
                 assert_eq!(output.return_value, 0);
                 let data = output.data.expect("a packet");
                 assert_eq!(data[..after.len()], after[..], "{name}, IPv6: {v6}");
+            }
+        }
+    }
+
+    #[test]
+    fn answers_are_redirected_unless_they_leave_for_the_balancer() {
+        const PASS: u32 = 0;
+        const REDIRECT: u32 = 7;
+        // A connection of loopback's, where test packets are; whose balancer's packets come from 02:00:00:00:00:07.
+        let value = |(address, port): Endpoint, interface: u32| {
+            let flags = 3u16.to_ne_bytes();
+            let place = [&interface.to_ne_bytes()[..], &[0, 0], &[2, 0, 0, 0, 0, 7]].concat();
+            [&address[..], &port.to_be_bytes(), &flags, &place].concat()
+        };
+        let Some(kernel) = loaded() else { return };
+        for v6 in [false, true] {
+            let [balancer, client, server] = endpoints(v6);
+            for (interface, last, expected) in [(1, 7, PASS), (1, 8, REDIRECT), (2, 7, REDIRECT)] {
+                let (key, value) = (key(client, server, 1), value(balancer, interface));
+                kernel.put("flows", &Entry { key, value }).expect("room");
+                let mut bytes = packet(v6, server, client);
+                bytes[..6].copy_from_slice(&[2, 0, 0, 0, 0, last]);
+                let input = ProgramInput {
+                    data_in: Some(&bytes),
+                    ..ProgramInput::default()
+                };
+                let output = kernel.program("to_client").expect("a program").test_run(input);
+                let verdict = output.expect("run").return_value;
+                assert_eq!(verdict, expected, "interface {interface}, to {last}, IPv6: {v6}");
             }
         }
     }

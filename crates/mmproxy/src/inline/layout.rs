@@ -201,12 +201,13 @@ pub struct Swept {
 }
 
 /// Seconds for which a connection is kept without a socket: the segment that makes it may be under way.
-const YOUNG: u32 = 2;
+const YOUNG: u16 = 2;
 
-/// Whether the value of a connection is old enough for its socket to be looked for; `now` in seconds of `CLOCK_MONOTONIC`.
+/// Whether the value of a connection is old enough for its socket to be looked for; `now` in seconds of `CLOCK_MONOTONIC`. Of these
+/// the lower half is kept: for two seconds in 18 hours a connection without a socket looks young.
 pub fn may_have_ended(value: &[u8], now: u32) -> bool {
     let born = value.get(24..).and_then(|bytes| bytes.first_chunk());
-    born.is_some_and(|&born| now.wrapping_sub(u32::from_ne_bytes(born)) >= YOUNG)
+    born.is_some_and(|&born| (now as u16).wrapping_sub(u16::from_ne_bytes(born)) >= YOUNG)
 }
 
 /// Whether a key of a connection is of the way to the client.
@@ -258,13 +259,13 @@ mod tests {
 
     #[test]
     fn a_connection_is_looked_at_when_it_is_two_seconds_old() {
-        let born = |second: u32| [&[0; 24][..], &second.to_ne_bytes(), &[0; 4]].concat();
+        let born = |second: u16| [&[0; 24][..], &second.to_ne_bytes(), &[0; 6]].concat();
         assert_eq!(born(0).len(), FLOW_VALUE);
         for (second, now, expected) in [
             (10, 11, false),
             (10, 12, true),
-            (u32::MAX, 0, false),
-            (u32::MAX, 1, true),
+            (u16::MAX, 1 << 16, false),
+            (u16::MAX, (1 << 16) + 1, true),
         ] {
             assert_eq!(may_have_ended(&born(second), now), expected, "{second} at {now}");
         }
