@@ -164,7 +164,7 @@ fn the_length_of_a_function_is_found() {
     assert_eq!(functions(text), [("b", 6), ("g", 2)]);
 }
 
-/// A plan names what does not exist yet. Files are looked for in `tests/documented.rs`.
+/// A plan names what does not exist yet. Files are looked for in `tests/documented/`.
 const PLANS: &str = "docs/lab/";
 
 #[test]

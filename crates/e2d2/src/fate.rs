@@ -35,25 +35,25 @@ reasons! {
 reasons! {
     /// Why this crate dropped a packet.
     pub enum DropReason {
-        /// [`ParseError::TooShort`].
+        /// The frame or the IP payload ends inside a header.
         TooShort = "too_short",
-        /// [`ParseError::BadVersion`].
+        /// The EtherType and the version in the IP header differ.
         BadIpVersion = "bad_ip_version",
-        /// [`ParseError::BadHeaderLength`].
+        /// The IPv4 header length is below 20 or above the total length.
         BadIpHeaderLength = "bad_ip_header_length",
-        /// [`ParseError::BadTotalLength`].
+        /// The IP length goes beyond the frame.
         BadIpTotalLength = "bad_ip_total_length",
-        /// [`ParseError::BadIpChecksum`].
+        /// The IPv4 header checksum is wrong.
         BadIpChecksum = "bad_ip_checksum",
-        /// [`ParseError::Fragment`].
+        /// A fragment.
         Fragment = "fragment",
-        /// [`ParseError::ExtensionHeader`].
+        /// An IPv6 extension header other than a fragment header.
         Ipv6ExtensionHeader = "ipv6_extension_header",
-        /// [`ParseError::BadDataOffset`].
+        /// The TCP data offset is below 5 or beyond the packet.
         BadTcpDataOffset = "bad_tcp_data_offset",
-        /// [`ParseError::MartianSource`].
+        /// No host can have this source address (Ethernet or IP).
         MartianSource = "martian_source",
-        /// [`ParseError::MartianDestination`].
+        /// The destination address (Ethernet or IP) names no single host on a link.
         MartianDestination = "martian_destination",
         /// A filter did not want it.
         Filtered = "filtered",

@@ -5,7 +5,12 @@
 //!                           FOLDER/bash/NAME.bash  FOLDER/zsh/_NAME  FOLDER/fish/NAME.fish
 //! ```
 //!
-//! Who calls it: the hidden command `generate` of the programs, when packages are made of them.
+//! Who calls it: the hidden command `generate` of the programs, when packages are made of them; [`commands`], the tests that
+//! hold what documents have a reader type against the programs.
+
+mod documents;
+
+pub use documents::commands;
 
 use std::fs;
 use std::io;

@@ -1,4 +1,8 @@
-//! What the documents name exists.
+//! What the documents name exists, and what they have a reader type is understood.
+
+mod keys;
+mod manual;
+mod reference;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -53,6 +57,43 @@ fn rules_of_tcp_name_tests_that_exist() {
         );
         for test in tests {
             assert!(known.contains(test), "rule {number}: there is no test `{test}`");
+        }
+    }
+}
+
+#[test]
+fn promises_of_security_name_tests_that_exist() {
+    let mut known = BTreeSet::new();
+    for folder in ["tests", "crates", "src"] {
+        functions(&root().join(folder), &mut known);
+    }
+    let text = fs::read_to_string(root().join("SECURITY.md")).expect("the promises");
+    let rows = text.lines().filter(|line| line.starts_with("| ")).skip(1);
+    let shown: Vec<&str> = rows.filter_map(|row| row.split('|').nth(4)).collect();
+    assert!(shown.len() > 10, "{shown:?}");
+    for cell in shown {
+        assert!(cell.contains('`'), "a promise without what shows it: {cell:?}");
+        let quoted = cell.split('`').skip(1).step_by(2);
+        for test in quoted.filter(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '_')) {
+            assert!(known.contains(test), "there is no test `{test}`");
+        }
+    }
+}
+
+/// Elsewhere the compiler refuses it, as the workspace denies it.
+#[test]
+fn unsafe_code_of_the_engine_is_where_security_says() {
+    let mut paths = BTreeSet::new();
+    files(&root(), &mut paths);
+    let allowed = ["crates/dpdk-sys/", "crates/e2d2/"];
+    let others = ["crates/libproxyproto", "crates/mmproxy/"];
+    for path in paths
+        .iter()
+        .filter(|path| path.ends_with(".rs") && path.contains("src/"))
+    {
+        if !allowed.iter().chain(&others).any(|folder| path.starts_with(folder)) {
+            let text = fs::read_to_string(root().join(path)).expect("a source");
+            assert!(!text.contains("allow(unsafe_code"), "{path}");
         }
     }
 }
