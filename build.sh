@@ -11,6 +11,8 @@ cd "$ROOT"
 . scripts/profile.sh
 # shellcheck source=scripts/package.sh
 . scripts/package.sh
+# shellcheck source=scripts/image.sh
+. scripts/image.sh
 # shellcheck source=scripts/manual.sh
 . scripts/manual.sh
 
@@ -30,6 +32,8 @@ usage: ./build.sh COMMAND [ARGUMENTS]
                   build Debian packages of all programs, with the profile beside them; --profile-data builds with such a one.
                   --json builds again in a copy under another name, compares, and writes what was made; --built makes
                   packages of programs that are there
+  image [--debs FOLDER] [--out FOLDER]
+                  make container images of these packages, without a shell or compiler in them (docs/containers.md). Needs root.
   run [--no-pgo] FILE [OPTIONS OF proxyengine run]
                   build likewise and run the engine with this configuration
   bench [--no-pgo] [NAME [ARGUMENTS]]
@@ -42,7 +46,7 @@ usage: ./build.sh COMMAND [ARGUMENTS]
   fuzz sim [--minutes M] [--seed N]
                   simulate connections over bad links from new seeds for a while, or from one seed again
   docs            the manual as a book with a search, target/manual/book/index.html; the first time mdbook is built for it
-  lint            formatting, clippy, also without DPDK, documentation and shell scripts, without warnings
+  lint            formatting, clippy, also without DPDK, documentation, shell scripts and container files, without warnings
   clean           remove what was built, and a demo or a machine of nic-lab that was kept
 
 Rust stable is the one thing that has to be there. Debian packages that are missing are installed, with their services
@@ -360,6 +364,7 @@ cmd_lint() {
     else
         say "lint: shell scripts not looked at: shellcheck is missing"
     fi
+    lint_containers
     say "lint: clean"
 }
 
@@ -436,7 +441,7 @@ build | package | run | bench)
     ;;
 esac
 case $command in
-demo | test | build | package | run | bench | docs | lint | fuzz | clean) "cmd_$command" "$@" ;;
+demo | test | build | package | image | run | bench | docs | lint | fuzz | clean) "cmd_$command" "$@" ;;
 nic-lab) cmd_nic_lab "$@" ;;
 -h | --help | help) usage ;;
 *)

@@ -10,7 +10,7 @@ INLINE_PACKAGES=(clang libelf-dev zlib1g-dev make)
 DEMO_PACKAGES=(bash iproute2 iputils-ping ethtool procps curl openssl nginx socat)
 # needed by the tests: faults, captures, the clients and servers that nobody here wrote, and dpdk-testpmd
 TEST_PACKAGES=("${DEMO_PACKAGES[@]}" nftables tcpdump iperf3 netcat-openbsd redis-server strace haproxy
-    libnginx-mod-stream postgresql slapd ldap-utils openssh-client openssh-server dropbear-bin dpdk-dev buildah debhelper help2man mmdebstrap lintian
+    libnginx-mod-stream postgresql slapd ldap-utils openssh-client openssh-server dropbear-bin dpdk-dev crun debhelper help2man libcap2-bin mmdebstrap lintian
     systemd util-linux prometheus)
 # needed to build with a profile: llvm-profdata, where the toolchain has none
 PROFILE_PACKAGES=(llvm-19)
@@ -20,12 +20,14 @@ PEER_PACKAGES=(haproxy nginx libnginx-mod-stream iproute2 ethtool procps util-li
 MMPROXY_PEER_PACKAGES=(go-mmproxy haproxy nginx libnginx-mod-stream iproute2)
 # needed by `package`: what makes Debian packages, manual pages of a program's help, and the commit's time
 PACKAGE_PACKAGES=(debhelper help2man git)
+# needed by `image`: what gets Debian's libraries, and writes capabilities of files
+IMAGE_PACKAGES=(mmdebstrap libcap2-bin)
 # needed by prepNet.sh on a real NIC
 NIC_PACKAGES=(dpdk kmod)
 # needed by the NIC lab: the emulator, what its first file system is made of, and what binds cards
 LAB_PACKAGES=("${DEMO_PACKAGES[@]}" qemu-system-x86 busybox-static cpio kmod dpdk tcpdump openssh-client openssh-server)
 # looked at by `build.sh lint` only
-LINT_PACKAGES=(shellcheck)
+LINT_PACKAGES=(shellcheck python3-venv)
 
 # Services that come with these packages, PACKAGE=SERVICE; the tests start copies of their own in their namespaces.
 PACKAGED_SERVICES=(nginx=nginx iperf3=iperf3 redis-server=redis-server postgresql=postgresql slapd=slapd haproxy=haproxy
@@ -101,6 +103,8 @@ ensure_packages() {
         # Lists that are older than the archive name versions that are gone.
         if ! { apt_update "$as_root" "$log" && install_now "$as_root" "$log" "${missing[@]}"; }; then
             tail -n 20 "$log" >&2
+            ! grep -q 'Temporary failure resolving\|Could not resolve\|Could not connect\|Unable to connect' "$log" ||
+                say "packages: Debian's archive cannot be reached: is there a network, or a proxy to name in http_proxy?"
             rm -f "$log"
             say "packages: installing ${missing[*]} failed"
             return 1

@@ -1,8 +1,9 @@
 //! The Debian packages on a Debian that mmdebstrap makes: installed, started as their units say, upgraded while the engine
-//! runs, purged; and made twice, to be equal. They are of the programs that this build has made: `build.sh package` optimises.
+//! runs, purged; and made twice, to be equal; and images of them that serve. They are of the programs that this build has made: `build.sh package` optimises.
 
 #![cfg(feature = "dpdk")]
 
+mod containers;
 mod root;
 
 use std::fs;
@@ -118,6 +119,7 @@ fn packages_install_run_upgrade_and_purge() {
     }
     assert!(root.chroot(&["mmproxy", "--version"]).contains("mmproxy"));
     refuses_until_an_interface_is_named(&root);
+    containers::serve(&folder.path().join("old"));
     runs_and_is_upgraded(&root, &new);
     root.chroot(&["dpkg", "--purge"].into_iter().chain(PACKAGES).collect::<Vec<_>>());
     for gone in [

@@ -20,11 +20,16 @@ pub(crate) fn requirements() -> Result<(), String> {
         "unshare",
         "setpriv",
         "chroot",
+        "crun",
+        "setcap",
+        "ip",
+        "nginx",
+        "socat",
+        "curl",
+        "pgrep",
     ] {
-        let found = std::env::var("PATH")
-            .unwrap_or_default()
-            .split(':')
-            .any(|folder| Path::new(folder).join(program).exists());
+        let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+        let found = path.split(':').any(|folder| Path::new(folder).join(program).exists());
         if !found {
             return Err(format!("{program} is not installed"));
         }

@@ -42,7 +42,7 @@ pub enum DaemonError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A listening socket.
-    #[error("{name}: cannot listen on {address}: {source}")]
+    #[error("{name}: cannot listen on {address}: {source}{}", who_has(.address, .source))]
     Listen {
         /// Name of the listener.
         name: String,
@@ -62,6 +62,16 @@ pub enum DaemonError {
         /// Why not.
         source: io::Error,
     },
+}
+
+/// The command that says who has an address that is in use.
+fn who_has(address: &str, error: &io::Error) -> String {
+    match address.rsplit_once(':') {
+        Some((_, port)) if error.kind() == io::ErrorKind::AddrInUse => {
+            format!("; who has it: ss -lntup sport = :{port}")
+        }
+        _ => String::new(),
+    }
 }
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> DaemonError {

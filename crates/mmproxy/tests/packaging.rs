@@ -1,18 +1,17 @@
 //! What is handed out: the program is started as its unit says (the Debian package is tests/package's affair); the static binary
-//! is built and started where there is nothing else; the image is built by its Dockerfile and started as the compose file says.
-//! No registry is asked: where base images belong, stand-ins are made of what this machine has.
+//! is built and started where there is nothing else; the command of the compose file is understood (the image is
+//! tests/package's, too).
 
 mod rig;
 
 use rig::{Proxy, greeting, in_bare_namespace, tcp_server, v1, wait_for};
 use std::net::TcpStream;
-use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging");
 
-/// What is built here for the static binary and the image stays, so that a second run takes seconds.
+/// What is built here for the static binary stays, so that a second run takes seconds.
 const BUILT: &str = env!("CARGO_TARGET_TMPDIR");
 
 fn run(command: &mut Command) -> String {
@@ -104,11 +103,6 @@ fn serves(proxy: &Proxy) {
     assert_eq!(greeting(&mut client).expect("served"), "203.0.113.7:4001");
 }
 
-fn is_there(program: &str) -> bool {
-    let version = Command::new(program).arg("--version").output();
-    version.is_ok_and(|output| output.status.success())
-}
-
 #[test]
 fn the_static_binary_serves_where_nothing_else_is() {
     let library = Command::new("cc").arg("-print-file-name=libc.a").output();
@@ -154,121 +148,37 @@ fn composed(key: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_containers_command_is_understood_and_its_files_are_there() {
+fn the_containers_command_is_understood() {
     let parsed = mmproxy::cli::parse(composed("command")).expect("understood");
     let mmproxy::cli::Command::Run(source) = parsed else {
         panic!("{parsed:?}")
     };
     let config = source.load().expect("a configuration");
     assert!(config.routes && config.listeners[0].target_v6.is_none());
-    let root = Path::new(FOLDER).join(&composed("context")[0]);
-    assert!(root.join(&composed("dockerfile")[0]).exists());
-}
-
-/// Images, containers and their storage, all below one folder.
-struct Images(tempfile::TempDir);
-
-impl Images {
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new("buildah");
-        for (option, folder) in [("--root", "images"), ("--runroot", "run")] {
-            command.arg(option).arg(self.0.path().join(folder));
-        }
-        command.args(["--storage-driver", "vfs"]).args(words);
-        command
-    }
-
-    /// Makes an image of what `fill` puts into a folder.
-    fn stand_in(&self, name: &str, environment: &[String], fill: impl FnOnce(&Path)) {
-        let folder = self.0.path().join(name.replace(':', "-"));
-        std::fs::create_dir_all(folder.join("root/tmp")).expect("a folder");
-        fill(&folder.join("root"));
-        let lines: Vec<String> = environment.iter().map(|entry| format!("ENV {entry}\n")).collect();
-        let text = format!("FROM scratch\nCOPY root /\n{}", lines.concat());
-        std::fs::write(folder.join("Dockerfile"), text).expect("written");
-        let name = format!("docker.io/library/{name}");
-        run(self.command(&["bud", "--quiet", "-t", &name]).arg(folder));
-    }
-}
-
-/// This machine's compiler in the place of the image that has one: what the build needs is mounted where it is here.
-fn compiler(images: &Images) -> Vec<String> {
-    let cargo = Path::new(env!("CARGO"));
-    let toolchain = cargo.parent().and_then(Path::parent).expect("a toolchain").to_owned();
-    let home = std::env::var("HOME").unwrap_or_default();
-    let cargo_home = std::env::var("CARGO_HOME").unwrap_or(format!("{home}/.cargo"));
-    let build = Path::new(BUILT).join("image");
-    std::fs::create_dir_all(&build).expect("a folder");
-    let path = format!("{}/bin:/usr/bin:/bin", toolchain.display());
-    let environment = [
-        format!("PATH={path} CARGO_HOME={cargo_home} CARGO_BUILD_BUILD_DIR=/build CARGO_NET_OFFLINE=true"),
-        // What is shown does not depend on how well it is optimised.
-        "CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_DEBUG=0 \
-         CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16"
-            .to_owned(),
-    ];
-    images.stand_in("rust:1-slim-bookworm", &environment, |root| {
-        for name in ["bin", "lib", "lib64", "sbin"] {
-            if let Ok(target) = std::fs::read_link(Path::new("/").join(name)) {
-                symlink(target, root.join(name)).expect("a link");
-            }
-        }
-    });
-    let same = |path: &str, mode: &str| format!("{path}:{path}:{mode}");
-    vec![
-        same("/usr", "ro"),
-        same("/etc/alternatives", "ro"),
-        same(&toolchain.to_string_lossy(), "ro"),
-        same(&cargo_home, "rw"),
-        format!("{}:/build:rw", build.display()),
-    ]
-}
-
-/// The C library and the compiler's own, as the program's loader finds them here, and nothing else.
-fn c_library(images: &Images) {
-    let needed = run(Command::new("ldd").arg(env!("CARGO_BIN_EXE_mmproxy")));
-    images.stand_in("debian:bookworm-slim", &[], |root| {
-        for path in needed.split_whitespace().filter(|word| word.starts_with('/')) {
-            let copy = root.join(&path[1..]);
-            std::fs::create_dir_all(copy.parent().expect("a folder")).expect("a folder");
-            std::fs::copy(path, copy).expect("a library");
-        }
-    });
 }
 
 #[test]
-fn the_image_is_built_by_its_dockerfile_and_serves_as_the_compose_file_says() {
-    if !is_there("buildah") {
-        return rig::skip("buildah is not installed");
-    }
-    in_bare_namespace(|_| {
-        let images = Images(tempfile::tempdir().expect("a folder"));
-        let volumes = compiler(&images);
-        c_library(&images);
-        let context = Path::new(FOLDER).join(&composed("context")[0]);
-        let dockerfile = context.join(&composed("dockerfile")[0]);
-        let mut build = images.command(&["bud", "--quiet", "--pull-never", "--isolation", "chroot"]);
-        build.args(volumes.iter().flat_map(|volume| ["--volume", volume]));
-        run(build.args(["-t", "mmproxy", "-f"]).arg(dockerfile).arg(context));
-
-        let container = run(&mut images.command(&["from", "--quiet", "--pull-never", "localhost/mmproxy"]));
-        let container = container.trim();
-        let format = "{{.OCIv1.Config.Entrypoint}}";
-        let entry = run(&mut images.command(&["inspect", "--format", format, container]));
-        let entry = entry.trim().trim_start_matches('[').trim_end_matches(']').split(' ');
-        let mut start_it = images.command(&["run", "--isolation", "chroot"]);
-        for capability in composed("cap_add") {
-            start_it.arg(format!("--cap-add=CAP_{capability}"));
+fn commands_in_the_manual_are_understood() {
+    let mut tried = 0;
+    for name in ["mmproxy", "tasks", "troubleshooting", "containers", "start"] {
+        let text = std::fs::read_to_string(format!("{FOLDER}/../../../docs/{name}.md")).expect("a document");
+        for words in pages::commands(&text, "mmproxy") {
+            let parsed = mmproxy::cli::parse(words.clone());
+            assert!(parsed.is_ok(), "docs/{name}.md: mmproxy {words:?}: {:?}", parsed.err());
+            tried += 1;
         }
-        // It shares the server's network, as this process does that of the namespace.
-        assert_eq!(composed("network_mode"), ["service:server"]);
-        start_it.args([container, "--"]).args(entry).args(composed("command"));
-        tcp_server("127.0.0.1:80");
-        let mut proxy = start(start_it, "127.0.0.1:8443");
-        serves(&proxy);
-        proxy.signal(rustix::process::Signal::TERM);
-        wait_for("the container has ended", || {
-            !proxy.is_alive() && TcpStream::connect(proxy.address).is_err()
-        });
-    });
+    }
+    assert!(tried > 8, "{tried} commands");
+}
+
+#[test]
+fn who_has_a_busy_port_is_a_command_away() {
+    let busy = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = busy.local_addr().expect("its address");
+    let mut start = Command::new(env!("CARGO_BIN_EXE_mmproxy"));
+    start.args(["-l", &address.to_string(), "-4", "127.0.0.1:9", "-6", ""]);
+    let output = start.stdin(Stdio::null()).output().expect("it ends by itself");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let command = format!("ss -lntup sport = :{}", address.port());
+    assert!(!output.status.success() && said.contains(&command), "{said}");
 }
