@@ -48,13 +48,15 @@ fn options(words: &[String]) -> impl Iterator<Item = &str> {
     options.map(|word| word.split('=').next().unwrap_or(word))
 }
 
-/// With `--help` behind it a command line is read from left to right and nothing is done.
+/// With `--help` behind it a command line is read from left to right and nothing is done. The page of the commands is what
+/// the engine says itself, and has usages, not command lines.
 #[test]
 fn commands_of_the_engine_are_understood() {
     let subcommands = super::reference::subcommands(&[]);
     assert!(subcommands.iter().any(|name| name == "check"), "{subcommands:?}");
     let mut tried = 0;
-    for (path, text) in pages_of_the_manual() {
+    let pages = pages_of_the_manual().into_iter();
+    for (path, text) in pages.filter(|(path, _)| path != "docs/reference/commands.md") {
         for words in commands(&text, "proxyengine") {
             let names_a_file = words.iter().any(|word| word == "FILE" || word.ends_with(".toml"));
             let first = words.first().map_or("", String::as_str);
