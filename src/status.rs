@@ -9,23 +9,23 @@
 //! | `/api/v1/status` | what the page shows: all below, of one moment |
 //! | `/api/v1/stat` | the report, as SIGUSR1 prints it, as JSON |
 //! | `/api/v1/{servers,pools,listeners,cores,drops,ports,neighbours}` | parts of it, each an array of flat objects |
-//!
 //! | `POST /api/v1/records/reopen` | as SIGUSR2: for root and the engine's own user, over a Unix socket |
 //!
-//! The rest only reads, and no packet thread does anything for it: see [`Watch`].
+//! But for the last nothing changes, and no packet thread does anything for it: see [`Watch`].
 
 pub mod metrics;
 
 use std::io;
+use std::net::SocketAddr;
 
 use control::http::{Answer, Hosts, Peer, Request, Running, Server};
 use e2d2::wire::MacAddr;
 use serde_json::{Value, json};
 
-use crate::config::{Config, ControlConfig};
+use crate::config::{Config, ControlConfig, ListenerConfig, PoolConfig, ServerConfig};
 use crate::engine::{NotReady, Watch};
 use crate::neighbour::NextHop;
-use crate::report::{CounterGroup, Report};
+use crate::report::{CoreReport, CounterGroup, Report, ServerReport};
 
 /// Groups of counters that count frames which were not passed on, by reason.
 pub const DROP_GROUPS: [&str; 5] = [
@@ -152,26 +152,18 @@ fn part_of(part: &str, report: &Report, watch: &Watch) -> Option<Value> {
 }
 
 fn servers(report: &Report, config: &Config) -> Value {
-    let pools_of = |server: &crate::config::ServerConfig| {
-        let has_it = |pool: &&crate::config::PoolConfig| pool.members.iter().any(|member| member.server == server.id);
-        let names: Vec<&str> = config
-            .pools()
-            .iter()
-            .filter(has_it)
-            .map(|pool| pool.name.as_str())
-            .collect();
-        names.join(" ")
-    };
-    let of = |(server, told): (&crate::config::ServerConfig, &crate::report::ServerReport)| {
+    let mut pools_of = vec![Vec::new(); config.servers().len()];
+    for pool in config.pools() {
+        for member in &pool.members {
+            pools_of[member.server.index()].push(pool.name.as_str());
+        }
+    }
+    let of = |((server, told), pools): ((&ServerConfig, &ServerReport), Vec<&str>)| {
         json!({
             "name": server.name,
-            "pools": pools_of(server),
+            "pools": pools.join(" "),
             "address": server.address.to_string(),
-            "state": match told.cores_out {
-                0 => "up",
-                out if out < report.cores.len() as u64 => "partly out",
-                _ => "out",
-            },
+            "state": state_of(told, report),
             "for_s": report.uptime_ms.saturating_sub(told.since_ms) / 1000,
             "open": told.connections_open,
             "calls": told.calls,
@@ -180,42 +172,59 @@ fn servers(report: &Report, config: &Config) -> Value {
             "mss": told.abilities.map(|abilities| abilities.mss),
         })
     };
-    config.servers().iter().zip(&report.servers).map(of).collect()
+    let servers = config.servers().iter().zip(&report.servers);
+    servers.zip(pools_of).map(of).collect()
+}
+
+const UP: &str = "up";
+const PARTLY_OUT: &str = "partly out";
+const OUT: &str = "out";
+
+/// Whether no core passes the server over, some, or all.
+fn state_of(server: &ServerReport, report: &Report) -> &'static str {
+    match server.cores_out {
+        0 => UP,
+        out if out < report.cores.len() as u64 => PARTLY_OUT,
+        _ => OUT,
+    }
 }
 
 /// Of their servers, which other pools may have, too.
 fn pools(report: &Report, config: &Config) -> Value {
-    let of = |pool: &crate::config::PoolConfig| {
-        let members = || {
-            pool.members
+    let of = |pool: &PoolConfig| {
+        let members = pool.members.iter();
+        let servers: Vec<_> = members
+            .filter_map(|member| report.servers.get(member.server.index()))
+            .collect();
+        let count = |state| {
+            servers
                 .iter()
-                .filter_map(|member| report.servers.get(member.server.index()))
+                .filter(|server| state_of(server, report) == state)
+                .count()
         };
-        let cores = report.cores.len() as u64;
+        let sum = |of: fn(&ServerReport) -> u64| servers.iter().map(|server| of(server)).sum::<u64>();
         json!({
             "name": pool.name,
             "servers": pool.members.len(),
-            "out": members().filter(|server| server.cores_out > 0 && server.cores_out >= cores).count(),
-            "partly_out": members().filter(|server| server.cores_out > 0 && server.cores_out < cores).count(),
-            "open": members().map(|server| server.connections_open).sum::<u64>(),
-            "calls": members().map(|server| server.calls).sum::<u64>(),
-            "failures": members().map(|server| server.failures).sum::<u64>(),
+            "out": count(OUT),
+            "partly_out": count(PARTLY_OUT),
+            "open": sum(|server| server.connections_open),
+            "calls": sum(|server| server.calls),
+            "failures": sum(|server| server.failures),
         })
     };
     config.pools().iter().map(of).collect()
 }
 
 fn listeners(config: &Config) -> Value {
-    let of = |listener: &crate::config::ListenerConfig| {
+    let of = |listener: &ListenerConfig| {
         let addresses = listener.addresses.iter().map(|address| {
-            let ports = &address.ports;
-            match ports.start() == ports.end() {
-                true => std::net::SocketAddr::new(address.ip, *ports.start()).to_string(),
-                false => format!(
-                    "{}-{}",
-                    std::net::SocketAddr::new(address.ip, *ports.start()),
-                    ports.end()
-                ),
+            let (first, last) = (address.ports.start(), address.ports.end());
+            let first_address = SocketAddr::new(address.ip, *first);
+            if first == last {
+                first_address.to_string()
+            } else {
+                format!("{first_address}-{last}")
             }
         });
         json!({
@@ -227,7 +236,7 @@ fn listeners(config: &Config) -> Value {
 }
 
 fn cores(report: &Report) -> Value {
-    let of = |core: &crate::report::CoreReport| {
+    let of = |core: &CoreReport| {
         let traffic = |name| core.counters.group("traffic").and_then(|group| group.count(name));
         json!({
             "core": core.core,

@@ -1,6 +1,6 @@
 //! Servers that are passed over, watched by the main thread: that one is out, or back, is logged once, with the reason.
 //!
-//! Cores eject servers each for itself (`backends`), and say so on their boards; whoever looks a few times a second misses an
+//! Cores eject servers each for itself (`splice::upstream`), and say so on their boards; whoever looks a few times a second misses an
 //! ejection of 200 ms, but not that it was counted. A server that goes to and fro has a line in ten seconds, which says how
 //! often it was ejected meanwhile; when many change at once, the first of them have lines, and the rest one together.
 

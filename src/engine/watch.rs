@@ -137,7 +137,7 @@ impl Watch {
         self.shared
             .boards
             .iter()
-            .map(move |(core, board)| (*core, age(board.read().1)))
+            .map(move |(core, board)| (*core, age(board.written_at())))
     }
 
     /// Whether every worker goes on.

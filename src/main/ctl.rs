@@ -75,17 +75,10 @@ enum Part {
 }
 
 impl Part {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Stat => "stat",
-            Self::Servers => "servers",
-            Self::Pools => "pools",
-            Self::Listeners => "listeners",
-            Self::Cores => "cores",
-            Self::Drops => "drops",
-            Self::Ports => "ports",
-            Self::Neighbours => "neighbours",
-        }
+    /// Its word on the command line, which is the end of its path, too.
+    fn name(self) -> String {
+        self.to_possible_value()
+            .map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
@@ -94,7 +87,7 @@ pub(super) fn ctl(arguments: &CtlArguments) -> Exit {
     let result = match &arguments.command {
         CtlCommand::Show { part, watch: true, .. } => watch(socket, *part),
         CtlCommand::Show { part, json, .. } => {
-            ask(socket, "GET", part.name()).and_then(|answer| shown(&answer, *json).map(|text| print(&text)))
+            ask(socket, "GET", &part.name()).and_then(|answer| shown(&answer, *json).map(|text| print(&text)))
         }
         CtlCommand::Records {
             command: RecordsCommand::Reopen,
@@ -109,7 +102,7 @@ pub(super) fn ctl(arguments: &CtlArguments) -> Exit {
 /// Ends when the engine no longer answers, or nobody reads.
 fn watch(socket: &Endpoint, part: Part) -> Result<(), String> {
     loop {
-        let text = ask(socket, "GET", part.name()).and_then(|answer| shown(&answer, false))?;
+        let text = ask(socket, "GET", &part.name()).and_then(|answer| shown(&answer, false))?;
         // To the corner, and everything away: ECMA-48 8.3.21 and 8.3.39.
         let screen = format!("\x1b[H\x1b[J{text}");
         if io::stdout().write_all(screen.as_bytes()).is_err() {

@@ -63,12 +63,12 @@ fn client(n: u32) -> IpAddr {
     IpAddr::V4((0xc000_0200 + n).into())
 }
 
-fn pick(backends: &mut Upstream) -> Option<u16> {
-    backends.pick(POOL, client(1), NOW).map(|server| server.0)
+fn pick(upstream: &mut Upstream) -> Option<u16> {
+    upstream.pick(POOL, client(1), NOW).map(|server| server.0)
 }
 
-fn picks(backends: &mut Upstream, count: usize) -> Vec<u16> {
-    (0..count).map(|_| pick(backends).expect("a server")).collect()
+fn picks(upstream: &mut Upstream, count: usize) -> Vec<u16> {
+    (0..count).map(|_| pick(upstream).expect("a server")).collect()
 }
 
 #[test]
@@ -80,17 +80,17 @@ fn the_limit_is_shared_out() {
 
 #[test]
 fn turns_are_smooth() {
-    let mut backends = Upstream::new(&config(&[5, 1, 1]), 0);
-    assert_eq!(picks(&mut backends, 14), [0, 0, 1, 0, 2, 0, 0, 0, 0, 1, 0, 2, 0, 0]);
+    let mut upstream = Upstream::new(&config(&[5, 1, 1]), 0);
+    assert_eq!(picks(&mut upstream, 14), [0, 0, 1, 0, 2, 0, 0, 0, 0, 1, 0, 2, 0, 0]);
 }
 
 #[test]
 fn every_server_gets_its_weight() {
     let weights = [256, 1, 17, 3];
     let sum: u16 = weights.iter().sum();
-    let mut backends = Upstream::new(&config(&weights), 0);
+    let mut upstream = Upstream::new(&config(&weights), 0);
     for round in 0..3 {
-        let picked = picks(&mut backends, usize::from(sum));
+        let picked = picks(&mut upstream, usize::from(sum));
         for (server, weight) in weights.iter().enumerate() {
             let turns = picked.iter().filter(|pick| usize::from(**pick) == server).count();
             assert_eq!(turns, usize::from(*weight), "server {server} in round {round}");
@@ -109,11 +109,11 @@ fn workers_start_at_different_servers() {
 fn fail_over_tries_each_server_once() {
     for policy in POLICIES {
         let config = by(policy, &[1, 7, 1, 1]);
-        let mut backends = Upstream::new(&config, 0);
-        assert_eq!(backends.pick(PoolId(1), client(1), NOW), None, "no such pool");
+        let mut upstream = Upstream::new(&config, 0);
+        assert_eq!(upstream.pick(PoolId(1), client(1), NOW), None, "no such pool");
         for n in 0..10 {
             let mut tried = Vec::new();
-            while let Some(next) = backends.next_after(POOL, client(n), NOW, &tried) {
+            while let Some(next) = upstream.next_after(POOL, client(n), NOW, &tried) {
                 assert!(!tried.contains(&next));
                 tried.push(next);
             }
@@ -124,10 +124,10 @@ fn fail_over_tries_each_server_once() {
 
 #[test]
 fn what_a_failed_server_would_have_got_is_shared_by_weight() {
-    let mut backends = Upstream::new(&config(&[1, 2, 1]), 0);
+    let mut upstream = Upstream::new(&config(&[1, 2, 1]), 0);
     let mut turns = [0; 3];
     for _ in 0..300 {
-        let next = backends.next_after(POOL, client(1), NOW, &[ServerId(0)]);
+        let next = upstream.next_after(POOL, client(1), NOW, &[ServerId(0)]);
         turns[next.expect("a server").index()] += 1;
     }
     assert_eq!(turns, [0, 200, 100]);
@@ -138,51 +138,51 @@ fn servers_are_known_by_number() {
     let config = config(&[1, 1]);
     assert_eq!(config.servers[1].address, "10.0.0.3:80".parse().unwrap());
     assert_eq!(config.servers[1].address, address_of(ServerId(1)));
-    let backends = Upstream::new(&config, 0);
-    assert!(!backends.has_room(ServerId(2)) && backends.open_connections(ServerId(2)) == 0);
+    let upstream = Upstream::new(&config, 0);
+    assert!(!upstream.has_room(ServerId(2)) && upstream.open_connections(ServerId(2)) == 0);
 }
 
 #[test]
 fn least_connections_are_in_proportion_to_the_weights() {
     let config = by(Policy::LeastConnections, &[1, 2, 5]);
-    let mut backends = Upstream::new(&config, 0);
+    let mut upstream = Upstream::new(&config, 0);
     for _ in 0..800 {
-        let picked = ServerId(pick(&mut backends).expect("a server"));
-        backends.note_open(picked);
+        let picked = ServerId(pick(&mut upstream).expect("a server"));
+        upstream.note_open(picked);
     }
     assert_eq!(
-        [0, 1, 2].map(|i| backends.open_connections(ServerId(i))),
+        [0, 1, 2].map(|i| upstream.open_connections(ServerId(i))),
         [100, 200, 500]
     );
     // Whoever loses connections gets the next ones.
     for _ in 0..30 {
-        backends.note_close(ServerId(1));
+        upstream.note_close(ServerId(1));
     }
     for _ in 0..30 {
-        assert_eq!(pick(&mut backends), Some(1));
-        backends.note_open(ServerId(1));
+        assert_eq!(pick(&mut upstream), Some(1));
+        upstream.note_open(ServerId(1));
     }
 }
 
 #[test]
 fn among_equals_turns_are_taken() {
     let config = by(Policy::LeastConnections, &[1, 1, 1]);
-    let mut backends = Upstream::new(&config, 0);
+    let mut upstream = Upstream::new(&config, 0);
     let mut turns = [0; 3];
     for _ in 0..30 {
-        let picked = ServerId(pick(&mut backends).expect("a server"));
+        let picked = ServerId(pick(&mut upstream).expect("a server"));
         turns[picked.index()] += 1;
-        backends.note_open(picked);
-        backends.note_close(picked);
+        upstream.note_open(picked);
+        upstream.note_close(picked);
     }
     assert_eq!(turns, [10, 10, 10], "short connections do not all go to the first");
 }
 
 /// The server's address of each of ten thousand clients.
-fn servers_of_clients(backends: &mut Upstream) -> Vec<SocketAddr> {
+fn servers_of_clients(upstream: &mut Upstream) -> Vec<SocketAddr> {
     (0..10_000)
         .map(|n| {
-            let picked = backends.pick(POOL, client(n), NOW).expect("a server");
+            let picked = upstream.pick(POOL, client(n), NOW).expect("a server");
             address_of(picked)
         })
         .collect()
@@ -232,9 +232,9 @@ fn only_those_of_a_changed_server_move() {
     // From a third to a half of all.
     assert!(moved(&heavy, third).abs_diff(1667) < 200);
     // Without its server a client goes to the one it would have if that server did not exist.
-    let mut backends = by_hash(&[2, 2, 2, 2]);
+    let mut upstream = by_hash(&[2, 2, 2, 2]);
     for n in 0..1000 {
-        let next = backends
+        let next = upstream
             .next_after(POOL, client(n), NOW, &[ServerId(3)])
             .expect("a server");
         assert_eq!(address_of(next), three[n as usize]);
@@ -245,16 +245,16 @@ fn only_those_of_a_changed_server_move() {
 fn a_full_server_is_passed_over() {
     for policy in POLICIES {
         let config = config_with(&[1, 9], policy, |server| server.max_connections = Some(3));
-        let mut backends = Upstream::new(&config, 0);
+        let mut upstream = Upstream::new(&config, 0);
         for n in 0..6 {
-            let picked = backends.pick(POOL, client(n), NOW).expect("room");
-            assert!(backends.has_room(picked));
-            backends.note_open(picked);
+            let picked = upstream.pick(POOL, client(n), NOW).expect("room");
+            assert!(upstream.has_room(picked));
+            upstream.note_open(picked);
         }
-        assert_eq!([0, 1].map(|i| backends.open_connections(ServerId(i))), [3, 3]);
-        assert_eq!(pick(&mut backends), None, "{policy:?}: all are full");
-        backends.note_close(ServerId(0));
-        assert_eq!(pick(&mut backends), Some(0));
+        assert_eq!([0, 1].map(|i| upstream.open_connections(ServerId(i))), [3, 3]);
+        assert_eq!(pick(&mut upstream), None, "{policy:?}: all are full");
+        upstream.note_close(ServerId(0));
+        assert_eq!(pick(&mut upstream), Some(0));
     }
 }
 
@@ -264,93 +264,93 @@ fn with_one_ejected() -> Upstream {
         server.eject_after = 2;
         server.eject_for = Duration::from_secs(10);
     });
-    let mut backends = Upstream::new(&config, 0);
-    backends.note_failure(ServerId(0), NOW);
-    assert!(!backends.is_ejected(ServerId(0), NOW), "once is not enough");
-    backends.note_failure(ServerId(0), NOW);
-    assert!(backends.is_ejected(ServerId(0), NOW));
-    backends
+    let mut upstream = Upstream::new(&config, 0);
+    upstream.note_failure(ServerId(0), NOW);
+    assert!(!upstream.is_ejected(ServerId(0), NOW), "once is not enough");
+    upstream.note_failure(ServerId(0), NOW);
+    assert!(upstream.is_ejected(ServerId(0), NOW));
+    upstream
 }
 
 fn seconds(seconds: u64) -> Instant {
     NOW + Duration::from_secs(seconds)
 }
 
-fn at(backends: &mut Upstream, now: Instant, count: usize) -> Vec<u16> {
+fn at(upstream: &mut Upstream, now: Instant, count: usize) -> Vec<u16> {
     (0..count)
-        .map(|_| backends.pick(POOL, client(1), now).expect("a server").0)
+        .map(|_| upstream.pick(POOL, client(1), now).expect("a server").0)
         .collect()
 }
 
 #[test]
 fn a_server_that_fails_is_passed_over_for_a_while_and_then_tried_once() {
-    let mut backends = with_one_ejected();
-    assert_eq!(at(&mut backends, NOW, 3), [1, 1, 1]);
-    assert_eq!(at(&mut backends, seconds(10) - Duration::from_nanos(1), 2), [1, 1]);
-    let tried = at(&mut backends, seconds(10), 4);
+    let mut upstream = with_one_ejected();
+    assert_eq!(at(&mut upstream, NOW, 3), [1, 1, 1]);
+    assert_eq!(at(&mut upstream, seconds(10) - Duration::from_nanos(1), 2), [1, 1]);
+    let tried = at(&mut upstream, seconds(10), 4);
     assert_eq!(tried.iter().filter(|server| **server == 0).count(), 1, "{tried:?}");
-    backends.note_success(ServerId(0), NOW);
-    let after = at(&mut backends, seconds(10), 4);
+    upstream.note_success(ServerId(0), NOW);
+    let after = at(&mut upstream, seconds(10), 4);
     assert_eq!(after.iter().filter(|server| **server == 0).count(), 2, "{after:?}");
-    backends.note_failure(ServerId(0), seconds(11));
-    assert!(!backends.is_ejected(ServerId(0), seconds(11)), "the count began anew");
+    upstream.note_failure(ServerId(0), seconds(11));
+    assert!(!upstream.is_ejected(ServerId(0), seconds(11)), "the count began anew");
 }
 
 #[test]
 fn the_time_doubles_up_to_a_limit() {
-    let mut backends = with_one_ejected();
+    let mut upstream = with_one_ejected();
     let mut now = NOW;
     let mut waits = Vec::new();
     for _ in 0..8 {
         let start = now;
-        while backends.is_ejected(ServerId(0), now) {
+        while upstream.is_ejected(ServerId(0), now) {
             now += Duration::from_secs(1);
         }
         waits.push((now - start).as_secs());
-        while at(&mut backends, now, 1) != [0] {}
-        backends.note_failure(ServerId(0), now);
-        backends.note_failure(ServerId(0), now);
+        while at(&mut upstream, now, 1) != [0] {}
+        upstream.note_failure(ServerId(0), now);
+        upstream.note_failure(ServerId(0), now);
     }
     assert_eq!(waits, [10, 20, 40, 80, 160, 300, 300, 300]);
 }
 
 #[test]
 fn a_trial_that_ends_without_a_word_is_repeated() {
-    let mut backends = with_one_ejected();
-    assert!(at(&mut backends, seconds(10), 2).contains(&0));
-    assert!(!at(&mut backends, seconds(19), 2).contains(&0));
+    let mut upstream = with_one_ejected();
+    assert!(at(&mut upstream, seconds(10), 2).contains(&0));
+    assert!(!at(&mut upstream, seconds(19), 2).contains(&0));
     assert!(
-        at(&mut backends, seconds(20), 2).contains(&0),
+        at(&mut upstream, seconds(20), 2).contains(&0),
         "connect_timeout is 10 s"
     );
 }
 
 #[test]
 fn when_all_are_out_they_are_asked_all_the_same() {
-    let mut backends = with_one_ejected();
+    let mut upstream = with_one_ejected();
     for _ in 0..2 {
-        backends.note_failure(ServerId(1), NOW);
+        upstream.note_failure(ServerId(1), NOW);
     }
-    let mut picked = at(&mut backends, NOW, 2);
+    let mut picked = at(&mut upstream, NOW, 2);
     picked.sort_unstable();
     assert_eq!(picked, [0, 1]);
     // That one which is left has been tried brings back the other.
     assert_eq!(
-        backends.next_after(POOL, client(1), NOW, &[ServerId(1)]),
+        upstream.next_after(POOL, client(1), NOW, &[ServerId(1)]),
         Some(ServerId(0))
     );
-    backends.note_success(ServerId(0), NOW);
-    assert!(!backends.is_ejected(ServerId(0), NOW) && backends.is_ejected(ServerId(1), NOW));
+    upstream.note_success(ServerId(0), NOW);
+    assert!(!upstream.is_ejected(ServerId(0), NOW) && upstream.is_ejected(ServerId(1), NOW));
 }
 
 #[test]
 fn zero_is_never() {
     let config = config_with(&[1, 1], Policy::RoundRobin, |server| server.eject_after = 0);
-    let mut backends = Upstream::new(&config, 0);
+    let mut upstream = Upstream::new(&config, 0);
     for _ in 0..1000 {
-        backends.note_failure(ServerId(0), NOW);
+        upstream.note_failure(ServerId(0), NOW);
     }
-    assert!(!backends.is_ejected(ServerId(0), NOW));
+    assert!(!upstream.is_ejected(ServerId(0), NOW));
 }
 
 /// What may happen to a pool of four servers.
@@ -422,7 +422,7 @@ proptest! {
             server.eject_for = Duration::from_secs(1);
             server.connect_timeout = Duration::from_secs(5);
         });
-        let mut backends = Upstream::new(&config, 0);
+        let mut upstream = Upstream::new(&config, 0);
         let mut model = Model::default();
         let mut open: Vec<usize> = Vec::new();
         let mut now = NOW;
@@ -434,38 +434,38 @@ proptest! {
                     let with_room: Vec<usize> = (0..4).filter(left).collect();
                     let fit: Vec<usize> = with_room.iter().copied().filter(|s| !model.is_out(*s, now)).collect();
                     let allowed = if fit.is_empty() { with_room } else { fit };
-                    let picked = backends.next_after(POOL, client(n), now, &tried).map(ServerId::index);
+                    let picked = upstream.next_after(POOL, client(n), now, &tried).map(ServerId::index);
                     prop_assert_eq!(picked.is_none(), allowed.is_empty());
                     let Some(picked) = picked else { continue };
                     prop_assert!(allowed.contains(&picked), "{} of {:?}", picked, allowed);
                     if let Some((times, until, _)) = model.out[picked] && until <= now {
                         model.out[picked] = Some((times, now + Duration::from_secs(5), true));
                     }
-                    backends.note_open(ServerId(picked as u16));
+                    upstream.note_open(ServerId(picked as u16));
                     model.open[picked] += 1;
                     open.push(picked);
                 }
                 Happening::Close(which) if !open.is_empty() => {
                     let server = open.swap_remove(which.index(open.len()));
-                    backends.note_close(ServerId(server as u16));
+                    upstream.note_close(ServerId(server as u16));
                     model.open[server] -= 1;
                 }
                 Happening::Close(_) => (),
                 Happening::Success(server) => {
-                    backends.note_success(ServerId(server), now);
+                    upstream.note_success(ServerId(server), now);
                     model.failures[usize::from(server)] = 0;
                     model.out[usize::from(server)] = None;
                 }
                 Happening::Failure(server) => {
-                    backends.note_failure(ServerId(server), now);
+                    upstream.note_failure(ServerId(server), now);
                     model.fail(usize::from(server), now);
                 }
                 Happening::Wait(millis) => now += Duration::from_millis(millis),
             }
             for server in 0..4 {
                 let id = ServerId(server as u16);
-                prop_assert_eq!(backends.open_connections(id), model.open[server]);
-                prop_assert_eq!(backends.is_ejected(id, now), model.is_out(server, now));
+                prop_assert_eq!(upstream.open_connections(id), model.open[server]);
+                prop_assert_eq!(upstream.is_ejected(id, now), model.is_out(server, now));
             }
         }
     }
