@@ -21,8 +21,9 @@ use std::net::SocketAddr;
 use control::http::{Answer, Hosts, Peer, Request, Running, Server};
 use e2d2::wire::MacAddr;
 use serde_json::{Value, json};
+use splice::tally::{Distribution, Histogram, ListenerTally, ServerTally, Tally};
 
-use crate::config::{Config, ControlConfig, ListenerConfig, PoolConfig, ServerConfig};
+use crate::config::{ControlConfig, ListenerConfig, PoolConfig, ServerConfig};
 use crate::engine::{NotReady, Watch};
 use crate::neighbour::NextHop;
 use crate::report::{CoreReport, CounterGroup, Report, ServerReport};
@@ -136,13 +137,12 @@ fn whole(watch: &Watch) -> Value {
 
 /// A part of the API; `None` if there is no such part.
 fn part_of(part: &str, report: &Report, watch: &Watch) -> Option<Value> {
-    let config = watch.config();
     match part {
         // A report always is JSON.
         "stat" => serde_json::to_value(report).ok(),
-        "servers" => Some(servers(report, config)),
-        "pools" => Some(pools(report, config)),
-        "listeners" => Some(listeners(config)),
+        "servers" => Some(servers(report, watch)),
+        "pools" => Some(pools(report, watch)),
+        "listeners" => Some(listeners(watch)),
         "cores" => Some(cores(report)),
         "drops" => Some(drops(report)),
         "ports" => serde_json::to_value(&report.ports).ok(),
@@ -151,7 +151,20 @@ fn part_of(part: &str, report: &Report, watch: &Watch) -> Option<Value> {
     }
 }
 
-fn servers(report: &Report, config: &Config) -> Value {
+/// What all cores have counted in their histograms of one thing.
+fn distribution<'a>(watch: &'a Watch, of: impl Fn(&'a Tally) -> Option<&'a Histogram>) -> Distribution {
+    let mut all = Distribution::default();
+    watch.tallies().filter_map(of).for_each(|counted| all.add(counted));
+    all
+}
+
+/// Half of the times and 99 % of them are not above these, in ms; none of none.
+fn percentiles(times: &Distribution) -> [Option<f64>; 2] {
+    [0.5, 0.99].map(|part| times.quantile(part).map(|micros| micros as f64 / 1e3))
+}
+
+fn servers(report: &Report, watch: &Watch) -> Value {
+    let config = watch.config();
     let mut pools_of = vec![Vec::new(); config.servers().len()];
     for pool in config.pools() {
         for member in &pool.members {
@@ -159,6 +172,13 @@ fn servers(report: &Report, config: &Config) -> Value {
         }
     }
     let of = |((server, told), pools): ((&ServerConfig, &ServerReport), Vec<&str>)| {
+        let times = |of: fn(&ServerTally) -> &Histogram| {
+            percentiles(&distribution(watch, |tally| {
+                tally.servers().get(server.id.index()).map(of)
+            }))
+        };
+        let ([connect_p50, connect_p99], [byte_p50, byte_p99]) =
+            (times(|server| &server.connect), times(|server| &server.first_byte));
         json!({
             "name": server.name,
             "pools": pools.join(" "),
@@ -170,6 +190,10 @@ fn servers(report: &Report, config: &Config) -> Value {
             "failures": told.failures,
             "ejections": told.ejected_by_failure + told.ejected_by_silence,
             "mss": told.abilities.map(|abilities| abilities.mss),
+            "connect_ms_p50": connect_p50,
+            "connect_ms_p99": connect_p99,
+            "first_byte_ms_p50": byte_p50,
+            "first_byte_ms_p99": byte_p99,
         })
     };
     let servers = config.servers().iter().zip(&report.servers);
@@ -190,8 +214,8 @@ fn state_of(server: &ServerReport, report: &Report) -> &'static str {
 }
 
 /// Of their servers, which other pools may have, too.
-fn pools(report: &Report, config: &Config) -> Value {
-    let of = |pool: &PoolConfig| {
+fn pools(report: &Report, watch: &Watch) -> Value {
+    let of = |(index, pool): (usize, &PoolConfig)| {
         let members = pool.members.iter();
         let servers: Vec<_> = members
             .filter_map(|member| report.servers.get(member.server.index()))
@@ -203,6 +227,11 @@ fn pools(report: &Report, config: &Config) -> Value {
                 .count()
         };
         let sum = |of: fn(&ServerReport) -> u64| servers.iter().map(|server| of(server)).sum::<u64>();
+        let tallies = || watch.tallies().filter_map(|tally| tally.pools().get(index));
+        let chosen = tallies().map(|pool| pool.chosen.get()).sum::<u64>();
+        let [connect_p50, connect_p99] = percentiles(&distribution(watch, |tally| {
+            tally.pools().get(index).map(|pool| &pool.connect)
+        }));
         json!({
             "name": pool.name,
             "servers": pool.members.len(),
@@ -211,13 +240,16 @@ fn pools(report: &Report, config: &Config) -> Value {
             "open": sum(|server| server.connections_open),
             "calls": sum(|server| server.calls),
             "failures": sum(|server| server.failures),
+            "connections": chosen,
+            "connect_ms_p50": connect_p50,
+            "connect_ms_p99": connect_p99,
         })
     };
-    config.pools().iter().map(of).collect()
+    watch.config().pools().iter().enumerate().map(of).collect()
 }
 
-fn listeners(config: &Config) -> Value {
-    let of = |listener: &ListenerConfig| {
+fn listeners(watch: &Watch) -> Value {
+    let of = |(index, listener): (usize, &ListenerConfig)| {
         let addresses = listener.addresses.iter().map(|address| {
             let (first, last) = (address.ports.start(), address.ports.end());
             let first_address = SocketAddr::new(address.ip, *first);
@@ -227,12 +259,29 @@ fn listeners(config: &Config) -> Value {
                 format!("{first_address}-{last}")
             }
         });
+        let tallies = || watch.tallies().filter_map(|tally| tally.listeners().get(index));
+        let sum = |of: fn(&ListenerTally) -> u64| tallies().map(of).sum::<u64>();
+        let times = |of: fn(&ListenerTally) -> &Histogram| {
+            percentiles(&distribution(watch, |tally| tally.listeners().get(index).map(of)))
+        };
+        let ([choice_p50, choice_p99], [byte_p50, byte_p99]) = (
+            times(|listener| &listener.choice),
+            times(|listener| &listener.first_byte),
+        );
         json!({
             "name": listener.name,
             "addresses": addresses.collect::<Vec<_>>().join(" "),
+            "open": sum(|listener| listener.connections.get().saturating_sub(listener.ended.get())),
+            "connections": sum(|listener| listener.connections.get()),
+            "bytes_to_server": sum(|listener| listener.bytes_to_server.get()),
+            "bytes_to_client": sum(|listener| listener.bytes_to_client.get()),
+            "choice_ms_p50": choice_p50,
+            "choice_ms_p99": choice_p99,
+            "first_byte_ms_p50": byte_p50,
+            "first_byte_ms_p99": byte_p99,
         })
     };
-    config.listeners().iter().map(of).collect()
+    watch.config().listeners().iter().enumerate().map(of).collect()
 }
 
 fn cores(report: &Report) -> Value {

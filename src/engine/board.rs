@@ -8,10 +8,12 @@
 //! Cost for the worker, each [`PACE`]: its counters are collected, and stored one by one, some four hundred and six for each
 //! server. It is the same whatever the load, and whoever looks.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use e2d2::time::Instant;
+use splice::tally::Tally;
 
 use crate::report::{CoreReport, CoreServer, ReportedServerCaps};
 
@@ -34,6 +36,8 @@ pub(super) struct Board {
     /// Odd while the worker writes.
     turn: Turn,
     lines: Box<[Line]>,
+    /// What the worker counts in the open, connection by connection.
+    tally: Option<Arc<Tally>>,
 }
 
 #[derive(Debug, Default)]
@@ -42,12 +46,13 @@ struct Turn(AtomicU64);
 
 impl Board {
     /// For reports that have the same names in the same order as this one.
-    pub(super) fn new(shape: CoreReport) -> Self {
+    pub(super) fn new(shape: CoreReport, tally: Option<Arc<Tally>>) -> Self {
         let count = numbers(&shape, Instant::ZERO).count();
         let board = Self {
             turn: Turn::default(),
             lines: (0..count.div_ceil(8)).map(|_| Line::default()).collect(),
             shape,
+            tally,
         };
         board.write(&board.shape, Instant::ZERO);
         board
@@ -63,6 +68,11 @@ impl Board {
             cell.store(number, Ordering::Relaxed);
         }
         self.turn.0.store(turn.wrapping_add(2), Ordering::Release);
+    }
+
+    /// What the worker counts by listener, pool and server, if it does.
+    pub(super) fn tally(&self) -> Option<&Tally> {
+        self.tally.as_deref()
     }
 
     /// The turn that is complete once everything is written that is so now.
@@ -195,7 +205,6 @@ fn unpacked(word: u64) -> Option<ReportedServerCaps> {
 mod tests {
     use super::*;
     use crate::report::CounterGroup;
-    use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
     use std::thread;
 
@@ -216,7 +225,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let board = Board::new(report(0));
+        let board = Board::new(report(0), None);
         let mut written = report(7);
         let abilities = ReportedServerCaps {
             mss: 1460,
@@ -259,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_reader_sees_one_writing() {
-        let board = Arc::new(Board::new(report(0)));
+        let board = Arc::new(Board::new(report(0), None));
         let stop = Arc::new(AtomicBool::new(false));
         let (writes, is_over) = (Arc::clone(&board), Arc::clone(&stop));
         let writer = thread::spawn(move || {

@@ -25,6 +25,7 @@ use crate::report::{CoreServer, CounterGroups, ReportedServerCaps, TCP_CLIENT, T
 use crate::stages::Stages;
 use splice::callbacks::{SelectServer, SelectorFactory};
 use splice::syn_ack_options::ServerCaps;
+use splice::tally::Tally;
 use splice::upstream::{ServerHealth, Upstream};
 use splice::{CoreParts, Proxy, Secrets};
 
@@ -247,6 +248,10 @@ impl<M: Machine, S: SelectServer, C: Stages> Program for ProxyProgram<M, S, C> {
             let of = |server: &ServerConfig| core_server(proxy.server_caps(server.id), proxy.server_health(server.id));
             known.extend(self.config.servers().iter().map(of));
         });
+    }
+
+    fn tally(&self) -> Option<Arc<Tally>> {
+        Some(self.handle.look(Proxy::tally))
     }
 
     fn tell_news(&mut self, now: Instant) {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use e2d2::time::{Clock, Instant};
 use e2d2::wire::MacAddr;
+use splice::tally::Tally;
 
 use super::board::Board;
 use super::{report, servers_of};
@@ -119,6 +120,11 @@ impl Watch {
             ..report(&self.shared.clock, &self.shared.neighbours, parts, noted.buffers)
         }
         .summed()
+    }
+
+    /// What each worker has counted by listener, pool and server, up to this moment.
+    pub fn tallies(&self) -> impl Iterator<Item = &Tally> {
+        self.shared.boards.iter().filter_map(|(_, board)| board.tally())
     }
 
     /// The next hops, with the MAC address of each that is known.

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use e2d2::scheduler::{IdleMode, Priority, Scheduler, Task, Usage, pin_current_thread};
 use e2d2::time::{Clock, Instant};
+use splice::tally::Tally;
 
 use super::board::{self, Board};
 use crate::config::CoreId;
@@ -64,6 +65,11 @@ pub trait Program {
     /// Appends what it knows of each server, in the order of the configuration.
     fn servers(&self, known: &mut Vec<CoreServer>) {
         let _knows_none = known;
+    }
+
+    /// What it counts by listener, pool and server while others read it.
+    fn tally(&self) -> Option<Arc<Tally>> {
+        None
     }
 
     /// Sends to the log what it has learned since; called after every round.
@@ -163,7 +169,7 @@ pub(super) fn run<G, P: Program, T: Task + 'static>(
         scheduler.add(Priority::PACKETS, task);
         let mut report = CoreReport::default();
         fill(&mut report, identity, clock, scheduler.usage(), &program);
-        let board = Arc::new(Board::new(report.clone()));
+        let board = Arc::new(Board::new(report.clone(), program.tally()));
         tell(Message::Ready(Arc::clone(&board)));
         serve(identity, clock, control, scheduler, program, (&board, report));
         drop(guard);

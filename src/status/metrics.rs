@@ -5,7 +5,9 @@
 
 use control::metrics::{Exposition, Family, Format, Kind, Values};
 
-use super::DROP_GROUPS;
+use splice::tally::{Distribution, Histogram, ListenerTally, PoolTally};
+
+use super::{DROP_GROUPS, distribution};
 use crate::engine::Watch;
 use crate::report::{CounterGroup, PortReport, Report, ServerReport, TCP_CLIENT, TCP_SERVER, WAITING};
 
@@ -21,6 +23,12 @@ struct Seen<'a> {
     watch: &'a Watch,
 }
 
+/// Upper bounds of times in microseconds, as powers of two: from 128 µs to 33.6 s, each four times the last.
+const TIME_BOUNDS: [u32; 10] = [7, 9, 11, 13, 15, 17, 19, 21, 23, 25];
+
+/// Upper bounds of numbers of bytes, as powers of two: from 256 B to 4 GiB.
+const BYTE_BOUNDS: [u32; 9] = [8, 11, 14, 17, 20, 23, 26, 29, 32];
+
 const fn counter(name: &'static str, help: &'static str) -> Family<'static> {
     let kind = Kind::Counter;
     Family { name, kind, help }
@@ -31,8 +39,13 @@ const fn gauge(name: &'static str, help: &'static str) -> Family<'static> {
     Family { name, kind, help }
 }
 
+const fn histogram(name: &'static str, help: &'static str) -> Family<'static> {
+    let kind = Kind::Histogram;
+    Family { name, kind, help }
+}
+
 /// Every family, in the order of the text.
-const TABLE: [(Family<'_>, Tell); 31] = [
+const TABLE: [(Family<'_>, Tell); 40] = [
     (
         Family {
             name: "proxyengine_build",
@@ -228,6 +241,73 @@ const TABLE: [(Family<'_>, Tell); 31] = [
         gauge("proxyengine_server_out_cores", "Cores that pass a server over now"),
         |seen, values| of_servers(seen, values, |server| server.cores_out),
     ),
+    (
+        counter(
+            "proxyengine_listener_connections",
+            "Connections that a listener has had",
+        ),
+        |seen, values| {
+            let listeners = of_listeners(seen, |listener| listener.connections.get());
+            listeners.for_each(|(name, count)| _ = values.add(&[("listener", name)], count));
+        },
+    ),
+    (
+        gauge("proxyengine_listener_connections_open", "Connections of a listener now"),
+        |seen, values| {
+            let open = |listener: &ListenerTally| listener.connections.get().saturating_sub(listener.ended.get());
+            of_listeners(seen, open).for_each(|(name, count)| _ = values.add(&[("listener", name)], count));
+        },
+    ),
+    (
+        counter(
+            "proxyengine_listener_bytes",
+            "Payload bytes of connections that have ended, by direction",
+        ),
+        listener_bytes,
+    ),
+    (
+        histogram(
+            "proxyengine_choice_seconds",
+            "Time from the beginning of a connection to the choice of its server, where records are kept",
+        ),
+        |seen, values| times_of_listeners(seen, values, |listener| &listener.choice),
+    ),
+    (
+        histogram(
+            "proxyengine_first_byte_seconds",
+            "Time from the SYN-ACK of a server, when the request goes to it, to its first byte, where records are kept",
+        ),
+        |seen, values| times_of_listeners(seen, values, |listener| &listener.first_byte),
+    ),
+    (
+        histogram(
+            "proxyengine_connection_seconds",
+            "Time from the beginning of a connection to its end, where records are kept",
+        ),
+        |seen, values| times_of_listeners(seen, values, |listener| &listener.duration),
+    ),
+    (
+        histogram(
+            "proxyengine_connection_bytes",
+            "Payload bytes of a connection in both directions",
+        ),
+        connection_bytes,
+    ),
+    (
+        counter("proxyengine_pool_connections", "Connections that a pool was chosen for"),
+        |seen, values| {
+            for (name, sum) in of_pools(seen, |pool| pool.chosen.get()) {
+                values.add(&[("pool", name)], sum);
+            }
+        },
+    ),
+    (
+        histogram(
+            "proxyengine_connect_seconds",
+            "Time from the SYN to a server of a pool to its SYN-ACK, of calls with one SYN",
+        ),
+        connect_times,
+    ),
 ];
 
 /// All of them as text.
@@ -302,6 +382,65 @@ fn of_ports(seen: &Seen<'_>, values: &mut Values<'_>, of: impl Fn(&PortReport) -
 fn of_servers(seen: &Seen<'_>, values: &mut Values<'_>, of: impl Fn(&ServerReport) -> u64) {
     for server in &seen.report.servers {
         values.add(&[("server", &server.name)], of(server));
+    }
+}
+
+/// A sum over the cores for each listener, with its name.
+fn of_listeners<'a>(seen: &'a Seen<'_>, of: impl Fn(&ListenerTally) -> u64) -> impl Iterator<Item = (&'a str, u64)> {
+    let listeners = seen.watch.config().listeners().iter().enumerate();
+    listeners.map(move |(index, listener)| {
+        let of_cores = seen.watch.tallies().filter_map(|tally| tally.listeners().get(index));
+        (listener.name.as_str(), of_cores.map(&of).sum())
+    })
+}
+
+/// The same for each pool.
+fn of_pools<'a>(seen: &'a Seen<'_>, of: impl Fn(&PoolTally) -> u64) -> impl Iterator<Item = (&'a str, u64)> {
+    let pools = seen.watch.config().pools().iter().enumerate();
+    pools.map(move |(index, pool)| {
+        let of_cores = seen.watch.tallies().filter_map(|tally| tally.pools().get(index));
+        (pool.name.as_str(), of_cores.map(&of).sum())
+    })
+}
+
+fn listener_bytes(seen: &Seen<'_>, values: &mut Values<'_>) {
+    let to_server = of_listeners(seen, |listener| listener.bytes_to_server.get());
+    let to_client = of_listeners(seen, |listener| listener.bytes_to_client.get());
+    for ((name, to_server), (_, to_client)) in to_server.zip(to_client) {
+        values
+            .add(&[("listener", name), ("direction", "to_server")], to_server)
+            .add(&[("listener", name), ("direction", "to_client")], to_client);
+    }
+}
+
+fn times_of_listeners(seen: &Seen<'_>, values: &mut Values<'_>, of: fn(&ListenerTally) -> &Histogram) {
+    for (index, listener) in seen.watch.config().listeners().iter().enumerate() {
+        let all = distribution(seen.watch, |tally| tally.listeners().get(index).map(of));
+        add_times(values, ("listener", &listener.name), &all);
+    }
+}
+
+fn connect_times(seen: &Seen<'_>, values: &mut Values<'_>) {
+    for (index, pool) in seen.watch.config().pools().iter().enumerate() {
+        let all = distribution(seen.watch, |tally| tally.pools().get(index).map(|pool| &pool.connect));
+        add_times(values, ("pool", &pool.name), &all);
+    }
+}
+
+fn add_times(values: &mut Values<'_>, label: (&str, &str), all: &Distribution) {
+    let seconds = |micros: u64| micros as f64 / 1e6;
+    let buckets = TIME_BOUNDS.map(|log| (seconds(1 << log), all.below(1 << log)));
+    values.add_histogram(&[label], buckets, (all.count(), seconds(all.sum())));
+}
+
+fn connection_bytes(seen: &Seen<'_>, values: &mut Values<'_>) {
+    for (index, listener) in seen.watch.config().listeners().iter().enumerate() {
+        let all = distribution(seen.watch, |tally| {
+            tally.listeners().get(index).map(|listener| &listener.bytes)
+        });
+        let buckets = BYTE_BOUNDS.map(|log| ((1_u64 << log) as f64, all.below(1 << log)));
+        let whole = (all.count(), all.sum() as f64);
+        values.add_histogram(&[("listener", &listener.name)], buckets, whole);
     }
 }
 

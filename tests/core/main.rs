@@ -51,5 +51,6 @@ mod source_ports;
 mod steering;
 mod syn;
 mod syn_trouble;
+mod tally;
 mod translation;
 mod transparent;

@@ -51,6 +51,20 @@ fn a_scrape_shows_what_happens_and_two_after_the_end_are_equal() {
     let segments = |text: &str| values(text, "proxyengine_segments_total");
     let (first, second) = (scrape(), scrape());
     assert_eq!(segments(&first), segments(&second));
+    // What was counted of one connection is the same wherever it is told, and none is missing.
+    for (name, labels) in [
+        ("proxyengine_listener_connections_total", "{listener=\"web\"}"),
+        ("proxyengine_pool_connections_total", "{pool=\"pool\"}"),
+        ("proxyengine_choice_seconds_count", "{listener=\"web\"}"),
+        ("proxyengine_connect_seconds_count", "{pool=\"pool\"}"),
+        ("proxyengine_connection_seconds_count", "{listener=\"web\"}"),
+        ("proxyengine_connection_bytes_sum", "{listener=\"web\"}"),
+    ] {
+        let wanted = if name.ends_with("bytes_sum") { 5.0 } else { 1.0 };
+        assert_eq!(values(&second, name), [(labels.to_owned(), wanted)], "{name}");
+    }
+    let open = values(&second, "proxyengine_listener_connections_open");
+    assert_eq!(open, [("{listener=\"web\"}".to_owned(), 0.0)]);
     let report = bench.engine.report();
     for (label, group) in [("client", "tcp_client"), ("server", "tcp_server")] {
         for (event, count) in report.counters.group(group).expect("counted").iter() {

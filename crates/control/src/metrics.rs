@@ -44,6 +44,8 @@ pub enum Kind {
     Counter,
     /// They go up and down.
     Gauge,
+    /// How often something was how large: see [`Values::add_histogram`].
+    Histogram,
     /// They are 1, and what is told are the labels; their name ends in `_info`.
     Info,
 }
@@ -53,7 +55,7 @@ impl Kind {
     pub const fn suffix(self) -> &'static str {
         match self {
             Self::Counter => "_total",
-            Self::Gauge => "",
+            Self::Gauge | Self::Histogram => "",
             Self::Info => "_info",
         }
     }
@@ -62,6 +64,7 @@ impl Kind {
     const fn name(self, format: Format) -> &'static str {
         match (self, format) {
             (Self::Counter, _) => "counter",
+            (Self::Histogram, _) => "histogram",
             (Self::Info, Format::OpenMetrics) => "info",
             (Self::Gauge, _) | (Self::Info, Format::Text) => "gauge",
         }
@@ -135,8 +138,32 @@ pub struct Values<'a> {
 impl Values<'_> {
     /// One more, with these names and values of labels.
     pub fn add(&mut self, labels: &[(&str, &str)], value: impl Display) -> &mut Self {
+        self.add_to(self.suffix, labels, value)
+    }
+
+    /// A histogram with these labels: for each upper bound, in their order, how many values are not above it, and then the
+    /// number of all values and their sum.
+    pub fn add_histogram(
+        &mut self,
+        labels: &[(&str, &str)],
+        buckets: impl IntoIterator<Item = (f64, u64)>,
+        (count, sum): (u64, f64),
+    ) -> &mut Self {
+        let mut add_bucket = |bound: &str, below| {
+            let labels: Vec<_> = labels.iter().copied().chain([("le", bound)]).collect();
+            self.add_to("_bucket", &labels, below);
+        };
+        for (bound, below) in buckets {
+            // OpenMetrics wants a point in every bound.
+            add_bucket(&format!("{bound:?}"), below);
+        }
+        add_bucket("+Inf", count);
+        self.add_to("_sum", labels, sum).add_to("_count", labels, count)
+    }
+
+    fn add_to(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) -> &mut Self {
         self.text.push_str(self.name);
-        self.text.push_str(self.suffix);
+        self.text.push_str(suffix);
         for (index, (name, label)) in labels.iter().enumerate() {
             self.text.push_str(if index == 0 { "{" } else { "," });
             self.text.push_str(name);
@@ -167,6 +194,29 @@ fn escape(text: &mut String, label: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_histogram_has_its_bounds_and_one_that_is_infinite() {
+        const TIMES: Family<'_> = Family {
+            name: "t_seconds",
+            kind: Kind::Histogram,
+            help: "Times",
+        };
+        for (format, end) in [(Format::Text, ""), (Format::OpenMetrics, "# EOF\n")] {
+            let mut text = Exposition::new(format);
+            let buckets = [(0.000_5, 1), (2.0, 3)];
+            text.family(&TIMES).add_histogram(&[("a", "b")], buckets, (4, 6.5));
+            assert_eq!(
+                text.finish(),
+                format!(
+                    "# HELP t_seconds Times\n# TYPE t_seconds histogram\n\
+                     t_seconds_bucket{{a=\"b\",le=\"0.0005\"}} 1\nt_seconds_bucket{{a=\"b\",le=\"2.0\"}} 3\n\
+                     t_seconds_bucket{{a=\"b\",le=\"+Inf\"}} 4\nt_seconds_sum{{a=\"b\"}} 6.5\n\
+                     t_seconds_count{{a=\"b\"}} 4\n{end}"
+                )
+            );
+        }
+    }
 
     #[test]
     fn both_formats_name_families_as_they_have_to() {

@@ -150,6 +150,17 @@ impl Progress {
         Instant::from_nanos(self.start_ns)
     }
 
+    /// When a side entered a state, the last time, as exact as [`Progress::push_state`] keeps it; none if it did not, or that
+    /// was forgotten.
+    pub fn entered_at(&self, (side, state): (Side, State)) -> Option<Instant> {
+        let wanted = change(side, state);
+        let is_wanted =
+            |index: &usize| self.changes >> (CHANGE_BITS * *index as u32) & ((1 << CHANGE_BITS) - 1) == wanted;
+        let index = (0..usize::from(self.count)).rev().find(is_wanted)?;
+        let micros = index.checked_sub(1).and_then(|at| self.times.get(at)).copied();
+        Some(Instant::from_nanos(self.start_ns + micros.map_or(0, unpacked) * 1_000))
+    }
+
     /// Sets flags, in addition to those already set.
     #[inline]
     pub fn set_flags(&mut self, flags: RecordFlags) {
@@ -354,6 +365,13 @@ mod tests {
             }
             prop_assert!(progress.is_begun());
             prop_assert_eq!(progress.start(), model.start());
+            for side in [Side::Client, Side::Server] {
+                for state in (0..13).map(|number| State::try_from(number).expect("a state")) {
+                    let mut of_model = model.changes().filter(|change| (change.side, change.state) == (side, state));
+                    let entered = of_model.next_back().map(|change| model.start() + change.after);
+                    prop_assert_eq!(progress.entered_at((side, state)), entered);
+                }
+            }
             for side in [Side::Client, Side::Server] {
                 model.push_state(side, State::Closed, ends().at);
             }

@@ -33,6 +33,7 @@ mod rewrite;
 mod session;
 mod source_ports;
 pub mod steering;
+pub mod tally;
 pub mod time_wait;
 pub mod upstream;
 

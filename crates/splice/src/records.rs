@@ -11,6 +11,7 @@ use netfcts::counters::{TcpCounter, TcpCounters};
 use netfcts::progress::{Ended, Ends, Progress};
 use netfcts::record::{self, Cause, RecordFlags, State};
 use netfcts::ring::RecordSender;
+use std::time::Duration;
 
 const _: () = assert!(NO_SERVER == record::NO_SERVER);
 
@@ -133,6 +134,12 @@ impl Log {
     pub(crate) fn start(&self, slot: u32) -> Option<Instant> {
         let record = self.records.get(slot as usize)?;
         record.is_begun().then(|| record.start())
+    }
+
+    /// How long ago a side of the connection in `slot` has entered a state, the last time, if its record is kept and knows.
+    pub(crate) fn time_since(&self, slot: u32, change: (Side, State), now: Instant) -> Option<Duration> {
+        let record = self.records.get(slot as usize).filter(|record| record.is_begun())?;
+        Some(now.saturating_since(record.entered_at(change)?))
     }
 
     pub(crate) fn state(&mut self, slot: u32, side: Side, state: State, now: Instant) {

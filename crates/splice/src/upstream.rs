@@ -185,6 +185,11 @@ impl Upstream {
         Some(next)
     }
 
+    /// How many pools there are.
+    pub(crate) fn pool_count(&self) -> usize {
+        self.pools.len()
+    }
+
     /// Whether there is such a pool.
     pub fn has_pool(&self, pool: PoolId) -> bool {
         pool.index() < self.pools.len()

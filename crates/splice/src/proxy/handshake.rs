@@ -271,6 +271,7 @@ where
         self.handshake.replay_filter.note(unused);
         self.on_cookie_returned(now, segment.key.remote);
         self.records.begin(slot, now);
+        self.tally.note_begin(listener);
         self.await_first_bytes(now, slot, listener, out);
         if segment.len() == 0 {
             if let Some(connection) = self.connections.get_mut(slot) {

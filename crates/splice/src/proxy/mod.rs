@@ -37,6 +37,7 @@ use crate::session::table::{FlowRef, FlowTable};
 use crate::session::{classify, step};
 use crate::source_ports::SourcePorts;
 use crate::steering::Steering;
+use crate::tally::Tally;
 use crate::time_wait::TimeWaitRing;
 use crate::upstream::Upstream;
 use arrayvec::ArrayVec;
@@ -48,6 +49,7 @@ use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::Side;
 use netfcts::leg::unmapped;
 use netfcts::wheel::TimerWheel;
+use std::sync::Arc;
 
 /// A packet being dealt with: its memory may become the answer. What was read of it stays where it was read to, so that
 /// passing it on from hand to hand moves two pointers.
@@ -81,6 +83,7 @@ pub struct Proxy<P: BufferPool, S, N> {
     /// Nothing on a core that is alone.
     steering: Option<Steering>,
     records: Log,
+    tally: Arc<Tally>,
     emit: Emitter<P>,
 }
 
@@ -150,6 +153,11 @@ where
             inspections: Inspections::new(capacity.connections, inspected, kept_blocks),
             time_wait: TimeWaitRing::new(capacity.time_wait),
             sources: SourcePorts::new(&settings),
+            tally: Arc::new(Tally::new(
+                settings.listeners.len(),
+                parts.upstream.pool_count(),
+                settings.servers.len(),
+            )),
             upstream: parts.upstream,
             probes: Probes::new(&settings, now),
             admission: Admission::new(&settings, secrets, now),
@@ -311,6 +319,7 @@ where
         self.records.count_received(from, segment);
         // What is held, and what pays for it, must be right: the receiver of a wrong segment will not be asked.
         let is_inspected = self.selector.inspects() && self.inspections.index(slot).is_some();
+        let awaits_first_byte = from == Side::Server && connection.bytes_to_client == 0;
         let acts_on_it = match &connection.stage {
             Stage::Opening(_) => true,
             Stage::Spliced(spliced) => is_inspected || from == Side::Server && spliced.owed != rtx::NOTHING,
@@ -320,12 +329,21 @@ where
             return;
         }
         if is_inspected {
-            return self.handle_inspected(now, slot, from, incoming, out);
+            self.handle_inspected(now, slot, from, incoming, out);
+            if awaits_first_byte {
+                self.note_first_byte(slot);
+            }
+            return;
         }
         let event = match (&connection.stage, from) {
             (Stage::Spliced(_), _) => {
                 match classify::while_spliced(connection, now, from, segment, || incoming.is_intact()) {
-                    Ok(event) => event,
+                    Ok(event) => {
+                        if awaits_first_byte {
+                            self.note_first_byte(slot);
+                        }
+                        event
+                    }
                     Err(reason) => return self.emit.dropped(reason),
                 }
             }

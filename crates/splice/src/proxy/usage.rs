@@ -6,10 +6,14 @@ use crate::base::ids::ServerId;
 use crate::base::output::NextHops;
 use crate::proxy::Proxy;
 use crate::records::Log;
+use crate::tally::Tally;
 use crate::upstream::{CallEvent, ServerHealth};
 use e2d2::buffer::BufferPool;
 use e2d2::counters::Counters;
+use netfcts::Side;
 use netfcts::pool::PortPool;
+use netfcts::record::State;
+use std::sync::Arc;
 
 impl<P, S, N> Proxy<P, S, N>
 where
@@ -34,6 +38,23 @@ where
             borrowed: self.settings.addresses.borrowed().len(),
             timers: self.timers.len(),
             ports: self.sources.ports.iter().map(PortPool::in_use).sum(),
+        }
+    }
+
+    /// Counts and times by listener, pool and server, which go on to grow: any thread may read them.
+    pub fn tally(&self) -> Arc<Tally> {
+        Arc::clone(&self.tally)
+    }
+
+    /// Counts the first byte of the connection's server, if there is one now and was none before.
+    pub(super) fn note_first_byte(&self, slot: u32) {
+        if let Some(connection) = self.connections.get(slot)
+            && connection.bytes_to_client > 0
+            && let Some(took) = self
+                .records
+                .time_since(slot, (Side::Server, State::Established), self.now)
+        {
+            self.tally.note_first_byte(connection.listener, connection.server, took);
         }
     }
 

@@ -322,12 +322,17 @@ where
     }
 
     /// `server` has answered the call of a connection that was `opening`.
-    pub(super) fn note_answer(&mut self, now: Instant, server: u16, opening: &Opening) {
+    pub(super) fn note_answer(&mut self, now: Instant, slot: u32, server: u16, opening: &Opening) {
         self.upstream.note_success(ServerId(server), now);
         // Karn's algorithm (RFC 6298 3): nobody knows which of several SYNs was answered.
         if opening.attempts.syns() == 1 {
             let took = timeout::time_since(now, opening.called_at);
             self.upstream.note_answer_time(PoolId(opening.pool), took);
+            let took = self
+                .records
+                .time_since(slot, (Side::Server, State::SynReceived), now)
+                .unwrap_or(took);
+            self.tally.note_connect(opening.pool, server, took);
         }
     }
 
@@ -427,7 +432,7 @@ where
         });
         connection.stage = Stage::Spliced(spliced);
         let server = connection.server;
-        self.note_answer(now, server, &opening);
+        self.note_answer(now, slot, server, &opening);
         self.records.count(Side::Server, TcpCounter::RecvSynAck);
         self.records.state(slot, Side::Server, State::Established, now);
         // The timer is set when it is known what is owed: see `owe`.

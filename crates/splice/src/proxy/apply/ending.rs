@@ -39,6 +39,9 @@ where
             return;
         };
         let local = Endpoints::from(connection).source(&self.settings);
+        let lasted = self.records.start(slot).map(|start| now.saturating_since(start));
+        let bytes = (connection.bytes_to_server, connection.bytes_to_client);
+        self.tally.note_end(connection.listener, bytes, lasted);
         self.records.end(slot, connection, (cause, local.1), now);
         if connection.spliced().is_some() {
             self.rest(now, slot, cause);

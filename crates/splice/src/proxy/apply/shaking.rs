@@ -107,6 +107,7 @@ where
             return self.emit.drops.add(refusal.into(), 1);
         }
         self.records.begin_with_syn(slot, now);
+        self.tally.note_begin(listener);
         self.drive(now, slot, Event::Ready, Some(incoming), out);
     }
 
@@ -250,7 +251,7 @@ where
         if is_first {
             let select = self.settings.listeners[usize::from(connection.listener)].select;
             self.timers.arm(slot, now + select);
-            self.note_answer(now, server, &opening);
+            self.note_answer(now, slot, server, &opening);
             self.records.state(slot, Side::Server, State::Established, now);
         }
         self.emit_with_options(Some(buffer), &path, &control, &raw, out);

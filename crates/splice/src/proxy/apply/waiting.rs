@@ -165,11 +165,14 @@ where
             return None;
         };
         opening.pool = pool;
+        let (listener, is_first) = (connection.listener, connection.phase == Phase::AwaitPayload);
         let has_asked = opening.acknowledged.gt(opening.first_byte());
         connection.server = server.0;
-        if connection.phase == Phase::AwaitPayload {
+        if is_first {
             self.records.state(slot, Side::Client, State::Payload, now);
         }
+        let took = self.records.start(slot).map(|start| now - start);
+        self.tally.note_choice(listener, pool, took);
         if has_asked {
             self.claim_of_called(slot);
         }

@@ -1,0 +1,210 @@
+//! Counts and times of connections by listener, pool and server, for whoever looks on: the core writes, any thread reads.
+//!
+//! Each number has one writer, the core, which stores it as it happens: a load, an addition and a store, relaxed, as nobody
+//! is told anything else by it. Readers take no part. What a connection is counted for:
+//!
+//! ```text
+//!  client ACK ── choice ── server chosen, SYN ── connect ── SYN-ACK, request ── first byte ── response … end
+//!     │            by listener and pool            by pool and server  by listener and server     │
+//!     └──────────────────────────── duration and bytes, by listener ──────────────────────────────┘
+//! ```
+//!
+//! Budget: for each connection six counts and at most seven histograms of two stores each, in lines that other connections
+//! of its listener use, too.
+
+mod histogram;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+pub use histogram::{CELLS, Distribution, Histogram};
+
+/// Servers whose times are kept: the first of the configuration.
+const TIMED_SERVERS: usize = 64;
+
+/// A number that one core counts and all may read.
+#[derive(Debug, Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    /// What it has come to.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// No other core counts here, so nothing is lost between the load and the store.
+    #[inline]
+    fn add(&self, more: u64) {
+        self.0.store(self.get().wrapping_add(more), Ordering::Relaxed);
+    }
+}
+
+/// What one core has counted. Times are in microseconds.
+#[derive(Debug)]
+pub struct Tally {
+    listeners: Box<[ListenerTally]>,
+    pools: Box<[PoolTally]>,
+    servers: Box<[ServerTally]>,
+}
+
+/// Of a listener.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct ListenerTally {
+    /// Connections whose client has shaken hands, or whose SYN was passed on.
+    pub connections: Count,
+    /// Those of them that are over.
+    pub ended: Count,
+    /// Payload bytes of those that are over, each sequence number once.
+    pub bytes_to_server: Count,
+    /// The same from the servers.
+    pub bytes_to_client: Count,
+    /// From the beginning until a server was chosen, where records are kept.
+    pub choice: Histogram,
+    /// From the server's SYN-ACK, when the client's first bytes go to it, until its first byte, where records are kept.
+    pub first_byte: Histogram,
+    /// From the beginning to the end, where records are kept.
+    pub duration: Histogram,
+    /// Payload bytes of both directions.
+    pub bytes: Histogram,
+}
+
+/// Of a pool.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct PoolTally {
+    /// Connections that it was chosen for.
+    pub chosen: Count,
+    /// From the SYN to a server until its SYN-ACK; not of calls whose SYN was repeated.
+    pub connect: Histogram,
+}
+
+/// Of one of the first [`TIMED_SERVERS`] servers.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct ServerTally {
+    /// As [`PoolTally::connect`].
+    pub connect: Histogram,
+    /// As [`ListenerTally::first_byte`].
+    pub first_byte: Histogram,
+}
+
+impl Tally {
+    /// Zeros for so many listeners, pools and servers.
+    pub(crate) fn new(listeners: usize, pools: usize, servers: usize) -> Tally {
+        Tally {
+            listeners: zeros(listeners),
+            pools: zeros(pools),
+            servers: zeros(servers.min(TIMED_SERVERS)),
+        }
+    }
+
+    /// By listener, in the order of the configuration.
+    pub fn listeners(&self) -> &[ListenerTally] {
+        &self.listeners
+    }
+
+    /// By pool, in the order of the configuration.
+    pub fn pools(&self) -> &[PoolTally] {
+        &self.pools
+    }
+
+    /// By server, in the order of the configuration: at most [`TIMED_SERVERS`].
+    pub fn servers(&self) -> &[ServerTally] {
+        &self.servers
+    }
+
+    /// A connection begins.
+    pub(crate) fn note_begin(&self, listener: u16) {
+        if let Some(listener) = self.listeners.get(usize::from(listener)) {
+            listener.connections.add(1);
+        }
+    }
+
+    /// A server was chosen for a connection, this long after its beginning if that is known; `pool` may be none.
+    pub(crate) fn note_choice(&self, listener: u16, pool: u16, took: Option<Duration>) {
+        if let Some(pool) = self.pools.get(usize::from(pool)) {
+            pool.chosen.add(1);
+        }
+        if let (Some(took), Some(listener)) = (took, self.listeners.get(usize::from(listener))) {
+            listener.choice.add(micros(took));
+        }
+    }
+
+    /// `server` of `pool`, which may be none, has answered its only SYN after this time.
+    pub(crate) fn note_connect(&self, pool: u16, server: u16, took: Duration) {
+        let took = micros(took);
+        if let Some(pool) = self.pools.get(usize::from(pool)) {
+            pool.connect.add(took);
+        }
+        if let Some(server) = self.servers.get(usize::from(server)) {
+            server.connect.add(took);
+        }
+    }
+
+    /// The first byte of `server` has come, this long after its SYN-ACK.
+    pub(crate) fn note_first_byte(&self, listener: u16, server: u16, took: Duration) {
+        let took = micros(took);
+        if let Some(listener) = self.listeners.get(usize::from(listener)) {
+            listener.first_byte.add(took);
+        }
+        if let Some(server) = self.servers.get(usize::from(server)) {
+            server.first_byte.add(took);
+        }
+    }
+
+    /// A connection is over, with so many bytes to server and client, and this long after its beginning if that is known.
+    pub(crate) fn note_end(&self, listener: u16, bytes: (u64, u64), lasted: Option<Duration>) {
+        let Some(listener) = self.listeners.get(usize::from(listener)) else {
+            return;
+        };
+        listener.ended.add(1);
+        listener.bytes_to_server.add(bytes.0);
+        listener.bytes_to_client.add(bytes.1);
+        listener.bytes.add(bytes.0.wrapping_add(bytes.1));
+        if let Some(lasted) = lasted {
+            listener.duration.add(micros(lasted));
+        }
+    }
+}
+
+fn zeros<T: Default>(count: usize) -> Box<[T]> {
+    std::iter::repeat_with(T::default).take(count).collect()
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_not_counted() {
+        let tally = Tally::new(1, 1, 100);
+        assert_eq!(tally.servers().len(), TIMED_SERVERS);
+        let time = Duration::from_micros(10);
+        tally.note_begin(1);
+        tally.note_choice(1, u16::MAX, Some(time));
+        tally.note_choice(0, 0, None);
+        tally.note_connect(u16::MAX, u16::MAX, time);
+        tally.note_first_byte(1, 64, time);
+        tally.note_end(1, (1, 1), Some(time));
+        let (listener, pool) = (&tally.listeners()[0], &tally.pools()[0]);
+        assert_eq!(
+            (listener.connections.get(), listener.ended.get(), pool.chosen.get()),
+            (0, 0, 1)
+        );
+        let mut all = Distribution::default();
+        for histogram in [
+            &listener.choice,
+            &listener.first_byte,
+            &listener.duration,
+            &pool.connect,
+        ] {
+            all.add(histogram);
+        }
+        assert_eq!(all.count(), 0);
+    }
+}

@@ -1,0 +1,115 @@
+//! What the core counts by listener, pool and server: against what has happened.
+
+use std::time::Duration;
+
+use e2d2::wire::tcp::TcpFlags;
+
+use crate::harness::{Bench, CONFIG, Client, Server, close, nothing, only};
+use splice::tally::{Distribution, Histogram};
+
+const CONNECTIONS: u16 = 60;
+
+fn of<'a>(counted: impl IntoIterator<Item = &'a Histogram>) -> Distribution {
+    let mut all = Distribution::default();
+    counted.into_iter().for_each(|histogram| all.add(histogram));
+    all
+}
+
+/// Numbers and sum are exact, what is said of their order is a ninth wrong at most.
+fn assert_told(name: &str, told: &Distribution, exact: &mut [u64]) {
+    exact.sort_unstable();
+    assert_eq!(
+        (told.count(), told.sum()),
+        (exact.len() as u64, exact.iter().sum()),
+        "{name}"
+    );
+    for part in [0.1, 0.5, 0.9, 0.99] {
+        let exact = exact[(exact.len() as f64 * part).ceil() as usize - 1];
+        let said = told.quantile(part).expect("some");
+        assert!(said.abs_diff(exact) * 9 <= exact, "{name} {part}: {said} for {exact}");
+    }
+}
+
+#[test]
+fn every_connection_is_counted_with_its_times() {
+    let mut bench = Bench::for_pools(CONFIG);
+    let [mut choices, mut connects, mut first_bytes, mut durations] = <[Vec<u64>; 4]>::default();
+    for n in 0..u64::from(CONNECTIONS) {
+        // Below the 50 ms from which a call may be overdue, and the 200 ms from which anything is sent again.
+        let (choice, connect, first_byte, rest) = (5 + n * 2_711, 120 + n * n * 11, 17 + n * 700, 1_000 * n * n);
+        let wait = |bench: &mut Bench, micros| nothing(bench.wait(Duration::from_micros(micros)));
+        let mut client = Client::new(40_000 + n as u16);
+        client.connect(&mut bench);
+        wait(&mut bench, choice);
+        let mut server = Server::from_syn(&only(client.send(&mut bench, b"0 hello")));
+        wait(&mut bench, connect);
+        server.accept(&mut bench);
+        server.ack = server.ack.wrapping_add(7);
+        wait(&mut bench, first_byte);
+        only(server.send(&mut bench, b"answer"));
+        client.ack = client.ack.wrapping_add(6);
+        only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
+        wait(&mut bench, rest);
+        only(server.send(&mut bench, b"more"));
+        client.ack = client.ack.wrapping_add(4);
+        close(&mut bench, &mut client, &mut server);
+        choices.push(choice);
+        connects.push(connect);
+        first_bytes.push(first_byte);
+        durations.push(choice + connect + first_byte + rest);
+    }
+
+    let tally = bench.proxy.tally();
+    let (listener, pool) = (&tally.listeners()[0], &tally.pools()[0]);
+    assert_told("choice", &of([&listener.choice]), &mut choices);
+    assert_told("connect", &of([&pool.connect]), &mut connects);
+    assert_told("first byte", &of([&listener.first_byte]), &mut first_bytes);
+    assert_told("duration", &of([&listener.duration]), &mut durations);
+    let bytes = of([&listener.bytes]);
+    let all = u64::from(CONNECTIONS);
+    assert_eq!((bytes.count(), bytes.sum()), (all, 17 * all));
+    assert_eq!(
+        [
+            listener.connections.get(),
+            listener.ended.get(),
+            pool.chosen.get(),
+            listener.bytes_to_server.get(),
+            listener.bytes_to_client.get(),
+        ],
+        [all, all, all, 7 * all, 10 * all]
+    );
+    // Servers have taken turns, and what is told of them is what is told of their pool.
+    let servers = &tally.servers()[..3];
+    assert!(servers.iter().all(|server| of([&server.connect]).count() == all / 3));
+    assert_eq!(of(servers.iter().map(|server| &server.connect)), of([&pool.connect]));
+    assert_eq!(
+        of(servers.iter().map(|server| &server.first_byte)),
+        of([&listener.first_byte])
+    );
+    assert_eq!(tally.listeners()[1].connections.get(), 0);
+    bench.assert_all_returned();
+}
+
+/// Of a call whose SYN was repeated nobody knows which SYN was answered, and a client that leaves has chosen nobody.
+#[test]
+fn what_nobody_knows_is_not_counted() {
+    let mut bench = Bench::for_pools(CONFIG);
+    let mut client = Client::new(40_000);
+    client.connect(&mut bench);
+    let syn = only(client.send(&mut bench, b"0 hello"));
+    let repeated = bench.wait(Duration::from_millis(1_100));
+    assert!(!repeated.is_empty(), "the SYN is sent again");
+    let last = repeated.last().unwrap_or(&syn);
+    Server::from_syn(last).accept(&mut bench);
+    let mut other = Client::new(40_001);
+    other.connect(&mut bench);
+    only(bench.receive(&other.segment(TcpFlags::FIN, b"")));
+    let tally = bench.proxy.tally();
+    let listener = &tally.listeners()[0];
+    assert_eq!((listener.connections.get(), listener.ended.get()), (2, 0));
+    assert_eq!(of([&listener.choice]).count(), 1);
+    assert_eq!(of([&listener.first_byte]).count(), 0);
+    bench.finish();
+    assert_eq!(listener.ended.get(), 2);
+    assert_eq!(of([&listener.duration]).count(), 2);
+}
