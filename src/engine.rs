@@ -49,7 +49,7 @@ use crate::neighbour::{SharedNeighbours, Topology, TopologyError};
 use crate::pipeline::{CoreLinks, HANDOVER_RING};
 use crate::records::{OpenError, RING_CAPACITY, RecordKeeper, RecordOutput, RecordTotals};
 use crate::report::{Buffers, CoreReport, NextHopTotals, PortReport, Report, ServerReport};
-use crate::stages::{Off, Stages, Timed};
+use crate::stages::{Off, Stages};
 use splice::callbacks::SelectorFactory;
 use splice::settings::CoreSteering;
 
@@ -189,22 +189,6 @@ impl Engine {
         let selectors = Arc::new(selectors);
         Self::start_with(config, move |start| {
             core::build::<M, F, Off>(start, &seeds, &*selectors)
-        })
-    }
-
-    /// The same with each core's cycles counted by stage.
-    ///
-    /// # Errors
-    /// See [`StartError`]. Nothing is left open.
-    pub fn start_timed_on<M, F>(config: Config, selectors: F) -> Result<RunningEngine<M>, StartError>
-    where
-        M: Machine + 'static,
-        F: SelectorFactory,
-    {
-        let seeds = Seeds::draw().map_err(StartError::NoRandomness)?;
-        let selectors = Arc::new(selectors);
-        Self::start_with(config, move |start| {
-            core::build::<M, F, Timed>(start, &seeds, &*selectors)
         })
     }
 

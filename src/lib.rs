@@ -39,6 +39,7 @@ pub mod log_ring;
 pub mod neighbour;
 pub mod picture;
 pub mod pipeline;
+pub mod privileges;
 pub mod records;
 pub mod report;
 pub mod selectors;

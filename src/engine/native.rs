@@ -19,13 +19,15 @@ pub use queue::EngineQueue;
 use queue::{Side, SideDrops};
 use side_core::SideCore;
 
+use super::core::{self, Seeds};
 use super::machine::{CoreParts, DeviceSide, Machine, MachineError, Opened, WatchedPool};
 use super::{CoreStart, Engine, Program, RunningEngine, StartError, idle_mode};
 use crate::config::{Config, CoreId, PortConfig, SoftwareNicConfig};
 use crate::doctor::{Root, misplaced};
+use crate::privileges::Limits;
 use crate::report::PortReport;
 use crate::selectors::RuleSelector;
-use crate::stages::Timed;
+use crate::stages::{Off, Stages, Timed};
 use splice::callbacks::SelectorFactory;
 
 /// DPDK's environment and the open ports.
@@ -61,25 +63,36 @@ impl Engine {
         Self::start_on(config, selectors)
     }
 
-    /// The same by the rules of the configuration: what the program `proxyengine` runs.
+    /// The same by the rules of the configuration, with packet threads that give up what they do not need: what the program
+    /// `proxyengine` runs.
     ///
     /// Neither this nor [`core_by_rules`](Self::core_by_rules) is generic, so the engine is compiled here, once: what a
     /// bench measures, and what a build learns from a run of it (`scripts/profile.sh`), is what the program runs.
     ///
     /// # Errors
     /// See [`StartError`]. Nothing is left open.
-    pub fn start_by_rules(config: Config) -> Result<RunningEngine<DpdkMachine>, StartError> {
-        let rules = RuleSelector::new(&config);
-        Self::start(config, rules)
+    pub fn start_by_rules(config: Config, limits: Limits) -> Result<RunningEngine<DpdkMachine>, StartError> {
+        Self::start_limited::<Off>(config, limits)
     }
 
     /// The same with each core's cycles counted by stage ([`crate::stages`]): `proxyengine run --stage-cycles`.
     ///
     /// # Errors
     /// See [`StartError`]. Nothing is left open.
-    pub fn start_timed_by_rules(config: Config) -> Result<RunningEngine<DpdkMachine>, StartError> {
-        let rules = RuleSelector::new(&config);
-        Self::start_timed_on(config, rules)
+    pub fn start_timed_by_rules(config: Config, limits: Limits) -> Result<RunningEngine<DpdkMachine>, StartError> {
+        Self::start_limited::<Timed>(config, limits)
+    }
+
+    fn start_limited<C: Stages>(config: Config, limits: Limits) -> Result<RunningEngine<DpdkMachine>, StartError> {
+        let seeds = Seeds::draw().map_err(StartError::NoRandomness)?;
+        let rules = Arc::new(RuleSelector::new(&config));
+        Self::start_with(config, move |start| {
+            let core = core::build::<DpdkMachine, _, C>(start, &seeds, &*rules)?;
+            limits
+                .enter_packet_thread()
+                .map_err(|error| format!("privileges: {error}"))?;
+            Ok(core)
+        })
     }
 
     /// A core of that engine: `bench cps --stage-cycles`.

@@ -1,6 +1,6 @@
 //! Runs the engine from its start to its report.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use proxyengine::config::Config;
 use proxyengine::engine::{DpdkMachine, Engine, Outcome, RunningEngine};
 use proxyengine::picture::Picture;
+use proxyengine::privileges::Limits;
 use proxyengine::report::Report;
 use proxyengine::stages::{Breakdown, Second};
 use proxyengine::status;
@@ -48,14 +49,20 @@ pub(super) fn run(config: Config, arguments: &RunArguments) -> Exit {
         Ok(control) => control,
         Err((place, error)) => return not_started(&format!("[control]: {place} cannot be listened on: {error}")),
     };
+    let files = [&arguments.report, &arguments.stage_cycles].into_iter().flatten();
+    let limits = Limits::of(&config, files.map(PathBuf::as_path));
     let started = match arguments.stage_cycles {
-        Some(_) => Engine::start_timed_by_rules(config),
-        None => Engine::start_by_rules(config),
+        Some(_) => Engine::start_timed_by_rules(config, limits.clone()),
+        None => Engine::start_by_rules(config, limits.clone()),
     };
     let engine = match started {
         Ok(engine) => engine,
         Err(error) => return not_started(&error.to_string()),
     };
+    // Before the threads that read what strangers write; a kernel or a container that refuses it is no reason not to serve.
+    if let Err(error) = limits.enter_main_thread() {
+        log::warn!("privileges are not given up: {error}");
+    }
     let control = control.map(|server| status::serve(server, engine.watch())).transpose();
     let control = match control {
         Ok(control) => control,

@@ -349,6 +349,46 @@ fn the_service_manager_is_told() {
     assert_eq!(program.wait().0, 0);
 }
 
+/// A line of proc_pid_status(5).
+fn status(thread: &Path, field: &str) -> String {
+    let text = fs::read_to_string(thread.join("status")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{field}:")));
+    line.unwrap_or_default().trim().to_owned()
+}
+
+#[test]
+fn threads_give_up_what_they_do_not_need() {
+    const FILTERED: &str = "2";
+    const SYS_PTRACE: u64 = 1 << 19;
+    let place = Place::new(GOOD);
+    let program = Running::start(&place, &["engine.toml"]);
+    let process = Path::new("/proc").join(program.child.id().to_string());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while status(&process, "Seccomp") != FILTERED {
+        assert!(
+            Instant::now() < deadline,
+            "no filter: {:?}",
+            fs::read_to_string(place.path("stderr"))
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let threads = fs::read_dir(process.join("task")).expect("its threads");
+    let mut packet_threads = 0;
+    for thread in threads.map(|thread| thread.expect("a thread").path()) {
+        assert_eq!(status(&thread, "Seccomp"), FILTERED, "{}", status(&thread, "Name"));
+        if status(&thread, "Name").starts_with("core-") {
+            packet_threads += 1;
+            assert_eq!(status(&thread, "CapEff"), "0000000000000000");
+            assert_eq!(status(&thread, "NoNewPrivs"), "1");
+        }
+    }
+    assert!(packet_threads > 0);
+    let kept = u64::from_str_radix(&status(&process, "CapPrm"), 16).expect("a number");
+    assert_eq!(kept & SYS_PTRACE, 0);
+    program.signal("TERM");
+    assert_eq!(program.wait().0, 0);
+}
+
 #[test]
 fn sigusr2_opens_the_records_again() {
     let place = Place::new(GOOD);

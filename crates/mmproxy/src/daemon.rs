@@ -9,10 +9,12 @@ use crate::inline::control::{self, Control};
 use crate::metrics::{self, Counters};
 use crate::netlink::Netlink;
 use crate::plan::Surroundings;
+use crate::privileges::{self, Role};
 use crate::worker::{Mailbox, Order, PER_SESSION, Shares, Worker};
-use crate::{netsetup, notify, privileges, sockets, steering, sys};
+use crate::{netsetup, sockets, steering, sys};
 use ::control::http::Running;
 use rustix::fd::OwnedFd;
+use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io;
@@ -131,7 +133,7 @@ impl Daemon {
             .transpose()
             .map_err(system("inline"))?;
         if config.sandbox
-            && let Err(error) = privileges::sandbox()
+            && let Err(error) = privileges::enter_sandbox(Role::Relay)
         {
             log::warn!("no system call filter: {error}");
         }
@@ -229,12 +231,13 @@ impl Daemon {
     /// If a worker failed.
     pub fn obey(mut self, signals: &mut Signals) -> Result<(), DaemonError> {
         let (mut draining, mut impatient) = (false, false);
-        tell("READY=1");
-        if let Some(interval) = notify::watchdog_interval() {
+        tell(&[NotifyState::Ready]);
+        if let Some(interval) = sd_notify::watchdog_enabled() {
             let beat = move || {
                 loop {
-                    std::thread::sleep(interval);
-                    tell("WATCHDOG=1");
+                    // Twice in it, as sd_watchdog_enabled(3) recommends.
+                    std::thread::sleep(interval / 2);
+                    tell(&[NotifyState::Watchdog]);
                 }
             };
             std::thread::Builder::new()
@@ -245,23 +248,21 @@ impl Daemon {
         let handle = signals.handle();
         let threads = std::mem::take(&mut self.threads);
         let joiner = std::thread::spawn(move || {
-            let results: Vec<io::Result<()>> = threads
-                .into_iter()
-                .map(|thread| {
-                    thread
-                        .join()
-                        .unwrap_or_else(|_| Err(io::Error::other("a worker panicked")))
-                })
-                .collect();
+            let panicked = |_| Err(io::Error::other("a worker panicked"));
+            let joined = |thread: JoinHandle<io::Result<()>>| thread.join().unwrap_or_else(panicked);
+            let results: Vec<io::Result<()>> = threads.into_iter().map(joined).collect();
             handle.close();
             results
         });
         for signal in signals.forever() {
             match signal {
                 SIGHUP => {
-                    tell("RELOADING=1");
+                    // Since systemd 253 it wants to know since when.
+                    if let Ok(now) = NotifyState::monotonic_usec_now() {
+                        tell(&[NotifyState::Reloading, now]);
+                    }
                     self.reload();
-                    tell("READY=1");
+                    tell(&[NotifyState::Ready]);
                 }
                 _ if draining => {
                     impatient = true;
@@ -269,7 +270,7 @@ impl Daemon {
                 }
                 _ => {
                     draining = true;
-                    tell("STOPPING=1");
+                    tell(&[NotifyState::Stopping]);
                     log::info!("draining for up to {:?}", self.config.drain);
                     self.mailboxes
                         .iter()
@@ -329,8 +330,9 @@ impl Drop for Alarm {
     }
 }
 
-fn tell(state: &str) {
-    if let Err(error) = notify::notify(state) {
+/// Tells the service manager, if there is one.
+fn tell(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
         log::debug!("service manager: {error}");
     }
 }

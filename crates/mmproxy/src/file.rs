@@ -15,7 +15,7 @@ use crate::address::{Family, ListenSpec, TargetSpec};
 use crate::config::{
     Bind, Config, ConfigError, Duplicate, HeaderMode, Inline, Listener, Protocol, SendHeader, SourcePort,
 };
-use crate::notify;
+use crate::sockets;
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -270,7 +270,7 @@ fn binds(spec: &ListenSpec, protocol: Protocol) -> Result<Vec<(Bind, u16, RangeI
             .map(|port| (Bind::Address(SocketAddr::new(*ip, port)), port, ports.clone()))
             .collect()),
         ListenSpec::Systemd(name) => {
-            let passed = notify::passed_sockets(name.as_deref(), protocol == Protocol::Tcp);
+            let passed = sockets::passed_sockets(name.as_deref(), protocol == Protocol::Tcp);
             if passed.is_empty() {
                 return Err("no such socket was passed by systemd (LISTEN_FDS, LISTEN_FDNAMES)".into());
             }

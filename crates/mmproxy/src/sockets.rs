@@ -310,3 +310,34 @@ pub fn test_source(family: Family) -> IpAddr {
         Family::V4 | Family::Any => IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
     }
 }
+
+/// Descriptors passed to this process with this name (all if `None`) and this type, with the address they are
+/// bound to (sd_listen_fds(3)).
+pub fn passed_sockets(name: Option<&str>, stream: bool) -> Vec<(i32, Option<SocketAddr>)> {
+    let passed = match sd_notify::listen_fds_with_names() {
+        Ok(passed) => passed.collect(),
+        Err(error) => {
+            log::warn!("what systemd has passed cannot be used: {error}");
+            vec![]
+        }
+    };
+    passed
+        .into_iter()
+        .filter(|(_, passed)| name.is_none_or(|name| passed == name))
+        .filter_map(|(number, _)| {
+            let fd = sys::duplicate_passed(number).ok()?;
+            let wanted = if stream { SocketType::STREAM } else { SocketType::DGRAM };
+            if sockopt::socket_type(&fd).ok()? != wanted {
+                return None;
+            }
+            let inet = matches!(
+                sockopt::socket_domain(&fd),
+                Ok(AddressFamily::INET | AddressFamily::INET6)
+            );
+            let local = rustix::net::getsockname(&fd)
+                .ok()
+                .and_then(|local| SocketAddr::try_from(local).ok());
+            inet.then_some((number, local))
+        })
+        .collect()
+}

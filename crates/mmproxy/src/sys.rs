@@ -1,5 +1,5 @@
 //! The system calls that no safe library here offers: batches of datagrams, a few socket options, passed descriptors.
-//! All `unsafe` of this crate is in this file and in `landlock.rs`; every function in them is safe for any argument.
+//! All `unsafe` of this crate is in this file; every function in it is safe for any argument.
 #![allow(unsafe_code)]
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -106,34 +106,6 @@ fn raw_filter(program: &[Instruction]) -> Vec<libc::sock_filter> {
         k: one.operand,
     };
     program.iter().map(raw).collect()
-}
-
-/// Installs a system call filter for this thread and those it will start. It cannot be removed.
-///
-/// # Errors
-/// What `prctl` reports; it needs `no_new_privs`.
-pub fn install_seccomp_filter(program: &[Instruction]) -> io::Result<()> {
-    let mut filter = raw_filter(program);
-    let length = u16::try_from(filter.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    let header = libc::sock_fprog {
-        len: length,
-        filter: filter.as_mut_ptr(),
-    };
-    // SAFETY: `header` points to `filter`, which has `length` instructions; the kernel copies both during the call.
-    let result = unsafe {
-        libc::prctl(
-            libc::PR_SET_SECCOMP,
-            libc::SECCOMP_MODE_FILTER,
-            ptr::from_ref(&header),
-            0,
-            0,
-        )
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
 }
 
 /// A duplicate, closed on exec, of a descriptor that was passed by number.
@@ -455,7 +427,26 @@ fn to_raw(address: SocketAddr, name: &mut libc::sockaddr_storage) -> libc::sockl
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::privileges::{Role, enter_sandbox};
     use std::net::UdpSocket;
+
+    #[test]
+    fn the_sandbox_has_no_new_namespaces() {
+        let flags = libc::CLONE_NEWUSER | libc::SIGCHLD;
+        let made = std::thread::spawn(move || {
+            rustix::thread::set_no_new_privs(true)?;
+            enter_sandbox(Role::Relay)?;
+            // SAFETY: no memory is shared; a child, which would be a defect, ends at once.
+            let made = unsafe { libc::syscall(libc::SYS_clone, libc::c_long::from(flags), 0, 0, 0, 0) };
+            if made == 0 {
+                // SAFETY: ends the child, without destructors.
+                unsafe { libc::_exit(0) };
+            }
+            io::Result::Ok((made, io::Error::last_os_error().kind()))
+        });
+        let made = made.join().expect("the thread lives on").expect("filters");
+        assert_eq!(made, (-1, io::ErrorKind::PermissionDenied));
+    }
 
     #[test]
     fn batches_carry_addresses_and_segments() {

@@ -10,7 +10,8 @@ use crate::inline::layout::{self, ListId};
 use crate::inline::spec::Spec;
 use crate::metrics::InlineCounters;
 use crate::plan::Surroundings;
-use crate::{netsetup, privileges, sockets};
+use crate::privileges::{self, Role};
+use crate::{netsetup, sockets};
 use proxy_protocol::{Addresses, Header};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::HashSet;
@@ -306,7 +307,7 @@ impl Ready {
             .name("inline".into())
             .stack_size(512 * 1024)
             .spawn(move || {
-                if sandbox && let Err(error) = privileges::sandbox_for_inline() {
+                if sandbox && let Err(error) = privileges::enter_sandbox(Role::Inline) {
                     log::warn!("no system call filter: {error}");
                 }
                 look_after(self.engine, &self.counters, &inbox);
