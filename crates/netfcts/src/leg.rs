@@ -49,6 +49,19 @@ pub struct FourTuple {
     pub local_port: u16,
 }
 
+impl FourTuple {
+    /// The leg between the peer's address and port and ours.
+    #[inline(always)]
+    pub fn new((remote, remote_port): (u128, u16), (local, local_port): (u128, u16)) -> Self {
+        FourTuple {
+            remote,
+            local,
+            remote_port,
+            local_port,
+        }
+    }
+}
+
 /// The prefix of IPv4-mapped IPv6 addresses.
 pub const MAPPED: u128 = 0xffff << 32;
 

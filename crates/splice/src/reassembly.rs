@@ -15,6 +15,7 @@
 mod chunks;
 pub mod source_quota;
 
+use crate::base::drop_reason::DropReason;
 use crate::reassembly::source_quota::{Quota, SourceQuotas};
 pub use crate::session::handles::BufferId;
 use arrayvec::ArrayVec;
@@ -83,6 +84,17 @@ pub enum ReassemblyError {
     /// Too many holes.
     #[error("more holes than are kept track of")]
     TooManyHoles,
+}
+
+impl From<ReassemblyError> for DropReason {
+    fn from(error: ReassemblyError) -> Self {
+        match error {
+            ReassemblyError::Exhausted => DropReason::ReassemblyFull,
+            ReassemblyError::ShareUsed => DropReason::ReassemblyQuota,
+            ReassemblyError::BeyondWindow => DropReason::OutOfWindow,
+            ReassemblyError::TooManyHoles => DropReason::TooManyHoles,
+        }
+    }
 }
 
 /// A run of bytes without a hole, as offsets from the start of the stream.

@@ -4,11 +4,13 @@
 
 use crate::base::addresses::Addresses;
 use crate::base::ids::{PoolId, ServerId};
+use crate::base::path::Path;
 use crate::reassembly;
 use arrayvec::ArrayVec;
 use e2d2::port::{Capabilities, PortId};
 use e2d2::wire::{Checksums, MacAddr};
 use ipnet::IpNet;
+use netfcts::FourTuple;
 use netfcts::pool::PortSet;
 use netfcts::steering::SteeringPlan;
 use std::collections::HashSet;
@@ -379,6 +381,23 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The way from our end of `key` to the other, to the station `mac` by the port `device`.
+    #[inline(always)]
+    pub(crate) fn path(&self, key: &FourTuple, mac: MacAddr, device: PortId) -> Path {
+        let ours = &self.devices[usize::from(device.0)];
+        Path {
+            source_mac: ours.mac,
+            destination_mac: mac,
+            source: key.local,
+            destination: key.remote,
+            source_port: key.local_port,
+            destination_port: key.remote_port,
+            device,
+            mtu: ours.mtu,
+            checksums: ours.checksums,
+        }
+    }
+
     /// True if some listener takes PROXY headers.
     pub fn accepts_headers(&self) -> bool {
         self.listeners

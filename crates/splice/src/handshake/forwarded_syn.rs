@@ -7,6 +7,7 @@
 
 use crate::base::drop_reason::DropReason;
 use crate::base::path::Path;
+use crate::session::connection::Opening;
 use crate::session::numbers::Control;
 use crate::session::segment::Segment;
 use e2d2::buffer::PacketBuffer;
@@ -16,11 +17,8 @@ use e2d2::wire::tcp::options::{self, OptionBytes, kind};
 use e2d2::wire::tcp::{HEADER_LEN, TcpFlags, TcpOptions, TcpPacket};
 use netfcts::seq::SeqNum;
 
-/// No SYN is remembered: the connection was made by a cookie.
-pub(crate) const NONE: u16 = u16::MAX;
-
 /// The most SYNs that are remembered: their places are numbered with 16 bits.
-pub(crate) const MOST: usize = NONE as usize;
+pub(crate) const MOST: usize = Opening::NO_SYN as usize;
 
 /// A client's SYN, and the answer to it.
 #[derive(Clone, Debug)]
@@ -32,12 +30,12 @@ pub(crate) struct ForwardedSyn {
     /// Its window, never scaled (RFC 7323 2.2).
     pub window: u16,
     /// What the server has answered.
-    pub answer: Option<ForwardedSynAck>,
+    pub answer: Option<ServerSynAck>,
 }
 
 /// The server's SYN-ACK.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ForwardedSynAck {
+pub(crate) struct ServerSynAck {
     /// The server's initial sequence number.
     pub isn: SeqNum,
     /// Its window, never scaled.

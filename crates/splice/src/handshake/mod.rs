@@ -13,7 +13,9 @@ use cookie::CookieJar;
 use e2d2::time::Instant;
 use forwarded_syn::ForwardedSyn;
 use half_open::HalfOpenTable;
+use netfcts::FourTuple;
 use netfcts::isn::IsnGenerator;
+use netfcts::seq::SeqNum;
 use replay_filter::ReplayFilter;
 use syn_ack_options::SynAckOptions;
 
@@ -22,7 +24,7 @@ pub(crate) struct Handshake {
     pub(crate) cookies: CookieJar,
     pub(crate) replay_filter: ReplayFilter,
     /// Initial sequence numbers towards servers.
-    pub(crate) isn: IsnGenerator,
+    isn: IsnGenerator,
     timestamp_base: u32,
     pub(crate) half_open: HalfOpenTable,
     pub(crate) forwarded_syns: Slab<ForwardedSyn>,
@@ -41,6 +43,12 @@ impl Handshake {
             forwarded_syns: Slab::new(capacity.passed_syns.min(forwarded_syn::MOST)),
             syn_ack_options: SynAckOptions::new(settings),
         }
+    }
+
+    /// The initial sequence number of a leg (RFC 6528 3).
+    pub(crate) fn iss(&self, now: Instant, key: &FourTuple) -> SeqNum {
+        let (local, remote) = (key.local.to_be_bytes(), key.remote.to_be_bytes());
+        self.isn.isn(now, (&local, key.local_port), (&remote, key.remote_port))
     }
 
     /// Our timestamp clock towards clients: 1 ms, as RFC 7323 5.4 recommends.

@@ -107,6 +107,16 @@ impl Inspections {
         self.entries.get_mut(index)
     }
 
+    /// What an inspected connection's `side` sends.
+    pub(crate) fn sent_by(&self, slot: u32, side: Side) -> Option<&InspectedDirection> {
+        self.of(slot).map(|inspection| inspection.sent_by(side))
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn sent_by_mut(&mut self, slot: u32, side: Side) -> Option<&mut InspectedDirection> {
+        self.of_mut(slot).map(|inspection| inspection.sent_by_mut(side))
+    }
+
     /// Begins an inspection; `None` if every entry is taken.
     pub(crate) fn open(&mut self, slot: u32, inspection: Inspection) -> Option<u32> {
         let place = self.by_slot.get_mut(slot as usize)?;

@@ -6,7 +6,7 @@ use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::base::settings::Verify;
 use crate::base::stage::WorkStage;
-use crate::proxy::routes::{self, Endpoints};
+use crate::proxy::routes::{self};
 use crate::proxy::{Incoming, Proxy};
 use crate::session::classify;
 use crate::session::phase::Phase;
@@ -15,22 +15,15 @@ use crate::session::table::FlowRef;
 use arrayvec::ArrayVec;
 use e2d2::BURST;
 use e2d2::buffer::{BufferPool, ChecksumStatus, PacketBuffer};
-use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
 use e2d2::wire::frame::{Kind, Packet, TcpLayout};
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::{FourTuple, Side};
 
-impl<P, S, N> Proxy<P, S, N>
-where
-    P: BufferPool,
-    S: SelectServer,
-    N: NextHops,
-{
+impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// Reads the packets, asks for what they will need, and deals with them in turn.
     pub(crate) fn handle_all(
         &mut self,
-        now: Instant,
         batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
         out: &mut impl Output<P::Buffer>,
     ) {
@@ -41,7 +34,7 @@ where
         for packet in batch.drain(..) {
             match self.read(&packet, &mut segments) {
                 Ok(()) => buffers.push(packet.buffer),
-                Err(reason) => self.emit.dropped(reason),
+                Err(reason) => self.rooms.emit.dropped(reason),
             }
         }
         out.enter(WorkStage::LookUp);
@@ -49,8 +42,8 @@ where
         for (buffer, segment) in buffers.into_iter().zip(&mut segments) {
             out.enter(WorkStage::Checksum);
             match self.verify(segment, buffer.data()) {
-                Ok(()) => self.handle(now, Incoming { buffer, segment }, out),
-                Err(reason) => self.emit.dropped(reason),
+                Ok(()) => self.handle(Incoming { buffer, segment }, out),
+                Err(reason) => self.rooms.emit.dropped(reason),
             }
         }
     }
@@ -59,19 +52,19 @@ where
     fn ask_ahead(&self, segments: &mut [Segment]) {
         let mut may_call: ArrayVec<u32, BURST> = ArrayVec::new();
         for segment in segments {
-            segment.guess = self.flows.guess(segment.hash);
+            segment.guess = self.rooms.flows.guess(segment.hash);
             match segment.guess {
                 Some(flow) if flow.is_time_wait() => {}
                 Some(flow) => {
                     self.connections.prefetch(flow.slot());
-                    self.records.prefetch(flow.slot());
+                    self.rooms.records.prefetch(flow.slot());
                     if flow.side() == Side::Client && segment.payload_len() > 0 {
-                        self.timers.prefetch(flow.slot());
+                        self.rooms.timers.prefetch(flow.slot());
                         may_call.push(flow.slot());
                     }
                 }
                 // The ACK of a cookie, most likely.
-                None if !segment.has(TcpFlags::SYN) => self.handshake.replay_filter.prefetch(segment.hash),
+                None if !segment.has(TcpFlags::SYN) => self.rooms.handshake.replay_filter.prefetch(segment.hash),
                 None => {}
             }
         }
@@ -82,7 +75,7 @@ where
                 .get(slot)
                 .is_some_and(|c| c.phase == Phase::AwaitPayload)
             {
-                self.timers.prefetch_neighbours(slot);
+                self.rooms.timers.prefetch_neighbours(slot);
             }
         }
     }
@@ -94,7 +87,7 @@ where
             return Err(DropReason::BadLayout);
         };
         let frame = packet.buffer.data();
-        let device = self.settings.devices.get(usize::from(packet.port.0));
+        let device = self.rooms.settings.devices.get(usize::from(packet.port.0));
         let device = device.ok_or(DropReason::OtherStation)?;
         if !starts_with(frame, device.mac) {
             return Err(DropReason::OtherStation);
@@ -102,8 +95,8 @@ where
         let header = segment::Header::read(frame, layout).ok_or(DropReason::BadLayout)?;
         classify::check_flags(header.flags)?;
         let key = header.key;
-        let hash = self.flows.hash_of_packet(&key, layout.version);
-        self.flows.prefetch(hash);
+        let hash = self.rooms.flows.hash_of_packet(&key, layout.version);
+        self.rooms.flows.prefetch(hash);
         into.push(Segment {
             key,
             hash,
@@ -124,7 +117,7 @@ where
     #[inline]
     fn verify(&self, segment: &mut Segment, frame: &[u8]) -> Result<(), DropReason> {
         let acts_on_it = segment.flags.intersects(TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST);
-        if acts_on_it || self.settings.verify == Verify::All {
+        if acts_on_it || self.rooms.settings.verify == Verify::All {
             if !is_intact(segment.checksum, segment.layout, frame) {
                 return Err(DropReason::BadTcpChecksum);
             }
@@ -134,14 +127,14 @@ where
     }
 
     #[inline]
-    fn handle(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
+    fn handle(&mut self, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
         out.enter(WorkStage::LookUp);
         let found = self.find(incoming.segment);
         out.enter(WorkStage::Classify);
         match found {
-            None => self.handle_unbound(now, incoming, out),
-            Some(flow) if flow.is_time_wait() => self.on_time_wait(now, flow, incoming, out),
-            Some(flow) => self.handle_connection(now, flow, incoming, out),
+            None => self.handle_unbound(incoming, out),
+            Some(flow) if flow.is_time_wait() => self.on_time_wait(flow, incoming, out),
+            Some(flow) => self.handle_connection(flow, incoming, out),
         }
     }
 
@@ -156,13 +149,14 @@ where
 
     #[inline(never)]
     fn look_up(&self, segment: &Segment) -> Option<FlowRef> {
-        self.flows.find(segment.hash, |flow| self.is_leg(flow, &segment.key))
+        let is_it = |flow| self.is_leg(flow, &segment.key);
+        self.rooms.flows.find(segment.hash, is_it)
     }
 
     /// True if `key` is that of a flow in the table.
     fn is_leg(&self, flow: FlowRef, key: &FourTuple) -> bool {
         if flow.is_time_wait() {
-            return self.key_of(flow).as_ref() == Some(key);
+            return self.rooms.key_at_rest(flow).as_ref() == Some(key);
         }
         self.is_open_leg(flow, key)
     }
@@ -171,17 +165,12 @@ where
     #[inline]
     fn is_open_leg(&self, flow: FlowRef, key: &FourTuple) -> bool {
         let connection = self.connections.get(flow.slot());
-        connection.is_some_and(|connection| routes::is_leg(&self.settings, connection, flow.side(), key))
+        connection.is_some_and(|connection| routes::is_leg(&self.rooms.settings, connection, flow.side(), key))
     }
 
-    /// The key of a flow in the table, from the connection that owns it.
-    pub(crate) fn key_of(&self, flow: FlowRef) -> Option<FourTuple> {
-        let ends = if flow.is_time_wait() {
-            Endpoints::from(self.time_wait.entry(flow.slot())?)
-        } else {
-            Endpoints::from(self.connections.get(flow.slot())?)
-        };
-        ends.key(&self.settings, flow.side())
+    /// The flow with this key, open or at rest.
+    pub(crate) fn find_key(&self, hash: u64, key: &FourTuple) -> Option<FlowRef> {
+        self.rooms.flows.find(hash, |flow| self.is_leg(flow, key))
     }
 }
 

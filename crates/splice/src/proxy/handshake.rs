@@ -14,39 +14,29 @@ use crate::handshake::cookie::{Agreed, Opened};
 use crate::handshake::half_open::HalfOpen;
 use crate::handshake::replay_filter::Unused;
 use crate::handshake::syn_ack_options::{self, AdvertisedOptions};
-use crate::proxy::{Incoming, Proxy};
+use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::session::action::Action;
-use crate::session::connection::{Attempts, Connection, NO_SERVER, Opening};
+use crate::session::connection::{Connection, NO_SERVER, Opening, Stage};
 use crate::session::event::Event;
-use crate::session::handles::BufferId;
 use crate::session::numbers::Control;
 use crate::session::phase::Phase;
 use crate::session::segment::{Returned, Segment};
 use crate::session::step::step;
 use crate::session::table::FlowRef;
 use e2d2::buffer::{BufferPool, PacketBuffer};
-use e2d2::port::PortId;
-use e2d2::time::Instant;
-use e2d2::wire::MacAddr;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
+use netfcts::Side;
 use netfcts::counters::TcpCounter;
-use netfcts::record::{Cause, State};
+use netfcts::record::State;
 use netfcts::seq::SeqNum;
-use netfcts::{FourTuple, Side};
 
 /// One place in so many is kept for clients whose first segment has payload.
 const RESERVED: usize = 16;
 
-impl<P, S, N> Proxy<P, S, N>
-where
-    P: BufferPool,
-    S: SelectServer,
-    N: NextHops,
-{
+impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// A segment to one of our addresses, from a flow without a live connection.
     pub(crate) fn on_no_connection(
         &mut self,
-        now: Instant,
         (phase, mut event): (Phase, Event),
         (address, listener): (u16, Option<u16>),
         incoming: Incoming<P::Buffer>,
@@ -55,52 +45,191 @@ where
         let mut opened = None;
         if event == Event::CookieAck {
             if !incoming.is_intact() {
-                return self.emit.dropped(DropReason::BadTcpChecksum);
+                return self.rooms.emit.dropped(DropReason::BadTcpChecksum);
             }
-            let (hash, returned) = (incoming.segment.hash, incoming.segment.returned_cookie());
-            match self.opens_cookie(now, incoming.segment) {
-                Some(cookie) => match self.handshake.replay_filter.find_unused(hash, returned, now) {
+            match self.rooms.opens_cookie(incoming.segment) {
+                Some(cookie) => match self.rooms.unused(incoming.segment) {
                     Some(unused) => opened = Some((cookie, unused)),
                     None => {
                         // The connection that it made is over: who goes on with it has missed the end.
-                        self.emit.dropped(DropReason::CookieReplayed);
+                        self.rooms.emit.dropped(DropReason::CookieReplayed);
                         event = Event::ClientAck;
                     }
                 },
-                None => event = self.without_cookie(now, listener, &incoming),
+                None => event = self.rooms.without_cookie(listener, &incoming),
             }
         }
         if matches!(event, Event::Syn | Event::SynToForward) {
-            self.records.count(Side::Client, TcpCounter::RecvSyn);
+            self.rooms.records.count(Side::Client, TcpCounter::RecvSyn);
         }
         let action = step(phase, event).actions.first();
         if let Some(action) = action {
             out.enter(WorkStage::from(*action));
         }
         match (action, listener, opened) {
-            (Some(Action::SendCookie), Some(listener), _) => self.send_cookie(now, listener, incoming, out),
+            (Some(Action::SendCookie), Some(listener), _) => self.rooms.send_cookie(listener, incoming, out),
             (Some(Action::StoreSyn), Some(listener), _) => {
-                self.remember_syn(now, (listener, address), incoming, out);
+                self.remember_syn((listener, address), incoming, out);
             }
             (Some(Action::CreateConnection), Some(listener), Some(opened)) => {
-                self.create(
-                    now,
-                    (listener, address),
-                    (opened, phase == Phase::TimeWait),
-                    incoming,
-                    out,
-                );
+                self.create((listener, address), (opened, phase == Phase::TimeWait), incoming, out);
             }
-            (Some(Action::Drop(reason)), _, _) => self.emit.drops.add(*reason, 1),
-            _ => self.refuse(now, incoming, out),
+            (Some(Action::Drop(reason)), _, _) => self.rooms.emit.dropped(*reason),
+            _ => self.rooms.refuse(incoming, out),
         }
     }
 
+    /// Repeats the SYN-ACKs that are due, unless the client has come meanwhile. Returns true if any was due.
+    pub(crate) fn retransmit_syn_acks(&mut self, budget: &mut RoundBudget, out: &mut impl Output<P::Buffer>) -> bool {
+        let now = self.rooms.now;
+        let now_ms = now.as_millis() as u32;
+        let mut worked = false;
+        while budget.affords_one(out)
+            && let Some((repetitions, entry)) = self.rooms.handshake.half_open.pop_due(now_ms)
+        {
+            *budget.moves() -= 1;
+            budget.note_fired();
+            worked = true;
+            let key = entry.key();
+            let hash = self.rooms.flows.hash(&key);
+            // What rests there is the connection before, unless its cookie was this one.
+            let is_known = self.find_key(hash, &key);
+            let returned = Returned {
+                seq: entry.client_isn + 1,
+                ack: entry.cookie + 1,
+            };
+            let has_come = is_known.is_some_and(|flow| !flow.is_time_wait())
+                || self.rooms.handshake.replay_filter.contains(hash, returned, now);
+            if self.rooms.is_draining || has_come {
+                continue;
+            }
+            let address = self.rooms.settings.addresses.index(key.local);
+            let listener = address
+                .and_then(|address| (self.rooms.settings.addresses).listener(address, key.local_port, entry.device));
+            let Some(listener) = listener else { continue };
+            // A SYN-ACK that is repeated says what it said: the cookie shows of which slot it is.
+            let promise = self.rooms.handshake.syn_ack_options.of_cookie(listener, entry.cookie);
+            let path = self.rooms.settings.path(&key, entry.mac, entry.device);
+            let numbers = (entry.cookie, entry.client_isn);
+            let control = self.rooms.syn_ack(&path, promise, numbers, entry.tsval, entry.agreed);
+            self.rooms.records.count(Side::Client, TcpCounter::SentSynAck);
+            self.rooms.emit.send(None, &path, &control, &[], out);
+            self.rooms.handshake.half_open.push_again(repetitions, entry, now_ms);
+        }
+        worked
+    }
+
+    fn create(
+        &mut self,
+        (listener, address): (u16, u16),
+        ((opened, unused), resting): ((Opened, Unused), bool),
+        incoming: Incoming<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        let segment = incoming.segment;
+        if self.rooms.is_draining {
+            return self.rooms.refuse(incoming, out);
+        }
+        // The last places are for those who also have something to say.
+        let capacity = self.connections.capacity();
+        if segment.payload_len() == 0 && self.connections.len() >= capacity - capacity / RESERVED {
+            return self.rooms.emit.dropped(DropReason::Pressure);
+        }
+        if self.connections.len() == capacity {
+            return self.rooms.emit.dropped(DropReason::TableFull);
+        }
+        let opening = self.rooms.new_opening(listener, opened, &incoming);
+        let connection = Connection::new(
+            (segment.key.remote, segment.key.remote_port),
+            segment.source_mac,
+            segment.device,
+            (listener, address, segment.key.local_port),
+            opening,
+        );
+        if resting {
+            self.rooms.free_key(segment.hash, &segment.key);
+        }
+        let Ok(slot) = self.connections.insert(connection) else {
+            return self.rooms.emit.dropped(DropReason::TableFull);
+        };
+        if let Err(refusal) = self.rooms.flows.insert(segment.hash, FlowRef::client(slot)) {
+            self.connections.remove(slot);
+            return self.rooms.emit.dropped(refusal.into());
+        }
+        // Not before: the client of a connection that was not made may bring its cookie again.
+        self.rooms.handshake.replay_filter.note(unused);
+        self.rooms.on_cookie_returned(segment.key.remote);
+        self.rooms.records.begin(slot, self.rooms.now);
+        self.rooms.tally.note_begin(listener);
+        self.await_first_bytes(slot, listener, out);
+        if segment.len() == 0 {
+            if let Some(connection) = self.connections.get_mut(slot) {
+                connection.packets_from_client = 1;
+            }
+            return self.rooms.emit.dropped(DropReason::Consumed);
+        }
+        self.handle_connection(FlowRef::client(slot), incoming, out);
+    }
+
+    /// Waits for what a client says that has shaken hands with us, or asks for its server at once.
+    fn await_first_bytes(&mut self, slot: u32, listener: u16, out: &mut impl Output<P::Buffer>) {
+        let Listener {
+            select,
+            inspect_delay,
+            accept,
+            bind,
+            ..
+        } = self.rooms.settings.listeners[usize::from(listener)];
+        if accept != AcceptProxy::Off {
+            self.rooms.headers.received.await_header(slot);
+        }
+        let first = inspect_delay.filter(|_| accept != AcceptProxy::Required);
+        self.rooms.timers.arm(slot, self.rooms.now + first.unwrap_or(select));
+        if bind != Bind::Payload {
+            self.drive(slot, Event::Ready, None, out);
+        }
+    }
+
+    /// The client of a SYN that was passed on has shaken hands with us. What it has heard from us cannot be made true of the
+    /// server that got its SYN: that one is reset, and one is called as for any client of the handshake.
+    pub(crate) fn fall_back_to_cookie(
+        &mut self,
+        slot: u32,
+        (opened, unused): (Opened, Unused),
+        incoming: Incoming<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        self.drive(slot, Event::CookieAck, None, out);
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        self.rooms.release_port(slot, connection, None);
+        let listener = connection.listener;
+        connection.server = NO_SERVER;
+        let syn = connection.opening().map_or(Opening::NO_SYN, |opening| opening.syn);
+        self.rooms.handshake.forwarded_syns.remove(syn.into());
+        self.rooms.handshake.replay_filter.note(unused);
+        let opening = self.rooms.new_opening(listener, opened, &incoming);
+        connection.stage = Stage::Opening(opening);
+        self.rooms.on_cookie_returned(incoming.segment.key.remote);
+        self.rooms
+            .records
+            .state(slot, Side::Client, State::Established, self.rooms.now);
+        self.await_first_bytes(slot, listener, out);
+        if incoming.segment.len() == 0 {
+            return self.rooms.emit.dropped(DropReason::Consumed);
+        }
+        self.handle_connection(FlowRef::client(slot), incoming, out);
+    }
+}
+
+impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// What a segment is that opens no cookie. If the segments before it were lost, with the ACK that would have opened
     /// it, then the client will send them again, and must not be reset until it has: its ACK number could be a cookie of
     /// the last 16 s. Without timestamps of that age there is one chance in two that an older one looks so, too; a client
     /// that goes on with a connection we know nothing of is reset 16 s later at most.
-    fn without_cookie(&self, now: Instant, listener: Option<u16>, incoming: &Incoming<P::Buffer>) -> Event {
+    fn without_cookie(&self, listener: Option<u16>, incoming: &Incoming<P::Buffer>) -> Event {
+        let now = self.now;
         let segment = incoming.segment;
         let promised = listener.map(|listener| self.handshake.syn_ack_options.of_cookie(listener, segment.ack - 1));
         let options = TcpOptions::parse(segment.options(incoming.buffer.data()));
@@ -117,20 +246,15 @@ where
     }
 
     /// The cookie that a segment acknowledges, if it is one of ours and still good.
-    pub(crate) fn opens_cookie(&self, now: Instant, segment: &Segment) -> Option<Opened> {
+    pub(crate) fn opens_cookie(&self, segment: &Segment) -> Option<Opened> {
         self.handshake
             .cookies
-            .open(&segment.key, segment.seq - 1, segment.ack - 1, now)
+            .open(&segment.key, segment.seq - 1, segment.ack - 1, self.now)
     }
 
-    fn send_cookie(
-        &mut self,
-        now: Instant,
-        listener: u16,
-        incoming: Incoming<P::Buffer>,
-        out: &mut impl Output<P::Buffer>,
-    ) {
-        if self.shutdown.is_draining {
+    fn send_cookie(&mut self, listener: u16, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
+        let now = self.now;
+        if self.is_draining {
             return self.emit.dropped(DropReason::Draining);
         }
         let Incoming { buffer, segment } = incoming;
@@ -154,7 +278,7 @@ where
             }
         }
         let path = self.path_back(segment);
-        let control = self.syn_ack(now, &path, promise, (cookie, segment.seq), tsval, agreed);
+        let control = self.syn_ack(&path, promise, (cookie, segment.seq), tsval, agreed);
         self.records.count(Side::Client, TcpCounter::SentSynAck);
         self.emit.send(Some(buffer), &path, &control, &[], out);
     }
@@ -162,7 +286,6 @@ where
     /// The SYN-ACK of a listener with our number `cookie` for a client's number.
     fn syn_ack(
         &self,
-        now: Instant,
         path: &Path,
         promise: AdvertisedOptions,
         (cookie, client_isn): (SeqNum, SeqNum),
@@ -180,178 +303,28 @@ where
                 mss: Some(promise.mss(path.version(), mtu)),
                 window_scale: promise.window_scale.filter(|_| agreed.window_scale.is_some()),
                 sack_permitted: agreed.sack,
-                timestamps: tsval.map(|tsval| (self.handshake.timestamp(now), tsval)),
+                timestamps: tsval.map(|tsval| (self.handshake.timestamp(self.now), tsval)),
             },
-        }
-    }
-
-    /// Repeats the SYN-ACKs that are due, unless the client has come meanwhile. Returns true if any was due.
-    pub(crate) fn retransmit_syn_acks(
-        &mut self,
-        now: Instant,
-        budget: &mut RoundBudget,
-        out: &mut impl Output<P::Buffer>,
-    ) -> bool {
-        let now_ms = now.as_millis() as u32;
-        let mut worked = false;
-        while budget.affords_one(out)
-            && let Some((repetitions, entry)) = self.handshake.half_open.pop_due(now_ms)
-        {
-            *budget.moves() -= 1;
-            budget.note_fired();
-            worked = true;
-            let key = entry.key();
-            let hash = self.flows.hash(&key);
-            // What rests there is the connection before, unless its cookie was this one.
-            let is_known = self.flows.find(hash, |flow| self.key_of(flow) == Some(key));
-            let returned = Returned {
-                seq: entry.client_isn + 1,
-                ack: entry.cookie + 1,
-            };
-            let has_come = is_known.is_some_and(|flow| !flow.is_time_wait())
-                || self.handshake.replay_filter.contains(hash, returned, now);
-            if self.shutdown.is_draining || has_come {
-                continue;
-            }
-            let address = self.settings.addresses.index(key.local);
-            let listener =
-                address.and_then(|address| (self.settings.addresses).listener(address, key.local_port, entry.device));
-            let Some(listener) = listener else { continue };
-            // A SYN-ACK that is repeated says what it said: the cookie shows of which slot it is.
-            let promise = self.handshake.syn_ack_options.of_cookie(listener, entry.cookie);
-            let path = self.path_between(&key, entry.mac, entry.device);
-            let numbers = (entry.cookie, entry.client_isn);
-            let control = self.syn_ack(now, &path, promise, numbers, entry.tsval, entry.agreed);
-            self.records.count(Side::Client, TcpCounter::SentSynAck);
-            self.emit.send(None, &path, &control, &[], out);
-            self.handshake.half_open.push_again(repetitions, entry, now_ms);
-        }
-        worked
-    }
-
-    fn create(
-        &mut self,
-        now: Instant,
-        (listener, address): (u16, u16),
-        ((opened, unused), resting): ((Opened, Unused), bool),
-        incoming: Incoming<P::Buffer>,
-        out: &mut impl Output<P::Buffer>,
-    ) {
-        let segment = incoming.segment;
-        if self.shutdown.is_draining {
-            return self.refuse(now, incoming, out);
-        }
-        // The last places are for those who also have something to say.
-        let capacity = self.connections.capacity();
-        if segment.payload_len() == 0 && self.connections.len() >= capacity - capacity / RESERVED {
-            return self.emit.dropped(DropReason::Pressure);
-        }
-        if self.connections.len() == capacity {
-            return self.emit.dropped(DropReason::TableFull);
-        }
-        let opening = self.new_opening(listener, opened, &incoming);
-        let connection = Connection::new(
-            (segment.key.remote, segment.key.remote_port),
-            segment.source_mac,
-            segment.device,
-            (listener, address, segment.key.local_port),
-            opening,
-        );
-        if resting {
-            self.free_key(segment.hash, &segment.key);
-        }
-        let Ok(slot) = self.connections.insert(connection) else {
-            return self.emit.dropped(DropReason::TableFull);
-        };
-        if let Err(refusal) = self.flows.insert(segment.hash, FlowRef::client(slot)) {
-            self.connections.remove(slot);
-            return self.emit.drops.add(refusal.into(), 1);
-        }
-        // Not before: the client of a connection that was not made may bring its cookie again.
-        self.handshake.replay_filter.note(unused);
-        self.on_cookie_returned(now, segment.key.remote);
-        self.records.begin(slot, now);
-        self.tally.note_begin(listener);
-        self.await_first_bytes(now, slot, listener, out);
-        if segment.len() == 0 {
-            if let Some(connection) = self.connections.get_mut(slot) {
-                connection.packets_from_client = 1;
-            }
-            return self.emit.dropped(DropReason::Consumed);
-        }
-        self.handle_connection(now, FlowRef::client(slot), incoming, out);
-    }
-
-    /// Waits for what a client says that has shaken hands with us, or asks for its server at once.
-    fn await_first_bytes(&mut self, now: Instant, slot: u32, listener: u16, out: &mut impl Output<P::Buffer>) {
-        let Listener {
-            select,
-            inspect_delay,
-            accept,
-            bind,
-            ..
-        } = self.settings.listeners[usize::from(listener)];
-        if accept != AcceptProxy::Off {
-            self.headers.received.await_header(slot);
-        }
-        let first = inspect_delay.filter(|_| accept != AcceptProxy::Required);
-        self.timers.arm(slot, now + first.unwrap_or(select));
-        if bind != Bind::Payload {
-            self.drive(now, slot, Event::Ready, None, out);
         }
     }
 
     /// The cookie that a client acknowledges whose SYN has been passed on, if it was made for that very SYN. An earlier copy
     /// came while the last connection from that port rested, or when there was no room for it: it was answered by us, and
     /// the copy that was passed on came when that was over.
-    pub(crate) fn opens_own_answer(&self, now: Instant, slot: u32, segment: &Segment) -> Option<(Opened, Unused)> {
-        let connection = self.connections.get(slot)?;
+    pub(crate) fn opens_own_answer(&self, connection: &Connection, segment: &Segment) -> Option<(Opened, Unused)> {
         let is_passed = matches!(connection.phase, Phase::SynForwarded | Phase::SynAckForwarded);
         let is_same_syn = segment.has(TcpFlags::ACK) && segment.seq == connection.opening()?.first_byte();
         if !is_passed || !is_same_syn {
             return None;
         }
-        let opened = self.opens_cookie(now, segment)?;
-        let unused = self
-            .handshake
-            .replay_filter
-            .find_unused(segment.hash, segment.returned_cookie(), now)?;
-        Some((opened, unused))
+        let opened = self.opens_cookie(segment)?;
+        Some((opened, self.unused(segment)?))
     }
 
-    /// The client of a SYN that was passed on has shaken hands with us. What it has heard from us cannot be made true of the
-    /// server that got its SYN: that one is reset, and one is called as for any client of the handshake.
-    pub(crate) fn fall_back_to_cookie(
-        &mut self,
-        now: Instant,
-        slot: u32,
-        (opened, unused): (Opened, Unused),
-        incoming: Incoming<P::Buffer>,
-        out: &mut impl Output<P::Buffer>,
-    ) {
-        self.drive(now, slot, Event::CookieAck, None, out);
-        self.release_port(now, slot, None);
-        let Some(connection) = self.connections.get_mut(slot) else {
-            return;
-        };
-        let listener = connection.listener;
-        connection.server = NO_SERVER;
-        let syn = connection
-            .opening()
-            .map_or(crate::handshake::forwarded_syn::NONE, |opening| opening.syn);
-        self.handshake.forwarded_syns.remove(syn.into());
-        self.handshake.replay_filter.note(unused);
-        let opening = self.new_opening(listener, opened, &incoming);
-        if let Some(known) = self.opening_mut(slot) {
-            *known = opening;
-        }
-        self.on_cookie_returned(now, incoming.segment.key.remote);
-        self.records.state(slot, Side::Client, State::Established, now);
-        self.await_first_bytes(now, slot, listener, out);
-        if incoming.segment.len() == 0 {
-            return self.emit.dropped(DropReason::Consumed);
-        }
-        self.handle_connection(now, FlowRef::client(slot), incoming, out);
+    /// That the cookie which a segment returns has made no connection, to be noted when it has.
+    fn unused(&self, segment: &Segment) -> Option<Unused> {
+        let filter = &self.handshake.replay_filter;
+        filter.find_unused(segment.hash, segment.returned_cookie(), self.now)
     }
 
     fn new_opening(&self, listener: u16, opened: Opened, incoming: &Incoming<P::Buffer>) -> Opening {
@@ -360,36 +333,23 @@ where
         let options = TcpOptions::parse(segment.options(incoming.buffer.data()));
         let timestamps = options.timestamps.filter(|_| promise.timestamps);
         let scaled = opened.agreed.window_scale.is_some();
+        let numbers = (segment.seq - 1, segment.ack - 1);
         Opening {
-            client_isn: segment.seq - 1,
-            cookie: segment.ack - 1,
             client_tsval: timestamps.map_or(0, |(tsval, _)| tsval),
-            acknowledged: segment.seq,
-            held: BufferId::NONE,
-            server_side_isn: SeqNum(0),
-            tsval_shift: 0,
-            called_at: 0,
-            pool: Opening::NO_POOL,
-            agreed: opened.agreed,
-            client_window: segment.window,
-            fin_offset: Opening::NO_FIN,
             advertised_units: Opening::units_of_window(promise.window),
             advertised_scale: promise.window_scale.filter(|_| scaled).unwrap_or(0),
             timestamps: timestamps.is_some(),
-            attempts: Attempts::default(),
-            tried: [NO_SERVER; Opening::MAX_TRIED],
-            failure: Cause::NoServer,
-            syn: crate::handshake::forwarded_syn::NONE,
+            ..Opening::new(numbers, opened.agreed, segment.window)
         }
     }
 
     /// RFC 9293 3.10.7.1: the RST of a closed port, with numbers that its sender believes.
-    pub(crate) fn refuse(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
+    pub(crate) fn refuse(&mut self, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
         self.emit.dropped(DropReason::UnknownFlow);
         if self.settings.unknown_flows == UnknownFlows::Silent {
             return;
         }
-        if !self.admission.limits.rst.take(now) {
+        if !self.admission.limits.rst.take(self.now) {
             return self.emit.dropped(DropReason::RateLimited);
         }
         let Incoming { buffer, segment } = incoming;
@@ -399,33 +359,12 @@ where
         } else {
             (SeqNum(0), segment.end(), TcpFlags::RST | TcpFlags::ACK)
         };
-        let control = Control {
-            seq,
-            ack,
-            flags,
-            window: 0,
-            options: TcpOptions::NONE,
-        };
+        let control = Control::new(seq, ack, flags, 0);
         self.emit.send(Some(buffer), &path, &control, &[], out);
     }
 
     /// The way back to the sender of a segment that belongs to no connection.
     pub(crate) fn path_back(&self, segment: &Segment) -> Path {
-        self.path_between(&segment.key, segment.source_mac, segment.device)
-    }
-
-    fn path_between(&self, key: &FourTuple, mac: MacAddr, device: PortId) -> Path {
-        let ours = self.settings.devices[usize::from(device.0)];
-        Path {
-            source_mac: ours.mac,
-            destination_mac: mac,
-            source: key.local,
-            destination: key.remote,
-            source_port: key.local_port,
-            destination_port: key.remote_port,
-            device,
-            mtu: ours.mtu,
-            checksums: ours.checksums,
-        }
+        self.settings.path(&segment.key, segment.source_mac, segment.device)
     }
 }

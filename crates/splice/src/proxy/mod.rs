@@ -1,10 +1,12 @@
 //! The shell: one [`Proxy`] looks a connection up, asks [`step`](crate::session::step), and does it with the other rooms.
+//!
+//! Methods of [`Proxy`] are those that look up, make, free or choose connections. All else is a method of [`Rooms`], which gets
+//! the connection as a `&mut Connection` and cannot reach another.
 
 mod apply;
 mod batch;
 mod handshake;
 mod icmp;
-mod in_use;
 mod overload;
 mod probe;
 mod routes;
@@ -15,6 +17,7 @@ mod usage;
 
 pub use usage::Usage;
 
+use self::apply::ActionContext;
 use crate::admission::Admission;
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
@@ -48,6 +51,7 @@ use e2d2::wire::frame::Packet;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::Side;
 use netfcts::leg::unmapped;
+use netfcts::record::State;
 use netfcts::wheel::TimerWheel;
 use std::sync::Arc;
 
@@ -60,14 +64,22 @@ pub(crate) struct Incoming<'a, B> {
 
 /// The TCP proxy of one core.
 pub struct Proxy<P: BufferPool, S, N> {
-    settings: Settings,
     connections: Slab<Connection>,
-    flows: FlowTable,
-    timers: TimerWheel,
     /// Segments that came in while the core was overloaded, until there are more of them.
     deferred: ArrayVec<Packet<P::Buffer>, BURST>,
-    shutdown: Shutdown,
+    /// The slot that the engine's end looks into next.
+    end_cursor: u32,
+    rooms: Rooms<P, S, N>,
+}
+
+/// All that a core has beside its connections: lent next to one of them, which is looked up once for that.
+struct Rooms<P: BufferPool, S, N> {
+    settings: Settings,
     now: Instant,
+    /// The core is about to stop: there are no new connections.
+    is_draining: bool,
+    flows: FlowTable,
+    timers: TimerWheel,
     selector: S,
     next_hops: N,
     handshake: Handshake,
@@ -85,14 +97,6 @@ pub struct Proxy<P: BufferPool, S, N> {
     records: Log,
     tally: Arc<Tally>,
     emit: Emitter<P>,
-}
-
-/// How far the engine's end has got.
-#[derive(Default)]
-struct Shutdown {
-    is_draining: bool,
-    /// The slot that is looked into next.
-    cursor: u32,
 }
 
 /// What a core is made of.
@@ -113,12 +117,7 @@ pub struct CoreParts<'a, P, S, N> {
     pub secrets: &'a Secrets,
 }
 
-impl<P, S, N> Proxy<P, S, N>
-where
-    P: BufferPool,
-    S: SelectServer,
-    N: NextHops,
-{
+impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// A core of these parts, all of whose memory is reserved.
     pub fn new(parts: CoreParts<'_, P, S, N>, now: Instant) -> Self {
         let CoreParts {
@@ -137,13 +136,11 @@ where
         if settings.borrows_carried_addresses() {
             settings.addresses.reserve(capacity.connections + capacity.time_wait);
         }
-        Proxy {
-            connections: Slab::new(capacity.connections),
+        let rooms = Rooms {
+            now,
+            is_draining: false,
             flows: FlowTable::new(flows, secrets.table),
             timers: TimerWheel::new(capacity.connections, now),
-            deferred: ArrayVec::new(),
-            shutdown: Shutdown::default(),
-            now,
             selector,
             next_hops: parts.next_hops,
             handshake: Handshake::new(&settings, secrets),
@@ -169,6 +166,12 @@ where
             ),
             emit: Emitter::new(parts.pool),
             settings,
+        };
+        Proxy {
+            connections: Slab::new(capacity.connections),
+            deferred: ArrayVec::new(),
+            end_cursor: 0,
+            rooms,
         }
     }
 
@@ -180,45 +183,43 @@ where
         batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        self.now = now;
-        if self.admission.overload.is_shedding() || !self.deferred.is_empty() {
-            return self.handle_overloaded(now, batch, out);
+        self.rooms.now = now;
+        if self.rooms.admission.overload.is_shedding() || !self.deferred.is_empty() {
+            return self.handle_overloaded(batch, out);
         }
-        self.handle_all(now, batch, out);
+        self.handle_all(batch, out);
     }
 
     #[inline(never)]
-    fn handle_unbound(&mut self, now: Instant, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
-        let Some(incoming) = self.hand_over_segment(incoming, out) else {
+    fn handle_unbound(&mut self, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
+        let now = self.rooms.now;
+        let Some(incoming) = self.rooms.hand_over_segment(incoming, out) else {
             return;
         };
         let segment = incoming.segment;
         let key = &segment.key;
         // RFC 9293 3.9.2.3: a segment from ourselves to ourselves (LAND) would make us answer ourselves for ever.
-        if self.settings.addresses.index(key.remote).is_some() {
-            self.emit.dropped(DropReason::Land);
+        if self.rooms.settings.addresses.index(key.remote).is_some() {
+            self.rooms.emit.dropped(DropReason::Land);
             return;
         }
         let is_kernels = || {
-            let kernel = &self.settings.kernel;
+            let kernel = &self.rooms.settings.kernel;
             kernel.takes_tcp(segment.device, key.local, key.local_port)
         };
-        let Some(address) = self.settings.addresses.index(key.local) else {
+        let Some(address) = self.rooms.settings.addresses.index(key.local) else {
             if is_kernels() {
                 return out.pass_to_kernel(now, segment.device, incoming.buffer);
             }
-            self.emit.dropped(DropReason::UnknownFlow);
+            self.rooms.emit.dropped(DropReason::UnknownFlow);
             return;
         };
-        let listener = self
-            .settings
-            .addresses
-            .listener(address, key.local_port, segment.device);
+        let listener = self.rooms.listener(address, segment);
         // What nobody listens for may be the answer to a probe.
         if listener.is_none()
-            && let Some(probe) = self.probes.find(&self.settings, key)
+            && let Some(probe) = self.rooms.probes.find(&self.rooms.settings, key)
         {
-            return self.handle_probe_answer(now, probe, incoming, out);
+            return self.rooms.handle_probe_answer(probe, incoming, out);
         }
         if listener.is_none() && is_kernels() {
             return out.pass_to_kernel(now, segment.device, incoming.buffer);
@@ -233,105 +234,79 @@ where
             Some(_) if segment.has(TcpFlags::SYN) => Event::StraySyn,
             Some(_) => Event::CookieAck,
         };
-        self.on_no_connection(now, (Phase::Closed, event), (address, listener), incoming, out);
+        self.on_no_connection((Phase::Closed, event), (address, listener), incoming, out);
     }
 
     /// What becomes of a SYN to a listener.
     fn classify_syn(&mut self, listener: u16, peer: u128) -> Event {
-        let of_listener = &self.settings.listeners[usize::from(listener)];
+        let of_listener = &self.rooms.settings.listeners[usize::from(listener)];
         if of_listener.bind != Bind::Syn {
             return Event::Syn;
         }
         // Whose header would not be believed can be told at once, and the server need not hear of it.
-        if of_listener.accept == AcceptProxy::Required && !self.settings.trusts(listener, unmapped(peer)) {
-            self.emit.dropped(DropReason::HeaderUntrusted);
+        if of_listener.accept == AcceptProxy::Required && !self.rooms.settings.trusts(listener, unmapped(peer)) {
+            self.rooms.emit.dropped(DropReason::HeaderUntrusted);
             return Event::StraySyn;
         }
         if self.has_room_for_syn() {
             return Event::SynToForward;
         }
-        self.emit.dropped(DropReason::ForwardedSynsFull);
+        self.rooms.emit.dropped(DropReason::ForwardedSynsFull);
         Event::Syn
     }
 
     #[inline(never)]
-    fn on_time_wait(
-        &mut self,
-        now: Instant,
-        flow: FlowRef,
-        incoming: Incoming<P::Buffer>,
-        out: &mut impl Output<P::Buffer>,
-    ) {
+    fn on_time_wait(&mut self, flow: FlowRef, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
         let from = flow.side();
         let segment = incoming.segment;
         let mut event = classify::while_in_time_wait(from, segment);
-        let address = self.settings.addresses.index(segment.key.local);
-        let listener = address.and_then(|address| {
-            self.settings
-                .addresses
-                .listener(address, segment.key.local_port, segment.device)
-        });
+        let address = self.rooms.settings.addresses.index(segment.key.local);
+        let listener = address.and_then(|address| self.rooms.listener(address, segment));
         if from == Side::Client && matches!(event, Event::Segment { .. }) {
-            event = self.classify_time_wait(now, flow, segment).unwrap_or(event);
+            event = self.rooms.classify_time_wait(flow, segment).unwrap_or(event);
         }
         match (event, address) {
             (Event::Syn | Event::CookieAck, Some(address)) => {
-                self.on_no_connection(now, (Phase::TimeWait, event), (address, listener), incoming, out);
+                self.on_no_connection((Phase::TimeWait, event), (address, listener), incoming, out);
                 if event == Event::Syn
-                    && let Some(rested) = self.time_wait.entry_mut(flow.slot())
+                    && let Some(rested) = self.rooms.time_wait.entry_mut(flow.slot())
                 {
                     rested.note_answered();
                 }
             }
-            _ => self.drive_time_wait(now, flow, event, incoming, out),
+            _ => self.rooms.drive_time_wait(flow, event, incoming, out),
         }
-    }
-
-    /// What a segment from the client of a resting connection is if it belongs to another, which is about to begin.
-    fn classify_time_wait(&self, now: Instant, flow: FlowRef, segment: &Segment) -> Option<Event> {
-        if self.opens_cookie(now, segment).is_some() {
-            // A cookie that has made a connection makes no other: a late copy is translated like any late segment.
-            let is_used = self
-                .handshake
-                .replay_filter
-                .contains(segment.hash, segment.returned_cookie(), now);
-            return (!is_used).then_some(Event::CookieAck);
-        }
-        let rested = self.time_wait.entry(flow.slot())?;
-        let is_young = self.handshake.cookies.may_be_live(segment.ack - 1, now);
-        (is_young && !rested.may_have_sent(segment.seq)).then_some(Event::ClientData)
     }
 
     #[inline(never)]
-    fn handle_connection(
-        &mut self,
-        now: Instant,
-        flow: FlowRef,
-        incoming: Incoming<P::Buffer>,
-        out: &mut impl Output<P::Buffer>,
-    ) {
+    fn handle_connection(&mut self, flow: FlowRef, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
+        let now = self.rooms.now;
         let slot = flow.slot();
         let from = flow.side();
         let Some(connection) = self.connections.get_mut(slot) else {
             return;
         };
         let segment = incoming.segment;
-        self.records.count_received(from, segment);
+        self.rooms.records.count_received(from, segment);
         // What is held, and what pays for it, must be right: the receiver of a wrong segment will not be asked.
-        let is_inspected = self.selector.inspects() && self.inspections.index(slot).is_some();
+        let is_inspected = self.rooms.selector.inspects() && self.rooms.inspections.index(slot).is_some();
         let awaits_first_byte = from == Side::Server && connection.bytes_to_client == 0;
         let acts_on_it = match &connection.stage {
             Stage::Opening(_) => true,
             Stage::Spliced(spliced) => is_inspected || from == Side::Server && spliced.owed != rtx::NOTHING,
         };
         if acts_on_it && !incoming.is_intact() {
-            self.emit.dropped(DropReason::BadTcpChecksum);
+            self.rooms.emit.dropped(DropReason::BadTcpChecksum);
             return;
         }
         if is_inspected {
-            self.handle_inspected(now, slot, from, incoming, out);
+            let mut scene = ActionContext::with(incoming);
+            let event = self.rooms.handle_inspected(slot, connection, from, &mut scene, out);
             if awaits_first_byte {
-                self.note_first_byte(slot);
+                self.rooms.note_first_byte(slot, connection);
+            }
+            if let Some(event) = event {
+                self.drive(slot, event, scene.incoming, out);
             }
             return;
         }
@@ -340,18 +315,18 @@ where
                 match classify::while_spliced(connection, now, from, segment, || incoming.is_intact()) {
                     Ok(event) => {
                         if awaits_first_byte {
-                            self.note_first_byte(slot);
+                            self.rooms.note_first_byte(slot, connection);
                         }
                         event
                     }
-                    Err(reason) => return self.emit.dropped(reason),
+                    Err(reason) => return self.rooms.emit.dropped(reason),
                 }
             }
             (Stage::Opening(opening), Side::Client) => {
-                let in_order = || self.reassembly.in_order(opening.held).len();
+                let in_order = || self.rooms.reassembly.in_order(opening.held).len();
                 let event = classify::from_client_while_opening(connection.phase, opening, in_order, segment);
                 let is_first = matches!(event, Event::ClientAck) && connection.phase == Phase::SynAckForwarded;
-                let accept = self.settings.listeners[usize::from(connection.listener)].accept;
+                let accept = self.rooms.settings.listeners[usize::from(connection.listener)].accept;
                 if is_first && accept == AcceptProxy::Off {
                     // It is noted as a segment of the splice that it makes.
                     event
@@ -363,16 +338,15 @@ where
             }
             (Stage::Opening(opening), Side::Server) => {
                 let options = TcpOptions::parse(segment.options(incoming.buffer.data()));
-                let syn = self.handshake.forwarded_syns.get(opening.syn.into());
+                let syn = self.rooms.handshake.forwarded_syns.get(opening.syn.into());
                 let answered = syn.and_then(|syn| syn.answer).map(|answer| answer.isn);
                 let event = classify::from_server_in_handshake(opening, answered, segment, &options);
-                if matches!(event, Event::ServerSynAck | Event::ServerLacksOption) {
-                    let offered = send::offered(&self.settings, connection, opening, syn);
-                    let server = connection.server;
-                    connection.note_in_opening(now, from, event, segment);
-                    self.learn_server_caps(now, (server, offered), segment, &options);
-                } else {
-                    connection.note_in_opening(now, from, event, segment);
+                let tells_caps = matches!(event, Event::ServerSynAck | Event::ServerLacksOption);
+                let offered = tells_caps.then(|| send::offered(&self.rooms.settings, connection, opening, syn));
+                connection.note_in_opening(now, from, event, segment);
+                if let Some(offered) = offered {
+                    let told = (connection.server, offered);
+                    self.rooms.learn_server_caps(told, segment, &options);
                 }
                 event
             }
@@ -384,23 +358,53 @@ where
         } = event
         {
             // By far the most segments: they change no phase and are passed on.
-            debug_assert!(
-                self.connections
-                    .get(slot)
-                    .is_none_or(|c| step::is_plain_forward(c.phase, event))
-            );
-            return self.forward_plain(now, slot, from, incoming, out);
+            debug_assert!(step::is_plain_forward(connection.phase, event));
+            return self.rooms.forward_plain(slot, connection, from, incoming, out);
         }
         if matches!(event, Event::Unacceptable)
-            && let Some(cookie) = self.opens_own_answer(now, slot, segment)
+            && let Some(cookie) = self.rooms.opens_own_answer(connection, segment)
         {
-            return self.fall_back_to_cookie(now, slot, cookie, incoming, out);
+            return self.fall_back_to_cookie(slot, cookie, incoming, out);
         }
-        self.drive(now, slot, event, Some(incoming), out);
+        self.drive(slot, event, Some(incoming), out);
     }
 
     /// The core is about to stop: no new connection from now on.
     pub fn begin_drain(&mut self) {
-        self.shutdown.is_draining = true;
+        self.rooms.is_draining = true;
+    }
+}
+
+impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
+    /// Counts the first byte of the connection's server, if there is one now and was none before.
+    fn note_first_byte(&self, slot: u32, connection: &Connection) {
+        let accepted = (Side::Server, State::Established);
+        if connection.bytes_to_client > 0
+            && let Some(took) = self.records.time_since(slot, accepted, self.now)
+        {
+            self.tally.note_first_byte(connection.listener, connection.server, took);
+        }
+    }
+
+    /// The listener on one of our addresses that a segment is for.
+    fn listener(&self, address: u16, segment: &Segment) -> Option<u16> {
+        let addresses = &self.settings.addresses;
+        addresses.listener(address, segment.key.local_port, segment.device)
+    }
+
+    /// What a segment from the client of a resting connection is if it belongs to another, which is about to begin.
+    fn classify_time_wait(&self, flow: FlowRef, segment: &Segment) -> Option<Event> {
+        let now = self.now;
+        if self.opens_cookie(segment).is_some() {
+            // A cookie that has made a connection makes no other: a late copy is translated like any late segment.
+            let is_used = self
+                .handshake
+                .replay_filter
+                .contains(segment.hash, segment.returned_cookie(), now);
+            return (!is_used).then_some(Event::CookieAck);
+        }
+        let rested = self.time_wait.entry(flow.slot())?;
+        let is_young = self.handshake.cookies.may_be_live(segment.ack - 1, now);
+        (is_young && !rested.may_have_sent(segment.seq)).then_some(Event::ClientData)
     }
 }

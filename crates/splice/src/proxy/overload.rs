@@ -4,7 +4,7 @@ use crate::admission::overload::{Sender, sender_of_syn};
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
-use crate::proxy::Proxy;
+use crate::proxy::{Proxy, Rooms};
 use arrayvec::ArrayVec;
 use e2d2::BURST;
 use e2d2::buffer::BufferPool;
@@ -24,28 +24,16 @@ enum Turn {
     Never,
 }
 
-impl<P, S, N> Proxy<P, S, N>
-where
-    P: BufferPool,
-    S: SelectServer,
-    N: NextHops,
-{
+impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// A round begins; `is_full` says that a port gave as much as was asked of it, so that more may be waiting. To be
     /// called before the round's batch is handled, also if that is empty.
     #[inline]
     pub fn note_round(&mut self, now: Instant, is_full: bool) {
-        if self.admission.overload.wants(is_full) {
-            let returned = self.records.counters(Side::Client)[TcpCounter::RecvSynAck2];
-            self.admission.overload.note((self.now, now), is_full, returned);
+        if self.rooms.admission.overload.wants(is_full) {
+            let returned = self.rooms.records.counters(Side::Client)[TcpCounter::RecvSynAck2];
+            let overload = &mut self.rooms.admission.overload;
+            overload.note((self.rooms.now, now), is_full, returned);
         }
-    }
-
-    /// A client has come back with the number that it was told.
-    #[inline]
-    pub(crate) fn on_cookie_returned(&mut self, now: Instant, client: u128) {
-        self.records.count(Side::Client, TcpCounter::RecvSynAck2);
-        let hash = self.flows.source_hash(client);
-        self.admission.validated_clients.note(hash, now);
     }
 
     /// As [`Proxy::handle_batch`], SYNs last and only as many as can be afforded.
@@ -54,35 +42,34 @@ where
     /// lines from memory. So they are put off until there is a burst of them, or for a few rounds.
     pub(crate) fn handle_overloaded(
         &mut self,
-        now: Instant,
         batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
         out: &mut impl Output<P::Buffer>,
     ) {
         // While all of them could be SYNs and be answered, nobody has to give way to anybody.
-        if self.admission.overload.affords_all() {
-            self.handle_put_off(now, out);
-            return self.handle_all(now, batch, out);
+        if self.rooms.admission.overload.affords_all() {
+            self.handle_put_off(out);
+            return self.handle_all(batch, out);
         }
-        if self.admission.overload.affordable(Sender::Stranger, batch.len()) == batch.len() {
-            self.handle_put_off(now, out);
-            return self.handle_paid(now, batch, out);
+        if self.rooms.admission.overload.affordable(Sender::Stranger, batch.len()) == batch.len() {
+            self.handle_put_off(out);
+            return self.handle_paid(batch, out);
         }
-        let affords_strangers = self.admission.overload.affordable(Sender::Stranger, 1) > 0;
+        let affords_strangers = self.rooms.admission.overload.affordable(Sender::Stranger, 1) > 0;
         let (mut strangers, mut dropped) = (ArrayVec::new(), 0);
         for packet in batch.drain(..) {
             match self.turn_of(&packet, affords_strangers) {
-                Turn::First => self.put_off(now, packet, out),
+                Turn::First => self.put_off(packet, out),
                 Turn::Last => strangers.push(packet),
                 Turn::Never => dropped += 1,
             }
         }
-        if self.admission.overload.is_due() || self.admission.overload.keeps_up() || !strangers.is_empty() {
-            self.handle_put_off(now, out);
+        if self.rooms.admission.overload.is_due() || self.rooms.admission.overload.keeps_up() || !strangers.is_empty() {
+            self.handle_put_off(out);
         }
-        dropped += self.answer_strangers(now, &mut strangers, out);
+        dropped += self.answer_strangers(&mut strangers, out);
         if dropped > 0 {
-            self.admission.overload.note_drop(now);
-            self.emit.drops.add(DropReason::Overload, dropped);
+            self.rooms.admission.overload.note_drop(self.rooms.now);
+            self.rooms.emit.drops.add(DropReason::Overload, dropped);
         }
     }
 
@@ -92,36 +79,36 @@ where
         let Some(sender) = sender_of_syn(packet) else {
             return Turn::First;
         };
-        let hash = self.flows.source_hash(sender);
-        if self.admission.overload.is_open_to(hash) {
+        let hash = self.rooms.flows.source_hash(sender);
+        if self.rooms.admission.overload.is_open_to(hash) {
             return Turn::First;
         }
-        if self.admission.validated_clients.contains(hash) {
-            if self.admission.overload.keeps_up() {
+        if self.rooms.admission.validated_clients.contains(hash) {
+            if self.rooms.admission.overload.keeps_up() {
                 return Turn::First;
             }
-            if self.admission.overload.affordable(Sender::Known, 1) == 0 {
+            if self.rooms.admission.overload.affordable(Sender::Known, 1) == 0 {
                 return Turn::Never;
             }
-            self.admission.overload.pay(1);
+            self.rooms.admission.overload.pay(1);
             return Turn::First;
         }
         if affords_strangers { Turn::Last } else { Turn::Never }
     }
 
     /// Keeps a segment until there are more, or deals with those that there are.
-    fn put_off(&mut self, now: Instant, packet: Packet<P::Buffer>, out: &mut impl Output<P::Buffer>) {
+    fn put_off(&mut self, packet: Packet<P::Buffer>, out: &mut impl Output<P::Buffer>) {
         if self.deferred.is_full() {
-            self.handle_put_off(now, out);
+            self.handle_put_off(out);
         }
         self.deferred.push(packet);
     }
 
     /// Deals with the segments that were put off.
-    pub(crate) fn handle_put_off(&mut self, now: Instant, out: &mut impl Output<P::Buffer>) {
+    pub(crate) fn handle_put_off(&mut self, out: &mut impl Output<P::Buffer>) {
         if !self.deferred.is_empty() {
             let mut due = std::mem::take(&mut self.deferred);
-            self.handle_all(now, &mut due, out);
+            self.handle_all(&mut due, out);
         }
     }
 
@@ -129,31 +116,35 @@ where
     /// for: what is dropped for what it is, or belongs to a connection, takes nobody's place.
     fn answer_strangers(
         &mut self,
-        now: Instant,
         syns: &mut ArrayVec<Packet<P::Buffer>, BURST>,
         out: &mut impl Output<P::Buffer>,
     ) -> u64 {
         while !syns.is_empty() {
-            let affordable = self.admission.overload.affordable(Sender::Stranger, syns.len());
+            let affordable = self.rooms.admission.overload.affordable(Sender::Stranger, syns.len());
             if affordable == 0 {
                 break;
             }
             let mut now_due: ArrayVec<_, BURST> = syns.drain(..affordable).collect();
-            self.handle_paid(now, &mut now_due, out);
+            self.handle_paid(&mut now_due, out);
         }
         syns.len() as u64
     }
 
     /// Deals with a batch whose SYNs can be afforded, and pays for those that were answered.
-    fn handle_paid(
-        &mut self,
-        now: Instant,
-        batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
-        out: &mut impl Output<P::Buffer>,
-    ) {
-        let answered = self.records.counters(Side::Client)[TcpCounter::RecvSyn];
-        self.handle_all(now, batch, out);
-        let answered = self.records.counters(Side::Client)[TcpCounter::RecvSyn] - answered;
-        self.admission.overload.pay(answered);
+    fn handle_paid(&mut self, batch: &mut ArrayVec<Packet<P::Buffer>, BURST>, out: &mut impl Output<P::Buffer>) {
+        let answered = self.rooms.records.counters(Side::Client)[TcpCounter::RecvSyn];
+        self.handle_all(batch, out);
+        let answered = self.rooms.records.counters(Side::Client)[TcpCounter::RecvSyn] - answered;
+        self.rooms.admission.overload.pay(answered);
+    }
+}
+
+impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
+    /// A client has come back with the number that it was told.
+    #[inline]
+    pub(crate) fn on_cookie_returned(&mut self, client: u128) {
+        self.records.count(Side::Client, TcpCounter::RecvSynAck2);
+        let hash = self.flows.source_hash(client);
+        self.admission.validated_clients.note(hash, self.now);
     }
 }

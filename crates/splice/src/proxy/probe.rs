@@ -8,7 +8,7 @@ use crate::base::output::{NextHops, Output};
 use crate::base::path::Path;
 use crate::handshake::syn_ack_options::{Offered, ServerCaps};
 use crate::probe::{Probe, ProbeEvent};
-use crate::proxy::{Incoming, Proxy};
+use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::session::segment::Segment;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::counters::Counters;
@@ -19,49 +19,42 @@ use netfcts::leg::ip_version;
 use netfcts::pool::PortPool;
 use netfcts::seq::SeqNum;
 
-impl<P, S, N> Proxy<P, S, N>
-where
-    P: BufferPool,
-    S: SelectServer,
-    N: NextHops,
-{
+impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// What was asked of servers, and what came of it.
     pub fn probes(&self) -> &Counters<ProbeEvent> {
-        self.probes.counters()
+        self.rooms.probes.counters()
     }
 
     /// What is known of a server; `None` as long as it has not answered.
     pub fn server_caps(&self, server: ServerId) -> Option<ServerCaps> {
-        self.handshake.syn_ack_options.server_caps(server.0)
+        self.rooms.handshake.syn_ack_options.server_caps(server.0)
     }
 
     /// The next server of which something new is known, each at most once in 8 s.
     pub fn take_caps_change(&mut self, now: Instant) -> Option<(ServerId, ServerCaps)> {
-        self.handshake.syn_ack_options.take_caps_change(now)
+        self.rooms.handshake.syn_ack_options.take_caps_change(now)
     }
+}
 
+impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Asks whom it is time to ask. Returns true if anyone was.
-    pub(crate) fn poll_probes(
-        &mut self,
-        now: Instant,
-        budget: &mut RoundBudget,
-        out: &mut impl Output<P::Buffer>,
-    ) -> bool {
+    pub(crate) fn poll_probes(&mut self, budget: &mut RoundBudget, out: &mut impl Output<P::Buffer>) -> bool {
         let before = *budget.moves();
         while budget.affords_one(out)
-            && let Some(server) = self.probes.pop_due(now, budget.moves())
+            && let Some(server) = self.probes.pop_due(self.now, budget.moves())
         {
             budget.note_fired();
             match self.probes.place_of(server) {
-                Some(place) => self.retransmit_probe(now, place, out),
-                None if self.shutdown.is_draining => {}
-                None => self.begin_probe(now, server, out),
+                Some(place) => self.retransmit_probe(place, out),
+                None if self.is_draining => {}
+                None => self.begin_probe(server, out),
             }
         }
         *budget.moves() < before
     }
 
-    fn begin_probe(&mut self, now: Instant, server: u16, out: &mut impl Output<P::Buffer>) {
+    fn begin_probe(&mut self, server: u16, out: &mut impl Output<P::Buffer>) {
+        let now = self.now;
         let Some(settings) = self.settings.servers.get(usize::from(server)) else {
             return;
         };
@@ -70,7 +63,7 @@ where
         }
         if self.next_hops.mac(settings.next_hop).is_none() {
             if self.probes.on_no_next_hop(server, now) {
-                self.end_silence(now, server);
+                self.end_silence(server);
             }
             return;
         }
@@ -81,17 +74,13 @@ where
         let taken = local.and_then(|local| Some(local as u16).zip(self.sources.ports.take(of_server, local, now)));
         let Some((local, taken)) = taken else {
             self.probes.on_no_port();
-            return self.end_silence(now, server);
+            return self.end_silence(server);
         };
         let mut probe = Probe::new(server, local, taken.port);
         probe.tsval = self.handshake.timestamp(now);
         let Some(key) = probe.key(&self.settings) else { return };
         // As for any connection: nothing of the port's last one may come back (RFC 6528 3, RFC 6191 2).
-        probe.isn = self.handshake.isn.isn(
-            now,
-            (&key.local.to_be_bytes(), key.local_port),
-            (&key.remote.to_be_bytes(), key.remote_port),
-        );
+        probe.isn = self.handshake.iss(now, &key);
         if let Some(last) = taken.last_use {
             probe.isn = probe.isn.later(last.next_seq);
             probe.tsval = SeqNum(probe.tsval).later(SeqNum(last.next_tsval)).0;
@@ -99,15 +88,15 @@ where
         let hash = self.flows.hash(&key);
         self.free_key(hash, &key);
         let place = self.probes.begin(probe);
-        self.retransmit_probe(now, place, out);
+        self.retransmit_probe(place, out);
     }
 
     /// Sends the SYN of a probe, or gives the server up.
-    fn retransmit_probe(&mut self, now: Instant, place: usize, out: &mut impl Output<P::Buffer>) {
-        let (probe, goes_on) = self.probes.next_try(place, now);
+    fn retransmit_probe(&mut self, place: usize, out: &mut impl Output<P::Buffer>) {
+        let (probe, goes_on) = self.probes.next_try(place, self.now);
         if !goes_on {
-            self.release_probe(now, &probe);
-            return self.end_silence(now, probe.server);
+            self.release_probe(&probe);
+            return self.end_silence(probe.server);
         }
         let Some(path) = self.path_of_probe(&probe) else {
             return self.emit.dropped(DropReason::NoNeighbour);
@@ -121,11 +110,11 @@ where
     /// A segment from a server to the port that asks it.
     pub(crate) fn handle_probe_answer(
         &mut self,
-        now: Instant,
         probe: Probe,
         incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
+        let now = self.now;
         if !incoming.is_intact() {
             return self.emit.dropped(DropReason::BadTcpChecksum);
         }
@@ -138,7 +127,7 @@ where
             }
             self.emit.dropped(DropReason::Consumed);
             self.handshake.syn_ack_options.note_silence(probe.server);
-            self.release_probe(now, &probe);
+            self.release_probe(&probe);
             return self.probes.on_refusal(probe.server, now);
         }
         if !segment.has(TcpFlags::ACK) || is_answer && !segment.has(TcpFlags::SYN) {
@@ -146,7 +135,7 @@ where
         }
         if is_answer {
             let options = TcpOptions::parse(segment.options(buffer.data()));
-            self.learn(now, &probe, &options, segment.window);
+            self.learn(&probe, &options, segment.window);
         } else {
             // RFC 9293 3.10.7.3: an unacceptable ACK in SYN-SENT is answered by a RST with its own number. Who can send
             // one knows our port, not our number: the SYN is repeated by its timer only.
@@ -158,14 +147,14 @@ where
         self.reset_sender(segment, buffer, out);
     }
 
-    fn learn(&mut self, now: Instant, probe: &Probe, options: &TcpOptions, window: u16) {
+    fn learn(&mut self, probe: &Probe, options: &TcpOptions, window: u16) {
         let version = (self.settings.servers)
             .get(usize::from(probe.server))
             .map_or(IpVersion::V4, |server| ip_version(server.address));
         let found = ServerCaps::of(options, window, version);
         let is_news = self.handshake.syn_ack_options.note_probe(probe.server, found);
-        self.release_probe(now, probe);
-        (self.probes).on_answer(probe.server, now, is_news, found.lacks_something());
+        self.release_probe(probe);
+        (self.probes).on_answer(probe.server, self.now, is_news, found.lacks_something());
     }
 
     /// Learns from the SYN-ACK to a connection whose SYN offered this. If the server can do less than was known, a probe
@@ -173,7 +162,6 @@ where
     #[inline]
     pub(crate) fn learn_server_caps(
         &mut self,
-        now: Instant,
         (server, offered): (u16, Offered),
         segment: &Segment,
         options: &TcpOptions,
@@ -182,25 +170,25 @@ where
         if !(self.handshake.syn_ack_options).note_live(server, offered, options, segment.window, version) {
             return;
         }
-        self.probes.on_less(server, now);
+        self.probes.on_less(server, self.now);
     }
 
-    fn end_silence(&mut self, now: Instant, server: u16) {
+    fn end_silence(&mut self, server: u16) {
         self.handshake.syn_ack_options.note_silence(server);
-        self.probes.on_silence(server, now);
+        self.probes.on_silence(server, self.now);
     }
 
     /// Forgets a probe and gives its port back, with what the server may remember of it.
-    fn release_probe(&mut self, now: Instant, probe: &Probe) {
+    fn release_probe(&mut self, probe: &Probe) {
         self.probes.forget(probe.server);
         let pool = (usize::from(probe.server), usize::from(probe.local));
-        self.sources.ports.release(pool, probe.port, probe.last_use(), now);
+        self.sources.ports.release(pool, probe.port, probe.last_use(), self.now);
     }
 
     /// Forgets all probes: the engine stops.
-    pub(crate) fn end_probes(&mut self, now: Instant) {
+    pub(crate) fn end_probes(&mut self) {
         while let Some(probe) = self.probes.last() {
-            self.release_probe(now, &probe);
+            self.release_probe(&probe);
         }
         self.probes.stop();
     }
@@ -208,17 +196,7 @@ where
     fn path_of_probe(&self, probe: &Probe) -> Option<Path> {
         let server = self.settings.servers.get(usize::from(probe.server))?;
         let key = probe.key(&self.settings)?;
-        let ours = self.settings.devices[usize::from(server.device.0)];
-        Some(Path {
-            source_mac: ours.mac,
-            destination_mac: self.next_hops.mac(server.next_hop)?,
-            source: key.local,
-            destination: key.remote,
-            source_port: key.local_port,
-            destination_port: key.remote_port,
-            device: server.device,
-            mtu: ours.mtu,
-            checksums: ours.checksums,
-        })
+        let next_hop = self.next_hops.mac(server.next_hop)?;
+        Some(self.settings.path(&key, next_hop, server.device))
     }
 }

@@ -61,21 +61,13 @@ impl Endpoints {
     #[inline]
     pub(crate) fn key(&self, settings: &Settings, side: Side) -> Option<FourTuple> {
         Some(match side {
-            Side::Client => FourTuple {
-                remote: self.client,
-                local: settings.addresses.value(self.listener_address),
-                remote_port: self.client_port,
-                local_port: self.listener_port,
-            },
+            Side::Client => {
+                let listener = (settings.addresses.value(self.listener_address), self.listener_port);
+                FourTuple::new((self.client, self.client_port), listener)
+            }
             Side::Server => {
                 let server = settings.servers.get(usize::from(self.server))?;
-                let (local, local_port) = self.source(settings);
-                FourTuple {
-                    remote: server.address,
-                    local,
-                    remote_port: server.port,
-                    local_port,
-                }
+                FourTuple::new((server.address, server.port), self.source(settings))
             }
         })
     }
@@ -114,52 +106,18 @@ pub(crate) fn is_leg(settings: &Settings, connection: &Connection, side: Side, k
     }
 }
 
-/// The way to the client of a connection.
-pub(crate) fn path_to_client(settings: &Settings, ends: impl Into<Endpoints>) -> Path {
-    way_to_client(settings, ends.into())
-}
-
-/// [`path_to_client`] on the path of every packet, where it is not put together in memory.
+/// The way to the client of a connection: on the path of every packet, where it is not put together in memory.
 #[inline(always)]
 pub(crate) fn way_to_client(settings: &Settings, ends: Endpoints) -> Path {
-    let ours = &settings.devices[usize::from(ends.client_device.0)];
-    Path {
-        source_mac: ours.mac,
-        destination_mac: ends.client_mac,
-        source: settings.addresses.value(ends.listener_address),
-        destination: ends.client,
-        source_port: ends.listener_port,
-        destination_port: ends.client_port,
-        device: ends.client_device,
-        mtu: ours.mtu,
-        checksums: ours.checksums,
-    }
+    let listener = (settings.addresses.value(ends.listener_address), ends.listener_port);
+    let key = FourTuple::new((ends.client, ends.client_port), listener);
+    settings.path(&key, ends.client_mac, ends.client_device)
 }
 
-/// The way to the server of a connection; `None` while its next hop is not resolved.
-pub(crate) fn path_to_server(
-    settings: &Settings,
-    neighbours: &impl NextHops,
-    ends: impl Into<Endpoints>,
-) -> Option<Path> {
-    way_to_server(settings, neighbours, ends.into())
-}
-
-/// [`path_to_server`] on the path of every packet, where it is not put together in memory.
+/// The way to its server, likewise; `None` while the next hop is not resolved.
 #[inline(always)]
 pub(crate) fn way_to_server(settings: &Settings, neighbours: &impl NextHops, ends: Endpoints) -> Option<Path> {
     let server = settings.servers.get(usize::from(ends.server))?;
-    let (source, source_port) = ends.source(settings);
-    let ours = &settings.devices[usize::from(server.device.0)];
-    Some(Path {
-        source_mac: ours.mac,
-        destination_mac: neighbours.mac(server.next_hop)?,
-        source,
-        destination: server.address,
-        source_port,
-        destination_port: server.port,
-        device: server.device,
-        mtu: ours.mtu,
-        checksums: ours.checksums,
-    })
+    let key = FourTuple::new((server.address, server.port), ends.source(settings));
+    Some(settings.path(&key, neighbours.mac(server.next_hop)?, server.device))
 }

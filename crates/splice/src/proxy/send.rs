@@ -1,19 +1,27 @@
-//! Frames of our own making: numbers in, frame out.
+//! Frames of our own making: numbers in, frame out. Among them are RSTs, and ACKs to an end that may be somebody else, or may
+//! have lost count.
+//!
+//! Strangers can cause such ACKs, so each connection sends few of them to either end, and the core a random number a second
+//! ([`limits`](crate::admission::limits)).
 
-use super::routes::{path_to_client, path_to_server};
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
+use crate::base::path::Path;
 use crate::base::settings::Settings;
 use crate::handshake::forwarded_syn::ForwardedSyn;
 use crate::handshake::syn_ack_options::Offered;
-use crate::proxy::Proxy;
+use crate::proxy::apply::ActionContext;
+use crate::proxy::routes::{self, Endpoints};
+use crate::proxy::{Incoming, Rooms};
 use crate::session::connection::{Connection, NO_SERVER, Opening, Stage};
+use crate::session::limits::LimitKind;
 use crate::session::numbers::{Control, opening_numbers, spliced_numbers};
-use e2d2::buffer::BufferPool;
+use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::port::PortId;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::Side;
+use netfcts::counters::TcpCounter;
 use netfcts::leg::ip_version;
 use netfcts::seq::SeqNum;
 
@@ -48,12 +56,34 @@ pub(crate) fn offered(
     }
 }
 
-impl<P, S, N> Proxy<P, S, N>
-where
-    P: BufferPool,
-    S: SelectServer,
-    N: NextHops,
-{
+impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
+    /// The way to one side of a connection; `None` while the next hop to its server is not resolved.
+    pub(crate) fn path_to(&self, side: Side, connection: &Connection) -> Option<Path> {
+        self.path_of(side, Endpoints::from(connection))
+    }
+
+    /// [`Self::path_to`]; counts if there is none.
+    pub(crate) fn resolved(&mut self, connection: &Connection, side: Side) -> Option<Path> {
+        let path = self.path_to(side, connection);
+        if path.is_none() {
+            self.emit.dropped(DropReason::NoNeighbour);
+        }
+        path
+    }
+
+    /// The way to the client of a connection.
+    pub(crate) fn path_to_client(&self, connection: &Connection) -> Path {
+        routes::way_to_client(&self.settings, Endpoints::from(connection))
+    }
+
+    /// [`Self::path_to`] for one that may be at rest.
+    pub(crate) fn path_of(&self, side: Side, ends: Endpoints) -> Option<Path> {
+        match side {
+            Side::Client => Some(routes::way_to_client(&self.settings, ends)),
+            Side::Server => routes::way_to_server(&self.settings, &self.next_hops, ends),
+        }
+    }
+
     /// The numbers that we have last told `to`: what a challenge ACK and an answer to a keep-alive say.
     pub(crate) fn current_numbers(&self, connection: &Connection, to: Side) -> Control {
         let (seq, mut ack, window) = match &connection.stage {
@@ -69,29 +99,16 @@ where
         {
             ack = ack.later(debt.end);
         }
-        Control {
-            seq,
-            ack,
-            flags: TcpFlags::ACK,
-            window,
-            options: TcpOptions::NONE,
-        }
+        Control::new(seq, ack, TcpFlags::ACK, window)
     }
 
     /// Sends a RST to one side of a connection, with a number that its receiver believes.
-    pub(crate) fn reset(&mut self, slot: u32, to: Side, out: &mut impl Output<P::Buffer>) {
-        let Some(connection) = self.connections.get(slot) else {
-            return;
-        };
+    pub(crate) fn reset(&mut self, slot: u32, connection: &Connection, to: Side, out: &mut impl Output<P::Buffer>) {
         if to == Side::Server && (connection.server == NO_SERVER || connection.local_port == 0) {
             return;
         }
-        let path = match to {
-            Side::Client => Some(path_to_client(&self.settings, connection)),
-            Side::Server => path_to_server(&self.settings, &self.next_hops, connection),
-        };
-        let Some(path) = path else {
-            return self.emit.dropped(DropReason::NoNeighbour);
+        let Some(path) = self.resolved(connection, to) else {
+            return;
         };
         let mut control = self.current_numbers(connection, to);
         control.flags = if to == Side::Server && connection.opening().is_some() {
@@ -112,10 +129,7 @@ where
             Side::Server => spliced.to_server.snd_una + spliced.client_seq_offset,
         });
         // Where bytes have been changed, only the receiver's own numbers name what it expects.
-        let inspected = self
-            .inspections
-            .of(slot)
-            .map(|inspection| inspection.sent_by(to.peer()));
+        let inspected = self.inspections.sent_by(slot, to.peer());
         control.seq = inspected.map_or(control.seq, |direction| direction.sent);
         let acknowledged = inspected.map(|direction| direction.acked).or(acknowledged);
         self.emit.send(None, &path, &control, &[], out);
@@ -123,9 +137,7 @@ where
             self.emit.send(None, &path, &Control { seq, ..control }, &[], out);
         }
     }
-}
 
-impl<P: BufferPool, S, N> Proxy<P, S, N> {
     /// What the server's SYN-ACK has offered the client, if that was passed on: not what we could hold.
     fn answered_window(&self, opening: &Opening, to: Side) -> Option<u16> {
         let answer = self.handshake.forwarded_syns.get(opening.syn.into())?.answer?;
@@ -140,5 +152,56 @@ impl<P: BufferPool, S, N> Proxy<P, S, N> {
             .opening()
             .and_then(|opening| self.handshake.forwarded_syns.get(opening.syn.into()));
         syn.is_some_and(|syn| syn.answer.is_none())
+    }
+
+    /// True if one more challenge ACK, or question, may go to `to` (RFC 5961 10). The connection's own limit comes first:
+    /// what it refuses takes nothing from the budget that others share.
+    pub(crate) fn may_challenge(&mut self, connection: &mut Connection, to: Side) -> bool {
+        let now = self.now;
+        connection.granted.take(LimitKind::Challenge(to), now) && self.admission.limits.challenges.take(now)
+    }
+
+    /// RFC 5961 4.2 and 7: an ACK of the present numbers, within the limits.
+    pub(crate) fn challenge(
+        &mut self,
+        connection: &mut Connection,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        let Some(Incoming { buffer, segment }) = scene.incoming.take() else {
+            return;
+        };
+        let to = self.side_of(connection, segment);
+        if !self.may_challenge(connection, to) {
+            return self.emit.dropped(DropReason::RateLimited);
+        }
+        // Its echo is the newest of our timestamps that it has seen, so that ours is not older (RFC 7323 5.3). A SYN
+        // echoes nothing, and gets none.
+        let options = TcpOptions::parse(segment.options(buffer.data()));
+        let echoed = options.timestamps.filter(|&(_, echo)| echo != 0);
+        let control = self.current_numbers(connection, to);
+        let control = control.timed(echoed.map(|(val, ecr)| (ecr, val)));
+        let path = self.path_back(segment);
+        self.records.count(to, TcpCounter::Unexpected);
+        self.records.count(to, TcpCounter::SentAck);
+        self.emit.send(Some(buffer), &path, &control, &[], out);
+    }
+
+    /// Asks who has sent a RST that proves nothing whether it is still there: if it is not, its answer is a RST that does,
+    /// and if it is, an ACK (RFC 1122 4.2.3.6, a keep-alive). So a connection whose RST has overtaken lost data ends soon,
+    /// and one about which a stranger has guessed does not.
+    pub(crate) fn probe(&mut self, connection: &mut Connection, whom: Side, out: &mut impl Output<P::Buffer>) {
+        let Some(spliced) = connection.spliced() else { return };
+        let path = self.path_to(whom, connection);
+        let Some(path) = path else { return };
+        let (flow, shift) = match whom {
+            Side::Client => (spliced.to_client, spliced.server_seq_offset),
+            Side::Server => (spliced.to_server, spliced.client_seq_offset),
+        };
+        let mut control = self.current_numbers(connection, whom);
+        control.seq = flow.snd_una + shift - 1;
+        if self.may_challenge(connection, whom) {
+            self.emit.send(None, &path, &control, &[], out);
+        }
     }
 }

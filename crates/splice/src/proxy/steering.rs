@@ -3,7 +3,7 @@
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
-use crate::proxy::{Incoming, Proxy};
+use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::steering::{SteeringEvent, SteeringTrouble};
 use arrayvec::ArrayVec;
 use e2d2::BURST;
@@ -13,20 +13,15 @@ use e2d2::time::Instant;
 use e2d2::wire::frame::{Kind, Packet};
 use netfcts::FourTuple;
 
-impl<P, S, N> Proxy<P, S, N>
-where
-    P: BufferPool,
-    S: SelectServer,
-    N: NextHops,
-{
+impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// What was steered wrong, handed over and taken over; nothing on a core that is alone.
     pub fn steering(&self) -> Option<&Counters<SteeringEvent>> {
-        self.steering.as_ref().map(|steering| &steering.counters)
+        self.rooms.steering.as_ref().map(|steering| &steering.counters)
     }
 
     /// What the ports have not done that they were told, if that is news: each kind once.
     pub fn take_steering_trouble(&mut self) -> Option<SteeringTrouble> {
-        self.steering.as_mut()?.trouble.take()
+        self.rooms.steering.as_mut()?.trouble.take()
     }
 
     /// Deals with packets that other cores have handed over, TCP and ICMP errors, and leaves the batch empty.
@@ -36,8 +31,9 @@ where
         batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        let Some(steering) = &mut self.steering else {
-            self.emit.drops.add(DropReason::HandoverRefused, batch.len() as u64);
+        let Some(steering) = &mut self.rooms.steering else {
+            let drops = &mut self.rooms.emit.drops;
+            drops.add(DropReason::HandoverRefused, batch.len() as u64);
             return batch.clear();
         };
         steering.taking_over = true;
@@ -51,11 +47,13 @@ where
             }
         }
         self.handle_batch(now, &mut segments, out);
-        if let Some(steering) = &mut self.steering {
+        if let Some(steering) = &mut self.rooms.steering {
             steering.taking_over = false;
         }
     }
+}
 
+impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Hands a segment of no flow that is known here to its owner. Gives it back if that is this core.
     #[inline]
     pub(crate) fn hand_over_segment<'a>(

@@ -10,7 +10,7 @@ use crate::base::output::{NextHops, Output};
 use crate::base::settings::Server;
 use crate::base::stage::WorkStage;
 use crate::inspect::Inspection;
-use crate::proxy::Proxy;
+use crate::proxy::{Proxy, Rooms};
 use crate::retransmit::rtx;
 use crate::session::connection::{Attempts, Connection, Spliced, Stage};
 use crate::session::event::Event;
@@ -47,38 +47,35 @@ pub(crate) fn time_since(now: Instant, then: u32) -> Duration {
 
 const NANOS_IN_MS: u64 = 1_000_000;
 
-impl<P, S, N> Proxy<P, S, N>
-where
-    P: BufferPool,
-    S: SelectServer,
-    N: NextHops,
-{
+impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// Fires what is due. Returns true if anything was.
     pub fn poll_timers(&mut self, now: Instant, out: &mut impl Output<P::Buffer>) -> bool {
-        self.now = now;
+        self.rooms.now = now;
         out.enter(WorkStage::Timers);
         let mut worked = false;
         // The queue is empty: no burst will come of what was put off.
-        if !self.deferred.is_empty() && self.admission.overload.keeps_up() {
+        if !self.deferred.is_empty() && self.rooms.admission.overload.keeps_up() {
             worked = true;
-            self.handle_put_off(now, out);
+            self.handle_put_off(out);
         }
-        let mut budget = self.admission.round_budget(now, self.has_places(), out);
-        worked |= self.fire_due(now, &mut budget, out);
-        worked |= self.retransmit_syn_acks(now, &mut budget, out);
-        worked |= self.poll_probes(now, &mut budget, out);
-        worked | self.expire_time_wait(now)
+        let mut budget = self.rooms.admission.round_budget(now, self.has_places(), out);
+        worked |= self.fire_due(&mut budget, out);
+        worked |= self.retransmit_syn_acks(&mut budget, out);
+        worked |= self.rooms.poll_probes(&mut budget, out);
+        worked | self.rooms.expire_time_wait()
     }
 
     /// Fires the timers of connections that are due, as many as `budget` affords.
-    fn fire_due(&mut self, now: Instant, budget: &mut RoundBudget, out: &mut impl Output<P::Buffer>) -> bool {
+    fn fire_due(&mut self, budget: &mut RoundBudget, out: &mut impl Output<P::Buffer>) -> bool {
         let before = *budget.moves();
         while budget.affords_one(out)
-            && let Some(slot) = self.timers.pop_expired(now, budget.moves())
+            && let Some(slot) = self.rooms.timers.pop_expired(self.rooms.now, budget.moves())
         {
             budget.note_fired();
-            if let Some(event) = self.due(now, slot) {
-                self.drive(now, slot, event, None, out);
+            if let Some(connection) = self.connections.get_mut(slot)
+                && let Some(event) = self.rooms.due(slot, connection)
+            {
+                self.drive(slot, event, None, out);
             }
         }
         *budget.moves() < before
@@ -92,39 +89,52 @@ where
     /// Ends open connections with a RST to both sides, and forgets those that rest: a round's part, in place of
     /// [`Proxy::poll_timers`]. Returns true when nothing is left.
     pub fn finish(&mut self, now: Instant, out: &mut impl Output<P::Buffer>) -> bool {
-        self.now = now;
-        self.shutdown.is_draining = true;
-        self.handle_put_off(now, out);
-        let mut budget = self.admission.round_budget(now, self.has_places(), out);
+        self.rooms.now = now;
+        self.rooms.is_draining = true;
+        self.handle_put_off(out);
+        let mut budget = self.rooms.admission.round_budget(now, self.has_places(), out);
         for _ in 0..LOOKED_INTO_PER_ROUND {
             if self.connections.len() == 0 || !budget.affords_one(out) {
                 break;
             }
-            let slot = self.shutdown.cursor;
-            self.shutdown.cursor = (slot + 1) % self.connections.capacity() as u32;
+            let slot = self.end_cursor;
+            self.end_cursor = (slot + 1) % self.connections.capacity() as u32;
             if self.connections.get(slot).is_some() {
                 *budget.moves() -= 1;
                 budget.note_fired();
-                self.drive(now, slot, Event::Shutdown, None, out);
+                self.drive(slot, Event::Shutdown, None, out);
             }
         }
         if self.connections.len() > 0 {
             return false;
         }
-        self.end_probes(now);
-        self.handshake.half_open.clear();
+        self.rooms.end_probes();
+        self.rooms.handshake.half_open.clear();
         for _ in 0..RESTS_PER_CALL {
-            self.look_ahead();
-            if !self.evict_oldest_time_wait() {
+            self.rooms.look_ahead();
+            if !self.rooms.evict_oldest_time_wait() {
                 return true;
             }
         }
         false
     }
 
+    /// When [`Proxy::poll_timers`] has something to do at the earliest.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let rooms = &self.rooms;
+        let rest = rooms.time_wait.oldest().map(|(_, rested)| rested.until);
+        let syn_ack = rooms.handshake.half_open.next_due(rooms.now.as_millis() as u32);
+        let at = |until: u32| rooms.now + milliseconds_until(rooms.now, until);
+        let of_ms = [rest, syn_ack].map(|until| until.map(at));
+        let others = [rooms.timers.next_deadline(), rooms.probes.next_deadline()];
+        of_ms.into_iter().chain(others).flatten().min()
+    }
+}
+
+impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Forgets the resting connections whose time is over.
-    fn expire_time_wait(&mut self, now: Instant) -> bool {
-        let now_ms = now.as_millis() as u32;
+    fn expire_time_wait(&mut self) -> bool {
+        let now_ms = self.now.as_millis() as u32;
         let is_over = |until: u32| now_ms.wrapping_sub(until) as i32 >= 0;
         let mut ended = false;
         for _ in 0..RESTS_PER_CALL {
@@ -138,27 +148,14 @@ where
         ended
     }
 
-    /// When [`Proxy::poll_timers`] has something to do at the earliest.
-    pub fn next_deadline(&self) -> Option<Instant> {
-        let rest = self.time_wait.oldest().map(|(_, rested)| rested.until);
-        let syn_ack = self.handshake.half_open.next_due(self.now.as_millis() as u32);
-        let at = |until: u32| self.now + milliseconds_until(self.now, until);
-        let probe = self.probes.next_deadline();
-        [self.timers.next_deadline(), rest.map(at), syn_ack.map(at), probe]
-            .into_iter()
-            .flatten()
-            .min()
-    }
-
     /// What the timer of `slot` means now; `None` if it was early and has been set again.
-    fn due(&mut self, now: Instant, slot: u32) -> Option<Event> {
-        let connection = self.connections.get_mut(slot)?;
+    fn due(&mut self, slot: u32, connection: &mut Connection) -> Option<Event> {
         match (&connection.stage, connection.phase) {
-            (Stage::Opening(_), Phase::ServerSynSent | Phase::SynForwarded) => self.call_due(now, slot),
+            (Stage::Opening(_), Phase::ServerSynSent | Phase::SynForwarded) => self.call_due(slot, connection),
             (Stage::Opening(_), Phase::AwaitPayload | Phase::AwaitProxyHeader)
                 if self.headers.received.is_awaited(slot) =>
             {
-                self.header_overdue(slot)
+                self.header_overdue(slot, connection)
             }
             (Stage::Opening(_), Phase::AwaitPayload) => {
                 let listener = self.settings.listeners.get(usize::from(connection.listener))?;
@@ -169,7 +166,7 @@ where
             }
             (Stage::Opening(_), _) => Some(Event::TimedOut),
             (Stage::Spliced(spliced), _) => {
-                let now_ms = now.as_millis() as u32;
+                let now_ms = self.now.as_millis() as u32;
                 if let Some(debt) = self.rtx.get(spliced.owed)
                     && debt.timer.is_due(now_ms)
                 {
@@ -182,13 +179,12 @@ where
                 if let Some(event) = self.kept_due(slot, now_ms) {
                     return Some(event);
                 }
-                let connection = self.connections.get(slot)?;
                 let limit = self.silence_allowed(connection)?;
                 let silent = now_ms.wrapping_sub(connection.spliced()?.last_seen);
                 if u128::from(silent) >= limit.as_millis() {
                     return Some(Event::TimedOut);
                 }
-                self.arm_spliced(now, slot);
+                self.arm_spliced(slot, connection);
                 None
             }
         }
@@ -196,38 +192,35 @@ where
 
     /// What a call to a server has come to: it has taken its whole time, it is given up for another, its SYN is repeated, or
     /// it is looked at again later.
-    fn call_due(&mut self, now: Instant, slot: u32) -> Option<Event> {
-        let connection = self.connections.get(slot)?;
+    fn call_due(&mut self, slot: u32, connection: &mut Connection) -> Option<Event> {
         let opening = connection.opening()?;
         let server = self.settings.servers.get(usize::from(connection.server))?;
-        let waited = time_since(now, opening.called_at);
+        let waited = time_since(self.now, opening.called_at);
         if waited >= server.connect_timeout {
             return Some(Event::TimedOut);
         }
         let next_syn = next_syn_after(server, opening.attempts);
-        if self.may_give_call_up(now, slot) {
+        if self.may_give_call_up(connection) {
             return Some(Event::CallOverdue);
         }
         // A SYN that is passed on is repeated by its client.
-        let repeats = self.connections.get(slot)?.phase == Phase::ServerSynSent;
+        let repeats = connection.phase == Phase::ServerSynSent;
         if repeats && waited >= next_syn {
             return Some(Event::RetryDue);
         }
-        self.arm_call(now, slot);
+        self.arm_call(slot, connection);
         None
     }
 
     /// Whether a call is overdue, and another server can have it. That it is overdue counts against the server, once.
-    fn may_give_call_up(&mut self, now: Instant, slot: u32) -> bool {
+    fn may_give_call_up(&mut self, connection: &mut Connection) -> bool {
+        let now = self.now;
         // What has arrived since may be the answer.
         let unheard = self
             .admission
             .overload
             .heard_until()
             .map_or(Duration::ZERO, |until| now.saturating_since(until));
-        let Some(connection) = self.connections.get_mut(slot) else {
-            return false;
-        };
         let Stage::Opening(opening) = &mut connection.stage else {
             return false;
         };
@@ -246,10 +239,8 @@ where
 
     /// Sets the timer of a call to a server to the earliest time at which it can mean anything: when its SYN is repeated,
     /// when its whole time is over, when it is overdue, and then whenever it has waited half as long again.
-    pub(crate) fn arm_call(&mut self, now: Instant, slot: u32) {
-        let Some(connection) = self.connections.get(slot) else {
-            return;
-        };
+    pub(crate) fn arm_call(&mut self, slot: u32, connection: &Connection) {
+        let now = self.now;
         let (Some(opening), Some(server)) = (
             connection.opening(),
             self.settings.servers.get(usize::from(connection.server)),
@@ -273,10 +264,8 @@ where
     }
 
     /// Sets the timer of a spliced connection to the earliest time at which it can mean anything.
-    pub(crate) fn arm_spliced(&mut self, now: Instant, slot: u32) {
-        let Some(connection) = self.connections.get(slot) else {
-            return;
-        };
+    pub(crate) fn arm_spliced(&mut self, slot: u32, connection: &Connection) {
+        let now = self.now;
         let (Some(limit), Some(spliced)) = (self.silence_allowed(connection), connection.spliced()) else {
             return;
         };
@@ -292,18 +281,15 @@ where
         self.timers.arm(slot, deadline);
     }
 
-    /// As [`Proxy::arm_spliced`] when a spliced connection has left the phase `before`. Only a time that has become shorter
+    /// As [`Rooms::arm_spliced`] when a spliced connection has left the phase `before`. Only a time that has become shorter
     /// must be told to the timer: when it fires too early, it looks by itself how long there is still to wait.
     #[inline]
-    pub(crate) fn arm_closing(&mut self, now: Instant, slot: u32, before: Phase) {
-        let Some(connection) = self.connections.get(slot) else {
-            return;
-        };
+    pub(crate) fn arm_closing(&mut self, slot: u32, connection: &Connection, before: Phase) {
         let listener = self.settings.listeners.get(usize::from(connection.listener));
         let is_shorter = before == Phase::SPLICED && listener.is_some_and(|l| l.half_close < l.idle);
         // What is kept of an inspected connection has times of its own.
         if is_shorter || self.selector.inspects() {
-            self.arm_spliced(now, slot);
+            self.arm_spliced(slot, connection);
         }
     }
 
@@ -332,15 +318,13 @@ where
     }
 
     /// Why a connection in this state ended by time: kept here beside the timers themselves.
-    pub(crate) fn cause_of_silence(&self, slot: u32, usual: Cause) -> Cause {
-        let spliced = self.connections.get(slot).and_then(|connection| connection.spliced());
+    pub(crate) fn cause_of_silence(&self, slot: u32, connection: &Connection, usual: Cause) -> Cause {
+        let spliced = connection.spliced();
         let debt = spliced.and_then(|spliced| self.rtx.get(spliced.owed));
         match debt {
             Some(debt) if debt.timer.has_tried(rtx::MAX_TRIES) => Cause::RetransmitLimit,
             None if self.inspections.of(slot).is_some_and(Inspection::is_given_up) => Cause::RetransmitLimit,
-            _ if usual == Cause::IdleTimeout && self.connections.get(slot).is_some_and(is_unheard) => {
-                Cause::SelectorTimeout
-            }
+            _ if usual == Cause::IdleTimeout && is_unheard(connection) => Cause::SelectorTimeout,
             _ => usual,
         }
     }

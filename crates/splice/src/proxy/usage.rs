@@ -7,66 +7,51 @@ use crate::base::output::NextHops;
 use crate::proxy::Proxy;
 use crate::records::Log;
 use crate::tally::Tally;
+use crate::time_wait::TimeWaitEntry;
 use crate::upstream::{CallEvent, ServerHealth};
 use e2d2::buffer::BufferPool;
 use e2d2::counters::Counters;
-use netfcts::Side;
-use netfcts::pool::PortPool;
-use netfcts::record::State;
+use netfcts::pool::{PortPool, PortPools};
 use std::sync::Arc;
 
-impl<P, S, N> Proxy<P, S, N>
-where
-    P: BufferPool,
-    S: SelectServer,
-    N: NextHops,
-{
+impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// What the core holds at the moment.
     pub fn usage(&self) -> Usage {
         Usage {
             connections: self.connections.len(),
-            time_wait: self.time_wait.len(),
-            half_open: self.handshake.half_open.len(),
-            passed_syns: self.handshake.forwarded_syns.len(),
-            flows: self.flows.len(),
-            held: self.reassembly.in_use(),
-            debts: self.rtx.len(),
-            inspected: self.inspections.len(),
-            kept: self.inspections.kept.in_use(),
-            probes: self.probes.len(),
-            headers: self.headers.received.len(),
-            borrowed: self.settings.addresses.borrowed().len(),
-            timers: self.timers.len(),
-            ports: self.sources.ports.iter().map(PortPool::in_use).sum(),
+            time_wait: self.rooms.time_wait.len(),
+            half_open: self.rooms.handshake.half_open.len(),
+            passed_syns: self.rooms.handshake.forwarded_syns.len(),
+            flows: self.rooms.flows.len(),
+            held: self.rooms.reassembly.in_use(),
+            debts: self.rooms.rtx.len(),
+            inspected: self.rooms.inspections.len(),
+            kept: self.rooms.inspections.kept.in_use(),
+            probes: self.rooms.probes.len(),
+            headers: self.rooms.headers.received.len(),
+            borrowed: self.rooms.settings.addresses.borrowed().len(),
+            timers: self.rooms.timers.len(),
+            ports: self.rooms.sources.ports.iter().map(PortPool::in_use).sum(),
         }
     }
 
     /// Counts and times by listener, pool and server, which go on to grow: any thread may read them.
     pub fn tally(&self) -> Arc<Tally> {
-        Arc::clone(&self.tally)
-    }
-
-    /// Counts the first byte of the connection's server, if there is one now and was none before.
-    pub(super) fn note_first_byte(&self, slot: u32) {
-        if let Some(connection) = self.connections.get(slot)
-            && connection.bytes_to_client > 0
-            && let Some(took) = self
-                .records
-                .time_since(slot, (Side::Server, State::Established), self.now)
-        {
-            self.tally.note_first_byte(connection.listener, connection.server, took);
-        }
+        Arc::clone(&self.rooms.tally)
     }
 
     /// Connections whose rest ended before `time_wait`, because others needed its place.
     pub fn time_wait_evicted(&self) -> u64 {
-        self.time_wait.evicted()
+        self.rooms.time_wait.evicted()
     }
 
     /// Bytes of [`memory`](Self::memory) that were not in use at the start, and are from now on: for source ports, held bytes,
     /// debts and headers.
     pub fn memory_grown(&self) -> usize {
-        self.sources.ports.grown() + self.reassembly.grown() + self.rtx.memory() + self.headers.received.grown()
+        self.rooms.sources.ports.grown()
+            + self.rooms.reassembly.grown()
+            + self.rooms.rtx.memory()
+            + self.rooms.headers.received.grown()
     }
 
     /// The memory of all per-connection structures in bytes, empty slots included; of those that grow what has been touched
@@ -77,56 +62,100 @@ where
 
     /// The same, by structure.
     pub fn memory_by_structure(&self) -> [(&'static str, usize); 11] {
-        let strangers = self.handshake.half_open.memory()
-            + self.handshake.forwarded_syns.memory()
-            + self.admission.validated_clients.memory();
-        let servers = self.handshake.syn_ack_options.memory() + self.probes.memory();
+        let strangers = self.rooms.handshake.half_open.memory()
+            + self.rooms.handshake.forwarded_syns.memory()
+            + self.rooms.admission.validated_clients.memory();
+        let servers = self.rooms.handshake.syn_ack_options.memory() + self.rooms.probes.memory();
         [
             ("connections", self.connections.memory()),
-            ("table", self.flows.memory()),
-            ("quarantine", self.time_wait.memory()),
-            ("timers", self.timers.memory()),
-            ("ports", self.sources.ports.memory()),
-            ("used_cookies", self.handshake.replay_filter.memory()),
-            ("held", self.reassembly.memory() + self.rtx.memory()),
-            ("records", self.records.memory()),
-            ("inspections", self.inspections.memory()),
+            ("table", self.rooms.flows.memory()),
+            ("quarantine", self.rooms.time_wait.memory()),
+            ("timers", self.rooms.timers.memory()),
+            ("ports", self.rooms.sources.ports.memory()),
+            ("used_cookies", self.rooms.handshake.replay_filter.memory()),
+            ("held", self.rooms.reassembly.memory() + self.rooms.rtx.memory()),
+            ("records", self.rooms.records.memory()),
+            ("inspections", self.rooms.inspections.memory()),
             (
                 "headers",
-                self.headers.received.memory() + self.settings.addresses.borrowed().memory(),
+                self.rooms.headers.received.memory() + self.rooms.settings.addresses.borrowed().memory(),
             ),
             ("strangers_and_servers", strangers + servers),
         ]
     }
 
+    /// Bytes of all places that are taken: by connections open and at rest, their flows, timers, ports, held and kept
+    /// bytes, debts, headers, records, and by SYNs that are remembered. Zero when nothing is.
+    ///
+    /// Not in it are structures that are overwritten in turn and never full: the fingerprints of used cookies, promises.
+    pub fn memory_in_use(&self) -> usize {
+        let capacity = self.rooms.settings.capacity;
+        let places = self.connections.capacity();
+        let open = self.connections.len();
+        let ports: usize = self.rooms.sources.ports.iter().map(PortPool::in_use).sum();
+        share(self.connections.memory(), open, places)
+            + share(self.rooms.records.memory(), open, places)
+            + share(
+                self.rooms.timers.memory(),
+                self.rooms.timers.len(),
+                self.rooms.timers.capacity(),
+            )
+            + self.rooms.flows.len() * 8
+            + self.rooms.time_wait.len() * size_of::<TimeWaitEntry>()
+            + self.rooms.reassembly.bytes_in_use()
+            + self.rooms.rtx.bytes_in_use()
+            + share(
+                self.rooms.inspections.memory(),
+                self.rooms.inspections.len(),
+                capacity.inspected,
+            )
+            + self.rooms.headers.received.bytes_in_use()
+            + share(
+                self.rooms.settings.addresses.borrowed().memory(),
+                self.rooms.settings.addresses.borrowed().len(),
+                capacity.connections + capacity.time_wait,
+            )
+            + share(
+                self.rooms.handshake.half_open.memory(),
+                self.rooms.handshake.half_open.len(),
+                3 * capacity.half_open,
+            )
+            + share(
+                self.rooms.handshake.forwarded_syns.memory(),
+                self.rooms.handshake.forwarded_syns.len(),
+                self.rooms.handshake.forwarded_syns.capacity(),
+            )
+            + ports * PortPools::BYTES_PER_PORT
+    }
+
     /// Dropped packets by reason.
     pub fn drops(&self) -> &Counters<DropReason> {
-        &self.emit.drops
+        &self.rooms.emit.drops
     }
 
     /// Calls to servers that were given up, and servers that were ejected.
     pub fn calls(&self) -> &Counters<CallEvent> {
-        self.upstream.events()
+        self.rooms.upstream.events()
     }
 
     /// How a server is doing, if there is such a server.
     pub fn server_health(&self, server: ServerId) -> Option<&ServerHealth> {
-        self.upstream.health(server)
+        self.rooms.upstream.health(server)
     }
 
     /// TCP counters and lost records.
     pub fn log(&self) -> &Log {
-        &self.records
+        &self.rooms.records
     }
 
     /// The pool that the core takes its own packets from.
     pub fn pool(&self) -> &P {
-        &self.emit.pool
+        &self.rooms.emit.pool
     }
 
     /// The same pool, for others on this core who make packets.
     pub fn pool_mut(&mut self) -> &mut P {
-        &mut self.emit.pool
+        &mut self.rooms.emit.pool
     }
 }
 
@@ -161,4 +190,10 @@ pub struct Usage {
     pub timers: usize,
     /// Source ports in use.
     pub ports: usize,
+}
+
+/// The part of `memory` that `taken` of `all` places are.
+fn share(memory: usize, taken: usize, all: usize) -> usize {
+    // No structure has 2^32 places or bytes times places beyond 64 bits.
+    (memory as u64 * taken as u64 / all.max(1) as u64) as usize
 }

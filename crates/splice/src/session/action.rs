@@ -79,6 +79,16 @@ pub enum Action {
     Drop(DropReason),
 }
 
+impl Action {
+    /// Nothing is left of the connection behind it.
+    pub(crate) const fn ends_connection(self) -> bool {
+        matches!(
+            self,
+            Action::EnterTimeWait(_) | Action::Forget(_) | Action::ForgetWithFailure
+        )
+    }
+}
+
 impl From<Action> for WorkStage {
     #[inline]
     fn from(action: Action) -> WorkStage {

@@ -3,6 +3,7 @@
 //! What both stages need stands in [`Connection`]; what only one needs stands in [`Stage`], so that a number cannot be
 //! read before it exists. Addresses of ours are indices: [`Settings`](crate::base::settings::Settings) holds them.
 
+pub use crate::session::attempts::Attempts;
 use crate::session::close::Direction;
 use crate::session::event::Event;
 use crate::session::handles::BufferId;
@@ -120,13 +121,41 @@ pub struct Opening {
 
 impl Opening {
     /// How many servers of a pool are tried for one connection, retries of the last one not counted.
-    pub const MAX_TRIED: usize = 4;
+    const MAX_TRIED: usize = 4;
 
     /// `pool` of a server that the selector named directly: there is no other to try.
     pub const NO_POOL: u16 = u16::MAX;
 
+    /// `syn` of a client that we have shaken hands with ourselves.
+    pub const NO_SYN: u16 = u16::MAX;
+
     /// No FIN seen.
     pub const NO_FIN: u16 = u16::MAX;
+
+    /// A handshake with a client: the numbers of both SYNs, what is agreed so far, and the client's window field.
+    pub(crate) fn new((client_isn, cookie): (SeqNum, SeqNum), agreed: Agreed, client_window: u16) -> Self {
+        Opening {
+            client_isn,
+            cookie,
+            client_tsval: 0,
+            acknowledged: client_isn + 1,
+            held: BufferId::NONE,
+            server_side_isn: SeqNum(0),
+            tsval_shift: 0,
+            called_at: 0,
+            pool: Opening::NO_POOL,
+            agreed,
+            client_window,
+            fin_offset: Opening::NO_FIN,
+            advertised_scale: 0,
+            advertised_units: 0,
+            timestamps: false,
+            attempts: Attempts::default(),
+            tried: [NO_SERVER; Opening::MAX_TRIED],
+            failure: Cause::NoServer,
+            syn: Opening::NO_SYN,
+        }
+    }
 
     /// The number of the client's first byte.
     pub fn first_byte(&self) -> SeqNum {
@@ -148,63 +177,6 @@ impl Opening {
     /// The client's window in bytes.
     pub fn client_window_bytes(&self) -> u32 {
         u32::from(self.client_window) << self.agreed.window_scale.unwrap_or(0)
-    }
-}
-
-/// Counts of one connection's calls to servers, in two bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Attempts(u16);
-
-impl Attempts {
-    /// The most SYNs to one server: with each, the time to the next doubles.
-    pub const MOST_SYNS: u8 = 15;
-    /// The most calls that are given up because they are overdue; some seconds where servers are near.
-    pub const MOST_GIVEN_UP: u16 = 63;
-    const OVERDUE: u16 = 1 << 15;
-
-    /// SYNs sent to the present server.
-    pub fn syns(self) -> u8 {
-        self.0 as u8 & Self::MOST_SYNS
-    }
-
-    /// Servers called anew because no other was left; at most 16.
-    pub fn retries(self) -> u8 {
-        (self.0 >> 4 & 0x1f) as u8
-    }
-
-    /// Calls given up because they were overdue.
-    pub fn given_up(self) -> u16 {
-        self.0 >> 9 & Self::MOST_GIVEN_UP
-    }
-
-    /// The present call has been noted to be overdue.
-    pub fn is_overdue(self) -> bool {
-        self.0 & Self::OVERDUE != 0
-    }
-
-    /// A server is about to be called.
-    pub fn begin_call(&mut self) {
-        self.0 &= !(Self::OVERDUE | u16::from(Self::MOST_SYNS));
-    }
-
-    /// One more SYN to the present server.
-    pub fn note_syn(&mut self) {
-        self.0 += u16::from(self.syns() < Self::MOST_SYNS);
-    }
-
-    /// One more server called anew.
-    pub fn note_retry(&mut self) {
-        self.0 += u16::from(self.retries() < 0x1f) << 4;
-    }
-
-    /// One more call given up because it is overdue.
-    pub fn note_given_up(&mut self) {
-        self.0 += u16::from(self.given_up() < Self::MOST_GIVEN_UP) << 9;
-    }
-
-    /// The present call is overdue.
-    pub fn note_overdue(&mut self) {
-        self.0 |= Self::OVERDUE;
     }
 }
 
@@ -376,9 +348,25 @@ impl Connection {
         }
     }
 
+    /// The same, to be changed.
+    pub(crate) fn opening_mut(&mut self) -> Option<&mut Opening> {
+        match &mut self.stage {
+            Stage::Opening(opening) => Some(opening),
+            Stage::Spliced(_) => None,
+        }
+    }
+
     /// The spliced stage, if that is where it is.
     pub fn spliced(&self) -> Option<&Spliced> {
         match &self.stage {
+            Stage::Spliced(spliced) => Some(spliced),
+            Stage::Opening(_) => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn spliced_mut(&mut self) -> Option<&mut Spliced> {
+        match &mut self.stage {
             Stage::Spliced(spliced) => Some(spliced),
             Stage::Opening(_) => None,
         }

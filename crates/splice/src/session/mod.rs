@@ -1,6 +1,7 @@
 //! A connection: its phase, the table of phases and events, and what a segment means to it. Plain types and functions.
 
 pub mod action;
+pub(crate) mod attempts;
 pub(crate) mod classify;
 pub mod close;
 pub mod connection;

@@ -18,6 +18,22 @@ pub(crate) struct Control {
 }
 
 impl Control {
+    pub(crate) fn new(seq: SeqNum, ack: SeqNum, flags: TcpFlags, window: u16) -> Self {
+        Control {
+            seq,
+            ack,
+            flags,
+            window,
+            options: TcpOptions::NONE,
+        }
+    }
+
+    /// The same with timestamps, if they were agreed.
+    pub(crate) fn timed(mut self, timestamps: Option<(u32, u32)>) -> Self {
+        self.options.timestamps = timestamps;
+        self
+    }
+
     pub(crate) fn segment<'a>(&self, path: &Path, payload: &'a [u8]) -> TcpRepr<'a> {
         TcpRepr {
             envelope: path.envelope(),
@@ -34,12 +50,10 @@ impl Control {
     }
 }
 
-/// The options of a segment that carries nothing but timestamps, if they were agreed.
-pub(crate) fn timestamps(values: Option<(u32, u32)>) -> TcpOptions {
-    TcpOptions {
-        timestamps: values,
-        ..TcpOptions::NONE
-    }
+/// An ACK to the client of what is held of its bytes.
+pub(crate) fn ack_of_held(opening: &Opening, flags: TcpFlags, tsval: u32) -> Control {
+    let timestamps = opening.timestamps.then_some((tsval, opening.client_tsval));
+    Control::new(opening.cookie + 1, opening.acknowledged, flags, opening_window(opening)).timed(timestamps)
 }
 
 pub(crate) fn opening_numbers(connection: &Connection, opening: &Opening, to: Side) -> (SeqNum, SeqNum, u16) {

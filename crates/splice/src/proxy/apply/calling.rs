@@ -9,19 +9,17 @@ use crate::base::ids::{PoolId, ServerId};
 use crate::base::output::{NextHops, Output};
 use crate::base::path::Path;
 use crate::emit::Emitter;
-use crate::handshake::{forwarded_syn, syn_ack_options};
-use crate::proxy::{Incoming, Proxy, routes, send, timeout};
-use crate::proxy_header::send_proxy;
+use crate::handshake::forwarded_syn::ServerSynAck;
+use crate::proxy::apply::shaking::PeerNumbers;
+use crate::proxy::{Incoming, Rooms, send, timeout};
 use crate::reassembly::{BufferId, EvictionClass};
-use crate::retransmit::rtx::{self, RtxQueue};
-use crate::session::close::Direction;
-use crate::session::connection::{NO_SERVER, Opening, Spliced, Stage, WindowScale};
+use crate::retransmit::rtx::RtxQueue;
+use crate::session::connection::{Connection, NO_SERVER, Opening, Stage};
 use crate::session::event::{Event, FinChange};
 use crate::session::numbers::{self, Control};
 use crate::session::segment::Segment;
 use crate::session::table::{FlowRef, NoPlace};
 use e2d2::buffer::{BufferPool, PacketBuffer};
-use e2d2::time::Instant;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::counters::TcpCounter;
 use netfcts::pool::Taken;
@@ -48,76 +46,68 @@ pub(super) struct SpliceParams {
     pub(super) window: u16,
 }
 
-impl<P, S, N> Proxy<P, S, N>
-where
-    P: BufferPool,
-    S: SelectServer,
-    N: NextHops,
-{
+impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
+    /// Calls the chosen server; `is_taken` says that the client's own source is another connection's.
     #[inline(never)]
     pub(crate) fn connect_server(
         &mut self,
-        now: Instant,
         slot: u32,
+        connection: &mut Connection,
+        is_taken: bool,
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
-        let server = usize::from(self.connections.get(slot)?.server);
+        let server = usize::from(connection.server);
         // The source towards a transparent server is the client's own, and there is no other.
         let is_transparent = self.settings.servers.get(server)?.transparent;
         let tries = if is_transparent { 1 } else { SOURCES_TRIED };
         for _ in 0..tries {
-            match self.call_from_source(now, slot, server) {
+            match self.call_from_source(slot, connection, server, is_taken) {
                 None => break,
                 Some(Err(refusal)) => {
-                    self.emit.drops.add(refusal.into(), 1);
-                    self.release_port(now, slot, None);
+                    self.emit.dropped(refusal.into());
+                    self.release_port(slot, connection, None);
                 }
                 Some(Ok(())) => {
                     self.records.tried_server(slot);
-                    self.records.state(slot, Side::Server, State::SynReceived, now);
+                    self.records.state(slot, Side::Server, State::SynReceived, self.now);
                     // The request is held: our SYN may have its memory.
                     let memory = scene.incoming.take().map(|incoming| incoming.buffer);
-                    self.send_syn(now, slot, memory, false, out);
+                    self.send_syn(slot, connection, memory, false, out);
                     return None;
                 }
             }
         }
-        self.opening_mut(slot)?.failure = Cause::NoPort;
+        connection.opening_mut()?.failure = Cause::NoPort;
         Some(Event::NoPort)
     }
 
     /// Takes a source towards `server` and puts its flow into the table; `None` if no source is left. If the table refuses the
     /// flow, the source is still the connection's, and to be given back.
     #[inline]
-    fn call_from_source(&mut self, now: Instant, slot: u32, server: usize) -> Option<Result<(), NoPlace>> {
+    fn call_from_source(
+        &mut self,
+        slot: u32,
+        connection: &mut Connection,
+        server: usize,
+        is_taken: bool,
+    ) -> Option<Result<(), NoPlace>> {
+        let now = self.now;
         let settings = self.settings.servers.get(server)?;
-        let (address, port) = (settings.address, settings.port);
-        let (local_address, taken) = self.take_source(now, slot, server)?;
+        let server_end = (settings.address, settings.port);
+        let (local_address, taken) = self.take_source(slot, connection, server, is_taken)?;
         if taken.early {
             self.records.flag(slot, RecordFlags::EARLY_PORT);
         }
-        let connection = self.connections.get_mut(slot)?;
         let client = connection.client_address();
-        let Stage::Opening(opening) = &mut connection.stage else {
-            return None;
-        };
-        let (local, local_port) = self.settings.addresses.source(local_address, taken.port, client);
-        let key = FourTuple {
-            remote: address,
-            local,
-            remote_port: port,
-            local_port,
-        };
+        let opening = connection.opening_mut()?;
+        let source = self.settings.addresses.source(local_address, taken.port, client);
+        let key = FourTuple::new(server_end, source);
         // The line is on its way while the numbers are made.
         let hash = self.flows.hash(&key);
         self.flows.prefetch(hash);
         // RFC 6528 3, and never behind what the server may remember of this port's last connection.
-        let clock = self.handshake.isn.isn(
-            now,
-            (&key.local.to_be_bytes(), key.local_port),
-            (&key.remote.to_be_bytes(), key.remote_port),
-        );
+        let clock = self.handshake.iss(now, &key);
         opening.server_side_isn = taken.last_use.map_or(clock, |last| clock.later(last.next_seq));
         // RFC 7323 5.5 and RFC 6191 2: nor may the timestamps go back.
         let behind = taken
@@ -140,10 +130,16 @@ where
     }
 
     /// Takes an address, by its index, and a port towards `server`, with what the server may remember of them.
-    fn take_source(&mut self, now: Instant, slot: u32, server: usize) -> Option<(u16, Taken)> {
+    fn take_source(
+        &mut self,
+        slot: u32,
+        connection: &Connection,
+        server: usize,
+        is_taken: bool,
+    ) -> Option<(u16, Taken)> {
         let settings = self.settings.servers.get(server)?;
         if settings.transparent {
-            return match self.reserve_client_source(slot, (settings.address, settings.port)) {
+            return match self.reserve_client_source(slot, connection, settings.address, is_taken) {
                 Ok((local_address, port)) => {
                     let taken = Taken {
                         port,
@@ -165,7 +161,7 @@ where
         let mut local = self.sources.next_local[server];
         let mut taken = None;
         for _ in 0..locals {
-            taken = self.sources.ports.take(server, local, now);
+            taken = self.sources.ports.take(server, local, self.now);
             if taken.is_some() {
                 break;
             }
@@ -185,32 +181,26 @@ where
     #[inline]
     fn prefetch_next(&self, server: usize, (address, port): (u16, u16)) {
         let server = &self.settings.servers[server];
-        let key = FourTuple {
-            remote: server.address,
-            local: self.settings.addresses.value(address),
-            remote_port: server.port,
-            local_port: port,
-        };
+        let source = (self.settings.addresses.value(address), port);
+        let key = FourTuple::new((server.address, server.port), source);
         self.flows.prefetch(self.flows.hash(&key));
     }
 
     /// Sends our SYN, with what was agreed with the client and no more, and waits for its answer.
     pub(crate) fn send_syn(
         &mut self,
-        now: Instant,
         slot: u32,
+        connection: &mut Connection,
         memory: Option<P::Buffer>,
         again: bool,
         out: &mut impl Output<P::Buffer>,
     ) {
-        let Some(connection) = self.connections.get_mut(slot) else {
-            return;
-        };
+        let now = self.now;
         let Stage::Opening(opening) = &mut connection.stage else {
             return;
         };
-        if opening.syn != forwarded_syn::NONE {
-            return self.send_passed_syn(now, slot, out);
+        if opening.syn != Opening::NO_SYN {
+            return self.send_passed_syn(slot, connection, out);
         }
         let Some(server) = self.settings.servers.get(usize::from(connection.server)) else {
             return;
@@ -222,7 +212,7 @@ where
             while timeout::next_syn_after(server, opening.attempts) <= waited {
                 opening.attempts.note_syn();
             }
-            self.arm_call(now, slot);
+            self.arm_call(slot, connection);
         } else {
             // As `arm_call` for a call that begins.
             let overdue = self.upstream.bound(PoolId(opening.pool)).unwrap_or(Duration::MAX);
@@ -230,16 +220,13 @@ where
                 .arm(slot, now + server.syn_retry.min(server.connect_timeout).min(overdue));
         }
         // Read where they are: a copy of what has just been written waits for that.
-        let Some(connection) = self.connections.get(slot) else {
-            return;
-        };
         let Some(opening) = connection.opening() else { return };
         if again {
             self.records.flag(slot, RecordFlags::RETRANSMITTED);
         }
-        let Some(path) = routes::path_to_server(&self.settings, &self.next_hops, connection) else {
+        let Some(path) = self.resolved(connection, Side::Server) else {
             // The timer tries again; by then the neighbour may have answered.
-            return self.emit.dropped(DropReason::NoNeighbour);
+            return;
         };
         let offered = send::offered(&self.settings, connection, opening, None);
         let control = Control {
@@ -261,13 +248,11 @@ where
         self.emit.send(memory, &path, &control, &[], out);
     }
 
-    pub(crate) fn next_server(&mut self, now: Instant, slot: u32, event: Event) -> Option<Event> {
-        self.release_port(now, slot, None);
-        let connection = self.connections.get_mut(slot)?;
+    pub(crate) fn next_server(&mut self, slot: u32, connection: &mut Connection, event: Event) -> Option<Event> {
+        let now = self.now;
+        self.release_port(slot, connection, None);
         let given_up = connection.server;
-        let Stage::Opening(opening) = &mut connection.stage else {
-            return None;
-        };
+        let opening = connection.opening_mut()?;
         let failure = match event {
             Event::Reset(_) | Event::ServerUnreachable => Some(Cause::ServerRefused),
             Event::TimedOut => Some(Cause::ServerTimeout),
@@ -286,12 +271,12 @@ where
         }
         let has_places = opening.tried.last() == Some(&NO_SERVER);
         let (tried, pool, retries) = (opening.tried.map(ServerId), opening.pool, opening.attempts.retries());
-        let client = self.client_of(slot)?.ip();
+        let client = self.client_of(slot, connection).ip();
         let next = (pool != Opening::NO_POOL && has_places)
             .then(|| self.upstream.next_after(PoolId(pool), client, now, &tried))
             .flatten();
         if let Some(next) = next {
-            self.connections.get_mut(slot)?.server = next.0;
+            connection.server = next.0;
             return Some(Event::Selected);
         }
         // Silence may be nothing but loss; a refusal is an answer.
@@ -299,39 +284,37 @@ where
         if event != Event::TimedOut || retries >= allowed {
             return Some(Event::NoServer);
         }
-        self.opening_mut(slot)?.attempts.note_retry();
+        connection.opening_mut()?.attempts.note_retry();
         Some(Event::Selected)
     }
 
     /// The call is overdue: another server gets it, if there is one. This costs none of the connection's tries, and says
     /// nothing against the server that is left: it may be called again.
-    pub(crate) fn give_call_up(&mut self, now: Instant, slot: u32) -> Option<Event> {
-        let connection = self.connections.get(slot)?;
+    pub(crate) fn give_call_up(&mut self, slot: u32, connection: &mut Connection) -> Option<Event> {
         let opening = connection.opening()?;
         let (pool, server) = (PoolId(opening.pool), ServerId(connection.server));
         let tried = opening.tried.map(ServerId);
-        let client = self.client_of(slot)?.ip();
-        let Some(next) = self.upstream.give_up(pool, client, server, now, &tried) else {
-            self.arm_call(now, slot);
+        let client = self.client_of(slot, connection).ip();
+        let Some(next) = self.upstream.give_up(pool, client, server, self.now, &tried) else {
+            self.arm_call(slot, connection);
             return None;
         };
-        self.release_port(now, slot, None);
-        self.opening_mut(slot)?.attempts.note_given_up();
-        self.connections.get_mut(slot)?.server = next.0;
+        self.release_port(slot, connection, None);
+        connection.opening_mut()?.attempts.note_given_up();
+        connection.server = next.0;
         Some(Event::Selected)
     }
 
     /// `server` has answered the call of a connection that was `opening`.
-    pub(super) fn note_answer(&mut self, now: Instant, slot: u32, server: u16, opening: &Opening) {
+    pub(super) fn note_answer(&mut self, slot: u32, server: u16, opening: &Opening) {
+        let now = self.now;
         self.upstream.note_success(ServerId(server), now);
         // Karn's algorithm (RFC 6298 3): nobody knows which of several SYNs was answered.
         if opening.attempts.syns() == 1 {
             let took = timeout::time_since(now, opening.called_at);
             self.upstream.note_answer_time(PoolId(opening.pool), took);
-            let took = self
-                .records
-                .time_since(slot, (Side::Server, State::SynReceived), now)
-                .unwrap_or(took);
+            let called = (Side::Server, State::SynReceived);
+            let took = self.records.time_since(slot, called, self.now).unwrap_or(took);
             self.tally.note_connect(opening.pool, server, took);
         }
     }
@@ -345,96 +328,40 @@ where
     /// RFC 9293 3.10.7.3: `<SEQ=SEG.ACK><CTL=RST>`.
     pub(crate) fn reset_sender(&mut self, segment: &Segment, buffer: P::Buffer, out: &mut impl Output<P::Buffer>) {
         let path = self.path_back(segment);
-        let control = Control {
-            seq: segment.ack,
-            ack: SeqNum(0),
-            flags: TcpFlags::RST,
-            window: 0,
-            options: numbers::timestamps(None),
-        };
+        let control = Control::new(segment.ack, SeqNum(0), TcpFlags::RST, 0);
         self.emit.send(Some(buffer), &path, &control, &[], out);
     }
 
     /// The server has accepted: from here on the two numberings are known, and their differences are all that is kept.
     #[inline(never)]
-    pub(crate) fn splice(&mut self, now: Instant, slot: u32, scene: &mut ActionContext<P::Buffer>) -> Option<Event> {
+    pub(crate) fn splice(
+        &mut self,
+        slot: u32,
+        connection: &mut Connection,
+        scene: &mut ActionContext<P::Buffer>,
+    ) -> Option<Event> {
         let Incoming { buffer, segment } = scene.incoming.as_ref()?;
         let options = TcpOptions::parse(segment.options(buffer.data()));
-        let clock = self.handshake.timestamp(now);
-        let ends = if self.selector.inspects() {
-            self.client_of(slot).zip(self.destination_of(slot))
-        } else {
-            None
+        let clock = self.handshake.timestamp(self.now);
+        let opening = *connection.opening()?;
+        let server_tsval = options.timestamps.filter(|_| opening.timestamps);
+        let answer = ServerSynAck {
+            isn: segment.seq,
+            window: segment.window,
+            options,
+            tsval_shift: server_tsval.map_or(0, |(tsval, _)| clock.wrapping_sub(tsval)),
+            newest_tsval: clock,
         };
-        let connection = self.connections.get_mut(slot)?;
-        let Stage::Opening(opening) = connection.stage else {
-            return None;
+        let newest = PeerNumbers {
+            timestamps: server_tsval.map(|_| (opening.client_tsval, clock)),
+            window: opening.client_window,
+            window_bytes: opening.client_window_bytes(),
+            told: numbers::advertised_edge(&opening),
         };
-        let device = self.settings.servers.get(usize::from(connection.server))?.device;
-        let version = segment.layout.version;
-        let mtu = self.settings.devices[usize::from(device.0)].mtu;
-        let first_byte = opening.first_byte();
-        let server_mss = syn_ack_options::mss_of(&options, version);
-        let server_tsval = options
-            .timestamps
-            .filter(|_| opening.timestamps)
-            .map(|(tsval, _)| tsval);
-        let scale = WindowScale {
-            client: opening.agreed.window_scale.unwrap_or(0),
-            // RFC 7323 2.2: both ends scale, or neither does.
-            server: options
-                .window_scale
-                .filter(|_| opening.agreed.window_scale.is_some())
-                .unwrap_or(0),
-            advertised: opening.advertised_scale,
-            server_scales: opening.agreed.window_scale.is_none() || options.window_scale.is_some(),
-        };
-        let in_order = self.reassembly.in_order(opening.held);
-        let start = self.records.start(slot).unwrap_or(now);
-        // What a header said is needed for the last time.
-        let header_len = send_proxy::header(
-            &self.settings,
-            connection,
-            (in_order, self.headers.received.kept(slot)),
-            (self.settings.core, start),
-            self.rtx.draft(),
-        );
-        self.headers.received.forget(slot);
-        let announced = u32::from(header_len);
-        // What was promised on the server's behalf stands, whatever it offers itself.
-        let mut to_server = Direction::new(first_byte - announced, u32::from(segment.window));
-        let told = numbers::advertised_edge(&opening);
-        let advertised_more = told.gt(to_server.edge);
-        to_server.edge = to_server.edge.later(told);
-        let spliced = Spliced {
-            client_seq_offset: ((opening.server_side_isn - opening.client_isn) as u32).wrapping_add(announced),
-            server_seq_offset: (opening.cookie - segment.seq) as u32,
-            client_ts_offset: opening.tsval_shift,
-            server_ts_offset: server_tsval.map_or(0, |tsval| clock.wrapping_sub(tsval)),
-            to_server,
-            to_client: Direction::new(segment.seq + 1, opening.client_window_bytes()),
-            last_seen: now.as_millis() as u32,
-            owed: rtx::NOTHING,
-            server_mss,
-            scale,
-            blank_sack: opening.agreed.sack && !options.sack_permitted,
-            beginning: Spliced::beginning(advertised_more, opening.held == BufferId::GIVEN_UP),
-        };
-        scene.handoff = Some(SpliceParams {
-            opening,
-            header_len,
-            ends,
-            // RFC 6691 3: the MSS does not count options.
-            mss: server_mss.min(mtu - version.header_len_with_tcp()) - if opening.timestamps { 12 } else { 0 },
-            timestamps: server_tsval.map(|tsval| (opening.client_tsval.wrapping_add(opening.tsval_shift), tsval)),
-            ack: segment.seq + 1,
-            window: scale.to_server(opening.client_window),
-        });
-        connection.stage = Stage::Spliced(spliced);
-        let server = connection.server;
-        self.note_answer(now, slot, server, &opening);
+        scene.handoff = Some(self.meet(slot, connection, (opening, &answer), newest, None)?);
+        self.note_answer(slot, connection.server, &opening);
         self.records.count(Side::Server, TcpCounter::RecvSynAck);
-        self.records.state(slot, Side::Server, State::Established, now);
+        self.records.state(slot, Side::Server, State::Established, self.now);
         // The timer is set when it is known what is owed: see `owe`.
         None
     }
@@ -442,20 +369,16 @@ where
     #[inline(never)]
     pub(crate) fn acknowledge_server(
         &mut self,
-        now: Instant,
-        slot: u32,
+        connection: &mut Connection,
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
         // A repetition is answered like any segment out of place: rate limited.
         let Some(handoff) = scene.handoff.as_ref() else {
-            return self.challenge(now, slot, scene, out);
+            return self.challenge(connection, scene, out);
         };
-        let Some(connection) = self.connections.get(slot) else {
+        let Some(path) = self.resolved(connection, Side::Server) else {
             return;
-        };
-        let Some(path) = routes::path_to_server(&self.settings, &self.next_hops, connection) else {
-            return self.emit.dropped(DropReason::NoNeighbour);
         };
         let control = handoff.control(handoff.start(), TcpFlags::ACK);
         let memory = scene.incoming.take().map(|incoming| incoming.buffer);
@@ -466,34 +389,34 @@ where
     /// Sends everything held, in segments that the server takes; what the client still owes is then forgotten here.
     pub(crate) fn send_held(
         &mut self,
-        now: Instant,
         slot: u32,
+        connection: &mut Connection,
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
-        let follows = self.send_all(now, slot, scene.handoff.as_ref()?, out);
+        let follows = self.send_all(slot, connection, scene.handoff.as_ref()?, out);
         scene.handoff = None;
         follows
     }
 
     fn send_all(
         &mut self,
-        now: Instant,
         slot: u32,
+        connection: &mut Connection,
         handoff: &SpliceParams,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
         if self.selector.inspects() {
-            match self.begin_inspection(slot, handoff) {
+            match self.begin_inspection(slot, connection, handoff) {
                 InspectStart::Ordinary => {}
-                InspectStart::Inspected => return self.send_first(now, slot, handoff, out),
+                InspectStart::Inspected => return self.send_first(slot, connection, handoff, out),
                 InspectStart::NoRoom => return self.refuse_inspection(handoff),
             }
         }
         let (opening, mss) = (&handoff.opening, handoff.mss);
-        let connection = self.connections.get_mut(slot)?;
         // A neighbour that is gone for a while loses what is sent, as any link may; what is owed is repeated.
-        let path = routes::path_to_server(&self.settings, &self.next_hops, &*connection);
+        let path = self.path_to(Side::Server, connection);
+        let spliced = connection.spliced_mut()?;
         let header = self.rtx.drafted(handoff.header_len);
         let is_joined = handoff.joins(self.reassembly.in_order(opening.held), mss);
         let alone = if is_joined { &[] } else { header };
@@ -502,11 +425,9 @@ where
             let control = handoff.control(at, TcpFlags::ACK | TcpFlags::PSH);
             emit_on(&mut self.emit, path.as_ref(), &control, (&[], payload), out);
         }
-        if let Stage::Spliced(spliced) = &mut connection.stage {
-            let first = opening.first_byte();
-            spliced.to_server.edge = spliced.to_server.edge.later(first);
-            spliced.to_server.note_sent(handoff.start(), first);
-        }
+        let first = opening.first_byte();
+        spliced.to_server.edge = spliced.to_server.edge.later(first);
+        spliced.to_server.note_sent(handoff.start(), first);
         let sends_first_bytes = !self.reassembly.in_order(opening.held).is_empty();
         let fin_at = (opening.fin_offset != Opening::NO_FIN).then_some(usize::from(opening.fin_offset));
         let mut fin_sent = false;
@@ -521,36 +442,27 @@ where
                 fin_sent |= flags.contains(TcpFlags::FIN);
                 let (seq, front) = match at {
                     0 if is_joined => (handoff.start(), header),
-                    _ => (opening.first_byte() + at as u32, &[][..]),
+                    _ => (first + at as u32, &[][..]),
                 };
                 let control = handoff.control(seq, flags);
                 self.records.count(Side::Server, TcpCounter::SentPayload);
                 emit_on(&mut self.emit, path.as_ref(), &control, (front, payload), out);
             }
-            let Stage::Spliced(spliced) = &mut connection.stage else {
-                return None;
-            };
-            let last = opening.first_byte() + end as u32 + u32::from(fin_at == Some(end));
+            let last = first + end as u32 + u32::from(fin_at == Some(end));
             // The window was promised before it was known: what was held is sent whatever the server offers.
             spliced.to_server.edge = spliced.to_server.edge.later(last);
-            spliced.to_server.note_sent(opening.first_byte() + start as u32, last);
+            spliced.to_server.note_sent(first + start as u32, last);
         }
         if fin_at == Some(0) && !fin_sent {
             // The client has closed without a byte.
             fin_sent = true;
-            let control = handoff.control(opening.first_byte(), TcpFlags::ACK | TcpFlags::FIN);
+            let control = handoff.control(first, TcpFlags::ACK | TcpFlags::FIN);
             emit_on(&mut self.emit, path.as_ref(), &control, (&[], &[]), out);
-            if let Stage::Spliced(spliced) = &mut connection.stage {
-                spliced
-                    .to_server
-                    .note_sent(opening.first_byte(), opening.first_byte() + 1);
-            }
+            spliced.to_server.note_sent(first, first + 1);
         }
-        if let Stage::Spliced(spliced) = &connection.stage {
-            let bytes = i64::from(spliced.to_server.end - opening.first_byte()) - i64::from(fin_sent);
-            connection.count_bytes(Side::Client, bytes);
-        }
-        self.owe(now, slot, handoff, sends_first_bytes);
+        let bytes = i64::from(spliced.to_server.end - first) - i64::from(fin_sent);
+        connection.count_bytes(Side::Client, bytes);
+        self.owe(slot, connection, handoff, sends_first_bytes);
         fin_sent.then_some(Event::Segment {
             from: Side::Client,
             fin: FinChange::Noted,
@@ -560,7 +472,7 @@ where
 
     /// Notes what was sent and is ours to repeat: the header, and client bytes that were acknowledged. The rest of what was
     /// held is the client's again.
-    fn owe(&mut self, now: Instant, slot: u32, handoff: &SpliceParams, first_bytes_sent: bool) {
+    fn owe(&mut self, slot: u32, connection: &mut Connection, handoff: &SpliceParams, first_bytes_sent: bool) {
         let opening = &handoff.opening;
         let mut kept = opening.held;
         let owes_bytes = opening.acknowledged.gt(opening.first_byte());
@@ -570,15 +482,15 @@ where
             self.reassembly.close(&mut kept);
         }
         if owes_bytes || handoff.header_len > 0 {
-            self.push_rtx(now, slot, handoff, (kept, first_bytes_sent));
+            self.push_rtx(slot, connection, handoff, (kept, first_bytes_sent));
         }
-        self.arm_spliced(now, slot);
+        self.arm_spliced(slot, connection);
     }
 
     fn push_rtx(
         &mut self,
-        now: Instant,
         slot: u32,
+        connection: &mut Connection,
         handoff: &SpliceParams,
         (kept, first_bytes_sent): (BufferId, bool),
     ) {
@@ -593,10 +505,10 @@ where
             opening.acknowledged,
             handoff.mss,
             handoff.timestamps,
-            now.as_millis() as u32,
+            self.now.as_millis() as u32,
         );
         debt.first_bytes_sent = first_bytes_sent;
-        match (self.rtx.insert(debt), self.spliced_mut(slot)) {
+        match (self.rtx.insert(debt), connection.spliced_mut()) {
             (Ok(index), Some(spliced)) => spliced.owed = index,
             // Sent, but not to be repeated: if it is lost, the server's own timer ends the connection.
             (Ok(_), None) => {}
@@ -628,13 +540,7 @@ impl SpliceParams {
     fn control(&self, seq: SeqNum, flags: TcpFlags) -> Control {
         let shift =
             ((self.opening.server_side_isn - self.opening.client_isn) as u32).wrapping_add(self.header_len.into());
-        Control {
-            seq: seq + shift,
-            ack: self.ack,
-            flags,
-            window: self.window,
-            options: numbers::timestamps(self.timestamps),
-        }
+        Control::new(seq + shift, self.ack, flags, self.window).timed(self.timestamps)
     }
 }
 

@@ -1,33 +1,43 @@
 //! The end: everything that belongs to a connection goes back to where it came from.
+//!
+//! Late segments of connections that are over: translated as before, while their addresses and ports rest, or refused if they
+//! have bytes that no inspector has seen.
 
 use super::ActionContext;
+use super::passing::Offsets;
 use crate::base::callbacks::SelectServer;
+use crate::base::drop_reason::DropReason;
 use crate::base::ids::ServerId;
-use crate::base::output::NextHops;
+use crate::base::output::{NextHops, Output};
+use crate::base::stage::WorkStage;
 use crate::proxy::routes::Endpoints;
-use crate::proxy::{Incoming, Proxy};
-use crate::session::connection::{Spliced, Stage};
+use crate::proxy::{Incoming, Rooms};
+use crate::session::action::Action;
+use crate::session::connection::{Connection, Spliced, Stage};
+use crate::session::event::Event;
 use crate::session::handles::BufferId;
+use crate::session::phase::Phase;
+use crate::session::step::step;
 use crate::session::table::FlowRef;
-use crate::time_wait::TimeWaitEntry;
+use crate::time_wait::{Late, TimeWaitEntry};
 use e2d2::buffer::{BufferPool, PacketBuffer};
-use e2d2::time::Instant;
-use e2d2::wire::tcp::TcpOptions;
+use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::pool::LastUse;
 use netfcts::record::Cause;
 use netfcts::{FourTuple, Side};
 
-impl<P, S, N> Proxy<P, S, N>
-where
-    P: BufferPool,
-    S: SelectServer,
-    N: NextHops,
-{
-    /// Frees everything that belongs to the connection; if it was spliced, its translation stays for a while.
+impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
+    /// Frees everything that belongs to the connection but its slot; if it was spliced, its translation stays for a while.
     #[inline(never)]
-    pub(crate) fn end(&mut self, now: Instant, slot: u32, cause: Cause, scene: &ActionContext<P::Buffer>) {
-        self.drop_rtx(slot);
-        if let Some(opening) = self.opening_mut(slot) {
+    pub(crate) fn end(
+        &mut self,
+        slot: u32,
+        connection: &mut Connection,
+        cause: Cause,
+        scene: &ActionContext<P::Buffer>,
+    ) {
+        self.drop_rtx(connection);
+        if let Some(opening) = connection.opening_mut() {
             let mut held = std::mem::replace(&mut opening.held, BufferId::NONE);
             let syn = opening.syn;
             self.reassembly.close(&mut held);
@@ -35,36 +45,28 @@ where
         }
         self.headers.received.forget(slot);
         self.timers.disarm(slot);
-        let Some(connection) = self.connections.get(slot) else {
-            return;
-        };
-        let local = Endpoints::from(connection).source(&self.settings);
-        let lasted = self.records.start(slot).map(|start| now.saturating_since(start));
+        let local = Endpoints::from(&*connection).source(&self.settings);
+        let lasted = self.records.start(slot).map(|start| self.now.saturating_since(start));
         let bytes = (connection.bytes_to_server, connection.bytes_to_client);
         self.tally.note_end(connection.listener, bytes, lasted);
-        self.records.end(slot, connection, (cause, local.1), now);
+        self.records.end(slot, connection, (cause, local.1), self.now);
         if connection.spliced().is_some() {
-            self.rest(now, slot, cause);
-        } else if let Some(key) = self.key_of(FlowRef::client(slot)) {
-            let hash = self.flows.hash(&key);
-            self.remove_flow(hash, FlowRef::client(slot));
+            self.rest(slot, connection, cause);
+        } else {
+            self.forget_leg(FlowRef::client(slot), connection);
         }
-        self.release_port(now, slot, scene.last_timestamps);
+        self.release_port(slot, connection, scene.last_timestamps);
         self.end_inspection(slot);
-        self.connections.free(slot);
     }
 
     /// Moves both legs of a spliced connection to the TIME-WAIT.
-    fn rest(&mut self, now: Instant, slot: u32, cause: Cause) {
+    fn rest(&mut self, slot: u32, connection: &Connection, cause: Cause) {
         while self.time_wait.next_slot().is_none() {
             self.look_ahead();
             self.evict_oldest_time_wait();
             self.time_wait.note_evicted();
         }
-        let until = (now + self.settings.time_wait).as_millis() as u32;
-        let Some(connection) = self.connections.get(slot) else {
-            return;
-        };
+        let until = (self.now + self.settings.time_wait).as_millis() as u32;
         let hashes = self.leg_hashes(&Endpoints::from(connection));
         let is_cut_off = self.selector.inspects()
             && self.inspections.of(slot).is_some()
@@ -94,14 +96,12 @@ where
     }
 
     /// Gives the source port back, with what the server may remember of it, and forgets the server leg unless it rests.
-    pub(crate) fn release_port(&mut self, now: Instant, slot: u32, last: Option<(Side, (u32, u32))>) {
-        let Some(connection) = self.connections.get(slot) else {
-            return;
-        };
+    pub(crate) fn release_port(&mut self, slot: u32, connection: &mut Connection, last: Option<(Side, (u32, u32))>) {
         if connection.local_port == 0 {
             return;
         }
         let server = usize::from(connection.server);
+        let inspected = self.inspections.of(slot).and_then(|of| of.to_server.tsval);
         let (next_seq, next_tsval) = match &connection.stage {
             Stage::Opening(opening) => (
                 opening.server_side_isn + 1,
@@ -109,7 +109,7 @@ where
             ),
             Stage::Spliced(spliced) => (
                 spliced.to_server.end + spliced.client_seq_offset,
-                newest_tsval(spliced, last, self.inspected_tsval(slot)),
+                newest_tsval(spliced, last, inspected),
             ),
         };
         let (local_address, local_port) = (connection.local_address, connection.local_port);
@@ -122,34 +122,35 @@ where
                 next_seq: next_seq + 1,
                 next_tsval: next_tsval.wrapping_add(1),
             };
-            self.sources.ports.release((server, local), local_port, last, now);
+            self.sources.ports.release((server, local), local_port, last, self.now);
         }
-        if connection.opening().is_some()
-            && let Some(key) = self.key_of(FlowRef::server(slot))
-        {
-            let hash = self.flows.hash(&key);
-            self.remove_flow(hash, FlowRef::server(slot));
+        if connection.opening().is_some() && self.forget_leg(FlowRef::server(slot), connection) {
             // A spliced connection rests, and needs its source until the end of that.
-            self.settings
-                .addresses
-                .borrowed_mut()
-                .release(local_address, local_port);
+            let borrowed = self.settings.addresses.borrowed_mut();
+            borrowed.release(local_address, local_port);
         }
-        if let Some(connection) = self.connections.get_mut(slot) {
-            connection.local_port = 0;
-            self.upstream.note_close(ServerId(connection.server));
+        connection.local_port = 0;
+        self.upstream.note_close(ServerId(connection.server));
+    }
+
+    /// Takes one leg of a connection out of the flow table. Returns false for that to a server which is not chosen.
+    fn forget_leg(&mut self, flow: FlowRef, connection: &Connection) -> bool {
+        let key = Endpoints::from(connection).key(&self.settings, flow.side());
+        if let Some(key) = key {
+            self.flows.remove(self.flows.hash(&key), flow);
         }
+        key.is_some()
     }
 
     /// Who sent a segment of the connection in `slot`, and its timestamps.
     pub(crate) fn timestamps_of(
         &self,
-        slot: u32,
+        connection: &Connection,
         incoming: Option<&Incoming<P::Buffer>>,
     ) -> Option<(Side, (u32, u32))> {
         let incoming = incoming?;
         let options = TcpOptions::parse(incoming.segment.options(incoming.buffer.data()));
-        let side = self.side_of(self.connections.get(slot)?, incoming.segment);
+        let side = self.side_of(connection, incoming.segment);
         options.timestamps.map(|values| (side, values))
     }
 
@@ -166,35 +167,92 @@ where
         };
         let [client, server] = hashes;
         if legs.has(Side::Client) {
-            self.remove_flow(client, FlowRef::client(0).in_time_wait(slot));
+            self.flows.remove(client, FlowRef::client(0).in_time_wait(slot));
         }
         if legs.has(Side::Server) {
-            self.remove_flow(server, FlowRef::server(0).in_time_wait(slot));
+            self.flows.remove(server, FlowRef::server(0).in_time_wait(slot));
         }
         self.time_wait.pop();
-        self.settings
-            .addresses
-            .borrowed_mut()
-            .release(local_address, local_port);
+        let borrowed = self.settings.addresses.borrowed_mut();
+        borrowed.release(local_address, local_port);
         true
     }
 
     /// Makes room for a new connection with `key`: whatever rests there keeps only its other leg.
     pub(crate) fn free_key(&mut self, hash: u64, key: &FourTuple) {
-        let Some(flow) = self.flows.find(hash, |flow| self.key_of(flow).as_ref() == Some(key)) else {
+        let rests = |flow: FlowRef| flow.is_time_wait() && self.key_at_rest(flow).as_ref() == Some(key);
+        let Some(flow) = self.flows.find(hash, rests) else {
             return;
         };
-        if !flow.is_time_wait() {
-            return;
-        }
-        self.remove_flow(hash, flow);
+        self.flows.remove(hash, flow);
         if let Some(rested) = self.time_wait.entry_mut(flow.slot()) {
             rested.legs = rested.legs.without(flow.side());
         }
     }
 
-    pub(crate) fn remove_flow(&mut self, hash: u64, flow: FlowRef) {
-        self.flows.remove(hash, flow);
+    /// The key of a resting flow.
+    pub(crate) fn key_at_rest(&self, flow: FlowRef) -> Option<FourTuple> {
+        Endpoints::from(self.time_wait.entry(flow.slot())?).key(&self.settings, flow.side())
+    }
+
+    /// A segment of a resting connection.
+    pub(crate) fn drive_time_wait(
+        &mut self,
+        flow: FlowRef,
+        event: Event,
+        incoming: Incoming<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        for action in step(Phase::TimeWait, event).actions {
+            out.enter(WorkStage::from(*action));
+            match action {
+                Action::Forward => return self.forward_time_wait(flow, incoming, out),
+                Action::Drop(reason) => return self.emit.dropped(*reason),
+                _ => {}
+            }
+        }
+        self.emit.dropped(DropReason::UnknownFlow);
+    }
+
+    fn forward_time_wait(
+        &mut self,
+        flow: FlowRef,
+        mut incoming: Incoming<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        let Some(rested) = self.time_wait.entry(flow.slot()).copied() else {
+            return;
+        };
+        let from = flow.side();
+        // The other leg's addresses and ports may be a new connection's by self.now. Its numbers can be near the old ones:
+        // nothing of the old one may reach it.
+        if !rested.legs.has(from.peer()) {
+            return self.emit.dropped(DropReason::UnknownFlow);
+        }
+        let has_payload = incoming.segment.payload_len() > 0;
+        let is_reset = incoming.segment.has(TcpFlags::RST);
+        // RFC 9293 3.10.7.4: a receiver believes an RST that begins at RCV.NXT, and keeps payload anywhere in its window.
+        if rested.late == Late::Answered && from == Side::Server && (has_payload || is_reset) {
+            return self.emit.dropped(DropReason::UnknownFlow);
+        }
+        if rested.late == Late::HeaderOnly && has_payload {
+            // RFC 9293 3.10.7.1: what comes for a connection that does not exist gets RST, but a RST gets nothing.
+            return if is_reset {
+                self.emit.dropped(DropReason::UnknownFlow)
+            } else {
+                self.refuse(incoming, out)
+            };
+        }
+        let path = self.path_of(from.peer(), Endpoints::from(&rested));
+        let Some(path) = path else {
+            return self.emit.dropped(DropReason::NoNeighbour);
+        };
+        let id = self.emit.next_ip_id();
+        let values = Offsets::of_time_wait(&rested).rewrite(from, incoming.segment, &path, id);
+        match self.pass(None, &mut incoming, &values, &path, out) {
+            Ok(()) => out.send(path.device, incoming.buffer),
+            Err(reason) => self.emit.dropped(reason),
+        }
     }
 }
 

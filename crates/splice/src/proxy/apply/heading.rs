@@ -6,9 +6,9 @@ use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::base::settings::{AcceptProxy, Bind};
 use crate::base::transparent_sources;
-use crate::proxy::Proxy;
+use crate::proxy::Rooms;
 use crate::proxy_header::received_headers::{self, HeaderParse, ReceivedHeader};
-use crate::session::connection::{Opening, Stage};
+use crate::session::connection::{Connection, Opening, Stage};
 use crate::session::event::Event;
 use crate::session::numbers;
 use e2d2::buffer::BufferPool;
@@ -17,26 +17,19 @@ use netfcts::leg::unmapped;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 
-impl<P, S, N> Proxy<P, S, N>
-where
-    P: BufferPool,
-    S: SelectServer,
-    N: NextHops,
-{
+impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Looks for the PROXY header in what the client has sent, and takes it off. Goes on when the bytes that are held
     /// begin with payload; otherwise nothing else may look at them, and the next event, if any, is given.
     pub(crate) fn read_header(
         &mut self,
         slot: u32,
+        connection: &mut Connection,
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> ControlFlow<Option<Event>> {
         if !self.headers.received.is_awaited(slot) {
             return ControlFlow::Continue(());
         }
-        let Some(connection) = self.connections.get(slot) else {
-            return ControlFlow::Break(None);
-        };
         let Some(opening) = connection.opening() else {
             return ControlFlow::Break(None);
         };
@@ -75,20 +68,17 @@ where
         let inspect_delay = listener
             .inspect_delay
             .filter(|_| listener.accept == AcceptProxy::Required);
-        self.strip(slot, length);
-        self.charge_client(slot);
+        self.strip(connection, length);
+        self.charge_client(slot, connection);
         if let Some(delay) = inspect_delay {
             // The wait for the first payload begins behind a header that has to come.
             self.timers.arm(slot, self.now + delay);
         }
-        self.follow_header(slot, scene, out)
+        self.follow_header(connection, scene, out)
     }
 
     /// Cuts the header off: the client's stream begins behind it from now on.
-    fn strip(&mut self, slot: u32, length: usize) {
-        let Some(connection) = self.connections.get_mut(slot) else {
-            return;
-        };
+    fn strip(&mut self, connection: &mut Connection, length: usize) {
         let Stage::Opening(opening) = &mut connection.stage else {
             return;
         };
@@ -102,14 +92,8 @@ where
 
     /// What came behind the header takes its place in the share of the client that the header has named. Where that is used
     /// up it is forgotten: nothing of it has been acknowledged, and the client repeats it.
-    fn charge_client(&mut self, slot: u32) {
-        let Some(connection) = self.connections.get(slot) else {
-            return;
-        };
+    fn charge_client(&mut self, slot: u32, connection: &mut Connection) {
         let share = self.share_of(slot, connection);
-        let Some(connection) = self.connections.get_mut(slot) else {
-            return;
-        };
         let Stage::Opening(opening) = &mut connection.stage else {
             return;
         };
@@ -123,11 +107,11 @@ where
     /// ACK will cover it.
     fn follow_header(
         &mut self,
-        slot: u32,
+        connection: &mut Connection,
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> ControlFlow<Option<Event>> {
-        let Some(opening) = self.opening_mut(slot).map(|opening| *opening) else {
+        let Some(opening) = connection.opening().copied() else {
             return ControlFlow::Break(None);
         };
         if !self.reassembly.in_order(opening.held).is_empty() {
@@ -137,13 +121,12 @@ where
             // A health check: it wants to know that we are there, and nothing else.
             return ControlFlow::Break(Some(Event::ClientFin));
         }
-        self.acknowledge_held(slot, scene, out);
+        self.acknowledge_held(connection, scene, out);
         ControlFlow::Continue(())
     }
 
     /// The time for the client's first bytes is over while they have not been judged.
-    pub(crate) fn header_overdue(&mut self, slot: u32) -> Option<Event> {
-        let connection = self.connections.get(slot)?;
+    pub(crate) fn header_overdue(&mut self, slot: u32, connection: &Connection) -> Option<Event> {
         let listener = *self.settings.listeners.get(usize::from(connection.listener))?;
         let opening = connection.opening()?;
         let waits_in_vain = listener.bind == Bind::Payload && listener.inspect_delay.is_none();
@@ -174,50 +157,49 @@ where
         }
     }
 
-    /// Whom the connection is from: as its PROXY header says, or as it came.
-    pub(crate) fn client_of(&self, slot: u32) -> Option<SocketAddr> {
-        let connection = self.connections.get(slot)?;
+    /// Whom the connection is from, as its PROXY header says, or as it came.
+    pub(crate) fn client_of(&self, slot: u32, connection: &Connection) -> SocketAddr {
         let own = (connection.client_address(), connection.client_port);
         let (address, port) = self.headers.received.get(slot).map_or(own, |carried| carried.source);
-        Some(SocketAddr::new(unmapped(address), port))
+        SocketAddr::new(unmapped(address), port)
     }
 
-    /// What it connected to: as its PROXY header says, or as it came.
-    pub(crate) fn destination_of(&self, slot: u32) -> Option<SocketAddr> {
-        let connection = self.connections.get(slot)?;
-        let own = (
-            self.settings.addresses.value(connection.listener_address),
-            connection.listener_port,
-        );
-        let (address, port) = self
-            .headers
-            .received
-            .get(slot)
-            .map_or(own, |carried| carried.destination);
-        Some(SocketAddr::new(unmapped(address), port))
+    /// What it connected to, likewise.
+    pub(crate) fn destination_of(&self, slot: u32, connection: &Connection) -> SocketAddr {
+        let listener = self.settings.addresses.value(connection.listener_address);
+        let own = (listener, connection.listener_port);
+        let carried = self.headers.received.get(slot);
+        let (address, port) = carried.map_or(own, |carried| carried.destination);
+        SocketAddr::new(unmapped(address), port)
+    }
+
+    /// The flow to a transparent server: from the client's own address and port.
+    pub(crate) fn client_source(&self, slot: u32, connection: &Connection) -> Option<FourTuple> {
+        let server = self.settings.servers.get(usize::from(connection.server))?;
+        let carried = self.headers.received.get(slot).map(|carried| carried.source);
+        let source = carried.unwrap_or((connection.client_address(), connection.client_port));
+        let key = FourTuple::new((server.address, server.port), source);
+        server.transparent.then_some(key)
     }
 
     /// Takes the client's own address and port as our source towards a server.
     ///
     /// # Errors
     /// Why this server cannot be reached from there.
-    pub(crate) fn reserve_client_source(&mut self, slot: u32, server: (u128, u16)) -> Result<(u16, u16), DropReason> {
-        let connection = self.connections.get(slot).ok_or(DropReason::SourceRefused)?;
+    pub(crate) fn reserve_client_source(
+        &mut self,
+        slot: u32,
+        connection: &Connection,
+        server: u128,
+        is_taken: bool,
+    ) -> Result<(u16, u16), DropReason> {
         let carried = self.headers.received.get(slot).map(|carried| carried.source);
         let source = carried.unwrap_or((connection.client_address(), connection.client_port));
         let is_ours = self.settings.addresses.index(source.0).is_some();
-        if is_ours || source.0 == server.0 || source.1 == 0 || !is_usable(source.0, server.0) {
+        if is_ours || source.0 == server || source.1 == 0 || !is_usable(source.0, server) {
             return Err(DropReason::SourceRefused);
         }
-        let key = FourTuple {
-            remote: server.0,
-            local: source.0,
-            remote_port: server.1,
-            local_port: source.1,
-        };
-        let hash = self.flows.hash(&key);
-        let taken = self.flows.find(hash, |flow| self.key_of(flow) == Some(key));
-        if taken.is_some_and(|flow| !flow.is_time_wait()) {
+        if is_taken {
             return Err(DropReason::SourceInUse);
         }
         match carried {

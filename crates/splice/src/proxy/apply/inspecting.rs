@@ -10,15 +10,15 @@ use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::inspect::Inspection;
 use crate::inspect::direction::AckNews;
-use crate::proxy::{Incoming, Proxy};
+use crate::proxy::apply::ActionContext;
+use crate::proxy::{Incoming, Rooms};
 use crate::session::classify;
 use crate::session::close::RstCheck;
-use crate::session::connection::Stage;
+use crate::session::connection::{Connection, Stage};
 use crate::session::event::{Event, FinChange};
 use crate::session::phase::{FinState, Phase};
 use crate::session::segment::Segment;
 use e2d2::buffer::{BufferPool, PacketBuffer};
-use e2d2::time::Instant;
 use e2d2::wire::checksum;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::Side;
@@ -53,12 +53,7 @@ impl Data {
     }
 }
 
-impl<P, S, N> Proxy<P, S, N>
-where
-    P: BufferPool,
-    S: SelectServer,
-    N: NextHops,
-{
+impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Calls the inspector with the next bytes of `from`.
     pub(super) fn show(&mut self, slot: u32, from: Side, bytes: &mut [u8], is_last: bool) -> InspectOutcome {
         let room = self.inspections.room(slot, from);
@@ -119,65 +114,62 @@ where
         is_kept
     }
 
-    /// A segment of an inspected connection whose checksum is right.
+    /// A segment of an inspected connection whose checksum is right. Returns what happens to the connection by it; a SYN
+    /// stays in the scene.
     pub(crate) fn handle_inspected(
         &mut self,
-        now: Instant,
         slot: u32,
+        connection: &mut Connection,
         from: Side,
-        incoming: Incoming<P::Buffer>,
+        scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
-    ) {
-        let segment = incoming.segment;
+    ) -> Option<Event> {
+        let segment = scene.incoming.as_ref()?.segment;
         if segment.has(TcpFlags::SYN) {
-            let Some(connection) = self.connections.get_mut(slot) else {
-                return;
-            };
-            let event = classify::control_while_spliced(connection, from, segment);
-            return self.drive(now, slot, event, Some(incoming), out);
+            return Some(classify::control_while_spliced(connection, from, segment));
         }
+        let incoming = scene.incoming.take()?;
         if segment.has(TcpFlags::RST) {
-            return self.handle_inspected_reset(now, slot, from, incoming, out);
+            return self.handle_inspected_reset(slot, connection, from, incoming, out);
         }
-        let Some((news, acknowledges_fin)) = self.note_inspected(now, slot, from, &incoming) else {
-            return self.emit.dropped(DropReason::OutOfWindow);
+        let Some((news, acknowledges_fin)) = self.note_inspected(slot, connection, from, &incoming) else {
+            self.emit.dropped(DropReason::OutOfWindow);
+            return None;
         };
-        if let Some(connection) = self.connections.get_mut(slot) {
-            connection.note_accepted(now, from, segment);
-        }
+        connection.note_accepted(self.now, from, segment);
         let has_payload = segment.payload_len() > 0;
         let was_keeping = self.keeps_anything(slot);
         if news.repeat {
-            self.repeat_first_kept(slot, from.peer(), out);
+            self.repeat_first_kept(slot, connection, from.peer(), out);
         }
-        self.pump(slot, from.peer(), out);
+        self.pump(slot, connection, from.peer(), out);
         let (fin, event) = if segment.len() == 0 {
-            self.pass_ack(slot, from, news, incoming, out);
+            self.pass_ack(slot, connection, from, news, incoming, out);
             (false, None)
         } else {
             let data = Data::of(segment);
-            let outcome = self.take_data(now, slot, from, data, incoming, out);
-            self.tell_news(slot, from, news, out);
+            let outcome = self.take_data(slot, connection, from, data, incoming, out);
+            self.tell_news(slot, connection, from, news, out);
             outcome
         };
         if !was_keeping && self.keeps_anything(slot) {
-            self.arm_spliced(now, slot);
+            self.arm_spliced(slot, connection);
         }
-        if let Some(event) = event {
-            return self.drive(now, slot, event, None, out);
+        if event.is_some() {
+            return event;
         }
         if self.inspections.of(slot).is_some_and(Inspection::is_done) {
             self.end_inspection(slot);
         }
         if fin || acknowledges_fin {
-            let event = Event::Segment {
+            return Some(Event::Segment {
                 from,
                 fin: if fin { FinChange::Noted } else { FinChange::Unchanged },
                 acknowledges_fin,
-            };
-            return self.drive(now, slot, event, None, out);
+            });
         }
         self.records.count_passed(from, has_payload, None, false);
+        None
     }
 
     fn keeps_anything(&self, slot: u32) -> bool {
@@ -190,19 +182,16 @@ where
     /// windows. The second value tells whether it acknowledges its receiver's FIN.
     fn note_inspected(
         &mut self,
-        now: Instant,
         slot: u32,
+        connection: &mut Connection,
         from: Side,
         incoming: &Incoming<P::Buffer>,
     ) -> Option<(AckNews, bool)> {
         let Incoming { buffer, segment } = incoming;
-        let connection = self.connections.get_mut(slot)?;
         let Phase::Spliced { client, server } = connection.phase else {
             return None;
         };
-        let Stage::Spliced(spliced) = &mut connection.stage else {
-            return None;
-        };
+        let spliced = connection.spliced_mut()?;
         // RFC 9293 3.10.7.4, first: before anything else, the number must be in the window, or just behind it.
         let own = spliced.sent_by(from);
         // What was told since the receiver spoke last counts: taking bytes away moves the edge, too.
@@ -224,7 +213,7 @@ where
         }
         let direction = inspection.sent_by_mut(from.peer());
         let window = u32::from(segment.window) << scale;
-        let news = direction.note_ack(segment.ack, window, segment.len() == 0, now.as_millis() as u32);
+        let news = direction.note_ack(segment.ack, window, segment.len() == 0, self.now.as_millis() as u32);
         let (acknowledged, window) = (direction.acknowledged(), direction.window());
         let flow = spliced.sent_by(from.peer());
         flow.note_acknowledged(acknowledged, window);
@@ -236,47 +225,43 @@ where
     /// RFC 5961 3.2, as for any splice; where bytes were changed, its number is made anew instead of translated.
     fn handle_inspected_reset(
         &mut self,
-        now: Instant,
         slot: u32,
+        connection: &mut Connection,
         from: Side,
         incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
-    ) {
+    ) -> Option<Event> {
         let segment = incoming.segment;
-        let Some(connection) = self.connections.get_mut(slot) else {
-            return;
-        };
-        let Stage::Spliced(spliced) = &mut connection.stage else {
-            return;
-        };
+        let spliced = connection.spliced_mut()?;
         let verdict = spliced.sent_by(from).judge_reset(segment.seq);
         let translated = spliced.seq_for_peer(from, segment.seq);
         match verdict {
             RstCheck::Exact => {
-                self.reset(slot, from.peer(), out);
-                self.drive(now, slot, Event::Reset(from), None, out);
+                self.reset(slot, connection, from.peer(), out);
+                return Some(Event::Reset(from));
             }
             RstCheck::InWindow => {
-                self.forward_inspected(slot, from, incoming, translated, out);
-                if self.may_challenge(now, slot, from) {
-                    self.ask(slot, from, out);
+                self.forward_inspected(slot, connection, from, incoming, translated, out);
+                if self.may_challenge(connection, from) {
+                    self.ask(slot, connection, from, out);
                 }
             }
             RstCheck::OutOfWindow => self.emit.dropped(DropReason::OutOfWindowRst),
         }
+        None
     }
 
     /// Deals with payload or FIN. Returns whether its FIN is accepted, and an event if the inspector ends the connection.
     fn take_data(
         &mut self,
-        now: Instant,
         slot: u32,
+        connection: &mut Connection,
         from: Side,
         data: Data,
         incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> (bool, Option<Event>) {
-        let Some(direction) = self.inspections.of(slot).map(|inspection| inspection.sent_by(from)) else {
+        let Some(direction) = self.inspections.sent_by(slot, from) else {
             return (false, None);
         };
         let (next, is_closed, done) = (direction.next_in, direction.fin, direction.done);
@@ -285,10 +270,10 @@ where
             let repeats_fin = data.fin && is_closed && data.end + 1 == next;
             let end = data.end.earlier(next - u32::from(is_closed));
             if !is_new {
-                self.repeat(slot, from, (data.start, end, repeats_fin), incoming, out);
+                self.repeat(slot, connection, from, (data.start, end, repeats_fin), incoming, out);
                 return (repeats_fin, None);
             }
-            self.repeat_before_new(slot, from, (data.start, end), &incoming, out);
+            self.repeat_before_new(slot, connection, from, (data.start, end), &incoming, out);
         }
         // Behind a FIN there is nothing (RFC 9293 3.10.7.4, seventh).
         if is_closed {
@@ -296,20 +281,21 @@ where
             return (false, None);
         }
         if done {
-            return (self.pass_unseen(slot, from, data, incoming, out), None);
+            return (self.pass_unseen(slot, connection, from, data, incoming, out), None);
         }
         if data.start.gt(next) {
             self.emit.dropped(DropReason::OutOfOrder);
-            self.answer(slot, from, out);
+            self.answer(slot, connection, from, out);
             return (false, None);
         }
-        self.take_next(now, slot, from, data, incoming, out)
+        self.take_next(slot, connection, from, data, incoming, out)
     }
 
     /// Bytes of a direction whose inspection is done, but whose changes are not all acknowledged.
     fn pass_unseen(
         &mut self,
         slot: u32,
+        connection: &mut Connection,
         from: Side,
         data: Data,
         incoming: Incoming<P::Buffer>,
@@ -321,30 +307,39 @@ where
         let direction = inspection.sent_by_mut(from);
         if direction.has_backlog() {
             self.emit.dropped(DropReason::InspectBufferFull);
-            self.answer(slot, from, out);
+            self.answer(slot, connection, from, out);
             return false;
         }
         let (next, shift) = (direction.next_in, direction.shift());
         let end = data.end + u32::from(data.fin);
         direction.sent = direction.sent.later(end + shift);
         let start = data.start.later(next);
-        let fin = self.note_accepted(slot, from, (start, end), data.fin);
-        self.pass_new(slot, from, data.start, data.fin, (start, start + shift), incoming, out);
+        let fin = self.note_accepted(slot, connection, from, (start, end), data.fin);
+        self.pass_new(
+            slot,
+            connection,
+            from,
+            data.start,
+            data.fin,
+            (start, start + shift),
+            incoming,
+            out,
+        );
         fin
     }
 
     /// The next bytes in order: shows them, and does what the inspector says.
     fn take_next(
         &mut self,
-        now: Instant,
         slot: u32,
+        connection: &mut Connection,
         from: Side,
         data: Data,
         mut incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> (bool, Option<Event>) {
-        let now_ms = now.as_millis() as u32;
-        let Some(direction) = self.inspections.of(slot).map(|inspection| inspection.sent_by(from)) else {
+        let now_ms = self.now.as_millis() as u32;
+        let Some(direction) = self.inspections.sent_by(slot, from) else {
             return (false, None);
         };
         let (next, at) = (direction.next_in, direction.next_out);
@@ -354,13 +349,13 @@ where
             && self.inspections.room(slot, from) >= len + GUARANTEED_GROWTH;
         if !has_room {
             self.emit.dropped(DropReason::InspectBufferFull);
-            self.answer(slot, from, out);
+            self.answer(slot, connection, from, out);
             return (false, None);
         }
-        let Some((path, _)) = self.path_and_splice(slot, from.peer()) else {
+        let Some(path) = self.resolved(connection, from.peer()) else {
             return (false, None);
         };
-        if self.tell_too_big(&incoming, &path, out) {
+        if self.tell_too_big(Some((connection, from)), &incoming, &path, out) {
             self.emit.dropped(DropReason::TooBig);
             return (false, None);
         }
@@ -390,8 +385,7 @@ where
                 .inspections
                 .of(slot)
                 .is_some_and(|i| i.sent_by(from).next_in != next);
-        if let Some(inspection) = self.inspections.of_mut(slot) {
-            let direction = inspection.sent_by_mut(from);
+        if let Some(direction) = self.inspections.sent_by_mut(slot, from) {
             let unkept = if passes && !is_kept { len as u32 } else { 0 };
             direction.advance(unkept + u32::from(data.fin));
             direction.fin |= data.fin;
@@ -400,25 +394,29 @@ where
             }
         }
         let end = data.end + u32::from(data.fin);
-        let fin = self.note_accepted(slot, from, (next, end), data.fin);
+        let fin = self.note_accepted(slot, connection, from, (next, end), data.fin);
         if passes {
-            self.pass_new(slot, from, data.start, data.fin, (next, at), incoming, out);
+            self.pass_new(slot, connection, from, data.start, data.fin, (next, at), incoming, out);
         } else {
-            self.pump(slot, from, out);
+            self.pump(slot, connection, from, out);
         }
         (fin, None)
     }
 
     /// Notes numbers of `from` from `start` to `end` as sent. Returns true for a FIN.
-    fn note_accepted(&mut self, slot: u32, from: Side, (start, end): (SeqNum, SeqNum), fin: bool) -> bool {
+    fn note_accepted(
+        &mut self,
+        slot: u32,
+        connection: &mut Connection,
+        from: Side,
+        (start, end): (SeqNum, SeqNum),
+        fin: bool,
+    ) -> bool {
         let Some(shift) = self
             .inspections
             .of(slot)
             .map(|inspection| inspection.sent_by(from).shift())
         else {
-            return false;
-        };
-        let Some(connection) = self.connections.get_mut(slot) else {
             return false;
         };
         connection.count_bytes(from, i64::from((end - start).max(0)) - i64::from(fin));
@@ -431,11 +429,6 @@ where
         }
         spliced.sent_by(from).note_sent(start, end);
         fin
-    }
-
-    /// The newest TSval of an inspected client.
-    pub(super) fn inspected_tsval(&self, slot: u32) -> Option<u32> {
-        self.inspections.of(slot)?.to_server.tsval
     }
 
     /// Ends an inspection, and the inspector's context with it.

@@ -9,12 +9,11 @@ use crate::base::ids::{ListenerId, ServerId};
 use crate::base::output::{NextHops, Output};
 use crate::inspect::Inspection;
 use crate::inspect::direction::InspectedDirection;
-use crate::proxy::{Proxy, routes};
+use crate::proxy::Rooms;
 use crate::session::close::Direction;
-use crate::session::connection::Stage;
+use crate::session::connection::{Connection, Stage};
 use crate::session::event::{Event, FinChange};
 use e2d2::buffer::BufferPool;
-use e2d2::time::Instant;
 use netfcts::Side;
 use netfcts::counters::TcpCounter;
 use netfcts::leg::unmapped;
@@ -31,15 +30,15 @@ pub(super) enum InspectStart {
     NoRoom,
 }
 
-impl<P, S, N> Proxy<P, S, N>
-where
-    P: BufferPool,
-    S: SelectServer,
-    N: NextHops,
-{
+impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Offers a connection that a server has just accepted to the inspector.
-    pub(super) fn begin_inspection(&mut self, slot: u32, handoff: &SpliceParams) -> InspectStart {
-        let Some(inspection) = self.new_inspection(slot, handoff) else {
+    pub(super) fn begin_inspection(
+        &mut self,
+        slot: u32,
+        connection: &Connection,
+        handoff: &SpliceParams,
+    ) -> InspectStart {
+        let Some(inspection) = self.new_inspection(connection, handoff) else {
             return InspectStart::Ordinary;
         };
         let info = inspection.info;
@@ -58,8 +57,7 @@ where
         InspectStart::Inspected
     }
 
-    fn new_inspection(&self, slot: u32, handoff: &SpliceParams) -> Option<Inspection> {
-        let connection = self.connections.get(slot)?;
+    fn new_inspection(&self, connection: &Connection, handoff: &SpliceParams) -> Option<Inspection> {
         let spliced = connection.spliced()?;
         let server = self.settings.servers.get(usize::from(connection.server))?;
         let opening = &handoff.opening;
@@ -75,7 +73,7 @@ where
             ServerId(connection.server),
             SocketAddr::new(unmapped(server.address), server.port),
         );
-        let path = routes::path_to_client(&self.settings, connection);
+        let path = self.path_to_client(connection);
         let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
         // RFC 6691 3: the MSS does not count options.
         let options = if handoff.timestamps.is_some() { 12 } else { 0 };
@@ -117,12 +115,12 @@ where
     /// their sender repeats them.
     pub(super) fn send_first(
         &mut self,
-        now: Instant,
         slot: u32,
+        connection: &mut Connection,
         handoff: &SpliceParams,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
-        let now_ms = now.as_millis() as u32;
+        let now_ms = self.now.as_millis() as u32;
         let mut first = std::mem::take(&mut self.inspections.first);
         let mut kept = handoff.opening.held;
         let held = self.reassembly.in_order(kept);
@@ -149,13 +147,13 @@ where
         if !is_kept {
             return Some(Event::Rejected);
         }
-        self.accept_first(slot, len as u64, fin);
+        self.accept_first(slot, connection, len as u64, fin);
         if len > 0 {
             self.records.count(Side::Server, TcpCounter::SentPayload);
         }
-        self.pump(slot, Side::Client, out);
-        self.tell(slot, Side::Client, out);
-        self.arm_spliced(now, slot);
+        self.pump(slot, connection, Side::Client, out);
+        self.tell(slot, connection, Side::Client, out);
+        self.arm_spliced(slot, connection);
         fin.then_some(Event::Segment {
             from: Side::Client,
             fin: FinChange::Noted,
@@ -171,7 +169,7 @@ where
     }
 
     /// Brings the splice's own numbers in line with those of the first payload.
-    fn accept_first(&mut self, slot: u32, len: u64, fin: bool) {
+    fn accept_first(&mut self, slot: u32, connection: &mut Connection, len: u64, fin: bool) {
         let Some(inspection) = self.inspections.of_mut(slot) else {
             return;
         };
@@ -181,9 +179,6 @@ where
             direction.fin = true;
         }
         let (shift, next_in, floor) = (direction.shift(), direction.next_in, direction.floor);
-        let Some(connection) = self.connections.get_mut(slot) else {
-            return;
-        };
         connection.count_bytes(Side::Client, len as i64);
         let Stage::Spliced(spliced) = &mut connection.stage else {
             return;

@@ -1,23 +1,18 @@
 //! Carrying out what [`step`](super::step::step) asks for: the only place that changes a connection.
 //!
 //! This file lets events happen; what an action does is in the file of its part of a connection's life:
-//! `waiting` for the first payload, `relieving` the memory for it, `shaking` hands end to end, `awaiting` a header behind that, `calling` the server,
-//! `passing` segments, `owing` the server bytes, `cutting` segments that are too long, `challenging` an end in doubt,
-//! `ending`, and `resting` after that.
+//! `waiting` for the first payload, and its memory; `shaking` hands end to end, with or without a header behind that;
+//! `calling` the server; `passing` segments, also those that are too long; `owing` the server bytes; `ending`, and
+//! TIME-WAIT after that.
 
-mod awaiting;
 mod calling;
-mod challenging;
-mod cutting;
 mod ending;
 mod heading;
 mod inspecting;
 mod introducing;
 mod owing;
 mod passing;
-mod relieving;
 mod repeating;
-mod resting;
 mod shaking;
 mod waiting;
 
@@ -25,15 +20,14 @@ use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::base::stage::WorkStage;
-use crate::proxy::{Incoming, Proxy};
+use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::session::action::Action;
-use crate::session::connection::{Opening, Spliced, Stage};
-use crate::session::event::{Event, FinChange};
+use crate::session::connection::Connection;
+use crate::session::event::Event;
 use crate::session::phase::Phase;
 use crate::session::step::step;
 use calling::SpliceParams;
 use e2d2::buffer::BufferPool;
-use e2d2::time::Instant;
 use netfcts::Side;
 use netfcts::record::Cause;
 use waiting::PayloadWait;
@@ -59,16 +53,10 @@ impl<'a, B> ActionContext<'a, B> {
     }
 }
 
-impl<P, S, N> Proxy<P, S, N>
-where
-    P: BufferPool,
-    S: SelectServer,
-    N: NextHops,
-{
+impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// Lets `event` happen to the connection in `slot`, and whatever follows from it.
     pub(super) fn drive(
         &mut self,
-        now: Instant,
         slot: u32,
         event: Event,
         incoming: Option<Incoming<P::Buffer>>,
@@ -88,66 +76,96 @@ where
             let transition = step(before, event);
             connection.phase = transition.next;
             if transition.next == Phase::TimeWait {
-                scene.last_timestamps = self.timestamps_of(slot, scene.incoming.as_ref());
+                scene.last_timestamps = self.rooms.timestamps_of(connection, scene.incoming.as_ref());
             }
-            if let Event::Segment {
-                from,
-                fin,
-                acknowledges_fin,
-            } = event
-            {
-                self.note_close(
-                    now,
-                    slot,
-                    before,
-                    from,
-                    (fin == FinChange::Noted, acknowledges_fin),
-                    scene.incoming.as_ref(),
-                );
+            if let Event::Segment { .. } = event {
+                self.rooms.note_close(slot, before, event, scene.incoming.as_ref());
             }
             for &action in transition.actions {
                 out.enter(WorkStage::from(action));
-                if let Some(follows) = self.apply(now, slot, (action, event), &mut scene, out) {
-                    next = Some(follows);
+                next = match action {
+                    // Others may have to give way.
+                    Action::Hold => self.hold(slot, &mut scene, out),
+                    // The client's own source may be that of another connection.
+                    Action::ConnectServer => self.connect_server(slot, &mut scene, out),
+                    _ => self.apply(slot, (action, event), &mut scene, out),
+                };
+                if next.is_some() {
                     break;
                 }
             }
             out.enter(WorkStage::Classify);
-            if before != transition.next && before.is_spliced() {
-                self.arm_closing(now, slot, before);
+            if before != transition.next
+                && before.is_spliced()
+                && let Some(connection) = self.connections.get(slot)
+            {
+                self.rooms.arm_closing(slot, connection, before);
             }
         }
         if scene.incoming.is_some() {
-            self.emit.dropped(DropReason::Consumed);
+            self.rooms.emit.dropped(DropReason::Consumed);
         }
     }
 
+    #[inline]
     fn apply(
         &mut self,
-        now: Instant,
         slot: u32,
         (action, event): (Action, Event),
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
+        let connection = self.connections.get_mut(slot)?;
+        let follows = self.rooms.apply(slot, connection, (action, event), scene, out);
+        if action.ends_connection() {
+            self.connections.free(slot);
+        }
+        follows
+    }
+
+    /// Calls the chosen server. Whether the client's own address and port are free there is a question to the flow table,
+    /// so it comes before the connection is changed.
+    fn connect_server(
+        &mut self,
+        slot: u32,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) -> Option<Event> {
+        let source = self.rooms.client_source(slot, self.connections.get(slot)?);
+        let is_taken = source.is_some_and(|key| {
+            let flow = self.find_key(self.rooms.flows.hash(&key), &key);
+            flow.is_some_and(|flow| !flow.is_time_wait())
+        });
+        let connection = self.connections.get_mut(slot)?;
+        self.rooms.connect_server(slot, connection, is_taken, scene, out)
+    }
+}
+
+impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
+    fn apply(
+        &mut self,
+        slot: u32,
+        connection: &mut Connection,
+        (action, event): (Action, Event),
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) -> Option<Event> {
         match action {
-            Action::Hold => return self.hold(slot, scene, out),
-            Action::AskSelector => return self.ask_selector(now, slot, PayloadWait::Left, scene, out),
-            Action::ConnectServer => return self.connect_server(now, slot, scene, out),
-            Action::Splice => return self.splice(now, slot, scene),
-            Action::AcknowledgeServer => self.acknowledge_server(now, slot, scene, out),
-            Action::SendBuffered => return self.send_held(now, slot, scene, out),
+            Action::AskSelector => return self.ask_selector(slot, connection, PayloadWait::Left, scene, out),
+            Action::Splice => return self.splice(slot, connection, scene),
+            Action::AcknowledgeServer => self.acknowledge_server(connection, scene, out),
+            Action::SendBuffered => return self.send_held(slot, connection, scene, out),
             Action::Forward => {
                 if let Event::Segment { from, .. } | Event::Reset(from) | Event::InWindowRst(from) = event {
-                    self.forward(now, slot, from, scene, out);
+                    self.forward(slot, connection, from, scene, out);
                 }
             }
             Action::EnterTimeWait(cause) => {
-                let cause = self.cause_of_silence(slot, cause);
-                self.end(now, slot, cause, scene);
+                let cause = self.cause_of_silence(slot, connection, cause);
+                self.end(slot, connection, cause, scene);
             }
             // What does not happen to every connection.
-            _ => return self.apply_seldom(now, slot, (action, event), scene, out),
+            _ => return self.apply_seldom(slot, connection, (action, event), scene, out),
         }
         None
     }
@@ -155,46 +173,46 @@ where
     #[inline(never)]
     fn apply_seldom(
         &mut self,
-        now: Instant,
         slot: u32,
+        connection: &mut Connection,
         (action, event): (Action, Event),
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
         match action {
-            Action::AskAtLast => return self.ask_selector(now, slot, PayloadWait::Over, scene, out),
-            Action::EvictUnacked => self.give_up_copy(slot),
-            Action::AckBuffered => self.acknowledge_held(slot, scene, out),
-            Action::RetransmitSyn => self.send_syn(now, slot, None, true, out),
-            Action::NextServer => return self.next_server(now, slot, event),
-            Action::MoveToNextServer => return self.give_call_up(now, slot),
+            Action::AskAtLast => return self.ask_selector(slot, connection, PayloadWait::Over, scene, out),
+            Action::EvictUnacked => self.give_up_copy(slot, connection),
+            Action::AckBuffered => self.acknowledge_held(connection, scene, out),
+            Action::RetransmitSyn => self.send_syn(slot, connection, None, true, out),
+            Action::NextServer => return self.next_server(slot, connection, event),
+            Action::MoveToNextServer => return self.give_call_up(slot, connection),
             Action::ResetStaleServer => self.reset_stale(scene, out),
-            Action::ForwardSynAck => self.pass_syn_ack(now, slot, scene, out),
-            Action::AwaitProxyHeader => return self.await_header(now, slot, scene),
-            Action::ReadHeader => return self.read_header_behind_syn(slot, scene, out),
-            Action::SpliceAnswered => return self.splice_answered(now, slot, scene),
-            Action::Establish => return self.establish(now, slot, scene, out),
-            Action::Retransmit => self.on_rtx_timeout(now, slot, out),
+            Action::ForwardSynAck => self.pass_syn_ack(slot, connection, scene, out),
+            Action::AwaitProxyHeader => return self.await_header(slot, connection, scene),
+            Action::ReadHeader => return self.read_header_behind_syn(slot, connection, scene, out),
+            Action::SpliceAnswered => return self.splice_answered(slot, connection, scene),
+            Action::Establish => return self.establish(slot, connection, scene, out),
+            Action::Retransmit => self.on_rtx_timeout(slot, connection, out),
             Action::ForwardLimited => {
                 if let Event::OutOfWindow(from) = event {
-                    self.forward_rarely(now, slot, from, scene, out);
+                    self.forward_rarely(slot, connection, from, scene, out);
                 }
             }
             Action::SendKeepAlive => {
                 if let Event::InWindowRst(from) = event {
-                    self.probe(now, slot, from, out);
+                    self.probe(connection, from, out);
                 }
             }
-            Action::CloseClient => self.close_client(now, slot, scene, out),
-            Action::ChallengeAck => self.challenge(now, slot, scene, out),
-            Action::ResetClient => self.reset(slot, Side::Client, out),
-            Action::ResetServer => self.reset(slot, Side::Server, out),
-            Action::Forget(cause) => self.end(now, slot, cause, scene),
+            Action::CloseClient => self.close_client(slot, connection, scene, out),
+            Action::ChallengeAck => self.challenge(connection, scene, out),
+            Action::ResetClient => self.reset(slot, connection, Side::Client, out),
+            Action::ResetServer => self.reset(slot, connection, Side::Server, out),
+            Action::Forget(cause) => self.end(slot, connection, cause, scene),
             Action::ForgetWithFailure => {
-                let cause = self
-                    .opening_mut(slot)
+                let cause = connection
+                    .opening_mut()
                     .map_or(Cause::NoServer, |opening| opening.failure);
-                self.end(now, slot, cause, scene);
+                self.end(slot, connection, cause, scene);
             }
             Action::Drop(reason) => {
                 if scene.incoming.take().is_some() {
@@ -216,19 +234,5 @@ where
             | Action::Refuse => {}
         }
         None
-    }
-
-    pub(super) fn opening_mut(&mut self, slot: u32) -> Option<&mut Opening> {
-        match &mut self.connections.get_mut(slot)?.stage {
-            Stage::Opening(opening) => Some(opening),
-            Stage::Spliced(_) => None,
-        }
-    }
-
-    fn spliced_mut(&mut self, slot: u32) -> Option<&mut Spliced> {
-        match &mut self.connections.get_mut(slot)?.stage {
-            Stage::Spliced(spliced) => Some(spliced),
-            Stage::Opening(_) => None,
-        }
     }
 }

@@ -7,38 +7,27 @@ use crate::admission::round_budget::has_room_for_data;
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
-use crate::proxy::{Proxy, routes};
+use crate::proxy::Rooms;
 use crate::retransmit::rtx::{self, AckEffect};
 use crate::session::connection::Connection;
-use crate::session::numbers;
 use e2d2::buffer::BufferPool;
-use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::Side;
 use netfcts::record::RecordFlags;
 use netfcts::seq::SeqNum;
 
-impl<P, S, N> Proxy<P, S, N>
-where
-    P: BufferPool,
-    S: SelectServer,
-    N: NextHops,
-{
+impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Looks after what we owe, now that the server has acknowledged `ack` with these timestamps; `pure` is set when its
     /// segment says nothing else.
     pub(super) fn on_server_ack(
         &mut self,
-        now: Instant,
         slot: u32,
+        connection: &mut Connection,
         (ack, pure): (SeqNum, bool),
         timestamps: Option<(u32, u32)>,
         out: &mut impl Output<P::Buffer>,
     ) -> AckHold {
-        let index = self
-            .connections
-            .get(slot)
-            .and_then(Connection::spliced)
-            .map(|spliced| spliced.owed);
+        let index = connection.spliced().map(|spliced| spliced.owed);
         let Some(debt) = index.and_then(|index| self.rtx.get_mut(index)) else {
             return AckHold::Nothing;
         };
@@ -46,10 +35,10 @@ where
         debt.note_timestamps(timestamps);
         // The client has never seen our header: an ACK of nothing else is news to nobody.
         let is_news = !(pure && debt.is_header_only() && ack.le(floor));
-        match debt.note_ack(ack, pure, now.as_millis() as u32) {
-            AckEffect::Full => self.drop_rtx(slot),
-            AckEffect::Repeat => self.send_rtx(slot, out),
-            AckEffect::Progress => self.arm_spliced(now, slot),
+        match debt.note_ack(ack, pure, self.now.as_millis() as u32) {
+            AckEffect::Full => self.drop_rtx(connection),
+            AckEffect::Repeat => self.send_rtx(connection, out),
+            AckEffect::Progress => self.arm_spliced(slot, connection),
             AckEffect::Open => {}
         }
         match is_news {
@@ -61,11 +50,8 @@ where
 
     /// True if the segment pays for all that is owed, and says nothing that its receiver must not hear of.
     #[inline]
-    pub(super) fn acks_all(&self, slot: u32, from: Side, scene: &ActionContext<P::Buffer>) -> bool {
-        let (Some(incoming), Some(spliced)) = (
-            &scene.incoming,
-            self.connections.get(slot).and_then(Connection::spliced),
-        ) else {
+    pub(super) fn acks_all(&self, connection: &Connection, from: Side, scene: &ActionContext<P::Buffer>) -> bool {
+        let (Some(incoming), Some(spliced)) = (&scene.incoming, connection.spliced()) else {
             return false;
         };
         let ack = spliced.ack_for_peer(from, incoming.segment.ack);
@@ -75,44 +61,41 @@ where
             && self.rtx.get(spliced.owed).is_some_and(|debt| debt.is_paid_by(ack))
     }
 
-    pub(crate) fn drop_rtx(&mut self, slot: u32) {
-        let Some(spliced) = self.spliced_mut(slot) else { return };
+    pub(crate) fn drop_rtx(&mut self, connection: &mut Connection) {
+        let Some(spliced) = connection.spliced_mut() else {
+            return;
+        };
         let index = std::mem::replace(&mut spliced.owed, rtx::NOTHING);
         if let Some(mut held) = self.rtx.forget(index) {
             self.reassembly.close(&mut held);
         }
     }
 
-    pub(crate) fn on_rtx_timeout(&mut self, now: Instant, slot: u32, out: &mut impl Output<P::Buffer>) {
-        let Some(index) = self
-            .connections
-            .get(slot)
-            .and_then(Connection::spliced)
-            .map(|spliced| spliced.owed)
-        else {
+    pub(crate) fn on_rtx_timeout(&mut self, slot: u32, connection: &Connection, out: &mut impl Output<P::Buffer>) {
+        let Some(index) = connection.spliced().map(|spliced| spliced.owed) else {
             return;
         };
-        self.retransmit_kept(now, slot, out);
+        self.retransmit_kept(slot, connection, out);
         if let Some(debt) = self.rtx.get_mut(index) {
-            debt.timer.on_timeout(now.as_millis() as u32);
+            debt.timer.on_timeout(self.now.as_millis() as u32);
             self.records.flag(slot, RecordFlags::RETRANSMITTED);
-            self.send_rtx(slot, out);
+            self.send_rtx(connection, out);
         }
-        self.arm_spliced(now, slot);
+        self.arm_spliced(slot, connection);
     }
 
     /// True if a segment of the client that begins at `seq` has bytes before its first one, where our header stands in the
     /// server's numbering, while the server has not acknowledged that.
-    pub(super) fn begins_before_debt(&self, slot: u32, seq: SeqNum) -> bool {
-        let index = self.connections.get(slot).and_then(Connection::spliced);
+    pub(super) fn begins_before_debt(&self, connection: &Connection, seq: SeqNum) -> bool {
+        let index = connection.spliced();
         let debt = index.and_then(|spliced| self.rtx.get(spliced.owed));
         debt.is_some_and(|debt| seq.lt(debt.first) && debt.next().lt(debt.first))
     }
 
     /// True if a segment of the client that begins at `seq` repeats its first bytes, while the server has not
     /// acknowledged the header before them.
-    pub(super) fn repeats_first_bytes(&mut self, slot: u32, seq: SeqNum) -> bool {
-        let index = self.connections.get(slot).and_then(Connection::spliced);
+    pub(super) fn repeats_first_bytes(&mut self, connection: &Connection, seq: SeqNum) -> bool {
+        let index = connection.spliced();
         let Some(debt) = index.and_then(|spliced| self.rtx.get_mut(spliced.owed)) else {
             return false;
         };
@@ -120,19 +103,15 @@ where
     }
 
     /// Sends what is owed and unacknowledged: at most the window that every server was promised to take.
-    pub(super) fn send_rtx(&mut self, slot: u32, out: &mut impl Output<P::Buffer>) {
-        let Some(connection) = self.connections.get(slot) else {
-            return;
-        };
+    pub(super) fn send_rtx(&mut self, connection: &Connection, out: &mut impl Output<P::Buffer>) {
         let Some(spliced) = connection.spliced() else { return };
         let Some((debt, header)) = self.rtx.with_header(spliced.owed) else {
             return;
         };
-        let Some(path) = routes::path_to_server(&self.settings, &self.next_hops, connection) else {
+        let Some(path) = self.path_to(Side::Server, connection) else {
             return self.emit.dropped(DropReason::NoNeighbour);
         };
-        let mut control = self.current_numbers(connection, Side::Server);
-        control.options = numbers::timestamps(debt.timestamps);
+        let mut control = self.current_numbers(connection, Side::Server).timed(debt.timestamps);
         control.flags = TcpFlags::ACK | TcpFlags::PSH;
         let header_len = header.len();
         let start = debt.first - header_len as u32;

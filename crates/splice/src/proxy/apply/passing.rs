@@ -1,43 +1,50 @@
 //! Segments of spliced connections on their way through.
 //!
-//! What a debt to the server changes on the way is in `owing.rs`; a resting connection's segments are passed in `resting.rs`.
+//! What a debt to the server changes on the way is in `owing.rs`; a resting connection's segments are passed in `ending.rs`.
+//!
+//! Segments may be longer than the server takes: its MSS was not known when the client was promised one. They are cut, so
+//! that nothing is lost, and the client is told the MTU that its packets should have, so that it soon sends none of them any
+//! more. Rare, and over with the slot in which the server was heard.
 
+use super::ActionContext;
 use super::owing::AckHold;
-use super::{ActionContext, cutting};
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::base::path::Path;
 use crate::base::stage::WorkStage;
-use crate::proxy::{Incoming, Proxy, icmp, routes};
+use crate::proxy::{Incoming, Rooms, icmp, routes};
 use crate::records::Fin;
 use crate::retransmit::rtx;
 use crate::rewrite::siit;
 use crate::rewrite::translate::{self, Rewrite};
 use crate::session::connection::{Connection, Spliced, WindowScale};
+use crate::session::event::{Event, FinChange};
 use crate::session::limits::LimitKind;
+use crate::session::numbers::Control;
 use crate::session::phase::{FinState, Phase};
 use crate::session::segment::Segment;
 use crate::time_wait::{Late, TimeWaitEntry};
 use e2d2::buffer::{BufferPool, PacketBuffer};
-use e2d2::time::Instant;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::Side;
 use netfcts::record::State;
 use netfcts::seq::SeqNum;
 
-impl<P, S, N> Proxy<P, S, N>
-where
-    P: BufferPool,
-    S: SelectServer,
-    N: NextHops,
-{
+/// Whether a segment, its TCP options included, is longer than `mss` (RFC 6691 3). A RST passes as it is: its payload is
+/// for no one.
+#[inline]
+pub(super) fn is_too_long(segment: &Segment, mss: u16) -> bool {
+    segment.layout.end - segment.layout.l4 > mss.saturating_add(20) && !segment.has(TcpFlags::RST)
+}
+
+impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Passes on a segment that changes nothing but numbers.
     #[inline]
     pub(crate) fn forward_plain(
         &mut self,
-        now: Instant,
         slot: u32,
+        connection: &mut Connection,
         from: Side,
         incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
@@ -45,8 +52,8 @@ where
         out.enter(WorkStage::Rewrite);
         self.records
             .count_passed(from, incoming.segment.payload_len() > 0, None, false);
-        if let Some(incoming) = self.forward_fast(slot, from, incoming, out) {
-            self.forward_adjusted(now, slot, from, &mut ActionContext::with(incoming), out);
+        if let Some(incoming) = self.forward_fast(connection, from, incoming, out) {
+            self.forward_adjusted(slot, connection, from, &mut ActionContext::with(incoming), out);
         }
     }
 
@@ -54,17 +61,16 @@ where
     /// learns the numbers so. A stranger who makes up segments makes both ends answer, so there is a limit (RFC 5961 7, 10).
     pub(crate) fn forward_rarely(
         &mut self,
-        now: Instant,
         slot: u32,
+        connection: &mut Connection,
         from: Side,
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        let connection = self.connections.get_mut(slot);
-        let is_granted =
-            connection.is_some_and(|connection| connection.granted.take(LimitKind::OutOfWindow(from), now));
+        let now = self.now;
+        let is_granted = connection.granted.take(LimitKind::OutOfWindow(from), now);
         if is_granted && self.admission.limits.out_of_window.take(now) {
-            return self.forward(now, slot, from, scene, out);
+            return self.forward(slot, connection, from, scene, out);
         }
         if scene.incoming.take().is_some() {
             self.emit.dropped(DropReason::OutOfWindow);
@@ -75,16 +81,16 @@ where
     #[inline(never)]
     pub(crate) fn forward(
         &mut self,
-        now: Instant,
         slot: u32,
+        connection: &mut Connection,
         from: Side,
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
         let Some(incoming) = scene.incoming.take() else { return };
-        scene.incoming = self.forward_fast(slot, from, incoming, out);
+        scene.incoming = self.forward_fast(connection, from, incoming, out);
         if scene.incoming.is_some() {
-            self.forward_adjusted(now, slot, from, scene, out);
+            self.forward_adjusted(slot, connection, from, scene, out);
         }
     }
 
@@ -93,15 +99,11 @@ where
     #[inline(always)]
     fn forward_fast<'a>(
         &mut self,
-        slot: u32,
+        connection: &Connection,
         from: Side,
         mut incoming: Incoming<'a, P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Incoming<'a, P::Buffer>> {
-        let Some(connection) = self.connections.get_mut(slot) else {
-            self.emit.dropped(DropReason::UnknownFlow);
-            return None;
-        };
         let Some(spliced) = connection.spliced() else {
             self.emit.dropped(DropReason::UnknownFlow);
             return None;
@@ -109,11 +111,11 @@ where
         let segment = incoming.segment;
         let is_special = spliced.owed != rtx::NOTHING
             || spliced.has_advertised_more()
-            || from == Side::Client && cutting::is_too_long(segment, spliced.server_mss);
+            || from == Side::Client && is_too_long(segment, spliced.server_mss);
         if is_special {
             return Some(incoming);
         }
-        let ends = routes::Endpoints::from(&*connection);
+        let ends = routes::Endpoints::from(connection);
         let path = match from {
             Side::Client => routes::way_to_server(&self.settings, &self.next_hops, ends),
             Side::Server => Some(routes::way_to_client(&self.settings, ends)),
@@ -133,40 +135,33 @@ where
         None
     }
 
-    /// As [`Proxy::forward`], for connections that owe something or have promised too much, for segments that must be cut
+    /// As [`Rooms::forward`], for connections that owe something or have promised too much, for segments that must be cut
     /// or refused because they are too long, and between the two versions of IP.
     #[inline(never)]
     fn forward_adjusted(
         &mut self,
-        now: Instant,
         slot: u32,
+        connection: &mut Connection,
         from: Side,
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        if self.acks_all(slot, from, scene) {
+        if self.acks_all(connection, from, scene) {
             // By far the most debts: the server's first segment pays, and passes like any other.
-            self.drop_rtx(slot);
-            return self.forward(now, slot, from, scene, out);
+            self.drop_rtx(connection);
+            return self.forward(slot, connection, from, scene, out);
         }
         let Some(mut incoming) = scene.incoming.take() else {
             return;
         };
         let segment = incoming.segment;
-        let Some(connection) = self.connections.get(slot) else {
-            return;
-        };
         let Some(spliced) = connection.spliced() else { return };
         let payload_len = segment.payload_len();
         let offsets = Offsets::of(spliced);
         let server_mss = spliced.server_mss;
         let ack = spliced.ack_for_peer(from, segment.ack);
-        let path = match from {
-            Side::Client => routes::path_to_server(&self.settings, &self.next_hops, connection),
-            Side::Server => Some(routes::path_to_client(&self.settings, connection)),
-        };
-        let Some(path) = path else {
-            return self.emit.dropped(DropReason::NoNeighbour);
+        let Some(path) = self.resolved(connection, from.peer()) else {
+            return;
         };
         // An ACK of what was never sent pays nothing.
         let pays = spliced.owed != rtx::NOTHING && from == Side::Server && ack.le(spliced.to_server.end);
@@ -174,32 +169,32 @@ where
         let advertised_more = spliced.has_advertised_more();
         let mut values = offsets.rewrite(from, segment, &path, self.emit.next_ip_id());
         if has_debt && from == Side::Client && payload_len > 0 {
-            if self.begins_before_debt(slot, segment.seq) {
+            if self.begins_before_debt(connection, segment.seq) {
                 // It repeats the header that it sent to us, in the place of ours, which the server may still lack.
                 scene.incoming = Some(incoming);
-                return self.challenge(now, slot, scene, out);
+                return self.challenge(connection, scene, out);
             }
-            if self.repeats_first_bytes(slot, segment.seq) {
+            if self.repeats_first_bytes(connection, segment.seq) {
                 // The client repeats its first bytes: what goes before them may be lost as well.
-                self.send_rtx(slot, out);
+                self.send_rtx(connection, out);
             }
         }
-        if from == Side::Client && cutting::is_too_long(segment, server_mss) {
-            return self.resegment(&incoming, (&values, server_mss), &path, out);
+        if from == Side::Client && is_too_long(segment, server_mss) {
+            return self.resegment(connection, &incoming, (&values, server_mss), &path, out);
         }
         if pays {
             let pure = segment.len() == 0 && !segment.has(TcpFlags::RST);
             let said = TcpOptions::parse(segment.options(incoming.buffer.data())).timestamps;
-            match self.on_server_ack(now, slot, (ack, pure), said, out) {
+            match self.on_server_ack(slot, connection, (ack, pure), said, out) {
                 AckHold::Nothing => {}
                 AckHold::NoNews => return self.emit.dropped(DropReason::Consumed),
                 AckHold::HeldUp(floor) => hold_up(&mut values, &offsets, segment.window, (floor - ack).max(0) as u32),
             }
         }
         if advertised_more && from == Side::Server {
-            self.keep_promise(slot, &mut values);
+            self.keep_promise(connection, &mut values);
         }
-        if let Err(reason) = self.pass(&mut incoming, &values, &path, out) {
+        if let Err(reason) = self.pass(Some((connection, from)), &mut incoming, &values, &path, out) {
             return self.emit.dropped(reason);
         }
         out.send(path.device, incoming.buffer);
@@ -208,8 +203,10 @@ where
     /// RFC 9293 3.8.6: a receiver should not move the right edge of its window to the left, and the client takes us for one.
     /// So until the server's own window reaches as far as was promised on its behalf, the promise is repeated. What the
     /// client sends too far the server refuses, and the client sends it again.
-    fn keep_promise(&mut self, slot: u32, values: &mut Rewrite) {
-        let Some(spliced) = self.spliced_mut(slot) else { return };
+    fn keep_promise(&mut self, connection: &mut Connection, values: &mut Rewrite) {
+        let Some(spliced) = connection.spliced_mut() else {
+            return;
+        };
         let told = (spliced.to_server.edge - SeqNum(values.ack)).max(0) as u32;
         let told = (told >> spliced.scale.advertised).min(0xffff) as u16;
         if values.window >= told {
@@ -230,13 +227,14 @@ where
 
     pub(crate) fn pass(
         &mut self,
+        sender: Option<(&mut Connection, Side)>,
         incoming: &mut Incoming<P::Buffer>,
         values: &Rewrite,
         path: &Path,
         out: &mut impl Output<P::Buffer>,
     ) -> Result<(), DropReason> {
         let layout = incoming.segment.layout;
-        if self.tell_too_big(incoming, path, out) {
+        if self.tell_too_big(sender, incoming, path, out) {
             return Err(DropReason::TooBig);
         }
         if path.version() != layout.version {
@@ -249,6 +247,7 @@ where
     #[inline]
     pub(super) fn tell_too_big(
         &mut self,
+        sender: Option<(&mut Connection, Side)>,
         incoming: &Incoming<P::Buffer>,
         path: &Path,
         out: &mut impl Output<P::Buffer>,
@@ -263,7 +262,7 @@ where
             is_too_big.then(|| siit::mtu_for(layout.version, u32::from(mtu)))
         };
         let Some(mtu) = told else { return false };
-        self.send_too_big(self.now, incoming, mtu, out);
+        self.send_too_big(sender, incoming, mtu, out);
         true
     }
 
@@ -271,16 +270,23 @@ where
     #[inline(never)]
     pub(crate) fn note_close(
         &mut self,
-        now: Instant,
         slot: u32,
         before: Phase,
-        from: Side,
-        (fin, acknowledges_fin): (bool, bool),
+        event: Event,
         incoming: Option<&Incoming<P::Buffer>>,
     ) {
+        let Event::Segment {
+            from,
+            fin,
+            acknowledges_fin,
+        } = event
+        else {
+            return;
+        };
         let Phase::Spliced { client, server } = before else {
             return;
         };
+        let (now, fin) = (self.now, fin == FinChange::Noted);
         let (own, peer) = match from {
             Side::Client => (client, server),
             Side::Server => (server, client),
@@ -305,6 +311,63 @@ where
         if acknowledges_fin && peer == FinState::FinSent && own == FinState::Open && !fin {
             self.records.state(slot, from.peer(), State::FinWait2, now);
             self.records.state(slot, from, State::CloseWait, now);
+        }
+    }
+
+    /// Passes a segment of the client on in pieces of `mss`, with the numbers that it would have had as one.
+    #[cold]
+    pub(super) fn resegment(
+        &mut self,
+        connection: &mut Connection,
+        incoming: &Incoming<P::Buffer>,
+        (values, mss): (&Rewrite, u16),
+        path: &Path,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        // Each piece gets a checksum of ours: what the sender's would reveal must be found here.
+        if !incoming.is_intact() {
+            return self.emit.dropped(DropReason::BadTcpChecksum);
+        }
+        self.emit.dropped(DropReason::Resegmented);
+        self.tell_mtu(connection, incoming, mss, out);
+        let Incoming { buffer, segment } = incoming;
+        let options = TcpOptions::parse(segment.options(buffer.data()));
+        let timestamps = options.timestamps.map(|(tsval, tsecr)| {
+            (
+                tsval.wrapping_add(values.tsval_shift),
+                tsecr.wrapping_sub(values.tsecr_shift),
+            )
+        });
+        let payload = segment.payload(buffer.data());
+        let (seq, ack) = (SeqNum(values.seq), SeqNum(values.ack));
+        let control = Control::new(seq, ack, TcpFlags::empty(), values.window).timed(timestamps);
+        let room = usize::from(mss).saturating_sub(control.options.encoded_len(0)).max(1);
+        let pieces = payload.len().div_ceil(room);
+        for (index, piece) in payload.chunks(room).enumerate() {
+            let is_last = index + 1 == pieces;
+            let mut flags = segment.flags & (TcpFlags::ACK | TcpFlags::PSH | TcpFlags::FIN);
+            if !is_last {
+                flags.remove(TcpFlags::PSH | TcpFlags::FIN);
+            }
+            let seq = seq + (index * room) as u32;
+            let control = Control { seq, flags, ..control };
+            self.emit.send(None, path, &control, piece, out);
+        }
+    }
+
+    /// Tells the client the MTU with which its segments have the MSS that the server takes.
+    fn tell_mtu(
+        &mut self,
+        connection: &mut Connection,
+        incoming: &Incoming<P::Buffer>,
+        mss: u16,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        // Below these nobody believes it (RFC 791, RFC 8200 5), and the pieces have to do.
+        let version = incoming.segment.layout.version;
+        let mtu = mss.saturating_add(version.header_len_with_tcp());
+        if mtu >= version.min_mtu() {
+            self.send_too_big(Some((connection, Side::Client)), incoming, u32::from(mtu), out);
         }
     }
 }

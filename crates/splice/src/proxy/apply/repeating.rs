@@ -9,44 +9,38 @@ use crate::admission::round_budget::has_room_for_data;
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
-use crate::base::path::Path;
 use crate::inspect::direction::{AckNews, InspectedDirection, Piece};
-use crate::proxy::{Incoming, Proxy, routes};
-use crate::session::connection::{Spliced, WindowScale};
-use crate::session::numbers::{self, Control};
+use crate::proxy::{Incoming, Rooms};
+use crate::session::connection::{Connection, WindowScale};
+use crate::session::numbers::Control;
 use crate::session::segment::Segment;
 use e2d2::buffer::{BufferPool, PacketBuffer};
-use e2d2::time::Instant;
 use e2d2::wire::checksum::Delta;
 use e2d2::wire::tcp::{TcpFlags, options};
 use netfcts::Side;
 use netfcts::record::RecordFlags;
 use netfcts::seq::SeqNum;
 
-impl<P, S, N> Proxy<P, S, N>
-where
-    P: BufferPool,
-    S: SelectServer,
-    N: NextHops,
-{
+impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Passes a segment on with the number `seq` for its receiver.
     pub(super) fn forward_inspected(
         &mut self,
         slot: u32,
+        connection: &mut Connection,
         from: Side,
         mut incoming: Incoming<P::Buffer>,
         seq: SeqNum,
         out: &mut impl Output<P::Buffer>,
     ) {
         let id = self.emit.next_ip_id();
-        let Some((path, spliced)) = self.path_and_splice(slot, from.peer()) else {
+        let Some(path) = self.resolved(connection, from.peer()) else {
             return;
         };
-        let Some(inspection) = self.inspections.of_mut(slot) else {
+        let (Some(spliced), Some(direction)) = (connection.spliced(), self.inspections.sent_by_mut(slot, from.peer()))
+        else {
             return;
         };
-        let direction = inspection.sent_by_mut(from.peer());
-        let offsets = Offsets::of(&spliced);
+        let offsets = Offsets::of(spliced);
         let mut values = offsets.rewrite(from, incoming.segment, &path, id);
         note_advertised(spliced.scale, from.peer(), direction);
         values.seq = seq.0;
@@ -55,7 +49,7 @@ where
         if !direction.done_in_step() {
             values.blank_sack |= !translate_sack(&mut incoming, direction, values.sack_shift);
         }
-        match self.pass(&mut incoming, &values, &path, out) {
+        match self.pass(Some((connection, from)), &mut incoming, &values, &path, out) {
             Ok(()) => out.send(path.device, incoming.buffer),
             Err(reason) => self.emit.dropped(reason),
         }
@@ -67,6 +61,7 @@ where
     pub(super) fn pass_new(
         &mut self,
         slot: u32,
+        connection: &mut Connection,
         from: Side,
         begins_at: SeqNum,
         fin: bool,
@@ -75,25 +70,26 @@ where
         out: &mut impl Output<P::Buffer>,
     ) {
         if start == begins_at {
-            return self.forward_inspected(slot, from, incoming, at, out);
+            return self.forward_inspected(slot, connection, from, incoming, at, out);
         }
         let mut flags = TcpFlags::ACK | TcpFlags::PSH;
         flags.set(TcpFlags::FIN, fin);
         let payload = incoming.segment.payload(incoming.buffer.data());
         let fresh = payload.get((start - begins_at).max(0) as usize..).unwrap_or_default();
-        self.emit_to(slot, from.peer(), at, flags, fresh, out);
+        self.emit_to(slot, connection, from.peer(), (at, flags), fresh, out);
     }
 
     /// A segment without payload: an ACK, a window update, a keep-alive.
     pub(super) fn pass_ack(
         &mut self,
         slot: u32,
+        connection: &mut Connection,
         from: Side,
         news: AckNews,
         incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        let Some(scale) = self.connections.get(slot).and_then(|c| c.spliced()).map(|s| s.scale) else {
+        let Some(scale) = connection.spliced().map(|s| s.scale) else {
             return;
         };
         let Some(inspection) = self.inspections.of(slot) else {
@@ -107,7 +103,7 @@ where
             return self.emit.dropped(DropReason::Consumed);
         }
         let seq = pure_number(own, incoming.segment);
-        self.forward_inspected(slot, from, incoming, seq, out);
+        self.forward_inspected(slot, connection, from, incoming, seq, out);
     }
 
     /// What a sender repeats, it gets an answer to: bytes that its receiver lacks go there again, as they are or as they
@@ -115,12 +111,13 @@ where
     pub(super) fn repeat(
         &mut self,
         slot: u32,
+        connection: &mut Connection,
         from: Side,
         (start, end, fin): (SeqNum, SeqNum, bool),
         incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        let Some(direction) = self.inspections.of(slot).map(|inspection| inspection.sent_by(from)) else {
+        let Some(direction) = self.inspections.sent_by(slot, from) else {
             return;
         };
         let acknowledged = direction.acknowledged();
@@ -130,10 +127,10 @@ where
             let is_keep_alive = acknowledged == direction.next_in && start + 1 == acknowledged;
             if is_keep_alive {
                 let seq = direction.sent - 1;
-                return self.forward_inspected(slot, from, incoming, seq, out);
+                return self.forward_inspected(slot, connection, from, incoming, seq, out);
             }
             self.emit.dropped(DropReason::Duplicate);
-            return self.answer(slot, from, out);
+            return self.answer(slot, connection, from, out);
         }
         self.records.flag(slot, RecordFlags::RETRANSMITTED);
         let from_here = start.later(acknowledged);
@@ -143,11 +140,11 @@ where
             && from_here == start
             && incoming.segment.has(TcpFlags::FIN) == fin
         {
-            return self.forward_inspected(slot, from, incoming, seq, out);
+            return self.forward_inspected(slot, connection, from, incoming, seq, out);
         }
-        self.send_pieces(slot, from, start, &pieces, &incoming, out);
+        self.send_pieces(slot, connection, from, (start, &pieces), &incoming, out);
         if lacks_fin {
-            self.send_fin(slot, from, out);
+            self.send_fin(slot, connection, from, out);
         }
     }
 
@@ -155,46 +152,62 @@ where
     pub(super) fn repeat_before_new(
         &mut self,
         slot: u32,
+        connection: &Connection,
         from: Side,
         (start, end): (SeqNum, SeqNum),
         incoming: &Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        let Some(direction) = self.inspections.of(slot).map(|inspection| inspection.sent_by(from)) else {
+        let Some(direction) = self.inspections.sent_by(slot, from) else {
             return;
         };
         let from_here = start.later(direction.acknowledged());
         if from_here.lt(end) {
             let pieces = direction.pieces(from_here, end);
-            self.send_pieces(slot, from, start, &pieces, incoming, out);
+            self.send_pieces(slot, connection, from, (start, &pieces), incoming, out);
         }
     }
 
     fn send_pieces(
         &mut self,
         slot: u32,
+        connection: &Connection,
         from: Side,
-        begins_at: SeqNum,
-        pieces: &[Piece],
+        (begins_at, pieces): (SeqNum, &[Piece]),
         incoming: &Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
         let payload = incoming.segment.payload(incoming.buffer.data());
         for piece in pieces {
             match *piece {
-                Piece::Kept { start, end } => self.send_kept(slot, from, start, end, out),
+                Piece::Kept { start, end } => self.send_kept(slot, connection, from, start, end, out),
                 Piece::Passed { start, end, out: at } => {
                     let range = (start - begins_at).max(0) as usize..(end - begins_at).max(0) as usize;
                     let Some(bytes) = payload.get(range) else { continue };
-                    self.emit_to(slot, from.peer(), at, TcpFlags::ACK | TcpFlags::PSH, bytes, out);
+                    self.emit_to(
+                        slot,
+                        connection,
+                        from.peer(),
+                        (at, TcpFlags::ACK | TcpFlags::PSH),
+                        bytes,
+                        out,
+                    );
                 }
             }
         }
     }
 
     /// Sends kept bytes that have been sent before.
-    fn send_kept(&mut self, slot: u32, from: Side, start: SeqNum, end: SeqNum, out: &mut impl Output<P::Buffer>) {
-        let Some(direction) = self.inspections.of(slot).map(|inspection| inspection.sent_by(from)) else {
+    fn send_kept(
+        &mut self,
+        slot: u32,
+        connection: &Connection,
+        from: Side,
+        start: SeqNum,
+        end: SeqNum,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        let Some(direction) = self.inspections.sent_by(slot, from) else {
             return;
         };
         let (mss, end) = (direction.longest_segment(start), end.earlier(direction.sent));
@@ -204,17 +217,24 @@ where
                 return self.emit.dropped(DropReason::NoRoom);
             }
             let count = mss.min((end - at) as u32);
-            self.send_kept_segment(slot, from, at, count, out);
+            self.send_kept_segment(slot, connection, from, at, count, out);
             at += count;
         }
     }
 
     /// Sends one segment of kept bytes, with the FIN if it ends there.
-    fn send_kept_segment(&mut self, slot: u32, from: Side, at: SeqNum, count: u32, out: &mut impl Output<P::Buffer>) {
+    fn send_kept_segment(
+        &mut self,
+        slot: u32,
+        connection: &Connection,
+        from: Side,
+        at: SeqNum,
+        count: u32,
+        out: &mut impl Output<P::Buffer>,
+    ) {
         let mut scratch = std::mem::take(&mut self.inspections.scratch);
         let (mut flags, mut filled) = (TcpFlags::ACK | TcpFlags::PSH, 0);
-        if let Some(inspection) = self.inspections.of(slot) {
-            let direction = inspection.sent_by(from);
+        if let Some(direction) = self.inspections.sent_by(slot, from) {
             flags.set(TcpFlags::FIN, direction.fin && at + count == direction.data_end());
             if let (Some(place), Some(room)) = (direction.place_of(at), scratch.get_mut(..count as usize)) {
                 filled = self.inspections.kept.copy(&direction.kept, place, room);
@@ -223,9 +243,9 @@ where
         if filled == count as usize {
             self.emit_to(
                 slot,
+                connection,
                 from.peer(),
-                at,
-                flags,
+                (at, flags),
                 scratch.get(..filled).unwrap_or_default(),
                 out,
             );
@@ -233,17 +253,24 @@ where
         self.inspections.scratch = scratch;
     }
 
-    fn send_fin(&mut self, slot: u32, from: Side, out: &mut impl Output<P::Buffer>) {
-        let Some(direction) = self.inspections.of(slot).map(|inspection| inspection.sent_by(from)) else {
+    fn send_fin(&mut self, slot: u32, connection: &Connection, from: Side, out: &mut impl Output<P::Buffer>) {
+        let Some(direction) = self.inspections.sent_by(slot, from) else {
             return;
         };
         let at = direction.data_end();
-        self.emit_to(slot, from.peer(), at, TcpFlags::ACK | TcpFlags::FIN, &[], out);
+        self.emit_to(
+            slot,
+            connection,
+            from.peer(),
+            (at, TcpFlags::ACK | TcpFlags::FIN),
+            &[],
+            out,
+        );
     }
 
     /// Sends what has not been sent yet, as far as the receiver's window goes.
-    pub(super) fn pump(&mut self, slot: u32, from: Side, out: &mut impl Output<P::Buffer>) {
-        while let Some(direction) = self.inspections.of(slot).map(|inspection| inspection.sent_by(from)) {
+    pub(super) fn pump(&mut self, slot: u32, connection: &Connection, from: Side, out: &mut impl Output<P::Buffer>) {
+        while let Some(direction) = self.inspections.sent_by(slot, from) {
             // What finds no room follows with the next ACK, or with the timer.
             if !direction.has_backlog() || !has_room_for_data(out) {
                 return;
@@ -260,23 +287,28 @@ where
                 at + count
             };
             if count > 0 {
-                self.send_kept_segment(slot, from, at, count, out);
+                self.send_kept_segment(slot, connection, from, at, count, out);
             } else {
-                self.send_fin(slot, from, out);
+                self.send_fin(slot, connection, from, out);
             }
-            if let Some(inspection) = self.inspections.of_mut(slot) {
-                inspection.sent_by_mut(from).sent = next;
+            if let Some(direction) = self.inspections.sent_by_mut(slot, from) {
+                direction.sent = next;
             }
         }
     }
 
     /// Repeats the first of what is kept and not acknowledged: one segment. If nothing is under way it is a probe of the
     /// receiver's window (RFC 9293 3.8.6.1).
-    pub(super) fn repeat_first_kept(&mut self, slot: u32, from: Side, out: &mut impl Output<P::Buffer>) {
-        let Some(inspection) = self.inspections.of_mut(slot) else {
+    pub(super) fn repeat_first_kept(
+        &mut self,
+        slot: u32,
+        connection: &Connection,
+        from: Side,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        let Some(direction) = self.inspections.sent_by_mut(slot, from) else {
             return;
         };
-        let direction = inspection.sent_by_mut(from);
         let Some((start, end)) = direction.first_kept() else {
             return;
         };
@@ -290,77 +322,72 @@ where
             };
         }
         self.records.flag(slot, RecordFlags::RETRANSMITTED);
-        self.send_kept_segment(slot, from, start, count, out);
+        self.send_kept_segment(slot, connection, from, start, count, out);
     }
 
     /// The timer: repeats what is kept in each direction that has waited long enough.
-    pub(super) fn retransmit_kept(&mut self, now: Instant, slot: u32, out: &mut impl Output<P::Buffer>) {
-        let now_ms = now.as_millis() as u32;
+    pub(super) fn retransmit_kept(&mut self, slot: u32, connection: &Connection, out: &mut impl Output<P::Buffer>) {
+        let now_ms = self.now.as_millis() as u32;
         for from in [Side::Client, Side::Server] {
-            let Some(inspection) = self.inspections.of_mut(slot) else {
+            let Some(direction) = self.inspections.sent_by_mut(slot, from) else {
                 return;
             };
-            let direction = inspection.sent_by_mut(from);
             if direction.kept.len() > 0 && direction.timer.is_due(now_ms) {
                 direction.note_timeout(now_ms);
-                self.repeat_first_kept(slot, from, out);
+                self.repeat_first_kept(slot, connection, from, out);
             }
         }
     }
 
     /// An ACK of ours to `to`: it has sent what is not the next, or cannot be taken now (RFC 9293 3.10.7.4, first).
-    pub(super) fn answer(&mut self, slot: u32, to: Side, out: &mut impl Output<P::Buffer>) {
-        let Some(direction) = self
-            .inspections
-            .of(slot)
-            .map(|inspection| inspection.sent_by(to.peer()))
-        else {
+    pub(super) fn answer(&mut self, slot: u32, connection: &Connection, to: Side, out: &mut impl Output<P::Buffer>) {
+        let Some(direction) = self.inspections.sent_by(slot, to.peer()) else {
             return;
         };
         let seq = direction.sent;
-        self.emit_to(slot, to, seq, TcpFlags::ACK, &[], out);
+        self.emit_to(slot, connection, to, (seq, TcpFlags::ACK), &[], out);
     }
 
     /// Asks `to` by a keep-alive whether it is still there, after a RST that proves nothing (RFC 1122 4.2.3.6): its answer
     /// ends the connection, or goes on with it.
-    pub(super) fn ask(&mut self, slot: u32, to: Side, out: &mut impl Output<P::Buffer>) {
-        let Some(direction) = self
-            .inspections
-            .of(slot)
-            .map(|inspection| inspection.sent_by(to.peer()))
-        else {
+    pub(super) fn ask(&mut self, slot: u32, connection: &Connection, to: Side, out: &mut impl Output<P::Buffer>) {
+        let Some(direction) = self.inspections.sent_by(slot, to.peer()) else {
             return;
         };
         let seq = direction.acked - 1;
-        self.emit_to(slot, to, seq, TcpFlags::ACK, &[], out);
+        self.emit_to(slot, connection, to, (seq, TcpFlags::ACK), &[], out);
     }
 
     /// Tells `to` if more of what it sends is acknowledged than it knows: bytes that were taken away need no receiver.
-    pub(super) fn tell(&mut self, slot: u32, to: Side, out: &mut impl Output<P::Buffer>) {
-        let direction = self.inspections.of(slot).map(|inspection| inspection.sent_by(to));
+    pub(super) fn tell(&mut self, slot: u32, connection: &Connection, to: Side, out: &mut impl Output<P::Buffer>) {
+        let direction = self.inspections.sent_by(slot, to);
         if direction.is_some_and(|direction| direction.acknowledged().gt(direction.advertised.0)) {
-            self.answer(slot, to, out);
+            self.answer(slot, connection, to, out);
         }
     }
 
     /// After a segment of `from` with payload: tells both sides what no segment has told them.
-    pub(super) fn tell_news(&mut self, slot: u32, from: Side, news: AckNews, out: &mut impl Output<P::Buffer>) {
-        self.tell(slot, from, out);
+    pub(super) fn tell_news(
+        &mut self,
+        slot: u32,
+        connection: &Connection,
+        from: Side,
+        news: AckNews,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        self.tell(slot, connection, from, out);
         if news.advanced {
-            self.tell(slot, from.peer(), out);
+            self.tell(slot, connection, from.peer(), out);
         }
         if !news.edge_moved {
             return;
         }
-        let Some(scale) = self.connections.get(slot).and_then(|c| c.spliced()).map(|s| s.scale) else {
+        let Some(scale) = connection.spliced().map(|s| s.scale) else {
             return;
         };
-        let direction = self
-            .inspections
-            .of(slot)
-            .map(|inspection| inspection.sent_by(from.peer()));
+        let direction = self.inspections.sent_by(slot, from.peer());
         if direction.is_some_and(|direction| window_field(scale, from.peer(), direction) != direction.advertised.1) {
-            self.answer(slot, from.peer(), out);
+            self.answer(slot, connection, from.peer(), out);
         }
     }
 
@@ -368,16 +395,16 @@ where
     fn emit_to(
         &mut self,
         slot: u32,
+        connection: &Connection,
         to: Side,
-        seq: SeqNum,
-        flags: TcpFlags,
+        (seq, flags): (SeqNum, TcpFlags),
         payload: &[u8],
         out: &mut impl Output<P::Buffer>,
     ) {
-        let Some((path, spliced)) = self.path_and_splice(slot, to) else {
+        let Some(path) = self.resolved(connection, to) else {
             return;
         };
-        let Some(inspection) = self.inspections.of_mut(slot) else {
+        let (Some(spliced), Some(inspection)) = (connection.spliced(), self.inspections.of_mut(slot)) else {
             return;
         };
         // RFC 7323 3.2: the newest TSval of the other side, echoing the newest of this one.
@@ -391,27 +418,9 @@ where
             .map(|tsval| tsval.wrapping_add(shift));
         let sender = inspection.sent_by_mut(to);
         note_advertised(spliced.scale, to, sender);
-        let control = Control {
-            seq,
-            ack: sender.advertised.0,
-            flags,
-            window: sender.advertised.1,
-            options: numbers::timestamps(tsval.zip(sender.tsval)),
-        };
+        let (ack, window) = sender.advertised;
+        let control = Control::new(seq, ack, flags, window).timed(tsval.zip(sender.tsval));
         self.emit.send(None, &path, &control, payload, out);
-    }
-
-    pub(super) fn path_and_splice(&mut self, slot: u32, to: Side) -> Option<(Path, Spliced)> {
-        let connection = self.connections.get(slot)?;
-        let spliced = *connection.spliced()?;
-        let path = match to {
-            Side::Client => Some(routes::path_to_client(&self.settings, connection)),
-            Side::Server => routes::path_to_server(&self.settings, &self.next_hops, connection),
-        };
-        if path.is_none() {
-            self.emit.dropped(DropReason::NoNeighbour);
-        }
-        path.map(|path| (path, spliced))
     }
 }
 

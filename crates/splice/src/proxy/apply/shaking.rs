@@ -9,39 +9,48 @@
 //! Each end repeats what is lost, as without us; we repeat nothing but the header. Only until the server has answered
 //! can another take its place.
 //!
-//! Where a PROXY header comes before the client's bytes the client's ACK ends here, and [`awaiting`](super::awaiting) goes on.
+//! Where a PROXY header comes before the client's bytes, the client's ACK ends here:
+//!
+//! ```text
+//!  client ── ACK ──────► noted; the server still waits for it                               AwaitProxyHeader
+//!         ── header ───► held, in any pieces, acknowledged by us and taken off
+//!                        ── ACK, our header if wanted, what came behind theirs ──► server   Spliced
+//! ```
+//!
+//! The server has answered a SYN and no more: its application hears nothing of a connection whose header is missing or
+//! wrong, and no server speaks before it (proxy-protocol.txt 2: nothing is to be processed before the whole header). It
+//! repeats its SYN-ACK meanwhile; so the wait, `select`, should be over before it gives up.
 
-use super::ActionContext;
 use super::calling::SpliceParams;
+use super::{ActionContext, waiting};
 use crate::base::callbacks::{MAX_FIRST_PAYLOAD, SelectServer};
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::base::path::Path;
 use crate::base::settings::AcceptProxy;
-use crate::handshake::forwarded_syn::{self, ForwardedSyn, ForwardedSynAck};
+use crate::handshake::forwarded_syn::{self, ForwardedSyn, ServerSynAck};
 use crate::handshake::syn_ack_options;
-use crate::proxy::{Incoming, Proxy, routes};
+use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::proxy_header::send_proxy;
 use crate::retransmit::rtx;
-use crate::session::classify;
 use crate::session::close::Direction;
-use crate::session::connection::{Attempts, Connection, NO_SERVER, Opening, Spliced, Stage, WindowScale};
+use crate::session::connection::{Connection, Opening, Spliced, Stage, WindowScale};
 use crate::session::event::Event;
 use crate::session::handles::BufferId;
 use crate::session::numbers::Control;
 use crate::session::options::Agreed;
 use crate::session::phase::Phase;
 use crate::session::table::FlowRef;
+use crate::session::{classify, numbers};
 use e2d2::buffer::{BufferPool, PacketBuffer};
-use e2d2::time::Instant;
-use e2d2::wire::frame::IpVersion;
 use e2d2::wire::tcp::options::OptionBytes;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::Side;
 use netfcts::counters::TcpCounter;
 use netfcts::leg::ip_version;
-use netfcts::record::{Cause, State};
+use netfcts::record::State;
 use netfcts::seq::SeqNum;
+use std::ops::ControlFlow;
 
 /// What the client has said last, and what it has been told.
 pub(super) struct PeerNumbers {
@@ -49,45 +58,38 @@ pub(super) struct PeerNumbers {
     pub(super) timestamps: Option<(u32, u32)>,
     /// Its window field.
     pub(super) window: u16,
+    /// The first window that it has offered to the server, in bytes.
+    pub(super) window_bytes: u32,
     /// The first number that it has not been allowed to send.
     pub(super) told: SeqNum,
 }
 
-impl<P, S, N> Proxy<P, S, N>
-where
-    P: BufferPool,
-    S: SelectServer,
-    N: NextHops,
-{
+impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// True while there is room to remember one more SYN. Past the mark the listener answers SYNs itself, as one that
     /// binds at the handshake: with cookies, which cost no memory.
     pub(crate) fn has_room_for_syn(&self) -> bool {
-        self.handshake.forwarded_syns.len() < self.handshake.forwarded_syns.capacity() / 4 * 3
+        self.rooms.handshake.forwarded_syns.len() < self.rooms.handshake.forwarded_syns.capacity() / 4 * 3
             && self.connections.len() < self.connections.capacity() / 4 * 3
     }
 
     /// Makes a connection of a SYN and lets it choose its server.
     pub(crate) fn remember_syn(
         &mut self,
-        now: Instant,
         (listener, address): (u16, u16),
         incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        if self.shutdown.is_draining {
-            return self.emit.dropped(DropReason::Draining);
+        if self.rooms.is_draining {
+            return self.rooms.emit.dropped(DropReason::Draining);
         }
         let segment = incoming.segment;
         let frame = incoming.buffer.data();
-        let is_awaited = self.settings.listeners[usize::from(listener)].accept != AcceptProxy::Off;
-        let Ok(place) = self
-            .handshake
-            .forwarded_syns
-            .insert(ForwardedSyn::of(segment, frame, is_awaited))
-        else {
-            return self.emit.dropped(DropReason::ForwardedSynsFull);
+        let is_awaited = self.rooms.settings.listeners[usize::from(listener)].accept != AcceptProxy::Off;
+        let syn = ForwardedSyn::of(segment, frame, is_awaited);
+        let Ok(place) = self.rooms.handshake.forwarded_syns.insert(syn) else {
+            return self.rooms.emit.dropped(DropReason::ForwardedSynsFull);
         };
-        let opening = self.opening_of_syn(now, place as u16, &incoming);
+        let opening = self.rooms.opening_of_syn(place as u16, &incoming);
         let mut connection = Connection::new(
             (segment.key.remote, segment.key.remote_port),
             segment.source_mac,
@@ -98,83 +100,60 @@ where
         connection.phase = Phase::SynForwarded;
         connection.packets_from_client = 1;
         let Ok(slot) = self.connections.insert(connection) else {
-            self.handshake.forwarded_syns.remove(place);
-            return self.emit.dropped(DropReason::TableFull);
+            self.rooms.handshake.forwarded_syns.remove(place);
+            return self.rooms.emit.dropped(DropReason::TableFull);
         };
-        if let Err(refusal) = self.flows.insert(segment.hash, FlowRef::client(slot)) {
+        if let Err(refusal) = self.rooms.flows.insert(segment.hash, FlowRef::client(slot)) {
             self.connections.remove(slot);
-            self.handshake.forwarded_syns.remove(place);
-            return self.emit.drops.add(refusal.into(), 1);
+            self.rooms.handshake.forwarded_syns.remove(place);
+            return self.rooms.emit.dropped(refusal.into());
         }
-        self.records.begin_with_syn(slot, now);
-        self.tally.note_begin(listener);
-        self.drive(now, slot, Event::Ready, Some(incoming), out);
+        self.rooms.records.begin_with_syn(slot, self.rooms.now);
+        self.rooms.tally.note_begin(listener);
+        self.drive(slot, Event::Ready, Some(incoming), out);
     }
+}
 
-    fn opening_of_syn(&self, now: Instant, place: u16, incoming: &Incoming<P::Buffer>) -> Opening {
+impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
+    fn opening_of_syn(&self, place: u16, incoming: &Incoming<P::Buffer>) -> Opening {
         let segment = incoming.segment;
         let offered = TcpOptions::parse(segment.options(incoming.buffer.data()));
+        // RFC 6528 3: the number that the client gets is ours, so that it does not depend on the server whose answer
+        // comes first, nor on what a server that has started anew answers to the same SYN.
+        let numbers = (segment.seq, self.handshake.iss(self.now, &segment.key));
+        // Nothing is agreed on before the server has answered.
+        let agreed = Agreed {
+            mss: syn_ack_options::mss_of(&offered, segment.layout.version),
+            window_scale: None,
+            sack: false,
+        };
         Opening {
-            client_isn: segment.seq,
-            // RFC 6528 3: the number that the client gets is ours, so that it does not depend on the server whose answer
-            // comes first, nor on what a server that has started anew answers to the same SYN.
-            cookie: self.handshake.isn.isn(
-                now,
-                (&segment.key.local.to_be_bytes(), segment.key.local_port),
-                (&segment.key.remote.to_be_bytes(), segment.key.remote_port),
-            ),
             client_tsval: offered.timestamps.map_or(0, |(tsval, _)| tsval),
-            acknowledged: segment.seq + 1,
-            held: BufferId::NONE,
-            server_side_isn: SeqNum(0),
-            tsval_shift: 0,
-            called_at: 0,
-            pool: Opening::NO_POOL,
-            // Nothing is, before the server has answered.
-            agreed: Agreed {
-                mss: syn_ack_options::mss_of(&offered, segment.layout.version),
-                window_scale: None,
-                sack: false,
-            },
-            client_window: segment.window,
-            fin_offset: Opening::NO_FIN,
-            advertised_scale: 0,
-            advertised_units: 0,
-            timestamps: false,
-            attempts: Attempts::default(),
-            tried: [NO_SERVER; Opening::MAX_TRIED],
-            failure: Cause::NoServer,
             syn: place,
+            ..Opening::new(numbers, agreed, segment.window)
         }
     }
 
     /// Passes the client's SYN on to the chosen server. How long that may take counts from the first time: the client
     /// repeats it as it likes.
-    pub(crate) fn send_passed_syn(&mut self, now: Instant, slot: u32, out: &mut impl Output<P::Buffer>) {
-        let Some(opening) = self.opening_mut(slot) else { return };
+    pub(crate) fn send_passed_syn(&mut self, slot: u32, connection: &mut Connection, out: &mut impl Output<P::Buffer>) {
+        let Some(opening) = connection.opening_mut() else {
+            return;
+        };
         opening.attempts.note_syn();
         let opening = *opening;
         if opening.attempts.syns() == 1 {
-            self.arm_call(now, slot);
+            self.arm_call(slot, connection);
         }
-        let (Some(connection), Some(syn)) = (
-            self.connections.get(slot),
-            self.handshake.forwarded_syns.get(opening.syn.into()),
-        ) else {
+        let Some(syn) = self.handshake.forwarded_syns.get(opening.syn.into()) else {
             return;
         };
-        let Some(path) = routes::path_to_server(&self.settings, &self.next_hops, connection) else {
+        let Some(path) = self.path_to(Side::Server, connection) else {
             // The client's repetition tries again; by then the neighbour may have answered.
             return self.emit.dropped(DropReason::NoNeighbour);
         };
-        let control = Control {
-            seq: opening.server_side_isn,
-            ack: SeqNum(0),
-            flags: syn.flags,
-            window: syn.window,
-            options: TcpOptions::NONE,
-        };
-        let largest = self.largest_mss([&path, &routes::path_to_client(&self.settings, connection)]);
+        let control = Control::new(opening.server_side_isn, SeqNum(0), syn.flags, syn.window);
+        let largest = self.largest_mss([&path, &self.path_to_client(connection)]);
         let timestamps = (opening.client_tsval.wrapping_add(opening.tsval_shift), 0);
         let options = forwarded_syn::translated(&syn.options, largest, Some(timestamps));
         self.records.count(Side::Server, TcpCounter::SentSyn);
@@ -184,15 +163,16 @@ where
     /// Passes the server's SYN-ACK on to the client, with our number in place of the server's.
     pub(crate) fn pass_syn_ack(
         &mut self,
-        now: Instant,
         slot: u32,
+        connection: &Connection,
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
+        let now = self.now;
         let Some(Incoming { buffer, segment }) = scene.incoming.take() else {
             return;
         };
-        let Some((opening, server)) = self.opening_with_server(slot) else {
+        let Some(opening) = connection.opening().copied() else {
             return;
         };
         let clock = self.handshake.timestamp(now);
@@ -205,7 +185,7 @@ where
         // A server that has started anew, or that answers from SYN cookies, may come with another number the second
         // time. The client sees no difference; what it acknowledges is the server's latest.
         let known = syn.answer.filter(|answer| answer.isn == segment.seq);
-        let answer = known.unwrap_or(ForwardedSynAck {
+        let answer = known.unwrap_or(ServerSynAck {
             isn: segment.seq,
             window: segment.window,
             options,
@@ -215,17 +195,14 @@ where
         let newest = options
             .timestamps
             .map(|(tsval, _)| tsval.wrapping_add(answer.tsval_shift));
-        syn.answer = Some(ForwardedSynAck {
+        syn.answer = Some(ServerSynAck {
             newest_tsval: newest.unwrap_or(answer.newest_tsval),
             ..answer
         });
-        let Some(connection) = self.connections.get(slot) else {
-            return;
-        };
         self.records.count(Side::Server, TcpCounter::RecvSynAck);
         self.records.count(Side::Client, TcpCounter::SentSynAck);
-        let path = routes::path_to_client(&self.settings, connection);
-        let largest = match routes::path_to_server(&self.settings, &self.next_hops, connection) {
+        let path = self.path_to_client(connection);
+        let largest = match self.path_to(Side::Server, connection) {
             Some(to_server) => self.largest_mss([&path, &to_server]),
             None => self.largest_mss([&path, &path]),
         };
@@ -251,7 +228,7 @@ where
         if is_first {
             let select = self.settings.listeners[usize::from(connection.listener)].select;
             self.timers.arm(slot, now + select);
-            self.note_answer(now, slot, server, &opening);
+            self.note_answer(slot, connection.server, &opening);
             self.records.state(slot, Side::Server, State::Established, now);
         }
         self.emit_with_options(Some(buffer), &path, &control, &raw, out);
@@ -261,113 +238,118 @@ where
     /// is one. The segment is then one of a spliced connection; but a mere ACK behind a header says nothing any more.
     pub(crate) fn establish(
         &mut self,
-        now: Instant,
         slot: u32,
+        connection: &mut Connection,
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
+        let now = self.now;
         let Incoming { buffer, segment } = scene.incoming.as_ref()?;
         let segment = *segment;
         let timestamps = TcpOptions::parse(segment.options(buffer.data())).timestamps;
-        let connection = self.connections.get(slot)?;
         let mut opening = *connection.opening()?;
         let syn = self.handshake.forwarded_syns.remove(opening.syn.into())?;
-        opening.syn = forwarded_syn::NONE;
+        opening.syn = Opening::NO_SYN;
         let answer = syn.answer?;
-        let start = self.records.start(slot).unwrap_or(now);
-        let payload = segment.payload(buffer.data());
-        let header_len = send_proxy::header(
-            &self.settings,
-            connection,
-            (payload, None),
-            (self.settings.core, start),
-            self.rtx.draft(),
-        );
-        let has_header = header_len > 0;
+        agree(&mut opening, &syn, &answer);
         let newest = PeerNumbers {
             timestamps,
             window: segment.window,
+            window_bytes: u32::from(syn.window),
             told: opening.first_byte() + u32::from(answer.window),
         };
-        let (spliced, handoff) = self.meet(connection, (opening, &syn, &answer), header_len, newest);
-        self.connections.get_mut(slot)?.stage = Stage::Spliced(spliced);
-        self.on_cookie_returned(now, segment.key.remote);
+        let payload = segment.payload(buffer.data());
+        let handoff = self.meet(slot, connection, (opening, &answer), newest, Some(payload))?;
+        let has_header = handoff.header_len > 0;
+        self.on_cookie_returned(segment.key.remote);
         self.records.state(slot, Side::Client, State::Established, now);
         if has_header || self.selector.inspects() {
             scene.handoff = Some(handoff);
-            if let Some(refused) = self.send_held(now, slot, scene, out) {
+            if let Some(refused) = self.send_held(slot, connection, scene, out) {
                 return Some(refused);
             }
         } else {
-            self.arm_spliced(now, slot);
+            self.arm_spliced(slot, connection);
         }
         if self.inspections.index(slot).is_some() {
-            let incoming = scene.incoming.take()?;
-            self.handle_inspected(now, slot, Side::Client, incoming, out);
-            return None;
+            return self.handle_inspected(slot, connection, Side::Client, scene, out);
         }
         // Its checksum is right: it was looked at before the splice.
-        let connection = self.connections.get_mut(slot)?;
         let event = classify::while_spliced(connection, now, Side::Client, segment, || true).ok()?;
         let says_more = segment.len() > 0 || !has_header;
         says_more.then_some(event)
     }
 
-    /// What is known when the two ends have shaken hands: how their numbers differ, and what goes out before all else.
+    /// What is known when client and server have accepted: their differences are all that is kept of the two numberings.
+    /// Returns what goes out before all else; `first` are the first bytes, if they are not held.
     pub(super) fn meet(
-        &self,
-        connection: &Connection,
-        (opening, syn, answer): (Opening, &ForwardedSyn, &ForwardedSynAck),
-        header_len: u16,
+        &mut self,
+        slot: u32,
+        connection: &mut Connection,
+        (opening, answer): (Opening, &ServerSynAck),
         newest: PeerNumbers,
-    ) -> (Spliced, SpliceParams) {
-        let announced = u32::from(header_len);
-        let server = self.settings.servers.get(usize::from(connection.server));
-        let version = server.map_or(IpVersion::V4, |server| ip_version(server.address));
+        first: Option<&[u8]>,
+    ) -> Option<SpliceParams> {
+        let server = self.settings.servers.get(usize::from(connection.server))?;
+        let version = ip_version(server.address);
         let server_mss = syn_ack_options::mss_of(&answer.options, version);
-        // RFC 9293 3.8.6: what the client was told of the window stands, though the header takes its part of it.
+        let largest = self.settings.devices[usize::from(server.device.0)].mtu - version.header_len_with_tcp();
+        let is_inspected = self.selector.inspects();
+        let ends = is_inspected.then(|| (self.client_of(slot, connection), self.destination_of(slot, connection)));
+        let start = self.records.start(slot).unwrap_or(self.now);
+        let first = first.unwrap_or_else(|| self.reassembly.in_order(opening.held));
+        // What a received header said is needed for the last time.
+        let header_len = send_proxy::header(
+            &self.settings,
+            connection,
+            (first, self.headers.received.kept(slot)),
+            (self.settings.core, start),
+            self.rtx.draft(),
+        );
+        self.headers.received.forget(slot);
+        let announced = u32::from(header_len);
+        // RFC 9293 3.8.6: what the client was told of the window stands, whatever the server offers, though a header takes
+        // its part of it.
         let mut to_server = Direction::new(opening.first_byte() - announced, u32::from(answer.window));
         let advertised_more = newest.told.gt(to_server.edge);
         to_server.edge = to_server.edge.later(newest.told);
-        let spliced = Spliced {
+        // RFC 7323 2.2: both ends scale, or neither does.
+        let server_scale = answer.options.window_scale;
+        let agreed = opening.agreed;
+        let scale = WindowScale {
+            client: agreed.window_scale.unwrap_or(0),
+            server: server_scale.filter(|_| agreed.window_scale.is_some()).unwrap_or(0),
+            advertised: opening.advertised_scale,
+            server_scales: agreed.window_scale.is_none() || server_scale.is_some(),
+        };
+        connection.stage = Stage::Spliced(Spliced {
             client_seq_offset: ((opening.server_side_isn - opening.client_isn) as u32).wrapping_add(announced),
             server_seq_offset: (opening.cookie - answer.isn) as u32,
             client_ts_offset: opening.tsval_shift,
             server_ts_offset: answer.tsval_shift,
             to_server,
-            to_client: Direction::new(answer.isn + 1, u32::from(syn.window)),
+            to_client: Direction::new(answer.isn + 1, newest.window_bytes),
             last_seen: self.now.as_millis() as u32,
             owed: rtx::NOTHING,
             server_mss,
-            scale: scale_between(TcpOptions::parse(&syn.options), answer.options),
-            // What the two have agreed on, they have agreed on with each other.
-            blank_sack: false,
+            scale,
+            blank_sack: agreed.sack && !answer.options.sack_permitted,
             beginning: Spliced::beginning(advertised_more, opening.held == BufferId::GIVEN_UP),
+        });
+        let translated = |(tsval, tsecr): (u32, u32)| {
+            let tsval = tsval.wrapping_add(opening.tsval_shift);
+            (tsval, tsecr.wrapping_sub(answer.tsval_shift))
         };
-        let path = routes::path_to_server(&self.settings, &self.next_hops, connection);
-        let largest = path.map_or(IpVersion::V4.default_mss(), |path| self.largest_mss([&path, &path]));
-        let handoff = SpliceParams {
+        Some(SpliceParams {
             opening,
             header_len,
-            ends: None,
+            ends,
             // RFC 6691 3: the MSS does not count options.
             mss: server_mss.min(largest) - if newest.timestamps.is_some() { 12 } else { 0 },
-            timestamps: newest.timestamps.map(|(tsval, tsecr)| {
-                (
-                    tsval.wrapping_add(opening.tsval_shift),
-                    tsecr.wrapping_sub(answer.tsval_shift),
-                )
-            }),
+            timestamps: newest.timestamps.map(translated),
             ack: answer.isn + 1,
-            window: newest.window,
-        };
-        (spliced, handoff)
-    }
-
-    /// What the connection in `slot` is opening with, and the number of its server.
-    fn opening_with_server(&self, slot: u32) -> Option<(Opening, u16)> {
-        let connection = self.connections.get(slot)?;
-        Some((*connection.opening()?, connection.server))
+            window: scale.to_server(newest.window),
+        })
     }
 
     /// The largest segment, without options, that fits the ports of both paths.
@@ -392,15 +374,79 @@ where
             Err(reason) => self.emit.dropped(reason),
         }
     }
+
+    /// The client has acknowledged the server's SYN. From here on it stands as one that we have shaken hands with
+    /// ourselves, with what it has agreed on with the server.
+    pub(crate) fn await_header(
+        &mut self,
+        slot: u32,
+        connection: &mut Connection,
+        scene: &ActionContext<P::Buffer>,
+    ) -> Option<Event> {
+        let now = self.now;
+        let incoming = scene.incoming.as_ref()?;
+        let select = self.settings.listeners.get(usize::from(connection.listener))?.select;
+        let opening = connection.opening_mut()?;
+        let syn = self.handshake.forwarded_syns.get(opening.syn.into())?;
+        let answer = syn.answer?;
+        agree(opening, syn, &answer);
+        waiting::note_client(opening, incoming.buffer.data(), incoming.segment);
+        let event = classify::from_client_while_opening(Phase::AwaitProxyHeader, opening, || 0, incoming.segment);
+        let says_more = incoming.segment.len() > 0;
+        self.headers.received.await_header(slot);
+        self.timers.arm(slot, now + select);
+        self.on_cookie_returned(incoming.segment.key.remote);
+        self.records.state(slot, Side::Client, State::Established, now);
+        says_more.then_some(event)
+    }
+
+    /// Looks for the header in what has come so far.
+    pub(crate) fn read_header_behind_syn(
+        &mut self,
+        slot: u32,
+        connection: &mut Connection,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) -> Option<Event> {
+        match self.read_header(slot, connection, scene, out) {
+            // A check that closes behind its header asks the server, as every SYN of this listener does.
+            ControlFlow::Continue(()) | ControlFlow::Break(Some(Event::ClientFin)) => Some(Event::Ready),
+            ControlFlow::Break(follows) => follows,
+        }
+    }
+
+    /// The header is whole, or will not come: both numberings are known, and the two ends hear of each other.
+    pub(crate) fn splice_answered(
+        &mut self,
+        slot: u32,
+        connection: &mut Connection,
+        scene: &mut ActionContext<P::Buffer>,
+    ) -> Option<Event> {
+        let mut opening = *connection.opening()?;
+        let syn = self.handshake.forwarded_syns.remove(opening.syn.into())?;
+        opening.syn = Opening::NO_SYN;
+        let answer = syn.answer?;
+        let timestamps = (opening.client_tsval, answer.newest_tsval);
+        let newest = PeerNumbers {
+            timestamps: opening.timestamps.then_some(timestamps),
+            window: opening.client_window,
+            window_bytes: u32::from(syn.window),
+            told: numbers::advertised_edge(&opening),
+        };
+        scene.handoff = Some(self.meet(slot, connection, (opening, &answer), newest, None)?);
+        // The timer is set when it is known what is owed.
+        None
+    }
 }
 
-/// RFC 7323 2.2: windows are scaled if both SYNs said so, and then by what each said itself.
-pub(super) fn scale_between(client: TcpOptions, server: TcpOptions) -> WindowScale {
-    let (client, server) = client.window_scale.zip(server.window_scale).unwrap_or((0, 0));
-    WindowScale {
-        client,
-        server,
-        advertised: server,
-        server_scales: true,
-    }
+/// What client and server have agreed on, as if we had shaken hands with the client ourselves.
+pub(super) fn agree(opening: &mut Opening, syn: &ForwardedSyn, answer: &ServerSynAck) {
+    let (asked, answered) = (TcpOptions::parse(&syn.options), answer.options);
+    // RFC 7323 2.2: windows are scaled if both SYNs said so, and then by what each said itself.
+    let scales = asked.window_scale.zip(answered.window_scale);
+    opening.agreed.window_scale = scales.map(|(client, _)| client);
+    opening.agreed.sack = asked.sack_permitted && answered.sack_permitted;
+    opening.timestamps = asked.timestamps.is_some() && answered.timestamps.is_some();
+    opening.advertised_scale = scales.map_or(0, |(_, server)| server);
+    opening.advertised_units = Opening::units_of_window(answer.window.min(MAX_FIRST_PAYLOAD as u16));
 }

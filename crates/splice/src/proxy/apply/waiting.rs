@@ -1,19 +1,27 @@
 //! Before there is a server: bytes are held, the selector is asked, the client may leave.
+//!
+//! When memory for held bytes is short, copies are given up, and only when there are none connections that have asked for more
+//! (DESIGN: decision 28).
+//!
+//! Bytes without an ACK are the client's: it repeats them. So the copy of a connection whose server is called is worth one
+//! retransmission time-out of its client, and not the connection.
 
 use super::ActionContext;
 use crate::base::callbacks::{FirstPayload, MAX_FIRST_PAYLOAD, SelectServer, Selection};
+use crate::base::drop_reason::DropReason;
 use crate::base::ids::ListenerId;
 use crate::base::output::{NextHops, Output};
-use crate::base::settings::Bind;
-use crate::proxy::{Incoming, Proxy, routes};
+use crate::base::settings::{Bind, SendProxyFields};
+use crate::proxy::{Incoming, Proxy, Rooms};
+use crate::proxy_header::send_proxy;
 use crate::reassembly::source_quota::Quota;
+use crate::reassembly::{BufferId, EvictionClass, Owner, ReassemblyError};
 use crate::session::connection::{Connection, Opening, Stage};
 use crate::session::event::Event;
-use crate::session::numbers::{self, Control};
+use crate::session::numbers::{self};
 use crate::session::phase::Phase;
 use crate::session::segment::Segment;
 use e2d2::buffer::{BufferPool, PacketBuffer};
-use e2d2::time::Instant;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::Side;
 use netfcts::counters::TcpCounter;
@@ -34,24 +42,83 @@ pub(super) enum PayloadWait {
     Over,
 }
 
-impl<P, S, N> Proxy<P, S, N>
-where
-    P: BufferPool,
-    S: SelectServer,
-    N: NextHops,
-{
-    /// Keeps the client's bytes. The segment stays in the scene: an acknowledgement may use its memory.
-    #[inline(never)]
-    pub(crate) fn hold(
+/// How many give way at most when someone new is held: one more than comes, so that the pressure ends.
+const GIVE_WAY_AT_ONCE: usize = 2;
+
+impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
+    /// Keeps the client's bytes, and sees that others find room after it.
+    pub(super) fn hold(
         &mut self,
         slot: u32,
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
-        let Incoming { buffer, segment } = scene.incoming.as_ref()?;
-        let Some(Stage::Opening(opening)) = self.connections.get_mut(slot).map(|connection| &mut connection.stage)
-        else {
-            return None;
+        let connection = self.connections.get_mut(slot)?;
+        let is_called = is_called(connection);
+        let mut held = self.rooms.hold(slot, connection, scene, out);
+        if held == Err(ReassemblyError::Exhausted) && !is_called {
+            self.empty_chunk(slot, out);
+            held = self.rooms.hold(slot, self.connections.get_mut(slot)?, scene, out);
+        }
+        match held {
+            Ok(()) if is_called => {}
+            Ok(()) => self.relieve(slot, out),
+            // The client repeats them. There is nothing new for the selector.
+            Err(error) => {
+                self.rooms.emit.dropped(error.into());
+                scene.incoming = None;
+            }
+        }
+        None
+    }
+
+    /// While the memory is nearly full: those who have waited longest give way, copies first, unless nobody else waits.
+    fn relieve(&mut self, but: u32, out: &mut impl Output<P::Buffer>) {
+        for _ in 0..GIVE_WAY_AT_ONCE {
+            if !self.rooms.reassembly.is_pressed() {
+                return;
+            }
+            let others = |longest: &u32| *longest != but;
+            if let Some(longest) = self.rooms.reassembly.longest(EvictionClass::Unacked).filter(others) {
+                self.drive(longest, Event::UnackedEvicted, None, out);
+            } else if let Some(longest) = self.rooms.reassembly.longest(EvictionClass::Acked).filter(others) {
+                self.rooms.emit.dropped(DropReason::ConnectionEvicted);
+                self.drive(longest, Event::ConnectionEvicted, None, out);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// There is no block of the size that is needed, though there may be small ones: all copies beside the longest-waiting
+    /// give way.
+    #[cold]
+    fn empty_chunk(&mut self, but: u32, out: &mut impl Output<P::Buffer>) {
+        for slot in self.rooms.reassembly.beside_longest() {
+            if slot != but {
+                self.drive(slot, Event::UnackedEvicted, None, out);
+            }
+        }
+        self.relieve(but, out);
+    }
+}
+
+impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
+    /// Keeps the client's bytes. The segment stays in the scene: an acknowledgement may use its memory.
+    ///
+    /// # Errors
+    /// Why they are not kept; what is noted of the segment may be noted again.
+    #[inline(never)]
+    pub(super) fn hold(
+        &mut self,
+        slot: u32,
+        connection: &mut Connection,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) -> Result<(), ReassemblyError> {
+        let (is_called, share) = (is_called(connection), self.share_of(slot, connection));
+        let (Some(Incoming { buffer, segment }), Some(opening)) = (&scene.incoming, connection.opening_mut()) else {
+            return Ok(());
         };
         note_client(opening, buffer.data(), segment);
         let payload = segment.payload(buffer.data());
@@ -66,18 +133,20 @@ where
         // RFC 9293 3.4: bytes beyond our window are not taken; the client sends them again.
         let room = MAX_FIRST_PAYLOAD.saturating_sub(offset);
         let fresh = fresh.get(..fresh.len().min(room)).unwrap_or_default();
-        let acknowledged_before = segment.end().le(opening.acknowledged);
-        if let Err(reason) = self.keep_held(slot, offset, fresh, out) {
-            self.emit.dropped(reason);
-            scene.incoming = None;
-            // Nothing new for the selector.
-            return None;
+        if is_called && self.reassembly.is_pressed() && offset + fresh.len() > acknowledged_len(opening) {
+            return Err(ReassemblyError::Exhausted);
         }
+        self.reassembly
+            .insert(&mut opening.held, offset, fresh, Owner { slot, share })?;
         // Our acknowledgement was lost: the client repeats what it no longer owes.
-        if acknowledged_before && self.is_called(slot) {
-            self.acknowledge_held(slot, scene, out);
+        let is_repeated = segment.end().le(opening.acknowledged);
+        if is_called {
+            self.claim_of_called(connection);
+            if is_repeated {
+                self.acknowledge_held(connection, scene, out);
+            }
         }
-        None
+        Ok(())
     }
 
     /// Whose share of the memory a connection uses: its client's, whoever brings it. Until a header has named that it is
@@ -91,19 +160,17 @@ where
     #[inline(never)]
     pub(super) fn ask_selector(
         &mut self,
-        now: Instant,
         slot: u32,
+        connection: &mut Connection,
         patience: PayloadWait,
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
-        if let ControlFlow::Break(follows) = self.read_header(slot, scene, out) {
+        let now = self.now;
+        if let ControlFlow::Break(follows) = self.read_header(slot, connection, scene, out) {
             return follows;
         }
-        let connection = self.connections.get_mut(slot)?;
-        let Stage::Opening(opening) = &mut connection.stage else {
-            return None;
-        };
+        let opening = connection.opening()?;
         let bytes = self.reassembly.in_order(opening.held);
         let listener = self.settings.listeners.get(usize::from(connection.listener))?;
         // Only those that bind by payload are asked with any.
@@ -116,15 +183,14 @@ where
             // Our acknowledgement of the PROXY header was lost: the client repeats it.
             let repeats = |incoming: &Incoming<_>| incoming.segment.end().le(opening.acknowledged);
             if scene.incoming.as_ref().is_some_and(repeats) {
-                self.acknowledge_held(slot, scene, out);
+                self.acknowledge_held(connection, scene, out);
             }
             return None;
         }
         let peer = SocketAddr::new(unmapped(connection.client_address()), connection.client_port);
-        let connection = self.connections.get(slot)?;
         let payload = FirstPayload::new(
-            self.client_of(slot)?,
-            self.destination_of(slot)?,
+            self.client_of(slot, connection),
+            self.destination_of(slot, connection),
             ListenerId(connection.listener),
             bytes,
             complete,
@@ -160,12 +226,9 @@ where
         if !self.upstream.has_room(server) {
             return Some(Event::NoServer);
         }
-        let connection = self.connections.get_mut(slot)?;
-        let Stage::Opening(opening) = &mut connection.stage else {
-            return None;
-        };
-        opening.pool = pool;
         let (listener, is_first) = (connection.listener, connection.phase == Phase::AwaitPayload);
+        let opening = connection.opening_mut()?;
+        opening.pool = pool;
         let has_asked = opening.acknowledged.gt(opening.first_byte());
         connection.server = server.0;
         if is_first {
@@ -174,51 +237,29 @@ where
         let took = self.records.start(slot).map(|start| now - start);
         self.tally.note_choice(listener, pool, took);
         if has_asked {
-            self.claim_of_called(slot);
+            self.claim_of_called(connection);
         }
         Some(Event::Selected)
     }
 
     pub(crate) fn acknowledge_held(
         &mut self,
-        slot: u32,
+        connection: &mut Connection,
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        let Some(connection) = self.connections.get_mut(slot) else {
-            return;
-        };
         let Stage::Opening(opening) = &mut connection.stage else {
             return;
         };
         let in_order = self.reassembly.in_order(opening.held).len();
         opening.acknowledged = opening.first_byte() + in_order as u32;
-        self.renew_claim(slot);
-        let Some(connection) = self.connections.get_mut(slot) else {
-            return;
-        };
-        let Stage::Opening(opening) = &mut connection.stage else {
-            return;
-        };
-        let window = numbers::opening_window(opening);
-        let (seq, ack) = (opening.cookie + 1, opening.acknowledged);
-        let timestamps = opening.timestamps.then_some(opening.client_tsval);
         // RFC 7323 5.3: the server's clock goes on where a passed SYN-ACK has left it, so ours must not run ahead of that.
-        let passed = self
-            .handshake
-            .forwarded_syns
-            .get(opening.syn.into())
-            .and_then(|syn| syn.answer);
-        let path = routes::path_to_client(&self.settings, &*connection);
+        let syn = self.handshake.forwarded_syns.get(opening.syn.into());
+        let passed = syn.and_then(|syn| syn.answer);
         let tsval = passed.map_or_else(|| self.handshake.timestamp(self.now), |answer| answer.newest_tsval);
-        let options = numbers::timestamps(timestamps.map(|echo| (tsval, echo)));
-        let control = Control {
-            seq,
-            ack,
-            flags: TcpFlags::ACK,
-            window,
-            options,
-        };
+        let control = numbers::ack_of_held(opening, TcpFlags::ACK, tsval);
+        self.renew_claim(connection);
+        let path = self.path_to_client(connection);
         let memory = scene.incoming.take().map(|incoming| incoming.buffer);
         self.records.count(Side::Client, TcpCounter::SentAck);
         self.emit.send(memory, &path, &control, &[], out);
@@ -226,37 +267,99 @@ where
 
     pub(crate) fn close_client(
         &mut self,
-        now: Instant,
         slot: u32,
+        connection: &mut Connection,
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
+        let now = self.now;
         let Some(incoming) = scene.incoming.take() else { return };
-        let Some(connection) = self.connections.get_mut(slot) else {
-            return;
-        };
         let Stage::Opening(opening) = &mut connection.stage else {
             return;
         };
         opening.acknowledged = incoming.segment.end();
         note_client(opening, incoming.buffer.data(), incoming.segment);
-        let timestamps = opening.timestamps.then_some(opening.client_tsval);
-        let window = numbers::opening_window(opening);
-        let (seq, ack) = (opening.cookie + 1, opening.acknowledged);
-        let path = routes::path_to_client(&self.settings, &*connection);
-        let options = numbers::timestamps(timestamps.map(|echo| (self.handshake.timestamp(now), echo)));
-        let control = Control {
-            seq,
-            ack,
-            flags: TcpFlags::FIN | TcpFlags::ACK,
-            window,
-            options,
-        };
+        let tsval = self.handshake.timestamp(now);
+        let control = numbers::ack_of_held(opening, TcpFlags::FIN | TcpFlags::ACK, tsval);
+        let path = self.path_to_client(connection);
         self.records.count(Side::Client, TcpCounter::RecvFin);
         self.records.count(Side::Client, TcpCounter::SentFinPssv);
         self.records.state(slot, Side::Client, State::FinWait1, now);
         self.timers.arm(slot, now + LAST_ACK_WAIT);
         self.emit.send(Some(incoming.buffer), &path, &control, &[], out);
+    }
+
+    /// Forgets what is held beyond what the client has been told to have arrived, and a FIN behind it.
+    pub(crate) fn give_up_copy(&mut self, slot: u32, connection: &mut Connection) {
+        let is_kept_elsewhere = !is_called(connection) || self.keep_found_fields(slot, connection);
+        let Some(opening) = connection.opening().copied() else {
+            return;
+        };
+        let (mut held, acknowledged) = (opening.held, acknowledged_len(&opening));
+        if !is_kept_elsewhere || !self.reassembly.shorten(&mut held, acknowledged) {
+            // Not to be asked again.
+            return self.reassembly.set_claim(held, EvictionClass::Pinned);
+        }
+        let Some(opening) = connection.opening_mut() else {
+            return;
+        };
+        opening.held = if held.is_none() { BufferId::GIVEN_UP } else { held };
+        if usize::from(opening.fin_offset) > acknowledged {
+            opening.fin_offset = Opening::NO_FIN;
+        }
+        self.emit.dropped(DropReason::ReassemblyEvicted);
+        self.records.flag(slot, RecordFlags::COPY_GIVEN_UP);
+    }
+
+    /// Keeps what the server's PROXY header is to say of the bytes. Returns false if there is no room for that.
+    fn keep_found_fields(&mut self, slot: u32, connection: &Connection) -> bool {
+        if self.headers.payload_fields == SendProxyFields::default() {
+            return true;
+        }
+        let Some(opening) = connection.opening() else {
+            return false;
+        };
+        let Some(found) = send_proxy::found(
+            &self.settings,
+            self.headers.payload_fields,
+            self.reassembly.in_order(opening.held),
+        ) else {
+            return false;
+        };
+        let client = (connection.client_address(), connection.client_port);
+        let address = self.settings.addresses.value(connection.listener_address);
+        let ends = [client, (address, connection.listener_port)];
+        // What was found the first time stands, if they are given up again before they were whole.
+        found.is_empty() || self.headers.received.keep_found(slot, &found, ends)
+    }
+
+    /// What can be done about the bytes of a connection whose server is called: those without an ACK can be given up, if the
+    /// others fit a smaller block.
+    pub(super) fn claim_of_called(&mut self, connection: &mut Connection) {
+        let Some(opening) = connection.opening().copied() else {
+            return;
+        };
+        let is_copy = self
+            .reassembly
+            .is_smaller_without_rest(opening.held, acknowledged_len(&opening));
+        let claim = if is_copy {
+            EvictionClass::Unacked
+        } else {
+            EvictionClass::Pinned
+        };
+        self.reassembly.set_claim(opening.held, claim);
+    }
+
+    /// Bytes of the connection have been acknowledged.
+    pub(super) fn renew_claim(&mut self, connection: &mut Connection) {
+        if is_called(connection) {
+            return self.claim_of_called(connection);
+        }
+        if let Some(opening) = connection.opening().copied()
+            && acknowledged_len(&opening) > 0
+        {
+            self.reassembly.set_claim(opening.held, EvictionClass::Acked);
+        }
     }
 }
 
@@ -269,4 +372,14 @@ pub(super) fn note_client(opening: &mut Opening, frame: &[u8], segment: &Segment
     {
         opening.client_tsval = tsval;
     }
+}
+
+/// Its server is called: there is room for it only while nobody has to give way.
+pub(super) fn is_called(connection: &Connection) -> bool {
+    connection.phase == Phase::ServerSynSent
+}
+
+/// How many of the client's bytes are acknowledged.
+pub(super) fn acknowledged_len(opening: &Opening) -> usize {
+    (opening.acknowledged - opening.first_byte()).max(0) as usize
 }
