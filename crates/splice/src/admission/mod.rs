@@ -2,6 +2,8 @@
 
 pub(crate) mod limits;
 pub(crate) mod overload;
+#[cfg(test)]
+mod overload_model;
 pub mod round_budget;
 pub(crate) mod validated_clients;
 

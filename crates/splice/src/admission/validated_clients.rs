@@ -103,6 +103,13 @@ impl ValidatedClients {
         is_noted_in(self.generation) || is_noted_in(self.generation.wrapping_sub(1))
     }
 
+    /// Asks the processor for what [`contains`](Self::contains) will read.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        let Place { line, .. } = self.place(hash);
+        self.lines.iter().for_each(|lines| e2d2::prefetch(&lines[line]));
+    }
+
     /// Bytes of memory.
     pub(crate) fn memory(&self) -> usize {
         self.lines.iter().map(|lines| size_of_val(&**lines)).sum()

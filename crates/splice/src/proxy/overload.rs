@@ -55,9 +55,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             return self.handle_paid(batch, out);
         }
         let affords_strangers = self.rooms.admission.overload.affordable(Sender::Stranger, 1) > 0;
+        let sources = self.sources_of_syns(batch);
         let (mut strangers, mut dropped) = (ArrayVec::new(), 0);
-        for packet in batch.drain(..) {
-            match self.turn_of(&packet, affords_strangers) {
+        for (packet, source) in batch.drain(..).zip(sources) {
+            match self.turn_of(source, affords_strangers) {
                 Turn::First => self.put_off(packet, out),
                 Turn::Last => strangers.push(packet),
                 Turn::Never => dropped += 1,
@@ -73,13 +74,25 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
     }
 
-    /// Says when a packet has its turn. While the queue fills, those of clients who are known pay for theirs here, answered or
-    /// not.
-    fn turn_of(&mut self, packet: &Packet<P::Buffer>, affords_strangers: bool) -> Turn {
-        let Some(sender) = sender_of_syn(packet) else {
+    /// For each packet the hash of its sender, if it is a SYN. What says whether he is known is on its way to the cache then: to
+    /// wait for each of them alone costs more than an answer.
+    fn sources_of_syns(&self, batch: &[Packet<P::Buffer>]) -> ArrayVec<Option<u64>, BURST> {
+        let source_of = |packet| {
+            let hash = self.rooms.flows.source_hash(sender_of_syn(packet)?);
+            if !self.rooms.admission.overload.is_open_to(hash) {
+                self.rooms.admission.validated_clients.prefetch(hash);
+            }
+            Some(hash)
+        };
+        batch.iter().map(source_of).collect()
+    }
+
+    /// Says when a packet has its turn, by the hash of its sender if it is a SYN. While the queue fills, those of clients who are
+    /// known pay for theirs here, answered or not.
+    fn turn_of(&mut self, source: Option<u64>, affords_strangers: bool) -> Turn {
+        let Some(hash) = source else {
             return Turn::First;
         };
-        let hash = self.rooms.flows.source_hash(sender);
         if self.rooms.admission.overload.is_open_to(hash) {
             return Turn::First;
         }
