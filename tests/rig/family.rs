@@ -27,15 +27,19 @@ const REQUESTS: usize = 40;
 const CLIENTS: usize = 4;
 const _: () = assert!(REQUESTS.is_multiple_of(2 * CLIENTS), "each address has its turn");
 
-/// Something that another package of the workspace builds, built by the cargo that runs this test.
-fn built(file: &str) -> PathBuf {
+/// Something that another package of the workspace builds, built by the cargo that runs this test; with mmproxy's inline mode where
+/// there is what that is built with, as `build.sh test` builds it.
+pub(crate) fn built(file: &str) -> PathBuf {
     static BUILT: OnceLock<()> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let status = Command::new(env!("CARGO"))
+        let mut build = Command::new(env!("CARGO"));
+        build
             .args(["build", "--quiet", "-p", "mmproxy", "-p", "libproxyproto"])
-            .args(["--bin", "mmproxy", "--lib"])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status();
+            .args(["--bin", "mmproxy", "--lib"]);
+        if has_what_inline_mode_is_built_with() {
+            build.args(["--features", "mmproxy/inline"]);
+        }
+        let status = build.current_dir(env!("CARGO_MANIFEST_DIR")).status();
         assert!(status.is_ok_and(|status| status.success()), "the family does not build");
     });
     // The engine of this test is in target/PROFILE; cargo build without a profile makes the other in target/debug.
@@ -43,6 +47,15 @@ fn built(file: &str) -> PathBuf {
     let path = profile.with_file_name("debug").join(file);
     assert!(path.exists(), "no {}", path.display());
     path
+}
+
+fn has_what_inline_mode_is_built_with() -> bool {
+    let runs = |program: &str| {
+        let output = Command::new(program).arg("--version").output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    let is_there = |header: &str| Path::new("/usr/include").join(header).exists();
+    runs("clang") && runs("make") && is_there("gelf.h") && is_there("zlib.h")
 }
 
 /// The engine's configuration: HTTP for the first host, to the first server's [`PROXIED`] port.

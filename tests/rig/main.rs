@@ -10,6 +10,7 @@ mod families;
 mod family;
 mod files;
 mod http;
+mod inline;
 mod inspecting;
 mod kernel;
 mod ldap;

@@ -41,6 +41,12 @@ static __always_inline int is_trusted(const struct listener *l, const struct pac
 	return !l->trusted || is_listed(l->trusted, &p->key.remote);
 }
 
+// What it was made for has come through by now, or never will.
+static __always_inline int is_old(const struct flow *flow)
+{
+	return (u16)(seconds() - flow->born) >= 2;
+}
+
 static __always_inline struct target *target_of(struct listener *l, const struct packet *p)
 {
 	return p->v6 ? &l->target[1] : &l->target[0];
@@ -118,6 +124,20 @@ static __always_inline int is_allowed(const struct listener *l, const struct add
 
 enum booking { BOOKED, TAKEN, FULL };
 
+// Whether a connection that has booked the client's address and port, and for which there is no socket, has ended. Its entries go
+// then, before the sweep finds them. Where its socket has not been seen it may be about to be made.
+static __always_inline int has_ended(const struct flow_key *back, const struct flow *booked)
+{
+	struct flow_key key = { booked->remote, back->local, booked->remote_port, back->local_port, TO_SERVER };
+	struct flow *flow = bpf_map_lookup_elem(&flows, &key);
+	if (!flow || flow->remote_port != back->remote_port || !is_same(&flow->remote, &back->remote))
+		return 1;
+	if (!(flow->flags & LIVE) && !is_old(flow))
+		return 0;
+	bpf_map_delete_elem(&flows, &key);
+	return 1;
+}
+
 // Books the client's address and this port for the connection, unless a socket or another connection has them.
 ALONE int book(struct __sk_buff *skb, struct packet *p __arg_nonnull, struct flow *client __arg_nonnull)
 {
@@ -129,7 +149,8 @@ ALONE int book(struct __sk_buff *skb, struct packet *p __arg_nonnull, struct flo
 	if (state && state != TCP_LISTEN)
 		return TAKEN;
 	struct flow *other = bpf_map_lookup_elem(&flows, &back);
-	if (other && (other->remote_port != balancer.remote_port || !is_same(&other->remote, &balancer.remote)))
+	if (other && (other->remote_port != balancer.remote_port || !is_same(&other->remote, &balancer.remote)) &&
+	    !has_ended(&back, other))
 		return TAKEN;
 	if (bpf_map_update_elem(&flows, &back, &balancer, BPF_ANY))
 		return FULL;
@@ -221,6 +242,11 @@ ALONE int handle_first(struct __sk_buff *skb, struct packet *p __arg_nonnull)
 	if (!l || !s || !scratch || read_options(skb, p))
 		return TC_ACT_SHOT;
 	if (!is_cookie_right(s, p, l->slot, scratch->options.timestamps)) {
+		// The first segment was lost, which the balancer repeats: a RST would end what is well.
+		if (is_of_a_handshake(s, p, l->slot, scratch->options.timestamps)) {
+			count(NOT_YET);
+			return TC_ACT_SHOT;
+		}
 		// The kernel's own listening socket has no such connection either, and says so by RST.
 		count(BAD_COOKIE);
 		return TC_ACT_OK;
@@ -395,7 +421,7 @@ static long sweep_one(u32 index, struct sweep_walk *walk)
 	int v6 = key.remote.word[0] || key.remote.word[1] || key.remote.word[2] != MAPPED;
 	int state = socket_state(skb, &key, v6);
 	struct flow *flow = bpf_map_lookup_elem(&flows, &key);
-	if (!flow || (state && state != TCP_LISTEN) || (u16)(seconds() - flow->born) < 2)
+	if (!flow || (state && state != TCP_LISTEN) || !is_old(flow))
 		return 0;
 	struct flow_key other = { flow->remote, key.local, flow->remote_port, key.local_port, TO_SERVER };
 	bpf_map_delete_elem(&flows, &other);
