@@ -1,21 +1,19 @@
-//! The engine's metrics: one table of families, from which the text is made. `docs/operation.md` lists them; a test compares.
+//! The engine's metrics: one table of families ([`table`]), from which the text is made, and from which tests make
+//! `docs/reference/metrics.md`, a dashboard and what its alert rules may ask for (`packaging/monitoring/`).
 //!
 //! Names follow Prometheus' rules: one prefix, base units, `_total` for what only grows. Labels are few and bounded by the
 //! configuration: no client's address, and no core but for what is a core's own. Sums over cores are made here, once a scrape.
 
-use control::metrics::{Exposition, Family, Format, Kind, Values};
+mod table;
+
+use control::metrics::{Exposition, Family, Format, Values};
 
 use splice::tally::{Distribution, Histogram, ListenerTally, PoolTally};
 
 use super::{DROP_GROUPS, distribution};
 use crate::engine::Watch;
 use crate::report::{CounterGroup, PortReport, Report, ServerReport, TCP_CLIENT, TCP_SERVER, WAITING};
-
-/// Groups of counters that count events other than drops.
-const EVENT_GROUPS: [&str; 6] = ["calls", "probes", "steering", "neighbour", "kernel", "time_wait"];
-
-/// What is told of one family: its values are added to it.
-type Tell = fn(&Seen<'_>, &mut Values<'_>);
+use table::TABLE;
 
 /// What a scrape sees.
 struct Seen<'a> {
@@ -29,296 +27,20 @@ const TIME_BOUNDS: [u32; 10] = [7, 9, 11, 13, 15, 17, 19, 21, 23, 25];
 /// Upper bounds of numbers of bytes, as powers of two: from 256 B to 4 GiB.
 const BYTE_BOUNDS: [u32; 9] = [8, 11, 14, 17, 20, 23, 26, 29, 32];
 
-const fn counter(name: &'static str, help: &'static str) -> Family<'static> {
-    let kind = Kind::Counter;
-    Family { name, kind, help }
-}
-
-const fn gauge(name: &'static str, help: &'static str) -> Family<'static> {
-    let kind = Kind::Gauge;
-    Family { name, kind, help }
-}
-
-const fn histogram(name: &'static str, help: &'static str) -> Family<'static> {
-    let kind = Kind::Histogram;
-    Family { name, kind, help }
-}
-
-/// Every family, in the order of the text.
-const TABLE: [(Family<'_>, Tell); 40] = [
-    (
-        Family {
-            name: "proxyengine_build",
-            kind: Kind::Info,
-            help: "The engine's version",
-        },
-        |seen, values| _ = values.add(&[("version", seen.report.version)], 1),
-    ),
-    (
-        gauge("proxyengine_uptime_seconds", "Time since the start"),
-        |seen, values| _ = values.add(&[], seconds_of_ms(seen.report.uptime_ms)),
-    ),
-    (
-        gauge("proxyengine_ready", "1 if the engine takes connections, as /ready says"),
-        |seen, values| _ = values.add(&[], u8::from(seen.watch.is_ready().is_ok())),
-    ),
-    (
-        gauge("proxyengine_connections_open", "Connections now"),
-        |seen, values| _ = values.add(&[], seen.report.connections_open),
-    ),
-    (
-        counter("proxyengine_segments", "TCP segments by side and meaning"),
-        segments,
-    ),
-    (
-        counter(
-            "proxyengine_packets",
-            "Packets through the graph, by what became of them",
-        ),
-        |seen, values| {
-            of_group(seen, "traffic", &mut |name, count| {
-                _ = values.add(&[("event", name)], count)
-            })
-        },
-    ),
-    (
-        counter(
-            "proxyengine_drops",
-            "Frames that were not passed on, by the part that dropped them and the reason",
-        ),
-        |seen, values| of_groups(seen, &DROP_GROUPS, "reason", values),
-    ),
-    (
-        counter(
-            "proxyengine_events",
-            "Events that are no drops, by the part that counts them",
-        ),
-        |seen, values| of_groups(seen, &EVENT_GROUPS, "event", values),
-    ),
-    (
-        gauge("proxyengine_entries", "Entries in use, by structure"),
-        |seen, values| {
-            of_group(seen, "usage", &mut |name, count| {
-                _ = values.add(&[("structure", name)], count)
-            })
-        },
-    ),
-    (
-        gauge(
-            "proxyengine_waiting_frames",
-            "Frames that wait now, as far as drivers tell",
-        ),
-        |seen, values| {
-            of_group(seen, WAITING, &mut |name, count| {
-                _ = values.add(&[("where", name)], count)
-            })
-        },
-    ),
-    (
-        counter("proxyengine_records", "Session records written"),
-        |seen, values| _ = values.add(&[], seen.report.records),
-    ),
-    (
-        counter("proxyengine_records_lost", "Session records lost"),
-        |seen, values| _ = values.add(&[], seen.report.records_lost),
-    ),
-    (
-        counter(
-            "proxyengine_log_lines_lost",
-            "Lines of the log lost, for nobody reads them fast enough",
-        ),
-        |seen, values| _ = values.add(&[], seen.report.log_lost),
-    ),
-    (
-        gauge(
-            "proxyengine_next_hops",
-            "Next hops by whether their MAC address is known",
-        ),
-        next_hops,
-    ),
-    (
-        gauge("proxyengine_pool_buffers", "Packet buffers of a pool"),
-        |seen, values| {
-            let pools = seen.report.buffers.pools.iter();
-            pools.for_each(|pool| _ = values.add(&[("pool", &pool.name)], pool.capacity));
-        },
-    ),
-    (
-        gauge(
-            "proxyengine_pool_buffers_free",
-            "Packet buffers of a pool that are free now",
-        ),
-        |seen, values| {
-            let pools = seen.report.buffers.pools.iter();
-            pools.for_each(|pool| _ = values.add(&[("pool", &pool.name)], pool.available_after));
-        },
-    ),
-    (
-        gauge("proxyengine_core_connections_open", "Connections of a core now"),
-        |seen, values| of_cores(seen, values, |core| core.connections_open.to_string()),
-    ),
-    (
-        counter(
-            "proxyengine_core_busy_seconds",
-            "Time of a core in rounds that did something",
-        ),
-        |seen, values| of_cores(seen, values, |core| (core.busy_ns as f64 / 1e9).to_string()),
-    ),
-    (
-        counter(
-            "proxyengine_core_rounds",
-            "Rounds of a core, by whether they did something",
-        ),
-        core_rounds,
-    ),
-    (
-        gauge(
-            "proxyengine_core_age_seconds",
-            "Time since a core has last written its counters",
-        ),
-        |seen, values| {
-            let ages = seen.watch.ages();
-            ages.for_each(|(core, age)| _ = values.add(&[("core", &core.to_string())], age.as_secs_f64()));
-        },
-    ),
-    (
-        counter("proxyengine_port_received_packets", "Packets that a port has received"),
-        |seen, values| of_ports(seen, values, |port| port.rx_packets),
-    ),
-    (
-        counter("proxyengine_port_received_bytes", "Bytes that a port has received"),
-        |seen, values| of_ports(seen, values, |port| port.rx_bytes),
-    ),
-    (
-        counter("proxyengine_port_sent_packets", "Packets that a port has sent"),
-        |seen, values| of_ports(seen, values, |port| port.tx_packets),
-    ),
-    (
-        counter("proxyengine_port_sent_bytes", "Bytes that a port has sent"),
-        |seen, values| of_ports(seen, values, |port| port.tx_bytes),
-    ),
-    (
-        counter(
-            "proxyengine_port_errors",
-            "Packets that a device lost, by the reason that it gives",
-        ),
-        port_errors,
-    ),
-    (
-        gauge(
-            "proxyengine_port_up",
-            "1 if a port's link is up, where its device tells",
-        ),
-        |seen, values| {
-            let told = seen
-                .report
-                .ports
-                .iter()
-                .filter_map(|port| Some((&port.name, port.link_up? && !port.removed)));
-            told.for_each(|(name, is_up)| _ = values.add(&[("port", name)], u8::from(is_up)));
-        },
-    ),
-    (
-        counter("proxyengine_port_link_downs", "Times that a port's link has gone down"),
-        |seen, values| of_ports(seen, values, |port| port.link_downs),
-    ),
-    (
-        gauge("proxyengine_server_connections_open", "Connections to a server now"),
-        |seen, values| of_servers(seen, values, |server| server.connections_open),
-    ),
-    (
-        counter("proxyengine_server_calls", "Calls to a server"),
-        |seen, values| of_servers(seen, values, |server| server.calls),
-    ),
-    (
-        counter(
-            "proxyengine_server_failures",
-            "Calls that a server refused or did not answer",
-        ),
-        |seen, values| of_servers(seen, values, |server| server.failures),
-    ),
-    (
-        gauge("proxyengine_server_out_cores", "Cores that pass a server over now"),
-        |seen, values| of_servers(seen, values, |server| server.cores_out),
-    ),
-    (
-        counter(
-            "proxyengine_listener_connections",
-            "Connections that a listener has had",
-        ),
-        |seen, values| {
-            let listeners = of_listeners(seen, |listener| listener.connections.get());
-            listeners.for_each(|(name, count)| _ = values.add(&[("listener", name)], count));
-        },
-    ),
-    (
-        gauge("proxyengine_listener_connections_open", "Connections of a listener now"),
-        |seen, values| {
-            let open = |listener: &ListenerTally| listener.connections.get().saturating_sub(listener.ended.get());
-            of_listeners(seen, open).for_each(|(name, count)| _ = values.add(&[("listener", name)], count));
-        },
-    ),
-    (
-        counter(
-            "proxyengine_listener_bytes",
-            "Payload bytes of connections that have ended, by direction",
-        ),
-        listener_bytes,
-    ),
-    (
-        histogram(
-            "proxyengine_choice_seconds",
-            "Time from the beginning of a connection to the choice of its server, where records are kept",
-        ),
-        |seen, values| times_of_listeners(seen, values, |listener| &listener.choice),
-    ),
-    (
-        histogram(
-            "proxyengine_first_byte_seconds",
-            "Time from the SYN-ACK of a server, when the request goes to it, to its first byte, where records are kept",
-        ),
-        |seen, values| times_of_listeners(seen, values, |listener| &listener.first_byte),
-    ),
-    (
-        histogram(
-            "proxyengine_connection_seconds",
-            "Time from the beginning of a connection to its end, where records are kept",
-        ),
-        |seen, values| times_of_listeners(seen, values, |listener| &listener.duration),
-    ),
-    (
-        histogram(
-            "proxyengine_connection_bytes",
-            "Payload bytes of a connection in both directions",
-        ),
-        connection_bytes,
-    ),
-    (
-        counter("proxyengine_pool_connections", "Connections that a pool was chosen for"),
-        |seen, values| {
-            for (name, sum) in of_pools(seen, |pool| pool.chosen.get()) {
-                values.add(&[("pool", name)], sum);
-            }
-        },
-    ),
-    (
-        histogram(
-            "proxyengine_connect_seconds",
-            "Time from the SYN to a server of a pool to its SYN-ACK, of calls with one SYN",
-        ),
-        connect_times,
-    ),
-];
-
 /// All of them as text.
 pub fn text(watch: &Watch, format: Format) -> String {
     let report = &watch.report();
     let seen = Seen { report, watch };
     let mut text = Exposition::new(format);
-    for (family, tell) in &TABLE {
+    for ((family, _), tell) in &TABLE {
         tell(&seen, &mut text.family(family));
     }
     text.finish()
+}
+
+/// Every family, with the names of its labels.
+pub fn families() -> impl Iterator<Item = (&'static Family<'static>, &'static [&'static str])> {
+    TABLE.iter().map(|((family, labels), _)| (family, *labels))
 }
 
 fn seconds_of_ms(ms: u64) -> f64 {
@@ -464,11 +186,11 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn names_follow_the_rules_and_are_documented() {
-        let document = include_str!("../../docs/operation.md");
+    fn names_follow_the_rules() {
         let mut seen = HashSet::new();
-        for (family, _) in &TABLE {
-            let Family { name, kind, help } = family;
+        for (family, labels) in families() {
+            let Family { name, help, .. } = family;
+            assert!(!labels.contains(&"le"), "{name}");
             assert!(seen.insert(name), "{name} twice");
             assert!(name.starts_with("proxyengine_"), "{name}");
             assert!(
@@ -482,8 +204,6 @@ mod tests {
                 "{name}"
             );
             assert!(!help.is_empty() && !help.contains(['\\', '\n', '"']), "{name}: {help}");
-            let shown = format!("`{name}{}`", kind.suffix());
-            assert!(document.contains(&shown), "docs/operation.md does not list {shown}");
         }
     }
 }

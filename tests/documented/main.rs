@@ -2,6 +2,7 @@
 
 mod keys;
 mod manual;
+mod monitoring;
 mod reference;
 
 use std::collections::BTreeSet;

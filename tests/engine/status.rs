@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use control::metrics::Format;
+use control::metrics::{Format, Kind};
 use e2d2::wire::tcp::TcpFlags;
 use proxyengine::config::Config;
 use proxyengine::engine::Engine;
@@ -84,6 +84,37 @@ fn a_scrape_shows_what_happens_and_two_after_the_end_are_equal() {
     assert_in_order(&bench.engine.shutdown());
 }
 
+/// What the documents and the dashboard are made of.
+fn labels_are_those_of_the_table(text: &str) {
+    for (family, labels) in metrics::families() {
+        let (end, bound) = match family.kind {
+            Kind::Histogram => ("_bucket", Some("le")),
+            kind => (kind.suffix(), None),
+        };
+        let wanted: Vec<&str> = labels.iter().copied().chain(bound).collect();
+        let name = format!("{}{end}", family.name);
+        let lines = text.lines().filter_map(|line| line.strip_prefix(&name));
+        let mut told = lines.filter(|rest| rest.starts_with(['{', ' ']));
+        let of_line = |rest: &str| {
+            let names = rest
+                .split("=\"")
+                .map(|part| part.rsplit(['{', ',']).next().unwrap_or_default().to_owned());
+            let names: Vec<String> = names.collect();
+            names[..names.len() - 1].to_vec()
+        };
+        // This device says nothing of its link and of frames that wait in it.
+        let Some(first) = told.next() else {
+            let untold = ["proxyengine_port_up", "proxyengine_waiting_frames"];
+            assert!(untold.contains(&family.name), "{name}");
+            continue;
+        };
+        assert!(
+            of_line(first) == wanted && told.all(|rest| of_line(rest) == wanted),
+            "{name} {wanted:?}: {first}"
+        );
+    }
+}
+
 /// Prometheus' own tool reads both what it has to and how it likes names to be.
 #[test]
 fn promtool_finds_nothing_wrong_with_the_metrics() {
@@ -93,6 +124,7 @@ fn promtool_finds_nothing_wrong_with_the_metrics() {
     bench.engine.look_at_links();
     let text = metrics::text(&bench.engine.watch(), Format::Text);
     assert_in_order(&bench.engine.shutdown());
+    labels_are_those_of_the_table(&text);
     let promtool = Command::new("promtool")
         .args(["check", "metrics"])
         .stdin(Stdio::piped())

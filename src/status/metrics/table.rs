@@ -1,0 +1,365 @@
+//! The table of the engine's metrics.
+
+use control::metrics::{Family, Kind, Values};
+use splice::tally::ListenerTally;
+
+use super::{
+    DROP_GROUPS, Seen, WAITING, connect_times, connection_bytes, core_rounds, listener_bytes, next_hops, of_cores,
+    of_group, of_groups, of_listeners, of_pools, of_ports, of_servers, port_errors, seconds_of_ms, segments,
+    times_of_listeners,
+};
+
+/// Groups of counters that count events other than drops.
+const EVENT_GROUPS: [&str; 6] = ["calls", "probes", "steering", "neighbour", "kernel", "time_wait"];
+
+/// A family, and the names of its labels in their order.
+type Listed = (Family<'static>, &'static [&'static str]);
+
+/// What is told of one family: its values are added to it.
+type Tell = fn(&Seen<'_>, &mut Values<'_>);
+
+const fn info(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Listed {
+    let kind = Kind::Info;
+    (Family { name, kind, help }, labels)
+}
+
+const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Listed {
+    let kind = Kind::Counter;
+    (Family { name, kind, help }, labels)
+}
+
+const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Listed {
+    let kind = Kind::Gauge;
+    (Family { name, kind, help }, labels)
+}
+
+const fn histogram(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Listed {
+    let kind = Kind::Histogram;
+    (Family { name, kind, help }, labels)
+}
+
+/// Every family, in the order of the text.
+pub(super) static TABLE: [(Listed, Tell); 40] = [
+    (
+        info("proxyengine_build", &["version"], "The engine's version"),
+        |seen, values| _ = values.add(&[("version", seen.report.version)], 1),
+    ),
+    (
+        gauge("proxyengine_uptime_seconds", &[], "Time since the start"),
+        |seen, values| _ = values.add(&[], seconds_of_ms(seen.report.uptime_ms)),
+    ),
+    (
+        gauge(
+            "proxyengine_ready",
+            &[],
+            "1 if the engine takes connections, as /ready says",
+        ),
+        |seen, values| _ = values.add(&[], u8::from(seen.watch.is_ready().is_ok())),
+    ),
+    (
+        gauge("proxyengine_connections_open", &[], "Connections now"),
+        |seen, values| _ = values.add(&[], seen.report.connections_open),
+    ),
+    (
+        counter(
+            "proxyengine_segments",
+            &["side", "event"],
+            "TCP segments by side and meaning",
+        ),
+        segments,
+    ),
+    (
+        counter(
+            "proxyengine_packets",
+            &["event"],
+            "Packets through the graph, by what became of them",
+        ),
+        |seen, values| {
+            of_group(seen, "traffic", &mut |name, count| {
+                _ = values.add(&[("event", name)], count)
+            })
+        },
+    ),
+    (
+        counter(
+            "proxyengine_drops",
+            &["group", "reason"],
+            "Frames that were not passed on, by the part that dropped them and the reason",
+        ),
+        |seen, values| of_groups(seen, &DROP_GROUPS, "reason", values),
+    ),
+    (
+        counter(
+            "proxyengine_events",
+            &["group", "event"],
+            "Events that are no drops, by the part that counts them",
+        ),
+        |seen, values| of_groups(seen, &EVENT_GROUPS, "event", values),
+    ),
+    (
+        gauge("proxyengine_entries", &["structure"], "Entries in use, by structure"),
+        |seen, values| {
+            of_group(seen, "usage", &mut |name, count| {
+                _ = values.add(&[("structure", name)], count)
+            })
+        },
+    ),
+    (
+        gauge(
+            "proxyengine_waiting_frames",
+            &["where"],
+            "Frames that wait now, as far as drivers tell",
+        ),
+        |seen, values| {
+            of_group(seen, WAITING, &mut |name, count| {
+                _ = values.add(&[("where", name)], count)
+            })
+        },
+    ),
+    (
+        counter("proxyengine_records", &[], "Session records written"),
+        |seen, values| _ = values.add(&[], seen.report.records),
+    ),
+    (
+        counter("proxyengine_records_lost", &[], "Session records lost"),
+        |seen, values| _ = values.add(&[], seen.report.records_lost),
+    ),
+    (
+        counter(
+            "proxyengine_log_lines_lost",
+            &[],
+            "Lines of the log lost, for nobody reads them fast enough",
+        ),
+        |seen, values| _ = values.add(&[], seen.report.log_lost),
+    ),
+    (
+        gauge(
+            "proxyengine_next_hops",
+            &["state"],
+            "Next hops by whether their MAC address is known",
+        ),
+        next_hops,
+    ),
+    (
+        gauge("proxyengine_pool_buffers", &["pool"], "Packet buffers of a pool"),
+        |seen, values| {
+            let pools = seen.report.buffers.pools.iter();
+            pools.for_each(|pool| _ = values.add(&[("pool", &pool.name)], pool.capacity));
+        },
+    ),
+    (
+        gauge(
+            "proxyengine_pool_buffers_free",
+            &["pool"],
+            "Packet buffers of a pool that are free now",
+        ),
+        |seen, values| {
+            let pools = seen.report.buffers.pools.iter();
+            pools.for_each(|pool| _ = values.add(&[("pool", &pool.name)], pool.available_after));
+        },
+    ),
+    (
+        gauge(
+            "proxyengine_core_connections_open",
+            &["core"],
+            "Connections of a core now",
+        ),
+        |seen, values| of_cores(seen, values, |core| core.connections_open.to_string()),
+    ),
+    (
+        counter(
+            "proxyengine_core_busy_seconds",
+            &["core"],
+            "Time of a core in rounds that did something",
+        ),
+        |seen, values| of_cores(seen, values, |core| (core.busy_ns as f64 / 1e9).to_string()),
+    ),
+    (
+        counter(
+            "proxyengine_core_rounds",
+            &["core", "kind"],
+            "Rounds of a core, by whether they did something",
+        ),
+        core_rounds,
+    ),
+    (
+        gauge(
+            "proxyengine_core_age_seconds",
+            &["core"],
+            "Time since a core has last written its counters",
+        ),
+        |seen, values| {
+            let ages = seen.watch.ages();
+            ages.for_each(|(core, age)| _ = values.add(&[("core", &core.to_string())], age.as_secs_f64()));
+        },
+    ),
+    (
+        counter(
+            "proxyengine_port_received_packets",
+            &["port"],
+            "Packets that a port has received",
+        ),
+        |seen, values| of_ports(seen, values, |port| port.rx_packets),
+    ),
+    (
+        counter(
+            "proxyengine_port_received_bytes",
+            &["port"],
+            "Bytes that a port has received",
+        ),
+        |seen, values| of_ports(seen, values, |port| port.rx_bytes),
+    ),
+    (
+        counter(
+            "proxyengine_port_sent_packets",
+            &["port"],
+            "Packets that a port has sent",
+        ),
+        |seen, values| of_ports(seen, values, |port| port.tx_packets),
+    ),
+    (
+        counter("proxyengine_port_sent_bytes", &["port"], "Bytes that a port has sent"),
+        |seen, values| of_ports(seen, values, |port| port.tx_bytes),
+    ),
+    (
+        counter(
+            "proxyengine_port_errors",
+            &["port", "kind"],
+            "Packets that a device lost, by the reason that it gives",
+        ),
+        port_errors,
+    ),
+    (
+        gauge(
+            "proxyengine_port_up",
+            &["port"],
+            "1 if a port's link is up, where its device tells",
+        ),
+        |seen, values| {
+            let told = seen
+                .report
+                .ports
+                .iter()
+                .filter_map(|port| Some((&port.name, port.link_up? && !port.removed)));
+            told.for_each(|(name, is_up)| _ = values.add(&[("port", name)], u8::from(is_up)));
+        },
+    ),
+    (
+        counter(
+            "proxyengine_port_link_downs",
+            &["port"],
+            "Times that a port's link has gone down",
+        ),
+        |seen, values| of_ports(seen, values, |port| port.link_downs),
+    ),
+    (
+        gauge(
+            "proxyengine_server_connections_open",
+            &["server"],
+            "Connections to a server now",
+        ),
+        |seen, values| of_servers(seen, values, |server| server.connections_open),
+    ),
+    (
+        counter("proxyengine_server_calls", &["server"], "Calls to a server"),
+        |seen, values| of_servers(seen, values, |server| server.calls),
+    ),
+    (
+        counter(
+            "proxyengine_server_failures",
+            &["server"],
+            "Calls that a server refused or did not answer",
+        ),
+        |seen, values| of_servers(seen, values, |server| server.failures),
+    ),
+    (
+        gauge(
+            "proxyengine_server_out_cores",
+            &["server"],
+            "Cores that pass a server over now",
+        ),
+        |seen, values| of_servers(seen, values, |server| server.cores_out),
+    ),
+    (
+        counter(
+            "proxyengine_listener_connections",
+            &["listener"],
+            "Connections that a listener has had",
+        ),
+        |seen, values| {
+            let listeners = of_listeners(seen, |listener| listener.connections.get());
+            listeners.for_each(|(name, count)| _ = values.add(&[("listener", name)], count));
+        },
+    ),
+    (
+        gauge(
+            "proxyengine_listener_connections_open",
+            &["listener"],
+            "Connections of a listener now",
+        ),
+        |seen, values| {
+            let open = |listener: &ListenerTally| listener.connections.get().saturating_sub(listener.ended.get());
+            of_listeners(seen, open).for_each(|(name, count)| _ = values.add(&[("listener", name)], count));
+        },
+    ),
+    (
+        counter(
+            "proxyengine_listener_bytes",
+            &["listener", "direction"],
+            "Payload bytes of connections that have ended, by direction",
+        ),
+        listener_bytes,
+    ),
+    (
+        histogram(
+            "proxyengine_choice_seconds",
+            &["listener"],
+            "Time from the beginning of a connection to the choice of its server, where records are kept",
+        ),
+        |seen, values| times_of_listeners(seen, values, |listener| &listener.choice),
+    ),
+    (
+        histogram(
+            "proxyengine_first_byte_seconds",
+            &["listener"],
+            "Time from the SYN-ACK of a server, when the request goes to it, to its first byte, where records are kept",
+        ),
+        |seen, values| times_of_listeners(seen, values, |listener| &listener.first_byte),
+    ),
+    (
+        histogram(
+            "proxyengine_connection_seconds",
+            &["listener"],
+            "Time from the beginning of a connection to its end, where records are kept",
+        ),
+        |seen, values| times_of_listeners(seen, values, |listener| &listener.duration),
+    ),
+    (
+        histogram(
+            "proxyengine_connection_bytes",
+            &["listener"],
+            "Payload bytes of a connection in both directions",
+        ),
+        connection_bytes,
+    ),
+    (
+        counter(
+            "proxyengine_pool_connections",
+            &["pool"],
+            "Connections that a pool was chosen for",
+        ),
+        |seen, values| {
+            for (name, sum) in of_pools(seen, |pool| pool.chosen.get()) {
+                values.add(&[("pool", name)], sum);
+            }
+        },
+    ),
+    (
+        histogram(
+            "proxyengine_connect_seconds",
+            &["pool"],
+            "Time from the SYN to a server of a pool to its SYN-ACK, of calls with one SYN",
+        ),
+        connect_times,
+    ),
+];
