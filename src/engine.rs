@@ -65,7 +65,7 @@ use server_watch::ServerWatch;
 use watch::Noted;
 pub use watch::{NotReady, Watch};
 use worker::Parts;
-pub use worker::Program;
+pub use worker::{Program, Shown};
 
 /// How often a draining engine looks whether connections are left.
 const DRAIN_PACE: Duration = Duration::from_millis(20);

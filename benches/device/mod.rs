@@ -88,6 +88,8 @@ pub(crate) struct Conditions {
     pub(crate) inspect: Option<Inspect>,
     /// Whether the proxy's cycles are counted by stage; not with an inspector.
     pub(crate) stage_cycles: bool,
+    /// Whether the core shows its numbers, as a worker's does.
+    pub(crate) shown: bool,
     /// Whether the servers get a PROXY header of version 2.
     pub(crate) proxy_out: bool,
     /// Whether all speak IPv6.
@@ -129,6 +131,7 @@ impl Conditions {
             rules: Rules::Number,
             inspect: None,
             stage_cycles: false,
+            shown: false,
             proxy_out: false,
             ipv6: false,
             rounds: 1,

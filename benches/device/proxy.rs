@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 
 use e2d2::native::{DpdkQueue, MbufPool};
 use e2d2::port::Port;
-use e2d2::scheduler::Task;
+use e2d2::scheduler::{Task, Usage};
 use e2d2::time::{Clock, Instant};
 use netfcts::ring::record_ring;
 use proxyengine::callbacks::inspected;
 use proxyengine::config::{Config, CoreId};
 use proxyengine::engine::machine::CoreParts;
-use proxyengine::engine::{CoreStart, DpdkMachine, Engine, EngineQueue, Program};
+use proxyengine::engine::{CoreStart, DpdkMachine, Engine, EngineQueue, Program, Shown, Watch};
 use proxyengine::log_ring::{LOG_RING, log_ring};
 use proxyengine::neighbour::{SharedNeighbours, Topology};
 use proxyengine::records::RING_CAPACITY;
@@ -29,11 +29,16 @@ pub(crate) struct ProxyDevice {
     task: Box<dyn Task>,
     before: (u64, u64),
     drain: Option<RecordDrain>,
+    shown: Option<Shown>,
+    watch: Option<Watch>,
 }
 
 impl DeviceUnderTest for ProxyDevice {
     fn round(&mut self, now: Instant) -> RoundWork {
         let work = self.task.run(now);
+        if let Some(shown) = &mut self.shown {
+            shown.write_if_due(now, &Usage::default(), &*self.program);
+        }
         let after = self.program.packets();
         let before = std::mem::replace(&mut self.before, after);
         let (received, sent) = ((after.0 - before.0) as u32, (after.1 - before.1) as u32);
@@ -89,6 +94,18 @@ impl ProxyDevice {
         self.program.state_grown()
     }
 
+    /// A view of its numbers, if it shows them.
+    pub(crate) fn watch(&self) -> Option<Watch> {
+        self.watch.clone()
+    }
+
+    /// Shows its numbers now, if it does at all.
+    pub(crate) fn show(&mut self, now: Instant) {
+        if let Some(shown) = &mut self.shown {
+            shown.write(now, &Usage::default(), &*self.program);
+        }
+    }
+
     /// Everything counted, by group.
     pub(crate) fn counters(&self) -> proxyengine::report::CounterGroups {
         self.program.counters()
@@ -119,11 +136,13 @@ pub(super) fn proxy(
             (topology, neighbours, None)
         }
     };
+    let config = Arc::new(config);
+    let hops = (Arc::clone(&neighbours), Arc::clone(&topology));
     let (sender, receiver) = record_ring(RING_CAPACITY);
     let start = CoreStart {
         index: 0,
         leads: config.ports().iter().map(|port| port.id).collect(),
-        config: Arc::new(config),
+        config: Arc::clone(&config),
         parts,
         topology,
         neighbours,
@@ -142,7 +161,11 @@ pub(super) fn proxy(
             (Box::new(program) as Box<dyn Program>, Box::new(task) as Box<dyn Task>)
         }
     };
+    let shown = conditions.shown.then(|| Shown::new(CoreId(0), &clock, &*program));
+    let watch = shown.as_ref().map(|shown| Watch::over(config, &[shown], hops, clock));
     Ok(ProxyDevice {
+        shown,
+        watch,
         program,
         task,
         before: (0, 0),

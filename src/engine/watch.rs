@@ -13,6 +13,7 @@ use e2d2::wire::MacAddr;
 use splice::tally::Tally;
 
 use super::board::Board;
+use super::worker::Shown;
 use super::{report, servers_of};
 use crate::config::{Config, CoreId};
 use crate::neighbour::{NextHop, NextHopId, SharedNeighbours, Topology};
@@ -88,6 +89,17 @@ impl Watch {
         Self {
             shared: Arc::new(shared),
         }
+    }
+
+    /// A view of cores that whoever runs them shows himself, without devices, records and a log.
+    pub fn over(
+        config: Arc<Config>,
+        cores: &[&Shown],
+        neighbours: (Arc<SharedNeighbours>, Arc<Topology>),
+        clock: Clock,
+    ) -> Self {
+        let boards = cores.iter().map(|shown| (shown.core(), shown.board()));
+        Self::new(config, boards.collect(), neighbours, clock, Reopener::default())
     }
 
     /// The configuration that the engine was started with.

@@ -167,11 +167,9 @@ pub(super) fn run<G, P: Program, T: Task + 'static>(
         let Parts { guard, program, task } = make()?;
         let mut scheduler = Scheduler::new(idle);
         scheduler.add(Priority::PACKETS, task);
-        let mut report = CoreReport::default();
-        fill(&mut report, identity, clock, scheduler.usage(), &program);
-        let board = Arc::new(Board::new(report.clone(), program.tally()));
-        tell(Message::Ready(Arc::clone(&board)));
-        serve(identity, clock, control, scheduler, program, (&board, report));
+        let shown = Shown::new(identity.core, clock, &program);
+        tell(Message::Ready(shown.board()));
+        serve(clock, control, scheduler, program, shown);
         drop(guard);
         Ok(())
     };
@@ -182,30 +180,65 @@ pub(super) fn run<G, P: Program, T: Task + 'static>(
     }
 }
 
-fn serve<P: Program>(
-    identity: &Identity,
-    clock: &Clock,
-    control: &Control,
-    mut scheduler: Scheduler,
-    mut program: P,
-    (board, mut report): (&Board, CoreReport),
-) {
+fn serve<P: Program>(clock: &Clock, control: &Control, mut scheduler: Scheduler, mut program: P, mut shown: Shown) {
     let stop = AtomicBool::new(false);
     let mut followed = Followed::default();
-    let mut shown_by = Instant::ZERO;
     scheduler.run(clock, &stop, |now, usage| {
         if followed.follow(now, control.phase.load(Ordering::Relaxed), &mut program) {
             stop.store(true, Ordering::Relaxed);
         }
         program.tell_news(now);
-        if now >= shown_by {
-            fill(&mut report, identity, clock, usage, &program);
-            board.write(&report, now);
-            shown_by = now + board::PACE;
-        }
+        shown.write_if_due(now, usage, &program);
     });
-    fill(&mut report, identity, clock, scheduler.usage(), &program);
-    board.write(&report, clock.now());
+    shown.write(clock.now(), scheduler.usage(), &program);
+}
+
+/// A core's numbers as others see them, which are written anew every 5 ms. A worker does that by itself; who runs a core's
+/// program without one, as benches do, does it in the worker's place.
+pub struct Shown {
+    core: CoreId,
+    tsc_hz: u64,
+    board: Arc<Board>,
+    /// Filled in place: it has room for all.
+    report: CoreReport,
+    due: Instant,
+}
+
+impl Shown {
+    /// The numbers of a program before its first round.
+    pub fn new(core: CoreId, clock: &Clock, program: &(impl Program + ?Sized)) -> Self {
+        let mut report = CoreReport::default();
+        fill(&mut report, core, &Usage::default(), clock.tsc_hz(), program);
+        Self {
+            core,
+            tsc_hz: clock.tsc_hz(),
+            board: Arc::new(Board::new(report.clone(), program.tally())),
+            report,
+            due: Instant::ZERO,
+        }
+    }
+
+    /// Writes them if it is time.
+    pub fn write_if_due(&mut self, now: Instant, usage: &Usage, program: &(impl Program + ?Sized)) {
+        if now >= self.due {
+            self.write(now, usage, program);
+        }
+    }
+
+    /// Writes them.
+    pub fn write(&mut self, now: Instant, usage: &Usage, program: &(impl Program + ?Sized)) {
+        fill(&mut self.report, self.core, usage, self.tsc_hz, program);
+        self.board.write(&self.report, now);
+        self.due = now + board::PACE;
+    }
+
+    pub(super) fn board(&self) -> Arc<Board> {
+        Arc::clone(&self.board)
+    }
+
+    pub(super) fn core(&self) -> CoreId {
+        self.core
+    }
 }
 
 /// How far a worker has followed the orders.
@@ -242,11 +275,11 @@ impl Followed {
 }
 
 /// Writes a worker's numbers into a report. One that was filled before has room for them.
-fn fill<P: Program>(report: &mut CoreReport, identity: &Identity, clock: &Clock, usage: &Usage, program: &P) {
-    report.core = identity.core.0;
+fn fill(report: &mut CoreReport, core: CoreId, usage: &Usage, tsc_hz: u64, program: &(impl Program + ?Sized)) {
+    report.core = core.0;
     report.busy_rounds = usage.busy_rounds;
     report.idle_rounds = usage.rounds - usage.busy_rounds;
-    report.busy_cycles = usage.busy_cycles(clock.tsc_hz());
+    report.busy_cycles = usage.busy_cycles(tsc_hz);
     report.busy_ns = u64::try_from(usage.busy.as_nanos()).unwrap_or(u64::MAX);
     report.connections_open = program.open_connections();
     report.servers.clear();

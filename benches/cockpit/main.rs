@@ -1,0 +1,233 @@
+//! `./build.sh bench cockpit`: what it costs a core to be looked at.
+//!
+//! Two proxies, one that shows its numbers as a worker does and one that does not, take turns: what the writing costs. Then the
+//! one that shows them takes turns with itself, while a reader on another CPU asks for `/metrics` ten times a second and for what the page
+//! shows each second, and while it does not. A third, with a thousand servers, is only shown and scraped.
+//!
+//! Counts and times by listener, pool and server are part of both: what they cost is the difference to a build without them.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use serde::Serialize;
+use trafficengine::bench::{CpsResult, CpsSettings, Measured, verdict};
+
+#[path = "../device/mod.rs"]
+mod device;
+mod reader;
+
+use device::cli::{self, Common};
+use device::pairs::{Pairs, Turn};
+use device::{BoxError, Conditions, Host, InlineProxy};
+use reader::Reader;
+
+/// What it costs a core to be looked at.
+#[derive(Parser)]
+struct Arguments {
+    /// Connections open at once in each proxy.
+    #[arg(long, default_value_t = 10_000)]
+    open: u32,
+    /// Pairs of turns, of each kind.
+    #[arg(long, default_value_t = 10)]
+    pairs: u32,
+    /// Length of a turn in seconds.
+    #[arg(long, default_value_t = 1.0)]
+    turn: f64,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Names are those of the JSON.
+#[derive(Serialize)]
+struct CockpitResult {
+    /// Busy cycles that a connection takes more because the core shows its numbers.
+    cycles_added_per_connection: f64,
+    /// Where that lies with 95 % confidence.
+    cycles_added_interval: [f64; 2],
+    /// What a reader adds to the cycles of a connection, in percent.
+    cycles_added_percent_while_watched: f64,
+    cycles_added_percent_while_watched_interval: [f64; 2],
+    cycles_shown: f64,
+    cycles_hidden: f64,
+    /// Time to write all numbers, which a core does every 5 ms.
+    write_us_4_servers: f64,
+    write_us_1000_servers: f64,
+    /// Time from the question to the whole answer of `/metrics`, the median.
+    scrape_ms_1000_servers: f64,
+    scrape_bytes_1000_servers: usize,
+    scrapes: u64,
+    pairs: u32,
+    lost: u64,
+    retransmitted: u64,
+    failed: u64,
+    valid: bool,
+    invalid_because: Vec<String>,
+}
+
+const SERVERS: u32 = 1000;
+
+/// How often the numbers of a core are written, and a thousand servers are scraped, for a median.
+const REPEATED: usize = 101;
+
+fn main() -> ExitCode {
+    cli::main("cockpit", || run(&Arguments::parse()))
+}
+
+fn run(arguments: &Arguments) -> Result<bool, BoxError> {
+    // Before this thread goes to its CPU: the reader is to be on others.
+    let reader = Reader::start()?;
+    arguments.common.pin()?;
+    if arguments.pairs < 2 {
+        return Err("--pairs: expected at least 2, or there is no interval".into());
+    }
+    let settings = CpsSettings {
+        open: arguments.open,
+        length: Duration::from_secs_f64(arguments.turn),
+        ..CpsSettings::default()
+    };
+    let host = Host::start(3, 1500)?;
+    let conditions = Conditions::new(settings);
+    let of_shown = Conditions {
+        shown: true,
+        ..conditions
+    };
+    let (write_us_1000_servers, scrape_ms_1000_servers, scrape_bytes_1000_servers) =
+        thousand(&host, &of_shown, &reader)?;
+    let mut hidden = host.open('a', &conditions)?;
+    let mut shown = host.open('b', &of_shown)?;
+    for inline in [&mut hidden, &mut shown] {
+        inline.warm_up(&settings);
+        inline.settle();
+    }
+    let written = in_turns(arguments.pairs, |is_first| {
+        measure(if is_first { &mut shown } else { &mut hidden }, settings.length)
+    });
+    reader.look_at(shown.device.watch().ok_or("a proxy that shows nothing")?)?;
+    let watched = in_turns(arguments.pairs, |is_first| {
+        reader.go_on(is_first);
+        let turn = measure(&mut shown, settings.length);
+        reader.go_on(false);
+        turn
+    });
+    let now = shown.counter.now();
+    let write_us_4_servers = median((0..REPEATED).map(|_| timed(|| shown.device.show(now)) * 1e6));
+    let reports = [&hidden, &shown].map(|inline| inline.result(&settings, &Measured::default()));
+    let sum = |of: fn(&CpsResult) -> u64| reports.iter().map(of).sum::<u64>();
+    let (lost, retransmitted, failed) = (sum(|r| r.lost), sum(|r| r.retransmitted), sum(|r| r.failed));
+    let counts = [("lost", lost), ("retransmitted", retransmitted), ("failed", failed)];
+    let mut invalid_because = written.reasons_against(counts);
+    invalid_because.extend(watched.reasons_against([]));
+    let scrapes = reader.finish()?;
+    let percent = |ratio: f64| (ratio - 1.0) * 100.0;
+    let hidden_cycles = written.cycles[1];
+    let result = CockpitResult {
+        cycles_added_per_connection: (written.ratio - 1.0) * hidden_cycles,
+        cycles_added_interval: written.interval.map(|ratio| (ratio - 1.0) * hidden_cycles),
+        cycles_added_percent_while_watched: percent(watched.ratio),
+        cycles_added_percent_while_watched_interval: watched.interval.map(percent),
+        cycles_shown: written.cycles[0],
+        cycles_hidden: hidden_cycles,
+        write_us_4_servers,
+        write_us_1000_servers,
+        scrape_ms_1000_servers,
+        scrape_bytes_1000_servers,
+        scrapes,
+        pairs: arguments.pairs,
+        lost,
+        retransmitted,
+        failed,
+        valid: invalid_because.is_empty(),
+        invalid_because,
+    };
+    tell(&result, [&written, &watched]);
+    arguments.common.write(&result)?;
+    Ok(result.valid)
+}
+
+fn tell(result: &CockpitResult, [written, watched]: [&Pairs; 2]) {
+    let [low, high] = result.cycles_added_interval;
+    println!(
+        "showing its numbers costs {:.1} cycles per connection ({low:.1} to {high:.1}) of {:.0}; {}; {}",
+        result.cycles_added_per_connection,
+        result.cycles_hidden,
+        written.rests_on(),
+        verdict(&result.invalid_because),
+    );
+    let [low, high] = result.cycles_added_percent_while_watched_interval;
+    println!(
+        "being watched costs {:.2} % ({low:.2} to {high:.2} %), with {} scrapes; {}",
+        result.cycles_added_percent_while_watched,
+        result.scrapes,
+        watched.rests_on(),
+    );
+    println!(
+        "all numbers are written in {:.1} µs with 4 servers and {:.1} µs with {SERVERS}, every 5 ms; a scrape of these takes {:.1} ms and has {} bytes",
+        result.write_us_4_servers,
+        result.write_us_1000_servers,
+        result.scrape_ms_1000_servers,
+        result.scrape_bytes_1000_servers,
+    );
+}
+
+/// Pairs of turns; who begins changes, so that a drift of the machine favours neither. `turn` is told whether it is the first
+/// of the pair, whichever is taken first.
+fn in_turns(pairs: u32, mut turn: impl FnMut(bool) -> Turn) -> Pairs {
+    let turns: Vec<(Turn, Turn)> = (0..pairs)
+        .map(|pair| {
+            if pair % 2 == 0 {
+                let second = turn(false);
+                (turn(true), second)
+            } else {
+                (turn(true), turn(false))
+            }
+        })
+        .collect();
+    Pairs::of(&turns)
+}
+
+/// The turn's first tenth brings caches back from the other proxy.
+fn measure(inline: &mut InlineProxy, length: Duration) -> Turn {
+    let end = inline.counter.now() + length / 10;
+    inline.run_until(end, |_| false);
+    // It ends settled: nothing is under way that would be sent again when its next turn comes.
+    vec![inline.measure(length)]
+}
+
+/// A core with a thousand servers: the time to write its numbers in µs, that of a scrape in ms, and the scrape's bytes.
+fn thousand(host: &Host, conditions: &Conditions, reader: &Reader) -> Result<(f64, f64, usize), BoxError> {
+    let server = |n: u32| {
+        format!(
+            "  {{ name = \"m{n:03}\", address = \"10.2.{}.{}:8080\" }},\n",
+            150 + n / 250,
+            1 + n % 250
+        )
+    };
+    let servers: String = (0..SERVERS).map(server).collect();
+    let adjust = |text: String| text.replacen("servers = [\n", &format!("servers = [\n{servers}"), 1);
+    let mut ends = host.open_ends('c', conditions, adjust)?;
+    let now = ends.clock.now();
+    let write_us = median((0..REPEATED).map(|_| timed(|| ends.device.show(now)) * 1e6));
+    reader.look_at(ends.device.watch().ok_or("a proxy that shows nothing")?)?;
+    let mut bytes = 0;
+    let mut times = Vec::new();
+    for _ in 0..REPEATED {
+        let start = Instant::now();
+        bytes = reader.ask("/metrics")?;
+        times.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    Ok((write_us, median(times), bytes))
+}
+
+/// Seconds that it takes.
+fn timed(work: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    work();
+    start.elapsed().as_secs_f64()
+}
+
+fn median(times: impl IntoIterator<Item = f64>) -> f64 {
+    let mut times: Vec<f64> = times.into_iter().collect();
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
