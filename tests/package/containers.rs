@@ -9,13 +9,14 @@ use serde_json::{Value, json};
 
 use super::run;
 
-/// What `containers.sh` says if all is well: whom clients reached and as whom they were seen, and what programs may do.
+/// What `containers.sh` says if all is well: whom clients reached and as whom they were seen, and what programs may do: the
+/// engine has given up CAP_IPC_LOCK, which it needs at start only.
 const SAID: &str = "\
 10.77.9.21 10.77.9.10
 10.77.9.22 10.77.9.10
 10.77.9.23 10.77.9.10
 127.0.0.1 203.0.113.7
-proxyengine Uid=10001 CapEff=0000000000007000 CapBnd=0000000000007000 
+proxyengine Uid=10001 CapEff=0000000000003000 CapBnd=0000000000007000 
 mmproxy Uid=10001 CapEff=0000000000001400 CapBnd=0000000000001400 
 ";
 
