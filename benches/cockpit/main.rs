@@ -18,11 +18,11 @@ mod device;
 mod reader;
 
 use device::cli::{self, Common};
-use device::pairs::{Pairs, Turn};
-use device::{BoxError, Conditions, Host, InlineProxy};
+use device::pairs::{self, Pairs};
+use device::{BoxError, Conditions, Host};
 use reader::Reader;
 
-/// What it costs a core to be looked at.
+/// What a core pays for its counters being read.
 #[derive(Parser)]
 struct Arguments {
     /// Connections open at once in each proxy.
@@ -100,16 +100,16 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         inline.warm_up(&settings);
         inline.settle();
     }
-    let written = in_turns(arguments.pairs, |is_first| {
-        measure(if is_first { &mut shown } else { &mut hidden }, settings.length)
-    });
+    let written = Pairs::of(&pairs::take(arguments.pairs, |is_shown| {
+        pairs::turn_of(if is_shown { &mut shown } else { &mut hidden }, settings.length)
+    }));
     reader.look_at(shown.device.watch().ok_or("a proxy that shows nothing")?)?;
-    let watched = in_turns(arguments.pairs, |is_first| {
-        reader.go_on(is_first);
-        let turn = measure(&mut shown, settings.length);
+    let watched = Pairs::of(&pairs::take(arguments.pairs, |is_watched| {
+        reader.go_on(is_watched);
+        let turn = pairs::turn_of(&mut shown, settings.length);
         reader.go_on(false);
         turn
-    });
+    }));
     let now = shown.counter.now();
     let write_us_4_servers = median((0..REPEATED).map(|_| timed(|| shown.device.show(now)) * 1e6));
     let reports = [&hidden, &shown].map(|inline| inline.result(&settings, &Measured::default()));
@@ -148,7 +148,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
 fn tell(result: &CockpitResult, [written, watched]: [&Pairs; 2]) {
     let [low, high] = result.cycles_added_interval;
     println!(
-        "showing its numbers costs {:.1} cycles per connection ({low:.1} to {high:.1}) of {:.0}; {}; {}",
+        "writing the board costs {:.1} cycles per connection ({low:.1} to {high:.1}) of {:.0}; {}; {}",
         result.cycles_added_per_connection,
         result.cycles_hidden,
         written.rests_on(),
@@ -156,7 +156,7 @@ fn tell(result: &CockpitResult, [written, watched]: [&Pairs; 2]) {
     );
     let [low, high] = result.cycles_added_percent_while_watched_interval;
     println!(
-        "being watched costs {:.2} % ({low:.2} to {high:.2} %), with {} scrapes; {}",
+        "a reader adds {:.2} % ({low:.2} to {high:.2} %), with {} scrapes; {}",
         result.cycles_added_percent_while_watched,
         result.scrapes,
         watched.rests_on(),
@@ -168,30 +168,6 @@ fn tell(result: &CockpitResult, [written, watched]: [&Pairs; 2]) {
         result.scrape_ms_1000_servers,
         result.scrape_bytes_1000_servers,
     );
-}
-
-/// Pairs of turns; who begins changes, so that a drift of the machine favours neither. `turn` is told whether it is the first
-/// of the pair, whichever is taken first.
-fn in_turns(pairs: u32, mut turn: impl FnMut(bool) -> Turn) -> Pairs {
-    let turns: Vec<(Turn, Turn)> = (0..pairs)
-        .map(|pair| {
-            if pair % 2 == 0 {
-                let second = turn(false);
-                (turn(true), second)
-            } else {
-                (turn(true), turn(false))
-            }
-        })
-        .collect();
-    Pairs::of(&turns)
-}
-
-/// The turn's first tenth brings caches back from the other proxy.
-fn measure(inline: &mut InlineProxy, length: Duration) -> Turn {
-    let end = inline.counter.now() + length / 10;
-    inline.run_until(end, |_| false);
-    // It ends settled: nothing is under way that would be sent again when its next turn comes.
-    vec![inline.measure(length)]
 }
 
 /// A core with a thousand servers: the time to write its numbers in µs, that of a scrape in ms, and the scrape's bytes.

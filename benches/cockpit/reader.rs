@@ -1,4 +1,4 @@
-//! Who looks: a server as the engine's own, and a client that asks it, each on a thread that is not the core's.
+//! A server of `[control]`, as the engine starts it, and a client that scrapes it, each on a thread of its own.
 
 use std::io;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use proxyengine::status;
 
 use super::BoxError;
 
-/// How often `/metrics` is asked for while it looks.
+/// Interval between scrapes of `/metrics`.
 const PACE: Duration = Duration::from_millis(100);
 
-/// Once in so many times, what the page shows is asked for, too.
+/// One scrape in so many also asks for what the status page shows.
 const PAGE_EVERY: u64 = 10;
 
 /// Threads that serve and ask.
@@ -53,7 +53,7 @@ impl Reader {
                 // Two cannot have one socket.
                 drop(running.take());
                 let served = serve(&serving, watch).map(|server| running = Some(server));
-                // Who no longer listens has come to an end.
+                // The receiver is gone at the end only.
                 let _ = tell.send(served.map_err(|error| error.to_string()));
             }
             Ok(())

@@ -1,14 +1,12 @@
 //! What a PROXY header towards the server costs a connection: two proxies in one process, one with and one without, take
 //! turns, so that whatever else the machine does hits both alike; each pair of turns gives a ratio.
 
-use std::time::Duration;
-
 use serde::Serialize;
 use trafficengine::bench::Measured;
 
 use crate::device::cli::Common;
-use crate::device::pairs::{Pairs, Turn};
-use crate::device::{BoxError, Conditions, Host, InlineProxy};
+use crate::device::pairs::{self, Pairs};
+use crate::device::{BoxError, Conditions, Host};
 
 /// Names are those of the JSON.
 #[derive(Serialize)]
@@ -52,17 +50,9 @@ pub(crate) fn run(conditions: &Conditions, pairs: u32, common: &Common) -> Resul
         inline.warm_up(&settings);
         inline.settle();
     }
-    let mut turns = Vec::new();
-    for pair in 0..pairs {
-        // Who begins changes, so that a drift of the machine favours neither.
-        if pair % 2 == 0 {
-            let first = turn(&mut without, length);
-            turns.push((turn(&mut with, length), first));
-        } else {
-            let first = turn(&mut with, length);
-            turns.push((first, turn(&mut without, length)));
-        }
-    }
+    let turns = pairs::take(pairs, |is_with| {
+        pairs::turn_of(if is_with { &mut with } else { &mut without }, length)
+    });
     let paired = Pairs::of(&turns);
     let [tx_packets_with, tx_packets_without] = [
         tx_packets(turns.iter().flat_map(|(with, _)| with)),
@@ -104,13 +94,6 @@ pub(crate) fn run(conditions: &Conditions, pairs: u32, common: &Common) -> Resul
     );
     common.write(&result)?;
     Ok(result.valid && paired.ratio <= LIMIT)
-}
-
-/// The turn's first tenth brings caches back from the other proxy.
-fn turn(inline: &mut InlineProxy, length: Duration) -> Turn {
-    let end = inline.counter.now() + length / 10;
-    inline.run_until(end, |_| false);
-    vec![inline.measure(length)]
 }
 
 /// Packets that the proxy has sent for a connection.

@@ -3,11 +3,37 @@
 //! A machine's speed drifts, so that only neighbours are compared: each pair of turns gives a ratio, and the pairs their mean with
 //! an interval.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use trafficengine::bench::{Coverage, Measured, Ratio, Sum, unwanted, verdict};
 
+use super::InlineProxy;
+
 /// What one side of a pair has measured: one core, or several at once.
 pub(crate) type Turn = Vec<Measured>;
+
+/// Takes turns in pairs; which of a pair is taken first alternates, so that a drift of the machine favours neither. `turn` is told
+/// whether it is the first of its pair in the result.
+pub(crate) fn take(pairs: u32, mut turn: impl FnMut(bool) -> Turn) -> Vec<(Turn, Turn)> {
+    let mut pair = |number: u32| {
+        if number.is_multiple_of(2) {
+            let second = turn(false);
+            (turn(true), second)
+        } else {
+            (turn(true), turn(false))
+        }
+    };
+    (0..pairs).map(&mut pair).collect()
+}
+
+/// A turn of one proxy. Its first tenth is not measured: it brings caches back from the other proxy. The turn ends with nothing under
+/// way that would be sent again in the next one.
+pub(crate) fn turn_of(inline: &mut InlineProxy, length: Duration) -> Turn {
+    let end = inline.counter.now() + length / 10;
+    inline.run_until(end, |_| false);
+    vec![inline.measure(length)]
+}
 
 /// What pairs of turns say. Field names are those of the JSON.
 #[derive(Clone, Copy, Debug, Serialize)]

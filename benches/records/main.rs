@@ -17,8 +17,8 @@ mod device;
 mod writing;
 
 use device::cli::{self, Common};
-use device::pairs::{Pairs, Turn};
-use device::{BoxError, Conditions, Host, InlineProxy};
+use device::pairs::{self, Pairs};
+use device::{BoxError, Conditions, Host};
 use writing::Rates;
 
 /// The share of a connection that its record costs.
@@ -91,22 +91,9 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         inline.warm_up(&settings);
         inline.settle();
     }
-    let mut turns = Vec::new();
-    for pair in 0..arguments.pairs {
-        // Who begins changes, so that a drift of the machine favours neither.
-        let turn = |inline: &mut InlineProxy| after_a_pause(inline, length);
-        let (first, second) = if pair % 2 == 0 {
-            (&mut without, &mut with)
-        } else {
-            (&mut with, &mut without)
-        };
-        let (first, second) = (turn(first), turn(second));
-        turns.push(if pair % 2 == 0 {
-            (second, first)
-        } else {
-            (first, second)
-        });
-    }
+    let turns = pairs::take(arguments.pairs, |is_with| {
+        pairs::turn_of(if is_with { &mut with } else { &mut without }, length)
+    });
     let paired = Pairs::of(&turns);
     let reports = [&without, &with].map(|inline| inline.result(&settings, &Measured::default()));
     let sum = |of: fn(&trafficengine::bench::CpsResult) -> u64| reports.iter().map(of).sum::<u64>();
@@ -156,12 +143,4 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         &bars,
     )?;
     Ok(result.valid)
-}
-
-/// The turn's first tenth brings caches back from the other proxy.
-fn after_a_pause(inline: &mut InlineProxy, length: Duration) -> Turn {
-    let end = inline.counter.now() + length / 10;
-    inline.run_until(end, |_| false);
-    // It ends settled: nothing is under way that would be sent again when its next turn comes.
-    vec![inline.measure(length)]
 }
