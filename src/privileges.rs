@@ -2,6 +2,7 @@
 //!
 //! A packet thread needs no capability, opens no file and makes none of the system calls that take a machine over. The main thread
 //! and those that it starts later keep what ending takes: devices of the kernel are given back, sockets and DPDK's files removed.
+//! Threads that run before (signals, log, records, TAPs, DPDK's own) get the filter of system calls and nothing else.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -59,7 +60,7 @@ impl Limits {
         Ok(())
     }
 
-    /// For the thread that started the engine, when all others run: theirs and its system calls are filtered from now on, and it and the
+    /// For the thread that started the engine, when all others run: the system calls of all are filtered from now on; it and the
     /// threads that it starts later have few capabilities and folders.
     ///
     /// # Errors

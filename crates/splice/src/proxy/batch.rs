@@ -6,7 +6,7 @@ use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::base::settings::Verify;
 use crate::base::stage::WorkStage;
-use crate::proxy::routes::{self};
+use crate::proxy::routes;
 use crate::proxy::{Incoming, Proxy};
 use crate::session::classify;
 use crate::session::phase::Phase;
