@@ -14,6 +14,7 @@ use crate::handshake::cookie::{Agreed, Opened};
 use crate::handshake::half_open::HalfOpen;
 use crate::handshake::replay_filter::Unused;
 use crate::handshake::syn_ack_options::{self, AdvertisedOptions};
+use crate::proxy::apply::ActionContext;
 use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::session::action::Action;
 use crate::session::connection::{Connection, NO_SERVER, Opening, Stage};
@@ -186,7 +187,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let first = inspect_delay.filter(|_| accept != AcceptProxy::Required);
         self.rooms.timers.arm(slot, self.rooms.now + first.unwrap_or(select));
         if bind != Bind::Payload {
-            self.drive(slot, Event::Ready, None, out);
+            self.drive(slot, Event::Ready, ActionContext::NOTHING, out);
         }
     }
 
@@ -199,7 +200,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        self.drive(slot, Event::CookieAck, None, out);
+        self.drive(slot, Event::CookieAck, ActionContext::NOTHING, out);
         let Some(connection) = self.connections.get_mut(slot) else {
             return;
         };

@@ -11,6 +11,7 @@ use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::base::path::Path;
 use crate::icmp::{self, IcmpError};
+use crate::proxy::apply::ActionContext;
 use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::rewrite::siit;
 use crate::session::connection::Connection;
@@ -73,7 +74,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         if !is_our_syn || !matches!(icmp_error, IcmpError::Unreachable(_)) {
             return Err(DropReason::IcmpUnwanted);
         }
-        self.drive(flow.slot(), Event::ServerUnreachable, None, out);
+        self.drive(flow.slot(), Event::ServerUnreachable, ActionContext::NOTHING, out);
         Ok(())
     }
 }

@@ -300,13 +300,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             return;
         }
         if is_inspected {
-            let mut scene = ActionContext::with(incoming);
+            let mut scene = ActionContext::with(from, incoming);
             let event = self.rooms.handle_inspected(slot, connection, from, &mut scene, out);
             if awaits_first_byte {
                 self.rooms.note_first_byte(slot, connection);
             }
             if let Some(event) = event {
-                self.drive(slot, event, scene.incoming, out);
+                self.drive(slot, event, scene, out);
             }
             return;
         }
@@ -366,7 +366,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         {
             return self.fall_back_to_cookie(slot, cookie, incoming, out);
         }
-        self.drive(slot, event, Some(incoming), out);
+        self.drive(slot, event, ActionContext::with(from, incoming), out);
     }
 
     /// The core is about to stop: no new connection from now on.

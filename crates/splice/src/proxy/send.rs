@@ -171,7 +171,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let Some(Incoming { buffer, segment }) = scene.incoming.take() else {
             return;
         };
-        let to = self.side_of(connection, segment);
+        let to = scene.from;
         if !self.may_challenge(connection, to) {
             return self.emit.dropped(DropReason::RateLimited);
         }

@@ -10,6 +10,7 @@ use crate::base::output::{NextHops, Output};
 use crate::base::settings::Server;
 use crate::base::stage::WorkStage;
 use crate::inspect::Inspection;
+use crate::proxy::apply::ActionContext;
 use crate::proxy::{Proxy, Rooms};
 use crate::retransmit::rtx;
 use crate::session::connection::{Attempts, Connection, Spliced, Stage};
@@ -75,7 +76,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             if let Some(connection) = self.connections.get_mut(slot)
                 && let Some(event) = self.rooms.due(slot, connection)
             {
-                self.drive(slot, event, None, out);
+                self.drive(slot, event, ActionContext::NOTHING, out);
             }
         }
         *budget.moves() < before
@@ -102,7 +103,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             if self.connections.get(slot).is_some() {
                 *budget.moves() -= 1;
                 budget.note_fired();
-                self.drive(slot, Event::Shutdown, None, out);
+                self.drive(slot, Event::Shutdown, ActionContext::NOTHING, out);
             }
         }
         if self.connections.len() > 0 {

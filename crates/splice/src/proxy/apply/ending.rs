@@ -20,8 +20,8 @@ use crate::session::phase::Phase;
 use crate::session::step::step;
 use crate::session::table::FlowRef;
 use crate::time_wait::{Late, TimeWaitEntry};
-use e2d2::buffer::{BufferPool, PacketBuffer};
-use e2d2::wire::tcp::{TcpFlags, TcpOptions};
+use e2d2::buffer::BufferPool;
+use e2d2::wire::tcp::TcpFlags;
 use netfcts::pool::LastUse;
 use netfcts::record::Cause;
 use netfcts::{FourTuple, Side};
@@ -142,18 +142,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         key.is_some()
     }
 
-    /// Who sent a segment of the connection in `slot`, and its timestamps.
-    pub(crate) fn timestamps_of(
-        &self,
-        connection: &Connection,
-        incoming: Option<&Incoming<P::Buffer>>,
-    ) -> Option<(Side, (u32, u32))> {
-        let incoming = incoming?;
-        let options = TcpOptions::parse(incoming.segment.options(incoming.buffer.data()));
-        let side = self.side_of(connection, incoming.segment);
-        options.timestamps.map(|values| (side, values))
-    }
-
     /// Takes the oldest resting connection out. Returns false if there is none.
     pub(crate) fn evict_oldest_time_wait(&mut self) -> bool {
         let Some((slot, rested)) = self.time_wait.oldest() else {
@@ -214,12 +202,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.emit.dropped(DropReason::UnknownFlow);
     }
 
-    fn forward_time_wait(
-        &mut self,
-        flow: FlowRef,
-        mut incoming: Incoming<P::Buffer>,
-        out: &mut impl Output<P::Buffer>,
-    ) {
+    fn forward_time_wait(&mut self, flow: FlowRef, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
         let Some(rested) = self.time_wait.entry(flow.slot()).copied() else {
             return;
         };
@@ -249,10 +232,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         };
         let id = self.emit.next_ip_id();
         let values = Offsets::of_time_wait(&rested).rewrite(from, incoming.segment, &path, id);
-        match self.pass(None, &mut incoming, &values, &path, out) {
-            Ok(()) => out.send(path.device, incoming.buffer),
-            Err(reason) => self.emit.dropped(reason),
-        }
+        self.forward_with(None, incoming, &values, &path, out);
     }
 }
 

@@ -27,7 +27,8 @@ use crate::session::event::Event;
 use crate::session::phase::Phase;
 use crate::session::step::step;
 use calling::SpliceParams;
-use e2d2::buffer::BufferPool;
+use e2d2::buffer::{BufferPool, PacketBuffer};
+use e2d2::wire::tcp::TcpOptions;
 use netfcts::Side;
 use netfcts::record::Cause;
 use waiting::PayloadWait;
@@ -36,6 +37,8 @@ use waiting::PayloadWait;
 pub(crate) struct ActionContext<'a, B> {
     /// The segment that caused it, until an action has used it up.
     pub incoming: Option<Incoming<'a, B>>,
+    /// Who sent that; means nothing without.
+    pub from: Side,
     /// What [`Action::Splice`] leaves for the actions after it.
     handoff: Option<SpliceParams>,
     /// Who sent the last segment of a connection, and its TSval and TSecr: the segment itself has gone on when the port
@@ -44,12 +47,31 @@ pub(crate) struct ActionContext<'a, B> {
 }
 
 impl<'a, B> ActionContext<'a, B> {
-    pub(crate) fn with(incoming: Incoming<'a, B>) -> Self {
+    /// That of a segment of `from`.
+    pub(crate) fn with(from: Side, incoming: Incoming<'a, B>) -> Self {
         ActionContext {
             incoming: Some(incoming),
-            handoff: None,
-            last_timestamps: None,
+            from,
+            ..Self::NOTHING
         }
+    }
+
+    /// That of a timer, or of anything else that is no segment.
+    pub(crate) const NOTHING: Self = ActionContext {
+        incoming: None,
+        from: Side::Client,
+        handoff: None,
+        last_timestamps: None,
+    };
+
+    /// Who sent the segment, and its timestamps.
+    fn timestamps(&self) -> Option<(Side, (u32, u32))>
+    where
+        B: PacketBuffer,
+    {
+        let incoming = self.incoming.as_ref()?;
+        let options = TcpOptions::parse(incoming.segment.options(incoming.buffer.data()));
+        options.timestamps.map(|values| (self.from, values))
     }
 }
 
@@ -59,14 +81,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         &mut self,
         slot: u32,
         event: Event,
-        incoming: Option<Incoming<P::Buffer>>,
+        mut scene: ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        let mut scene = ActionContext {
-            incoming,
-            handoff: None,
-            last_timestamps: None,
-        };
         let mut next = Some(event);
         while let Some(event) = next.take() {
             let Some(connection) = self.connections.get_mut(slot) else {
@@ -76,7 +93,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             let transition = step(before, event);
             connection.phase = transition.next;
             if transition.next == Phase::TimeWait {
-                scene.last_timestamps = self.rooms.timestamps_of(connection, scene.incoming.as_ref());
+                scene.last_timestamps = scene.timestamps();
             }
             if let Event::Segment { .. } = event {
                 self.rooms.note_close(slot, before, event, scene.incoming.as_ref());

@@ -53,7 +53,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.records
             .count_passed(from, incoming.segment.payload_len() > 0, None, false);
         if let Some(incoming) = self.forward_fast(connection, from, incoming, out) {
-            self.forward_adjusted(slot, connection, from, &mut ActionContext::with(incoming), out);
+            let scene = &mut ActionContext::with(from, incoming);
+            self.forward_adjusted(slot, connection, from, scene, out);
         }
     }
 
@@ -151,7 +152,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             self.drop_rtx(connection);
             return self.forward(slot, connection, from, scene, out);
         }
-        let Some(mut incoming) = scene.incoming.take() else {
+        let Some(incoming) = scene.incoming.take() else {
             return;
         };
         let segment = incoming.segment;
@@ -194,10 +195,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if advertised_more && from == Side::Server {
             self.keep_promise(connection, &mut values);
         }
-        if let Err(reason) = self.pass(Some((connection, from)), &mut incoming, &values, &path, out) {
-            return self.emit.dropped(reason);
-        }
-        out.send(path.device, incoming.buffer);
+        self.forward_with(Some((connection, from)), incoming, &values, &path, out);
     }
 
     /// RFC 9293 3.8.6: a receiver should not move the right edge of its window to the left, and the client takes us for one.
@@ -216,31 +214,28 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
     }
 
-    /// Which leg a segment came by: its source is the client, or it is the server.
-    pub(crate) fn side_of(&self, connection: &Connection, segment: &Segment) -> Side {
-        let is_client = segment.key.remote_port == connection.client_port
-            && segment.key.local_port == connection.listener_port
-            && segment.key.remote == connection.client_address()
-            && segment.key.local == self.settings.addresses.value(connection.listener_address);
-        if is_client { Side::Client } else { Side::Server }
-    }
-
-    pub(crate) fn pass(
+    /// Passes a segment on with these values, over either version of IP, or tells its sender that it is too big.
+    pub(super) fn forward_with(
         &mut self,
         sender: Option<(&mut Connection, Side)>,
-        incoming: &mut Incoming<P::Buffer>,
+        mut incoming: Incoming<P::Buffer>,
         values: &Rewrite,
         path: &Path,
         out: &mut impl Output<P::Buffer>,
-    ) -> Result<(), DropReason> {
+    ) {
         let layout = incoming.segment.layout;
-        if self.tell_too_big(sender, incoming, path, out) {
-            return Err(DropReason::TooBig);
+        if self.tell_too_big(sender, &incoming, path, out) {
+            return self.emit.dropped(DropReason::TooBig);
         }
-        if path.version() != layout.version {
-            return siit::rewrite(&mut incoming.buffer, &layout, values);
+        let rewritten = if path.version() == layout.version {
+            translate::rewrite(incoming.buffer.data_mut(), &layout, values)
+        } else {
+            siit::rewrite(&mut incoming.buffer, &layout, values)
+        };
+        match rewritten {
+            Ok(()) => out.send(path.device, incoming.buffer),
+            Err(reason) => self.emit.dropped(reason),
         }
-        translate::rewrite(incoming.buffer.data_mut(), &layout, values)
     }
 
     /// Tells the sender of a segment that does not fit the link it must leave by. Returns true if that is so.

@@ -49,10 +49,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if !direction.done_in_step() {
             values.blank_sack |= !translate_sack(&mut incoming, direction, values.sack_shift);
         }
-        match self.pass(Some((connection, from)), &mut incoming, &values, &path, out) {
-            Ok(()) => out.send(path.device, incoming.buffer),
-            Err(reason) => self.emit.dropped(reason),
-        }
+        self.forward_with(Some((connection, from)), incoming, &values, &path, out);
     }
 
     /// Passes new bytes on that are not to be changed, from `start` at `at`: the whole segment, unless it begins with

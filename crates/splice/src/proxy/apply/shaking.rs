@@ -110,7 +110,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
         self.rooms.records.begin_with_syn(slot, self.rooms.now);
         self.rooms.tally.note_begin(listener);
-        self.drive(slot, Event::Ready, Some(incoming), out);
+        self.drive(slot, Event::Ready, ActionContext::with(Side::Client, incoming), out);
     }
 }
 

@@ -80,10 +80,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             }
             let others = |longest: &u32| *longest != but;
             if let Some(longest) = self.rooms.reassembly.longest(EvictionClass::Unacked).filter(others) {
-                self.drive(longest, Event::UnackedEvicted, None, out);
+                self.drive(longest, Event::UnackedEvicted, ActionContext::NOTHING, out);
             } else if let Some(longest) = self.rooms.reassembly.longest(EvictionClass::Acked).filter(others) {
                 self.rooms.emit.dropped(DropReason::ConnectionEvicted);
-                self.drive(longest, Event::ConnectionEvicted, None, out);
+                self.drive(longest, Event::ConnectionEvicted, ActionContext::NOTHING, out);
             } else {
                 return;
             }
@@ -96,7 +96,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     fn empty_chunk(&mut self, but: u32, out: &mut impl Output<P::Buffer>) {
         for slot in self.rooms.reassembly.beside_longest() {
             if slot != but {
-                self.drive(slot, Event::UnackedEvicted, None, out);
+                self.drive(slot, Event::UnackedEvicted, ActionContext::NOTHING, out);
             }
         }
         self.relieve(but, out);
