@@ -122,8 +122,8 @@ impl Tally {
     }
 
     /// A server was chosen for a connection, this long after its beginning if that is known; `pool` may be none.
-    pub(crate) fn note_choice(&self, listener: u16, pool: u16, took: Option<Duration>) {
-        if let Some(pool) = self.pools.get(usize::from(pool)) {
+    pub(crate) fn note_choice(&self, listener: u16, pool: Option<u16>, took: Option<Duration>) {
+        if let Some(pool) = pool.and_then(|pool| self.pools.get(usize::from(pool))) {
             pool.chosen.add(1);
         }
         if let (Some(took), Some(listener)) = (took, self.listeners.get(usize::from(listener))) {
@@ -132,9 +132,9 @@ impl Tally {
     }
 
     /// `server` of `pool`, which may be none, has answered its only SYN after this time.
-    pub(crate) fn note_connect(&self, pool: u16, server: u16, took: Duration) {
+    pub(crate) fn note_connect(&self, pool: Option<u16>, server: u16, took: Duration) {
         let took = micros(took);
-        if let Some(pool) = self.pools.get(usize::from(pool)) {
+        if let Some(pool) = pool.and_then(|pool| self.pools.get(usize::from(pool))) {
             pool.connect.add(took);
         }
         if let Some(server) = self.servers.get(usize::from(server)) {
@@ -186,9 +186,9 @@ mod tests {
         assert_eq!(tally.servers().len(), TIMED_SERVERS);
         let time = Duration::from_micros(10);
         tally.note_begin(1);
-        tally.note_choice(1, u16::MAX, Some(time));
-        tally.note_choice(0, 0, None);
-        tally.note_connect(u16::MAX, u16::MAX, time);
+        tally.note_choice(1, None, Some(time));
+        tally.note_choice(0, Some(0), None);
+        tally.note_connect(Some(u16::MAX), u16::MAX, time);
         tally.note_first_byte(1, 64, time);
         tally.note_end(1, (1, 1), Some(time));
         let (listener, pool) = (&tally.listeners()[0], &tally.pools()[0]);

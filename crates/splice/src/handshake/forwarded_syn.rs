@@ -7,7 +7,6 @@
 
 use crate::base::drop_reason::DropReason;
 use crate::base::path::Path;
-use crate::session::connection::Opening;
 use crate::session::numbers::Control;
 use crate::session::segment::Segment;
 use e2d2::buffer::PacketBuffer;
@@ -18,7 +17,7 @@ use e2d2::wire::tcp::{HEADER_LEN, TcpFlags, TcpOptions, TcpPacket};
 use netfcts::seq::SeqNum;
 
 /// The most SYNs that are remembered: their places are numbered with 16 bits.
-pub(crate) const MOST: usize = Opening::NO_SYN as usize;
+pub(crate) const MOST: usize = u16::MAX as usize;
 
 /// A client's SYN, and the answer to it.
 #[derive(Clone, Debug)]

@@ -9,8 +9,8 @@ use crate::base::stage::WorkStage;
 use crate::proxy::routes;
 use crate::proxy::{Incoming, Proxy};
 use crate::session::classify;
-use crate::session::phase::Phase;
 use crate::session::segment::{self, Segment};
+use crate::session::state::State;
 use crate::session::table::FlowRef;
 use arrayvec::ArrayVec;
 use e2d2::BURST;
@@ -73,7 +73,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             if self
                 .connections
                 .get(slot)
-                .is_some_and(|c| c.phase == Phase::AwaitPayload)
+                .is_some_and(|c| matches!(c.state, State::AwaitPayload(_)))
             {
                 self.rooms.timers.prefetch_neighbours(slot);
             }

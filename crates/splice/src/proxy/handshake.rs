@@ -17,18 +17,19 @@ use crate::handshake::syn_ack_options::{self, AdvertisedOptions};
 use crate::proxy::apply::ActionContext;
 use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::session::action::Action;
-use crate::session::connection::{Connection, NO_SERVER, Opening, Stage};
+use crate::session::connection::{Connection, NO_SERVER};
 use crate::session::event::Event;
 use crate::session::numbers::Control;
 use crate::session::phase::Phase;
 use crate::session::segment::{Returned, Segment};
+use crate::session::state::{ClientSide, State};
 use crate::session::step::step;
 use crate::session::table::FlowRef;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::Side;
 use netfcts::counters::TcpCounter;
-use netfcts::record::State;
+use netfcts::record;
 use netfcts::seq::SeqNum;
 
 /// One place in so many is kept for clients whose first segment has payload.
@@ -139,13 +140,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         if self.connections.len() == capacity {
             return self.rooms.emit.dropped(DropReason::TableFull);
         }
-        let opening = self.rooms.new_opening(listener, opened, &incoming);
+        let client = self.rooms.new_opening(listener, opened, &incoming);
         let connection = Connection::new(
             (segment.key.remote, segment.key.remote_port),
             segment.source_mac,
             segment.device,
             (listener, address, segment.key.local_port),
-            opening,
+            State::AwaitPayload(client),
         );
         if resting {
             self.rooms.free_key(segment.hash, &segment.key);
@@ -207,15 +208,16 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         self.rooms.release_port(slot, connection, None);
         let listener = connection.listener;
         connection.server = NO_SERVER;
-        let syn = connection.opening().map_or(Opening::NO_SYN, |opening| opening.syn);
-        self.rooms.handshake.forwarded_syns.remove(syn.into());
+        if let Some(syn) = connection.state.syn() {
+            self.rooms.handshake.forwarded_syns.remove(syn);
+        }
         self.rooms.handshake.replay_filter.note(unused);
-        let opening = self.rooms.new_opening(listener, opened, &incoming);
-        connection.stage = Stage::Opening(opening);
+        let client = self.rooms.new_opening(listener, opened, &incoming);
+        connection.state = State::AwaitPayload(client);
         self.rooms.on_cookie_returned(incoming.segment.key.remote);
         self.rooms
             .records
-            .state(slot, Side::Client, State::Established, self.rooms.now);
+            .state(slot, Side::Client, record::State::Established, self.rooms.now);
         self.await_first_bytes(slot, listener, out);
         if incoming.segment.len() == 0 {
             return self.rooms.emit.dropped(DropReason::Consumed);
@@ -313,8 +315,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// came while the last connection from that port rested, or when there was no room for it: it was answered by us, and
     /// the copy that was passed on came when that was over.
     pub(crate) fn opens_own_answer(&self, connection: &Connection, segment: &Segment) -> Option<(Opened, Unused)> {
-        let is_passed = matches!(connection.phase, Phase::SynForwarded | Phase::SynAckForwarded);
-        let is_same_syn = segment.has(TcpFlags::ACK) && segment.seq == connection.opening()?.first_byte();
+        let is_passed = matches!(connection.state, State::SynForwarded(..) | State::SynAckForwarded(..));
+        let is_same_syn = segment.has(TcpFlags::ACK) && segment.seq == connection.state.client()?.first_byte();
         if !is_passed || !is_same_syn {
             return None;
         }
@@ -328,19 +330,19 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         filter.find_unused(segment.hash, segment.returned_cookie(), self.now)
     }
 
-    fn new_opening(&self, listener: u16, opened: Opened, incoming: &Incoming<P::Buffer>) -> Opening {
+    fn new_opening(&self, listener: u16, opened: Opened, incoming: &Incoming<P::Buffer>) -> ClientSide {
         let segment = incoming.segment;
         let promise = self.handshake.syn_ack_options.of_cookie(listener, segment.ack - 1);
         let options = TcpOptions::parse(segment.options(incoming.buffer.data()));
         let timestamps = options.timestamps.filter(|_| promise.timestamps);
         let scaled = opened.agreed.window_scale.is_some();
         let numbers = (segment.seq - 1, segment.ack - 1);
-        Opening {
-            client_tsval: timestamps.map_or(0, |(tsval, _)| tsval),
-            advertised_units: Opening::units_of_window(promise.window),
+        ClientSide {
+            tsval: timestamps.map_or(0, |(tsval, _)| tsval),
+            advertised_units: ClientSide::units_of_window(promise.window),
             advertised_scale: promise.window_scale.filter(|_| scaled).unwrap_or(0),
             timestamps: timestamps.is_some(),
-            ..Opening::new(numbers, opened.agreed, segment.window)
+            ..ClientSide::new(numbers, opened.agreed, segment.window)
         }
     }
 

@@ -66,11 +66,15 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
         let connection = self.connections.get_mut(flow.slot());
         let connection = connection.ok_or(DropReason::IcmpUnwanted)?;
-        let Some(opening) = connection.opening() else {
+        if connection.spliced().is_some() {
             let error = (version, icmp_error, original);
             return self.rooms.translate_error(flow, connection, error, &quoted, out);
         };
-        let is_our_syn = flow.side() == Side::Server && SeqNum(quoted.seq) == opening.server_side_isn;
+        let is_our_syn = flow.side() == Side::Server
+            && connection
+                .state
+                .server()
+                .is_some_and(|server| SeqNum(quoted.seq) == server.iss);
         if !is_our_syn || !matches!(icmp_error, IcmpError::Unreachable(_)) {
             return Err(DropReason::IcmpUnwanted);
         }

@@ -31,11 +31,12 @@ use crate::proxy_header::ProxyHeaders;
 use crate::reassembly::ReassemblyPool;
 use crate::records::{Log, RecordSink};
 use crate::retransmit::rtx::{self, RtxQueues};
-use crate::session::connection::{Connection, Stage};
+use crate::session::connection::Connection;
 use crate::session::event::{Event, FinChange};
 use crate::session::phase::Phase;
 use crate::session::segment::Segment;
 use crate::session::slab::Slab;
+use crate::session::state::State;
 use crate::session::table::{FlowRef, FlowTable};
 use crate::session::{classify, step};
 use crate::source_ports::SourcePorts;
@@ -51,7 +52,7 @@ use e2d2::wire::frame::Packet;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::Side;
 use netfcts::leg::unmapped;
-use netfcts::record::State;
+use netfcts::record;
 use netfcts::wheel::TimerWheel;
 use std::sync::Arc;
 
@@ -291,9 +292,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         // What is held, and what pays for it, must be right: the receiver of a wrong segment will not be asked.
         let is_inspected = self.rooms.selector.inspects() && self.rooms.inspections.index(slot).is_some();
         let awaits_first_byte = from == Side::Server && connection.bytes_to_client == 0;
-        let acts_on_it = match &connection.stage {
-            Stage::Opening(_) => true,
-            Stage::Spliced(spliced) => is_inspected || from == Side::Server && spliced.owed != rtx::NOTHING,
+        let acts_on_it = match &connection.state {
+            State::Spliced(spliced) => is_inspected || from == Side::Server && spliced.owed != rtx::NOTHING,
+            _ => true,
         };
         if acts_on_it && !incoming.is_intact() {
             self.rooms.emit.dropped(DropReason::BadTcpChecksum);
@@ -310,8 +311,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             }
             return;
         }
-        let event = match (&connection.stage, from) {
-            (Stage::Spliced(_), _) => {
+        let event = match (&connection.state, connection.state.client(), from) {
+            (State::Spliced(_), ..) | (_, None, _) => {
                 match classify::while_spliced(connection, now, from, segment, || incoming.is_intact()) {
                     Ok(event) => {
                         if awaits_first_byte {
@@ -322,10 +323,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                     Err(reason) => return self.rooms.emit.dropped(reason),
                 }
             }
-            (Stage::Opening(opening), Side::Client) => {
-                let in_order = || self.rooms.reassembly.in_order(opening.held).len();
-                let event = classify::from_client_while_opening(connection.phase, opening, in_order, segment);
-                let is_first = matches!(event, Event::ClientAck) && connection.phase == Phase::SynAckForwarded;
+            (_, Some(client), Side::Client) => {
+                let in_order = || self.rooms.reassembly.in_order(client.held).len();
+                let event = classify::from_client_while_opening(connection.phase(), client, in_order, segment);
+                let is_first = matches!(
+                    (event, &connection.state),
+                    (Event::ClientAck, State::SynAckForwarded(..))
+                );
                 let accept = self.rooms.settings.listeners[usize::from(connection.listener)].accept;
                 if is_first && accept == AcceptProxy::Off {
                     // It is noted as a segment of the splice that it makes.
@@ -336,13 +340,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                     event
                 }
             }
-            (Stage::Opening(opening), Side::Server) => {
+            (state, Some(client), Side::Server) => {
                 let options = TcpOptions::parse(segment.options(incoming.buffer.data()));
-                let syn = self.rooms.handshake.forwarded_syns.get(opening.syn.into());
+                let syn = state.syn().and_then(|syn| self.rooms.handshake.forwarded_syns.get(syn));
                 let answered = syn.and_then(|syn| syn.answer).map(|answer| answer.isn);
-                let event = classify::from_server_in_handshake(opening, answered, segment, &options);
+                let ours = (state.server().unwrap_or_default().iss, client.timestamps);
+                let event = classify::from_server_in_handshake(ours, answered, segment, &options);
                 let tells_caps = matches!(event, Event::ServerSynAck | Event::ServerLacksOption);
-                let offered = tells_caps.then(|| send::offered(&self.rooms.settings, connection, opening, syn));
+                let offered = tells_caps.then(|| send::offered(&self.rooms.settings, connection, client, syn));
                 connection.note_in_opening(now, from, event, segment);
                 if let Some(offered) = offered {
                     let told = (connection.server, offered);
@@ -358,7 +363,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         } = event
         {
             // By far the most segments: they change no phase and are passed on.
-            debug_assert!(step::is_plain_forward(connection.phase, event));
+            debug_assert!(step::is_plain_forward(connection.phase(), event));
             return self.rooms.forward_plain(slot, connection, from, incoming, out);
         }
         if matches!(event, Event::Unacceptable)
@@ -378,7 +383,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Counts the first byte of the connection's server, if there is one now and was none before.
     fn note_first_byte(&self, slot: u32, connection: &Connection) {
-        let accepted = (Side::Server, State::Established);
+        let accepted = (Side::Server, record::State::Established);
         if connection.bytes_to_client > 0
             && let Some(took) = self.records.time_since(slot, accepted, self.now)
         {

@@ -14,9 +14,10 @@ use crate::handshake::syn_ack_options::Offered;
 use crate::proxy::apply::ActionContext;
 use crate::proxy::routes::{self, Endpoints};
 use crate::proxy::{Incoming, Rooms};
-use crate::session::connection::{Connection, NO_SERVER, Opening, Stage};
+use crate::session::connection::{Connection, NO_SERVER};
 use crate::session::limits::LimitKind;
-use crate::session::numbers::{Control, opening_numbers, spliced_numbers};
+use crate::session::numbers::{Control, numbers_before_splice, spliced_numbers};
+use crate::session::state::{ClientSide, State};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::port::PortId;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
@@ -30,7 +31,7 @@ use netfcts::seq::SeqNum;
 pub(crate) fn offered(
     settings: &Settings,
     connection: &Connection,
-    opening: &Opening,
+    client: &ClientSide,
     syn: Option<&ForwardedSyn>,
 ) -> Offered {
     let leg = |peer: u128, device: PortId| {
@@ -42,17 +43,17 @@ pub(crate) fn offered(
     let passed = syn.map(|syn| TcpOptions::parse(&syn.options));
     if let Some(options) = passed {
         return Offered {
-            mss: opening.agreed.mss.min(to_server).min(to_client),
+            mss: client.mss.min(to_server).min(to_client),
             window_scale: options.window_scale.is_some(),
             sack: options.sack_permitted,
             timestamps: options.timestamps.is_some(),
         };
     }
     Offered {
-        mss: opening.agreed.mss.min(to_server).min(to_client),
-        window_scale: opening.agreed.window_scale.is_some(),
-        sack: opening.agreed.sack,
-        timestamps: opening.timestamps,
+        mss: client.mss.min(to_server).min(to_client),
+        window_scale: client.window_scale.is_some(),
+        sack: client.sack,
+        timestamps: client.timestamps,
     }
 }
 
@@ -86,12 +87,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// The numbers that we have last told `to`: what a challenge ACK and an answer to a keep-alive say.
     pub(crate) fn current_numbers(&self, connection: &Connection, to: Side) -> Control {
-        let (seq, mut ack, window) = match &connection.stage {
-            Stage::Opening(opening) => {
-                let (seq, ack, window) = opening_numbers(connection, opening, to);
-                (seq, ack, self.answered_window(opening, to).unwrap_or(window))
+        let (seq, mut ack, window) = match (&connection.state, connection.state.client()) {
+            (State::Spliced(spliced), _) => spliced_numbers(spliced, to),
+            (_, None) => (SeqNum(0), SeqNum(0), 0),
+            (state, Some(client)) => {
+                let (seq, ack, window) = numbers_before_splice(state, client, to);
+                (seq, ack, self.answered_window(state, to).unwrap_or(window))
             }
-            Stage::Spliced(spliced) => spliced_numbers(spliced, to),
         };
         // What the client has been told stays true while the server has not acknowledged it.
         if to == Side::Client
@@ -111,14 +113,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return;
         };
         let mut control = self.current_numbers(connection, to);
-        control.flags = if to == Side::Server && connection.opening().is_some() {
+        control.flags = if to == Side::Server && connection.spliced().is_none() {
             // RFC 9293 3.10.7.4: nothing of the server's has been acknowledged that an ACK could name.
             TcpFlags::RST
         } else {
             TcpFlags::RST | TcpFlags::ACK
         };
         control.window = 0;
-        if to == Side::Client && self.has_heard_nothing(connection) {
+        if to == Side::Client && matches!(connection.state, State::SynForwarded(..)) {
             // RFC 9293 3.10.7.1: what a closed port answers to a SYN.
             control.seq = SeqNum(0);
         }
@@ -139,19 +141,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     }
 
     /// What the server's SYN-ACK has offered the client, if that was passed on: not what we could hold.
-    fn answered_window(&self, opening: &Opening, to: Side) -> Option<u16> {
-        let answer = self.handshake.forwarded_syns.get(opening.syn.into())?.answer?;
+    fn answered_window(&self, state: &State, to: Side) -> Option<u16> {
+        let answer = self.handshake.forwarded_syns.get(state.syn()?)?.answer?;
         // RFC 7323 2.2: the window of a SYN-ACK is never scaled, that of each later segment is.
         let shift = answer.options.window_scale.map_or(0, |shift| shift.min(14));
         (to == Side::Client).then_some(answer.window >> shift)
-    }
-
-    /// True if the client's SYN was passed on and nothing has come back.
-    fn has_heard_nothing(&self, connection: &Connection) -> bool {
-        let syn = connection
-            .opening()
-            .and_then(|opening| self.handshake.forwarded_syns.get(opening.syn.into()));
-        syn.is_some_and(|syn| syn.answer.is_none())
     }
 
     /// True if one more challenge ACK, or question, may go to `to` (RFC 5961 10). The connection's own limit comes first:

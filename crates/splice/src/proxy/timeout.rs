@@ -5,7 +5,7 @@
 
 use crate::admission::round_budget::{LOOKED_INTO_PER_ROUND, RoundBudget};
 use crate::base::callbacks::SelectServer;
-use crate::base::ids::{PoolId, ServerId};
+use crate::base::ids::ServerId;
 use crate::base::output::{NextHops, Output};
 use crate::base::settings::Server;
 use crate::base::stage::WorkStage;
@@ -13,9 +13,10 @@ use crate::inspect::Inspection;
 use crate::proxy::apply::ActionContext;
 use crate::proxy::{Proxy, Rooms};
 use crate::retransmit::rtx;
-use crate::session::connection::{Attempts, Connection, Spliced, Stage};
+use crate::session::connection::{Attempts, Connection, Spliced};
 use crate::session::event::Event;
 use crate::session::phase::{FinState, Phase};
+use crate::session::state::State;
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
 use netfcts::record::Cause;
@@ -151,22 +152,20 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// What the timer of `slot` means now; `None` if it was early and has been set again.
     fn due(&mut self, slot: u32, connection: &mut Connection) -> Option<Event> {
-        match (&connection.stage, connection.phase) {
-            (Stage::Opening(_), Phase::ServerSynSent | Phase::SynForwarded) => self.call_due(slot, connection),
-            (Stage::Opening(_), Phase::AwaitPayload | Phase::AwaitProxyHeader)
-                if self.headers.received.is_awaited(slot) =>
-            {
+        match &connection.state {
+            State::ServerSynSent(..) | State::SynForwarded(..) => self.call_due(slot, connection),
+            State::AwaitPayload(_) | State::AwaitProxyHeader(..) if self.headers.received.is_awaited(slot) => {
                 self.header_overdue(slot, connection)
             }
-            (Stage::Opening(_), Phase::AwaitPayload) => {
+            State::AwaitPayload(_) => {
                 let listener = self.settings.listeners.get(usize::from(connection.listener))?;
                 Some(match listener.inspect_delay {
                     Some(_) => Event::WaitOver,
                     None => Event::TimedOut,
                 })
             }
-            (Stage::Opening(_), _) => Some(Event::TimedOut),
-            (Stage::Spliced(spliced), _) => {
+            State::SynAckForwarded(..) | State::AwaitProxyHeader(..) | State::LastAck(_) => Some(Event::TimedOut),
+            State::Spliced(spliced) => {
                 let now_ms = self.now.as_millis() as u32;
                 if let Some(debt) = self.rtx.get(spliced.owed)
                     && debt.timer.is_due(now_ms)
@@ -194,18 +193,18 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// What a call to a server has come to: it has taken its whole time, it is given up for another, its SYN is repeated, or
     /// it is looked at again later.
     fn call_due(&mut self, slot: u32, connection: &mut Connection) -> Option<Event> {
-        let opening = connection.opening()?;
+        let call = connection.state.call()?;
         let server = self.settings.servers.get(usize::from(connection.server))?;
-        let waited = time_since(self.now, opening.called_at);
+        let waited = time_since(self.now, call.called_at);
         if waited >= server.connect_timeout {
             return Some(Event::TimedOut);
         }
-        let next_syn = next_syn_after(server, opening.attempts);
+        let next_syn = next_syn_after(server, call.attempts);
         if self.may_give_call_up(connection) {
             return Some(Event::CallOverdue);
         }
         // A SYN that is passed on is repeated by its client.
-        let repeats = connection.phase == Phase::ServerSynSent;
+        let repeats = matches!(connection.state, State::ServerSynSent(..));
         if repeats && waited >= next_syn {
             return Some(Event::RetryDue);
         }
@@ -222,39 +221,42 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             .overload
             .heard_until()
             .map_or(Duration::ZERO, |until| now.saturating_since(until));
-        let Stage::Opening(opening) = &mut connection.stage else {
+        let server = ServerId(connection.server);
+        let Some((call, pool)) = connection
+            .state
+            .call_mut()
+            .and_then(|call| call.pool.map(|pool| (call, pool)))
+        else {
             return false;
         };
-        let (pool, server) = (PoolId(opening.pool), ServerId(connection.server));
-        let waited = time_since(now, opening.called_at);
+        let waited = time_since(now, call.called_at);
         if !self.upstream.is_overdue(pool, waited.saturating_sub(unheard)) {
             return false;
         }
-        if !opening.attempts.is_overdue() {
-            opening.attempts.note_overdue();
+        if !call.attempts.is_overdue() {
+            call.attempts.note_overdue();
             self.upstream.note_overdue(server, now - waited, now);
         }
-        let tried = opening.tried.map(ServerId);
-        opening.attempts.given_up() < Attempts::MOST_GIVEN_UP && self.upstream.may_give_up(pool, server, now, &tried)
+        call.attempts.given_up() < Attempts::MOST_GIVEN_UP && self.upstream.may_give_up(pool, server, now, call.tried())
     }
 
     /// Sets the timer of a call to a server to the earliest time at which it can mean anything: when its SYN is repeated,
     /// when its whole time is over, when it is overdue, and then whenever it has waited half as long again.
     pub(crate) fn arm_call(&mut self, slot: u32, connection: &Connection) {
         let now = self.now;
-        let (Some(opening), Some(server)) = (
-            connection.opening(),
+        let (Some(call), Some(server)) = (
+            connection.state.call(),
             self.settings.servers.get(usize::from(connection.server)),
         ) else {
             return;
         };
-        let waited = time_since(now, opening.called_at);
+        let waited = time_since(now, call.called_at);
         let mut wait = server.connect_timeout.saturating_sub(waited);
-        if connection.phase == Phase::ServerSynSent {
-            let next_syn = next_syn_after(server, opening.attempts);
+        if matches!(connection.state, State::ServerSynSent(..)) {
+            let next_syn = next_syn_after(server, call.attempts);
             wait = wait.min(next_syn.saturating_sub(waited));
         }
-        if let Some(bound) = self.upstream.bound(PoolId(opening.pool)) {
+        if let Some(bound) = call.pool.and_then(|pool| self.upstream.bound(pool)) {
             let look = match bound.checked_sub(waited) {
                 Some(left) if !left.is_zero() => left,
                 _ => bound.max(waited / 2),
@@ -301,21 +303,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             true => usual.min(listener.select),
             false => usual,
         };
-        match connection.phase {
-            Phase::Spliced {
-                client: FinState::Open,
-                server: FinState::Open,
-            } => Some(at_most(listener.idle)),
-            Phase::Spliced { .. } => Some(at_most(listener.half_close)),
-            Phase::Closed
-            | Phase::AwaitPayload
-            | Phase::ServerSynSent
-            | Phase::SynForwarded
-            | Phase::SynAckForwarded
-            | Phase::AwaitProxyHeader
-            | Phase::LastAck
-            | Phase::TimeWait => None,
-        }
+        let spliced = connection.spliced()?;
+        let is_open = (spliced.client_fin, spliced.server_fin) == (FinState::Open, FinState::Open);
+        Some(at_most(if is_open { listener.idle } else { listener.half_close }))
     }
 
     /// Why a connection in this state ended by time: kept here beside the timers themselves.

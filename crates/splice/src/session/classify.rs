@@ -5,10 +5,11 @@
 use crate::base::callbacks::MAX_FIRST_PAYLOAD;
 use crate::base::drop_reason::DropReason;
 use crate::session::close::RstCheck;
-use crate::session::connection::{Connection, Opening, Stage};
+use crate::session::connection::Connection;
 use crate::session::event::{Event, FinChange};
 use crate::session::phase::{FinState, Phase};
 use crate::session::segment::Segment;
+use crate::session::state::{ClientSide, State};
 use e2d2::buffer::ChecksumStatus;
 use e2d2::time::Instant;
 use e2d2::wire::tcp::{MAX_OPTIONS_LEN, TcpFlags, TcpOptions};
@@ -33,21 +34,21 @@ pub(crate) fn check_flags(flags: TcpFlags) -> Result<(), DropReason> {
 #[inline]
 pub(crate) fn from_client_while_opening(
     phase: Phase,
-    opening: &Opening,
+    client: &ClientSide,
     in_order: impl Fn() -> usize,
     segment: &Segment,
 ) -> Event {
     let is_shaking = matches!(phase, Phase::SynForwarded | Phase::SynAckForwarded);
     if segment.has(TcpFlags::RST) {
-        let expected = opening.first_byte() + in_order() as u32;
-        return match judge_reset(opening, expected, segment.seq) {
+        let expected = client.first_byte() + in_order() as u32;
+        return match judge_reset(client, expected, segment.seq) {
             RstCheck::Exact => Event::Reset(Side::Client),
             RstCheck::InWindow => Event::InWindowRst(Side::Client),
             RstCheck::OutOfWindow => Event::OutOfWindowRst(Side::Client),
         };
     }
     if segment.has(TcpFlags::SYN) {
-        let is_again = is_shaking && segment.seq == opening.client_isn && !segment.has(TcpFlags::ACK);
+        let is_again = is_shaking && segment.seq == client.irs && !segment.has(TcpFlags::ACK);
         return if is_again {
             Event::SynRetransmit
         } else {
@@ -58,8 +59,8 @@ pub(crate) fn from_client_while_opening(
         // RFC 9293 3.10.7.4, first and fifth: our number was sent with the server's SYN-ACK and not before, and no window
         // on a SYN is larger than its field.
         let is_answer = phase == Phase::SynAckForwarded
-            && segment.ack == opening.cookie + 1
-            && segment.seq.in_window(opening.first_byte(), 0xffff);
+            && segment.ack == client.iss + 1
+            && segment.seq.in_window(client.first_byte(), 0xffff);
         return if is_answer {
             Event::ClientAck
         } else {
@@ -67,36 +68,36 @@ pub(crate) fn from_client_while_opening(
         };
     }
     if phase == Phase::LastAck {
-        return from_client_in_last_ack(opening, segment);
+        return from_client_in_last_ack(client, segment);
     }
     // RFC 9293 3.10.7.4, fifth: we have sent our SYN and nothing else.
-    if segment.ack != opening.cookie + 1 {
+    if segment.ack != client.iss + 1 {
         return Event::Unacceptable;
     }
     if segment.len() == 0 {
         // RFC 9293 3.10.7.4, first: an empty segment at the left of the window is a keep-alive and wants an answer.
-        let is_keep_alive = segment.seq.lt(opening.acknowledged);
+        let is_keep_alive = segment.seq.lt(client.acknowledged);
         return if is_keep_alive {
             Event::Unacceptable
         } else {
             Event::ClientAck
         };
     }
-    let beyond = opening.first_byte() + MAX_FIRST_PAYLOAD as u32;
+    let beyond = client.first_byte() + MAX_FIRST_PAYLOAD as u32;
     // A number 2^31 away is neither before nor behind: what is not known to be in the window is outside.
-    if !segment.end().le(beyond + 1) || segment.end().le(opening.acknowledged) && segment.payload_len() <= 1 {
+    if !segment.end().le(beyond + 1) || segment.end().le(client.acknowledged) && segment.payload_len() <= 1 {
         return Event::Unacceptable;
     }
-    let nothing_held = opening.held.is_none();
-    if segment.payload_len() == 0 && nothing_held && segment.seq == opening.first_byte() {
+    let nothing_held = client.held.is_none();
+    if segment.payload_len() == 0 && nothing_held && segment.seq == client.first_byte() {
         return Event::ClientFin;
     }
     Event::ClientData
 }
 
-fn from_client_in_last_ack(opening: &Opening, segment: &Segment) -> Event {
+fn from_client_in_last_ack(client: &ClientSide, segment: &Segment) -> Event {
     // Our FIN follows our SYN.
-    let acknowledges_fin = segment.ack == opening.cookie + 2;
+    let acknowledges_fin = segment.ack == client.iss + 2;
     if acknowledges_fin || segment.has(TcpFlags::FIN) {
         return Event::Segment {
             from: Side::Client,
@@ -111,25 +112,26 @@ fn from_client_in_last_ack(opening: &Opening, segment: &Segment) -> Event {
     Event::ClientAck
 }
 
-fn judge_reset(opening: &Opening, expected: SeqNum, seq: SeqNum) -> RstCheck {
-    if seq == expected || seq == opening.acknowledged {
+fn judge_reset(client: &ClientSide, expected: SeqNum, seq: SeqNum) -> RstCheck {
+    if seq == expected || seq == client.acknowledged {
         RstCheck::Exact
-    } else if seq.in_window(opening.acknowledged, MAX_FIRST_PAYLOAD as u32) {
+    } else if seq.in_window(client.acknowledged, MAX_FIRST_PAYLOAD as u32) {
         RstCheck::InWindow
     } else {
         RstCheck::OutOfWindow
     }
 }
 
-/// A segment from the server that we have sent a SYN to; `answered` is its number, if it has answered and the client has not
+/// A segment from the server that we have sent a SYN with the number `iss` to, having agreed on `timestamps` with the client or
+/// not; `answered` is its number, if it has answered and the client has not
 /// yet heard of it for certain.
 pub(crate) fn from_server_in_handshake(
-    opening: &Opening,
+    (iss, timestamps): (SeqNum, bool),
     answered: Option<SeqNum>,
     segment: &Segment,
     options: &TcpOptions,
 ) -> Event {
-    let acknowledges_syn = segment.has(TcpFlags::ACK) && segment.ack == opening.server_side_isn + 1;
+    let acknowledges_syn = segment.has(TcpFlags::ACK) && segment.ack == iss + 1;
     if segment.has(TcpFlags::RST) {
         // RFC 9293 3.10.7.3: in SYN-SENT a RST counts only if it acknowledges the SYN. Afterwards its number says enough.
         return if acknowledges_syn || answered.is_some_and(|isn| segment.seq == isn + 1) {
@@ -149,7 +151,7 @@ pub(crate) fn from_server_in_handshake(
     }
     // RFC 7323 3.2: once agreed, every segment carries timestamps. A server that declines what the client was promised
     // cannot be hidden from the client.
-    if opening.timestamps && options.timestamps.is_none() {
+    if timestamps && options.timestamps.is_none() {
         return Event::ServerLacksOption;
     }
     Event::ServerSynAck
@@ -177,12 +179,10 @@ pub(crate) fn while_spliced(
     if segment.flags.intersects(TcpFlags::SYN | TcpFlags::RST) {
         return Ok(control_while_spliced(connection, from, segment));
     }
-    let Phase::Spliced { client, server } = connection.phase else {
+    let State::Spliced(spliced) = &mut connection.state else {
         return Ok(Event::ServerStray);
     };
-    let Stage::Spliced(spliced) = &mut connection.stage else {
-        return Ok(Event::ServerStray);
-    };
+    let (client, server) = (spliced.client_fin, spliced.server_fin);
     let acknowledged = spliced.ack_for_peer(from, segment.ack);
     let scale = spliced.scale;
     // The window as the other side gets to see it: that is what it acts on.
@@ -243,7 +243,7 @@ pub(crate) fn while_spliced(
 
 /// A SYN or RST of a spliced connection.
 pub(crate) fn control_while_spliced(connection: &mut Connection, from: Side, segment: &Segment) -> Event {
-    let Stage::Spliced(spliced) = &mut connection.stage else {
+    let State::Spliced(spliced) = &mut connection.state else {
         return Event::ServerStray;
     };
     if segment.has(TcpFlags::RST) {

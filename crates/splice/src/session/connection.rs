@@ -1,22 +1,20 @@
 //! One connection, from the client's ACK to the last FIN: two cache lines.
 //!
-//! What both stages need stands in [`Connection`]; what only one needs stands in [`Stage`], so that a number cannot be
-//! read before it exists. Addresses of ours are indices: [`Settings`](crate::base::settings::Settings) holds them.
+//! What every state needs stands in [`Connection`]; what only some need stands in the variants of [`State`], so that a number
+//! cannot be read before it exists. Addresses of ours are indices: [`Settings`](crate::base::settings::Settings) holds them.
 
 pub use crate::session::attempts::Attempts;
 use crate::session::close::Direction;
 use crate::session::event::Event;
-use crate::session::handles::BufferId;
 use crate::session::limits::{ConnectionLimits, LimitKind};
-use crate::session::options::Agreed;
-use crate::session::phase::Phase;
+use crate::session::phase::{FinState, Phase};
 use crate::session::segment::Segment;
 use crate::session::slab::Slab;
+use crate::session::state::State;
 use e2d2::port::PortId;
 use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
 use netfcts::Side;
-use netfcts::record::Cause;
 use netfcts::seq::SeqNum;
 
 /// No server chosen yet.
@@ -27,8 +25,8 @@ pub const NO_SERVER: u16 = u16::MAX;
 #[repr(align(64))]
 pub struct Connection {
     client_address: [u64; 2],
-    /// What the stage needs.
-    pub stage: Stage,
+    /// Where it stands, and what it needs there.
+    pub state: State,
     /// Payload bytes that the client has sent to the server, each sequence number once.
     pub bytes_to_server: u64,
     /// Payload bytes that the server has sent to the client, each sequence number once.
@@ -55,8 +53,6 @@ pub struct Connection {
     pub client_mac: MacAddr,
     /// What it may still cause in this second.
     pub granted: ConnectionLimits,
-    /// Where it stands.
-    pub phase: Phase,
     /// The port that the client is on.
     pub client_device: PortId,
 }
@@ -66,121 +62,7 @@ const _: () = assert!(
     "a connection and its slot fit two cache lines"
 );
 
-/// What only one stage of a connection needs.
-#[derive(Clone, Debug)]
-pub enum Stage {
-    /// No server yet, or one that has not answered.
-    Opening(Opening),
-    /// Packets pass.
-    Spliced(Spliced),
-}
-
-/// The time before the server's SYN-ACK.
-#[derive(Clone, Copy, Debug)]
-pub struct Opening {
-    /// The client's initial sequence number; behind a PROXY header that was taken off, the number of its last byte.
-    pub client_isn: SeqNum,
-    /// Ours towards the client: the cookie.
-    pub cookie: SeqNum,
-    /// The client's newest TSval, if timestamps were agreed.
-    pub client_tsval: u32,
-    /// The client bytes up to here are acknowledged, and so owed.
-    pub acknowledged: SeqNum,
-    /// The held bytes; that there were some which the client will repeat is one of its values.
-    pub held: BufferId,
-    /// Our initial sequence number towards the server.
-    pub server_side_isn: SeqNum,
-    /// What is added to the client's TSval towards the server.
-    pub tsval_shift: u32,
-    /// When the present server was called, in ms of the core's clock, rounded up (wraps after 49 days; only differences
-    /// count).
-    pub called_at: u32,
-    /// The pool that the server was chosen from.
-    pub pool: u16,
-    /// SYN and SYN-ACK agreed to this.
-    pub agreed: Agreed,
-    /// The client's last window field, as sent.
-    pub client_window: u16,
-    /// The number of the client's FIN, as an offset from its first byte; [`Opening::NO_FIN`] without.
-    pub fin_offset: u16,
-    /// The window shift that we promised to the client.
-    pub advertised_scale: u8,
-    /// The window that our SYN-ACK promised; see [`Opening::advertised_window`].
-    pub advertised_units: u8,
-    /// Timestamps were agreed.
-    pub timestamps: bool,
-    /// How often servers were called.
-    pub attempts: Attempts,
-    /// Servers given up, the first [`Opening::MAX_TRIED`]; the rest is [`NO_SERVER`].
-    pub tried: [u16; Opening::MAX_TRIED],
-    /// Why the last of them was given up.
-    pub failure: Cause,
-    /// The client's SYN, if it is passed on: an entry of the table of [passed SYNs](crate::handshake::forwarded_syn).
-    pub syn: u16,
-}
-
-impl Opening {
-    /// How many servers of a pool are tried for one connection, retries of the last one not counted.
-    const MAX_TRIED: usize = 4;
-
-    /// `pool` of a server that the selector named directly: there is no other to try.
-    pub const NO_POOL: u16 = u16::MAX;
-
-    /// `syn` of a client that we have shaken hands with ourselves.
-    pub const NO_SYN: u16 = u16::MAX;
-
-    /// No FIN seen.
-    pub const NO_FIN: u16 = u16::MAX;
-
-    /// A handshake with a client: the numbers of both SYNs, what is agreed so far, and the client's window field.
-    pub(crate) fn new((client_isn, cookie): (SeqNum, SeqNum), agreed: Agreed, client_window: u16) -> Self {
-        Opening {
-            client_isn,
-            cookie,
-            client_tsval: 0,
-            acknowledged: client_isn + 1,
-            held: BufferId::NONE,
-            server_side_isn: SeqNum(0),
-            tsval_shift: 0,
-            called_at: 0,
-            pool: Opening::NO_POOL,
-            agreed,
-            client_window,
-            fin_offset: Opening::NO_FIN,
-            advertised_scale: 0,
-            advertised_units: 0,
-            timestamps: false,
-            attempts: Attempts::default(),
-            tried: [NO_SERVER; Opening::MAX_TRIED],
-            failure: Cause::NoServer,
-            syn: Opening::NO_SYN,
-        }
-    }
-
-    /// The number of the client's first byte.
-    pub fn first_byte(&self) -> SeqNum {
-        self.client_isn + 1
-    }
-
-    /// A window that a SYN-ACK promises, in one byte: in units of 128, rounded down. None is larger than
-    /// [`MAX_FIRST_PAYLOAD`](crate::base::callbacks::MAX_FIRST_PAYLOAD).
-    pub fn units_of_window(window: u16) -> u8 {
-        (window / 128).min(255) as u8
-    }
-
-    /// The window in bytes that our SYN-ACK promised, or up to 127 less: as much as any scaled window is inexact by
-    /// (RFC 7323 2.4).
-    pub fn advertised_window(&self) -> u32 {
-        u32::from(self.advertised_units) * 128
-    }
-
-    /// The client's window in bytes.
-    pub fn client_window_bytes(&self) -> u32 {
-        u32::from(self.client_window) << self.agreed.window_scale.unwrap_or(0)
-    }
-}
-
-/// The time after it.
+/// What is known of a connection whose packets pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Spliced {
     /// Added to the client's SEQ towards the server.
@@ -207,6 +89,10 @@ pub struct Spliced {
     pub blank_sack: bool,
     /// What its beginning has left behind: [`Spliced::PROMISED_MORE`], [`Spliced::UNHEARD`].
     pub beginning: u8,
+    /// How far the direction client → server has closed.
+    pub client_fin: FinState,
+    /// How far the direction server → client has closed.
+    pub server_fin: FinState,
 }
 
 /// The window shifts of a spliced connection.
@@ -272,12 +158,12 @@ impl Connection {
         [(address >> 64) as u64, address as u64]
     }
 
-    /// A connection in `AwaitPayload`, with neither server nor payload.
-    pub fn new(client: (u128, u16), mac: MacAddr, device: PortId, listener: (u16, u16, u16), opening: Opening) -> Self {
+    /// A connection that begins in `state`, without a server.
+    pub fn new(client: (u128, u16), mac: MacAddr, device: PortId, listener: (u16, u16, u16), state: State) -> Self {
         let (listener, listener_address, listener_port) = listener;
         Connection {
             client_address: Self::split(client.0),
-            stage: Stage::Opening(opening),
+            state,
             bytes_to_server: 0,
             bytes_to_client: 0,
             packets_from_client: 0,
@@ -291,7 +177,6 @@ impl Connection {
             listener,
             client_mac: mac,
             granted: ConnectionLimits::default(),
-            phase: Phase::AwaitPayload,
             client_device: device,
         }
     }
@@ -300,7 +185,7 @@ impl Connection {
     /// does not come here, and so keeps nothing alive.
     #[inline]
     pub(crate) fn note_accepted(&mut self, now: Instant, from: Side, segment: &Segment) {
-        if let Stage::Spliced(spliced) = &mut self.stage {
+        if let State::Spliced(spliced) = &mut self.state {
             spliced.last_seen = now.as_millis() as u32;
         }
         let packets = match from {
@@ -340,35 +225,25 @@ impl Connection {
         }
     }
 
-    /// The stage before the splice, if that is where it is.
-    pub fn opening(&self) -> Option<&Opening> {
-        match &self.stage {
-            Stage::Opening(opening) => Some(opening),
-            Stage::Spliced(_) => None,
-        }
+    /// The label of its state.
+    #[inline]
+    pub const fn phase(&self) -> Phase {
+        self.state.phase()
     }
 
-    /// The same, to be changed.
-    pub(crate) fn opening_mut(&mut self) -> Option<&mut Opening> {
-        match &mut self.stage {
-            Stage::Opening(opening) => Some(opening),
-            Stage::Spliced(_) => None,
-        }
-    }
-
-    /// The spliced stage, if that is where it is.
+    /// What is known if its packets pass.
     pub fn spliced(&self) -> Option<&Spliced> {
-        match &self.stage {
-            Stage::Spliced(spliced) => Some(spliced),
-            Stage::Opening(_) => None,
+        match &self.state {
+            State::Spliced(spliced) => Some(spliced),
+            _ => None,
         }
     }
 
     /// The same, to be changed.
     pub(crate) fn spliced_mut(&mut self) -> Option<&mut Spliced> {
-        match &mut self.stage {
-            Stage::Spliced(spliced) => Some(spliced),
-            Stage::Opening(_) => None,
+        match &mut self.state {
+            State::Spliced(spliced) => Some(spliced),
+            _ => None,
         }
     }
 }

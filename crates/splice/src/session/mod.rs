@@ -13,5 +13,6 @@ pub(crate) mod options;
 pub mod phase;
 pub(crate) mod segment;
 pub(crate) mod slab;
+pub mod state;
 pub mod step;
 pub mod table;

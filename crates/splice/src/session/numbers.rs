@@ -2,7 +2,8 @@
 
 use crate::base::callbacks::MAX_FIRST_PAYLOAD;
 use crate::base::path::Path;
-use crate::session::connection::{Connection, Opening, Spliced};
+use crate::session::connection::Spliced;
+use crate::session::state::{ClientSide, State};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions, TcpRepr};
 use netfcts::Side;
 use netfcts::seq::SeqNum;
@@ -51,47 +52,43 @@ impl Control {
 }
 
 /// An ACK to the client of what is held of its bytes.
-pub(crate) fn ack_of_held(opening: &Opening, flags: TcpFlags, tsval: u32) -> Control {
-    let timestamps = opening.timestamps.then_some((tsval, opening.client_tsval));
-    Control::new(opening.cookie + 1, opening.acknowledged, flags, opening_window(opening)).timed(timestamps)
+pub(crate) fn ack_of_held(client: &ClientSide, flags: TcpFlags, tsval: u32) -> Control {
+    let timestamps = client.timestamps.then_some((tsval, client.tsval));
+    Control::new(client.iss + 1, client.acknowledged, flags, opening_window(client)).timed(timestamps)
 }
 
-pub(crate) fn opening_numbers(connection: &Connection, opening: &Opening, to: Side) -> (SeqNum, SeqNum, u16) {
+pub(crate) fn numbers_before_splice(state: &State, client: &ClientSide, to: Side) -> (SeqNum, SeqNum, u16) {
     match to {
         Side::Client => {
             // Our FIN, if it is out, follows our SYN.
-            let sent_fin = u32::from(connection.phase == crate::session::phase::Phase::LastAck);
-            (
-                opening.cookie + 1 + sent_fin,
-                opening.acknowledged,
-                opening_window(opening),
-            )
+            let sent_fin = u32::from(matches!(state, State::LastAck(_)));
+            (client.iss + 1 + sent_fin, client.acknowledged, opening_window(client))
         }
-        Side::Server => (opening.server_side_isn + 1, SeqNum(0), opening.client_window),
+        Side::Server => (state.server().unwrap_or_default().iss + 1, SeqNum(0), client.window),
     }
 }
 
 /// The window that the client is offered while its bytes are held.
 ///
 /// Never more than was promised with the SYN-ACK: when the server has taken what is held, its own window reaches as far.
-pub(crate) fn opening_window(opening: &Opening) -> u16 {
-    let taken = (opening.acknowledged - opening.first_byte()).max(0) as usize;
-    let beyond_promise = MAX_FIRST_PAYLOAD.saturating_sub(opening.advertised_window() as usize);
-    room_as_window(opening, taken.max(beyond_promise))
+pub(crate) fn opening_window(client: &ClientSide) -> u16 {
+    let taken = client.acknowledged_len();
+    let beyond_promise = MAX_FIRST_PAYLOAD.saturating_sub(client.advertised_window() as usize);
+    room_as_window(client, taken.max(beyond_promise))
 }
 
 /// The first number that the client has not been allowed to send before there was a server.
-pub(crate) fn advertised_edge(opening: &Opening) -> SeqNum {
-    let later = opening.acknowledged + (u32::from(opening_window(opening)) << opening.advertised_scale);
-    (opening.first_byte() + opening.advertised_window()).later(later)
+pub(crate) fn advertised_edge(client: &ClientSide) -> SeqNum {
+    let later = client.acknowledged + (u32::from(opening_window(client)) << client.advertised_scale);
+    (client.first_byte() + client.advertised_window()).later(later)
 }
 
 /// What is left of the room for held bytes when `taken` of it is used, as the field that the client expects. As in
 /// [`WindowScale::to_client`](crate::session::connection::WindowScale::to_client) only a unit beyond any segment is rounded up.
-pub(crate) fn room_as_window(opening: &Opening, taken: usize) -> u16 {
+pub(crate) fn room_as_window(client: &ClientSide, taken: usize) -> u16 {
     const LARGEST_ROUNDED_DOWN: usize = 512;
     let left = MAX_FIRST_PAYLOAD.saturating_sub(taken);
-    let unit = 1 << opening.advertised_scale;
+    let unit = 1 << client.advertised_scale;
     let units = if unit <= LARGEST_ROUNDED_DOWN {
         left / unit
     } else {

@@ -5,7 +5,7 @@ use super::introducing::InspectStart;
 use crate::admission::round_budget::has_room_for_data;
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
-use crate::base::ids::{PoolId, ServerId};
+use crate::base::ids::ServerId;
 use crate::base::output::{NextHops, Output};
 use crate::base::path::Path;
 use crate::emit::Emitter;
@@ -14,16 +14,17 @@ use crate::proxy::apply::shaking::PeerNumbers;
 use crate::proxy::{Incoming, Rooms, send, timeout};
 use crate::reassembly::{BufferId, EvictionClass};
 use crate::retransmit::rtx::RtxQueue;
-use crate::session::connection::{Connection, NO_SERVER, Opening, Stage};
+use crate::session::connection::Connection;
 use crate::session::event::{Event, FinChange};
 use crate::session::numbers::{self, Control};
 use crate::session::segment::Segment;
+use crate::session::state::{Call, ClientSide, ServerSide, State};
 use crate::session::table::{FlowRef, NoPlace};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::counters::TcpCounter;
 use netfcts::pool::Taken;
-use netfcts::record::{Cause, RecordFlags, State};
+use netfcts::record::{self, Cause, RecordFlags};
 use netfcts::seq::SeqNum;
 use netfcts::{FourTuple, Side};
 use std::net::SocketAddr;
@@ -35,7 +36,9 @@ const SOURCES_TRIED: usize = 4;
 
 /// The end of the handshake: what is needed once more and then never again.
 pub(super) struct SpliceParams {
-    pub(super) opening: Opening,
+    pub(super) client: ClientSide,
+    /// Our initial sequence number towards the server.
+    pub(super) iss: SeqNum,
     /// The length of the PROXY header, which is the [draft](rtx::RtxQueues::drafted) of a debt.
     pub(super) header_len: u16,
     /// The client and whom it called, by the PROXY header that came before its bytes if there was one.
@@ -57,6 +60,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
+        if let State::AwaitPayload(client) = connection.state {
+            connection.state = State::ServerSynSent(client, Call::new(scene.pool));
+        }
         let server = usize::from(connection.server);
         // The source towards a transparent server is the client's own, and there is no other.
         let is_transparent = self.settings.servers.get(server)?.transparent;
@@ -70,7 +76,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 }
                 Some(Ok(())) => {
                     self.records.tried_server(slot);
-                    self.records.state(slot, Side::Server, State::SynReceived, self.now);
+                    self.records
+                        .state(slot, Side::Server, record::State::SynReceived, self.now);
                     // The request is held: our SYN may have its memory.
                     let memory = scene.incoming.take().map(|incoming| incoming.buffer);
                     self.send_syn(slot, connection, memory, false, out);
@@ -78,7 +85,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 }
             }
         }
-        connection.opening_mut()?.failure = Cause::NoPort;
+        connection.state.call_mut()?.failure = Cause::NoPort;
         Some(Event::NoPort)
     }
 
@@ -99,24 +106,24 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if taken.early {
             self.records.flag(slot, RecordFlags::EARLY_PORT);
         }
-        let client = connection.client_address();
-        let opening = connection.opening_mut()?;
-        let source = self.settings.addresses.source(local_address, taken.port, client);
+        let tsval = connection.state.client()?.tsval;
+        let source = (self.settings.addresses).source(local_address, taken.port, connection.client_address());
         let key = FourTuple::new(server_end, source);
         // The line is on its way while the numbers are made.
         let hash = self.flows.hash(&key);
         self.flows.prefetch(hash);
         // RFC 6528 3, and never behind what the server may remember of this port's last connection.
         let clock = self.handshake.iss(now, &key);
-        opening.server_side_isn = taken.last_use.map_or(clock, |last| clock.later(last.next_seq));
         // RFC 7323 5.5 and RFC 6191 2: nor may the timestamps go back.
-        let behind = taken
-            .last_use
-            .map_or(0, |last| last.next_tsval.wrapping_sub(opening.client_tsval));
-        opening.tsval_shift = if (behind as i32) > 0 { behind } else { 0 };
-        opening.attempts.begin_call();
-        opening.called_at = timeout::milliseconds_after(now);
-        let pool = opening.pool;
+        let behind = taken.last_use.map_or(0, |last| last.next_tsval.wrapping_sub(tsval));
+        let call = connection.state.call_mut()?;
+        call.side = ServerSide {
+            iss: taken.last_use.map_or(clock, |last| clock.later(last.next_seq)),
+            tsval_shift: if (behind as i32) > 0 { behind } else { 0 },
+        };
+        call.attempts.begin_call();
+        call.called_at = timeout::milliseconds_after(now);
+        let pool = call.pool;
         connection.local_address = local_address;
         connection.local_port = taken.port;
         // Until the port is given back: see `release_port`.
@@ -125,7 +132,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if let Err(refusal) = self.flows.insert(hash, FlowRef::server(slot)) {
             return Some(Err(refusal));
         }
-        self.upstream.note_call(PoolId(pool), now);
+        if let Some(pool) = pool {
+            self.upstream.note_call(pool, now);
+        }
         Some(Ok(()))
     }
 
@@ -196,31 +205,33 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         out: &mut impl Output<P::Buffer>,
     ) {
         let now = self.now;
-        let Stage::Opening(opening) = &mut connection.stage else {
-            return;
-        };
-        if opening.syn != Opening::NO_SYN {
+        let State::ServerSynSent(_, call) = &mut connection.state else {
             return self.send_passed_syn(slot, connection, out);
-        }
+        };
         let Some(server) = self.settings.servers.get(usize::from(connection.server)) else {
             return;
         };
-        opening.attempts.note_syn();
+        call.attempts.note_syn();
         if again {
             // Those that were due while the core was away are not made up for.
-            let waited = timeout::time_since(now, opening.called_at);
-            while timeout::next_syn_after(server, opening.attempts) <= waited {
-                opening.attempts.note_syn();
+            let waited = timeout::time_since(now, call.called_at);
+            while timeout::next_syn_after(server, call.attempts) <= waited {
+                call.attempts.note_syn();
             }
             self.arm_call(slot, connection);
         } else {
             // As `arm_call` for a call that begins.
-            let overdue = self.upstream.bound(PoolId(opening.pool)).unwrap_or(Duration::MAX);
+            let overdue = call
+                .pool
+                .and_then(|pool| self.upstream.bound(pool))
+                .unwrap_or(Duration::MAX);
             self.timers
                 .arm(slot, now + server.syn_retry.min(server.connect_timeout).min(overdue));
         }
         // Read where they are: a copy of what has just been written waits for that.
-        let Some(opening) = connection.opening() else { return };
+        let State::ServerSynSent(client, Call { side, .. }) = &connection.state else {
+            return;
+        };
         if again {
             self.records.flag(slot, RecordFlags::RETRANSMITTED);
         }
@@ -228,20 +239,20 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             // The timer tries again; by then the neighbour may have answered.
             return;
         };
-        let offered = send::offered(&self.settings, connection, opening, None);
+        let offered = send::offered(&self.settings, connection, client, None);
         let control = Control {
-            seq: opening.server_side_isn,
+            seq: side.iss,
             ack: SeqNum(0),
             flags: TcpFlags::SYN,
             // RFC 7323 2.2: the window of a SYN is never scaled.
-            window: opening.client_window_bytes().min(0xffff) as u16,
+            window: client.window_bytes().min(0xffff) as u16,
             options: TcpOptions {
                 mss: Some(offered.mss),
-                window_scale: opening.agreed.window_scale,
-                sack_permitted: opening.agreed.sack,
-                timestamps: opening
+                window_scale: client.window_scale,
+                sack_permitted: client.sack,
+                timestamps: client
                     .timestamps
-                    .then(|| (opening.client_tsval.wrapping_add(opening.tsval_shift), 0)),
+                    .then(|| (client.tsval.wrapping_add(side.tsval_shift), 0)),
             },
         };
         self.records.count(Side::Server, TcpCounter::SentSyn);
@@ -252,70 +263,62 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let now = self.now;
         self.release_port(slot, connection, None);
         let given_up = connection.server;
-        let opening = connection.opening_mut()?;
+        let client = self.client_of(slot, connection).ip();
+        let call = connection.state.call_mut()?;
         let failure = match event {
             Event::Reset(_) | Event::ServerUnreachable => Some(Cause::ServerRefused),
             Event::TimedOut => Some(Cause::ServerTimeout),
             _ => None,
         };
         if let Some(failure) = failure {
-            opening.failure = failure;
+            call.failure = failure;
             self.upstream.note_failure(ServerId(given_up), now);
         }
-        let known = opening
-            .tried
-            .iter()
-            .position(|tried| [NO_SERVER, given_up].contains(tried));
-        if let Some(place) = known {
-            opening.tried[place] = given_up;
-        }
-        let has_places = opening.tried.last() == Some(&NO_SERVER);
-        let (tried, pool, retries) = (opening.tried.map(ServerId), opening.pool, opening.attempts.retries());
-        let client = self.client_of(slot, connection).ip();
-        let next = (pool != Opening::NO_POOL && has_places)
-            .then(|| self.upstream.next_after(PoolId(pool), client, now, &tried))
-            .flatten();
-        if let Some(next) = next {
+        let has_places = call.note_tried(ServerId(given_up));
+        let pool = call.pool.filter(|_| has_places);
+        if let Some(next) = pool.and_then(|pool| self.upstream.next_after(pool, client, now, call.tried())) {
             connection.server = next.0;
             return Some(Event::Selected);
         }
         // Silence may be nothing but loss; a refusal is an answer.
         let allowed = self.settings.servers.get(usize::from(given_up))?.retries;
-        if event != Event::TimedOut || retries >= allowed {
+        if event != Event::TimedOut || call.attempts.retries() >= allowed {
             return Some(Event::NoServer);
         }
-        connection.opening_mut()?.attempts.note_retry();
+        call.attempts.note_retry();
         Some(Event::Selected)
     }
 
     /// The call is overdue: another server gets it, if there is one. This costs none of the connection's tries, and says
     /// nothing against the server that is left: it may be called again.
     pub(crate) fn give_call_up(&mut self, slot: u32, connection: &mut Connection) -> Option<Event> {
-        let opening = connection.opening()?;
-        let (pool, server) = (PoolId(opening.pool), ServerId(connection.server));
-        let tried = opening.tried.map(ServerId);
+        let call = connection.state.call()?;
         let client = self.client_of(slot, connection).ip();
-        let Some(next) = self.upstream.give_up(pool, client, server, self.now, &tried) else {
+        let server = ServerId(connection.server);
+        let give_up = |pool| (self.upstream).give_up(pool, client, server, self.now, call.tried());
+        let Some(next) = call.pool.and_then(give_up) else {
             self.arm_call(slot, connection);
             return None;
         };
         self.release_port(slot, connection, None);
-        connection.opening_mut()?.attempts.note_given_up();
+        connection.state.call_mut()?.attempts.note_given_up();
         connection.server = next.0;
         Some(Event::Selected)
     }
 
-    /// `server` has answered the call of a connection that was `opening`.
-    pub(super) fn note_answer(&mut self, slot: u32, server: u16, opening: &Opening) {
+    /// `server` has answered this call of a connection.
+    pub(super) fn note_answer(&mut self, slot: u32, server: u16, call: &Call) {
         let now = self.now;
         self.upstream.note_success(ServerId(server), now);
         // Karn's algorithm (RFC 6298 3): nobody knows which of several SYNs was answered.
-        if opening.attempts.syns() == 1 {
-            let took = timeout::time_since(now, opening.called_at);
-            self.upstream.note_answer_time(PoolId(opening.pool), took);
-            let called = (Side::Server, State::SynReceived);
+        if call.attempts.syns() == 1 {
+            let took = timeout::time_since(now, call.called_at);
+            if let Some(pool) = call.pool {
+                self.upstream.note_answer_time(pool, took);
+            }
+            let called = (Side::Server, record::State::SynReceived);
             let took = self.records.time_since(slot, called, self.now).unwrap_or(took);
-            self.tally.note_connect(opening.pool, server, took);
+            self.tally.note_connect(call.pool.map(|pool| pool.0), server, took);
         }
     }
 
@@ -343,8 +346,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let Incoming { buffer, segment } = scene.incoming.as_ref()?;
         let options = TcpOptions::parse(segment.options(buffer.data()));
         let clock = self.handshake.timestamp(self.now);
-        let opening = *connection.opening()?;
-        let server_tsval = options.timestamps.filter(|_| opening.timestamps);
+        let State::ServerSynSent(client, call) = connection.state else {
+            return None;
+        };
+        let server_tsval = options.timestamps.filter(|_| client.timestamps);
         let answer = ServerSynAck {
             isn: segment.seq,
             window: segment.window,
@@ -353,15 +358,16 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             newest_tsval: clock,
         };
         let newest = PeerNumbers {
-            timestamps: server_tsval.map(|_| (opening.client_tsval, clock)),
-            window: opening.client_window,
-            window_bytes: opening.client_window_bytes(),
-            told: numbers::advertised_edge(&opening),
+            timestamps: server_tsval.map(|_| (client.tsval, clock)),
+            window: client.window,
+            window_bytes: client.window_bytes(),
+            told: numbers::advertised_edge(&client),
         };
-        scene.handoff = Some(self.meet(slot, connection, (opening, &answer), newest, None)?);
-        self.note_answer(slot, connection.server, &opening);
+        scene.handoff = Some(self.meet(slot, connection, (client, call.side, &answer), newest, None)?);
+        self.note_answer(slot, connection.server, &call);
         self.records.count(Side::Server, TcpCounter::RecvSynAck);
-        self.records.state(slot, Side::Server, State::Established, self.now);
+        self.records
+            .state(slot, Side::Server, record::State::Established, self.now);
         // The timer is set when it is known what is owed: see `owe`.
         None
     }
@@ -413,25 +419,25 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 InspectStart::NoRoom => return self.refuse_inspection(handoff),
             }
         }
-        let (opening, mss) = (&handoff.opening, handoff.mss);
+        let (client, mss) = (&handoff.client, handoff.mss);
         // A neighbour that is gone for a while loses what is sent, as any link may; what is owed is repeated.
         let path = self.path_to(Side::Server, connection);
         let spliced = connection.spliced_mut()?;
         let header = self.rtx.drafted(handoff.header_len);
-        let is_joined = handoff.joins(self.reassembly.in_order(opening.held), mss);
+        let is_joined = handoff.joins(self.reassembly.in_order(client.held), mss);
         let alone = if is_joined { &[] } else { header };
         for (index, payload) in alone.chunks(usize::from(mss.max(1))).enumerate() {
             let at = handoff.start() + (index * usize::from(mss.max(1))) as u32;
             let control = handoff.control(at, TcpFlags::ACK | TcpFlags::PSH);
             emit_on(&mut self.emit, path.as_ref(), &control, (&[], payload), out);
         }
-        let first = opening.first_byte();
+        let first = client.first_byte();
         spliced.to_server.edge = spliced.to_server.edge.later(first);
         spliced.to_server.note_sent(handoff.start(), first);
-        let sends_first_bytes = !self.reassembly.in_order(opening.held).is_empty();
-        let fin_at = (opening.fin_offset != Opening::NO_FIN).then_some(usize::from(opening.fin_offset));
+        let sends_first_bytes = !self.reassembly.in_order(client.held).is_empty();
+        let fin_at = client.fin_offset();
         let mut fin_sent = false;
-        for (start, run) in self.reassembly.runs(opening.held) {
+        for (start, run) in self.reassembly.runs(client.held) {
             let end = start + run.len();
             for (index, payload) in run.chunks(usize::from(mss.max(1))).enumerate() {
                 let at = start + index * usize::from(mss.max(1));
@@ -473,9 +479,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Notes what was sent and is ours to repeat: the header, and client bytes that were acknowledged. The rest of what was
     /// held is the client's again.
     fn owe(&mut self, slot: u32, connection: &mut Connection, handoff: &SpliceParams, first_bytes_sent: bool) {
-        let opening = &handoff.opening;
-        let mut kept = opening.held;
-        let owes_bytes = opening.acknowledged.gt(opening.first_byte());
+        let client = &handoff.client;
+        let mut kept = client.held;
+        let owes_bytes = client.acknowledged_len() > 0;
         if owes_bytes {
             self.reassembly.set_claim(kept, EvictionClass::Pinned);
         } else {
@@ -497,12 +503,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if handoff.header_len > 0 {
             self.records.flag(slot, RecordFlags::PROXY_OUT);
         }
-        let opening = &handoff.opening;
+        let client = &handoff.client;
         let mut debt = RtxQueue::new(
             handoff.header_len,
             kept,
-            opening.first_byte(),
-            opening.acknowledged,
+            client.first_byte(),
+            client.acknowledged,
             handoff.mss,
             handoff.timestamps,
             self.now.as_millis() as u32,
@@ -526,7 +532,7 @@ const MAX_JOINED: usize = 1460;
 impl SpliceParams {
     /// The first number of what the server gets, in the client's numbering.
     fn start(&self) -> SeqNum {
-        self.opening.first_byte() - u32::from(self.header_len)
+        self.client.first_byte() - u32::from(self.header_len)
     }
 
     /// True if header and first bytes go out as one segment, because there are both and they fit: one packet less each way.
@@ -538,8 +544,7 @@ impl SpliceParams {
 
     /// A segment to the server at `seq` of the client's numbering.
     fn control(&self, seq: SeqNum, flags: TcpFlags) -> Control {
-        let shift =
-            ((self.opening.server_side_isn - self.opening.client_isn) as u32).wrapping_add(self.header_len.into());
+        let shift = ((self.iss - self.client.irs) as u32).wrapping_add(self.header_len.into());
         Control::new(seq + shift, self.ack, flags, self.window).timed(self.timestamps)
     }
 }

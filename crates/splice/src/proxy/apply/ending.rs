@@ -13,10 +13,10 @@ use crate::base::stage::WorkStage;
 use crate::proxy::routes::Endpoints;
 use crate::proxy::{Incoming, Rooms};
 use crate::session::action::Action;
-use crate::session::connection::{Connection, Spliced, Stage};
+use crate::session::connection::{Connection, Spliced};
 use crate::session::event::Event;
-use crate::session::handles::BufferId;
 use crate::session::phase::Phase;
+use crate::session::state::State;
 use crate::session::step::step;
 use crate::session::table::FlowRef;
 use crate::time_wait::{Late, TimeWaitEntry};
@@ -37,11 +37,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         scene: &ActionContext<P::Buffer>,
     ) {
         self.drop_rtx(connection);
-        if let Some(opening) = connection.opening_mut() {
-            let mut held = std::mem::replace(&mut opening.held, BufferId::NONE);
-            let syn = opening.syn;
-            self.reassembly.close(&mut held);
-            self.handshake.forwarded_syns.remove(syn.into());
+        if let Some(client) = connection.state.client_mut() {
+            self.reassembly.close(&mut client.held);
+        }
+        if let Some(syn) = connection.state.syn() {
+            self.handshake.forwarded_syns.remove(syn);
         }
         self.headers.received.forget(slot);
         self.timers.disarm(slot);
@@ -102,15 +102,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         let server = usize::from(connection.server);
         let inspected = self.inspections.of(slot).and_then(|of| of.to_server.tsval);
-        let (next_seq, next_tsval) = match &connection.stage {
-            Stage::Opening(opening) => (
-                opening.server_side_isn + 1,
-                opening.client_tsval.wrapping_add(opening.tsval_shift),
-            ),
-            Stage::Spliced(spliced) => (
+        let (next_seq, next_tsval) = match (&connection.state, connection.state.client(), connection.state.server()) {
+            (State::Spliced(spliced), ..) => (
                 spliced.to_server.end + spliced.client_seq_offset,
                 newest_tsval(spliced, last, inspected),
             ),
+            (_, Some(client), Some(ours)) => (ours.iss + 1, client.tsval.wrapping_add(ours.tsval_shift)),
+            _ => return,
         };
         let (local_address, local_port) = (connection.local_address, connection.local_port);
         let local = self.settings.servers[server]
@@ -124,7 +122,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             };
             self.sources.ports.release((server, local), local_port, last, self.now);
         }
-        if connection.opening().is_some() && self.forget_leg(FlowRef::server(slot), connection) {
+        if connection.spliced().is_none() && self.forget_leg(FlowRef::server(slot), connection) {
             // A spliced connection rests, and needs its source until the end of that.
             let borrowed = self.settings.addresses.borrowed_mut();
             borrowed.release(local_address, local_port);

@@ -8,9 +8,10 @@ use crate::base::settings::{AcceptProxy, Bind};
 use crate::base::transparent_sources;
 use crate::proxy::Rooms;
 use crate::proxy_header::received_headers::{self, HeaderParse, ReceivedHeader};
-use crate::session::connection::{Connection, Opening, Stage};
+use crate::session::connection::Connection;
 use crate::session::event::Event;
 use crate::session::numbers;
+use crate::session::state::ClientSide;
 use e2d2::buffer::BufferPool;
 use netfcts::FourTuple;
 use netfcts::leg::unmapped;
@@ -30,7 +31,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if !self.headers.received.is_awaited(slot) {
             return ControlFlow::Continue(());
         }
-        let Some(opening) = connection.opening() else {
+        let Some(client) = connection.state.client() else {
             return ControlFlow::Break(None);
         };
         let Some(listener) = self.settings.listeners.get(usize::from(connection.listener)) else {
@@ -38,8 +39,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         };
         let peer = unmapped(connection.client_address());
         let trusted = self.settings.trusts(connection.listener, peer);
-        let bytes = self.reassembly.in_order(opening.held);
-        let length = match received_headers::look(listener.accept, trusted, bytes, is_complete(opening, bytes.len())) {
+        let bytes = self.reassembly.in_order(client.held);
+        let length = match received_headers::look(listener.accept, trusted, bytes, is_complete(client, bytes.len())) {
             HeaderParse::Absent => {
                 self.headers.received.settle(slot);
                 return ControlFlow::Continue(());
@@ -79,26 +80,24 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// Cuts the header off: the client's stream begins behind it from now on.
     fn strip(&mut self, connection: &mut Connection, length: usize) {
-        let Stage::Opening(opening) = &mut connection.stage else {
+        let Some(client) = connection.state.client_mut() else {
             return;
         };
-        self.reassembly.strip(&mut opening.held, length);
-        opening.client_isn += length as u32;
-        opening.acknowledged = opening.acknowledged.later(opening.first_byte());
-        if opening.fin_offset != Opening::NO_FIN {
-            opening.fin_offset = opening.fin_offset.saturating_sub(length as u16);
-        }
+        self.reassembly.strip(&mut client.held, length);
+        client.irs += length as u32;
+        client.acknowledged = client.acknowledged.later(client.first_byte());
+        client.set_fin(client.fin_offset().map(|offset| offset.saturating_sub(length)));
     }
 
     /// What came behind the header takes its place in the share of the client that the header has named. Where that is used
     /// up it is forgotten: nothing of it has been acknowledged, and the client repeats it.
     fn charge_client(&mut self, slot: u32, connection: &mut Connection) {
         let share = self.share_of(slot, connection);
-        let Stage::Opening(opening) = &mut connection.stage else {
+        let Some(client) = connection.state.client_mut() else {
             return;
         };
-        if self.reassembly.charge(&mut opening.held, share).is_err() {
-            opening.fin_offset = Opening::NO_FIN;
+        if self.reassembly.charge(&mut client.held, share).is_err() {
+            client.set_fin(None);
             self.emit.dropped(DropReason::ReassemblyQuota);
         }
     }
@@ -111,13 +110,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> ControlFlow<Option<Event>> {
-        let Some(opening) = connection.opening().copied() else {
+        let Some(client) = connection.state.client().copied() else {
             return ControlFlow::Break(None);
         };
-        if !self.reassembly.in_order(opening.held).is_empty() {
+        if !self.reassembly.in_order(client.held).is_empty() {
             return ControlFlow::Continue(());
         }
-        if opening.fin_offset == 0 && scene.incoming.is_some() {
+        if client.fin_offset() == Some(0) && scene.incoming.is_some() {
             // A health check: it wants to know that we are there, and nothing else.
             return ControlFlow::Break(Some(Event::ClientFin));
         }
@@ -128,14 +127,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// The time for the client's first bytes is over while they have not been judged.
     pub(crate) fn header_overdue(&mut self, slot: u32, connection: &Connection) -> Option<Event> {
         let listener = *self.settings.listeners.get(usize::from(connection.listener))?;
-        let opening = connection.opening()?;
+        let client = connection.state.client()?;
         let waits_in_vain = listener.bind == Bind::Payload && listener.inspect_delay.is_none();
         // proxy-protocol.txt 2.2: neither no header, where one has to come, nor a part of one leads on; nor may bytes behind
         // a gap, in which there may be one.
-        let bytes = self.reassembly.in_order(opening.held);
+        let bytes = self.reassembly.in_order(client.held);
         let begins_with_gap = bytes.is_empty()
-            && (self.reassembly.runs(opening.held).next().is_some()
-                || !matches!(opening.fin_offset, 0 | Opening::NO_FIN));
+            && (self.reassembly.runs(client.held).next().is_some()
+                || client.fin_offset().is_some_and(|offset| offset > 0));
         if listener.accept == AcceptProxy::Required
             || received_headers::may_begin(bytes)
             || begins_with_gap && !waits_in_vain
@@ -213,8 +212,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 }
 
 /// No more bytes can come.
-fn is_complete(opening: &Opening, in_order: usize) -> bool {
-    in_order == usize::from(opening.fin_offset) || numbers::room_as_window(opening, in_order) == 0
+fn is_complete(client: &ClientSide, in_order: usize) -> bool {
+    client.fin_offset() == Some(in_order) || numbers::room_as_window(client, in_order) == 0
 }
 
 /// A source must be a host's address, or a header could name one whose answers go astray, and of the server's family.

@@ -14,10 +14,11 @@ use crate::proxy::apply::ActionContext;
 use crate::proxy::{Incoming, Rooms};
 use crate::session::classify;
 use crate::session::close::RstCheck;
-use crate::session::connection::{Connection, Stage};
+use crate::session::connection::Connection;
 use crate::session::event::{Event, FinChange};
-use crate::session::phase::{FinState, Phase};
+use crate::session::phase::FinState;
 use crate::session::segment::Segment;
+use crate::session::state::State;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::wire::checksum;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
@@ -188,10 +189,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         incoming: &Incoming<P::Buffer>,
     ) -> Option<(AckNews, bool)> {
         let Incoming { buffer, segment } = incoming;
-        let Phase::Spliced { client, server } = connection.phase else {
-            return None;
-        };
         let spliced = connection.spliced_mut()?;
+        let (client, server) = (spliced.client_fin, spliced.server_fin);
         // RFC 9293 3.10.7.4, first: before anything else, the number must be in the window, or just behind it.
         let own = spliced.sent_by(from);
         // What was told since the receiver spoke last counts: taking bytes away moves the edge, too.
@@ -420,7 +419,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return false;
         };
         connection.count_bytes(from, i64::from((end - start).max(0)) - i64::from(fin));
-        let Stage::Spliced(spliced) = &mut connection.stage else {
+        let State::Spliced(spliced) = &mut connection.state else {
             return false;
         };
         match from {

@@ -11,8 +11,9 @@ use crate::inspect::Inspection;
 use crate::inspect::direction::InspectedDirection;
 use crate::proxy::Rooms;
 use crate::session::close::Direction;
-use crate::session::connection::{Connection, Stage};
+use crate::session::connection::Connection;
 use crate::session::event::{Event, FinChange};
+use crate::session::state::State;
 use e2d2::buffer::BufferPool;
 use netfcts::Side;
 use netfcts::counters::TcpCounter;
@@ -49,7 +50,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             self.inspections.close(slot);
             return InspectStart::Ordinary;
         }
-        let held = self.reassembly.in_order(handoff.opening.held).len();
+        let held = self.reassembly.in_order(handoff.client.held).len();
         let needed = usize::from(handoff.header_len) + held + GUARANTEED_GROWTH;
         if self.inspections.room(slot, Side::Client) < needed {
             return InspectStart::NoRoom;
@@ -60,7 +61,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     fn new_inspection(&self, connection: &Connection, handoff: &SpliceParams) -> Option<Inspection> {
         let spliced = connection.spliced()?;
         let server = self.settings.servers.get(usize::from(connection.server))?;
-        let opening = &handoff.opening;
+        let side = &handoff.client;
         let local = unmapped(self.settings.addresses.value(connection.listener_address));
         let (client, local) = handoff.ends.unwrap_or((
             SocketAddr::new(unmapped(connection.client_address()), connection.client_port),
@@ -77,21 +78,21 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
         // RFC 6691 3: the MSS does not count options.
         let options = if handoff.timestamps.is_some() { 12 } else { 0 };
-        let client_mss = opening.agreed.mss.min(mtu - path.header_len()).saturating_sub(options);
+        let client_mss = side.mss.min(mtu - path.header_len()).saturating_sub(options);
         let mut to_server = InspectedDirection::new(
-            opening.first_byte(),
-            opening.server_side_isn + 1,
+            side.first_byte(),
+            handoff.iss + 1,
             spliced.to_server.edge + spliced.client_seq_offset,
             handoff.mss,
             handoff
                 .timestamps
                 .map(|(tsval, _)| tsval.wrapping_sub(spliced.client_ts_offset)),
         );
-        to_server.floor = opening.acknowledged.later(to_server.floor);
+        to_server.floor = side.acknowledged.later(to_server.floor);
         to_server.advertised.0 = to_server.floor;
         let to_client = InspectedDirection::new(
             handoff.ack,
-            opening.cookie + 1,
+            side.iss + 1,
             spliced.to_client.edge + spliced.server_seq_offset,
             client_mss,
             handoff.timestamps.map(|(_, tsval)| tsval),
@@ -106,7 +107,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// There was no room to inspect a connection: it ends.
     pub(super) fn refuse_inspection(&mut self, handoff: &SpliceParams) -> Option<Event> {
         self.emit.dropped(DropReason::InspectFull);
-        let mut held = handoff.opening.held;
+        let mut held = handoff.client.held;
         self.reassembly.close(&mut held);
         Some(Event::Rejected)
     }
@@ -122,12 +123,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     ) -> Option<Event> {
         let now_ms = self.now.as_millis() as u32;
         let mut first = std::mem::take(&mut self.inspections.first);
-        let mut kept = handoff.opening.held;
+        let mut kept = handoff.client.held;
         let held = self.reassembly.in_order(kept);
         let len = held.len().min(first.len());
         first[..len].copy_from_slice(&held[..len]);
         self.reassembly.close(&mut kept);
-        let fin = usize::from(handoff.opening.fin_offset) == len;
+        let fin = handoff.client.fin_offset() == Some(len);
         let mut is_kept = true;
         if handoff.header_len > 0 {
             // The header is a change like any other: nothing of the client's became these bytes.
@@ -180,7 +181,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         let (shift, next_in, floor) = (direction.shift(), direction.next_in, direction.floor);
         connection.count_bytes(Side::Client, len as i64);
-        let Stage::Spliced(spliced) = &mut connection.stage else {
+        let State::Spliced(spliced) = &mut connection.state else {
             return;
         };
         spliced.client_seq_offset = shift;

@@ -18,6 +18,7 @@ mod waiting;
 
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
+use crate::base::ids::PoolId;
 use crate::base::output::{NextHops, Output};
 use crate::base::stage::WorkStage;
 use crate::proxy::{Incoming, Proxy, Rooms};
@@ -39,6 +40,8 @@ pub(crate) struct ActionContext<'a, B> {
     pub incoming: Option<Incoming<'a, B>>,
     /// Who sent that; means nothing without.
     pub from: Side,
+    /// The pool from which the selector's server was picked, for its call.
+    pool: Option<PoolId>,
     /// What [`Action::Splice`] leaves for the actions after it.
     handoff: Option<SpliceParams>,
     /// Who sent the last segment of a connection, and its TSval and TSecr: the segment itself has gone on when the port
@@ -60,6 +63,7 @@ impl<'a, B> ActionContext<'a, B> {
     pub(crate) const NOTHING: Self = ActionContext {
         incoming: None,
         from: Side::Client,
+        pool: None,
         handoff: None,
         last_timestamps: None,
     };
@@ -89,9 +93,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             let Some(connection) = self.connections.get_mut(slot) else {
                 break;
             };
-            let before = connection.phase;
+            let before = connection.phase();
             let transition = step(before, event);
-            connection.phase = transition.next;
+            if let (Phase::Spliced { client, server }, Some(spliced)) = (transition.next, connection.spliced_mut()) {
+                (spliced.client_fin, spliced.server_fin) = (client, server);
+            }
             if transition.next == Phase::TimeWait {
                 scene.last_timestamps = scene.timestamps();
             }
@@ -112,10 +118,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 }
             }
             out.enter(WorkStage::Classify);
-            if before != transition.next
-                && before.is_spliced()
-                && let Some(connection) = self.connections.get(slot)
-            {
+            let Some(connection) = self.connections.get(slot) else {
+                break;
+            };
+            // That of the client whose cookie comes back begins anew behind its row.
+            let is_done = next.is_some() || connection.phase() == transition.next || event == Event::CookieAck;
+            debug_assert!(is_done, "{before} × {event}: {:?}", connection.phase());
+            if before != transition.next && before.is_spliced() {
                 self.rooms.arm_closing(slot, connection, before);
             }
         }
@@ -226,9 +235,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             Action::ResetServer => self.reset(slot, connection, Side::Server, out),
             Action::Forget(cause) => self.end(slot, connection, cause, scene),
             Action::ForgetWithFailure => {
-                let cause = connection
-                    .opening_mut()
-                    .map_or(Cause::NoServer, |opening| opening.failure);
+                let cause = connection.state.call().map_or(Cause::NoServer, |call| call.failure);
                 self.end(slot, connection, cause, scene);
             }
             Action::Drop(reason) => {

@@ -34,12 +34,13 @@ use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::proxy_header::send_proxy;
 use crate::retransmit::rtx;
 use crate::session::close::Direction;
-use crate::session::connection::{Connection, Opening, Spliced, Stage, WindowScale};
+use crate::session::connection::{Connection, Spliced, WindowScale};
 use crate::session::event::Event;
 use crate::session::handles::BufferId;
 use crate::session::numbers::Control;
 use crate::session::options::Agreed;
-use crate::session::phase::Phase;
+use crate::session::phase::{FinState, Phase};
+use crate::session::state::{Call, ClientSide, ServerSide, State};
 use crate::session::table::FlowRef;
 use crate::session::{classify, numbers};
 use e2d2::buffer::{BufferPool, PacketBuffer};
@@ -48,7 +49,7 @@ use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::Side;
 use netfcts::counters::TcpCounter;
 use netfcts::leg::ip_version;
-use netfcts::record::State;
+use netfcts::record;
 use netfcts::seq::SeqNum;
 use std::ops::ControlFlow;
 
@@ -89,15 +90,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let Ok(place) = self.rooms.handshake.forwarded_syns.insert(syn) else {
             return self.rooms.emit.dropped(DropReason::ForwardedSynsFull);
         };
-        let opening = self.rooms.opening_of_syn(place as u16, &incoming);
+        let client = self.rooms.client_of_syn(&incoming);
         let mut connection = Connection::new(
             (segment.key.remote, segment.key.remote_port),
             segment.source_mac,
             segment.device,
             (listener, address, segment.key.local_port),
-            opening,
+            State::SynForwarded(client, Call::new(None), place as u16),
         );
-        connection.phase = Phase::SynForwarded;
         connection.packets_from_client = 1;
         let Ok(slot) = self.connections.insert(connection) else {
             self.rooms.handshake.forwarded_syns.remove(place);
@@ -115,7 +115,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
-    fn opening_of_syn(&self, place: u16, incoming: &Incoming<P::Buffer>) -> Opening {
+    fn client_of_syn(&self, incoming: &Incoming<P::Buffer>) -> ClientSide {
         let segment = incoming.segment;
         let offered = TcpOptions::parse(segment.options(incoming.buffer.data()));
         // RFC 6528 3: the number that the client gets is ours, so that it does not depend on the server whose answer
@@ -127,34 +127,38 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             window_scale: None,
             sack: false,
         };
-        Opening {
-            client_tsval: offered.timestamps.map_or(0, |(tsval, _)| tsval),
-            syn: place,
-            ..Opening::new(numbers, agreed, segment.window)
+        ClientSide {
+            tsval: offered.timestamps.map_or(0, |(tsval, _)| tsval),
+            ..ClientSide::new(numbers, agreed, segment.window)
         }
     }
 
     /// Passes the client's SYN on to the chosen server. How long that may take counts from the first time: the client
     /// repeats it as it likes.
     pub(crate) fn send_passed_syn(&mut self, slot: u32, connection: &mut Connection, out: &mut impl Output<P::Buffer>) {
-        let Some(opening) = connection.opening_mut() else {
+        if let Some(call) = connection.state.call_mut() {
+            call.attempts.note_syn();
+            if call.attempts.syns() == 1 {
+                self.arm_call(slot, connection);
+            }
+        }
+        let (Some(client), Some(ours)) = (connection.state.client(), connection.state.server()) else {
             return;
         };
-        opening.attempts.note_syn();
-        let opening = *opening;
-        if opening.attempts.syns() == 1 {
-            self.arm_call(slot, connection);
-        }
-        let Some(syn) = self.handshake.forwarded_syns.get(opening.syn.into()) else {
+        let Some(syn) = connection
+            .state
+            .syn()
+            .and_then(|syn| self.handshake.forwarded_syns.get(syn))
+        else {
             return;
         };
         let Some(path) = self.path_to(Side::Server, connection) else {
             // The client's repetition tries again; by then the neighbour may have answered.
             return self.emit.dropped(DropReason::NoNeighbour);
         };
-        let control = Control::new(opening.server_side_isn, SeqNum(0), syn.flags, syn.window);
+        let control = Control::new(ours.iss, SeqNum(0), syn.flags, syn.window);
         let largest = self.largest_mss([&path, &self.path_to_client(connection)]);
-        let timestamps = (opening.client_tsval.wrapping_add(opening.tsval_shift), 0);
+        let timestamps = (client.tsval.wrapping_add(ours.tsval_shift), 0);
         let options = forwarded_syn::translated(&syn.options, largest, Some(timestamps));
         self.records.count(Side::Server, TcpCounter::SentSyn);
         self.emit_with_options(None, &path, &control, &options, out);
@@ -164,7 +168,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     pub(crate) fn pass_syn_ack(
         &mut self,
         slot: u32,
-        connection: &Connection,
+        connection: &mut Connection,
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
@@ -172,16 +176,16 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let Some(Incoming { buffer, segment }) = scene.incoming.take() else {
             return;
         };
-        let Some(opening) = connection.opening().copied() else {
+        let (Some(client), Some(ours)) = (connection.state.client().copied(), connection.state.server()) else {
             return;
         };
         let clock = self.handshake.timestamp(now);
         let raw = forwarded_syn::passable(segment.options(buffer.data()));
         let options = TcpOptions::parse(&raw);
-        let Some(syn) = self.handshake.forwarded_syns.get_mut(opening.syn.into()) else {
+        let place = connection.state.syn();
+        let Some(syn) = place.and_then(|place| self.handshake.forwarded_syns.get_mut(place)) else {
             return;
         };
-        let is_first = syn.answer.is_none();
         // A server that has started anew, or that answers from SYN cookies, may come with another number the second
         // time. The client sees no difference; what it acknowledges is the server's latest.
         let known = syn.answer.filter(|answer| answer.isn == segment.seq);
@@ -209,12 +213,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let timestamps = options.timestamps.map(|(tsval, tsecr)| {
             (
                 tsval.wrapping_add(answer.tsval_shift),
-                tsecr.wrapping_sub(opening.tsval_shift),
+                tsecr.wrapping_sub(ours.tsval_shift),
             )
         });
         let control = Control {
-            seq: opening.cookie,
-            ack: opening.first_byte(),
+            seq: client.iss,
+            ack: client.first_byte(),
             flags: TcpFlags::SYN | TcpFlags::ACK | forwarded_syn::ecn(segment),
             // Before the whole header we hold what the client sends.
             window: if self.settings.listeners[usize::from(connection.listener)].accept == AcceptProxy::Off {
@@ -225,11 +229,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             options: TcpOptions::NONE,
         };
         let raw = forwarded_syn::translated(&raw, largest, timestamps);
-        if is_first {
+        if let State::SynForwarded(client, call, syn) = connection.state {
+            connection.state = State::SynAckForwarded(client, ours, syn);
             let select = self.settings.listeners[usize::from(connection.listener)].select;
             self.timers.arm(slot, now + select);
-            self.note_answer(slot, connection.server, &opening);
-            self.records.state(slot, Side::Server, State::Established, now);
+            self.note_answer(slot, connection.server, &call);
+            self.records.state(slot, Side::Server, record::State::Established, now);
         }
         self.emit_with_options(Some(buffer), &path, &control, &raw, out);
     }
@@ -247,22 +252,23 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let Incoming { buffer, segment } = scene.incoming.as_ref()?;
         let segment = *segment;
         let timestamps = TcpOptions::parse(segment.options(buffer.data())).timestamps;
-        let mut opening = *connection.opening()?;
-        let syn = self.handshake.forwarded_syns.remove(opening.syn.into())?;
-        opening.syn = Opening::NO_SYN;
+        let State::SynAckForwarded(mut client, ours, syn) = connection.state else {
+            return None;
+        };
+        let syn = self.handshake.forwarded_syns.remove(syn.into())?;
         let answer = syn.answer?;
-        agree(&mut opening, &syn, &answer);
+        agree(&mut client, &syn, &answer);
         let newest = PeerNumbers {
             timestamps,
             window: segment.window,
             window_bytes: u32::from(syn.window),
-            told: opening.first_byte() + u32::from(answer.window),
+            told: client.first_byte() + u32::from(answer.window),
         };
         let payload = segment.payload(buffer.data());
-        let handoff = self.meet(slot, connection, (opening, &answer), newest, Some(payload))?;
+        let handoff = self.meet(slot, connection, (client, ours, &answer), newest, Some(payload))?;
         let has_header = handoff.header_len > 0;
         self.on_cookie_returned(segment.key.remote);
-        self.records.state(slot, Side::Client, State::Established, now);
+        self.records.state(slot, Side::Client, record::State::Established, now);
         if has_header || self.selector.inspects() {
             scene.handoff = Some(handoff);
             if let Some(refused) = self.send_held(slot, connection, scene, out) {
@@ -286,7 +292,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         &mut self,
         slot: u32,
         connection: &mut Connection,
-        (opening, answer): (Opening, &ServerSynAck),
+        (client, ours, answer): (ClientSide, ServerSide, &ServerSynAck),
         newest: PeerNumbers,
         first: Option<&[u8]>,
     ) -> Option<SpliceParams> {
@@ -297,7 +303,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let is_inspected = self.selector.inspects();
         let ends = is_inspected.then(|| (self.client_of(slot, connection), self.destination_of(slot, connection)));
         let start = self.records.start(slot).unwrap_or(self.now);
-        let first = first.unwrap_or_else(|| self.reassembly.in_order(opening.held));
+        let first = first.unwrap_or_else(|| self.reassembly.in_order(client.held));
         // What a received header said is needed for the last time.
         let header_len = send_proxy::header(
             &self.settings,
@@ -310,22 +316,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let announced = u32::from(header_len);
         // RFC 9293 3.8.6: what the client was told of the window stands, whatever the server offers, though a header takes
         // its part of it.
-        let mut to_server = Direction::new(opening.first_byte() - announced, u32::from(answer.window));
+        let mut to_server = Direction::new(client.first_byte() - announced, u32::from(answer.window));
         let advertised_more = newest.told.gt(to_server.edge);
         to_server.edge = to_server.edge.later(newest.told);
-        // RFC 7323 2.2: both ends scale, or neither does.
-        let server_scale = answer.options.window_scale;
-        let agreed = opening.agreed;
-        let scale = WindowScale {
-            client: agreed.window_scale.unwrap_or(0),
-            server: server_scale.filter(|_| agreed.window_scale.is_some()).unwrap_or(0),
-            advertised: opening.advertised_scale,
-            server_scales: agreed.window_scale.is_none() || server_scale.is_some(),
-        };
-        connection.stage = Stage::Spliced(Spliced {
-            client_seq_offset: ((opening.server_side_isn - opening.client_isn) as u32).wrapping_add(announced),
-            server_seq_offset: (opening.cookie - answer.isn) as u32,
-            client_ts_offset: opening.tsval_shift,
+        let scale = window_scale(&client, answer.options.window_scale);
+        connection.state = State::Spliced(Spliced {
+            client_seq_offset: ((ours.iss - client.irs) as u32).wrapping_add(announced),
+            server_seq_offset: (client.iss - answer.isn) as u32,
+            client_ts_offset: ours.tsval_shift,
             server_ts_offset: answer.tsval_shift,
             to_server,
             to_client: Direction::new(answer.isn + 1, newest.window_bytes),
@@ -333,15 +331,18 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             owed: rtx::NOTHING,
             server_mss,
             scale,
-            blank_sack: agreed.sack && !answer.options.sack_permitted,
-            beginning: Spliced::beginning(advertised_more, opening.held == BufferId::GIVEN_UP),
+            blank_sack: client.sack && !answer.options.sack_permitted,
+            beginning: Spliced::beginning(advertised_more, client.held == BufferId::GIVEN_UP),
+            client_fin: FinState::Open,
+            server_fin: FinState::Open,
         });
         let translated = |(tsval, tsecr): (u32, u32)| {
-            let tsval = tsval.wrapping_add(opening.tsval_shift);
+            let tsval = tsval.wrapping_add(ours.tsval_shift);
             (tsval, tsecr.wrapping_sub(answer.tsval_shift))
         };
         Some(SpliceParams {
-            opening,
+            client,
+            iss: ours.iss,
             header_len,
             ends,
             // RFC 6691 3: the MSS does not count options.
@@ -386,17 +387,19 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let now = self.now;
         let incoming = scene.incoming.as_ref()?;
         let select = self.settings.listeners.get(usize::from(connection.listener))?.select;
-        let opening = connection.opening_mut()?;
-        let syn = self.handshake.forwarded_syns.get(opening.syn.into())?;
-        let answer = syn.answer?;
-        agree(opening, syn, &answer);
-        waiting::note_client(opening, incoming.buffer.data(), incoming.segment);
-        let event = classify::from_client_while_opening(Phase::AwaitProxyHeader, opening, || 0, incoming.segment);
+        let State::SynAckForwarded(mut client, ours, place) = connection.state else {
+            return None;
+        };
+        let syn = self.handshake.forwarded_syns.get(place.into())?;
+        agree(&mut client, syn, &syn.answer?);
+        waiting::note_client(&mut client, incoming.buffer.data(), incoming.segment);
+        connection.state = State::AwaitProxyHeader(client, ours, place);
+        let event = classify::from_client_while_opening(Phase::AwaitProxyHeader, &client, || 0, incoming.segment);
         let says_more = incoming.segment.len() > 0;
         self.headers.received.await_header(slot);
         self.timers.arm(slot, now + select);
         self.on_cookie_returned(incoming.segment.key.remote);
-        self.records.state(slot, Side::Client, State::Established, now);
+        self.records.state(slot, Side::Client, record::State::Established, now);
         says_more.then_some(event)
     }
 
@@ -422,31 +425,42 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         connection: &mut Connection,
         scene: &mut ActionContext<P::Buffer>,
     ) -> Option<Event> {
-        let mut opening = *connection.opening()?;
-        let syn = self.handshake.forwarded_syns.remove(opening.syn.into())?;
-        opening.syn = Opening::NO_SYN;
-        let answer = syn.answer?;
-        let timestamps = (opening.client_tsval, answer.newest_tsval);
-        let newest = PeerNumbers {
-            timestamps: opening.timestamps.then_some(timestamps),
-            window: opening.client_window,
-            window_bytes: u32::from(syn.window),
-            told: numbers::advertised_edge(&opening),
+        let State::AwaitProxyHeader(client, ours, syn) = connection.state else {
+            return None;
         };
-        scene.handoff = Some(self.meet(slot, connection, (opening, &answer), newest, None)?);
+        let syn = self.handshake.forwarded_syns.remove(syn.into())?;
+        let answer = syn.answer?;
+        let timestamps = (client.tsval, answer.newest_tsval);
+        let newest = PeerNumbers {
+            timestamps: client.timestamps.then_some(timestamps),
+            window: client.window,
+            window_bytes: u32::from(syn.window),
+            told: numbers::advertised_edge(&client),
+        };
+        scene.handoff = Some(self.meet(slot, connection, (client, ours, &answer), newest, None)?);
         // The timer is set when it is known what is owed.
         None
     }
 }
 
+/// RFC 7323 2.2: both ends scale, or neither does.
+fn window_scale(client: &ClientSide, server: Option<u8>) -> WindowScale {
+    WindowScale {
+        client: client.window_scale.unwrap_or(0),
+        server: server.filter(|_| client.window_scale.is_some()).unwrap_or(0),
+        advertised: client.advertised_scale,
+        server_scales: client.window_scale.is_none() || server.is_some(),
+    }
+}
+
 /// What client and server have agreed on, as if we had shaken hands with the client ourselves.
-pub(super) fn agree(opening: &mut Opening, syn: &ForwardedSyn, answer: &ServerSynAck) {
+pub(super) fn agree(client: &mut ClientSide, syn: &ForwardedSyn, answer: &ServerSynAck) {
     let (asked, answered) = (TcpOptions::parse(&syn.options), answer.options);
     // RFC 7323 2.2: windows are scaled if both SYNs said so, and then by what each said itself.
     let scales = asked.window_scale.zip(answered.window_scale);
-    opening.agreed.window_scale = scales.map(|(client, _)| client);
-    opening.agreed.sack = asked.sack_permitted && answered.sack_permitted;
-    opening.timestamps = asked.timestamps.is_some() && answered.timestamps.is_some();
-    opening.advertised_scale = scales.map_or(0, |(_, server)| server);
-    opening.advertised_units = Opening::units_of_window(answer.window.min(MAX_FIRST_PAYLOAD as u16));
+    client.window_scale = scales.map(|(client, _)| client);
+    client.sack = asked.sack_permitted && answered.sack_permitted;
+    client.timestamps = asked.timestamps.is_some() && answered.timestamps.is_some();
+    client.advertised_scale = scales.map_or(0, |(_, server)| server);
+    client.advertised_units = ClientSide::units_of_window(answer.window.min(MAX_FIRST_PAYLOAD as u16));
 }

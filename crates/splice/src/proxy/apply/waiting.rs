@@ -16,17 +16,17 @@ use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::proxy_header::send_proxy;
 use crate::reassembly::source_quota::Quota;
 use crate::reassembly::{BufferId, EvictionClass, Owner, ReassemblyError};
-use crate::session::connection::{Connection, Opening, Stage};
+use crate::session::connection::Connection;
 use crate::session::event::Event;
 use crate::session::numbers::{self};
-use crate::session::phase::Phase;
 use crate::session::segment::Segment;
+use crate::session::state::{ClientSide, State};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::Side;
 use netfcts::counters::TcpCounter;
 use netfcts::leg::unmapped;
-use netfcts::record::{RecordFlags, State};
+use netfcts::record::{self, RecordFlags};
 use netfcts::seq::SeqNum;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -117,29 +117,29 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         out: &mut impl Output<P::Buffer>,
     ) -> Result<(), ReassemblyError> {
         let (is_called, share) = (is_called(connection), self.share_of(slot, connection));
-        let (Some(Incoming { buffer, segment }), Some(opening)) = (&scene.incoming, connection.opening_mut()) else {
+        let (Some(Incoming { buffer, segment }), Some(client)) = (&scene.incoming, connection.state.client_mut())
+        else {
             return Ok(());
         };
-        note_client(opening, buffer.data(), segment);
+        note_client(client, buffer.data(), segment);
         let payload = segment.payload(buffer.data());
         // Bytes before the first one have been in no window of ours: what is left of the segment counts.
-        let before = (opening.first_byte() - segment.seq).max(0) as usize;
+        let before = (client.first_byte() - segment.seq).max(0) as usize;
         let fresh = payload.get(before..).unwrap_or_default();
-        let offset = (segment.seq + before as u32 - opening.first_byte()).max(0) as usize;
+        let offset = (segment.seq + before as u32 - client.first_byte()).max(0) as usize;
         if segment.has(TcpFlags::FIN) {
-            let end = offset + fresh.len();
-            opening.fin_offset = u16::try_from(end).unwrap_or(Opening::NO_FIN);
+            client.set_fin(Some(offset + fresh.len()));
         }
         // RFC 9293 3.4: bytes beyond our window are not taken; the client sends them again.
         let room = MAX_FIRST_PAYLOAD.saturating_sub(offset);
         let fresh = fresh.get(..fresh.len().min(room)).unwrap_or_default();
-        if is_called && self.reassembly.is_pressed() && offset + fresh.len() > acknowledged_len(opening) {
+        if is_called && self.reassembly.is_pressed() && offset + fresh.len() > client.acknowledged_len() {
             return Err(ReassemblyError::Exhausted);
         }
         self.reassembly
-            .insert(&mut opening.held, offset, fresh, Owner { slot, share })?;
+            .insert(&mut client.held, offset, fresh, Owner { slot, share })?;
         // Our acknowledgement was lost: the client repeats what it no longer owes.
-        let is_repeated = segment.end().le(opening.acknowledged);
+        let is_repeated = segment.end().le(client.acknowledged);
         if is_called {
             self.claim_of_called(connection);
             if is_repeated {
@@ -170,18 +170,18 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if let ControlFlow::Break(follows) = self.read_header(slot, connection, scene, out) {
             return follows;
         }
-        let opening = connection.opening()?;
-        let bytes = self.reassembly.in_order(opening.held);
+        let client = connection.state.client()?;
+        let bytes = self.reassembly.in_order(client.held);
         let listener = self.settings.listeners.get(usize::from(connection.listener))?;
         // Only those that bind by payload are asked with any.
         let complete = listener.bind != Bind::Payload
             || patience == PayloadWait::Over
-            || bytes.len() == usize::from(opening.fin_offset)
+            || client.fin_offset() == Some(bytes.len())
             // The client may send no more.
-            || numbers::room_as_window(opening, bytes.len()) == 0;
+            || numbers::room_as_window(client, bytes.len()) == 0;
         if bytes.is_empty() && !complete {
             // Our acknowledgement of the PROXY header was lost: the client repeats it.
-            let repeats = |incoming: &Incoming<_>| incoming.segment.end().le(opening.acknowledged);
+            let repeats = |incoming: &Incoming<_>| incoming.segment.end().le(client.acknowledged);
             if scene.incoming.as_ref().is_some_and(repeats) {
                 self.acknowledge_held(connection, scene, out);
             }
@@ -207,9 +207,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             }
         }
         let (server, pool) = match selection {
-            Selection::Server(server) => (server, Opening::NO_POOL),
+            Selection::Server(server) => (server, None),
             Selection::Pool(pool) => match self.upstream.pick(pool, payload.client.ip(), now) {
-                Some(server) => (server, pool.0),
+                Some(server) => (server, Some(pool)),
                 None if self.upstream.has_pool(pool) => return Some(Event::NoServer),
                 // A selector of the user's may name what does not exist.
                 None => return Some(Event::Rejected),
@@ -226,16 +226,17 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if !self.upstream.has_room(server) {
             return Some(Event::NoServer);
         }
-        let (listener, is_first) = (connection.listener, connection.phase == Phase::AwaitPayload);
-        let opening = connection.opening_mut()?;
-        opening.pool = pool;
-        let has_asked = opening.acknowledged.gt(opening.first_byte());
+        let listener = connection.listener;
+        let has_asked = client.acknowledged_len() > 0;
+        scene.pool = pool;
         connection.server = server.0;
-        if is_first {
-            self.records.state(slot, Side::Client, State::Payload, now);
+        match &mut connection.state {
+            State::AwaitPayload(_) => self.records.state(slot, Side::Client, record::State::Payload, now),
+            State::SynForwarded(_, call, _) => call.pool = pool,
+            _ => {}
         }
         let took = self.records.start(slot).map(|start| now - start);
-        self.tally.note_choice(listener, pool, took);
+        self.tally.note_choice(listener, pool.map(|pool| pool.0), took);
         if has_asked {
             self.claim_of_called(connection);
         }
@@ -248,16 +249,16 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        let Stage::Opening(opening) = &mut connection.stage else {
+        let syn = connection.state.syn();
+        let Some(client) = connection.state.client_mut() else {
             return;
         };
-        let in_order = self.reassembly.in_order(opening.held).len();
-        opening.acknowledged = opening.first_byte() + in_order as u32;
+        let in_order = self.reassembly.in_order(client.held).len();
+        client.acknowledged = client.first_byte() + in_order as u32;
         // RFC 7323 5.3: the server's clock goes on where a passed SYN-ACK has left it, so ours must not run ahead of that.
-        let syn = self.handshake.forwarded_syns.get(opening.syn.into());
-        let passed = syn.and_then(|syn| syn.answer);
+        let passed = syn.and_then(|syn| self.handshake.forwarded_syns.get(syn)?.answer);
         let tsval = passed.map_or_else(|| self.handshake.timestamp(self.now), |answer| answer.newest_tsval);
-        let control = numbers::ack_of_held(opening, TcpFlags::ACK, tsval);
+        let control = numbers::ack_of_held(client, TcpFlags::ACK, tsval);
         self.renew_claim(connection);
         let path = self.path_to_client(connection);
         let memory = scene.incoming.take().map(|incoming| incoming.buffer);
@@ -274,17 +275,19 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     ) {
         let now = self.now;
         let Some(incoming) = scene.incoming.take() else { return };
-        let Stage::Opening(opening) = &mut connection.stage else {
+        let Some(client) = connection.state.client_mut() else {
             return;
         };
-        opening.acknowledged = incoming.segment.end();
-        note_client(opening, incoming.buffer.data(), incoming.segment);
+        client.acknowledged = incoming.segment.end();
+        note_client(client, incoming.buffer.data(), incoming.segment);
+        let client = *client;
+        connection.state = State::LastAck(client);
         let tsval = self.handshake.timestamp(now);
-        let control = numbers::ack_of_held(opening, TcpFlags::FIN | TcpFlags::ACK, tsval);
+        let control = numbers::ack_of_held(&client, TcpFlags::FIN | TcpFlags::ACK, tsval);
         let path = self.path_to_client(connection);
         self.records.count(Side::Client, TcpCounter::RecvFin);
         self.records.count(Side::Client, TcpCounter::SentFinPssv);
-        self.records.state(slot, Side::Client, State::FinWait1, now);
+        self.records.state(slot, Side::Client, record::State::FinWait1, now);
         self.timers.arm(slot, now + LAST_ACK_WAIT);
         self.emit.send(Some(incoming.buffer), &path, &control, &[], out);
     }
@@ -292,21 +295,18 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Forgets what is held beyond what the client has been told to have arrived, and a FIN behind it.
     pub(crate) fn give_up_copy(&mut self, slot: u32, connection: &mut Connection) {
         let is_kept_elsewhere = !is_called(connection) || self.keep_found_fields(slot, connection);
-        let Some(opening) = connection.opening().copied() else {
+        let Some(client) = connection.state.client_mut() else {
             return;
         };
-        let (mut held, acknowledged) = (opening.held, acknowledged_len(&opening));
-        if !is_kept_elsewhere || !self.reassembly.shorten(&mut held, acknowledged) {
+        let acknowledged = client.acknowledged_len();
+        if !is_kept_elsewhere || !self.reassembly.shorten(&mut client.held, acknowledged) {
             // Not to be asked again.
-            return self.reassembly.set_claim(held, EvictionClass::Pinned);
+            return self.reassembly.set_claim(client.held, EvictionClass::Pinned);
         }
-        let Some(opening) = connection.opening_mut() else {
-            return;
-        };
-        opening.held = if held.is_none() { BufferId::GIVEN_UP } else { held };
-        if usize::from(opening.fin_offset) > acknowledged {
-            opening.fin_offset = Opening::NO_FIN;
+        if client.held.is_none() {
+            client.held = BufferId::GIVEN_UP;
         }
+        client.set_fin(client.fin_offset().filter(|&offset| offset <= acknowledged));
         self.emit.dropped(DropReason::ReassemblyEvicted);
         self.records.flag(slot, RecordFlags::COPY_GIVEN_UP);
     }
@@ -316,13 +316,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if self.headers.payload_fields == SendProxyFields::default() {
             return true;
         }
-        let Some(opening) = connection.opening() else {
+        let Some(client) = connection.state.client() else {
             return false;
         };
         let Some(found) = send_proxy::found(
             &self.settings,
             self.headers.payload_fields,
-            self.reassembly.in_order(opening.held),
+            self.reassembly.in_order(client.held),
         ) else {
             return false;
         };
@@ -336,18 +336,18 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// What can be done about the bytes of a connection whose server is called: those without an ACK can be given up, if the
     /// others fit a smaller block.
     pub(super) fn claim_of_called(&mut self, connection: &mut Connection) {
-        let Some(opening) = connection.opening().copied() else {
+        let Some(client) = connection.state.client() else {
             return;
         };
         let is_copy = self
             .reassembly
-            .is_smaller_without_rest(opening.held, acknowledged_len(&opening));
+            .is_smaller_without_rest(client.held, client.acknowledged_len());
         let claim = if is_copy {
             EvictionClass::Unacked
         } else {
             EvictionClass::Pinned
         };
-        self.reassembly.set_claim(opening.held, claim);
+        self.reassembly.set_claim(client.held, claim);
     }
 
     /// Bytes of the connection have been acknowledged.
@@ -355,31 +355,26 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if is_called(connection) {
             return self.claim_of_called(connection);
         }
-        if let Some(opening) = connection.opening().copied()
-            && acknowledged_len(&opening) > 0
+        if let Some(client) = connection.state.client()
+            && client.acknowledged_len() > 0
         {
-            self.reassembly.set_claim(opening.held, EvictionClass::Acked);
+            self.reassembly.set_claim(client.held, EvictionClass::Acked);
         }
     }
 }
 
 /// Notes what every segment of the client tells: its window and its newest timestamp.
-pub(super) fn note_client(opening: &mut Opening, frame: &[u8], segment: &Segment) {
-    opening.client_window = segment.window;
+pub(super) fn note_client(client: &mut ClientSide, frame: &[u8], segment: &Segment) {
+    client.window = segment.window;
     let options = TcpOptions::parse(segment.options(frame));
     if let Some((tsval, _)) = options.timestamps
-        && SeqNum(tsval).gt(SeqNum(opening.client_tsval))
+        && SeqNum(tsval).gt(SeqNum(client.tsval))
     {
-        opening.client_tsval = tsval;
+        client.tsval = tsval;
     }
 }
 
 /// Its server is called: there is room for it only while nobody has to give way.
 pub(super) fn is_called(connection: &Connection) -> bool {
-    connection.phase == Phase::ServerSynSent
-}
-
-/// How many of the client's bytes are acknowledged.
-pub(super) fn acknowledged_len(opening: &Opening) -> usize {
-    (opening.acknowledged - opening.first_byte()).max(0) as usize
+    matches!(connection.state, State::ServerSynSent(..))
 }
