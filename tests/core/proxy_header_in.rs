@@ -389,6 +389,29 @@ fn a_health_check_that_says_no_more_than_its_header_is_answered_without_a_server
     bench.assert_all_returned();
 }
 
+#[test]
+fn nothing_is_held_behind_the_fin_of_a_health_check() {
+    let mut bench = required();
+    let client = connected(&mut bench);
+    let local = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
+    let beyond = Segment {
+        seq: client.seq.wrapping_add(local.len() as u32 + 1),
+        ..client.segment(TcpFlags::PSH, b"beyond the FIN")
+    };
+    nothing(bench.receive(&beyond));
+    assert_eq!(bench.proxy.usage().held, 1);
+    let fin = only(bench.receive(&client.segment(TcpFlags::PSH | TcpFlags::FIN, local)));
+    assert_eq!(fin.flags, TcpFlags::FIN | TcpFlags::ACK);
+    assert_eq!((bench.proxy.usage().connections, bench.proxy.usage().held), (1, 0));
+    // The engine ends before our FIN is acknowledged: the number is the one behind it.
+    let reset = only(bench.finish());
+    assert_eq!(
+        (reset.flags, reset.seq),
+        (TcpFlags::RST | TcpFlags::ACK, fin.seq.wrapping_add(1))
+    );
+    bench.assert_all_returned();
+}
+
 fn handshake(listener: &str) -> Bench {
     let text = config(listener, "").replace(
         "rules = [{ first_number = true, pool = \"all\" }]\ndefault = \"reject\"\n\n[[pool]]\nname = \"all\"",

@@ -23,7 +23,7 @@ use crate::session::numbers::Control;
 use crate::session::phase::Phase;
 use crate::session::segment::{Returned, Segment};
 use crate::session::state::{ClientSide, State};
-use crate::session::step::step;
+use crate::session::step::{Step, step};
 use crate::session::table::FlowRef;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
@@ -64,19 +64,19 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         if matches!(event, Event::Syn | Event::SynToForward) {
             self.rooms.records.count(Side::Client, TcpCounter::RecvSyn);
         }
-        let action = step(phase, event).actions.first();
-        if let Some(action) = action {
-            out.enter(WorkStage::from(*action));
-        }
+        let Step::Go { actions: [action], .. } = step(phase, event) else {
+            return self.rooms.impossible(phase, event);
+        };
+        out.enter(WorkStage::from(*action));
         match (action, listener, opened) {
-            (Some(Action::SendCookie), Some(listener), _) => self.rooms.send_cookie(listener, incoming, out),
-            (Some(Action::StoreSyn), Some(listener), _) => {
+            (Action::SendCookie, Some(listener), _) => self.rooms.send_cookie(listener, incoming, out),
+            (Action::StoreSyn, Some(listener), _) => {
                 self.remember_syn((listener, address), incoming, out);
             }
-            (Some(Action::CreateConnection), Some(listener), Some(opened)) => {
+            (Action::CreateConnection, Some(listener), Some(opened)) => {
                 self.create((listener, address), (opened, phase == Phase::TimeWait), incoming, out);
             }
-            (Some(Action::Drop(reason)), _, _) => self.rooms.emit.dropped(*reason),
+            (Action::Drop(reason), _, _) => self.rooms.emit.dropped(*reason),
             _ => self.rooms.refuse(incoming, out),
         }
     }

@@ -17,7 +17,7 @@ use crate::session::connection::{Connection, Spliced};
 use crate::session::event::Event;
 use crate::session::phase::Phase;
 use crate::session::state::State;
-use crate::session::step::step;
+use crate::session::step::{Step, step};
 use crate::session::table::FlowRef;
 use crate::time_wait::{Late, TimeWaitEntry};
 use e2d2::buffer::BufferPool;
@@ -189,15 +189,15 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        for action in step(Phase::TimeWait, event).actions {
-            out.enter(WorkStage::from(*action));
-            match action {
-                Action::Forward => return self.forward_time_wait(flow, incoming, out),
-                Action::Drop(reason) => return self.emit.dropped(*reason),
-                _ => {}
-            }
+        let Step::Go { actions: [action], .. } = step(Phase::TimeWait, event) else {
+            return self.impossible(Phase::TimeWait, event);
+        };
+        out.enter(WorkStage::from(*action));
+        match action {
+            Action::Forward => self.forward_time_wait(flow, incoming, out),
+            Action::Drop(reason) => self.emit.dropped(*reason),
+            _ => self.emit.dropped(DropReason::UnknownFlow),
         }
-        self.emit.dropped(DropReason::UnknownFlow);
     }
 
     fn forward_time_wait(&mut self, flow: FlowRef, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {

@@ -26,7 +26,7 @@ use crate::session::action::Action;
 use crate::session::connection::Connection;
 use crate::session::event::Event;
 use crate::session::phase::Phase;
-use crate::session::step::step;
+use crate::session::step::{Step, step};
 use calling::SpliceParams;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::wire::tcp::TcpOptions;
@@ -94,17 +94,21 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 break;
             };
             let before = connection.phase();
-            let transition = step(before, event);
-            if let (Phase::Spliced { client, server }, Some(spliced)) = (transition.next, connection.spliced_mut()) {
+            let (after, actions) = match step(before, event) {
+                Step::Go { next, actions } => (next, actions),
+                Step::Ignore => break,
+                Step::Impossible => return self.rooms.impossible(before, event),
+            };
+            if let (Phase::Spliced { client, server }, Some(spliced)) = (after, connection.spliced_mut()) {
                 (spliced.client_fin, spliced.server_fin) = (client, server);
             }
-            if transition.next == Phase::TimeWait {
+            if after == Phase::TimeWait {
                 scene.last_timestamps = scene.timestamps();
             }
             if let Event::Segment { .. } = event {
                 self.rooms.note_close(slot, before, event, scene.incoming.as_ref());
             }
-            for &action in transition.actions {
+            for &action in actions {
                 out.enter(WorkStage::from(action));
                 next = match action {
                     // Others may have to give way.
@@ -122,9 +126,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 break;
             };
             // That of the client whose cookie comes back begins anew behind its row.
-            let is_done = next.is_some() || connection.phase() == transition.next || event == Event::CookieAck;
+            let is_done = next.is_some() || connection.phase() == after || event == Event::CookieAck;
             debug_assert!(is_done, "{before} × {event}: {:?}", connection.phase());
-            if before != transition.next && before.is_spliced() {
+            if before != after && before.is_spliced() {
                 self.rooms.arm_closing(slot, connection, before);
             }
         }
@@ -168,6 +172,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
+    /// An event that the table excludes changes nothing: it is counted, and a debug build stops to be looked at.
+    #[cold]
+    pub(crate) fn impossible(&mut self, phase: Phase, event: Event) {
+        debug_assert!(false, "{phase} × {event} is impossible");
+        self.emit.dropped(DropReason::ImpossibleTransition);
+    }
+
     fn apply(
         &mut self,
         slot: u32,

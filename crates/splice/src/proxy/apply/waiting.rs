@@ -280,6 +280,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         };
         client.acknowledged = incoming.segment.end();
         note_client(client, incoming.buffer.data(), incoming.segment);
+        // What came behind the FIN was none of the stream.
+        self.reassembly.close(&mut client.held);
         let client = *client;
         connection.state = State::LastAck(client);
         let tsval = self.handshake.timestamp(now);
