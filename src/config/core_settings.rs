@@ -12,7 +12,8 @@ use crate::selectors::tls;
 use splice::addresses::{Addresses, Claim};
 use splice::reassembly;
 use splice::settings::{
-    Capacity, Device, Listener, Local, PoolSettings, Server, Settings, SynAckSettings, UpstreamServer, UpstreamSettings,
+    Capacity, Device, Listener, Local, PoolSettings, Server, Settings, SynAck, SynAckSettings, UpstreamServer,
+    UpstreamSettings,
 };
 
 impl Config {
@@ -81,13 +82,11 @@ impl Config {
             pools
         };
         SynAckSettings {
-            probe: syn_ack.probe && !syn_ack.pinned.is_everything(),
-            pinned: syn_ack.pinned,
-            mss: syn_ack.mss,
-            window_scale: syn_ack.window_scale,
-            sack: syn_ack.sack,
-            timestamps: syn_ack.timestamps,
-            window: syn_ack.window.min(reassembly::LARGE as u16),
+            offer: SynAck {
+                probe: syn_ack.probe && !syn_ack.pinned.is_everything(),
+                window: syn_ack.window.min(reassembly::LARGE as u16),
+                ..*syn_ack
+            },
             pools: self.pools.iter().map(members).collect(),
             reach: self.listeners.iter().map(reach).collect(),
         }

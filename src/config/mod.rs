@@ -42,14 +42,14 @@ pub use memory::{PortMemory, RequestsCarried};
 pub use model::{
     EngineConfig, Fallback, Idle, KernelConfig, ListenAddress, ListenerConfig, ListenerTimeouts, LocalAddress, Match,
     PoolConfig, PortConfig, PortRanges, RecordFormat, RecordsConfig, Rule, ServerConfig, SoftwareNicConfig, Steering,
-    SynAckConfig, Timeouts,
+    Timeouts,
 };
 pub use pattern::{HostPattern, MAX_HOST_LEN, NamePattern};
 pub use payload_regex::PayloadRegex;
 pub use routes::{NextHop, Route, Routes};
 pub use splice::ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
 pub use splice::settings::{
-    AcceptProxy, Bind, Member, Pinned, Policy, SendProxy, SendProxyFields, UnknownFlows, Verify,
+    AcceptProxy, Bind, Member, Pinned, Policy, SendProxy, SendProxyFields, SynAck, UnknownFlows, Verify,
 };
 
 use source::Source;
@@ -66,7 +66,7 @@ pub struct Config {
     pools: Vec<PoolConfig>,
     servers: Vec<ServerConfig>,
     timeouts: Timeouts,
-    syn_ack: SynAckConfig,
+    syn_ack: SynAck,
     records: Option<RecordsConfig>,
     log_level: LevelFilter,
     control: ControlConfig,
@@ -185,7 +185,7 @@ impl Config {
     }
 
     /// What SYN-ACKs offer as long as nothing is known about the servers.
-    pub fn syn_ack(&self) -> &SynAckConfig {
+    pub fn syn_ack(&self) -> &SynAck {
         &self.syn_ack
     }
 

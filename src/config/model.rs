@@ -16,7 +16,7 @@ use super::pattern::{HostPattern, NamePattern};
 use super::payload_regex::PayloadRegex;
 use super::routes::NextHop;
 use splice::ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
-use splice::settings::{AcceptProxy, Bind, Member, Pinned, Policy, SendProxy, UnknownFlows, Verify};
+use splice::settings::{AcceptProxy, Bind, Member, Policy, SendProxy, UnknownFlows, Verify};
 
 /// `[engine]`: what concerns the process and each of its cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -426,26 +426,6 @@ pub struct ListenerTimeouts {
     pub idle: Duration,
     /// The same once one side has closed its half.
     pub half_close: Duration,
-}
-
-/// `[syn_ack]`: what a SYN-ACK offers as long as nothing is known about the servers, and for good where it is
-/// [pinned](SynAckConfig::pinned) or `probe` is off.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct SynAckConfig {
-    /// Whether servers are asked what they can do, and SYN-ACKs then offer that.
-    pub probe: bool,
-    /// Which of the values below are written in the file: these hold whatever the servers can do.
-    pub pinned: Pinned,
-    /// Maximum segment size; what fits the port's MTU when `None`.
-    pub mss: Option<u16>,
-    /// Window scale, 0 to 14; the option is left out when `None`.
-    pub window_scale: Option<u8>,
-    /// Whether selective acknowledgements are permitted.
-    pub sack: bool,
-    /// Whether time stamps are agreed on.
-    pub timestamps: bool,
-    /// Receive window in bytes, unscaled as in every SYN-ACK; at most 16 KiB.
-    pub window: u16,
 }
 
 /// `[records]`: where the records of ended connections go.

@@ -183,7 +183,7 @@ impl Bench {
 
     /// The engine after it has been started so many times: other secrets.
     pub fn restarted(text: &str, epoch: u8) -> Self {
-        let quiet = |settings: &mut Settings| settings.promises.probe = false;
+        let quiet = |settings: &mut Settings| settings.promises.offer.probe = false;
         Self::build(text, false, epoch, quiet, |selector| selector)
     }
 
@@ -207,7 +207,7 @@ impl<S: SelectServer> Bench<S> {
         wrap: impl FnOnce(Selector) -> S,
     ) -> Self {
         let quiet = |settings: &mut Settings| {
-            settings.promises.probe = false;
+            settings.promises.offer.probe = false;
             adjust(settings);
         };
         Self::build(text, pool_only, 0, quiet, wrap)

@@ -82,7 +82,7 @@ impl<S: SelectServer> OneCore<S> {
             settings = settings.among_others(steering);
         }
         // Nobody here answers unasked.
-        settings.promises.probe = false;
+        settings.promises.offer.probe = false;
         let pool = HeapPool::new(2048, 2048);
         let (sender, records) = record_ring(1024);
         let parts = CoreParts {

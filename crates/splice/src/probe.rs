@@ -100,7 +100,7 @@ pub(crate) struct Probes {
 impl Probes {
     /// All servers are to be asked now, if any are.
     pub(crate) fn new(settings: &Settings, now: Instant) -> Self {
-        let count = if settings.promises.probe {
+        let count = if settings.promises.offer.probe {
             settings.servers.len()
         } else {
             0

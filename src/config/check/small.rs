@@ -6,10 +6,10 @@ use log::LevelFilter;
 use super::{choice, duration, number, quoted};
 use crate::config::control::ControlConfig;
 use crate::config::defaults;
-use crate::config::model::{ListenerTimeouts, PortConfig, RecordFormat, RecordsConfig, SynAckConfig, Timeouts};
+use crate::config::model::{ListenerTimeouts, PortConfig, RecordFormat, RecordsConfig, Timeouts};
 use crate::config::raw::{RawControl, RawListenerTimeouts, RawLog, RawRecords, RawSynAck, RawTimeouts};
 use crate::config::source::{At, Source};
-use splice::settings::Pinned;
+use splice::settings::{Pinned, SynAck};
 
 /// `[timeouts]`
 pub(super) fn timeouts(source: &mut Source<'_>, raw: &RawTimeouts) -> Timeouts {
@@ -60,7 +60,7 @@ pub(super) fn listener_timeouts(
 }
 
 /// `[syn_ack]`
-pub(super) fn syn_ack(source: &mut Source<'_>, raw: &RawSynAck, ports: &[PortConfig]) -> SynAckConfig {
+pub(super) fn syn_ack(source: &mut Source<'_>, raw: &RawSynAck, ports: &[PortConfig]) -> SynAck {
     let at = At::root().key("syn_ack");
     let mss = raw.mss.map(|mss| {
         let at = at.key("mss");
@@ -85,7 +85,7 @@ pub(super) fn syn_ack(source: &mut Source<'_>, raw: &RawSynAck, ports: &[PortCon
         }
         checked as u16
     });
-    SynAckConfig {
+    SynAck {
         probe: raw.probe.unwrap_or(true),
         pinned: Pinned {
             mss: raw.mss.is_some(),

@@ -10,4 +10,5 @@ pub(crate) mod path;
 pub mod settings;
 pub(crate) mod sizes;
 pub mod stage;
+mod syn_ack;
 pub mod transparent_sources;

@@ -5,6 +5,7 @@
 use crate::base::addresses::Addresses;
 use crate::base::ids::{PoolId, ServerId};
 use crate::base::path::Path;
+pub use crate::base::syn_ack::{Pinned, SynAck, SynAckSettings};
 use crate::reassembly;
 use arrayvec::ArrayVec;
 use e2d2::port::{Capabilities, PortId};
@@ -144,28 +145,6 @@ pub struct Server {
     pub retries: u8,
     /// After how long the next server is tried.
     pub connect_timeout: Duration,
-}
-
-/// Which of the values that SYN-ACKs promise hold whatever the servers can do.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pinned {
-    /// The MSS.
-    pub mss: bool,
-    /// The shift of the windows.
-    pub window_scale: bool,
-    /// Whether SACK is permitted.
-    pub sack: bool,
-    /// Whether timestamps are sent.
-    pub timestamps: bool,
-    /// The window.
-    pub window: bool,
-}
-
-impl Pinned {
-    /// Whether nothing is left to learn.
-    pub fn is_everything(self) -> bool {
-        self.mss && self.window_scale && self.sack && self.timestamps && self.window
-    }
 }
 
 /// What a segment of no known connection is answered with.
@@ -315,29 +294,6 @@ impl ExceptionPath {
         let of_kernel = (self.addresses.iter()).find(|of_kernel| of_kernel.address == local && of_kernel.port == port);
         of_kernel.is_some_and(|of_kernel| !of_kernel.engine.contains(local_port))
     }
-}
-
-/// What SYN-ACKs promise by configuration, and whom the listeners can reach.
-#[derive(Clone, Debug)]
-pub struct SynAckSettings {
-    /// Servers are probed, and listened to.
-    pub probe: bool,
-    /// Which of the values below hold whatever the servers can do.
-    pub pinned: Pinned,
-    /// The MSS over IPv4, 20 less over IPv6; `None` promises what the legs take.
-    pub mss: Option<u16>,
-    /// The shift of the windows that will come; `None` promises none.
-    pub window_scale: Option<u8>,
-    /// SACK is permitted.
-    pub sack: bool,
-    /// Timestamps are sent.
-    pub timestamps: bool,
-    /// The window, never scaled, at most [`MAX_FIRST_PAYLOAD`](crate::base::callbacks::MAX_FIRST_PAYLOAD).
-    pub window: u16,
-    /// By pool, its servers.
-    pub pools: Vec<Vec<u16>>,
-    /// By listener, the pools that its connections can come to.
-    pub reach: Vec<Vec<u16>>,
 }
 
 /// Everything that one core has to know.

@@ -18,7 +18,7 @@
 
 use crate::base::callbacks::MAX_FIRST_PAYLOAD;
 use crate::base::ids::ServerId;
-use crate::base::settings::{Settings, SynAckSettings};
+use crate::base::settings::{Settings, SynAck, SynAckSettings};
 use crate::base::sizes::LEAST_MSS;
 use crate::handshake::cookie::{CookieJar, MSS_CLASSES, slot_bits};
 use e2d2::time::Instant;
@@ -158,13 +158,13 @@ impl SynAckOptions {
                 .map_or(1500, |d| d.mtu);
             Known {
                 server_caps: None,
-                is_asked: promises.probe,
+                is_asked: promises.offer.probe,
                 is_news: false,
                 told_in: u64::MAX,
                 leg_mss: mtu.saturating_sub(ip_version(server.address).header_len_with_tcp()),
             }
         };
-        let unknown = Least::NOTHING.promise(promises);
+        let unknown = Least::NOTHING.promise(&promises.offer);
         let ring = Ring {
             slot: u64::MAX,
             by_slot: [unknown; 4],
@@ -235,7 +235,7 @@ impl SynAckOptions {
         window: u16,
         version: IpVersion,
     ) -> bool {
-        if !self.settings.probe {
+        if !self.settings.offer.probe {
             return false;
         }
         let Some(known) = self.servers.get(usize::from(server)) else {
@@ -243,7 +243,7 @@ impl SynAckOptions {
         };
         let before = known.server_caps.unwrap_or(ServerCaps {
             mss: known.leg_mss,
-            window_scale: self.settings.window_scale,
+            window_scale: self.settings.offer.window_scale,
             sack: true,
             // Not before it has shown them: they cannot be translated away.
             timestamps: offered.timestamps && options.timestamps.is_some(),
@@ -322,7 +322,10 @@ impl SynAckOptions {
         }
         for (next, reach) in self.next.iter_mut().zip(&self.settings.reach) {
             let pools = reach.iter().filter_map(|&pool| self.pools.get(usize::from(pool)));
-            *next = pools.copied().fold(Least::NOTHING, Least::with).promise(&self.settings);
+            *next = pools
+                .copied()
+                .fold(Least::NOTHING, Least::with)
+                .promise(&self.settings.offer);
         }
         self.is_stale = false;
     }
@@ -392,8 +395,8 @@ impl Least {
         }
     }
 
-    fn promise(self, settings: &SynAckSettings) -> AdvertisedOptions {
-        let SynAckSettings { probe, pinned, .. } = *settings;
+    fn promise(self, settings: &SynAck) -> AdvertisedOptions {
+        let SynAck { probe, pinned, .. } = *settings;
         let heard = probe && self.is_heard;
         AdvertisedOptions {
             // A pinned value holds but for the legs, which it cannot widen.
