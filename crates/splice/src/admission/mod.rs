@@ -2,9 +2,9 @@
 
 pub(crate) mod limits;
 pub(crate) mod overload;
-#[cfg(test)]
-mod overload_model;
 pub mod round_budget;
+#[cfg(test)]
+mod tests;
 pub(crate) mod validated_clients;
 
 use crate::base::output::Output;
