@@ -46,4 +46,4 @@ pub use probe::ProbeEvent;
 pub use proxy::{CoreParts, Proxy, Usage};
 pub use records::RecordSink;
 pub use rewrite::{siit, translate};
-pub use session::{action, close, connection, event, phase, state, step, table};
+pub use session::{action, close, connection, endpoints, event, phase, state, step, table};

@@ -142,8 +142,8 @@ pub struct ReassemblyPool {
     chunks: Chunks,
     /// By block; those of chunks that were never used are not there yet.
     blocks: LargeSlice<Block>,
-    copies: Order,
-    asked_for: Order,
+    /// By class; what is pinned stands in none.
+    orders: [Order; 2],
     shares: SourceQuotas,
 }
 
@@ -160,8 +160,7 @@ impl ReassemblyPool {
         ReassemblyPool {
             chunks: Chunks::new(count),
             blocks: LargeSlice::reserved(count * PER_CHUNK),
-            copies: nobody,
-            asked_for: nobody,
+            orders: [nobody; 2],
             shares: SourceQuotas::new(limit.min(u64::from(u32::MAX)) as u32),
         }
     }
@@ -173,24 +172,17 @@ impl ReassemblyPool {
 
     /// The slot of the connection that waits longest of those with this claim.
     pub fn longest(&self, claim: EvictionClass) -> Option<u32> {
-        let order = self.order(claim)?;
+        let order = self.orders.get(claim as usize)?;
         self.blocks.get(order.longest as usize).map(|block| block.owner.slot)
-    }
-
-    fn order(&self, claim: EvictionClass) -> Option<Order> {
-        match claim {
-            EvictionClass::Unacked => Some(self.copies),
-            EvictionClass::Acked => Some(self.asked_for),
-            EvictionClass::Pinned => None,
-        }
     }
 
     /// The slots of those whose copies are in the same chunk as that of the one that waits longest: when all of them have
     /// given way there is room for any size, if nothing else is in it.
     pub fn beside_longest(&self) -> ArrayVec<u32, PER_CHUNK> {
         let mut slots = ArrayVec::new();
-        if self.copies.longest != NOBODY {
-            let known = neighbours(self.copies.longest).filter_map(|index| self.blocks.get(index as usize));
+        let longest = self.orders[EvictionClass::Unacked as usize].longest;
+        if longest != NOBODY {
+            let known = neighbours(longest).filter_map(|index| self.blocks.get(index as usize));
             let copies = known.filter(|block| block.claim == EvictionClass::Unacked);
             slots.extend(copies.map(|block| block.owner.slot));
         }
@@ -430,10 +422,8 @@ impl ReassemblyPool {
 
     /// Puts a block that is in no order behind those who wait.
     fn join(&mut self, index: usize, claim: EvictionClass) {
-        let order = match claim {
-            EvictionClass::Unacked => &mut self.copies,
-            EvictionClass::Acked => &mut self.asked_for,
-            EvictionClass::Pinned => return,
+        let Some(order) = self.orders.get_mut(claim as usize) else {
+            return;
         };
         let last = std::mem::replace(&mut order.latest, index as u32);
         match self.blocks.get_mut(last as usize) {
@@ -456,10 +446,8 @@ impl ReassemblyPool {
     /// Makes two blocks neighbours in the order of a claim, or one the first or last of it.
     #[inline]
     fn link(&mut self, (earlier, later): (u32, u32), claim: EvictionClass) {
-        let order = match claim {
-            EvictionClass::Unacked => &mut self.copies,
-            EvictionClass::Acked => &mut self.asked_for,
-            EvictionClass::Pinned => return,
+        let Some(order) = self.orders.get_mut(claim as usize) else {
+            return;
         };
         match self.blocks.get_mut(earlier as usize) {
             Some(block) => block.later = later,

@@ -168,17 +168,20 @@ impl Log {
         let Some(record) = self.records.get_mut(slot as usize).filter(|record| record.is_begun()) else {
             return;
         };
-        let local_address = if connection.local_address < transparent_sources::FIRST {
-            connection.local_address
+        let local_address = if connection.ends.local_address < transparent_sources::FIRST {
+            connection.ends.local_address
         } else {
             record::TRANSPARENT
         };
         let ends = Ends {
             at: now,
-            client: (connection.client_address().to_be_bytes(), connection.client_port),
+            client: (
+                connection.ends.client_address().to_be_bytes(),
+                connection.ends.client_port,
+            ),
             listener: connection.listener,
             local: (local_address, local_port),
-            server: connection.server,
+            server: connection.ends.server,
             core,
             packets: (connection.packets_from_client, connection.packets_from_server),
             bytes: (connection.bytes_to_server, connection.bytes_to_client),

@@ -5,10 +5,9 @@
 //! All rest equally long, so a ring in order of closing needs no timer: the oldest is always at the head. When the ring
 //! is full the oldest goes early.
 
-use crate::session::connection::{Connection, WindowScale};
+use crate::session::connection::{Spliced, WindowScale};
+use crate::session::endpoints::Endpoints;
 use e2d2::memory::LargeSlice;
-use e2d2::port::PortId;
-use e2d2::wire::MacAddr;
 use netfcts::Side;
 use netfcts::seq::SeqNum;
 
@@ -16,7 +15,8 @@ use netfcts::seq::SeqNum;
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub struct TimeWaitEntry {
-    client_address: [u64; 2],
+    /// Its end points.
+    pub ends: Endpoints,
     /// See [`Spliced`](crate::session::connection::Spliced).
     pub client_seq_offset: u32,
     /// See [`Spliced`](crate::session::connection::Spliced).
@@ -31,22 +31,6 @@ pub struct TimeWaitEntry {
     pub until: u32,
     /// How windows are rescaled.
     pub scale: WindowScale,
-    /// The client's port.
-    pub client_port: u16,
-    /// The port it connected to.
-    pub listener_port: u16,
-    /// Index of the address it connected to.
-    pub listener_address: u16,
-    /// Index of our address towards the server.
-    pub local_address: u16,
-    /// Our port towards the server.
-    pub local_port: u16,
-    /// The server.
-    pub server: u16,
-    /// The client's MAC address.
-    pub client_mac: MacAddr,
-    /// The port that the client is on.
-    pub client_device: PortId,
     /// Which legs the flow table still leads here: another connection may have taken one over.
     pub legs: Legs,
     /// What of a late segment passes.
@@ -110,11 +94,6 @@ fn upper_half(seq: SeqNum) -> u16 {
 }
 
 impl TimeWaitEntry {
-    /// The client's address, IPv4 in its mapped form.
-    pub fn client_address(&self) -> u128 {
-        u128::from(self.client_address[0]) << 64 | u128::from(self.client_address[1])
-    }
-
     /// A SYN of the client has been answered. What was inspected stays as it is: its payload goes nowhere, and who was cut off
     /// has been reset by us.
     pub fn note_answered(&mut self) {
@@ -130,38 +109,22 @@ impl TimeWaitEntry {
         u32::from(behind) <= (self.scale.largest_window_for(Side::Client) >> 16) + 1
     }
 
-    /// What rests of `connection` until `until` (ms). A connection that was never spliced translates nothing: its
-    /// shifts are zero, and only its port rests. `is_cut_off` says that inspection was under way when it ended early.
-    pub fn of(connection: &Connection, is_cut_off: bool, until: u32) -> Self {
-        let neutral = WindowScale {
-            client: 0,
-            server: 0,
-            advertised: 0,
-            server_scales: true,
-        };
-        let spliced = connection.spliced();
+    /// What rests of a spliced connection until `until` (ms). `is_cut_off` says that inspection was under way when it ended early.
+    pub fn of(ends: Endpoints, spliced: &Spliced, is_cut_off: bool, until: u32) -> Self {
         TimeWaitEntry {
-            client_address: Connection::split(connection.client_address()),
-            client_seq_offset: spliced.map_or(0, |s| s.client_seq_offset),
-            server_seq_offset: spliced.map_or(0, |s| s.server_seq_offset),
-            client_ts_offset: spliced.map_or(0, |s| s.client_ts_offset),
-            server_ts_offset: spliced.map_or(0, |s| s.server_ts_offset),
+            ends,
+            client_seq_offset: spliced.client_seq_offset,
+            server_seq_offset: spliced.server_seq_offset,
+            client_ts_offset: spliced.client_ts_offset,
+            server_ts_offset: spliced.server_ts_offset,
+            client_end: upper_half(spliced.to_server.end),
             until,
-            scale: spliced.map_or(neutral, |s| s.scale),
-            client_port: connection.client_port,
-            listener_port: connection.listener_port,
-            listener_address: connection.listener_address,
-            local_address: connection.local_address,
-            local_port: connection.local_port,
-            server: connection.server,
-            client_mac: connection.client_mac,
-            client_device: connection.client_device,
-            client_end: spliced.map_or(0, |s| upper_half(s.to_server.end)),
-            legs: if spliced.is_some() { Legs::Both } else { Legs::Neither },
-            late: match spliced {
+            scale: spliced.scale,
+            legs: Legs::Both,
+            late: match spliced.blank_sack {
                 _ if is_cut_off => Late::HeaderOnly,
-                Some(spliced) if spliced.blank_sack => Late::WithoutSack,
-                _ => Late::Whole,
+                true => Late::WithoutSack,
+                false => Late::Whole,
             },
         }
     }

@@ -32,7 +32,6 @@ e2d2::reasons! {
         Establish = "action_establish",
         AwaitProxyHeader = "action_await_header",
         ReadHeader = "action_read_header",
-        SpliceAnswered = "action_splice_answered",
         Hold = "action_hold",
         EvictUnacked = "action_give_up_copy",
         AskSelector = "action_ask_selector",

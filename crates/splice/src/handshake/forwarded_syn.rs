@@ -47,6 +47,19 @@ pub(crate) struct ServerSynAck {
     pub newest_tsval: u32,
 }
 
+impl ServerSynAck {
+    /// That in `segment`, with these options, when the clock of timestamps for the client stands at `clock`.
+    pub(crate) fn of(segment: &Segment, options: TcpOptions, clock: u32) -> Self {
+        ServerSynAck {
+            isn: segment.seq,
+            window: segment.window,
+            options,
+            tsval_shift: options.timestamps.map_or(0, |(tsval, _)| clock.wrapping_sub(tsval)),
+            newest_tsval: clock,
+        }
+    }
+}
+
 impl ForwardedSyn {
     /// What is kept of the client's SYN in `frame`. Data on it are not: no fast-open cookie vouches for them, so the
     /// server would not take them either (RFC 7413 4.2.2), and the client sends them again when they are not acknowledged

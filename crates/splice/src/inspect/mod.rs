@@ -138,6 +138,9 @@ impl Inspections {
 
     /// Keeps `bytes` for the receiver of what `from` sends, in the place of the next `in_len` bytes; false without room.
     pub(crate) fn keep(&mut self, slot: u32, from: Side, in_len: u32, bytes: &[u8], now_ms: u32) -> bool {
+        if in_len == 0 && bytes.is_empty() {
+            return true;
+        }
         let Some(index) = self.index(slot) else { return false };
         let Some(inspection) = self.entries.get_mut(index) else {
             return false;

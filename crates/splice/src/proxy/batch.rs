@@ -6,7 +6,6 @@ use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::base::settings::Verify;
 use crate::base::stage::WorkStage;
-use crate::proxy::routes;
 use crate::proxy::{Incoming, Proxy};
 use crate::session::classify;
 use crate::session::segment::{self, Segment};
@@ -165,7 +164,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     #[inline]
     fn is_open_leg(&self, flow: FlowRef, key: &FourTuple) -> bool {
         let connection = self.connections.get(flow.slot());
-        connection.is_some_and(|connection| routes::is_leg(&self.rooms.settings, connection, flow.side(), key))
+        connection.is_some_and(|connection| connection.ends.is_leg(&self.rooms.settings, flow.side(), key))
     }
 
     /// The flow with this key, open or at rest.

@@ -141,13 +141,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             return self.rooms.emit.dropped(DropReason::TableFull);
         }
         let client = self.rooms.new_opening(listener, opened, &incoming);
-        let connection = Connection::new(
-            (segment.key.remote, segment.key.remote_port),
-            segment.source_mac,
-            segment.device,
-            (listener, address, segment.key.local_port),
-            State::AwaitPayload(client),
-        );
+        let connection = Connection::new(segment, (listener, address), State::AwaitPayload(client));
         if resting {
             self.rooms.free_key(segment.hash, &segment.key);
         }
@@ -188,7 +182,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let first = inspect_delay.filter(|_| accept != AcceptProxy::Required);
         self.rooms.timers.arm(slot, self.rooms.now + first.unwrap_or(select));
         if bind != Bind::Payload {
-            self.drive(slot, Event::Ready, ActionContext::NOTHING, out);
+            self.drive(slot, Event::Ready, &mut ActionContext::nothing(), out);
         }
     }
 
@@ -201,13 +195,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        self.drive(slot, Event::CookieAck, ActionContext::NOTHING, out);
+        self.drive(slot, Event::CookieAck, &mut ActionContext::nothing(), out);
         let Some(connection) = self.connections.get_mut(slot) else {
             return;
         };
         self.rooms.release_port(slot, connection, None);
         let listener = connection.listener;
-        connection.server = NO_SERVER;
+        connection.ends.server = NO_SERVER;
         if let Some(syn) = connection.state.syn() {
             self.rooms.handshake.forwarded_syns.remove(syn);
         }

@@ -78,7 +78,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         if !is_our_syn || !matches!(icmp_error, IcmpError::Unreachable(_)) {
             return Err(DropReason::IcmpUnwanted);
         }
-        self.drive(flow.slot(), Event::ServerUnreachable, ActionContext::NOTHING, out);
+        self.drive(
+            flow.slot(),
+            Event::ServerUnreachable,
+            &mut ActionContext::nothing(),
+            out,
+        );
         Ok(())
     }
 }
@@ -100,10 +105,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             Some(inspection) => inspection.sent_by(towards.peer()).to_in(SeqNum(quoted.seq)),
             None => spliced.seq_from_peer(towards.peer(), SeqNum(quoted.seq)),
         };
-        let direction = match towards {
-            Side::Server => spliced.to_server,
-            Side::Client => spliced.to_client,
-        };
+        let direction = spliced.direction(towards.peer());
         if !(seq.ge(direction.snd_una) && seq.le(direction.end)) {
             return Err(DropReason::IcmpNotInFlight);
         }
@@ -140,11 +142,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     fn within_our_links(&self, told: IcmpError, connection: &Connection, towards: Side, path: &Path) -> IcmpError {
         let IcmpError::TooBig(mtu) = told else { return told };
         let by = match towards {
-            Side::Client => Some(connection.client_device),
+            Side::Client => Some(connection.ends.client_device),
             Side::Server => self
                 .settings
                 .servers
-                .get(usize::from(connection.server))
+                .get(usize::from(connection.ends.server))
                 .map(|server| server.device),
         };
         let of = |device: e2d2::port::PortId| u32::from(self.settings.devices[usize::from(device.0)].mtu);
@@ -154,20 +156,15 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// What we owe is cut into segments by us: they must fit the path, too.
     fn lower_rtx_mss(&mut self, slot: u32, connection: &Connection, towards: Side, icmp_error: IcmpError) {
-        if let (IcmpError::TooBig(mtu), Some(inspection)) = (icmp_error, self.inspections.of_mut(slot)) {
-            let direction = inspection.sent_by_mut(towards.peer());
-            let options = if direction.tsval.is_some() { 12 } else { 0 };
-            let mtu = mtu.min(u32::from(u16::MAX)) as u16;
-            direction.mss = direction.mss.min(mtu - 60 - options);
+        let IcmpError::TooBig(mtu) = icmp_error else { return };
+        let mtu = mtu.min(u32::from(u16::MAX)) as u16;
+        let lower = |mss: &mut u16, has_timestamps| *mss = (*mss).min(mtu - 60 - if has_timestamps { 12 } else { 0 });
+        if let Some(direction) = self.inspections.sent_by_mut(slot, towards.peer()) {
+            lower(&mut direction.mss, direction.tsval.is_some());
         }
-        let (IcmpError::TooBig(mtu), Side::Server) = (icmp_error, towards) else {
-            return;
-        };
-        let owed = connection.spliced().map(|spliced| spliced.owed);
-        if let Some(debt) = owed.and_then(|index| self.rtx.get_mut(index)) {
-            let options = if debt.timestamps.is_some() { 12 } else { 0 };
-            let mtu = mtu.min(u32::from(u16::MAX)) as u16;
-            debt.mss = debt.mss.min(mtu - 60 - options);
+        let owed = connection.spliced().filter(|_| towards == Side::Server);
+        if let Some(debt) = owed.and_then(|spliced| self.rtx.get_mut(spliced.owed)) {
+            lower(&mut debt.mss, debt.timestamps.is_some());
         }
     }
 

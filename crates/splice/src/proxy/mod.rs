@@ -307,7 +307,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 self.rooms.note_first_byte(slot, connection);
             }
             if let Some(event) = event {
-                self.drive(slot, event, scene, out);
+                self.drive(slot, event, &mut scene, out);
             }
             return;
         }
@@ -326,10 +326,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             (_, Some(client), Side::Client) => {
                 let in_order = || self.rooms.reassembly.in_order(client.held).len();
                 let event = classify::from_client_while_opening(connection.phase(), client, in_order, segment);
-                let is_first = matches!(
-                    (event, &connection.state),
-                    (Event::ClientAck, State::SynAckForwarded(..))
-                );
+                let is_first = event == Event::ClientAck && matches!(connection.state, State::SynAckForwarded(..));
                 let accept = self.rooms.settings.listeners[usize::from(connection.listener)].accept;
                 if is_first && accept == AcceptProxy::Off {
                     // It is noted as a segment of the splice that it makes.
@@ -350,7 +347,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 let offered = tells_caps.then(|| send::offered(&self.rooms.settings, connection, client, syn));
                 connection.note_in_opening(now, from, event, segment);
                 if let Some(offered) = offered {
-                    let told = (connection.server, offered);
+                    let told = (connection.ends.server, offered);
                     self.rooms.learn_server_caps(told, segment, &options);
                 }
                 event
@@ -371,7 +368,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         {
             return self.fall_back_to_cookie(slot, cookie, incoming, out);
         }
-        self.drive(slot, event, ActionContext::with(from, incoming), out);
+        self.drive(slot, event, &mut ActionContext::with(from, incoming), out);
     }
 
     /// The core is about to stop: no new connection from now on.
@@ -387,7 +384,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if connection.bytes_to_client > 0
             && let Some(took) = self.records.time_since(slot, accepted, self.now)
         {
-            self.tally.note_first_byte(connection.listener, connection.server, took);
+            self.tally
+                .note_first_byte(connection.listener, connection.ends.server, took);
         }
     }
 

@@ -12,9 +12,10 @@ use crate::base::settings::Settings;
 use crate::handshake::forwarded_syn::ForwardedSyn;
 use crate::handshake::syn_ack_options::Offered;
 use crate::proxy::apply::ActionContext;
-use crate::proxy::routes::{self, Endpoints};
+use crate::proxy::routes;
 use crate::proxy::{Incoming, Rooms};
-use crate::session::connection::{Connection, NO_SERVER};
+use crate::session::connection::{Connection, NO_SERVER, Spliced};
+use crate::session::endpoints::Endpoints;
 use crate::session::limits::LimitKind;
 use crate::session::numbers::{Control, numbers_before_splice, spliced_numbers};
 use crate::session::state::{ClientSide, State};
@@ -37,30 +38,25 @@ pub(crate) fn offered(
     let leg = |peer: u128, device: PortId| {
         settings.devices[usize::from(device.0)].mtu - ip_version(peer).header_len_with_tcp()
     };
-    let server = settings.servers.get(usize::from(connection.server));
+    let server = settings.servers.get(usize::from(connection.ends.server));
     let to_server = server.map_or(u16::MAX, |server| leg(server.address, server.device));
-    let to_client = leg(connection.client_address(), connection.client_device);
-    let passed = syn.map(|syn| TcpOptions::parse(&syn.options));
-    if let Some(options) = passed {
-        return Offered {
-            mss: client.mss.min(to_server).min(to_client),
-            window_scale: options.window_scale.is_some(),
-            sack: options.sack_permitted,
-            timestamps: options.timestamps.is_some(),
-        };
-    }
+    let to_client = leg(connection.ends.client_address(), connection.ends.client_device);
+    let (window_scale, sack, timestamps) = match syn.map(|syn| TcpOptions::parse(&syn.options)) {
+        Some(of) => (of.window_scale.is_some(), of.sack_permitted, of.timestamps.is_some()),
+        None => (client.window_scale.is_some(), client.sack, client.timestamps),
+    };
     Offered {
         mss: client.mss.min(to_server).min(to_client),
-        window_scale: client.window_scale.is_some(),
-        sack: client.sack,
-        timestamps: client.timestamps,
+        window_scale,
+        sack,
+        timestamps,
     }
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// The way to one side of a connection; `None` while the next hop to its server is not resolved.
     pub(crate) fn path_to(&self, side: Side, connection: &Connection) -> Option<Path> {
-        self.path_of(side, Endpoints::from(connection))
+        self.path_of(side, &connection.ends)
     }
 
     /// [`Self::path_to`]; counts if there is none.
@@ -74,11 +70,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// The way to the client of a connection.
     pub(crate) fn path_to_client(&self, connection: &Connection) -> Path {
-        routes::way_to_client(&self.settings, Endpoints::from(connection))
+        routes::way_to_client(&self.settings, &connection.ends)
     }
 
     /// [`Self::path_to`] for one that may be at rest.
-    pub(crate) fn path_of(&self, side: Side, ends: Endpoints) -> Option<Path> {
+    pub(crate) fn path_of(&self, side: Side, ends: &Endpoints) -> Option<Path> {
         match side {
             Side::Client => Some(routes::way_to_client(&self.settings, ends)),
             Side::Server => routes::way_to_server(&self.settings, &self.next_hops, ends),
@@ -106,7 +102,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// Sends a RST to one side of a connection, with a number that its receiver believes.
     pub(crate) fn reset(&mut self, slot: u32, connection: &Connection, to: Side, out: &mut impl Output<P::Buffer>) {
-        if to == Side::Server && (connection.server == NO_SERVER || connection.local_port == 0) {
+        if to == Side::Server && (connection.ends.server == NO_SERVER || connection.ends.local_port == 0) {
             return;
         }
         let Some(path) = self.resolved(connection, to) else {
@@ -126,10 +122,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         // RFC 5961 3.2: the receiver acts only on its exact RCV.NXT. That is its last ACK, or, if its next ACK is still
         // on the way, the end of what was sent.
-        let acknowledged = connection.spliced().map(|spliced| match to {
-            Side::Client => spliced.to_client.snd_una + spliced.server_seq_offset,
-            Side::Server => spliced.to_server.snd_una + spliced.client_seq_offset,
-        });
+        let snd_una = |spliced: &Spliced| spliced.seq_for_peer(to.peer(), spliced.direction(to.peer()).snd_una);
+        let acknowledged = connection.spliced().map(snd_una);
         // Where bytes have been changed, only the receiver's own numbers name what it expects.
         let inspected = self.inspections.sent_by(slot, to.peer());
         control.seq = inspected.map_or(control.seq, |direction| direction.sent);
@@ -188,12 +182,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let Some(spliced) = connection.spliced() else { return };
         let path = self.path_to(whom, connection);
         let Some(path) = path else { return };
-        let (flow, shift) = match whom {
-            Side::Client => (spliced.to_client, spliced.server_seq_offset),
-            Side::Server => (spliced.to_server, spliced.client_seq_offset),
-        };
+        let snd_una = spliced.seq_for_peer(whom.peer(), spliced.direction(whom.peer()).snd_una);
         let mut control = self.current_numbers(connection, whom);
-        control.seq = flow.snd_una + shift - 1;
+        control.seq = snd_una - 1;
         if self.may_challenge(connection, whom) {
             self.emit.send(None, &path, &control, &[], out);
         }

@@ -77,7 +77,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             if let Some(connection) = self.connections.get_mut(slot)
                 && let Some(event) = self.rooms.due(slot, connection)
             {
-                self.drive(slot, event, ActionContext::NOTHING, out);
+                self.drive(slot, event, &mut ActionContext::nothing(), out);
             }
         }
         *budget.moves() < before
@@ -104,7 +104,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             if self.connections.get(slot).is_some() {
                 *budget.moves() -= 1;
                 budget.note_fired();
-                self.drive(slot, Event::Shutdown, ActionContext::NOTHING, out);
+                self.drive(slot, Event::Shutdown, &mut ActionContext::nothing(), out);
             }
         }
         if self.connections.len() > 0 {
@@ -194,7 +194,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// it is looked at again later.
     fn call_due(&mut self, slot: u32, connection: &mut Connection) -> Option<Event> {
         let call = connection.state.call()?;
-        let server = self.settings.servers.get(usize::from(connection.server))?;
+        let server = self.settings.servers.get(usize::from(connection.ends.server))?;
         let waited = time_since(self.now, call.called_at);
         if waited >= server.connect_timeout {
             return Some(Event::TimedOut);
@@ -221,7 +221,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             .overload
             .heard_until()
             .map_or(Duration::ZERO, |until| now.saturating_since(until));
-        let server = ServerId(connection.server);
+        let server = ServerId(connection.ends.server);
         let Some((call, pool)) = connection
             .state
             .call_mut()
@@ -246,7 +246,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let now = self.now;
         let (Some(call), Some(server)) = (
             connection.state.call(),
-            self.settings.servers.get(usize::from(connection.server)),
+            self.settings.servers.get(usize::from(connection.ends.server)),
         ) else {
             return;
         };
@@ -299,13 +299,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// How long both sides of a spliced connection may be silent.
     fn silence_allowed(&self, connection: &Connection) -> Option<Duration> {
         let listener = self.settings.listeners.get(usize::from(connection.listener))?;
-        let at_most = |usual: Duration| match is_unheard(connection) {
-            true => usual.min(listener.select),
-            false => usual,
-        };
         let spliced = connection.spliced()?;
         let is_open = (spliced.client_fin, spliced.server_fin) == (FinState::Open, FinState::Open);
-        Some(at_most(if is_open { listener.idle } else { listener.half_close }))
+        let usual = if is_open { listener.idle } else { listener.half_close };
+        Some(usual.min(if is_unheard(connection) { listener.select } else { usual }))
     }
 
     /// Why a connection in this state ended by time: kept here beside the timers themselves.

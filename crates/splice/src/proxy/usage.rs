@@ -89,42 +89,24 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     ///
     /// Not in it are structures that are overwritten in turn and never full: the fingerprints of used cookies, promises.
     pub fn memory_in_use(&self) -> usize {
-        let capacity = self.rooms.settings.capacity;
-        let places = self.connections.capacity();
-        let open = self.connections.len();
-        let ports: usize = self.rooms.sources.ports.iter().map(PortPool::in_use).sum();
+        let (rooms, places, open) = (&self.rooms, self.connections.capacity(), self.connections.len());
+        let (capacity, borrowed) = (rooms.settings.capacity, rooms.settings.addresses.borrowed());
+        let (timers, inspections) = (&rooms.timers, &rooms.inspections);
+        let (half_open, syns) = (&rooms.handshake.half_open, &rooms.handshake.forwarded_syns);
+        let ports: usize = rooms.sources.ports.iter().map(PortPool::in_use).sum();
+        let sources = capacity.connections + capacity.time_wait;
         share(self.connections.memory(), open, places)
-            + share(self.rooms.records.memory(), open, places)
-            + share(
-                self.rooms.timers.memory(),
-                self.rooms.timers.len(),
-                self.rooms.timers.capacity(),
-            )
-            + self.rooms.flows.len() * 8
-            + self.rooms.time_wait.len() * size_of::<TimeWaitEntry>()
-            + self.rooms.reassembly.bytes_in_use()
-            + self.rooms.rtx.bytes_in_use()
-            + share(
-                self.rooms.inspections.memory(),
-                self.rooms.inspections.len(),
-                capacity.inspected,
-            )
-            + self.rooms.headers.received.bytes_in_use()
-            + share(
-                self.rooms.settings.addresses.borrowed().memory(),
-                self.rooms.settings.addresses.borrowed().len(),
-                capacity.connections + capacity.time_wait,
-            )
-            + share(
-                self.rooms.handshake.half_open.memory(),
-                self.rooms.handshake.half_open.len(),
-                3 * capacity.half_open,
-            )
-            + share(
-                self.rooms.handshake.forwarded_syns.memory(),
-                self.rooms.handshake.forwarded_syns.len(),
-                self.rooms.handshake.forwarded_syns.capacity(),
-            )
+            + share(rooms.records.memory(), open, places)
+            + share(timers.memory(), timers.len(), timers.capacity())
+            + rooms.flows.len() * 8
+            + rooms.time_wait.len() * size_of::<TimeWaitEntry>()
+            + rooms.reassembly.bytes_in_use()
+            + rooms.rtx.bytes_in_use()
+            + share(inspections.memory(), inspections.len(), capacity.inspected)
+            + rooms.headers.received.bytes_in_use()
+            + share(borrowed.memory(), borrowed.len(), sources)
+            + share(half_open.memory(), half_open.len(), 3 * capacity.half_open)
+            + share(syns.memory(), syns.len(), syns.capacity())
             + ports * PortPools::BYTES_PER_PORT
     }
 

@@ -26,7 +26,7 @@ pub(crate) fn header(
     started: (u8, Instant),
     out: &mut [u8; MAX_HEADER],
 ) -> u16 {
-    let server = settings.servers.get(usize::from(connection.server));
+    let server = settings.servers.get(usize::from(connection.ends.server));
     match server.map_or(SendProxy::Off, |server| server.announce) {
         SendProxy::Off => 0,
         announce => written(announce, settings, connection, said, started, out),
@@ -42,10 +42,10 @@ fn written(
     out: &mut [u8; MAX_HEADER],
 ) -> u16 {
     let own = (
-        (connection.client_address(), connection.client_port),
+        (connection.ends.client_address(), connection.ends.client_port),
         (
-            settings.addresses.value(connection.listener_address),
-            connection.listener_port,
+            settings.addresses.value(connection.ends.listener_address),
+            connection.ends.listener_port,
         ),
     );
     let (source, destination) = carried.map_or(own, |carried| (carried.source, carried.destination));
@@ -73,7 +73,7 @@ fn written(
             let mut of_payload = FieldBuf::new();
             (settings.payload_fields)(sought, bytes, &mut of_payload);
             let known = [incoming, parse(of_payload.as_slice()), found];
-            push_fields(tlvs, fields, known, (core, start, connection.client_port));
+            push_fields(tlvs, fields, known, (core, start, connection.ends.client_port));
         }),
     };
     // Both versions fit by the sizes above; an encoder that says otherwise leaves the server without a header, which it

@@ -141,7 +141,7 @@ fn any_cuts_in_any_order_give_the_stream_back() {
 }
 
 fn slots(pool: &ReassemblyPool, claim: EvictionClass) -> Vec<u32> {
-    let mut next = pool.order(claim).map_or(NOBODY, |order| order.longest);
+    let mut next = pool.orders.get(claim as usize).map_or(NOBODY, |order| order.longest);
     std::iter::from_fn(|| {
         let block = pool.blocks.get(next as usize)?;
         next = block.later;

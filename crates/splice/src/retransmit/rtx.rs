@@ -222,12 +222,6 @@ impl RtxQueues {
         self.entries.len()
     }
 
-    /// The number of debts that there is room for.
-    #[cfg(test)]
-    fn capacity(&self) -> usize {
-        self.entries.capacity()
-    }
-
     /// Bytes of all debts that there are.
     pub(crate) fn bytes_in_use(&self) -> usize {
         let room = if self.rooms.capacity() > 0 {
@@ -317,7 +311,7 @@ mod tests {
         assert_eq!(header(&debts, indices[1]).as_deref(), Some(&b"cd"[..]));
         assert_eq!(debts.insert(debt()).ok(), Some(indices[0]));
         assert_eq!(header(&debts, indices[0]).as_deref(), Some(&b"gh"[..]));
-        assert_eq!((debts.len(), debts.capacity()), (2, 2));
+        assert_eq!((debts.len(), debts.entries.capacity()), (2, 2));
     }
     #[test]
     fn without_headers_there_is_room_for_debts_only() {

@@ -23,8 +23,6 @@ pub enum Action {
     AwaitProxyHeader,
     /// Look for that header in what is held: what comes of it is the next event.
     ReadHeader,
-    /// Take over the numbers and options that the two ends have agreed on, behind the header.
-    SpliceAnswered,
     /// Keep the client's bytes (and FIN) until there is a server for them.
     Hold,
     /// Forget the held bytes that the client has no ACK for; it repeats them.
@@ -45,7 +43,7 @@ pub enum Action {
     MoveToNextServer,
     /// Tell a server that remembers an older connection to forget it.
     ResetStaleServer,
-    /// Take over the numbers and options of the server's SYN-ACK.
+    /// Take over the numbers and options of the server's SYN-ACK, behind a PROXY header if one was awaited.
     Splice,
     /// Acknowledge the server's SYN-ACK.
     AcknowledgeServer,
@@ -100,7 +98,6 @@ impl From<Action> for WorkStage {
             Action::Establish => WorkStage::Establish,
             Action::AwaitProxyHeader => WorkStage::AwaitProxyHeader,
             Action::ReadHeader => WorkStage::ReadHeader,
-            Action::SpliceAnswered => WorkStage::SpliceAnswered,
             Action::Hold => WorkStage::Hold,
             Action::EvictUnacked => WorkStage::EvictUnacked,
             Action::AskSelector | Action::AskAtLast => WorkStage::AskSelector,

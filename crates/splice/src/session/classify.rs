@@ -101,11 +101,7 @@ fn from_client_in_last_ack(client: &ClientSide, segment: &Segment) -> Event {
     if acknowledges_fin || segment.has(TcpFlags::FIN) {
         return Event::Segment {
             from: Side::Client,
-            fin: if segment.has(TcpFlags::FIN) {
-                FinChange::Noted
-            } else {
-                FinChange::Unchanged
-            },
+            fin: FinChange::noted_if(segment.has(TcpFlags::FIN)),
             acknowledges_fin,
         };
     }
@@ -275,11 +271,7 @@ pub(crate) fn while_in_time_wait(from: Side, segment: &Segment) -> Event {
     }
     Event::Segment {
         from,
-        fin: if segment.has(TcpFlags::FIN) {
-            FinChange::Noted
-        } else {
-            FinChange::Unchanged
-        },
+        fin: FinChange::noted_if(segment.has(TcpFlags::FIN)),
         acknowledges_fin: false,
     }
 }

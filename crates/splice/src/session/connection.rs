@@ -5,15 +5,14 @@
 
 pub use crate::session::attempts::Attempts;
 use crate::session::close::Direction;
+use crate::session::endpoints::Endpoints;
 use crate::session::event::Event;
 use crate::session::limits::{ConnectionLimits, LimitKind};
 use crate::session::phase::{FinState, Phase};
 use crate::session::segment::Segment;
 use crate::session::slab::Slab;
 use crate::session::state::State;
-use e2d2::port::PortId;
 use e2d2::time::Instant;
-use e2d2::wire::MacAddr;
 use netfcts::Side;
 use netfcts::seq::SeqNum;
 
@@ -24,7 +23,8 @@ pub const NO_SERVER: u16 = u16::MAX;
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 pub struct Connection {
-    client_address: [u64; 2],
+    /// Its end points.
+    pub ends: Endpoints,
     /// Where it stands, and what it needs there.
     pub state: State,
     /// Payload bytes that the client has sent to the server, each sequence number once.
@@ -35,26 +35,10 @@ pub struct Connection {
     pub packets_from_client: u32,
     /// Packets accepted from the server.
     pub packets_from_server: u32,
-    /// The client's port.
-    pub client_port: u16,
-    /// The port it connected to.
-    pub listener_port: u16,
-    /// Index of the address it connected to.
-    pub listener_address: u16,
-    /// Index of our address towards the server, or what [`transparent_sources`](crate::base::transparent_sources) makes of a client's.
-    pub local_address: u16,
-    /// Our port towards the server; 0 while there is none.
-    pub local_port: u16,
-    /// The chosen server, or [`NO_SERVER`].
-    pub server: u16,
     /// The listener.
     pub listener: u16,
-    /// Where the client's frames come from: replies go back there. It follows segments that were accepted.
-    pub client_mac: MacAddr,
     /// What it may still cause in this second.
     pub granted: ConnectionLimits,
-    /// The port that the client is on.
-    pub client_device: PortId,
 }
 
 const _: () = assert!(
@@ -109,7 +93,7 @@ pub struct WindowScale {
 }
 
 /// RFC 9293 3.7.1: what every host takes in one segment.
-const SMALLEST_SEGMENT: u32 = 536;
+pub(crate) const SMALLEST_SEGMENT: u32 = 536;
 
 impl WindowScale {
     /// The largest window that a sender can have been told, in bytes.
@@ -121,6 +105,15 @@ impl WindowScale {
         };
         // RFC 7323 2.3: no shift is larger.
         0xffff << shift.min(14)
+    }
+
+    /// By how much the window fields that `to` gets are shifted.
+    pub fn shift_for(self, to: Side) -> u8 {
+        match to {
+            Side::Client => self.advertised,
+            Side::Server if self.server_scales => self.client,
+            Side::Server => 0,
+        }
     }
 
     /// The window field for the server, from the client's.
@@ -147,37 +140,28 @@ impl WindowScale {
 }
 
 impl Connection {
-    /// The client's address, IPv4 in its mapped form.
-    #[inline]
-    pub fn client_address(&self) -> u128 {
-        u128::from(self.client_address[0]) << 64 | u128::from(self.client_address[1])
-    }
-
-    /// An address in the form that [`Connection`] keeps it.
-    pub fn split(address: u128) -> [u64; 2] {
-        [(address >> 64) as u64, address as u64]
-    }
-
-    /// A connection that begins in `state`, without a server.
-    pub fn new(client: (u128, u16), mac: MacAddr, device: PortId, listener: (u16, u16, u16), state: State) -> Self {
-        let (listener, listener_address, listener_port) = listener;
+    /// A connection with the sender of `segment`, through the address of ours with the index `address`, that begins in `state`,
+    /// without a server.
+    pub(crate) fn new(segment: &Segment, (listener, address): (u16, u16), state: State) -> Self {
         Connection {
-            client_address: Self::split(client.0),
+            ends: Endpoints {
+                client: segment.key.remote.to_ne_bytes(),
+                client_port: segment.key.remote_port,
+                listener_port: segment.key.local_port,
+                listener_address: address,
+                local_address: 0,
+                local_port: 0,
+                server: NO_SERVER,
+                client_mac: segment.source_mac,
+                client_device: segment.device,
+            },
             state,
             bytes_to_server: 0,
             bytes_to_client: 0,
             packets_from_client: 0,
             packets_from_server: 0,
-            client_port: client.1,
-            listener_port,
-            listener_address,
-            local_address: 0,
-            local_port: 0,
-            server: NO_SERVER,
             listener,
-            client_mac: mac,
             granted: ConnectionLimits::default(),
-            client_device: device,
         }
     }
 
@@ -193,7 +177,7 @@ impl Connection {
             Side::Server => &mut self.packets_from_server,
         };
         *packets = packets.saturating_add(1);
-        if from == Side::Client && segment.source_mac != self.client_mac {
+        if from == Side::Client && segment.source_mac != self.ends.client_mac {
             self.learn_client_mac(now, segment);
         }
     }
@@ -220,8 +204,8 @@ impl Connection {
     /// second, so that segments of two routers do not make it change with each.
     #[cold]
     fn learn_client_mac(&mut self, now: Instant, segment: &Segment) {
-        if segment.device == self.client_device && self.granted.take(LimitKind::ClientMac, now) {
-            self.client_mac = segment.source_mac;
+        if segment.device == self.ends.client_device && self.granted.take(LimitKind::ClientMac, now) {
+            self.ends.client_mac = segment.source_mac;
         }
     }
 
@@ -264,6 +248,14 @@ impl Spliced {
     #[inline(always)]
     pub fn has_advertised_more(&self) -> bool {
         self.beginning & Self::PROMISED_MORE != 0
+    }
+
+    /// What is known of the direction that `side` sends in.
+    pub fn direction(&self, side: Side) -> Direction {
+        match side {
+            Side::Client => self.to_server,
+            Side::Server => self.to_client,
+        }
     }
 
     /// The direction that `side` sends in.

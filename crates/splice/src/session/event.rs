@@ -16,6 +16,17 @@ pub enum FinChange {
     Revoked,
 }
 
+impl FinChange {
+    /// That of a segment with a FIN that counts, or without.
+    pub(crate) const fn noted_if(has_fin: bool) -> FinChange {
+        if has_fin {
+            FinChange::Noted
+        } else {
+            FinChange::Unchanged
+        }
+    }
+}
+
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {

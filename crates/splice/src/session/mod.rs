@@ -5,6 +5,7 @@ pub(crate) mod attempts;
 pub(crate) mod classify;
 pub mod close;
 pub mod connection;
+pub mod endpoints;
 pub mod event;
 pub(crate) mod handles;
 pub(crate) mod limits;

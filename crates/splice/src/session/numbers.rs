@@ -98,15 +98,11 @@ pub(crate) fn room_as_window(client: &ClientSide, taken: usize) -> u16 {
 }
 
 pub(crate) fn spliced_numbers(spliced: &Spliced, to: Side) -> (SeqNum, SeqNum, u16) {
-    let (sent, received) = match to {
-        Side::Client => (spliced.to_client, spliced.to_server),
-        Side::Server => (spliced.to_server, spliced.to_client),
-    };
-    let window = (received.edge - received.snd_una).max(0) as u32;
-    let (seq, shift) = match to {
-        Side::Client => (sent.end + spliced.server_seq_offset, spliced.scale.advertised),
-        Side::Server if spliced.scale.server_scales => (sent.end + spliced.client_seq_offset, spliced.scale.client),
-        Side::Server => (sent.end + spliced.client_seq_offset, 0),
-    };
-    (seq, received.snd_una, (window >> shift).min(0xffff) as u16)
+    let (sent, received) = (spliced.direction(to.peer()), spliced.direction(to));
+    let window = (received.edge - received.snd_una).max(0) as u32 >> spliced.scale.shift_for(to);
+    (
+        spliced.seq_for_peer(to.peer(), sent.end),
+        received.snd_una,
+        window.min(0xffff) as u16,
+    )
 }

@@ -130,11 +130,6 @@ impl Phase {
             }
         )
     }
-
-    /// True while packets are rewritten and passed on.
-    pub const fn is_spliced(self) -> bool {
-        matches!(self, Phase::Spliced { .. })
-    }
 }
 
 impl std::fmt::Display for Phase {

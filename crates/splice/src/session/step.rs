@@ -199,7 +199,7 @@ const fn await_proxy_header(event: Event) -> Step {
         Event::ClientData | Event::ClientFin => to(HERE, &[Hold, ReadHeader]),
         // These bytes are for us, whatever follows: who cannot send more until it is acknowledged goes on.
         Event::NeedMore => to(HERE, &[AckBuffered]),
-        Event::Ready => to(Phase::SPLICED, &[SpliceAnswered, AcknowledgeServer, SendBuffered]),
+        Event::Ready => to(Phase::SPLICED, &[Splice, AcknowledgeServer, SendBuffered]),
         // proxy-protocol.txt 2: the connection of a sender who breaks the rules is aborted. The server has not accepted yet.
         Event::BadHeader => to(
             Phase::Closed,
@@ -261,12 +261,10 @@ const fn spliced(client: FinState, server: FinState, event: Event) -> Step {
                 Phase::TimeWait,
                 &[ResetClient, ResetServer, EnterTimeWait(Cause::IdleTimeout)],
             ),
-            (FinState::FinSent | FinState::FinAcknowledged, _) | (_, FinState::FinSent | FinState::FinAcknowledged) => {
-                to(
-                    Phase::TimeWait,
-                    &[ResetClient, ResetServer, EnterTimeWait(Cause::HalfCloseTimeout)],
-                )
-            }
+            _ => to(
+                Phase::TimeWait,
+                &[ResetClient, ResetServer, EnterTimeWait(Cause::HalfCloseTimeout)],
+            ),
         },
         Event::Shutdown => to(
             Phase::TimeWait,

@@ -63,7 +63,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if let State::AwaitPayload(client) = connection.state {
             connection.state = State::ServerSynSent(client, Call::new(scene.pool));
         }
-        let server = usize::from(connection.server);
+        let server = usize::from(connection.ends.server);
         // The source towards a transparent server is the client's own, and there is no other.
         let is_transparent = self.settings.servers.get(server)?.transparent;
         let tries = if is_transparent { 1 } else { SOURCES_TRIED };
@@ -107,7 +107,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             self.records.flag(slot, RecordFlags::EARLY_PORT);
         }
         let tsval = connection.state.client()?.tsval;
-        let source = (self.settings.addresses).source(local_address, taken.port, connection.client_address());
+        let source = (self.settings.addresses).source(local_address, taken.port, connection.ends.client_address());
         let key = FourTuple::new(server_end, source);
         // The line is on its way while the numbers are made.
         let hash = self.flows.hash(&key);
@@ -124,10 +124,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         call.attempts.begin_call();
         call.called_at = timeout::milliseconds_after(now);
         let pool = call.pool;
-        connection.local_address = local_address;
-        connection.local_port = taken.port;
+        connection.ends.local_address = local_address;
+        connection.ends.local_port = taken.port;
         // Until the port is given back: see `release_port`.
-        self.upstream.note_open(ServerId(connection.server));
+        self.upstream.note_open(ServerId(connection.ends.server));
         self.free_key(hash, &key);
         if let Err(refusal) = self.flows.insert(hash, FlowRef::server(slot)) {
             return Some(Err(refusal));
@@ -148,21 +148,15 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     ) -> Option<(u16, Taken)> {
         let settings = self.settings.servers.get(server)?;
         if settings.transparent {
-            return match self.reserve_client_source(slot, connection, settings.address, is_taken) {
-                Ok((local_address, port)) => {
-                    let taken = Taken {
-                        port,
-                        last_use: None,
-                        early: false,
-                        next: None,
-                    };
-                    Some((local_address, taken))
-                }
-                Err(reason) => {
-                    self.emit.dropped(reason);
-                    None
-                }
+            let reserved = self.reserve_client_source(slot, connection, settings.address, is_taken);
+            let (local_address, port) = reserved.map_err(|reason| self.emit.dropped(reason)).ok()?;
+            let taken = Taken {
+                port,
+                last_use: None,
+                early: false,
+                next: None,
             };
+            return Some((local_address, taken));
         }
         // Addresses take turns, so that each has its ports rest as long as possible.
         let locals = settings.locals.len();
@@ -208,7 +202,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let State::ServerSynSent(_, call) = &mut connection.state else {
             return self.send_passed_syn(slot, connection, out);
         };
-        let Some(server) = self.settings.servers.get(usize::from(connection.server)) else {
+        let Some(server) = self.settings.servers.get(usize::from(connection.ends.server)) else {
             return;
         };
         call.attempts.note_syn();
@@ -262,7 +256,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     pub(crate) fn next_server(&mut self, slot: u32, connection: &mut Connection, event: Event) -> Option<Event> {
         let now = self.now;
         self.release_port(slot, connection, None);
-        let given_up = connection.server;
+        let given_up = connection.ends.server;
         let client = self.client_of(slot, connection).ip();
         let call = connection.state.call_mut()?;
         let failure = match event {
@@ -277,7 +271,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let has_places = call.note_tried(ServerId(given_up));
         let pool = call.pool.filter(|_| has_places);
         if let Some(next) = pool.and_then(|pool| self.upstream.next_after(pool, client, now, call.tried())) {
-            connection.server = next.0;
+            connection.ends.server = next.0;
             return Some(Event::Selected);
         }
         // Silence may be nothing but loss; a refusal is an answer.
@@ -294,7 +288,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     pub(crate) fn give_call_up(&mut self, slot: u32, connection: &mut Connection) -> Option<Event> {
         let call = connection.state.call()?;
         let client = self.client_of(slot, connection).ip();
-        let server = ServerId(connection.server);
+        let server = ServerId(connection.ends.server);
         let give_up = |pool| (self.upstream).give_up(pool, client, server, self.now, call.tried());
         let Some(next) = call.pool.and_then(give_up) else {
             self.arm_call(slot, connection);
@@ -302,7 +296,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         };
         self.release_port(slot, connection, None);
         connection.state.call_mut()?.attempts.note_given_up();
-        connection.server = next.0;
+        connection.ends.server = next.0;
         Some(Event::Selected)
     }
 
@@ -343,31 +337,32 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         connection: &mut Connection,
         scene: &mut ActionContext<P::Buffer>,
     ) -> Option<Event> {
-        let Incoming { buffer, segment } = scene.incoming.as_ref()?;
-        let options = TcpOptions::parse(segment.options(buffer.data()));
-        let clock = self.handshake.timestamp(self.now);
-        let State::ServerSynSent(client, call) = connection.state else {
-            return None;
-        };
-        let server_tsval = options.timestamps.filter(|_| client.timestamps);
-        let answer = ServerSynAck {
-            isn: segment.seq,
-            window: segment.window,
-            options,
-            tsval_shift: server_tsval.map_or(0, |(tsval, _)| clock.wrapping_sub(tsval)),
-            newest_tsval: clock,
+        let (client, ours, answer, window_bytes) = match connection.state {
+            State::ServerSynSent(client, call) => {
+                let Incoming { buffer, segment } = scene.incoming.as_ref()?;
+                let mut options = TcpOptions::parse(segment.options(buffer.data()));
+                options.timestamps = options.timestamps.filter(|_| client.timestamps);
+                self.note_answer(slot, connection.ends.server, &call);
+                self.records.count(Side::Server, TcpCounter::RecvSynAck);
+                self.records
+                    .state(slot, Side::Server, record::State::Established, self.now);
+                let answer = ServerSynAck::of(segment, options, self.handshake.timestamp(self.now));
+                (client, call.side, answer, client.window_bytes())
+            }
+            // A PROXY header is whole, or will not come.
+            State::AwaitProxyHeader(client, ours, syn) => {
+                let syn = self.handshake.forwarded_syns.remove(syn.into())?;
+                (client, ours, syn.answer?, u32::from(syn.window))
+            }
+            _ => return None,
         };
         let newest = PeerNumbers {
-            timestamps: server_tsval.map(|_| (client.tsval, clock)),
+            timestamps: client.timestamps.then_some((client.tsval, answer.newest_tsval)),
             window: client.window,
-            window_bytes: client.window_bytes(),
+            window_bytes,
             told: numbers::advertised_edge(&client),
         };
-        scene.handoff = Some(self.meet(slot, connection, (client, call.side, &answer), newest, None)?);
-        self.note_answer(slot, connection.server, &call);
-        self.records.count(Side::Server, TcpCounter::RecvSynAck);
-        self.records
-            .state(slot, Side::Server, record::State::Established, self.now);
+        scene.handoff = Some(self.meet(slot, connection, (client, ours, &answer), newest, None)?);
         // The timer is set when it is known what is owed: see `owe`.
         None
     }

@@ -10,10 +10,10 @@ use crate::base::drop_reason::DropReason;
 use crate::base::ids::ServerId;
 use crate::base::output::{NextHops, Output};
 use crate::base::stage::WorkStage;
-use crate::proxy::routes::Endpoints;
 use crate::proxy::{Incoming, Rooms};
 use crate::session::action::Action;
 use crate::session::connection::{Connection, Spliced};
+use crate::session::endpoints::Endpoints;
 use crate::session::event::Event;
 use crate::session::phase::Phase;
 use crate::session::state::State;
@@ -45,13 +45,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         self.headers.received.forget(slot);
         self.timers.disarm(slot);
-        let local = Endpoints::from(&*connection).source(&self.settings);
+        let local = connection.ends.source(&self.settings);
         let lasted = self.records.start(slot).map(|start| self.now.saturating_since(start));
         let bytes = (connection.bytes_to_server, connection.bytes_to_client);
         self.tally.note_end(connection.listener, bytes, lasted);
         self.records.end(slot, connection, (cause, local.1), self.now);
-        if connection.spliced().is_some() {
-            self.rest(slot, connection, cause);
+        if let State::Spliced(spliced) = connection.state {
+            self.rest(slot, connection, &spliced, cause);
         } else {
             self.forget_leg(FlowRef::client(slot), connection);
         }
@@ -60,18 +60,21 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     }
 
     /// Moves both legs of a spliced connection to the TIME-WAIT.
-    fn rest(&mut self, slot: u32, connection: &Connection, cause: Cause) {
+    fn rest(&mut self, slot: u32, connection: &Connection, spliced: &Spliced, cause: Cause) {
         while self.time_wait.next_slot().is_none() {
             self.look_ahead();
             self.evict_oldest_time_wait();
             self.time_wait.note_evicted();
         }
         let until = (self.now + self.settings.time_wait).as_millis() as u32;
-        let hashes = self.leg_hashes(&Endpoints::from(connection));
+        let hashes = self.leg_hashes(&connection.ends);
         let is_cut_off = self.selector.inspects()
             && self.inspections.of(slot).is_some()
             && !matches!(cause, Cause::ActiveClose | Cause::PassiveClose);
-        let Ok(resting) = self.time_wait.push(TimeWaitEntry::of(connection, is_cut_off, until)) else {
+        let Ok(resting) = self
+            .time_wait
+            .push(TimeWaitEntry::of(connection.ends, spliced, is_cut_off, until))
+        else {
             return;
         };
         let [client, server] = hashes;
@@ -89,7 +92,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Asks for the table's lines of the oldest resting connections: they have not been touched for the whole rest.
     pub(crate) fn look_ahead(&mut self) {
         while let Some(rested) = self.time_wait.next_ahead() {
-            let hashes = self.leg_hashes(&Endpoints::from(rested));
+            let hashes = self.leg_hashes(&rested.ends);
             hashes.iter().for_each(|&hash| self.flows.prefetch(hash));
             self.time_wait.note_ahead(hashes);
         }
@@ -97,10 +100,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// Gives the source port back, with what the server may remember of it, and forgets the server leg unless it rests.
     pub(crate) fn release_port(&mut self, slot: u32, connection: &mut Connection, last: Option<(Side, (u32, u32))>) {
-        if connection.local_port == 0 {
+        if connection.ends.local_port == 0 {
             return;
         }
-        let server = usize::from(connection.server);
+        let server = usize::from(connection.ends.server);
         let inspected = self.inspections.of(slot).and_then(|of| of.to_server.tsval);
         let (next_seq, next_tsval) = match (&connection.state, connection.state.client(), connection.state.server()) {
             (State::Spliced(spliced), ..) => (
@@ -110,7 +113,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             (_, Some(client), Some(ours)) => (ours.iss + 1, client.tsval.wrapping_add(ours.tsval_shift)),
             _ => return,
         };
-        let (local_address, local_port) = (connection.local_address, connection.local_port);
+        let (local_address, local_port) = (connection.ends.local_address, connection.ends.local_port);
         let local = self.settings.servers[server]
             .locals
             .iter()
@@ -127,13 +130,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             let borrowed = self.settings.addresses.borrowed_mut();
             borrowed.release(local_address, local_port);
         }
-        connection.local_port = 0;
-        self.upstream.note_close(ServerId(connection.server));
+        connection.ends.local_port = 0;
+        self.upstream.note_close(ServerId(connection.ends.server));
     }
 
     /// Takes one leg of a connection out of the flow table. Returns false for that to a server which is not chosen.
     fn forget_leg(&mut self, flow: FlowRef, connection: &Connection) -> bool {
-        let key = Endpoints::from(connection).key(&self.settings, flow.side());
+        let key = connection.ends.key(&self.settings, flow.side());
         if let Some(key) = key {
             self.flows.remove(self.flows.hash(&key), flow);
         }
@@ -146,10 +149,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return false;
         };
         let legs = rested.legs;
-        let (local_address, local_port) = (rested.local_address, rested.local_port);
+        let (local_address, local_port) = (rested.ends.local_address, rested.ends.local_port);
         let hashes = match self.time_wait.ahead() {
             Some(hashes) => hashes,
-            None => self.leg_hashes(&Endpoints::from(rested)),
+            None => self.leg_hashes(&rested.ends),
         };
         let [client, server] = hashes;
         if legs.has(Side::Client) {
@@ -178,7 +181,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// The key of a resting flow.
     pub(crate) fn key_at_rest(&self, flow: FlowRef) -> Option<FourTuple> {
-        Endpoints::from(self.time_wait.entry(flow.slot())?).key(&self.settings, flow.side())
+        (self.time_wait.entry(flow.slot())?.ends).key(&self.settings, flow.side())
     }
 
     /// A segment of a resting connection.
@@ -224,7 +227,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 self.refuse(incoming, out)
             };
         }
-        let path = self.path_of(from.peer(), Endpoints::from(&rested));
+        let path = self.path_of(from.peer(), &rested.ends);
         let Some(path) = path else {
             return self.emit.dropped(DropReason::NoNeighbour);
         };

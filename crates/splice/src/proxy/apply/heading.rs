@@ -37,7 +37,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let Some(listener) = self.settings.listeners.get(usize::from(connection.listener)) else {
             return ControlFlow::Break(None);
         };
-        let peer = unmapped(connection.client_address());
+        let peer = unmapped(connection.ends.client_address());
         let trusted = self.settings.trusts(connection.listener, peer);
         let bytes = self.reassembly.in_order(client.held);
         let length = match received_headers::look(listener.accept, trusted, bytes, is_complete(client, bytes.len())) {
@@ -157,16 +157,21 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     }
 
     /// Whom the connection is from, as its PROXY header says, or as it came.
+    pub(crate) fn source_of(&self, slot: u32, connection: &Connection) -> (u128, u16) {
+        let own = (connection.ends.client_address(), connection.ends.client_port);
+        self.headers.received.get(slot).map_or(own, |carried| carried.source)
+    }
+
+    /// The same as a value of the standard library.
     pub(crate) fn client_of(&self, slot: u32, connection: &Connection) -> SocketAddr {
-        let own = (connection.client_address(), connection.client_port);
-        let (address, port) = self.headers.received.get(slot).map_or(own, |carried| carried.source);
+        let (address, port) = self.source_of(slot, connection);
         SocketAddr::new(unmapped(address), port)
     }
 
     /// What it connected to, likewise.
     pub(crate) fn destination_of(&self, slot: u32, connection: &Connection) -> SocketAddr {
-        let listener = self.settings.addresses.value(connection.listener_address);
-        let own = (listener, connection.listener_port);
+        let listener = self.settings.addresses.value(connection.ends.listener_address);
+        let own = (listener, connection.ends.listener_port);
         let carried = self.headers.received.get(slot);
         let (address, port) = carried.map_or(own, |carried| carried.destination);
         SocketAddr::new(unmapped(address), port)
@@ -174,10 +179,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// The flow to a transparent server: from the client's own address and port.
     pub(crate) fn client_source(&self, slot: u32, connection: &Connection) -> Option<FourTuple> {
-        let server = self.settings.servers.get(usize::from(connection.server))?;
-        let carried = self.headers.received.get(slot).map(|carried| carried.source);
-        let source = carried.unwrap_or((connection.client_address(), connection.client_port));
-        let key = FourTuple::new((server.address, server.port), source);
+        let server = self.settings.servers.get(usize::from(connection.ends.server))?;
+        let key = FourTuple::new((server.address, server.port), self.source_of(slot, connection));
         server.transparent.then_some(key)
     }
 
@@ -192,8 +195,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         server: u128,
         is_taken: bool,
     ) -> Result<(u16, u16), DropReason> {
-        let carried = self.headers.received.get(slot).map(|carried| carried.source);
-        let source = carried.unwrap_or((connection.client_address(), connection.client_port));
+        let source = self.source_of(slot, connection);
         let is_ours = self.settings.addresses.index(source.0).is_some();
         if is_ours || source.0 == server || source.1 == 0 || !is_usable(source.0, server) {
             return Err(DropReason::SourceRefused);
@@ -201,13 +203,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if is_taken {
             return Err(DropReason::SourceInUse);
         }
-        match carried {
-            None => Ok((transparent_sources::CLIENT, source.1)),
-            Some(source) => {
-                let entry = self.settings.addresses.borrowed_mut().take(source);
-                entry.ok_or(DropReason::TableFull)
-            }
+        if self.headers.received.get(slot).is_none() {
+            return Ok((transparent_sources::CLIENT, source.1));
         }
+        let entry = self.settings.addresses.borrowed_mut().take(source);
+        entry.ok_or(DropReason::TableFull)
     }
 }
 

@@ -104,9 +104,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// Keeps the first `out_len` bytes of the scratch memory in the place of the next `in_len` bytes of `from`.
     pub(super) fn keep_scratch(&mut self, slot: u32, from: Side, in_len: u32, out_len: usize, now_ms: u32) -> bool {
-        if in_len == 0 && out_len == 0 {
-            return true;
-        }
         let scratch = std::mem::take(&mut self.inspections.scratch);
         let is_kept = scratch
             .get(..out_len)
@@ -165,7 +162,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if fin || acknowledges_fin {
             return Some(Event::Segment {
                 from,
-                fin: if fin { FinChange::Noted } else { FinChange::Unchanged },
+                fin: FinChange::noted_if(fin),
                 acknowledges_fin,
             });
         }

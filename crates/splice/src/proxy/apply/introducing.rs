@@ -60,18 +60,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     fn new_inspection(&self, connection: &Connection, handoff: &SpliceParams) -> Option<Inspection> {
         let spliced = connection.spliced()?;
-        let server = self.settings.servers.get(usize::from(connection.server))?;
+        let server = self.settings.servers.get(usize::from(connection.ends.server))?;
         let side = &handoff.client;
-        let local = unmapped(self.settings.addresses.value(connection.listener_address));
-        let (client, local) = handoff.ends.unwrap_or((
-            SocketAddr::new(unmapped(connection.client_address()), connection.client_port),
-            SocketAddr::new(local, connection.listener_port),
-        ));
+        let (client, local) = handoff.ends?;
         let info = ConnectionInfo::new(
             client,
             local,
             ListenerId(connection.listener),
-            ServerId(connection.server),
+            ServerId(connection.ends.server),
             SocketAddr::new(unmapped(server.address), server.port),
         );
         let path = self.path_to_client(connection);
@@ -140,7 +136,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             is_kept &= match self.show(slot, Side::Client, &mut first[..len], fin) {
                 InspectOutcome::Rejected => false,
                 // All of it is kept: the client has been told of some, and the held bytes were copied anyway.
-                InspectOutcome::Passed { .. } => self.keep_first(slot, &first[..len], now_ms),
+                InspectOutcome::Passed { .. } => {
+                    (self.inspections).keep(slot, Side::Client, len as u32, &first[..len], now_ms)
+                }
                 InspectOutcome::Replaced(out_len) => self.keep_scratch(slot, Side::Client, len as u32, out_len, now_ms),
             };
         }
@@ -160,13 +158,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             fin: FinChange::Noted,
             acknowledges_fin: false,
         })
-    }
-
-    fn keep_first(&mut self, slot: u32, bytes: &[u8], now_ms: u32) -> bool {
-        bytes.is_empty()
-            || self
-                .inspections
-                .keep(slot, Side::Client, bytes.len() as u32, bytes, now_ms)
     }
 
     /// Brings the splice's own numbers in line with those of the first payload.

@@ -51,22 +51,26 @@ pub(crate) struct ActionContext<'a, B> {
 
 impl<'a, B> ActionContext<'a, B> {
     /// That of a segment of `from`.
+    #[inline]
     pub(crate) fn with(from: Side, incoming: Incoming<'a, B>) -> Self {
         ActionContext {
             incoming: Some(incoming),
             from,
-            ..Self::NOTHING
+            ..Self::nothing()
         }
     }
 
     /// That of a timer, or of anything else that is no segment.
-    pub(crate) const NOTHING: Self = ActionContext {
-        incoming: None,
-        from: Side::Client,
-        pool: None,
-        handoff: None,
-        last_timestamps: None,
-    };
+    #[inline]
+    pub(crate) fn nothing() -> Self {
+        ActionContext {
+            incoming: None,
+            from: Side::Client,
+            pool: None,
+            handoff: None,
+            last_timestamps: None,
+        }
+    }
 
     /// Who sent the segment, and its timestamps.
     fn timestamps(&self) -> Option<(Side, (u32, u32))>
@@ -85,7 +89,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         &mut self,
         slot: u32,
         event: Event,
-        mut scene: ActionContext<P::Buffer>,
+        scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
         let mut next = Some(event);
@@ -112,27 +116,27 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 out.enter(WorkStage::from(action));
                 next = match action {
                     // Others may have to give way.
-                    Action::Hold => self.hold(slot, &mut scene, out),
+                    Action::Hold => self.hold(slot, scene, out),
                     // The client's own source may be that of another connection.
-                    Action::ConnectServer => self.connect_server(slot, &mut scene, out),
-                    _ => self.apply(slot, (action, event), &mut scene, out),
+                    Action::ConnectServer => self.connect_server(slot, scene, out),
+                    _ => self.apply(slot, (action, event), scene, out),
                 };
                 if next.is_some() {
                     break;
                 }
             }
             out.enter(WorkStage::Classify);
-            let Some(connection) = self.connections.get(slot) else {
-                break;
-            };
-            // That of the client whose cookie comes back begins anew behind its row.
-            let is_done = next.is_some() || connection.phase() == after || event == Event::CookieAck;
-            debug_assert!(is_done, "{before} × {event}: {:?}", connection.phase());
-            if before != after && before.is_spliced() {
+            // The connection of a client whose cookie comes back begins anew behind its row.
+            let is_where_expected = |connection: &Connection| connection.phase() == after || event == Event::CookieAck;
+            debug_assert!(next.is_some() || self.connections.get(slot).is_none_or(is_where_expected));
+            if before != after
+                && matches!(before, Phase::Spliced { .. })
+                && let Some(connection) = self.connections.get(slot)
+            {
                 self.rooms.arm_closing(slot, connection, before);
             }
         }
-        if scene.incoming.is_some() {
+        if scene.incoming.take().is_some() {
             self.rooms.emit.dropped(DropReason::Consumed);
         }
     }
@@ -227,7 +231,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             Action::ForwardSynAck => self.pass_syn_ack(slot, connection, scene, out),
             Action::AwaitProxyHeader => return self.await_header(slot, connection, scene),
             Action::ReadHeader => return self.read_header_behind_syn(slot, connection, scene, out),
-            Action::SpliceAnswered => return self.splice_answered(slot, connection, scene),
             Action::Establish => return self.establish(slot, connection, scene, out),
             Action::Retransmit => self.on_rtx_timeout(slot, connection, out),
             Action::ForwardLimited => {

@@ -116,7 +116,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if is_special {
             return Some(incoming);
         }
-        let ends = routes::Endpoints::from(connection);
+        let ends = &connection.ends;
         let path = match from {
             Side::Client => routes::way_to_server(&self.settings, &self.next_hops, ends),
             Side::Server => Some(routes::way_to_client(&self.settings, ends)),

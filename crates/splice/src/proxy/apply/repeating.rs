@@ -11,7 +11,7 @@ use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::inspect::direction::{AckNews, InspectedDirection, Piece};
 use crate::proxy::{Incoming, Rooms};
-use crate::session::connection::{Connection, WindowScale};
+use crate::session::connection::{Connection, SMALLEST_SEGMENT, WindowScale};
 use crate::session::numbers::Control;
 use crate::session::segment::Segment;
 use e2d2::buffer::{BufferPool, PacketBuffer};
@@ -421,27 +421,17 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     }
 }
 
-/// By how much the window fields that `to` gets are shifted.
-fn window_shift(scale: WindowScale, to: Side) -> u8 {
-    match to {
-        Side::Client => scale.advertised,
-        Side::Server if scale.server_scales => scale.client,
-        Side::Server => 0,
-    }
-}
-
 /// The window field for the sender `to` of a direction, in the unit that it expects; as in [`WindowScale::to_client`] no
 /// window of a segment or more is rounded down to nothing.
 fn window_field(scale: WindowScale, to: Side, direction: &InspectedDirection) -> u16 {
-    const SMALLEST_SEGMENT: u32 = 536;
     let bytes = direction.window();
-    (bytes >> window_shift(scale, to)).clamp(u32::from(bytes >= SMALLEST_SEGMENT), 0xffff) as u16
+    (bytes >> scale.shift_for(to)).clamp(u32::from(bytes >= SMALLEST_SEGMENT), 0xffff) as u16
 }
 
 /// Notes what a segment that leaves now tells `to` of the direction it sends in.
 fn note_advertised(scale: WindowScale, to: Side, direction: &mut InspectedDirection) {
     direction.advertised = (direction.acknowledged(), window_field(scale, to, direction));
-    let window = u32::from(direction.advertised.1) << window_shift(scale, to);
+    let window = u32::from(direction.advertised.1) << scale.shift_for(to);
     direction.advertised_edge = direction.advertised_edge.later(direction.advertised.0 + window);
 }
 

@@ -33,6 +33,7 @@ use crate::handshake::syn_ack_options;
 use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::proxy_header::send_proxy;
 use crate::retransmit::rtx;
+use crate::session::classify;
 use crate::session::close::Direction;
 use crate::session::connection::{Connection, Spliced, WindowScale};
 use crate::session::event::Event;
@@ -42,7 +43,6 @@ use crate::session::options::Agreed;
 use crate::session::phase::{FinState, Phase};
 use crate::session::state::{Call, ClientSide, ServerSide, State};
 use crate::session::table::FlowRef;
-use crate::session::{classify, numbers};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::wire::tcp::options::OptionBytes;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
@@ -91,13 +91,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             return self.rooms.emit.dropped(DropReason::ForwardedSynsFull);
         };
         let client = self.rooms.client_of_syn(&incoming);
-        let mut connection = Connection::new(
-            (segment.key.remote, segment.key.remote_port),
-            segment.source_mac,
-            segment.device,
-            (listener, address, segment.key.local_port),
-            State::SynForwarded(client, Call::new(None), place as u16),
-        );
+        let state = State::SynForwarded(client, Call::new(None), place as u16);
+        let mut connection = Connection::new(segment, (listener, address), state);
         connection.packets_from_client = 1;
         let Ok(slot) = self.connections.insert(connection) else {
             self.rooms.handshake.forwarded_syns.remove(place);
@@ -110,7 +105,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
         self.rooms.records.begin_with_syn(slot, self.rooms.now);
         self.rooms.tally.note_begin(listener);
-        self.drive(slot, Event::Ready, ActionContext::with(Side::Client, incoming), out);
+        self.drive(
+            slot,
+            Event::Ready,
+            &mut ActionContext::with(Side::Client, incoming),
+            out,
+        );
     }
 }
 
@@ -189,13 +189,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         // A server that has started anew, or that answers from SYN cookies, may come with another number the second
         // time. The client sees no difference; what it acknowledges is the server's latest.
         let known = syn.answer.filter(|answer| answer.isn == segment.seq);
-        let answer = known.unwrap_or(ServerSynAck {
-            isn: segment.seq,
-            window: segment.window,
-            options,
-            tsval_shift: options.timestamps.map_or(0, |(tsval, _)| clock.wrapping_sub(tsval)),
-            newest_tsval: 0,
-        });
+        let answer = known.unwrap_or_else(|| ServerSynAck::of(segment, options, clock));
         let newest = options
             .timestamps
             .map(|(tsval, _)| tsval.wrapping_add(answer.tsval_shift));
@@ -233,7 +227,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             connection.state = State::SynAckForwarded(client, ours, syn);
             let select = self.settings.listeners[usize::from(connection.listener)].select;
             self.timers.arm(slot, now + select);
-            self.note_answer(slot, connection.server, &call);
+            self.note_answer(slot, connection.ends.server, &call);
             self.records.state(slot, Side::Server, record::State::Established, now);
         }
         self.emit_with_options(Some(buffer), &path, &control, &raw, out);
@@ -296,7 +290,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         newest: PeerNumbers,
         first: Option<&[u8]>,
     ) -> Option<SpliceParams> {
-        let server = self.settings.servers.get(usize::from(connection.server))?;
+        let server = self.settings.servers.get(usize::from(connection.ends.server))?;
         let version = ip_version(server.address);
         let server_mss = syn_ack_options::mss_of(&answer.options, version);
         let largest = self.settings.devices[usize::from(server.device.0)].mtu - version.header_len_with_tcp();
@@ -416,30 +410,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             ControlFlow::Continue(()) | ControlFlow::Break(Some(Event::ClientFin)) => Some(Event::Ready),
             ControlFlow::Break(follows) => follows,
         }
-    }
-
-    /// The header is whole, or will not come: both numberings are known, and the two ends hear of each other.
-    pub(crate) fn splice_answered(
-        &mut self,
-        slot: u32,
-        connection: &mut Connection,
-        scene: &mut ActionContext<P::Buffer>,
-    ) -> Option<Event> {
-        let State::AwaitProxyHeader(client, ours, syn) = connection.state else {
-            return None;
-        };
-        let syn = self.handshake.forwarded_syns.remove(syn.into())?;
-        let answer = syn.answer?;
-        let timestamps = (client.tsval, answer.newest_tsval);
-        let newest = PeerNumbers {
-            timestamps: client.timestamps.then_some(timestamps),
-            window: client.window,
-            window_bytes: u32::from(syn.window),
-            told: numbers::advertised_edge(&client),
-        };
-        scene.handoff = Some(self.meet(slot, connection, (client, ours, &answer), newest, None)?);
-        // The timer is set when it is known what is owed.
-        None
     }
 }
 

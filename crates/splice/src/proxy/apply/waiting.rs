@@ -80,10 +80,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             }
             let others = |longest: &u32| *longest != but;
             if let Some(longest) = self.rooms.reassembly.longest(EvictionClass::Unacked).filter(others) {
-                self.drive(longest, Event::UnackedEvicted, ActionContext::NOTHING, out);
+                self.drive(longest, Event::UnackedEvicted, &mut ActionContext::nothing(), out);
             } else if let Some(longest) = self.rooms.reassembly.longest(EvictionClass::Acked).filter(others) {
                 self.rooms.emit.dropped(DropReason::ConnectionEvicted);
-                self.drive(longest, Event::ConnectionEvicted, ActionContext::NOTHING, out);
+                self.drive(longest, Event::ConnectionEvicted, &mut ActionContext::nothing(), out);
             } else {
                 return;
             }
@@ -96,7 +96,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     fn empty_chunk(&mut self, but: u32, out: &mut impl Output<P::Buffer>) {
         for slot in self.rooms.reassembly.beside_longest() {
             if slot != but {
-                self.drive(slot, Event::UnackedEvicted, ActionContext::NOTHING, out);
+                self.drive(slot, Event::UnackedEvicted, &mut ActionContext::nothing(), out);
             }
         }
         self.relieve(but, out);
@@ -141,7 +141,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         // Our acknowledgement was lost: the client repeats what it no longer owes.
         let is_repeated = segment.end().le(client.acknowledged);
         if is_called {
-            self.claim_of_called(connection);
+            self.renew_claim(connection, true);
             if is_repeated {
                 self.acknowledge_held(connection, scene, out);
             }
@@ -152,9 +152,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Whose share of the memory a connection uses: its client's, whoever brings it. Until a header has named that it is
     /// its peer's.
     pub(super) fn share_of(&self, slot: u32, connection: &Connection) -> Quota {
-        let carried = self.headers.received.get(slot);
-        let client = carried.map_or_else(|| connection.client_address(), |carried| carried.source.0);
-        Quota::of(self.flows.source_hash(client))
+        Quota::of(self.flows.source_hash(self.source_of(slot, connection).0))
     }
 
     #[inline(never)]
@@ -187,7 +185,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             }
             return None;
         }
-        let peer = SocketAddr::new(unmapped(connection.client_address()), connection.client_port);
+        let peer = SocketAddr::new(unmapped(connection.ends.client_address()), connection.ends.client_port);
         let payload = FirstPayload::new(
             self.client_of(slot, connection),
             self.destination_of(slot, connection),
@@ -229,7 +227,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let listener = connection.listener;
         let has_asked = client.acknowledged_len() > 0;
         scene.pool = pool;
-        connection.server = server.0;
+        connection.ends.server = server.0;
         match &mut connection.state {
             State::AwaitPayload(_) => self.records.state(slot, Side::Client, record::State::Payload, now),
             State::SynForwarded(_, call, _) => call.pool = pool,
@@ -238,7 +236,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let took = self.records.start(slot).map(|start| now - start);
         self.tally.note_choice(listener, pool.map(|pool| pool.0), took);
         if has_asked {
-            self.claim_of_called(connection);
+            self.renew_claim(connection, true);
         }
         Some(Event::Selected)
     }
@@ -259,7 +257,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let passed = syn.and_then(|syn| self.handshake.forwarded_syns.get(syn)?.answer);
         let tsval = passed.map_or_else(|| self.handshake.timestamp(self.now), |answer| answer.newest_tsval);
         let control = numbers::ack_of_held(client, TcpFlags::ACK, tsval);
-        self.renew_claim(connection);
+        self.renew_claim(connection, is_called(connection));
         let path = self.path_to_client(connection);
         let memory = scene.incoming.take().map(|incoming| incoming.buffer);
         self.records.count(Side::Client, TcpCounter::SentAck);
@@ -328,40 +326,27 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         ) else {
             return false;
         };
-        let client = (connection.client_address(), connection.client_port);
-        let address = self.settings.addresses.value(connection.listener_address);
-        let ends = [client, (address, connection.listener_port)];
+        let client = (connection.ends.client_address(), connection.ends.client_port);
+        let address = self.settings.addresses.value(connection.ends.listener_address);
+        let ends = [client, (address, connection.ends.listener_port)];
         // What was found the first time stands, if they are given up again before they were whole.
         found.is_empty() || self.headers.received.keep_found(slot, &found, ends)
     }
 
-    /// What can be done about the bytes of a connection whose server is called: those without an ACK can be given up, if the
-    /// others fit a smaller block.
-    pub(super) fn claim_of_called(&mut self, connection: &mut Connection) {
+    /// Says what can be done about a connection's bytes: when its server is called, those without an ACK can be given up, if the
+    /// others fit a smaller block; before that, what is acknowledged is gone only with the connection.
+    fn renew_claim(&mut self, connection: &Connection, is_called: bool) {
         let Some(client) = connection.state.client() else {
             return;
         };
-        let is_copy = self
-            .reassembly
-            .is_smaller_without_rest(client.held, client.acknowledged_len());
-        let claim = if is_copy {
-            EvictionClass::Unacked
-        } else {
-            EvictionClass::Pinned
+        let (held, acknowledged) = (client.held, client.acknowledged_len());
+        let claim = match is_called {
+            true if self.reassembly.is_smaller_without_rest(held, acknowledged) => EvictionClass::Unacked,
+            true => EvictionClass::Pinned,
+            false if acknowledged > 0 => EvictionClass::Acked,
+            false => return,
         };
-        self.reassembly.set_claim(client.held, claim);
-    }
-
-    /// Bytes of the connection have been acknowledged.
-    pub(super) fn renew_claim(&mut self, connection: &mut Connection) {
-        if is_called(connection) {
-            return self.claim_of_called(connection);
-        }
-        if let Some(client) = connection.state.client()
-            && client.acknowledged_len() > 0
-        {
-            self.reassembly.set_claim(client.held, EvictionClass::Acked);
-        }
+        self.reassembly.set_claim(held, claim);
     }
 }
 

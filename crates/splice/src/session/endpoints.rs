@@ -1,0 +1,78 @@
+//! The end points of both legs of a connection, open or in TIME-WAIT.
+
+use crate::base::settings::Settings;
+use e2d2::port::PortId;
+use e2d2::wire::MacAddr;
+use netfcts::{FourTuple, Side};
+
+/// The end points of a connection. Addresses of ours are indices: [`Settings`] holds them.
+#[derive(Clone, Copy, Debug)]
+pub struct Endpoints {
+    /// The client's address, IPv4 in its mapped form; in bytes, or it would be padded.
+    pub(crate) client: [u8; 16],
+    /// The client's port.
+    pub client_port: u16,
+    /// The port it connected to.
+    pub listener_port: u16,
+    /// Index of the address it connected to.
+    pub listener_address: u16,
+    /// Index of our address towards the server, or what [`transparent_sources`](crate::base::transparent_sources) makes of a client's.
+    pub local_address: u16,
+    /// Our port towards the server; 0 while there is none.
+    pub local_port: u16,
+    /// The chosen server, or [`NO_SERVER`](crate::session::connection::NO_SERVER).
+    pub server: u16,
+    /// Where the client's frames come from: replies go back there. It follows segments that were accepted.
+    pub client_mac: MacAddr,
+    /// The port that the client is on.
+    pub client_device: PortId,
+}
+
+impl Endpoints {
+    /// The client's address, IPv4 in its mapped form.
+    #[inline]
+    pub fn client_address(&self) -> u128 {
+        u128::from_ne_bytes(self.client)
+    }
+
+    /// The key of one leg in the flow table; `None` for the server leg while there is no server.
+    #[inline]
+    pub(crate) fn key(&self, settings: &Settings, side: Side) -> Option<FourTuple> {
+        Some(match side {
+            Side::Client => {
+                let listener = (settings.addresses.value(self.listener_address), self.listener_port);
+                FourTuple::new((self.client_address(), self.client_port), listener)
+            }
+            Side::Server => {
+                let server = settings.servers.get(usize::from(self.server))?;
+                FourTuple::new((server.address, server.port), self.source(settings))
+            }
+        })
+    }
+
+    /// Our address and port towards the server.
+    #[inline]
+    pub(crate) fn source(&self, settings: &Settings) -> (u128, u16) {
+        settings
+            .addresses
+            .source(self.local_address, self.local_port, self.client_address())
+    }
+
+    /// True if `key` is that of the leg to `side`: [`Endpoints::key`] without making it.
+    #[inline]
+    pub(crate) fn is_leg(&self, settings: &Settings, side: Side, key: &FourTuple) -> bool {
+        match side {
+            Side::Client => {
+                self.client_port == key.remote_port
+                    && self.listener_port == key.local_port
+                    && self.client_address() == key.remote
+                    && settings.addresses.value(self.listener_address) == key.local
+            }
+            Side::Server => {
+                let server = settings.servers.get(usize::from(self.server));
+                server.is_some_and(|server| server.port == key.remote_port && server.address == key.remote)
+                    && self.source(settings) == (key.local, key.local_port)
+            }
+        }
+    }
+}
