@@ -71,7 +71,7 @@ pub(crate) struct CoreLimits {
     pub(crate) probes: RandomizedLimit,
     /// Challenge ACKs, and questions after a doubtful RST.
     pub(crate) challenges: RandomizedLimit,
-    /// Segments passed on that are out of every window of their connection.
+    /// Questions to receivers of segments that are out of every window of their connection.
     pub(crate) out_of_window: RandomizedLimit,
 }
 

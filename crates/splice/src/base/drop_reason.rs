@@ -38,7 +38,7 @@ e2d2::reasons! {
         BadTcpChecksum = "bad_tcp_checksum",
         /// It repeats what we have.
         Duplicate = "duplicate",
-        /// Outside the window we offered; once connected, outside that of the other side, and more of it than is passed on.
+        /// Outside the window we offered; once connected, outside that of the other side.
         OutOfWindow = "out_of_window",
         /// The memory for held bytes is full, or so full that only connections without a server get any; the client will repeat
         /// them.

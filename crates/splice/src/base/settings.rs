@@ -319,8 +319,8 @@ pub struct Settings {
     pub time_wait: Duration,
     /// What a segment of no known connection is answered with.
     pub unknown_flows: UnknownFlows,
-    /// So many frames a second, on average, go to strangers; as many are challenge ACKs, and as many are passed on that are
-    /// out of every window.
+    /// So many frames a second, on average, go to strangers; as many are challenge ACKs, and as many ask receivers of
+    /// what is out of every window.
     pub replies_per_second: u32,
     /// After how long without an empty receive queue SYNs give way to all else; `None`: never.
     pub overload_after: Option<Duration>,

@@ -44,7 +44,7 @@ e2d2::reasons! {
         AcknowledgeServer = "action_acknowledge_server",
         SendBuffered = "action_send_held",
         Retransmit = "action_send_owed",
-        ForwardLimited = "action_forward_rarely",
+        AskReceiver = "action_ask_receiver",
         SendKeepAlive = "action_probe_sender",
         CloseClient = "action_close_client",
         ChallengeAck = "action_challenge_ack",

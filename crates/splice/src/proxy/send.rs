@@ -179,14 +179,20 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// and if it is, an ACK (RFC 1122 4.2.3.6, a keep-alive). So a connection whose RST has overtaken lost data ends soon,
     /// and one about which a stranger has guessed does not.
     pub(crate) fn probe(&mut self, connection: &mut Connection, whom: Side, out: &mut impl Output<P::Buffer>) {
+        if connection.spliced().is_some() && self.may_challenge(connection, whom) {
+            self.send_keep_alive(connection, whom, out);
+        }
+    }
+
+    /// Has one side of a spliced connection tell its numbers: it answers a segment before those it awaits.
+    pub(crate) fn send_keep_alive(&mut self, connection: &Connection, whom: Side, out: &mut impl Output<P::Buffer>) {
         let Some(spliced) = connection.spliced() else { return };
-        let path = self.path_to(whom, connection);
-        let Some(path) = path else { return };
+        let Some(path) = self.path_to(whom, connection) else {
+            return;
+        };
         let snd_una = spliced.seq_for_peer(whom.peer(), spliced.direction(whom.peer()).snd_una);
         let mut control = self.current_numbers(connection, whom);
         control.seq = snd_una - 1;
-        if self.may_challenge(connection, whom) {
-            self.emit.send(None, &path, &control, &[], out);
-        }
+        self.emit.send(None, &path, &control, &[], out);
     }
 }

@@ -53,8 +53,8 @@ pub enum Action {
     Retransmit,
     /// Translate the segment and pass it to the other side.
     Forward,
-    /// As [`Action::Forward`], rate limited.
-    ForwardLimited,
+    /// Drop the segment and have its receiver tell the sender where it stands, rate limited.
+    AskReceiver,
     /// Ask who is said to have sent a RST whether it is still there, rate limited.
     SendKeepAlive,
     /// Close our direction towards the client: FIN and ACK of its FIN.
@@ -111,7 +111,7 @@ impl From<Action> for WorkStage {
             Action::SendBuffered => WorkStage::SendBuffered,
             Action::Retransmit => WorkStage::Retransmit,
             Action::Forward => WorkStage::Rewrite,
-            Action::ForwardLimited => WorkStage::ForwardLimited,
+            Action::AskReceiver => WorkStage::AskReceiver,
             Action::SendKeepAlive => WorkStage::SendKeepAlive,
             Action::CloseClient => WorkStage::CloseClient,
             Action::ChallengeAck => WorkStage::ChallengeAck,

@@ -8,7 +8,7 @@ use netfcts::Side;
 pub(crate) enum LimitKind {
     /// An ACK that asks this side where it stands (RFC 5961 3.2, 4.2 and 7).
     Challenge(Side),
-    /// A segment of this side is passed on although it is out of every window.
+    /// A segment of this side is out of every window, and its receiver is asked where it stands.
     OutOfWindow(Side),
     /// This side hears that a packet was too big.
     TooBig(Side),

@@ -252,7 +252,7 @@ const fn spliced(client: FinState, server: FinState, event: Event) -> Step {
         Event::InWindowRst(_) => to(phase, &[Forward, SendKeepAlive]),
         Event::OutOfWindowRst(_) => to(phase, &[Drop(DropReason::OutOfWindowRst)]),
         // RFC 9293 3.10.7.4, first: not acceptable, but answered, by who knows RCV.NXT.
-        Event::OutOfWindow(_) => to(phase, &[ForwardLimited]),
+        Event::OutOfWindow(_) => to(phase, &[AskReceiver]),
         // Our ACK of its SYN-ACK was lost.
         Event::ServerSynAck => to(phase, &[AcknowledgeServer]),
         Event::StraySyn => to(phase, &[ChallengeAck]),

@@ -233,9 +233,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             Action::ReadHeader => return self.read_header_behind_syn(slot, connection, scene, out),
             Action::Establish => return self.establish(slot, connection, scene, out),
             Action::Retransmit => self.on_rtx_timeout(slot, connection, out),
-            Action::ForwardLimited => {
+            Action::AskReceiver => {
                 if let Event::OutOfWindow(from) = event {
-                    self.forward_rarely(slot, connection, from, scene, out);
+                    self.ask_receiver(connection, from, scene, out);
                 }
             }
             Action::SendKeepAlive => {

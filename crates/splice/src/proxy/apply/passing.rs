@@ -58,23 +58,25 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
     }
 
-    /// Passes on a segment that its receiver will not take, but answer (RFC 9293 3.10.7.4, first): an end that has lost count
-    /// learns the numbers so. A stranger who makes up segments makes both ends answer, so there is a limit (RFC 5961 7, 10).
-    pub(crate) fn forward_rarely(
+    /// Drops a segment that its receiver should not take, and has the receiver answer in its place (RFC 9293 3.10.7.4, first):
+    /// an end that has lost count learns the numbers so. The segment itself does not pass: a receiver whose window has opened
+    /// meanwhile would take it, and its ACKs would be of bytes that were not noted, which nobody believes.
+    ///
+    /// A stranger who makes up segments makes both ends answer, so there is a limit (RFC 5961 7, 10).
+    pub(crate) fn ask_receiver(
         &mut self,
-        slot: u32,
         connection: &mut Connection,
         from: Side,
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
         let now = self.now;
-        let is_granted = connection.granted.take(LimitKind::OutOfWindow(from), now);
-        if is_granted && self.admission.limits.out_of_window.take(now) {
-            return self.forward(slot, connection, from, scene, out);
-        }
         if scene.incoming.take().is_some() {
             self.emit.dropped(DropReason::OutOfWindow);
+        }
+        let is_granted = connection.granted.take(LimitKind::OutOfWindow(from), now);
+        if is_granted && self.admission.limits.out_of_window.take(now) {
+            self.send_keep_alive(connection, from.peer(), out);
         }
     }
 
