@@ -137,7 +137,12 @@ pub fn judge(course: &Course<'_>, clients: Vec<(ConnectionPlan, ClientResult)>, 
         if must_complete && !case.is_complete() {
             let causes = own.iter().map(|record| format!("{:?}", record.cause(Side::Client)));
             let causes = causes.collect::<Vec<_>>().join(", ");
-            report.hindered.push(format!("connection {}: {causes}", plan.id));
+            let fault = if case.is_neglected() {
+                ", as smoltcp repeats no more"
+            } else {
+                ""
+            };
+            report.hindered.push(format!("connection {}: {causes}{fault}", plan.id));
         }
         let lacks_a_fin = |record: &&SessionRecord| case.lacks_a_fin(record.cause(Side::Client));
         let lacks_a_fin = !case.is_complete() && own.iter().any(lacks_a_fin);
@@ -281,7 +286,7 @@ impl<'a> Case<'a> {
             _ => return Err(format!("there are {} records of it", self.records.len())),
         };
         let cause = record.cause(Side::Client);
-        if self.is_neglected() && matches!(cause, Cause::ActiveRst | Cause::IdleTimeout | Cause::HalfCloseTimeout) {
+        if self.is_neglected() && (cause == Cause::ActiveRst || is_silence(cause)) {
             // How often that may be is limited ([`Report::neglected`]).
             return Ok(());
         }
@@ -334,14 +339,14 @@ impl<'a> Case<'a> {
     /// How often that may be is limited ([`Report::unrepeated_fins`]).
     fn lacks_a_fin(&self, cause: Cause) -> bool {
         let all_came = |server: &ServerResult| server.has_all && self.client.has_all;
-        matches!(cause, Cause::HalfCloseTimeout | Cause::IdleTimeout)
-            && self.touched.any_frame()
-            && matches!(self.sessions, [server] if all_came(server))
+        is_silence(cause) && self.touched.any_frame() && matches!(self.sessions, [server] if all_came(server))
     }
 
-    /// One of its end points no longer did what TCP asks of it.
+    /// One of its end points no longer did what TCP asks of it: it lacks bytes, or nothing but the end of a last FIN.
     fn is_neglected(&self) -> bool {
-        !self.is_complete() && (self.client.is_neglected || self.sessions.iter().any(|server| server.is_neglected))
+        let ended_by_silence = |record: &&SessionRecord| is_silence(record.cause(Side::Client));
+        (self.client.is_neglected || self.sessions.iter().any(|server| server.is_neglected))
+            && (!self.is_complete() || self.records.iter().any(ended_by_silence))
     }
 
     fn was_never_heard(&self) -> bool {
@@ -475,6 +480,11 @@ impl<'a> Case<'a> {
             Choice::Pool | Choice::Reject => self.scenario.servers.to_vec(),
         }
     }
+}
+
+/// Both ends were silent until a timer of the engine was over.
+fn is_silence(cause: Cause) -> bool {
+    matches!(cause, Cause::IdleTimeout | Cause::HalfCloseTimeout)
 }
 
 /// A SYN makes a connection: a copy that comes late, or one that the client repeats because it has missed a RST, makes

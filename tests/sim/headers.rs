@@ -1,6 +1,6 @@
 //! PROXY headers of a simulation: which of its clients begin with one, in what pieces, and what servers must get.
 
-use crate::scenario::ConnectionPlan;
+use crate::scenario::{ConnectionPlan, Scenario};
 use proxy_protocol::{Addresses, Header, Tlv, TlvWriter, Transport};
 use std::net::SocketAddr;
 use testkit::sim::Random;
@@ -131,6 +131,18 @@ pub fn take_late(plan: &ConnectionPlan, header: &[u8], socket: &mut Socket<'_>) 
     }
     let taken = socket.recv(|bytes| (header.len().min(bytes.len()), ()));
     Some(taken.is_ok())
+}
+
+/// True if a stream may begin with the header of this connection: what is there is of it and of the byte behind it. A client
+/// without a header may say nothing but a byte that one begins with.
+pub fn may_be_of(bytes: &[u8], plan: &ConnectionPlan, scenario: &Scenario) -> bool {
+    let header = scenario.headers.of(plan);
+    let says_one = |plan: &&ConnectionPlan| bytes == [plan.id] && plan.to_server == 1;
+    if bytes.is_empty() || scenario.connections.iter().any(|plan| says_one(&plan)) {
+        return false;
+    }
+    let is_followed = |rest: &[u8]| rest.first().is_none_or(|first| *first == plan.id);
+    header.starts_with(bytes) || bytes.strip_prefix(&header[..]).is_some_and(is_followed)
 }
 
 /// Where the header of a connection is cut. A cut at its length parts it from the payload.

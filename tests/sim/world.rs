@@ -612,7 +612,8 @@ impl<'a> World<'a> {
             let mut is_header_whole = true;
             if session.id.is_none()
                 && !session.had_late_header
-                && let Some((plan, header)) = session.told.and_then(|told| late_header(course, &self.calls, told))
+                && announced == session.told.is_some()
+                && let Some((plan, header)) = late_header(course, &self.calls, session.told, tcp)
             {
                 let was_there = headers::take_late(&plan, &header, tcp);
                 is_header_whole = was_there.is_some();
@@ -756,28 +757,35 @@ fn read_header(socket: &mut Socket<'_>) -> Result<Option<(SocketAddr, SocketAddr
     }
 }
 
-/// The header of the client whose own address a server was told, if so much of that client was lost that the listener may have
-/// waited for it in vain.
+/// The header of the client whose own address a server was told, or that its stream begins with if it is told none, if so much
+/// of that client was lost that the listener may have waited for it in vain.
 fn late_header(
     (scenario, troubles, now): (&Scenario, &Troubles, Instant),
     calls: &[Call],
-    told: (SocketAddr, SocketAddr),
+    told: Option<(SocketAddr, SocketAddr)>,
+    socket: &mut Socket<'_>,
 ) -> Option<(ConnectionPlan, Vec<u8>)> {
     if scenario.headers.incoming != Incoming::Optional {
         return None;
     }
+    let bytes = socket.peek(1_200).unwrap_or_default();
     let began = |call: &Call| match &call.state {
         CallState::Waiting => None,
         CallState::Open { began, .. } => Some(*began),
         CallState::Over(result) => Some(result.began),
     };
-    let calls = calls.iter().filter(|call| headers::own(&call.plan) == told);
-    let (began, call) = calls
-        .filter_map(|call| Some((began(call)?, call)))
-        .max_by_key(|(began, _)| *began)?;
-    let lost = troubles.of((told.0.ip(), told.0.port()), began, now).lost;
-    let header = scenario.headers.of(&call.plan);
-    (lost >= check::LOST_IN_A_MINUTE && !header.is_empty()).then_some((call.plan, header))
+    let may_be_late = |began: Instant, plan: &ConnectionPlan| {
+        let (own, _) = headers::own(plan);
+        let lost = troubles.of((own.ip(), own.port()), began, now).lost;
+        lost >= check::LOST_IN_A_MINUTE && !scenario.headers.of(plan).is_empty()
+    };
+    let calls = calls.iter().filter_map(|call| Some((began(call)?, &call.plan)));
+    let calls = calls.filter(|&(began, plan)| match told {
+        Some(told) => headers::own(plan) == told,
+        None => may_be_late(began, plan) && headers::may_be_of(bytes, plan, scenario),
+    });
+    let (began, plan) = calls.max_by_key(|(began, _)| *began)?;
+    may_be_late(began, plan).then(|| (*plan, scenario.headers.of(plan)))
 }
 
 /// The host of a client, or of one of its servers, has ceased to repeat what it must.

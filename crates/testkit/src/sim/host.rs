@@ -188,7 +188,7 @@ impl Host {
             ack: SeqNum(ack),
             window: u16::from_be_bytes([tcp[14], tcp[15]]),
         };
-        let newest = self.windows.newest(ends, shown, numbers.is_syn);
+        let newest = self.windows.newest(ends, shown);
         if newest != shown.window {
             window::write(tcp, newest);
         }
@@ -286,10 +286,13 @@ impl Host {
             self.sockets.poll(now, &mut self.interface, &mut self.wire);
         }
         let (options, duties) = (self.options, &mut self.duties);
-        let (nexts, windows) = (&mut self.nexts, &self.windows);
+        let (nexts, windows) = (&mut self.nexts, &mut self.windows);
         self.wire.sent.drain(..).map(move |mut frame| {
             blank_options(&mut frame, options);
             if let Some((ends, numbers)) = receiver_and_ports(&frame).zip(numbers(&frame)) {
+                if numbers.is_syn {
+                    windows.begin(ends, SeqNum(numbers.seq));
+                }
                 let seq = nexts.number(ends, numbers, windows.is_closed(ends));
                 if seq != numbers.seq {
                     next::write(&mut frame, seq);

@@ -2,7 +2,8 @@
 //!
 //! RFC 9293 3.10.7.4: a segment with an older sequence number than the one that the window was taken from (SND.WL1), or with
 //! the same and an older acknowledgement (SND.WL2), changes no window. smoltcp 0.14 takes every one: overtaken by the ACK
-//! that opens a window, the one that closes it stops its sender for ever. So an old segment is shown with the newest window.
+//! that opens a window, the one that closes it stops its sender for ever. So an old segment is shown with the newest window,
+//! and so is one that is not acceptable, as a late one of the connection before, with the same ports.
 
 use super::duty::Ends;
 use e2d2::wire::checksum::Delta;
@@ -20,24 +21,48 @@ pub(super) struct Window {
     pub window: u16,
 }
 
+/// No stream of a simulation is longer. A number so far away is of another connection.
+const FAR: u32 = 1 << 20;
+
+/// What a host knows of the windows of a connection.
+#[derive(Debug)]
+struct Known {
+    /// The number of the host's own SYN.
+    iss: SeqNum,
+    newest: Option<Window>,
+}
+
 /// The newest windows of a host's connections.
 #[derive(Debug, Default)]
-pub(super) struct Windows(BTreeMap<Ends, Window>);
+pub(super) struct Windows(BTreeMap<Ends, Known>);
 
 impl Windows {
-    /// The window that a segment is to have that a host gets; `begins` if it is a SYN.
-    pub(super) fn newest(&mut self, ends: Ends, shown: Window, begins: bool) -> u16 {
-        let last = self.0.entry(ends).or_insert(shown);
-        let is_old = shown.seq < last.seq || shown.seq == last.seq && shown.ack < last.ack;
-        if begins || !is_old {
-            *last = shown;
+    /// A host sends a SYN, or the answer to one: nothing is known of another connection's windows.
+    pub(super) fn begin(&mut self, ends: Ends, iss: SeqNum) {
+        if self.0.get(&ends).is_none_or(|known| known.iss != iss) {
+            self.0.insert(ends, Known { iss, newest: None });
         }
-        last.window
+    }
+
+    /// The window that a segment is to have that a host gets.
+    pub(super) fn newest(&mut self, ends: Ends, shown: Window) -> u16 {
+        let Some(known) = self.0.get_mut(&ends) else {
+            return shown.window;
+        };
+        let last = known.newest.unwrap_or(shown);
+        let is_old = shown.seq < last.seq || shown.seq == last.seq && shown.ack < last.ack;
+        let is_other = shown.seq > last.seq + FAR || shown.ack <= known.iss || shown.ack > known.iss + FAR;
+        if is_old || is_other {
+            return last.window;
+        }
+        known.newest = Some(shown);
+        shown.window
     }
 
     /// True if the peer has closed its window.
     pub(super) fn is_closed(&self, ends: Ends) -> bool {
-        self.0.get(&ends).is_some_and(|newest| newest.window == 0)
+        let newest = self.0.get(&ends).and_then(|known| known.newest);
+        newest.is_some_and(|newest| newest.window == 0)
     }
 }
 
@@ -62,14 +87,41 @@ mod tests {
             window,
         };
         let mut windows = Windows::default();
-        assert_eq!(windows.newest(ends, at(u32::MAX, 5, 100), true), 100);
+        windows.begin(ends, SeqNum(4));
+        assert_eq!(windows.newest(ends, at(u32::MAX, 5, 100)), 100);
         assert!(!windows.is_closed(ends));
-        assert_eq!(windows.newest(ends, at(0, 5, 0), false), 0);
+        assert_eq!(windows.newest(ends, at(0, 5, 0)), 0);
         assert!(windows.is_closed(ends));
-        assert_eq!(windows.newest(ends, at(0, 9, 70), false), 70);
-        assert_eq!(windows.newest(ends, at(0, 5, 0), false), 70, "an older ACK");
-        assert_eq!(windows.newest(ends, at(u32::MAX, 9, 3), false), 70, "an older number");
-        assert_eq!(windows.newest(ends, at(0, 9, 0), false), 0, "none is older");
-        assert_eq!(windows.newest(ends, at(7, 1, 8), true), 8, "another connection");
+        assert_eq!(windows.newest(ends, at(0, 9, 70)), 70);
+        assert_eq!(windows.newest(ends, at(0, 5, 0)), 70, "an older ACK");
+        assert_eq!(windows.newest(ends, at(u32::MAX, 9, 3)), 70, "an older number");
+        windows.begin(ends, SeqNum(4));
+        assert_eq!(windows.newest(ends, at(u32::MAX, 9, 3)), 70, "the SYN was repeated");
+        assert_eq!(windows.newest(ends, at(0, 9, 0)), 0, "none is older");
+    }
+
+    /// Seed 26000001035: the FIN of the connection before came late, and its window stayed for good.
+    #[test]
+    fn the_window_of_another_connection_is_none() {
+        let ends = (1, (std::net::IpAddr::from([127, 0, 0, 1]), 2));
+        let at = |seq, ack, window| Window {
+            seq: SeqNum(seq),
+            ack: SeqNum(ack),
+            window,
+        };
+        let mut windows = Windows::default();
+        windows.begin(ends, SeqNum(4));
+        assert_eq!(windows.newest(ends, at(7, 5, 100)), 100);
+        assert_eq!(windows.newest(ends, at(8 + FAR, 5, 9)), 100, "by its number");
+        assert_eq!(windows.newest(ends, at(8, 4, 9)), 100, "by its ACK");
+        assert_eq!(windows.newest(ends, at(8, 5 + FAR, 9)), 100, "by its ACK");
+        windows.begin(ends, SeqNum(1 << 30));
+        assert_eq!(windows.newest(ends, at(8, 5, 100)), 100, "it is refused");
+        assert_eq!(
+            windows.newest(ends, at(77, (1 << 30) + 1, 3)),
+            3,
+            "the answer to the SYN"
+        );
+        assert_eq!(windows.newest(ends, at(8, 5, 100)), 3);
     }
 }
