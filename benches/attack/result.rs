@@ -250,6 +250,8 @@ pub(crate) struct AttackResult {
     pub(crate) stops_expected: f64,
     /// Rounds of more than 50 µs that nothing excuses: charged in full.
     pub(crate) rounds_over_50us: u64,
+    /// Those of them that have moved so many packets that no stop of the machine excuses them.
+    pub(crate) full_rounds_over_50us: u64,
     pub(crate) longest_round_us: f64,
     pub(crate) attacks: Vec<AttackRow>,
     #[serde(skip)]
@@ -275,6 +277,7 @@ impl AttackResult {
         self.stopped_rounds += work.stopped;
         self.stops_expected += field.stops_expected();
         self.rounds_over_50us += work.over_50us;
+        self.full_rounds_over_50us += work.full_over_50us;
         self.charged_cycles += work.charged_cycles;
         self.counted_cycles += work.counted_cycles;
         let longest = work.longest as f64 / field.hz() * 1e6;
@@ -322,8 +325,8 @@ impl AttackResult {
         }
         if self.rounds_over_50us > 0 {
             violated.push(format!(
-                "{} rounds took more than 50 µs, the longest {:.0}",
-                self.rounds_over_50us, self.longest_round_us
+                "{} rounds took more than 50 µs, {} of them with many packets, the longest {:.0}",
+                self.rounds_over_50us, self.full_rounds_over_50us, self.longest_round_us
             ));
         }
         self.met = violated.is_empty();

@@ -86,6 +86,9 @@ pub(crate) struct Work {
     pub(crate) stopped: u64,
     /// Rounds of more than 50 µs that nothing excuses: charged in full.
     pub(crate) over_50us: u64,
+    /// Of these, those that have moved more packets than take half of that time: they may be long by their own work, and nothing
+    /// but a slow machine excuses them.
+    pub(crate) full_over_50us: u64,
     /// Cycles of the longest of these.
     pub(crate) longest: u64,
 }
@@ -102,6 +105,7 @@ impl Work {
             paged: self.paged - earlier.paged,
             stopped: self.stopped - earlier.stopped,
             over_50us: self.over_50us - earlier.over_50us,
+            full_over_50us: self.full_over_50us - earlier.full_over_50us,
             longest: self.longest,
         }
     }
@@ -376,6 +380,7 @@ impl Field {
             work.stopped += 1;
         } else {
             work.over_50us += 1;
+            work.full_over_50us += u64::from(!is_short);
             work.longest = work.longest.max(cycles as u64);
             return self.yardstick.normal(cycles);
         }
