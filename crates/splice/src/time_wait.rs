@@ -17,13 +17,13 @@ use netfcts::seq::SeqNum;
 pub struct TimeWaitEntry {
     /// Its end points.
     pub ends: Endpoints,
-    /// See [`Spliced`](crate::session::connection::Spliced).
+    /// See [`Spliced`].
     pub client_seq_offset: u32,
-    /// See [`Spliced`](crate::session::connection::Spliced).
+    /// See [`Spliced`].
     pub server_seq_offset: u32,
-    /// See [`Spliced`](crate::session::connection::Spliced).
+    /// See [`Spliced`].
     pub client_ts_offset: u32,
-    /// See [`Spliced`](crate::session::connection::Spliced).
+    /// See [`Spliced`].
     pub server_ts_offset: u32,
     /// The upper half of the number that follows what the client has sent: no more fits.
     client_end: u16,
