@@ -24,16 +24,22 @@ fn close_and_stay(bench: &mut Bench, client: &mut Client, server: &mut Server) {
     assert_eq!(bench.records().len(), 1);
 }
 
+/// The client sends as much as the server's window takes, which are so many bytes.
+fn fill_window(bench: &mut Bench, client: &mut Client) -> usize {
+    let window = 509 << 7;
+    for chunk in vec![b'x'; window].chunks(1400) {
+        only(client.send(bench, chunk));
+    }
+    window
+}
+
 /// The server's window is closed, the client probes with a byte beyond it, and the server, whose window has opened
 /// meanwhile, takes it. Its ACK was not believed, nor any later one, and no FIN was seen any more.
 #[test]
 fn a_byte_beyond_the_window_that_the_server_takes_is_seen() {
     let mut bench = Bench::new();
     let (mut client, mut server) = spliced(&mut bench, 40000);
-    let window = 509 << 7;
-    for chunk in vec![b'x'; window].chunks(1400) {
-        only(client.send(&mut bench, chunk));
-    }
+    let window = fill_window(&mut bench, &mut client);
     server.ack = server.ack.wrapping_add(window as u32);
     only(bench.receive(&Segment {
         window: 0,
@@ -79,10 +85,7 @@ fn a_segment_across_the_edge_of_the_window_is_seen() {
 fn segments_beyond_the_window_that_the_server_takes_are_seen() {
     let mut bench = Bench::new();
     let (mut client, mut server) = spliced(&mut bench, 40000);
-    let window = 509 << 7;
-    for chunk in vec![b'x'; window].chunks(1400) {
-        only(client.send(&mut bench, chunk));
-    }
+    let window = fill_window(&mut bench, &mut client);
     let beyond = 5 * 1400;
     for chunk in vec![b'y'; beyond].chunks(1400) {
         only(client.send(&mut bench, chunk));
@@ -109,10 +112,7 @@ fn segments_beyond_the_window_that_the_server_takes_are_seen() {
 fn what_is_beyond_the_window_does_not_pass_and_the_server_tells_where_it_stands() {
     let mut bench = Bench::new();
     let (mut client, mut server) = spliced(&mut bench, 40000);
-    let window = 509 << 7;
-    for chunk in vec![b'x'; window].chunks(1400) {
-        only(client.send(&mut bench, chunk));
-    }
+    let window = fill_window(&mut bench, &mut client);
     // It acknowledges all of that, and its ACK is on the way.
     server.ack = server.ack.wrapping_add(window as u32);
     let beyond = Segment {

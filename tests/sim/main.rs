@@ -289,7 +289,7 @@ fn seeds_that_had_a_fault() {
     let seeds = [
         // 81: a segment beyond the window passed, was taken, and no ACK was believed any more.
         26_000_001_035,
-        // 64: smoltcp lets a FIN rest that a late ACK with a closed window has overtaken; its client had all.
+        // 64: a late ACK with a closed window overtook a FIN, which smoltcp then never repeats; its client had all.
         26_000_006_179,
         // 80: a header came behind the wait for it, to a server that is told no client, and began with 80, a `P`.
         27_000_005_132,

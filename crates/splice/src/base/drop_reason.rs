@@ -101,8 +101,8 @@ e2d2::reasons! {
         HandoverRefused = "handover_refused",
         /// The engine is draining and takes no new connection.
         Draining = "draining",
-        /// An event, with a segment or without, that the table of phases says cannot happen: a defect of the engine, counted
-        /// instead of trusted.
+        /// An event, with a segment or without, that the table of phases excludes: a defect of the engine. The connection stays
+        /// as it is.
         ImpossibleTransition = "impossible_transition",
         /// It was for us and has been dealt with.
         Consumed = "consumed",

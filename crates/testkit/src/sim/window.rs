@@ -78,14 +78,21 @@ pub(super) fn write(tcp: &mut [u8], window: u16) {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_window_of_an_old_segment_is_the_newest() {
-        let ends = (1, (std::net::IpAddr::from([127, 0, 0, 1]), 2));
-        let at = |seq, ack, window| Window {
+    fn ends() -> Ends {
+        (1, (std::net::IpAddr::from([127, 0, 0, 1]), 2))
+    }
+
+    fn at(seq: u32, ack: u32, window: u16) -> Window {
+        Window {
             seq: SeqNum(seq),
             ack: SeqNum(ack),
             window,
-        };
+        }
+    }
+
+    #[test]
+    fn the_window_of_an_old_segment_is_the_newest() {
+        let ends = ends();
         let mut windows = Windows::default();
         windows.begin(ends, SeqNum(4));
         assert_eq!(windows.newest(ends, at(u32::MAX, 5, 100)), 100);
@@ -103,12 +110,7 @@ mod tests {
     /// Seed 26000001035: the FIN of the connection before came late, and its window stayed for good.
     #[test]
     fn the_window_of_another_connection_is_none() {
-        let ends = (1, (std::net::IpAddr::from([127, 0, 0, 1]), 2));
-        let at = |seq, ack, window| Window {
-            seq: SeqNum(seq),
-            ack: SeqNum(ack),
-            window,
-        };
+        let ends = ends();
         let mut windows = Windows::default();
         windows.begin(ends, SeqNum(4));
         assert_eq!(windows.newest(ends, at(7, 5, 100)), 100);

@@ -176,7 +176,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
-    /// An event that the table excludes changes nothing: it is counted, and a debug build stops to be looked at.
+    /// Counts an event that the table excludes; the connection stays as it is.
+    ///
+    /// # Panics
+    ///
+    /// With debug assertions.
     #[cold]
     pub(crate) fn impossible(&mut self, phase: Phase, event: Event) {
         debug_assert!(false, "{phase} × {event} is impossible");
