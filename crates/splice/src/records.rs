@@ -1,7 +1,8 @@
 //! What a core tells about its connections: the record of each, and the ancestors' counters.
 
+use crate::base::ids::ServerId;
 use crate::base::transparent_sources;
-use crate::session::connection::{Connection, NO_SERVER};
+use crate::session::connection::Connection;
 use crate::session::segment::Segment;
 use e2d2::memory::LargeSlice;
 use e2d2::time::Instant;
@@ -12,8 +13,6 @@ use netfcts::progress::{Ended, Ends, Progress};
 use netfcts::record::{self, Cause, RecordFlags, State};
 use netfcts::ring::RecordSender;
 use std::time::Duration;
-
-const _: () = assert!(NO_SERVER == record::NO_SERVER);
 
 /// Where ended connections go; without a ring, nowhere.
 pub type RecordSink = Option<RecordSender>;
@@ -162,14 +161,22 @@ impl Log {
     }
 
     /// Hands over the record of `connection`, which used `local_port` towards its server and ends for `cause` as the
-    /// client's side sees it.
-    pub(crate) fn end(&mut self, slot: u32, connection: &Connection, (cause, local_port): (Cause, u16), now: Instant) {
+    /// client's side sees it; without a leg it names the server that was given up last.
+    pub(crate) fn end(
+        &mut self,
+        slot: u32,
+        connection: &Connection,
+        (cause, local_port, given_up): (Cause, u16, Option<ServerId>),
+        now: Instant,
+    ) {
         let core = self.core;
         let Some(record) = self.records.get_mut(slot as usize).filter(|record| record.is_begun()) else {
             return;
         };
-        let local_address = if connection.ends.local_address < transparent_sources::FIRST {
-            connection.ends.local_address
+        let leg = connection.ends.leg;
+        let local_address = leg.map_or(0, |leg| leg.local_address);
+        let local_address = if local_address < transparent_sources::FIRST {
+            local_address
         } else {
             record::TRANSPARENT
         };
@@ -181,7 +188,7 @@ impl Log {
             ),
             listener: connection.listener,
             local: (local_address, local_port),
-            server: connection.ends.server,
+            server: (leg.map(|leg| leg.server).or(given_up)).map_or(record::NO_SERVER, |server| server.0),
             core,
             packets: (connection.packets_from_client, connection.packets_from_server),
             bytes: (connection.bytes_to_server, connection.bytes_to_client),

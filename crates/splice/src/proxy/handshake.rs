@@ -17,7 +17,7 @@ use crate::handshake::syn_ack_options::{self, AdvertisedOptions};
 use crate::proxy::apply::ActionContext;
 use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::session::action::Action;
-use crate::session::connection::{Connection, NO_SERVER};
+use crate::session::connection::Connection;
 use crate::session::event::Event;
 use crate::session::numbers::Control;
 use crate::session::phase::Phase;
@@ -64,7 +64,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         if matches!(event, Event::Syn | Event::SynToForward) {
             self.rooms.records.count(Side::Client, TcpCounter::RecvSyn);
         }
-        let Step::Go { actions: [action], .. } = step(phase, event) else {
+        let Step::Go {
+            actions: [action],
+            ask: None,
+            ..
+        } = step(phase, event)
+        else {
             return self.rooms.impossible(phase, event);
         };
         out.enter(WorkStage::from(*action));
@@ -182,7 +187,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let first = inspect_delay.filter(|_| accept != AcceptProxy::Required);
         self.rooms.timers.arm(slot, self.rooms.now + first.unwrap_or(select));
         if bind != Bind::Payload {
-            self.drive(slot, Event::Ready, &mut ActionContext::nothing(), out);
+            self.drive(slot, Event::Created, &mut ActionContext::nothing(), out);
         }
     }
 
@@ -195,23 +200,16 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        self.drive(slot, Event::CookieAck, &mut ActionContext::nothing(), out);
-        let Some(connection) = self.connections.get_mut(slot) else {
+        let Some(connection) = self.connections.get(slot) else {
             return;
         };
-        self.rooms.release_port(slot, connection, None);
         let listener = connection.listener;
-        connection.ends.server = NO_SERVER;
-        if let Some(syn) = connection.state.syn() {
-            self.rooms.handshake.forwarded_syns.remove(syn);
-        }
-        self.rooms.handshake.replay_filter.note(unused);
         let client = self.rooms.new_opening(listener, opened, &incoming);
-        connection.state = State::AwaitPayload(client);
+        let mut scene = ActionContext::nothing();
+        scene.client = Some(client);
+        self.drive(slot, Event::CookieAck, &mut scene, out);
+        self.rooms.handshake.replay_filter.note(unused);
         self.rooms.on_cookie_returned(incoming.segment.key.remote);
-        self.rooms
-            .records
-            .state(slot, Side::Client, record::State::Established, self.rooms.now);
         self.await_first_bytes(slot, listener, out);
         if incoming.segment.len() == 0 {
             return self.rooms.emit.dropped(DropReason::Consumed);
@@ -303,6 +301,18 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 timestamps: tsval.map(|tsval| (self.handshake.timestamp(self.now), tsval)),
             },
         }
+    }
+
+    /// Goes on with the client as if its SYN had not been passed on.
+    pub(crate) fn fall_back(&mut self, slot: u32, connection: &mut Connection, client: Option<ClientSide>) {
+        if let Some(syn) = connection.state.syn() {
+            self.handshake.forwarded_syns.remove(syn);
+        }
+        if let Some(client) = client {
+            connection.state = State::AwaitPayload(client);
+        }
+        let state = record::State::Established;
+        self.records.state(slot, Side::Client, state, self.now);
     }
 
     /// The cookie that a client acknowledges whose SYN has been passed on, if it was made for that very SYN. An earlier copy

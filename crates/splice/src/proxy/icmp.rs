@@ -143,11 +143,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let IcmpError::TooBig(mtu) = told else { return told };
         let by = match towards {
             Side::Client => Some(connection.ends.client_device),
-            Side::Server => self
-                .settings
-                .servers
-                .get(usize::from(connection.ends.server))
-                .map(|server| server.device),
+            Side::Server => connection.ends.server(&self.settings).map(|server| server.device),
         };
         let of = |device: e2d2::port::PortId| u32::from(self.settings.devices[usize::from(device.0)].mtu);
         let beyond = by.map_or(u32::MAX, |device| siit::mtu_for(path.version(), of(device)));

@@ -344,10 +344,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 let ours = (state.server().unwrap_or_default().iss, client.timestamps);
                 let event = classify::from_server_in_handshake(ours, answered, segment, &options);
                 let tells_caps = matches!(event, Event::ServerSynAck | Event::ServerLacksOption);
-                let offered = tells_caps.then(|| send::offered(&self.rooms.settings, connection, client, syn));
+                let leg = connection.ends.leg.filter(|_| tells_caps);
+                let told = leg.map(|leg| {
+                    let offered = send::offered(&self.rooms.settings, connection, client, syn);
+                    (leg.server.0, offered)
+                });
                 connection.note_in_opening(now, from, event, segment);
-                if let Some(offered) = offered {
-                    let told = (connection.ends.server, offered);
+                if let Some(told) = told {
                     self.rooms.learn_server_caps(told, segment, &options);
                 }
                 event
@@ -358,9 +361,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             fin: FinChange::Unchanged,
             acknowledges_fin: false,
         } = event
+            && step::is_plain_forward(connection.phase(), event)
         {
             // By far the most segments: they change no phase and are passed on.
-            debug_assert!(step::is_plain_forward(connection.phase(), event));
             return self.rooms.forward_plain(slot, connection, from, incoming, out);
         }
         if matches!(event, Event::Unacceptable)
@@ -382,10 +385,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     fn note_first_byte(&self, slot: u32, connection: &Connection) {
         let accepted = (Side::Server, record::State::Established);
         if connection.bytes_to_client > 0
+            && let Some(leg) = connection.ends.leg
             && let Some(took) = self.records.time_since(slot, accepted, self.now)
         {
-            self.tally
-                .note_first_byte(connection.listener, connection.ends.server, took);
+            self.tally.note_first_byte(connection.listener, leg.server.0, took);
         }
     }
 

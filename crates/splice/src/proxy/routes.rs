@@ -17,7 +17,7 @@ pub(crate) fn way_to_client(settings: &Settings, ends: &Endpoints) -> Path {
 /// The way to its server, likewise; `None` while the next hop is not resolved.
 #[inline(always)]
 pub(crate) fn way_to_server(settings: &Settings, neighbours: &impl NextHops, ends: &Endpoints) -> Option<Path> {
-    let server = settings.servers.get(usize::from(ends.server))?;
-    let key = FourTuple::new((server.address, server.port), ends.source(settings));
+    let server = ends.server(settings)?;
+    let key = FourTuple::new((server.address, server.port), ends.source(settings)?);
     Some(settings.path(&key, neighbours.mac(server.next_hop)?, server.device))
 }

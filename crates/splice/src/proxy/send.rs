@@ -14,7 +14,7 @@ use crate::handshake::syn_ack_options::Offered;
 use crate::proxy::apply::ActionContext;
 use crate::proxy::routes;
 use crate::proxy::{Incoming, Rooms};
-use crate::session::connection::{Connection, NO_SERVER, Spliced};
+use crate::session::connection::{Connection, Spliced};
 use crate::session::endpoints::Endpoints;
 use crate::session::limits::LimitKind;
 use crate::session::numbers::{Control, numbers_before_splice, spliced_numbers};
@@ -38,7 +38,7 @@ pub(crate) fn offered(
     let leg = |peer: u128, device: PortId| {
         settings.devices[usize::from(device.0)].mtu - ip_version(peer).header_len_with_tcp()
     };
-    let server = settings.servers.get(usize::from(connection.ends.server));
+    let server = connection.ends.server(settings);
     let to_server = server.map_or(u16::MAX, |server| leg(server.address, server.device));
     let to_client = leg(connection.ends.client_address(), connection.ends.client_device);
     let (window_scale, sack, timestamps) = match syn.map(|syn| TcpOptions::parse(&syn.options)) {
@@ -102,7 +102,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// Sends a RST to one side of a connection, with a number that its receiver believes.
     pub(crate) fn reset(&mut self, slot: u32, connection: &Connection, to: Side, out: &mut impl Output<P::Buffer>) {
-        if to == Side::Server && (connection.ends.server == NO_SERVER || connection.ends.local_port == 0) {
+        if to == Side::Server && connection.ends.leg.is_none() {
             return;
         }
         let Some(path) = self.resolved(connection, to) else {

@@ -5,7 +5,6 @@
 
 use crate::admission::round_budget::{LOOKED_INTO_PER_ROUND, RoundBudget};
 use crate::base::callbacks::SelectServer;
-use crate::base::ids::ServerId;
 use crate::base::output::{NextHops, Output};
 use crate::base::settings::Server;
 use crate::base::stage::WorkStage;
@@ -19,7 +18,6 @@ use crate::session::phase::{FinState, Phase};
 use crate::session::state::State;
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
-use netfcts::record::Cause;
 use std::time::Duration;
 
 /// Resting connections that one call forgets at most: each costs two look-ups.
@@ -161,17 +159,19 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 let listener = self.settings.listeners.get(usize::from(connection.listener))?;
                 Some(match listener.inspect_delay {
                     Some(_) => Event::WaitOver,
-                    None => Event::TimedOut,
+                    None => Event::SelectTimeout,
                 })
             }
-            State::SynAckForwarded(..) | State::AwaitProxyHeader(..) | State::LastAck(_) => Some(Event::TimedOut),
+            State::SynAckForwarded(..) => Some(Event::HandshakeTimeout),
+            State::AwaitProxyHeader(..) => Some(Event::SelectTimeout),
+            State::LastAck(_) => Some(Event::LastAckTimeout),
             State::Spliced(spliced) => {
                 let now_ms = self.now.as_millis() as u32;
                 if let Some(debt) = self.rtx.get(spliced.owed)
                     && debt.timer.is_due(now_ms)
                 {
                     return Some(if debt.timer.has_tried(rtx::MAX_TRIES) {
-                        Event::TimedOut
+                        Event::RetransmitLimit
                     } else {
                         Event::RetryDue
                     });
@@ -182,7 +182,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 let limit = self.silence_allowed(connection)?;
                 let silent = now_ms.wrapping_sub(connection.spliced()?.last_seen);
                 if u128::from(silent) >= limit.as_millis() {
-                    return Some(Event::TimedOut);
+                    return Some(match connection.phase() {
+                        Phase::SPLICED if is_unheard(connection) => Event::SelectTimeout,
+                        Phase::SPLICED => Event::IdleTimeout,
+                        _ => Event::HalfCloseTimeout,
+                    });
                 }
                 self.arm_spliced(slot, connection);
                 None
@@ -194,10 +198,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// it is looked at again later.
     fn call_due(&mut self, slot: u32, connection: &mut Connection) -> Option<Event> {
         let call = connection.state.call()?;
-        let server = self.settings.servers.get(usize::from(connection.ends.server))?;
+        let server = connection.ends.server(&self.settings)?;
         let waited = time_since(self.now, call.called_at);
         if waited >= server.connect_timeout {
-            return Some(Event::TimedOut);
+            return Some(Event::ConnectTimeout);
         }
         let next_syn = next_syn_after(server, call.attempts);
         if self.may_give_call_up(connection) {
@@ -221,7 +225,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             .overload
             .heard_until()
             .map_or(Duration::ZERO, |until| now.saturating_since(until));
-        let server = ServerId(connection.ends.server);
+        let Some(leg) = connection.ends.leg else {
+            return false;
+        };
         let Some((call, pool)) = connection
             .state
             .call_mut()
@@ -235,19 +241,17 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         if !call.attempts.is_overdue() {
             call.attempts.note_overdue();
-            self.upstream.note_overdue(server, now - waited, now);
+            self.upstream.note_overdue(leg.server, now - waited, now);
         }
-        call.attempts.given_up() < Attempts::MOST_GIVEN_UP && self.upstream.may_give_up(pool, server, now, call.tried())
+        call.attempts.given_up() < Attempts::MOST_GIVEN_UP
+            && self.upstream.may_give_up(pool, leg.server, now, call.tried())
     }
 
     /// Sets the timer of a call to a server to the earliest time at which it can mean anything: when its SYN is repeated,
     /// when its whole time is over, when it is overdue, and then whenever it has waited half as long again.
     pub(crate) fn arm_call(&mut self, slot: u32, connection: &Connection) {
         let now = self.now;
-        let (Some(call), Some(server)) = (
-            connection.state.call(),
-            self.settings.servers.get(usize::from(connection.ends.server)),
-        ) else {
+        let (Some(call), Some(server)) = (connection.state.call(), connection.ends.server(&self.settings)) else {
             return;
         };
         let waited = time_since(now, call.called_at);
@@ -303,18 +307,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let is_open = (spliced.client_fin, spliced.server_fin) == (FinState::Open, FinState::Open);
         let usual = if is_open { listener.idle } else { listener.half_close };
         Some(usual.min(if is_unheard(connection) { listener.select } else { usual }))
-    }
-
-    /// Why a connection in this state ended by time: kept here beside the timers themselves.
-    pub(crate) fn cause_of_silence(&self, slot: u32, connection: &Connection, usual: Cause) -> Cause {
-        let spliced = connection.spliced();
-        let debt = spliced.and_then(|spliced| self.rtx.get(spliced.owed));
-        match debt {
-            Some(debt) if debt.timer.has_tried(rtx::MAX_TRIES) => Cause::RetransmitLimit,
-            None if self.inspections.of(slot).is_some_and(Inspection::is_given_up) => Cause::RetransmitLimit,
-            _ if usual == Cause::IdleTimeout && is_unheard(connection) => Cause::SelectorTimeout,
-            _ => usual,
-        }
     }
 }
 

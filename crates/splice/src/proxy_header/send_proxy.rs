@@ -26,7 +26,7 @@ pub(crate) fn header(
     started: (u8, Instant),
     out: &mut [u8; MAX_HEADER],
 ) -> u16 {
-    let server = settings.servers.get(usize::from(connection.ends.server));
+    let server = connection.ends.server(settings);
     match server.map_or(SendProxy::Off, |server| server.announce) {
         SendProxy::Off => 0,
         announce => written(announce, settings, connection, said, started, out),

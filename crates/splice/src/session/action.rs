@@ -15,40 +15,30 @@ pub enum Action {
     StoreSyn,
     /// Pass the server's SYN-ACK on to the client, and remember what it says.
     ForwardSynAck,
-    /// Take over the numbers and options that the two ends have agreed on, and send the PROXY header if there is one. The
-    /// segment is then looked at again in the new phase.
+    /// Take over the numbers and options that the two ends have agreed on.
     Establish,
-    /// Note what the two ends have agreed on, and wait for the PROXY header that the client's stream begins with. What the
-    /// segment carries is the next event.
+    /// Note what the two ends have agreed on, and wait for the PROXY header that the client's stream begins with.
     AwaitProxyHeader,
-    /// Look for that header in what is held: what comes of it is the next event.
-    ReadHeader,
-    /// Keep the client's bytes (and FIN) until there is a server for them.
-    Hold,
+    /// Go on as if the client's SYN had not been passed on, but answered by a cookie.
+    FallBackToCookie,
     /// Forget the held bytes that the client has no ACK for; it repeats them.
     EvictUnacked,
-    /// Ask the selector with the bytes in order so far; its answer is the next event.
-    AskSelector,
-    /// As [`Action::AskSelector`], but no more will be waited for; without an answer, the listener's default pool is it.
-    AskAtLast,
     /// Acknowledge the bytes in order: from now on we owe them to the server.
     AckBuffered,
-    /// Take a source port and send a SYN to the chosen server; failing that, the next event is `NoServer`.
-    ConnectServer,
+    /// Begin the call to the chosen server.
+    BeginCall,
+    /// Send our SYN, or the one that is passed on, to the server.
+    SendSyn,
     /// Repeat our SYN, or the one that is passed on, to the server.
     RetransmitSyn,
-    /// Give the server up and choose the next one; the next event is `Selected` or `NoServer`.
-    NextServer,
-    /// Give the call up for another server that is not ejected; the next event is `Selected`.
-    MoveToNextServer,
+    /// Give the source port back and leave the server, which has failed for this cause, if any.
+    ReleaseServer(Option<Cause>),
     /// Tell a server that remembers an older connection to forget it.
     ResetStaleServer,
     /// Take over the numbers and options of the server's SYN-ACK, behind a PROXY header if one was awaited.
     Splice,
     /// Acknowledge the server's SYN-ACK.
     AcknowledgeServer,
-    /// Send the held bytes to the server, in order.
-    SendBuffered,
     /// Send again what we owe, to the server or in the place of other bytes, and has not been acknowledged.
     Retransmit,
     /// Translate the segment and pass it to the other side.
@@ -77,6 +67,55 @@ pub enum Action {
     Drop(DropReason),
 }
 
+/// What a transition asks for last: the answer depends on more than the connection, and is the next event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Is there room for the client's bytes (and FIN)? `Buffered`; nothing if there is none, the client repeats them.
+    Buffer,
+    /// What of the PROXY header is in the buffered bytes? `HeaderDone`, `NeedMore`, `BadHeader`.
+    ReadHeader,
+    /// Which server does the selector name by the bytes in order so far? `Selected`, `NeedMore`, `Rejected`, `NoServer`; what
+    /// [`Ask::ReadHeader`] answers while a header is awaited; nothing without new bytes.
+    Select(PayloadWait),
+    /// Is a source port towards the chosen server free? `PortTaken`, `NoPort`.
+    TakePort,
+    /// Which server of the pool is the next? `Selected`, `NoServer`.
+    NextServer,
+    /// The same behind silence, which may be nothing but loss: the server may be called again, as often as it allows.
+    NextOrSameServer,
+    /// Is there another server for a call that is overdue? `Replaced`; nothing if there is none.
+    OtherServer,
+    /// What becomes of the buffered bytes? They go to the server, behind the PROXY header and through the inspector: `Segment`
+    /// with the client's FIN, `Rejected`, nothing.
+    SendBuffered,
+    /// What is the segment in the new phase? It is passed on behind the PROXY header, if one is to be sent.
+    Reclassify,
+}
+
+/// Whether more of the first payload would be waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PayloadWait {
+    /// It would.
+    Left,
+    /// No: without an answer of the selector, the listener's default pool is it.
+    Over,
+}
+
+impl From<Ask> for WorkStage {
+    #[inline]
+    fn from(ask: Ask) -> WorkStage {
+        match ask {
+            Ask::Buffer => WorkStage::Hold,
+            Ask::ReadHeader => WorkStage::ReadHeader,
+            Ask::Select(_) => WorkStage::AskSelector,
+            Ask::TakePort => WorkStage::ConnectServer,
+            Ask::NextServer | Ask::NextOrSameServer | Ask::OtherServer => WorkStage::NextServer,
+            Ask::SendBuffered => WorkStage::SendBuffered,
+            Ask::Reclassify => WorkStage::Classify,
+        }
+    }
+}
+
 impl Action {
     /// Nothing is left of the connection behind it.
     pub(crate) const fn ends_connection(self) -> bool {
@@ -97,18 +136,15 @@ impl From<Action> for WorkStage {
             Action::ForwardSynAck => WorkStage::ForwardSynAck,
             Action::Establish => WorkStage::Establish,
             Action::AwaitProxyHeader => WorkStage::AwaitProxyHeader,
-            Action::ReadHeader => WorkStage::ReadHeader,
-            Action::Hold => WorkStage::Hold,
+            Action::FallBackToCookie => WorkStage::CreateConnection,
             Action::EvictUnacked => WorkStage::EvictUnacked,
-            Action::AskSelector | Action::AskAtLast => WorkStage::AskSelector,
             Action::AckBuffered => WorkStage::AckBuffered,
-            Action::ConnectServer => WorkStage::ConnectServer,
+            Action::BeginCall | Action::SendSyn => WorkStage::ConnectServer,
             Action::RetransmitSyn => WorkStage::RetransmitSyn,
-            Action::MoveToNextServer | Action::NextServer => WorkStage::NextServer,
+            Action::ReleaseServer(_) => WorkStage::NextServer,
             Action::ResetStaleServer => WorkStage::ResetStaleServer,
             Action::Splice => WorkStage::Splice,
             Action::AcknowledgeServer => WorkStage::AcknowledgeServer,
-            Action::SendBuffered => WorkStage::SendBuffered,
             Action::Retransmit => WorkStage::Retransmit,
             Action::Forward => WorkStage::Rewrite,
             Action::AskReceiver => WorkStage::AskReceiver,

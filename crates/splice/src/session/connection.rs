@@ -16,9 +16,6 @@ use e2d2::time::Instant;
 use netfcts::Side;
 use netfcts::seq::SeqNum;
 
-/// No server chosen yet.
-pub const NO_SERVER: u16 = u16::MAX;
-
 /// A connection. It begins with a line, or it would stand in three.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
@@ -149,9 +146,7 @@ impl Connection {
                 client_port: segment.key.remote_port,
                 listener_port: segment.key.local_port,
                 listener_address: address,
-                local_address: 0,
-                local_port: 0,
-                server: NO_SERVER,
+                leg: None,
                 client_mac: segment.source_mac,
                 client_device: segment.device,
             },

@@ -1,9 +1,11 @@
 //! The end points of both legs of a connection, open or in TIME-WAIT.
 
-use crate::base::settings::Settings;
+use crate::base::ids::ServerId;
+use crate::base::settings::{Server, Settings};
 use e2d2::port::PortId;
 use e2d2::wire::MacAddr;
 use netfcts::{FourTuple, Side};
+use std::num::NonZeroU16;
 
 /// The end points of a connection. Addresses of ours are indices: [`Settings`] holds them.
 #[derive(Clone, Copy, Debug)]
@@ -16,17 +18,26 @@ pub struct Endpoints {
     pub listener_port: u16,
     /// Index of the address it connected to.
     pub listener_address: u16,
-    /// Index of our address towards the server, or what [`transparent_sources`](crate::base::transparent_sources) makes of a client's.
-    pub local_address: u16,
-    /// Our port towards the server; 0 while there is none.
-    pub local_port: u16,
-    /// The chosen server, or [`NO_SERVER`](crate::session::connection::NO_SERVER).
-    pub server: u16,
+    /// The leg to the server, once one is called.
+    pub leg: Option<ServerLeg>,
     /// Where the client's frames come from: replies go back there. It follows segments that were accepted.
     pub client_mac: MacAddr,
     /// The port that the client is on.
     pub client_device: PortId,
 }
+
+/// The leg to a server.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerLeg {
+    /// The server.
+    pub server: ServerId,
+    /// Index of our address, or what [`transparent_sources`](crate::base::transparent_sources) makes of a client's.
+    pub local_address: u16,
+    /// Our port.
+    pub local_port: NonZeroU16,
+}
+
+const _: () = assert!(size_of::<Option<ServerLeg>>() == 6, "no leg costs no byte");
 
 impl Endpoints {
     /// The client's address, IPv4 in its mapped form.
@@ -44,18 +55,24 @@ impl Endpoints {
                 FourTuple::new((self.client_address(), self.client_port), listener)
             }
             Side::Server => {
-                let server = settings.servers.get(usize::from(self.server))?;
-                FourTuple::new((server.address, server.port), self.source(settings))
+                let server = self.server(settings)?;
+                FourTuple::new((server.address, server.port), self.source(settings)?)
             }
         })
     }
 
-    /// Our address and port towards the server.
+    /// The server that is called, or was.
     #[inline]
-    pub(crate) fn source(&self, settings: &Settings) -> (u128, u16) {
-        settings
-            .addresses
-            .source(self.local_address, self.local_port, self.client_address())
+    pub(crate) fn server<'a>(&self, settings: &'a Settings) -> Option<&'a Server> {
+        settings.servers.get(usize::from(self.leg?.server.0))
+    }
+
+    /// Our address and port towards it.
+    #[inline]
+    pub(crate) fn source(&self, settings: &Settings) -> Option<(u128, u16)> {
+        let leg = self.leg?;
+        let addresses = &settings.addresses;
+        Some(addresses.source(leg.local_address, leg.local_port.get(), self.client_address()))
     }
 
     /// True if `key` is that of the leg to `side`: [`Endpoints::key`] without making it.
@@ -69,9 +86,9 @@ impl Endpoints {
                     && settings.addresses.value(self.listener_address) == key.local
             }
             Side::Server => {
-                let server = settings.servers.get(usize::from(self.server));
+                let server = self.server(settings);
                 server.is_some_and(|server| server.port == key.remote_port && server.address == key.remote)
-                    && self.source(settings) == (key.local, key.local_port)
+                    && self.source(settings) == Some((key.local, key.local_port))
             }
         }
     }

@@ -39,7 +39,7 @@ pub enum Event {
     /// An ACK to a listener whose acknowledgement number is a valid cookie.
     CookieAck,
     /// The connection is made and its listener binds at once, without waiting for payload.
-    Ready,
+    Created,
     /// A SYN inside a live connection.
     StraySyn,
     /// A segment from the client without bytes that are new to us and without FIN; of a connection that began with a
@@ -54,8 +54,16 @@ pub enum Event {
     ClientData,
     /// The client's FIN with nothing before it that we lack, and nothing held.
     ClientFin,
-    /// The selector named a server.
+    /// They are kept.
+    Buffered,
+    /// The PROXY header has been taken off, or will not come.
+    HeaderDone,
+    /// A server is chosen: by the selector, or the next of its pool.
     Selected,
+    /// Another server is chosen for an overdue call.
+    Replaced,
+    /// A source port towards the chosen server is ours.
+    PortTaken,
     /// The selector wants more bytes and more may come.
     NeedMore,
     /// The selector refuses the connection, or cannot decide with all there will be; or an inspector refuses it.
@@ -99,8 +107,20 @@ pub enum Event {
     CallOverdue,
     /// The first payload has been waited for as long as the listener wants to.
     WaitOver,
-    /// The timer of the phase: the peer took too long.
-    TimedOut,
+    /// The client has not sent what its server is chosen by, or chosen for.
+    SelectTimeout,
+    /// The server has not answered our SYN.
+    ConnectTimeout,
+    /// The client has not acknowledged the server's SYN-ACK.
+    HandshakeTimeout,
+    /// No side of a spliced connection has sent anything.
+    IdleTimeout,
+    /// The same, while one direction is closed.
+    HalfCloseTimeout,
+    /// The client has not acknowledged our FIN.
+    LastAckTimeout,
+    /// A receiver has not acknowledged what was retransmitted as often as allowed.
+    RetransmitLimit,
     /// The memory for held bytes is nearly used up, and of the copies that a client would repeat this one has waited longest.
     UnackedEvicted,
     /// The memory for held bytes is nearly used up by connections that have asked for more, and this one has waited longest.
@@ -132,14 +152,18 @@ impl Event {
             Event::SynToForward,
             Event::SynRetransmit,
             Event::CookieAck,
-            Event::Ready,
+            Event::Created,
             Event::StraySyn,
             Event::ClientAck,
             Event::HeaderAwaited,
             Event::Unacceptable,
             Event::ClientData,
             Event::ClientFin,
+            Event::Buffered,
+            Event::HeaderDone,
             Event::Selected,
+            Event::Replaced,
+            Event::PortTaken,
             Event::NeedMore,
             Event::Rejected,
             Event::BadHeader,
@@ -172,7 +196,13 @@ impl Event {
             Event::RetryDue,
             Event::CallOverdue,
             Event::WaitOver,
-            Event::TimedOut,
+            Event::SelectTimeout,
+            Event::ConnectTimeout,
+            Event::HandshakeTimeout,
+            Event::IdleTimeout,
+            Event::HalfCloseTimeout,
+            Event::LastAckTimeout,
+            Event::RetransmitLimit,
             Event::UnackedEvicted,
             Event::ConnectionEvicted,
             Event::Shutdown,

@@ -10,6 +10,8 @@
 
 use crate::base::drop_reason::DropReason;
 use crate::session::action::Action::{self, *};
+use crate::session::action::Ask::{self, *};
+use crate::session::action::PayloadWait;
 use crate::session::event::{Event, FinChange};
 use crate::session::phase::{FinState, Phase};
 use netfcts::Side;
@@ -24,6 +26,8 @@ pub enum Step {
         next: Phase,
         /// What to do, in order. Static: a step costs no memory.
         actions: &'static [Action],
+        /// What is asked behind them, if anything: the answer is the next event.
+        ask: Option<Ask>,
     },
     /// It may happen, and means nothing here.
     Ignore,
@@ -32,7 +36,19 @@ pub enum Step {
 }
 
 const fn to(next: Phase, actions: &'static [Action]) -> Step {
-    Step::Go { next, actions }
+    Step::Go {
+        next,
+        actions,
+        ask: None,
+    }
+}
+
+const fn then(next: Phase, actions: &'static [Action], ask: Ask) -> Step {
+    Step::Go {
+        next,
+        actions,
+        ask: Some(ask),
+    }
 }
 
 /// Decides what `event` does to a connection in `phase`.
@@ -50,9 +66,20 @@ pub const fn step(phase: Phase, event: Event) -> Step {
     }
 }
 
-/// True if all that `event` does in `phase` is to pass the segment on.
+/// True if all that `event` does in a spliced phase is to pass the segment on: what the table says of by far the most.
+#[inline(always)]
 pub(crate) fn is_plain_forward(phase: Phase, event: Event) -> bool {
-    step(phase, event) == to(phase, &[Forward])
+    let Phase::Spliced { client, server } = phase else {
+        return false;
+    };
+    match spliced(client, server, event) {
+        Step::Go {
+            next,
+            actions: [Forward],
+            ask: None,
+        } => next == phase,
+        _ => false,
+    }
 }
 
 /// No connection: only a SYN, or the ACK of a cookie, means anything.
@@ -75,10 +102,10 @@ const fn closed(event: Event) -> Step {
 const fn await_payload(event: Event) -> Step {
     const HERE: Phase = Phase::AwaitPayload;
     match event {
-        Event::ClientData => to(HERE, &[Hold, AskSelector]),
-        Event::Ready => to(HERE, &[AskSelector]),
-        Event::WaitOver => to(HERE, &[AskAtLast]),
-        Event::Selected => to(Phase::ServerSynSent, &[ConnectServer]),
+        Event::ClientData => then(HERE, &[], Buffer),
+        Event::Created | Event::Buffered | Event::HeaderDone => then(HERE, &[], Select(PayloadWait::Left)),
+        Event::WaitOver => then(HERE, &[], Select(PayloadWait::Over)),
+        Event::Selected => then(Phase::ServerSynSent, &[BeginCall], TakePort),
         // Who acknowledges owes: without this a client that waits for our ACK (Nagle, a full window, a lost middle
         // segment) never completes its request.
         Event::NeedMore => to(HERE, &[AckBuffered]),
@@ -93,7 +120,7 @@ const fn await_payload(event: Event) -> Step {
         Event::StraySyn | Event::Unacceptable | Event::InWindowRst(Side::Client) => to(HERE, &[ChallengeAck]),
         Event::Reset(Side::Client) => to(Phase::Closed, &[Forget(Cause::ActiveRst)]),
         Event::OutOfWindowRst(Side::Client) => to(HERE, &[Drop(DropReason::OutOfWindowRst)]),
-        Event::TimedOut => to(Phase::Closed, &[ResetClient, Forget(Cause::SelectorTimeout)]),
+        Event::SelectTimeout => to(Phase::Closed, &[ResetClient, Forget(Cause::SelectorTimeout)]),
         // Nobody has an ACK for these bytes: the client repeats them.
         Event::UnackedEvicted => to(HERE, &[EvictUnacked]),
         Event::ConnectionEvicted => to(Phase::Closed, &[ResetClient, Forget(Cause::HeldFull)]),
@@ -102,21 +129,31 @@ const fn await_payload(event: Event) -> Step {
     }
 }
 
+/// Why a server was given up.
+const REFUSED: Option<Cause> = Some(Cause::ServerRefused);
+const SILENT: Option<Cause> = Some(Cause::ServerTimeout);
+
+/// What becomes of a forwarded SYN when its client has taken an earlier SYN-ACK of ours.
+const FALL_BACK: &[Action] = &[ResetServer, ReleaseServer(None), FallBackToCookie];
+
 /// Our SYN is out; the client's bytes stay held.
 const fn server_syn_sent(event: Event) -> Step {
     const HERE: Phase = Phase::ServerSynSent;
     match event {
-        Event::ServerSynAck => to(Phase::SPLICED, &[Splice, AcknowledgeServer, SendBuffered]),
-        Event::ClientData | Event::ClientFin => to(HERE, &[Hold]),
+        Event::PortTaken => to(HERE, &[SendSyn]),
+        Event::ServerSynAck => then(Phase::SPLICED, &[Splice, AcknowledgeServer], SendBuffered),
+        Event::ClientData | Event::ClientFin => then(HERE, &[], Buffer),
+        Event::Buffered => Step::Ignore,
         Event::ClientAck => to(HERE, &[Drop(DropReason::Duplicate)]),
         Event::RetryDue => to(HERE, &[RetransmitSyn]),
         // No byte of the client has been given away yet: another server can have them all.
-        Event::Reset(Side::Server) | Event::ServerUnreachable | Event::TimedOut | Event::NoPort => {
-            to(HERE, &[NextServer])
-        }
-        Event::CallOverdue => to(HERE, &[MoveToNextServer]),
-        Event::ServerLacksOption => to(HERE, &[ResetServer, NextServer]),
-        Event::Selected => to(HERE, &[ConnectServer]),
+        Event::Reset(Side::Server) | Event::ServerUnreachable => then(HERE, &[ReleaseServer(REFUSED)], NextServer),
+        Event::ConnectTimeout => then(HERE, &[ReleaseServer(SILENT)], NextOrSameServer),
+        Event::ServerLacksOption => then(HERE, &[ResetServer, ReleaseServer(None)], NextServer),
+        Event::NoPort => then(HERE, &[], NextServer),
+        Event::CallOverdue => then(HERE, &[], OtherServer),
+        Event::Replaced => then(HERE, &[ReleaseServer(None)], TakePort),
+        Event::Selected => then(HERE, &[], TakePort),
         // RFC 9293 3.10.7.3: an unacceptable ACK in SYN-SENT is answered by a RST with its own number.
         Event::ServerStaleAck => to(HERE, &[ResetStaleServer, RetransmitSyn]),
         Event::NoServer => to(Phase::Closed, &[ResetClient, ForgetWithFailure]),
@@ -139,22 +176,24 @@ const fn server_syn_sent(event: Event) -> Step {
 const fn syn_forwarded(event: Event) -> Step {
     const HERE: Phase = Phase::SynForwarded;
     match event {
-        Event::Ready => to(HERE, &[AskSelector]),
-        Event::Selected => to(HERE, &[ConnectServer]),
+        Event::Created => then(HERE, &[], Select(PayloadWait::Left)),
+        Event::Selected => then(HERE, &[], TakePort),
+        Event::PortTaken => to(HERE, &[SendSyn]),
         // The client repeats what was lost; nobody else has to.
         Event::SynRetransmit => to(HERE, &[RetransmitSyn]),
         Event::ServerSynAck => to(Phase::SynAckForwarded, &[ForwardSynAck]),
         // The client has heard of no server yet: another can have the same SYN.
-        Event::Reset(Side::Server) | Event::ServerUnreachable | Event::TimedOut | Event::NoPort => {
-            to(HERE, &[NextServer])
-        }
-        Event::CallOverdue => to(HERE, &[MoveToNextServer]),
+        Event::Reset(Side::Server) | Event::ServerUnreachable => then(HERE, &[ReleaseServer(REFUSED)], NextServer),
+        Event::ConnectTimeout => then(HERE, &[ReleaseServer(SILENT)], NextOrSameServer),
+        Event::NoPort => then(HERE, &[], NextServer),
+        Event::CallOverdue => then(HERE, &[], OtherServer),
+        Event::Replaced => then(HERE, &[ReleaseServer(None)], TakePort),
         Event::ServerStaleAck => to(HERE, &[ResetStaleServer, RetransmitSyn]),
         Event::NoServer => to(Phase::Closed, &[ResetClient, ForgetWithFailure]),
         Event::Rejected => to(Phase::Closed, &[ResetClient, Forget(Cause::SelectorReject)]),
         Event::Reset(Side::Client) => to(Phase::Closed, &[ResetServer, Forget(Cause::ActiveRst)]),
         // We have answered an earlier copy of this SYN ourselves, and the client has taken that for its connection.
-        Event::CookieAck => to(Phase::AwaitPayload, &[ResetServer]),
+        Event::CookieAck => to(Phase::AwaitPayload, FALL_BACK),
         // RFC 5961 4.2: a client that has begun anew answers with a RST that we believe.
         Event::StraySyn | Event::Unacceptable | Event::InWindowRst(Side::Client) => to(HERE, &[ChallengeAck]),
         Event::OutOfWindowRst(_) => to(HERE, &[Drop(DropReason::OutOfWindowRst)]),
@@ -168,19 +207,19 @@ const fn syn_forwarded(event: Event) -> Step {
 const fn syn_ack_forwarded(event: Event) -> Step {
     const HERE: Phase = Phase::SynAckForwarded;
     match event {
-        Event::ClientAck => to(Phase::SPLICED, &[Establish]),
+        Event::ClientAck => then(Phase::SPLICED, &[Establish], Reclassify),
         // proxy-protocol.txt 2: nothing is processed before the whole header. Until then the server waits for this ACK.
-        Event::HeaderAwaited => to(Phase::AwaitProxyHeader, &[AwaitProxyHeader]),
+        Event::HeaderAwaited => then(Phase::AwaitProxyHeader, &[AwaitProxyHeader], Reclassify),
         // RFC 9293 3.8.1: the server repeats its SYN-ACK until it is acknowledged, and again when it gets the SYN again.
         Event::ServerSynAck => to(HERE, &[ForwardSynAck]),
         Event::SynRetransmit => to(HERE, &[RetransmitSyn]),
         Event::Reset(Side::Client) => to(Phase::Closed, &[ResetServer, Forget(Cause::ActiveRst)]),
         // The client has been told this server's options: no other can take its place.
         Event::Reset(Side::Server) => to(Phase::Closed, &[ResetClient, Forget(Cause::PassiveRst)]),
-        Event::CookieAck => to(Phase::AwaitPayload, &[ResetServer]),
+        Event::CookieAck => to(Phase::AwaitPayload, FALL_BACK),
         Event::StraySyn | Event::Unacceptable | Event::InWindowRst(Side::Client) => to(HERE, &[ChallengeAck]),
         Event::OutOfWindowRst(_) => to(HERE, &[Drop(DropReason::OutOfWindowRst)]),
-        Event::TimedOut => to(
+        Event::HandshakeTimeout => to(
             Phase::Closed,
             &[ResetClient, ResetServer, Forget(Cause::HandshakeTimeout)],
         ),
@@ -196,10 +235,11 @@ const fn syn_ack_forwarded(event: Event) -> Step {
 const fn await_proxy_header(event: Event) -> Step {
     const HERE: Phase = Phase::AwaitProxyHeader;
     match event {
-        Event::ClientData | Event::ClientFin => to(HERE, &[Hold, ReadHeader]),
+        Event::ClientData | Event::ClientFin => then(HERE, &[], Buffer),
+        Event::Buffered => then(HERE, &[], ReadHeader),
         // These bytes are for us, whatever follows: who cannot send more until it is acknowledged goes on.
         Event::NeedMore => to(HERE, &[AckBuffered]),
-        Event::Ready => to(Phase::SPLICED, &[Splice, AcknowledgeServer, SendBuffered]),
+        Event::HeaderDone => then(Phase::SPLICED, &[Splice, AcknowledgeServer], SendBuffered),
         // proxy-protocol.txt 2: the connection of a sender who breaks the rules is aborted. The server has not accepted yet.
         Event::BadHeader => to(
             Phase::Closed,
@@ -211,7 +251,7 @@ const fn await_proxy_header(event: Event) -> Step {
         Event::Reset(Side::Server) => to(Phase::Closed, &[ResetClient, Forget(Cause::PassiveRst)]),
         Event::StraySyn | Event::Unacceptable | Event::InWindowRst(Side::Client) => to(HERE, &[ChallengeAck]),
         Event::OutOfWindowRst(_) => to(HERE, &[Drop(DropReason::OutOfWindowRst)]),
-        Event::TimedOut => to(
+        Event::SelectTimeout => to(
             Phase::Closed,
             &[ResetClient, ResetServer, Forget(Cause::SelectorTimeout)],
         ),
@@ -228,8 +268,10 @@ const fn await_proxy_header(event: Event) -> Step {
 }
 
 /// Both sides are connected: everything passes, and only FIN, RST and silence change anything here.
+#[inline(always)]
 const fn spliced(client: FinState, server: FinState, event: Event) -> Step {
     let phase = Phase::Spliced { client, server };
+    let is_open = matches!(phase, Phase::SPLICED);
     match event {
         Event::Segment {
             from,
@@ -256,16 +298,23 @@ const fn spliced(client: FinState, server: FinState, event: Event) -> Step {
         // Our ACK of its SYN-ACK was lost.
         Event::ServerSynAck => to(phase, &[AcknowledgeServer]),
         Event::StraySyn => to(phase, &[ChallengeAck]),
-        Event::TimedOut => match (client, server) {
-            (FinState::Open, FinState::Open) => to(
-                Phase::TimeWait,
-                &[ResetClient, ResetServer, EnterTimeWait(Cause::IdleTimeout)],
-            ),
-            _ => to(
-                Phase::TimeWait,
-                &[ResetClient, ResetServer, EnterTimeWait(Cause::HalfCloseTimeout)],
-            ),
-        },
+        Event::IdleTimeout if is_open => to(
+            Phase::TimeWait,
+            &[ResetClient, ResetServer, EnterTimeWait(Cause::IdleTimeout)],
+        ),
+        // The copy of the client's first bytes was given up, and the client has not repeated them.
+        Event::SelectTimeout if is_open => to(
+            Phase::TimeWait,
+            &[ResetClient, ResetServer, EnterTimeWait(Cause::SelectorTimeout)],
+        ),
+        Event::HalfCloseTimeout if !is_open => to(
+            Phase::TimeWait,
+            &[ResetClient, ResetServer, EnterTimeWait(Cause::HalfCloseTimeout)],
+        ),
+        Event::RetransmitLimit => to(
+            Phase::TimeWait,
+            &[ResetClient, ResetServer, EnterTimeWait(Cause::RetransmitLimit)],
+        ),
         Event::Shutdown => to(
             Phase::TimeWait,
             &[ResetClient, ResetServer, EnterTimeWait(Cause::Shutdown)],
@@ -301,7 +350,7 @@ const fn last_ack(event: Event) -> Step {
         Event::Reset(Side::Client) => to(Phase::Closed, &[Forget(Cause::ActiveRst)]),
         Event::StraySyn | Event::InWindowRst(Side::Client) => to(HERE, &[ChallengeAck]),
         Event::OutOfWindowRst(Side::Client) => to(HERE, &[Drop(DropReason::OutOfWindowRst)]),
-        Event::TimedOut => to(Phase::Closed, &[Forget(Cause::ActiveClose)]),
+        Event::LastAckTimeout => to(Phase::Closed, &[Forget(Cause::ActiveClose)]),
         Event::Shutdown => to(Phase::Closed, &[ResetClient, Forget(Cause::Shutdown)]),
         _ => Step::Impossible,
     }
@@ -323,5 +372,34 @@ const fn time_wait(event: Event) -> Step {
         Event::StraySyn => to(HERE, &[Drop(DropReason::UnknownFlow)]),
         Event::ServerStray => to(HERE, &[Drop(DropReason::NotAnAnswer)]),
         _ => Step::Impossible,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changes_no_fin_is_passed_on_by_the_row_of_every_spliced_phase_and_by_none_else() {
+        let mut plain = 0;
+        for phase in Phase::all() {
+            for from in [Side::Client, Side::Server] {
+                let event = Event::Segment {
+                    from,
+                    fin: FinChange::Unchanged,
+                    acknowledges_fin: false,
+                };
+                let is_row = step(phase, event) == to(phase, &[Forward]);
+                let is_spliced = matches!(phase, Phase::Spliced { .. });
+                assert_eq!(
+                    is_plain_forward(phase, event),
+                    is_row && is_spliced,
+                    "{phase} × {event}"
+                );
+                assert!(is_row || !is_spliced, "{phase} × {event}");
+                plain += u32::from(is_spliced);
+            }
+        }
+        assert_eq!(plain, 16);
     }
 }

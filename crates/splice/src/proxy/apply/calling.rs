@@ -15,6 +15,7 @@ use crate::proxy::{Incoming, Rooms, send, timeout};
 use crate::reassembly::{BufferId, EvictionClass};
 use crate::retransmit::rtx::RtxQueue;
 use crate::session::connection::Connection;
+use crate::session::endpoints::{Endpoints, ServerLeg};
 use crate::session::event::{Event, FinChange};
 use crate::session::numbers::{self, Control};
 use crate::session::segment::Segment;
@@ -28,6 +29,7 @@ use netfcts::record::{self, Cause, RecordFlags};
 use netfcts::seq::SeqNum;
 use netfcts::{FourTuple, Side};
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 /// Sources from which a server is called in turn while the flow table has no place for the flow of one: each has another
@@ -50,22 +52,25 @@ pub(super) struct SpliceParams {
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
-    /// Calls the chosen server; `is_taken` says that the client's own source is another connection's.
+    /// Begins the call to the server that the selector has chosen.
+    pub(crate) fn begin_call(&mut self, connection: &mut Connection, scene: &ActionContext<P::Buffer>) {
+        if let State::AwaitPayload(client) = connection.state {
+            connection.state = State::ServerSynSent(client, Call::new(scene.pool));
+        }
+    }
+
+    /// Takes a source port towards the chosen server; `is_taken` says that the client's own source is another connection's.
     #[inline(never)]
-    pub(crate) fn connect_server(
+    pub(crate) fn take_port(
         &mut self,
         slot: u32,
         connection: &mut Connection,
         is_taken: bool,
         scene: &mut ActionContext<P::Buffer>,
-        out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
-        if let State::AwaitPayload(client) = connection.state {
-            connection.state = State::ServerSynSent(client, Call::new(scene.pool));
-        }
-        let server = usize::from(connection.ends.server);
+        let server = scene.server?;
         // The source towards a transparent server is the client's own, and there is no other.
-        let is_transparent = self.settings.servers.get(server)?.transparent;
+        let is_transparent = self.settings.servers.get(usize::from(server.0))?.transparent;
         let tries = if is_transparent { 1 } else { SOURCES_TRIED };
         for _ in 0..tries {
             match self.call_from_source(slot, connection, server, is_taken) {
@@ -78,13 +83,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                     self.records.tried_server(slot);
                     self.records
                         .state(slot, Side::Server, record::State::SynReceived, self.now);
-                    // The request is held: our SYN may have its memory.
-                    let memory = scene.incoming.take().map(|incoming| incoming.buffer);
-                    self.send_syn(slot, connection, memory, false, out);
-                    return None;
+                    return Some(Event::PortTaken);
                 }
             }
         }
+        scene.given_up = Some(server);
         connection.state.call_mut()?.failure = Cause::NoPort;
         Some(Event::NoPort)
     }
@@ -96,13 +99,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         &mut self,
         slot: u32,
         connection: &mut Connection,
-        server: usize,
+        server: ServerId,
         is_taken: bool,
     ) -> Option<Result<(), NoPlace>> {
         let now = self.now;
-        let settings = self.settings.servers.get(server)?;
+        let settings = self.settings.servers.get(usize::from(server.0))?;
         let server_end = (settings.address, settings.port);
-        let (local_address, taken) = self.take_source(slot, connection, server, is_taken)?;
+        let (local_address, taken) = self.take_source(slot, connection, usize::from(server.0), is_taken)?;
+        let local_port = NonZeroU16::new(taken.port)?;
         if taken.early {
             self.records.flag(slot, RecordFlags::EARLY_PORT);
         }
@@ -124,10 +128,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         call.attempts.begin_call();
         call.called_at = timeout::milliseconds_after(now);
         let pool = call.pool;
-        connection.ends.local_address = local_address;
-        connection.ends.local_port = taken.port;
+        connection.ends.leg = Some(ServerLeg {
+            server,
+            local_address,
+            local_port,
+        });
         // Until the port is given back: see `release_port`.
-        self.upstream.note_open(ServerId(connection.ends.server));
+        self.upstream.note_open(server);
         self.free_key(hash, &key);
         if let Err(refusal) = self.flows.insert(hash, FlowRef::server(slot)) {
             return Some(Err(refusal));
@@ -202,7 +209,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let State::ServerSynSent(_, call) = &mut connection.state else {
             return self.send_passed_syn(slot, connection, out);
         };
-        let Some(server) = self.settings.servers.get(usize::from(connection.ends.server)) else {
+        let Some(server) = connection.ends.server(&self.settings) else {
             return;
         };
         call.attempts.note_syn();
@@ -253,57 +260,77 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.emit.send(memory, &path, &control, &[], out);
     }
 
-    pub(crate) fn next_server(&mut self, slot: u32, connection: &mut Connection, event: Event) -> Option<Event> {
-        let now = self.now;
+    /// Leaves the server that is called, and notes why if it has failed.
+    pub(crate) fn release_server(
+        &mut self,
+        slot: u32,
+        connection: &mut Connection,
+        failure: Option<Cause>,
+        scene: &mut ActionContext<P::Buffer>,
+    ) {
+        scene.given_up = connection.ends.leg.map(|leg| leg.server);
         self.release_port(slot, connection, None);
-        let given_up = connection.ends.server;
+        if let (Some(failure), Some(server), Some(call)) = (failure, scene.given_up, connection.state.call_mut()) {
+            call.failure = failure;
+            self.upstream.note_failure(server, self.now);
+        }
+    }
+
+    /// The next server of the pool, or, if `may_retry`, the one that was given up.
+    pub(crate) fn next_server(
+        &mut self,
+        slot: u32,
+        connection: &mut Connection,
+        may_retry: bool,
+        scene: &mut ActionContext<P::Buffer>,
+    ) -> Option<Event> {
+        let given_up = scene.given_up?;
         let client = self.client_of(slot, connection).ip();
         let call = connection.state.call_mut()?;
-        let failure = match event {
-            Event::Reset(_) | Event::ServerUnreachable => Some(Cause::ServerRefused),
-            Event::TimedOut => Some(Cause::ServerTimeout),
-            _ => None,
-        };
-        if let Some(failure) = failure {
-            call.failure = failure;
-            self.upstream.note_failure(ServerId(given_up), now);
-        }
-        let has_places = call.note_tried(ServerId(given_up));
+        let has_places = call.note_tried(given_up);
         let pool = call.pool.filter(|_| has_places);
-        if let Some(next) = pool.and_then(|pool| self.upstream.next_after(pool, client, now, call.tried())) {
-            connection.ends.server = next.0;
+        scene.server = pool.and_then(|pool| self.upstream.next_after(pool, client, self.now, call.tried()));
+        if scene.server.is_some() {
             return Some(Event::Selected);
         }
         // Silence may be nothing but loss; a refusal is an answer.
-        let allowed = self.settings.servers.get(usize::from(given_up))?.retries;
-        if event != Event::TimedOut || call.attempts.retries() >= allowed {
+        let allowed = self.settings.servers.get(usize::from(given_up.0))?.retries;
+        if !may_retry || call.attempts.retries() >= allowed {
             return Some(Event::NoServer);
         }
         call.attempts.note_retry();
+        scene.server = Some(given_up);
         Some(Event::Selected)
     }
 
     /// The call is overdue: another server gets it, if there is one. This costs none of the connection's tries, and says
     /// nothing against the server that is left: it may be called again.
-    pub(crate) fn give_call_up(&mut self, slot: u32, connection: &mut Connection) -> Option<Event> {
+    pub(crate) fn other_server(
+        &mut self,
+        slot: u32,
+        connection: &mut Connection,
+        scene: &mut ActionContext<P::Buffer>,
+    ) -> Option<Event> {
         let call = connection.state.call()?;
         let client = self.client_of(slot, connection).ip();
-        let server = ServerId(connection.ends.server);
+        let server = connection.ends.leg?.server;
         let give_up = |pool| (self.upstream).give_up(pool, client, server, self.now, call.tried());
         let Some(next) = call.pool.and_then(give_up) else {
             self.arm_call(slot, connection);
             return None;
         };
-        self.release_port(slot, connection, None);
         connection.state.call_mut()?.attempts.note_given_up();
-        connection.ends.server = next.0;
-        Some(Event::Selected)
+        scene.server = Some(next);
+        Some(Event::Replaced)
     }
 
     /// `server` has answered this call of a connection.
-    pub(super) fn note_answer(&mut self, slot: u32, server: u16, call: &Call) {
+    pub(super) fn note_answer(&mut self, slot: u32, ends: &Endpoints, call: &Call) {
         let now = self.now;
-        self.upstream.note_success(ServerId(server), now);
+        let Some(ServerLeg { server, .. }) = ends.leg else {
+            return;
+        };
+        self.upstream.note_success(server, now);
         // Karn's algorithm (RFC 6298 3): nobody knows which of several SYNs was answered.
         if call.attempts.syns() == 1 {
             let took = timeout::time_since(now, call.called_at);
@@ -312,7 +339,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             }
             let called = (Side::Server, record::State::SynReceived);
             let took = self.records.time_since(slot, called, self.now).unwrap_or(took);
-            self.tally.note_connect(call.pool.map(|pool| pool.0), server, took);
+            self.tally.note_connect(call.pool.map(|pool| pool.0), server.0, took);
         }
     }
 
@@ -336,13 +363,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         slot: u32,
         connection: &mut Connection,
         scene: &mut ActionContext<P::Buffer>,
-    ) -> Option<Event> {
+    ) -> Option<()> {
         let (client, ours, answer, window_bytes) = match connection.state {
             State::ServerSynSent(client, call) => {
                 let Incoming { buffer, segment } = scene.incoming.as_ref()?;
                 let mut options = TcpOptions::parse(segment.options(buffer.data()));
                 options.timestamps = options.timestamps.filter(|_| client.timestamps);
-                self.note_answer(slot, connection.ends.server, &call);
+                self.note_answer(slot, &connection.ends, &call);
                 self.records.count(Side::Server, TcpCounter::RecvSynAck);
                 self.records
                     .state(slot, Side::Server, record::State::Established, self.now);
@@ -364,7 +391,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         };
         scene.handoff = Some(self.meet(slot, connection, (client, ours, &answer), newest, None)?);
         // The timer is set when it is known what is owed: see `owe`.
-        None
+        Some(())
     }
 
     #[inline(never)]
@@ -395,12 +422,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
-        let follows = self.send_all(slot, connection, scene.handoff.as_ref()?, out);
-        scene.handoff = None;
-        follows
+        let handoff = scene.handoff.take()?;
+        self.send_all(slot, connection, &handoff, out)
     }
 
-    fn send_all(
+    pub(super) fn send_all(
         &mut self,
         slot: u32,
         connection: &mut Connection,

@@ -7,7 +7,6 @@ use super::ActionContext;
 use super::passing::Offsets;
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
-use crate::base::ids::ServerId;
 use crate::base::output::{NextHops, Output};
 use crate::base::stage::WorkStage;
 use crate::proxy::{Incoming, Rooms};
@@ -45,11 +44,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         self.headers.received.forget(slot);
         self.timers.disarm(slot);
-        let local = connection.ends.source(&self.settings);
+        let local_port = connection.ends.source(&self.settings).map_or(0, |(_, port)| port);
         let lasted = self.records.start(slot).map(|start| self.now.saturating_since(start));
         let bytes = (connection.bytes_to_server, connection.bytes_to_client);
         self.tally.note_end(connection.listener, bytes, lasted);
-        self.records.end(slot, connection, (cause, local.1), self.now);
+        let end = (cause, local_port, scene.given_up);
+        self.records.end(slot, connection, end, self.now);
         if let State::Spliced(spliced) = connection.state {
             self.rest(slot, connection, &spliced, cause);
         } else {
@@ -100,10 +100,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// Gives the source port back, with what the server may remember of it, and forgets the server leg unless it rests.
     pub(crate) fn release_port(&mut self, slot: u32, connection: &mut Connection, last: Option<(Side, (u32, u32))>) {
-        if connection.ends.local_port == 0 {
+        let Some(leg) = connection.ends.leg else {
             return;
-        }
-        let server = usize::from(connection.ends.server);
+        };
+        let server = usize::from(leg.server.0);
         let inspected = self.inspections.of(slot).and_then(|of| of.to_server.tsval);
         let (next_seq, next_tsval) = match (&connection.state, connection.state.client(), connection.state.server()) {
             (State::Spliced(spliced), ..) => (
@@ -113,7 +113,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             (_, Some(client), Some(ours)) => (ours.iss + 1, client.tsval.wrapping_add(ours.tsval_shift)),
             _ => return,
         };
-        let (local_address, local_port) = (connection.ends.local_address, connection.ends.local_port);
+        let (local_address, local_port) = (leg.local_address, leg.local_port.get());
         let local = self.settings.servers[server]
             .locals
             .iter()
@@ -130,8 +130,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             let borrowed = self.settings.addresses.borrowed_mut();
             borrowed.release(local_address, local_port);
         }
-        connection.ends.local_port = 0;
-        self.upstream.note_close(ServerId(connection.ends.server));
+        connection.ends.leg = None;
+        self.upstream.note_close(leg.server);
     }
 
     /// Takes one leg of a connection out of the flow table. Returns false for that to a server which is not chosen.
@@ -149,7 +149,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return false;
         };
         let legs = rested.legs;
-        let (local_address, local_port) = (rested.ends.local_address, rested.ends.local_port);
+        let leg = rested.ends.leg;
         let hashes = match self.time_wait.ahead() {
             Some(hashes) => hashes,
             None => self.leg_hashes(&rested.ends),
@@ -162,8 +162,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             self.flows.remove(server, FlowRef::server(0).in_time_wait(slot));
         }
         self.time_wait.pop();
-        let borrowed = self.settings.addresses.borrowed_mut();
-        borrowed.release(local_address, local_port);
+        if let Some(leg) = leg {
+            let borrowed = self.settings.addresses.borrowed_mut();
+            borrowed.release(leg.local_address, leg.local_port.get());
+        }
         true
     }
 
@@ -192,7 +194,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        let Step::Go { actions: [action], .. } = step(Phase::TimeWait, event) else {
+        let Step::Go {
+            actions: [action],
+            ask: None,
+            ..
+        } = step(Phase::TimeWait, event)
+        else {
             return self.impossible(Phase::TimeWait, event);
         };
         out.enter(WorkStage::from(*action));

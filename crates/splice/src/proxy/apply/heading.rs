@@ -3,6 +3,7 @@
 use super::ActionContext;
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
+use crate::base::ids::ServerId;
 use crate::base::output::{NextHops, Output};
 use crate::base::settings::{AcceptProxy, Bind};
 use crate::base::transparent_sources;
@@ -144,14 +145,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         // A client that stays silent has no header: the server is to speak first.
         match (listener.bind, listener.inspect_delay) {
-            (Bind::Payload, None) => Some(Event::TimedOut),
+            (Bind::Payload, None) => Some(Event::SelectTimeout),
             (Bind::Payload, Some(_)) => {
                 self.headers.received.settle(slot);
                 Some(Event::WaitOver)
             }
             (Bind::Handshake | Bind::Syn, _) => {
                 self.headers.received.settle(slot);
-                Some(Event::Ready)
+                Some(Event::HeaderDone)
             }
         }
     }
@@ -178,8 +179,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     }
 
     /// The flow to a transparent server: from the client's own address and port.
-    pub(crate) fn client_source(&self, slot: u32, connection: &Connection) -> Option<FourTuple> {
-        let server = self.settings.servers.get(usize::from(connection.ends.server))?;
+    pub(crate) fn client_source(&self, slot: u32, connection: &Connection, server: ServerId) -> Option<FourTuple> {
+        let server = self.settings.servers.get(usize::from(server.0))?;
         let key = FourTuple::new((server.address, server.port), self.source_of(slot, connection));
         server.transparent.then_some(key)
     }

@@ -442,7 +442,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return None;
         }
         Some(if inspection.is_given_up() {
-            Event::TimedOut
+            Event::RetransmitLimit
         } else {
             Event::RetryDue
         })

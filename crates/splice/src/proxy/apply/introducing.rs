@@ -5,7 +5,7 @@ use super::calling::SpliceParams;
 use super::inspecting::InspectOutcome;
 use crate::base::callbacks::{ConnectionInfo, GUARANTEED_GROWTH, SelectServer};
 use crate::base::drop_reason::DropReason;
-use crate::base::ids::{ListenerId, ServerId};
+use crate::base::ids::ListenerId;
 use crate::base::output::{NextHops, Output};
 use crate::inspect::Inspection;
 use crate::inspect::direction::InspectedDirection;
@@ -60,14 +60,15 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     fn new_inspection(&self, connection: &Connection, handoff: &SpliceParams) -> Option<Inspection> {
         let spliced = connection.spliced()?;
-        let server = self.settings.servers.get(usize::from(connection.ends.server))?;
+        let leg = connection.ends.leg?;
+        let server = connection.ends.server(&self.settings)?;
         let side = &handoff.client;
         let (client, local) = handoff.ends?;
         let info = ConnectionInfo::new(
             client,
             local,
             ListenerId(connection.listener),
-            ServerId(connection.ends.server),
+            leg.server,
             SocketAddr::new(unmapped(server.address), server.port),
         );
         let path = self.path_to_client(connection);

@@ -18,21 +18,21 @@ mod waiting;
 
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
-use crate::base::ids::PoolId;
+use crate::base::ids::{PoolId, ServerId};
 use crate::base::output::{NextHops, Output};
 use crate::base::stage::WorkStage;
 use crate::proxy::{Incoming, Proxy, Rooms};
-use crate::session::action::Action;
+use crate::session::action::{Action, Ask};
 use crate::session::connection::Connection;
 use crate::session::event::Event;
 use crate::session::phase::Phase;
+use crate::session::state::ClientSide;
 use crate::session::step::{Step, step};
 use calling::SpliceParams;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::wire::tcp::TcpOptions;
 use netfcts::Side;
 use netfcts::record::Cause;
-use waiting::PayloadWait;
 
 /// What the actions of one event share.
 pub(crate) struct ActionContext<'a, B> {
@@ -40,8 +40,14 @@ pub(crate) struct ActionContext<'a, B> {
     pub incoming: Option<Incoming<'a, B>>,
     /// Who sent that; means nothing without.
     pub from: Side,
-    /// The pool from which the selector's server was picked, for its call.
+    /// The server that an ask has chosen.
+    server: Option<ServerId>,
+    /// The pool that the selector has chosen it from, for its call.
     pool: Option<PoolId>,
+    /// The server that was left last.
+    pub(crate) given_up: Option<ServerId>,
+    /// What [`Action::FallBackToCookie`] goes on with.
+    pub(crate) client: Option<ClientSide>,
     /// What [`Action::Splice`] leaves for the actions after it.
     handoff: Option<SpliceParams>,
     /// Who sent the last segment of a connection, and its TSval and TSecr: the segment itself has gone on when the port
@@ -66,7 +72,10 @@ impl<'a, B> ActionContext<'a, B> {
         ActionContext {
             incoming: None,
             from: Side::Client,
+            server: None,
             pool: None,
+            given_up: None,
+            client: None,
             handoff: None,
             last_timestamps: None,
         }
@@ -84,7 +93,8 @@ impl<'a, B> ActionContext<'a, B> {
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
-    /// Lets `event` happen to the connection in `slot`, and whatever follows from it.
+    /// Lets `event` happen to the connection in `slot`, and whatever follows from it: a row is its actions, and then the ask
+    /// whose answer is the next event.
     pub(super) fn drive(
         &mut self,
         slot: u32,
@@ -98,8 +108,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 break;
             };
             let before = connection.phase();
-            let (after, actions) = match step(before, event) {
-                Step::Go { next, actions } => (next, actions),
+            let (after, actions, ask) = match step(before, event) {
+                Step::Go { next, actions, ask } => (next, actions, ask),
                 Step::Ignore => break,
                 Step::Impossible => return self.rooms.impossible(before, event),
             };
@@ -114,26 +124,25 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             }
             for &action in actions {
                 out.enter(WorkStage::from(action));
-                next = match action {
-                    // Others may have to give way.
-                    Action::Hold => self.hold(slot, scene, out),
-                    // The client's own source may be that of another connection.
-                    Action::ConnectServer => self.connect_server(slot, scene, out),
-                    _ => self.apply(slot, (action, event), scene, out),
-                };
-                if next.is_some() {
-                    break;
-                }
+                self.rooms.apply(slot, connection, (action, event), scene, out);
             }
             out.enter(WorkStage::Classify);
-            // The connection of a client whose cookie comes back begins anew behind its row.
-            let is_where_expected = |connection: &Connection| connection.phase() == after || event == Event::CookieAck;
-            debug_assert!(next.is_some() || self.connections.get(slot).is_none_or(is_where_expected));
-            if before != after
-                && matches!(before, Phase::Spliced { .. })
-                && let Some(connection) = self.connections.get(slot)
-            {
+            if actions.last().is_some_and(|action| action.ends_connection()) {
+                self.connections.free(slot);
+                break;
+            }
+            debug_assert!(
+                connection.phase() == after,
+                "{before} × {event} leads to {}",
+                connection.phase()
+            );
+            if before != after && matches!(before, Phase::Spliced { .. }) {
                 self.rooms.arm_closing(slot, connection, before);
+            }
+            if let Some(ask) = ask {
+                out.enter(WorkStage::from(ask));
+                next = self.resolve(slot, ask, scene, out);
+                out.enter(WorkStage::Classify);
             }
         }
         if scene.incoming.take().is_some() {
@@ -142,36 +151,37 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     }
 
     #[inline]
-    fn apply(
+    fn resolve(
         &mut self,
         slot: u32,
-        (action, event): (Action, Event),
+        ask: Ask,
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
-        let connection = self.connections.get_mut(slot)?;
-        let follows = self.rooms.apply(slot, connection, (action, event), scene, out);
-        if action.ends_connection() {
-            self.connections.free(slot);
+        match ask {
+            // Others may have to give way.
+            Ask::Buffer => self.buffer(slot, scene, out),
+            // The client's own source may be that of another connection.
+            Ask::TakePort => self.take_port(slot, scene),
+            _ => {
+                let connection = self.connections.get_mut(slot)?;
+                self.rooms.resolve(slot, connection, ask, scene, out)
+            }
         }
-        follows
     }
 
-    /// Calls the chosen server. Whether the client's own address and port are free there is a question to the flow table,
-    /// so it comes before the connection is changed.
-    fn connect_server(
-        &mut self,
-        slot: u32,
-        scene: &mut ActionContext<P::Buffer>,
-        out: &mut impl Output<P::Buffer>,
-    ) -> Option<Event> {
-        let source = self.rooms.client_source(slot, self.connections.get(slot)?);
+    /// Takes a source port towards the chosen server. Whether the client's own address and port are free there is a question to
+    /// the flow table, so it comes before the connection is changed.
+    fn take_port(&mut self, slot: u32, scene: &mut ActionContext<P::Buffer>) -> Option<Event> {
+        let source = self
+            .rooms
+            .client_source(slot, self.connections.get(slot)?, scene.server?);
         let is_taken = source.is_some_and(|key| {
             let flow = self.find_key(self.rooms.flows.hash(&key), &key);
             flow.is_some_and(|flow| !flow.is_time_wait())
         });
         let connection = self.connections.get_mut(slot)?;
-        self.rooms.connect_server(slot, connection, is_taken, scene, out)
+        self.rooms.take_port(slot, connection, is_taken, scene)
     }
 }
 
@@ -187,6 +197,28 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.emit.dropped(DropReason::ImpossibleTransition);
     }
 
+    #[inline]
+    fn resolve(
+        &mut self,
+        slot: u32,
+        connection: &mut Connection,
+        ask: Ask,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) -> Option<Event> {
+        match ask {
+            Ask::Select(wait) => self.ask_selector(slot, connection, wait, scene, out),
+            Ask::SendBuffered => self.send_held(slot, connection, scene, out),
+            Ask::Reclassify => self.reclassify(slot, connection, scene, out),
+            Ask::ReadHeader => self.read_header_behind_syn(slot, connection, scene, out),
+            Ask::NextServer => self.next_server(slot, connection, false, scene),
+            Ask::NextOrSameServer => self.next_server(slot, connection, true, scene),
+            Ask::OtherServer => self.other_server(slot, connection, scene),
+            // What takes other connections to answer.
+            Ask::Buffer | Ask::TakePort => None,
+        }
+    }
+
     fn apply(
         &mut self,
         slot: u32,
@@ -194,25 +226,25 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         (action, event): (Action, Event),
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
-    ) -> Option<Event> {
+    ) {
         match action {
-            Action::AskSelector => return self.ask_selector(slot, connection, PayloadWait::Left, scene, out),
-            Action::Splice => return self.splice(slot, connection, scene),
+            Action::BeginCall => self.begin_call(connection, scene),
+            Action::SendSyn => {
+                // The request is buffered: our SYN may have its memory.
+                let memory = scene.incoming.take().map(|incoming| incoming.buffer);
+                self.send_syn(slot, connection, memory, false, out);
+            }
+            Action::Splice => _ = self.splice(slot, connection, scene),
             Action::AcknowledgeServer => self.acknowledge_server(connection, scene, out),
-            Action::SendBuffered => return self.send_held(slot, connection, scene, out),
             Action::Forward => {
                 if let Event::Segment { from, .. } | Event::Reset(from) | Event::InWindowRst(from) = event {
                     self.forward(slot, connection, from, scene, out);
                 }
             }
-            Action::EnterTimeWait(cause) => {
-                let cause = self.cause_of_silence(slot, connection, cause);
-                self.end(slot, connection, cause, scene);
-            }
+            Action::EnterTimeWait(cause) => self.end(slot, connection, cause, scene),
             // What does not happen to every connection.
-            _ => return self.apply_seldom(slot, connection, (action, event), scene, out),
+            _ => self.apply_seldom(slot, connection, (action, event), scene, out),
         }
-        None
     }
 
     #[inline(never)]
@@ -223,19 +255,17 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         (action, event): (Action, Event),
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
-    ) -> Option<Event> {
+    ) {
         match action {
-            Action::AskAtLast => return self.ask_selector(slot, connection, PayloadWait::Over, scene, out),
             Action::EvictUnacked => self.give_up_copy(slot, connection),
             Action::AckBuffered => self.acknowledge_held(connection, scene, out),
             Action::RetransmitSyn => self.send_syn(slot, connection, None, true, out),
-            Action::NextServer => return self.next_server(slot, connection, event),
-            Action::MoveToNextServer => return self.give_call_up(slot, connection),
+            Action::ReleaseServer(failure) => self.release_server(slot, connection, failure, scene),
             Action::ResetStaleServer => self.reset_stale(scene, out),
             Action::ForwardSynAck => self.pass_syn_ack(slot, connection, scene, out),
-            Action::AwaitProxyHeader => return self.await_header(slot, connection, scene),
-            Action::ReadHeader => return self.read_header_behind_syn(slot, connection, scene, out),
-            Action::Establish => return self.establish(slot, connection, scene, out),
+            Action::AwaitProxyHeader => _ = self.await_header(slot, connection, scene),
+            Action::Establish => _ = self.establish(slot, connection, scene),
+            Action::FallBackToCookie => self.fall_back(slot, connection, scene.client),
             Action::Retransmit => self.on_rtx_timeout(slot, connection, out),
             Action::AskReceiver => {
                 if let Event::OutOfWindow(from) = event {
@@ -262,12 +292,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 }
             }
             // Those of `apply`, and those of flows without a connection, which `on_no_connection` deals with.
-            Action::Hold
-            | Action::AskSelector
-            | Action::ConnectServer
+            Action::BeginCall
+            | Action::SendSyn
             | Action::Splice
             | Action::AcknowledgeServer
-            | Action::SendBuffered
             | Action::Forward
             | Action::EnterTimeWait(_)
             | Action::SendCookie
@@ -275,6 +303,5 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             | Action::StoreSyn
             | Action::Refuse => {}
         }
-        None
     }
 }

@@ -107,7 +107,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         self.rooms.tally.note_begin(listener);
         self.drive(
             slot,
-            Event::Ready,
+            Event::Created,
             &mut ActionContext::with(Side::Client, incoming),
             out,
         );
@@ -227,21 +227,19 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             connection.state = State::SynAckForwarded(client, ours, syn);
             let select = self.settings.listeners[usize::from(connection.listener)].select;
             self.timers.arm(slot, now + select);
-            self.note_answer(slot, connection.ends.server, &call);
+            self.note_answer(slot, &connection.ends, &call);
             self.records.state(slot, Side::Server, record::State::Established, now);
         }
         self.emit_with_options(Some(buffer), &path, &control, &raw, out);
     }
 
-    /// The client has acknowledged the server's SYN: both numberings are known, and the PROXY header goes out, if there
-    /// is one. The segment is then one of a spliced connection; but a mere ACK behind a header says nothing any more.
+    /// The client has acknowledged the server's SYN: both numberings are known.
     pub(crate) fn establish(
         &mut self,
         slot: u32,
         connection: &mut Connection,
         scene: &mut ActionContext<P::Buffer>,
-        out: &mut impl Output<P::Buffer>,
-    ) -> Option<Event> {
+    ) -> Option<()> {
         let now = self.now;
         let Incoming { buffer, segment } = scene.incoming.as_ref()?;
         let segment = *segment;
@@ -259,13 +257,30 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             told: client.first_byte() + u32::from(answer.window),
         };
         let payload = segment.payload(buffer.data());
-        let handoff = self.meet(slot, connection, (client, ours, &answer), newest, Some(payload))?;
-        let has_header = handoff.header_len > 0;
+        scene.handoff = Some(self.meet(slot, connection, (client, ours, &answer), newest, Some(payload))?);
         self.on_cookie_returned(segment.key.remote);
         self.records.state(slot, Side::Client, record::State::Established, now);
+        Some(())
+    }
+
+    /// What the client's ACK of the server's SYN is in the new phase. Behind a splice the PROXY header goes out first, if there
+    /// is one; a mere ACK behind that says nothing any more.
+    pub(crate) fn reclassify(
+        &mut self,
+        slot: u32,
+        connection: &mut Connection,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) -> Option<Event> {
+        let segment = scene.incoming.as_ref()?.segment;
+        if let State::AwaitProxyHeader(client, ..) = &connection.state {
+            let event = classify::from_client_while_opening(Phase::AwaitProxyHeader, client, || 0, segment);
+            return (segment.len() > 0).then_some(event);
+        }
+        let handoff = scene.handoff.take()?;
+        let has_header = handoff.header_len > 0;
         if has_header || self.selector.inspects() {
-            scene.handoff = Some(handoff);
-            if let Some(refused) = self.send_held(slot, connection, scene, out) {
+            if let Some(refused) = self.send_all(slot, connection, &handoff, out) {
                 return Some(refused);
             }
         } else {
@@ -275,7 +290,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return self.handle_inspected(slot, connection, Side::Client, scene, out);
         }
         // Its checksum is right: it was looked at before the splice.
-        let event = classify::while_spliced(connection, now, Side::Client, segment, || true).ok()?;
+        let event = classify::while_spliced(connection, self.now, Side::Client, segment, || true).ok()?;
         let says_more = segment.len() > 0 || !has_header;
         says_more.then_some(event)
     }
@@ -290,7 +305,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         newest: PeerNumbers,
         first: Option<&[u8]>,
     ) -> Option<SpliceParams> {
-        let server = self.settings.servers.get(usize::from(connection.ends.server))?;
+        let server = connection.ends.server(&self.settings)?;
         let version = ip_version(server.address);
         let server_mss = syn_ack_options::mss_of(&answer.options, version);
         let largest = self.settings.devices[usize::from(server.device.0)].mtu - version.header_len_with_tcp();
@@ -377,7 +392,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         slot: u32,
         connection: &mut Connection,
         scene: &ActionContext<P::Buffer>,
-    ) -> Option<Event> {
+    ) -> Option<()> {
         let now = self.now;
         let incoming = scene.incoming.as_ref()?;
         let select = self.settings.listeners.get(usize::from(connection.listener))?.select;
@@ -388,13 +403,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         agree(&mut client, syn, &syn.answer?);
         waiting::note_client(&mut client, incoming.buffer.data(), incoming.segment);
         connection.state = State::AwaitProxyHeader(client, ours, place);
-        let event = classify::from_client_while_opening(Phase::AwaitProxyHeader, &client, || 0, incoming.segment);
-        let says_more = incoming.segment.len() > 0;
         self.headers.received.await_header(slot);
         self.timers.arm(slot, now + select);
         self.on_cookie_returned(incoming.segment.key.remote);
         self.records.state(slot, Side::Client, record::State::Established, now);
-        says_more.then_some(event)
+        Some(())
     }
 
     /// Looks for the header in what has come so far.
@@ -407,7 +420,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     ) -> Option<Event> {
         match self.read_header(slot, connection, scene, out) {
             // A check that closes behind its header asks the server, as every SYN of this listener does.
-            ControlFlow::Continue(()) | ControlFlow::Break(Some(Event::ClientFin)) => Some(Event::Ready),
+            ControlFlow::Continue(()) | ControlFlow::Break(Some(Event::ClientFin)) => Some(Event::HeaderDone),
             ControlFlow::Break(follows) => follows,
         }
     }

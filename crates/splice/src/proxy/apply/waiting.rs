@@ -16,6 +16,7 @@ use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::proxy_header::send_proxy;
 use crate::reassembly::source_quota::Quota;
 use crate::reassembly::{BufferId, EvictionClass, Owner, ReassemblyError};
+use crate::session::action::PayloadWait;
 use crate::session::connection::Connection;
 use crate::session::event::Event;
 use crate::session::numbers::{self};
@@ -35,19 +36,12 @@ use std::time::Duration;
 /// How long the client's last ACK is waited for when it left without a word.
 const LAST_ACK_WAIT: Duration = Duration::from_secs(4);
 
-/// Whether more of the first payload would be waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PayloadWait {
-    Left,
-    Over,
-}
-
 /// How many give way at most when someone new is held: one more than comes, so that the pressure ends.
 const GIVE_WAY_AT_ONCE: usize = 2;
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// Keeps the client's bytes, and sees that others find room after it.
-    pub(super) fn hold(
+    pub(super) fn buffer(
         &mut self,
         slot: u32,
         scene: &mut ActionContext<P::Buffer>,
@@ -60,16 +54,16 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             self.empty_chunk(slot, out);
             held = self.rooms.hold(slot, self.connections.get_mut(slot)?, scene, out);
         }
-        match held {
-            Ok(()) if is_called => {}
-            Ok(()) => self.relieve(slot, out),
+        if let Err(error) = held {
             // The client repeats them. There is nothing new for the selector.
-            Err(error) => {
-                self.rooms.emit.dropped(error.into());
-                scene.incoming = None;
-            }
+            self.rooms.emit.dropped(error.into());
+            scene.incoming = None;
+            return None;
         }
-        None
+        if !is_called {
+            self.relieve(slot, out);
+        }
+        Some(Event::Buffered)
     }
 
     /// While the memory is nearly full: those who have waited longest give way, copies first, unless nobody else waits.
@@ -199,7 +193,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             self.records.flag(slot, RecordFlags::FALLBACK);
             if selection == Selection::NeedMore {
                 let Some(pool) = listener.default else {
-                    return Some(Event::TimedOut);
+                    return Some(Event::SelectTimeout);
                 };
                 selection = Selection::Pool(pool);
             }
@@ -226,8 +220,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         let listener = connection.listener;
         let has_asked = client.acknowledged_len() > 0;
-        scene.pool = pool;
-        connection.ends.server = server.0;
+        (scene.server, scene.pool) = (Some(server), pool);
         match &mut connection.state {
             State::AwaitPayload(_) => self.records.state(slot, Side::Client, record::State::Payload, now),
             State::SynForwarded(_, call, _) => call.pool = pool,
