@@ -9,14 +9,14 @@ const CHUNK: usize = LARGE + 32 * 64 + 16;
 
 /// One request as the model has it.
 struct Request {
-    id: BufferId,
+    id: Option<BufferId>,
     known: Vec<bool>,
 }
 
 impl Request {
     fn new() -> Self {
         Request {
-            id: BufferId::NONE,
+            id: None,
             known: vec![false; LARGE],
         }
     }

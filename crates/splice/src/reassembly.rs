@@ -50,7 +50,7 @@ const fn mark(chunks: usize) -> usize {
 
 impl BufferId {
     const fn block(self) -> BlockId {
-        BlockId(self.0)
+        BlockId(self.number())
     }
 
     const fn index(self) -> usize {
@@ -190,24 +190,28 @@ impl ReassemblyPool {
     }
 
     /// Notes what can be done about the bytes from now on; who has another claim than before begins to wait anew.
-    pub fn set_claim(&mut self, held: BufferId, claim: EvictionClass) {
-        if !held.is_none() && self.blocks[held.index()].claim != claim {
+    pub fn set_claim(&mut self, held: Option<BufferId>, claim: EvictionClass) {
+        if let Some(held) = held
+            && self.blocks[held.index()].claim != claim
+        {
             self.leave(held.index());
             self.join(held.index(), claim);
         }
     }
 
     /// True if only the first `length` bytes would fit a smaller block.
-    pub fn is_smaller_without_rest(&self, held: BufferId, length: usize) -> bool {
-        !held.is_none() && class_of(length).is_some_and(|class| length == 0 || class < held.block().class())
+    pub fn is_smaller_without_rest(&self, held: Option<BufferId>, length: usize) -> bool {
+        let is_smaller =
+            |held: BufferId| class_of(length).is_some_and(|class| length == 0 || class < held.block().class());
+        held.is_some_and(is_smaller)
     }
 
     /// Forgets all but the first `length` bytes, which are held without a hole. Returns false, and forgets nothing, if that
     /// would bring nothing, or if there is no smaller block.
-    pub fn shorten(&mut self, held: &mut BufferId, length: usize) -> bool {
-        if !self.is_smaller_without_rest(*held, length) {
+    pub fn shorten(&mut self, held: &mut Option<BufferId>, length: usize) -> bool {
+        let Some(large) = held.filter(|_| self.is_smaller_without_rest(*held, length)) else {
             return false;
-        }
+        };
         if length == 0 {
             self.close(held);
             return true;
@@ -215,19 +219,21 @@ impl ReassemblyPool {
         let Some(block) = class_of(length).and_then(|class| self.chunks.take(class)) else {
             return false;
         };
-        if block.size() >= held.block().size() {
+        if block.size() >= large.block().size() {
             self.chunks.release(block);
             return false;
         }
-        let owner = self.blocks[held.index()].owner;
-        self.chunks.copy(held.block(), block, length);
+        let owner = self.blocks[large.index()].owner;
+        self.chunks.copy(large.block(), block, length);
         self.close(held);
         self.shares.add(owner.share, block.size() as u32);
         *held = self.begin(block, owner, EvictionClass::Pinned);
-        self.blocks[held.index()].runs.push(Run {
-            start: 0,
-            end: length as u16,
-        });
+        if let Some(small) = *held {
+            self.blocks[small.index()].runs.push(Run {
+                start: 0,
+                end: length as u16,
+            });
+        }
         true
     }
 
@@ -258,7 +264,7 @@ impl ReassemblyPool {
     /// [`ReassemblyError`]; the block is then as it was.
     pub fn insert(
         &mut self,
-        held: &mut BufferId,
+        held: &mut Option<BufferId>,
         offset: usize,
         bytes: &[u8],
         owner: Owner,
@@ -274,20 +280,21 @@ impl ReassemblyPool {
             start: offset as u16,
             end: end as u16,
         };
-        if held.is_none() {
-            *held = self.open(end, owner)?;
-        } else if self.blocks[held.index()].runs.iter().any(|known| known.has(run)) {
-            return Ok(false);
-        } else if end > held.block().size() {
-            *held = self.grow(*held, end)?;
+        match *held {
+            None => *held = self.open(end, owner)?,
+            Some(known) if self.blocks[known.index()].runs.iter().any(|known| known.has(run)) => return Ok(false),
+            Some(small) if end > small.block().size() => *held = self.grow(small, end)?,
+            Some(_) => {}
         }
-        merge(&mut self.blocks[held.index()].runs, run)?;
-        self.chunks.slice_mut(held.block())[offset..end].copy_from_slice(bytes);
+        if let Some(held) = *held {
+            merge(&mut self.blocks[held.index()].runs, run)?;
+            self.chunks.slice_mut(held.block())[offset..end].copy_from_slice(bytes);
+        }
         Ok(true)
     }
 
     /// The bytes from the start of the stream to the first hole.
-    pub fn in_order(&self, held: BufferId) -> &[u8] {
+    pub fn in_order(&self, held: Option<BufferId>) -> &[u8] {
         match self.runs(held).next() {
             Some((0, bytes)) => bytes,
             _ => &[],
@@ -295,11 +302,10 @@ impl ReassemblyPool {
     }
 
     /// Every run of held bytes with its offset, in order.
-    pub fn runs(&self, held: BufferId) -> impl Iterator<Item = (usize, &[u8])> {
-        let (runs, bytes): (&[Run], &[u8]) = if held.is_none() {
-            (&[], &[])
-        } else {
-            (&self.blocks[held.index()].runs, self.chunks.slice(held.block()))
+    pub fn runs(&self, held: Option<BufferId>) -> impl Iterator<Item = (usize, &[u8])> {
+        let (runs, bytes): (&[Run], &[u8]) = match held {
+            None => (&[], &[]),
+            Some(held) => (&self.blocks[held.index()].runs, self.chunks.slice(held.block())),
         };
         runs.iter().map(|run| {
             (
@@ -311,13 +317,13 @@ impl ReassemblyPool {
 
     /// Takes the first `length` bytes of the stream out, which are held without a hole: what follows them is the start of
     /// the stream from now on. A block with nothing left is given back.
-    pub fn strip(&mut self, held: &mut BufferId, length: usize) {
-        if held.is_none() || self.in_order(*held).len() < length {
+    pub fn strip(&mut self, held: &mut Option<BufferId>, length: usize) {
+        let Some(id) = held.filter(|_| self.in_order(*held).len() >= length) else {
             return;
-        }
-        let runs = &mut self.blocks[held.index()].runs;
+        };
+        let runs = &mut self.blocks[id.index()].runs;
         let end = runs.last().map_or(0, |run| usize::from(run.end));
-        self.chunks.slice_mut(held.block()).copy_within(length..end, 0);
+        self.chunks.slice_mut(id.block()).copy_within(length..end, 0);
         for run in runs.iter_mut() {
             run.start = run.start.saturating_sub(length as u16);
             run.end = run.end.saturating_sub(length as u16);
@@ -332,11 +338,11 @@ impl ReassemblyPool {
     ///
     /// # Errors
     /// [`ReassemblyError::ShareUsed`] if that source holds its share already; the block is then given back.
-    pub fn charge(&mut self, held: &mut BufferId, share: Quota) -> Result<(), ReassemblyError> {
-        if held.is_none() {
+    pub fn charge(&mut self, held: &mut Option<BufferId>, share: Quota) -> Result<(), ReassemblyError> {
+        let Some(id) = *held else {
             return Ok(());
-        }
-        let (before, size) = (self.blocks[held.index()].owner.share, held.block().size() as u32);
+        };
+        let (before, size) = (self.blocks[id.index()].owner.share, id.block().size() as u32);
         if before == share {
             return Ok(());
         }
@@ -345,23 +351,22 @@ impl ReassemblyPool {
             return Err(ReassemblyError::ShareUsed);
         }
         self.shares.take(before, size);
-        self.blocks[held.index()].owner.share = share;
+        self.blocks[id.index()].owner.share = share;
         Ok(())
     }
 
-    /// Gives the block back and leaves [`BufferId::NONE`].
-    pub fn close(&mut self, held: &mut BufferId) {
-        if held.is_none() {
+    /// Gives the block back, if there is one.
+    pub fn close(&mut self, held: &mut Option<BufferId>) {
+        let Some(held) = held.take() else {
             return;
-        }
+        };
         self.leave(held.index());
         let share = self.blocks[held.index()].owner.share;
         self.shares.take(share, held.block().size() as u32);
         self.chunks.release(held.block());
-        *held = BufferId::NONE;
     }
 
-    fn open(&mut self, end: usize, owner: Owner) -> Result<BufferId, ReassemblyError> {
+    fn open(&mut self, end: usize, owner: Owner) -> Result<Option<BufferId>, ReassemblyError> {
         let block = self.take(end)?;
         if !self.shares.give(owner.share, block.size() as u32) {
             self.chunks.release(block);
@@ -370,7 +375,7 @@ impl ReassemblyPool {
         Ok(self.begin(block, owner, EvictionClass::Unacked))
     }
 
-    fn grow(&mut self, small: BufferId, end: usize) -> Result<BufferId, ReassemblyError> {
+    fn grow(&mut self, small: BufferId, end: usize) -> Result<Option<BufferId>, ReassemblyError> {
         let Block {
             owner,
             earlier,
@@ -387,13 +392,14 @@ impl ReassemblyPool {
         self.chunks.copy(small.block(), large, before);
         let runs = std::mem::take(&mut self.blocks[small.index()].runs);
         self.chunks.release(small.block());
+        let index = large.index();
         let large = self.begin(large, owner, EvictionClass::Pinned);
         self.blocks[small.index()].claim = EvictionClass::Pinned;
         // It waits where it has waited.
-        let block = &mut self.blocks[large.index()];
+        let block = &mut self.blocks[index as usize];
         (block.earlier, block.later, block.claim, block.runs) = (earlier, later, claim, runs);
-        self.link((earlier, large.index() as u32), claim);
-        self.link((large.index() as u32, later), claim);
+        self.link((earlier, index), claim);
+        self.link((index, later), claim);
         Ok(large)
     }
 
@@ -403,8 +409,8 @@ impl ReassemblyPool {
     }
 
     /// What is known of a block that was just taken: its owner begins to wait.
-    fn begin(&mut self, block: BlockId, owner: Owner, claim: EvictionClass) -> BufferId {
-        let held = BufferId(block.0);
+    fn begin(&mut self, block: BlockId, owner: Owner, claim: EvictionClass) -> Option<BufferId> {
+        let index = block.index() as usize;
         let new = Block {
             owner,
             earlier: NOBODY,
@@ -412,12 +418,12 @@ impl ReassemblyPool {
             claim: EvictionClass::Pinned,
             runs: ArrayVec::new(),
         };
-        if held.index() >= self.blocks.len() {
+        if index >= self.blocks.len() {
             self.blocks.grow_to(self.chunks.used_ever() * PER_CHUNK, new.clone());
         }
-        self.blocks[held.index()] = new;
-        self.join(held.index(), claim);
-        held
+        self.blocks[index] = new;
+        self.join(index, claim);
+        BufferId::of(block.0)
     }
 
     /// Puts a block that is in no order behind those who wait.

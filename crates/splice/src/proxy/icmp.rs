@@ -159,7 +159,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             lower(&mut direction.mss, direction.tsval.is_some());
         }
         let owed = connection.spliced().filter(|_| towards == Side::Server);
-        if let Some(debt) = owed.and_then(|spliced| self.rtx.get_mut(spliced.owed)) {
+        if let Some(debt) = owed.and_then(|spliced| self.rtx.get_mut(spliced.rtx)) {
             lower(&mut debt.mss, debt.timestamps.is_some());
         }
     }

@@ -30,7 +30,7 @@ use crate::probe::Probes;
 use crate::proxy_header::ProxyHeaders;
 use crate::reassembly::ReassemblyPool;
 use crate::records::{Log, RecordSink};
-use crate::retransmit::rtx::{self, RtxQueues};
+use crate::retransmit::rtx::RtxQueues;
 use crate::session::connection::Connection;
 use crate::session::event::{Event, FinChange};
 use crate::session::phase::Phase;
@@ -293,7 +293,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let is_inspected = self.rooms.selector.inspects() && self.rooms.inspections.index(slot).is_some();
         let awaits_first_byte = from == Side::Server && connection.bytes_to_client == 0;
         let acts_on_it = match &connection.state {
-            State::Spliced(spliced) => is_inspected || from == Side::Server && spliced.owed != rtx::NOTHING,
+            State::Spliced(spliced) => is_inspected || from == Side::Server && spliced.rtx.is_some(),
             _ => true,
         };
         if acts_on_it && !incoming.is_intact() {

@@ -43,7 +43,7 @@ pub(crate) fn offered(
     let to_client = leg(connection.ends.client_address(), connection.ends.client_device);
     let (window_scale, sack, timestamps) = match syn.map(|syn| TcpOptions::parse(&syn.options)) {
         Some(of) => (of.window_scale.is_some(), of.sack_permitted, of.timestamps.is_some()),
-        None => (client.window_scale.is_some(), client.sack, client.timestamps),
+        None => (client.window_scale().is_some(), client.sack, client.timestamps),
     };
     Offered {
         mss: client.mss.min(to_server).min(to_client),
@@ -93,7 +93,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         };
         // What the client has been told stays true while the server has not acknowledged it.
         if to == Side::Client
-            && let Some(debt) = connection.spliced().and_then(|spliced| self.rtx.get(spliced.owed))
+            && let Some(debt) = connection.spliced().and_then(|spliced| self.rtx.get(spliced.rtx))
         {
             ack = ack.later(debt.end);
         }

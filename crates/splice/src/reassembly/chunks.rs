@@ -103,7 +103,7 @@ const fn all_of(class: usize) -> u32 {
 impl Chunks {
     /// Room for so many chunks, none of it touched.
     pub(super) fn new(capacity: usize) -> Self {
-        // No block has a size of index 6 or 7, and so none the number of `BufferId::NONE`.
+        // No block has a size of index 6 or 7, and so none the largest number.
         let capacity = capacity.min(MOST_CHUNKS);
         Chunks {
             bytes: LargeSlice::reserved(capacity * CHUNK),

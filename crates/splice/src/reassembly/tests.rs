@@ -18,7 +18,7 @@ fn segments_in_any_order_and_overlap_make_one_slice() {
     let bytes = stream(6000);
     let cuts = [(4000, 6000), (0, 100), (50, 1500), (1400, 2900), (2900, 4000)];
     let mut pool = pool_of(2, 100);
-    let mut held = BufferId::NONE;
+    let mut held = None;
     for (start, end) in cuts {
         assert_eq!(
             pool.insert(&mut held, start, &bytes[start..end], ME),
@@ -35,7 +35,7 @@ fn segments_in_any_order_and_overlap_make_one_slice() {
 #[test]
 fn bytes_before_the_first_hole_are_in_order() {
     let mut pool = pool_of(2, 100);
-    let mut held = BufferId::NONE;
+    let mut held = None;
     pool.insert(&mut held, 5, b"world", ME).expect("room");
     assert_eq!(pool.in_order(held), b"");
     pool.insert(&mut held, 0, b"hell", ME).expect("room");
@@ -49,7 +49,7 @@ fn bytes_before_the_first_hole_are_in_order() {
 fn stripping_moves_the_start_and_what_lies_behind_holes() {
     let bytes = stream(3000);
     let mut pool = pool_of(2, 100);
-    let mut held = BufferId::NONE;
+    let mut held = None;
     pool.insert(&mut held, 0, &bytes[..100], ME).expect("room");
     pool.insert(&mut held, 2000, &bytes[2000..3000], ME).expect("room");
     pool.strip(&mut held, 101);
@@ -74,13 +74,13 @@ fn stripping_moves_the_start_and_what_lies_behind_holes() {
 #[test]
 fn limits_are_exact() {
     let mut pool = pool_of(1, 100);
-    let mut held = BufferId::NONE;
+    let mut held = None;
     assert_eq!(pool.insert(&mut held, LARGE - 1, b"x", ME), Ok(true));
     assert_eq!(
         pool.insert(&mut held, LARGE, b"x", ME),
         Err(ReassemblyError::BeyondWindow)
     );
-    let mut other = BufferId::NONE;
+    let mut other = None;
     assert_eq!(pool.insert(&mut other, 0, b"x", ME), Err(ReassemblyError::Exhausted));
     for hole in 1..MAX_RUNS {
         assert_eq!(pool.insert(&mut held, hole * 2, b"x", ME), Ok(true));
@@ -97,7 +97,7 @@ fn limits_are_exact() {
 fn a_request_that_outgrows_its_buffer_moves() {
     let bytes = stream(LARGE);
     let mut pool = pool_of(2, 100);
-    let mut held = BufferId::NONE;
+    let mut held = None;
     let mut before = 0;
     for size in SIZES {
         pool.insert(&mut held, before, &bytes[before..size], ME).expect("room");
@@ -120,7 +120,7 @@ fn any_cuts_in_any_order_give_the_stream_back() {
         };
         let length = 1 + random(LARGE);
         let mut pool = pool_of(2, 100);
-        let mut held = BufferId::NONE;
+        let mut held = None;
         let mut rounds = 0;
         while pool.in_order(held).len() < length {
             let start = random(length);
@@ -153,7 +153,7 @@ fn slots(pool: &ReassemblyPool, claim: EvictionClass) -> Vec<u32> {
 #[test]
 fn each_waits_in_the_order_of_its_claim() {
     let mut pool = pool_of(2, 100);
-    let mut all = [BufferId::NONE; 4];
+    let mut all = [None; 4];
     for (slot, held) in (0..).zip(&mut all) {
         pool.insert(held, 0, b"x", Owner { slot, ..ME }).expect("room");
     }
@@ -182,7 +182,7 @@ fn each_waits_in_the_order_of_its_claim() {
 fn only_what_is_acknowledged_is_left_where_that_makes_room() {
     let bytes = stream(3000);
     let mut pool = pool_of(2, 100);
-    let mut held = BufferId::NONE;
+    let mut held = None;
     pool.insert(&mut held, 0, &bytes, ME).expect("room");
     assert!(!pool.shorten(&mut held, 2049), "no smaller block");
     assert_eq!(pool.in_order(held), bytes);
@@ -198,7 +198,7 @@ fn only_what_is_acknowledged_is_left_where_that_makes_room() {
 fn the_share_of_a_source_is_what_its_blocks_have() {
     // A quarter of 16 chunks.
     let mut pool = pool_of(16, 25);
-    let mut all = [BufferId::NONE; 5];
+    let mut all = [None; 5];
     let room = &stream(LARGE)[..];
     for held in &mut all[..4] {
         pool.insert(held, 0, room, ME).expect("room");
@@ -206,7 +206,7 @@ fn the_share_of_a_source_is_what_its_blocks_have() {
     assert_eq!(pool.insert(&mut all[4], 0, b"x", ME), Err(ReassemblyError::ShareUsed));
     assert!(pool.shorten(&mut all[0], 4096));
     for _ in 0..3 {
-        let mut held = BufferId::NONE;
+        let mut held = None;
         pool.insert(&mut held, 0, &room[..4096], ME).expect("room");
     }
     assert_eq!(pool.insert(&mut all[4], 0, b"x", ME), Err(ReassemblyError::ShareUsed));
@@ -218,7 +218,7 @@ fn the_memory_carries_what_is_said() {
         let mut pool = pool_of(20, 100);
         let mut count = 0;
         while !pool.is_pressed() {
-            let mut held = BufferId::NONE;
+            let mut held = None;
             pool.insert(&mut held, 0, &stream(bytes), ME).expect("room");
             count += 1;
         }

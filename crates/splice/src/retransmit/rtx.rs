@@ -10,7 +10,7 @@
 
 use crate::base::sizes::MAX_HEADER;
 use crate::retransmit::rtx_timer::RtxTimer;
-use crate::session::handles::BufferId;
+use crate::session::handles::{BufferId, RtxId};
 use crate::session::slab::Slab;
 use e2d2::memory::LargeSlice;
 use netfcts::seq::SeqNum;
@@ -25,7 +25,7 @@ pub(crate) struct RtxQueue {
     /// The length of our own bytes, which end where `first` begins.
     pub header_len: u16,
     /// The client's bytes; offset 0 is `first`.
-    pub held: BufferId,
+    pub held: Option<BufferId>,
     /// The number of the client's first byte.
     pub first: SeqNum,
     /// The first number that is not owed.
@@ -62,7 +62,7 @@ pub(crate) enum AckEffect {
 impl RtxQueue {
     pub(crate) fn new(
         header_len: u16,
-        held: BufferId,
+        held: Option<BufferId>,
         first: SeqNum,
         end: SeqNum,
         mss: u16,
@@ -131,9 +131,6 @@ impl RtxQueue {
     }
 }
 
-/// No debt.
-pub(crate) const NOTHING: u32 = u32::MAX;
-
 /// Room for a header.
 #[derive(Clone)]
 #[repr(align(64))]
@@ -185,34 +182,34 @@ impl RtxQueues {
     /// # Errors
     /// The debt itself, if there is no room.
     #[inline]
-    pub(crate) fn insert(&mut self, debt: RtxQueue) -> Result<u32, RtxQueue> {
-        self.entries.insert(debt)
+    pub(crate) fn insert(&mut self, debt: RtxQueue) -> Result<Option<RtxId>, RtxQueue> {
+        self.entries.insert(debt).map(RtxId::of)
     }
 
-    /// Forgets a debt. Returns the bytes that were held for it, if there was one.
+    /// Forgets a debt. Returns the bytes that were held for it, if there were any.
     #[inline]
-    pub(crate) fn forget(&mut self, index: u32) -> Option<BufferId> {
-        let held = self.entries.get(index)?.held;
-        self.entries.free(index);
-        Some(held)
+    pub(crate) fn forget(&mut self, id: Option<RtxId>) -> Option<BufferId> {
+        let held = self.get(id)?.held;
+        self.entries.free(id?.number());
+        held
     }
 
     /// A debt.
     #[inline]
-    pub(crate) fn get(&self, index: u32) -> Option<&RtxQueue> {
-        self.entries.get(index)
+    pub(crate) fn get(&self, id: Option<RtxId>) -> Option<&RtxQueue> {
+        self.entries.get(id?.number())
     }
 
     /// A debt, to change it.
     #[inline]
-    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut RtxQueue> {
-        self.entries.get_mut(index)
+    pub(crate) fn get_mut(&mut self, id: Option<RtxId>) -> Option<&mut RtxQueue> {
+        self.entries.get_mut(id?.number())
     }
 
     /// A debt and its header.
-    pub(crate) fn with_header(&self, index: u32) -> Option<(&RtxQueue, &[u8])> {
-        let debt = self.entries.get(index)?;
-        let room = self.rooms.get(index as usize);
+    pub(crate) fn with_header(&self, id: Option<RtxId>) -> Option<(&RtxQueue, &[u8])> {
+        let debt = self.get(id)?;
+        let room = self.rooms.get(id?.number() as usize);
         let header = room.and_then(|room| room.0.get(..usize::from(debt.header_len)));
         Some((debt, header.unwrap_or_default()))
     }
@@ -243,7 +240,7 @@ mod tests {
     use super::*;
 
     fn owed() -> RtxQueue {
-        RtxQueue::new(0, BufferId::NONE, SeqNum(u32::MAX - 9), SeqNum(10), 1460, None, 0)
+        RtxQueue::new(0, None, SeqNum(u32::MAX - 9), SeqNum(10), 1460, None, 0)
     }
 
     #[test]
@@ -285,7 +282,7 @@ mod tests {
 
     #[test]
     fn an_ack_of_the_header_alone_is_no_payment_at_once() {
-        let header_only = RtxQueue::new(28, BufferId::NONE, SeqNum(3), SeqNum(3), 1460, None, 0);
+        let header_only = RtxQueue::new(28, None, SeqNum(3), SeqNum(3), 1460, None, 0);
         let paid = |debt: &RtxQueue, ack: u32| debt.is_paid_by(SeqNum(ack));
         assert!(!paid(&header_only, 3) && paid(&header_only, 4) && !paid(&header_only, u32::MAX - 24));
         assert!(!paid(&owed(), 9) && paid(&owed(), 10) && paid(&owed(), 11));
@@ -293,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_header_stays_where_it_was_written() {
-        let debt = || RtxQueue::new(2, BufferId::NONE, SeqNum(3), SeqNum(3), 1460, None, 0);
+        let debt = || RtxQueue::new(2, None, SeqNum(3), SeqNum(3), 1460, None, 0);
         let mut debts = RtxQueues::new(2, true);
         let mut indices = Vec::new();
         for name in [b"ab", b"cd", b"ef"] {
@@ -301,12 +298,13 @@ mod tests {
             assert_eq!(debts.drafted(2), name);
             indices.extend(debts.insert(debt()).ok());
         }
-        let header = |debts: &RtxQueues, index: u32| debts.with_header(index).map(|(_, header)| header.to_vec());
+        let header = |debts: &RtxQueues, id| debts.with_header(id).map(|(_, header)| header.to_vec());
         assert_eq!(indices.len(), 2, "the third has the spare room and is not owed");
         assert_eq!(debts.drafted(2), b"ef");
         assert_eq!(header(&debts, indices[0]).as_deref(), Some(&b"ab"[..]));
-        assert_eq!(debts.forget(indices[0]), Some(BufferId::NONE));
-        assert_eq!((debts.forget(indices[0]), header(&debts, indices[0])), (None, None));
+        assert!(debts.get(indices[0]).is_some());
+        assert_eq!(debts.forget(indices[0]), None, "no bytes");
+        assert!(debts.get(indices[0]).is_none() && header(&debts, indices[0]).is_none());
         debts.draft()[..2].copy_from_slice(b"gh");
         assert_eq!(header(&debts, indices[1]).as_deref(), Some(&b"cd"[..]));
         assert_eq!(debts.insert(debt()).ok(), Some(indices[0]));

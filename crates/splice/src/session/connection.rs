@@ -7,6 +7,7 @@ pub use crate::session::attempts::Attempts;
 use crate::session::close::Direction;
 use crate::session::endpoints::Endpoints;
 use crate::session::event::Event;
+use crate::session::handles::RtxId;
 use crate::session::limits::{ConnectionLimits, LimitKind};
 use crate::session::phase::{FinState, Phase};
 use crate::session::segment::Segment;
@@ -60,8 +61,8 @@ pub struct Spliced {
     pub to_client: Direction,
     /// When a packet was last accepted, in ms of the core's clock (wraps after 49 days; only differences count).
     pub last_seen: u32,
-    /// What we owe to the server: an entry of the table of debts, or [`rtx::NOTHING`](crate::retransmit::rtx::NOTHING).
-    pub owed: u32,
+    /// What the server has not acknowledged of the engine's own bytes, and of those that it has acknowledged to the client.
+    pub rtx: Option<RtxId>,
     /// The largest segment that the server takes, TCP options included (RFC 6691 3). The client may have been promised more.
     pub server_mss: u16,
     /// How windows are rescaled.

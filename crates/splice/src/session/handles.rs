@@ -1,18 +1,35 @@
-//! What a connection has of other rooms: numbers of their entries.
+//! What a connection has of other rooms: numbers of their entries. None is zero, so that an `Option` of one costs no byte.
 
-/// A block of the [reassembly pool](crate::reassembly); [`BufferId::NONE`] stands for no block.
+use std::num::NonZeroU32;
+
+/// A block of the [reassembly pool](crate::reassembly).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BufferId(pub(crate) u32);
+pub struct BufferId(NonZeroU32);
 
-impl BufferId {
-    /// No block.
-    pub const NONE: BufferId = BufferId(u32::MAX);
+/// An entry of the [retransmission queues](crate::retransmit::rtx).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RtxId(NonZeroU32);
 
-    /// No block, since what it had was given up.
-    pub const GIVEN_UP: BufferId = BufferId(u32::MAX - 1);
+macro_rules! numbered {
+    ($id:ident) => {
+        impl $id {
+            /// That of the entry with this number; nothing for the largest, which no table has.
+            #[inline]
+            pub(crate) const fn of(number: u32) -> Option<Self> {
+                match NonZeroU32::new(number.wrapping_add(1)) {
+                    Some(number) => Some($id(number)),
+                    None => None,
+                }
+            }
 
-    /// True if there is no block.
-    pub const fn is_none(self) -> bool {
-        self.0 >= Self::GIVEN_UP.0
-    }
+            /// The number of the entry.
+            #[inline]
+            pub(crate) const fn number(self) -> u32 {
+                self.0.get() - 1
+            }
+        }
+    };
 }
+
+numbered!(BufferId);
+numbered!(RtxId);

@@ -11,7 +11,7 @@ use crate::session::options::Agreed;
 use crate::session::phase::Phase;
 use netfcts::record::Cause;
 use netfcts::seq::SeqNum;
-use std::num::NonZeroU16;
+use std::num::{NonZeroU8, NonZeroU16};
 
 /// Where a connection stands. The number behind a call or an answer is that of the client's SYN, where it is passed on, in the
 /// table of [forwarded SYNs](crate::handshake::forwarded_syn). Neither `Closed` nor `TimeWait` is a state: such a flow has no
@@ -32,6 +32,31 @@ pub enum State {
     Spliced(Spliced),
     /// Our FIN to the client is out: nothing was asked for.
     LastAck(ClientSide),
+}
+
+/// The client's side in the states that have one, by shared or mutable reference.
+macro_rules! client_of {
+    ($state:expr) => {
+        match $state {
+            State::AwaitPayload(client)
+            | State::ServerSynSent(client, _)
+            | State::SynForwarded(client, ..)
+            | State::SynAckForwarded(client, ..)
+            | State::AwaitProxyHeader(client, ..)
+            | State::LastAck(client) => Some(client),
+            State::Spliced(_) => None,
+        }
+    };
+}
+
+/// The call, likewise.
+macro_rules! call_of {
+    ($state:expr) => {
+        match $state {
+            State::ServerSynSent(_, call) | State::SynForwarded(_, call, _) => Some(call),
+            _ => None,
+        }
+    };
 }
 
 impl State {
@@ -55,45 +80,23 @@ impl State {
     /// The client's side, as long as we are the client's peer.
     #[inline]
     pub(crate) const fn client(&self) -> Option<&ClientSide> {
-        match self {
-            State::AwaitPayload(client)
-            | State::ServerSynSent(client, _)
-            | State::SynForwarded(client, ..)
-            | State::SynAckForwarded(client, ..)
-            | State::AwaitProxyHeader(client, ..)
-            | State::LastAck(client) => Some(client),
-            State::Spliced(_) => None,
-        }
+        client_of!(self)
     }
 
     /// The same, to be changed.
     #[inline]
     pub(crate) const fn client_mut(&mut self) -> Option<&mut ClientSide> {
-        match self {
-            State::AwaitPayload(client)
-            | State::ServerSynSent(client, _)
-            | State::SynForwarded(client, ..)
-            | State::SynAckForwarded(client, ..)
-            | State::AwaitProxyHeader(client, ..)
-            | State::LastAck(client) => Some(client),
-            State::Spliced(_) => None,
-        }
+        client_of!(self)
     }
 
     /// The call to a server that is under way.
     pub(crate) const fn call(&self) -> Option<&Call> {
-        match self {
-            State::ServerSynSent(_, call) | State::SynForwarded(_, call, _) => Some(call),
-            _ => None,
-        }
+        call_of!(self)
     }
 
     /// The same, to be changed.
     pub(crate) const fn call_mut(&mut self) -> Option<&mut Call> {
-        match self {
-            State::ServerSynSent(_, call) | State::SynForwarded(_, call, _) => Some(call),
-            _ => None,
-        }
+        call_of!(self)
     }
 
     /// Our numbers towards a server that is called, or has answered and waits for the client.
@@ -127,12 +130,14 @@ pub struct ClientSide {
     pub tsval: u32,
     /// The client's bytes up to here are acknowledged, and so owed.
     pub acknowledged: SeqNum,
-    /// Its bytes; that there were some which the client will repeat is one of its values.
-    pub held: BufferId,
+    /// Its bytes.
+    pub held: Option<BufferId>,
     /// The largest segment the client takes.
     pub mss: u16,
-    /// The client's window shift; `None` without window scaling.
-    pub window_scale: Option<u8>,
+    /// The client's window shift, plus one; `None` without window scaling.
+    pub(crate) window_scale: Option<NonZeroU8>,
+    /// Bytes of it were forgotten, and none has come since: the client repeats them.
+    pub is_evicted: bool,
     /// The client's last window field, as sent.
     pub window: u16,
     /// Where the client's FIN is, plus one.
@@ -155,9 +160,10 @@ impl ClientSide {
             iss,
             tsval: 0,
             acknowledged: irs + 1,
-            held: BufferId::NONE,
+            held: None,
             mss: agreed.mss,
-            window_scale: agreed.window_scale,
+            window_scale: None,
+            is_evicted: false,
             window,
             fin: None,
             sack: agreed.sack,
@@ -165,6 +171,18 @@ impl ClientSide {
             advertised_scale: 0,
             advertised_units: 0,
         }
+        .scaled(agreed.window_scale)
+    }
+
+    /// The same with this window shift of the client's.
+    pub(crate) fn scaled(mut self, shift: Option<u8>) -> Self {
+        self.window_scale = shift.and_then(|shift| NonZeroU8::new(shift.saturating_add(1)));
+        self
+    }
+
+    /// The client's window shift; `None` without window scaling.
+    pub fn window_scale(&self) -> Option<u8> {
+        self.window_scale.map(|shift| shift.get() - 1)
     }
 
     /// The number of the client's first byte.
@@ -201,7 +219,7 @@ impl ClientSide {
 
     /// The client's window in bytes.
     pub fn window_bytes(&self) -> u32 {
-        u32::from(self.window) << self.window_scale.unwrap_or(0)
+        u32::from(self.window) << self.window_scale().unwrap_or(0)
     }
 }
 

@@ -249,7 +249,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             window: client.window_bytes().min(0xffff) as u16,
             options: TcpOptions {
                 mss: Some(offered.mss),
-                window_scale: client.window_scale,
+                window_scale: client.window_scale(),
                 sack_permitted: client.sack,
                 timestamps: client
                     .timestamps
@@ -324,7 +324,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         Some(Event::Replaced)
     }
 
-    /// `server` has answered this call of a connection.
+    /// The server has answered this call of a connection.
     pub(super) fn note_answer(&mut self, slot: u32, ends: &Endpoints, call: &Call) {
         let now = self.now;
         let Some(ServerLeg { server, .. }) = ends.leg else {
@@ -341,6 +341,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             let took = self.records.time_since(slot, called, self.now).unwrap_or(took);
             self.tally.note_connect(call.pool.map(|pool| pool.0), server.0, took);
         }
+        self.records.state(slot, Side::Server, record::State::Established, now);
     }
 
     pub(crate) fn reset_stale(&mut self, scene: &mut ActionContext<P::Buffer>, out: &mut impl Output<P::Buffer>) {
@@ -371,8 +372,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 options.timestamps = options.timestamps.filter(|_| client.timestamps);
                 self.note_answer(slot, &connection.ends, &call);
                 self.records.count(Side::Server, TcpCounter::RecvSynAck);
-                self.records
-                    .state(slot, Side::Server, record::State::Established, self.now);
                 let answer = ServerSynAck::of(segment, options, self.handshake.timestamp(self.now));
                 (client, call.side, answer, client.window_bytes())
             }
@@ -519,7 +518,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         slot: u32,
         connection: &mut Connection,
         handoff: &SpliceParams,
-        (kept, first_bytes_sent): (BufferId, bool),
+        (kept, first_bytes_sent): (Option<BufferId>, bool),
     ) {
         if handoff.header_len > 0 {
             self.records.flag(slot, RecordFlags::PROXY_OUT);
@@ -536,7 +535,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         );
         debt.first_bytes_sent = first_bytes_sent;
         match (self.rtx.insert(debt), connection.spliced_mut()) {
-            (Ok(index), Some(spliced)) => spliced.owed = index,
+            (Ok(id), Some(spliced)) => spliced.rtx = id,
             // Sent, but not to be repeated: if it is lost, the server's own timer ends the connection.
             (Ok(_), None) => {}
             (Err(mut debt), _) => {

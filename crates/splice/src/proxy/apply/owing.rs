@@ -8,7 +8,7 @@ use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::proxy::Rooms;
-use crate::retransmit::rtx::{self, AckEffect};
+use crate::retransmit::rtx::AckEffect;
 use crate::session::connection::Connection;
 use e2d2::buffer::BufferPool;
 use e2d2::wire::tcp::TcpFlags;
@@ -27,8 +27,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         timestamps: Option<(u32, u32)>,
         out: &mut impl Output<P::Buffer>,
     ) -> AckHold {
-        let index = connection.spliced().map(|spliced| spliced.owed);
-        let Some(debt) = index.and_then(|index| self.rtx.get_mut(index)) else {
+        let index = connection.spliced().map(|spliced| spliced.rtx);
+        let Some(debt) = index.and_then(|id| self.rtx.get_mut(id)) else {
             return AckHold::Nothing;
         };
         let floor = debt.end;
@@ -58,21 +58,19 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         // An ACK of what was never sent pays nothing.
         from == Side::Server
             && ack.le(spliced.to_server.end)
-            && self.rtx.get(spliced.owed).is_some_and(|debt| debt.is_paid_by(ack))
+            && self.rtx.get(spliced.rtx).is_some_and(|debt| debt.is_paid_by(ack))
     }
 
     pub(crate) fn drop_rtx(&mut self, connection: &mut Connection) {
         let Some(spliced) = connection.spliced_mut() else {
             return;
         };
-        let index = std::mem::replace(&mut spliced.owed, rtx::NOTHING);
-        if let Some(mut held) = self.rtx.forget(index) {
-            self.reassembly.close(&mut held);
-        }
+        let mut held = self.rtx.forget(spliced.rtx.take());
+        self.reassembly.close(&mut held);
     }
 
     pub(crate) fn on_rtx_timeout(&mut self, slot: u32, connection: &Connection, out: &mut impl Output<P::Buffer>) {
-        let Some(index) = connection.spliced().map(|spliced| spliced.owed) else {
+        let Some(index) = connection.spliced().map(|spliced| spliced.rtx) else {
             return;
         };
         self.retransmit_kept(slot, connection, out);
@@ -88,7 +86,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// server's numbering, while the server has not acknowledged that.
     pub(super) fn begins_before_debt(&self, connection: &Connection, seq: SeqNum) -> bool {
         let index = connection.spliced();
-        let debt = index.and_then(|spliced| self.rtx.get(spliced.owed));
+        let debt = index.and_then(|spliced| self.rtx.get(spliced.rtx));
         debt.is_some_and(|debt| seq.lt(debt.first) && debt.next().lt(debt.first))
     }
 
@@ -96,7 +94,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// acknowledged the header before them.
     pub(super) fn repeats_first_bytes(&mut self, connection: &Connection, seq: SeqNum) -> bool {
         let index = connection.spliced();
-        let Some(debt) = index.and_then(|spliced| self.rtx.get_mut(spliced.owed)) else {
+        let Some(debt) = index.and_then(|spliced| self.rtx.get_mut(spliced.rtx)) else {
             return false;
         };
         seq == debt.first && debt.next().lt(debt.first) && std::mem::replace(&mut debt.first_bytes_sent, true)
@@ -105,7 +103,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Sends what is owed and unacknowledged: at most the window that every server was promised to take.
     pub(super) fn send_rtx(&mut self, connection: &Connection, out: &mut impl Output<P::Buffer>) {
         let Some(spliced) = connection.spliced() else { return };
-        let Some((debt, header)) = self.rtx.with_header(spliced.owed) else {
+        let Some((debt, header)) = self.rtx.with_header(spliced.rtx) else {
             return;
         };
         let Some(path) = self.path_to(Side::Server, connection) else {

@@ -15,7 +15,6 @@ use crate::base::path::Path;
 use crate::base::stage::WorkStage;
 use crate::proxy::{Incoming, Rooms, icmp, routes};
 use crate::records::Fin;
-use crate::retransmit::rtx;
 use crate::rewrite::siit;
 use crate::rewrite::translate::{self, Rewrite};
 use crate::session::connection::{Connection, Spliced, WindowScale};
@@ -112,7 +111,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return None;
         };
         let segment = incoming.segment;
-        let is_special = spliced.owed != rtx::NOTHING
+        let is_special = spliced.rtx.is_some()
             || spliced.has_advertised_more()
             || from == Side::Client && is_too_long(segment, spliced.server_mss);
         if is_special {
@@ -167,8 +166,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return;
         };
         // An ACK of what was never sent pays nothing.
-        let pays = spliced.owed != rtx::NOTHING && from == Side::Server && ack.le(spliced.to_server.end);
-        let has_debt = spliced.owed != rtx::NOTHING;
+        let pays = spliced.rtx.is_some() && from == Side::Server && ack.le(spliced.to_server.end);
+        let has_debt = spliced.rtx.is_some();
         let advertised_more = spliced.has_advertised_more();
         let mut values = offsets.rewrite(from, segment, &path, self.emit.next_ip_id());
         if has_debt && from == Side::Client && payload_len > 0 {

@@ -32,12 +32,10 @@ use crate::handshake::forwarded_syn::{self, ForwardedSyn, ServerSynAck};
 use crate::handshake::syn_ack_options;
 use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::proxy_header::send_proxy;
-use crate::retransmit::rtx;
 use crate::session::classify;
 use crate::session::close::Direction;
 use crate::session::connection::{Connection, Spliced, WindowScale};
 use crate::session::event::Event;
-use crate::session::handles::BufferId;
 use crate::session::numbers::Control;
 use crate::session::options::Agreed;
 use crate::session::phase::{FinState, Phase};
@@ -228,7 +226,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             let select = self.settings.listeners[usize::from(connection.listener)].select;
             self.timers.arm(slot, now + select);
             self.note_answer(slot, &connection.ends, &call);
-            self.records.state(slot, Side::Server, record::State::Established, now);
         }
         self.emit_with_options(Some(buffer), &path, &control, &raw, out);
     }
@@ -337,11 +334,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             to_server,
             to_client: Direction::new(answer.isn + 1, newest.window_bytes),
             last_seen: self.now.as_millis() as u32,
-            owed: rtx::NOTHING,
+            rtx: None,
             server_mss,
             scale,
             blank_sack: client.sack && !answer.options.sack_permitted,
-            beginning: Spliced::beginning(advertised_more, client.held == BufferId::GIVEN_UP),
+            beginning: Spliced::beginning(advertised_more, client.is_evicted),
             client_fin: FinState::Open,
             server_fin: FinState::Open,
         });
@@ -429,10 +426,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 /// RFC 7323 2.2: both ends scale, or neither does.
 fn window_scale(client: &ClientSide, server: Option<u8>) -> WindowScale {
     WindowScale {
-        client: client.window_scale.unwrap_or(0),
-        server: server.filter(|_| client.window_scale.is_some()).unwrap_or(0),
+        client: client.window_scale().unwrap_or(0),
+        server: server.filter(|_| client.window_scale().is_some()).unwrap_or(0),
         advertised: client.advertised_scale,
-        server_scales: client.window_scale.is_none() || server.is_some(),
+        server_scales: client.window_scale().is_none() || server.is_some(),
     }
 }
 
@@ -441,7 +438,7 @@ pub(super) fn agree(client: &mut ClientSide, syn: &ForwardedSyn, answer: &Server
     let (asked, answered) = (TcpOptions::parse(&syn.options), answer.options);
     // RFC 7323 2.2: windows are scaled if both SYNs said so, and then by what each said itself.
     let scales = asked.window_scale.zip(answered.window_scale);
-    client.window_scale = scales.map(|(client, _)| client);
+    *client = client.scaled(scales.map(|(client, _)| client));
     client.sack = asked.sack_permitted && answered.sack_permitted;
     client.timestamps = asked.timestamps.is_some() && answered.timestamps.is_some();
     client.advertised_scale = scales.map_or(0, |(_, server)| server);

@@ -15,7 +15,7 @@ use crate::base::settings::{Bind, SendProxyFields};
 use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::proxy_header::send_proxy;
 use crate::reassembly::source_quota::Quota;
-use crate::reassembly::{BufferId, EvictionClass, Owner, ReassemblyError};
+use crate::reassembly::{EvictionClass, Owner, ReassemblyError};
 use crate::session::action::PayloadWait;
 use crate::session::connection::Connection;
 use crate::session::event::Event;
@@ -132,6 +132,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         self.reassembly
             .insert(&mut client.held, offset, fresh, Owner { slot, share })?;
+        client.is_evicted &= client.held.is_none();
         // Our acknowledgement was lost: the client repeats what it no longer owes.
         let is_repeated = segment.end().le(client.acknowledged);
         if is_called {
@@ -296,9 +297,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             // Not to be asked again.
             return self.reassembly.set_claim(client.held, EvictionClass::Pinned);
         }
-        if client.held.is_none() {
-            client.held = BufferId::GIVEN_UP;
-        }
+        client.is_evicted = client.held.is_none();
         client.set_fin(client.fin_offset().filter(|&offset| offset <= acknowledged));
         self.emit.dropped(DropReason::ReassemblyEvicted);
         self.records.flag(slot, RecordFlags::COPY_GIVEN_UP);
