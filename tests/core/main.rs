@@ -52,5 +52,6 @@ mod steering;
 mod syn;
 mod syn_trouble;
 mod tally;
+mod timestamps;
 mod translation;
 mod transparent;

@@ -18,6 +18,7 @@ use crate::session::connection::{Connection, Spliced};
 use crate::session::endpoints::Endpoints;
 use crate::session::limits::LimitKind;
 use crate::session::numbers::{Control, numbers_before_splice, spliced_numbers};
+use crate::session::segment::Segment;
 use crate::session::state::{ClientSide, State};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::port::PortId;
@@ -83,20 +84,18 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// The numbers that we have last told `to`: what a challenge ACK and an answer to a keep-alive say.
     pub(crate) fn current_numbers(&self, connection: &Connection, to: Side) -> Control {
-        let (seq, mut ack, window) = match (&connection.state, connection.state.client()) {
-            (State::Spliced(spliced), _) => spliced_numbers(spliced, to),
+        let (seq, ack, window) = match (&connection.state, connection.state.client()) {
+            (State::Spliced(spliced), _) => {
+                // What the client has been told stays true while the server has not acknowledged it.
+                let debt = self.rtx.get(spliced.rtx).filter(|_| to == Side::Client);
+                spliced_numbers(spliced, to, debt.map(|debt| debt.end))
+            }
             (_, None) => (SeqNum(0), SeqNum(0), 0),
             (state, Some(client)) => {
                 let (seq, ack, window) = numbers_before_splice(state, client, to);
                 (seq, ack, self.answered_window(state, to).unwrap_or(window))
             }
         };
-        // What the client has been told stays true while the server has not acknowledged it.
-        if to == Side::Client
-            && let Some(debt) = connection.spliced().and_then(|spliced| self.rtx.get(spliced.rtx))
-        {
-            ack = ack.later(debt.end);
-        }
         Control::new(seq, ack, TcpFlags::ACK, window)
     }
 
@@ -163,35 +162,80 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if !self.may_challenge(connection, to) {
             return self.emit.dropped(DropReason::RateLimited);
         }
-        // Its echo is the newest of our timestamps that it has seen, so that ours is not older (RFC 7323 5.3). A SYN
-        // echoes nothing, and gets none.
         let options = TcpOptions::parse(segment.options(buffer.data()));
-        let echoed = options.timestamps.filter(|&(_, echo)| echo != 0);
-        let control = self.current_numbers(connection, to);
-        let control = control.timed(echoed.map(|(val, ecr)| (ecr, val)));
+        let timestamps = self.timestamps_for_sender(connection, to, segment, &options);
+        let control = self.current_numbers(connection, to).timed(timestamps);
         let path = self.path_back(segment);
         self.records.count(to, TcpCounter::Unexpected);
         self.records.count(to, TcpCounter::SentAck);
         self.emit.send(Some(buffer), &path, &control, &[], out);
     }
 
+    /// TSval and TSecr for the sender of a segment that was not accepted (RFC 7323 3.2), if there are any that do no harm: a
+    /// TSval that is too new makes its receiver refuse all that the other end sends afterwards (5.3).
+    ///
+    /// Before the splice both are known. Afterwards the newest of ours that the sender has seen is what it echoes; that counts
+    /// only in a segment with its very last ACK, which nobody guesses. A SYN has none, and who begins anew has agreed on nothing.
+    fn timestamps_for_sender(
+        &self,
+        connection: &Connection,
+        sender: Side,
+        segment: &Segment,
+        options: &TcpOptions,
+    ) -> Option<(u32, u32)> {
+        if let Some(client) = connection.state.client() {
+            let ours = || (self.tsval_for_client(connection), client.tsval);
+            return client.timestamps.then(ours);
+        }
+        let spliced = connection.spliced()?;
+        let acknowledged = spliced.direction(sender.peer()).snd_una;
+        let is_its_last = segment.has(TcpFlags::ACK) && spliced.ack_for_peer(sender, segment.ack) == acknowledged;
+        options
+            .timestamps
+            .filter(|_| is_its_last)
+            .map(|(tsval, tsecr)| (tsecr, tsval))
+    }
+
+    /// Our TSval for a client that has no server yet, or one whose SYN-ACK was passed on: the server's clock goes on where that
+    /// has left it, so ours must not run ahead of it (RFC 7323 5.3).
+    pub(crate) fn tsval_for_client(&self, connection: &Connection) -> u32 {
+        let syn = connection.state.syn();
+        let passed = syn.and_then(|syn| self.handshake.forwarded_syns.get(syn)?.answer);
+        passed.map_or_else(|| self.handshake.timestamp(self.now), |answer| answer.newest_tsval)
+    }
+
     /// Asks who has sent a RST that proves nothing whether it is still there: if it is not, its answer is a RST that does,
     /// and if it is, an ACK (RFC 1122 4.2.3.6, a keep-alive). So a connection whose RST has overtaken lost data ends soon,
     /// and one about which a stranger has guessed does not.
-    pub(crate) fn probe(&mut self, connection: &mut Connection, whom: Side, out: &mut impl Output<P::Buffer>) {
+    pub(crate) fn probe(
+        &mut self,
+        connection: &mut Connection,
+        whom: Side,
+        said: Option<(u32, u32)>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
         if connection.spliced().is_some() && self.may_challenge(connection, whom) {
-            self.send_keep_alive(connection, whom, out);
+            let echoed = said.filter(|&(_, tsecr)| tsecr != 0);
+            self.send_keep_alive(connection, whom, echoed.map(|(tsval, tsecr)| (tsecr, tsval)), out);
         }
     }
 
-    /// Has one side of a spliced connection tell its numbers: it answers a segment before those it awaits.
-    pub(crate) fn send_keep_alive(&mut self, connection: &Connection, whom: Side, out: &mut impl Output<P::Buffer>) {
+    /// Has one side of a spliced connection tell its numbers: it answers a segment before those it awaits. What that says it
+    /// does not believe, timestamps included (RFC 7323 5.3, R2 before R3), so those may be of a segment that nobody has proven;
+    /// without any it may drop a segment unanswered (3.2).
+    pub(crate) fn send_keep_alive(
+        &mut self,
+        connection: &Connection,
+        whom: Side,
+        timestamps: Option<(u32, u32)>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
         let Some(spliced) = connection.spliced() else { return };
         let Some(path) = self.path_to(whom, connection) else {
             return;
         };
         let snd_una = spliced.seq_for_peer(whom.peer(), spliced.direction(whom.peer()).snd_una);
-        let mut control = self.current_numbers(connection, whom);
+        let mut control = self.current_numbers(connection, whom).timed(timestamps);
         control.seq = snd_una - 1;
         self.emit.send(None, &path, &control, &[], out);
     }

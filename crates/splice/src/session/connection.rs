@@ -279,6 +279,15 @@ impl Spliced {
         }
     }
 
+    /// TSval and TSecr of `side` as its peer gets to see them.
+    pub fn timestamps_for_peer(&self, side: Side, (tsval, tsecr): (u32, u32)) -> (u32, u32) {
+        let (own, peer) = match side {
+            Side::Client => (self.client_ts_offset, self.server_ts_offset),
+            Side::Server => (self.server_ts_offset, self.client_ts_offset),
+        };
+        (tsval.wrapping_add(own), tsecr.wrapping_sub(peer))
+    }
+
     /// An ACK sent by `side`, in the numbering of the peer whose bytes it acknowledges.
     #[inline]
     pub fn ack_for_peer(&self, side: Side, ack: SeqNum) -> SeqNum {

@@ -97,12 +97,15 @@ pub(crate) fn room_as_window(client: &ClientSide, taken: usize) -> u16 {
     units.min(0xffff) as u16
 }
 
-pub(crate) fn spliced_numbers(spliced: &Spliced, to: Side) -> (SeqNum, SeqNum, u16) {
+/// The newest numbers for `to`, which was told that its bytes have arrived up to `told`, whatever its peer has acknowledged. The
+/// window reaches as far as it ever has: its right edge does not move back (RFC 9293 3.8.6).
+pub(crate) fn spliced_numbers(spliced: &Spliced, to: Side, told: Option<SeqNum>) -> (SeqNum, SeqNum, u16) {
     let (sent, received) = (spliced.direction(to.peer()), spliced.direction(to));
-    let window = (received.edge - received.snd_una).max(0) as u32 >> spliced.scale.shift_for(to);
+    let ack = told.map_or(received.snd_una, |told| received.snd_una.later(told));
+    let window = (received.edge - ack).max(0) as u32 >> spliced.scale.shift_for(to);
     (
         spliced.seq_for_peer(to.peer(), sent.end),
-        received.snd_una,
+        ack,
         window.min(0xffff) as u16,
     )
 }

@@ -291,7 +291,7 @@ const fn spliced(client: FinState, server: FinState, event: Event) -> Step {
         Event::Reset(Side::Client) => to(Phase::TimeWait, &[Forward, EnterTimeWait(Cause::ActiveRst)]),
         Event::Reset(Side::Server) => to(Phase::TimeWait, &[Forward, EnterTimeWait(Cause::PassiveRst)]),
         // RFC 5961 3.2: only the receiver knows RCV.NXT. It gets the segment, and answers with a challenge ACK or dies.
-        Event::InWindowRst(_) => to(phase, &[Forward, SendKeepAlive]),
+        Event::InWindowRst(_) => to(phase, &[SendKeepAlive, Forward]),
         Event::OutOfWindowRst(_) => to(phase, &[Drop(DropReason::OutOfWindowRst)]),
         // RFC 9293 3.10.7.4, first: not acceptable, but answered, by who knows RCV.NXT.
         Event::OutOfWindow(_) => to(phase, &[AskReceiver]),

@@ -38,6 +38,8 @@ struct Duty {
     newest: SeqNum,
     /// When `oldest` moved or was sent last.
     since: Instant,
+    /// RCV.NXT, as the host has told it last.
+    told: Option<SeqNum>,
 }
 
 /// The duties of a host's connections.
@@ -53,9 +55,15 @@ impl Duties {
                 oldest: first,
                 newest: end,
                 since: now,
+                told: numbers.ack.map(SeqNum),
             };
             self.0.insert(ends, duty);
         } else if let Some(duty) = self.0.get_mut(&ends) {
+            if let Some(ack) = numbers.ack.map(SeqNum)
+                && duty.told.is_none_or(|told| told < ack)
+            {
+                duty.told = Some(ack);
+            }
             if end > duty.newest {
                 duty.newest = end;
             }
@@ -65,9 +73,11 @@ impl Duties {
         }
     }
 
-    /// The host gets an intact segment.
+    /// The host gets an intact segment. A keep-alive is answered, and its acknowledgement is not looked at (RFC 9293 3.10.7.4,
+    /// first).
     pub(super) fn received(&mut self, now: Instant, ends: Ends, numbers: Numbers) {
         if let (Some(duty), Some(ack)) = (self.0.get_mut(&ends), numbers.ack.map(SeqNum))
+            && !(numbers.len == 0 && duty.told.is_some_and(|told| SeqNum(numbers.seq) < told))
             && ack > duty.oldest
             && ack <= duty.newest
         {
@@ -119,7 +129,16 @@ mod tests {
         duties.sent(at(400), ENDS, numbers(199, 1));
         assert!(!duties.is_neglected(at(440), ENDS));
         assert!(duties.is_neglected(at(441), ENDS));
-        duties.received(at(510), ENDS, ack(200));
+        let asked = |seq| Numbers { seq, ..ack(200) };
+        let told = |number| Numbers {
+            ack: Some(number),
+            ..numbers(200, 0)
+        };
+        duties.sent(at(441), ENDS, told(9));
+        duties.sent(at(441), ENDS, told(5));
+        duties.received(at(441), ENDS, asked(8));
+        assert!(duties.is_neglected(at(441), ENDS), "a keep-alive acknowledges nothing");
+        duties.received(at(510), ENDS, asked(9));
         assert!(!duties.is_neglected(at(1_000), ENDS), "nothing is left to repeat");
         duties.received(at(510), ENDS, ack(201));
         duties.sent(at(2_000), ENDS, numbers(200, 1));

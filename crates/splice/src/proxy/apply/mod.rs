@@ -274,7 +274,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             }
             Action::SendKeepAlive => {
                 if let Event::InWindowRst(from) = event {
-                    self.probe(connection, from, out);
+                    let said = scene.timestamps().map(|(_, said)| said);
+                    self.probe(connection, from, said, out);
                 }
             }
             Action::CloseClient => self.close_client(slot, connection, scene, out),

@@ -70,12 +70,18 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         out: &mut impl Output<P::Buffer>,
     ) {
         let now = self.now;
-        if scene.incoming.take().is_some() {
-            self.emit.dropped(DropReason::OutOfWindow);
+        let said = scene.timestamps();
+        let Some(incoming) = scene.incoming.take() else { return };
+        // A damaged number is nobody's question.
+        if !incoming.is_intact() {
+            return self.emit.dropped(DropReason::BadTcpChecksum);
         }
+        self.emit.dropped(DropReason::OutOfWindow);
         let is_granted = connection.granted.take(LimitKind::OutOfWindow(from), now);
         if is_granted && self.admission.limits.out_of_window.take(now) {
-            self.send_keep_alive(connection, from.peer(), out);
+            let said = connection.spliced().zip(said);
+            let timestamps = said.map(|(spliced, (from, said))| spliced.timestamps_for_peer(from, said));
+            self.send_keep_alive(connection, from.peer(), timestamps, out);
         }
     }
 

@@ -241,15 +241,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        let syn = connection.state.syn();
+        let tsval = self.tsval_for_client(connection);
         let Some(client) = connection.state.client_mut() else {
             return;
         };
         let in_order = self.reassembly.in_order(client.held).len();
         client.acknowledged = client.first_byte() + in_order as u32;
-        // RFC 7323 5.3: the server's clock goes on where a passed SYN-ACK has left it, so ours must not run ahead of that.
-        let passed = syn.and_then(|syn| self.handshake.forwarded_syns.get(syn)?.answer);
-        let tsval = passed.map_or_else(|| self.handshake.timestamp(self.now), |answer| answer.newest_tsval);
         let control = numbers::ack_of_held(client, TcpFlags::ACK, tsval);
         self.renew_claim(connection, is_called(connection));
         let path = self.path_to_client(connection);
