@@ -92,6 +92,7 @@ fn with_64_descriptors() -> Proxy {
 fn sixteen_sessions_fit_into_64_descriptors_and_the_next_begins_when_one_ends() {
     const SESSIONS: u16 = 16;
     const TURNS: u16 = 120;
+    const AFTERWARDS: u16 = 7;
     in_namespace(|| {
         tcp_server("127.0.0.1:443");
         let mut proxy = with_64_descriptors();
@@ -121,9 +122,18 @@ fn sixteen_sessions_fit_into_64_descriptors_and_the_next_begins_when_one_ends() 
         assert!(median < Duration::from_millis(20), "{took:?}");
         assert_eq!(metric("mmproxy_tcp_active"), u64::from(SESSIONS));
         drop(served);
-        let start = Instant::now();
-        greeting(&mut proxy.send(&header(4000))).expect("served");
-        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+        // When all have come and gone the next is served within 100 ms: half of these, and each within ten times that.
+        let mut took: Vec<Duration> = (0..AFTERWARDS)
+            .map(|index| {
+                let start = Instant::now();
+                greeting(&mut proxy.send(&header(4000 + index))).expect("served");
+                start.elapsed()
+            })
+            .collect();
+        println!("served after {took:?}");
+        took.sort();
+        assert!(took[took.len() / 2] <= Duration::from_millis(100), "{took:?}");
+        assert!(took[took.len() - 1] < Duration::from_secs(1), "{took:?}");
         assert!(proxy.is_alive());
     });
 }
