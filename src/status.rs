@@ -173,9 +173,7 @@ fn servers(report: &Report, watch: &Watch) -> Value {
     }
     let of = |((server, told), pools): ((&ServerConfig, &ServerReport), Vec<&str>)| {
         let times = |of: fn(&ServerTally) -> &Histogram| {
-            percentiles(&distribution(watch, |tally| {
-                tally.servers().get(server.id.index()).map(of)
-            }))
+            percentiles(&distribution(watch, |tally| tally.server(server.id.index()).map(of)))
         };
         let ([connect_p50, connect_p99], [byte_p50, byte_p99]) =
             (times(|server| &server.connect), times(|server| &server.first_byte));
@@ -227,10 +225,10 @@ fn pools(report: &Report, watch: &Watch) -> Value {
                 .count()
         };
         let sum = |of: fn(&ServerReport) -> u64| servers.iter().map(|server| of(server)).sum::<u64>();
-        let tallies = || watch.tallies().filter_map(|tally| tally.pools().get(index));
+        let tallies = || watch.tallies().filter_map(|tally| tally.pool(index));
         let chosen = tallies().map(|pool| pool.chosen.get()).sum::<u64>();
         let [connect_p50, connect_p99] = percentiles(&distribution(watch, |tally| {
-            tally.pools().get(index).map(|pool| &pool.connect)
+            tally.pool(index).map(|pool| &pool.connect)
         }));
         json!({
             "name": pool.name,
@@ -259,10 +257,10 @@ fn listeners(watch: &Watch) -> Value {
                 format!("{first_address}-{last}")
             }
         });
-        let tallies = || watch.tallies().filter_map(|tally| tally.listeners().get(index));
+        let tallies = || watch.tallies().filter_map(|tally| tally.listener(index));
         let sum = |of: fn(&ListenerTally) -> u64| tallies().map(of).sum::<u64>();
         let times = |of: fn(&ListenerTally) -> &Histogram| {
-            percentiles(&distribution(watch, |tally| tally.listeners().get(index).map(of)))
+            percentiles(&distribution(watch, |tally| tally.listener(index).map(of)))
         };
         let ([choice_p50, choice_p99], [byte_p50, byte_p99]) = (
             times(|listener| &listener.choice),

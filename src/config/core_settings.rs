@@ -1,12 +1,16 @@
 //! What one core has to know, made of the checked configuration: dense indices instead of names and addresses.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use e2d2::wire::{Checksums, MacAddr};
 use netfcts::leg::mapped;
 use netfcts::pool::PortSet;
 
-use super::{Bind, Config, Fallback, ListenerConfig, PoolConfig, PortConfig, PortRanges, ServerConfig};
+use super::{
+    AcceptProxy, Config, Fallback, ListenerConfig, PoolConfig, PortConfig, PortRanges, SendProxy, ServerConfig,
+    Standing,
+};
 use crate::kernel::Claims;
 use crate::selectors::tls;
 use splice::addresses::{Addresses, Claim};
@@ -16,12 +20,27 @@ use splice::settings::{
     UpstreamSettings,
 };
 
+/// For what memory is set aside at start only if somebody needs it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Needs {
+    /// SYN-ACKs that are repeated.
+    pub(super) half_open: bool,
+    /// SYNs that are passed on.
+    pub(super) passed_syns: bool,
+    /// PROXY headers that come, or what the first bytes say for those that go.
+    pub(super) headers: bool,
+    /// PROXY headers that go.
+    pub(super) sent_headers: bool,
+    /// Clients' addresses that headers name, as sources.
+    pub(super) borrowed: bool,
+}
+
 impl Config {
     /// What the core number `core` has to know, with the MAC addresses that the ports really have.
     ///
     /// `next_hop` gives the index under which the neighbour table knows a server's next hop.
     pub fn core_settings(&self, core: u8, macs: &[MacAddr], next_hop: impl Fn(&ServerConfig) -> usize) -> Settings {
-        let mut addresses = listened_on(&self.listeners);
+        let mut addresses = listened_on(&self.address_order, &self.listeners);
         let servers = servers(&self.servers, &mut addresses, next_hop);
         let device = |(port, &mac): (&PortConfig, &MacAddr)| Device {
             mac,
@@ -73,6 +92,10 @@ impl Config {
     fn syn_ack_settings(&self) -> SynAckSettings {
         let syn_ack = &self.syn_ack;
         let members = |pool: &PoolConfig| pool.members.iter().map(|member| member.server.0).collect();
+        let mut pools_of = vec![Vec::new(); self.servers.len()];
+        for pool in &self.pools {
+            (pool.members.iter()).for_each(|member| pools_of[member.server.index()].push(pool.id.0));
+        }
         let reach = |listener: &ListenerConfig| {
             let mut pools: Vec<u16> = listener.pools().iter().map(|pool| pool.0).collect();
             if pools.is_empty() {
@@ -89,20 +112,31 @@ impl Config {
             },
             pools: self.pools.iter().map(members).collect(),
             reach: self.listeners.iter().map(reach).collect(),
+            pools_of,
+        }
+    }
+
+    /// For what memory is set aside at start only if somebody needs it.
+    pub(super) fn needs(&self) -> Needs {
+        let accepts = (self.listeners.iter()).any(|listener| listener.accept != AcceptProxy::Off);
+        let fields = |server: &ServerConfig| matches!(server.announce, SendProxy::V2(of) if of.alpn || of.authority);
+        Needs {
+            half_open: self.listeners.iter().any(ListenerConfig::needs_half_open),
+            passed_syns: self.listeners.iter().any(ListenerConfig::needs_passed_syns),
+            headers: accepts || self.servers.iter().any(fields),
+            sent_headers: (self.servers.iter()).any(|server| server.announce != SendProxy::Off),
+            borrowed: accepts && self.servers.iter().any(|server| server.transparent),
         }
     }
 
     fn capacity(&self) -> Capacity {
         let connections = self.engine.max_connections as usize;
         let memory = self.engine.reassembly_memory as usize;
-        let may_stay_silent =
-            |listener: &ListenerConfig| listener.bind != Bind::Payload || listener.inspect_delay.is_some();
-        let passes_syns = |listener: &ListenerConfig| listener.bind == Bind::Syn;
         // A quarter of the connections may be in a state that a stranger can bring about.
         let strange = |needed| if needed { connections / 4 } else { 0 };
         Capacity {
-            half_open: strange(self.listeners.iter().any(may_stay_silent)),
-            passed_syns: strange(self.listeners.iter().any(passes_syns)),
+            half_open: strange(self.needs().half_open),
+            passed_syns: strange(self.needs().passed_syns),
             reassembly_memory: memory,
             debts: reassembly::most_in(memory),
             reassembly_quota: self.engine.reassembly_quota,
@@ -111,9 +145,10 @@ impl Config {
     }
 }
 
-/// The addresses of all listeners, with who listens there.
-fn listened_on(listeners: &[ListenerConfig]) -> Addresses {
-    let claims = listeners.iter().flat_map(|listener| {
+/// The addresses of all listeners, with who listens there, behind those that have numbers already.
+fn listened_on(known: &[IpAddr], listeners: &[ListenerConfig]) -> Addresses {
+    let in_file = |listener: &&ListenerConfig| listener.standing == Standing::InFile;
+    let claims = listeners.iter().filter(in_file).flat_map(|listener| {
         listener.addresses.iter().map(|address| Claim {
             address: address.ip,
             ports: address.ports.clone(),
@@ -121,7 +156,7 @@ fn listened_on(listeners: &[ListenerConfig]) -> Addresses {
         })
     });
     let devices = listeners.iter().map(|listener| listener.ports.clone()).collect();
-    Addresses::new(&claims.collect::<Vec<_>>(), devices)
+    Addresses::new(known, &claims.collect::<Vec<_>>(), devices)
 }
 
 fn listener(listener: &ListenerConfig) -> Listener {

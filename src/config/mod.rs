@@ -15,6 +15,7 @@
 
 mod ancestor;
 mod check;
+mod continued;
 mod control;
 mod core_settings;
 mod defaults;
@@ -34,6 +35,7 @@ use std::path::Path;
 
 use log::LevelFilter;
 
+pub use self::continued::Named;
 pub use self::control::ControlConfig;
 pub use device::{Device, PciAddress};
 pub use dn::DnPattern;
@@ -41,8 +43,8 @@ pub use error::{ConfigError, Problem};
 pub use memory::{PortMemory, RequestsCarried};
 pub use model::{
     EngineConfig, Fallback, Idle, KernelConfig, ListenAddress, ListenerConfig, ListenerTimeouts, LocalAddress, Match,
-    PoolConfig, PortConfig, PortRanges, RecordFormat, RecordsConfig, Rule, ServerConfig, SoftwareNicConfig, Steering,
-    Timeouts,
+    PoolConfig, PortConfig, PortRanges, RecordFormat, RecordsConfig, Rule, ServerConfig, SoftwareNicConfig, Standing,
+    Steering, Timeouts,
 };
 pub use pattern::{HostPattern, MAX_HOST_LEN, NamePattern};
 pub use payload_regex::PayloadRegex;
@@ -71,6 +73,8 @@ pub struct Config {
     log_level: LevelFilter,
     control: ControlConfig,
     warnings: Vec<String>,
+    /// Our addresses in the order of their numbers, as far as earlier versions have given them.
+    address_order: Vec<IpAddr>,
 }
 
 impl Config {
@@ -79,19 +83,7 @@ impl Config {
     /// # Errors
     /// The file cannot be read, or all that is wrong with what it says.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
-        let path = path.as_ref();
-        let name = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            let complaint = format!("the file cannot be read: {error}");
-            ConfigError::new(
-                &name,
-                vec![Problem {
-                    path: String::new(),
-                    line: None,
-                    complaint,
-                }],
-            )
-        })?;
+        let (text, name) = read(path.as_ref())?;
         Self::parse(&text, &name)
     }
 
@@ -154,7 +146,8 @@ impl Config {
 
     /// The number of the pool of that name.
     pub fn find_pool(&self, name: &str) -> Option<PoolId> {
-        self.pools.iter().find(|pool| pool.name == name).map(|pool| pool.id)
+        let is_it = |pool: &&PoolConfig| pool.standing == Standing::InFile && pool.name == name;
+        self.pools.iter().find(is_it).map(|pool| pool.id)
     }
 
     /// The ways to addresses.
@@ -209,4 +202,21 @@ impl Config {
     pub fn log_level(&self) -> LevelFilter {
         self.log_level
     }
+}
+
+/// The text of a file, and what errors call it.
+fn read(path: &Path) -> Result<(String, String), ConfigError> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        let complaint = format!("the file cannot be read: {error}");
+        ConfigError::new(
+            &name,
+            vec![Problem {
+                path: String::new(),
+                line: None,
+                complaint,
+            }],
+        )
+    })?;
+    Ok((text, name))
 }

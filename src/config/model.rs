@@ -164,11 +164,34 @@ impl PortConfig {
     }
 }
 
+/// Whether the file has a listener, a pool or a server that has a number.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It has.
+    InFile,
+    /// An earlier version had; connections may name it.
+    Past,
+    /// Nobody has the number.
+    Nobody,
+}
+
+impl Standing {
+    /// In a version that does not have it.
+    pub(super) fn past(self) -> Self {
+        match self {
+            Standing::InFile | Standing::Past => Standing::Past,
+            Standing::Nobody => Standing::Nobody,
+        }
+    }
+}
+
 /// `[[listener]]`: addresses on which clients are served, and how their server is chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerConfig {
     /// Its number.
     pub id: ListenerId,
+    /// Whether the file has it.
+    pub standing: Standing,
     /// Its name, unique.
     pub name: String,
     /// What it listens on; disjoint from every other listener.
@@ -192,6 +215,16 @@ pub struct ListenerConfig {
 }
 
 impl ListenerConfig {
+    /// Whether its SYN-ACKs may have to be repeated.
+    pub(super) fn needs_half_open(&self) -> bool {
+        self.bind != Bind::Payload || self.inspect_delay.is_some()
+    }
+
+    /// Whether it passes SYNs on.
+    pub(super) fn needs_passed_syns(&self) -> bool {
+        self.bind == Bind::Syn
+    }
+
     /// The pools that rules and default can lead to, each once, in the order of the rules.
     pub fn pools(&self) -> Vec<PoolId> {
         let default = match self.default {
@@ -294,6 +327,8 @@ pub enum Fallback {
 pub struct PoolConfig {
     /// Its number.
     pub id: PoolId,
+    /// Whether the file has it.
+    pub standing: Standing,
     /// Its name, unique.
     pub name: String,
     /// How a server is picked.
@@ -307,6 +342,10 @@ pub struct PoolConfig {
 pub struct ServerConfig {
     /// Its number.
     pub id: ServerId,
+    /// Whether the file has it.
+    pub standing: Standing,
+    /// The group that its source ports are in: that of the servers that came with it.
+    pub group: u16,
     /// Its name, unique among servers.
     pub name: String,
     /// Where it listens.

@@ -111,7 +111,7 @@ fn of_servers(seen: &Seen<'_>, values: &mut Values<'_>, of: impl Fn(&ServerRepor
 fn of_listeners<'a>(seen: &'a Seen<'_>, of: impl Fn(&ListenerTally) -> u64) -> impl Iterator<Item = (&'a str, u64)> {
     let listeners = seen.watch.config().listeners().iter().enumerate();
     listeners.map(move |(index, listener)| {
-        let of_cores = seen.watch.tallies().filter_map(|tally| tally.listeners().get(index));
+        let of_cores = seen.watch.tallies().filter_map(|tally| tally.listener(index));
         (listener.name.as_str(), of_cores.map(&of).sum())
     })
 }
@@ -120,7 +120,7 @@ fn of_listeners<'a>(seen: &'a Seen<'_>, of: impl Fn(&ListenerTally) -> u64) -> i
 fn of_pools<'a>(seen: &'a Seen<'_>, of: impl Fn(&PoolTally) -> u64) -> impl Iterator<Item = (&'a str, u64)> {
     let pools = seen.watch.config().pools().iter().enumerate();
     pools.map(move |(index, pool)| {
-        let of_cores = seen.watch.tallies().filter_map(|tally| tally.pools().get(index));
+        let of_cores = seen.watch.tallies().filter_map(|tally| tally.pool(index));
         (pool.name.as_str(), of_cores.map(&of).sum())
     })
 }
@@ -137,14 +137,14 @@ fn listener_bytes(seen: &Seen<'_>, values: &mut Values<'_>) {
 
 fn times_of_listeners(seen: &Seen<'_>, values: &mut Values<'_>, of: fn(&ListenerTally) -> &Histogram) {
     for (index, listener) in seen.watch.config().listeners().iter().enumerate() {
-        let all = distribution(seen.watch, |tally| tally.listeners().get(index).map(of));
+        let all = distribution(seen.watch, |tally| tally.listener(index).map(of));
         add_times(values, ("listener", &listener.name), &all);
     }
 }
 
 fn connect_times(seen: &Seen<'_>, values: &mut Values<'_>) {
     for (index, pool) in seen.watch.config().pools().iter().enumerate() {
-        let all = distribution(seen.watch, |tally| tally.pools().get(index).map(|pool| &pool.connect));
+        let all = distribution(seen.watch, |tally| tally.pool(index).map(|pool| &pool.connect));
         add_times(values, ("pool", &pool.name), &all);
     }
 }
@@ -158,7 +158,7 @@ fn add_times(values: &mut Values<'_>, label: (&str, &str), all: &Distribution) {
 fn connection_bytes(seen: &Seen<'_>, values: &mut Values<'_>) {
     for (index, listener) in seen.watch.config().listeners().iter().enumerate() {
         let all = distribution(seen.watch, |tally| {
-            tally.listeners().get(index).map(|listener| &listener.bytes)
+            tally.listener(index).map(|listener| &listener.bytes)
         });
         let buckets = BYTE_BOUNDS.map(|log| ((1_u64 << log) as f64, all.below(1 << log)));
         let whole = (all.count(), all.sum() as f64);

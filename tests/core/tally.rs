@@ -60,7 +60,7 @@ fn every_connection_is_counted_with_its_times() {
     }
 
     let tally = bench.proxy.tally();
-    let (listener, pool) = (&tally.listeners()[0], &tally.pools()[0]);
+    let (listener, pool) = (tally.listener(0).expect("a listener"), tally.pool(0).expect("a pool"));
     assert_told("choice", &of([&listener.choice]), &mut choices);
     assert_told("connect", &of([&pool.connect]), &mut connects);
     assert_told("first byte", &of([&listener.first_byte]), &mut first_bytes);
@@ -79,14 +79,14 @@ fn every_connection_is_counted_with_its_times() {
         [all, all, all, 7 * all, 10 * all]
     );
     // Servers have taken turns, and what is told of them is what is told of their pool.
-    let servers = &tally.servers()[..3];
+    let servers = [0, 1, 2].map(|server| tally.server(server).expect("a server"));
     assert!(servers.iter().all(|server| of([&server.connect]).count() == all / 3));
     assert_eq!(of(servers.iter().map(|server| &server.connect)), of([&pool.connect]));
     assert_eq!(
         of(servers.iter().map(|server| &server.first_byte)),
         of([&listener.first_byte])
     );
-    assert_eq!(tally.listeners()[1].connections.get(), 0);
+    assert_eq!(tally.listener(1).expect("a listener").connections.get(), 0);
     bench.assert_all_returned();
 }
 
@@ -105,7 +105,7 @@ fn what_nobody_knows_is_not_counted() {
     other.connect(&mut bench);
     only(bench.receive(&other.segment(TcpFlags::FIN, b"")));
     let tally = bench.proxy.tally();
-    let listener = &tally.listeners()[0];
+    let listener = tally.listener(0).expect("a listener");
     assert_eq!((listener.connections.get(), listener.ended.get()), (2, 0));
     assert_eq!(of([&listener.choice]).count(), 1);
     assert_eq!(of([&listener.first_byte]).count(), 0);

@@ -9,6 +9,7 @@
 //! An answer counts only if it acknowledges the number of the SYN (RFC 9293 3.10.7.3), which is as hard to guess as that
 //! of any connection. Nothing is learned from anything else.
 
+use crate::base::difference::{Difference, MOST_SERVERS, put};
 use crate::base::settings::Settings;
 use crate::session::numbers::Control;
 use e2d2::counters::Counters;
@@ -93,28 +94,74 @@ pub(crate) struct Probes {
     /// By server: when to ask, or to ask again.
     wheel: TimerWheel,
     asked: Vec<Probe>,
-    patience: Box<[ProbeBackoff]>,
+    patience: Vec<ProbeBackoff>,
+    /// New servers that take no connection yet, and from when on each will, once that is known.
+    joining: Vec<(u16, Option<Instant>)>,
+    /// The first of these times.
+    next_joins: Instant,
     counters: Counters<ProbeEvent>,
 }
 
 impl Probes {
     /// All servers are to be asked now, if any are.
     pub(crate) fn new(settings: &Settings, now: Instant) -> Self {
-        let count = if settings.promises.offer.probe {
-            settings.servers.len()
+        let (count, most) = if settings.promises.offer.probe {
+            (settings.servers.len(), MOST_SERVERS)
         } else {
-            0
+            (0, 0)
         };
-        let mut wheel = TimerWheel::new(count.max(1), now);
+        let mut wheel = TimerWheel::new(most.max(1), now);
         for server in 0..count as u32 {
             wheel.arm(server, now);
         }
         Probes {
             wheel,
             asked: Vec::with_capacity(AT_ONCE),
-            patience: vec![ProbeBackoff::default(); count].into_boxed_slice(),
+            patience: ProbeBackoff::for_servers(count, most),
+            joining: Vec::with_capacity(most),
+            next_joins: Instant::MAX,
             counters: Counters::default(),
         }
+    }
+
+    /// Forgets the servers that had these numbers; those that are new, which follow the others, are to be asked now, and to
+    /// take no connection before.
+    pub(crate) fn adopt(&mut self, difference: &Difference, now: Instant) {
+        if self.patience.capacity() == 0 {
+            return;
+        }
+        for server in difference.replaced() {
+            self.wheel.disarm(u32::from(server));
+            put(&mut self.patience, server, &mut Some(ProbeBackoff::default()));
+        }
+        self.joining
+            .retain(|(server, _)| difference.past_servers.binary_search(server).is_err());
+        for &server in &difference.new_servers {
+            self.wheel.arm(u32::from(server), now);
+            self.joining.push((server, None));
+        }
+    }
+
+    /// A new server takes connections from this time on.
+    pub(crate) fn set_join(&mut self, server: u16, from: Instant) {
+        if let Some(joining) = self.joining.iter_mut().find(|joining| joining.0 == server) {
+            joining.1.get_or_insert(from);
+            self.next_joins = self.next_joins.min(from);
+        }
+    }
+
+    /// A new server that takes connections from now on.
+    pub(crate) fn pop_joined(&mut self, now: Instant) -> Option<u16> {
+        if now < self.next_joins {
+            return None;
+        }
+        let is_due = |joining: &(u16, Option<Instant>)| joining.1.is_some_and(|from| from <= now);
+        let place = self.joining.iter().position(is_due);
+        if place.is_none() {
+            let times = self.joining.iter().filter_map(|joining| joining.1);
+            self.next_joins = times.min().unwrap_or(Instant::MAX);
+        }
+        place.map(|place| self.joining.swap_remove(place).0)
     }
 
     /// The probe that a segment with this key answers.
@@ -134,7 +181,8 @@ impl Probes {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.wheel.next_deadline()
+        let joins = Some(self.next_joins).filter(|joins| *joins < Instant::MAX);
+        self.wheel.next_deadline().into_iter().chain(joins).min()
     }
 
     pub(crate) fn memory(&self) -> usize {
@@ -144,6 +192,11 @@ impl Probes {
     /// The next server that is due; what is moved on the way is paid for with `moves`.
     pub(crate) fn pop_due(&mut self, now: Instant, moves: &mut usize) -> Option<u16> {
         self.wheel.pop_expired(now, moves).map(|server| server as u16)
+    }
+
+    /// A server's probe, if one is under way.
+    pub(crate) fn of(&self, server: u16) -> Option<Probe> {
+        self.asked.iter().find(|probe| probe.server == server).copied()
     }
 
     /// The place of a server's probe among those under way.
@@ -262,6 +315,15 @@ impl Probes {
         patience.rounds = patience.rounds.saturating_add(1);
         patience.without_next_hop = 0;
         self.wheel.arm(u32::from(server), now + wait);
+    }
+}
+
+impl ProbeBackoff {
+    /// Of so many servers, with room for `most`.
+    fn for_servers(count: usize, most: usize) -> Vec<Self> {
+        let mut all = Vec::with_capacity(most);
+        all.resize(count, ProbeBackoff::default());
+        all
     }
 }
 

@@ -1,25 +1,135 @@
 //! Source addresses and ports towards servers.
+//!
+//! Servers that began together have their pools of ports in one group, which is one reservation of memory: it goes when none
+//! of them is left.
 
+use crate::base::difference::{Difference, MOST_SERVERS, put};
 use crate::base::settings::{Server, Settings};
-use netfcts::pool::PortPools;
+use e2d2::time::Instant;
+use netfcts::pool::{LastUse, PortPool, PortPools, Taken};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The source ports of one core.
 pub(crate) struct SourcePorts {
-    pub(crate) ports: PortPools,
-    /// By server, the index of the local address that is next.
-    pub(crate) next_local: Vec<usize>,
+    groups: Vec<PortPools>,
+    /// By server.
+    places: Vec<Place>,
+}
+
+/// Where a server's pools are, and whose turn it is.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    group: u16,
+    /// Its number in the group.
+    server: u16,
+    /// The index of the local address that is next.
+    next_local: u32,
+}
+
+/// What a core has to take in, and afterwards what it had.
+pub(crate) struct SourcesChange {
+    groups: Vec<(u16, Option<PortPools>)>,
+    places: Vec<(u16, Option<Place>)>,
 }
 
 impl SourcePorts {
     pub(crate) fn new(settings: &Settings) -> Self {
-        let port_sets = |server: &Server| {
-            let sets = server.locals.iter().map(|local| Arc::clone(&local.ports));
-            sets.collect::<Vec<_>>()
-        };
-        SourcePorts {
-            ports: PortPools::new(settings.servers.iter().map(port_sets), settings.time_wait),
-            next_local: vec![0; settings.servers.len()],
+        let mut groups = Vec::with_capacity(MOST_SERVERS);
+        groups.push(pools(settings.servers.iter(), settings.time_wait));
+        let mut places = Vec::with_capacity(MOST_SERVERS);
+        places.extend((0..settings.servers.len()).map(|server| Place::new(0, server)));
+        SourcePorts { groups, places }
+    }
+
+    /// Takes a change in, and leaves in it what was there.
+    pub(crate) fn adopt(&mut self, change: &mut SourcesChange) {
+        for (group, pools) in &mut change.groups {
+            put(&mut self.groups, *group, pools);
+        }
+        for (server, place) in &mut change.places {
+            put(&mut self.places, *server, place);
         }
     }
+
+    /// The index of the local address whose turn it is towards a server.
+    pub(crate) fn next_local(&self, server: usize) -> usize {
+        self.places[server].next_local as usize
+    }
+
+    pub(crate) fn set_next_local(&mut self, server: usize, local: usize) {
+        self.places[server].next_local = local as u32;
+    }
+
+    /// The pool of a local address of a server.
+    pub(crate) fn pool(&self, server: usize, local: usize) -> &PortPool {
+        let place = self.places[server];
+        self.groups[usize::from(place.group)].pool(usize::from(place.server), local)
+    }
+
+    /// Takes a port: see [`PortPools::take`].
+    #[inline]
+    pub(crate) fn take(&mut self, server: usize, local: usize, now: Instant) -> Option<Taken> {
+        let place = self.places[server];
+        self.groups[usize::from(place.group)].take(usize::from(place.server), local, now)
+    }
+
+    /// Gives a port back: see [`PortPools::release`].
+    #[inline]
+    pub(crate) fn release(&mut self, (server, local): (usize, usize), port: u16, last: LastUse, now: Instant) {
+        let place = self.places[server];
+        let pool = (usize::from(place.server), local);
+        self.groups[usize::from(place.group)].release(pool, port, last, now);
+    }
+
+    /// Ports that are taken.
+    pub(crate) fn in_use(&self) -> usize {
+        let pools = self.groups.iter().flat_map(PortPools::iter);
+        pools.map(PortPool::in_use).sum()
+    }
+
+    pub(crate) fn memory(&self) -> usize {
+        self.groups.iter().map(PortPools::memory).sum::<usize>() + size_of_val(&*self.places)
+    }
+
+    pub(crate) fn grown(&self) -> usize {
+        self.groups.iter().map(PortPools::grown).sum()
+    }
+}
+
+impl Place {
+    fn new(group: u16, server: usize) -> Self {
+        Place {
+            group,
+            server: server as u16,
+            next_local: 0,
+        }
+    }
+}
+
+impl SourcesChange {
+    pub(crate) fn new(settings: &Settings, difference: &Difference) -> Self {
+        let new = difference.new_servers.iter();
+        let servers = new.clone().map(|&id| &settings.servers[usize::from(id)]);
+        let mut groups: Vec<_> = (difference.past_groups.iter())
+            .map(|&group| (group, Some(pools([].into_iter(), settings.time_wait))))
+            .collect();
+        if !difference.new_servers.is_empty() {
+            groups.push((difference.group, Some(pools(servers, settings.time_wait))));
+        }
+        let place = |(server, &id): (usize, &u16)| (id, Some(Place::new(difference.group, server)));
+        SourcesChange {
+            groups,
+            places: new.enumerate().map(place).collect(),
+        }
+    }
+}
+
+/// A pool for each local address of each of these servers.
+fn pools<'a>(servers: impl Iterator<Item = &'a Server>, time_wait: Duration) -> PortPools {
+    let port_sets = |server: &Server| {
+        let sets = server.locals.iter().map(|local| Arc::clone(&local.ports));
+        sets.collect::<Vec<_>>()
+    };
+    PortPools::new(servers.map(port_sets), time_wait)
 }

@@ -14,12 +14,13 @@
 
 mod histogram;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 pub use histogram::{CELLS, Distribution, Histogram};
 
-/// Servers whose times are kept: the first of the configuration.
+/// Servers whose times are kept: those with the lowest numbers.
 const TIMED_SERVERS: usize = 64;
 
 /// A number that one core counts and all may read.
@@ -42,9 +43,18 @@ impl Count {
 /// What one core has counted. Times are in microseconds.
 #[derive(Debug)]
 pub struct Tally {
-    listeners: Box<[ListenerTally]>,
-    pools: Box<[PoolTally]>,
-    servers: Box<[ServerTally]>,
+    listeners: Box<[Arc<ListenerTally>]>,
+    pools: Box<[Arc<PoolTally>]>,
+    servers: Box<[Arc<ServerTally>]>,
+}
+
+/// Whose counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Of {
+    /// A listener's.
+    Listener(u16),
+    /// A server's.
+    Server(u16),
 }
 
 /// Of a listener.
@@ -92,26 +102,38 @@ pub struct ServerTally {
 impl Tally {
     /// Zeros for so many listeners, pools and servers.
     pub(crate) fn new(listeners: usize, pools: usize, servers: usize) -> Tally {
+        let none = Tally {
+            listeners: Box::default(),
+            pools: Box::default(),
+            servers: Box::default(),
+        };
+        none.with(listeners, pools, servers, |_| false)
+    }
+
+    /// The same counts for so many listeners, pools and servers, of which those begin anew that `is_new`.
+    pub(crate) fn with(&self, listeners: usize, pools: usize, servers: usize, is_new: impl Fn(Of) -> bool) -> Tally {
         Tally {
-            listeners: zeros(listeners),
-            pools: zeros(pools),
-            servers: zeros(servers.min(TIMED_SERVERS)),
+            listeners: continued(&self.listeners, listeners, |listener| is_new(Of::Listener(listener))),
+            pools: continued(&self.pools, pools, |_| false),
+            servers: continued(&self.servers, servers.min(TIMED_SERVERS), |server| {
+                is_new(Of::Server(server))
+            }),
         }
     }
 
-    /// By listener, in the order of the configuration.
-    pub fn listeners(&self) -> &[ListenerTally] {
-        &self.listeners
+    /// By number of the listener.
+    pub fn listener(&self, listener: usize) -> Option<&ListenerTally> {
+        self.listeners.get(listener).map(Arc::as_ref)
     }
 
-    /// By pool, in the order of the configuration.
-    pub fn pools(&self) -> &[PoolTally] {
-        &self.pools
+    /// By number of the pool.
+    pub fn pool(&self, pool: usize) -> Option<&PoolTally> {
+        self.pools.get(pool).map(Arc::as_ref)
     }
 
-    /// By server, in the order of the configuration: at most [`TIMED_SERVERS`].
-    pub fn servers(&self) -> &[ServerTally] {
-        &self.servers
+    /// By number of the server: of the first [`TIMED_SERVERS`].
+    pub fn server(&self, server: usize) -> Option<&ServerTally> {
+        self.servers.get(server).map(Arc::as_ref)
     }
 
     /// A connection begins.
@@ -168,8 +190,13 @@ impl Tally {
     }
 }
 
-fn zeros<T: Default>(count: usize) -> Box<[T]> {
-    std::iter::repeat_with(T::default).take(count).collect()
+/// So many counts: those that there are, and new ones.
+fn continued<T: Default>(before: &[Arc<T>], count: usize, is_new: impl Fn(u16) -> bool) -> Box<[Arc<T>]> {
+    let one = |index| match before.get(index) {
+        Some(counts) if !is_new(index as u16) => Arc::clone(counts),
+        _ => Arc::default(),
+    };
+    (0..count).map(one).collect()
 }
 
 fn micros(time: Duration) -> u64 {
@@ -183,7 +210,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_not_counted() {
         let tally = Tally::new(1, 1, 100);
-        assert_eq!(tally.servers().len(), TIMED_SERVERS);
+        assert!(tally.server(TIMED_SERVERS - 1).is_some() && tally.server(TIMED_SERVERS).is_none());
         let time = Duration::from_micros(10);
         tally.note_begin(1);
         tally.note_choice(1, None, Some(time));
@@ -191,7 +218,7 @@ mod tests {
         tally.note_connect(Some(u16::MAX), u16::MAX, time);
         tally.note_first_byte(1, 64, time);
         tally.note_end(1, (1, 1), Some(time));
-        let (listener, pool) = (&tally.listeners()[0], &tally.pools()[0]);
+        let (listener, pool) = (&*tally.listeners[0], &*tally.pools[0]);
         assert_eq!(
             (listener.connections.get(), listener.ended.get(), pool.chosen.get()),
             (0, 0, 1)

@@ -259,6 +259,11 @@ impl TimeWaitRing {
         self.entries.get_mut(slot as usize)?.as_mut()
     }
 
+    /// The number of places.
+    pub(crate) fn capacity(&self) -> usize {
+        self.entries.len()
+    }
+
     /// The number of resting connections.
     pub fn len(&self) -> usize {
         self.len

@@ -20,6 +20,7 @@
 //! connections over many cores still reach every server.
 
 mod answers;
+mod change;
 mod health;
 
 use std::hash::Hasher;
@@ -27,14 +28,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use answers::Answers;
+pub(crate) use change::UpstreamChange;
 use e2d2::counters::Counters;
 use e2d2::time::Instant;
 use health::Health;
 pub use health::ServerHealth;
 use siphasher::sip::SipHasher13;
 
+use crate::base::difference::MOST_SERVERS;
 use crate::base::ids::{PoolId, ServerId};
-use crate::base::settings::{Policy, PoolSettings, UpstreamServer, UpstreamSettings};
+use crate::base::settings::{Member, Policy, PoolSettings, UpstreamServer, UpstreamSettings};
 
 e2d2::reasons! {
     /// What becomes of calls to servers and of servers that do not answer them.
@@ -82,36 +85,16 @@ struct Turn {
 impl Upstream {
     /// The servers and pools for the worker with this index.
     pub fn new(settings: &UpstreamSettings, worker: usize) -> Self {
-        let pool = |pool: &PoolSettings| Pool {
-            policy: pool.policy,
-            turns: pool
-                .members
-                .iter()
-                .map(|member| Turn {
-                    server: member.server,
-                    weight: i64::from(member.weight),
-                    credit: 0,
-                    hash: hash_of_server(settings.servers[member.server.index()].address),
-                })
-                .collect(),
-            answers: Answers::new(),
-        };
-        let health = |server: &UpstreamServer| {
-            let all = server.max_connections;
-            Health::new(all.map_or(u32::MAX, |all| share(all, worker, settings.workers)))
-        };
-        let mut backends = Self {
-            health: settings.servers.iter().map(health).collect(),
+        let mut health = Vec::with_capacity(MOST_SERVERS);
+        health.extend((settings.servers.iter()).map(|server| Health::new(limit(server, settings, worker))));
+        Self {
+            health,
             servers: settings.servers.clone(),
-            pools: settings.pools.iter().map(pool).collect(),
+            pools: (settings.pools.iter())
+                .map(|pool| Pool::new(pool, settings, worker))
+                .collect(),
             events: Counters::default(),
-        };
-        for pool in &mut backends.pools {
-            for _ in 0..worker % pool.turns.len() {
-                pool.round_robin(|_| true);
-            }
         }
-        backends
     }
 
     /// The server of `pool` that a connection of `client` goes to; `None` when all are full, or when there is no such pool:
@@ -303,6 +286,25 @@ fn others(health: &[Health], server: ServerId, tried: &[ServerId]) -> impl Fn(Se
 }
 
 impl Pool {
+    /// At the worker's place of the round.
+    fn new(pool: &PoolSettings, settings: &UpstreamSettings, worker: usize) -> Self {
+        let turn = |member: &Member| Turn {
+            server: member.server,
+            weight: i64::from(member.weight),
+            credit: 0,
+            hash: hash_of_server(settings.servers[member.server.index()].address),
+        };
+        let mut pool = Pool {
+            policy: pool.policy,
+            turns: pool.members.iter().map(turn).collect(),
+            answers: Answers::new(),
+        };
+        for _ in 0..worker.checked_rem(pool.turns.len()).unwrap_or(0) {
+            pool.round_robin(|_| true);
+        }
+        pool
+    }
+
     /// See [`Upstream::bound`].
     #[inline]
     fn bound(&self) -> Option<Duration> {
@@ -365,6 +367,12 @@ impl Pool {
         let first = candidates.min_by(|a, b| time(a).total_cmp(&time(b)))?;
         Some(first.server)
     }
+}
+
+/// How many connections of a worker `server` may have.
+fn limit(server: &UpstreamServer, settings: &UpstreamSettings, worker: usize) -> u32 {
+    let all = server.max_connections;
+    all.map_or(u32::MAX, |all| share(all, worker, settings.workers))
 }
 
 /// A worker's share of what all have together; at least one.

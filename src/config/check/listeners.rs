@@ -10,7 +10,7 @@ use humantime_serde::re::humantime;
 use super::pools::Pools;
 use super::{accept, choice, choices, duration, name, quoted, rules, small, why_no_host};
 use crate::config::defaults;
-use crate::config::model::{Fallback, ListenAddress, ListenerConfig, ListenerTimeouts, PortConfig, Timeouts};
+use crate::config::model::{Fallback, ListenAddress, ListenerConfig, ListenerTimeouts, PortConfig, Standing, Timeouts};
 use crate::config::raw::RawListener;
 use crate::config::source::{At, Source};
 use splice::ids::{ListenerId, PoolId, PortIndex};
@@ -58,6 +58,7 @@ pub(super) fn check(
         let timeouts = small::listener_timeouts(source, &at.key("timeouts"), &raw.timeouts, timeouts);
         let (accept, trusted) = accept::check(source, &at.key("proxy_protocol"), raw.proxy_protocol.as_ref());
         listeners.push(ListenerConfig {
+            standing: Standing::InFile,
             accept,
             trusted,
             id: ListenerId(i as u16),

@@ -64,6 +64,7 @@ pub(super) fn check(source: &mut Source<'_>) -> Result<Config, ConfigError> {
         listeners,
         timeouts,
         warnings: Vec::new(),
+        address_order: Vec::new(),
     };
     source.checked()?;
     config.warnings = source.take_warnings();

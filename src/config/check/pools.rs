@@ -6,7 +6,9 @@ use std::ops::RangeInclusive;
 
 use super::{choice, duration, ip, mac, name, number, quoted, why_no_host};
 use crate::config::defaults;
-use crate::config::model::{ListenerConfig, LocalAddress, PoolConfig, PortConfig, PortRanges, ServerConfig, Timeouts};
+use crate::config::model::{
+    ListenerConfig, LocalAddress, PoolConfig, PortConfig, PortRanges, ServerConfig, Standing, Timeouts,
+};
 use crate::config::raw::{RawPool, RawProxyOut, RawServer};
 use crate::config::routes::{NextHop, Routes};
 use crate::config::source::{At, Source};
@@ -160,6 +162,7 @@ impl Reader {
             ("client_hash", Policy::ClientHash),
         ];
         let mut pool = PoolConfig {
+            standing: Standing::InFile,
             id: PoolId(self.found.pools.len() as u16),
             name: raw.name.clone(),
             policy: choice(source, &at.key("policy"), raw.policy.as_deref(), &policies),
@@ -297,6 +300,8 @@ fn server(source: &mut Source<'_>, at: &At, raw: &RawServer, common: &Common<'_>
     let address = address?;
     let next_hop = next_hop(source, &at.key("address"), address.ip(), mac.is_some(), common)?;
     Some(ServerConfig {
+        standing: Standing::InFile,
+        group: 0,
         id: ServerId(0),
         name: raw.name.clone(),
         address,

@@ -6,9 +6,8 @@
 //! the same content are kept once: ten thousand addresses with the same ports take 1.5 KiB for these. What most engines have,
 //! one claim to an address for clients behind one port of ours, stands beside the address.
 //!
-//! Built at start; nothing here changes afterwards but what is [`TransparentSources`].
+//! Built with the settings that it is a part of; nothing here changes afterwards.
 
-use crate::base::transparent_sources::{self, TransparentSources};
 use e2d2::port::PortId;
 use netfcts::leg::mapped;
 use std::collections::HashMap;
@@ -38,7 +37,6 @@ pub struct Addresses {
     pages: Vec<Page>,
     /// By listener: the ports of ours that its clients are behind.
     devices: Vec<Vec<PortId>>,
-    borrowed: TransparentSources,
 }
 
 /// An address, and the first claim to its ports.
@@ -62,13 +60,17 @@ type Pages = [u32; 256];
 const NOBODY: u16 = u16::MAX;
 
 impl Addresses {
-    /// The addresses of all claims; `devices` has, by listener, the ports that its clients are behind.
-    pub fn new(claims: &[Claim], devices: Vec<Vec<PortId>>) -> Self {
+    /// The addresses of all claims, behind those that are `known` by their place already; `devices` has, by listener, the
+    /// ports that its clients are behind.
+    pub fn new(known: &[IpAddr], claims: &[Claim], devices: Vec<Vec<PortId>>) -> Self {
         let mut addresses = Addresses {
             devices,
             ..Addresses::default()
         };
-        let mut of_address: Vec<Vec<&Claim>> = Vec::new();
+        for address in known {
+            addresses.add(*address);
+        }
+        let mut of_address: Vec<Vec<&Claim>> = vec![Vec::new(); addresses.len()];
         for claim in claims {
             let index = usize::from(addresses.add(claim.address));
             of_address.resize(of_address.len().max(index + 1), Vec::new());
@@ -155,34 +157,6 @@ impl Addresses {
         let listener = page[usize::from(port & 0xff)];
         let devices = self.devices.get(usize::from(listener))?;
         devices.contains(&device).then_some(listener)
-    }
-
-    /// Makes room for clients' addresses that PROXY headers name, to be used towards servers.
-    pub fn reserve(&mut self, capacity: usize) {
-        self.borrowed = TransparentSources::new(capacity);
-    }
-
-    /// Clients' addresses that are used towards servers.
-    pub fn borrowed(&self) -> &TransparentSources {
-        &self.borrowed
-    }
-
-    /// The same, to take and give back.
-    pub fn borrowed_mut(&mut self) -> &mut TransparentSources {
-        &mut self.borrowed
-    }
-
-    /// The address and port that stand behind the index of an address towards a server, and a port, of a connection from
-    /// `client`.
-    #[inline]
-    pub fn source(&self, index: u16, port: u16, client: u128) -> (u128, u16) {
-        if index < transparent_sources::FIRST {
-            (self.value(index), port)
-        } else if index == transparent_sources::CLIENT {
-            (client, port)
-        } else {
-            self.borrowed.source(index, port).unwrap_or_default()
-        }
     }
 
     /// The number of addresses.
@@ -340,7 +314,7 @@ mod tests {
     fn ten_thousand_addresses_cost_a_look_up_no_more_than_one() {
         for address in [v4, v6] {
             let claims: Vec<Claim> = (0..MANY).map(|n| claim(address(n), 443..=443, 0)).collect();
-            let addresses = Addresses::new(&claims, behind_port_0(1));
+            let addresses = Addresses::new(&[], &claims, behind_port_0(1));
             assert_eq!(addresses.len(), MANY as usize);
             let mut total = 0;
             for n in 0..MANY {
@@ -369,7 +343,7 @@ mod tests {
         let claims: Vec<Claim> = (0..MANY as u16)
             .map(|n| claim(v4(1), 1_000 + 3 * n..=1_001 + 3 * n, n))
             .collect();
-        let addresses = Addresses::new(&claims, behind_port_0(MANY as usize));
+        let addresses = Addresses::new(&[], &claims, behind_port_0(MANY as usize));
         for n in 0..MANY as u16 {
             let ports = 1_000 + 3 * n..=1_002 + 3 * n;
             let found: Vec<Option<u16>> = ports.map(|port| listener_of(&addresses, v4(1), port)).collect();
@@ -382,7 +356,7 @@ mod tests {
     fn ten_thousand_addresses_may_have_each_a_port_of_its_own() {
         let port = |n: u32| 20_000 + n as u16;
         let claims: Vec<Claim> = (0..MANY).map(|n| claim(v6(n), port(n)..=port(n), n as u16)).collect();
-        let addresses = Addresses::new(&claims, behind_port_0(MANY as usize));
+        let addresses = Addresses::new(&[], &claims, behind_port_0(MANY as usize));
         for n in 0..MANY {
             assert_eq!(listener_of(&addresses, v6(n), port(n)), Some(n as u16));
             assert_eq!(listener_of(&addresses, v6(n), port(n) ^ 1), None);
@@ -398,7 +372,7 @@ mod tests {
             claim(v4(1), 8_000..=8_099, 0),
             claim(v6(1), 1..=u16::MAX, 1),
         ];
-        let mut addresses = Addresses::new(&claims, vec![vec![PortId(0)], vec![PortId(0), PortId(2)]]);
+        let mut addresses = Addresses::new(&[], &claims, vec![vec![PortId(0)], vec![PortId(0), PortId(2)]]);
         for (port, expected) in [
             (79, None),
             (80, Some(0)),

@@ -2,6 +2,7 @@
 
 pub mod addresses;
 pub mod callbacks;
+pub mod difference;
 pub mod drop_reason;
 pub mod hash;
 pub mod ids;

@@ -51,4 +51,6 @@ pub struct SynAckSettings {
     pub pools: Vec<Vec<u16>>,
     /// By listener, the pools that its connections can come to.
     pub reach: Vec<Vec<u16>>,
+    /// By server, the pools that it is in.
+    pub pools_of: Vec<Vec<u16>>,
 }

@@ -46,8 +46,8 @@ impl TransparentSources {
         }
     }
 
-    /// The source that an index and port stand for.
-    pub fn source(&self, index: u16, port: u16) -> Option<(u128, u16)> {
+    /// The source that an index and port stand for, if they name an entry.
+    pub fn entry(&self, index: u16, port: u16) -> Option<(u128, u16)> {
         self.entries.get(number(index, port)? as usize).copied()
     }
 
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(borrowed.take((0, 0)), None);
         for (n, &(index, port)) in (0_u32..).zip(&names) {
             assert!(index >= FIRST && index != CLIENT && port != 0);
-            assert_eq!(borrowed.source(index, port), Some((u128::from(n), 7)));
+            assert_eq!(borrowed.entry(index, port), Some((u128::from(n), 7)));
         }
         names.iter().for_each(|&(index, port)| borrowed.release(index, port));
         assert!(borrowed.is_empty());
@@ -96,7 +96,7 @@ mod tests {
         let mut borrowed = TransparentSources::new(1);
         for (index, port) in [(0, 80), (CLIENT, 80), (FIRST, 0), (FIRST, 2)] {
             borrowed.release(index, port);
-            assert_eq!(borrowed.source(index, port), None);
+            assert_eq!(borrowed.entry(index, port), None);
         }
         assert!(borrowed.take((1, 1)).is_some() && borrowed.take((2, 2)).is_none());
     }

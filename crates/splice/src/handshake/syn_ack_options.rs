@@ -17,8 +17,9 @@
 //! Who asks the servers is in [`probe`](crate::probe). Every core learns for itself.
 
 use crate::base::callbacks::MAX_FIRST_PAYLOAD;
+use crate::base::difference::{Difference, MOST_LISTENERS, MOST_SERVERS, put};
 use crate::base::ids::ServerId;
-use crate::base::settings::{Settings, SynAck, SynAckSettings};
+use crate::base::settings::{Server, Settings, SynAck, SynAckSettings};
 use crate::base::sizes::LEAST_MSS;
 use crate::handshake::cookie::{CookieJar, MSS_CLASSES, slot_bits};
 use e2d2::time::Instant;
@@ -113,6 +114,8 @@ struct Known {
     told_in: u64,
     /// The largest segment that the leg to it takes.
     leg_mss: u16,
+    /// It is new and takes no connection yet: what it cannot do is not left out of promises.
+    is_joining: bool,
 }
 
 /// A listener's promises.
@@ -127,8 +130,8 @@ struct Ring {
 /// What one core promises.
 pub(crate) struct SynAckOptions {
     settings: SynAckSettings,
-    servers: Box<[Known]>,
-    listeners: Box<[Ring]>,
+    servers: Vec<Known>,
+    listeners: Vec<Ring>,
     /// By pool, when it was last looked at.
     pools: Box<[Least]>,
     /// By listener, what the next slot will promise.
@@ -136,6 +139,60 @@ pub(crate) struct SynAckOptions {
     /// `next` is not up to date.
     is_stale: bool,
     news: VecDeque<u16>,
+}
+
+/// What a core has to take in when it goes on with other settings, and afterwards what it had.
+pub(crate) struct OptionsChange {
+    settings: SynAckSettings,
+    servers: Vec<(u16, Option<Known>)>,
+    listeners: Vec<(u16, Option<u16>, Option<Ring>)>,
+    pools: Box<[Least]>,
+    next: Box<[AdvertisedOptions]>,
+}
+
+impl OptionsChange {
+    pub(crate) fn new(settings: &Settings, difference: &Difference) -> Self {
+        let promises = &settings.promises;
+        let unknown = Least::NOTHING.promise(&promises.offer);
+        let known = |id: u16| {
+            let known = Known::new(&settings.servers[usize::from(id)], settings);
+            let is_joining = promises.offer.probe && difference.new_servers.binary_search(&id).is_ok();
+            (id, Some(Known { is_joining, ..known }))
+        };
+        OptionsChange {
+            settings: promises.clone(),
+            servers: difference.replaced().map(known).collect(),
+            listeners: (difference.new_listeners.iter())
+                .map(|&(listener, before)| (listener, before, Some(Ring::new(unknown))))
+                .collect(),
+            pools: vec![Least::NOTHING; promises.pools.len()].into_boxed_slice(),
+            next: vec![unknown; promises.reach.len()].into_boxed_slice(),
+        }
+    }
+}
+
+impl Known {
+    fn new(server: &Server, settings: &Settings) -> Self {
+        let device = settings.devices.get(usize::from(server.device.0));
+        let mtu = device.map_or(1500, |device| device.mtu);
+        Known {
+            server_caps: None,
+            is_asked: settings.promises.offer.probe,
+            is_news: false,
+            told_in: u64::MAX,
+            leg_mss: mtu.saturating_sub(ip_version(server.address).header_len_with_tcp()),
+            is_joining: false,
+        }
+    }
+}
+
+impl Ring {
+    fn new(unknown: AdvertisedOptions) -> Self {
+        Ring {
+            slot: u64::MAX,
+            by_slot: [unknown; 4],
+        }
+    }
 }
 
 /// What our SYN to a server offered, as far as its answer depends on it.
@@ -151,33 +208,59 @@ impl SynAckOptions {
     /// Nothing is known yet.
     pub(crate) fn new(settings: &Settings) -> Self {
         let promises = &settings.promises;
-        let known = |server: &crate::base::settings::Server| {
-            let mtu = settings
-                .devices
-                .get(usize::from(server.device.0))
-                .map_or(1500, |d| d.mtu);
-            Known {
-                server_caps: None,
-                is_asked: promises.offer.probe,
-                is_news: false,
-                told_in: u64::MAX,
-                leg_mss: mtu.saturating_sub(ip_version(server.address).header_len_with_tcp()),
-            }
-        };
         let unknown = Least::NOTHING.promise(&promises.offer);
-        let ring = Ring {
-            slot: u64::MAX,
-            by_slot: [unknown; 4],
-        };
+        let mut servers = Vec::with_capacity(MOST_SERVERS);
+        servers.extend(settings.servers.iter().map(|server| Known::new(server, settings)));
+        let mut listeners = Vec::with_capacity(MOST_LISTENERS);
+        listeners.resize(promises.reach.len(), Ring::new(unknown));
         SynAckOptions {
-            servers: settings.servers.iter().map(known).collect(),
-            listeners: vec![ring; promises.reach.len()].into_boxed_slice(),
+            servers,
+            listeners,
             pools: vec![Least::NOTHING; promises.pools.len()].into_boxed_slice(),
             next: vec![unknown; promises.reach.len()].into_boxed_slice(),
             is_stale: true,
-            news: VecDeque::with_capacity(settings.servers.len()),
+            news: VecDeque::with_capacity(MOST_SERVERS),
             settings: promises.clone(),
         }
+    }
+
+    /// Takes a change in, and leaves in it what was there.
+    pub(crate) fn adopt(&mut self, change: &mut OptionsChange) {
+        std::mem::swap(&mut self.settings, &mut change.settings);
+        for (server, known) in &mut change.servers {
+            put(&mut self.servers, *server, known);
+        }
+        for (listener, before, ring) in &mut change.listeners {
+            // Cookies that were given for the addresses come back to the listener that has them now.
+            if let Some(before) = before.and_then(|before| self.listeners.get(usize::from(before))) {
+                *ring = Some(*before);
+            }
+            put(&mut self.listeners, *listener, ring);
+        }
+        std::mem::swap(&mut self.pools, &mut change.pools);
+        std::mem::swap(&mut self.next, &mut change.next);
+        self.find_least();
+    }
+
+    /// The first probe of a new server is over. Returns whether SYN-ACKs will offer less because of it: it is to take no
+    /// connection as long as there may be clients who were offered more.
+    pub(crate) fn join(&mut self, server: u16) -> bool {
+        let Some(known) = self.servers.get_mut(usize::from(server)) else {
+            return false;
+        };
+        known.is_joining = false;
+        let (offer, own) = (&self.settings.offer, Least::of(known));
+        let pools = self.settings.pools_of.get(usize::from(server)).into_iter().flatten();
+        let mut least = pools.filter_map(|&pool| self.pools.get(usize::from(pool)));
+        self.is_stale = true;
+        least.any(|least| least.with(own).promise(offer) != least.promise(offer))
+    }
+
+    /// Whether a server is new and its first probe is not over.
+    pub(crate) fn is_joining(&self, server: u16) -> bool {
+        self.servers
+            .get(usize::from(server))
+            .is_some_and(|known| known.is_joining)
     }
 
     /// What to promise in answer to a SYN that arrives now: from now on all SYN-ACKs of this slot say the same.
@@ -317,7 +400,8 @@ impl SynAckOptions {
         for (least, members) in self.pools.iter_mut().zip(&self.settings.pools) {
             let servers = members
                 .iter()
-                .filter_map(|&server| self.servers.get(usize::from(server)));
+                .filter_map(|&server| self.servers.get(usize::from(server)))
+                .filter(|known| !known.is_joining);
             *least = servers.map(Least::of).fold(Least::NOTHING, Least::with);
         }
         for (next, reach) in self.next.iter_mut().zip(&self.settings.reach) {

@@ -164,7 +164,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     #[inline]
     fn is_open_leg(&self, flow: FlowRef, key: &FourTuple) -> bool {
         let connection = self.connections.get(flow.slot());
-        connection.is_some_and(|connection| connection.ends.is_leg(&self.rooms.settings, flow.side(), key))
+        connection.is_some_and(|connection| {
+            (connection.ends).is_leg(&self.rooms.settings, &self.rooms.borrowed, flow.side(), key)
+        })
     }
 
     /// The flow with this key, open or at rest.

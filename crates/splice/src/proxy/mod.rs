@@ -5,8 +5,10 @@
 
 mod apply;
 mod batch;
+mod change;
 mod handshake;
 mod icmp;
+mod named;
 mod overload;
 mod probe;
 mod routes;
@@ -15,6 +17,8 @@ mod steering;
 mod timeout;
 mod usage;
 
+pub use change::Change;
+pub use named::Look;
 pub use usage::Usage;
 
 use self::apply::ActionContext;
@@ -23,6 +27,7 @@ use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::base::settings::{AcceptProxy, Bind, Secrets, Settings};
+use crate::base::transparent_sources::TransparentSources;
 use crate::emit::Emitter;
 use crate::handshake::Handshake;
 use crate::inspect::Inspections;
@@ -75,7 +80,7 @@ pub struct Proxy<P: BufferPool, S, N> {
 
 /// All that a core has beside its connections: lent next to one of them, which is looked up once for that.
 struct Rooms<P: BufferPool, S, N> {
-    settings: Settings,
+    settings: Arc<Settings>,
     now: Instant,
     /// The core is about to stop: there are no new connections.
     is_draining: bool,
@@ -86,6 +91,8 @@ struct Rooms<P: BufferPool, S, N> {
     handshake: Handshake,
     reassembly: ReassemblyPool,
     headers: ProxyHeaders,
+    /// Clients' addresses that PROXY headers have named, as sources towards servers.
+    borrowed: TransparentSources,
     rtx: RtxQueues,
     inspections: Inspections,
     time_wait: TimeWaitRing,
@@ -122,7 +129,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// A core of these parts, all of whose memory is reserved.
     pub fn new(parts: CoreParts<'_, P, S, N>, now: Instant) -> Self {
         let CoreParts {
-            mut settings,
+            settings,
             mut selector,
             secrets,
             ..
@@ -134,9 +141,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             selector.reserve_contexts(inspected);
         }
         let flows = 2 * (capacity.connections + capacity.time_wait);
-        if settings.borrows_carried_addresses() {
-            settings.addresses.reserve(capacity.connections + capacity.time_wait);
-        }
+        let borrowed = if settings.borrows_carried_addresses() {
+            TransparentSources::new(capacity.connections + capacity.time_wait)
+        } else {
+            TransparentSources::default()
+        };
         let rooms = Rooms {
             now,
             is_draining: false,
@@ -147,6 +156,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             handshake: Handshake::new(&settings, secrets),
             reassembly: ReassemblyPool::new(capacity.reassembly_memory, capacity.reassembly_quota),
             headers: ProxyHeaders::new(&settings),
+            borrowed,
             rtx: RtxQueues::new(capacity.debts, settings.writes_headers()),
             inspections: Inspections::new(capacity.connections, inspected, kept_blocks),
             time_wait: TimeWaitRing::new(capacity.time_wait),
@@ -166,7 +176,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 settings.core,
             ),
             emit: Emitter::new(parts.pool),
-            settings,
+            settings: Arc::new(settings),
         };
         Proxy {
             connections: Slab::new(capacity.connections),

@@ -2,10 +2,12 @@
 
 use crate::admission::round_budget::RoundBudget;
 use crate::base::callbacks::SelectServer;
+use crate::base::difference::Difference;
 use crate::base::drop_reason::DropReason;
 use crate::base::ids::ServerId;
 use crate::base::output::{NextHops, Output};
 use crate::base::path::Path;
+use crate::handshake::cookie;
 use crate::handshake::syn_ack_options::{Offered, ServerCaps};
 use crate::probe::{Probe, ProbeEvent};
 use crate::proxy::{Incoming, Proxy, Rooms};
@@ -39,6 +41,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Asks whom it is time to ask. Returns true if anyone was.
     pub(crate) fn poll_probes(&mut self, budget: &mut RoundBudget, out: &mut impl Output<P::Buffer>) -> bool {
+        while let Some(server) = self.probes.pop_joined(self.now) {
+            self.upstream.admit(ServerId(server));
+        }
         let before = *budget.moves();
         while budget.affords_one(out)
             && let Some(server) = self.probes.pop_due(self.now, budget.moves())
@@ -70,8 +75,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         // Connections have the ports first: where there are few, the last one is theirs.
         let can_spare = |pool: &PortPool| pool.free() > usize::from(pool.capacity() > 1);
         let (of_server, locals) = (usize::from(server), settings.locals.len());
-        let local = (0..locals).find(|&local| can_spare(self.sources.ports.pool(of_server, local)));
-        let taken = local.and_then(|local| Some(local as u16).zip(self.sources.ports.take(of_server, local, now)));
+        let local = (0..locals).find(|&local| can_spare(self.sources.pool(of_server, local)));
+        let taken = local.and_then(|local| Some(local as u16).zip(self.sources.take(of_server, local, now)));
         let Some((local, taken)) = taken else {
             self.probes.on_no_port();
             return self.end_silence(server);
@@ -127,6 +132,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             }
             self.emit.dropped(DropReason::Consumed);
             self.handshake.syn_ack_options.note_silence(probe.server);
+            self.join(probe.server);
             self.release_probe(&probe);
             return self.probes.on_refusal(probe.server, now);
         }
@@ -153,6 +159,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             .map_or(IpVersion::V4, |server| ip_version(server.address));
         let found = ServerCaps::of(options, window, version);
         let is_news = self.handshake.syn_ack_options.note_probe(probe.server, found);
+        self.join(probe.server);
         self.release_probe(probe);
         (self.probes).on_answer(probe.server, self.now, is_news, found.lacks_something());
     }
@@ -175,14 +182,38 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     fn end_silence(&mut self, server: u16) {
         self.handshake.syn_ack_options.note_silence(server);
+        self.join(server);
         self.probes.on_silence(server, self.now);
+    }
+
+    /// The first probe of a server is over: if it is new, it takes connections from now on, or, if SYN-ACKs offer less because
+    /// of it, when no cookie is left that offered more.
+    fn join(&mut self, server: u16) {
+        if !self.handshake.syn_ack_options.is_joining(server) {
+            return;
+        }
+        let from = if self.handshake.syn_ack_options.join(server) {
+            self.now + 2 * cookie::SLOT
+        } else {
+            self.now
+        };
+        self.probes.set_join(server, from);
+    }
+
+    /// Forgets the probes of servers that are no more.
+    pub(crate) fn end_probes_of(&mut self, difference: &Difference) {
+        for server in difference.replaced() {
+            if let Some(probe) = self.probes.of(server) {
+                self.release_probe(&probe);
+            }
+        }
     }
 
     /// Forgets a probe and gives its port back, with what the server may remember of it.
     fn release_probe(&mut self, probe: &Probe) {
         self.probes.forget(probe.server);
         let pool = (usize::from(probe.server), usize::from(probe.local));
-        self.sources.ports.release(pool, probe.port, probe.last_use(), self.now);
+        self.sources.release(pool, probe.port, probe.last_use(), self.now);
     }
 
     /// Forgets all probes: the engine stops.

@@ -3,6 +3,7 @@
 use crate::base::output::NextHops;
 use crate::base::path::Path;
 use crate::base::settings::Settings;
+use crate::base::transparent_sources::TransparentSources;
 use crate::session::endpoints::Endpoints;
 use netfcts::FourTuple;
 
@@ -16,8 +17,13 @@ pub(crate) fn way_to_client(settings: &Settings, ends: &Endpoints) -> Path {
 
 /// The way to its server, likewise; `None` while the next hop is not resolved.
 #[inline(always)]
-pub(crate) fn way_to_server(settings: &Settings, neighbours: &impl NextHops, ends: &Endpoints) -> Option<Path> {
+pub(crate) fn way_to_server(
+    settings: &Settings,
+    borrowed: &TransparentSources,
+    neighbours: &impl NextHops,
+    ends: &Endpoints,
+) -> Option<Path> {
     let server = ends.server(settings)?;
-    let key = FourTuple::new((server.address, server.port), ends.source(settings)?);
+    let key = FourTuple::new((server.address, server.port), ends.source(settings, borrowed)?);
     Some(settings.path(&key, neighbours.mac(server.next_hop)?, server.device))
 }

@@ -78,7 +78,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     pub(crate) fn path_of(&self, side: Side, ends: &Endpoints) -> Option<Path> {
         match side {
             Side::Client => Some(routes::way_to_client(&self.settings, ends)),
-            Side::Server => routes::way_to_server(&self.settings, &self.next_hops, ends),
+            Side::Server => routes::way_to_server(&self.settings, &self.borrowed, &self.next_hops, ends),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::time_wait::TimeWaitEntry;
 use crate::upstream::{CallEvent, ServerHealth};
 use e2d2::buffer::BufferPool;
 use e2d2::counters::Counters;
-use netfcts::pool::{PortPool, PortPools};
+use netfcts::pool::PortPools;
 use std::sync::Arc;
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
@@ -29,9 +29,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             kept: self.rooms.inspections.kept.in_use(),
             probes: self.rooms.probes.len(),
             headers: self.rooms.headers.received.len(),
-            borrowed: self.rooms.settings.addresses.borrowed().len(),
+            borrowed: self.rooms.borrowed.len(),
             timers: self.rooms.timers.len(),
-            ports: self.rooms.sources.ports.iter().map(PortPool::in_use).sum(),
+            ports: self.rooms.sources.in_use(),
         }
     }
 
@@ -48,7 +48,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// Bytes of [`memory`](Self::memory) that were not in use at the start, and are from now on: for source ports, held bytes,
     /// debts and headers.
     pub fn memory_grown(&self) -> usize {
-        self.rooms.sources.ports.grown()
+        self.rooms.sources.grown()
             + self.rooms.reassembly.grown()
             + self.rooms.rtx.memory()
             + self.rooms.headers.received.grown()
@@ -71,14 +71,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             ("table", self.rooms.flows.memory()),
             ("quarantine", self.rooms.time_wait.memory()),
             ("timers", self.rooms.timers.memory()),
-            ("ports", self.rooms.sources.ports.memory()),
+            ("ports", self.rooms.sources.memory()),
             ("used_cookies", self.rooms.handshake.replay_filter.memory()),
             ("held", self.rooms.reassembly.memory() + self.rooms.rtx.memory()),
             ("records", self.rooms.records.memory()),
             ("inspections", self.rooms.inspections.memory()),
             (
                 "headers",
-                self.rooms.headers.received.memory() + self.rooms.settings.addresses.borrowed().memory(),
+                self.rooms.headers.received.memory() + self.rooms.borrowed.memory(),
             ),
             ("strangers_and_servers", strangers + servers),
         ]
@@ -90,10 +90,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// Not in it are structures that are overwritten in turn and never full: the fingerprints of used cookies, promises.
     pub fn memory_in_use(&self) -> usize {
         let (rooms, places, open) = (&self.rooms, self.connections.capacity(), self.connections.len());
-        let (capacity, borrowed) = (rooms.settings.capacity, rooms.settings.addresses.borrowed());
+        let (capacity, borrowed) = (rooms.settings.capacity, &rooms.borrowed);
         let (timers, inspections) = (&rooms.timers, &rooms.inspections);
         let (half_open, syns) = (&rooms.handshake.half_open, &rooms.handshake.forwarded_syns);
-        let ports: usize = rooms.sources.ports.iter().map(PortPool::in_use).sum();
+        let ports = rooms.sources.in_use();
         let sources = capacity.connections + capacity.time_wait;
         share(self.connections.memory(), open, places)
             + share(rooms.records.memory(), open, places)

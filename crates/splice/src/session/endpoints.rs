@@ -2,6 +2,7 @@
 
 use crate::base::ids::ServerId;
 use crate::base::settings::{Server, Settings};
+use crate::base::transparent_sources::{self, TransparentSources};
 use e2d2::port::PortId;
 use e2d2::wire::MacAddr;
 use netfcts::{FourTuple, Side};
@@ -48,7 +49,7 @@ impl Endpoints {
 
     /// The key of one leg in the flow table; `None` for the server leg while there is no server.
     #[inline]
-    pub(crate) fn key(&self, settings: &Settings, side: Side) -> Option<FourTuple> {
+    pub(crate) fn key(&self, settings: &Settings, borrowed: &TransparentSources, side: Side) -> Option<FourTuple> {
         Some(match side {
             Side::Client => {
                 let listener = (settings.addresses.value(self.listener_address), self.listener_port);
@@ -56,7 +57,7 @@ impl Endpoints {
             }
             Side::Server => {
                 let server = self.server(settings)?;
-                FourTuple::new((server.address, server.port), self.source(settings)?)
+                FourTuple::new((server.address, server.port), self.source(settings, borrowed)?)
             }
         })
     }
@@ -69,15 +70,27 @@ impl Endpoints {
 
     /// Our address and port towards it.
     #[inline]
-    pub(crate) fn source(&self, settings: &Settings) -> Option<(u128, u16)> {
+    pub(crate) fn source(&self, settings: &Settings, borrowed: &TransparentSources) -> Option<(u128, u16)> {
         let leg = self.leg?;
-        let addresses = &settings.addresses;
-        Some(addresses.source(leg.local_address, leg.local_port.get(), self.client_address()))
+        let (index, port) = (leg.local_address, leg.local_port.get());
+        if index < transparent_sources::FIRST {
+            Some((settings.addresses.value(index), port))
+        } else if index == transparent_sources::CLIENT {
+            Some((self.client_address(), port))
+        } else {
+            Some(borrowed.entry(index, port).unwrap_or_default())
+        }
     }
 
     /// True if `key` is that of the leg to `side`: [`Endpoints::key`] without making it.
     #[inline]
-    pub(crate) fn is_leg(&self, settings: &Settings, side: Side, key: &FourTuple) -> bool {
+    pub(crate) fn is_leg(
+        &self,
+        settings: &Settings,
+        borrowed: &TransparentSources,
+        side: Side,
+        key: &FourTuple,
+    ) -> bool {
         match side {
             Side::Client => {
                 self.client_port == key.remote_port
@@ -88,7 +101,7 @@ impl Endpoints {
             Side::Server => {
                 let server = self.server(settings);
                 server.is_some_and(|server| server.port == key.remote_port && server.address == key.remote)
-                    && self.source(settings) == Some((key.local, key.local_port))
+                    && self.source(settings, borrowed) == Some((key.local, key.local_port))
             }
         }
     }

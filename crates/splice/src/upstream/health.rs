@@ -52,6 +52,8 @@ pub(super) struct Health {
     seen: ServerHealth,
     /// This core's share of `max_connections`.
     pub(super) limit: u32,
+    /// It is new, and is asked what it can do before it takes a connection.
+    is_joining: bool,
     fitness: Fitness,
     /// For how long it was ejected last; zero since it has answered.
     ejected_for: Duration,
@@ -86,6 +88,7 @@ impl Health {
                 since: Instant::ZERO,
             },
             limit,
+            is_joining: false,
             fitness: Fitness::Fit { failures: 0 },
             ejected_for: Duration::ZERO,
             answered_at: Instant::ZERO,
@@ -93,8 +96,21 @@ impl Health {
         }
     }
 
+    /// The same server as one that takes no connection yet.
+    pub(super) fn joining(self) -> Self {
+        Health {
+            is_joining: true,
+            ..self
+        }
+    }
+
+    /// It takes connections from now on.
+    pub(super) fn admit(&mut self) {
+        self.is_joining = false;
+    }
+
     pub(super) fn has_room(&self) -> bool {
-        self.seen.open < self.limit
+        self.seen.open < self.limit && !self.is_joining
     }
 
     /// What it is like now.

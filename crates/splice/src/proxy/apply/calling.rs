@@ -111,8 +111,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             self.records.flag(slot, RecordFlags::EARLY_PORT);
         }
         let tsval = connection.state.client()?.tsval;
-        let source = (self.settings.addresses).source(local_address, taken.port, connection.ends.client_address());
-        let key = FourTuple::new(server_end, source);
+        connection.ends.leg = Some(ServerLeg {
+            server,
+            local_address,
+            local_port,
+        });
+        let key = FourTuple::new(server_end, connection.ends.source(&self.settings, &self.borrowed)?);
         // The line is on its way while the numbers are made.
         let hash = self.flows.hash(&key);
         self.flows.prefetch(hash);
@@ -128,11 +132,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         call.attempts.begin_call();
         call.called_at = timeout::milliseconds_after(now);
         let pool = call.pool;
-        connection.ends.leg = Some(ServerLeg {
-            server,
-            local_address,
-            local_port,
-        });
         // Until the port is given back: see `release_port`.
         self.upstream.note_open(server);
         self.free_key(hash, &key);
@@ -168,17 +167,17 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         // Addresses take turns, so that each has its ports rest as long as possible.
         let locals = settings.locals.len();
         let after = |local: usize| if local + 1 < locals { local + 1 } else { 0 };
-        let mut local = self.sources.next_local[server];
+        let mut local = self.sources.next_local(server);
         let mut taken = None;
         for _ in 0..locals {
-            taken = self.sources.ports.take(server, local, self.now);
+            taken = self.sources.take(server, local, self.now);
             if taken.is_some() {
                 break;
             }
             local = after(local);
         }
         let taken = taken?;
-        self.sources.next_local[server] = after(local);
+        self.sources.set_next_local(server, after(local));
         let address = settings.locals[local].address;
         if let Some(next) = taken.next {
             self.prefetch_next(server, (address, next));

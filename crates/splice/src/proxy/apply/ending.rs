@@ -44,7 +44,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         self.headers.received.forget(slot);
         self.timers.disarm(slot);
-        let local_port = connection.ends.source(&self.settings).map_or(0, |(_, port)| port);
+        let local_port = connection.ends.leg.map_or(0, |leg| leg.local_port.get());
         let lasted = self.records.start(slot).map(|start| self.now.saturating_since(start));
         let bytes = (connection.bytes_to_server, connection.bytes_to_client);
         self.tally.note_end(connection.listener, bytes, lasted);
@@ -85,7 +85,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// The hashes of both legs. A leg without a server is in no table.
     fn leg_hashes(&self, ends: &Endpoints) -> [u64; 2] {
-        let hash = |side| ends.key(&self.settings, side).map_or(0, |key| self.flows.hash(&key));
+        let hash = |side| {
+            ends.key(&self.settings, &self.borrowed, side)
+                .map_or(0, |key| self.flows.hash(&key))
+        };
         [hash(Side::Client), hash(Side::Server)]
     }
 
@@ -123,12 +126,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 next_seq: next_seq + 1,
                 next_tsval: next_tsval.wrapping_add(1),
             };
-            self.sources.ports.release((server, local), local_port, last, self.now);
+            self.sources.release((server, local), local_port, last, self.now);
         }
         if connection.spliced().is_none() && self.forget_leg(FlowRef::server(slot), connection) {
             // A spliced connection rests, and needs its source until the end of that.
-            let borrowed = self.settings.addresses.borrowed_mut();
-            borrowed.release(local_address, local_port);
+            self.borrowed.release(local_address, local_port);
         }
         connection.ends.leg = None;
         self.upstream.note_close(leg.server);
@@ -136,7 +138,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// Takes one leg of a connection out of the flow table. Returns false for that to a server which is not chosen.
     fn forget_leg(&mut self, flow: FlowRef, connection: &Connection) -> bool {
-        let key = connection.ends.key(&self.settings, flow.side());
+        let key = connection.ends.key(&self.settings, &self.borrowed, flow.side());
         if let Some(key) = key {
             self.flows.remove(self.flows.hash(&key), flow);
         }
@@ -163,8 +165,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         self.time_wait.pop();
         if let Some(leg) = leg {
-            let borrowed = self.settings.addresses.borrowed_mut();
-            borrowed.release(leg.local_address, leg.local_port.get());
+            self.borrowed.release(leg.local_address, leg.local_port.get());
         }
         true
     }
@@ -183,7 +184,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// The key of a resting flow.
     pub(crate) fn key_at_rest(&self, flow: FlowRef) -> Option<FourTuple> {
-        (self.time_wait.entry(flow.slot())?.ends).key(&self.settings, flow.side())
+        (self.time_wait.entry(flow.slot())?.ends).key(&self.settings, &self.borrowed, flow.side())
     }
 
     /// A segment of a resting connection.

@@ -207,7 +207,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if self.headers.received.get(slot).is_none() {
             return Ok((transparent_sources::CLIENT, source.1));
         }
-        let entry = self.settings.addresses.borrowed_mut().take(source);
+        let entry = self.borrowed.take(source);
         entry.ok_or(DropReason::TableFull)
     }
 }

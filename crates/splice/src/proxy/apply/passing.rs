@@ -125,7 +125,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         let ends = &connection.ends;
         let path = match from {
-            Side::Client => routes::way_to_server(&self.settings, &self.next_hops, ends),
+            Side::Client => routes::way_to_server(&self.settings, &self.borrowed, &self.next_hops, ends),
             Side::Server => Some(routes::way_to_client(&self.settings, ends)),
         };
         let Some(path) = path else {

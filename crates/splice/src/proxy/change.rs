@@ -1,0 +1,103 @@
+//! Other settings while the core runs: made by another thread, taken in between two rounds.
+//!
+//! Whoever has a number keeps it, so that connections mean by it what they meant: a server or listener that is gone stays in
+//! the settings until no connection names it. What the core takes in it swaps for what it had, which goes back with the
+//! change to the thread that made it; nothing is allocated or freed here.
+
+use super::{Proxy, Rooms};
+use crate::base::callbacks::SelectServer;
+use crate::base::difference::Difference;
+use crate::base::output::NextHops;
+use crate::base::settings::{CoreSteering, SendProxyFields, Settings, UpstreamSettings};
+use crate::handshake::syn_ack_options::OptionsChange;
+use crate::source_ports::SourcesChange;
+use crate::tally::{Of, Tally};
+use crate::upstream::UpstreamChange;
+use e2d2::buffer::BufferPool;
+use e2d2::time::Instant;
+use std::sync::Arc;
+
+/// What a core goes on with, and once it has, what it had.
+pub struct Change<S> {
+    settings: Arc<Settings>,
+    difference: Difference,
+    selector: Option<S>,
+    tally: Arc<Tally>,
+    upstream: UpstreamChange,
+    sources: SourcesChange,
+    options: OptionsChange,
+    payload_fields: SendProxyFields,
+    steering: Option<CoreSteering>,
+}
+
+impl<S> Change<S> {
+    /// Other settings for a core whose counts are `tally`, and what it chooses servers from as the worker with this index;
+    /// without a selector it keeps its own.
+    pub fn new(
+        settings: Settings,
+        (upstream, worker): (&UpstreamSettings, usize),
+        selector: Option<S>,
+        difference: Difference,
+        tally: &Tally,
+    ) -> Self {
+        let is_new = |of| match of {
+            Of::Listener(listener) => difference.new_listeners.iter().any(|new| new.0 == listener),
+            Of::Server(server) => difference.new_servers.binary_search(&server).is_ok(),
+        };
+        let (listeners, servers) = (settings.listeners.len(), settings.servers.len());
+        Change {
+            tally: Arc::new(tally.with(listeners, upstream.pools.len(), servers, is_new)),
+            upstream: UpstreamChange::new(upstream, worker, &difference, settings.promises.offer.probe),
+            sources: SourcesChange::new(&settings, &difference),
+            options: OptionsChange::new(&settings, &difference),
+            payload_fields: settings.fields_from_payload(),
+            steering: settings.steering.clone(),
+            settings: Arc::new(settings),
+            selector,
+            difference,
+        }
+    }
+
+    /// The settings: the new ones until they are taken in, then the old ones.
+    pub fn settings(&self) -> &Arc<Settings> {
+        &self.settings
+    }
+
+    /// Where the core counts, likewise.
+    pub fn tally(&self) -> &Arc<Tally> {
+        &self.tally
+    }
+}
+
+impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
+    /// Goes on with other settings, and leaves in `change` what it had. Connections go on.
+    pub fn adopt(&mut self, change: &mut Change<S>, now: Instant) {
+        self.rooms.now = now;
+        self.rooms.adopt(change);
+    }
+
+    /// The settings that the core has.
+    pub fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.rooms.settings)
+    }
+}
+
+impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
+    fn adopt(&mut self, change: &mut Change<S>) {
+        // While the ports that they have come from are still there.
+        self.end_probes_of(&change.difference);
+        std::mem::swap(&mut self.settings, &mut change.settings);
+        std::mem::swap(&mut self.tally, &mut change.tally);
+        if let Some(selector) = &mut change.selector {
+            std::mem::swap(&mut self.selector, selector);
+        }
+        self.upstream.adopt(&mut change.upstream);
+        self.sources.adopt(&mut change.sources);
+        self.handshake.syn_ack_options.adopt(&mut change.options);
+        self.probes.adopt(&change.difference, self.now);
+        std::mem::swap(&mut self.headers.payload_fields, &mut change.payload_fields);
+        if let (Some(steering), Some(settings)) = (&mut self.steering, &mut change.steering) {
+            std::mem::swap(&mut steering.settings, settings);
+        }
+    }
+}

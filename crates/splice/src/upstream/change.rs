@@ -1,0 +1,72 @@
+//! Other servers and pools while the core runs: tables made by another thread, taken in by swapping.
+
+use super::{Health, Pool, Upstream, limit};
+use crate::base::difference::{Difference, put};
+use crate::base::ids::ServerId;
+use crate::base::settings::{UpstreamServer, UpstreamSettings};
+
+/// What a core has to take in, and afterwards what it had.
+pub(crate) struct UpstreamChange {
+    servers: Vec<UpstreamServer>,
+    /// Of new servers and of numbers that are nobody's.
+    health: Vec<(u16, Option<Health>)>,
+    limits: Vec<(u16, u32)>,
+    pools: Vec<Pool>,
+    /// By pool: its servers and weights are those that there were, and it goes on where it was.
+    stays: Vec<bool>,
+}
+
+impl UpstreamChange {
+    /// Makes it for the worker with this index. New servers take no connection before they are [admitted](Upstream::admit)
+    /// if they are asked first what they can do.
+    pub(crate) fn new(settings: &UpstreamSettings, worker: usize, difference: &Difference, are_asked: bool) -> Self {
+        let limit_of = |id: u16| limit(&settings.servers[usize::from(id)], settings, worker);
+        let health = |id| {
+            let health = Health::new(limit_of(id));
+            (id, Some(if are_asked { health.joining() } else { health }))
+        };
+        let mut stays = vec![true; settings.pools.len()];
+        for &pool in &difference.pools {
+            stays[usize::from(pool)] = false;
+        }
+        Self {
+            servers: settings.servers.clone(),
+            health: difference.replaced().map(health).collect(),
+            limits: (difference.limits.iter()).map(|&id| (id, limit_of(id))).collect(),
+            pools: (settings.pools.iter())
+                .map(|pool| Pool::new(pool, settings, worker))
+                .collect(),
+            stays,
+        }
+    }
+}
+
+impl Upstream {
+    /// Takes it in, and leaves in it what was there.
+    pub(crate) fn adopt(&mut self, change: &mut UpstreamChange) {
+        std::mem::swap(&mut self.servers, &mut change.servers);
+        for (id, health) in &mut change.health {
+            put(&mut self.health, *id, health);
+        }
+        for &(id, limit) in &change.limits {
+            if let Some(health) = self.health.get_mut(usize::from(id)) {
+                health.limit = limit;
+            }
+        }
+        for ((new, old), stays) in change.pools.iter_mut().zip(&mut self.pools).zip(&change.stays) {
+            if *stays {
+                std::mem::swap(new, old);
+            } else {
+                std::mem::swap(&mut new.answers, &mut old.answers);
+            }
+        }
+        std::mem::swap(&mut self.pools, &mut change.pools);
+    }
+
+    /// A new server takes connections from now on.
+    pub(crate) fn admit(&mut self, server: ServerId) {
+        if let Some(health) = self.health.get_mut(server.index()) {
+            health.admit();
+        }
+    }
+}

@@ -1,0 +1,478 @@
+//! Another version of the file for an engine that runs: its numbers go on from those of the version before.
+//!
+//! Who has a number keeps it: a server is its address and port, a pool its name, a listener its name, or else its addresses.
+//! What the new version no longer has is [`Standing::Past`]: it stays with its number, for the connections that name it, and
+//! gets no new one. When none is left its number is [`Standing::Nobody`]'s until something new takes it.
+//!
+//! What cannot change while the engine runs is refused by the name of its key.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::path::Path;
+
+use super::error::{ConfigError, Problem};
+use super::model::{Fallback, ListenerConfig, PoolConfig, ServerConfig, Standing};
+use super::source::{At, Source};
+use super::{Config, check, read};
+use splice::difference::{Difference, MOST_LISTENERS, MOST_SERVERS};
+use splice::ids::{ListenerId, PoolId, ServerId};
+
+/// Addresses of ours that there can be: numbers from here on mean something else.
+const MOST_ADDRESSES: usize = splice::transparent_sources::FIRST as usize;
+
+/// Numbers of past listeners, pools and servers that connections still name.
+#[derive(Clone, Debug, Default)]
+pub struct Named {
+    /// Of listeners.
+    pub listeners: HashSet<u16>,
+    /// Of pools.
+    pub pools: HashSet<u16>,
+    /// Of servers.
+    pub servers: HashSet<u16>,
+}
+
+impl Config {
+    /// Reads and checks another version of the file, for an engine that runs with this one.
+    ///
+    /// # Errors
+    /// As [`Config::load`]; and what differs that cannot change while the engine runs.
+    pub fn reload(&self, path: impl AsRef<Path>) -> Result<(Config, Difference), ConfigError> {
+        let (text, name) = read(path.as_ref())?;
+        self.reload_text(&text, &name)
+    }
+
+    /// The same of a text; `name` is what errors call it.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn reload_text(&self, text: &str, name: &str) -> Result<(Config, Difference), ConfigError> {
+        let mut source = Source::parse(text, name)?;
+        let new = check::check(&mut source)?;
+        self.refuse_other_parts(&mut source, &new);
+        let continued = Continued::of(self, new, &mut source);
+        source.checked()?;
+        let (config, difference) = continued.finish(self);
+        let too_many = |what, most| {
+            let complaint =
+                format!("more than {most} {what}, with those that connections still name; restart the engine");
+            let problem = Problem {
+                path: String::new(),
+                line: None,
+                complaint,
+            };
+            Err(ConfigError::new(name, vec![problem]))
+        };
+        if config.servers.len() > MOST_SERVERS {
+            return too_many("servers", MOST_SERVERS);
+        }
+        if config.listeners.len().max(config.pools.len()) > MOST_LISTENERS {
+            return too_many("listeners or pools", MOST_LISTENERS);
+        }
+        if config.addresses().len() > MOST_ADDRESSES {
+            return too_many("addresses since the start", MOST_ADDRESSES);
+        }
+        Ok((config, difference))
+    }
+
+    /// The same configuration when of what is past no connection names any but these: nothing if that frees no number.
+    pub fn without_past(&self, named: &Named) -> Option<(Config, Difference)> {
+        let mut config = self.clone();
+        let is_over = |standing, id: &u16, named: &HashSet<u16>| standing == Standing::Past && !named.contains(id);
+        let listeners = config.listeners.iter_mut();
+        let over: Vec<_> = listeners
+            .filter(|it| is_over(it.standing, &it.id.0, &named.listeners))
+            .collect();
+        let mut count = over.len();
+        for listener in over {
+            (listener.standing, listener.default) = (Standing::Nobody, Fallback::Reject);
+            listener.addresses.clear();
+            listener.rules.clear();
+        }
+        // Past listeners lead to past pools, and these to past servers, which the next connection may choose.
+        let led_to: HashSet<u16> = config
+            .listeners
+            .iter()
+            .flat_map(|it| it.pools())
+            .map(|pool| pool.0)
+            .collect();
+        for pool in &mut config.pools {
+            if is_over(pool.standing, &pool.id.0, &named.pools) && !led_to.contains(&pool.id.0) {
+                pool.standing = Standing::Nobody;
+                pool.members.clear();
+                count += 1;
+            }
+        }
+        let members = config.pools.iter().flat_map(|pool| &pool.members);
+        let chosen_from: HashSet<u16> = members.map(|member| member.server.0).collect();
+        let mut difference = Difference::default();
+        for server in &mut config.servers {
+            if is_over(server.standing, &server.id.0, &named.servers) && !chosen_from.contains(&server.id.0) {
+                server.standing = Standing::Nobody;
+                difference.past_servers.push(server.id.0);
+            }
+        }
+        count += difference.past_servers.len();
+        let changed = |(new, old): (&PoolConfig, &PoolConfig)| (new.members != old.members).then_some(new.id.0);
+        difference.pools = config.pools.iter().zip(&self.pools).filter_map(changed).collect();
+        difference.past_groups = groups_of(self).difference(&groups_of(&config)).copied().collect();
+        difference.past_groups.sort_unstable();
+        (count > 0).then_some((config, difference))
+    }
+
+    /// Whether something is there only for connections that name it.
+    pub fn has_past(&self) -> bool {
+        let past = |standing| standing == Standing::Past;
+        self.servers.iter().any(|server| past(server.standing))
+            || self.listeners.iter().any(|listener| past(listener.standing))
+            || self.pools.iter().any(|pool| past(pool.standing))
+    }
+
+    /// Our addresses by the number that cores give them: listeners' and those to connect from, those of earlier versions first.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let listeners = self.listeners.iter().flat_map(|listener| &listener.addresses);
+        let locals = self.servers.iter().flat_map(|server| &server.local);
+        let all = (self.address_order.iter().copied())
+            .chain(listeners.map(|address| address.ip))
+            .chain(locals.map(|local| local.ip));
+        let mut seen = HashSet::new();
+        all.filter(|address| seen.insert(*address)).collect()
+    }
+
+    /// Complains about what differs and is not a listener, a pool or a server.
+    fn refuse_other_parts(&self, source: &mut Source<'_>, new: &Config) {
+        let mut refuse = |section: &str, key: &str, differs: bool| {
+            if differs {
+                needs_restart(source, &At::root().key(section).key(key));
+            }
+        };
+        let (old, engine) = (&self.engine, &new.engine);
+        refuse("engine", "name", old.name != engine.name);
+        refuse("engine", "cores", old.cores != engine.cores);
+        refuse("engine", "memory", old.memory_mib != engine.memory_mib);
+        refuse("engine", "idle", old.idle != engine.idle);
+        refuse(
+            "engine",
+            "replies_per_second",
+            old.replies_per_second != engine.replies_per_second,
+        );
+        refuse("engine", "overload_after", old.overload_after != engine.overload_after);
+        refuse(
+            "engine",
+            "max_connections",
+            old.max_connections != engine.max_connections,
+        );
+        refuse(
+            "engine",
+            "reassembly_memory",
+            old.reassembly_memory != engine.reassembly_memory,
+        );
+        refuse(
+            "engine",
+            "reassembly_quota",
+            old.reassembly_quota != engine.reassembly_quota,
+        );
+        refuse("engine", "buffers", old.buffers != engine.buffers);
+        refuse("engine", "steering", old.steering != engine.steering);
+        refuse("engine", "port_mask", old.port_mask != engine.port_mask);
+        refuse(
+            "timeouts",
+            "time_wait",
+            self.timeouts.time_wait != new.timeouts.time_wait,
+        );
+        refuse("syn_ack", "probe", self.syn_ack.probe != new.syn_ack.probe);
+        refuse("syn_ack", "pinned", self.syn_ack.pinned != new.syn_ack.pinned);
+        if self.records != new.records {
+            needs_restart(source, &At::root().key("records"));
+        }
+        if self.control != new.control {
+            needs_restart(source, &At::root().key("control"));
+        }
+        if self.ports.len() != new.ports.len() {
+            return needs_restart(source, &At::root().key("port"));
+        }
+        let ports = self.ports.iter().zip(&new.ports).enumerate();
+        for (index, _) in ports.filter(|(_, (old, new))| old != new) {
+            needs_restart(source, &At::root().key("port").index(index));
+        }
+        if self.routes != new.routes {
+            needs_restart(source, &At::root().key("port"));
+        }
+    }
+}
+
+fn needs_restart(source: &mut Source<'_>, at: &At) {
+    source.complain(at, "has changed, which needs a restart");
+}
+
+/// The groups of source ports that servers have.
+fn groups_of(config: &Config) -> HashSet<u16> {
+    let servers = config.servers.iter();
+    let there = servers.filter(|server| server.standing != Standing::Nobody);
+    there.map(|server| server.group).collect()
+}
+
+/// A new version with the numbers of the one before.
+struct Continued {
+    config: Config,
+    /// By number in the new version.
+    servers: Vec<ServerId>,
+    pools: Vec<PoolId>,
+    listeners: Vec<(ListenerId, Option<u16>)>,
+    group: u16,
+}
+
+impl Continued {
+    fn of(old: &Config, new: Config, source: &mut Source<'_>) -> Self {
+        let groups = groups_of(old);
+        let mut continued = Continued {
+            servers: servers(old, &new, source),
+            pools: pools(old, &new),
+            listeners: listeners(old, &new),
+            group: (0..=u16::MAX).find(|group| !groups.contains(group)).unwrap_or(0),
+            config: new,
+        }
+        .renumbered();
+        continued.config.address_order = old.addresses();
+        continued.refuse_room(old, source);
+        continued
+    }
+
+    /// The items of the new version with their numbers.
+    fn renumbered(mut self) -> Self {
+        for (server, id) in self.config.servers.iter_mut().zip(&self.servers) {
+            server.id = *id;
+        }
+        for (pool, id) in self.config.pools.iter_mut().zip(&self.pools) {
+            pool.id = *id;
+            for member in &mut pool.members {
+                member.server = self.servers[member.server.index()];
+            }
+        }
+        for (listener, (id, _)) in self.config.listeners.iter_mut().zip(&self.listeners) {
+            listener.id = *id;
+            for rule in &mut listener.rules {
+                rule.pool = self.pools[rule.pool.index()];
+            }
+            if let Fallback::Pool(pool) = &mut listener.default {
+                *pool = self.pools[pool.index()];
+            }
+        }
+        self
+    }
+
+    /// Complains about what memory would have to be set aside for that was not at the start.
+    fn refuse_room(&self, old: &Config, source: &mut Source<'_>) {
+        let (had, needs) = (old.needs(), self.config.needs());
+        let listeners = At::root().key("listener");
+        for (index, listener) in self.config.listeners.iter().enumerate() {
+            let at = listeners.index(index);
+            let is_first = |key: &str| {
+                format!("is the first of its kind ({key}), for which memory is taken at start only; restart")
+            };
+            if !had.half_open && listener.needs_half_open() {
+                source.complain(&at, is_first("bind or inspect_delay"));
+            }
+            if !had.passed_syns && listener.needs_passed_syns() {
+                source.complain(&at.key("bind"), is_first("bind = \"syn\""));
+            }
+        }
+        if (needs.headers && !had.headers)
+            || (needs.sent_headers && !had.sent_headers)
+            || (needs.borrowed && !had.borrowed)
+        {
+            let complaint =
+                "has the first PROXY header or transparent server, for which memory is taken at start only; restart";
+            source.complain(&At::root(), complaint);
+        }
+    }
+
+    /// The old version with the new one's items in their places.
+    fn finish(self, old: &Config) -> (Config, Difference) {
+        let mut config = self.config;
+        let mut difference = Difference {
+            group: self.group,
+            ..Difference::default()
+        };
+        let servers = std::mem::replace(&mut config.servers, old.servers.clone());
+        config
+            .servers
+            .iter_mut()
+            .for_each(|server| server.standing = server.standing.past());
+        for mut server in servers {
+            let place = server.id.index();
+            match old
+                .servers
+                .get(place)
+                .filter(|before| before.standing != Standing::Nobody)
+            {
+                Some(before) => {
+                    server.group = before.group;
+                    if before.max_connections != server.max_connections {
+                        difference.limits.push(server.id.0);
+                    }
+                }
+                None => {
+                    server.group = self.group;
+                    difference.new_servers.push(server.id.0);
+                }
+            }
+            put(&mut config.servers, place, server);
+        }
+        let pools = std::mem::replace(&mut config.pools, old.pools.clone());
+        config
+            .pools
+            .iter_mut()
+            .for_each(|pool| pool.standing = pool.standing.past());
+        for pool in pools {
+            let before = old.pools.get(pool.id.index());
+            if before.is_none_or(|before| (&before.members, before.policy) != (&pool.members, pool.policy)) {
+                difference.pools.push(pool.id.0);
+            }
+            put(&mut config.pools, pool.id.index(), pool);
+        }
+        let listeners = std::mem::replace(&mut config.listeners, old.listeners.clone());
+        config
+            .listeners
+            .iter_mut()
+            .for_each(|listener| listener.standing = listener.standing.past());
+        for (listener, (_, before)) in listeners.into_iter().zip(&self.listeners) {
+            let is_known = old
+                .listeners
+                .get(listener.id.index())
+                .is_some_and(|of| of.standing != Standing::Nobody);
+            if !is_known {
+                difference.new_listeners.push((listener.id.0, *before));
+            }
+            put(&mut config.listeners, listener.id.index(), listener);
+        }
+        difference.new_servers.sort_unstable();
+        difference.limits.sort_unstable();
+        difference.pools.sort_unstable();
+        difference.new_listeners.sort_unstable();
+        (config, difference)
+    }
+}
+
+/// Puts an item into its place, or behind the others.
+fn put<T>(items: &mut Vec<T>, place: usize, item: T) {
+    match items.get_mut(place) {
+        Some(old) => *old = item,
+        None => {
+            debug_assert_eq!(place, items.len());
+            items.push(item);
+        }
+    }
+}
+
+/// Numbers that nobody has.
+struct Numbers {
+    free: Vec<u16>,
+    next: usize,
+}
+
+impl Numbers {
+    /// Those that are nobody's, and those behind.
+    fn of(standings: impl ExactSizeIterator<Item = Standing> + DoubleEndedIterator) -> Self {
+        let next = standings.len();
+        let free = standings.enumerate().rev();
+        Numbers {
+            free: free
+                .filter(|(_, of)| *of == Standing::Nobody)
+                .map(|(id, _)| id as u16)
+                .collect(),
+            next,
+        }
+    }
+
+    fn next(&mut self) -> u16 {
+        self.free.pop().unwrap_or_else(|| {
+            self.next += 1;
+            // Beyond what can be, it is refused later by the count.
+            u16::try_from(self.next - 1).unwrap_or(u16::MAX)
+        })
+    }
+
+    /// A number for each: its own, or a free one.
+    fn give(mut self, known: impl Iterator<Item = Option<u16>>) -> Vec<u16> {
+        known.map(|known| known.unwrap_or_else(|| self.next())).collect()
+    }
+}
+
+/// The numbers of pools.
+fn pools(old: &Config, new: &Config) -> Vec<PoolId> {
+    let there = old.pools.iter().filter(|pool| pool.standing != Standing::Nobody);
+    let known: HashMap<&str, u16> = there.map(|pool| (pool.name.as_str(), pool.id.0)).collect();
+    let ids = new.pools.iter().map(|pool| known.get(pool.name.as_str()).copied());
+    let given = Numbers::of(old.pools.iter().map(|pool| pool.standing)).give(ids);
+    given.into_iter().map(PoolId).collect()
+}
+
+/// The numbers of servers; complains about those that have changed in what connections rely on.
+fn servers(old: &Config, new: &Config, source: &mut Source<'_>) -> Vec<ServerId> {
+    let there = old.servers.iter().filter(|server| server.standing != Standing::Nobody);
+    let known: HashMap<_, &ServerConfig> = there.map(|server| (server.address, server)).collect();
+    let mut at_of: HashMap<ServerId, At> = HashMap::new();
+    for (index, pool) in new.pools.iter().enumerate() {
+        let at = At::root().key("pool").index(index).key("servers");
+        for (place, member) in pool.members.iter().enumerate() {
+            at_of.entry(member.server).or_insert_with(|| at.index(place));
+        }
+    }
+    let mut id_of = |server: &ServerConfig| {
+        let before = *known.get(&server.address)?;
+        let at = at_of.get(&server.id).cloned().unwrap_or_else(At::root);
+        let mut refuse = |key: &str, differs: bool| {
+            if differs {
+                let complaint = format!(
+                    "has changed for {}, to which connections are open: it needs a restart",
+                    server.address
+                );
+                source.complain(&at.key(key), complaint);
+            }
+        };
+        refuse("local_addresses", before.local != server.local);
+        refuse("transparent", before.transparent != server.transparent);
+        refuse("send_proxy", before.announce != server.announce);
+        refuse("mac", before.mac != server.mac);
+        Some(before.id.0)
+    };
+    let ids: Vec<_> = new.servers.iter().map(&mut id_of).collect();
+    let given = Numbers::of(old.servers.iter().map(|server| server.standing)).give(ids.into_iter());
+    given.into_iter().map(ServerId).collect()
+}
+
+/// The numbers of listeners, with the listener that had the addresses before where that is another.
+fn listeners(old: &Config, new: &Config) -> Vec<(ListenerId, Option<u16>)> {
+    let in_file = |listener: &&ListenerConfig| listener.standing == Standing::InFile;
+    let mut numbers = Numbers::of(old.listeners.iter().map(|listener| listener.standing));
+    let mut id_of = |listener: &ListenerConfig| {
+        let shares = |of: &&ListenerConfig| {
+            let overlaps = |address| listener.addresses.iter().any(|own| own.overlaps(address));
+            of.addresses.iter().any(overlaps)
+        };
+        let by_name = old.listeners.iter().filter(in_file).find(|of| of.name == listener.name);
+        let is_renamed = |of: &&ListenerConfig| {
+            of.addresses == listener.addresses && new.listeners.iter().all(|new| new.name != of.name)
+        };
+        let before = by_name.or_else(|| old.listeners.iter().filter(in_file).find(is_renamed));
+        match before.filter(|of| of.goes_on_as(listener)) {
+            Some(of) => (of.id, None),
+            None => {
+                let before = old.listeners.iter().filter(in_file).find(shares);
+                (ListenerId(numbers.next()), before.map(|of| of.id.0))
+            }
+        }
+    };
+    new.listeners.iter().map(&mut id_of).collect()
+}
+
+impl ListenerConfig {
+    /// Whether connections of this one lose nothing if its number is `other`'s from now on: they may be about to be opened, and
+    /// none of its addresses goes.
+    fn goes_on_as(&self, other: &ListenerConfig) -> bool {
+        let has = |address: &super::ListenAddress| other.addresses.iter().any(|of| of.ip == address.ip);
+        (self.bind, self.accept) == (other.bind, other.accept)
+            && self.ports == other.ports
+            && self.addresses.iter().all(has)
+    }
+}

@@ -1,0 +1,254 @@
+//! Other settings while connections are open: they go on, and what is new is served.
+
+use crate::harness::{Bench, CONFIG, Client, Server, close, only};
+use e2d2::wire::tcp::{TcpFlags, TcpOptions};
+use proxyengine::config::Config;
+use proxyengine::selectors::RuleSelector;
+use std::collections::HashSet;
+use std::time::Duration;
+
+/// Lines of the servers of pool "all", by the number that their address ends with.
+fn with_servers(servers: &[(u32, u32)]) -> String {
+    let (head, rest) = CONFIG.split_once("  { name = \"s0\"").expect("servers");
+    let (_, tail) = rest.split_once("]\n").expect("the end of the pool");
+    let line = |(server, weight): &(u32, u32)| {
+        format!(
+            "  {{ name = \"s{server}\", address = \"10.1.0.{}:8080\", weight = {weight} }},\n",
+            100 + server
+        )
+    };
+    let lines: String = servers.iter().map(line).collect();
+    head.replacen(
+        "{ first_number = true, pool = \"all\" }",
+        "{ prefix = \"GET\", pool = \"all\" }",
+        1,
+    ) + &lines
+        + "]\n"
+        + tail
+}
+
+fn rules(config: &Config) -> Option<RuleSelector> {
+    Some(RuleSelector::new(config))
+}
+
+fn bench(text: &str) -> Bench<RuleSelector> {
+    let config = Config::parse(text, "test").unwrap_or_else(|error| panic!("{error}"));
+    Bench::make_with(text, false, |_| {}, |_| RuleSelector::new(&config))
+}
+
+/// A new connection, spliced.
+fn connect(bench: &mut Bench<RuleSelector>, port: u16) -> (Client, Server) {
+    let mut client = Client::new(port);
+    client.connect(bench);
+    let syn = only(client.send(bench, b"GET / HTTP/1.1\r\n\r\n"));
+    assert_eq!(syn.flags, TcpFlags::SYN);
+    let mut server = Server::from_syn(&syn);
+    let (_, sent) = server.accept(bench);
+    server.ack = server
+        .ack
+        .wrapping_add(sent.iter().map(|of| of.payload.len() as u32).sum());
+    only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
+    (client, server)
+}
+
+/// Bytes go both ways.
+#[track_caller]
+fn talk(bench: &mut Bench<RuleSelector>, client: &mut Client, server: &mut Server) {
+    let up = only(client.send(bench, b"more"));
+    assert_eq!((up.to, up.payload.as_slice()), (server.me, &b"more"[..]));
+    server.ack = server.ack.wrapping_add(4);
+    let down = only(server.send(bench, b"reply"));
+    assert_eq!((down.to, down.payload.as_slice()), (client.me, &b"reply"[..]));
+    client.ack = client.ack.wrapping_add(5);
+}
+
+/// Which servers the next connections go to.
+fn chosen(bench: &mut Bench<RuleSelector>, ports: std::ops::Range<u16>) -> Vec<u8> {
+    let connections: Vec<_> = ports.map(|port| connect(bench, port)).collect();
+    let mut chosen = Vec::new();
+    for (mut client, mut server) in connections {
+        let std::net::IpAddr::V4(ip) = server.me.address.ip() else {
+            panic!("IPv4");
+        };
+        chosen.push(ip.octets()[3] - 100);
+        close(bench, &mut client, &mut server);
+    }
+    chosen
+}
+
+#[test]
+fn a_connection_outlives_its_server_and_its_listener_and_their_return() {
+    let all = with_servers(&[(0, 1), (1, 1), (2, 1)]);
+    let mut bench = bench(&all);
+    let (mut client, mut server) = connect(&mut bench, 40000);
+    let own = u32::from(server.me.address.ip().to_string().ends_with("101"));
+    let others: Vec<_> = [(0, 1), (1, 1), (2, 1)].into_iter().filter(|of| of.0 != own).collect();
+
+    // The server is gone, weights differ.
+    bench.reload(&with_servers(&others), rules);
+    talk(&mut bench, &mut client, &mut server);
+    let to: HashSet<u8> = chosen(&mut bench, 41000..41006).into_iter().collect();
+    assert!(!to.contains(&(own as u8)) && to.len() == 2, "{to:?}");
+
+    // The listener is gone: its connection is not.
+    let moved = with_servers(&others).replace("addresses = [\"10.0.0.9:80\"]", "addresses = [\"10.0.0.9:81\"]");
+    let moved = moved.replace("name = \"web\"", "name = \"other\"");
+    bench.reload(&moved, rules);
+    talk(&mut bench, &mut client, &mut server);
+    let refused = only(bench.receive(&Client::new(42000).syn()));
+    assert!(refused.flags.contains(TcpFlags::RST), "{refused:?}");
+
+    // Both are back, by the numbers that they had.
+    bench.reload(&all, rules);
+    talk(&mut bench, &mut client, &mut server);
+    assert_eq!(
+        chosen(&mut bench, 43000..43006)
+            .into_iter()
+            .collect::<HashSet<_>>()
+            .len(),
+        3
+    );
+    close(&mut bench, &mut client, &mut server);
+    bench.assert_all_returned();
+}
+
+#[test]
+fn weights_and_the_order_of_rules_hold_from_the_next_connection_on() {
+    let text = with_servers(&[(0, 1), (1, 1), (2, 1)]);
+    let mut bench = bench(&text);
+    bench.reload(&with_servers(&[(0, 4), (1, 1), (2, 1)]), rules);
+    let to = chosen(&mut bench, 41000..41012);
+    assert_eq!(to.iter().filter(|server| **server == 0).count(), 8, "{to:?}");
+    // The first rule that matches decides, so now it is the other pool.
+    let rule = "{ prefix = \"GET\", pool = \"all\" }";
+    let first = "{ prefix = \"GET /\", pool = \"late\" }, { prefix = \"GET\", pool = \"all\" }";
+    let late = "\n[[pool]]\nname = \"late\"\nservers = [{ name = \"s9\", address = \"10.1.0.109:8080\" }]\n";
+    bench.reload(&(text.replacen(rule, first, 1) + late), rules);
+    assert_eq!(chosen(&mut bench, 42000..42003), [9, 9, 9]);
+    bench.assert_all_returned();
+}
+
+#[test]
+fn a_client_between_handshake_and_request_is_served_by_the_new_rules() {
+    let mut bench = bench(&with_servers(&[(0, 1)]));
+    let mut early = Client::new(40000);
+    early.connect(&mut bench);
+    let mut half_way = Client::new(40001);
+    let syn_ack = only(bench.receive(&half_way.syn()));
+    only(early.send(&mut bench, b"G"));
+    bench.reload(&with_servers(&[(1, 1)]), rules);
+    let syn = only(
+        early
+            .send(&mut bench, b"ET / HTTP/1.1\r\n\r\n")
+            .into_iter()
+            .filter(|of| of.flags == TcpFlags::SYN)
+            .collect(),
+    );
+    assert!(syn.to.address.ip().to_string().ends_with(".101"), "{syn:?}");
+    // A cookie of before makes a connection of now.
+    half_way.take_syn_ack(&syn_ack);
+    let syn = only(half_way.send(&mut bench, b"GET / HTTP/1.1\r\n\r\n"));
+    assert!(syn.to.address.ip().to_string().ends_with(".101"), "{syn:?}");
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
+fn a_number_is_free_when_no_connection_has_it_and_its_memory_with_it() {
+    let mut bench = bench(&with_servers(&[(0, 1)]));
+    let before = bench.proxy.memory();
+    let (mut client, mut server) = connect(&mut bench, 40000);
+    bench.reload(&with_servers(&[(1, 1)]), rules);
+    bench.reload(&with_servers(&[(2, 1)]), rules);
+    assert!(bench.proxy.memory() > before);
+    // Nobody has server 1; server 0 has a connection.
+    assert!(bench.forget_past(rules).is_some());
+    assert!(bench.forget_past(rules).is_none(), "server 0 is named");
+    talk(&mut bench, &mut client, &mut server);
+    close(&mut bench, &mut client, &mut server);
+    // As long as it rests, late segments come.
+    assert!(bench.forget_past(rules).is_none(), "and rests");
+    bench.wait(Duration::from_secs(6));
+    assert!(bench.forget_past(rules).is_some());
+    // What is new takes the numbers that are free: the table does not grow.
+    for turn in 0..20 {
+        bench.reload(&with_servers(&[(turn % 7, 1)]), rules);
+        let port = 41000 + 2 * turn as u16;
+        let to = chosen(&mut bench, port..port + 2);
+        assert_eq!(to, [(turn % 7) as u8; 2]);
+        bench.wait(Duration::from_secs(6));
+        bench.forget_past(rules);
+    }
+    let grown = bench.proxy.memory().saturating_sub(before);
+    assert!(grown < 20_000, "{grown} bytes");
+    bench.assert_all_returned();
+}
+
+/// A server that can do less than was offered takes connections when no cookie is left that offered more.
+#[test]
+fn a_new_server_waits_for_its_probe_and_then_for_cookies_that_promised_more() {
+    let text = |servers: &[(u32, u32)]| {
+        with_servers(servers).replace(
+            "{ prefix = \"GET\", pool = \"all\" }",
+            "{ first_number = true, pool = \"all\" }",
+        )
+    };
+    let mut bench = Bench::probing(&text(&[(0, 1)]));
+    let answer = |bench: &mut Bench, timestamps: bool, syns: Vec<testkit::Segment>| {
+        for syn in syns.iter().filter(|of| of.flags == TcpFlags::SYN) {
+            let mut syn_ack = Server::from_syn(syn).syn_ack();
+            if !timestamps {
+                syn_ack.options = TcpOptions {
+                    timestamps: None,
+                    ..syn_ack.options
+                };
+            }
+            bench.receive(&syn_ack);
+        }
+        syns.len()
+    };
+    let asked = bench.wait(Duration::from_millis(100));
+    assert!(answer(&mut bench, true, asked) >= 1);
+    bench.wait(Duration::from_secs(9));
+    bench.reload(&text(&[(0, 1), (1, 1)]), |_| None);
+    let picks = |bench: &mut Bench, port: u16| {
+        let mut client = Client::new(port);
+        client.connect(bench);
+        let sent = client.send(bench, b"pool");
+        let syn = sent
+            .iter()
+            .find(|of| of.flags == TcpFlags::SYN)
+            .expect("a call")
+            .clone();
+        let offers = syn.options.timestamps.is_some();
+        bench.receive(&Server::from_syn(&syn).syn_ack());
+        (syn.to.address.ip().to_string().ends_with(".101"), offers)
+    };
+    // Not before it has said what it can do.
+    for port in 41000..41004 {
+        assert_eq!(picks(&mut bench, port), (false, true));
+    }
+    let asked = bench.wait(Duration::from_millis(100));
+    assert_eq!(answer(&mut bench, false, asked), 1, "the new one alone is asked");
+    // Clients who were offered timestamps still go elsewhere.
+    for port in 42000..42004 {
+        assert_eq!(picks(&mut bench, port), (false, true));
+    }
+    bench.wait(Duration::from_secs(16));
+    // From now on they are not offered, and the new server takes its turn.
+    let mut called = HashSet::new();
+    for port in 43000..43004 {
+        let mut client = Client::new(port);
+        let syn_ack = only(bench.receive(&client.syn()));
+        assert_eq!(syn_ack.options.timestamps, None);
+        (client.seq, client.ack) = (client.seq.wrapping_add(1), syn_ack.seq.wrapping_add(1));
+        let request = testkit::Segment {
+            options: TcpOptions::NONE,
+            ..client.segment(TcpFlags::PSH, b"pool")
+        };
+        let sent = bench.receive(&request);
+        let syn = sent.iter().find(|of| of.flags == TcpFlags::SYN).expect("a call");
+        called.insert(syn.to.address);
+    }
+    assert_eq!(called.len(), 2, "{called:?}");
+}
