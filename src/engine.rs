@@ -42,6 +42,7 @@ use e2d2::wire::MacAddr;
 use netfcts::format::{NameTable, Named, RecordFormat};
 use netfcts::ring::{RecordReceiver, RecordSender, record_ring};
 
+use crate::commands::{CommandEnd, command_ring};
 use crate::config::{self, Config, CoreId, Idle};
 use crate::kernel::{self, KernelEnd, KernelError, KernelLinks};
 use crate::log_ring::{LOG_RING, LogReceiver, LogSender, LogWriter, log_ring};
@@ -134,6 +135,8 @@ pub struct CoreStart<M: Machine> {
     pub log: LogSender,
     /// Its place among several cores, and the rings between them; nothing for a core that is alone.
     pub others: Option<Others<<M::Port as Port>::Buffer>>,
+    /// Where commands to it come from, if anybody may give them.
+    pub commands: Option<CommandEnd>,
     /// The clock that all cores share.
     pub clock: Clock,
 }
@@ -270,8 +273,8 @@ impl Engine {
             Arc::clone(&config),
             Vec::new(),
             (Arc::clone(&neighbours), Arc::clone(&topology)),
-            clock,
-            records.reopener(),
+            (clock, Vec::new()),
+            records.switch(),
         );
         let mut engine = RunningEngine {
             crew: Crew::new(),
@@ -289,8 +292,11 @@ impl Engine {
         };
         let idle = idle_mode(&config);
         let places = senders.into_iter().zip(logs).zip(others).zip(ends);
+        let mut commanders = Vec::new();
         for (index, (parts, (((records, log), others), kernel))) in cores.into_iter().zip(places).enumerate() {
             let core = parts.core;
+            let (commander, commands) = command_ring();
+            commanders.push(commander);
             let leads = if index == 0 {
                 config.ports().iter().map(|port| port.id).collect()
             } else {
@@ -307,6 +313,7 @@ impl Engine {
                 records,
                 log,
                 others,
+                commands: Some(commands),
                 clock,
             };
             let (handle, make) = (engine.machine.handle(), make.clone());
@@ -322,8 +329,8 @@ impl Engine {
             config,
             engine.crew.boards(),
             (neighbours, topology),
-            clock,
-            engine.records.reopener(),
+            (clock, commanders),
+            engine.records.switch(),
         );
         engine.look_at_links();
         Ok(engine)
@@ -495,6 +502,7 @@ fn report(
         uptime_ms: clock.now().as_millis(),
         records: records.written,
         records_lost: records.lost,
+        records_left_out: records.left_out,
         next_hops: NextHopTotals {
             resolved: neighbours.resolved() as u64,
             total: neighbours.len() as u64,

@@ -30,11 +30,13 @@
 // What explains the design is for readers of the source, who see the private modules, too.
 #![allow(rustdoc::private_intra_doc_links)]
 
+pub mod commands;
 pub mod config;
 pub mod devices;
 pub mod doctor;
 pub mod engine;
 pub mod kernel;
+pub mod log_levels;
 pub mod log_ring;
 pub mod neighbour;
 pub mod picture;

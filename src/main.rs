@@ -14,6 +14,7 @@ use proxyengine::config::Config;
 use proxyengine::devices;
 use proxyengine::doctor;
 use proxyengine::engine::check_topology;
+use proxyengine::log_levels::LogLevels;
 
 #[path = "main/ctl.rs"]
 mod ctl;
@@ -240,9 +241,9 @@ fn run_file(arguments: &RunArguments) -> Exit {
         Ok(config) => config,
         Err(complaint) => return refuse(&complaint),
     };
-    start_log(config.log_level());
+    let levels = start_log(config.log_level());
     log::info!("{}: {}", arguments.file.display(), Summary(&config));
-    run::run(config, arguments)
+    run::run(config, levels, arguments)
 }
 
 /// A configuration that everything but the machine has agreed to.
@@ -285,13 +286,16 @@ fn refuse(complaint: &str) -> Exit {
 }
 
 /// `RUST_LOG` overrides the configuration, as usual.
-fn start_log(level: LevelFilter) {
-    let mut builder = env_logger::Builder::new();
-    builder
-        .filter_level(level)
-        .parse_default_env()
+fn start_log(level: LevelFilter) -> LogLevels {
+    let levels = LogLevels::new(level, std::env::var("RUST_LOG").ok().as_deref());
+    let log = env_logger::Builder::new()
+        .filter_level(LevelFilter::Trace)
+        .parse_write_style(&std::env::var("RUST_LOG_STYLE").unwrap_or_default())
         .format_target(false)
-        .init();
+        .build();
+    // Nobody else has made one.
+    let _ = levels.install(log);
+    levels
 }
 
 /// Writes to standard output; a reader that has gone away is no reason to stop.

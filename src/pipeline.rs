@@ -17,6 +17,7 @@
 //! nodes: a batch in, any number of frames out. The graph is generic over packet memory and ports, so that the very
 //! graph of the engine runs in tests. Whoever owns it steers it through a [`Handle`], on the same core.
 
+use crate::commands::CommandEnd;
 use crate::config::ServerId;
 use crate::kernel::{FRAMES_PER_POLL, KernelEnd, Share};
 use crate::neighbour::{NextHopId, SharedNeighbours, Station, Verdict};
@@ -96,20 +97,39 @@ where
     L: BufferPool<Buffer = P::Buffer> + 'static,
     S: SelectServer,
 {
-    build_linked(ports, proxy, station, counters, (None, None), Off)
+    build_linked(ports, proxy, station, counters, Beside::default(), Off)
 }
 
 /// The ends of the rings that a core holds.
 pub type CoreLinks<B> = Links<Packet<B>>;
 
-/// The same for one core of several, with its ends of the rings between them; or with a way to the kernel behind those of the
-/// ports that have one, which is there exactly if the proxy's settings leave something to it.
+/// What a core has to do with beside its ports.
+pub struct Beside<B> {
+    /// The other cores, where there are several.
+    pub links: Option<CoreLinks<B>>,
+    /// The kernel behind some port; it is there exactly if the proxy's settings leave something to it.
+    pub kernel: Option<KernelEnd>,
+    /// Who asks what it does, and orders things.
+    pub commands: Option<CommandEnd>,
+}
+
+impl<B> Default for Beside<B> {
+    fn default() -> Self {
+        Self {
+            links: None,
+            kernel: None,
+            commands: None,
+        }
+    }
+}
+
+/// The same with all that a core may have beside its ports.
 pub fn build_linked<P, L, S, T>(
     ports: Vec<SharedPort<P>>,
     proxy: Proxy<L, S, Arc<SharedNeighbours>>,
     station: Station,
     counters: Rc<GraphCounters>,
-    (links, kernel): (Option<CoreLinks<P::Buffer>>, Option<KernelEnd>),
+    beside: Beside<P::Buffer>,
     stages: T,
 ) -> (impl Task + use<P, L, S, T>, Handle<L, S>)
 where
@@ -120,12 +140,18 @@ where
 {
     let proxy = Rc::new(RefCell::new(proxy));
     let state = Rc::new(Cell::new(Stage::Running));
+    let Beside {
+        links,
+        kernel,
+        commands,
+    } = beside;
     let has_kernel = kernel.is_some();
     let (incoming, outgoing) = links.map_or((None, None), |links| (Some(links.incoming), Some(links.outgoing)));
     let ways = Rc::new(Ways {
         incoming: RefCell::new(incoming),
         outgoing: RefCell::new(outgoing),
         kernel: kernel.map(RefCell::new),
+        commands: commands.map(RefCell::new),
     });
     let handle = Handle {
         proxy: Rc::clone(&proxy),
@@ -227,6 +253,8 @@ struct Ways<B> {
     outgoing: RefCell<Option<Outgoing<Packet<B>>>>,
     /// To the kernel, if there is one behind some port.
     kernel: Option<RefCell<KernelEnd>>,
+    /// To and from those who ask and order, if there are any.
+    commands: Option<RefCell<CommandEnd>>,
 }
 
 struct ProxyNode<L: BufferPool, S, T> {
@@ -276,6 +304,11 @@ impl<L: BufferPool, S: SelectServer> Handle<L, S> {
         } else if proxy.poll_timers(now, &mut emitter) {
             emitter.round.add_work(1);
         }
+        if let Some(commands) = &ways.commands
+            && commands.borrow_mut().work(now, &mut proxy, &mut emitter)
+        {
+            emitter.round.add_work(1);
+        }
     }
 }
 
@@ -295,7 +328,10 @@ impl<L: BufferPool, S: SelectServer, T: Stages> Node for ProxyNode<L, S, T> {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        self.hold.proxy.borrow().next_deadline()
+        let of_command = |commands: &RefCell<CommandEnd>| commands.borrow().next_deadline();
+        let commands = self.hold.ways.commands.as_ref().and_then(of_command);
+        let proxy = self.hold.proxy.borrow().next_deadline();
+        proxy.into_iter().chain(commands).min()
     }
 }
 

@@ -47,6 +47,8 @@ pub struct RecordTotals {
     pub written: u64,
     /// Lost: the ring was full or the output failed.
     pub lost: u64,
+    /// Not written because somebody has switched writing off.
+    pub left_out: u64,
 }
 
 /// The output could not be opened.
@@ -71,7 +73,9 @@ struct Counts {
     written: AtomicU64,
     lost_in_rings: AtomicU64,
     lost_in_output: AtomicU64,
+    left_out: AtomicU64,
     reopen: AtomicBool,
+    is_off: AtomicBool,
     stop: AtomicBool,
 }
 
@@ -81,6 +85,7 @@ impl Counts {
         RecordTotals {
             written: self.written.load(Ordering::Relaxed),
             lost,
+            left_out: self.left_out.load(Ordering::Relaxed),
         }
     }
 }
@@ -165,9 +170,9 @@ impl RecordKeeper {
         self.counts.totals()
     }
 
-    /// For whoever is to have the file opened anew.
-    pub fn reopener(&self) -> Reopener {
-        Reopener(Arc::clone(&self.counts))
+    /// For whoever changes what becomes of them.
+    pub fn switch(&self) -> RecordSwitch {
+        RecordSwitch(Arc::clone(&self.counts))
     }
 
     /// Writes what is in the rings now, flushes and ends the thread. To be called when the cores have stopped.
@@ -193,14 +198,19 @@ impl Drop for RecordKeeper {
     }
 }
 
-/// Has the file of a [`RecordKeeper`] opened anew. One that was made for none does nothing.
+/// Changes what becomes of the records of a [`RecordKeeper`]. One that was made for none does nothing.
 #[derive(Clone, Debug, Default)]
-pub struct Reopener(Arc<Counts>);
+pub struct RecordSwitch(Arc<Counts>);
 
-impl Reopener {
+impl RecordSwitch {
     /// Has the file opened anew, within a second, if its name no longer leads to it: somebody has renamed it.
     pub fn reopen(&self) {
         self.0.reopen.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether records are written from now on; those that are not are counted.
+    pub fn keep(&self, keep: bool) {
+        self.0.is_off.store(!keep, Ordering::Relaxed);
     }
 }
 
@@ -260,6 +270,10 @@ impl Writer {
     }
 
     fn write(&mut self, record: &SessionRecord) {
+        if self.counts.is_off.load(Ordering::Relaxed) {
+            self.counts.left_out.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         let Some(writer) = &mut self.writer else {
             self.counts.written.fetch_add(1, Ordering::Relaxed);
             return;

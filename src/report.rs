@@ -26,6 +26,8 @@ pub struct Report {
     pub records: u64,
     /// Session records lost, because a core's ring was full or they could not be written.
     pub records_lost: u64,
+    /// Session records not written because `ctl records off` has said so.
+    pub records_left_out: u64,
     /// Lines of the log lost, because nobody reads it as fast as the cores have something to say.
     pub log_lost: u64,
     /// Connections open now.

@@ -9,10 +9,15 @@
 //! | `/api/v1/status` | what the page shows: all below, of one moment |
 //! | `/api/v1/stat` | the report, as SIGUSR1 prints it, as JSON |
 //! | `/api/v1/{servers,pools,listeners,cores,drops,ports,neighbours}` | parts of it, each an array of flat objects |
-//! | `POST /api/v1/records/reopen` | as SIGUSR2: for root and the engine's own user, over a Unix socket |
+//! | `/api/v1/connections`, `connection` | open connections ([`connections`]), over a Unix socket only: they name clients |
+//! | `POST /api/v1/connections/end` | ends those of a server, or one |
+//! | `POST /api/v1/records/{reopen,on,off}` | the first as SIGUSR2 |
+//! | `POST /api/v1/log` | other log levels |
 //!
-//! But for the last nothing changes, and no packet thread does anything for it: see [`Watch`].
+//! What is posted changes something: for root and the engine's own user, over a Unix socket. Packet threads do nothing but
+//! for connections, which they look at a few at a time ([`commands`](crate::commands)); for the rest see [`Watch`].
 
+mod connections;
 pub mod metrics;
 
 use std::io;
@@ -25,6 +30,7 @@ use splice::tally::{Distribution, Histogram, ListenerTally, ServerTally, Tally};
 
 use crate::config::{ControlConfig, ListenerConfig, PoolConfig, ServerConfig};
 use crate::engine::{NotReady, Watch};
+use crate::log_levels::LogLevels;
 use crate::neighbour::NextHop;
 use crate::report::{CoreReport, CounterGroup, Report, ServerReport};
 
@@ -70,14 +76,15 @@ pub fn listen(config: &ControlConfig) -> Result<Option<Server>, (String, io::Err
 ///
 /// # Errors
 /// The thread cannot be made.
-pub fn serve(server: Server, watch: Watch) -> io::Result<Running> {
-    server.spawn("control", move |request| answer(request, &watch))
+pub fn serve(server: Server, watch: Watch, levels: LogLevels) -> io::Result<Running> {
+    server.spawn("control", move |request| answer(request, &watch, &levels))
 }
 
-fn answer(request: &Request<'_>, watch: &Watch) -> Answer {
+fn answer(request: &Request<'_>, watch: &Watch, levels: &LogLevels) -> Answer {
     if request.method != "GET" {
-        return change(request, watch);
+        return change(request, watch, levels);
     }
+    let is_local = matches!(request.peer, Peer::Local { .. });
     match request.path {
         "/metrics" => {
             let format = request.format();
@@ -85,6 +92,11 @@ fn answer(request: &Request<'_>, watch: &Watch) -> Answer {
         }
         "/" => Answer::of("text/html; charset=utf-8", PAGE.to_owned()),
         "/api/v1/status" => Answer::json(whole(watch).to_string() + "\n"),
+        "/api/v1/connections" | "/api/v1/connection" if !is_local => {
+            Answer::refusal(403, "connections name clients: over a Unix socket only\n")
+        }
+        "/api/v1/connections" => told(connections::list(request.query, watch)),
+        "/api/v1/connection" => told(connections::one(request.query, watch)),
         "/healthz" => verdict(watch.is_alive()),
         "/ready" => verdict(watch.is_ready()),
         path => path
@@ -94,14 +106,34 @@ fn answer(request: &Request<'_>, watch: &Watch) -> Answer {
     }
 }
 
-fn change(request: &Request<'_>, watch: &Watch) -> Answer {
-    match request.path {
-        "/api/v1/records/reopen" if may_change(request.peer, rustix::process::geteuid().as_raw()) => {
-            watch.reopen_records();
-            Answer::text("ok\n")
+fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels) -> Answer {
+    const CHANGES: [&str; 5] = ["connections/end", "records/reopen", "records/on", "records/off", "log"];
+    let change = request.path.strip_prefix("/api/v1/");
+    let Some(change) = change.filter(|change| CHANGES.contains(change)) else {
+        return Answer::refusal(405, "this only reads\n");
+    };
+    if !may_change(request.peer, rustix::process::geteuid().as_raw()) {
+        return Answer::refusal(403, "for root and the engine's user, over a Unix socket\n");
+    }
+    match change {
+        "connections/end" => return told(connections::end(request.query, watch)),
+        "records/reopen" => watch.records().reopen(),
+        "records/on" => watch.records().keep(true),
+        "records/off" => watch.records().keep(false),
+        _ => {
+            if let Err(sentence) = levels.set(request.query) {
+                return Answer::refusal(400, &format!("{sentence}\n"));
+            }
         }
-        "/api/v1/records/reopen" => Answer::refusal(403, "for root and the engine's user, over a Unix socket\n"),
-        _ => Answer::refusal(405, "this only reads\n"),
+    }
+    log::info!("changed by ctl: {change} {}", request.query);
+    Answer::text("ok\n")
+}
+
+fn told(result: Result<Value, connections::Refusal>) -> Answer {
+    match result {
+        Ok(value) => Answer::json(value.to_string() + "\n"),
+        Err((status, sentence)) => Answer::refusal(status, &format!("{sentence}\n")),
     }
 }
 

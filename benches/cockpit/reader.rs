@@ -10,6 +10,7 @@ use std::time::Duration;
 use control::http::{Endpoint, Running, client};
 use proxyengine::config::ControlConfig;
 use proxyengine::engine::Watch;
+use proxyengine::log_levels::LogLevels;
 use proxyengine::status;
 
 use super::BoxError;
@@ -104,7 +105,7 @@ fn serve(endpoint: &Endpoint, watch: Watch) -> io::Result<Running> {
         ..ControlConfig::default()
     };
     let server = status::listen(&config).map_err(|(_, error)| error)?;
-    status::serve(server.ok_or(io::ErrorKind::NotFound)?, watch)
+    status::serve(server.ok_or(io::ErrorKind::NotFound)?, watch, LogLevels::default())
 }
 
 fn look(endpoint: &Endpoint, shared: &Shared) -> io::Result<()> {

@@ -9,6 +9,7 @@ use e2d2::scheduler::{Task, Usage};
 use e2d2::time::{Clock, Instant};
 use netfcts::ring::record_ring;
 use proxyengine::callbacks::inspected;
+use proxyengine::commands::command_ring;
 use proxyengine::config::{Config, CoreId};
 use proxyengine::engine::machine::CoreParts;
 use proxyengine::engine::{CoreStart, DpdkMachine, Engine, EngineQueue, Program, Shown, Watch};
@@ -139,6 +140,7 @@ pub(super) fn proxy(
     let config = Arc::new(config);
     let hops = (Arc::clone(&neighbours), Arc::clone(&topology));
     let (sender, receiver) = record_ring(RING_CAPACITY);
+    let (commander, commands) = command_ring();
     let start = CoreStart {
         index: 0,
         leads: config.ports().iter().map(|port| port.id).collect(),
@@ -150,6 +152,7 @@ pub(super) fn proxy(
         records: sender,
         log: log_ring(LOG_RING).0,
         others,
+        commands: conditions.shown.then_some(commands),
         clock,
     };
     let (program, task) = match conditions.inspect {
@@ -162,7 +165,9 @@ pub(super) fn proxy(
         }
     };
     let shown = conditions.shown.then(|| Shown::new(CoreId(0), &clock, &*program));
-    let watch = shown.as_ref().map(|shown| Watch::over(config, &[shown], hops, clock));
+    let watch = shown
+        .as_ref()
+        .map(|shown| Watch::over(config, &[shown], hops, (clock, vec![commander])));
     Ok(ProxyDevice {
         shown,
         watch,

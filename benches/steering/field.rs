@@ -292,6 +292,7 @@ fn cores(
             records,
             log: proxyengine::log_ring::log_ring(1).0,
             others,
+            commands: None,
             clock,
         };
         let (program, task) = Engine::core_program(start, &rules)?;

@@ -20,7 +20,7 @@ use crate::config::{Config, ServerConfig};
 use crate::kernel::{KernelCounterReader, KernelEnd};
 use crate::log_ring::{LogEvent, SharedLog};
 use crate::neighbour::{NeighbourCounterReader, Station};
-use crate::pipeline::{self, Handle};
+use crate::pipeline::{self, Beside, Handle};
 use crate::report::{CoreServer, CounterGroups, ReportedServerCaps, TCP_CLIENT, TCP_SERVER, WAITING};
 use crate::stages::Stages;
 use splice::callbacks::{SelectServer, SelectorFactory};
@@ -105,6 +105,7 @@ where
         records,
         log,
         others,
+        commands,
         clock,
     } = start;
     let log = log.shared();
@@ -156,8 +157,12 @@ where
     };
     let proxy = Proxy::new(core_parts, now);
     let kernel_counters = kernel.as_ref().map(KernelEnd::counter_readers).unwrap_or_default();
-    let (graph_task, handle) =
-        pipeline::build_linked(ports.clone(), proxy, station, counters, (links, kernel), stages.clone());
+    let beside = Beside {
+        links,
+        kernel,
+        commands,
+    };
+    let (graph_task, handle) = pipeline::build_linked(ports.clone(), proxy, station, counters, beside, stages.clone());
     let task = CoreTask {
         sides: sides.clone(),
         graph: graph_task,

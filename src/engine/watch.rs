@@ -11,13 +11,15 @@ use std::time::Duration;
 use e2d2::time::{Clock, Instant};
 use e2d2::wire::MacAddr;
 use splice::tally::Tally;
+use splice::visit::ConnectionView;
 
 use super::board::Board;
 use super::worker::Shown;
 use super::{report, servers_of};
+use crate::commands::{Commander, Unanswered, Visit, Visited};
 use crate::config::{Config, CoreId};
 use crate::neighbour::{NextHop, NextHopId, SharedNeighbours, Topology};
-use crate::records::{RecordTotals, Reopener};
+use crate::records::{RecordSwitch, RecordTotals};
 use crate::report::{Buffers, PortReport, Report};
 
 /// For how long a worker may write nothing and still count as going on: an idle one writes every few milliseconds.
@@ -44,9 +46,11 @@ struct Shared {
     neighbours: Arc<SharedNeighbours>,
     topology: Arc<Topology>,
     clock: Clock,
+    /// By core, in the order of the boards.
+    commanders: Vec<Mutex<Commander>>,
     is_draining: AtomicBool,
     noted: Mutex<Noted>,
-    reopener: Reopener,
+    records: RecordSwitch,
 }
 
 /// Why an engine takes no connections, or may not pass what it has taken.
@@ -73,8 +77,8 @@ impl Watch {
         config: Arc<Config>,
         boards: Vec<(CoreId, Arc<Board>)>,
         (neighbours, topology): (Arc<SharedNeighbours>, Arc<Topology>),
-        clock: Clock,
-        reopener: Reopener,
+        (clock, commanders): (Clock, Vec<Commander>),
+        records: RecordSwitch,
     ) -> Self {
         let shared = Shared {
             config,
@@ -82,9 +86,10 @@ impl Watch {
             neighbours,
             topology,
             clock,
+            commanders: commanders.into_iter().map(Mutex::new).collect(),
             is_draining: AtomicBool::new(false),
             noted: Mutex::default(),
-            reopener,
+            records,
         };
         Self {
             shared: Arc::new(shared),
@@ -96,10 +101,16 @@ impl Watch {
         config: Arc<Config>,
         cores: &[&Shown],
         neighbours: (Arc<SharedNeighbours>, Arc<Topology>),
-        clock: Clock,
+        clock_and_commanders: (Clock, Vec<Commander>),
     ) -> Self {
         let boards = cores.iter().map(|shown| (shown.core(), shown.board()));
-        Self::new(config, boards.collect(), neighbours, clock, Reopener::default())
+        Self::new(
+            config,
+            boards.collect(),
+            neighbours,
+            clock_and_commanders,
+            RecordSwitch::default(),
+        )
     }
 
     /// The configuration that the engine was started with.
@@ -107,9 +118,9 @@ impl Watch {
         &self.shared.config
     }
 
-    /// Has the file of `[records]` opened anew, within a second, if its name no longer leads to it: somebody has renamed it.
-    pub fn reopen_records(&self) {
-        self.shared.reopener.reopen();
+    /// For whoever changes what becomes of session records.
+    pub fn records(&self) -> &RecordSwitch {
+        &self.shared.records
     }
 
     pub(super) fn note(&self, noted: Noted) {
@@ -132,6 +143,26 @@ impl Watch {
             ..report(&self.shared.clock, &self.shared.neighbours, parts, noted.buffers)
         }
         .summed()
+    }
+
+    /// The cores, in the order in which [`visit`](Self::visit) counts them.
+    pub fn cores(&self) -> impl Iterator<Item = CoreId> {
+        self.shared.boards.iter().map(|(core, _)| *core)
+    }
+
+    /// Has one core look for connections, and waits for it; those shown go to `each`. Others who ask it wait for this.
+    ///
+    /// # Errors
+    /// The core does not come round, or there is none of that index.
+    pub fn visit(&self, core: usize, visit: Visit, each: impl FnMut(ConnectionView)) -> Result<Visited, Unanswered> {
+        let commander = self.shared.commanders.get(core).ok_or(Unanswered::Deaf)?;
+        let mut commander = commander.lock().unwrap_or_else(PoisonError::into_inner);
+        commander.visit(visit, SILENCE, each)
+    }
+
+    /// The time as cores have it, from the start on.
+    pub fn now(&self) -> Instant {
+        self.shared.clock.now()
     }
 
     /// What each worker has counted by listener, pool and server, up to this moment.

@@ -3,9 +3,11 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand, ValueEnum};
 use control::http::{Endpoint, client};
 use serde_json::Value;
+use splice::visit::STATES;
 
 use super::{Exit, complain, print};
 
@@ -13,7 +15,7 @@ use super::{Exit, complain, print};
 const SOCKET: &str = "/run/proxyengine/control";
 
 /// Columns that say what a row is of: they come before the others, which are in the order of the alphabet.
-const FIRST: [&str; 5] = ["name", "core", "group", "reason", "state"];
+const FIRST: [&str; 6] = ["id", "name", "core", "group", "reason", "state"];
 
 /// How often `--watch` asks.
 const WATCH: Duration = Duration::from_secs(1);
@@ -30,28 +32,110 @@ pub(super) struct CtlArguments {
 #[derive(Subcommand, Debug)]
 enum CtlCommand {
     /// Show what the engine does now.
-    Show {
-        /// What of it.
-        part: Part,
-        /// As JSON, for programs.
-        #[arg(long)]
-        json: bool,
-        /// Again every second, in the place of what was there, until Ctrl-C.
-        #[arg(long, conflicts_with = "json")]
-        watch: bool,
+    Show(ShowArguments),
+    /// End connections with a RST to both sides; for root and the engine's user.
+    Kill {
+        /// Which.
+        #[command(subcommand)]
+        command: KillCommand,
     },
-    /// Session records.
+    /// Session records; for root and the engine's user.
     Records {
         /// What to do.
         #[command(subcommand)]
         command: RecordsCommand,
     },
+    /// Change what may be changed while the engine runs; for root and the engine's user.
+    Set {
+        /// What.
+        #[command(subcommand)]
+        command: SetCommand,
+    },
+}
+
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+struct ShowArguments {
+    /// What of it.
+    #[arg(required = true)]
+    part: Option<Part>,
+    /// As JSON, for programs.
+    #[arg(long, global = true)]
+    json: bool,
+    /// Again every second, in the place of what was there, until Ctrl-C.
+    #[arg(long, conflicts_with = "json")]
+    watch: bool,
+    #[command(subcommand)]
+    command: Option<ShowCommand>,
+}
+
+#[derive(Subcommand, Debug)]
+enum ShowCommand {
+    /// Open connections: those for which all is so that is said here.
+    Connections(Box<Wanted>),
+    /// One connection, with all that is known of both its legs.
+    Connection {
+        /// As `show connections` names it.
+        id: String,
+    },
+}
+
+#[derive(Args, Debug)]
+struct Wanted {
+    /// To this server.
+    #[arg(long, value_name = "NAME")]
+    server: Option<String>,
+    /// Of this listener.
+    #[arg(long, value_name = "NAME")]
+    listener: Option<String>,
+    /// Of clients with this address or prefix.
+    #[arg(long, value_name = "PREFIX")]
+    client: Option<String>,
+    /// That have lasted for so many seconds: known where records are kept.
+    #[arg(long, value_name = "SECONDS")]
+    older_than: Option<u32>,
+    /// In this state.
+    #[arg(long, value_parser = PossibleValuesParser::new(STATES))]
+    state: Option<String>,
+    /// That have waited for their server for more than a second.
+    #[arg(long)]
+    slow: bool,
+    /// So many at most.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
+    limit: usize,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum KillCommand {
+    /// One connection.
+    Connection {
+        /// As `show connections` names it.
+        id: String,
+    },
+    /// All connections of a server that are open now; it may get new ones.
+    Server {
+        /// Its name in the configuration.
+        name: String,
+    },
 }
 
 #[derive(Subcommand, Clone, Copy, Debug)]
 enum RecordsCommand {
-    /// Open their file anew if its name no longer leads to it, as SIGUSR2 does; for root and the engine's user.
+    /// Open their file anew if its name no longer leads to it, as SIGUSR2 does.
     Reopen,
+    /// Write them again.
+    On,
+    /// Write none until `on`; those that are left out are counted.
+    Off,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum SetCommand {
+    /// Which lines the log has from now on: as `RUST_LOG`, such as `debug` or `info,proxyengine::engine=debug`.
+    LogLevel {
+        /// The levels.
+        levels: String,
+    },
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug)]
@@ -84,14 +168,18 @@ impl Part {
 
 pub(super) fn ctl(arguments: &CtlArguments) -> Exit {
     let socket = &arguments.socket;
+    let post = |path: &str| ask(socket, "POST", path).map(|_| ());
     let result = match &arguments.command {
-        CtlCommand::Show { part, watch: true, .. } => watch(socket, *part),
-        CtlCommand::Show { part, json, .. } => {
-            ask(socket, "GET", &part.name()).and_then(|answer| shown(&answer, *json).map(|text| print(&text)))
-        }
-        CtlCommand::Records {
-            command: RecordsCommand::Reopen,
-        } => ask(socket, "POST", "records/reopen").map(|_| ()),
+        CtlCommand::Show(show) => self::show(socket, show),
+        CtlCommand::Kill { command } => kill(socket, command),
+        CtlCommand::Records { command } => post(match command {
+            RecordsCommand::Reopen => "records/reopen",
+            RecordsCommand::On => "records/on",
+            RecordsCommand::Off => "records/off",
+        }),
+        CtlCommand::Set {
+            command: SetCommand::LogLevel { levels },
+        } => post(&format!("log?{levels}")),
     };
     match result {
         Ok(()) => Exit::Success,
@@ -110,6 +198,103 @@ fn watch(socket: &Endpoint, part: Part) -> Result<(), String> {
         }
         std::thread::sleep(WATCH);
     }
+}
+
+fn show(socket: &Endpoint, show: &ShowArguments) -> Result<(), String> {
+    let answer = match (&show.command, show.part) {
+        (Some(ShowCommand::Connections(wanted)), _) => connections(socket, wanted)?,
+        (Some(ShowCommand::Connection { id }), _) => ask(socket, "GET", &query("connection", &[("id", id)]))?,
+        (None, Some(part)) if show.watch => return watch(socket, part),
+        (None, Some(part)) => ask(socket, "GET", &part.name())?,
+        // clap asks for one of them.
+        (None, None) => return Ok(()),
+    };
+    shown(&answer, show.json).map(|text| print(&text))
+}
+
+/// The rows of as many answers as it takes.
+fn connections(socket: &Endpoint, wanted: &Wanted) -> Result<String, String> {
+    let older = wanted.older_than.map(|seconds| seconds.to_string());
+    let limit = wanted.limit.to_string();
+    let filters = [
+        ("server", &wanted.server),
+        ("listener", &wanted.listener),
+        ("client", &wanted.client),
+        ("older", &older),
+        ("state", &wanted.state),
+        ("limit", &Some(limit)),
+    ];
+    let given = filters
+        .iter()
+        .filter_map(|(name, value)| Some((*name, value.as_deref()?)));
+    let filters: Vec<_> = given.chain(wanted.slow.then_some(("slow", ""))).collect();
+    let mut rows = Vec::new();
+    pages(socket, "GET", "connections", &filters, |page| {
+        if let Some(Value::Array(more)) = page.get_mut("connections").map(Value::take) {
+            rows.extend(more);
+        }
+        rows.len() < wanted.limit
+    })?;
+    rows.truncate(wanted.limit);
+    Ok(Value::Array(rows).to_string() + "\n")
+}
+
+fn kill(socket: &Endpoint, command: &KillCommand) -> Result<(), String> {
+    let which = match command {
+        KillCommand::Connection { id } => ("id", id.as_str()),
+        KillCommand::Server { name } => ("server", name.as_str()),
+    };
+    let mut ended = 0;
+    pages(socket, "POST", "connections/end", &[which], |page| {
+        ended += page["ended"].as_u64().unwrap_or(0);
+        true
+    })?;
+    print(&format!("{ended} connections ended\n"));
+    match command {
+        KillCommand::Connection { .. } if ended == 0 => Err("there is no such connection, or it is over".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// Asks again and again, each time from where the last answer ended, until there is no more or `take` wants none.
+fn pages(
+    socket: &Endpoint,
+    method: &str,
+    path: &str,
+    filters: &[(&str, &str)],
+    mut take: impl FnMut(&mut Value) -> bool,
+) -> Result<(), String> {
+    let mut from = None;
+    loop {
+        let from_there = from.as_deref().map(|from| ("from", from));
+        let filters: Vec<_> = filters.iter().copied().chain(from_there).collect();
+        let answer = ask(socket, method, &query(path, &filters))?;
+        let mut page: Value =
+            serde_json::from_str(&answer).map_err(|error| format!("the answer is no JSON: {error}"))?;
+        if !take(&mut page) {
+            return Ok(());
+        }
+        match page["next"].as_str() {
+            Some(next) => from = Some(next.to_owned()),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// A path with a query (RFC 3986 2.1: what is not unreserved is escaped).
+fn query(path: &str, pairs: &[(&str, impl AsRef<str>)]) -> String {
+    let escaped = |text: &str| -> String {
+        let escape = |byte: u8| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+            _ => format!("%{byte:02X}"),
+        };
+        text.bytes().map(escape).collect()
+    };
+    let pairs: Vec<String> = pairs
+        .iter()
+        .map(|(name, value)| format!("{name}={}", escaped(value.as_ref())))
+        .collect();
+    format!("{path}?{}", pairs.join("&"))
 }
 
 fn ask(socket: &Endpoint, method: &str, path: &str) -> Result<String, String> {
@@ -226,6 +411,7 @@ mod tests {
         assert_eq!(words(lines[2])[column("open")], "17");
         assert_eq!((column("name"), column("mss"), column("open")), (0, 1, 2));
         assert_eq!(table(&[]), "");
+        assert_eq!(query("a", &[("server", "x y/%"), ("b", "")]), "a?server=x%20y%2F%25&b=");
         assert_eq!(pairs("", &json!({"a": {"b": [1, "x"]}})), ["a.b.0 1", "a.b.1 x"]);
     }
 }

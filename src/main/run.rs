@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use proxyengine::config::Config;
 use proxyengine::engine::{DpdkMachine, Engine, Outcome, RunningEngine};
+use proxyengine::log_levels::LogLevels;
 use proxyengine::picture::Picture;
 use proxyengine::privileges::Limits;
 use proxyengine::report::Report;
@@ -32,7 +33,7 @@ const KEEPS_RUNNING: [i32; 2] = [SIGUSR1, SIGUSR2];
 /// How often `--progress` prints.
 const PROGRESS: Duration = Duration::from_secs(1);
 
-pub(super) fn run(config: Config, arguments: &RunArguments) -> Exit {
+pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -> Exit {
     // Before anything is opened: a signal during the start must not leave a device half set up.
     let starting = Arc::new(AtomicBool::new(true));
     let signals = match watch_signals(Arc::clone(&starting)) {
@@ -63,7 +64,9 @@ pub(super) fn run(config: Config, arguments: &RunArguments) -> Exit {
     if let Err(error) = limits.enter_main_thread() {
         log::warn!("privileges are not given up: {error}");
     }
-    let control = control.map(|server| status::serve(server, engine.watch())).transpose();
+    let control = control
+        .map(|server| status::serve(server, engine.watch(), levels))
+        .transpose();
     let control = match control {
         Ok(control) => control,
         Err(error) => return not_started(&format!("[control]: no thread: {error}")),
@@ -145,7 +148,7 @@ impl Session<'_> {
             };
             match self.signals.recv_timeout(pace) {
                 Ok(SIGUSR1) => pictured = self.show_report(&pictured),
-                Ok(SIGUSR2) => self.engine.watch().reopen_records(),
+                Ok(SIGUSR2) => self.engine.watch().records().reopen(),
                 Ok(signal) => {
                     log::info!("signal {signal}: no more connections; open ones may end");
                     return;

@@ -72,7 +72,7 @@ fn a_file_that_was_renamed_is_opened_again_and_no_record_is_lost() {
     };
     let (mut sender, receiver) = record_ring(64);
     let keeper = RecordKeeper::start(vec![receiver], Some(output), NameTable::default()).expect("start");
-    let reopener = keeper.reopener();
+    let switch = keeper.switch();
     let lines = |path: &Path| fs::read_to_string(path).map_or(0, |text| text.lines().count());
     let wait_for = |what: &str, is_so: &dyn Fn() -> bool| {
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -83,16 +83,43 @@ fn a_file_that_was_renamed_is_opened_again_and_no_record_is_lost() {
     };
     (0..3).for_each(|port| sender.send(|| ended(port)));
     // The name leads to the file: nothing changes.
-    reopener.reopen();
+    switch.reopen();
     wait_for("written", &|| lines(&path) == 4);
     fs::rename(&path, &moved).expect("rename");
-    reopener.reopen();
+    switch.reopen();
     wait_for("opened again", &|| path.exists());
     (3..5).for_each(|port| sender.send(|| ended(port)));
-    assert_eq!(keeper.finish(), RecordTotals { written: 5, lost: 0 });
+    assert_eq!(keeper.finish(), totals(5, 0));
     // Each has its heading.
     assert_eq!((lines(&moved), lines(&path)), (4, 3));
     assert!(!dir.path().join("records.csv.old").exists());
+}
+
+#[test]
+fn records_that_nobody_wants_are_counted() {
+    let (mut sender, receiver) = record_ring(64);
+    let keeper = RecordKeeper::start(vec![receiver], None, NameTable::default()).expect("start");
+    let switch = keeper.switch();
+    let mut send = |count: u64| {
+        let before = keeper.totals();
+        (0..count).for_each(|port| sender.send(|| ended(port as u16)));
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let sum = |totals: RecordTotals| totals.written + totals.left_out;
+        while sum(keeper.totals()) < sum(before) + count {
+            assert!(Instant::now() < deadline, "never taken");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    send(3);
+    switch.keep(false);
+    send(5);
+    switch.keep(true);
+    send(7);
+    let wanted = RecordTotals {
+        left_out: 5,
+        ..totals(10, 0)
+    };
+    assert_eq!(keeper.finish(), wanted);
 }
 
 #[test]
@@ -103,7 +130,7 @@ fn records_of_all_rings_are_in_the_file_when_it_has_finished() {
     let keeper = RecordKeeper::start(vec![one_end, two_end], json_to(&path), NameTable::default()).expect("start");
     (0..50).for_each(|port| one.send(|| ended(port)));
     (50..60).for_each(|port| two.send(|| ended(port)));
-    assert_eq!(keeper.finish(), RecordTotals { written: 60, lost: 0 });
+    assert_eq!(keeper.finish(), totals(60, 0));
     let text = fs::read_to_string(&path).expect("read");
     let mut ports: Vec<u64> = text
         .lines()
@@ -142,7 +169,7 @@ fn a_full_disk_loses_records_counts_them_and_stops_nothing() {
     disk.set_full(true);
     let keeper = start_on(&disk, vec![receiver]);
     (0..100).for_each(|port| sender.send(|| ended(port)));
-    assert_eq!(keeper.finish(), RecordTotals { written: 0, lost: 100 });
+    assert_eq!(keeper.finish(), totals(0, 100));
     assert_eq!(disk.lines(), 0);
 }
 
@@ -155,7 +182,7 @@ fn what_the_buffer_kept_is_written_when_the_disk_has_room_again() {
     (0..3).for_each(|port| sender.send(|| ended(port)));
     std::thread::sleep(FLUSH_INTERVAL + Duration::from_millis(200));
     disk.set_full(false);
-    assert_eq!(keeper.finish(), RecordTotals { written: 3, lost: 0 });
+    assert_eq!(keeper.finish(), totals(3, 0));
     assert_eq!(disk.lines(), 3);
 }
 
@@ -164,7 +191,7 @@ fn full_rings_count_as_lost() {
     let (mut sender, receiver) = record_ring(4);
     (0..10).for_each(|port| sender.send(|| ended(port)));
     let keeper = start_on(&Disk::default(), vec![receiver]);
-    assert_eq!(keeper.finish(), RecordTotals { written: 4, lost: 6 });
+    assert_eq!(keeper.finish(), totals(4, 6));
 }
 
 #[test]
@@ -172,7 +199,7 @@ fn without_an_output_records_are_counted() {
     let (mut sender, receiver) = record_ring(4);
     sender.send(|| ended(1));
     let keeper = RecordKeeper::start(vec![receiver], None, NameTable::default()).expect("start");
-    assert_eq!(keeper.finish(), RecordTotals { written: 1, lost: 0 });
+    assert_eq!(keeper.finish(), totals(1, 0));
 }
 
 #[test]
@@ -199,4 +226,12 @@ fn a_file_that_cannot_be_opened_is_a_sentence() {
         message.contains("/nonexistent/records") && message.contains("No such file"),
         "{message}"
     );
+}
+
+fn totals(written: u64, lost: u64) -> RecordTotals {
+    RecordTotals {
+        written,
+        lost,
+        left_out: 0,
+    }
 }

@@ -15,6 +15,7 @@ use splice::difference::Difference;
 use splice::drop_reason::DropReason;
 use splice::settings::Settings;
 use splice::upstream::Upstream;
+use splice::visit::ConnectionFilter;
 use splice::{Change, CoreParts, Look, NextHops, Output, Proxy, Secrets, Usage};
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -415,6 +416,13 @@ impl<S: SelectServer> Bench<S> {
             self.proxy.poll_timers(self.now, &mut self.sent);
         }
         self.take_sent()
+    }
+
+    /// Lets the core end what is wanted as in one round; how many, and what it sends.
+    #[allow(dead_code)] // of one of the programs that share this
+    pub fn end_wanted(&mut self, places: &mut std::ops::Range<u32>, filter: &ConnectionFilter) -> (u32, Vec<Segment>) {
+        let ended = self.proxy.end_wanted(self.now, places, filter, &mut self.sent);
+        (ended, self.take_sent())
     }
 
     pub fn finish(&mut self) -> Vec<Segment> {

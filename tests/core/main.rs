@@ -6,6 +6,7 @@ mod blind;
 mod choices;
 mod client_mac;
 mod closing;
+mod commands;
 mod crossing;
 mod crossing_icmp;
 mod crowded;

@@ -13,10 +13,11 @@ use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
 use netfcts::ring::{RecordReceiver, record_ring};
 use proxyengine::callbacks::SelectServer;
+use proxyengine::commands::{Commander, command_ring};
 use proxyengine::config::{Config, PortConfig};
 use proxyengine::kernel::KernelEnd;
 use proxyengine::neighbour::{Interface, Neighbour, SharedNeighbours, Station, Topology};
-use proxyengine::pipeline::{self, CoreLinks, Handle};
+use proxyengine::pipeline::{self, Beside, CoreLinks, Handle};
 use splice::settings::CoreSteering;
 use splice::upstream::Upstream;
 use splice::{CoreParts, Proxy, Secrets, Usage};
@@ -31,6 +32,8 @@ pub struct OneCore<S> {
     pub pool: HeapPool,
     pub reader: GraphReader,
     pub records: RecordReceiver,
+    /// Who asks the core what it does.
+    pub commander: Commander,
 }
 
 /// What a core does not have by its configuration.
@@ -100,15 +103,15 @@ impl<S: SelectServer> OneCore<S> {
         let (counters, reader) = GraphCounters::new();
         let [client_mac, server_mac] = macs();
         let ports = vec![share(near0.with_mac(client_mac)), share(near1.with_mac(server_mac))];
-        let (task, handle) = pipeline::build_linked(
-            ports,
-            proxy,
-            station,
-            counters,
-            (links, own.kernel),
-            proxyengine::stages::Off,
-        );
+        let (commander, commands) = command_ring();
+        let beside = Beside {
+            links,
+            kernel: own.kernel,
+            commands: Some(commands),
+        };
+        let (task, handle) = pipeline::build_linked(ports, proxy, station, counters, beside, proxyengine::stages::Off);
         OneCore {
+            commander,
             task: Box::new(task),
             handle,
             far: [far0, far1],

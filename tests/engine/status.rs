@@ -10,6 +10,7 @@ use proxyengine::config::Config;
 use proxyengine::engine::Engine;
 use proxyengine::selectors::RuleSelector;
 use proxyengine::status::metrics;
+use serde_json::Value;
 use testkit::{Segment, Station};
 
 use crate::proxy::Bench;
@@ -232,4 +233,121 @@ fn a_scrape_of_a_thousand_servers_is_small() {
     assert_eq!(values(&text, "proxyengine_server_calls_total").len(), 1000);
     assert!(text.len() <= BYTES_OF_1000_SERVERS, "{} bytes", text.len());
     assert_in_order(&engine.shutdown());
+}
+
+/// An engine that answers on a socket.
+struct Served {
+    bench: Bench,
+    socket: control::http::Endpoint,
+    running: control::http::Running,
+    _folder: tempfile::TempDir,
+}
+
+impl Served {
+    fn start(name: &str) -> Self {
+        let bench = Bench::start(name, None);
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = control::http::Endpoint::Unix(folder.path().join("control"));
+        let config = proxyengine::config::ControlConfig {
+            socket: Some(socket.clone()),
+            ..Default::default()
+        };
+        let server = proxyengine::status::listen(&config)
+            .expect("a socket")
+            .expect("a server");
+        let levels = proxyengine::log_levels::LogLevels::default();
+        let running = proxyengine::status::serve(server, bench.engine.watch(), levels).expect("a thread");
+        Self {
+            bench,
+            socket,
+            running,
+            _folder: folder,
+        }
+    }
+
+    /// Asks over the socket, as `ctl` does.
+    fn ask(&self, path: &str) -> (u16, Value) {
+        self.answer("GET", path)
+    }
+
+    fn change(&self, path: &str) -> (u16, Value) {
+        self.answer("POST", path)
+    }
+
+    fn answer(&self, method: &str, path: &str) -> (u16, Value) {
+        let asked = control::http::client::ask(&self.socket, method, &format!("/api/v1/{path}"));
+        let (status, body) = asked.expect("an answer");
+        (status, serde_json::from_str(&body).unwrap_or(Value::String(body)))
+    }
+
+    fn end(self) {
+        drop(self.running);
+        assert_in_order(&self.bench.engine.shutdown());
+    }
+}
+
+#[test]
+fn connections_are_listed_and_looked_into_over_the_socket() {
+    let served = Served::start("proxy-connections");
+    let ask = |path: &str| served.ask(path);
+    served.bench.open(Station::new(5, "10.0.0.5:50000"));
+    served.bench.open(Station::new(6, "10.0.0.6:50001"));
+    let (status, all) = ask("connections");
+    let rows = all["connections"].as_array().expect("rows");
+    assert_eq!((status, rows.len(), &all["next"]), (200, 2, &Value::Null), "{all}");
+    assert_eq!(rows[0]["client"], "10.0.0.5:50000");
+    assert_eq!(
+        (&rows[0]["state"], &rows[0]["server"]),
+        (&"spliced".into(), &"one".into()),
+        "{all}"
+    );
+    assert_eq!(rows[0]["bytes_to_server"], 5);
+    let (_, some) = ask("connections?client=10.0.0.6%2F32&listener=web&state=spliced&limit=5");
+    assert_eq!(some["connections"].as_array().map(Vec::len), Some(1), "{some}");
+    let id = rows[0]["id"].as_str().expect("a name");
+    let (status, one) = ask(&format!("connection?id={id}"));
+    // The server has not acknowledged the request.
+    assert_eq!((status, &one["client_leg"]["in_flight"]), (200, &5.into()), "{one}");
+    assert_eq!(one["server_leg"]["sent_up_to"], 7_001);
+    for wrong in [
+        "x=1",
+        "server=two",
+        "client=10",
+        "state=open",
+        "id=1",
+        "from=1",
+        "limit=x",
+        "server=%f",
+    ] {
+        assert_eq!(ask(&format!("connections?{wrong}")).0, 400, "{wrong}");
+    }
+    assert_eq!((ask("connection").0, ask("connections?from=7-0").0), (400, 404));
+    served.end();
+}
+
+#[test]
+fn connections_are_ended_over_the_socket() {
+    let served = Served::start("proxy-killed");
+    let change = |path: &str| served.change(path);
+    let station = Station::new(5, "10.0.0.5:50000");
+    served.bench.open(station);
+    served.bench.open(Station::new(6, "10.0.0.6:50001"));
+    let (_, all) = served.ask("connections?client=10.0.0.5");
+    let id = all["connections"][0]["id"].as_str().expect("a name");
+    assert_eq!((change("connections/end").0, change("connections/all").0), (400, 405));
+    assert_eq!(
+        (change("log?x=y=z").0, change("log").0, change("log?info").0),
+        (400, 400, 200)
+    );
+    let (status, ended) = change(&format!("connections/end?id={id}"));
+    assert_eq!((status, &ended["ended"]), (200, &1.into()), "{ended}");
+    // Segments of its handshake are still on the wire.
+    while !served.bench.segment_to(station).flags.contains(TcpFlags::RST) {}
+    assert_eq!(served.ask(&format!("connection?id={id}")).0, 404);
+    assert_eq!(change(&format!("connections/end?id={id}")).1["ended"], 0);
+    assert_eq!(change("connections/end?server=one").1["ended"], 1);
+    for switch in ["off", "on", "reopen"] {
+        assert_eq!(change(&format!("records/{switch}")).0, 200);
+    }
+    served.end();
 }

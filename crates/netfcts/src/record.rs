@@ -155,7 +155,7 @@ pub enum Cause {
     RetransmitLimit = 18,
     /// A new connection took over the addresses and ports.
     Replaced = 19,
-    /// The engine was shut down.
+    /// The engine was shut down, or somebody ended the connection.
     Shutdown = 20,
 }
 

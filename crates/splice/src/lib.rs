@@ -43,7 +43,7 @@ pub use base::settings::Secrets;
 pub use base::{addresses, callbacks, difference, drop_reason, hash, ids, settings, stage, transparent_sources};
 pub use handshake::{cookie, syn_ack_options};
 pub use probe::ProbeEvent;
-pub use proxy::{Change, CoreParts, Look, Proxy, Usage};
+pub use proxy::{Change, CoreParts, Look, Proxy, Usage, visit};
 pub use records::RecordSink;
 pub use rewrite::{siit, translate};
 pub use session::{action, close, connection, endpoints, event, phase, state, step, table};

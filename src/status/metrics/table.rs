@@ -39,7 +39,7 @@ const fn histogram(name: &'static str, labels: &'static [&'static str], help: &'
 }
 
 /// Every family, in the order of the text.
-pub(super) static TABLE: [(Listed, Tell); 40] = [
+pub(super) static TABLE: [(Listed, Tell); 41] = [
     (
         info("proxyengine_build", &["version"], "The engine's version"),
         |seen, values| _ = values.add(&[("version", seen.report.version)], 1),
@@ -123,6 +123,14 @@ pub(super) static TABLE: [(Listed, Tell); 40] = [
     (
         counter("proxyengine_records_lost", &[], "Session records lost"),
         |seen, values| _ = values.add(&[], seen.report.records_lost),
+    ),
+    (
+        counter(
+            "proxyengine_records_left_out",
+            &[],
+            "Session records not written because `ctl records off` has said so",
+        ),
+        |seen, values| _ = values.add(&[], seen.report.records_left_out),
     ),
     (
         counter(

@@ -28,7 +28,7 @@ pub const TIMER_FRAMES_PER_ROUND: usize = 9 * e2d2::BURST;
 
 /// Frames that one timer emits at most: a header and all held bytes again, in the smallest segments with timestamps, and
 /// one kept segment each way. Ending both sides takes four.
-const FRAMES_OF_TIMER: usize = (MAX_FIRST_PAYLOAD + MAX_HEADER) / (LEAST_MSS as usize - 12) + 2 + 2;
+pub(crate) const FRAMES_OF_TIMER: usize = (MAX_FIRST_PAYLOAD + MAX_HEADER) / (LEAST_MSS as usize - 12) + 2 + 2;
 
 const _: () = assert!(FRAMES_OF_TIMER + 2 * FIRED_PER_ROUND <= TIMER_FRAMES_PER_ROUND);
 

@@ -16,6 +16,7 @@ mod send;
 mod steering;
 mod timeout;
 mod usage;
+pub mod visit;
 
 pub use change::Change;
 pub use named::Look;

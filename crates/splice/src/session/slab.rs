@@ -8,6 +8,8 @@ pub(crate) struct Slab<T> {
     entries: LargeSlice<Slot<T>>,
     free: u32,
     used: usize,
+    /// Slots up to the last that was ever taken.
+    touched: u32,
 }
 
 enum Slot<T> {
@@ -23,6 +25,7 @@ impl<T> Slab<T> {
             entries: LargeSlice::from_fn(capacity, |slot| Slot::Free(slot as u32 + 1)),
             free: 0,
             used: 0,
+            touched: 0,
         }
     }
 
@@ -32,6 +35,7 @@ impl<T> Slab<T> {
             entries: LargeSlice::reserved(capacity),
             free: 0,
             used: 0,
+            touched: 0,
         }
     }
 
@@ -55,6 +59,7 @@ impl<T> Slab<T> {
         *entry = Slot::Taken(value);
         self.free = next;
         self.used += 1;
+        self.touched = self.touched.max(slot + 1);
         Ok(slot)
     }
 
@@ -68,6 +73,7 @@ impl<T> Slab<T> {
         }
         self.free = slot + 1;
         self.used += 1;
+        self.touched = slot + 1;
         Ok(slot)
     }
 
@@ -130,6 +136,11 @@ impl<T> Slab<T> {
         self.used
     }
 
+    /// Slots up to the last that was ever taken: none behind it is.
+    pub(crate) fn touched(&self) -> u32 {
+        self.touched
+    }
+
     /// The number of slots.
     pub(crate) fn capacity(&self) -> usize {
         self.entries.capacity()
@@ -155,7 +166,7 @@ mod tests {
         for mut slots in [Slab::new(3), Slab::reserved(3)] {
             let taken: Vec<_> = (0..3).map(|value| (slots.next(), slots.insert(value))).collect();
             assert_eq!(taken, [(Some(0), Ok(0)), (Some(1), Ok(1)), (Some(2), Ok(2))]);
-            assert_eq!((slots.next(), slots.insert(9)), (None, Err(9)));
+            assert_eq!((slots.next(), slots.insert(9), slots.touched()), (None, Err(9), 3));
             assert!(slots.free(1) && !slots.free(1) && slots.free(0));
             assert_eq!(
                 (slots.insert(7), slots.insert(8), slots.insert(9)),
@@ -168,6 +179,6 @@ mod tests {
             assert_eq!(slots.insert(value), Ok(0));
             slots.free(0);
         }
-        assert_eq!(slots.memory(), Slab::<i32>::slot_size());
+        assert_eq!((slots.memory(), slots.touched()), (Slab::<i32>::slot_size(), 1));
     }
 }

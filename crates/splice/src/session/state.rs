@@ -79,7 +79,7 @@ impl State {
 
     /// The client's side, as long as we are the client's peer.
     #[inline]
-    pub(crate) const fn client(&self) -> Option<&ClientSide> {
+    pub const fn client(&self) -> Option<&ClientSide> {
         client_of!(self)
     }
 
@@ -90,7 +90,7 @@ impl State {
     }
 
     /// The call to a server that is under way.
-    pub(crate) const fn call(&self) -> Option<&Call> {
+    pub const fn call(&self) -> Option<&Call> {
         call_of!(self)
     }
 

@@ -1,0 +1,241 @@
+//! What a core is asked to do while it runs, and its answers: a ring to each core and one back.
+//!
+//! ```text
+//!  control thread ─► Commander ── commands ──► CommandEnd ─► Proxy, between two batches
+//!                        ▲                          │
+//!                        └──────── answers ─────────┘
+//! ```
+//!
+//! A core does a bounded part of a command in a round ([`LOOKED_AT_PER_ROUND`] places, not more often than [`PACE`]), and answers
+//! only while the ring has room: it never waits, and allocates nothing. Whoever asks waits for the answers, and gives up when a core
+//! does not come round; what comes too late is thrown away by its number.
+//!
+//! Cost for a core that nobody asks anything: a look at the ring in each round.
+
+use std::ops::Range;
+use std::time::{Duration, Instant as Time};
+
+use e2d2::buffer::BufferPool;
+use e2d2::time::Instant;
+use rtrb::{Consumer, Producer, RingBuffer};
+use splice::callbacks::SelectServer;
+use splice::visit::{ConnectionFilter, ConnectionView, LOOKED_AT_PER_ROUND};
+use splice::{NextHops, Output, Proxy};
+
+/// Commands that wait for a core; who asks waits for the end of one before he sends the next.
+const COMMANDS: usize = 4;
+
+/// Answers that wait for who asked: those of some rounds, 256 bytes each.
+const ANSWERS: usize = 4 * LOOKED_AT_PER_ROUND;
+
+/// How often a core does a part of a command: some two microseconds' work each time, or one in fifty.
+pub const PACE: Duration = Duration::from_micros(100);
+
+/// How often who asked looks for answers.
+const LOOK: Duration = Duration::from_micros(200);
+
+/// What a core can be asked to do.
+#[derive(Debug)]
+pub enum Command {
+    /// Look for connections.
+    Visit(Visit),
+}
+
+/// Connections that are wanted, and for what.
+#[derive(Clone, Debug)]
+pub struct Visit {
+    /// To be shown, or ended.
+    pub purpose: Purpose,
+    /// The places that are looked at; those that never held a connection are left out.
+    pub places: Range<u32>,
+    /// Which.
+    pub filter: ConnectionFilter,
+    /// It is over when so many were shown.
+    pub most: u32,
+}
+
+/// What becomes of a connection that is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// It is shown.
+    Show,
+    /// It is ended with a RST to both sides.
+    End,
+}
+
+/// What a core has done of a visit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Visited {
+    /// The first place that was not looked at; none if there is no other.
+    pub next: Option<u32>,
+    /// Connections that were shown or ended.
+    pub count: u32,
+}
+
+enum Answer {
+    Connection(ConnectionView),
+    Visited(Visited),
+}
+
+/// Why a core has not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unanswered {
+    /// It does not come round, or has ended.
+    #[error("it does not answer")]
+    Silent,
+    /// Nothing can be asked of it.
+    #[error("it takes no commands")]
+    Deaf,
+}
+
+/// The end of who asks.
+pub struct Commander {
+    commands: Producer<(u64, Command)>,
+    answers: Consumer<(u64, Answer)>,
+    number: u64,
+}
+
+/// The core's end.
+pub struct CommandEnd {
+    commands: Consumer<(u64, Command)>,
+    answers: Producer<(u64, Answer)>,
+    current: Option<Current>,
+}
+
+struct Current {
+    number: u64,
+    visit: Visit,
+    count: u32,
+    due: Instant,
+}
+
+/// Both ends of the rings to and from one core.
+pub fn command_ring() -> (Commander, CommandEnd) {
+    let (to_core, commands) = RingBuffer::new(COMMANDS);
+    let (to_asker, answers) = RingBuffer::new(ANSWERS);
+    let commander = Commander {
+        commands: to_core,
+        answers,
+        number: 0,
+    };
+    let end = CommandEnd {
+        commands,
+        answers: to_asker,
+        current: None,
+    };
+    (commander, end)
+}
+
+impl Commander {
+    /// Has the core do a visit, and waits for its end; the connections shown go to `each`.
+    ///
+    /// # Errors
+    /// The core has not answered for `patience`. It may still do what it was asked.
+    pub fn visit(
+        &mut self,
+        visit: Visit,
+        patience: Duration,
+        mut each: impl FnMut(ConnectionView),
+    ) -> Result<Visited, Unanswered> {
+        self.number += 1;
+        // What was too late for those who asked for it.
+        while self.answers.pop().is_ok() {}
+        let command = (self.number, Command::Visit(visit));
+        self.commands.push(command).map_err(|_| Unanswered::Silent)?;
+        let mut heard = Time::now();
+        loop {
+            match self.answers.pop() {
+                Ok((number, answer)) if number == self.number => {
+                    heard = Time::now();
+                    match answer {
+                        Answer::Connection(view) => each(view),
+                        Answer::Visited(visited) => return Ok(visited),
+                    }
+                }
+                Ok(_) => {}
+                Err(_) if heard.elapsed() >= patience => return Err(Unanswered::Silent),
+                Err(_) => std::thread::sleep(LOOK),
+            }
+        }
+    }
+}
+
+impl CommandEnd {
+    /// Does a round's part of what the core was asked; whether that was anything.
+    #[inline]
+    pub(crate) fn work<P, S, N>(
+        &mut self,
+        now: Instant,
+        proxy: &mut Proxy<P, S, N>,
+        out: &mut impl Output<P::Buffer>,
+    ) -> bool
+    where
+        P: BufferPool,
+        S: SelectServer,
+        N: NextHops,
+    {
+        if self.current.is_none() && self.commands.is_empty() {
+            return false;
+        }
+        self.go_on(now, proxy, out)
+    }
+
+    /// When there is something to do at the earliest.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.current.as_ref().map(|current| current.due)
+    }
+
+    #[cold]
+    fn go_on<P, S, N>(&mut self, now: Instant, proxy: &mut Proxy<P, S, N>, out: &mut impl Output<P::Buffer>) -> bool
+    where
+        P: BufferPool,
+        S: SelectServer,
+        N: NextHops,
+    {
+        if self.current.is_none()
+            && let Ok((number, Command::Visit(visit))) = self.commands.pop()
+        {
+            let (count, due) = (0, now);
+            self.current = Some(Current {
+                number,
+                visit,
+                count,
+                due,
+            });
+        }
+        let Some(current) = &mut self.current else { return false };
+        // Room for all that a part may have to say, and for its end.
+        if now < current.due || self.answers.slots() <= LOOKED_AT_PER_ROUND {
+            return false;
+        }
+        current.due = now + PACE;
+        let used = proxy.places_used();
+        let Visit {
+            purpose,
+            places,
+            filter,
+            most,
+        } = &mut current.visit;
+        let mut rest = places.start..places.end.min(used);
+        match purpose {
+            Purpose::End => current.count += proxy.end_wanted(now, &mut rest, filter, out),
+            Purpose::Show => proxy.look_at(now, &mut rest, filter, |view| {
+                // There is room, as was seen above.
+                let _ = self.answers.push((current.number, Answer::Connection(view)));
+                current.count += 1;
+                current.count < *most
+            }),
+        }
+        places.start = rest.start;
+        if rest.is_empty() || (current.count >= *most && *purpose == Purpose::Show) {
+            let next = (rest.start < used).then_some(rest.start);
+            let visited = Visited {
+                next,
+                count: current.count,
+            };
+            let _ = self.answers.push((current.number, Answer::Visited(visited)));
+            self.current = None;
+        }
+        true
+    }
+}

@@ -1,0 +1,282 @@
+//! What a core shows and ends when it is asked to, and how little of it in a round.
+
+use crate::graph_bench::GraphBench;
+use crate::harness::{Bench, CONFIG, Client, only, spliced};
+use e2d2::wire::tcp::TcpFlags;
+use proxyengine::commands::{PACE, Purpose, Visit, Visited};
+use proxyengine::config::ServerId;
+use splice::visit::{ConnectionFilter, ConnectionView, ENDED_PER_ROUND, LOOKED_AT_PER_ROUND};
+use std::time::Duration;
+use testkit::Station;
+
+fn with_capacity(connections: usize) -> String {
+    CONFIG.replace("max_connections = 64", &format!("max_connections = {connections}"))
+}
+
+fn shown(bench: &Bench, filter: ConnectionFilter) -> Vec<ConnectionView> {
+    let mut views = Vec::new();
+    let mut places = 0..bench.proxy.places_used();
+    while !places.is_empty() {
+        bench.proxy.look_at(bench.now, &mut places, &filter, |view| {
+            views.push(view);
+            true
+        });
+    }
+    views
+}
+
+#[test]
+fn connections_are_found_by_what_is_known_of_them() {
+    let mut bench = Bench::new();
+    spliced(&mut bench, 1024);
+    bench.wait(Duration::from_secs(2));
+    let mut silent = Client::new(1025);
+    silent.connect(&mut bench);
+    let mut waiting = Client {
+        me: Station::new(1, "10.0.0.77:1026"),
+        ..Client::new(1026)
+    };
+    waiting.connect(&mut bench);
+    only(waiting.send(&mut bench, b"1 hello"));
+    bench.wait(Duration::from_millis(1500));
+    let ports = |filter| -> Vec<u16> {
+        let views = shown(&bench, filter);
+        views.iter().map(|view| view.connection.ends.client_port).collect()
+    };
+    let any = ConnectionFilter::default();
+    assert_eq!(ports(any), [1024, 1025, 1026]);
+    let of = |state| {
+        ports(ConnectionFilter {
+            state: Some(state),
+            ..any
+        })
+    };
+    assert_eq!((of("spliced"), of("await_payload")), (vec![1024], vec![1025]));
+    assert_eq!((of("server_syn_sent"), of("closing")), (vec![1026], vec![]));
+    let to = |server| {
+        ports(ConnectionFilter {
+            server: Some(ServerId(server)),
+            ..any
+        })
+    };
+    assert_eq!((to(0), to(1), to(2)), (vec![1024], vec![1026], vec![]));
+    let prefix = (0xffff_0a00_004d, u128::MAX);
+    assert_eq!(
+        ports(ConnectionFilter {
+            client: Some(prefix),
+            ..any
+        }),
+        [1026]
+    );
+    let old = |seconds| {
+        let older_than = Some(Duration::from_secs(seconds));
+        ports(ConnectionFilter { older_than, ..any })
+    };
+    assert_eq!((old(1), old(3), old(4)), (vec![1024, 1025, 1026], vec![1024], vec![]));
+    // The first has sent a request that its server has not answered, either.
+    assert_eq!(ports(ConnectionFilter { is_slow: true, ..any }), [1024, 1026]);
+    let views = shown(&bench, any);
+    for view in &views {
+        let mark = Some(view.mark());
+        assert_eq!(
+            ports(ConnectionFilter { mark, ..any }),
+            [view.connection.ends.client_port]
+        );
+    }
+    assert_eq!(
+        (views[0].silent_for(), views[1].silent_for()),
+        (Some(Duration::from_millis(3500)), None)
+    );
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
+fn a_round_looks_at_few_places_and_ends_few() {
+    let mut bench = Bench::with_config(&with_capacity(1000));
+    for port in 0..300 {
+        spliced(&mut bench, 1024 + port);
+    }
+    assert_eq!(bench.proxy.places_used(), 300);
+    let mut places = 0..300;
+    let (mut seen, any) = (0, ConnectionFilter::default());
+    bench.proxy.look_at(bench.now, &mut places, &any, |_| {
+        seen += 1;
+        true
+    });
+    assert_eq!((seen, places.start), (LOOKED_AT_PER_ROUND, LOOKED_AT_PER_ROUND as u32));
+    // Who wants no more is not shown more.
+    bench.proxy.look_at(bench.now, &mut places, &any, |_| false);
+    assert_eq!(places.start, LOOKED_AT_PER_ROUND as u32 + 1);
+    let mut places = 0..300;
+    let (ended, told) = bench.end_wanted(&mut places, &any);
+    assert_eq!(
+        (ended, told.len(), places.start),
+        (ENDED_PER_ROUND, 2 * ENDED_PER_ROUND as usize, ENDED_PER_ROUND)
+    );
+    assert!(told.iter().all(|segment| segment.flags.contains(TcpFlags::RST)));
+    let none = ConnectionFilter {
+        server: Some(ServerId(2)),
+        ..any
+    };
+    let (ended, told) = bench.end_wanted(&mut places, &none);
+    assert_eq!((ended, told.len()), (0, 0));
+    assert_eq!(places.start, ENDED_PER_ROUND + LOOKED_AT_PER_ROUND as u32);
+    assert_eq!(bench.proxy.usage().connections, 300 - ENDED_PER_ROUND as usize);
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+/// All connections, to be shown.
+fn all() -> Visit {
+    Visit {
+        purpose: Purpose::Show,
+        places: 0..u32::MAX,
+        filter: ConnectionFilter::default(),
+        most: u32::MAX,
+    }
+}
+
+/// A core with so many connections.
+fn core_with(connections: u16) -> GraphBench {
+    let mut bench = GraphBench::with_config(&with_capacity(1000));
+    for port in 0..connections {
+        spliced(&mut bench, 1024 + port);
+    }
+    bench
+}
+
+/// Runs the graph until the core has done what it is asked: what it has shown, and in how many rounds.
+fn visit(bench: &mut GraphBench, visit: Visit) -> (Visited, Vec<ConnectionView>, usize) {
+    let GraphBench { core, now, .. } = bench;
+    let (commander, task) = (&mut core.commander, &mut core.task);
+    std::thread::scope(|scope| {
+        let asks = scope.spawn(move || {
+            let mut views = Vec::new();
+            let visited = commander.visit(visit, Duration::from_secs(20), |view| views.push(view));
+            (visited.expect("the core comes round"), views)
+        });
+        let mut rounds = 0;
+        while !asks.is_finished() {
+            *now += PACE;
+            if task.run(*now).count() > 0 {
+                rounds += 1;
+            }
+            // The cables are of no interest here, but must not fill up.
+            for far in &mut core.far {
+                while drained(far) {}
+            }
+            std::thread::yield_now();
+        }
+        let (visited, views) = asks.join().expect("asked");
+        (visited, views, rounds)
+    })
+}
+
+fn drained(far: &mut impl e2d2::port::Port<Buffer = e2d2::buffer::HeapBuffer>) -> bool {
+    let mut taken = arrayvec::ArrayVec::<_, { e2d2::BURST }>::new();
+    far.receive(&mut taken);
+    !taken.is_empty()
+}
+
+#[test]
+fn a_core_does_a_part_of_what_it_is_asked_in_each_round() {
+    let mut bench = core_with(300);
+    let (visited, views, rounds) = visit(&mut bench, all());
+    assert_eq!((visited, views.len()), (Visited { next: None, count: 300 }, 300));
+    assert!(rounds >= 300_usize.div_ceil(LOOKED_AT_PER_ROUND), "{rounds}");
+    let first = Visit { most: 10, ..all() };
+    let (visited, views, _) = visit(&mut bench, first);
+    let last = views.last().expect("ten").slot;
+    assert_eq!(
+        (visited, views.len(), last),
+        (
+            Visited {
+                next: Some(10),
+                count: 10
+            },
+            10,
+            9
+        )
+    );
+    let some = Visit {
+        places: 10..20,
+        ..all()
+    };
+    let (visited, views, _) = visit(&mut bench, some);
+    assert_eq!(
+        (visited, views[0].slot),
+        (
+            Visited {
+                next: Some(20),
+                count: 10
+            },
+            10
+        )
+    );
+    bench.assert_all_returned("shown");
+}
+
+#[test]
+fn connections_that_are_named_are_ended_a_few_in_a_round() {
+    let mut bench = core_with(300);
+    let (_, views, _) = visit(
+        &mut bench,
+        Visit {
+            places: 17..18,
+            ..all()
+        },
+    );
+    let one = Visit {
+        purpose: Purpose::End,
+        places: 17..18,
+        filter: ConnectionFilter {
+            mark: Some(views[0].mark()),
+            ..ConnectionFilter::default()
+        },
+        most: u32::MAX,
+    };
+    let (visited, ..) = visit(&mut bench, one.clone());
+    assert_eq!(
+        visited,
+        Visited {
+            next: Some(18),
+            count: 1
+        }
+    );
+    // Nobody is ended in its place.
+    spliced(&mut bench, 5000);
+    let (visited, ..) = visit(&mut bench, one);
+    assert_eq!(visited.count, 0);
+    let of_server = Visit {
+        purpose: Purpose::End,
+        filter: ConnectionFilter {
+            server: Some(ServerId(0)),
+            ..ConnectionFilter::default()
+        },
+        ..all()
+    };
+    let (visited, _, rounds) = visit(&mut bench, of_server);
+    assert_eq!((visited.count, visited.next), (300, None));
+    assert!(rounds >= 300_usize.div_ceil(ENDED_PER_ROUND as usize), "{rounds}");
+    assert_eq!(bench.core.handle.look(|proxy| proxy.usage().connections), 0);
+    bench.assert_all_returned("ended");
+}
+
+#[test]
+fn who_asks_a_core_that_does_not_come_round_is_told() {
+    let mut bench = GraphBench::new();
+    let patience = Duration::from_millis(20);
+    for _ in 0..10 {
+        let asked = bench.core.commander.visit(all(), patience, |_| {});
+        assert_eq!(asked, Err(proxyengine::commands::Unanswered::Silent));
+    }
+    // What nobody waits for any more is done and thrown away.
+    for _ in 0..10 {
+        bench.now += PACE;
+        bench.exchange([]);
+    }
+    let (visited, views, _) = visit(&mut bench, all());
+    assert_eq!((visited, views.len()), (Visited { next: None, count: 0 }, 0));
+    bench.assert_all_returned("silent");
+}
