@@ -2,7 +2,7 @@
 // SYN cookies: what was agreed with the SYN is in our initial sequence number, under a SipHash over the connection and the
 // time. Nothing is stored until a header has come.
 //
-//     | 12 bits: SipHash-2-4 | 12: the same with the balancer's number | 3: MSS | 4: window scale, 15 for none | 1: SACK |
+//     | 12 bits: SipHash-2-4 | 12: more of it, mixed with the balancer's number | 3: MSS | 4: window scale, 15 for none | 1: SACK |
 //
 // So a later segment is known to be of a connection whose first one has not come, and the balancer will repeat that.
 
@@ -16,50 +16,55 @@ const volatile u16 mss_values[8] = { 536, 1220, 1360, 1400, 1440, 1460, 8940, 65
 		v0 += v3; v3 = ROTATE(v3, 21); v3 ^= v0;                                                               \
 		v2 += v1; v1 = ROTATE(v1, 17); v1 ^= v2; v2 = ROTATE(v2, 32);                                          \
 	} while (0)
-#define SIP_WORD(m)                                                                                                    \
-	do {                                                                                                           \
-		u64 word = (m);                                                                                        \
-		v3 ^= word; SIP_ROUND; SIP_ROUND; v0 ^= word;                                                          \
-	} while (0)
+#define SIP_WORDS 6
 
-// SipHash-2-4 (Aumasson, Bernstein 2012) over the connection, a sequence number, the slot and what is agreed.
-static __always_inline u32 cookie_hash(const struct settings *s, const struct packet *p, u32 isn, u32 slot, u32 bits)
+// SipHash-2-4 (Aumasson, Bernstein 2012) over the connection, the slot and what is agreed. One copy of its loop, as a connection meets this code
+// when it is cold.
+ALONE u64 cookie_hash(const struct settings *s __arg_nonnull, const struct packet *p __arg_nonnull, u32 slot, u32 bits)
 {
 	const struct flow_key *k = &p->key;
 	u64 v0 = s->key[0] ^ 0x736f6d6570736575ULL, v1 = s->key[1] ^ 0x646f72616e646f6dULL;
 	u64 v2 = s->key[0] ^ 0x6c7967656e657261ULL, v3 = s->key[1] ^ 0x7465646279746573ULL;
-	if (p->v6) {
-		SIP_WORD((u64)k->remote.word[0] << 32 | k->remote.word[1]);
-		SIP_WORD((u64)k->local.word[0] << 32 | k->local.word[1]);
-		SIP_WORD((u64)k->remote.word[2] << 32 | k->local.word[2]);
+	u64 words[SIP_WORDS] = {
+		(u64)k->remote.word[0] << 32 | k->remote.word[1],
+		(u64)k->local.word[0] << 32 | k->local.word[1],
+		(u64)k->remote.word[2] << 32 | k->local.word[2],
+		(u64)k->remote.word[3] << 32 | k->local.word[3],
+		(u64)k->remote_port << 48 | (u64)k->local_port << 32 | slot,
+		(u64)(p->v6 ? 36 : 20) << 56 | bits,
+	};
+#pragma clang loop unroll(disable)
+	for (u32 i = p->v6 ? 0 : 3; i < SIP_WORDS; i++) {
+		v3 ^= words[i];
+#pragma clang loop unroll(disable)
+		for (u32 round = 0; round < 2; round++)
+			SIP_ROUND;
+		v0 ^= words[i];
 	}
-	SIP_WORD((u64)k->remote.word[3] << 32 | k->local.word[3]);
-	SIP_WORD((u64)k->remote_port << 48 | (u64)k->local_port << 32 | isn);
-	SIP_WORD((u64)slot << 32 | bits);
-	SIP_WORD((u64)(p->v6 ? 48 : 24) << 56);
 	v2 ^= 0xff;
-	SIP_ROUND; SIP_ROUND; SIP_ROUND; SIP_ROUND;
-	return (u32)(v0 ^ v1 ^ v2 ^ v3);
+#pragma clang loop unroll(disable)
+	for (u32 round = 0; round < 4; round++)
+		SIP_ROUND;
+	return v0 ^ v1 ^ v2 ^ v3;
 }
 
 #define CONNECTION_BITS 0xfff00000U
 #define NUMBER_BITS 0x000fff00U
-#define WITHOUT_NUMBER 0x80000000U  // beside the agreed bits, so that the two hashes have nothing in common
 
-static __always_inline u32 connection_hash(const struct settings *s, const struct packet *p, u32 slot, u32 bits)
-{
-	return cookie_hash(s, p, 0, slot, bits | WITHOUT_NUMBER) & CONNECTION_BITS;
-}
-
-// With the balancer's initial sequence number.
+// With the balancer's initial sequence number. Who does not know the hash cannot tell what another number makes of it: the mixing is
+// MurmurHash3's.
 static __always_inline u32 whole_hash(const struct settings *s, const struct packet *p, u32 isn, u32 slot, u32 bits)
 {
-	return connection_hash(s, p, slot, bits) | (cookie_hash(s, p, isn, slot, bits) & NUMBER_BITS);
+	u64 hash = cookie_hash(s, p, slot, bits);
+	u32 mixed = (u32)(hash >> 32) ^ isn;
+	mixed = (mixed ^ mixed >> 16) * 0x85ebca6b;
+	mixed = (mixed ^ mixed >> 13) * 0xc2b2ae35;
+	return ((u32)hash & CONNECTION_BITS) | ((mixed ^ mixed >> 16) & NUMBER_BITS);
 }
 
 static __always_inline u32 seconds(void)
 {
-	return bpf_ktime_get_ns() / 1000000000;
+	return bpf_ktime_get_coarse_ns() / 1000000000;
 }
 
 // The low byte of our initial sequence number, and what is agreed beside it.
@@ -88,9 +93,9 @@ static __always_inline int is_of_a_handshake(const struct settings *s, const str
 {
 	u32 isn = p->ack - 1, bits = (isn & 0xff) | (timestamps ? AGREED_TIMESTAMPS : 0);
 	u32 slot = seconds() / (slot_length ? slot_length : 1);
-	if (connection_hash(s, p, slot, bits) == (isn & CONNECTION_BITS))
+	if (((u32)cookie_hash(s, p, slot, bits) & CONNECTION_BITS) == (isn & CONNECTION_BITS))
 		return 1;
-	return connection_hash(s, p, slot - 1, bits) == (isn & CONNECTION_BITS);
+	return ((u32)cookie_hash(s, p, slot - 1, bits) & CONNECTION_BITS) == (isn & CONNECTION_BITS);
 }
 
 struct byte_walk { struct scratch *scratch; };
@@ -150,6 +155,13 @@ ALONE int read_options(struct __sk_buff *skb, struct packet *p __arg_nonnull)
 		return 0;
 	if (length > 40 || bpf_skb_load_bytes(skb, p->l4 + 20, s->option_bytes, length))
 		return -1;
+	// RFC 7323, appendix A: what most segments have.
+	if (length == 12 && word_at(s, 0) == 0x0101080a) {
+		s->options.timestamps = 1;
+		s->options.tsval = word_at(s, 4);
+		s->options.tsecr = word_at(s, 8);
+		return 0;
+	}
 	struct byte_walk walk = { .scratch = s };
 	s->walk.at = 0;
 	s->walk.end = length;

@@ -119,7 +119,6 @@ ALONE int answer_syn(struct __sk_buff *skb, struct packet *p __arg_nonnull, u32 
 	struct scratch *scratch = get_scratch();
 	struct answer r = {};
 	u32 mtu = 0, header = p->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr), partial = summed(skb) == CHECKSUM_PARTIAL;
-	u8 mac[12], back[12];
 	if (!s || !scratch)
 		return TC_ACT_SHOT;
 	bpf_check_mtu(skb, 0, &mtu, 0, 0);
@@ -129,24 +128,37 @@ ALONE int answer_syn(struct __sk_buff *skb, struct packet *p __arg_nonnull, u32 
 		  bpf_htons(sizeof(r));
 	// Where the sum is still to be completed, the field has that of the addresses.
 	r.tcp.check = partial ? fold(sum) : ~fold(sum + (u32)bpf_csum_diff(0, 0, (void *)&r, sizeof(r), 0));
-	if (bpf_skb_change_tail(skb, p->l4 + sizeof(r), 0) || bpf_skb_load_bytes(skb, 0, mac, sizeof(mac)))
+	if (bpf_skb_change_tail(skb, L3 + header + sizeof(r), 0) || !has_linear(skb, L3 + header + sizeof(r)))
 		return TC_ACT_SHOT;
-	__builtin_memcpy(back, mac + 6, 6);
-	__builtin_memcpy(back + 6, mac, 6);
-	bpf_skb_store_bytes(skb, 0, back, sizeof(back), 0);
+	struct ethhdr *ethernet = (void *)(long)skb->data;
+	void *end = (void *)(long)skb->data_end;
+	u8 mac[ETH_ALEN];
+	if ((void *)(ethernet + 1) > end)
+		return TC_ACT_SHOT;
+	__builtin_memcpy(mac, ethernet->h_dest, ETH_ALEN);
+	__builtin_memcpy(ethernet->h_dest, ethernet->h_source, ETH_ALEN);
+	__builtin_memcpy(ethernet->h_source, mac, ETH_ALEN);
 	if (p->v6) {
+		struct { struct ipv6hdr ip; struct answer answer; } *out = (void *)(ethernet + 1);
 		struct ipv6hdr ip = { .version = 6, .nexthdr = IPPROTO_TCP, .hop_limit = 64, .payload_len = bpf_htons(sizeof(r)) };
 		__builtin_memcpy(&ip.saddr, &p->key.local, 16);
 		__builtin_memcpy(&ip.daddr, &p->key.remote, 16);
-		bpf_skb_store_bytes(skb, L3, &ip, sizeof(ip), 0);
+		if ((void *)(out + 1) > end)
+			return TC_ACT_SHOT;
+		out->ip = ip;
+		out->answer = r;
 	} else {
+		struct { struct iphdr ip; struct answer answer; } *out = (void *)(ethernet + 1);
 		struct iphdr ip = { .version = 4, .ihl = 5, .tot_len = bpf_htons(sizeof(ip) + sizeof(r)), .ttl = 64,
 				    .frag_off = bpf_htons(0x4000), .protocol = IPPROTO_TCP, .saddr = p->key.local.word[3],
 				    .daddr = p->key.remote.word[3] };
 		ip.check = ~fold((u32)bpf_csum_diff(0, 0, (void *)&ip, sizeof(ip), 0));
-		bpf_skb_store_bytes(skb, L3, &ip, sizeof(ip), 0);
+		if ((void *)(out + 1) > end)
+			return TC_ACT_SHOT;
+		out->ip = ip;
+		out->answer = r;
 	}
-	bpf_skb_store_bytes(skb, p->l4, &r, sizeof(r), BPF_F_INVALIDATE_HASH);
+	bpf_set_hash_invalid(skb);
 	count(SYN_ANSWERED);
 	return bpf_redirect(skb->ifindex, 0);
 }

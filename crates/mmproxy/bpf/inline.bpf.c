@@ -59,24 +59,36 @@ static __always_inline int pass_syn(void)
 	return TC_ACT_OK;
 }
 
-ALONE int handle_syn(struct __sk_buff *skb, struct packet *p __arg_nonnull)
+// Whether it has the address and port of a client of ours.
+static __always_inline int is_claimed(const struct packet *p)
 {
-	struct listener *l = find_listener(p);
-	struct scratch *s = get_scratch();
-	if (!l || !s)
+	struct flow_key claimed = p->key;
+	claimed.direction = TO_CLIENT;
+	return bpf_map_lookup_elem(&flows, &claimed) != 0;
+}
+
+// There is a socket for just this packet: mmproxy's own, where it has taken the connection by itself, or that of a client of ours, for
+// whom nobody may speak but the balancer.
+static __always_inline int pass_to_socket(const struct packet *p)
+{
+	if (!is_claimed(p))
 		return TC_ACT_OK;
-	struct target *target = target_of(l, p);
-	struct flow_key server = p->key;
-	if (l->flags & DRAINING || !target->port || p->payload || p->flags & (FIN | RST))
+	count(CLAIMED);
+	return TC_ACT_SHOT;
+}
+
+// Whether the server listens shows when the header has come.
+ALONE int handle_syn(struct __sk_buff *skb, struct packet *p __arg_nonnull, struct listener *l __arg_nonnull)
+{
+	struct scratch *s = get_scratch();
+	if (!s)
+		return TC_ACT_SHOT;
+	int state = socket_state(skb, &p->key, p->v6);
+	if (state && state != TCP_LISTEN && pass_to_socket(p) != TC_ACT_OK)
+		return TC_ACT_SHOT;
+	if (state != TCP_LISTEN || l->flags & DRAINING || !target_of(l, p)->port || p->payload || p->flags & (FIN | RST))
 		return pass_syn();
 	if (read_options(skb, p) || s->options.foreign || s->options.mss < (p->v6 ? 1220 : 536))
-		return pass_syn();
-	// A connection that mmproxy has taken by itself, or its TIME-WAIT.
-	if (socket_state(skb, &p->key, p->v6) != TCP_LISTEN)
-		return pass_syn();
-	server.local = target->local;
-	server.local_port = target->port;
-	if (socket_state(skb, &server, p->v6) != TCP_LISTEN)
 		return pass_syn();
 	return answer_syn(skb, p, l->slot);
 }
@@ -148,12 +160,16 @@ ALONE int book(struct __sk_buff *skb, struct packet *p __arg_nonnull, struct flo
 	int state = socket_state(skb, &back, p->v6);
 	if (state && state != TCP_LISTEN)
 		return TAKEN;
-	struct flow *other = bpf_map_lookup_elem(&flows, &back);
-	if (other && (other->remote_port != balancer.remote_port || !is_same(&other->remote, &balancer.remote)) &&
-	    !has_ended(&back, other))
-		return TAKEN;
-	if (bpf_map_update_elem(&flows, &back, &balancer, BPF_ANY))
-		return FULL;
+	if (bpf_map_update_elem(&flows, &back, &balancer, BPF_NOEXIST)) {
+		struct flow *other = bpf_map_lookup_elem(&flows, &back);
+		if (!other)
+			return FULL;
+		if ((other->remote_port != balancer.remote_port || !is_same(&other->remote, &balancer.remote)) &&
+		    !has_ended(&back, other))
+			return TAKEN;
+		if (bpf_map_update_elem(&flows, &back, &balancer, BPF_ANY))
+			return FULL;
+	}
 	struct flow_key key = p->key;
 	if (!bpf_map_update_elem(&flows, &key, client, BPF_ANY))
 		return BOOKED;
@@ -163,14 +179,13 @@ ALONE int book(struct __sk_buff *skb, struct packet *p __arg_nonnull, struct flo
 
 static __always_inline int choose_port(struct __sk_buff *skb, struct packet *p, struct flow *client, u32 flags)
 {
-	u32 start = bpf_get_prandom_u32();
 	for (u32 i = 0; i < TRIES; i++) {
 		int booking = book(skb, p, client);
 		if (booking != TAKEN)
 			return booking;
 		if (flags & DROP_DUPLICATE)
 			return TAKEN;
-		client->remote_port = bpf_htons(1024 + (start + i * 7919) % 64512);
+		client->remote_port = bpf_htons(1024 + bpf_get_prandom_u32() % 64512);
 	}
 	return TAKEN;
 }
@@ -184,14 +199,13 @@ static __always_inline void forget(const struct packet *p, const struct flow *cl
 }
 
 // What is to be done next, beside what tc knows. Steps are called one after the other, for the stack's sake.
-enum step { GO_UNKNOWN = 100, GO_SYN, GO_FIRST, GO_ADMIT };
+enum step { GO_UNKNOWN = 100, GO_FIRST, GO_ADMIT };
 
 // The header names a client that may be let in: cut it off and let the server's socket be made.
-ALONE int admit(struct __sk_buff *skb, struct packet *p __arg_nonnull)
+ALONE int admit(struct __sk_buff *skb, struct packet *p __arg_nonnull, struct listener *l __arg_nonnull)
 {
-	struct listener *l = find_listener(p);
 	struct scratch *s = get_scratch();
-	if (!l || !s)
+	if (!s)
 		return TC_ACT_SHOT;
 	struct header *h = &s->header;
 	struct target *target = target_of(l, p);
@@ -217,14 +231,16 @@ ALONE int admit(struct __sk_buff *skb, struct packet *p __arg_nonnull)
 		client.remote = p->key.remote;
 		client.remote_port = p->key.remote_port;
 	}
-	struct flow_key server = { client.remote, target->local, client.remote_port, target->port };
-	if (socket_state(skb, &server, p->v6) != TCP_LISTEN) {
+	// Any listening socket of the server's will do, if a group does not always give the same one; of few ports what the kernel looks at
+	// first is in the cache.
+	struct flow_key server = { p->key.remote, target->local, client.remote_port & bpf_htons(255), target->port };
+	if (assign(skb, p, &server)) {
 		if (h->claim == CLAIM_CLIENT)
 			forget(p, &client);
 		return fall_back(skb, p);
 	}
 	u32 claim = h->claim;
-	if (cut(skb, p, &client, h->length) || assign(skb, p, &server)) {
+	if (cut(skb, p, &client, h->length)) {
 		// The peer repeats it; what was booked is found again then.
 		count(FAILED);
 		return TC_ACT_SHOT;
@@ -233,15 +249,34 @@ ALONE int admit(struct __sk_buff *skb, struct packet *p __arg_nonnull)
 	return TC_ACT_OK;
 }
 
-// The first data of a connection for which there is no socket.
-ALONE int handle_first(struct __sk_buff *skb, struct packet *p __arg_nonnull)
+// Trust that was lost ends no connection that mmproxy has taken by itself.
+ALONE int handle_stranger(struct __sk_buff *skb, struct packet *p __arg_nonnull)
 {
-	struct listener *l = find_listener(p);
+	int state = p->flags & SYN ? 0 : socket_state(skb, &p->key, p->v6);
+	if (state && state != TCP_LISTEN)
+		return pass_to_socket(p);
+	count(is_claimed(p) ? CLAIMED : NOT_ALLOWED);
+	return TC_ACT_SHOT;
+}
+
+// What begins no connection, from a balancer of whose connections none is known.
+ALONE int handle_first(struct __sk_buff *skb, struct packet *p __arg_nonnull, struct listener *l __arg_nonnull)
+{
 	struct settings *s = get_settings();
 	struct scratch *scratch = get_scratch();
-	if (!l || !s || !scratch || read_options(skb, p))
+	if (!s || !scratch || read_options(skb, p))
 		return TC_ACT_SHOT;
-	if (!is_cookie_right(s, p, l->slot, scratch->options.timestamps)) {
+	int has_cookie = !(p->flags & (SYN | RST)) && p->flags & ACK && is_cookie_right(s, p, l->slot, scratch->options.timestamps);
+	if (has_cookie && !p->payload && !(p->flags & FIN)) {
+		count(ACK_DROPPED);
+		return TC_ACT_SHOT;
+	}
+	int state = socket_state(skb, &p->key, p->v6);
+	if (state && state != TCP_LISTEN)
+		return pass_to_socket(p);
+	if (p->flags & (SYN | RST) || !(p->flags & ACK))
+		return TC_ACT_SHOT;
+	if (!has_cookie) {
 		// The first segment was lost, which the balancer repeats: a RST would end what is well.
 		if (is_of_a_handshake(s, p, l->slot, scratch->options.timestamps)) {
 			count(NOT_YET);
@@ -250,10 +285,6 @@ ALONE int handle_first(struct __sk_buff *skb, struct packet *p __arg_nonnull)
 		// The kernel's own listening socket has no such connection either, and says so by RST.
 		count(BAD_COOKIE);
 		return TC_ACT_OK;
-	}
-	if (!p->payload && !(p->flags & FIN)) {
-		count(ACK_DROPPED);
-		return TC_ACT_SHOT;
 	}
 	struct header *h = &scratch->header;
 	read_header(skb, p, l->flags);
@@ -270,52 +301,22 @@ ALONE int handle_first(struct __sk_buff *skb, struct packet *p __arg_nonnull)
 	return GO_ADMIT;
 }
 
-// No connection of ours is known for it.
-ALONE int handle_unknown(struct __sk_buff *skb, struct packet *p __arg_nonnull)
-{
-	struct listener *l = find_listener(p);
-	if (!l)
-		return TC_ACT_UNSPEC;
-	// Nobody may speak for a client but the balancer.
-	struct flow_key claimed = p->key;
-	claimed.direction = TO_CLIENT;
-	if (bpf_map_lookup_elem(&flows, &claimed)) {
-		count(CLAIMED);
-		return TC_ACT_SHOT;
-	}
-	if (!(p->flags & SYN)) {
-		int state = socket_state(skb, &p->key, p->v6);
-		if (state && state != TCP_LISTEN)
-			return TC_ACT_OK;
-	}
-	if (!is_trusted(l, p)) {
-		count(NOT_ALLOWED);
-		return TC_ACT_SHOT;
-	}
-	if ((p->flags & (SYN | ACK)) == SYN)
-		return GO_SYN;
-	if (p->flags & (SYN | RST) || !(p->flags & ACK))
-		return TC_ACT_SHOT;
-	return GO_FIRST;
-}
-
 // There was a header, but whether the server's socket has been made is not known: the translated packet may have been lost.
-ALONE int handle_young(struct __sk_buff *skb, struct packet *p __arg_nonnull)
+ALONE int handle_young(struct __sk_buff *skb, struct packet *p __arg_nonnull, struct listener *l __arg_nonnull,
+		       struct flow *flow __arg_nonnull)
 {
-	struct flow *flow = bpf_map_lookup_elem(&flows, &p->key);
-	struct listener *l = find_listener(p);
 	struct settings *s = get_settings();
 	struct scratch *scratch = get_scratch();
-	if (!flow || !s || !scratch)
+	if (!s || !scratch)
 		return TC_ACT_SHOT;
 	struct flow_key e = { flow->remote, p->key.local, flow->remote_port, p->key.local_port };
 	int state = socket_state(skb, &e, p->v6);
 	if (state && state != TCP_LISTEN) {
-		flow->flags |= LIVE;
+		flow->flags |= p->flags & FIN ? LIVE | CLOSING : LIVE;
 		return translate(skb, p, flow, TO_SERVER);
 	}
 	struct flow gone = *flow;
-	if (!l || read_options(skb, p))
+	if (read_options(skb, p))
 		return TC_ACT_SHOT;
 	if (p->flags & ACK && p->payload && is_cookie_right(s, p, l->slot, scratch->options.timestamps)) {
 		count(REPEATED);
@@ -328,11 +329,8 @@ ALONE int handle_young(struct __sk_buff *skb, struct packet *p __arg_nonnull)
 }
 
 // RFC 9293 3.10.7.4: a SYN on a live connection is the socket's to answer. One that is gone makes room.
-ALONE int handle_syn_again(struct __sk_buff *skb, struct packet *p __arg_nonnull)
+ALONE int handle_syn_again(struct __sk_buff *skb, struct packet *p __arg_nonnull, struct flow *flow __arg_nonnull)
 {
-	struct flow *flow = bpf_map_lookup_elem(&flows, &p->key);
-	if (!flow)
-		return GO_UNKNOWN;
 	struct flow_key e = { flow->remote, p->key.local, flow->remote_port, p->key.local_port };
 	int state = socket_state(skb, &e, p->v6);
 	if (state && state != TCP_LISTEN && state != TCP_TIME_WAIT)
@@ -340,6 +338,37 @@ ALONE int handle_syn_again(struct __sk_buff *skb, struct packet *p __arg_nonnull
 	struct flow gone = *flow;
 	forget(p, &gone);
 	return GO_UNKNOWN;
+}
+
+// Forgets a connection, named by its balancer, if there is no socket any more.
+ALONE int forget_ended(struct __sk_buff *skb, struct flow_key *key __arg_nonnull)
+{
+	struct flow *flow = bpf_map_lookup_elem(&flows, key);
+	if (!flow || (!(flow->flags & LIVE) && !is_old(flow)))
+		return 0;
+	struct flow_key back = { flow->remote, key->local, flow->remote_port, key->local_port, TO_CLIENT };
+	int state = socket_state(skb, &back, back.remote.word[0] || back.remote.word[1] || back.remote.word[2] != MAPPED);
+	if (state && state != TCP_LISTEN)
+		return 0;
+	struct flow_key own = *key;
+	bpf_map_delete_elem(&flows, &back);
+	bpf_map_delete_elem(&flows, &own);
+	count(ENDED);
+	return 1;
+}
+
+// What comes from the balancer after its FIN ends most connections: their sockets are looked for a few connections later. So short
+// connections leave no work to the sweep, and their entries' memory is used again while it is in the cache.
+ALONE int remember_end(struct __sk_buff *skb, struct flow_key *key __arg_nonnull)
+{
+	u32 zero = 0;
+	struct endings *e = bpf_map_lookup_elem(&endings, &zero);
+	if (!e)
+		return 0;
+	u32 at = e->next++ % ENDINGS;
+	struct flow_key earlier = e->key[at];
+	e->key[at] = *key;
+	return forget_ended(skb, &earlier);
 }
 
 SEC("tc")
@@ -362,19 +391,32 @@ int to_server(struct __sk_buff *skb)
 	}
 	if (flow) {
 		count(TO_SERVER_PACKETS);
-		if (flow->flags & LIVE && !(p.flags & SYN))
-			return translate(skb, &p, flow, TO_SERVER);
-		next = p.flags & SYN ? handle_syn_again(skb, &p) : handle_young(skb, &p);
+		if (flow->flags & LIVE && !(p.flags & SYN)) {
+			int verdict = translate(skb, &p, flow, TO_SERVER);
+			if (p.flags & FIN) {
+				flow->flags |= CLOSING;
+			} else if (flow->flags & CLOSING) {
+				flow->flags &= ~CLOSING;
+				remember_end(skb, &p.key);
+			}
+			return verdict;
+		}
 	}
-	if (next == GO_UNKNOWN)
-		next = handle_unknown(skb, &p);
-	if (next == GO_SYN)
-		return handle_syn(skb, &p);
-	if (next == GO_FIRST)
-		next = handle_first(skb, &p);
-	if (next == GO_ADMIT)
-		return admit(skb, &p);
-	return next;
+	struct listener *l = find_listener(&p);
+	if (flow && p.flags & SYN)
+		next = handle_syn_again(skb, &p, flow);
+	else if (flow)
+		next = l ? handle_young(skb, &p, l, flow) : TC_ACT_SHOT;
+	if (next < GO_UNKNOWN)
+		return next;
+	if (!l)
+		return TC_ACT_UNSPEC;
+	if (next == GO_UNKNOWN && !is_trusted(l, &p))
+		return handle_stranger(skb, &p);
+	if (next == GO_UNKNOWN && (p.flags & (SYN | ACK)) == SYN)
+		return handle_syn(skb, &p, l);
+	next = handle_first(skb, &p, l);
+	return next == GO_ADMIT ? admit(skb, &p, l) : next;
 }
 
 // Whether it leaves for whom the balancer's packets come from: the client's next hop is the balancer's. The kernel looks next hops up
@@ -394,7 +436,8 @@ int to_client(struct __sk_buff *skb)
 	int kind = read_packet(skb, &p, TO_CLIENT);
 	if (kind == ICMP)
 		return translate_quote(skb, TO_CLIENT, skb->protocol == bpf_htons(ETH_P_IPV6));
-	if (kind != PLAIN)
+	// Sockets that the programs have made send no SYN.
+	if (kind != PLAIN || p.flags & SYN)
 		return TC_ACT_UNSPEC;
 	struct flow *flow = bpf_map_lookup_elem(&flows, &p.key);
 	if (!flow)
@@ -418,16 +461,7 @@ static long sweep_one(u32 index, struct sweep_walk *walk)
 	struct flow_key key;
 	if (bpf_skb_load_bytes(skb, L3 + index * sizeof(key), &key, sizeof(key)))
 		return 1;
-	int v6 = key.remote.word[0] || key.remote.word[1] || key.remote.word[2] != MAPPED;
-	int state = socket_state(skb, &key, v6);
-	struct flow *flow = bpf_map_lookup_elem(&flows, &key);
-	if (!flow || (state && state != TCP_LISTEN) || !is_old(flow))
-		return 0;
-	struct flow_key other = { flow->remote, key.local, flow->remote_port, key.local_port, TO_SERVER };
-	bpf_map_delete_elem(&flows, &other);
-	bpf_map_delete_elem(&flows, &key);
-	count(ENDED);
-	walk->ended++;
+	walk->ended += forget_ended(skb, &key);
 	return 0;
 }
 

@@ -35,7 +35,8 @@ struct flow_key {
 	u32 direction;
 };
 
-#define LIVE 1      // the server's socket has been seen: packets need only be translated
+#define LIVE 1      // there is a socket of the server: packets need only be translated
+#define CLOSING 4   // the balancer has sent its FIN
 #define REDIRECT 2  // what leaves for another next hop than the balancer's must be redirected
 
 // Who stands in the place of `remote` on the other side.
@@ -138,7 +139,7 @@ struct { __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY); __uint(max_entries, COUNTERS);
 struct walk {
 	u32 at, end, fault, done;
 	u32 field, number, digits, parts, gap;
-	u32 v6, unknown, port;
+	u32 unknown, port;
 	u32 crc_at, crc;
 	u8 address[16], source[16];
 };
@@ -174,6 +175,14 @@ struct scratch {
 // A function that is verified by itself, for all arguments of its types.
 #define ALONE __attribute__((noinline))
 struct { __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY); __uint(max_entries, 1); __type(key, u32); __type(value, struct scratch); } scratches SEC(".maps");
+
+// Connections that have ended lately.
+#define ENDINGS 16
+struct endings {
+	u32 next;
+	struct flow_key key[ENDINGS];
+};
+struct { __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY); __uint(max_entries, 1); __type(key, u32); __type(value, struct endings); } endings SEC(".maps");
 
 static __always_inline void count(u32 which)
 {

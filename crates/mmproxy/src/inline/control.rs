@@ -414,7 +414,7 @@ mod tests {
         };
         let [(balancer, _), client, server] = endpoints(false);
         for port in 1..=CONNECTIONS as u16 {
-            put_flow(&kernel, (balancer, port), server, 0, client).expect("room");
+            put_flow(&kernel, (balancer, port), server, 0, (client.0, port)).expect("room");
             put_flow(&kernel, (client.0, port), server, 1, (balancer, port)).expect("room");
         }
         let mut engine = Engine::new(kernel).expect("a key");

@@ -43,7 +43,7 @@ pub fn costs() -> io::Result<Costs> {
     let before = memory(&kernel)?;
     let [(balancer, _), client, server] = endpoints(false);
     for port in 1..=CONNECTIONS {
-        put_flow(&kernel, (balancer, port), server, 0, client)?;
+        put_flow(&kernel, (balancer, port), server, 0, (client.0, port))?;
         put_flow(&kernel, (client.0, port), server, 1, (balancer, port))?;
     }
     Ok(Costs {

@@ -221,7 +221,7 @@ impl Kernel {
         let (mut old, mut active) = (Vec::new(), 0);
         for (key, value) in keys.zip(batch.values.chunks_exact(FLOW_VALUE)) {
             // The other way goes with it.
-            if layout::is_to_client(key) {
+            if layout::is_to_server(key) {
                 active += 1;
                 if layout::may_have_ended(value, now) {
                     old.extend_from_slice(key);

@@ -210,9 +210,9 @@ pub fn may_have_ended(value: &[u8], now: u32) -> bool {
     born.is_some_and(|&born| (now as u16).wrapping_sub(u16::from_ne_bytes(born)) >= YOUNG)
 }
 
-/// Whether a key of a connection is of the way to the client.
-pub fn is_to_client(key: &[u8]) -> bool {
-    key.len() == FLOW_KEY && key.ends_with(&1u32.to_ne_bytes())
+/// Whether a key of a connection is of the way to the server.
+pub fn is_to_server(key: &[u8]) -> bool {
+    key.len() == FLOW_KEY && key.ends_with(&0u32.to_ne_bytes())
 }
 
 #[cfg(test)]

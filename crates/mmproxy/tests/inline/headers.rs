@@ -4,7 +4,7 @@ use super::*;
 
 /// TCP segments that this host has found damaged.
 fn checksum_errors() -> u64 {
-    let text = std::fs::read_to_string("/proc/net/snmp").expect("counters");
+    let text = std::fs::read_to_string("/proc/thread-self/net/snmp").expect("counters");
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp:"));
     let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
     let mut pairs = names.split_whitespace().zip(values.split_whitespace());

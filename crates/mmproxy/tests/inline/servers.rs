@@ -191,6 +191,66 @@ fn postgresql() {
     });
 }
 
+/// Where Go may be, of Debian or of its makers.
+const GO: [&str; 3] = ["/usr/local/go/bin/go", "/usr/lib/go/bin/go", "/usr/bin/go"];
+
+/// No library can be put before it.
+#[test]
+fn static_programs_in_go() {
+    let Some(go) = GO.iter().find(|program| Path::new(program).exists()) else {
+        return ::rig::lacking("static_programs_in_go", "Go is missing");
+    };
+    let start = move |folder: &Path| {
+        let program = folder.join("who");
+        let mut build = Command::new(go);
+        build.args(["build", "-o"]).arg(&program);
+        build.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/inline/who.go"));
+        build.env("GOCACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/go"));
+        for (name, value) in [("CGO_ENABLED", "0"), ("GO111MODULE", "off"), ("GOTOOLCHAIN", "local")] {
+            build.env(name, value);
+        }
+        run_command(&mut build, b"", Duration::from_secs(300)).expect("it is built");
+        let bytes = std::fs::read(&program).expect("the program");
+        assert!(!bytes.windows(9).any(|bytes| bytes == b"/ld-linux"), "it has a loader");
+        let mut command = Command::new(&program);
+        // From Go 1.24 on it would listen for Multipath TCP.
+        command.env("GODEBUG", "multipathtcp=0");
+        command
+    };
+    with_server(&[], start, |container, _| {
+        let seen = container.run(|| exchange(V4, &whole(&numbered(40_001))));
+        assert_eq!(seen, CLIENT);
+    });
+}
+
+/// The kernel takes no handshake of ours for them.
+#[test]
+fn servers_with_multipath_tcp_have_two_sockets() {
+    with_balancer(|container| {
+        let multipath = Some(socket2::Protocol::from(libc::IPPROTO_MPTCP));
+        let socket = match socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, multipath) {
+            Ok(socket) => socket,
+            Err(error) => return skip_for_kernel(&format!("Multipath TCP: {error}")),
+        };
+        socket.set_reuse_address(true).expect("reuse");
+        let address: SocketAddr = "127.0.0.1:443".parse().expect("address");
+        socket.bind(&address.into()).expect("bound");
+        socket.listen(64).expect("listening");
+        let listener = std::net::TcpListener::from(socket);
+        let _proxy = inline(&[]);
+        std::thread::spawn(move || {
+            let (mut client, from) = listener.accept().expect("a client");
+            let _ = client.write_all(format!("{from}\n").as_bytes());
+            let _ = std::io::copy(&mut client.try_clone().expect("clone"), &mut client);
+            let _ = client.shutdown(Shutdown::Write);
+        });
+        let seen = container.run(|| exchange(V4, &whole(&numbered(40_001))));
+        assert_eq!(seen, CLIENT);
+        wait_for("it fell back", || counted("fall_back") == 1);
+        assert_eq!((counted("assigned"), counted("failed")), (0, 0));
+    });
+}
+
 /// What a server does with the connection: the greeting is the test's, the rest comes by this.
 fn served_by(act: impl Fn(&TcpStream, &[u8]) + Send + Sync + 'static) {
     with_balancer(move |container| {

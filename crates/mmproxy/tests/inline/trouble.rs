@@ -233,7 +233,7 @@ fn connections_end_and_leave_nothing() {
         let silent = container.run(|| (0..200).map(|_| connect(V4)).collect::<Vec<_>>());
         std::thread::sleep(Duration::from_millis(1200));
         assert_eq!(metric("mmproxy_inline_active"), 0);
-        let sockets = std::fs::read_to_string("/proc/net/tcp").expect("sockets");
+        let sockets = std::fs::read_to_string("/proc/thread-self/net/tcp").expect("sockets");
         assert!(!sockets.contains("0200070A:"), "a socket for a silent peer: {sockets}");
         drop(silent);
         proxy.signal(rustix::process::Signal::TERM);
@@ -241,65 +241,121 @@ fn connections_end_and_leave_nothing() {
     });
 }
 
-/// A balancer at 10.8.0.2, behind the container as a router whose link to it is small. It is told so by nobody but the router.
+/// A balancer at 10.8.0.2 and fd08::2, behind the container as a router whose link to it is small.
+fn balancer_behind_a_router(container: &Container) -> Container {
+    container.run(|| {
+        let name = format!("mmproxy-far-{:?}", std::thread::current().id()).replace(['(', ')'], "");
+        let name = format!("{name}-{}", std::process::id());
+        run(&format!("ip netns add {name}"));
+        for command in [
+            format!("ip link add near type veth peer name far netns {name}"),
+            "ip addr add 10.8.0.1/24 dev near".into(),
+            "ip addr add fd08::1/64 dev near nodad".into(),
+            "ip link set near mtu 1280 up".into(),
+            "sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1".into(),
+            format!("ip -n {name} addr add 10.8.0.2/24 dev far"),
+            format!("ip -n {name} addr add fd08::2/64 dev far nodad"),
+            format!("ip -n {name} link set far up"),
+            format!("ip -n {name} route add default via 10.8.0.1"),
+            format!("ip -n {name} route add default via fd08::1"),
+        ] {
+            run(&command);
+        }
+        rig::Container::named(&name)
+    })
+}
+
+/// A counter of ICMP, with IPv6 that of ICMPv6.
+fn icmp_count(v6: bool, name: &str) -> u64 {
+    let file = if v6 {
+        "/proc/thread-self/net/snmp6"
+    } else {
+        "/proc/thread-self/net/snmp"
+    };
+    let text = std::fs::read_to_string(file).expect("counters");
+    let of = |prefix: &str| {
+        let lines = text.lines().filter_map(|line| line.strip_prefix(prefix));
+        lines
+            .map(|line| line.split_whitespace().collect::<Vec<_>>())
+            .collect::<Vec<_>>()
+    };
+    let value = if v6 {
+        of(&format!("Icmp6{name}"))[0][0]
+    } else {
+        let lines = of("Icmp:");
+        lines[1][lines[0].iter().position(|&one| one == name).expect("counted")]
+    };
+    value.parse().expect("a number")
+}
+
 #[test]
 fn errors_about_packets_to_the_balancer_find_the_servers_socket() {
-    with_balancer(|container| {
-        serve("127.0.0.1:443", |mut client, from| {
+    errors_are_heard(false);
+}
+
+#[test]
+fn icmpv6_errors_about_packets_to_the_balancer_find_the_servers_socket() {
+    errors_are_heard(true);
+}
+
+fn errors_are_heard(v6: bool) {
+    with_balancer(move |container| {
+        let (server, to, ip, family) = if v6 {
+            ("[::1]:443", V6, "2001:db8::7", "ip6")
+        } else {
+            ("127.0.0.1:443", V4, "203.0.113.7", "ip")
+        };
+        let client = move |port: u16| {
+            if v6 {
+                format!("[{ip}]:{port}")
+            } else {
+                format!("{ip}:{port}")
+            }
+        };
+        let header = move |port| {
+            let source = client(port);
+            v2(Transport::Stream, &source, &source)
+        };
+        serve(server, |mut client, from| {
             let _ = client.write_all(format!("{from}\n").as_bytes());
             let _ = client.write_all(&vec![7; 2_000_000]);
         });
         let _proxy = inline(&[]);
-        let far = container.run(|| {
-            let name = format!("mmproxy-far-{}", std::process::id());
-            run(&format!("ip netns add {name}"));
-            for command in [
-                format!("ip link add near type veth peer name far netns {name}"),
-                "ip addr add 10.8.0.1/24 dev near".into(),
-                "ip link set near mtu 1280 up".into(),
-                "sysctl -q -w net.ipv4.ip_forward=1".into(),
-                format!("ip -n {name} addr add 10.8.0.2/24 dev far"),
-                format!("ip -n {name} link set far up"),
-                format!("ip -n {name} route add default via 10.8.0.1"),
-            ] {
-                run(&command);
-            }
-            rig::Container::named(&name)
-        });
-        let length = far.run(|| {
-            let mut client = connect(V4);
-            let header = v2(Transport::Stream, "203.0.113.7:40001", "198.51.100.9:443");
-            client.write_all(&header).expect("sent");
-            assert_eq!(greeting(&mut client).expect("served"), "203.0.113.7:40001");
-            rest(&mut client).len()
+        // The balancer's link is told of by nobody but the router.
+        let length = balancer_behind_a_router(container).run(move || {
+            let mut balancer = connect(to);
+            balancer.write_all(&header(40_001)).expect("sent");
+            assert_eq!(greeting(&mut balancer).expect("served"), client(40_001));
+            rest(&mut balancer).len()
         });
         assert_eq!(length, 2_000_000);
         wait_for("errors were translated", || counted("icmp") > 0);
         // The other way: this host refuses the client, and the balancer hears that it is about its connection.
         run("nft add table inet guard");
         run("nft add chain inet guard input { type filter hook input priority 0 ; }");
-        container.run(|| {
-            let mut client = connect(V4);
-            let header = v2(Transport::Stream, "203.0.113.7:40002", "198.51.100.9:443");
-            client.write_all(&header).expect("sent");
-            assert_eq!(greeting(&mut client).expect("served"), "203.0.113.7:40002");
-        });
-        run("nft add rule inet guard input ip saddr 203.0.113.7 reject with icmp type host-unreachable");
-        let errors = container.run(|| {
-            let mut client = connect(V4);
-            let header = v2(Transport::Stream, "203.0.113.7:40003", "198.51.100.9:443");
-            client.write_all(&header).expect("sent");
-            std::thread::sleep(Duration::from_millis(100));
-            std::fs::read_to_string("/proc/net/snmp").expect("counters")
-        });
-        let lines: Vec<Vec<&str>> = errors
-            .lines()
-            .filter_map(|line| Some(line.strip_prefix("Icmp:")?.split_whitespace().collect()))
-            .collect();
-        let value = |name| {
-            let at = lines[0].iter().position(|&one| one == name).expect("counted");
-            lines[1][at].parse::<u64>().expect("a number")
+        let reject = if v6 {
+            "icmpv6 type addr-unreachable"
+        } else {
+            "icmp type host-unreachable"
         };
-        assert!(value("InDestUnreachs") > 0 && value("InCsumErrors") == 0, "{errors}");
+        container.run(move || {
+            let mut balancer = connect(to);
+            balancer.write_all(&header(40_002)).expect("sent");
+            assert_eq!(greeting(&mut balancer).expect("served"), client(40_002));
+        });
+        run(&format!(
+            "nft add rule inet guard input {family} saddr {ip} reject with {reject}"
+        ));
+        let translated = counted("icmp");
+        let (errors, wrong) = container.run(move || {
+            let before = icmp_count(v6, "InDestUnreachs");
+            let mut balancer = connect(to);
+            balancer.write_all(&header(40_003)).expect("sent");
+            std::thread::sleep(Duration::from_millis(100));
+            let heard = icmp_count(v6, "InDestUnreachs") - before;
+            (heard, icmp_count(v6, "InCsumErrors"))
+        });
+        assert!(errors > 0 && wrong == 0, "{errors} errors, {wrong} with a wrong sum");
+        wait_for("they were translated", || counted("icmp") > translated);
     });
 }
