@@ -247,10 +247,15 @@ impl Daemon {
         }
         let handle = signals.handle();
         let threads = std::mem::take(&mut self.threads);
+        let inline = self.inline.as_mut().and_then(Control::take_thread);
         let joiner = std::thread::spawn(move || {
             let panicked = |_| Err(io::Error::other("a worker panicked"));
             let joined = |thread: JoinHandle<io::Result<()>>| thread.join().unwrap_or_else(panicked);
             let results: Vec<io::Result<()>> = threads.into_iter().map(joined).collect();
+            // Connections that are inline may finish, too.
+            if inline.is_some_and(|thread| thread.join().is_err()) {
+                log::error!("the thread for inline mode panicked");
+            }
             handle.close();
             results
         });
@@ -298,9 +303,6 @@ impl Daemon {
         let results = joiner
             .join()
             .unwrap_or_else(|_| vec![Err(io::Error::other("waiting for workers failed"))]);
-        if let Some(inline) = self.inline {
-            inline.join();
-        }
         results
             .into_iter()
             .collect::<io::Result<()>>()

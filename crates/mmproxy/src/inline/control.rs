@@ -312,7 +312,10 @@ impl Ready {
                 }
                 look_after(self.engine, &self.counters, &inbox);
             })?;
-        Ok(Control { orders, thread })
+        Ok(Control {
+            orders,
+            thread: Some(thread),
+        })
     }
 }
 
@@ -367,7 +370,7 @@ fn look_after(mut engine: Engine, counters: &InlineCounters, inbox: &Receiver<Or
 /// The thread that looks after the programs. They are detached when it ends.
 pub struct Control {
     orders: Sender<Order>,
-    thread: JoinHandle<()>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Control {
@@ -390,12 +393,9 @@ impl Control {
         let _ = self.orders.send(Order::Drain(time));
     }
 
-    /// Waits for the end after [`drain`](Self::drain).
-    pub fn join(self) {
-        drop(self.orders);
-        if self.thread.join().is_err() {
-            log::error!("the thread for inline mode panicked");
-        }
+    /// The thread, to wait for its end after [`drain`](Self::drain); once.
+    pub fn take_thread(&mut self) -> Option<JoinHandle<()>> {
+        self.thread.take()
     }
 }
 

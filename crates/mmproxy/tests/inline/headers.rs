@@ -169,3 +169,61 @@ fn the_server_sees_its_client_everywhere() {
         }
     });
 }
+
+/// What `ss` says of the only connection to this address and port: each of the options that were agreed, and the MSS.
+fn agreed(to: &str) -> Vec<String> {
+    let text = output("ss", &["-tinoH", "dst", to]);
+    let words = text.split_whitespace().map(str::to_owned);
+    let is_option = |word: &String| {
+        ["ts", "sack", "ecn"].contains(&word.as_str()) || word.starts_with("mss:") || word.starts_with("wscale:")
+    };
+    words.filter(is_option).collect()
+}
+
+/// The balancer's TCP has no part in this but its SYN, our SYN-ACK and the first data.
+#[test]
+fn both_ends_know_the_same_options() {
+    with_balancer(|container| {
+        tcp_server("127.0.0.1:443");
+        let _proxy = inline(&[]);
+        let rows = [
+            [1, 1, 1, 1],
+            [1, 1, 1, 0],
+            [0, 1, 1, 1],
+            [1, 0, 1, 0],
+            [1, 1, 0, 0],
+            [0, 0, 0, 0],
+        ];
+        for (port, [timestamps, sack, scaling, ecn]) in (40_001..).zip(rows) {
+            let (balancer, client) = container.run(move || {
+                run(&format!(
+                    "sysctl -q -w net.ipv4.tcp_timestamps={timestamps} net.ipv4.tcp_sack={sack} \
+                     net.ipv4.tcp_window_scaling={scaling} net.ipv4.tcp_ecn={ecn}"
+                ));
+                let mut client = connect(V4);
+                client.write_all(&numbered(port)).expect("sent");
+                greeting(&mut client).expect("served");
+                (agreed(V4), client)
+            });
+            let server = agreed(&format!("203.0.113.7:{port}"));
+            let has = |word: &str| server.iter().any(|one| one == word);
+            // The first timestamp carries what is agreed on ECN.
+            let expected = [timestamps, sack, ecn * timestamps].map(|is_on| is_on == 1);
+            assert_eq!(["ts", "sack", "ecn"].map(has), expected, "{server:?}");
+            let swapped = |word: &String| match word.strip_prefix("wscale:").and_then(|scales| scales.split_once(',')) {
+                Some((ours, theirs)) => format!("wscale:{theirs},{ours}"),
+                None => word.clone(),
+            };
+            assert_eq!(server, balancer.iter().map(swapped).collect::<Vec<_>>());
+            assert_eq!(
+                server.iter().any(|word| word.starts_with("wscale:")),
+                scaling == 1,
+                "{server:?}"
+            );
+            drop(client);
+            wait_for("the connection has gone", || {
+                agreed(&format!("203.0.113.7:{port}")).is_empty()
+            });
+        }
+    });
+}

@@ -122,6 +122,25 @@ fn connections_that_are_not_pinned_end_by_a_reset_after_a_kill() {
 }
 
 #[test]
+fn connections_may_finish_while_it_drains_and_no_others_begin() {
+    with_balancer(|container| {
+        tcp_server("127.0.0.1:443");
+        let mut proxy = inline(&[]);
+        let mut client = open(container, 40_001);
+        let begin = std::time::Instant::now();
+        proxy.signal(Signal::TERM);
+        std::thread::sleep(Duration::from_millis(500));
+        container.run(|| assert!(TcpStream::connect(V4).is_err()));
+        assert!(proxy.is_alive());
+        assert_lives(&mut client);
+        drop(client);
+        wait_for("it has ended", || !proxy.is_alive());
+        // It has waited for that connection, not for the ten seconds that it may.
+        assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
+    });
+}
+
+#[test]
 fn pinning_needs_a_bpf_file_system_and_inline_listeners() {
     let text = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_mmproxy")).args(arguments).output();
