@@ -39,7 +39,7 @@ use e2d2::port::{Port, PortId};
 use e2d2::scheduler::{IdleMode, Task};
 use e2d2::time::Clock;
 use e2d2::wire::MacAddr;
-use netfcts::format::{NameTable, Named, RecordFormat};
+use netfcts::format::{NameTable, Named};
 use netfcts::ring::{RecordReceiver, RecordSender, record_ring};
 
 use crate::commands::{CommandEnd, command_ring};
@@ -48,7 +48,7 @@ use crate::kernel::{self, KernelEnd, KernelError, KernelLinks};
 use crate::log_ring::{LOG_RING, LogReceiver, LogSender, LogWriter, log_ring};
 use crate::neighbour::{SharedNeighbours, Topology, TopologyError};
 use crate::pipeline::{CoreLinks, HANDOVER_RING};
-use crate::records::{OpenError, RING_CAPACITY, RecordKeeper, RecordOutput, RecordTotals};
+use crate::records::{OpenError, RING_CAPACITY, RecordKeeper, RecordWatch};
 use crate::report::{Buffers, CoreReport, NextHopTotals, PortReport, Report, ServerReport};
 use crate::stages::{Off, Stages};
 use splice::callbacks::SelectorFactory;
@@ -264,7 +264,7 @@ impl Engine {
         let (links, ends) = kernel::connect(&config, &machine.macs(), cores.len(), &clock)?;
         let rings = cores.iter().map(|_| record_ring(RING_CAPACITY));
         let (senders, receivers): (Vec<RecordSender>, Vec<RecordReceiver>) = rings.unzip();
-        let records = RecordKeeper::start(receivers, output_of(&config), names_of(&config, &clock))?;
+        let records = RecordKeeper::start(receivers, config.records(), names_of(&config, &clock))?;
         let rings = cores.iter().map(|_| log_ring(LOG_RING));
         let (logs, receivers): (Vec<LogSender>, Vec<LogReceiver>) = rings.unzip();
         let log = LogWriter::start(receivers, Arc::clone(&config)).map_err(StartError::Log)?;
@@ -274,7 +274,7 @@ impl Engine {
             Vec::new(),
             (Arc::clone(&neighbours), Arc::clone(&topology)),
             (clock, Vec::new()),
-            records.switch(),
+            records.watch(),
         );
         let mut engine = RunningEngine {
             crew: Crew::new(),
@@ -330,7 +330,7 @@ impl Engine {
             engine.crew.boards(),
             (neighbours, topology),
             (clock, commanders),
-            engine.records.switch(),
+            engine.records.watch(),
         );
         engine.look_at_links();
         Ok(engine)
@@ -389,7 +389,6 @@ impl<M: Machine> RunningEngine<M> {
     /// Notes for the watch what only this thread can ask for.
     fn note(&self) {
         self.watch.note(Noted {
-            records: self.records.totals(),
             log_lost: self.log.lost(),
             ports: self.links.add_to(self.machine.port_reports()),
             buffers: Buffers::of(self.pools.iter().map(WatchedPool::report).collect(), false),
@@ -455,7 +454,8 @@ impl<M: Machine> RunningEngine<M> {
         drop(kernel);
         let failures = crew.failures();
         let ports = links.add_to(machine.port_reports());
-        let parts = (crew.reports(), records.finish(), ports);
+        let records = records.finish();
+        let parts = (crew.reports(), &records, ports);
         drop((crew, machine));
         let buffers = Buffers::of(pools.iter().map(WatchedPool::report).collect(), true);
         let report = Report {
@@ -494,15 +494,17 @@ pub fn check_topology(config: &Config) -> Result<(), TopologyError> {
 fn report(
     clock: &Clock,
     neighbours: &SharedNeighbours,
-    (cores, records, ports): (Vec<CoreReport>, RecordTotals, Vec<PortReport>),
+    (cores, records, ports): (Vec<CoreReport>, &RecordWatch, Vec<PortReport>),
     buffers: Buffers,
 ) -> Report {
+    let totals = records.totals();
     Report {
         version: env!("CARGO_PKG_VERSION"),
         uptime_ms: clock.now().as_millis(),
-        records: records.written,
-        records_lost: records.lost,
-        records_left_out: records.left_out,
+        records: totals.written,
+        records_lost: totals.lost,
+        records_left_out: totals.left_out,
+        record_sinks: records.sinks(),
         next_hops: NextHopTotals {
             resolved: neighbours.resolved() as u64,
             total: neighbours.len() as u64,
@@ -521,19 +523,6 @@ fn servers_of(config: &Config) -> Vec<ServerReport> {
         ..ServerReport::default()
     };
     config.servers().iter().map(unknown).collect()
-}
-
-fn output_of(config: &Config) -> Option<RecordOutput> {
-    let records = config.records()?;
-    let format = match records.format {
-        config::RecordFormat::Text => RecordFormat::Text,
-        config::RecordFormat::Csv => RecordFormat::Csv,
-        config::RecordFormat::Json => RecordFormat::JsonLines,
-    };
-    Some(RecordOutput {
-        path: records.file.clone(),
-        format,
-    })
 }
 
 /// What the numbers in the records mean.

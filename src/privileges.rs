@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use ::control::http::Endpoint;
 use rustix::thread::CapabilitySet;
 
-use crate::config::Config;
+use crate::config::{Config, Destination};
 
 /// What ending the engine takes: links are set back, and a device of AF_XDP asks the kernel for its program by number. Whoever starts
 /// the engine as root may have its report written into somebody else's folder.
@@ -40,7 +40,10 @@ impl Limits {
             Endpoint::Unix(path) => Some(folder_of(path)),
             Endpoint::Tcp(_) => None,
         }));
-        folders.extend(config.records().map(|records| folder_of(&records.file)));
+        folders.extend(config.records().iter().filter_map(|sink| match &sink.to {
+            Destination::File(path) => Some(folder_of(path)),
+            _ => None,
+        }));
         folders.extend(files.into_iter().map(folder_of));
         folders.extend(DPDK_FOLDERS.map(PathBuf::from));
         folders.extend(std::env::var_os("XDG_RUNTIME_DIR").map(|folder| Path::new(&folder).join("dpdk")));

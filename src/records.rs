@@ -1,192 +1,148 @@
-//! Makes session records of the connections that all cores have ended, and writes them to a file or standard output,
-//! while the engine runs and at its end.
+//! Makes session records of the connections that all cores have ended, and hands them to sinks while the engine runs and at its
+//! end.
 //!
-//! One thread owns the receiving ends of the cores' rings and the output. It never makes a core wait: what it cannot keep
-//! up with is lost in the ring and counted there, what the disk refuses is lost here and counted, too. A disk that is full
-//! is reported once, not once per record, and writing goes on as soon as it works again.
+//! One thread owns the receiving ends of the cores' rings and makes the records; each sink (`[[records]]`) has a ring and a thread
+//! of its own. Nobody waits for anybody: a core whose ring is full loses its record and counts it, a sink that is slow or fails
+//! loses its own records and counts them. What is wrong with an output is logged once, not once per record, and writing goes on
+//! as soon as it works again.
 //!
-//! Without an output the records are taken and counted all the same, so that the totals in the report mean the same with
-//! every configuration.
+//! Without a sink the records are taken and counted all the same, so that the totals in the report mean the same with every
+//! configuration.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use netfcts::format::{NameTable, RecordFormat, RecordWriter};
+use netfcts::format::{NameTable, RecordLines};
 use netfcts::record::SessionRecord;
 use netfcts::ring::RecordReceiver;
 
-/// Records that the ring between a core and the writing thread holds: 8 MiB per core, and 65 ms at a million
-/// connections per second, far more than the writer rests.
+use crate::config::{Destination, RecordsConfig};
+use file::Lines;
+use ipfix::Flows;
+use sink::{Output, Sink, WatchedSink};
+use socket::{Datagrams, Stream};
+
+mod file;
+mod filter;
+mod ipfix;
+mod sink;
+mod socket;
+
+pub use sink::SinkTotals;
+
+/// Records that the ring between a core and the thread that takes them holds, and that to each sink: 8 MiB, and 65 ms at a
+/// million connections per second, far more than a thread rests.
 pub const RING_CAPACITY: usize = 65_536;
 
-/// How long the thread rests when all rings are empty.
+/// How long a thread rests when its rings are empty.
 const PAUSE: Duration = Duration::from_millis(10);
-
-/// How often a reader of the file sees new lines at the latest.
-const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Where records go, and how.
-#[derive(Clone, Debug)]
-pub struct RecordOutput {
-    /// The file; `-` is standard output.
-    pub path: PathBuf,
-    /// How they are written.
-    pub format: RecordFormat,
-}
 
 /// What became of the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordTotals {
-    /// Written, or only counted if there is no output.
+    /// Written, the sum over all sinks; without one, counted only.
     pub written: u64,
-    /// Lost: the ring was full or the output failed.
+    /// Lost: the ring of a core was full, or a sink's, or its output failed.
     pub lost: u64,
     /// Not written because somebody has switched writing off.
     pub left_out: u64,
 }
 
-/// The output could not be opened.
+/// A sink could not be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("session records cannot be written to {path}: {source}; name a file in a directory that exists and is writable", path = path.display())]
+#[error("session records cannot be written to {to}: {source}; name a file in a directory that exists and is writable")]
 pub struct OpenError {
-    /// The file.
-    path: PathBuf,
+    /// Where to.
+    to: String,
     /// What the system said.
     source: io::Error,
 }
 
-/// The thread that writes records. Dropping it without [`finish`](Self::finish) stops it, too, and waits for it.
+/// The thread that takes records, and those that write them. Dropping it without [`finish`](Self::finish) stops them, too, and
+/// waits for them.
 #[derive(Debug)]
 pub struct RecordKeeper {
-    counts: Arc<Counts>,
+    seen: RecordWatch,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
 struct Counts {
-    written: AtomicU64,
-    lost_in_rings: AtomicU64,
-    lost_in_output: AtomicU64,
+    /// Of the rings of the cores.
+    lost: AtomicU64,
+    /// Taken where there is no sink.
+    taken: AtomicU64,
     left_out: AtomicU64,
-    reopen: AtomicBool,
     is_off: AtomicBool,
     stop: AtomicBool,
 }
 
-impl Counts {
-    fn totals(&self) -> RecordTotals {
-        let lost = self.lost_in_rings.load(Ordering::Relaxed) + self.lost_in_output.load(Ordering::Relaxed);
-        RecordTotals {
-            written: self.written.load(Ordering::Relaxed),
-            lost,
-            left_out: self.left_out.load(Ordering::Relaxed),
-        }
-    }
-}
-
 impl RecordKeeper {
-    /// Opens the output and starts the thread. A file of that name that is not empty is kept as `NAME.old`.
+    /// Opens the sinks and starts the threads.
     ///
     /// # Errors
-    /// The output cannot be opened, or the system has no thread left.
+    /// A file cannot be opened, or the system has no thread left. A socket is not waited for: it is called when there are records.
     pub fn start(
         receivers: Vec<RecordReceiver>,
-        output: Option<RecordOutput>,
+        sinks: &[RecordsConfig],
         names: NameTable,
-    ) -> Result<Self, OpenError> {
-        let path = output
-            .as_ref()
-            .map_or_else(|| PathBuf::from("-"), |output| output.path.clone());
-        let with_path = |source| OpenError {
-            path: path.clone(),
+    ) -> Result<RecordKeeper, OpenError> {
+        let names = Arc::new(names);
+        let mut started = Vec::with_capacity(sinks.len());
+        for (number, sink) in (1..).zip(sinks) {
+            let with_place = |source| OpenError {
+                to: sink.to.to_string(),
+                source,
+            };
+            let output = open(sink, &names, number).map_err(with_place)?;
+            started.push(Sink::start(sink, output, Arc::clone(&names)).map_err(with_place)?);
+        }
+        Self::start_with(receivers, started).map_err(|source| OpenError {
+            to: "-".to_owned(),
             source,
-        };
-        let sink: Option<Box<dyn Write + Send>> = match &output {
-            None => None,
-            Some(output) if output.path == Path::new("-") => Some(Box::new(io::stdout())),
-            Some(output) => Some(Box::new(open(&output.path).map_err(with_path)?)),
-        };
-        let format = output.as_ref().map_or(RecordFormat::Text, |output| output.format);
-        let file = output
-            .filter(|output| output.path != Path::new("-"))
-            .map(|output| Reopened {
-                identity: identity(&output.path),
-                path: output.path,
-                format,
-                names: names.clone(),
-            });
-        Self::start_writer(receivers, sink, format, names, file).map_err(with_path)
+        })
     }
 
-    /// As [`start`](Self::start), with an output that is open already; `None` counts only.
-    ///
-    /// # Errors
-    /// The header line cannot be written, or the system has no thread left.
-    pub fn start_with(
-        receivers: Vec<RecordReceiver>,
-        sink: Option<Box<dyn Write + Send>>,
-        format: RecordFormat,
-        names: NameTable,
-    ) -> io::Result<Self> {
-        Self::start_writer(receivers, sink, format, names, None)
-    }
-
-    fn start_writer(
-        receivers: Vec<RecordReceiver>,
-        sink: Option<Box<dyn Write + Send>>,
-        format: RecordFormat,
-        names: NameTable,
-        file: Option<Reopened>,
-    ) -> io::Result<Self> {
+    fn start_with(receivers: Vec<RecordReceiver>, sinks: Vec<Sink>) -> io::Result<RecordKeeper> {
         let counts = Arc::new(Counts::default());
-        let writer = sink
-            .map(|sink| RecordWriter::new(BufWriter::new(sink), format, names))
-            .transpose()?;
-        let keeper = Writer {
-            receivers,
-            writer,
-            file,
-            pending: 0,
-            complained: false,
+        let seen = RecordWatch {
             counts: Arc::clone(&counts),
+            sinks: sinks.iter().map(Sink::watched).collect(),
+        };
+        let taker = Taker {
+            receivers,
+            sinks,
+            counts,
         };
         let thread = std::thread::Builder::new()
             .name("records".to_owned())
-            .spawn(move || keeper.run())?;
-        Ok(Self {
-            counts,
+            .spawn(move || taker.run())?;
+        Ok(RecordKeeper {
+            seen,
             thread: Some(thread),
         })
     }
 
-    /// The totals so far. Lines that were not flushed yet do not count as written.
-    pub fn totals(&self) -> RecordTotals {
-        self.counts.totals()
+    /// For whoever wants to know what became of the records, or to have files opened anew.
+    pub fn watch(&self) -> RecordWatch {
+        self.seen.clone()
     }
 
-    /// For whoever changes what becomes of them.
-    pub fn switch(&self) -> RecordSwitch {
-        RecordSwitch(Arc::clone(&self.counts))
-    }
-
-    /// Writes what is in the rings now, flushes and ends the thread. To be called when the cores have stopped.
-    pub fn finish(mut self) -> RecordTotals {
+    /// Writes what is in the rings now, flushes and ends the threads. To be called when the cores have stopped.
+    pub fn finish(mut self) -> RecordWatch {
         self.stop();
-        self.counts.totals()
+        self.seen.clone()
     }
 
     fn stop(&mut self) {
-        self.counts.stop.store(true, Ordering::Release);
+        self.seen.counts.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             if thread.join().is_err() {
-                log::error!("the thread that writes session records has panicked");
+                log::error!("the thread that takes session records has panicked");
             }
         }
     }
@@ -198,58 +154,61 @@ impl Drop for RecordKeeper {
     }
 }
 
-/// Changes what becomes of the records of a [`RecordKeeper`]. One that was made for none does nothing.
+/// What became of the records of a [`RecordKeeper`] so far. One that was made for none has seen none.
 #[derive(Clone, Debug, Default)]
-pub struct RecordSwitch(Arc<Counts>);
+pub struct RecordWatch {
+    counts: Arc<Counts>,
+    sinks: Vec<WatchedSink>,
+}
 
-impl RecordSwitch {
-    /// Has the file opened anew, within a second, if its name no longer leads to it: somebody has renamed it.
+impl RecordWatch {
+    /// Of all sinks. Lines that were not flushed yet do not count as written.
+    pub fn totals(&self) -> RecordTotals {
+        let sinks = self.sinks();
+        RecordTotals {
+            written: self.counts.taken.load(Ordering::Relaxed) + sinks.iter().map(|sink| sink.written).sum::<u64>(),
+            lost: self.lost_in_rings() + sinks.iter().map(|sink| sink.lost).sum::<u64>(),
+            left_out: self.counts.left_out.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Of all that were lost, those that no sink has seen: the ring of a core was full.
+    pub fn lost_in_rings(&self) -> u64 {
+        self.counts.lost.load(Ordering::Relaxed)
+    }
+
+    /// Of each sink, in the order of the configuration.
+    pub fn sinks(&self) -> Vec<SinkTotals> {
+        self.sinks.iter().map(WatchedSink::totals).collect()
+    }
+
+    /// Has the files opened anew, within a second, whose names no longer lead to them: somebody has renamed them.
     pub fn reopen(&self) {
-        self.0.reopen.store(true, Ordering::Relaxed);
+        self.sinks.iter().for_each(|sink| sink.fate.ask_to_reopen());
     }
 
     /// Whether records are written from now on; those that are not are counted.
     pub fn keep(&self, keep: bool) {
-        self.0.is_off.store(!keep, Ordering::Relaxed);
+        self.counts.is_off.store(!keep, Ordering::Relaxed);
     }
 }
 
-/// A file that is opened again under its name.
-struct Reopened {
-    path: PathBuf,
-    identity: Option<(u64, u64)>,
-    format: RecordFormat,
-    names: NameTable,
-}
-
 /// What the thread owns.
-struct Writer {
+struct Taker {
     receivers: Vec<RecordReceiver>,
-    writer: Option<RecordWriter<BufWriter<Box<dyn Write + Send>>>>,
-    /// What it takes to open the file anew, if it is one.
-    file: Option<Reopened>,
-    /// Records handed to the writer since the last successful flush.
-    pending: u64,
-    complained: bool,
+    sinks: Vec<Sink>,
     counts: Arc<Counts>,
 }
 
-impl Writer {
+impl Taker {
+    /// The sinks end when this does, and each writes before what is in its ring.
     fn run(mut self) {
-        let mut flushed_at = Instant::now();
         loop {
             // Read before the rings: whatever was sent before `stop` was set is still taken in this round.
             let last_round = self.counts.stop.load(Ordering::Acquire);
-            let taken = self.drain();
-            if last_round || flushed_at.elapsed() >= FLUSH_INTERVAL {
-                self.flush(last_round);
-                flushed_at = Instant::now();
-            }
+            let taken = self.drain(last_round);
             if last_round {
                 return;
-            }
-            if self.counts.reopen.swap(false, Ordering::Relaxed) {
-                self.reopen();
             }
             if taken == 0 {
                 std::thread::park_timeout(PAUSE);
@@ -257,94 +216,50 @@ impl Writer {
         }
     }
 
-    fn drain(&mut self) -> usize {
-        let mut receivers = std::mem::take(&mut self.receivers);
-        let taken = receivers
-            .iter_mut()
-            .map(|receiver| receiver.drain(|record| self.write(record)))
-            .sum();
+    fn drain(&mut self, last_round: bool) -> usize {
+        let Taker {
+            receivers,
+            sinks,
+            counts,
+        } = self;
+        let is_off = counts.is_off.load(Ordering::Relaxed);
+        let mut taken = 0;
+        for receiver in &mut *receivers {
+            taken += receiver.drain(|record| {
+                if !is_off {
+                    sinks.iter_mut().for_each(|sink| hand(sink, record, last_round));
+                }
+            });
+        }
+        if is_off {
+            counts.left_out.fetch_add(taken as u64, Ordering::Relaxed);
+        } else if sinks.is_empty() {
+            counts.taken.fetch_add(taken as u64, Ordering::Relaxed);
+        }
         let lost = receivers.iter().map(RecordReceiver::records_lost).sum();
-        self.counts.lost_in_rings.store(lost, Ordering::Relaxed);
-        self.receivers = receivers;
+        counts.lost.store(lost, Ordering::Relaxed);
         taken
     }
-
-    fn write(&mut self, record: &SessionRecord) {
-        if self.counts.is_off.load(Ordering::Relaxed) {
-            self.counts.left_out.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        let Some(writer) = &mut self.writer else {
-            self.counts.written.fetch_add(1, Ordering::Relaxed);
-            return;
-        };
-        match writer.write(record) {
-            Ok(()) => self.pending += 1,
-            Err(error) => self.lose(1, &error),
-        }
-    }
-
-    fn flush(&mut self, last_round: bool) {
-        let Some(writer) = &mut self.writer else { return };
-        match writer.flush() {
-            Ok(()) => {
-                self.counts.written.fetch_add(self.pending, Ordering::Relaxed);
-                self.pending = 0;
-                self.complained = false;
-            }
-            // The buffer keeps its lines for the next attempt; after the last there is none.
-            Err(error) if last_round => self.lose(self.pending, &error),
-            Err(error) => self.lose(0, &error),
-        }
-    }
-
-    fn reopen(&mut self) {
-        self.flush(false);
-        let Some(file) = &mut self.file else { return };
-        // What could not be written is in the old writer's buffer: it is lost only if the disk takes it never.
-        if self.pending > 0 || file.identity == identity(&file.path) {
-            return;
-        }
-        let opened = open(&file.path).and_then(|opened| {
-            let sink: Box<dyn Write + Send> = Box::new(opened);
-            RecordWriter::new(BufWriter::new(sink), file.format, file.names.clone())
-        });
-        match opened {
-            Ok(writer) => {
-                file.identity = identity(&file.path);
-                self.writer = Some(writer);
-                log::info!("session records go on in a new {}", file.path.display());
-            }
-            Err(error) => log::error!(
-                "{} cannot be opened again: {error}; records go on to the old file",
-                file.path.display()
-            ),
-        }
-    }
-
-    fn lose(&mut self, count: u64, error: &io::Error) {
-        self.counts.lost_in_output.fetch_add(count, Ordering::Relaxed);
-        if !self.complained {
-            self.complained = true;
-            log::error!("session records cannot be written: {error}; they are counted as lost until it works again");
-        }
-    }
 }
 
-/// Which file a name leads to: device and inode.
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    let metadata = fs::metadata(path).ok()?;
-    Some((metadata.dev(), metadata.ino()))
+/// Gives a sink a record. At the end, when nobody is kept from anything, one that works is waited for.
+fn hand(sink: &mut Sink, record: &SessionRecord, last_round: bool) {
+    if last_round {
+        sink.wait_for_room();
+    }
+    sink.offer(record);
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    let holds_something = fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0);
-    if holds_something {
-        let mut old = path.as_os_str().to_owned();
-        old.push(".old");
-        fs::rename(path, PathBuf::from(old))?;
-    }
-    File::create(path)
+fn open(sink: &RecordsConfig, names: &Arc<NameTable>, number: u32) -> io::Result<Box<dyn Output>> {
+    let lines = RecordLines::new(sink.format, Arc::clone(names), sink.sample);
+    Ok(match &sink.to {
+        Destination::Stdout => Box::new(Lines::to(Box::new(io::stdout()), lines)?),
+        Destination::File(path) => Box::new(Lines::create(path, sink.rotation, lines)?),
+        Destination::Stream(path) => Box::new(Stream::new(path.clone(), lines)),
+        Destination::Datagram(path) => Box::new(Datagrams::plain(path.clone(), lines)),
+        Destination::Syslog(to) => Box::new(Datagrams::syslog(to.clone(), lines)),
+        Destination::Ipfix(to) => Box::new(Flows::new(*to, Arc::clone(names), sink.sample, number)),
+    })
 }
 
 #[cfg(test)]

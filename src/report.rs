@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 use e2d2::counters::{Counters, Reason};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
+use crate::records::SinkTotals;
+
 /// Everything that was counted.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Report {
@@ -22,12 +24,14 @@ pub struct Report {
     pub version: &'static str,
     /// Milliseconds since the start.
     pub uptime_ms: u64,
-    /// Session records written.
+    /// Session records written, the sum over all sinks; without one, counted only.
     pub records: u64,
-    /// Session records lost, because a core's ring was full or they could not be written.
+    /// Session records lost, because a core's ring or a sink's was full or they could not be written.
     pub records_lost: u64,
     /// Session records not written because `ctl records off` has said so.
     pub records_left_out: u64,
+    /// The same for each of `[[records]]`, in their order.
+    pub record_sinks: Vec<SinkTotals>,
     /// Lines of the log lost, because nobody reads it as fast as the cores have something to say.
     pub log_lost: u64,
     /// Connections open now.

@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use netfcts::format::RecordFormat;
 use proptest::prelude::*;
 use proxyengine::config::{
-    AcceptProxy, Bind, Config, Fallback, HostPattern, Idle, ListenerId, Match, Policy, PoolId, PortIndex, RecordFormat,
-    ServerConfig, ServerId, UnknownFlows, Verify,
+    AcceptProxy, Bind, Config, Fallback, HostPattern, Idle, ListenerId, Match, Policy, PoolId, PortIndex, ServerConfig,
+    ServerId, UnknownFlows, Verify,
 };
 
 /// A small configuration that uses most keys; the tests change one thing of it at a time.
@@ -216,10 +217,12 @@ fn every_key_arrives() {
         (Some(1400), Some(9), 8192)
     );
     assert!(!syn_ack.sack && !syn_ack.timestamps);
-    let records = config.records().unwrap();
+    let [records] = config.records() else {
+        panic!("{:?}", config.records())
+    };
     assert_eq!(
-        (records.file.to_str().unwrap(), records.format),
-        ("records.csv", RecordFormat::Csv)
+        (records.to.to_string(), records.format),
+        ("records.csv".to_owned(), RecordFormat::Csv)
     );
     assert_eq!(config.log_level(), log::LevelFilter::Debug);
 }
@@ -556,6 +559,15 @@ refusals! {
     syn_ack_window: "window = 8192" => "window = 16385", "syn_ack.window is 16385, expected 536 to 16384";
     records_format: "format = \"csv\"" => "format = \"xml\"", "records.format is \"xml\", expected \"text\", \"csv\" or \"json\"";
     records_file: "file = \"records.csv\"" => "enabled = true", "records lacks the key `file`";
+    records_two_places: "file = \"records.csv\"" => "file = \"a\"\nipfix = \"192.0.2.1:4739\"", "records.ipfix stands beside `file`";
+    records_relative_socket: "file = \"records.csv\"" => "stream = \"run/x\"", "records.stream is \"run/x\", expected the path of a Unix stream socket";
+    records_no_port: "file = \"records.csv\"" => "ipfix = \"192.0.2.1\"", "records.ipfix is \"192.0.2.1\", expected the address of a collector";
+    records_format_of_flows: "file = \"records.csv\"" => "ipfix = \"192.0.2.1:4739\"", "records.format has no meaning beside `ipfix`";
+    records_unknown_server: "file = \"records.csv\"" => "file = \"a\"\nservers = [\"x9\"]", "records.servers[0] is \"x9\", expected \"w1\"";
+    records_unknown_cause: "file = \"records.csv\"" => "file = \"a\"\ncauses = [\"Bored\"]", "records.causes[0] is \"Bored\", expected \"Unknown\", \"Timeout\"";
+    records_sample: "file = \"records.csv\"" => "file = \"a\"\nsample = 0", "records.sample is 0, expected 1 to 1000000";
+    records_rotation_of_what: "file = \"records.csv\"" => "file = \"-\"\nrotate_mib = 1", "records.rotate_mib has no meaning without `file`";
+    records_twice: "[records]\nfile = \"records.csv\"" => "[[records]]\nfile = \"a\"\n[[records]]\nfile = \"a\"", "records[1] names a a second time";
     log_level: "level = \"debug\"" => "level = \"loud\"", "log.level is \"loud\", expected \"info\", ";
 }
 

@@ -63,7 +63,12 @@ timestamps = true
     );
     pools(&mut text, conditions, server_mac);
     if conditions.records {
-        text.push_str("[records]\nfile = \"-\"\n");
+        let [syslog, ipfix] = conditions.sinks.unwrap_or([514, 4739]);
+        text.push_str(&format!(
+            "[[records]]\nfile = \"/dev/null\"\nformat = \"json\"\n\
+             [[records]]\nsyslog = \"127.0.0.1:{syslog}\"\n\
+             [[records]]\nipfix = \"127.0.0.1:{ipfix}\"\n"
+        ));
     }
     text
 }

@@ -80,8 +80,10 @@ pub(crate) struct Conditions {
     pub(crate) settings: CpsSettings,
     /// Connections that the proxy has room for; resting ones as many again.
     pub(crate) capacity: u32,
-    /// Whether a record of each connection is kept and drained by another thread.
+    /// Whether a record of each connection is kept and taken by another thread.
     pub(crate) records: bool,
+    /// Whether that hands them to three sinks: `/dev/null`, and syslog and IPFIX at these ports of loopback.
+    pub(crate) sinks: Option<[u16; 2]>,
     /// What the servers are chosen by.
     pub(crate) rules: Rules,
     /// What an inspector does to the bytes, if there is one.
@@ -128,6 +130,7 @@ impl Conditions {
             servers: SERVERS,
             one_pool: false,
             records: false,
+            sinks: None,
             rules: Rules::Number,
             inspect: None,
             stage_cycles: false,

@@ -1,7 +1,6 @@
 //! The engine's program and graph of one core on the bench's ports.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use e2d2::native::{DpdkQueue, MbufPool};
 use e2d2::port::Port;
@@ -15,21 +14,20 @@ use proxyengine::engine::machine::CoreParts;
 use proxyengine::engine::{CoreStart, DpdkMachine, Engine, EngineQueue, Program, Shown, Watch};
 use proxyengine::log_ring::{LOG_RING, log_ring};
 use proxyengine::neighbour::{SharedNeighbours, Topology};
-use proxyengine::records::RING_CAPACITY;
+use proxyengine::records::{RING_CAPACITY, RecordKeeper};
 use proxyengine::selectors::RuleSelector;
 use trafficengine::bench::{DeviceCounts, DeviceUnderTest, RoundWork};
 
-use super::drain::RecordDrain;
 use super::inspectors::Inspector;
 use super::port::mac_of;
-use super::{BoxError, Conditions, Member};
+use super::{BoxError, Conditions, Member, drain};
 
 /// The proxy.
 pub(crate) struct ProxyDevice {
     program: Box<dyn Program>,
     task: Box<dyn Task>,
     before: (u64, u64),
-    drain: Option<RecordDrain>,
+    records: Option<RecordKeeper>,
     shown: Option<Shown>,
     watch: Option<Watch>,
 }
@@ -66,9 +64,9 @@ impl DeviceUnderTest for ProxyDevice {
         DeviceCounts {
             lost: dropped - consumed,
             records_lost: self
-                .drain
+                .records
                 .as_ref()
-                .map_or(0, |drain| drain.lost.load(Ordering::Relaxed)),
+                .map_or(0, |records| records.watch().lost_in_rings()),
             open: self.program.open_connections(),
             state_bytes: self.program.state_bytes().iter().map(|(_, bytes)| bytes).sum(),
         }
@@ -165,15 +163,17 @@ pub(super) fn proxy(
         }
     };
     let shown = conditions.shown.then(|| Shown::new(CoreId(0), &clock, &*program));
+    let sinks = conditions.sinks.map_or(&[][..], |_| config.records());
+    let records = conditions.records.then(|| drain::start(receiver, sinks)).transpose()?;
     let watch = shown
         .as_ref()
-        .map(|shown| Watch::over(config, &[shown], hops, (clock, vec![commander])));
+        .map(|shown| Watch::over(Arc::clone(&config), &[shown], hops, (clock, vec![commander])));
     Ok(ProxyDevice {
         shown,
         watch,
         program,
         task,
         before: (0, 0),
-        drain: conditions.records.then(|| RecordDrain::start(receiver)).transpose()?,
+        records,
     })
 }

@@ -1,9 +1,10 @@
 //! `./build.sh bench records`: what session records cost.
 //!
 //! Two proxies, one with records and one without, take turns of a second; each pair of turns gives a ratio, and the pairs
-//! their mean with an interval, so that what else happens on the machine hits both alike. Records are drained by another
-//! thread.
+//! their mean with an interval, so that what else happens on the machine hits both alike. Records are taken by another
+//! thread, which hands them to three sinks if asked to.
 
+use std::net::UdpSocket;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -33,6 +34,9 @@ struct Arguments {
     /// Length of a turn in seconds.
     #[arg(long, default_value_t = 1.0)]
     turn: f64,
+    /// Records go to three sinks: `/dev/null` as JSON, syslog and IPFIX over loopback.
+    #[arg(long)]
+    sinks: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -79,11 +83,15 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     };
     let host = Host::start(2, 1500)?;
     let conditions = Conditions::new(settings);
+    // What nobody reads is dropped when their buffers are full.
+    let collectors = [UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?];
+    let ports = [collectors[0].local_addr()?.port(), collectors[1].local_addr()?.port()];
     let mut without = host.open('a', &conditions)?;
     let mut with = host.open(
         'b',
         &Conditions {
             records: true,
+            sinks: arguments.sinks.then_some(ports),
             ..conditions
         },
     )?;

@@ -14,7 +14,8 @@ use netfcts::format::{NameTable, Named, RecordFormat};
 use netfcts::progress::{Ended, Ends, Progress};
 use netfcts::record::State;
 use netfcts::ring::record_ring;
-use proxyengine::records::{RING_CAPACITY, RecordKeeper, RecordOutput};
+use proxyengine::config::{Destination, RecordFilter, RecordsConfig, Rotation};
+use proxyengine::records::{RING_CAPACITY, RecordKeeper};
 
 use crate::device::BoxError;
 
@@ -44,11 +45,18 @@ pub(crate) fn measure(length: Duration) -> Result<[Rates; 2], BoxError> {
 
 fn rate(path: &Path, format: RecordFormat, length: Duration) -> Result<f64, BoxError> {
     let (mut sender, receiver) = record_ring(RING_CAPACITY);
-    let output = RecordOutput {
-        path: path.to_owned(),
+    let sink = RecordsConfig {
+        to: Destination::File(path.to_owned()),
         format,
+        only: RecordFilter::default(),
+        sample: 1,
+        rotation: Rotation {
+            size: None,
+            every: None,
+            keep: 1,
+        },
     };
-    let keeper = RecordKeeper::start(vec![receiver], Some(output), names())?;
+    let keeper = RecordKeeper::start(vec![receiver], &[sink], names())?;
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     let core = std::thread::Builder::new().name("core".to_owned()).spawn(move || {
@@ -68,7 +76,7 @@ fn rate(path: &Path, format: RecordFormat, length: Duration) -> Result<f64, BoxE
     stop.store(true, Ordering::Relaxed);
     core.join().map_err(|_| "the thread that makes records has panicked")?;
     // It ends when it has written what is in the ring.
-    let written = keeper.finish().written;
+    let written = keeper.finish().totals().written;
     Ok(written as f64 / began.elapsed().as_secs_f64())
 }
 

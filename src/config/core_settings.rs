@@ -63,7 +63,7 @@ impl Config {
             overload_after: Some(self.engine.overload_after).filter(|after| !after.is_zero()),
             verify: self.engine.verify,
             capacity: self.capacity(),
-            records: self.records.is_some(),
+            records: !self.records.is_empty(),
             steering: None,
             kernel: Claims::new(self, macs).into_exception_path(),
         }

@@ -129,3 +129,18 @@ pub(super) const WINDOW: i64 = 16_384;
 pub(super) const WINDOW_RANGE: RangeInclusive<i64> = 536..=16_384;
 /// `[syn_ack] mss`: 88 is the least Linux accepts of a peer (`net.ipv4.tcp_min_snd_mss` less options); 8960 fits MTU 9000.
 pub(super) const MSS_RANGE: RangeInclusive<i64> = 88..=8960;
+
+/// `[[records]] sample`: all connections.
+pub(super) const SAMPLE: i64 = 1;
+/// One in a million leaves one a second of what a core can do.
+pub(super) const SAMPLE_RANGE: RangeInclusive<i64> = 1..=1_000_000;
+/// `[[records]] longer_than`: stamps of records end at 12.7 days.
+pub(super) const LONGER_THAN_RANGE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(12 * DAY);
+/// `[[records]] rotate_mib`: a TiB is more than anybody reads.
+pub(super) const ROTATE_MIB_RANGE: RangeInclusive<i64> = 1..=1 << 20;
+/// `[[records]] rotate_every`: files are looked at once a second.
+pub(super) const ROTATE_EVERY_RANGE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(366 * DAY);
+/// `[[records]] rotate_keep`: what was there before the start is kept.
+pub(super) const ROTATE_KEEP: i64 = 1;
+/// Each is renamed at each turn.
+pub(super) const ROTATE_KEEP_RANGE: RangeInclusive<i64> = 1..=99;

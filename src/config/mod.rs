@@ -27,6 +27,7 @@ mod model;
 mod pattern;
 mod payload_regex;
 mod raw;
+mod records;
 mod routes;
 mod source;
 
@@ -43,11 +44,11 @@ pub use error::{ConfigError, Problem};
 pub use memory::{PortMemory, RequestsCarried};
 pub use model::{
     EngineConfig, Fallback, Idle, KernelConfig, ListenAddress, ListenerConfig, ListenerTimeouts, LocalAddress, Match,
-    PoolConfig, PortConfig, PortRanges, RecordFormat, RecordsConfig, Rule, ServerConfig, SoftwareNicConfig, Standing,
-    Steering, Timeouts,
+    PoolConfig, PortConfig, PortRanges, Rule, ServerConfig, SoftwareNicConfig, Standing, Steering, Timeouts,
 };
 pub use pattern::{HostPattern, MAX_HOST_LEN, NamePattern};
 pub use payload_regex::PayloadRegex;
+pub use records::{Destination, Endpoint, RecordFilter, RecordsConfig, Rotation};
 pub use routes::{NextHop, Route, Routes};
 pub use splice::ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
 pub use splice::settings::{
@@ -69,7 +70,7 @@ pub struct Config {
     servers: Vec<ServerConfig>,
     timeouts: Timeouts,
     syn_ack: SynAck,
-    records: Option<RecordsConfig>,
+    records: Vec<RecordsConfig>,
     log_level: LevelFilter,
     control: ControlConfig,
     warnings: Vec<String>,
@@ -182,9 +183,9 @@ impl Config {
         &self.syn_ack
     }
 
-    /// Where the records of ended connections go; `None` when they are not wanted.
-    pub fn records(&self) -> Option<&RecordsConfig> {
-        self.records.as_ref()
+    /// Where the records of ended connections go; empty when they are not wanted.
+    pub fn records(&self) -> &[RecordsConfig] {
+        &self.records
     }
 
     /// Where the engine shows itself while it runs.

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use e2d2::flow::NicModel;
@@ -465,26 +464,6 @@ pub struct ListenerTimeouts {
     pub idle: Duration,
     /// The same once one side has closed its half.
     pub half_close: Duration,
-}
-
-/// `[records]`: where the records of ended connections go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordsConfig {
-    /// The file; `-` is standard output.
-    pub file: PathBuf,
-    /// How they are written.
-    pub format: RecordFormat,
-}
-
-/// How records are written.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum RecordFormat {
-    /// For people: one paragraph per connection.
-    Text,
-    /// Comma-separated values with a header line.
-    Csv,
-    /// One JSON object per line.
-    Json,
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ pub(super) struct RawConfig {
     pub(super) pools: Vec<RawPool>,
     pub(super) timeouts: RawTimeouts,
     pub(super) syn_ack: RawSynAck,
-    pub(super) records: RawRecords,
+    pub(super) records: Vec<RawRecords>,
     pub(super) log: RawLog,
     pub(super) control: RawControl,
 }
@@ -211,7 +211,22 @@ pub(super) struct RawSynAck {
 pub(super) struct RawRecords {
     pub(super) enabled: Option<bool>,
     pub(super) file: Option<String>,
+    pub(super) stream: Option<String>,
+    pub(super) datagram: Option<String>,
+    pub(super) syslog: Option<String>,
+    pub(super) ipfix: Option<String>,
     pub(super) format: Option<String>,
+    #[serde(default)]
+    pub(super) listeners: Vec<String>,
+    #[serde(default)]
+    pub(super) servers: Vec<String>,
+    #[serde(default)]
+    pub(super) causes: Vec<String>,
+    pub(super) longer_than: Option<String>,
+    pub(super) sample: Option<i64>,
+    pub(super) rotate_mib: Option<i64>,
+    pub(super) rotate_every: Option<String>,
+    pub(super) rotate_keep: Option<i64>,
 }
 
 #[derive(Deserialize, Default)]

@@ -205,6 +205,18 @@ impl<'t> Source<'t> {
             .collect()
     }
 
+    /// The tables `[[key]]`, or the one table `[key]`.
+    pub(super) fn table_or_tables<T: DeserializeOwned>(&mut self, key: &str) -> Vec<T> {
+        match self.root.get(key).cloned() {
+            Some(value) if value.get_ref().is_table() => {
+                let at = At::root().key(key);
+                self.rename(&at.index(0), &at);
+                self.read(&at, value).into_iter().collect()
+            }
+            _ => self.tables(key),
+        }
+    }
+
     fn read<T: DeserializeOwned>(&mut self, at: &At, value: Spanned<DeValue<'t>>) -> Option<T> {
         match T::deserialize(ValueDeserializer::from(value.clone())) {
             Ok(read) => Some(read),

@@ -145,7 +145,7 @@ where
         Station::new(Arc::clone(&topology), Arc::clone(&neighbours), &leads, seed, now).logging_to(Rc::clone(&log));
     let station_counters = station.counter_reader();
     let selector = selectors.selector(parts.core);
-    let sink = config.records().is_some().then_some(records);
+    let sink = (!config.records().is_empty()).then_some(records);
     let core_parts = CoreParts {
         settings,
         pool: parts.pool,

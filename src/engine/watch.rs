@@ -19,7 +19,7 @@ use super::{report, servers_of};
 use crate::commands::{Commander, Unanswered, Visit, Visited};
 use crate::config::{Config, CoreId};
 use crate::neighbour::{NextHop, NextHopId, SharedNeighbours, Topology};
-use crate::records::{RecordSwitch, RecordTotals};
+use crate::records::RecordWatch;
 use crate::report::{Buffers, PortReport, Report};
 
 /// For how long a worker may write nothing and still count as going on: an idle one writes every few milliseconds.
@@ -28,7 +28,6 @@ const SILENCE: Duration = Duration::from_millis(200);
 /// What only the main thread can ask for.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Noted {
-    pub(super) records: RecordTotals,
     pub(super) log_lost: u64,
     pub(super) ports: Vec<PortReport>,
     pub(super) buffers: Buffers,
@@ -50,7 +49,7 @@ struct Shared {
     commanders: Vec<Mutex<Commander>>,
     is_draining: AtomicBool,
     noted: Mutex<Noted>,
-    records: RecordSwitch,
+    records: RecordWatch,
 }
 
 /// Why an engine takes no connections, or may not pass what it has taken.
@@ -78,7 +77,7 @@ impl Watch {
         boards: Vec<(CoreId, Arc<Board>)>,
         (neighbours, topology): (Arc<SharedNeighbours>, Arc<Topology>),
         (clock, commanders): (Clock, Vec<Commander>),
-        records: RecordSwitch,
+        records: RecordWatch,
     ) -> Self {
         let shared = Shared {
             config,
@@ -109,7 +108,7 @@ impl Watch {
             boards.collect(),
             neighbours,
             clock_and_commanders,
-            RecordSwitch::default(),
+            RecordWatch::default(),
         )
     }
 
@@ -119,7 +118,7 @@ impl Watch {
     }
 
     /// For whoever changes what becomes of session records.
-    pub fn records(&self) -> &RecordSwitch {
+    pub fn records(&self) -> &RecordWatch {
         &self.shared.records
     }
 
@@ -131,12 +130,12 @@ impl Watch {
         self.shared.is_draining.store(true, Ordering::Relaxed);
     }
 
-    /// The counts: those of the workers at most 5 ms old unless one hangs, those of ports, buffers and records at most as old
+    /// The counts: those of the workers at most 5 ms old unless one hangs, those of ports and buffers at most as old
     /// as the main thread's last look at the links.
     pub fn report(&self) -> Report {
         let noted = self.shared.noted.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let cores = self.shared.boards.iter().map(|(_, board)| board.read().0).collect();
-        let parts = (cores, noted.records, noted.ports);
+        let parts = (cores, &self.shared.records, noted.ports);
         Report {
             log_lost: noted.log_lost,
             servers: servers_of(&self.shared.config),

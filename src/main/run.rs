@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use proxyengine::config::Config;
+use proxyengine::config::{Config, Destination};
 use proxyengine::engine::{DpdkMachine, Engine, Outcome, RunningEngine};
 use proxyengine::log_levels::LogLevels;
 use proxyengine::picture::Picture;
@@ -41,10 +41,8 @@ pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -
         Err(error) => return not_started(&format!("signals cannot be watched: {error}")),
     };
     let drain = config.engine().drain;
-    let show = match config.records() {
-        Some(records) if records.file == Path::new("-") => complain,
-        _ => print,
-    };
+    let is_taken = config.records().iter().any(|sink| sink.to == Destination::Stdout);
+    let show = if is_taken { complain } else { print };
     // Before the ports: a place that is taken is told at once.
     let control = match status::listen(config.control()) {
         Ok(control) => control,

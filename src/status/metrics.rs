@@ -32,7 +32,7 @@ pub fn text(watch: &Watch, format: Format) -> String {
     let report = &watch.report();
     let seen = Seen { report, watch };
     let mut text = Exposition::new(format);
-    for ((family, _), tell) in &TABLE {
+    for ((family, _), tell) in TABLE {
         tell(&seen, &mut text.family(family));
     }
     text.finish()

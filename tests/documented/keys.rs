@@ -39,7 +39,7 @@ proxy_protocol = {}
 servers = [{ name = "one", address = "10.0.0.21:80" }]
 [timeouts]
 [syn_ack]
-[records]
+[[records]]
 [log]
 "#;
 
@@ -80,7 +80,7 @@ const TABLES: [(&str, &str, &str, &str); 17] = [
     ),
     ("[timeouts]", "timeouts", "configuration.md", "## `[timeouts]`"),
     ("[syn_ack]", "syn_ack", "configuration.md", "## `[syn_ack]`"),
-    ("[records]", "records", "configuration.md", "## `[records]`"),
+    ("[[records]]", "records.0", "configuration.md", "## `[[records]]`"),
     ("[log]", "log", "configuration.md", "## `[log]`"),
 ];
 

@@ -5,9 +5,9 @@
 //! microseconds since the start for states.
 
 use std::fmt::{self, Display, Write as _};
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use crate::leg::Side;
 use crate::record::{NO_SERVER, RecordFlags, SessionRecord, TRANSPARENT};
@@ -64,17 +64,20 @@ pub struct NameTable {
 }
 
 impl NameTable {
-    fn listener(&self, record: &SessionRecord) -> Option<&Named> {
+    /// The listener that the client called.
+    pub fn listener(&self, record: &SessionRecord) -> Option<&Named> {
         self.listeners.get(usize::from(record.listener))
     }
 
-    fn server(&self, record: &SessionRecord) -> Option<&Named> {
+    /// The server, if one was chosen.
+    pub fn server(&self, record: &SessionRecord) -> Option<&Named> {
         self.servers
             .get(usize::from(record.server))
             .filter(|_| record.server != NO_SERVER)
     }
 
-    fn local_address(&self, record: &SessionRecord) -> Option<IpAddr> {
+    /// Our address towards the server, if a server was called.
+    pub fn local_address(&self, record: &SessionRecord) -> Option<IpAddr> {
         match record.local_address {
             TRANSPARENT => Some(record.client()),
             _ if record.local_port == 0 => None,
@@ -82,74 +85,53 @@ impl NameTable {
         }
     }
 
-    fn start_ns(&self, record: &SessionRecord) -> u64 {
+    /// Nanoseconds from 1970 to the client's handshake.
+    pub fn start_ns(&self, record: &SessionRecord) -> u64 {
         self.epoch_ns.saturating_add(record.start().as_nanos())
     }
 }
 
-/// Writes records, one call of `write_all` each: give it a `BufWriter` for a file.
-pub struct RecordWriter<W> {
-    out: W,
+/// Records as lines of one format.
+pub struct RecordLines {
     format: RecordFormat,
-    names: NameTable,
-    written: u64,
+    names: Arc<NameTable>,
+    sample: u32,
+    number: u64,
     line: String,
 }
 
-impl<W: io::Write> RecordWriter<W> {
-    /// A writer to `out`; writes the header line if the format has one.
-    ///
-    /// # Errors
-    /// What `out` returns.
-    pub fn new(mut out: W, format: RecordFormat, names: NameTable) -> io::Result<RecordWriter<W>> {
-        if format == RecordFormat::Csv {
-            out.write_all(CSV_HEADER.as_bytes())?;
-        }
-        Ok(RecordWriter {
-            out,
+impl RecordLines {
+    /// Lines of records of which one in `sample` is written.
+    pub fn new(format: RecordFormat, names: Arc<NameTable>, sample: u32) -> RecordLines {
+        RecordLines {
             format,
             names,
-            written: 0,
+            sample,
+            number: 0,
             line: String::with_capacity(1024),
-        })
+        }
     }
 
-    /// Writes one record.
-    ///
-    /// # Errors
-    /// What the output returns.
-    pub fn write(&mut self, record: &SessionRecord) -> io::Result<()> {
+    /// What comes before the first line: the names of the columns, if the format has some.
+    pub fn header(&self) -> &'static str {
+        match self.format {
+            RecordFormat::Csv => CSV_HEADER,
+            RecordFormat::Text | RecordFormat::JsonLines => "",
+        }
+    }
+
+    /// The line of this record with its line feed; two lines as text.
+    pub fn line(&mut self, record: &SessionRecord) -> &str {
         self.line.clear();
         let formatted = match self.format {
-            RecordFormat::Text => write_text(&mut self.line, self.written, record, &self.names),
-            RecordFormat::Csv => write_csv(&mut self.line, record, &self.names),
-            RecordFormat::JsonLines => write_json(&mut self.line, record, &self.names),
+            RecordFormat::Text => write_text(&mut self.line, self.number, record, &self.names),
+            RecordFormat::Csv => write_csv(&mut self.line, record, &self.names, self.sample),
+            RecordFormat::JsonLines => write_json(&mut self.line, record, &self.names, self.sample),
         };
-        formatted.map_err(io::Error::other)?;
-        self.written += 1;
-        self.out.write_all(self.line.as_bytes())
-    }
-
-    /// Records written.
-    pub fn written(&self) -> u64 {
-        self.written
-    }
-
-    /// Flushes the output.
-    ///
-    /// # Errors
-    /// What the output returns.
-    pub fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
-    }
-
-    /// Flushes and gives the output back.
-    ///
-    /// # Errors
-    /// What the output returns.
-    pub fn into_inner(mut self) -> io::Result<W> {
-        self.out.flush()?;
-        Ok(self.out)
+        // A string takes everything.
+        debug_assert!(formatted.is_ok());
+        self.number += 1;
+        &self.line
     }
 }
 
@@ -225,9 +207,9 @@ fn write_list<T: Display>(out: &mut String, separator: &str, items: impl Iterato
 
 const CSV_HEADER: &str = "start_ns,client,client_port,listener,listener_address,local_address,local_port,\
     server,server_address,servers_tried,core,packets_to_server,bytes_to_server,packets_to_client,bytes_to_client,\
-    client_cause,server_cause,flags,states,peer,peer_port\n";
+    client_cause,server_cause,flags,states,peer,peer_port,sample\n";
 
-fn write_csv(out: &mut String, record: &SessionRecord, names: &NameTable) -> fmt::Result {
+fn write_csv(out: &mut String, record: &SessionRecord, names: &NameTable, sample: u32) -> fmt::Result {
     let (listener, server) = (names.listener(record), names.server(record));
     write!(
         out,
@@ -273,7 +255,7 @@ fn write_csv(out: &mut String, record: &SessionRecord, names: &NameTable) -> fmt
     write_list(out, ";", record.changes().map(change))?;
     let peer = record.peer();
     let (address, port) = (peer.map(|(address, _)| address), peer.map(|(_, port)| port));
-    writeln!(out, ",{},{}", OrEmpty(address), OrEmpty(port))
+    writeln!(out, ",{},{},{sample}", OrEmpty(address), OrEmpty(port))
 }
 
 struct OrEmpty<T>(Option<T>);
@@ -300,7 +282,7 @@ fn write_csv_text(out: &mut String, text: &str) {
     out.push('"');
 }
 
-fn write_json(out: &mut String, record: &SessionRecord, names: &NameTable) -> fmt::Result {
+fn write_json(out: &mut String, record: &SessionRecord, names: &NameTable, sample: u32) -> fmt::Result {
     let (listener, server) = (names.listener(record), names.server(record));
     write!(
         out,
@@ -341,7 +323,11 @@ fn write_json(out: &mut String, record: &SessionRecord, names: &NameTable) -> fm
         format!("{{\"side\":\"{side}\",\"state\":\"{state}\",\"us\":{micros}}}")
     };
     write_list(out, ",", record.changes().map(change))?;
-    out.push_str("]}\n");
+    out.push(']');
+    if sample > 1 {
+        write!(out, ",\"sample\":{sample}")?;
+    }
+    out.push_str("}\n");
     Ok(())
 }
 
@@ -424,10 +410,10 @@ mod tests {
     }
 
     fn written(format: RecordFormat, names: NameTable, records: &[SessionRecord]) -> String {
-        let mut writer = RecordWriter::new(Vec::new(), format, names).unwrap();
-        records.iter().for_each(|record| writer.write(record).unwrap());
-        assert_eq!(writer.written(), records.len() as u64);
-        String::from_utf8(writer.into_inner().unwrap()).unwrap()
+        let mut lines = RecordLines::new(format, Arc::new(names), 1);
+        let mut text = lines.header().to_owned();
+        records.iter().for_each(|record| text += lines.line(record));
+        text
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub mod steering;
 pub mod wheel;
 
 pub use counters::{TcpCounter, TcpCounters};
-pub use format::{NameTable, Named, RecordFormat, RecordWriter};
+pub use format::{NameTable, Named, RecordFormat, RecordLines};
 pub use isn::IsnGenerator;
 pub use leg::{FourTuple, Side};
 pub use pool::{LastUse, PortPools, PortSet, Taken};

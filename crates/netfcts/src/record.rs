@@ -160,7 +160,8 @@ pub enum Cause {
 }
 
 impl Cause {
-    const ALL: [Cause; 21] = [
+    /// All, by their numbers.
+    pub const ALL: [Cause; 21] = [
         Cause::Unknown,
         Cause::Timeout,
         Cause::PassiveClose,

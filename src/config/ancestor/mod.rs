@@ -79,7 +79,7 @@ pub(super) fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
         engine: process(source, &mut netbricks, &network),
         listeners: vec![listener(source, &mut engine, &network, bind)],
         timeouts: timeouts(source, &mut engine),
-        records: records(source, &mut engine),
+        records: vec![records(source, &mut engine)],
         pools: vec![RawPool {
             name: POOL.to_owned(),
             policy: None,
@@ -255,8 +255,7 @@ fn timeouts(source: &mut Source<'_>, engine: &mut Keys) -> RawTimeouts {
 fn records(source: &mut Source<'_>, engine: &mut Keys) -> RawRecords {
     let wanted = engine.boolean(source, "detailed_records").unwrap_or(false);
     RawRecords {
-        enabled: None,
         file: wanted.then(|| RECORDS.to_owned()),
-        format: None,
+        ..RawRecords::default()
     }
 }

@@ -11,6 +11,7 @@ mod kernel;
 mod listeners;
 mod pools;
 mod ports;
+mod records;
 mod rules;
 mod small;
 mod software_nic;
@@ -49,14 +50,15 @@ pub(super) fn check(source: &mut Source<'_>) -> Result<Config, ConfigError> {
         accept::transparent_clients_are_known(source, &listeners, &pools);
         own_addresses_are_our_own(source, &raw.ports, &ports, &pools, &listeners);
     }
+    let records = records::check(source, &raw.records, &listeners, &pools.servers);
     let engine = engine::check(source, &raw.engine, &ports);
     software_nic::check(source, &raw.ports, &engine, &mut ports);
     let mut config = Config {
         engine,
         syn_ack: small::syn_ack(source, &raw.syn_ack, &ports),
-        records: small::records(source, &raw.records),
         log_level: small::log_level(source, &raw.log),
         control: small::control(source, &raw.control),
+        records,
         servers: pools.servers,
         pools: pools.pools,
         ports,
@@ -91,7 +93,7 @@ fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
         pools: source.tables("pool"),
         timeouts: source.table("timeouts"),
         syn_ack: source.table("syn_ack"),
-        records: source.table("records"),
+        records: source.table_or_tables("records"),
         log: source.table("log"),
         control: source.table("control"),
     };

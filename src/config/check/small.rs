@@ -1,4 +1,4 @@
-//! `[timeouts]`, `[syn_ack]`, `[records]`, `[log]` and `[control]`.
+//! `[timeouts]`, `[syn_ack]`, `[log]` and `[control]`.
 
 use ::control::http::Endpoint;
 use log::LevelFilter;
@@ -6,8 +6,8 @@ use log::LevelFilter;
 use super::{choice, duration, number, quoted};
 use crate::config::control::ControlConfig;
 use crate::config::defaults;
-use crate::config::model::{ListenerTimeouts, PortConfig, RecordFormat, RecordsConfig, Timeouts};
-use crate::config::raw::{RawControl, RawListenerTimeouts, RawLog, RawRecords, RawSynAck, RawTimeouts};
+use crate::config::model::{ListenerTimeouts, PortConfig, Timeouts};
+use crate::config::raw::{RawControl, RawListenerTimeouts, RawLog, RawSynAck, RawTimeouts};
 use crate::config::source::{At, Source};
 use splice::settings::{Pinned, SynAck};
 
@@ -118,43 +118,6 @@ fn window_scale(source: &mut Source<'_>, at: &At, value: Option<&toml::Value>) -
             None
         }
     }
-}
-
-/// `[records]`
-pub(super) fn records(source: &mut Source<'_>, raw: &RawRecords) -> Option<RecordsConfig> {
-    let at = At::root().key("records");
-    let format = choice(
-        source,
-        &at.key("format"),
-        raw.format.as_deref(),
-        &[
-            ("text", RecordFormat::Text),
-            ("csv", RecordFormat::Csv),
-            ("json", RecordFormat::Json),
-        ],
-    );
-    let enabled = raw.enabled.unwrap_or(raw.file.is_some());
-    match raw.file.as_deref() {
-        Some("") => source.refuse(
-            &at.key("file"),
-            quoted(""),
-            "the path of a file, or \"-\" for standard output",
-        ),
-        None if enabled => {
-            source.complain(
-                &at,
-                "lacks the key `file`: the path of a file, or \"-\" for standard output",
-            );
-        }
-        _ => (),
-    }
-    if !enabled {
-        return None;
-    }
-    raw.file.as_ref().map(|file| RecordsConfig {
-        file: file.into(),
-        format,
-    })
 }
 
 /// `[control]`

@@ -39,7 +39,7 @@ const fn histogram(name: &'static str, labels: &'static [&'static str], help: &'
 }
 
 /// Every family, in the order of the text.
-pub(super) static TABLE: [(Listed, Tell); 41] = [
+pub(super) static TABLE: &[(Listed, Tell)] = &[
     (
         info("proxyengine_build", &["version"], "The engine's version"),
         |seen, values| _ = values.add(&[("version", seen.report.version)], 1),
@@ -117,8 +117,31 @@ pub(super) static TABLE: [(Listed, Tell); 41] = [
         },
     ),
     (
-        counter("proxyengine_records", &[], "Session records written"),
+        counter(
+            "proxyengine_records",
+            &[],
+            "Session records written, to all sinks together",
+        ),
         |seen, values| _ = values.add(&[], seen.report.records),
+    ),
+    (
+        counter(
+            "proxyengine_sink_records",
+            &["sink", "fate"],
+            "Session records by sink: written, lost, or left out by its filter and sample",
+        ),
+        |seen, values| {
+            for sink in &seen.report.record_sinks {
+                let fates = [
+                    ("written", sink.written),
+                    ("lost", sink.lost),
+                    ("left_out", sink.left_out),
+                ];
+                for (fate, count) in fates {
+                    _ = values.add(&[("sink", &sink.to), ("fate", fate)], count);
+                }
+            }
+        },
     ),
     (
         counter("proxyengine_records_lost", &[], "Session records lost"),

@@ -1,0 +1,169 @@
+//! Records to a file or standard output, with rotation.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use netfcts::format::RecordLines;
+use netfcts::record::SessionRecord;
+
+use super::sink::{Fate, Output};
+use crate::config::Rotation;
+
+/// Lines to a file. A disk that is full keeps them in the buffer for the next attempt.
+pub(super) struct Lines {
+    lines: RecordLines,
+    out: BufWriter<Box<dyn Write + Send>>,
+    /// `None` if it is no file.
+    file: Option<Named>,
+    /// Records in the buffer.
+    pending: u64,
+}
+
+/// A file under its name.
+struct Named {
+    path: PathBuf,
+    identity: Option<(u64, u64)>,
+    rotation: Rotation,
+    /// Bytes written to it, those in the buffer included.
+    bytes: u64,
+    since: Instant,
+}
+
+impl Lines {
+    /// Lines to what is open already.
+    ///
+    /// # Errors
+    /// The header cannot be written.
+    pub(super) fn to(sink: Box<dyn Write + Send>, lines: RecordLines) -> io::Result<Lines> {
+        let mut out = BufWriter::new(sink);
+        out.write_all(lines.header().as_bytes())?;
+        Ok(Lines {
+            lines,
+            out,
+            file: None,
+            pending: 0,
+        })
+    }
+
+    /// Lines to a new file. One of that name that is not empty is put aside as `PATH.1`.
+    ///
+    /// # Errors
+    /// It cannot be created.
+    pub(super) fn create(path: &Path, rotation: Rotation, lines: RecordLines) -> io::Result<Lines> {
+        if fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0) {
+            put_aside(path, rotation.keep)?;
+        }
+        let mut lines = Lines::to(Box::new(File::create(path)?), lines)?;
+        lines.file = Some(Named {
+            path: path.to_owned(),
+            identity: identity(path),
+            rotation,
+            bytes: 0,
+            since: Instant::now(),
+        });
+        Ok(lines)
+    }
+
+    /// Puts the file aside if it is large or old enough.
+    fn rotate(&mut self, fate: &Fate) -> io::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let rotation = file.rotation;
+        let is_full = rotation.size.is_some_and(|size| file.bytes >= size);
+        let is_old = rotation.every.is_some_and(|every| file.since.elapsed() >= every);
+        if file.bytes == 0 || !(is_full || is_old) {
+            return Ok(());
+        }
+        self.write_out(fate)?;
+        let Some(file) = &self.file else { return Ok(()) };
+        // Somebody else has renamed it: there is nothing to put aside.
+        if file.identity == identity(&file.path) {
+            put_aside(&file.path, rotation.keep)?;
+        }
+        self.open_anew()
+    }
+
+    fn write_out(&mut self, fate: &Fate) -> io::Result<()> {
+        self.out.flush()?;
+        fate.write(std::mem::take(&mut self.pending));
+        Ok(())
+    }
+
+    /// To be called when nothing is pending.
+    fn open_anew(&mut self) -> io::Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let mut out: BufWriter<Box<dyn Write + Send>> = BufWriter::new(Box::new(File::create(&file.path)?));
+        out.write_all(self.lines.header().as_bytes())?;
+        self.out = out;
+        (file.identity, file.bytes, file.since) = (identity(&file.path), 0, Instant::now());
+        Ok(())
+    }
+}
+
+impl Output for Lines {
+    fn put(&mut self, record: &SessionRecord, fate: &Fate) -> io::Result<()> {
+        let line = self.lines.line(record);
+        if let Err(error) = self.out.write_all(line.as_bytes()) {
+            fate.lose(1);
+            return Err(error);
+        }
+        self.pending += 1;
+        if let Some(file) = &mut self.file {
+            file.bytes += line.len() as u64;
+            if file.rotation.size.is_some_and(|size| file.bytes >= size) {
+                return self.rotate(fate);
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, fate: &Fate) -> io::Result<()> {
+        self.write_out(fate)?;
+        self.rotate(fate)
+    }
+
+    fn pending(&self) -> u64 {
+        self.pending
+    }
+
+    fn reopen(&mut self, fate: &Fate) {
+        // What could not be written is in the buffer: it is lost only if the disk takes it never.
+        let flushed = self.write_out(fate);
+        let Some(file) = &self.file else { return };
+        if flushed.is_err() || file.identity == identity(&file.path) {
+            return;
+        }
+        let path = file.path.clone();
+        match self.open_anew() {
+            Ok(()) => log::info!("session records go on in a new {}", path.display()),
+            Err(error) => log::error!(
+                "{} cannot be opened again: {error}; records go on to the old file",
+                path.display()
+            ),
+        }
+    }
+}
+
+/// Which file a name leads to: device and inode.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let metadata = fs::metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+/// Renames `PATH` to `PATH.1`, and before that `PATH.1` to `PATH.2`, up to `keep`; the last one goes.
+fn put_aside(path: &Path, keep: u8) -> io::Result<()> {
+    let numbered = |number: u8| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{number}"));
+        PathBuf::from(name)
+    };
+    for number in (1..keep).rev() {
+        match fs::rename(numbered(number), numbered(number + 1)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => (),
+        }
+    }
+    fs::rename(path, numbered(1))
+}
