@@ -227,13 +227,12 @@ impl ReassemblyPool {
         self.chunks.copy(large.block(), block, length);
         self.close(held);
         self.shares.add(owner.share, block.size() as u32);
-        *held = self.begin(block, owner, EvictionClass::Pinned);
-        if let Some(small) = *held {
-            self.blocks[small.index()].runs.push(Run {
-                start: 0,
-                end: length as u16,
-            });
-        }
+        let small = self.begin(block, owner, EvictionClass::Pinned);
+        self.blocks[small.index()].runs.push(Run {
+            start: 0,
+            end: length as u16,
+        });
+        *held = Some(small);
         true
     }
 
@@ -280,16 +279,15 @@ impl ReassemblyPool {
             start: offset as u16,
             end: end as u16,
         };
-        match *held {
-            None => *held = self.open(end, owner)?,
-            Some(known) if self.blocks[known.index()].runs.iter().any(|known| known.has(run)) => return Ok(false),
-            Some(small) if end > small.block().size() => *held = self.grow(small, end)?,
-            Some(_) => {}
-        }
-        if let Some(held) = *held {
-            merge(&mut self.blocks[held.index()].runs, run)?;
-            self.chunks.slice_mut(held.block())[offset..end].copy_from_slice(bytes);
-        }
+        let id = match *held {
+            None => self.open(end, owner)?,
+            Some(id) if self.blocks[id.index()].runs.iter().any(|known| known.has(run)) => return Ok(false),
+            Some(small) if end > small.block().size() => self.grow(small, end)?,
+            Some(id) => id,
+        };
+        *held = Some(id);
+        merge(&mut self.blocks[id.index()].runs, run)?;
+        self.chunks.slice_mut(id.block())[offset..end].copy_from_slice(bytes);
         Ok(true)
     }
 
@@ -366,7 +364,7 @@ impl ReassemblyPool {
         self.chunks.release(held.block());
     }
 
-    fn open(&mut self, end: usize, owner: Owner) -> Result<Option<BufferId>, ReassemblyError> {
+    fn open(&mut self, end: usize, owner: Owner) -> Result<BufferId, ReassemblyError> {
         let block = self.take(end)?;
         if !self.shares.give(owner.share, block.size() as u32) {
             self.chunks.release(block);
@@ -375,7 +373,7 @@ impl ReassemblyPool {
         Ok(self.begin(block, owner, EvictionClass::Unacked))
     }
 
-    fn grow(&mut self, small: BufferId, end: usize) -> Result<Option<BufferId>, ReassemblyError> {
+    fn grow(&mut self, small: BufferId, end: usize) -> Result<BufferId, ReassemblyError> {
         let Block {
             owner,
             earlier,
@@ -392,14 +390,13 @@ impl ReassemblyPool {
         self.chunks.copy(small.block(), large, before);
         let runs = std::mem::take(&mut self.blocks[small.index()].runs);
         self.chunks.release(small.block());
-        let index = large.index();
         let large = self.begin(large, owner, EvictionClass::Pinned);
         self.blocks[small.index()].claim = EvictionClass::Pinned;
         // It waits where it has waited.
-        let block = &mut self.blocks[index as usize];
+        let block = &mut self.blocks[large.index()];
         (block.earlier, block.later, block.claim, block.runs) = (earlier, later, claim, runs);
-        self.link((earlier, index), claim);
-        self.link((index, later), claim);
+        self.link((earlier, large.index() as u32), claim);
+        self.link((large.index() as u32, later), claim);
         Ok(large)
     }
 
@@ -409,8 +406,8 @@ impl ReassemblyPool {
     }
 
     /// What is known of a block that was just taken: its owner begins to wait.
-    fn begin(&mut self, block: BlockId, owner: Owner, claim: EvictionClass) -> Option<BufferId> {
-        let index = block.index() as usize;
+    fn begin(&mut self, block: BlockId, owner: Owner, claim: EvictionClass) -> BufferId {
+        let held = BufferId::of(block.0);
         let new = Block {
             owner,
             earlier: NOBODY,
@@ -418,12 +415,12 @@ impl ReassemblyPool {
             claim: EvictionClass::Pinned,
             runs: ArrayVec::new(),
         };
-        if index >= self.blocks.len() {
+        if held.index() >= self.blocks.len() {
             self.blocks.grow_to(self.chunks.used_ever() * PER_CHUNK, new.clone());
         }
-        self.blocks[index] = new;
-        self.join(index, claim);
-        BufferId::of(block.0)
+        self.blocks[held.index()] = new;
+        self.join(held.index(), claim);
+        held
     }
 
     /// Puts a block that is in no order behind those who wait.

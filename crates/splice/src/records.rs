@@ -174,12 +174,8 @@ impl Log {
             return;
         };
         let leg = connection.ends.leg;
-        let local_address = leg.map_or(0, |leg| leg.local_address);
-        let local_address = if local_address < transparent_sources::FIRST {
-            local_address
-        } else {
-            record::TRANSPARENT
-        };
+        let own = |local: &u16| *local < transparent_sources::FIRST;
+        let local_address = Some(leg.map_or(0, |leg| leg.local_address)).filter(own);
         let ends = Ends {
             at: now,
             client: (
@@ -187,7 +183,7 @@ impl Log {
                 connection.ends.client_port,
             ),
             listener: connection.listener,
-            local: (local_address, local_port),
+            local: (local_address.unwrap_or(record::TRANSPARENT), local_port),
             server: (leg.map(|leg| leg.server).or(given_up)).map_or(record::NO_SERVER, |server| server.0),
             core,
             packets: (connection.packets_from_client, connection.packets_from_server),

@@ -356,10 +356,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 let event = classify::from_server_in_handshake(ours, answered, segment, &options);
                 let tells_caps = matches!(event, Event::ServerSynAck | Event::ServerLacksOption);
                 let leg = connection.ends.leg.filter(|_| tells_caps);
-                let told = leg.map(|leg| {
-                    let offered = send::offered(&self.rooms.settings, connection, client, syn);
-                    (leg.server.0, offered)
-                });
+                let offered = |_| send::offered(&self.rooms.settings, connection, client, syn);
+                let told = leg.map(|leg| (leg.server.0, offered(leg)));
                 connection.note_in_opening(now, from, event, segment);
                 if let Some(told) = told {
                     self.rooms.learn_server_caps(told, segment, &options);

@@ -12,7 +12,7 @@ use crate::inspect::Inspection;
 use crate::proxy::apply::ActionContext;
 use crate::proxy::{Proxy, Rooms};
 use crate::retransmit::rtx;
-use crate::session::connection::{Attempts, Connection, Spliced};
+use crate::session::connection::{Attempts, Connection};
 use crate::session::event::Event;
 use crate::session::phase::{FinState, Phase};
 use crate::session::state::State;
@@ -312,8 +312,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
 /// True if the copy of the client's first bytes was given up and no byte has passed since.
 fn is_unheard(connection: &Connection) -> bool {
-    let is_unheard = |spliced: &Spliced| spliced.beginning & Spliced::UNHEARD != 0;
-    connection.spliced().is_some_and(is_unheard) && connection.bytes_to_server == 0
+    connection.spliced().is_some_and(|spliced| spliced.is_evicted) && connection.bytes_to_server == 0
 }
 
 fn milliseconds_until(now: Instant, until: u32) -> Duration {

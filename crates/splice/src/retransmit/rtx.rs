@@ -38,7 +38,8 @@ pub(crate) struct RtxQueue {
     pub timer: RtxTimer,
     /// The client's first bytes have been sent: when they come, it is a repetition.
     pub first_bytes_sent: bool,
-    last_ack: SeqNum,
+    /// The first byte that the server has not acknowledged.
+    pub last_ack: SeqNum,
 }
 
 const _: () = assert!(
@@ -60,29 +61,6 @@ pub(crate) enum AckEffect {
 }
 
 impl RtxQueue {
-    pub(crate) fn new(
-        header_len: u16,
-        held: Option<BufferId>,
-        first: SeqNum,
-        end: SeqNum,
-        mss: u16,
-        timestamps: Option<(u32, u32)>,
-        now_ms: u32,
-    ) -> Self {
-        let start = first - u32::from(header_len);
-        RtxQueue {
-            header_len,
-            held,
-            first,
-            end,
-            mss,
-            timestamps,
-            timer: RtxTimer::new(now_ms),
-            first_bytes_sent: false,
-            last_ack: start,
-        }
-    }
-
     /// True if an ACK pays for everything, and is news to the client whatever else its segment says: the client has never
     /// seen our header.
     #[inline]
@@ -123,11 +101,6 @@ impl RtxQueue {
     /// True if there is nothing of the client's in it.
     pub(crate) fn is_header_only(&self) -> bool {
         self.end == self.first
-    }
-
-    /// The first byte that the server has not acknowledged.
-    pub(crate) fn next(&self) -> SeqNum {
-        self.last_ack
     }
 }
 
@@ -182,7 +155,7 @@ impl RtxQueues {
     /// # Errors
     /// The debt itself, if there is no room.
     #[inline]
-    pub(crate) fn insert(&mut self, debt: RtxQueue) -> Result<Option<RtxId>, RtxQueue> {
+    pub(crate) fn insert(&mut self, debt: RtxQueue) -> Result<RtxId, RtxQueue> {
         self.entries.insert(debt).map(RtxId::of)
     }
 
@@ -239,8 +212,22 @@ impl RtxQueues {
 mod tests {
     use super::*;
 
+    fn new(header_len: u16, first: u32, end: u32) -> RtxQueue {
+        RtxQueue {
+            header_len,
+            held: None,
+            first: SeqNum(first),
+            end: SeqNum(end),
+            mss: 1460,
+            timestamps: None,
+            timer: RtxTimer::new(0),
+            first_bytes_sent: false,
+            last_ack: SeqNum(first) - u32::from(header_len),
+        }
+    }
+
     fn owed() -> RtxQueue {
-        RtxQueue::new(0, None, SeqNum(u32::MAX - 9), SeqNum(10), 1460, None, 0)
+        new(0, u32::MAX - 9, 10)
     }
 
     #[test]
@@ -282,7 +269,7 @@ mod tests {
 
     #[test]
     fn an_ack_of_the_header_alone_is_no_payment_at_once() {
-        let header_only = RtxQueue::new(28, None, SeqNum(3), SeqNum(3), 1460, None, 0);
+        let header_only = new(28, 3, 3);
         let paid = |debt: &RtxQueue, ack: u32| debt.is_paid_by(SeqNum(ack));
         assert!(!paid(&header_only, 3) && paid(&header_only, 4) && !paid(&header_only, u32::MAX - 24));
         assert!(!paid(&owed(), 9) && paid(&owed(), 10) && paid(&owed(), 11));
@@ -290,13 +277,13 @@ mod tests {
 
     #[test]
     fn a_header_stays_where_it_was_written() {
-        let debt = || RtxQueue::new(2, None, SeqNum(3), SeqNum(3), 1460, None, 0);
+        let debt = || new(2, 3, 3);
         let mut debts = RtxQueues::new(2, true);
         let mut indices = Vec::new();
         for name in [b"ab", b"cd", b"ef"] {
             debts.draft()[..2].copy_from_slice(name);
             assert_eq!(debts.drafted(2), name);
-            indices.extend(debts.insert(debt()).ok());
+            indices.extend(debts.insert(debt()).map(Some).ok());
         }
         let header = |debts: &RtxQueues, id| debts.with_header(id).map(|(_, header)| header.to_vec());
         assert_eq!(indices.len(), 2, "the third has the spare room and is not owed");
@@ -307,7 +294,7 @@ mod tests {
         assert!(debts.get(indices[0]).is_none() && header(&debts, indices[0]).is_none());
         debts.draft()[..2].copy_from_slice(b"gh");
         assert_eq!(header(&debts, indices[1]).as_deref(), Some(&b"cd"[..]));
-        assert_eq!(debts.insert(debt()).ok(), Some(indices[0]));
+        assert_eq!(debts.insert(debt()).ok(), indices[0]);
         assert_eq!(header(&debts, indices[0]).as_deref(), Some(&b"gh"[..]));
         assert_eq!((debts.len(), debts.entries.capacity()), (2, 2));
     }
@@ -318,7 +305,7 @@ mod tests {
             debts.draft();
             assert_eq!(debts.drafted(0), b"");
             let index = debts.insert(owed()).expect("room");
-            let (debt, header) = debts.with_header(index).expect("a debt");
+            let (debt, header) = debts.with_header(Some(index)).expect("a debt");
             assert_eq!((debt.end, header), (SeqNum(10), &b""[..]));
         }
         assert!(debts.insert(owed()).is_err());

@@ -69,8 +69,10 @@ pub struct Spliced {
     pub scale: WindowScale,
     /// The server declined SACK that the client was promised: its blocks are blanked.
     pub blank_sack: bool,
-    /// What its beginning has left behind: [`Spliced::PROMISED_MORE`], [`Spliced::UNHEARD`].
-    pub beginning: u8,
+    /// The client was told of a window that the server's has not reached yet.
+    pub advertised_more: bool,
+    /// The copy of the client's first bytes was evicted. Until they have passed it is as one whose first payload is awaited.
+    pub is_evicted: bool,
     /// How far the direction client → server has closed.
     pub client_fin: FinState,
     /// How far the direction server → client has closed.
@@ -229,23 +231,6 @@ impl Connection {
 }
 
 impl Spliced {
-    /// The client was promised more than the server's window has reached yet.
-    pub const PROMISED_MORE: u8 = 1;
-
-    /// The copy of the client's first bytes was given up. Until they have passed it is as one whose first payload is awaited.
-    pub const UNHEARD: u8 = 2;
-
-    /// [`Spliced::beginning`].
-    pub fn beginning(advertised_more: bool, is_unheard: bool) -> u8 {
-        u8::from(advertised_more) * Self::PROMISED_MORE + u8::from(is_unheard) * Self::UNHEARD
-    }
-
-    /// [`Spliced::PROMISED_MORE`] is set.
-    #[inline(always)]
-    pub fn has_advertised_more(&self) -> bool {
-        self.beginning & Self::PROMISED_MORE != 0
-    }
-
     /// What is known of the direction that `side` sends in.
     pub fn direction(&self, side: Side) -> Direction {
         match side {

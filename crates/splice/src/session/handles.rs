@@ -2,24 +2,17 @@
 
 use std::num::NonZeroU32;
 
-/// A block of the [reassembly pool](crate::reassembly).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BufferId(NonZeroU32);
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $id:ident)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $id(NonZeroU32);
 
-/// An entry of the [retransmission queues](crate::retransmit::rtx).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RtxId(NonZeroU32);
-
-macro_rules! numbered {
-    ($id:ident) => {
         impl $id {
-            /// That of the entry with this number; nothing for the largest, which no table has.
+            /// That of the entry with this number; no table has so many that the largest would be one.
             #[inline]
-            pub(crate) const fn of(number: u32) -> Option<Self> {
-                match NonZeroU32::new(number.wrapping_add(1)) {
-                    Some(number) => Some($id(number)),
-                    None => None,
-                }
+            pub(crate) const fn of(number: u32) -> Self {
+                $id(NonZeroU32::MIN.saturating_add(number))
             }
 
             /// The number of the entry.
@@ -28,8 +21,12 @@ macro_rules! numbered {
                 self.0.get() - 1
             }
         }
-    };
+    )*};
 }
 
-numbered!(BufferId);
-numbered!(RtxId);
+numbers! {
+    /// A block of the [reassembly pool](crate::reassembly).
+    BufferId
+    /// An entry of the [retransmission queues](crate::retransmit::rtx).
+    RtxId
+}

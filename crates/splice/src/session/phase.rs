@@ -75,29 +75,6 @@ impl Phase {
         server: FinState::Open,
     };
 
-    /// Every phase, for tables and the golden matrix.
-    pub fn all() -> Vec<Phase> {
-        let halves = FinState::ALL.into_iter().flat_map(|client| {
-            FinState::ALL
-                .into_iter()
-                .map(move |server| Phase::Spliced { client, server })
-        });
-        // Both halves acknowledged is the TIME-WAIT itself, never a state of its own.
-        let spliced = halves.filter(|phase| !phase.is_over());
-        [
-            Phase::Closed,
-            Phase::AwaitPayload,
-            Phase::ServerSynSent,
-            Phase::SynForwarded,
-            Phase::SynAckForwarded,
-            Phase::AwaitProxyHeader,
-        ]
-        .into_iter()
-        .chain(spliced)
-        .chain([Phase::LastAck, Phase::TimeWait])
-        .collect()
-    }
-
     /// The phase after a segment of a spliced connection: `fin` is what it says about its sender's FIN,
     /// `acknowledges_fin` is set when it acknowledges the FIN of the other side.
     pub(crate) const fn after_segment(

@@ -14,6 +14,7 @@ use crate::proxy::apply::shaking::PeerNumbers;
 use crate::proxy::{Incoming, Rooms, send, timeout};
 use crate::reassembly::{BufferId, EvictionClass};
 use crate::retransmit::rtx::RtxQueue;
+use crate::retransmit::rtx_timer::RtxTimer;
 use crate::session::connection::Connection;
 use crate::session::endpoints::{Endpoints, ServerLeg};
 use crate::session::event::{Event, FinChange};
@@ -343,12 +344,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.records.state(slot, Side::Server, record::State::Established, now);
     }
 
-    pub(crate) fn reset_stale(&mut self, scene: &mut ActionContext<P::Buffer>, out: &mut impl Output<P::Buffer>) {
-        if let Some(Incoming { buffer, segment }) = scene.incoming.take() {
-            self.reset_sender(segment, buffer, out);
-        }
-    }
-
     /// RFC 9293 3.10.7.3: `<SEQ=SEG.ACK><CTL=RST>`.
     pub(crate) fn reset_sender(&mut self, segment: &Segment, buffer: P::Buffer, out: &mut impl Output<P::Buffer>) {
         let path = self.path_back(segment);
@@ -523,18 +518,19 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             self.records.flag(slot, RecordFlags::PROXY_OUT);
         }
         let client = &handoff.client;
-        let mut debt = RtxQueue::new(
-            handoff.header_len,
-            kept,
-            client.first_byte(),
-            client.acknowledged,
-            handoff.mss,
-            handoff.timestamps,
-            self.now.as_millis() as u32,
-        );
-        debt.first_bytes_sent = first_bytes_sent;
+        let debt = RtxQueue {
+            header_len: handoff.header_len,
+            held: kept,
+            first: client.first_byte(),
+            end: client.acknowledged,
+            mss: handoff.mss,
+            timestamps: handoff.timestamps,
+            timer: RtxTimer::new(self.now.as_millis() as u32),
+            first_bytes_sent,
+            last_ack: handoff.start(),
+        };
         match (self.rtx.insert(debt), connection.spliced_mut()) {
-            (Ok(id), Some(spliced)) => spliced.rtx = id,
+            (Ok(id), Some(spliced)) => spliced.rtx = Some(id),
             // Sent, but not to be repeated: if it is lost, the server's own timer ends the connection.
             (Ok(_), None) => {}
             (Err(mut debt), _) => {

@@ -128,7 +128,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             };
             self.sources.release((server, local), local_port, last, self.now);
         }
-        if connection.spliced().is_none() && self.forget_leg(FlowRef::server(slot), connection) {
+        if connection.spliced().is_none() {
+            self.forget_leg(FlowRef::server(slot), connection);
             // A spliced connection rests, and needs its source until the end of that.
             self.borrowed.release(local_address, local_port);
         }
@@ -136,13 +137,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.upstream.note_close(leg.server);
     }
 
-    /// Takes one leg of a connection out of the flow table. Returns false for that to a server which is not chosen.
-    fn forget_leg(&mut self, flow: FlowRef, connection: &Connection) -> bool {
-        let key = connection.ends.key(&self.settings, &self.borrowed, flow.side());
-        if let Some(key) = key {
+    /// Takes one leg of a connection out of the flow table.
+    fn forget_leg(&mut self, flow: FlowRef, connection: &Connection) {
+        if let Some(key) = connection.ends.key(&self.settings, &self.borrowed, flow.side()) {
             self.flows.remove(self.flows.hash(&key), flow);
         }
-        key.is_some()
     }
 
     /// Takes the oldest resting connection out. Returns false if there is none.

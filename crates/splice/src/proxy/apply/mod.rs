@@ -133,7 +133,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             }
             debug_assert!(
                 connection.phase() == after,
-                "{before} × {event} leads to {}",
+                "{before} × {event:?} leads to {}",
                 connection.phase()
             );
             if before != after && matches!(before, Phase::Spliced { .. }) {
@@ -193,7 +193,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// With debug assertions.
     #[cold]
     pub(crate) fn impossible(&mut self, phase: Phase, event: Event) {
-        debug_assert!(false, "{phase} × {event} is impossible");
+        debug_assert!(false, "{phase} × {event:?} is impossible");
         self.emit.dropped(DropReason::ImpossibleTransition);
     }
 
@@ -261,7 +261,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             Action::AckBuffered => self.acknowledge_held(connection, scene, out),
             Action::RetransmitSyn => self.send_syn(slot, connection, None, true, out),
             Action::ReleaseServer(failure) => self.release_server(slot, connection, failure, scene),
-            Action::ResetStaleServer => self.reset_stale(scene, out),
+            Action::ResetStaleServer => {
+                if let Some(Incoming { buffer, segment }) = scene.incoming.take() {
+                    self.reset_sender(segment, buffer, out);
+                }
+            }
             Action::ForwardSynAck => self.pass_syn_ack(slot, connection, scene, out),
             Action::AwaitProxyHeader => _ = self.await_header(slot, connection, scene),
             Action::Establish => _ = self.establish(slot, connection, scene),

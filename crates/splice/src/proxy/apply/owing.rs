@@ -87,7 +87,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     pub(super) fn begins_before_debt(&self, connection: &Connection, seq: SeqNum) -> bool {
         let index = connection.spliced();
         let debt = index.and_then(|spliced| self.rtx.get(spliced.rtx));
-        debt.is_some_and(|debt| seq.lt(debt.first) && debt.next().lt(debt.first))
+        debt.is_some_and(|debt| seq.lt(debt.first) && debt.last_ack.lt(debt.first))
     }
 
     /// True if a segment of the client that begins at `seq` repeats its first bytes, while the server has not
@@ -97,7 +97,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let Some(debt) = index.and_then(|spliced| self.rtx.get_mut(spliced.rtx)) else {
             return false;
         };
-        seq == debt.first && debt.next().lt(debt.first) && std::mem::replace(&mut debt.first_bytes_sent, true)
+        seq == debt.first && debt.last_ack.lt(debt.first) && std::mem::replace(&mut debt.first_bytes_sent, true)
     }
 
     /// Sends what is owed and unacknowledged: at most the window that every server was promised to take.
@@ -113,7 +113,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         control.flags = TcpFlags::ACK | TcpFlags::PSH;
         let header_len = header.len();
         let start = debt.first - header_len as u32;
-        let done = (debt.next() - start).max(0) as usize;
+        let done = (debt.last_ack - start).max(0) as usize;
         let owed_bytes = (debt.end - debt.first).max(0) as usize;
         let header = header.get(done.min(header_len)..).unwrap_or_default();
         let held = self.reassembly.in_order(debt.held);
@@ -121,7 +121,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             .get(done.saturating_sub(header_len)..owed_bytes)
             .unwrap_or_default();
         let mss = usize::from(debt.mss.max(1));
-        let mut at = debt.next();
+        let mut at = debt.last_ack;
         for payload in header.chunks(mss).chain(bytes.chunks(mss)) {
             if !has_room_for_data(out) {
                 // The timer goes on from what is acknowledged by then.

@@ -118,7 +118,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         };
         let segment = incoming.segment;
         let is_special = spliced.rtx.is_some()
-            || spliced.has_advertised_more()
+            || spliced.advertised_more
             || from == Side::Client && is_too_long(segment, spliced.server_mss);
         if is_special {
             return Some(incoming);
@@ -174,7 +174,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         // An ACK of what was never sent pays nothing.
         let pays = spliced.rtx.is_some() && from == Side::Server && ack.le(spliced.to_server.end);
         let has_debt = spliced.rtx.is_some();
-        let advertised_more = spliced.has_advertised_more();
+        let advertised_more = spliced.advertised_more;
         let mut values = offsets.rewrite(from, segment, &path, self.emit.next_ip_id());
         if has_debt && from == Side::Client && payload_len > 0 {
             if self.begins_before_debt(connection, segment.seq) {
@@ -215,7 +215,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let told = (spliced.to_server.edge - SeqNum(values.ack)).max(0) as u32;
         let told = (told >> spliced.scale.advertised).min(0xffff) as u16;
         if values.window >= told {
-            spliced.beginning &= !Spliced::PROMISED_MORE;
+            spliced.advertised_more = false;
         } else {
             values.window = told;
         }

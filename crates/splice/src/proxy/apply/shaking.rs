@@ -338,7 +338,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             server_mss,
             scale,
             blank_sack: client.sack && !answer.options.sack_permitted,
-            beginning: Spliced::beginning(advertised_more, client.is_evicted),
+            advertised_more,
+            is_evicted: client.is_evicted,
             client_fin: FinState::Open,
             server_fin: FinState::Open,
         });
