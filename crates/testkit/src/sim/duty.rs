@@ -27,6 +27,8 @@ pub(super) struct Numbers {
     pub ack: Option<u32>,
     /// It opens a connection.
     pub is_syn: bool,
+    /// It ends one.
+    pub is_rst: bool,
 }
 
 /// What one connection of a host still has to repeat.
@@ -40,6 +42,8 @@ struct Duty {
     since: Instant,
     /// RCV.NXT, as the host has told it last.
     told: Option<SeqNum>,
+    /// The end of what the host has got: RCV.NXT is no later.
+    heard: Option<SeqNum>,
 }
 
 /// The duties of a host's connections.
@@ -56,6 +60,7 @@ impl Duties {
                 newest: end,
                 since: now,
                 told: numbers.ack.map(SeqNum),
+                heard: numbers.ack.map(SeqNum),
             };
             self.0.insert(ends, duty);
         } else if let Some(duty) = self.0.get_mut(&ends) {
@@ -76,6 +81,14 @@ impl Duties {
     /// The host gets an intact segment. A keep-alive is answered, and its acknowledgement is not looked at (RFC 9293 3.10.7.4,
     /// first).
     pub(super) fn received(&mut self, now: Instant, ends: Ends, numbers: Numbers) {
+        let end = SeqNum(numbers.seq) + numbers.len;
+        if let (Some(duty), Some(ack)) = (self.0.get_mut(&ends), numbers.ack.map(SeqNum))
+            && ack >= duty.oldest
+            && ack <= duty.newest
+            && duty.heard.is_none_or(|heard| heard < end)
+        {
+            duty.heard = Some(end);
+        }
         if let (Some(duty), Some(ack)) = (self.0.get_mut(&ends), numbers.ack.map(SeqNum))
             && !(numbers.len == 0 && duty.told.is_some_and(|told| SeqNum(numbers.seq) < told))
             && ack > duty.oldest
@@ -84,6 +97,14 @@ impl Duties {
             duty.oldest = ack;
             duty.since = now;
         }
+    }
+
+    /// What a host that goes by RFC 9293 3.10.7.4, second, sees in a RST with this number, if it is not the next that it expects:
+    /// a question, to which it says where it stands. smoltcp 0.14 believes any in its window. Returns SEQ and ACK of such.
+    pub(super) fn question_in_place_of_rst(&self, ends: Ends, seq: SeqNum) -> Option<(SeqNum, SeqNum)> {
+        let duty = self.0.get(&ends)?;
+        let (told, heard) = (duty.told?, duty.heard?);
+        (seq > heard).then_some((told - 1, duty.oldest))
     }
 
     /// True if there is something to repeat and the host has long ceased to.
@@ -106,6 +127,7 @@ mod tests {
             len,
             ack: None,
             is_syn: false,
+            is_rst: false,
         }
     }
 
@@ -146,5 +168,57 @@ mod tests {
             !duties.is_neglected(at(2_000), ENDS),
             "an ACK of what was never sent is none"
         );
+    }
+
+    /// Seed 29000008859: the RST of the connection before came late, with a number in the window of the next.
+    #[test]
+    fn a_rst_beyond_all_that_has_come_is_a_question() {
+        let (now, mut duties) = (Instant::ZERO, Duties::default());
+        assert_eq!(asked(&duties, 7), None, "of no connection");
+        let syn = Numbers {
+            is_syn: true,
+            ..numbers(u32::MAX, 1)
+        };
+        duties.sent(now, ENDS, syn);
+        let got = |seq, len| Numbers {
+            ack: Some(0),
+            ..numbers(seq, len)
+        };
+        duties.received(
+            now,
+            ENDS,
+            Numbers {
+                is_syn: true,
+                ..got(99, 1)
+            },
+        );
+        duties.sent(
+            now,
+            ENDS,
+            Numbers {
+                ack: Some(100),
+                ..numbers(0, 0)
+            },
+        );
+        duties.received(now, ENDS, got(100, 15));
+        for next in [100, 115] {
+            assert_eq!(asked(&duties, next), None, "{next}: it may be the next");
+        }
+        assert_eq!(asked(&duties, 116), Some((99, 0)));
+        let late = Numbers {
+            ack: Some(5_000),
+            ..numbers(700, 0)
+        };
+        duties.received(now, ENDS, late);
+        assert_eq!(
+            asked(&duties, 700),
+            Some((99, 0)),
+            "what another connection has said is not heard"
+        );
+    }
+
+    fn asked(duties: &Duties, seq: u32) -> Option<(u32, u32)> {
+        let numbers = duties.question_in_place_of_rst(ENDS, SeqNum(seq));
+        numbers.map(|(seq, ack)| (seq.0, ack.0))
     }
 }

@@ -261,6 +261,11 @@ impl Host {
                 if let Some((ends, numbers)) = ends.zip(numbers(&frame)) {
                     self.duties.received(now, ends, numbers);
                     self.show_newest_window(ends, numbers, &mut frame);
+                    if numbers.is_rst
+                        && let Some(numbers) = self.duties.question_in_place_of_rst(ends, SeqNum(numbers.seq))
+                    {
+                        next::write_question(&mut frame, numbers);
+                    }
                 }
                 let connection = ends.and_then(|ends| self.sockets.find(ends));
                 let connection = connection.filter(|&id| !self.gives_way(id, &frame));
@@ -445,6 +450,7 @@ fn numbers(frame: &[u8]) -> Option<Numbers> {
         // What comes with a RST is no longer any use to its receiver.
         ack: (tcp.flags() & (TcpFlags::ACK | TcpFlags::RST) == TcpFlags::ACK).then(|| tcp.ack()),
         is_syn: tcp.flags().contains(TcpFlags::SYN),
+        is_rst: tcp.flags().contains(TcpFlags::RST),
     })
 }
 

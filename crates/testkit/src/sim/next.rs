@@ -48,6 +48,20 @@ pub(super) fn write(frame: &mut [u8], seq: u32) {
     }
 }
 
+/// Makes an ACK with these numbers of a segment.
+pub(super) fn write_question(frame: &mut [u8], (seq, ack): (SeqNum, SeqNum)) {
+    let (Ok(Kind::Tcp(layout)), Some((from, to, _))) = (frame::parse(frame), segment(frame)) else {
+        return;
+    };
+    let tcp = &mut frame[usize::from(layout.l4)..usize::from(layout.end)];
+    tcp[8..12].copy_from_slice(&ack.0.to_be_bytes());
+    tcp[13] = 0x10;
+    if let Ok(mut tcp) = TcpPacket::new_checked(tcp) {
+        tcp.set_seq(seq.0);
+        tcp.fill_checksum(from, to);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,6 +78,7 @@ mod tests {
             len,
             ack: Some(7),
             is_syn: false,
+            is_rst: false,
         };
         let syn = Numbers {
             is_syn: true,
