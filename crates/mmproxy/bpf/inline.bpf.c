@@ -231,8 +231,8 @@ ALONE int admit(struct __sk_buff *skb, struct packet *p __arg_nonnull, struct li
 		client.remote = p->key.remote;
 		client.remote_port = p->key.remote_port;
 	}
-	// Any listening socket of the server's will do, if a group does not always give the same one; of few ports what the kernel looks at
-	// first is in the cache.
+	// Only the listening socket is looked for; a group gives one of its own by the port's low byte. The kernel looks among connections first:
+	// with few endpoints it reads what is in the cache.
 	struct flow_key server = { p->key.remote, target->local, client.remote_port & bpf_htons(255), target->port };
 	if (assign(skb, p, &server)) {
 		if (h->claim == CLAIM_CLIENT)

@@ -36,8 +36,8 @@ struct flow_key {
 };
 
 #define LIVE 1      // there is a socket of the server: packets need only be translated
-#define CLOSING 4   // the balancer has sent its FIN
 #define REDIRECT 2  // what leaves for another next hop than the balancer's must be redirected
+#define CLOSING 4   // the balancer has sent its FIN
 
 // Who stands in the place of `remote` on the other side.
 struct flow {
