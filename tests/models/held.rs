@@ -83,7 +83,7 @@ fn agrees_with_byte_arrays() {
             } else if random.chance(150) {
                 let claim = random.one_of(&[EvictionClass::Unacked, EvictionClass::Acked, EvictionClass::Pinned]);
                 pool.set_claim(request.id, claim);
-                let is_held = !request.id.is_none();
+                let is_held = request.id.is_some();
                 if is_held && !waiting.contains(&(slot, claim)) {
                     waiting.retain(|&(other, _)| other != slot);
                     waiting.push((slot, claim));
@@ -118,18 +118,18 @@ fn agrees_with_byte_arrays() {
                         refused[2] += 1;
                     }
                 }
-                let is_new = !request.id.is_none() && waiting.iter().all(|&(other, _)| other != slot);
+                let is_new = request.id.is_some() && waiting.iter().all(|&(other, _)| other != slot);
                 if is_new {
                     waiting.push((slot, EvictionClass::Unacked));
                 }
             }
-            waiting.retain(|&(slot, _)| !requests[slot as usize].id.is_none());
+            waiting.retain(|&(slot, _)| requests[slot as usize].id.is_some());
             for claim in [EvictionClass::Unacked, EvictionClass::Acked] {
                 let longest = waiting.iter().find(|(_, of)| *of == claim).map(|(slot, _)| *slot);
                 assert_eq!(pool.longest(claim), longest, "seed {seed}, {claim:?}: {waiting:?}");
             }
             check(&pool, which, &requests[which], seed);
-            let open = requests.iter().filter(|request| !request.id.is_none()).count();
+            let open = requests.iter().filter(|request| request.id.is_some()).count();
             assert_eq!(pool.in_use(), open, "seed {seed}");
         }
         for (which, request) in requests.iter_mut().enumerate() {
