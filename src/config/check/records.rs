@@ -205,7 +205,6 @@ fn rotation(source: &mut Source<'_>, at: &At, raw: &RawRecords, to: Option<&Dest
     let given = [
         ("rotate_mib", raw.rotate_mib.is_some()),
         ("rotate_every", raw.rotate_every.is_some()),
-        ("rotate_keep", raw.rotate_keep.is_some()),
     ];
     if !matches!(to, Some(Destination::File(_))) {
         for (key, _) in given.iter().filter(|(_, is_given)| *is_given) {

@@ -126,7 +126,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
     ),
     (
         counter(
-            "proxyengine_sink_records",
+            "proxyengine_records_by_sink",
             &["sink", "fate"],
             "Session records by sink: written, lost, or left out by its filter and sample",
         ),
