@@ -252,10 +252,8 @@ fn a_reader_that_is_slow_loses_its_own_records_and_nothing_else() {
     let deaf = UnixDatagram::bind(&datagram).expect("bind");
     let reader = std::thread::spawn(move || {
         let (stream, _) = listener.accept().expect("accept");
-        BufReader::new(stream)
-            .lines()
-            .map(|line| port_of(&line.expect("line")))
-            .count() as u64
+        let ports = BufReader::new(stream).lines().map(|line| port_of(&line.expect("line")));
+        ports.fold(0_u64, |lines, _| lines + 1)
     });
     let (mut sender, receiver) = record_ring(RING_CAPACITY);
     let sinks = [
