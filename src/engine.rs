@@ -17,6 +17,7 @@
 mod board;
 mod core;
 mod crew;
+mod generation;
 mod links;
 pub mod machine;
 #[cfg(feature = "dpdk")]
@@ -28,9 +29,9 @@ pub mod steering;
 mod watch;
 mod worker;
 
-use std::collections::HashSet;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -43,19 +44,24 @@ use netfcts::format::{NameTable, Named};
 use netfcts::ring::{RecordReceiver, RecordSender, record_ring};
 
 use crate::commands::{CommandEnd, command_ring};
-use crate::config::{self, Config, CoreId, Idle};
+use crate::config::{self, Config, ConfigError, CoreId, Idle, Standing};
 use crate::kernel::{self, KernelEnd, KernelError, KernelLinks};
 use crate::log_ring::{LOG_RING, LogReceiver, LogSender, LogWriter, log_ring};
 use crate::neighbour::{SharedNeighbours, Topology, TopologyError};
 use crate::pipeline::{CoreLinks, HANDOVER_RING};
 use crate::records::{OpenError, RING_CAPACITY, RecordKeeper, RecordWatch};
 use crate::report::{Buffers, CoreReport, NextHopTotals, PortReport, Report, ServerReport};
+use crate::selectors::RuleSelector;
 use crate::stages::{Off, Stages};
-use splice::callbacks::SelectorFactory;
+use splice::callbacks::{SelectServer, SelectorFactory};
+use splice::difference::Difference;
 use splice::settings::CoreSteering;
+use splice::standby::Standby;
 
 use self::core::Seeds;
 use crew::Crew;
+pub use generation::GenerationError;
+use generation::{Desk, Generations, Next, Remake};
 use links::LinkWatch;
 use machine::{CoreParts, Machine, MachineError, Opened, WatchedPool};
 use steering::SteeringError;
@@ -67,6 +73,23 @@ use watch::Noted;
 pub use watch::{NotReady, Watch};
 use worker::Parts;
 pub use worker::{Program, Shown};
+
+/// Why an engine goes on with the configuration that it has.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    /// The file has an error, or differs in what needs a restart.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The addresses do not make a network.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// The cores.
+    #[error(transparent)]
+    Cores(#[from] GenerationError),
+    /// The engine was started by a program that has cores of its own.
+    #[error("the cores of this engine keep the settings that they began with")]
+    Fixed,
+}
 
 /// How often a draining engine looks whether connections are left.
 const DRAIN_PACE: Duration = Duration::from_millis(20);
@@ -139,6 +162,8 @@ pub struct CoreStart<M: Machine> {
     pub commands: Option<CommandEnd>,
     /// The clock that all cores share.
     pub clock: Clock,
+    /// What an operator takes out of service.
+    pub standby: Arc<Standby>,
 }
 
 /// What a core of several has to do with the others.
@@ -167,6 +192,9 @@ pub struct RunningEngine<M: Machine> {
     clock: Clock,
     watch: Watch,
     servers: ServerWatch,
+    topology: Arc<Topology>,
+    /// Nothing where cores keep the settings that they began with.
+    generations: Option<Box<dyn Generations>>,
 }
 
 /// How an engine has ended.
@@ -190,9 +218,47 @@ impl Engine {
     {
         let seeds = Seeds::draw().map_err(StartError::NoRandomness)?;
         let selectors = Arc::new(selectors);
-        Self::start_with(config, move |start| {
-            core::build::<M, F, Off>(start, &seeds, &*selectors)
+        Self::start_reloadable(config, None, move |start, desk| {
+            core::build::<M, F, Off>(start, &seeds, &*selectors, Some(desk))
         })
+    }
+
+    /// The same by the rules of the configuration, and of each that it is reloaded with.
+    ///
+    /// # Errors
+    /// See [`StartError`]. Nothing is left open.
+    pub fn start_on_by_rules<M: Machine + 'static>(config: Config) -> Result<RunningEngine<M>, StartError> {
+        let seeds = Seeds::draw().map_err(StartError::NoRandomness)?;
+        let rules = Arc::new(RuleSelector::new(&config));
+        let remake: Remake<RuleSelector> = Box::new(|config, _| RuleSelector::new(config));
+        Self::start_reloadable(config, Some(remake), move |start, desk| {
+            core::build::<M, RuleSelector, Off>(start, &seeds, &*rules, Some(desk))
+        })
+    }
+
+    /// An engine whose cores can go on with another configuration: `make` gives each of them its end of the way there.
+    fn start_reloadable<M, S, P, T, F>(
+        config: Config,
+        remake: Option<Remake<S>>,
+        make: F,
+    ) -> Result<RunningEngine<M>, StartError>
+    where
+        M: Machine + 'static,
+        S: SelectServer,
+        P: Program,
+        T: Task + 'static,
+        F: Fn(CoreStart<M>, Desk<S>) -> Result<(P, T), String> + Clone + Send + 'static,
+    {
+        let (offices, desks) = generation::offices(config.engine().cores.len(), remake);
+        let desks: Arc<Mutex<Vec<_>>> = Arc::new(Mutex::new(desks.into_iter().map(Some).collect()));
+        let mut engine = Self::start_with(config, move |start: CoreStart<M>| {
+            let mut desks = desks.lock().unwrap_or_else(PoisonError::into_inner);
+            let desk = desks.get_mut(start.index).and_then(Option::take);
+            drop(desks);
+            make(start, desk.ok_or("a core began twice")?)
+        })?;
+        engine.generations = Some(Box::new(offices));
+        Ok(engine)
     }
 
     /// What each of `cores` cores has to do with the others, steered as the configuration and the machine's ports allow:
@@ -234,7 +300,7 @@ impl Engine {
         C: Stages,
     {
         let seeds = Seeds::draw().map_err(|error| format!("no secret numbers from /dev/urandom: {error}"))?;
-        core::build::<M, F, C>(start, &seeds, selectors)
+        core::build::<M, F, C>(start, &seeds, selectors, None)
     }
 
     /// Opens the machine's ports and starts one worker per core; `make` builds each core's program and
@@ -269,17 +335,21 @@ impl Engine {
         let (logs, receivers): (Vec<LogSender>, Vec<LogReceiver>) = rings.unzip();
         let log = LogWriter::start(receivers, Arc::clone(&config)).map_err(StartError::Log)?;
 
+        let rings = cores.iter().map(|_| command_ring());
+        let (commanders, commands): (Vec<_>, Vec<_>) = rings.unzip();
         let watch = Watch::new(
             Arc::clone(&config),
             Vec::new(),
             (Arc::clone(&neighbours), Arc::clone(&topology)),
-            (clock, Vec::new()),
+            (clock, commanders),
             records.watch(),
         );
         let mut engine = RunningEngine {
             crew: Crew::new(),
             watch,
             servers: ServerWatch::default(),
+            topology: Arc::clone(&topology),
+            generations: None,
             _kernel: links,
             records,
             log,
@@ -290,13 +360,12 @@ impl Engine {
             neighbours,
             clock,
         };
-        let idle = idle_mode(&config);
-        let places = senders.into_iter().zip(logs).zip(others).zip(ends);
-        let mut commanders = Vec::new();
-        for (index, (parts, (((records, log), others), kernel))) in cores.into_iter().zip(places).enumerate() {
+        let (idle, standby) = (idle_mode(&config), engine.watch.standby());
+        let places = senders.into_iter().zip(logs).zip(others).zip(ends).zip(commands);
+        for (index, (parts, ((((records, log), others), kernel), commands))) in
+            cores.into_iter().zip(places).enumerate()
+        {
             let core = parts.core;
-            let (commander, commands) = command_ring();
-            commanders.push(commander);
             let leads = if index == 0 {
                 config.ports().iter().map(|port| port.id).collect()
             } else {
@@ -315,6 +384,7 @@ impl Engine {
                 others,
                 commands: Some(commands),
                 clock,
+                standby: Arc::clone(&standby),
             };
             let (handle, make) = (engine.machine.handle(), make.clone());
             engine.crew.spawn(core, clock, idle, move || {
@@ -324,14 +394,8 @@ impl Engine {
             })?;
         }
         engine.crew.wait_until_ready()?;
-        let (config, neighbours) = (Arc::clone(&engine.config), Arc::clone(&engine.neighbours));
-        engine.watch = Watch::new(
-            config,
-            engine.crew.boards(),
-            (neighbours, topology),
-            (clock, commanders),
-            engine.records.watch(),
-        );
+        let (config, boards) = (Arc::clone(&engine.config), engine.crew.boards());
+        engine.watch.go_on_with(config, boards, topology);
         engine.look_at_links();
         Ok(engine)
     }
@@ -395,6 +459,67 @@ impl<M: Machine> RunningEngine<M> {
         });
     }
 
+    /// Goes on with another version of the configuration's file. Open connections go on; new ones are served by it.
+    ///
+    /// # Errors
+    /// The file has an error, or differs in what needs a restart, or a core does not come round: all goes on as before.
+    pub fn reload(&mut self, path: &Path) -> Result<(), ReloadError> {
+        let (config, difference) = self.config.reload(path)?;
+        self.go_on_with(config, &difference)
+    }
+
+    /// The configuration that it runs with.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Forgets listeners, pools and servers that the file no longer has, as soon as no connection names them. To be called
+    /// now and then.
+    pub fn forget_past(&mut self) {
+        if !self.config.has_past() {
+            return;
+        }
+        let named = self.generations.as_mut().and_then(|generations| generations.look());
+        if let Some((config, difference)) = named.and_then(|named| self.config.without_past(&named))
+            && let Err(error) = self.go_on_with(config, &difference)
+        {
+            log::warn!("what is past is not forgotten: {error}");
+        }
+    }
+
+    fn go_on_with(&mut self, config: Config, difference: &Difference) -> Result<(), ReloadError> {
+        let Some(generations) = &mut self.generations else {
+            return Err(ReloadError::Fixed);
+        };
+        let config = Arc::new(config);
+        let macs = self.machine.macs();
+        let before = Arc::clone(&self.topology);
+        let topology = Arc::new(Topology::from_config_after(&config, &macs, before.next_hops())?);
+        self.neighbours.go_on_with(&topology, before.next_hops());
+        let boards = generations.change(&Next {
+            config: &config,
+            difference,
+            topology: &topology,
+            before: &before,
+            boards: self.crew.boards(),
+        })?;
+        self.crew.set_boards(&boards);
+        // Who comes next by these numbers is in service.
+        let standby = self.watch.standby();
+        for &server in difference.new_servers.iter().chain(&difference.past_servers) {
+            standby.set_server(server, false);
+        }
+        for &(listener, _) in &difference.new_listeners {
+            standby.set_listener(listener, false);
+        }
+        self.records.set_names(names_of(&config, &self.clock));
+        self.log.set_config(Arc::clone(&config));
+        self.watch
+            .go_on_with(Arc::clone(&config), boards, Arc::clone(&topology));
+        (self.config, self.topology) = (config, topology);
+        Ok(())
+    }
+
     /// A view of the engine for other threads.
     pub fn watch(&self) -> Watch {
         self.watch.clone()
@@ -448,6 +573,8 @@ impl<M: Machine> RunningEngine<M> {
             clock,
             watch,
             servers: _,
+            topology: _,
+            generations: _,
         } = self;
         watch.note_drain();
         crew.end();
@@ -518,8 +645,12 @@ fn report(
 
 /// The servers, of which nothing is known yet.
 fn servers_of(config: &Config) -> Vec<ServerReport> {
+    let name = |server: &config::ServerConfig| match server.standing {
+        Standing::Nobody => String::new(),
+        Standing::InFile | Standing::Past => server.name.clone(),
+    };
     let unknown = |server: &config::ServerConfig| ServerReport {
-        name: server.name.clone(),
+        name: name(server),
         ..ServerReport::default()
     };
     config.servers().iter().map(unknown).collect()
@@ -551,37 +682,18 @@ fn names_of(config: &Config, clock: &Clock) -> NameTable {
             .iter()
             .map(|server| named(&server.name, server.address))
             .collect(),
-        local_addresses: addresses_by_index(config),
+        local_addresses: config.addresses(),
         epoch_ns: u64::try_from(since_1970)
             .unwrap_or(u64::MAX)
             .saturating_sub(clock.now().as_nanos()),
     }
 }
 
-/// Our addresses in the order in which the cores number them. [`Config::core_settings`] does it in the same order, but with
-/// the ports of each address, which take a thousand times the memory.
-fn addresses_by_index(config: &Config) -> Vec<IpAddr> {
-    let listeners = config
-        .listeners()
-        .iter()
-        .flat_map(|listener| &listener.addresses)
-        .map(|address| address.ip);
-    let locals = config
-        .servers()
-        .iter()
-        .flat_map(|server| &server.local)
-        .map(|local| local.ip);
-    let mut seen = HashSet::new();
-    listeners
-        .chain(locals)
-        .filter(|address| seen.insert(*address))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use netfcts::leg::unmapped;
+    use std::net::IpAddr;
 
     #[test]
     fn records_and_cores_number_our_addresses_alike() {
@@ -612,7 +724,7 @@ mod tests {
         let of_cores: Vec<IpAddr> = (0..addresses.len() as u16)
             .map(|index| unmapped(addresses.value(index)))
             .collect();
-        assert_eq!(addresses_by_index(&config), of_cores);
+        assert_eq!(config.addresses(), of_cores);
         assert_eq!(of_cores.len(), 5, "{of_cores:?}");
     }
 }

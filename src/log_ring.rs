@@ -7,9 +7,9 @@
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -184,6 +184,7 @@ pub struct LogWriter {
     stop: Arc<AtomicBool>,
     ended: Receiver<()>,
     thread: Option<JoinHandle<()>>,
+    config: Arc<Mutex<Arc<Config>>>,
 }
 
 impl LogWriter {
@@ -196,8 +197,10 @@ impl LogWriter {
         let stop = Arc::new(AtomicBool::new(false));
         let (end, ended) = mpsc::channel();
         let is_over = Arc::clone(&stop);
+        let config = Arc::new(Mutex::new(config));
+        let named = Arc::clone(&config);
         let body = move || {
-            write_until(receivers, &config, &is_over);
+            write_until(receivers, &named, &is_over);
             drop(end);
         };
         let thread = std::thread::Builder::new().name("log".to_owned()).spawn(body)?;
@@ -206,7 +209,13 @@ impl LogWriter {
             stop,
             ended,
             thread: Some(thread),
+            config,
         })
+    }
+
+    /// Has numbers mean this from now on.
+    pub fn set_config(&self, config: Arc<Config>) {
+        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;
     }
 
     /// Lines lost so far, because a core's ring was full.
@@ -227,11 +236,17 @@ impl Drop for LogWriter {
     }
 }
 
-fn write_until(mut receivers: Vec<LogReceiver>, config: &Config, stop: &AtomicBool) {
-    let name = |id: ServerId| config.server(id).name.as_str();
+fn write_until(mut receivers: Vec<LogReceiver>, config: &Mutex<Arc<Config>>, stop: &AtomicBool) {
     loop {
         // Read before the rings: whatever was sent before is still written.
         let is_last = stop.load(Ordering::Acquire);
+        let config = Arc::clone(&config.lock().unwrap_or_else(PoisonError::into_inner));
+        let name = |id: ServerId| {
+            config
+                .servers()
+                .get(id.index())
+                .map_or("", |server| server.name.as_str())
+        };
         for receiver in &mut receivers {
             while let Ok(event) = receiver.consumer.pop() {
                 let (level, line) = event.line(name);

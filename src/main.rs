@@ -40,7 +40,7 @@ struct Arguments {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Run the engine until SIGINT, SIGTERM or SIGHUP; the same as naming the file alone. SIGUSR1 prints the counters.
+    /// Run the engine until SIGINT or SIGTERM; the same as naming the file alone. SIGHUP reads the file again, SIGUSR1 prints the counters.
     Run(RunArguments),
     /// Load and check a configuration without opening a port.
     Check {

@@ -20,7 +20,7 @@
 use crate::commands::CommandEnd;
 use crate::config::ServerId;
 use crate::kernel::{FRAMES_PER_POLL, KernelEnd, Share};
-use crate::neighbour::{NextHopId, SharedNeighbours, Station, Verdict};
+use crate::neighbour::{NextHopId, SharedNeighbours, Station, StationChange, Verdict};
 use crate::stages::{Off, Stages};
 use e2d2::BURST;
 use e2d2::buffer::{BufferPool, PacketBuffer};
@@ -35,7 +35,7 @@ use splice::callbacks::SelectServer;
 use splice::round_budget::KEPT_FOR_CONTROL;
 use splice::steering::SteeringTrouble;
 use splice::syn_ack_options::ServerCaps;
-use splice::{NextHops, Proxy};
+use splice::{Change, NextHops, Proxy};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -153,8 +153,10 @@ where
         kernel: kernel.map(RefCell::new),
         commands: commands.map(RefCell::new),
     });
+    let station = Rc::new(RefCell::new(station));
     let handle = Handle {
         proxy: Rc::clone(&proxy),
+        station: Rc::clone(&station),
         stage: Rc::clone(&state),
         ways: Rc::clone(&ways),
     };
@@ -164,6 +166,7 @@ where
     let tcp = ProxyNode {
         hold: Handle {
             proxy: Rc::clone(&proxy),
+            station: Rc::clone(&station),
             stage: state,
             ways: Rc::clone(&ways),
         },
@@ -192,6 +195,7 @@ enum Stage {
 /// The owner's hold on a running graph. Used between rounds, on the core that runs the graph.
 pub struct Handle<L: BufferPool, S> {
     proxy: SharedProxy<L, S>,
+    station: Rc<RefCell<Station>>,
     stage: Rc<Cell<Stage>>,
     ways: Rc<Ways<L::Buffer>>,
 }
@@ -215,6 +219,12 @@ impl<L: BufferPool, S: SelectServer> Handle<L, S> {
     /// True when everything has been ended.
     pub fn is_finished(&self) -> bool {
         self.stage.get() == Stage::Finished
+    }
+
+    /// Goes on with other settings and addresses, and leaves in the changes what there was. Connections go on.
+    pub fn adopt(&self, change: &mut Change<S>, station: &mut StationChange, now: Instant) {
+        self.proxy.borrow_mut().adopt(change, now);
+        self.station.borrow_mut().adopt(station);
     }
 
     /// The next server of which something new is known.
@@ -382,7 +392,7 @@ impl<B: PacketBuffer, T: Stages> splice::Output<B> for Emitter<'_, '_, B, T> {
 }
 
 struct StationNode<L: BufferPool, S, T> {
-    station: Station,
+    station: Rc<RefCell<Station>>,
     proxy: SharedProxy<L, S>,
     ways: Rc<Ways<L::Buffer>>,
     stages: T,
@@ -426,12 +436,13 @@ impl<L: BufferPool, S: SelectServer, T: Stages> Node for StationNode<L, S, T> {
 
     fn process(&mut self, round: &mut Round<'_>, batch: &mut Burst<Self::Input>, out: &mut Outbox<Self::Output>) {
         let now = round.now();
+        let mut station = self.station.borrow_mut();
         for packet in batch.drain(..) {
             if !self.is_engines(now, &packet) {
                 continue;
             }
             let Packet { mut buffer, port, kind } = packet;
-            match self.station.handle(now, port, kind, &mut buffer) {
+            match station.handle(now, port, kind, &mut buffer) {
                 Verdict::Answer(_) => out.emit(round, Frame { buffer, port }),
                 Verdict::Used(_) | Verdict::Dropped(_) => {}
                 Verdict::IcmpError | Verdict::NotOurs => {
@@ -449,7 +460,7 @@ impl<L: BufferPool, S: SelectServer, T: Stages> Node for StationNode<L, S, T> {
             }
         }
         let proxy = &self.proxy;
-        let sent = self.station.poll(now, &mut |port, frame| {
+        let sent = station.poll(now, &mut |port, frame| {
             let Some(buffer) = proxy.borrow_mut().pool_mut().take_copy(frame) else {
                 return false;
             };
@@ -461,6 +472,6 @@ impl<L: BufferPool, S: SelectServer, T: Stages> Node for StationNode<L, S, T> {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        Some(self.station.next_deadline())
+        Some(self.station.borrow().next_deadline())
     }
 }

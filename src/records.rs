@@ -10,8 +10,8 @@
 //! configuration.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -78,6 +78,8 @@ struct Counts {
     left_out: AtomicU64,
     is_off: AtomicBool,
     stop: AtomicBool,
+    /// Names that hold from now on.
+    names: Mutex<Option<NameTable>>,
 }
 
 impl RecordKeeper {
@@ -129,6 +131,11 @@ impl RecordKeeper {
     /// For whoever wants to know what became of the records, or to have files opened anew.
     pub fn watch(&self) -> RecordWatch {
         self.seen.clone()
+    }
+
+    /// Has numbers mean this from now on. Those that have had another meaning are in no record that is still to be written.
+    pub fn set_names(&self, names: NameTable) {
+        *self.seen.counts.names.lock().unwrap_or_else(PoisonError::into_inner) = Some(names);
     }
 
     /// Writes what is in the rings now, flushes and ends the threads. To be called when the cores have stopped.
@@ -206,6 +213,7 @@ impl Taker {
         loop {
             // Read before the rings: whatever was sent before `stop` was set is still taken in this round.
             let last_round = self.counts.stop.load(Ordering::Acquire);
+            self.take_names();
             let taken = self.drain(last_round);
             if last_round {
                 return;
@@ -213,6 +221,13 @@ impl Taker {
             if taken == 0 {
                 std::thread::park_timeout(PAUSE);
             }
+        }
+    }
+
+    fn take_names(&mut self) {
+        let names = self.counts.names.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(names) = names.map(Arc::new) {
+            self.sinks.iter_mut().for_each(|sink| sink.set_names(&names));
         }
     }
 

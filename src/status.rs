@@ -13,6 +13,9 @@
 //! | `POST /api/v1/connections/end` | ends those of a server, or one |
 //! | `POST /api/v1/records/{reopen,on,off}` | the first as SIGUSR2 |
 //! | `POST /api/v1/log` | other log levels |
+//! | `/api/v1/diff` | what a reload would change, or why it would be refused |
+//! | `POST /api/v1/reload` | as SIGHUP; answers when all cores have it, or 409 with the reason |
+//! | `POST /api/v1/{drain,ready}/{server,pool,listener}/NAME`, `…/engine` | no new connections, or again |
 //!
 //! What is posted changes something: for root and the engine's own user, over a Unix socket. Packet threads do nothing but
 //! for connections, which they look at a few at a time ([`commands`](crate::commands)); for the rest see [`Watch`].
@@ -22,13 +25,15 @@ pub mod metrics;
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use control::http::{Answer, Hosts, Peer, Request, Running, Server};
 use e2d2::wire::MacAddr;
 use serde_json::{Value, json};
 use splice::tally::{Distribution, Histogram, ListenerTally, ServerTally, Tally};
 
-use crate::config::{ControlConfig, ListenerConfig, PoolConfig, ServerConfig};
+use crate::config::{ControlConfig, ListenerConfig, PoolConfig, ServerConfig, Standing};
 use crate::engine::{NotReady, Watch};
 use crate::log_levels::LogLevels;
 use crate::neighbour::NextHop;
@@ -72,17 +77,30 @@ pub fn listen(config: &ControlConfig) -> Result<Option<Server>, (String, io::Err
     Ok(places.iter().any(|place| place.is_some()).then_some(server))
 }
 
-/// Answers until what it returns is dropped.
+/// What the thread that owns an engine does for others.
+pub struct Doors {
+    /// The configuration's file.
+    pub file: PathBuf,
+    /// Has it read again, and waits for what comes of that.
+    pub reload: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
+}
+
+/// Answers until what it returns is dropped. Without doors the configuration stays as it is.
 ///
 /// # Errors
 /// The thread cannot be made.
-pub fn serve(server: Server, watch: Watch, levels: LogLevels) -> io::Result<Running> {
-    server.spawn("control", move |request| answer(request, &watch, &levels))
+pub fn serve(server: Server, watch: Watch, levels: LogLevels, doors: Option<Doors>) -> io::Result<Running> {
+    server.spawn("control", move |request| {
+        answer(request, &watch, &levels, doors.as_ref())
+    })
 }
 
-fn answer(request: &Request<'_>, watch: &Watch, levels: &LogLevels) -> Answer {
+fn answer(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Option<&Doors>) -> Answer {
     if request.method != "GET" {
-        return change(request, watch, levels);
+        return change(request, watch, levels, doors);
+    }
+    if let ("/api/v1/diff", Some(doors)) = (request.path, doors) {
+        return difference(watch, &doors.file);
     }
     let is_local = matches!(request.peer, Peer::Local { .. });
     match request.path {
@@ -106,25 +124,44 @@ fn answer(request: &Request<'_>, watch: &Watch, levels: &LogLevels) -> Answer {
     }
 }
 
-fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels) -> Answer {
-    const CHANGES: [&str; 5] = ["connections/end", "records/reopen", "records/on", "records/off", "log"];
+fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Option<&Doors>) -> Answer {
+    const CHANGES: [&str; 6] = [
+        "connections/end",
+        "records/reopen",
+        "records/on",
+        "records/off",
+        "log",
+        "reload",
+    ];
     let change = request.path.strip_prefix("/api/v1/");
-    let Some(change) = change.filter(|change| CHANGES.contains(change)) else {
+    let is_one = |change: &&str| CHANGES.contains(change) || standby_of(request.path).is_some();
+    let Some(change) = change.filter(is_one) else {
         return Answer::refusal(405, "this only reads\n");
     };
     if !may_change(request.peer, rustix::process::geteuid().as_raw()) {
         return Answer::refusal(403, "for root and the engine's user, over a Unix socket\n");
+    }
+    if let Some((out, what, name)) = standby_of(request.path)
+        && let Err(reason) = watch.set_standby(what, name, out)
+    {
+        return Answer::refusal(409, &(reason + "\n"));
     }
     match change {
         "connections/end" => return told(connections::end(request.query, watch)),
         "records/reopen" => watch.records().reopen(),
         "records/on" => watch.records().keep(true),
         "records/off" => watch.records().keep(false),
-        _ => {
+        "reload" => match doors.map(|doors| (doors.reload)()) {
+            Some(Ok(())) => {}
+            Some(Err(reason)) => return Answer::refusal(409, &(reason + "\n")),
+            None => return Answer::refusal(405, "the configuration stays as it is\n"),
+        },
+        "log" => {
             if let Err(sentence) = levels.set(request.query) {
                 return Answer::refusal(400, &format!("{sentence}\n"));
             }
         }
+        _ => {}
     }
     log::info!("changed by ctl: {change} {}", request.query);
     Answer::text("ok\n")
@@ -134,6 +171,27 @@ fn told(result: Result<Value, connections::Refusal>) -> Answer {
     match result {
         Ok(value) => Answer::json(value.to_string() + "\n"),
         Err((status, sentence)) => Answer::refusal(status, &format!("{sentence}\n")),
+    }
+}
+
+/// Whether a path takes something out of service or back, and what, by which name.
+fn standby_of(path: &str) -> Option<(bool, &str, &str)> {
+    let path = path.strip_prefix("/api/v1/")?;
+    let (order, of) = path.split_once('/')?;
+    let (what, name) = of.split_once('/').unwrap_or((of, ""));
+    match order {
+        "drain" => Some((true, what, name)),
+        "ready" => Some((false, what, name)),
+        _ => None,
+    }
+}
+
+/// What a reload of `file` would change, a line for each.
+fn difference(watch: &Watch, file: &Path) -> Answer {
+    let config = watch.config();
+    match config.reload(file) {
+        Ok((new, _)) => Answer::text(&config.lines_of_difference(&new)),
+        Err(error) => Answer::refusal(409, &format!("{error}\n")),
     }
 }
 
@@ -184,9 +242,9 @@ fn part_of(part: &str, report: &Report, watch: &Watch) -> Option<Value> {
 }
 
 /// What all cores have counted in their histograms of one thing.
-fn distribution<'a>(watch: &'a Watch, of: impl Fn(&'a Tally) -> Option<&'a Histogram>) -> Distribution {
+fn distribution<'a>(tallies: &'a [Arc<Tally>], of: impl Fn(&'a Tally) -> Option<&'a Histogram>) -> Distribution {
     let mut all = Distribution::default();
-    watch.tallies().filter_map(of).for_each(|counted| all.add(counted));
+    (tallies.iter().filter_map(|tally| of(tally))).for_each(|counted| all.add(counted));
     all
 }
 
@@ -196,7 +254,7 @@ fn percentiles(times: &Distribution) -> [Option<f64>; 2] {
 }
 
 fn servers(report: &Report, watch: &Watch) -> Value {
-    let config = watch.config();
+    let (config, tallies, standby) = (watch.config(), watch.tallies(), watch.standby());
     let mut pools_of = vec![Vec::new(); config.servers().len()];
     for pool in config.pools() {
         for member in &pool.members {
@@ -205,7 +263,7 @@ fn servers(report: &Report, watch: &Watch) -> Value {
     }
     let of = |((server, told), pools): ((&ServerConfig, &ServerReport), Vec<&str>)| {
         let times = |of: fn(&ServerTally) -> &Histogram| {
-            percentiles(&distribution(watch, |tally| tally.server(server.id.index()).map(of)))
+            percentiles(&distribution(&tallies, |tally| tally.server(server.id.index()).map(of)))
         };
         let ([connect_p50, connect_p99], [byte_p50, byte_p99]) =
             (times(|server| &server.connect), times(|server| &server.first_byte));
@@ -213,7 +271,11 @@ fn servers(report: &Report, watch: &Watch) -> Value {
             "name": server.name,
             "pools": pools.join(" "),
             "address": server.address.to_string(),
-            "state": state_of(told, report),
+            "state": match server.standing {
+                Standing::Past => PAST,
+                _ if standby.has_server(server.id.0) => DRAINED,
+                _ => state_of(told, report),
+            },
             "for_s": report.uptime_ms.saturating_sub(told.since_ms) / 1000,
             "open": told.connections_open,
             "calls": told.calls,
@@ -227,12 +289,19 @@ fn servers(report: &Report, watch: &Watch) -> Value {
         })
     };
     let servers = config.servers().iter().zip(&report.servers);
-    servers.zip(pools_of).map(of).collect()
+    let there = servers
+        .zip(pools_of)
+        .filter(|((server, _), _)| server.standing != Standing::Nobody);
+    there.map(of).collect()
 }
 
 const UP: &str = "up";
 const PARTLY_OUT: &str = "partly out";
 const OUT: &str = "out";
+/// The file no longer has it; connections do.
+const PAST: &str = "past";
+/// It was taken out of service.
+const DRAINED: &str = "drained";
 
 /// Whether no core passes the server over, some, or all.
 fn state_of(server: &ServerReport, report: &Report) -> &'static str {
@@ -245,6 +314,7 @@ fn state_of(server: &ServerReport, report: &Report) -> &'static str {
 
 /// Of their servers, which other pools may have, too.
 fn pools(report: &Report, watch: &Watch) -> Value {
+    let (config, tallies) = (watch.config(), watch.tallies());
     let of = |(index, pool): (usize, &PoolConfig)| {
         let members = pool.members.iter();
         let servers: Vec<_> = members
@@ -257,9 +327,9 @@ fn pools(report: &Report, watch: &Watch) -> Value {
                 .count()
         };
         let sum = |of: fn(&ServerReport) -> u64| servers.iter().map(|server| of(server)).sum::<u64>();
-        let tallies = || watch.tallies().filter_map(|tally| tally.pool(index));
-        let chosen = tallies().map(|pool| pool.chosen.get()).sum::<u64>();
-        let [connect_p50, connect_p99] = percentiles(&distribution(watch, |tally| {
+        let of_cores = tallies.iter().filter_map(|tally| tally.pool(index));
+        let chosen = of_cores.map(|pool| pool.chosen.get()).sum::<u64>();
+        let [connect_p50, connect_p99] = percentiles(&distribution(&tallies, |tally| {
             tally.pool(index).map(|pool| &pool.connect)
         }));
         json!({
@@ -275,10 +345,12 @@ fn pools(report: &Report, watch: &Watch) -> Value {
             "connect_ms_p99": connect_p99,
         })
     };
-    watch.config().pools().iter().enumerate().map(of).collect()
+    let in_file = |(_, pool): &(usize, &PoolConfig)| pool.standing == Standing::InFile;
+    config.pools().iter().enumerate().filter(in_file).map(of).collect()
 }
 
 fn listeners(watch: &Watch) -> Value {
+    let (config, tallies) = (watch.config(), watch.tallies());
     let of = |(index, listener): (usize, &ListenerConfig)| {
         let addresses = listener.addresses.iter().map(|address| {
             let (first, last) = (address.ports.start(), address.ports.end());
@@ -289,10 +361,10 @@ fn listeners(watch: &Watch) -> Value {
                 format!("{first_address}-{last}")
             }
         });
-        let tallies = || watch.tallies().filter_map(|tally| tally.listener(index));
-        let sum = |of: fn(&ListenerTally) -> u64| tallies().map(of).sum::<u64>();
+        let of_cores = || tallies.iter().filter_map(|tally| tally.listener(index));
+        let sum = |of: fn(&ListenerTally) -> u64| of_cores().map(of).sum::<u64>();
         let times = |of: fn(&ListenerTally) -> &Histogram| {
-            percentiles(&distribution(watch, |tally| tally.listener(index).map(of)))
+            percentiles(&distribution(&tallies, |tally| tally.listener(index).map(of)))
         };
         let ([choice_p50, choice_p99], [byte_p50, byte_p99]) = (
             times(|listener| &listener.choice),
@@ -311,7 +383,8 @@ fn listeners(watch: &Watch) -> Value {
             "first_byte_ms_p99": byte_p99,
         })
     };
-    watch.config().listeners().iter().enumerate().map(of).collect()
+    let there = |(_, listener): &(usize, &ListenerConfig)| listener.standing != Standing::Nobody;
+    config.listeners().iter().enumerate().filter(there).map(of).collect()
 }
 
 fn cores(report: &Report) -> Value {
@@ -332,8 +405,9 @@ fn cores(report: &Report) -> Value {
 }
 
 fn neighbours(watch: &Watch) -> Value {
-    let ports = watch.config().ports();
-    let of = |(hop, mac): (&NextHop, Option<MacAddr>)| {
+    let config = watch.config();
+    let ports = config.ports();
+    let of = |(hop, mac): (NextHop, Option<MacAddr>)| {
         json!({
             "address": hop.address.to_string(),
             "port": ports.get(usize::from(hop.port.0)).map(|port| port.name.as_str()),
@@ -341,7 +415,7 @@ fn neighbours(watch: &Watch) -> Value {
             "configured": hop.static_mac.is_some(),
         })
     };
-    watch.next_hops().map(of).collect()
+    watch.next_hops().into_iter().map(of).collect()
 }
 
 /// Only reasons that have happened: the report has all.

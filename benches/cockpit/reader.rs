@@ -105,7 +105,8 @@ fn serve(endpoint: &Endpoint, watch: Watch) -> io::Result<Running> {
         ..ControlConfig::default()
     };
     let server = status::listen(&config).map_err(|(_, error)| error)?;
-    status::serve(server.ok_or(io::ErrorKind::NotFound)?, watch, LogLevels::default())
+    let server = server.ok_or(io::ErrorKind::NotFound)?;
+    status::serve(server, watch, LogLevels::default(), None)
 }
 
 fn look(endpoint: &Endpoint, shared: &Shared) -> io::Result<()> {

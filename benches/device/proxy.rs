@@ -140,6 +140,7 @@ pub(super) fn proxy(
     let (sender, receiver) = record_ring(RING_CAPACITY);
     let (commander, commands) = command_ring();
     let start = CoreStart {
+        standby: Arc::default(),
         index: 0,
         leads: config.ports().iter().map(|port| port.id).collect(),
         config: Arc::clone(&config),

@@ -282,6 +282,7 @@ fn cores(
         let leads = config.ports().iter().map(|port| port.id).filter(|_| index == 0);
         let (records, _not_kept) = record_ring(1);
         let start = CoreStart {
+            standby: Arc::default(),
             index,
             leads: leads.collect(),
             config: Arc::clone(config),

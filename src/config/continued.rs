@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use super::error::{ConfigError, Problem};
-use super::model::{Fallback, ListenerConfig, PoolConfig, ServerConfig, Standing};
+use super::model::{Fallback, ListenerConfig, PoolConfig, ServerConfig};
 use super::source::{At, Source};
 use super::{Config, check, read};
 use splice::difference::{Difference, MOST_LISTENERS, MOST_SERVERS};
@@ -19,6 +19,27 @@ use splice::ids::{ListenerId, PoolId, ServerId};
 
 /// Addresses of ours that there can be: numbers from here on mean something else.
 const MOST_ADDRESSES: usize = splice::transparent_sources::FIRST as usize;
+
+/// Whether the file has a listener, a pool or a server that has a number.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It has.
+    InFile,
+    /// An earlier version had; connections may name it.
+    Past,
+    /// Nobody has the number.
+    Nobody,
+}
+
+impl Standing {
+    /// In a version that does not have it.
+    fn past(self) -> Self {
+        match self {
+            Standing::InFile | Standing::Past => Standing::Past,
+            Standing::Nobody => Standing::Nobody,
+        }
+    }
+}
 
 /// Numbers of past listeners, pools and servers that connections still name.
 #[derive(Clone, Debug, Default)]
@@ -137,71 +158,6 @@ impl Config {
         let mut seen = HashSet::new();
         all.filter(|address| seen.insert(*address)).collect()
     }
-
-    /// Complains about what differs and is not a listener, a pool or a server.
-    fn refuse_other_parts(&self, source: &mut Source<'_>, new: &Config) {
-        let mut refuse = |section: &str, key: &str, differs: bool| {
-            if differs {
-                needs_restart(source, &At::root().key(section).key(key));
-            }
-        };
-        let (old, engine) = (&self.engine, &new.engine);
-        refuse("engine", "name", old.name != engine.name);
-        refuse("engine", "cores", old.cores != engine.cores);
-        refuse("engine", "memory", old.memory_mib != engine.memory_mib);
-        refuse("engine", "idle", old.idle != engine.idle);
-        refuse(
-            "engine",
-            "replies_per_second",
-            old.replies_per_second != engine.replies_per_second,
-        );
-        refuse("engine", "overload_after", old.overload_after != engine.overload_after);
-        refuse(
-            "engine",
-            "max_connections",
-            old.max_connections != engine.max_connections,
-        );
-        refuse(
-            "engine",
-            "reassembly_memory",
-            old.reassembly_memory != engine.reassembly_memory,
-        );
-        refuse(
-            "engine",
-            "reassembly_quota",
-            old.reassembly_quota != engine.reassembly_quota,
-        );
-        refuse("engine", "buffers", old.buffers != engine.buffers);
-        refuse("engine", "steering", old.steering != engine.steering);
-        refuse("engine", "port_mask", old.port_mask != engine.port_mask);
-        refuse(
-            "timeouts",
-            "time_wait",
-            self.timeouts.time_wait != new.timeouts.time_wait,
-        );
-        refuse("syn_ack", "probe", self.syn_ack.probe != new.syn_ack.probe);
-        refuse("syn_ack", "pinned", self.syn_ack.pinned != new.syn_ack.pinned);
-        if self.records != new.records {
-            needs_restart(source, &At::root().key("records"));
-        }
-        if self.control != new.control {
-            needs_restart(source, &At::root().key("control"));
-        }
-        if self.ports.len() != new.ports.len() {
-            return needs_restart(source, &At::root().key("port"));
-        }
-        let ports = self.ports.iter().zip(&new.ports).enumerate();
-        for (index, _) in ports.filter(|(_, (old, new))| old != new) {
-            needs_restart(source, &At::root().key("port").index(index));
-        }
-        if self.routes != new.routes {
-            needs_restart(source, &At::root().key("port"));
-        }
-    }
-}
-
-fn needs_restart(source: &mut Source<'_>, at: &At) {
-    source.complain(at, "has changed, which needs a restart");
 }
 
 /// The groups of source ports that servers have.
@@ -411,17 +367,18 @@ fn pools(old: &Config, new: &Config) -> Vec<PoolId> {
 fn servers(old: &Config, new: &Config, source: &mut Source<'_>) -> Vec<ServerId> {
     let there = old.servers.iter().filter(|server| server.standing != Standing::Nobody);
     let known: HashMap<_, &ServerConfig> = there.map(|server| (server.address, server)).collect();
-    let mut at_of: HashMap<ServerId, At> = HashMap::new();
+    let mut at_of: HashMap<ServerId, [At; 2]> = HashMap::new();
     for (index, pool) in new.pools.iter().enumerate() {
-        let at = At::root().key("pool").index(index).key("servers");
+        let at = At::root().key("pool").index(index);
         for (place, member) in pool.members.iter().enumerate() {
-            at_of.entry(member.server).or_insert_with(|| at.index(place));
+            let own = at.key("servers").index(place);
+            at_of.entry(member.server).or_insert_with(|| [at.clone(), own]);
         }
     }
     let mut id_of = |server: &ServerConfig| {
         let before = *known.get(&server.address)?;
-        let at = at_of.get(&server.id).cloned().unwrap_or_else(At::root);
-        let mut refuse = |key: &str, differs: bool| {
+        let [pool, own] = at_of.get(&server.id)?;
+        let mut refuse = |at: &At, key: &str, differs: bool| {
             if differs {
                 let complaint = format!(
                     "has changed for {}, to which connections are open: it needs a restart",
@@ -430,10 +387,10 @@ fn servers(old: &Config, new: &Config, source: &mut Source<'_>) -> Vec<ServerId>
                 source.complain(&at.key(key), complaint);
             }
         };
-        refuse("local_addresses", before.local != server.local);
-        refuse("transparent", before.transparent != server.transparent);
-        refuse("send_proxy", before.announce != server.announce);
-        refuse("mac", before.mac != server.mac);
+        refuse(pool, "local_addresses", before.local != server.local);
+        refuse(pool, "transparent", before.transparent != server.transparent);
+        refuse(pool, "proxy_protocol", before.announce != server.announce);
+        refuse(own, "mac", before.mac != server.mac);
         Some(before.id.0)
     };
     let ids: Vec<_> = new.servers.iter().map(&mut id_of).collect();

@@ -20,6 +20,7 @@ mod control;
 mod core_settings;
 mod defaults;
 mod device;
+mod differences;
 mod dn;
 mod error;
 mod memory;
@@ -36,7 +37,7 @@ use std::path::Path;
 
 use log::LevelFilter;
 
-pub use self::continued::Named;
+pub use self::continued::{Named, Standing};
 pub use self::control::ControlConfig;
 pub use device::{Device, PciAddress};
 pub use dn::DnPattern;
@@ -44,7 +45,7 @@ pub use error::{ConfigError, Problem};
 pub use memory::{PortMemory, RequestsCarried};
 pub use model::{
     EngineConfig, Fallback, Idle, KernelConfig, ListenAddress, ListenerConfig, ListenerTimeouts, LocalAddress, Match,
-    PoolConfig, PortConfig, PortRanges, Rule, ServerConfig, SoftwareNicConfig, Standing, Steering, Timeouts,
+    PoolConfig, PortConfig, PortRanges, Rule, ServerConfig, SoftwareNicConfig, Steering, Timeouts,
 };
 pub use pattern::{HostPattern, MAX_HOST_LEN, NamePattern};
 pub use payload_regex::PayloadRegex;

@@ -9,6 +9,7 @@ use e2d2::flow::NicModel;
 use e2d2::wire::MacAddr;
 use ipnet::IpNet;
 
+use super::continued::Standing;
 use super::device::Device;
 use super::dn::DnPattern;
 use super::pattern::{HostPattern, NamePattern};
@@ -160,27 +161,6 @@ impl PortConfig {
     /// Whether `ip` is in one of its prefixes.
     pub fn is_on_link(&self, ip: IpAddr) -> bool {
         self.addresses.iter().any(|prefix| prefix.contains(&ip))
-    }
-}
-
-/// Whether the file has a listener, a pool or a server that has a number.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It has.
-    InFile,
-    /// An earlier version had; connections may name it.
-    Past,
-    /// Nobody has the number.
-    Nobody,
-}
-
-impl Standing {
-    /// In a version that does not have it.
-    pub(super) fn past(self) -> Self {
-        match self {
-            Standing::InFile | Standing::Past => Standing::Past,
-            Standing::Nobody => Standing::Nobody,
-        }
     }
 }
 

@@ -71,8 +71,8 @@ impl Board {
     }
 
     /// What the worker counts by listener, pool and server, if it does.
-    pub(super) fn tally(&self) -> Option<&Tally> {
-        self.tally.as_deref()
+    pub(super) fn tally(&self) -> Option<Arc<Tally>> {
+        self.tally.clone()
     }
 
     /// The turn that is complete once everything is written that is so now.

@@ -12,10 +12,11 @@ use e2d2::time::Instant;
 use netfcts::Side;
 
 use super::CoreStart;
+use super::generation::Desk;
 use super::machine::Machine;
 use super::port::{EnginePort, StagedPort};
 use super::sides::{CoreTask, Sides};
-use super::worker::Program;
+use super::worker::{Program, Shown};
 use crate::config::{Config, ServerConfig};
 use crate::kernel::{KernelCounterReader, KernelEnd};
 use crate::log_ring::{LogEvent, SharedLog};
@@ -81,6 +82,7 @@ pub(super) struct ProxyProgram<M: Machine, S, C> {
     kernel: Vec<KernelCounterReader>,
     log: SharedLog,
     config: Arc<Config>,
+    desk: Option<Desk<S>>,
 }
 
 /// Builds the program of one core, on its thread.
@@ -88,6 +90,7 @@ pub(super) fn build<M, F, C>(
     start: CoreStart<M>,
     seeds: &Seeds,
     selectors: &F,
+    desk: Option<Desk<F::Selector>>,
 ) -> Result<(ProxyProgram<M, F::Selector, C>, impl Task + 'static + use<M, F, C>), String>
 where
     M: Machine + 'static,
@@ -107,6 +110,7 @@ where
         others,
         commands,
         clock,
+        standby,
     } = start;
     let log = log.shared();
     let now = clock.now();
@@ -151,11 +155,14 @@ where
         pool: parts.pool,
         selector,
         next_hops: neighbours,
-        upstream: Upstream::new(&config.upstream_settings(), index),
+        upstream: Upstream::new(&config.upstream_settings(), index).with_standby(standby),
         records: sink,
         secrets: &secrets,
     };
     let proxy = Proxy::new(core_parts, now);
+    if let Some(desk) = &desk {
+        desk.begin(proxy.settings(), proxy.tally());
+    }
     let kernel_counters = kernel.as_ref().map(KernelEnd::counter_readers).unwrap_or_default();
     let beside = Beside {
         links,
@@ -178,6 +185,7 @@ where
             kernel: kernel_counters,
             log,
             config,
+            desk,
             stages,
         },
         task,
@@ -257,6 +265,22 @@ impl<M: Machine, S: SelectServer, C: Stages> Program for ProxyProgram<M, S, C> {
 
     fn tally(&self) -> Option<Arc<Tally>> {
         Some(self.handle.look(Proxy::tally))
+    }
+
+    fn follow(&mut self, now: Instant, shown: &mut Shown) {
+        let Some(desk) = &mut self.desk else { return };
+        if let Some(mut update) = desk.follow() {
+            self.handle.adopt(&mut update.core, &mut update.station, now);
+            std::mem::swap(&mut self.config, &mut update.config);
+            shown.renew(&mut update.shown);
+            desk.give_back(update);
+        }
+        if let Some(look) = desk.look() {
+            self.handle.look(|proxy| proxy.look_at_names(look));
+            if look.is_over() {
+                desk.end_look();
+            }
+        }
     }
 
     fn tell_news(&mut self, now: Instant) {

@@ -154,6 +154,15 @@ impl Crew {
         self.workers.iter().filter_map(board).collect()
     }
 
+    /// Workers that have begun show themselves on these boards from now on.
+    pub(super) fn set_boards(&mut self, boards: &[(CoreId, Arc<Board>)]) {
+        for (core, board) in boards {
+            if let Some(worker) = self.workers.iter_mut().find(|worker| worker.core == *core) {
+                worker.board = Some(Arc::clone(board));
+            }
+        }
+    }
+
     /// One sentence for each worker that has stopped without being told to.
     pub(super) fn failures(&mut self) -> Vec<String> {
         self.read_messages();

@@ -20,6 +20,7 @@ use queue::{Side, SideDrops};
 use side_core::SideCore;
 
 use super::core::{self, Seeds};
+use super::generation::Remake;
 use super::machine::{CoreParts, DeviceSide, Machine, MachineError, Opened, WatchedPool};
 use super::{CoreStart, Engine, Program, RunningEngine, StartError, idle_mode};
 use crate::config::{Config, CoreId, PortConfig, SoftwareNicConfig};
@@ -86,8 +87,9 @@ impl Engine {
     fn start_limited<C: Stages>(config: Config, limits: Limits) -> Result<RunningEngine<DpdkMachine>, StartError> {
         let seeds = Seeds::draw().map_err(StartError::NoRandomness)?;
         let rules = Arc::new(RuleSelector::new(&config));
-        Self::start_with(config, move |start| {
-            let core = core::build::<DpdkMachine, _, C>(start, &seeds, &*rules)?;
+        let remake: Remake<RuleSelector> = Box::new(|config, _| RuleSelector::new(config));
+        Self::start_reloadable(config, Some(remake), move |start, desk| {
+            let core = core::build::<DpdkMachine, _, C>(start, &seeds, &*rules, Some(desk))?;
             limits
                 .enter_packet_thread()
                 .map_err(|error| format!("privileges: {error}"))?;

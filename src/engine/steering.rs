@@ -212,7 +212,7 @@ impl<M: Machine> Chooser<'_, M> {
     fn bare(&self) -> SteeringPlan {
         let mut plan = SteeringPlan::software(self.cores, self.seed);
         for listener in self.config.listeners() {
-            let lends = self.lends(listener);
+            let lends = lends(self.config, listener);
             for address in &listener.addresses {
                 plan.add_service(mapped(address.ip), address.ports.clone(), lends);
             }
@@ -221,18 +221,6 @@ impl<M: Machine> Chooser<'_, M> {
             plan.add_address(mapped(local.ip));
         }
         plan
-    }
-
-    /// Whether clients of `listener` can come to a server that is connected to from their own addresses.
-    fn lends(&self, listener: &ListenerConfig) -> bool {
-        let pools = listener.pools();
-        let of_pool = |pool: &crate::config::PoolId| &self.config.pool(*pool).members;
-        let mut members = pools.iter().flat_map(of_pool);
-        if pools.is_empty() {
-            // A program of its own chooses, and may choose any.
-            return self.config.servers().iter().any(|server| server.transparent);
-        }
-        members.any(|member| self.config.server(member.server).transparent)
     }
 
     /// The plan as the ports spread TCP, which must be all alike.
@@ -412,4 +400,16 @@ impl<M: Machine> Chooser<'_, M> {
         }
         Ok(())
     }
+}
+
+/// Whether clients of `listener` can come to a server that is connected to from their own addresses.
+pub(super) fn lends(config: &Config, listener: &ListenerConfig) -> bool {
+    let pools = listener.pools();
+    let of_pool = |pool: &crate::config::PoolId| &config.pool(*pool).members;
+    let mut members = pools.iter().flat_map(of_pool);
+    if pools.is_empty() {
+        // A program of its own chooses, and may choose any.
+        return config.servers().iter().any(|server| server.transparent);
+    }
+    members.any(|member| config.server(member.server).transparent)
 }

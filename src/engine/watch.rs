@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use e2d2::time::{Clock, Instant};
 use e2d2::wire::MacAddr;
+use splice::standby::Standby;
 use splice::tally::Tally;
 use splice::visit::ConnectionView;
 
@@ -17,7 +18,7 @@ use super::board::Board;
 use super::worker::Shown;
 use super::{report, servers_of};
 use crate::commands::{Commander, Unanswered, Visit, Visited};
-use crate::config::{Config, CoreId};
+use crate::config::{Config, CoreId, ListenerConfig, ServerConfig, Standing};
 use crate::neighbour::{NextHop, NextHopId, SharedNeighbours, Topology};
 use crate::records::RecordWatch;
 use crate::report::{Buffers, PortReport, Report};
@@ -40,16 +41,22 @@ pub struct Watch {
 }
 
 struct Shared {
-    config: Arc<Config>,
-    boards: Vec<(CoreId, Arc<Board>)>,
+    view: Mutex<Arc<View>>,
     neighbours: Arc<SharedNeighbours>,
-    topology: Arc<Topology>,
     clock: Clock,
     /// By core, in the order of the boards.
     commanders: Vec<Mutex<Commander>>,
     is_draining: AtomicBool,
     noted: Mutex<Noted>,
     records: RecordWatch,
+    standby: Arc<Standby>,
+}
+
+/// What a reload replaces.
+struct View {
+    config: Arc<Config>,
+    boards: Vec<(CoreId, Arc<Board>)>,
+    topology: Arc<Topology>,
 }
 
 /// Why an engine takes no connections, or may not pass what it has taken.
@@ -79,16 +86,20 @@ impl Watch {
         (clock, commanders): (Clock, Vec<Commander>),
         records: RecordWatch,
     ) -> Self {
-        let shared = Shared {
+        let view = View {
             config,
             boards,
-            neighbours,
             topology,
+        };
+        let shared = Shared {
+            view: Mutex::new(Arc::new(view)),
+            neighbours,
             clock,
             commanders: commanders.into_iter().map(Mutex::new).collect(),
             is_draining: AtomicBool::new(false),
             noted: Mutex::default(),
             records,
+            standby: Arc::default(),
         };
         Self {
             shared: Arc::new(shared),
@@ -112,9 +123,58 @@ impl Watch {
         )
     }
 
-    /// The configuration that the engine was started with.
-    pub fn config(&self) -> &Config {
-        &self.shared.config
+    /// The configuration that the engine runs with.
+    pub fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.view().config)
+    }
+
+    /// What an operator has taken out of service.
+    pub fn standby(&self) -> Arc<Standby> {
+        Arc::clone(&self.shared.standby)
+    }
+
+    /// Takes a server, all servers of a pool, a listener or the engine out of service, or back: it gets no new connection, and
+    /// open ones go on.
+    ///
+    /// # Errors
+    /// A sentence: there is nothing of that name.
+    pub fn set_standby(&self, what: &str, name: &str, out: bool) -> Result<(), String> {
+        let (config, standby) = (self.config(), &self.shared.standby);
+        let unknown = || format!("there is no {what} \"{name}\"");
+        match what {
+            "server" => {
+                let is_it = |of: &&ServerConfig| of.standing == Standing::InFile && of.name == name;
+                let server = config.servers().iter().find(is_it).ok_or_else(unknown)?;
+                standby.set_server(server.id.0, out);
+            }
+            "pool" => {
+                let pool = config.find_pool(name).ok_or_else(unknown)?;
+                let members = config.pool(pool).members.iter();
+                members.for_each(|member| standby.set_server(member.server.0, out));
+            }
+            "listener" => {
+                let is_it = |of: &&ListenerConfig| of.standing == Standing::InFile && of.name == name;
+                let listener = config.listeners().iter().find(is_it).ok_or_else(unknown)?;
+                standby.set_listener(listener.id.0, out);
+            }
+            "engine" => standby.set_engine(out),
+            _ => return Err(format!("{what} is none of server, pool, listener, engine")),
+        }
+        Ok(())
+    }
+
+    fn view(&self) -> Arc<View> {
+        Arc::clone(&self.shared.view.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The engine goes on with these.
+    pub(super) fn go_on_with(&self, config: Arc<Config>, boards: Vec<(CoreId, Arc<Board>)>, topology: Arc<Topology>) {
+        let view = View {
+            config,
+            boards,
+            topology,
+        };
+        *self.shared.view.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
     }
 
     /// For whoever changes what becomes of session records.
@@ -134,11 +194,12 @@ impl Watch {
     /// as the main thread's last look at the links.
     pub fn report(&self) -> Report {
         let noted = self.shared.noted.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let cores = self.shared.boards.iter().map(|(_, board)| board.read().0).collect();
+        let view = self.view();
+        let cores = view.boards.iter().map(|(_, board)| board.read().0).collect();
         let parts = (cores, &self.shared.records, noted.ports);
         Report {
             log_lost: noted.log_lost,
-            servers: servers_of(&self.shared.config),
+            servers: servers_of(&view.config),
             ..report(&self.shared.clock, &self.shared.neighbours, parts, noted.buffers)
         }
         .summed()
@@ -146,7 +207,8 @@ impl Watch {
 
     /// The cores, in the order in which [`visit`](Self::visit) counts them.
     pub fn cores(&self) -> impl Iterator<Item = CoreId> {
-        self.shared.boards.iter().map(|(core, _)| *core)
+        let cores: Vec<CoreId> = self.view().boards.iter().map(|(core, _)| *core).collect();
+        cores.into_iter()
     }
 
     /// Has one core look for connections, and waits for it; those shown go to `each`. Others who ask it wait for this.
@@ -165,27 +227,29 @@ impl Watch {
     }
 
     /// What each worker has counted by listener, pool and server, up to this moment.
-    pub fn tallies(&self) -> impl Iterator<Item = &Tally> {
-        self.shared.boards.iter().filter_map(|(_, board)| board.tally())
+    pub fn tallies(&self) -> Vec<Arc<Tally>> {
+        let view = self.view();
+        view.boards.iter().filter_map(|(_, board)| board.tally()).collect()
     }
 
     /// The next hops, with the MAC address of each that is known.
-    pub fn next_hops(&self) -> impl Iterator<Item = (&NextHop, Option<MacAddr>)> {
+    pub fn next_hops(&self) -> Vec<(NextHop, Option<MacAddr>)> {
         let mac = |index: usize| {
             let id = NextHopId::from_index(u16::try_from(index).ok()?);
             self.shared.neighbours.mac(id)
         };
-        let hops = self.shared.topology.next_hops().iter().enumerate();
-        hops.map(move |(index, hop)| (hop, mac(index)))
+        let view = self.view();
+        let hops = view.topology.next_hops().iter().enumerate();
+        let used = hops.filter(|(_, hop)| hop.is_used);
+        used.map(|(index, hop)| (*hop, mac(index))).collect()
     }
 
     /// For each core how long ago its worker wrote its numbers.
-    pub fn ages(&self) -> impl Iterator<Item = (CoreId, Duration)> {
+    pub fn ages(&self) -> Vec<(CoreId, Duration)> {
         let age = |written: Instant| self.shared.clock.now().saturating_since(written);
-        self.shared
-            .boards
-            .iter()
-            .map(move |(core, board)| (*core, age(board.written_at())))
+        let view = self.view();
+        let of = |(core, board): &(CoreId, Arc<Board>)| (*core, age(board.written_at()));
+        view.boards.iter().map(of).collect()
     }
 
     /// Whether every worker goes on.
@@ -193,7 +257,7 @@ impl Watch {
     /// # Errors
     /// One has been silent for 200 ms.
     pub fn is_alive(&self) -> Result<(), NotReady> {
-        let silent = self.ages().find(|(_, since)| *since > SILENCE);
+        let silent = self.ages().into_iter().find(|(_, since)| *since > SILENCE);
         silent.map_or(Ok(()), |(core, since)| Err(NotReady::Silent { core, since }))
     }
 
@@ -202,7 +266,7 @@ impl Watch {
     /// # Errors
     /// The first of these that is not so.
     pub fn is_ready(&self) -> Result<(), NotReady> {
-        if self.shared.is_draining.load(Ordering::Relaxed) {
+        if self.shared.is_draining.load(Ordering::Relaxed) || self.shared.standby.has_engine() {
             return Err(NotReady::Draining);
         }
         self.is_alive()?;

@@ -72,6 +72,11 @@ pub trait Program {
         None
     }
 
+    /// Looks whether it is to go on with other settings, which may have another board; called after every round.
+    fn follow(&mut self, now: Instant, shown: &mut Shown) {
+        let _keeps_its_settings = (now, shown);
+    }
+
     /// Sends to the log what it has learned since; called after every round.
     fn tell_news(&mut self, now: Instant) {
         let _nothing_new = now;
@@ -187,6 +192,7 @@ fn serve<P: Program>(clock: &Clock, control: &Control, mut scheduler: Scheduler,
         if followed.follow(now, control.phase.load(Ordering::Relaxed), &mut program) {
             stop.store(true, Ordering::Relaxed);
         }
+        program.follow(now, &mut shown);
         program.tell_news(now);
         shown.write_if_due(now, usage, &program);
     });
@@ -230,6 +236,13 @@ impl Shown {
         fill(&mut self.report, self.core, usage, self.tsc_hz, program);
         self.board.write(&self.report, now);
         self.due = now + board::PACE;
+    }
+
+    /// Goes on with another board and the room for what stands on it, and leaves there what it had.
+    pub(super) fn renew(&mut self, (board, report): &mut (Arc<Board>, CoreReport)) {
+        std::mem::swap(&mut self.board, board);
+        std::mem::swap(&mut self.report, report);
+        self.due = Instant::ZERO;
     }
 
     pub(super) fn board(&self) -> Arc<Board> {

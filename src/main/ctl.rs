@@ -39,6 +39,15 @@ enum CtlCommand {
         #[command(subcommand)]
         command: KillCommand,
     },
+    /// Have the engine read its configuration again, as SIGHUP does, and wait until all cores have it; for root and the engine's
+    /// user.
+    Reload,
+    /// Take a server, a pool's servers, a listener or the whole engine out of service: no new connections, open ones go on.
+    Drain(Subject),
+    /// Take it into service again.
+    Ready(Subject),
+    /// Show what a reload would change: + is new, - gone, ~ another; or why it would be refused.
+    Diff,
     /// Session records; for root and the engine's user.
     Records {
         /// What to do.
@@ -119,6 +128,39 @@ enum KillCommand {
     },
 }
 
+#[derive(Args, Clone, Debug)]
+struct Subject {
+    /// What it is.
+    what: What,
+    /// Its name in the configuration; none for the engine.
+    #[arg(required_if_eq_any([("what", "server"), ("what", "pool"), ("what", "listener")]))]
+    name: Option<String>,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// A server.
+    Server,
+    /// All servers of a pool.
+    Pool,
+    /// A listener.
+    Listener,
+    /// All of the engine: `/ready` says so.
+    Engine,
+}
+
+impl Subject {
+    /// The end of its path.
+    fn path(&self) -> String {
+        let what = self.what.to_possible_value();
+        let what = what.map_or_else(String::new, |value| value.get_name().to_owned());
+        match &self.name {
+            Some(name) => format!("{what}/{name}"),
+            None => what,
+        }
+    }
+}
+
 #[derive(Subcommand, Clone, Copy, Debug)]
 enum RecordsCommand {
     /// Open their file anew if its name no longer leads to it, as SIGUSR2 does.
@@ -180,6 +222,10 @@ pub(super) fn ctl(arguments: &CtlArguments) -> Exit {
         CtlCommand::Set {
             command: SetCommand::LogLevel { levels },
         } => post(&format!("log?{levels}")),
+        CtlCommand::Reload => post("reload"),
+        CtlCommand::Drain(subject) => post(&format!("drain/{}", subject.path())),
+        CtlCommand::Ready(subject) => post(&format!("ready/{}", subject.path())),
+        CtlCommand::Diff => ask(socket, "GET", "diff").map(|lines| print(&lines)),
     };
     match result {
         Ok(()) => Exit::Success,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use proxyengine::picture::Picture;
 use proxyengine::privileges::Limits;
 use proxyengine::report::Report;
 use proxyengine::stages::{Breakdown, Second};
-use proxyengine::status;
+use proxyengine::status::{self, Doors};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
@@ -28,7 +28,31 @@ mod service;
 const PACE: Duration = Duration::from_millis(200);
 
 /// Signals that end nothing.
-const KEEPS_RUNNING: [i32; 2] = [SIGUSR1, SIGUSR2];
+const KEEPS_RUNNING: [i32; 3] = [SIGHUP, SIGUSR1, SIGUSR2];
+
+/// How often it is looked whether what the file no longer has can be forgotten.
+const FORGETS: Duration = Duration::from_secs(1);
+
+/// How long whoever asks for a reload waits for its end: making it, and both steps of a second.
+const RELOAD_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the main thread is told.
+enum Told {
+    Signal(i32),
+    /// Read the configuration again, and say what came of it.
+    Reload(Sender<Result<(), String>>),
+}
+
+/// Has the main thread read the configuration again, for another thread.
+fn reload_by(told: &Sender<Told>) -> Result<(), String> {
+    let (answer, answered) = mpsc::channel();
+    let gone = |_| "the engine ends".to_owned();
+    told.send(Told::Reload(answer)).map_err(gone)?;
+    match answered.recv_timeout(RELOAD_PATIENCE) {
+        Ok(result) => result,
+        Err(_) => Err(format!("no answer within {RELOAD_PATIENCE:?}")),
+    }
+}
 
 /// How often `--progress` prints.
 const PROGRESS: Duration = Duration::from_secs(1);
@@ -36,8 +60,8 @@ const PROGRESS: Duration = Duration::from_secs(1);
 pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -> Exit {
     // Before anything is opened: a signal during the start must not leave a device half set up.
     let starting = Arc::new(AtomicBool::new(true));
-    let signals = match watch_signals(Arc::clone(&starting)) {
-        Ok(signals) => signals,
+    let (told, signals) = match watch_signals(Arc::clone(&starting)) {
+        Ok(told) => told,
         Err(error) => return not_started(&format!("signals cannot be watched: {error}")),
     };
     let drain = config.engine().drain;
@@ -62,8 +86,12 @@ pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -
     if let Err(error) = limits.enter_main_thread() {
         log::warn!("privileges are not given up: {error}");
     }
+    let doors = || Doors {
+        file: arguments.file.clone(),
+        reload: Box::new(move || reload_by(&told)),
+    };
     let control = control
-        .map(|server| status::serve(server, engine.watch(), levels))
+        .map(|server| status::serve(server, engine.watch(), levels, Some(doors())))
         .transpose();
     let control = match control {
         Ok(control) => control,
@@ -71,7 +99,8 @@ pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -
     };
     starting.store(false, Ordering::Relaxed);
     log::info!(
-        "running; SIGINT, SIGTERM or SIGHUP ends, SIGUSR1 shows the counters, SIGUSR2 opens the records' file again"
+        "running; SIGINT or SIGTERM ends, SIGHUP reads the configuration again, SIGUSR1 shows the counters, SIGUSR2 opens the \
+         records' file again"
     );
     let service = Service::started(engine.watch());
     let mut session = Session {
@@ -81,9 +110,11 @@ pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -
         arguments,
         show,
         cycles: CyclesByStage::new(),
+        drain,
+        forgot_at: Instant::now(),
     };
     session.serve();
-    let exit = session.end(drain);
+    let exit = session.end();
     // It answers to the end: that the engine drains is what is looked for then.
     drop(control);
     exit
@@ -97,9 +128,10 @@ fn not_started(reason: &str) -> Exit {
 /// Hands signals over as they come; the thread that waits for them ends with the process. As long as the engine is
 /// `starting`, nobody takes them, and a device's driver may never return: the first is kept until it does, the second ends
 /// the process.
-fn watch_signals(starting: Arc<AtomicBool>) -> std::io::Result<Receiver<i32>> {
+fn watch_signals(starting: Arc<AtomicBool>) -> std::io::Result<(Sender<Told>, Receiver<Told>)> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2])?;
-    let (sender, receiver) = mpsc::channel();
+    let (told, receiver) = mpsc::channel();
+    let sender = told.clone();
     let forward = move || {
         let mut ends = 0;
         for signal in signals.forever() {
@@ -114,23 +146,25 @@ fn watch_signals(starting: Arc<AtomicBool>) -> std::io::Result<Receiver<i32>> {
                     "signal {signal}: ends when the ports are open; a second one ends at once"
                 ));
             }
-            if sender.send(signal).is_err() {
+            if sender.send(Told::Signal(signal)).is_err() {
                 return;
             }
         }
     };
     thread::Builder::new().name("signals".to_owned()).spawn(forward)?;
-    Ok(receiver)
+    Ok((told, receiver))
 }
 
 /// The running engine and what it is told.
 struct Session<'a> {
     engine: RunningEngine<DpdkMachine>,
     service: Service,
-    signals: Receiver<i32>,
+    signals: Receiver<Told>,
     arguments: &'a RunArguments,
     show: fn(&str),
     cycles: CyclesByStage,
+    drain: Duration,
+    forgot_at: Instant,
 }
 
 impl Session<'_> {
@@ -145,9 +179,11 @@ impl Session<'_> {
                 PACE
             };
             match self.signals.recv_timeout(pace) {
-                Ok(SIGUSR1) => pictured = self.show_report(&pictured),
-                Ok(SIGUSR2) => self.engine.watch().records().reopen(),
-                Ok(signal) => {
+                Ok(Told::Reload(answer)) => _ = answer.send(self.reload()),
+                Ok(Told::Signal(SIGHUP)) => _ = self.reload(),
+                Ok(Told::Signal(SIGUSR1)) => pictured = self.show_report(&pictured),
+                Ok(Told::Signal(SIGUSR2)) => self.engine.watch().records().reopen(),
+                Ok(Told::Signal(signal)) => {
                     log::info!("signal {signal}: no more connections; open ones may end");
                     return;
                 }
@@ -159,12 +195,41 @@ impl Session<'_> {
                 return;
             }
             self.engine.look_at_links();
+            if self.forgot_at.elapsed() >= FORGETS {
+                self.engine.forget_past();
+                self.forgot_at = Instant::now();
+            }
             self.service.tick();
             if self.arguments.progress && progress.due_in().is_zero() {
                 complain(&progress.lines(self.engine.report()));
             }
             if self.arguments.stage_cycles.is_some() && self.cycles.is_due() {
                 self.cycles.look(&self.engine.report());
+            }
+        }
+    }
+
+    /// Goes on with what the configuration's file says now; if that cannot be, as before. The log tells either.
+    fn reload(&mut self) -> Result<(), String> {
+        self.service.reloading();
+        let began = Instant::now();
+        let result = self.engine.reload(&self.arguments.file);
+        self.service.reloaded();
+        let file = self.arguments.file.display();
+        match result {
+            Ok(()) => {
+                self.drain = self.engine.config().engine().drain;
+                log::set_max_level(self.engine.config().log_level());
+                log::info!(
+                    "{file} holds from now on; all cores took {} ms",
+                    began.elapsed().as_millis()
+                );
+                Ok(())
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                log::error!("{file} was read again and is not used: {reason}");
+                Err(reason)
             }
         }
     }
@@ -181,12 +246,13 @@ impl Session<'_> {
     }
 
     /// Drains, ends, reports; a second signal ends at once.
-    fn end(mut self, drain: Duration) -> Exit {
+    fn end(mut self) -> Exit {
         self.service.stopping();
         let (signals, service) = (&self.signals, &mut self.service);
-        let left = self.engine.drain(drain, || {
+        let left = self.engine.drain(self.drain, || {
             service.tick();
-            signals.try_iter().any(|signal| !KEEPS_RUNNING.contains(&signal))
+            let ends = |told| matches!(told, Told::Signal(signal) if !KEEPS_RUNNING.contains(&signal));
+            signals.try_iter().any(ends)
         });
         if left > 0 {
             log::warn!("{left} connections are reset");

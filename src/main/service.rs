@@ -50,6 +50,17 @@ impl Service {
         }
     }
 
+    /// The configuration is read again.
+    pub(super) fn reloading(&mut self) {
+        tell(&[NotifyState::Reloading]);
+    }
+
+    /// It has been.
+    pub(super) fn reloaded(&mut self) {
+        tell(&[NotifyState::Ready]);
+        self.told_at = None;
+    }
+
     /// The engine begins to end.
     pub(super) fn stopping(&mut self) {
         tell(&[NotifyState::Stopping]);
@@ -59,7 +70,7 @@ impl Service {
     /// Whether every core has since the watchdog was fed.
     fn has_come_round(&self) -> bool {
         let since = self.fed_at.elapsed();
-        self.watch.ages().all(|(_, age)| age < since)
+        self.watch.ages().into_iter().all(|(_, age)| age < since)
     }
 }
 

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use e2d2::port::PortId;
 use e2d2::wire::MacAddr;
 
-use super::topology::{Interface, Neighbour, NextHopId, Topology, TopologyError};
-use crate::config::{Config, ServerConfig};
+use super::topology::{Interface, Neighbour, NextHop, NextHopId, Topology, TopologyError};
+use crate::config::{Config, ServerConfig, Standing};
 
 impl Topology {
     /// The addresses and neighbours of a configuration whose ports have these MAC addresses, in the order of the ports.
@@ -14,6 +14,14 @@ impl Topology {
     /// # Errors
     /// A [`TopologyError`]; which one does not depend on the MAC addresses, so `check` can pass any.
     pub fn from_config(config: &Config, macs: &[MacAddr]) -> Result<Self, TopologyError> {
+        Self::from_config_after(config, macs, &[])
+    }
+
+    /// The same with the numbers of the next hops that there were `before`.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn from_config_after(config: &Config, macs: &[MacAddr], before: &[NextHop]) -> Result<Self, TopologyError> {
         let interfaces = config
             .ports()
             .iter()
@@ -21,7 +29,7 @@ impl Topology {
             .map(|(port, mac)| interface(config, port.id, *mac))
             .collect();
         let borrows = config.servers().iter().any(|server| server.transparent);
-        Ok(Self::new(interfaces, &neighbours(config))?.with_borrowed_addresses(borrows))
+        Ok(Self::continued(interfaces, &neighbours(config), before)?.with_borrowed_addresses(borrows))
     }
 
     /// Where frames to a server go: its own entry if it has a fixed MAC address or is on a link of ours, its gateway's
@@ -56,7 +64,8 @@ fn key_of(server: &ServerConfig) -> (PortId, IpAddr) {
 /// Servers, gateways, and the entries made by hand. A server's own MAC address goes before an entry of its address.
 fn neighbours(config: &Config) -> Vec<Neighbour> {
     let mut neighbours: Vec<Neighbour> = Vec::new();
-    for server in config.servers() {
+    let there = |server: &&ServerConfig| server.standing != Standing::Nobody;
+    for server in config.servers().iter().filter(there) {
         let (port, address) = key_of(server);
         neighbours.push(Neighbour {
             port,

@@ -61,6 +61,7 @@ pub use reason::{NeighbourDrop, NeighbourEvent};
 pub use resolver::{MAX_BACKOFF, REACHABLE_TIME, RETRANSMIT, UNICAST_PROBES};
 pub use shared::SharedNeighbours;
 pub use station::{
-    ECHO_BURST, ECHO_PER_SECOND, FRAMES_PER_POLL, NeighbourCounterReader, NeighbourCounters, Station, Verdict,
+    ECHO_BURST, ECHO_PER_SECOND, FRAMES_PER_POLL, NeighbourCounterReader, NeighbourCounters, Station, StationChange,
+    Verdict,
 };
 pub use topology::{Interface, MAX_NEXT_HOPS, Neighbour, NextHop, NextHopId, Topology, TopologyError, link_local_of};

@@ -22,7 +22,7 @@ use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
 
 use super::shared::{News, SharedNeighbours};
-use super::topology::{NextHopId, Topology};
+use super::topology::{MAX_NEXT_HOPS, NextHop, NextHopId, Topology};
 
 /// RFC 4861 10: REACHABLE_TIME; used times a random factor between 0.5 and 1.5 (RFC 4861 6.3.2).
 pub const REACHABLE_TIME: Duration = Duration::from_secs(30);
@@ -85,15 +85,10 @@ impl Resolver {
     /// A resolver for every next hop of `port` that has no fixed MAC address. It asks for all of them at once.
     pub(super) fn new(port: PortId, topology: &Topology, seed: u64) -> Self {
         let hops = topology.next_hops().iter().enumerate();
-        let of_port = hops.filter(|(_, hop)| hop.port == port && hop.static_mac.is_none());
-        let entries: Vec<Entry> = of_port
-            .map(|(index, _)| Entry {
-                next_hop: NextHopId::from_index(index as u16),
-                state: State::Asking { pause: RETRANSMIT },
-                due: Instant::ZERO,
-                not_before: Instant::ZERO,
-            })
-            .collect();
+        let is_asked = |hop: &NextHop| hop.port == port && hop.is_used && hop.static_mac.is_none();
+        let of_port = hops.filter(|(_, hop)| is_asked(hop));
+        let mut entries = Vec::with_capacity(MAX_NEXT_HOPS);
+        entries.extend(of_port.map(|(index, _)| Entry::new(NextHopId::from_index(index as u16))));
         let next_due = if entries.is_empty() {
             Instant::MAX
         } else {
@@ -105,6 +100,19 @@ impl Resolver {
             random: SplitMix(seed),
             next_due,
         }
+    }
+
+    /// Goes on with the next hops of another topology, of which those that are `new` are asked at once. There is room for all.
+    pub(super) fn go_on_with(&mut self, topology: &Topology, new: &[NextHopId]) {
+        let is_asked = |id: NextHopId| {
+            let hop = topology.next_hop(id);
+            hop.is_some_and(|hop| hop.port == self.port && hop.is_used && hop.static_mac.is_none())
+        };
+        self.entries
+            .retain(|entry| is_asked(entry.next_hop) && new.binary_search(&entry.next_hop).is_err());
+        self.entries
+            .extend(new.iter().copied().filter(|id| is_asked(*id)).map(Entry::new));
+        self.next_due = Instant::ZERO;
     }
 
     /// The port whose neighbours these are.
@@ -164,6 +172,16 @@ impl Resolver {
 }
 
 impl Entry {
+    /// One that is to be asked at once.
+    fn new(next_hop: NextHopId) -> Self {
+        Self {
+            next_hop,
+            state: State::Asking { pause: RETRANSMIT },
+            due: Instant::ZERO,
+            not_before: Instant::ZERO,
+        }
+    }
+
     fn hear(&mut self, now: Instant, news: News, random: &mut SplitMix) {
         if news.is_empty() {
             return;

@@ -9,12 +9,12 @@
 //! microsecond is what the network allows anyway. Hence relaxed accesses, except that a bit is published (release)
 //! after the word it speaks of and taken (acquire) before it.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use e2d2::port::PortId;
 use e2d2::wire::MacAddr;
 
-use super::topology::{NextHopId, Topology};
+use super::topology::{MAX_NEXT_HOPS, NextHop, NextHopId, Topology};
 
 const VALID: u64 = 1 << 48;
 const STATIC: u64 = 1 << 49;
@@ -58,26 +58,45 @@ pub(super) enum Learned {
 pub struct SharedNeighbours {
     words: Box<[AtomicU64]>,
     news: Box<[AtomicU8]>,
-    ports: Box<[PortId]>,
+    ports: Box<[AtomicU8]>,
+    /// Next hops that lead to somewhere.
+    used: AtomicUsize,
     any_news: Box<[AtomicBool]>,
     /// Whether a port's own addresses are to be announced again.
     announce: Box<[AtomicBool]>,
 }
 
 impl SharedNeighbours {
-    /// A table for the next hops of `topology`; those with a configured MAC address are valid from the start.
+    /// A table for the next hops of `topology`, with room for all that there can be; those with a configured MAC address are
+    /// valid from the start.
     pub fn new(topology: &Topology) -> Self {
-        let word_of = |mac: Option<MacAddr>| AtomicU64::new(mac.map_or(0, |mac| to_bits(mac) | VALID | STATIC));
-        let hops = topology.next_hops();
         let last = topology.interfaces().iter().map(|interface| interface.port.0).max();
         let of_each_port = || (0..=last.unwrap_or(0)).map(|_| AtomicBool::new(false)).collect();
-        Self {
-            words: hops.iter().map(|hop| word_of(hop.static_mac)).collect(),
-            news: hops.iter().map(|_| AtomicU8::new(0)).collect(),
-            ports: hops.iter().map(|hop| hop.port).collect(),
+        let bytes = || (0..MAX_NEXT_HOPS).map(|_| AtomicU8::new(0)).collect();
+        let shared = Self {
+            words: (0..MAX_NEXT_HOPS).map(|_| AtomicU64::new(0)).collect(),
+            news: bytes(),
+            ports: bytes(),
+            used: AtomicUsize::new(0),
             any_news: of_each_port(),
             announce: of_each_port(),
+        };
+        shared.go_on_with(topology, &[]);
+        shared
+    }
+
+    /// Makes the numbers that have another next hop in `topology` than they had `before`, which no core uses yet, its own.
+    pub fn go_on_with(&self, topology: &Topology, before: &[NextHop]) {
+        let hops = topology.next_hops();
+        for (index, hop) in hops.iter().enumerate() {
+            if !before.get(index).is_some_and(|before| before.is_same(hop)) {
+                let word = hop.static_mac.map_or(0, |mac| to_bits(mac) | VALID | STATIC);
+                self.words[index].store(word, Ordering::Relaxed);
+                self.ports[index].store(hop.port.0, Ordering::Relaxed);
+            }
         }
+        let used = hops.iter().filter(|hop| hop.is_used).count();
+        self.used.store(used, Ordering::Relaxed);
     }
 
     /// The MAC address of a next hop, if it is known. One relaxed load; any core.
@@ -109,12 +128,12 @@ impl SharedNeighbours {
 
     /// Number of next hops in the table.
     pub fn len(&self) -> usize {
-        self.words.len()
+        self.used.load(Ordering::Relaxed)
     }
 
     /// Whether there is no next hop at all.
     pub fn is_empty(&self) -> bool {
-        self.words.is_empty()
+        self.len() == 0
     }
 
     /// Number of next hops whose MAC address is known.
@@ -169,7 +188,8 @@ impl SharedNeighbours {
             return;
         }
         cell.fetch_or(news.0, Ordering::Release);
-        if let Some(flag) = self.ports.get(next_hop.index()).and_then(|port| self.flag(*port)) {
+        let port = self.ports.get(next_hop.index());
+        if let Some(flag) = port.and_then(|port| self.flag(PortId(port.load(Ordering::Relaxed)))) {
             flag.store(true, Ordering::Release);
         }
     }

@@ -16,7 +16,7 @@ use super::reason::{NeighbourDrop, NeighbourEvent};
 use super::resolver::{Ask, Resolver};
 use super::rounds::{Rounds, announcements, memberships};
 use super::shared::{Learned, News, SharedNeighbours};
-use super::topology::{Interface, NextHopId, Topology, is_station};
+use super::topology::{Interface, NextHop, NextHopId, Topology, is_station};
 use super::{arp, discovery, echo};
 use crate::log_ring::{LogEvent, SharedLog, log_ring};
 
@@ -89,6 +89,35 @@ struct Writers {
     events: CounterWriter<NeighbourEvent>,
 }
 
+/// Other addresses and next hops for a station that runs: made by another thread, taken in by swapping.
+pub struct StationChange {
+    topology: Arc<Topology>,
+    /// Next hops that are new.
+    new: Vec<NextHopId>,
+    /// What each port says of its addresses, if these are others.
+    said: Vec<(PortId, Rounds<IpAddr>, Rounds<Vec<Ipv6Addr>>)>,
+}
+
+impl StationChange {
+    /// From the topology `before` to another.
+    pub fn new(topology: Arc<Topology>, before: &Topology) -> Self {
+        let hops = topology.next_hops().iter().zip(0_u16..);
+        let had = |index: u16| before.next_hops().get(usize::from(index));
+        let is_new = |(hop, index): &(&NextHop, u16)| !had(*index).is_some_and(|before| before.is_same(hop));
+        let new = hops
+            .filter(is_new)
+            .map(|(_, index)| NextHopId::from_index(index))
+            .collect();
+        let ports = topology.interfaces().iter().map(|interface| interface.port);
+        let differs = |port: &PortId| !topology.own_addresses(*port).eq(before.own_addresses(*port));
+        let said = ports
+            .filter(differs)
+            .map(|port| (port, announcements(port, &topology), memberships(port, &topology)))
+            .collect();
+        Self { topology, new, said }
+    }
+}
+
 /// A port whose timers this core keeps.
 struct Lead {
     mac: MacAddr,
@@ -156,6 +185,20 @@ impl Station {
             },
             topology,
         }
+    }
+
+    /// Goes on with another topology, and leaves in `change` what there was.
+    pub fn adopt(&mut self, change: &mut StationChange) {
+        std::mem::swap(&mut self.topology, &mut change.topology);
+        for lead in &mut self.leads {
+            lead.resolver.go_on_with(&self.topology, &change.new);
+            let port = lead.resolver.port();
+            if let Some((_, announcements, memberships)) = change.said.iter_mut().find(|said| said.0 == port) {
+                std::mem::swap(&mut lead.announcements, announcements);
+                std::mem::swap(&mut lead.memberships, memberships);
+            }
+        }
+        self.next_due = Instant::ZERO;
     }
 
     /// Sends what is for the log there; without it, there is no log.

@@ -5,7 +5,7 @@
 //! Which neighbour leads to a destination is the configuration's affair ([`crate::config::Routes`]): its answer
 //! is a port and an address, and [`Topology::next_hop_of`] turns that into the id.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr};
 
 use e2d2::port::PortId;
@@ -68,6 +68,16 @@ pub struct NextHop {
     pub source: IpAddr,
     /// The configured MAC address, if it is not to be resolved.
     pub static_mac: Option<MacAddr>,
+    /// It leads to somewhere: the number of one that no longer does is free.
+    pub is_used: bool,
+}
+
+impl NextHop {
+    /// Whether it is the same neighbour, whichever address of ours asks for it.
+    pub(super) fn is_same(&self, other: &NextHop) -> bool {
+        let of = |hop: &NextHop| (hop.port, hop.address, hop.static_mac, hop.is_used);
+        of(self) == of(other)
+    }
 }
 
 /// Why the addresses do not make a network.
@@ -118,6 +128,8 @@ pub struct Topology {
     own: Vec<(IpAddr, PortId)>,
     hops: Vec<NextHop>,
     by_address: HashMap<(PortId, IpAddr), NextHopId>,
+    /// Ids that are free, below those of `hops`.
+    free: Vec<u16>,
     borrows: bool,
 }
 
@@ -127,12 +139,40 @@ impl Topology {
     /// # Errors
     /// A [`TopologyError`] names the first address that does not fit.
     pub fn new(interfaces: Vec<Interface>, neighbours: &[Neighbour]) -> Result<Self, TopologyError> {
+        Self::continued(interfaces, neighbours, &[])
+    }
+
+    /// The same with the numbers of the next hops that there were `before`, as far as they are still there.
+    ///
+    /// # Errors
+    /// As [`Topology::new`].
+    pub fn continued(
+        interfaces: Vec<Interface>,
+        neighbours: &[Neighbour],
+        before: &[NextHop],
+    ) -> Result<Self, TopologyError> {
         let own = own_addresses(&interfaces)?;
+        let wanted: HashSet<(PortId, IpAddr)> = neighbours.iter().map(|of| (of.port, of.address)).collect();
+        let goes_on = |hop: &NextHop| hop.is_used && wanted.contains(&(hop.port, hop.address));
+        let numbered = || before.iter().zip(0_u16..);
         let mut topology = Self {
             interfaces,
             own,
-            hops: Vec::new(),
-            by_address: HashMap::new(),
+            by_address: (numbered().filter(|(hop, _)| goes_on(hop)))
+                .map(|(hop, id)| ((hop.port, hop.address), NextHopId(id)))
+                .collect(),
+            free: (0..before.len())
+                .rev()
+                .filter(|&id| !goes_on(&before[id]))
+                .map(|id| id as u16)
+                .collect(),
+            hops: (before.iter())
+                .map(|hop| NextHop {
+                    static_mac: None,
+                    is_used: goes_on(hop),
+                    ..*hop
+                })
+                .collect(),
             borrows: false,
         };
         for neighbour in neighbours {
@@ -215,7 +255,7 @@ impl Topology {
         if let Some(&id) = self.by_address.get(&(port, address)) {
             return merge_mac(&mut self.hops[id.index()], mac);
         }
-        if self.hops.len() >= MAX_NEXT_HOPS {
+        if self.hops.len() >= MAX_NEXT_HOPS && self.free.is_empty() {
             return Err(TopologyError::TooManyNextHops);
         }
         let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
@@ -225,14 +265,24 @@ impl Topology {
             family,
             address,
         })?;
-        self.by_address
-            .insert((port, address), NextHopId(self.hops.len() as u16));
-        self.hops.push(NextHop {
+        let hop = NextHop {
             port,
             address,
             source,
             static_mac: mac,
-        });
+            is_used: true,
+        };
+        let id = match self.free.pop() {
+            Some(free) => {
+                self.hops[usize::from(free)] = hop;
+                free
+            }
+            None => {
+                self.hops.push(hop);
+                (self.hops.len() - 1) as u16
+            }
+        };
+        self.by_address.insert((port, address), NextHopId(id));
         Ok(())
     }
 

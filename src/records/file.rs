@@ -4,9 +4,10 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
-use netfcts::format::RecordLines;
+use netfcts::format::{NameTable, RecordLines};
 use netfcts::record::SessionRecord;
 
 use super::sink::{Fate, Output};
@@ -103,6 +104,10 @@ impl Lines {
 }
 
 impl Output for Lines {
+    fn set_names(&mut self, names: &Arc<NameTable>) {
+        self.lines.set_names(Arc::clone(names));
+    }
+
     fn put(&mut self, record: &SessionRecord, fate: &Fate) -> io::Result<()> {
         let line = self.lines.line(record);
         if let Err(error) = self.out.write_all(line.as_bytes()) {

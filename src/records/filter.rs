@@ -24,6 +24,11 @@ impl Filter {
         }
     }
 
+    /// Has numbers mean this from now on.
+    pub(super) fn set_names(&mut self, names: Arc<NameTable>) {
+        self.names = names;
+    }
+
     pub(super) fn takes(&self, record: &SessionRecord) -> bool {
         let only = &self.only;
         let named = |wanted: &[String], name: Option<&str>| {

@@ -273,6 +273,10 @@ impl Flows {
 }
 
 impl Output for Flows {
+    fn set_names(&mut self, names: &Arc<NameTable>) {
+        self.names = Arc::clone(names);
+    }
+
     fn put(&mut self, record: &SessionRecord, fate: &Fate) -> io::Result<()> {
         let template = self.template_of(record);
         let made = self.make_room(template, fate);

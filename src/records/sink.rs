@@ -1,8 +1,8 @@
 //! One sink: a ring, a thread and an output. Whatever befalls them is counted here and troubles nobody else.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,9 @@ pub(super) trait Output: Send {
     /// How many records are still here.
     fn pending(&self) -> u64;
 
+    /// Has numbers mean this from now on.
+    fn set_names(&mut self, names: &Arc<NameTable>);
+
     /// Opens the file anew if its name no longer leads to it; nothing where there is no file.
     fn reopen(&mut self, _fate: &Fate) {}
 }
@@ -49,6 +52,8 @@ pub(super) struct Fate {
     left_out: AtomicU64,
     reopen: AtomicBool,
     stop: AtomicBool,
+    /// Names that hold from now on.
+    names: Mutex<Option<Arc<NameTable>>>,
 }
 
 impl Fate {
@@ -131,6 +136,12 @@ impl Sink {
         }
     }
 
+    /// Has numbers mean this from now on.
+    pub(super) fn set_names(&mut self, names: &Arc<NameTable>) {
+        self.filter.set_names(Arc::clone(names));
+        *self.fate.names.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(names));
+    }
+
     /// Waits until there is room for a record; for a sink that takes nothing for a second, never again.
     pub(super) fn wait_for_room(&mut self) {
         let deadline = Instant::now() + PATIENCE;
@@ -193,6 +204,10 @@ impl Writer {
         loop {
             // Read before the ring: whatever was handed over before is still taken in this round.
             let last_round = self.fate.is_ending();
+            let names = self.fate.names.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(names) = names {
+                self.output.set_names(&names);
+            }
             let taken = self.drain();
             if last_round || flushed_at.elapsed() >= FLUSH_INTERVAL {
                 let flushed = self.output.flush(&self.fate);

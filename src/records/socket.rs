@@ -4,10 +4,11 @@ use std::io::{self, ErrorKind, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use humantime_serde::re::humantime;
-use netfcts::format::RecordLines;
+use netfcts::format::{NameTable, RecordLines};
 use netfcts::record::SessionRecord;
 
 use super::sink::{Fate, Output};
@@ -83,6 +84,10 @@ impl Stream {
 }
 
 impl Output for Stream {
+    fn set_names(&mut self, names: &Arc<NameTable>) {
+        self.lines.set_names(Arc::clone(names));
+    }
+
     fn put(&mut self, record: &SessionRecord, fate: &Fate) -> io::Result<()> {
         self.buffer.extend_from_slice(self.lines.line(record).as_bytes());
         self.pending += 1;
@@ -222,6 +227,10 @@ impl Datagrams {
 }
 
 impl Output for Datagrams {
+    fn set_names(&mut self, names: &Arc<NameTable>) {
+        self.lines.set_names(Arc::clone(names));
+    }
+
     fn put(&mut self, record: &SessionRecord, fate: &Fate) -> io::Result<()> {
         self.message.clear();
         let line = self.lines.line(record);

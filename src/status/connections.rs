@@ -264,7 +264,8 @@ fn row(core: usize, view: &ConnectionView, watch: &Watch) -> Value {
 fn everything(core: usize, view: &ConnectionView, watch: &Watch) -> Value {
     let connection = &view.connection;
     let mut all = row(core, view, watch);
-    let server = (connection.ends.leg).and_then(|leg| watch.config().servers().get(usize::from(leg.server.0)));
+    let config = watch.config();
+    let server = (connection.ends.leg).and_then(|leg| config.servers().get(usize::from(leg.server.0)));
     all["core"] = json!(watch.cores().nth(core).map(|core| core.0));
     all["phase"] = json!(connection.phase().to_string());
     all["server_address"] = json!(server.map(|server| server.address.to_string()));

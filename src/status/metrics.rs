@@ -6,11 +6,14 @@
 
 mod table;
 
+use std::sync::Arc;
+
 use control::metrics::{Exposition, Family, Format, Values};
 
-use splice::tally::{Distribution, Histogram, ListenerTally, PoolTally};
+use splice::tally::{Distribution, Histogram, ListenerTally, PoolTally, Tally};
 
 use super::{DROP_GROUPS, distribution};
+use crate::config::{Config, ListenerConfig, PoolConfig, Standing};
 use crate::engine::Watch;
 use crate::report::{CounterGroup, PortReport, Report, ServerReport, TCP_CLIENT, TCP_SERVER, WAITING};
 use table::TABLE;
@@ -19,6 +22,8 @@ use table::TABLE;
 struct Seen<'a> {
     report: &'a Report,
     watch: &'a Watch,
+    config: Arc<Config>,
+    tallies: Vec<Arc<Tally>>,
 }
 
 /// Upper bounds of times in microseconds, as powers of two: from 128 µs to 33.6 s, each four times the last.
@@ -30,7 +35,13 @@ const BYTE_BOUNDS: [u32; 9] = [8, 11, 14, 17, 20, 23, 26, 29, 32];
 /// All of them as text.
 pub fn text(watch: &Watch, format: Format) -> String {
     let report = &watch.report();
-    let seen = Seen { report, watch };
+    let (config, tallies) = (watch.config(), watch.tallies());
+    let seen = Seen {
+        report,
+        watch,
+        config,
+        tallies,
+    };
     let mut text = Exposition::new(format);
     for ((family, _), tell) in TABLE {
         tell(&seen, &mut text.family(family));
@@ -102,25 +113,36 @@ fn of_ports(seen: &Seen<'_>, values: &mut Values<'_>, of: impl Fn(&PortReport) -
 }
 
 fn of_servers(seen: &Seen<'_>, values: &mut Values<'_>, of: impl Fn(&ServerReport) -> u64) {
-    for server in &seen.report.servers {
+    let servers = seen.config.servers().iter().zip(&seen.report.servers);
+    for (_, server) in servers.filter(|(of, _)| of.standing == Standing::InFile) {
         values.add(&[("server", &server.name)], of(server));
     }
 }
 
+/// The listeners of the file, by number.
+fn listeners<'a>(seen: &'a Seen<'_>) -> impl Iterator<Item = (usize, &'a ListenerConfig)> {
+    let listeners = seen.config.listeners().iter().enumerate();
+    listeners.filter(|(_, listener)| listener.standing == Standing::InFile)
+}
+
+/// The pools of the file, likewise.
+fn pools<'a>(seen: &'a Seen<'_>) -> impl Iterator<Item = (usize, &'a PoolConfig)> {
+    let pools = seen.config.pools().iter().enumerate();
+    pools.filter(|(_, pool)| pool.standing == Standing::InFile)
+}
+
 /// A sum over the cores for each listener, with its name.
 fn of_listeners<'a>(seen: &'a Seen<'_>, of: impl Fn(&ListenerTally) -> u64) -> impl Iterator<Item = (&'a str, u64)> {
-    let listeners = seen.watch.config().listeners().iter().enumerate();
-    listeners.map(move |(index, listener)| {
-        let of_cores = seen.watch.tallies().filter_map(|tally| tally.listener(index));
+    listeners(seen).map(move |(index, listener)| {
+        let of_cores = seen.tallies.iter().filter_map(|tally| tally.listener(index));
         (listener.name.as_str(), of_cores.map(&of).sum())
     })
 }
 
 /// The same for each pool.
 fn of_pools<'a>(seen: &'a Seen<'_>, of: impl Fn(&PoolTally) -> u64) -> impl Iterator<Item = (&'a str, u64)> {
-    let pools = seen.watch.config().pools().iter().enumerate();
-    pools.map(move |(index, pool)| {
-        let of_cores = seen.watch.tallies().filter_map(|tally| tally.pool(index));
+    pools(seen).map(move |(index, pool)| {
+        let of_cores = seen.tallies.iter().filter_map(|tally| tally.pool(index));
         (pool.name.as_str(), of_cores.map(&of).sum())
     })
 }
@@ -136,15 +158,15 @@ fn listener_bytes(seen: &Seen<'_>, values: &mut Values<'_>) {
 }
 
 fn times_of_listeners(seen: &Seen<'_>, values: &mut Values<'_>, of: fn(&ListenerTally) -> &Histogram) {
-    for (index, listener) in seen.watch.config().listeners().iter().enumerate() {
-        let all = distribution(seen.watch, |tally| tally.listener(index).map(of));
+    for (index, listener) in listeners(seen) {
+        let all = distribution(&seen.tallies, |tally| tally.listener(index).map(of));
         add_times(values, ("listener", &listener.name), &all);
     }
 }
 
 fn connect_times(seen: &Seen<'_>, values: &mut Values<'_>) {
-    for (index, pool) in seen.watch.config().pools().iter().enumerate() {
-        let all = distribution(seen.watch, |tally| tally.pool(index).map(|pool| &pool.connect));
+    for (index, pool) in pools(seen) {
+        let all = distribution(&seen.tallies, |tally| tally.pool(index).map(|pool| &pool.connect));
         add_times(values, ("pool", &pool.name), &all);
     }
 }
@@ -156,8 +178,8 @@ fn add_times(values: &mut Values<'_>, label: (&str, &str), all: &Distribution) {
 }
 
 fn connection_bytes(seen: &Seen<'_>, values: &mut Values<'_>) {
-    for (index, listener) in seen.watch.config().listeners().iter().enumerate() {
-        let all = distribution(seen.watch, |tally| {
+    for (index, listener) in listeners(seen) {
+        let all = distribution(&seen.tallies, |tally| {
             tally.listener(index).map(|listener| &listener.bytes)
         });
         let buckets = BYTE_BOUNDS.map(|log| ((1_u64 << log) as f64, all.below(1 << log)));

@@ -10,13 +10,12 @@ use e2d2::wire::tcp::TcpFlags;
 use netfcts::record::SessionRecord;
 use netfcts::ring::{RecordReceiver, record_ring};
 use proxyengine::callbacks::{FirstPayload, SelectServer, Selection};
-use proxyengine::config::{Config, Named, PoolId, ServerId};
-use splice::difference::Difference;
+use proxyengine::config::{Config, PoolId, ServerId};
 use splice::drop_reason::DropReason;
 use splice::settings::Settings;
 use splice::upstream::Upstream;
 use splice::visit::ConnectionFilter;
-use splice::{Change, CoreParts, Look, NextHops, Output, Proxy, Secrets, Usage};
+use splice::{CoreParts, NextHops, Output, Proxy, Secrets, Usage};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -167,8 +166,10 @@ pub struct Bench<S = Selector> {
     pub asked: Asked,
     records: RecordReceiver,
     sent: Sent,
-    config: Config,
-    probes: bool,
+    #[allow(dead_code)] // of one of the programs that share this
+    pub config: Config,
+    #[allow(dead_code)] // likewise
+    pub probes: bool,
 }
 
 impl Bench {
@@ -266,46 +267,6 @@ impl<S: SelectServer> Bench<S> {
             config,
             probes,
         }
-    }
-
-    /// The core goes on with another version of the configuration, as the engine has it do that. What it had comes back.
-    #[allow(dead_code)] // of one of the programs that share this
-    pub fn reload(&mut self, text: &str, selector: impl FnOnce(&Config) -> Option<S>) -> Change<S> {
-        let (config, difference) = (self.config.reload_text(text, "test")).unwrap_or_else(|error| panic!("{error}"));
-        self.go_on_with(config, difference, selector)
-    }
-
-    /// The core forgets what is past and no connection names.
-    #[allow(dead_code)] // of one of the programs that share this
-    pub fn forget_past(&mut self, selector: impl FnOnce(&Config) -> Option<S>) -> Option<Change<S>> {
-        let mut look = Look::default();
-        while !look.is_over() {
-            self.proxy.look_at_names(&mut look);
-        }
-        let named = Named {
-            listeners: look.listeners().collect(),
-            pools: look.pools().collect(),
-            servers: look.servers().collect(),
-        };
-        let (config, difference) = self.config.without_past(&named)?;
-        Some(self.go_on_with(config, difference, selector))
-    }
-
-    fn go_on_with(
-        &mut self,
-        config: Config,
-        difference: Difference,
-        selector: impl FnOnce(&Config) -> Option<S>,
-    ) -> Change<S> {
-        let macs = PROXY_MAC.map(|mac| MacAddr([2, 0, 0, 0, 0, mac]));
-        let mut settings = config.core_settings(0, &macs, |server| usize::from(server.id.0));
-        settings.promises.offer.probe = self.probes;
-        let upstream = config.upstream_settings();
-        let selector = selector(&config);
-        let mut change = Change::new(settings, (&upstream, 0), selector, difference, &self.proxy.tally());
-        self.proxy.adopt(&mut change, self.now);
-        self.config = config;
-        change
     }
 
     /// Lets the core receive a segment on the port of its sender and returns what it sends.

@@ -2,6 +2,7 @@
 
 mod life;
 mod proxy;
+mod reload;
 mod software_nic;
 mod status;
 mod steering;

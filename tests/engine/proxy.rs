@@ -1,6 +1,7 @@
 //! The whole engine, its real graph and proxy included, between a scripted client and a scripted server.
 
 use std::fs;
+use std::ops::Deref;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -8,7 +9,6 @@ use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use proxyengine::config::Config;
 use proxyengine::engine::{Engine, RunningEngine};
 use proxyengine::report::Report;
-use proxyengine::selectors::RuleSelector;
 use tempfile::TempDir;
 use test_case::test_case;
 use testkit::{Segment, Station};
@@ -18,9 +18,23 @@ use crate::wire::{Wire, WireMachine, arp_request, assert_in_order, wire};
 /// The engine on a wire of which it uses one VLAN or no tags.
 pub(crate) struct Bench {
     pub(crate) engine: RunningEngine<WireMachine>,
-    wire: Wire,
+    pub(crate) ends: Ends,
+    pub(crate) directory: TempDir,
+}
+
+/// Client and server on that wire.
+#[derive(Clone)]
+pub(crate) struct Ends {
+    pub(crate) wire: Wire,
     vlan: Option<u16>,
-    directory: TempDir,
+}
+
+impl Deref for Bench {
+    type Target = Ends;
+
+    fn deref(&self) -> &Ends {
+        &self.ends
+    }
 }
 
 impl Bench {
@@ -58,19 +72,19 @@ impl Bench {
             "#,
             directory.path().join("records").display()
         );
+        fs::write(directory.path().join("engine.toml"), &text).expect("a file");
         let config = Config::parse(&text, "test.toml").unwrap_or_else(|error| panic!("{error}"));
         let wire = wire(&config);
-        let rules = RuleSelector::new(&config);
-        let engine = Engine::start_on(config, rules);
-        let engine = engine.unwrap_or_else(|error| panic!("{error}"));
+        let engine = Engine::start_on_by_rules(config).unwrap_or_else(|error| panic!("{error}"));
         Self {
             engine,
-            wire,
-            vlan,
+            ends: Ends { wire, vlan },
             directory,
         }
     }
+}
 
+impl Ends {
     pub(crate) fn send(&self, frame: &[u8]) {
         match self.vlan {
             None => self.wire.send(frame),
@@ -104,6 +118,11 @@ impl Bench {
 
     /// Opens a connection from `client` and lets the server accept it; both ends as they are then.
     pub(crate) fn open(&self, client: Station) -> (Segment, Segment) {
+        self.open_to(client, &[Station::new(9, "10.0.0.9:8080")])
+    }
+
+    /// The same to whichever of these servers is called.
+    pub(crate) fn open_to(&self, client: Station, servers: &[Station]) -> (Segment, Segment) {
         let to_proxy = Segment::between(client, Station::new(1, "10.0.0.1:80"));
         self.send(
             &Segment {
@@ -129,9 +148,22 @@ impl Bench {
             .frame(),
         );
 
-        let server = Station::new(9, "10.0.0.9:8080");
-        let syn = self.segment_to(server);
-        assert_eq!((syn.flags, syn.to.address), (TcpFlags::SYN, server.address));
+        let is_to_server = |frame: &[u8]| {
+            let is_tcp = frame[12..14] == [8, 0] && frame[23] == 6;
+            is_tcp && servers.iter().any(|server| frame[..6] == server.mac.0)
+        };
+        let syn = loop {
+            let segment = Segment::read(&self.wait_for(is_to_server));
+            if segment.flags == TcpFlags::SYN {
+                break segment;
+            }
+            // Late segments of connections before.
+            assert!(!segment.flags.contains(TcpFlags::SYN), "{segment:?}");
+        };
+        let server = *servers
+            .iter()
+            .find(|server| server.address == syn.to.address)
+            .expect("a server");
         let accept = Segment {
             seq: 7_000,
             ack: syn.seq.wrapping_add(1),
@@ -260,9 +292,8 @@ fn a_connection_passes_and_is_recorded(name: &str, vlan: Option<u16>) {
     assert_eq!(bench.engine.drain(Duration::from_millis(50), || false), 1);
     let Bench {
         engine,
-        wire,
+        ends: Ends { wire, vlan },
         directory,
-        vlan,
     } = bench;
     let outcome = engine.shutdown();
     assert_in_order(&outcome);

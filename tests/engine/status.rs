@@ -256,7 +256,7 @@ impl Served {
             .expect("a socket")
             .expect("a server");
         let levels = proxyengine::log_levels::LogLevels::default();
-        let running = proxyengine::status::serve(server, bench.engine.watch(), levels).expect("a thread");
+        let running = proxyengine::status::serve(server, bench.engine.watch(), levels, None).expect("a thread");
         Self {
             bench,
             socket,

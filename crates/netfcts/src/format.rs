@@ -120,6 +120,11 @@ impl RecordLines {
         }
     }
 
+    /// Has numbers mean this from now on.
+    pub fn set_names(&mut self, names: Arc<NameTable>) {
+        self.names = names;
+    }
+
     /// The line of this record with its line feed; two lines as text.
     pub fn line(&mut self, record: &SessionRecord) -> &str {
         self.line.clear();

@@ -159,6 +159,16 @@ impl SteeringPlan {
         self.lends |= lends;
     }
 
+    /// The same plan without what listeners listen on; addresses that were ours keep their owner.
+    #[must_use]
+    pub fn without_services(&self) -> Self {
+        Self {
+            services: Vec::new(),
+            lends: false,
+            ..self.clone()
+        }
+    }
+
     /// Adds a rule that the ports follow, whose queue is the core. Of several the first counts.
     pub fn add_rule(&mut self, rule: &FlowRule) {
         self.rules.push(Rule {

@@ -40,7 +40,9 @@ pub mod upstream;
 pub use admission::round_budget;
 pub use base::output::{NextHops, Output};
 pub use base::settings::Secrets;
-pub use base::{addresses, callbacks, difference, drop_reason, hash, ids, settings, stage, transparent_sources};
+pub use base::{
+    addresses, callbacks, difference, drop_reason, hash, ids, settings, stage, standby, transparent_sources,
+};
 pub use handshake::{cookie, syn_ack_options};
 pub use probe::ProbeEvent;
 pub use proxy::{Change, CoreParts, Look, Proxy, Usage, visit};

@@ -25,6 +25,7 @@ mod health;
 
 use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use answers::Answers;
@@ -38,6 +39,7 @@ use siphasher::sip::SipHasher13;
 use crate::base::difference::MOST_SERVERS;
 use crate::base::ids::{PoolId, ServerId};
 use crate::base::settings::{Member, Policy, PoolSettings, UpstreamServer, UpstreamSettings};
+use crate::base::standby::Standby;
 
 e2d2::reasons! {
     /// What becomes of calls to servers and of servers that do not answer them.
@@ -60,6 +62,7 @@ pub struct Upstream {
     /// By server.
     health: Vec<Health>,
     pools: Vec<Pool>,
+    standby: Arc<Standby>,
     events: Counters<CallEvent>,
 }
 
@@ -93,8 +96,20 @@ impl Upstream {
             pools: (settings.pools.iter())
                 .map(|pool| Pool::new(pool, settings, worker))
                 .collect(),
+            standby: Arc::default(),
             events: Counters::default(),
         }
+    }
+
+    /// The same, where an operator may have taken servers out of service.
+    #[must_use]
+    pub fn with_standby(self, standby: Arc<Standby>) -> Self {
+        Self { standby, ..self }
+    }
+
+    /// What an operator has taken out of service.
+    pub(crate) fn standby(&self) -> &Standby {
+        &self.standby
     }
 
     /// The server of `pool` that a connection of `client` goes to; `None` when all are full, or when there is no such pool:
@@ -106,8 +121,9 @@ impl Upstream {
     /// The same among those not `tried` yet; `None` also when all have been.
     pub fn next_after(&mut self, pool: PoolId, client: IpAddr, now: Instant, tried: &[ServerId]) -> Option<ServerId> {
         let pool = self.pools.get_mut(pool.index())?;
-        let health = &self.health;
-        let has_room = |server: ServerId| !tried.contains(&server) && health[server.index()].has_room();
+        let (health, standby) = (&self.health, &self.standby);
+        let is_in = |server: ServerId| health[server.index()].has_room() && !standby.has_server(server.0);
+        let has_room = |server: ServerId| !tried.contains(&server) && is_in(server);
         let may_be_asked = |server: ServerId| has_room(server) && health[server.index()].may_be_asked(now);
         let picked = pool
             .pick(client, health, may_be_asked)
@@ -140,7 +156,7 @@ impl Upstream {
         let (Some(pool), Some(health)) = (self.pools.get_mut(pool.index()), self.health.get(server.index())) else {
             return false;
         };
-        let is_left = others(&self.health, server, tried);
+        let is_left = others(&self.health, &self.standby, server, tried);
         (!health.is_fit() || pool.answers.may_give_up(now)) && pool.turns.iter().any(|turn| is_left(turn.server))
     }
 
@@ -157,7 +173,7 @@ impl Upstream {
             return None;
         }
         let pool = self.pools.get_mut(pool.index())?;
-        let next = pool.pick(client, &self.health, others(&self.health, server, tried))?;
+        let next = pool.pick(client, &self.health, others(&self.health, &self.standby, server, tried))?;
         let event = if self.health[server.index()].is_fit() {
             pool.answers.note_given_up(now);
             CallEvent::GivenUp
@@ -180,7 +196,7 @@ impl Upstream {
 
     /// Whether a server that is there has room for one more connection: for servers that a selector names itself.
     pub fn has_room(&self, server: ServerId) -> bool {
-        self.health.get(server.index()).is_some_and(Health::has_room)
+        self.health.get(server.index()).is_some_and(Health::has_room) && !self.standby.has_server(server.0)
     }
 
     /// A connection to `server` begins: our SYN is about to go out.
@@ -278,10 +294,14 @@ impl Upstream {
 
 /// Says of a server whether an overdue call to `server` can go there: to those that are not ejected. A trial is for those who
 /// have not waited yet.
-fn others(health: &[Health], server: ServerId, tried: &[ServerId]) -> impl Fn(ServerId) -> bool {
+fn others(health: &[Health], standby: &Standby, server: ServerId, tried: &[ServerId]) -> impl Fn(ServerId) -> bool {
     move |other| {
         let health = &health[other.index()];
-        other != server && health.is_fit() && health.has_room() && !tried.contains(&other)
+        other != server
+            && !standby.has_server(other.0)
+            && health.is_fit()
+            && health.has_room()
+            && !tried.contains(&other)
     }
 }
 

@@ -9,8 +9,9 @@ use humantime_serde::re::humantime;
 
 use super::pools::Pools;
 use super::{accept, choice, choices, duration, name, quoted, rules, small, why_no_host};
+use crate::config::Standing;
 use crate::config::defaults;
-use crate::config::model::{Fallback, ListenAddress, ListenerConfig, ListenerTimeouts, PortConfig, Standing, Timeouts};
+use crate::config::model::{Fallback, ListenAddress, ListenerConfig, ListenerTimeouts, PortConfig, Timeouts};
 use crate::config::raw::RawListener;
 use crate::config::source::{At, Source};
 use splice::ids::{ListenerId, PoolId, PortIndex};

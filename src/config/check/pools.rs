@@ -5,10 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use super::{choice, duration, ip, mac, name, number, quoted, why_no_host};
+use crate::config::Standing;
 use crate::config::defaults;
-use crate::config::model::{
-    ListenerConfig, LocalAddress, PoolConfig, PortConfig, PortRanges, ServerConfig, Standing, Timeouts,
-};
+use crate::config::model::{ListenerConfig, LocalAddress, PoolConfig, PortConfig, PortRanges, ServerConfig, Timeouts};
 use crate::config::raw::{RawPool, RawProxyOut, RawServer};
 use crate::config::routes::{NextHop, Routes};
 use crate::config::source::{At, Source};

@@ -221,7 +221,8 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
         ),
         |seen, values| {
             let ages = seen.watch.ages();
-            ages.for_each(|(core, age)| _ = values.add(&[("core", &core.to_string())], age.as_secs_f64()));
+            ages.into_iter()
+                .for_each(|(core, age)| _ = values.add(&[("core", &core.to_string())], age.as_secs_f64()));
         },
     ),
     (

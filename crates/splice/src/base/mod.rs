@@ -11,5 +11,6 @@ pub(crate) mod path;
 pub mod settings;
 pub(crate) mod sizes;
 pub mod stage;
+pub mod standby;
 mod syn_ack;
 pub mod transparent_sources;

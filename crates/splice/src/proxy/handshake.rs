@@ -249,7 +249,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     fn send_cookie(&mut self, listener: u16, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
         let now = self.now;
-        if self.is_draining {
+        if self.is_out(listener) {
             return self.emit.dropped(DropReason::Draining);
         }
         let Incoming { buffer, segment } = incoming;

@@ -401,6 +401,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
     }
 
+    /// Whether a listener takes no new connection.
+    fn is_out(&self, listener: u16) -> bool {
+        self.is_draining || self.upstream.standby().has_listener(listener)
+    }
+
     /// The listener on one of our addresses that a segment is for.
     fn listener(&self, address: u16, segment: &Segment) -> Option<u16> {
         let addresses = &self.settings.addresses;

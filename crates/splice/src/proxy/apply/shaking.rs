@@ -78,7 +78,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        if self.rooms.is_draining {
+        if self.rooms.is_out(listener) {
             return self.rooms.emit.dropped(DropReason::Draining);
         }
         let segment = incoming.segment;

@@ -1,0 +1,118 @@
+//! What differs between the version of the file that an engine runs with and another: to be shown, and to be refused.
+
+use super::source::{At, Source};
+use super::{Config, Standing};
+
+impl Config {
+    /// What another version changes that goes on from this one: a line for each listener, pool and server.
+    pub fn lines_of_difference(&self, new: &Config) -> String {
+        let mut lines = String::new();
+        let mut tell = |what: &str, name: &str, before: Option<Standing>, now: Standing, is_same: bool| {
+            let was_there = before == Some(Standing::InFile);
+            let sign = match (was_there, now == Standing::InFile) {
+                (false, true) => '+',
+                (true, false) => '-',
+                (true, true) if !is_same => '~',
+                _ => return,
+            };
+            lines.push_str(&format!("{sign} {what} {name}\n"));
+        };
+        for (index, of) in new.listeners.iter().enumerate() {
+            let before = self.listeners.get(index);
+            tell(
+                "listener",
+                &of.name,
+                before.map(|of| of.standing),
+                of.standing,
+                before == Some(of),
+            );
+        }
+        for (index, of) in new.pools.iter().enumerate() {
+            let before = self.pools.get(index);
+            tell(
+                "pool",
+                &of.name,
+                before.map(|of| of.standing),
+                of.standing,
+                before == Some(of),
+            );
+        }
+        for (index, of) in new.servers.iter().enumerate() {
+            let before = self.servers.get(index);
+            let name = format!("{} {}", of.name, of.address);
+            tell(
+                "server",
+                &name,
+                before.map(|of| of.standing),
+                of.standing,
+                before == Some(of),
+            );
+        }
+        lines
+    }
+
+    /// Complains about what differs and is not a listener, a pool or a server.
+    pub(super) fn refuse_other_parts(&self, source: &mut Source<'_>, new: &Config) {
+        let mut refuse = |section: &str, key: &str, differs: bool| {
+            if differs {
+                needs_restart(source, &At::root().key(section).key(key));
+            }
+        };
+        let (old, engine) = (&self.engine, &new.engine);
+        refuse("engine", "name", old.name != engine.name);
+        refuse("engine", "cores", old.cores != engine.cores);
+        refuse("engine", "memory_mib", old.memory_mib != engine.memory_mib);
+        refuse("engine", "idle", old.idle != engine.idle);
+        refuse(
+            "engine",
+            "replies_per_second",
+            old.replies_per_second != engine.replies_per_second,
+        );
+        refuse("engine", "overload_after", old.overload_after != engine.overload_after);
+        refuse(
+            "engine",
+            "max_connections",
+            old.max_connections != engine.max_connections,
+        );
+        refuse(
+            "engine",
+            "reassembly_memory",
+            old.reassembly_memory != engine.reassembly_memory,
+        );
+        refuse(
+            "engine",
+            "reassembly_quota",
+            old.reassembly_quota != engine.reassembly_quota,
+        );
+        refuse("engine", "buffers", old.buffers != engine.buffers);
+        refuse("engine", "steering", old.steering != engine.steering);
+        refuse("engine", "port_mask", old.port_mask != engine.port_mask);
+        refuse(
+            "timeouts",
+            "time_wait",
+            self.timeouts.time_wait != new.timeouts.time_wait,
+        );
+        refuse("syn_ack", "probe", self.syn_ack.probe != new.syn_ack.probe);
+        refuse("syn_ack", "pinned", self.syn_ack.pinned != new.syn_ack.pinned);
+        if self.records != new.records {
+            needs_restart(source, &At::root().key("records"));
+        }
+        if self.control != new.control {
+            needs_restart(source, &At::root().key("control"));
+        }
+        if self.ports.len() != new.ports.len() {
+            return needs_restart(source, &At::root().key("port"));
+        }
+        let ports = self.ports.iter().zip(&new.ports).enumerate();
+        for (index, _) in ports.filter(|(_, (old, new))| old != new) {
+            needs_restart(source, &At::root().key("port").index(index));
+        }
+        if self.routes != new.routes {
+            needs_restart(source, &At::root().key("port"));
+        }
+    }
+}
+
+fn needs_restart(source: &mut Source<'_>, at: &At) {
+    source.complain(at, "has changed, which needs a restart");
+}

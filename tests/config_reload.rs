@@ -1,0 +1,218 @@
+//! Another version of a file for an engine that runs: what comes of both is what comes of the second alone.
+
+use std::net::IpAddr;
+
+use e2d2::port::PortId;
+use e2d2::wire::MacAddr;
+use netfcts::leg::mapped;
+use proptest::prelude::*;
+use proptest::sample::subsequence;
+use proxyengine::config::{Config, Fallback, ListenerId, Named, PoolId, ServerId, Standing};
+
+const PORTS: &str = r#"
+[[port]]
+name = "left"
+device = "net_ring0"
+addresses = ["10.0.0.1/24"]
+[[port]]
+name = "right"
+device = "net_ring1"
+addresses = ["10.1.0.1/24"]
+"#;
+
+/// One drawn file.
+#[derive(Clone, Debug)]
+struct Drawn {
+    /// By listener: its number, the last byte of its address, how many rules, and whether the first goes last.
+    listeners: Vec<(u8, u8, usize, bool)>,
+    /// By pool: its servers with their weights.
+    pools: [Vec<(u8, u16)>; 2],
+    idle: u16,
+    max_connections: u16,
+    drain: u8,
+}
+
+fn drawn() -> impl Strategy<Value = Drawn> {
+    let listener = (0_u8..5, 10_u8..14, 0_usize..3, any::<bool>());
+    let listeners = proptest::collection::vec(listener, 1..4);
+    let pool = || {
+        let servers: Vec<u8> = (100..106).collect();
+        let weights = proptest::collection::vec(1_u16..4, 6);
+        (subsequence(servers, 1..5), weights).prop_map(|(servers, weights)| servers.into_iter().zip(weights).collect())
+    };
+    let rarely = prop_oneof![9 => Just(64_u16), 1 => Just(128)];
+    let parts = (listeners, [pool(), pool()], 10_u16..13, rarely, 1_u8..4);
+    parts.prop_map(|(mut listeners, pools, idle, max_connections, drain)| {
+        listeners.sort_unstable();
+        listeners.dedup_by_key(|listener| listener.0);
+        let mut seen = std::collections::HashSet::new();
+        listeners.retain(|listener| seen.insert(listener.1));
+        Drawn {
+            listeners,
+            pools,
+            idle,
+            max_connections,
+            drain,
+        }
+    })
+}
+
+impl Drawn {
+    fn text(&self) -> String {
+        let mut text = format!(
+            "[engine]\nname = \"drawn\"\ncores = [0]\nmax_connections = {}\ndrain = \"{}s\"\n[timeouts]\nidle = \"{}s\"\n{PORTS}",
+            self.max_connections, self.drain, self.idle
+        );
+        for (name, address, rules, turned) in &self.listeners {
+            let mut all = vec!["{ prefix = \"a\", pool = \"p0\" }", "{ prefix = \"b\", pool = \"p1\" }"];
+            all.truncate(*rules);
+            if *turned {
+                all.reverse();
+            }
+            text += &format!(
+                "[[listener]]\nname = \"l{name}\"\naddresses = [\"10.0.0.{address}:80\"]\nrules = [{}]\ndefault = \"p{}\"\n",
+                all.join(", "),
+                name % 2
+            );
+        }
+        for (pool, members) in self.pools.iter().enumerate() {
+            let line = |(server, weight): &(u8, u16)| {
+                format!("{{ name = \"s{server}\", address = \"10.1.0.{server}:80\", weight = {weight} }}")
+            };
+            let members: Vec<String> = members.iter().map(line).collect();
+            text += &format!("[[pool]]\nname = \"p{pool}\"\nservers = [{}]\n", members.join(", "));
+        }
+        text
+    }
+}
+
+fn parse(text: &str) -> Config {
+    Config::parse(text, "drawn").unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// What a configuration says, whatever its numbers are.
+fn meaning(config: &Config) -> Vec<String> {
+    let pool_name = |pool: PoolId| config.pool(pool).name.clone();
+    let in_file = |standing: Standing| standing == Standing::InFile;
+    let mut lines = Vec::new();
+    for listener in config.listeners().iter().filter(|of| in_file(of.standing)) {
+        let rules: Vec<_> = listener
+            .rules
+            .iter()
+            .map(|rule| (&rule.matches, pool_name(rule.pool)))
+            .collect();
+        let default = match listener.default {
+            Fallback::Pool(pool) => pool_name(pool),
+            Fallback::Reject => "reject".to_owned(),
+        };
+        let mut bare = listener.clone();
+        (bare.id, bare.default) = (ListenerId(0), Fallback::Reject);
+        bare.rules.clear();
+        lines.push(format!("{bare:?} {rules:?} {default}"));
+    }
+    for pool in config.pools().iter().filter(|of| in_file(of.standing)) {
+        let member = |of: &splice::settings::Member| (config.server(of.server).address, of.weight);
+        let members: Vec<_> = pool.members.iter().map(member).collect();
+        lines.push(format!("{} {:?} {members:?}", pool.name, pool.policy));
+    }
+    for server in config.servers().iter().filter(|of| in_file(of.standing)) {
+        let mut bare = server.clone();
+        (bare.id, bare.group) = (ServerId(0), 0);
+        lines.push(format!("{bare:?}"));
+    }
+    lines.push(format!(
+        "{:?} {:?} {:?}",
+        config.engine(),
+        config.timeouts(),
+        config.syn_ack()
+    ));
+    lines.sort();
+    lines
+}
+
+/// Who listens where, by name, as a core sees it.
+fn listening(config: &Config) -> Vec<Option<String>> {
+    let settings = config.core_settings(0, &[MacAddr([2, 0, 0, 0, 0, 1]); 2], |_| 0);
+    let on = |last: u8| {
+        let address = settings.addresses.index(mapped(IpAddr::from([10, 0, 0, last])))?;
+        let listener = settings.addresses.listener(address, 80, PortId(0))?;
+        Some(config.listener(ListenerId(listener)).name.clone())
+    };
+    (9..15).map(on).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
+
+    /// One after another, whatever is forgotten between: the last alone says what holds, or is refused by the key that it
+    /// differs in.
+    #[test]
+    fn versions_after_each_other_are_the_last_alone(versions in proptest::collection::vec((drawn(), any::<bool>()), 2..6)) {
+        let mut running = parse(&versions[0].0.text());
+        for (version, forgets) in &versions[1..] {
+            let text = version.text();
+            let alone = parse(&text);
+            let (next, difference) = match running.reload_text(&text, "drawn") {
+                Ok(next) => next,
+                Err(error) => {
+                    let differs = running.engine().max_connections != alone.engine().max_connections;
+                    prop_assert!(differs && error.to_string().contains("engine.max_connections has changed"), "{error}");
+                    prop_assert_eq!(error.problems()[0].line, Some(4));
+                    continue;
+                }
+            };
+            prop_assert_eq!(meaning(&next), meaning(&alone));
+            prop_assert_eq!(listening(&next), listening(&alone));
+            // Who stays keeps its number, and numbers of new servers follow those that there were.
+            for server in running.servers().iter().filter(|server| server.standing != Standing::Nobody) {
+                let now = next.server(server.id);
+                prop_assert_eq!((now.address, now.group), (server.address, server.group));
+                prop_assert!(!difference.new_servers.contains(&server.id.0));
+            }
+            let addresses = running.addresses();
+            prop_assert_eq!(&next.addresses()[..addresses.len()], &addresses[..]);
+            running = next;
+            if *forgets && let Some((less, _)) = running.without_past(&Named::default()) {
+                prop_assert!(!less.has_past());
+                prop_assert_eq!(meaning(&less), meaning(&running));
+                running = less;
+            }
+        }
+        prop_assert!(running.servers().len() <= 6, "six servers at most: numbers come back");
+    }
+}
+
+#[test]
+fn what_needs_a_restart_is_refused_by_its_key_and_line() {
+    let drawn = Drawn {
+        listeners: vec![(0, 10, 1, false)],
+        pools: [vec![(100, 1)], vec![(101, 1)]],
+        idle: 10,
+        max_connections: 64,
+        drain: 1,
+    };
+    let text = drawn.text();
+    let running = parse(&text);
+    let refused = |from: &str, to: &str| {
+        let other = text.replacen(from, to, 1);
+        assert_ne!(other, text, "{from}");
+        running
+            .reload_text(&other, "f.toml")
+            .map(|_| ())
+            .expect_err(to)
+            .to_string()
+    };
+    assert_eq!(
+        refused("cores = [0]", "cores = [1]"),
+        "f.toml:3: engine.cores has changed, which needs a restart"
+    );
+    assert!(refused("net_ring1", "net_ring2").contains("port[1] has changed, which needs a restart"));
+    assert!(
+        refused("name = \"p0\"\n", "name = \"p0\"\nproxy_protocol = { send = \"v1\" }\n")
+            .contains("pool[0].proxy_protocol has changed for 10.1.0.100:80")
+    );
+    assert!(refused("default = \"p0\"", "default = \"p0\"\ninspect_delay = \"1s\"").contains("bind or inspect_delay"));
+    // A file with an error is that first.
+    assert!(refused("default = \"p0\"", "default = \"nobody\"").contains("expected the name of a pool"));
+    assert_eq!(running, parse(&text), "all of that has changed nothing");
+}

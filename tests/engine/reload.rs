@@ -1,0 +1,162 @@
+//! Another version of the configuration while an engine runs.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use e2d2::wire::tcp::TcpFlags;
+use proxyengine::engine::ReloadError;
+use testkit::{Segment, Station};
+
+use crate::proxy::{Bench, Ends};
+use crate::wire::assert_in_order;
+
+const ONE: &str = "{ name = \"one\", address = \"10.0.0.9:8080\" }";
+const TWO: &str = "{ name = \"two\", address = \"10.0.0.10:8080\", mac = \"02:00:00:00:00:0a\" }";
+
+fn servers() -> [Station; 2] {
+    [Station::new(9, "10.0.0.9:8080"), Station::new(10, "10.0.0.10:8080")]
+}
+
+/// Files with these servers beside the bench's own: each with its path.
+fn versions<const N: usize>(bench: &Bench, servers: [String; N]) -> [PathBuf; N] {
+    let own = fs::read_to_string(bench.directory.path().join("engine.toml")).expect("the bench's file");
+    assert!(own.contains(ONE), "{own}");
+    let mut number = 0;
+    servers.map(|servers| {
+        number += 1;
+        let path = bench.directory.path().join(format!("{number}.toml"));
+        fs::write(&path, own.replace(ONE, &servers)).expect("a file");
+        path
+    })
+}
+
+/// A connection that was opened goes on: bytes to the server, and back.
+fn talk(ends: &Ends, client: &mut Segment, server: &mut Segment) {
+    let said = Segment {
+        payload: b"more".to_vec(),
+        flags: TcpFlags::ACK | TcpFlags::PSH,
+        ..client.clone()
+    };
+    ends.send(&said.frame());
+    while ends.segment_to(server.from).payload != b"more" {}
+    client.seq = client.seq.wrapping_add(4);
+    server.ack = server.ack.wrapping_add(4);
+    let answered = Segment {
+        payload: b"answer".to_vec(),
+        flags: TcpFlags::ACK | TcpFlags::PSH,
+        ..server.clone()
+    };
+    ends.send(&answered.frame());
+    while ends.segment_to(client.from).payload != b"answer" {}
+    server.seq = server.seq.wrapping_add(6);
+    client.ack = client.ack.wrapping_add(6);
+}
+
+fn reset(ends: &Ends, client: &Segment) {
+    let reset = Segment {
+        flags: TcpFlags::RST,
+        payload: Vec::new(),
+        ..client.clone()
+    };
+    ends.send(&reset.frame());
+}
+
+#[test]
+fn reloads_under_load_fail_no_connection_and_reset_none() {
+    let mut bench = Bench::start("proxy-reloaded", None);
+    let versions = versions(&bench, [TWO.to_owned(), ONE.to_owned(), format!("{ONE}, {TWO}")]);
+    let (mut client, mut server) = bench.open(Station::new(5, "10.0.0.5:50000"));
+    let (stop, opened) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (ends, is_over, count) = (bench.ends.clone(), Arc::clone(&stop), Arc::clone(&opened));
+    // Every one of them is opened, or the load panics: nothing is lost on this wire.
+    let load = thread::spawn(move || {
+        let mut port = 20_000;
+        while !is_over.load(Ordering::Relaxed) {
+            port += 1;
+            let from = Station::new(6, "10.0.0.6:1").with_port(port);
+            let (mut near, mut far) = ends.open_to(from, &servers());
+            talk(&ends, &mut near, &mut far);
+            reset(&ends, &near);
+            talk(&ends, &mut client, &mut server);
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        (client, server)
+    });
+    let mut slowest = Duration::ZERO;
+    for turn in 0..60 {
+        let began = Instant::now();
+        bench
+            .engine
+            .reload(&versions[turn % 3])
+            .unwrap_or_else(|error| panic!("{error}"));
+        slowest = slowest.max(began.elapsed());
+        bench.engine.forget_past();
+        thread::sleep(Duration::from_millis(10));
+    }
+    stop.store(true, Ordering::Relaxed);
+    let (mut client, mut server) = load.join().expect("the load");
+    let opened = opened.load(Ordering::Relaxed);
+    assert!(opened >= 60, "{opened} connections in 60 reloads");
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    // The server of the first connection is gone, then comes back; it never noticed.
+    bench
+        .engine
+        .reload(&versions[0])
+        .unwrap_or_else(|error| panic!("{error}"));
+    talk(&bench.ends, &mut client, &mut server);
+    assert!(bench.engine.config().has_past());
+    bench.engine.forget_past();
+    assert!(bench.engine.config().has_past(), "a connection names it");
+    reset(&bench.ends, &client);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while bench.engine.config().has_past() {
+        assert!(Instant::now() < deadline, "never forgotten");
+        bench.engine.forget_past();
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(bench.engine.config().servers().len() <= 2, "numbers come back");
+    assert_in_order(&bench.engine.shutdown());
+}
+
+#[test]
+fn a_core_that_does_not_come_round_fails_the_reload_before_any_uses_it() {
+    let mut bench = Bench::start("proxy-stuck", None);
+    let [two] = versions(&bench, [TWO.to_owned()]);
+    let wire = bench.wire.clone();
+    let stuck = wire.to_engine.lock().expect("the worker waits for it");
+    // It may sleep now, and look at its orders before its next round.
+    thread::sleep(Duration::from_millis(100));
+    let error = bench.engine.reload(&two).expect_err("the worker is stuck");
+    assert!(matches!(error, ReloadError::Cores(_)), "{error}");
+    assert!(error.to_string().contains("no core uses it"), "{error}");
+    assert_eq!(bench.engine.config().servers()[0].name, "one");
+    drop(stuck);
+    // It comes round, and holds what is never valid.
+    bench.open(Station::new(5, "10.0.0.5:50000"));
+    bench.engine.reload(&two).unwrap_or_else(|error| panic!("{error}"));
+    bench.ends.open_to(Station::new(5, "10.0.0.5:50001"), &servers()[1..]);
+    assert_in_order(&bench.engine.shutdown());
+}
+
+#[test]
+fn a_file_with_an_error_changes_nothing() {
+    let mut bench = Bench::start("proxy-erroneous", None);
+    let [wrong, other] = versions(&bench, ["{ name = \"one\" }".to_owned(), TWO.to_owned()]);
+    let error = bench.engine.reload(&wrong).expect_err("an error");
+    assert!(error.to_string().contains("pool[0].servers[0]"), "{error}");
+    let text = fs::read_to_string(&other)
+        .expect("a file")
+        .replace("cores = [0]", "cores = [1]");
+    fs::write(&other, text).expect("a file");
+    let error = bench.engine.reload(&other).expect_err("another core").to_string();
+    assert!(
+        error.contains("engine.cores has changed, which needs a restart"),
+        "{error}"
+    );
+    bench.open(Station::new(5, "10.0.0.5:50000"));
+    assert_in_order(&bench.engine.shutdown());
+}
