@@ -190,7 +190,7 @@ fn standby_of(path: &str) -> Option<(bool, &str, &str)> {
 fn difference(watch: &Watch, file: &Path) -> Answer {
     let config = watch.config();
     match config.reload(file) {
-        Ok((new, _)) => Answer::text(&config.lines_of_difference(&new)),
+        Ok((new, _)) => Answer::text(config.lines_of_difference(&new)),
         Err(error) => Answer::refusal(409, &format!("{error}\n")),
     }
 }
