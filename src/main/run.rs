@@ -91,7 +91,7 @@ pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -
         reload: Box::new(move || reload_by(&told)),
     };
     let control = control
-        .map(|server| status::serve(server, engine.watch(), levels, Some(doors())))
+        .map(|server| status::serve(server, engine.watch(), levels.clone(), Some(doors())))
         .transpose();
     let control = match control {
         Ok(control) => control,
@@ -110,6 +110,7 @@ pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -
         arguments,
         show,
         cycles: CyclesByStage::new(),
+        levels,
         drain,
         forgot_at: Instant::now(),
     };
@@ -163,6 +164,7 @@ struct Session<'a> {
     arguments: &'a RunArguments,
     show: fn(&str),
     cycles: CyclesByStage,
+    levels: LogLevels,
     drain: Duration,
     forgot_at: Instant,
 }
@@ -213,13 +215,20 @@ impl Session<'_> {
     fn reload(&mut self) -> Result<(), String> {
         self.service.reloading();
         let began = Instant::now();
+        let level = self.engine.config().log_level();
         let result = self.engine.reload(&self.arguments.file);
         self.service.reloaded();
         let file = self.arguments.file.display();
         match result {
             Ok(()) => {
                 self.drain = self.engine.config().engine().drain;
-                log::set_max_level(self.engine.config().log_level());
+                // What `ctl set log-level` has said stays unless the file says something else now.
+                let new = self.engine.config().log_level();
+                if new != level
+                    && let Err(error) = self.levels.set(new.as_str())
+                {
+                    log::warn!("the log keeps its level: {error}");
+                }
                 log::info!(
                     "{file} holds from now on; all cores took {} ms",
                     began.elapsed().as_millis()
