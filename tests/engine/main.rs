@@ -1,6 +1,7 @@
 //! The engine on a machine of heap memory and queues between threads: no DPDK, no root.
 
 mod life;
+mod permissions;
 mod proxy;
 mod reload;
 mod software_nic;
