@@ -7,6 +7,8 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 #[cfg(feature = "dpdk")]
+mod reloading;
+#[cfg(feature = "dpdk")]
 mod running;
 
 const GOOD: &str = r#"

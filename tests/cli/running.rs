@@ -13,12 +13,12 @@ use control::http::{Endpoint, client};
 use crate::{GOOD, Place, code, stderr};
 
 /// A program that runs, killed if the test fails.
-struct Running {
+pub(crate) struct Running {
     child: Child,
 }
 
 impl Running {
-    fn start(place: &Place, arguments: &[&str]) -> Self {
+    pub(crate) fn start(place: &Place, arguments: &[&str]) -> Self {
         Self::start_in(place, arguments, &[])
     }
 
@@ -34,7 +34,7 @@ impl Running {
         }
     }
 
-    fn signal(&self, signal: &str) {
+    pub(crate) fn signal(&self, signal: &str) {
         let status = Command::new("kill")
             .args(["-s", signal, &self.child.id().to_string()])
             .status();
@@ -42,7 +42,7 @@ impl Running {
     }
 
     /// Waits for the end; gives exit code and standard output.
-    fn wait(mut self) -> (i32, String) {
+    pub(crate) fn wait(mut self) -> (i32, String) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while self.child.try_wait().expect("wait").is_none() {
             assert!(Instant::now() < deadline, "it does not end");
@@ -71,7 +71,7 @@ impl Drop for Running {
     }
 }
 
-fn wait_until(what: &str, place: &Place, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, place: &Place, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !is_so() {
         let said = fs::read_to_string(place.path("stderr")).unwrap_or_default();
@@ -80,11 +80,11 @@ fn wait_until(what: &str, place: &Place, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-fn wait_until_running(place: &Place) {
+pub(crate) fn wait_until_running(place: &Place) {
     wait_until("running", place, || says(place, "running; SIGINT"));
 }
 
-fn says(place: &Place, text: &str) -> bool {
+pub(crate) fn says(place: &Place, text: &str) -> bool {
     fs::read_to_string(place.path("stderr")).is_ok_and(|said| said.contains(text))
 }
 

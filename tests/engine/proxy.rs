@@ -188,7 +188,7 @@ impl Ends {
     }
 }
 
-fn count(report: &Report, group: &str, name: &str) -> u64 {
+pub(crate) fn count(report: &Report, group: &str, name: &str) -> u64 {
     let count = report.counters.group(group).and_then(|group| group.count(name));
     count.unwrap_or_else(|| panic!("no counter {group} {name}"))
 }

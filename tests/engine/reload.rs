@@ -14,15 +14,15 @@ use testkit::{Segment, Station};
 use crate::proxy::{Bench, Ends};
 use crate::wire::assert_in_order;
 
-const ONE: &str = "{ name = \"one\", address = \"10.0.0.9:8080\" }";
-const TWO: &str = "{ name = \"two\", address = \"10.0.0.10:8080\", mac = \"02:00:00:00:00:0a\" }";
+pub(crate) const ONE: &str = "{ name = \"one\", address = \"10.0.0.9:8080\" }";
+pub(crate) const TWO: &str = "{ name = \"two\", address = \"10.0.0.10:8080\", mac = \"02:00:00:00:00:0a\" }";
 
-fn servers() -> [Station; 2] {
+pub(crate) fn servers() -> [Station; 2] {
     [Station::new(9, "10.0.0.9:8080"), Station::new(10, "10.0.0.10:8080")]
 }
 
 /// Files with these servers beside the bench's own: each with its path.
-fn versions<const N: usize>(bench: &Bench, servers: [String; N]) -> [PathBuf; N] {
+pub(crate) fn versions<const N: usize>(bench: &Bench, servers: [String; N]) -> [PathBuf; N] {
     let own = fs::read_to_string(bench.directory.path().join("engine.toml")).expect("the bench's file");
     assert!(own.contains(ONE), "{own}");
     let mut number = 0;
@@ -35,7 +35,7 @@ fn versions<const N: usize>(bench: &Bench, servers: [String; N]) -> [PathBuf; N]
 }
 
 /// A connection that was opened goes on: bytes to the server, and back.
-fn talk(ends: &Ends, client: &mut Segment, server: &mut Segment) {
+pub(crate) fn talk(ends: &Ends, client: &mut Segment, server: &mut Segment) {
     let said = Segment {
         payload: b"more".to_vec(),
         flags: TcpFlags::ACK | TcpFlags::PSH,

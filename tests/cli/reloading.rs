@@ -1,0 +1,66 @@
+//! Another configuration for a program that runs: by SIGHUP and by `ctl`.
+
+use std::fs;
+
+use crate::running::{Running, says, wait_until, wait_until_running};
+use crate::{GOOD, Place, code, stderr};
+
+const ONE: &str = "{ name = \"one\", address = \"10.0.0.9:80\" }";
+const TWO: &str = "{ name = \"two\", address = \"10.0.0.10:80\" }";
+
+#[test]
+fn sighup_and_ctl_go_on_with_what_the_file_says_now() {
+    let place = Place::new(GOOD);
+    let socket = place.path("control").display().to_string();
+    let file = fs::read_to_string(place.path("engine.toml")).expect("read");
+    let write = |servers: &str| {
+        let text = format!("[control]\nsocket = \"{socket}\"\n{file}").replace(ONE, servers);
+        fs::write(place.path("engine.toml"), text).expect("write");
+    };
+    let ctl = |arguments: &[&str]| place.output(&[&["ctl", "--socket", &socket], arguments].concat());
+    let text = |arguments: &[&str]| {
+        let output = ctl(arguments);
+        assert_eq!(code(&output), 0, "{arguments:?}: {}", stderr(&output));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    // Name and state of each server.
+    let servers = || -> Vec<(String, String)> {
+        let said: serde_json::Value = serde_json::from_str(&text(&["show", "servers", "--json"])).expect("JSON");
+        let rows = said.as_array().expect("rows").iter();
+        let word = |row: &serde_json::Value, key: &str| row[key].as_str().expect("a word").to_owned();
+        rows.map(|row| (word(row, "name"), word(row, "state"))).collect()
+    };
+    let names = || servers().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+
+    write(ONE);
+    let program = Running::start(&place, &["engine.toml"]);
+    wait_until_running(&place);
+    assert_eq!(names(), ["one"]);
+    write(&format!("{ONE}, {TWO}"));
+    let difference = text(&["diff"]);
+    assert!(difference.contains('+') && difference.contains("two"), "{difference}");
+    assert_eq!(names(), ["one"], "nothing has changed yet");
+    program.signal("HUP");
+    wait_until("reloaded", &place, || names() == ["one", "two"]);
+
+    // What is wrong is told by its place, by both ways, and changes nothing.
+    write("{ name = \"three\" }");
+    let refused = ctl(&["reload"]);
+    assert_eq!(code(&refused), 1);
+    assert!(stderr(&refused).contains("pool[0].servers[0]"), "{}", stderr(&refused));
+    program.signal("HUP");
+    wait_until("complained", &place, || says(&place, "pool[0].servers[0]"));
+    assert_eq!(names(), ["one", "two"]);
+
+    text(&["drain", "server", "two"]);
+    assert_eq!(servers()[1], ("two".to_owned(), "drained".to_owned()));
+    write(TWO);
+    text(&["reload"]);
+    wait_until("forgotten", &place, || names() == ["two"]);
+    assert_eq!(servers()[0].1, "drained", "as long as nobody says anything else");
+    text(&["ready", "server", "two"]);
+    assert_eq!(servers()[0].1, "up");
+    assert_eq!(code(&ctl(&["drain", "server", "one"])), 1, "it is gone");
+    program.signal("TERM");
+    assert_eq!(program.wait().0, 0);
+}
