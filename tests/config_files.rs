@@ -84,7 +84,7 @@ fn every_key_is_documented() {
         ),
         ("[timeouts]", "[timeouts]\nunknown = 1".to_owned()),
         ("[syn_ack]", "[syn_ack]\nunknown = 1".to_owned()),
-        ("[records]", "[records]\nunknown = 1".to_owned()),
+        ("[[records]]", "[[records]]\nunknown = 1".to_owned()),
         ("[log]", "[log]\nunknown = 1".to_owned()),
     ];
     let mut count = 0;

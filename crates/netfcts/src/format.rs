@@ -531,7 +531,7 @@ mod tests {
             "{text}"
         );
         let csv = written(RecordFormat::Csv, names("s"), &[record]);
-        assert!(csv.trim_end().ends_with(",10.0.0.1,40000"), "{csv}");
+        assert!(csv.trim_end().ends_with(",10.0.0.1,40000,1"), "{csv}");
         let json = written(RecordFormat::JsonLines, names("s"), &[record]);
         let value: Value = serde_json::from_str(&json).unwrap();
         assert_eq!(
