@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rig::engine::EngineOptions;
+use rig::process::Process;
 use rig::{Place, Rig, RigOptions, servers};
 use rustix::process::Signal;
 
@@ -126,12 +127,26 @@ fn an_idle_engine_ends_at_once() {
     assert!(told.elapsed() < Duration::from_secs(15), "there is nothing to wait for");
 }
 
-/// A terminal that is closed: there is no reload yet, so the engine drains as for SIGTERM instead of being killed.
+/// A terminal that is closed, or a reload: the file is read again, and connections do not notice.
 #[test]
-fn a_hang_up_drains_and_reports() {
+fn a_hang_up_reads_the_file_again_and_ends_nothing() {
     let Some(setup) = Setup::new(RigOptions::default(), &EngineOptions::default(), &[], |_| Vec::new()) else {
         return;
     };
-    let report = setup.engine.stop(Signal::HUP).expect("an orderly end");
-    assert_accounts_are_settled(&report);
+    let listeners = listen(&setup.rig);
+    let engine = setup.rig.engine_addresses()[0];
+    let mut before = Connection::open(&setup.rig, &listeners[0], engine);
+    let Setup {
+        engine: mut program,
+        rig,
+        ..
+    } = setup;
+    program.process().signal(Signal::HUP);
+    let has_reloaded = |process: &Process| process.printed().contains("holds from now on");
+    (program.process().wait_for("a reload", LIMIT, has_reloaded)).expect("a line in the log");
+    before.talk();
+    Connection::open(&rig, &listeners[0], engine).talk();
+    drop(before);
+    assert_accounts_are_settled(&program.stop(Signal::TERM).expect("an orderly end"));
+    drop(rig);
 }
