@@ -14,7 +14,7 @@ use netfcts::format::{NameTable, Named, RecordFormat};
 use netfcts::progress::{Ended, Ends, Progress};
 use netfcts::record::State;
 use netfcts::ring::record_ring;
-use proxyengine::config::{Destination, RecordFilter, RecordsConfig, Rotation};
+use proxyengine::config::{Destination, RecordsConfig};
 use proxyengine::records::{RING_CAPACITY, RecordKeeper};
 
 use crate::device::BoxError;
@@ -45,17 +45,7 @@ pub(crate) fn measure(length: Duration) -> Result<[Rates; 2], BoxError> {
 
 fn rate(path: &Path, format: RecordFormat, length: Duration) -> Result<f64, BoxError> {
     let (mut sender, receiver) = record_ring(RING_CAPACITY);
-    let sink = RecordsConfig {
-        to: Destination::File(path.to_owned()),
-        format,
-        only: RecordFilter::default(),
-        sample: 1,
-        rotation: Rotation {
-            size: None,
-            every: None,
-            keep: 1,
-        },
-    };
+    let sink = RecordsConfig::all(Destination::File(path.to_owned()), format);
     let keeper = RecordKeeper::start(vec![receiver], &[sink], names())?;
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);

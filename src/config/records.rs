@@ -23,6 +23,23 @@ pub struct RecordsConfig {
     pub rotation: Rotation,
 }
 
+impl RecordsConfig {
+    /// A sink that gets every record and never puts a file aside while it writes.
+    pub fn all(to: Destination, format: RecordFormat) -> RecordsConfig {
+        RecordsConfig {
+            to,
+            format,
+            only: RecordFilter::default(),
+            sample: 1,
+            rotation: Rotation {
+                size: None,
+                every: None,
+                keep: 1,
+            },
+        }
+    }
+}
+
 /// Where records go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {

@@ -73,9 +73,7 @@ pub trait Program {
     }
 
     /// Looks whether it is to go on with other settings, which may have another board; called after every round.
-    fn follow(&mut self, now: Instant, shown: &mut Shown) {
-        let _keeps_its_settings = (now, shown);
-    }
+    fn follow(&mut self, _now: Instant, _shown: &mut Shown) {}
 
     /// Sends to the log what it has learned since; called after every round.
     fn tell_news(&mut self, now: Instant) {

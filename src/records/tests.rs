@@ -28,17 +28,7 @@ fn ended(port: u16) -> Ended {
 }
 
 fn sink_to(to: Destination) -> RecordsConfig {
-    RecordsConfig {
-        to,
-        format: RecordFormat::JsonLines,
-        only: RecordFilter::default(),
-        sample: 1,
-        rotation: Rotation {
-            size: None,
-            every: None,
-            keep: 1,
-        },
-    }
+    RecordsConfig::all(to, RecordFormat::JsonLines)
 }
 
 fn json_to(path: &Path) -> RecordsConfig {

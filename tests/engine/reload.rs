@@ -36,24 +36,20 @@ pub(crate) fn versions<const N: usize>(bench: &Bench, servers: [String; N]) -> [
 
 /// A connection that was opened goes on: bytes to the server, and back.
 pub(crate) fn talk(ends: &Ends, client: &mut Segment, server: &mut Segment) {
+    say(ends, client, server, b"more");
+    say(ends, server, client, b"answer");
+}
+
+fn say(ends: &Ends, from: &mut Segment, to: &mut Segment, words: &[u8]) {
     let said = Segment {
-        payload: b"more".to_vec(),
+        payload: words.to_vec(),
         flags: TcpFlags::ACK | TcpFlags::PSH,
-        ..client.clone()
+        ..from.clone()
     };
     ends.send(&said.frame());
-    while ends.segment_to(server.from).payload != b"more" {}
-    client.seq = client.seq.wrapping_add(4);
-    server.ack = server.ack.wrapping_add(4);
-    let answered = Segment {
-        payload: b"answer".to_vec(),
-        flags: TcpFlags::ACK | TcpFlags::PSH,
-        ..server.clone()
-    };
-    ends.send(&answered.frame());
-    while ends.segment_to(client.from).payload != b"answer" {}
-    server.seq = server.seq.wrapping_add(6);
-    client.ack = client.ack.wrapping_add(6);
+    while ends.segment_to(to.from).payload != words {}
+    from.seq = from.seq.wrapping_add(words.len() as u32);
+    to.ack = to.ack.wrapping_add(words.len() as u32);
 }
 
 fn reset(ends: &Ends, client: &Segment) {

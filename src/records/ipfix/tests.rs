@@ -1,7 +1,7 @@
 //! What two decoders that nobody here wrote make of the messages: tshark of each datagram, nfdump's collector of the flows.
 
 use super::*;
-use crate::config::{Destination, RecordFilter, RecordsConfig, Rotation};
+use crate::config::{Destination, RecordsConfig};
 use crate::records::RecordKeeper;
 use e2d2::time::Instant as At;
 use netfcts::format::{Named, RecordFormat};
@@ -72,17 +72,7 @@ fn connections() -> Vec<Ended> {
 
 /// Sends them all to a collector on loopback.
 fn export(to: SocketAddr) {
-    let sink = RecordsConfig {
-        to: Destination::Ipfix(to),
-        format: RecordFormat::JsonLines,
-        only: RecordFilter::default(),
-        sample: 1,
-        rotation: Rotation {
-            size: None,
-            every: None,
-            keep: 1,
-        },
-    };
+    let sink = RecordsConfig::all(Destination::Ipfix(to), RecordFormat::JsonLines);
     let (mut sender, receiver) = record_ring(1_024);
     let keeper = RecordKeeper::start(vec![receiver], &[sink], names()).expect("start");
     let connections = connections();
