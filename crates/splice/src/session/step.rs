@@ -61,6 +61,7 @@ macro_rules! end_both {
 }
 
 /// Decides what `event` does to a connection in `phase`.
+#[inline(always)]
 pub const fn step(phase: Phase, event: Event) -> Step {
     match phase {
         Phase::Closed => closed(event),
