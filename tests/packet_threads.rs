@@ -64,8 +64,12 @@ impl<P: Program> Program for Watched<P> {
         self.program.open_connections()
     }
 
-    fn servers(&self, known: &mut Vec<CoreServer>) {
-        self.program.servers(known);
+    fn server_count(&self) -> usize {
+        self.program.server_count()
+    }
+
+    fn servers(&self, first: usize, known: &mut [CoreServer]) {
+        self.program.servers(first, known);
     }
 
     fn tell_news(&mut self, now: e2d2::time::Instant) {

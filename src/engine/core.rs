@@ -17,7 +17,7 @@ use super::machine::Machine;
 use super::port::{EnginePort, StagedPort};
 use super::sides::{CoreTask, Sides};
 use super::worker::{Program, Shown};
-use crate::config::{Config, ServerConfig};
+use crate::config::Config;
 use crate::kernel::{KernelCounterReader, KernelEnd};
 use crate::log_ring::{LogEvent, SharedLog};
 use crate::neighbour::{NeighbourCounterReader, Station};
@@ -256,10 +256,16 @@ impl<M: Machine, S: SelectServer, C: Stages> Program for ProxyProgram<M, S, C> {
         self.handle.look(|proxy| proxy.memory_in_use() as u64)
     }
 
-    fn servers(&self, known: &mut Vec<CoreServer>) {
+    fn server_count(&self) -> usize {
+        self.config.servers().len()
+    }
+
+    fn servers(&self, first: usize, known: &mut [CoreServer]) {
         self.handle.look(|proxy| {
-            let of = |server: &ServerConfig| core_server(proxy.server_caps(server.id), proxy.server_health(server.id));
-            known.extend(self.config.servers().iter().map(of));
+            let servers = self.config.servers().get(first..).unwrap_or_default();
+            for (server, known) in servers.iter().zip(known) {
+                *known = core_server(proxy.server_caps(server.id), proxy.server_health(server.id));
+            }
         });
     }
 

@@ -5,6 +5,7 @@
 //! no other thread with it.
 
 use std::any::Any;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -62,9 +63,14 @@ pub trait Program {
         0
     }
 
-    /// Appends what it knows of each server, in the order of the configuration.
-    fn servers(&self, known: &mut Vec<CoreServer>) {
-        let _knows_none = known;
+    /// How many servers it knows something of.
+    fn server_count(&self) -> usize {
+        0
+    }
+
+    /// Writes what it knows of the servers from this one on, in the order of the configuration, as many as there is room for.
+    fn servers(&self, first: usize, known: &mut [CoreServer]) {
+        let _knows_none = (first, known);
     }
 
     /// What it counts by listener, pool and server while others read it.
@@ -205,34 +211,52 @@ pub struct Shown {
     board: Arc<Board>,
     /// Filled in place: it has room for all.
     report: CoreReport,
+    /// The server that is written next.
+    next_server: usize,
     due: Instant,
 }
 
 impl Shown {
     /// The numbers of a program before its first round.
     pub fn new(core: CoreId, clock: &Clock, program: &(impl Program + ?Sized)) -> Self {
-        let mut report = CoreReport::default();
-        fill(&mut report, core, &Usage::default(), clock.tsc_hz(), program);
+        let mut report = CoreReport {
+            core: core.0,
+            servers: vec![CoreServer::default(); program.server_count()],
+            ..CoreReport::default()
+        };
+        fill(&mut report, &Usage::default(), clock.tsc_hz(), program);
+        program.servers(0, &mut report.servers);
         Self {
             core,
             tsc_hz: clock.tsc_hz(),
             board: Arc::new(Board::new(report.clone(), program.tally())),
             report,
+            next_server: 0,
             due: Instant::ZERO,
         }
     }
 
-    /// Writes them if it is time.
+    /// Writes them if it is time, but of servers only those whose turn it is.
     pub fn write_if_due(&mut self, now: Instant, usage: &Usage, program: &(impl Program + ?Sized)) {
-        if now >= self.due {
-            self.write(now, usage, program);
+        if now < self.due {
+            return;
         }
+        let count = self.report.servers.len();
+        let first = if self.next_server < count { self.next_server } else { 0 };
+        self.next_server = count.min(first + board::SERVERS_AT_ONCE);
+        self.write_with(first..self.next_server, now, usage, program);
     }
 
-    /// Writes them.
+    /// Writes them all.
     pub fn write(&mut self, now: Instant, usage: &Usage, program: &(impl Program + ?Sized)) {
-        fill(&mut self.report, self.core, usage, self.tsc_hz, program);
-        self.board.write(&self.report, now);
+        self.write_with(0..self.report.servers.len(), now, usage, program);
+    }
+
+    fn write_with(&mut self, servers: Range<usize>, now: Instant, usage: &Usage, program: &(impl Program + ?Sized)) {
+        fill(&mut self.report, usage, self.tsc_hz, program);
+        let known = self.report.servers.get_mut(servers.clone());
+        program.servers(servers.start, known.unwrap_or_default());
+        self.board.write(&self.report, servers, now);
         self.due = now + board::PACE;
     }
 
@@ -285,16 +309,13 @@ impl Followed {
     }
 }
 
-/// Writes a worker's numbers into a report. One that was filled before has room for them.
-fn fill(report: &mut CoreReport, core: CoreId, usage: &Usage, tsc_hz: u64, program: &(impl Program + ?Sized)) {
-    report.core = core.0;
+/// Writes a worker's numbers into a report, but for its servers. One that was filled before has room for them.
+fn fill(report: &mut CoreReport, usage: &Usage, tsc_hz: u64, program: &(impl Program + ?Sized)) {
     report.busy_rounds = usage.busy_rounds;
     report.idle_rounds = usage.rounds - usage.busy_rounds;
     report.busy_cycles = usage.busy_cycles(tsc_hz);
     report.busy_ns = u64::try_from(usage.busy.as_nanos()).unwrap_or(u64::MAX);
     report.connections_open = program.open_connections();
-    report.servers.clear();
-    program.servers(&mut report.servers);
     report.counters.set_to_zero();
     program.count(&mut report.counters);
 }
