@@ -31,6 +31,9 @@ pub const PATIENCE: Duration = Duration::from_secs(1_500);
 const AFTERMATH: Duration = Duration::from_secs(2 * IDLE_SECONDS + 200);
 
 /// The two sides of the engine.
+/// Frames on their way at most: some hundred times what the hosts' windows and queues hold. With more, somebody answers answers.
+const MOST_FLIGHTS: usize = 200_000;
+
 const CLIENTS: usize = 0;
 const SERVERS: usize = 1;
 
@@ -375,6 +378,10 @@ impl<'a> World<'a> {
             }));
         });
         self.troubles.note(self.now, leg, treatment);
+        if self.flights.len() > MOST_FLIGHTS {
+            let more = format!("more than {MOST_FLIGHTS} frames are on their way");
+            self.faults.extend(self.faults.is_empty().then_some(more));
+        }
     }
 
     fn run_engine(&mut self) {

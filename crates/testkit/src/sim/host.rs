@@ -261,7 +261,9 @@ impl Host {
                 if let Some((ends, numbers)) = ends.zip(numbers(&frame)) {
                     self.duties.received(now, ends, numbers);
                     self.show_newest_window(ends, numbers, &mut frame);
+                    // Where no connection is left, the answer to a question would be a RST, and RST would answer RST.
                     if numbers.is_rst
+                        && self.sockets.find(ends).is_some()
                         && let Some(numbers) = self.duties.question_in_place_of_rst(ends, SeqNum(numbers.seq))
                     {
                         next::write_question(&mut frame, numbers);
