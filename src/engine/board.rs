@@ -42,6 +42,8 @@ pub(super) struct Board {
     /// Odd while the worker writes.
     turn: Turn,
     lines: Box<[Line]>,
+    /// The number with which the first server begins; all servers are behind the rest.
+    servers_at: usize,
     /// What the worker counts in the open, connection by connection.
     tally: Option<Arc<Tally>>,
 }
@@ -53,10 +55,12 @@ struct Turn(AtomicU64);
 impl Board {
     /// For reports that have the same names in the same order as this one.
     pub(super) fn new(shape: CoreReport, tally: Option<Arc<Tally>>) -> Self {
-        let count = numbers(&shape, Instant::ZERO).count() + shape.servers.len() * NUMBERS_OF_SERVER;
+        let servers_at = numbers(&shape, Instant::ZERO).count();
+        let count = servers_at + shape.servers.len() * NUMBERS_OF_SERVER;
         let board = Self {
             turn: Turn::default(),
             lines: (0..count.div_ceil(8)).map(|_| Line::default()).collect(),
+            servers_at,
             shape,
             tally,
         };
@@ -71,26 +75,13 @@ impl Board {
         self.turn.0.store(turn.wrapping_add(1), Ordering::Relaxed);
         // No number is seen before the odd turn, and none after the even one.
         fence(Ordering::Release);
-        let mut at = 0;
-        let put = |cell: usize, number| {
-            if let Some(cell) = self.cell(cell) {
+        let place = self.servers_at + servers.start * NUMBERS_OF_SERVER;
+        let servers = report.servers.get(servers).unwrap_or_default();
+        let numbers = (0..).zip(numbers(report, now));
+        for (place, number) in numbers.chain((place..).zip(servers.iter().flat_map(numbers_of))) {
+            if let Some(cell) = self.cell(place) {
                 cell.store(number, Ordering::Relaxed);
             }
-        };
-        for number in numbers(report, now) {
-            put(at, number);
-            at += 1;
-        }
-        at += servers.start * NUMBERS_OF_SERVER;
-        for number in report
-            .servers
-            .get(servers)
-            .unwrap_or_default()
-            .iter()
-            .flat_map(numbers_of)
-        {
-            put(at, number);
-            at += 1;
         }
         self.turn.0.store(turn.wrapping_add(2), Ordering::Release);
     }

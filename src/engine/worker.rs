@@ -264,7 +264,7 @@ impl Shown {
     pub(super) fn renew(&mut self, (board, report): &mut (Arc<Board>, CoreReport)) {
         std::mem::swap(&mut self.board, board);
         std::mem::swap(&mut self.report, report);
-        self.due = Instant::ZERO;
+        (self.next_server, self.due) = (0, Instant::ZERO);
     }
 
     pub(super) fn board(&self) -> Arc<Board> {

@@ -298,7 +298,7 @@ fn seeds_that_had_a_fault() {
         28_000_014_069,
         // 24: a late RST of the connection before had a number in the window of the next from that port, and smoltcp believed it.
         29_000_008_859,
-        // 9: two hosts without a connection took RSTs for questions and answered them by RSTs, for ever and ever more.
+        // Two hosts whose connection was over answered each other's RSTs by RSTs, without end.
         1_882_961_163_059_320,
     ];
     for seed in seeds {

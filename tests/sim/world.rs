@@ -30,10 +30,10 @@ pub const PATIENCE: Duration = Duration::from_secs(1_500);
 /// When the last connection has ended, everything must have been given back within the timers' sum.
 const AFTERMATH: Duration = Duration::from_secs(2 * IDLE_SECONDS + 200);
 
-/// The two sides of the engine.
-/// Frames on their way at most: some hundred times what the hosts' windows and queues hold. With more, somebody answers answers.
+/// Frames on their way at most: some hundred times what the hosts' windows and queues hold. More are a loop of answers.
 const MOST_FLIGHTS: usize = 200_000;
 
+/// The two sides of the engine.
 const CLIENTS: usize = 0;
 const SERVERS: usize = 1;
 

@@ -67,14 +67,12 @@ fn flood(syns: u32, silent: u32) {
         let _proxy = inline(&[]);
         run("ip route add 10.9.0.0/16 via 10.7.0.2");
         let entries = || metric("mmproxy_inline_active");
-        let mut client = container.run(|| connect(V4));
-        client.write_all(&whole(&numbered(40_001))[0]).expect("sent");
-        assert_eq!(greeting(&mut client).expect("greeting"), "203.0.113.7:40001");
-        // Entries are counted once a second: before the first count nothing of it is to be seen.
+        let pieces = || whole(&numbered(40_001));
+        let (client, seen) = container.run(move || begin_exchange(V4, &pieces()));
+        assert_eq!(seen, "203.0.113.7:40001");
+        // Entries are counted once a second: before that, 0 says nothing.
         wait_for("the first is counted", || entries() == 1);
-        client.shutdown(Shutdown::Write).expect("end");
-        assert!(rest(&mut client) == PAYLOAD);
-        drop(client);
+        end_exchange(client, &pieces());
         wait_for("the first is forgotten", || entries() == 0);
         let before = sockets();
 
@@ -96,7 +94,7 @@ fn flood(syns: u32, silent: u32) {
             counted("ack_dropped") - dropped >= u64::from(silent)
         });
         assert_eq!((entries(), sockets()), (0, before));
-        let seen = container.run(|| exchange(V4, &whole(&numbered(40_001))));
+        let seen = container.run(move || exchange(V4, &pieces()));
         assert!(seen.starts_with("203.0.113.7:"));
     });
 }

@@ -108,6 +108,13 @@ fn connect(to: &str) -> TcpStream {
 
 /// Sends these pieces and the payload's rest; returns whom the server saw, after it has echoed the payload.
 fn exchange(to: &str, pieces: &[Vec<u8>]) -> String {
+    let (client, seen) = begin_exchange(to, pieces);
+    end_exchange(client, pieces);
+    seen
+}
+
+/// The first part of it: the connection is open.
+fn begin_exchange(to: &str, pieces: &[Vec<u8>]) -> (TcpStream, String) {
     let mut client = connect(to);
     for piece in pieces {
         client.write_all(piece).expect("sent");
@@ -115,11 +122,18 @@ fn exchange(to: &str, pieces: &[Vec<u8>]) -> String {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
-    let about = || pieces[0][..pieces[0].len().min(60)].escape_ascii().to_string();
-    let seen = greeting(&mut client).unwrap_or_else(|error| panic!("{error}: {}", about()));
+    let seen = greeting(&mut client).unwrap_or_else(|error| panic!("{error}: {}", start_of(pieces)));
+    (client, seen)
+}
+
+/// The second part: nothing is left of the connection.
+fn end_exchange(mut client: TcpStream, pieces: &[Vec<u8>]) {
     client.shutdown(Shutdown::Write).expect("end");
-    assert!(rest(&mut client) == PAYLOAD, "payload behind {}", about());
-    seen
+    assert!(rest(&mut client) == PAYLOAD, "payload behind {}", start_of(pieces));
+}
+
+fn start_of(pieces: &[Vec<u8>]) -> String {
+    pieces[0][..pieces[0].len().min(60)].escape_ascii().to_string()
 }
 
 fn whole(header: &[u8]) -> Vec<Vec<u8>> {

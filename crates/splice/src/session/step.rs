@@ -60,7 +60,8 @@ macro_rules! end_both {
     };
 }
 
-/// Decides what `event` does to a connection in `phase`.
+/// Decides what `event` does to a connection in `phase`. Inlined, for a call returns the row through memory: some 40
+/// instructions for each of a connection's ten rows (callgrind over bench cps).
 #[inline(always)]
 pub const fn step(phase: Phase, event: Event) -> Step {
     match phase {

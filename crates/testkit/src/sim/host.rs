@@ -261,7 +261,7 @@ impl Host {
                 if let Some((ends, numbers)) = ends.zip(numbers(&frame)) {
                     self.duties.received(now, ends, numbers);
                     self.show_newest_window(ends, numbers, &mut frame);
-                    // Where no connection is left, the answer to a question would be a RST, and RST would answer RST.
+                    // Not without a connection: that answers a question by a RST, and a RST gets no RST (RFC 9293 3.10.7.1).
                     if numbers.is_rst
                         && self.sockets.find(ends).is_some()
                         && let Some(numbers) = self.duties.question_in_place_of_rst(ends, SeqNum(numbers.seq))
