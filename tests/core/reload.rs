@@ -243,73 +243,107 @@ fn a_number_is_free_when_no_connection_has_it_and_its_memory_with_it() {
     bench.assert_all_returned();
 }
 
+/// Servers of a pool to which connections go that ask for it.
+fn with_pool(servers: &[(u32, u32)]) -> String {
+    with_servers(servers).replace(
+        "{ prefix = \"GET\", pool = \"all\" }",
+        "{ first_number = true, pool = \"all\" }",
+    )
+}
+
+/// Answers these probes, with timestamps or without; returns how many they were.
+fn answer(bench: &mut Bench, timestamps: bool, syns: &[testkit::Segment]) -> usize {
+    for syn in syns.iter().filter(|of| of.flags == TcpFlags::SYN) {
+        let mut syn_ack = Server::from_syn(syn).syn_ack();
+        if !timestamps {
+            syn_ack.options.timestamps = None;
+        }
+        bench.receive(&syn_ack);
+    }
+    syns.len()
+}
+
+/// The last number of the address of the server that the next client is led to, and whether it agreed timestamps.
+fn pick(bench: &mut Bench, port: u16) -> (u8, bool) {
+    let mut client = Client::new(port);
+    let syn_ack = only(bench.receive(&client.syn()));
+    (client.seq, client.ack) = (client.seq.wrapping_add(1), syn_ack.seq.wrapping_add(1));
+    led_to(bench, &client, syn_ack.options.timestamps.is_some())
+}
+
+/// The same for a client whose SYN was answered.
+fn led_to(bench: &mut Bench, client: &Client, has_timestamps: bool) -> (u8, bool) {
+    let mut request = client.segment(TcpFlags::PSH, b"pool");
+    if !has_timestamps {
+        request.options = TcpOptions::NONE;
+    }
+    let sent = bench.receive(&request);
+    let syn = sent.iter().find(|of| of.flags == TcpFlags::SYN).expect("a call");
+    bench.receive(&Server::from_syn(syn).syn_ack());
+    let std::net::IpAddr::V4(ip) = syn.to.address.ip() else {
+        panic!("IPv4");
+    };
+    (ip.octets()[3], syn.options.timestamps.is_some())
+}
+
 /// A server that can do less than was offered takes connections when no cookie is left that offered more.
 #[test]
 fn a_new_server_waits_for_its_probe_and_then_for_cookies_that_promised_more() {
-    let text = |servers: &[(u32, u32)]| {
-        with_servers(servers).replace(
-            "{ prefix = \"GET\", pool = \"all\" }",
-            "{ first_number = true, pool = \"all\" }",
-        )
-    };
-    let mut bench = Bench::probing(&text(&[(0, 1)]));
-    let answer = |bench: &mut Bench, timestamps: bool, syns: Vec<testkit::Segment>| {
-        for syn in syns.iter().filter(|of| of.flags == TcpFlags::SYN) {
-            let mut syn_ack = Server::from_syn(syn).syn_ack();
-            if !timestamps {
-                syn_ack.options = TcpOptions {
-                    timestamps: None,
-                    ..syn_ack.options
-                };
-            }
-            bench.receive(&syn_ack);
-        }
-        syns.len()
-    };
+    let mut bench = Bench::probing(&with_pool(&[(0, 1)]));
     let asked = bench.wait(Duration::from_millis(100));
-    assert!(answer(&mut bench, true, asked) >= 1);
+    assert!(answer(&mut bench, true, &asked) >= 1);
     bench.wait(Duration::from_secs(9));
-    bench.reload(&text(&[(0, 1), (1, 1)]), |_| None);
-    let picks = |bench: &mut Bench, port: u16| {
-        let mut client = Client::new(port);
-        client.connect(bench);
-        let sent = client.send(bench, b"pool");
-        let syn = sent
-            .iter()
-            .find(|of| of.flags == TcpFlags::SYN)
-            .expect("a call")
-            .clone();
-        let offers = syn.options.timestamps.is_some();
-        bench.receive(&Server::from_syn(&syn).syn_ack());
-        (syn.to.address.ip().to_string().ends_with(".101"), offers)
-    };
+    bench.reload(&with_pool(&[(0, 1), (1, 1)]), |_| None);
     // Not before it has said what it can do.
     for port in 41000..41004 {
-        assert_eq!(picks(&mut bench, port), (false, true));
+        assert_eq!(pick(&mut bench, port), (100, true));
     }
     let asked = bench.wait(Duration::from_millis(100));
-    assert_eq!(answer(&mut bench, false, asked), 1, "the new one alone is asked");
+    assert_eq!(answer(&mut bench, false, &asked), 1, "the new one alone is asked");
     // Clients who were offered timestamps still go elsewhere.
     for port in 42000..42004 {
-        assert_eq!(picks(&mut bench, port), (false, true));
+        assert_eq!(pick(&mut bench, port), (100, true));
     }
     bench.wait(Duration::from_secs(16));
     // From now on they are not offered, and the new server takes its turn.
-    let mut called = HashSet::new();
-    for port in 43000..43004 {
+    let called: HashSet<_> = (43000..43004).map(|port| pick(&mut bench, port)).collect();
+    assert_eq!(called, HashSet::from([(100, false), (101, false)]));
+}
+
+/// Of two new servers that can do less than was offered the second waits for the cookies that offered more, though SYN-ACKs
+/// offer less already because of the first.
+#[test]
+fn a_second_new_server_waits_for_cookies_that_promised_more() {
+    let mut bench = Bench::probing(&with_pool(&[(0, 1)]));
+    let asked = bench.wait(Duration::from_millis(100));
+    assert!(answer(&mut bench, true, &asked) >= 1);
+    let until_slot = |bench: &Bench| Duration::from_millis(8_000 - bench.now.as_millis() % 8_000);
+    bench.wait(until_slot(&bench));
+    bench.wait(until_slot(&bench) - Duration::from_secs(1));
+    assert_eq!(pick(&mut bench, 40000), (100, true));
+    bench.reload(&with_pool(&[(0, 1), (1, 1), (2, 1)]), |_| None);
+    let asked = bench.wait(Duration::from_millis(100));
+    assert_eq!(answer(&mut bench, false, &asked[..1]), 1);
+    // These clients are offered timestamps, as all in their slot.
+    let offered = (41000..41004).map(|port| {
         let mut client = Client::new(port);
         let syn_ack = only(bench.receive(&client.syn()));
-        assert_eq!(syn_ack.options.timestamps, None);
+        assert!(syn_ack.options.timestamps.is_some());
         (client.seq, client.ack) = (client.seq.wrapping_add(1), syn_ack.seq.wrapping_add(1));
-        let request = testkit::Segment {
-            options: TcpOptions::NONE,
-            ..client.segment(TcpFlags::PSH, b"pool")
-        };
-        let sent = bench.receive(&request);
-        let syn = sent.iter().find(|of| of.flags == TcpFlags::SYN).expect("a call");
-        called.insert(syn.to.address);
+        client
+    });
+    let offered: Vec<_> = offered.collect();
+    // The next slot offers none, and in it the second server answers.
+    bench.wait(until_slot(&bench));
+    assert_eq!(pick(&mut bench, 42000), (100, false));
+    assert_eq!(answer(&mut bench, false, &asked[1..]), 1);
+    bench.wait(Duration::from_millis(1));
+    for client in &offered {
+        assert_eq!(led_to(&mut bench, client, true), (100, true));
     }
-    assert_eq!(called.len(), 2, "{called:?}");
+    bench.wait(Duration::from_secs(16));
+    let called: HashSet<_> = (43000..43006).map(|port| pick(&mut bench, port)).collect();
+    assert_eq!(called, HashSet::from([(100, false), (101, false), (102, false)]));
 }
 
 /// A hundred pools of a hundred servers, one server in each of which is another by each version.

@@ -58,6 +58,15 @@ impl AdvertisedOptions {
         let pinned = self.pinned_mss.map_or(u16::MAX, |mss| of_packet(mss) - headers);
         self.mss.min(pinned).min(mtu - headers)
     }
+
+    /// Whether who has these options does all that was offered.
+    fn keeps(&self, offered: &AdvertisedOptions) -> bool {
+        self.mss >= offered.mss
+            && self.window >= offered.window
+            && self.window_scale.unwrap_or(0) >= offered.window_scale.unwrap_or(0)
+            && self.sack >= offered.sack
+            && self.timestamps >= offered.timestamps
+    }
 }
 
 /// What one server's TCP can do, as its SYN-ACK says.
@@ -167,6 +176,24 @@ impl Ring {
             by_slot: [unknown; 4],
         }
     }
+
+    /// This is what SYN-ACKs of this slot offer, and those of slots since the last, in which there were none, would have.
+    fn freeze(&mut self, slot: u64, offer: AdvertisedOptions) {
+        for missed in self.slot.wrapping_add(1).max(slot.saturating_sub(3))..=slot {
+            self.by_slot[(missed & 3) as usize] = offer;
+        }
+        self.slot = slot;
+    }
+
+    /// Whether a cookie that may still come was given with an offer that a server with these options does not keep.
+    fn has_offered_more(&self, own: AdvertisedOptions, now: Instant) -> bool {
+        let current = CookieJar::slot(now);
+        let slots = current.saturating_sub(1)..=current.min(self.slot);
+        self.slot != u64::MAX
+            && slots
+                .into_iter()
+                .any(|slot| !own.keeps(&self.by_slot[(slot & 3) as usize]))
+    }
 }
 
 /// What our SYN to a server offered, as far as its answer depends on it.
@@ -198,18 +225,26 @@ impl SynAckOptions {
         }
     }
 
-    /// The first probe of a new server is over. Returns whether SYN-ACKs will offer less because of it: it is to take no
-    /// connection as long as there may be clients who were offered more.
-    pub(crate) fn join(&mut self, server: u16) -> bool {
+    /// The first probe of a new server is over. Returns whether there may be clients who were offered more than it can do: it
+    /// is to take no connection as long as they may come.
+    pub(crate) fn join(&mut self, server: u16, now: Instant) -> bool {
         let Some(known) = self.servers.get_mut(usize::from(server)) else {
             return false;
         };
         known.is_joining = false;
-        let (offer, own) = (&self.settings.offer, Least::of(known));
-        let pools = self.settings.pools_of.get(usize::from(server)).into_iter().flatten();
-        let mut least = pools.filter_map(|&pool| self.pools.get(usize::from(pool)));
         self.is_stale = true;
-        least.any(|least| least.with(own).promise(offer) != least.promise(offer))
+        // Of a server that has not answered nothing is known.
+        if known.server_caps.is_none() {
+            return false;
+        }
+        let own = Least::of(known).promise(&self.settings.offer);
+        let pools = self
+            .settings
+            .pools_of
+            .get(usize::from(server))
+            .map_or(&[][..], Vec::as_slice);
+        let mut rings = self.listeners.iter().zip(&self.settings.reach);
+        rings.any(|(ring, reach)| pools.iter().any(|pool| reach.contains(pool)) && ring.has_offered_more(own, now))
     }
 
     /// Whether a server is new and its first probe is not over.
@@ -228,9 +263,7 @@ impl SynAckOptions {
             if self.is_stale {
                 self.find_least();
             }
-            let ring = &mut self.listeners[index];
-            ring.slot = slot;
-            ring.by_slot[(slot & 3) as usize] = self.next[index];
+            self.listeners[index].freeze(slot, self.next[index]);
         }
         self.listeners[index].by_slot[(slot & 3) as usize]
     }

@@ -186,13 +186,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.probes.on_silence(server, self.now);
     }
 
-    /// The first probe of a server is over: if it is new, it takes connections from now on, or, if SYN-ACKs offer less because
-    /// of it, when no cookie is left that offered more.
+    /// The first probe of a server is over: if it is new, it takes connections from now on, or, if it cannot do what
+    /// clients were offered, when no cookie of theirs is left.
     fn join(&mut self, server: u16) {
         if !self.handshake.syn_ack_options.is_joining(server) {
             return;
         }
-        let from = if self.handshake.syn_ack_options.join(server) {
+        let from = if self.handshake.syn_ack_options.join(server, self.now) {
             self.now + 2 * cookie::SLOT
         } else {
             self.now
