@@ -300,6 +300,9 @@ fn seeds_that_had_a_fault() {
         29_000_008_859,
         // Two hosts whose connection was over answered each other's RSTs by RSTs, without end.
         1_882_961_163_059_320,
+        // 60: the only ACK of the server's last segment came with bytes that it had, so it was not looked at, and smoltcp, whose
+        // window had been closed once, did not repeat that segment.
+        1_882_963_993_166_554,
     ];
     for seed in seeds {
         run_seeds(seed, Some(1), None, Kind::Any).assert_well();

@@ -78,8 +78,8 @@ impl Duties {
         }
     }
 
-    /// The host gets an intact segment. A keep-alive is answered, and its acknowledgement is not looked at (RFC 9293 3.10.7.4,
-    /// first).
+    /// The host gets an intact segment. A keep-alive and one that ends before RCV.NXT are answered, and their acknowledgement is not
+    /// looked at (RFC 9293 3.10.7.4, first).
     pub(super) fn received(&mut self, now: Instant, ends: Ends, numbers: Numbers) {
         let end = SeqNum(numbers.seq) + numbers.len;
         if let (Some(duty), Some(ack)) = (self.0.get_mut(&ends), numbers.ack.map(SeqNum))
@@ -89,8 +89,9 @@ impl Duties {
         {
             duty.heard = Some(end);
         }
+        let last = end - u32::from(numbers.len > 0);
         if let (Some(duty), Some(ack)) = (self.0.get_mut(&ends), numbers.ack.map(SeqNum))
-            && !(numbers.len == 0 && duty.told.is_some_and(|told| SeqNum(numbers.seq) < told))
+            && duty.told.is_none_or(|told| last >= told)
             && ack > duty.oldest
             && ack <= duty.newest
         {
@@ -160,6 +161,9 @@ mod tests {
         duties.sent(at(441), ENDS, told(5));
         duties.received(at(441), ENDS, asked(8));
         assert!(duties.is_neglected(at(441), ENDS), "a keep-alive acknowledges nothing");
+        let repeated = Numbers { len: 4, ..asked(5) };
+        duties.received(at(441), ENDS, repeated);
+        assert!(duties.is_neglected(at(441), ENDS), "nor do bytes that are all there");
         duties.received(at(510), ENDS, asked(9));
         assert!(!duties.is_neglected(at(1_000), ENDS), "nothing is left to repeat");
         duties.received(at(510), ENDS, ack(201));
