@@ -242,7 +242,13 @@ impl<S: SelectServer> Offices<S> {
         let selector = self.remake.as_ref().map(|remake| remake(config, *core));
         let upstream = config.upstream_settings();
         let difference = next.difference.clone();
-        let change = Change::new(settings, (&upstream, index), selector, difference, &first.tally);
+        let change = Change::new(
+            settings,
+            (&first.settings, &first.tally),
+            (&upstream, index),
+            selector,
+            difference,
+        );
         let mut report = board.read().0;
         report.servers.resize(config.servers().len(), CoreServer::default());
         for &id in next.difference.new_servers.iter().chain(&next.difference.past_servers) {

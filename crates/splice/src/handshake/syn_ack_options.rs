@@ -14,21 +14,26 @@
 //! timestamps, and these are not promised before its first probe is over. After that a server which nobody can reach
 //! says nothing about those that serve.
 //!
+//! What is least is lowered with the answer that says so; that it has risen is found by looking at all servers of a pool again, 64
+//! a round ([`least`]).
+//!
 //! Who asks the servers is in [`probe`](crate::probe). Every core learns for itself.
 
 mod change;
+mod least;
 
 pub(crate) use change::OptionsChange;
 
 use crate::base::callbacks::MAX_FIRST_PAYLOAD;
 use crate::base::difference::{MOST_LISTENERS, MOST_SERVERS};
 use crate::base::ids::ServerId;
-use crate::base::settings::{Server, Settings, SynAck, SynAckSettings};
+use crate::base::settings::{Server, Settings, SynAckSettings};
 use crate::base::sizes::LEAST_MSS;
 use crate::handshake::cookie::{CookieJar, MSS_CLASSES, slot_bits};
 use e2d2::time::Instant;
 use e2d2::wire::frame::IpVersion;
 use e2d2::wire::tcp::TcpOptions;
+use least::{Least, PoolsLeast};
 use netfcts::leg::ip_version;
 use netfcts::seq::SeqNum;
 use std::collections::VecDeque;
@@ -145,12 +150,7 @@ pub(crate) struct SynAckOptions {
     settings: SynAckSettings,
     servers: Vec<Known>,
     listeners: Vec<Ring>,
-    /// By pool, when it was last looked at.
-    pools: Box<[Least]>,
-    /// By listener, what the next slot will promise.
-    next: Box<[AdvertisedOptions]>,
-    /// `next` is not up to date.
-    is_stale: bool,
+    pools: PoolsLeast,
     news: VecDeque<u16>,
 }
 
@@ -214,12 +214,16 @@ impl SynAckOptions {
         servers.extend(settings.servers.iter().map(|server| Known::new(server, settings)));
         let mut listeners = Vec::with_capacity(MOST_LISTENERS);
         listeners.resize(promises.reach.len(), Ring::new(unknown));
+        let mut pools = PoolsLeast::new(promises.pools.len());
+        for (server, known) in servers.iter().enumerate() {
+            for &pool in &promises.pools_of[server] {
+                pools.lower(pool, Least::of(known));
+            }
+        }
         SynAckOptions {
             servers,
             listeners,
-            pools: vec![Least::NOTHING; promises.pools.len()].into_boxed_slice(),
-            next: vec![unknown; promises.reach.len()].into_boxed_slice(),
-            is_stale: true,
+            pools,
             news: VecDeque::with_capacity(MOST_SERVERS),
             settings: promises.clone(),
         }
@@ -232,17 +236,14 @@ impl SynAckOptions {
             return false;
         };
         known.is_joining = false;
-        self.is_stale = true;
+        let (is_known, own) = (known.server_caps.is_some(), Least::of(known));
+        self.renew(server);
         // Of a server that has not answered nothing is known.
-        if known.server_caps.is_none() {
+        if !is_known {
             return false;
         }
-        let own = Least::of(known).promise(&self.settings.offer);
-        let pools = self
-            .settings
-            .pools_of
-            .get(usize::from(server))
-            .map_or(&[][..], Vec::as_slice);
+        let own = own.promise(&self.settings.offer);
+        let pools = pools_of(&self.settings, server);
         let mut rings = self.listeners.iter().zip(&self.settings.reach);
         rings.any(|(ring, reach)| pools.iter().any(|pool| reach.contains(pool)) && ring.has_offered_more(own, now))
     }
@@ -260,10 +261,9 @@ impl SynAckOptions {
         let slot = CookieJar::slot(now);
         let index = usize::from(listener);
         if self.listeners[index].slot != slot {
-            if self.is_stale {
-                self.find_least();
-            }
-            self.listeners[index].freeze(slot, self.next[index]);
+            self.look_again();
+            let least = self.pools.of_all(&self.settings.reach[index]);
+            self.listeners[index].freeze(slot, least.promise(&self.settings.offer));
         }
         self.listeners[index].by_slot[(slot & 3) as usize]
     }
@@ -281,18 +281,16 @@ impl SynAckOptions {
 
     /// A probe was answered. Returns whether that was news.
     pub(crate) fn note_probe(&mut self, server: u16, found: ServerCaps) -> bool {
-        if let Some(known) = self.servers.get_mut(usize::from(server)) {
-            self.is_stale |= known.is_asked;
-            known.is_asked = false;
-        }
+        self.note_silence(server);
         self.set(server, found)
     }
 
-    /// The first probe of a server was not answered.
+    /// The first probe of a server is over, or was not answered.
     pub(crate) fn note_silence(&mut self, server: u16) {
-        if let Some(known) = self.servers.get_mut(usize::from(server)) {
-            self.is_stale |= known.is_asked;
-            known.is_asked = false;
+        if let Some(known) = self.servers.get_mut(usize::from(server))
+            && std::mem::take(&mut known.is_asked)
+        {
+            self.renew(server);
         }
     }
 
@@ -353,12 +351,37 @@ impl SynAckOptions {
             return false;
         }
         known.server_caps = Some(found);
-        self.is_stale = true;
         if !known.is_news {
             known.is_news = true;
             self.news.push_back(server);
         }
+        self.renew(server);
         true
+    }
+
+    /// What is known of a server has changed: its pools can do no more than it from now on, and are looked at again.
+    fn renew(&mut self, server: u16) {
+        let known = self.servers.get(usize::from(server));
+        if let Some(known) = known.filter(|known| !known.is_joining) {
+            let own = Least::of(known);
+            for &pool in pools_of(&self.settings, server) {
+                self.pools.lower(pool, own);
+            }
+        }
+    }
+
+    /// Looks at some servers of pools of which something has changed. Returns whether there were any.
+    #[inline]
+    pub(crate) fn look_again(&mut self) -> bool {
+        self.pools.is_stale() && {
+            self.pools.look_again(&self.settings.pools, &self.servers);
+            true
+        }
+    }
+
+    /// Whether there is something to [look at](Self::look_again).
+    pub(crate) fn is_stale(&self) -> bool {
+        self.pools.is_stale()
     }
 
     /// A server of which more is known than was told; each at most once a slot.
@@ -379,123 +402,12 @@ impl SynAckOptions {
     pub(crate) fn memory(&self) -> usize {
         size_of_val(&*self.servers)
             + size_of_val(&*self.listeners)
-            + size_of_val(&*self.pools)
-            + size_of_val(&*self.next)
+            + self.pools.memory()
             + self.news.capacity() * size_of::<u16>()
     }
-
-    /// Finds what every listener can promise: first by pool, so that a pool of many listeners is looked at once.
-    fn find_least(&mut self) {
-        for (least, members) in self.pools.iter_mut().zip(&self.settings.pools) {
-            let servers = members
-                .iter()
-                .filter_map(|&server| self.servers.get(usize::from(server)))
-                .filter(|known| !known.is_joining);
-            *least = servers.map(Least::of).fold(Least::NOTHING, Least::with);
-        }
-        for (next, reach) in self.next.iter_mut().zip(&self.settings.reach) {
-            let pools = reach.iter().filter_map(|&pool| self.pools.get(usize::from(pool)));
-            *next = pools
-                .copied()
-                .fold(Least::NOTHING, Least::with)
-                .promise(&self.settings.offer);
-        }
-        self.is_stale = false;
-    }
 }
 
-/// What several servers can do, all of them.
-#[derive(Clone, Copy, Debug)]
-struct Least {
-    /// One of them has answered.
-    is_heard: bool,
-    /// One of them is being asked for the first time.
-    is_asked: bool,
-    mss: u16,
-    leg_mss: u16,
-    /// The smallest shift; no scaling is a shift of 0.
-    shift: u8,
-    /// One of them scales.
-    scales: bool,
-    sack: bool,
-    timestamps: bool,
-    window: u16,
-}
-
-impl Least {
-    const NOTHING: Least = Least {
-        is_heard: false,
-        is_asked: false,
-        mss: u16::MAX,
-        leg_mss: u16::MAX,
-        shift: u8::MAX,
-        scales: false,
-        sack: true,
-        timestamps: true,
-        window: u16::MAX,
-    };
-
-    fn of(known: &Known) -> Least {
-        let alone = Least {
-            is_asked: known.is_asked,
-            mss: known.leg_mss,
-            leg_mss: known.leg_mss,
-            ..Least::NOTHING
-        };
-        known.server_caps.map_or(alone, |server_caps| Least {
-            is_heard: true,
-            mss: server_caps.mss.min(known.leg_mss),
-            shift: server_caps.window_scale.unwrap_or(0),
-            scales: server_caps.window_scale.is_some(),
-            sack: server_caps.sack,
-            timestamps: server_caps.timestamps,
-            window: server_caps.window,
-            ..alone
-        })
-    }
-
-    fn with(self, other: Least) -> Least {
-        Least {
-            is_heard: self.is_heard | other.is_heard,
-            is_asked: self.is_asked | other.is_asked,
-            mss: self.mss.min(other.mss),
-            leg_mss: self.leg_mss.min(other.leg_mss),
-            shift: self.shift.min(other.shift),
-            scales: self.scales | other.scales,
-            sack: self.sack & other.sack,
-            timestamps: self.timestamps & other.timestamps,
-            window: self.window.min(other.window),
-        }
-    }
-
-    fn promise(self, settings: &SynAck) -> AdvertisedOptions {
-        let SynAck { probe, pinned, .. } = *settings;
-        let heard = probe && self.is_heard;
-        AdvertisedOptions {
-            // A pinned value holds but for the legs, which it cannot widen.
-            mss: if pinned.mss { self.leg_mss } else { self.mss },
-            pinned_mss: settings.mss,
-            window_scale: if heard && !pinned.window_scale {
-                // A server without scaling is met with a shift of 0, which takes nothing from the others' clients.
-                self.scales.then_some(self.shift)
-            } else {
-                settings.window_scale
-            },
-            sack: if heard && !pinned.sack {
-                self.sack
-            } else {
-                settings.sack
-            },
-            timestamps: if probe && !pinned.timestamps {
-                heard && !self.is_asked && self.timestamps
-            } else {
-                settings.timestamps
-            },
-            window: if heard && !pinned.window {
-                self.window.clamp(LEAST_WINDOW, MAX_FIRST_PAYLOAD as u16)
-            } else {
-                settings.window
-            },
-        }
-    }
+/// The pools that a server is in.
+fn pools_of(settings: &SynAckSettings, server: u16) -> &[u16] {
+    settings.pools_of.get(usize::from(server)).map_or(&[], Vec::as_slice)
 }

@@ -31,14 +31,14 @@ pub struct Change<S> {
 }
 
 impl<S> Change<S> {
-    /// Other settings for a core whose counts are `tally`, and what it chooses servers from as the worker with this index;
-    /// without a selector it keeps its own.
+    /// Other settings for a core that has those `before` and whose counts are `tally`, and what it chooses servers from as the
+    /// worker with this index; without a selector it keeps its own.
     pub fn new(
         settings: Settings,
+        (before, tally): (&Settings, &Tally),
         (upstream, worker): (&UpstreamSettings, usize),
         selector: Option<S>,
         difference: Difference,
-        tally: &Tally,
     ) -> Self {
         let is_new = |of| match of {
             Of::Listener(listener) => difference.new_listeners.iter().any(|new| new.0 == listener),
@@ -49,7 +49,7 @@ impl<S> Change<S> {
             tally: Arc::new(tally.with(listeners, upstream.pools.len(), servers, is_new)),
             upstream: UpstreamChange::new(upstream, worker, &difference, settings.promises.offer.probe),
             sources: SourcesChange::new(&settings, &difference),
-            options: OptionsChange::new(&settings, &difference),
+            options: OptionsChange::new(&settings, before, &difference),
             payload_fields: settings.fields_from_payload(),
             steering: settings.steering.clone(),
             settings: Arc::new(settings),

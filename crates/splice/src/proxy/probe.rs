@@ -39,11 +39,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
-    /// Asks whom it is time to ask. Returns true if anyone was.
+    /// Asks whom it is time to ask, and looks again at what servers can do. Returns true if there was something to do.
     pub(crate) fn poll_probes(&mut self, budget: &mut RoundBudget, out: &mut impl Output<P::Buffer>) -> bool {
         while let Some(server) = self.probes.pop_joined(self.now) {
             self.upstream.admit(ServerId(server));
         }
+        let looked = self.handshake.syn_ack_options.look_again();
         let before = *budget.moves();
         while budget.affords_one(out)
             && let Some(server) = self.probes.pop_due(self.now, budget.moves())
@@ -55,7 +56,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 None => self.begin_probe(server, out),
             }
         }
-        *budget.moves() < before
+        looked || *budget.moves() < before
     }
 
     fn begin_probe(&mut self, server: u16, out: &mut impl Output<P::Buffer>) {

@@ -126,7 +126,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let syn_ack = rooms.handshake.half_open.next_due(rooms.now.as_millis() as u32);
         let at = |until: u32| rooms.now + milliseconds_until(rooms.now, until);
         let of_ms = [rest, syn_ack].map(|until| until.map(at));
-        let others = [rooms.timers.next_deadline(), rooms.probes.next_deadline()];
+        let is_stale = rooms.handshake.syn_ack_options.is_stale();
+        let others = [
+            rooms.timers.next_deadline(),
+            rooms.probes.next_deadline(),
+            is_stale.then_some(rooms.now),
+        ];
         of_ms.into_iter().chain(others).flatten().min()
     }
 }

@@ -1,6 +1,7 @@
 //! Other servers, listeners and pools while the core runs: tables made by another thread, taken in by swapping.
 
-use super::{AdvertisedOptions, Known, Least, Ring, SynAckOptions};
+use super::least::{Least, PoolsLeast};
+use super::{Known, Ring, SynAckOptions};
 use crate::base::difference::{Difference, put};
 use crate::base::settings::{Settings, SynAckSettings};
 
@@ -9,12 +10,15 @@ pub(crate) struct OptionsChange {
     settings: SynAckSettings,
     servers: Vec<(u16, Option<Known>)>,
     listeners: Vec<(u16, Option<u16>, Option<Ring>)>,
-    pools: Box<[Least]>,
-    next: Box<[AdvertisedOptions]>,
+    pools: PoolsLeast,
+    changed: Vec<u16>,
+    /// Pools that get servers which the core knows.
+    additions: Vec<(u16, u16)>,
 }
 
 impl OptionsChange {
-    pub(crate) fn new(settings: &Settings, difference: &Difference) -> Self {
+    /// For a core with the settings `before`.
+    pub(crate) fn new(settings: &Settings, before: &Settings, difference: &Difference) -> Self {
         let promises = &settings.promises;
         let unknown = Least::NOTHING.promise(&promises.offer);
         let known = |id: u16| {
@@ -28,8 +32,9 @@ impl OptionsChange {
             listeners: (difference.new_listeners.iter())
                 .map(|&(listener, before)| (listener, before, Some(Ring::new(unknown))))
                 .collect(),
-            pools: vec![Least::NOTHING; promises.pools.len()].into_boxed_slice(),
-            next: vec![unknown; promises.reach.len()].into_boxed_slice(),
+            pools: PoolsLeast::new(promises.pools.len()),
+            changed: difference.pools.clone(),
+            additions: additions(promises, &before.promises, difference),
         }
     }
 }
@@ -48,8 +53,26 @@ impl SynAckOptions {
             }
             put(&mut self.listeners, *listener, ring);
         }
-        std::mem::swap(&mut self.pools, &mut change.pools);
-        std::mem::swap(&mut self.next, &mut change.next);
-        self.find_least();
+        self.pools.adopt(&mut change.pools, &change.changed);
+        for &(pool, server) in &change.additions {
+            if let Some(known) = self.servers.get(usize::from(server)).filter(|known| !known.is_joining) {
+                self.pools.lower(pool, Least::of(known));
+            }
+        }
     }
+}
+
+/// The servers that a changed pool has and had not, but for new ones, which [join](SynAckOptions::join) it.
+fn additions(promises: &SynAckSettings, before: &SynAckSettings, difference: &Difference) -> Vec<(u16, u16)> {
+    let had = |pool: u16, server: u16| {
+        let pools = before.pools_of.get(usize::from(server));
+        pools.is_some_and(|pools| pools.contains(&pool))
+    };
+    let is_new = |server: u16| difference.new_servers.binary_search(&server).is_ok();
+    let of_pool = |&pool: &u16| {
+        let members = promises.pools.get(usize::from(pool)).into_iter().flatten().copied();
+        let added = members.filter(move |&server| promises.offer.probe && !is_new(server) && !had(pool, server));
+        added.map(move |server| (pool, server))
+    };
+    difference.pools.iter().flat_map(of_pool).collect()
 }
