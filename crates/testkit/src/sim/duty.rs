@@ -51,7 +51,7 @@ struct Duty {
 pub(super) struct Duties(BTreeMap<Ends, Duty>);
 
 impl Duties {
-    /// The host sends a segment.
+    /// The host sends a segment. The number of a RST is none of the connection's: it may answer a late segment of another.
     pub(super) fn sent(&mut self, now: Instant, ends: Ends, numbers: Numbers) {
         let (first, end) = (SeqNum(numbers.seq), SeqNum(numbers.seq) + numbers.len);
         if numbers.is_syn {
@@ -63,7 +63,7 @@ impl Duties {
                 heard: numbers.ack.map(SeqNum),
             };
             self.0.insert(ends, duty);
-        } else if let Some(duty) = self.0.get_mut(&ends) {
+        } else if let Some(duty) = self.0.get_mut(&ends).filter(|_| !numbers.is_rst) {
             if let Some(ack) = numbers.ack.map(SeqNum)
                 && duty.told.is_none_or(|told| told < ack)
             {
@@ -219,6 +219,40 @@ mod tests {
             Some((99, 0)),
             "what another connection has said is not heard"
         );
+    }
+
+    /// Seed 1882985935676365: a late segment of the connection before is answered by a RST with the number that it asks for.
+    #[test]
+    fn what_a_rst_answers_is_not_of_the_connection() {
+        let (now, mut duties) = (Instant::ZERO, Duties::default());
+        let syn = Numbers {
+            is_syn: true,
+            ..numbers(1_000, 1)
+        };
+        duties.sent(now, ENDS, syn);
+        let reset = Numbers {
+            is_rst: true,
+            ..numbers(2_000_000, 0)
+        };
+        duties.sent(now, ENDS, reset);
+        let late = Numbers {
+            ack: Some(2_000_000),
+            ..numbers(70, 5)
+        };
+        duties.received(now, ENDS, late);
+        let syn_ack = Numbers {
+            is_syn: true,
+            ack: Some(1_001),
+            ..numbers(5_000, 1)
+        };
+        duties.received(now, ENDS, syn_ack);
+        let established = Numbers {
+            ack: Some(5_001),
+            ..numbers(1_001, 0)
+        };
+        duties.sent(now, ENDS, established);
+        assert_eq!(asked(&duties, 5_001), None, "it is the next number");
+        assert_eq!(asked(&duties, 5_002), Some((5_000, 1_001)));
     }
 
     fn asked(duties: &Duties, seq: u32) -> Option<(u32, u32)> {
