@@ -40,6 +40,8 @@ struct Duty {
     newest: SeqNum,
     /// When `oldest` moved or was sent last.
     since: Instant,
+    /// It has ceased to repeat, if only until something else came.
+    has_ceased: bool,
     /// RCV.NXT, as the host has told it last.
     told: Option<SeqNum>,
     /// The end of what the host has got: RCV.NXT is no later.
@@ -59,6 +61,7 @@ impl Duties {
                 oldest: first,
                 newest: end,
                 since: now,
+                has_ceased: false,
                 told: numbers.ack.map(SeqNum),
                 heard: numbers.ack.map(SeqNum),
             };
@@ -69,11 +72,11 @@ impl Duties {
             {
                 duty.told = Some(ack);
             }
+            if first <= duty.oldest && duty.oldest < end {
+                duty.move_on(now);
+            }
             if end > duty.newest {
                 duty.newest = end;
-            }
-            if first <= duty.oldest && duty.oldest < end {
-                duty.since = now;
             }
         }
     }
@@ -95,8 +98,8 @@ impl Duties {
             && ack > duty.oldest
             && ack <= duty.newest
         {
+            duty.move_on(now);
             duty.oldest = ack;
-            duty.since = now;
         }
     }
 
@@ -108,11 +111,23 @@ impl Duties {
         (seq > heard).then_some((told - 1, duty.oldest))
     }
 
-    /// True if there is something to repeat and the host has long ceased to.
+    /// True if there is something to repeat and the host has long ceased to, or once had.
     pub(super) fn is_neglected(&self, now: Instant, ends: Ends) -> bool {
         self.0
             .get(&ends)
-            .is_some_and(|duty| duty.oldest < duty.newest && now - duty.since > LONGEST_SILENCE)
+            .is_some_and(|duty| duty.has_ceased || duty.is_neglected(now))
+    }
+}
+
+impl Duty {
+    fn is_neglected(&self, now: Instant) -> bool {
+        self.oldest < self.newest && now - self.since > LONGEST_SILENCE
+    }
+
+    /// The oldest byte is sent or acknowledged.
+    fn move_on(&mut self, now: Instant) {
+        self.has_ceased |= self.is_neglected(now);
+        self.since = now;
     }
 }
 
@@ -165,8 +180,17 @@ mod tests {
         duties.received(at(441), ENDS, repeated);
         assert!(duties.is_neglected(at(441), ENDS), "nor do bytes that are all there");
         duties.received(at(510), ENDS, asked(9));
+        assert!(
+            duties.is_neglected(at(510), ENDS),
+            "it had ceased, and only then was it heard"
+        );
+
+        duties.sent(at(600), ENDS, syn);
+        duties.received(at(600), ENDS, ack(0));
+        duties.sent(at(600), ENDS, numbers(0, 200));
+        duties.received(at(600), ENDS, ack(200));
         assert!(!duties.is_neglected(at(1_000), ENDS), "nothing is left to repeat");
-        duties.received(at(510), ENDS, ack(201));
+        duties.received(at(1_000), ENDS, ack(201));
         duties.sent(at(2_000), ENDS, numbers(200, 1));
         assert!(
             !duties.is_neglected(at(2_000), ENDS),
