@@ -15,8 +15,8 @@ use splice::tally::Tally;
 use splice::visit::ConnectionView;
 
 use super::board::Board;
+use super::running::{report, servers_of};
 use super::worker::Shown;
-use super::{report, servers_of};
 use crate::commands::{Commander, Unanswered, Visit, Visited};
 use crate::config::{Config, CoreId, ListenerConfig, ServerConfig, Standing};
 use crate::neighbour::{NextHop, NextHopId, SharedNeighbours, Topology};

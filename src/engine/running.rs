@@ -1,0 +1,358 @@
+//! An engine that runs: it is looked at, goes on with another configuration, drains and ends.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use e2d2::port::PortId;
+use e2d2::time::Clock;
+use netfcts::format::{NameTable, Named};
+
+use super::crew::Crew;
+use super::generation::{GenerationError, Generations, Next};
+use super::links::LinkWatch;
+use super::machine::{Machine, WatchedPool};
+use super::server_watch::ServerWatch;
+use super::watch::{Noted, Watch};
+use crate::config::{self, Config, ConfigError, Standing};
+use crate::kernel::KernelLinks;
+use crate::log_ring::LogWriter;
+use crate::neighbour::{SharedNeighbours, Topology, TopologyError};
+use crate::records::{RecordKeeper, RecordWatch};
+use crate::report::{Buffers, CoreReport, NextHopTotals, PortReport, Report, ServerReport};
+use splice::difference::Difference;
+
+/// How often a draining engine looks whether connections are left.
+const DRAIN_PACE: Duration = Duration::from_millis(20);
+
+/// Why an engine goes on with the configuration that it has.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    /// The file has an error, or differs in what needs a restart.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The addresses do not make a network.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// The cores.
+    #[error(transparent)]
+    Cores(#[from] GenerationError),
+    /// The engine was started by a program that has cores of its own.
+    #[error("the cores of this engine keep the settings that they began with")]
+    Fixed,
+}
+
+/// An engine whose workers run. Dropping it ends them without a report.
+pub struct RunningEngine<M: Machine> {
+    // In this order: the workers' ports and buffers go before the devices and pools.
+    pub(super) crew: Crew,
+    pub(super) _kernel: KernelLinks,
+    pub(super) records: RecordKeeper,
+    pub(super) log: LogWriter,
+    pub(super) config: Arc<Config>,
+    pub(super) links: LinkWatch,
+    pub(super) machine: M,
+    pub(super) pools: Vec<WatchedPool<M::Pool>>,
+    pub(super) neighbours: Arc<SharedNeighbours>,
+    pub(super) clock: Clock,
+    pub(super) watch: Watch,
+    pub(super) servers: ServerWatch,
+    pub(super) topology: Arc<Topology>,
+    /// Nothing where cores keep the settings that they began with.
+    pub(super) generations: Option<Box<dyn Generations>>,
+}
+
+/// How an engine has ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The final counts.
+    pub report: Report,
+    /// What went wrong, one sentence per worker that did not end in order.
+    pub failures: Vec<String>,
+}
+
+impl<M: Machine> RunningEngine<M> {
+    /// Looks at the links of all ports: logs and counts those that went down or came up, and announces the addresses of ports
+    /// whose link came up. A port whose device is taken away is logged, and no longer looked at. Logs servers that are passed
+    /// over or back. To be called a few times a second, by a thread that handles no packets: some devices take a millisecond
+    /// to answer.
+    pub fn look_at_links(&mut self) {
+        let Self {
+            links,
+            machine,
+            neighbours,
+            ..
+        } = self;
+        let came_up = |port: usize| {
+            // Ports are numbered with eight bits.
+            if let Ok(port) = u8::try_from(port) {
+                neighbours.announce(PortId(port));
+            }
+        };
+        links.look_for_removed(|port| machine.is_removed(port));
+        links.look(|port| machine.is_link_up(port), came_up);
+        self.note();
+        let report = self.watch.report();
+        self.servers.look(&report.servers, report.cores.len(), report.uptime_ms);
+    }
+
+    /// Notes for the watch what only this thread can ask for.
+    fn note(&self) {
+        self.watch.note(Noted {
+            log_lost: self.log.lost(),
+            ports: self.links.add_to(self.machine.port_reports()),
+            buffers: Buffers::of(self.pools.iter().map(WatchedPool::report).collect(), false),
+        });
+    }
+
+    /// Goes on with another version of the configuration's file. Open connections go on; new ones are served by it.
+    ///
+    /// # Errors
+    /// The file has an error, or differs in what needs a restart, or a core does not come round: all goes on as before.
+    pub fn reload(&mut self, path: &Path) -> Result<(), ReloadError> {
+        let (config, difference) = self.config.reload(path)?;
+        self.go_on_with(config, &difference)
+    }
+
+    /// The configuration that it runs with.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Forgets listeners, pools and servers that the file no longer has, as soon as no connection names them. To be called
+    /// now and then.
+    pub fn forget_past(&mut self) {
+        if !self.config.has_past() {
+            return;
+        }
+        let named = self.generations.as_mut().and_then(|generations| generations.look());
+        if let Some((config, difference)) = named.and_then(|named| self.config.without_past(&named))
+            && let Err(error) = self.go_on_with(config, &difference)
+        {
+            log::warn!("what is past is not forgotten: {error}");
+        }
+    }
+
+    fn go_on_with(&mut self, config: Config, difference: &Difference) -> Result<(), ReloadError> {
+        let Some(generations) = &mut self.generations else {
+            return Err(ReloadError::Fixed);
+        };
+        let config = Arc::new(config);
+        let macs = self.machine.macs();
+        let before = Arc::clone(&self.topology);
+        let topology = Arc::new(Topology::from_config_after(&config, &macs, before.next_hops())?);
+        self.neighbours.go_on_with(&topology, before.next_hops());
+        let boards = generations.change(&Next {
+            config: &config,
+            difference,
+            topology: &topology,
+            before: &before,
+            boards: self.crew.boards(),
+        })?;
+        self.crew.set_boards(&boards);
+        // Who comes next by these numbers is in service.
+        let standby = self.watch.standby();
+        for &server in difference.new_servers.iter().chain(&difference.past_servers) {
+            standby.set_server(server, false);
+        }
+        for &(listener, _) in &difference.new_listeners {
+            standby.set_listener(listener, false);
+        }
+        self.records.set_names(names_of(&config, &self.clock));
+        self.log.set_config(Arc::clone(&config));
+        self.watch
+            .go_on_with(Arc::clone(&config), boards, Arc::clone(&topology));
+        (self.config, self.topology) = (config, topology);
+        Ok(())
+    }
+
+    /// A view of the engine for other threads.
+    pub fn watch(&self) -> Watch {
+        self.watch.clone()
+    }
+
+    /// The counts now; waits until every worker has written its own once more, a second at most.
+    pub fn report(&mut self) -> Report {
+        self.crew.refresh();
+        self.note();
+        self.watch.report()
+    }
+
+    /// Connections open now, on all cores.
+    pub fn open_connections(&mut self) -> u64 {
+        self.crew.refresh();
+        self.crew.reports().iter().map(|core| core.connections_open).sum()
+    }
+
+    /// What has gone wrong so far: one sentence per worker that has stopped without being told to.
+    pub fn failures(&mut self) -> Vec<String> {
+        self.crew.failures()
+    }
+
+    /// Takes no more connections, and waits until the open ones have ended, for `limit` at most. Ends early when `stop`
+    /// says so or a worker has failed. Returns the number of connections left.
+    pub fn drain(&mut self, limit: Duration, mut stop: impl FnMut() -> bool) -> u64 {
+        self.crew.drain();
+        self.watch.note_drain();
+        let start = std::time::Instant::now();
+        loop {
+            let open = self.open_connections();
+            if open == 0 || start.elapsed() >= limit || stop() || !self.failures().is_empty() {
+                return open;
+            }
+            thread::sleep(DRAIN_PACE.min(limit.saturating_sub(start.elapsed())));
+        }
+    }
+
+    /// Ends all connections with RST, the workers, the devices and the records, and counts the buffers.
+    pub fn shutdown(self) -> Outcome {
+        let Self {
+            mut crew,
+            _kernel: kernel,
+            records,
+            log,
+            config,
+            links,
+            machine,
+            pools,
+            neighbours,
+            clock,
+            watch,
+            servers: _,
+            topology: _,
+            generations: _,
+        } = self;
+        watch.note_drain();
+        crew.end();
+        drop(kernel);
+        let failures = crew.failures();
+        let ports = links.add_to(machine.port_reports());
+        let records = records.finish();
+        let parts = (crew.reports(), &records, ports);
+        drop((crew, machine));
+        let buffers = Buffers::of(pools.iter().map(WatchedPool::report).collect(), true);
+        let report = Report {
+            log_lost: log.lost(),
+            servers: servers_of(&config),
+            ..report(&clock, &neighbours, parts, buffers)
+        };
+        Outcome {
+            report: report.summed(),
+            failures,
+        }
+    }
+}
+
+pub(super) fn report(
+    clock: &Clock,
+    neighbours: &SharedNeighbours,
+    (cores, records, ports): (Vec<CoreReport>, &RecordWatch, Vec<PortReport>),
+    buffers: Buffers,
+) -> Report {
+    let totals = records.totals();
+    Report {
+        version: env!("CARGO_PKG_VERSION"),
+        uptime_ms: clock.now().as_millis(),
+        records: totals.written,
+        records_lost: totals.lost,
+        records_left_out: totals.left_out,
+        record_sinks: records.sinks(),
+        next_hops: NextHopTotals {
+            resolved: neighbours.resolved() as u64,
+            total: neighbours.len() as u64,
+        },
+        buffers,
+        cores,
+        ports,
+        ..Report::default()
+    }
+}
+
+/// The servers, of which nothing is known yet.
+pub(super) fn servers_of(config: &Config) -> Vec<ServerReport> {
+    let name = |server: &config::ServerConfig| match server.standing {
+        Standing::Nobody => String::new(),
+        Standing::InFile | Standing::Past => server.name.clone(),
+    };
+    let unknown = |server: &config::ServerConfig| ServerReport {
+        name: name(server),
+        ..ServerReport::default()
+    };
+    config.servers().iter().map(unknown).collect()
+}
+
+/// What the numbers in the records mean.
+pub(super) fn names_of(config: &Config, clock: &Clock) -> NameTable {
+    let named = |name: &str, address: SocketAddr| Named {
+        name: name.to_owned(),
+        address,
+    };
+    // A listener has many addresses; the first stands for it.
+    let listener = |listener: &config::ListenerConfig| {
+        let first = listener.addresses.first();
+        let address = first.map(|address| SocketAddr::new(address.ip, *address.ports.start()));
+        named(
+            &listener.name,
+            address.unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0))),
+        )
+    };
+    let since_1970 = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_nanos();
+    NameTable {
+        listeners: config.listeners().iter().map(listener).collect(),
+        servers: config
+            .servers()
+            .iter()
+            .map(|server| named(&server.name, server.address))
+            .collect(),
+        local_addresses: config.addresses(),
+        epoch_ns: u64::try_from(since_1970)
+            .unwrap_or(u64::MAX)
+            .saturating_sub(clock.now().as_nanos()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use e2d2::wire::MacAddr;
+    use netfcts::leg::unmapped;
+    use std::net::IpAddr;
+
+    #[test]
+    fn records_and_cores_number_our_addresses_alike() {
+        let text = r#"
+            [[port]]
+            name = "left"
+            device = "net_ring0"
+            addresses = ["10.0.0.1/24", "2001:db8::1/64"]
+            [[listener]]
+            name = "a"
+            addresses = ["10.0.0.7:80", "10.0.0.1:80-90", "10.0.0.7:443"]
+            default = "four"
+            [[listener]]
+            name = "b"
+            addresses = ["[2001:db8::7]:80"]
+            default = "six"
+            [[pool]]
+            name = "four"
+            local_addresses = ["10.0.0.9", "10.0.0.1"]
+            servers = [{ name = "s4", address = "10.0.0.20:80" }]
+            [[pool]]
+            name = "six"
+            local_addresses = ["2001:db8::9", "2001:db8::7"]
+            servers = [{ name = "s6", address = "[2001:db8::20]:80" }]
+        "#;
+        let config = Config::parse(text, "test.toml").unwrap_or_else(|error| panic!("{error}"));
+        let addresses = config.core_settings(0, &[MacAddr::default()], |_| 0).addresses;
+        let of_cores: Vec<IpAddr> = (0..addresses.len() as u16)
+            .map(|index| unmapped(addresses.value(index)))
+            .collect();
+        assert_eq!(config.addresses(), of_cores);
+        assert_eq!(of_cores.len(), 5, "{of_cores:?}");
+    }
+}
