@@ -137,10 +137,8 @@ impl Config {
         Capacity {
             half_open: strange(self.needs().half_open),
             passed_syns: strange(self.needs().passed_syns),
-            reassembly_memory: memory,
-            debts: reassembly::most_in(memory),
             reassembly_quota: self.engine.reassembly_quota,
-            ..Capacity::for_connections(connections)
+            ..Capacity::for_connections(connections, memory, reassembly::most_in(memory))
         }
     }
 }

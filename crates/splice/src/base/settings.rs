@@ -6,7 +6,6 @@ use crate::base::addresses::Addresses;
 use crate::base::ids::{PoolId, ServerId};
 use crate::base::path::Path;
 pub use crate::base::syn_ack::{Pinned, SynAck, SynAckSettings};
-use crate::reassembly;
 use arrayvec::ArrayVec;
 use e2d2::port::{Capabilities, PortId};
 use e2d2::wire::{Checksums, MacAddr};
@@ -243,22 +242,20 @@ pub struct Capacity {
     pub reassembly_quota: u8,
 }
 
-/// A million requests a second of up to 512 bytes, to servers that take 100 ms to answer a SYN.
-const REASSEMBLY_MEMORY: usize = 64 << 20;
-
 /// Each inspected connection takes about 1.3 KiB beside its two cache lines: 85 MiB for these.
 const MAX_INSPECTED: usize = 1 << 16;
 
 impl Capacity {
-    /// Sensible sizes for a number of open connections: half as many at rest, where the oldest makes room.
-    pub fn for_connections(connections: usize) -> Self {
+    /// Sensible sizes for a number of open connections, half as many at rest, where the oldest makes room; with so many bytes for
+    /// held requests, and as many debts as [these can be](crate::reassembly::most_in).
+    pub fn for_connections(connections: usize, reassembly_memory: usize, debts: usize) -> Self {
         Capacity {
             connections,
             time_wait: (connections / 2).max(1024),
             half_open: 0,
             passed_syns: 0,
-            reassembly_memory: REASSEMBLY_MEMORY,
-            debts: reassembly::most_in(REASSEMBLY_MEMORY),
+            reassembly_memory,
+            debts,
             inspected: connections.min(MAX_INSPECTED),
             kept_blocks: (connections.min(MAX_INSPECTED) / 4).max(1024),
             reassembly_quota: 25,
