@@ -218,8 +218,11 @@ impl<'a> Case<'a> {
                 Choice::Pool | Choice::Reject => (0..6).collect(),
             });
         }
-        let lately = to - Duration::from_secs(IDLE_SECONDS);
-        let mut lost_lately = course.troubles.of((address, plan.port), lately, to).lost;
+        // Before the engine's end of it: a client that did not hear of that goes on for long.
+        let last = records.iter().map(|record| record.start() + record.duration()).max();
+        let last = last.unwrap_or(to);
+        let lately = last - Duration::from_secs(IDLE_SECONDS);
+        let mut lost_lately = course.troubles.of((address, plan.port), lately, last).lost;
         let mut server = Touched::default();
         for record in records {
             let of = match record.local_port {
@@ -237,7 +240,7 @@ impl<'a> Case<'a> {
             server = server.plus(of);
             if record.server < 6 {
                 let leg = (trouble::address_of_server(record.server), record.local_port);
-                lost_lately += course.troubles.of(leg, lately, to).lost;
+                lost_lately += course.troubles.of(leg, lately, last).lost;
             }
         }
         let misbehaves =
