@@ -180,7 +180,7 @@ fn drawing() -> String {
 #[track_caller]
 fn assert_golden(path: &str, text: &str) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+    if std::env::var("UPDATE_GOLDEN").is_ok_and(|set| set == "1") {
         std::fs::write(&path, text).expect("the golden file is written");
     }
     let golden = std::fs::read_to_string(&path).unwrap_or_default();

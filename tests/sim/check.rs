@@ -201,8 +201,8 @@ impl<'a> Case<'a> {
     ) -> Self {
         let scenario = course.scenario;
         let from = client.began;
-        let ends = records.iter().map(|record| record.start() + record.duration());
-        let to = ends.fold(client.ended, Instant::max);
+        let ended = records.iter().map(|record| record.start() + record.duration()).max();
+        let to = client.ended.max(ended.unwrap_or(client.ended));
         // Every server that it may have been tried at, unless it was served by the first.
         let tried = records
             .iter()
@@ -219,8 +219,7 @@ impl<'a> Case<'a> {
             });
         }
         // Before the engine's end of it: a client that did not hear of that goes on for long.
-        let last = records.iter().map(|record| record.start() + record.duration()).max();
-        let last = last.unwrap_or(to);
+        let last = ended.unwrap_or(to);
         let lately = last - Duration::from_secs(IDLE_SECONDS);
         let mut lost_lately = course.troubles.of((address, plan.port), lately, last).lost;
         let mut server = Touched::default();
@@ -341,8 +340,8 @@ impl<'a> Case<'a> {
     /// Every byte came, both ways, but not every FIN, until silence ended it: smoltcp does not always repeat a lost FIN.
     /// How often that may be is limited ([`Report::unrepeated_fins`]).
     fn lacks_a_fin(&self, cause: Cause) -> bool {
-        let all_came = |server: &ServerResult| server.has_all && self.client.has_all;
-        is_silence(cause) && self.touched.any_frame() && matches!(self.sessions, [server] if all_came(server))
+        let all_came = matches!(self.sessions, [server] if server.has_all && self.client.has_all);
+        is_silence(cause) && self.touched.any_frame() && all_came
     }
 
     /// One of its end points no longer did what TCP asks of it: it lacks bytes, or nothing but the end of a last FIN.
@@ -402,7 +401,7 @@ impl<'a> Case<'a> {
             Ok(())
         } else {
             Err(format!(
-                "it ended by {cause:?}, which nothing explains, and is incomplete"
+                "it is incomplete and ended by {cause:?}, which nothing explains"
             ))
         }
     }
