@@ -201,8 +201,9 @@ impl<'a> Case<'a> {
     ) -> Self {
         let scenario = course.scenario;
         let from = client.began;
-        let ended = records.iter().map(|record| record.start() + record.duration()).max();
-        let to = client.ended.max(ended.unwrap_or(client.ended));
+        let ends = records.iter().map(|record| record.start() + record.duration());
+        let last = ends.max().unwrap_or(client.ended);
+        let to = client.ended.max(last);
         // Every server that it may have been tried at, unless it was served by the first.
         let tried = records
             .iter()
@@ -219,7 +220,6 @@ impl<'a> Case<'a> {
             });
         }
         // Before the engine's end of it: a client that did not hear of that goes on for long.
-        let last = ended.unwrap_or(to);
         let lately = last - Duration::from_secs(IDLE_SECONDS);
         let mut lost_lately = course.troubles.of((address, plan.port), lately, last).lost;
         let mut server = Touched::default();
@@ -397,12 +397,9 @@ impl<'a> Case<'a> {
             Cause::IdleTimeout | Cause::HalfCloseTimeout if self.reads_in_silence() => true,
             _ => self.may_have_timed_out(cause),
         };
-        if is_explained {
-            Ok(())
-        } else {
-            Err(format!(
-                "it is incomplete and ended by {cause:?}, which nothing explains"
-            ))
+        match is_explained {
+            true => Ok(()),
+            false => Err(format!("it ended by {cause:?} incomplete, which nothing explains")),
         }
     }
 
