@@ -9,6 +9,7 @@
 //! | `/api/v1/status` | what the page shows: all below, of one moment |
 //! | `/api/v1/stat` | the report, as SIGUSR1 prints it, as JSON |
 //! | `/api/v1/{servers,pools,listeners,cores,drops,ports,neighbours}` | parts of it, each an array of flat objects |
+//! | `/api/v1/wrong` | what is wrong now, the worst first ([`wrong`]) |
 //! | `/api/v1/connections`, `connection` | open connections ([`connections`]), over a Unix socket only: they name clients |
 //! | `POST /api/v1/connections/end` | ends those of a server, or one |
 //! | `POST /api/v1/records/{reopen,on,off}` | the first as SIGUSR2 |
@@ -22,6 +23,7 @@
 
 mod connections;
 pub mod metrics;
+mod wrong;
 
 use std::io;
 use std::net::SocketAddr;
@@ -31,6 +33,7 @@ use std::sync::Arc;
 use control::http::{Answer, Hosts, Peer, Request, Running, Server};
 use e2d2::wire::MacAddr;
 use serde_json::{Value, json};
+use splice::standby::Standby;
 use splice::tally::{Distribution, Histogram, ListenerTally, ServerTally, Tally};
 
 use crate::config::{ControlConfig, ListenerConfig, PoolConfig, ServerConfig, Standing};
@@ -52,7 +55,8 @@ pub const DROP_GROUPS: [&str; 5] = [
 const PAGE: &str = include_str!("status/page.html");
 
 /// The parts of the API, by the end of their path.
-pub const PARTS: [&str; 8] = [
+pub const PARTS: [&str; 9] = [
+    "wrong",
     "stat",
     "servers",
     "pools",
@@ -230,6 +234,7 @@ fn part_of(part: &str, report: &Report, watch: &Watch) -> Option<Value> {
     match part {
         // A report always is JSON.
         "stat" => serde_json::to_value(report).ok(),
+        "wrong" => Some(wrong::list(report, watch)),
         "servers" => Some(servers(report, watch)),
         "pools" => Some(pools(report, watch)),
         "listeners" => Some(listeners(watch)),
@@ -271,11 +276,7 @@ fn servers(report: &Report, watch: &Watch) -> Value {
             "name": server.name,
             "pools": pools.join(" "),
             "address": server.address.to_string(),
-            "state": match server.standing {
-                Standing::Past => PAST,
-                _ if standby.has_server(server.id.0) => DRAINED,
-                _ => state_of(told, report),
-            },
+            "state": state_in(server, told, report, &standby),
             "for_s": report.uptime_ms.saturating_sub(told.since_ms) / 1000,
             "open": told.connections_open,
             "calls": told.calls,
@@ -302,6 +303,15 @@ const OUT: &str = "out";
 const PAST: &str = "past";
 /// It was taken out of service.
 const DRAINED: &str = "drained";
+
+/// What an operator has to know of a server first.
+fn state_in(server: &ServerConfig, told: &ServerReport, report: &Report, standby: &Standby) -> &'static str {
+    match server.standing {
+        Standing::Past => PAST,
+        _ if standby.has_server(server.id.0) => DRAINED,
+        _ => state_of(told, report),
+    }
+}
 
 /// Whether no core passes the server over, some, or all.
 fn state_of(server: &ServerReport, report: &Report) -> &'static str {

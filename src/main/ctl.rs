@@ -12,7 +12,7 @@ use splice::visit::STATES;
 use super::{Exit, complain, print};
 
 /// Where an engine listens that its unit file starts.
-const SOCKET: &str = "/run/proxyengine/control";
+pub(super) const SOCKET: &str = "/run/proxyengine/control";
 
 /// Columns that say what a row is of: they come before the others, which are in the order of the alphabet.
 const FIRST: [&str; 6] = ["id", "name", "core", "group", "reason", "state"];
@@ -182,6 +182,8 @@ enum SetCommand {
 
 #[derive(ValueEnum, Clone, Copy, Debug)]
 enum Part {
+    /// What is wrong now, the worst first.
+    Wrong,
     /// Everything, as SIGUSR1 shows it.
     Stat,
     /// Servers: whether they are passed over, since when, and what came of calls to them.
@@ -343,7 +345,8 @@ fn query(path: &str, pairs: &[(&str, impl AsRef<str>)]) -> String {
     format!("{path}?{}", pairs.join("&"))
 }
 
-fn ask(socket: &Endpoint, method: &str, path: &str) -> Result<String, String> {
+/// What the engine answers to a path of its API, or why there is no answer.
+pub(super) fn ask(socket: &Endpoint, method: &str, path: &str) -> Result<String, String> {
     match client::ask(socket, method, &format!("/api/v1/{path}")) {
         Ok((200, body)) => Ok(body),
         Ok((status, body)) => Err(format!("{status} {}", body.trim_end())),

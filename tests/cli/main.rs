@@ -10,6 +10,8 @@ use tempfile::TempDir;
 mod reloading;
 #[cfg(feature = "dpdk")]
 mod running;
+#[cfg(feature = "dpdk")]
+mod watching;
 
 const GOOD: &str = r#"
 [engine]
