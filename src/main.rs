@@ -55,7 +55,7 @@ enum Command {
     Devices(DevicesArguments),
     /// Ask a running engine what it does.
     Ctl(ctl::CtlArguments),
-    /// Watch a running engine in a terminal: servers, pools, listeners, cores and drops, each second.
+    /// Watch a running engine in a terminal: servers, pools, listeners, rules, cores and drops, each second.
     #[command(after_help = top::KEYS)]
     Top(top::TopArguments),
     /// Write manual pages and completions to a folder, for packages.

@@ -8,7 +8,7 @@
 //! | `/ready` | the same, and that the engine takes connections: no drain, no port down |
 //! | `/api/v1/status` | what the page shows: all below, of one moment |
 //! | `/api/v1/stat` | the report, as SIGUSR1 prints it, as JSON |
-//! | `/api/v1/{servers,pools,listeners,cores,drops,ports,neighbours}` | parts of it, each an array of flat objects |
+//! | `/api/v1/{servers,pools,listeners,rules,cores,drops,ports,neighbours}` | parts of it, each an array of flat objects |
 //! | `/api/v1/wrong` | what is wrong now, the worst first ([`wrong`]) |
 //! | `/api/v1/connections`, `connection` | open connections ([`connections`]), over a Unix socket only: they name clients |
 //! | `POST /api/v1/connections/end` | ends those of a server, or one |
@@ -23,6 +23,7 @@
 
 mod connections;
 pub mod metrics;
+mod rules;
 mod wrong;
 
 use std::io;
@@ -31,8 +32,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use control::http::{Answer, Hosts, Peer, Request, Running, Server};
+use e2d2::counters::Reason as _;
 use e2d2::wire::MacAddr;
 use serde_json::{Value, json};
+use splice::drop_reason::DropReason;
 use splice::standby::Standby;
 use splice::tally::{Distribution, Histogram, ListenerTally, ServerTally, Tally};
 
@@ -51,16 +54,20 @@ pub const DROP_GROUPS: [&str; 5] = [
     "kernel_drops",
 ];
 
+/// Reasons under which nothing is lost: it was for the engine, or has gone on in pieces.
+const WITHOUT_LOSS: [DropReason; 2] = [DropReason::Consumed, DropReason::Resegmented];
+
 /// The page: it shows `/api/v1/status`, and asks for nothing else.
 const PAGE: &str = include_str!("status/page.html");
 
 /// The parts of the API, by the end of their path.
-pub const PARTS: [&str; 9] = [
+pub const PARTS: [&str; 10] = [
     "wrong",
     "stat",
     "servers",
     "pools",
     "listeners",
+    "rules",
     "cores",
     "drops",
     "ports",
@@ -238,6 +245,7 @@ fn part_of(part: &str, report: &Report, watch: &Watch) -> Option<Value> {
         "servers" => Some(servers(report, watch)),
         "pools" => Some(pools(report, watch)),
         "listeners" => Some(listeners(watch)),
+        "rules" => Some(rules::list(&watch.config(), &watch.tallies())),
         "cores" => Some(cores(report)),
         "drops" => Some(drops(report)),
         "ports" => serde_json::to_value(&report.ports).ok(),
@@ -436,7 +444,10 @@ fn drops(report: &Report) -> Value {
     let of_group = |(name, group): (&'static str, &CounterGroup)| -> Vec<Value> {
         let counted = group.iter().filter(|(_, count)| *count > 0);
         counted
-            .map(|(reason, count)| json!({ "group": name, "reason": reason, "count": count }))
+            .map(|(reason, count)| {
+                let is_loss = WITHOUT_LOSS.iter().all(|of| of.name() != reason);
+                json!({ "group": name, "reason": reason, "count": count, "loss": is_loss })
+            })
             .collect()
     };
     groups.flat_map(of_group).collect()

@@ -15,7 +15,9 @@ use super::{Exit, complain, print};
 pub(super) const SOCKET: &str = "/run/proxyengine/control";
 
 /// Columns that say what a row is of: they come before the others, which are in the order of the alphabet.
-const FIRST: [&str; 6] = ["id", "name", "core", "group", "reason", "state"];
+const FIRST: [&str; 9] = [
+    "id", "name", "listener", "rule", "severity", "core", "group", "reason", "state",
+];
 
 /// How often `--watch` asks.
 const WATCH: Duration = Duration::from_secs(1);
@@ -192,6 +194,8 @@ enum Part {
     Pools,
     /// Listeners.
     Listeners,
+    /// Rules of listeners, and their defaults: how many connections each has chosen a server for.
+    Rules,
     /// Cores.
     Cores,
     /// Why frames were dropped.
