@@ -152,6 +152,10 @@ fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
     if !may_change(request.peer, rustix::process::geteuid().as_raw()) {
         return Answer::refusal(403, "for root and the engine's user, over a Unix socket\n");
     }
+    let takes_query = ["connections/end", "log"].contains(&change);
+    if !takes_query && !request.query.is_empty() {
+        return Answer::refusal(400, "this takes no query\n");
+    }
     if let Some((out, what, name)) = standby_of(request.path)
         && let Err(reason) = watch.set_standby(what, name, out)
     {
