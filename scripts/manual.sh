@@ -25,7 +25,7 @@ manual_sources() {
     rm -rf "$1"
     mkdir -p "$1/src"
     cp docs/book.toml "$1/"
-    for file in ./*.md docs/*.md docs/*/*.md docs/*.svg config/*.toml LICENSE*; do
+    for file in ./*.md docs/*.md docs/*/*.md docs/*.svg docs/*.png config/*.toml LICENSE*; do
         case $file in docs/lab/* | docs/SUMMARY.md) continue ;; esac
         [ ! -e "$file" ] || cp --parents "$file" "$1/src/"
     done

@@ -21,6 +21,8 @@ mod ctl;
 #[cfg_attr(feature = "dpdk", path = "main/run.rs")]
 #[cfg_attr(not(feature = "dpdk"), path = "main/run_without_dpdk.rs")]
 mod run;
+#[path = "main/top/mod.rs"]
+mod top;
 
 /// A user-space TCP proxy on DPDK: the first payload names the server, then packets are spliced.
 #[derive(Parser, Debug)]
@@ -53,6 +55,9 @@ enum Command {
     Devices(DevicesArguments),
     /// Ask a running engine what it does.
     Ctl(ctl::CtlArguments),
+    /// Watch a running engine in a terminal: servers, pools, listeners, rules, cores and drops, each second.
+    #[command(after_help = top::KEYS)]
+    Top(top::TopArguments),
     /// Write manual pages and completions to a folder, for packages.
     #[command(hide = true)]
     Generate {
@@ -109,7 +114,7 @@ struct RunArguments {
 enum Exit {
     /// Ended by a signal, everything in order; or `check` found nothing wrong, or `devices` has made everything ready.
     Success = 0,
-    /// The engine could not be started; `doctor` found something wrong; `devices` could not do what it is for; `ctl` got no answer.
+    /// The engine could not be started; `doctor` found something wrong; `devices` could not do what it is for; `ctl` or `top` got no answer.
     NotStarted = 1,
     /// The arguments or the configuration are wrong; no port was opened.
     Refused = 2,
@@ -124,7 +129,7 @@ enum Exit {
 }
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 ended by a signal, all in order; 1 not started, or `doctor` has found something, `devices` has failed, or `ctl` got no answer; 2 arguments or configuration wrong, no port was opened;
+Exit codes: 0 ended by a signal, all in order; 1 not started, or `doctor` has found something, `devices` has failed, or `ctl` or `top` got no answer; 2 arguments or configuration wrong, no port was opened;
 3 packet buffers missing at the end; 4 a worker panicked; 5 the report could not be written;
 6 a device was taken away while the engine ran.";
 
@@ -143,6 +148,7 @@ fn main() -> ExitCode {
         (Some(Command::Devices(arguments)), _) => make_ready(&arguments),
         (Some(Command::Generate { folder }), _) => generate(&folder),
         (Some(Command::Ctl(arguments)), _) => ctl::ctl(&arguments),
+        (Some(Command::Top(arguments)), _) => top::top(&arguments),
         (Some(Command::Run(run)), _) | (None, Some(run)) => run_file(&run),
         // `arg_required_else_help`: clap has printed the help and ended the process.
         (None, None) => Exit::Refused,

@@ -8,7 +8,8 @@
 //! | `/ready` | the same, and that the engine takes connections: no drain, no port down |
 //! | `/api/v1/status` | what the page shows: all below, of one moment |
 //! | `/api/v1/stat` | the report, as SIGUSR1 prints it, as JSON |
-//! | `/api/v1/{servers,pools,listeners,cores,drops,ports,neighbours}` | parts of it, each an array of flat objects |
+//! | `/api/v1/{servers,pools,listeners,rules,cores,drops,ports,neighbours}` | parts of it, each an array of flat objects |
+//! | `/api/v1/wrong` | what is wrong now, the worst first ([`wrong`]) |
 //! | `/api/v1/connections`, `connection` | open connections ([`connections`]), over a Unix socket only: they name clients |
 //! | `POST /api/v1/connections/end` | ends those of a server, or one |
 //! | `POST /api/v1/records/{reopen,on,off}` | the first as SIGUSR2 |
@@ -22,6 +23,8 @@
 
 mod connections;
 pub mod metrics;
+mod rules;
+mod wrong;
 
 use std::io;
 use std::net::SocketAddr;
@@ -29,8 +32,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use control::http::{Answer, Hosts, Peer, Request, Running, Server};
+use e2d2::counters::Reason as _;
 use e2d2::wire::MacAddr;
 use serde_json::{Value, json};
+use splice::drop_reason::DropReason;
+use splice::standby::Standby;
 use splice::tally::{Distribution, Histogram, ListenerTally, ServerTally, Tally};
 
 use crate::config::{ControlConfig, ListenerConfig, PoolConfig, ServerConfig, Standing};
@@ -48,15 +54,20 @@ pub const DROP_GROUPS: [&str; 5] = [
     "kernel_drops",
 ];
 
+/// Reasons under which nothing is lost: it was for the engine, or has gone on in pieces.
+const WITHOUT_LOSS: [DropReason; 2] = [DropReason::Consumed, DropReason::Resegmented];
+
 /// The page: it shows `/api/v1/status`, and asks for nothing else.
 const PAGE: &str = include_str!("status/page.html");
 
 /// The parts of the API, by the end of their path.
-pub const PARTS: [&str; 8] = [
+pub const PARTS: [&str; 10] = [
+    "wrong",
     "stat",
     "servers",
     "pools",
     "listeners",
+    "rules",
     "cores",
     "drops",
     "ports",
@@ -140,6 +151,10 @@ fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
     };
     if !may_change(request.peer, rustix::process::geteuid().as_raw()) {
         return Answer::refusal(403, "for root and the engine's user, over a Unix socket\n");
+    }
+    let takes_query = ["connections/end", "log"].contains(&change);
+    if !takes_query && !request.query.is_empty() {
+        return Answer::refusal(400, "this takes no query\n");
     }
     if let Some((out, what, name)) = standby_of(request.path)
         && let Err(reason) = watch.set_standby(what, name, out)
@@ -230,9 +245,11 @@ fn part_of(part: &str, report: &Report, watch: &Watch) -> Option<Value> {
     match part {
         // A report always is JSON.
         "stat" => serde_json::to_value(report).ok(),
+        "wrong" => Some(wrong::list(report, watch)),
         "servers" => Some(servers(report, watch)),
         "pools" => Some(pools(report, watch)),
         "listeners" => Some(listeners(watch)),
+        "rules" => Some(rules::list(&watch.config(), &watch.tallies())),
         "cores" => Some(cores(report)),
         "drops" => Some(drops(report)),
         "ports" => serde_json::to_value(&report.ports).ok(),
@@ -271,11 +288,7 @@ fn servers(report: &Report, watch: &Watch) -> Value {
             "name": server.name,
             "pools": pools.join(" "),
             "address": server.address.to_string(),
-            "state": match server.standing {
-                Standing::Past => PAST,
-                _ if standby.has_server(server.id.0) => DRAINED,
-                _ => state_of(told, report),
-            },
+            "state": state_in(server, told, report, &standby),
             "for_s": report.uptime_ms.saturating_sub(told.since_ms) / 1000,
             "open": told.connections_open,
             "calls": told.calls,
@@ -302,6 +315,15 @@ const OUT: &str = "out";
 const PAST: &str = "past";
 /// It was taken out of service.
 const DRAINED: &str = "drained";
+
+/// What an operator has to know of a server first.
+fn state_in(server: &ServerConfig, told: &ServerReport, report: &Report, standby: &Standby) -> &'static str {
+    match server.standing {
+        Standing::Past => PAST,
+        _ if standby.has_server(server.id.0) => DRAINED,
+        _ => state_of(told, report),
+    }
+}
 
 /// Whether no core passes the server over, some, or all.
 fn state_of(server: &ServerReport, report: &Report) -> &'static str {
@@ -426,7 +448,10 @@ fn drops(report: &Report) -> Value {
     let of_group = |(name, group): (&'static str, &CounterGroup)| -> Vec<Value> {
         let counted = group.iter().filter(|(_, count)| *count > 0);
         counted
-            .map(|(reason, count)| json!({ "group": name, "reason": reason, "count": count }))
+            .map(|(reason, count)| {
+                let is_loss = WITHOUT_LOSS.iter().all(|of| of.name() != reason);
+                json!({ "group": name, "reason": reason, "count": count, "loss": is_loss })
+            })
             .collect()
     };
     groups.flat_map(of_group).collect()

@@ -12,6 +12,7 @@ use std::path::Path;
 
 use super::error::{ConfigError, Problem};
 use super::model::{Fallback, ListenerConfig, PoolConfig, ServerConfig};
+use super::rule_numbers;
 use super::source::{At, Source};
 use super::{Config, check, read};
 use splice::difference::{Difference, MOST_LISTENERS, MOST_SERVERS};
@@ -286,6 +287,7 @@ impl Continued {
             }
             put(&mut config.pools, pool.id.index(), pool);
         }
+        difference.new_rules = rule_numbers::go_on(&old.listeners, &mut config.listeners);
         let listeners = std::mem::replace(&mut config.listeners, old.listeners.clone());
         config
             .listeners

@@ -30,6 +30,7 @@ mod payload_regex;
 mod raw;
 mod records;
 mod routes;
+mod rule_numbers;
 mod source;
 
 use std::net::IpAddr;
@@ -51,7 +52,8 @@ pub use pattern::{HostPattern, MAX_HOST_LEN, NamePattern};
 pub use payload_regex::PayloadRegex;
 pub use records::{Destination, Endpoint, RecordFilter, RecordsConfig, Rotation};
 pub use routes::{NextHop, Route, Routes};
-pub use splice::ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
+pub use rule_numbers::{BY_DEFAULT, OTHER_RULES};
+pub use splice::ids::{CoreId, ListenerId, PoolId, PortIndex, RuleId, ServerId};
 pub use splice::settings::{
     AcceptProxy, Bind, Member, Pinned, Policy, SendProxy, SendProxyFields, SynAck, UnknownFlows, Verify,
 };

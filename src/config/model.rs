@@ -15,7 +15,7 @@ use super::dn::DnPattern;
 use super::pattern::{HostPattern, NamePattern};
 use super::payload_regex::PayloadRegex;
 use super::routes::NextHop;
-use splice::ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
+use splice::ids::{CoreId, ListenerId, PoolId, PortIndex, RuleId, ServerId};
 use splice::settings::{AcceptProxy, Bind, Member, Policy, SendProxy, UnknownFlows, Verify};
 
 /// `[engine]`: what concerns the process and each of its cores.
@@ -250,6 +250,10 @@ impl fmt::Display for ListenAddress {
 /// One rule of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
+    /// Under which the core counts it.
+    pub id: RuleId,
+    /// Unlike that of any other rule of the listener, and unlike what rules without a name are called.
+    pub name: Option<String>,
     /// What the first payload must be.
     pub matches: Match,
     /// Where it then goes.

@@ -125,6 +125,7 @@ pub(super) struct RawProxyIn {
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawRule {
+    pub(super) name: Option<String>,
     pub(super) http_host: Option<String>,
     pub(super) http_path: Option<String>,
     pub(super) tls_sni: Option<String>,

@@ -12,10 +12,12 @@ use splice::visit::STATES;
 use super::{Exit, complain, print};
 
 /// Where an engine listens that its unit file starts.
-const SOCKET: &str = "/run/proxyengine/control";
+pub(super) const SOCKET: &str = "/run/proxyengine/control";
 
 /// Columns that say what a row is of: they come before the others, which are in the order of the alphabet.
-const FIRST: [&str; 6] = ["id", "name", "core", "group", "reason", "state"];
+const FIRST: [&str; 9] = [
+    "id", "name", "listener", "rule", "severity", "core", "group", "reason", "state",
+];
 
 /// How often `--watch` asks.
 const WATCH: Duration = Duration::from_secs(1);
@@ -182,6 +184,8 @@ enum SetCommand {
 
 #[derive(ValueEnum, Clone, Copy, Debug)]
 enum Part {
+    /// What is wrong now, the worst first.
+    Wrong,
     /// Everything, as SIGUSR1 shows it.
     Stat,
     /// Servers: whether they are passed over, since when, and what came of calls to them.
@@ -190,6 +194,8 @@ enum Part {
     Pools,
     /// Listeners.
     Listeners,
+    /// Rules of listeners, and their defaults: how many connections each has chosen a server for.
+    Rules,
     /// Cores.
     Cores,
     /// Why frames were dropped.
@@ -343,7 +349,8 @@ fn query(path: &str, pairs: &[(&str, impl AsRef<str>)]) -> String {
     format!("{path}?{}", pairs.join("&"))
 }
 
-fn ask(socket: &Endpoint, method: &str, path: &str) -> Result<String, String> {
+/// What the engine answers to a path of its API, or why there is no answer.
+pub(super) fn ask(socket: &Endpoint, method: &str, path: &str) -> Result<String, String> {
     match client::ask(socket, method, &format!("/api/v1/{path}")) {
         Ok((200, body)) => Ok(body),
         Ok((status, body)) => Err(format!("{status} {}", body.trim_end())),

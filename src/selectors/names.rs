@@ -154,6 +154,8 @@ mod tests {
     fn rule(sni: &str) -> Rule {
         let sni = Some(sni.parse().expect("a pattern"));
         Rule {
+            id: crate::config::RuleId(0),
+            name: None,
             matches: Match::Tls { sni, alpn: None },
             pool: PoolId(0),
         }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::config::{Config, CoreId, Fallback, HostPattern, Match, Rule, ServerId};
+use crate::config::{Config, CoreId, Fallback, HostPattern, Match, Rule, RuleId, ServerId};
 use splice::callbacks::{FirstPayload, SelectServer, Selection, SelectorFactory};
 
 use super::names::{Candidates, NameIndex, NameSource};
@@ -23,6 +23,8 @@ pub struct RuleSelector {
     listeners: Vec<ListenerRules>,
     /// By pool: its servers in the order of the file.
     pools: Vec<Vec<ServerId>>,
+    /// The rule that made the last answer.
+    chosen: Option<RuleId>,
 }
 
 /// What a listener asks of a first payload.
@@ -52,11 +54,15 @@ impl RuleSelector {
             .iter()
             .map(|pool| pool.members.iter().map(|member| member.server).collect())
             .collect();
-        Self { listeners, pools }
+        Self {
+            listeners,
+            pools,
+            chosen: None,
+        }
     }
 
-    /// What the first of all rules says that matches or may still match.
-    fn ask(&self, listener: &ListenerRules, payload: &mut Findings<'_>) -> Option<Selection> {
+    /// What the first of all rules says that matches or may still match, and which it is.
+    fn ask(&self, listener: &ListenerRules, payload: &mut Findings<'_>) -> Option<(Selection, RuleId)> {
         let mut next = 0;
         for index in &listener.indices {
             let Range { start, end } = index.rules;
@@ -85,11 +91,11 @@ impl RuleSelector {
         places: impl Iterator<Item = usize>,
         listener: &ListenerRules,
         payload: &mut Findings<'_>,
-    ) -> Option<Selection> {
+    ) -> Option<(Selection, RuleId)> {
         for rule in places.filter_map(|place| listener.rules.get(place)) {
             match self.apply(rule, payload) {
-                Sought::Found(selection) => return Some(selection),
-                Sought::NeedMore if !payload.complete => return Some(Selection::NeedMore),
+                Sought::Found(selection) => return Some((selection, rule.id)),
+                Sought::NeedMore if !payload.complete => return Some((Selection::NeedMore, rule.id)),
                 Sought::NeedMore | Sought::Absent => (),
             }
         }
@@ -131,16 +137,27 @@ impl SelectorFactory for RuleSelector {
 
 impl SelectServer for RuleSelector {
     fn select(&mut self, payload: &FirstPayload<'_>) -> Selection {
+        self.chosen = None;
         let Some(listener) = self.listeners.get(payload.listener.index()) else {
             return Selection::Reject;
         };
-        if let Some(selection) = self.ask(listener, &mut Findings::new(payload)) {
-            return selection;
+        match self.ask(listener, &mut Findings::new(payload)) {
+            // The rule may not match after all, and the default be taken.
+            Some((Selection::NeedMore, _)) => return Selection::NeedMore,
+            Some((selection, rule)) => {
+                self.chosen = Some(rule);
+                return selection;
+            }
+            None => {}
         }
         match listener.default {
             Fallback::Pool(pool) => Selection::Pool(pool),
             Fallback::Reject => Selection::Reject,
         }
+    }
+
+    fn rule(&self) -> Option<RuleId> {
+        self.chosen
     }
 }
 

@@ -116,8 +116,14 @@ impl Question {
             id: None,
             most: MOST,
         };
+        // No more than there are keys: another one ends it.
+        let mut seen = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if seen.contains(&key) {
+                return Err((400, format!("`{key}` is there twice")));
+            }
+            seen.push(key);
             let taken = decoded(value).and_then(|value| question.take(key, &value, watch));
             taken.map_err(|sentence| (400, sentence))?;
         }
@@ -211,9 +217,9 @@ fn prefix(text: &str) -> Result<(u128, u128), String> {
     Ok((mapped(net.addr()) & bits, bits))
 }
 
-/// Text of a URL's query (RFC 3986 2.1).
+/// Text of a URL's query (RFC 3986 2.1). Nothing that can be asked for has control characters in it.
 fn decoded(text: &str) -> Result<String, String> {
-    let wrong = || format!("`{text}`: expected two hexadecimal digits behind each %");
+    let wrong = || format!("`{text}`: expected text, with two hexadecimal digits behind each %");
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -227,7 +233,11 @@ fn decoded(text: &str) -> Result<String, String> {
             _ => return Err(wrong()),
         }
     }
-    String::from_utf8(bytes).map_err(|_| wrong())
+    let decoded = String::from_utf8(bytes).map_err(|_| wrong())?;
+    if decoded.contains(char::is_control) {
+        return Err(wrong());
+    }
+    Ok(decoded)
 }
 
 fn seconds(time: Duration) -> f64 {
@@ -352,7 +362,7 @@ mod tests {
             assert!(wrong.parse::<Id>().is_err(), "{wrong}");
         }
         assert_eq!(decoded("a%20b%2F").as_deref(), Ok("a b/"));
-        for wrong in ["%", "%2", "%zz", "%ff"] {
+        for wrong in ["%", "%2", "%zz", "%ff", "%0a", "%C2%85"] {
             assert!(decoded(wrong).is_err(), "{wrong}");
         }
     }

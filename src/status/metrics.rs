@@ -12,8 +12,8 @@ use control::metrics::{Exposition, Family, Format, Values};
 
 use splice::tally::{Distribution, Histogram, ListenerTally, PoolTally, Tally};
 
-use super::{DROP_GROUPS, distribution};
-use crate::config::{Config, ListenerConfig, PoolConfig, Standing};
+use super::{DROP_GROUPS, distribution, rules};
+use crate::config::{Config, ListenerConfig, OTHER_RULES, PoolConfig, Standing};
 use crate::engine::Watch;
 use crate::report::{CounterGroup, PortReport, Report, ServerReport, TCP_CLIENT, TCP_SERVER, WAITING};
 use table::TABLE;
@@ -31,6 +31,9 @@ const TIME_BOUNDS: [u32; 10] = [7, 9, 11, 13, 15, 17, 19, 21, 23, 25];
 
 /// Upper bounds of numbers of bytes, as powers of two: from 256 B to 4 GiB.
 const BYTE_BOUNDS: [u32; 9] = [8, 11, 14, 17, 20, 23, 26, 29, 32];
+
+/// Rules of a listener that have values of their own: thousands of them are no use in a graph, and a burden for who keeps it.
+const MOST_RULES: usize = 100;
 
 /// All of them as text.
 pub fn text(watch: &Watch, format: Format) -> String {
@@ -145,6 +148,25 @@ fn of_pools<'a>(seen: &'a Seen<'_>, of: impl Fn(&PoolTally) -> u64) -> impl Iter
         let of_cores = seen.tallies.iter().filter_map(|tally| tally.pool(index));
         (pool.name.as_str(), of_cores.map(&of).sum())
     })
+}
+
+/// Rules of a listener beyond the first [`MOST_RULES`] together.
+fn of_rules(seen: &Seen<'_>, values: &mut Values<'_>) {
+    for (_, listener) in listeners(seen) {
+        let mut add = |rule: &str, count| _ = values.add(&[("listener", &listener.name), ("rule", rule)], count);
+        let mut others = None;
+        let rows = rules::of_listener(listener, &seen.config, &seen.tallies).enumerate();
+        for (place, chosen) in rows {
+            if place < MOST_RULES || place == listener.rules.len() {
+                add(&chosen.rule, chosen.connections);
+            } else {
+                *others.get_or_insert(0) += chosen.connections;
+            }
+        }
+        if let Some(others) = others {
+            add(OTHER_RULES, others);
+        }
+    }
 }
 
 fn listener_bytes(seen: &Seen<'_>, values: &mut Values<'_>) {

@@ -10,6 +10,8 @@ use tempfile::TempDir;
 mod reloading;
 #[cfg(feature = "dpdk")]
 mod running;
+#[cfg(feature = "dpdk")]
+mod watching;
 
 const GOOD: &str = r#"
 [engine]
@@ -267,6 +269,7 @@ fn manual_pages_say_what_the_command_line_takes() {
     let read = |name: &str| fs::read_to_string(place.path("pages").join(name)).expect(name);
     assert!(read("man/proxyengine.1").contains("Exit codes: 0 ended by a signal"));
     assert!(read("man/proxyengine-devices.1").contains("reserve hugepages"));
+    assert!(read("man/proxyengine-top.1").contains("q, F10"));
     assert!(read("bash/proxyengine.bash").contains("--dry-run"));
     assert!(!place.path("pages/man/proxyengine-generate.1").exists());
 }

@@ -261,16 +261,7 @@ fn a_running_engine_answers_on_its_socket_and_takes_it_away() {
     wait_until_running(&place);
     let mode = fs::metadata(&socket).expect("socket").permissions().mode();
     assert_eq!(mode & 0o777, 0o660);
-    for part in [
-        "stat",
-        "servers",
-        "pools",
-        "listeners",
-        "cores",
-        "drops",
-        "ports",
-        "neighbours",
-    ] {
+    for part in proxyengine::status::PARTS {
         let output = ctl(&[part, "--json"]);
         assert_eq!(code(&output), 0, "{part}: {}", stderr(&output));
         let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");

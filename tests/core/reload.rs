@@ -4,7 +4,7 @@ use crate::harness::{Bench, CONFIG, Client, PROXY_MAC, Server, close, only};
 use e2d2::wire::MacAddr;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use proxyengine::callbacks::SelectServer;
-use proxyengine::config::{Config, Named};
+use proxyengine::config::{BY_DEFAULT, Config, Named, Rule};
 use proxyengine::selectors::RuleSelector;
 use splice::difference::Difference;
 use splice::{Change, Look};
@@ -175,6 +175,47 @@ fn weights_and_the_order_of_rules_hold_from_the_next_connection_on() {
     let late = "\n[[pool]]\nname = \"late\"\nservers = [{ name = \"s9\", address = \"10.1.0.109:8080\" }]\n";
     bench.reload(&(text.replacen(rule, first, 1) + late), rules);
     assert_eq!(chosen(&mut bench, 42000..42003), [9, 9, 9]);
+    bench.assert_all_returned();
+}
+
+/// How many connections each rule of the first listener has chosen a server for, by what it is called; then its default.
+fn counted(bench: &Bench<RuleSelector>) -> Vec<(String, u64)> {
+    let tally = bench.proxy.tally();
+    let of_rule = |(place, rule): (usize, &Rule)| {
+        let counted = tally.rule(rule.id).expect("counted");
+        (rule.shown_as(place), counted.chosen.get())
+    };
+    let rules = bench.config.listeners()[0].rules.iter().enumerate().map(of_rule);
+    let by_default = tally.listener(0).expect("counted").by_default.get();
+    rules.chain([(BY_DEFAULT.to_owned(), by_default)]).collect()
+}
+
+#[test]
+fn a_rule_goes_on_counting_while_others_come_and_go() {
+    let is = |rows: &[(&str, u64)]| -> Vec<(String, u64)> {
+        let row = |(rule, count): &(&str, u64)| ((*rule).to_owned(), *count);
+        rows.iter().map(row).collect()
+    };
+    let text = with_servers(&[(0, 1)]).replacen("default = \"reject\"", "default = \"all\"", 1);
+    let mut bench = bench(&text);
+    chosen(&mut bench, 41000..41003);
+    assert_eq!(counted(&bench), is(&[("0", 3), ("default", 0)]));
+
+    let rule = "{ prefix = \"GET\", pool = \"all\" }";
+    let before_it = format!("{{ name = \"root\", prefix = \"GET / \", pool = \"all\" }}, {rule}");
+    bench.reload(&text.replacen(rule, &before_it, 1), rules);
+    assert_eq!(counted(&bench), is(&[("root", 0), ("1", 3), ("default", 0)]));
+    chosen(&mut bench, 42000..42002);
+    assert_eq!(counted(&bench), is(&[("root", 2), ("1", 3), ("default", 0)]));
+
+    bench.reload(&text.replacen(rule, "{ prefix = \"PUT\", pool = \"all\" }", 1), rules);
+    chosen(&mut bench, 43000..43004);
+    assert_eq!(counted(&bench), is(&[("0", 0), ("default", 4)]));
+
+    // One that comes back is a new one.
+    bench.reload(&text, rules);
+    chosen(&mut bench, 44000..44001);
+    assert_eq!(counted(&bench), is(&[("0", 1), ("default", 4)]));
     bench.assert_all_returned();
 }
 

@@ -64,7 +64,7 @@ const ROWS: [(&str, &[&str]); 8] = [
     ),
     ("Servers", &["server_"]),
     ("Times and sizes", &["connect_", "first_byte", "choice", "connection_"]),
-    ("Listeners and pools", &["listener_", "pool_connections"]),
+    ("Listeners and pools", &["listener_", "rule_", "pool_connections"]),
     (
         "Drops and events",
         &["drops", "events", "records", "log_lines", "segments"],

@@ -1,6 +1,7 @@
 //! The engine on a machine of heap memory and queues between threads: no DPDK, no root.
 
 mod drain;
+mod hostile_queries;
 mod life;
 mod permissions;
 mod proxy;

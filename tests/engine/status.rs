@@ -55,6 +55,10 @@ fn a_scrape_shows_what_happens_and_two_after_the_end_are_equal() {
     // What was counted of one connection is the same wherever it is told, and none is missing.
     for (name, labels) in [
         ("proxyengine_listener_connections_total", "{listener=\"web\"}"),
+        (
+            "proxyengine_rule_connections_total",
+            "{listener=\"web\",rule=\"default\"}",
+        ),
         ("proxyengine_pool_connections_total", "{pool=\"pool\"}"),
         ("proxyengine_choice_seconds_count", "{listener=\"web\"}"),
         ("proxyengine_connect_seconds_count", "{pool=\"pool\"}"),
@@ -192,7 +196,10 @@ fn a_server_that_refuses_three_times_is_shown_as_out() {
 }
 
 #[test]
-fn a_scrape_of_a_thousand_servers_is_small() {
+fn a_scrape_of_a_thousand_servers_and_rules_is_small() {
+    let rules: Vec<String> = (0..1000)
+        .map(|n| format!("{{ http_host = \"host-{n:03}.example\", pool = \"pool\" }}"))
+        .collect();
     let servers: Vec<String> = (0..1000)
         .map(|n| {
             format!(
@@ -217,12 +224,14 @@ fn a_scrape_of_a_thousand_servers_is_small() {
         name = "web"
         addresses = ["10.0.0.1:80"]
         default = "pool"
+        rules = [{}]
         [[pool]]
         name = "pool"
         servers = [{}]
         [syn_ack]
         probe = false
         "#,
+        rules.join(", "),
         servers.join(", ")
     );
     let config = Config::parse(&text, "test.toml").unwrap_or_else(|error| panic!("{error}"));
@@ -231,20 +240,24 @@ fn a_scrape_of_a_thousand_servers_is_small() {
     let engine = Engine::start_on::<WireMachine, _>(config, rules).unwrap_or_else(|error| panic!("{error}"));
     let text = metrics::text(&engine.watch(), Format::Text);
     assert_eq!(values(&text, "proxyengine_server_calls_total").len(), 1000);
+    // The first hundred, the others together, and the default.
+    let of_rules = values(&text, "proxyengine_rule_connections_total");
+    assert_eq!(of_rules.len(), 102, "{of_rules:?}");
+    assert_eq!(of_rules[99].0, "{listener=\"web\",rule=\"99\"}");
     assert!(text.len() <= BYTES_OF_1000_SERVERS, "{} bytes", text.len());
     assert_in_order(&engine.shutdown());
 }
 
 /// An engine that answers on a socket.
-struct Served {
-    bench: Bench,
-    socket: control::http::Endpoint,
+pub(crate) struct Served {
+    pub(crate) bench: Bench,
+    pub(crate) socket: control::http::Endpoint,
     running: control::http::Running,
     _folder: tempfile::TempDir,
 }
 
 impl Served {
-    fn start(name: &str) -> Self {
+    pub(crate) fn start(name: &str) -> Self {
         let bench = Bench::start(name, None);
         let folder = tempfile::tempdir().expect("a folder");
         let socket = control::http::Endpoint::Unix(folder.path().join("control"));
@@ -266,7 +279,7 @@ impl Served {
     }
 
     /// Asks over the socket, as `ctl` does.
-    fn ask(&self, path: &str) -> (u16, Value) {
+    pub(crate) fn ask(&self, path: &str) -> (u16, Value) {
         self.answer("GET", path)
     }
 
@@ -280,7 +293,7 @@ impl Served {
         (status, serde_json::from_str(&body).unwrap_or(Value::String(body)))
     }
 
-    fn end(self) {
+    pub(crate) fn end(self) {
         drop(self.running);
         assert_in_order(&self.bench.engine.shutdown());
     }

@@ -17,6 +17,7 @@ mod ldap;
 mod many_cores;
 mod neighbours;
 mod numbers;
+mod page;
 mod postgres;
 mod proxy_banner;
 mod proxy_protocol;

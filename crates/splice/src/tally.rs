@@ -1,15 +1,15 @@
-//! Counts and times of connections by listener, pool and server, for whoever looks on: the core writes, any thread reads.
+//! Counts and times of connections by listener, rule, pool and server, for whoever looks on: the core writes, any thread reads.
 //!
 //! Each number has one writer, the core, which stores it as it happens: a load, an addition and a store, relaxed, as nobody
 //! is told anything else by it. Readers take no part. What a connection is counted for:
 //!
 //! ```text
 //!  client ACK ── choice ── server chosen, SYN ── connect ── SYN-ACK, request ── first byte ── response … end
-//!     │            by listener and pool            by pool and server  by listener and server     │
+//!     │        by listener, rule and pool            by pool and server  by listener and server     │
 //!     └──────────────────────────── duration and bytes, by listener ──────────────────────────────┘
 //! ```
 //!
-//! Budget: for each connection six counts and at most seven histograms of two stores each, in lines that other connections
+//! Budget: for each connection seven counts and at most seven histograms of two stores each, in lines that other connections
 //! of its listener use, too.
 
 mod histogram;
@@ -17,6 +17,9 @@ mod histogram;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use crate::base::ids::RuleId;
+use crate::base::settings::Settings;
 
 pub use histogram::{CELLS, Distribution, Histogram};
 
@@ -46,6 +49,7 @@ pub struct Tally {
     listeners: Box<[Arc<ListenerTally>]>,
     pools: Box<[Arc<PoolTally>]>,
     servers: Box<[Arc<ServerTally>]>,
+    rules: Box<[Arc<RuleTally>]>,
 }
 
 /// Whose counts.
@@ -55,6 +59,8 @@ pub(crate) enum Of {
     Listener(u16),
     /// A server's.
     Server(u16),
+    /// A rule's.
+    Rule(u32),
 }
 
 /// Of a listener.
@@ -63,6 +69,8 @@ pub(crate) enum Of {
 pub struct ListenerTally {
     /// Connections whose client has shaken hands, or whose SYN was passed on.
     pub connections: Count,
+    /// Those of them whose server was chosen by none of its rules: by its default, or by a selector that has no rules.
+    pub by_default: Count,
     /// Those of them that are over.
     pub ended: Count,
     /// Payload bytes of those that are over, each sequence number once.
@@ -89,6 +97,14 @@ pub struct PoolTally {
     pub connect: Histogram,
 }
 
+/// Of a rule.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct RuleTally {
+    /// Connections whose server it chose.
+    pub chosen: Count,
+}
+
 /// Of one of the first [`TIMED_SERVERS`] servers.
 #[derive(Debug, Default)]
 #[repr(align(64))]
@@ -100,24 +116,27 @@ pub struct ServerTally {
 }
 
 impl Tally {
-    /// Zeros for so many listeners, pools and servers.
-    pub(crate) fn new(listeners: usize, pools: usize, servers: usize) -> Tally {
+    /// Zeros for the listeners, rules and servers of these settings, and so many pools.
+    pub(crate) fn new(settings: &Settings, pools: usize) -> Tally {
         let none = Tally {
             listeners: Box::default(),
             pools: Box::default(),
             servers: Box::default(),
+            rules: Box::default(),
         };
-        none.with(listeners, pools, servers, |_| false)
+        none.with(settings, pools, |_| false)
     }
 
-    /// The same counts for so many listeners, pools and servers, of which those begin anew that `is_new`.
-    pub(crate) fn with(&self, listeners: usize, pools: usize, servers: usize, is_new: impl Fn(Of) -> bool) -> Tally {
+    /// The same counts for other settings, of which those begin anew that `is_new`.
+    pub(crate) fn with(&self, settings: &Settings, pools: usize, is_new: impl Fn(Of) -> bool) -> Tally {
+        let (listeners, servers) = (settings.listeners.len(), settings.servers.len());
         Tally {
-            listeners: continued(&self.listeners, listeners, |listener| is_new(Of::Listener(listener))),
+            listeners: continued(&self.listeners, listeners, |of| is_new(Of::Listener(of as u16))),
             pools: continued(&self.pools, pools, |_| false),
-            servers: continued(&self.servers, servers.min(TIMED_SERVERS), |server| {
-                is_new(Of::Server(server))
+            servers: continued(&self.servers, servers.min(TIMED_SERVERS), |of| {
+                is_new(Of::Server(of as u16))
             }),
+            rules: continued(&self.rules, settings.rules, |of| is_new(Of::Rule(of as u32))),
         }
     }
 
@@ -129,6 +148,11 @@ impl Tally {
     /// By number of the pool.
     pub fn pool(&self, pool: usize) -> Option<&PoolTally> {
         self.pools.get(pool).map(Arc::as_ref)
+    }
+
+    /// By number of the rule.
+    pub fn rule(&self, rule: RuleId) -> Option<&RuleTally> {
+        self.rules.get(rule.index()).map(Arc::as_ref)
     }
 
     /// By number of the server: of the first [`TIMED_SERVERS`].
@@ -143,12 +167,20 @@ impl Tally {
         }
     }
 
-    /// A server was chosen for a connection, this long after its beginning if that is known; `pool` may be none.
-    pub(crate) fn note_choice(&self, listener: u16, pool: Option<u16>, took: Option<Duration>) {
+    /// A server was chosen for a connection by a rule from a pool, of which there may be none, this long after its beginning
+    /// if that is known.
+    pub(crate) fn note_choice(&self, listener: u16, by: (Option<RuleId>, Option<u16>), took: Option<Duration>) {
+        let (rule, pool) = by;
+        let listener = self.listeners.get(usize::from(listener)).map(Arc::as_ref);
+        if let Some(rule) = rule.and_then(|rule| self.rule(rule)) {
+            rule.chosen.add(1);
+        } else if let Some(listener) = listener {
+            listener.by_default.add(1);
+        }
         if let Some(pool) = pool.and_then(|pool| self.pools.get(usize::from(pool))) {
             pool.chosen.add(1);
         }
-        if let (Some(took), Some(listener)) = (took, self.listeners.get(usize::from(listener))) {
+        if let (Some(took), Some(listener)) = (took, listener) {
             listener.choice.add(micros(took));
         }
     }
@@ -191,9 +223,9 @@ impl Tally {
 }
 
 /// So many counts: those that there are, and new ones.
-fn continued<T: Default>(before: &[Arc<T>], count: usize, is_new: impl Fn(u16) -> bool) -> Box<[Arc<T>]> {
+fn continued<T: Default>(before: &[Arc<T>], count: usize, is_new: impl Fn(usize) -> bool) -> Box<[Arc<T>]> {
     let one = |index| match before.get(index) {
-        Some(counts) if !is_new(index as u16) => Arc::clone(counts),
+        Some(counts) if !is_new(index) => Arc::clone(counts),
         _ => Arc::default(),
     };
     (0..count).map(one).collect()
@@ -207,14 +239,24 @@ fn micros(time: Duration) -> u64 {
 mod tests {
     use super::*;
 
+    fn of(listeners: usize, pools: usize, servers: usize, rules: usize) -> Tally {
+        Tally {
+            listeners: continued(&[], listeners, |_| false),
+            pools: continued(&[], pools, |_| false),
+            servers: continued(&[], servers, |_| false),
+            rules: continued(&[], rules, |_| false),
+        }
+    }
+
     #[test]
     fn what_is_not_there_is_not_counted() {
-        let tally = Tally::new(1, 1, 100);
-        assert!(tally.server(TIMED_SERVERS - 1).is_some() && tally.server(TIMED_SERVERS).is_none());
+        let tally = of(1, 1, TIMED_SERVERS, 1);
         let time = Duration::from_micros(10);
         tally.note_begin(1);
-        tally.note_choice(1, None, Some(time));
-        tally.note_choice(0, Some(0), None);
+        tally.note_choice(1, (None, None), Some(time));
+        tally.note_choice(0, (Some(RuleId(0)), Some(0)), None);
+        // Of a rule that nobody counts.
+        tally.note_choice(0, (Some(RuleId(1)), None), None);
         tally.note_connect(Some(u16::MAX), u16::MAX, time);
         tally.note_first_byte(1, 64, time);
         tally.note_end(1, (1, 1), Some(time));
@@ -223,6 +265,7 @@ mod tests {
             (listener.connections.get(), listener.ended.get(), pool.chosen.get()),
             (0, 0, 1)
         );
+        assert_eq!((tally.rules[0].chosen.get(), listener.by_default.get()), (1, 1));
         let mut all = Distribution::default();
         for histogram in [
             &listener.choice,
@@ -233,5 +276,15 @@ mod tests {
             all.add(histogram);
         }
         assert_eq!(all.count(), 0);
+    }
+
+    #[test]
+    fn what_is_new_begins_anew_and_all_else_goes_on() {
+        let before = of(0, 0, 0, 3);
+        before.rules.iter().for_each(|rule| rule.chosen.add(7));
+        let after = continued(&before.rules, 4, |rule| rule == 1);
+        before.rules[2].chosen.add(1);
+        let counts: Vec<u64> = after.iter().map(|rule| rule.chosen.get()).collect();
+        assert_eq!(counts, [7, 0, 8, 0]);
     }
 }

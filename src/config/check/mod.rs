@@ -30,6 +30,7 @@ use super::Config;
 use super::ancestor;
 use super::error::ConfigError;
 use super::raw::{RawConfig, RawPort, SECTIONS};
+use super::rule_numbers;
 use super::source::{At, Source};
 
 /// Checks everything.
@@ -39,7 +40,8 @@ pub(super) fn check(source: &mut Source<'_>) -> Result<Config, ConfigError> {
     let mut ports = ports::check(source, &raw.ports);
     let routes = ports::routes(source, &raw.ports, &ports);
     let mut pools = pools::check(source, &raw.pools, &ports, &routes, &timeouts);
-    let listeners = listeners::check(source, &raw.listeners, &ports, &pools, &timeouts);
+    let mut listeners = listeners::check(source, &raw.listeners, &ports, &pools, &timeouts);
+    rule_numbers::give(&mut listeners);
     if source.problem_count() == 0 {
         // These compare one part with another and would only repeat what was said of either.
         listeners::keep_apart(source, &listeners);

@@ -1,25 +1,36 @@
 //! `listener[].rules`: each rule by itself. That each can match after those before it is for [`covers`](super::covers).
 
+use std::collections::HashSet;
+
 use super::covers::why_covered;
 use super::listeners::pool;
 use super::pools::Pools;
-use super::{number, quoted};
+use super::{choices, name, number, quoted};
+use crate::config::RuleId;
 use crate::config::defaults;
 use crate::config::dn::DnPattern;
 use crate::config::model::{Match, Rule};
 use crate::config::pattern::{HostPattern, NamePattern};
 use crate::config::payload_regex::PayloadRegex;
 use crate::config::raw::RawRule;
+use crate::config::rule_numbers::{BY_DEFAULT, OTHER_RULES};
 use crate::config::source::{At, Source};
 
 /// What a rule can be about.
 const KINDS: &str = "http_host and/or http_path, tls_sni and/or tls_alpn, first_number = true, prefix or prefix_hex, regex, \
                      ldap_bind_dn, postgres_user and/or postgres_database, or ssl_request = true";
 
+/// Labels under which connections are shown that are of none of the rules that are shown by themselves.
+const SHOWN_NAMES: [&str; 2] = [BY_DEFAULT, OTHER_RULES];
+
 pub(super) fn check(source: &mut Source<'_>, at: &At, raw: &[RawRule], pools: &Pools) -> Vec<Rule> {
+    let mut names = HashSet::new();
     let mut rules: Vec<(usize, Rule)> = Vec::with_capacity(raw.len());
     for (i, raw) in raw.iter().enumerate() {
         let at = at.index(i);
+        if let Some(text) = &raw.name {
+            rule_name(source, &at.key("name"), text, &mut names);
+        }
         let matches = matches(source, &at, raw);
         let pool = pool(source, &at.key("pool"), &raw.pool, pools);
         let Some(matches) = matches else { continue };
@@ -33,12 +44,26 @@ pub(super) fn check(source: &mut Source<'_>, at: &At, raw: &[RawRule], pools: &P
         rules.push((
             i,
             Rule {
+                id: RuleId(0),
+                name: raw.name.clone(),
                 matches,
                 pool: pool.unwrap_or(crate::config::PoolId(0)),
             },
         ));
     }
     rules.into_iter().map(|(_, rule)| rule).collect()
+}
+
+fn rule_name(source: &mut Source<'_>, at: &At, text: &str, taken: &mut HashSet<String>) {
+    if SHOWN_NAMES.contains(&text) || text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
+        let expected = format!(
+            "another: numbers and {} are what others are called",
+            choices(&SHOWN_NAMES)
+        );
+        source.refuse(at, quoted(text), expected);
+    } else {
+        name(source, at, text, taken);
+    }
 }
 
 /// Reads the one kind that a rule is of.

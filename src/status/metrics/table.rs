@@ -5,7 +5,7 @@ use splice::tally::ListenerTally;
 
 use super::{
     DROP_GROUPS, Seen, WAITING, connect_times, connection_bytes, core_rounds, listener_bytes, next_hops, of_cores,
-    of_group, of_groups, of_listeners, of_pools, of_ports, of_servers, port_errors, seconds_of_ms, segments,
+    of_group, of_groups, of_listeners, of_pools, of_ports, of_rules, of_servers, port_errors, seconds_of_ms, segments,
     times_of_listeners,
 };
 
@@ -373,6 +373,14 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
             "Payload bytes of a connection in both directions",
         ),
         connection_bytes,
+    ),
+    (
+        counter(
+            "proxyengine_rule_connections",
+            &["listener", "rule"],
+            "Connections whose server a rule of the listener has chosen, or its default",
+        ),
+        of_rules,
     ),
     (
         counter(

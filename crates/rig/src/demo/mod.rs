@@ -24,6 +24,11 @@ const NAME: &str = "pedemo";
 /// Records are written when a connection has ended on both sides.
 const RECORDS_WRITTEN: Duration = Duration::from_secs(10);
 
+/// The socket that the engine answers `ctl` and `top` on, in the rig's folder.
+const SOCKET: &str = "control";
+/// Where it shows its page, in its own namespace, which has no other service.
+const PAGE: &str = "127.0.0.1:9180";
+
 /// What the demo is asked to do.
 #[derive(Debug, clap::Args)]
 pub struct DemoOptions {
@@ -148,7 +153,7 @@ fn run_on_rig(options: &DemoOptions) -> Result<bool, RigError> {
         (None, false) => Some(Driver::AfPacket.device(0)),
     };
     let records = rig.file("records.jsonl");
-    let configuration = configuration_for(&options.config, &records, device.as_deref())?;
+    let configuration = configuration_for(&options.config, &records, &rig.file(SOCKET), device.as_deref())?;
     let picture = options
         .stage_cycles
         .as_ref()
@@ -184,7 +189,7 @@ fn run_on_rig(options: &DemoOptions) -> Result<bool, RigError> {
     let totals = Totals::of(&outcomes, records.len(), buffers_leaked);
     let good = conclude(&totals, &outcomes, options.json.as_deref())?;
     if let Some(engine) = still_running {
-        keep(rig, engine, servers, &certificates);
+        keep(rig, &options.engine, engine, servers, &certificates);
     }
     Ok(good)
 }
@@ -211,8 +216,9 @@ fn start_servers(rig: &Rig, certificates: &Certificates) -> Result<Vec<Process>,
     Ok(processes)
 }
 
-/// The configuration of the file, with its records as JSON lines in `records` and its port on `device` where one is given.
-fn configuration_for(path: &Path, records: &Path, device: Option<&str>) -> Result<String, RigError> {
+/// The configuration of the file, with its records as JSON lines in `records`, what it shows at `socket` and [`PAGE`], and its
+/// port on `device` where one is given.
+fn configuration_for(path: &Path, records: &Path, socket: &Path, device: Option<&str>) -> Result<String, RigError> {
     let text = fs::read_to_string(path).map_err(RigError::io(format!("reading {}", path.display())))?;
     let mut table: toml::Table = text.parse().map_err(|error: toml::de::Error| RigError::Unreadable {
         path: path.to_owned(),
@@ -220,6 +226,8 @@ fn configuration_for(path: &Path, records: &Path, device: Option<&str>) -> Resul
     })?;
     let file = records.to_string_lossy().into_owned();
     table.insert("records".into(), toml::toml! { file = file format = "json" }.into());
+    let socket = socket.to_string_lossy().into_owned();
+    table.insert("control".into(), toml::toml! { socket = socket http = PAGE }.into());
     let port = table.get_mut("port").and_then(|ports| ports.get_mut(0));
     if let (Some(port), Some(device)) = (port.and_then(toml::Value::as_table_mut), device) {
         port.insert("device".into(), device.into());
@@ -237,9 +245,12 @@ fn assign(outcomes: &mut [Outcome], records: &[Record]) {
     }
 }
 
-fn keep(rig: Rig, engine: Engine, servers: Vec<Process>, certificates: &Certificates) {
+fn keep(rig: Rig, program: &Path, engine: Engine, servers: Vec<Process>, certificates: &Certificates) {
     let prefix = rig.prefix().to_owned();
     let (clients, [one, two, three]) = (format!("ip netns exec {prefix}-clients"), HOSTS);
+    let engines = format!("ip netns exec {prefix}-engine");
+    let (program, socket) = (program.display(), rig.file(SOCKET));
+    let socket = socket.display();
     let trusted = certificates.trusted();
     engine.release();
     servers.into_iter().for_each(Process::release);
@@ -250,6 +261,13 @@ fn keep(rig: Rig, engine: Engine, servers: Vec<Process>, certificates: &Certific
     {clients} curl -6 http://{two}/anything
     {clients} curl --cacert {} https://{three}/whoami
     {clients} sh -c 'echo 17 bottles | socat -t5 - TCP:{one}:{}'
+what the engine does, on this terminal:
+    {program} top --socket {socket}
+    {program} ctl --socket {socket} show servers
+    {program} ctl --socket {socket} show rules
+    {engines} curl http://{PAGE}/metrics
+and as a page, http://{PAGE}/ in a browser on this machine while this runs:
+    socat TCP-LISTEN:9180,bind=127.0.0.1,reuseaddr,fork EXEC:'\"{engines} socat STDIO TCP:{PAGE}\"'
 logs, records and the configuration: {}
 take it down with: ./prepNet.sh down --prefix {prefix}",
         trusted.display(),

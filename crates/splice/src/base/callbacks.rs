@@ -37,7 +37,7 @@ mod inspect;
 
 use std::net::SocketAddr;
 
-use crate::base::ids::{CoreId, ListenerId, PoolId, ServerId};
+use crate::base::ids::{CoreId, ListenerId, PoolId, RuleId, ServerId};
 
 pub use inspect::{
     ConnectionInfo, GUARANTEED_GROWTH, InspectPayload, Inspected, InspectedFactory, InspectorFactory, NoRoom, Output,
@@ -109,6 +109,13 @@ pub enum Selection {
 pub trait SelectServer: Send + 'static {
     /// Decides about one connection.
     fn select(&mut self, payload: &FirstPayload<'_>) -> Selection;
+
+    /// The rule of the configuration that made the last answer; none if it was the listener's default, or another selector.
+    #[doc(hidden)]
+    #[inline]
+    fn rule(&self) -> Option<RuleId> {
+        None
+    }
 
     /// True if an inspector comes with it: only [`Inspected`] says so. The answer never changes.
     #[doc(hidden)]

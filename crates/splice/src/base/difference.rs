@@ -18,6 +18,8 @@ pub struct Difference {
     pub limits: Vec<u16>,
     /// Numbers of listeners that are new, each with the listener that had its addresses before, if one had.
     pub new_listeners: Vec<(u16, Option<u16>)>,
+    /// Numbers of rules that are new.
+    pub new_rules: Vec<u32>,
     /// Pools with other members, weights or policies, and new ones.
     pub pools: Vec<u16>,
     /// The group of source ports that those of new servers make.

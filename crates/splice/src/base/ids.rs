@@ -1,7 +1,7 @@
 //! The numbers by which the engine names what the configuration holds.
 //!
 //! Each is the index into the list of the checked configuration that it belongs to, given out in the order of the file, so
-//! that a packet path keeps two bytes and a table needs no map.
+//! that a packet path keeps two bytes and a table needs no map. Rules, of which there may be more, are numbered over all listeners.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use std::fmt;
 pub type PortIndex = e2d2::port::PortId;
 
 macro_rules! id {
-    ($(#[$doc:meta])* $name:ident) => {
+    ($(#[$doc:meta])* $name:ident $number:ty) => {
         $(#[$doc])*
         #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-        pub struct $name(pub u16);
+        pub struct $name(pub $number);
 
         impl $name {
             /// The index into the list it numbers.
@@ -31,17 +31,21 @@ macro_rules! id {
 
 id! {
     /// Number of a `[[listener]]`.
-    ListenerId
+    ListenerId u16
 }
 id! {
     /// Number of a `[[pool]]`.
-    PoolId
+    PoolId u16
 }
 id! {
     /// Number of a server. A server is its address and port: listed in several pools it is still one.
-    ServerId
+    ServerId u16
 }
 id! {
     /// Number of a CPU core as the kernel counts them.
-    CoreId
+    CoreId u16
+}
+id! {
+    /// Number of a rule: no other rule of any listener has it.
+    RuleId u32
 }

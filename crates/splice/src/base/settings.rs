@@ -308,6 +308,8 @@ pub struct Settings {
     pub trusted: Vec<Vec<IpNet>>,
     /// By server.
     pub servers: Vec<Server>,
+    /// How many rules are counted: one more than the largest number of one.
+    pub rules: usize,
     /// Reads fields of PROXY headers from first bytes.
     pub payload_fields: PayloadFields,
     /// What SYN-ACKs promise.

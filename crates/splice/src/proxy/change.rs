@@ -43,10 +43,10 @@ impl<S> Change<S> {
         let is_new = |of| match of {
             Of::Listener(listener) => difference.new_listeners.iter().any(|new| new.0 == listener),
             Of::Server(server) => difference.new_servers.binary_search(&server).is_ok(),
+            Of::Rule(rule) => difference.new_rules.binary_search(&rule).is_ok(),
         };
-        let (listeners, servers) = (settings.listeners.len(), settings.servers.len());
         Change {
-            tally: Arc::new(tally.with(listeners, upstream.pools.len(), servers, is_new)),
+            tally: Arc::new(tally.with(&settings, upstream.pools.len(), is_new)),
             upstream: UpstreamChange::new(upstream, worker, &difference, settings.promises.offer.probe),
             sources: SourcesChange::new(&settings, &difference),
             options: OptionsChange::new(&settings, before, &difference),

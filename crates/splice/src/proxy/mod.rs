@@ -162,11 +162,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             inspections: Inspections::new(capacity.connections, inspected, kept_blocks),
             time_wait: TimeWaitRing::new(capacity.time_wait),
             sources: SourcePorts::new(&settings),
-            tally: Arc::new(Tally::new(
-                settings.listeners.len(),
-                parts.upstream.pool_count(),
-                settings.servers.len(),
-            )),
+            tally: Arc::new(Tally::new(&settings, parts.upstream.pool_count())),
             upstream: parts.upstream,
             probes: Probes::new(&settings, now),
             admission: Admission::new(&settings, secrets, now),

@@ -35,7 +35,7 @@
 use std::net::SocketAddr;
 
 use super::{FirstPayload, SelectServer, Selection, SelectorFactory};
-use crate::base::ids::{CoreId, ListenerId, ServerId};
+use crate::base::ids::{CoreId, ListenerId, RuleId, ServerId};
 
 /// How many bytes more than it is shown an inspector can write at every call, at least.
 pub const GUARANTEED_GROWTH: usize = 8 * 1024;
@@ -295,6 +295,10 @@ impl<S, I: InspectPayload> Inspected<S, I> {
 impl<S: SelectServer, I: InspectPayload> SelectServer for Inspected<S, I> {
     fn select(&mut self, payload: &FirstPayload<'_>) -> Selection {
         self.selector.select(payload)
+    }
+
+    fn rule(&self) -> Option<RuleId> {
+        self.selector.rule()
     }
 
     fn inspects(&self) -> bool {

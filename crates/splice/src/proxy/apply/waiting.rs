@@ -228,7 +228,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             _ => {}
         }
         let took = self.records.start(slot).map(|start| now - start);
-        self.tally.note_choice(listener, pool.map(|pool| pool.0), took);
+        let rule = self.selector.rule();
+        (self.tally).note_choice(listener, (rule, pool.map(|pool| pool.0)), took);
         if has_asked {
             self.renew_claim(connection, true);
         }

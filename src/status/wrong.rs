@@ -1,0 +1,97 @@
+//! What is wrong now, the worst first: what the page, `top` and `ctl show wrong` have before all else.
+//!
+//! Only what one look can tell. How fast frames are dropped takes two, and is for whoever looks again.
+
+use serde_json::{Value, json};
+
+use super::{DRAINED, OUT, PAST, UP, state_in};
+use crate::config::Standing;
+use crate::engine::{NotReady, Watch};
+use crate::report::Report;
+
+/// Servers that are named one by one; of more there is a number.
+const MOST_SERVERS: usize = 10;
+
+/// Sentences, the worst first.
+#[derive(Default)]
+struct Found {
+    /// Clients are not served, or not all of them.
+    critical: Vec<String>,
+    /// It may become so.
+    warnings: Vec<String>,
+}
+
+/// A sentence for each thing that is wrong.
+pub(super) fn list(report: &Report, watch: &Watch) -> Value {
+    let mut found = Found::default();
+    match watch.is_ready() {
+        // All ports are told of below.
+        Ok(()) | Err(NotReady::Down { .. }) => {}
+        Err(reason) => found.critical.push(reason.to_string()),
+    }
+    servers_and_pools(report, watch, &mut found);
+    for port in &report.ports {
+        if port.removed {
+            found.critical.push(format!("port {}: its device is gone", port.name));
+        } else if port.link_up == Some(false) {
+            found.critical.push(format!("port {}: its link is down", port.name));
+        }
+    }
+    let unresolved = report.next_hops.total.saturating_sub(report.next_hops.resolved);
+    if unresolved > 0 {
+        let total = report.next_hops.total;
+        found
+            .warnings
+            .push(format!("{unresolved} of {total} next hops have no MAC address"));
+    }
+    if report.records_lost > 0 {
+        found
+            .warnings
+            .push(format!("{} session records were lost", report.records_lost));
+    }
+    let rows = |severity: &'static str, sentences: Vec<String>| {
+        let row = move |sentence| json!({ "severity": severity, "sentence": sentence });
+        sentences.into_iter().map(row)
+    };
+    rows("critical", found.critical)
+        .chain(rows("warning", found.warnings))
+        .collect()
+}
+
+fn servers_and_pools(report: &Report, watch: &Watch, found: &mut Found) {
+    let (config, standby) = (watch.config(), watch.standby());
+    let servers = config.servers().iter().zip(&report.servers);
+    let states: Vec<&str> = servers
+        .map(|(server, told)| state_in(server, told, report, &standby))
+        .collect();
+    for pool in config.pools().iter().filter(|pool| pool.standing == Standing::InFile) {
+        let state = |server: usize| states.get(server).copied().unwrap_or(UP);
+        let takes_none = |state: &str| state == OUT || state == DRAINED;
+        if pool
+            .members
+            .iter()
+            .all(|member| takes_none(state(member.server.index())))
+        {
+            found
+                .critical
+                .push(format!("pool {}: every server is passed over", pool.name));
+        }
+    }
+    let told = config.servers().iter().zip(&report.servers).zip(states);
+    let out: Vec<_> = told
+        .filter(|((server, _), state)| server.standing == Standing::InFile && ![UP, PAST].contains(state))
+        .collect();
+    for ((server, told), state) in out.iter().take(MOST_SERVERS) {
+        let seconds = report.uptime_ms.saturating_sub(told.since_ms) / 1000;
+        let since = match *state {
+            DRAINED => String::new(),
+            _ => format!(" for {seconds} s; {} of {} calls failed", told.failures, told.calls),
+        };
+        found.warnings.push(format!("server {}: {state}{since}", server.name));
+    }
+    if out.len() > MOST_SERVERS {
+        found
+            .warnings
+            .push(format!("{} more servers are out", out.len() - MOST_SERVERS));
+    }
+}

@@ -1,0 +1,187 @@
+//! What an operator is shown of a running engine: what is wrong with it, and `top` on a terminal.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+
+use crate::running::{Running, wait_until, wait_until_running};
+use crate::{GOOD, Place, code, stderr};
+
+/// An engine that answers on a socket, in a place of its own.
+fn served() -> (Place, Running) {
+    let place = Place::new(GOOD);
+    let socket = socket(&place);
+    let config = fs::read_to_string(place.path("engine.toml")).expect("read");
+    let config = config.replace("[records]", &format!("[control]\nsocket = \"{socket}\"\n[records]"));
+    fs::write(place.path("engine.toml"), config).expect("write");
+    let program = Running::start(&place, &["engine.toml"]);
+    wait_until_running(&place);
+    (place, program)
+}
+
+#[test]
+fn what_is_wrong_is_told_the_worst_first() {
+    let (place, program) = served();
+    let socket = socket(&place);
+    let ctl = |arguments: &[&str]| {
+        let output = place.output(&[&["ctl", "--socket", &socket], arguments].concat());
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let wrong = ctl(&["show", "wrong"]);
+    assert!(wrong.contains("next hops have no MAC address"), "{wrong}");
+    assert!(!wrong.contains("critical"), "{wrong}");
+    ctl(&["drain", "server", "one"]);
+    let wrong = ctl(&["show", "wrong"]);
+    let lines: Vec<&str> = wrong.lines().skip(1).collect();
+    assert!(
+        lines[0].starts_with("critical") && lines[0].contains("pool pool: every server is passed over"),
+        "{wrong}"
+    );
+    assert!(wrong.contains("server one: drained"), "{wrong}");
+    ctl(&["drain", "engine"]);
+    assert!(ctl(&["show", "wrong"]).contains("it takes no more connections"));
+    program.signal("TERM");
+    assert_eq!(program.wait().0, 0);
+}
+
+/// `top` on a pseudoterminal (pty(7)) of 80 columns and 24 lines.
+struct OnTerminal {
+    child: Child,
+    /// What is typed goes here.
+    keys: File,
+    screen: Arc<Mutex<String>>,
+    /// Kept open so that the terminal outlives the program.
+    terminal: File,
+}
+
+impl OnTerminal {
+    fn start(place: &Place) -> Self {
+        let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudoterminal");
+        grantpt(&keys).expect("granted");
+        unlockpt(&keys).expect("unlocked");
+        let name = ptsname(&keys, Vec::new()).expect("its name");
+        let path = name.to_str().expect("a path");
+        let terminal = File::options().read(true).write(true).open(path).expect("opened");
+        let size = Winsize {
+            ws_row: 24,
+            ws_col: 80,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        tcsetwinsize(&terminal, size).expect("a size");
+        let end = || Stdio::from(terminal.try_clone().expect("a copy"));
+        let child = place
+            .command(&["top", "--socket", &socket(place)])
+            .env("TERM", "xterm")
+            .stdin(end())
+            .stdout(end())
+            .stderr(end())
+            .spawn()
+            .expect("start the program");
+        let keys = File::from(keys);
+        let screen = Arc::new(Mutex::new(String::new()));
+        let (mut read, shown) = (keys.try_clone().expect("a copy"), Arc::clone(&screen));
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(length) = read.read(&mut bytes) {
+                let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+                shown.lock().expect("a screen").push_str(&text);
+            }
+        });
+        Self {
+            child,
+            keys,
+            screen,
+            terminal,
+        }
+    }
+
+    fn shown(&self) -> String {
+        self.screen.lock().expect("a screen").clone()
+    }
+
+    fn wait_for(&self, what: &str, place: &Place) {
+        wait_until(what, place, || self.shown().contains(what));
+    }
+
+    /// Whether lines are edited and echoed, as a shell has it.
+    fn is_a_shells(&self) -> bool {
+        let modes = tcgetattr(&self.terminal).expect("modes").local_modes;
+        modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)
+    }
+
+    /// Its exit code, once the terminal is as it was: cooked, on its first screen, with its cursor.
+    fn ended(mut self, place: &Place) -> (i32, String) {
+        wait_until("ended", place, || self.child.try_wait().expect("wait").is_some());
+        let status = self.child.wait().expect("wait");
+        wait_until("on its first screen again", place, || {
+            self.shown().contains(FIRST_SCREEN)
+        });
+        let shown = self.shown();
+        assert!(self.is_a_shells() && shown.contains("\x1b[?25h"), "{shown:?}");
+        (status.code().expect("a code"), shown)
+    }
+}
+
+impl Drop for OnTerminal {
+    fn drop(&mut self) {
+        // Fails if it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// xterm's private modes: the alternate screen buffer, and the normal one with its cursor.
+const OTHER_SCREEN: &str = "\x1b[?1049h";
+const FIRST_SCREEN: &str = "\x1b[?1049l";
+
+fn socket(place: &Place) -> String {
+    place.path("control").display().to_string()
+}
+
+#[test]
+fn top_shows_the_engine_and_gives_the_terminal_back() {
+    let (place, program) = served();
+    for key in [Some("q"), Some("\x03"), None] {
+        let top = OnTerminal::start(&place);
+        for word in [OTHER_SCREEN, "proxyengine", "failed/s", "have no MAC address"] {
+            top.wait_for(word, &place);
+        }
+        assert!(!top.is_a_shells());
+        // The next table; then the one of cores.
+        (&top.keys).write_all(b"\t\t\t\t").expect("typed");
+        top.wait_for("busy rounds/s", &place);
+        match key {
+            Some(key) => (&top.keys).write_all(key.as_bytes()).expect("typed"),
+            None => {
+                let pid = rustix::process::Pid::from_child(&top.child);
+                rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("a signal");
+            }
+        }
+        assert_eq!(top.ended(&place).0, 0);
+    }
+    let top = OnTerminal::start(&place);
+    top.wait_for("failed/s", &place);
+    program.signal("TERM");
+    assert_eq!(program.wait().0, 0);
+    let (code, shown) = top.ended(&place);
+    let (_, behind) = shown.rsplit_once(FIRST_SCREEN).expect("the first screen");
+    assert!(code == 1 && behind.contains("does the engine run"), "{shown:?}");
+}
+
+#[test]
+fn top_says_what_is_missing() {
+    let place = Place::new(GOOD);
+    let top = OnTerminal::start(&place);
+    let sentence = format!("proxyengine top: {}: No such file or directory", socket(&place));
+    top.wait_for(&sentence, &place);
+    assert!(!top.shown().contains(OTHER_SCREEN));
+    let output = place.output(&["top", "--socket", &socket(&place)]);
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("needs a terminal"), "{}", stderr(&output));
+}
