@@ -23,6 +23,8 @@ pub struct RuleSelector {
     listeners: Vec<ListenerRules>,
     /// By pool: its servers in the order of the file.
     pools: Vec<Vec<ServerId>>,
+    /// What the last answer follows.
+    rule: Option<u16>,
 }
 
 /// What a listener asks of a first payload.
@@ -52,11 +54,15 @@ impl RuleSelector {
             .iter()
             .map(|pool| pool.members.iter().map(|member| member.server).collect())
             .collect();
-        Self { listeners, pools }
+        Self {
+            listeners,
+            pools,
+            rule: None,
+        }
     }
 
     /// What the first of all rules says that matches or may still match.
-    fn ask(&self, listener: &ListenerRules, payload: &mut Findings<'_>) -> Option<Selection> {
+    fn ask(&self, listener: &ListenerRules, payload: &mut Findings<'_>) -> Option<(Selection, usize)> {
         let mut next = 0;
         for index in &listener.indices {
             let Range { start, end } = index.rules;
@@ -85,11 +91,11 @@ impl RuleSelector {
         places: impl Iterator<Item = usize>,
         listener: &ListenerRules,
         payload: &mut Findings<'_>,
-    ) -> Option<Selection> {
-        for rule in places.filter_map(|place| listener.rules.get(place)) {
+    ) -> Option<(Selection, usize)> {
+        for (place, rule) in places.filter_map(|place| Some((place, listener.rules.get(place)?))) {
             match self.apply(rule, payload) {
-                Sought::Found(selection) => return Some(selection),
-                Sought::NeedMore if !payload.complete => return Some(Selection::NeedMore),
+                Sought::Found(selection) => return Some((selection, place)),
+                Sought::NeedMore if !payload.complete => return Some((Selection::NeedMore, place)),
                 Sought::NeedMore | Sought::Absent => (),
             }
         }
@@ -134,13 +140,19 @@ impl SelectServer for RuleSelector {
         let Some(listener) = self.listeners.get(payload.listener.index()) else {
             return Selection::Reject;
         };
-        if let Some(selection) = self.ask(listener, &mut Findings::new(payload)) {
+        let answer = self.ask(listener, &mut Findings::new(payload));
+        self.rule = answer.and_then(|(_, place)| u16::try_from(place).ok());
+        if let Some((selection, _)) = answer {
             return selection;
         }
         match listener.default {
             Fallback::Pool(pool) => Selection::Pool(pool),
             Fallback::Reject => Selection::Reject,
         }
+    }
+
+    fn rule(&self) -> Option<u16> {
+        self.rule
     }
 }
 

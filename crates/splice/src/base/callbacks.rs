@@ -110,6 +110,12 @@ pub trait SelectServer: Send + 'static {
     /// Decides about one connection.
     fn select(&mut self, payload: &FirstPayload<'_>) -> Selection;
 
+    /// The rule that the last answer follows, for captures (`docs/capture.md`): its place among those of the listener. No rule
+    /// by default.
+    fn rule(&self) -> Option<u16> {
+        None
+    }
+
     /// True if an inspector comes with it: only [`Inspected`] says so. The answer never changes.
     #[doc(hidden)]
     #[inline(always)]

@@ -162,6 +162,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         self.rooms.on_cookie_returned(segment.key.remote);
         self.rooms.records.begin(slot, self.rooms.now);
         self.rooms.tally.note_begin(listener);
+        self.rooms.emit.note_made(slot, segment, listener);
         self.await_first_bytes(slot, listener, out);
         if segment.len() == 0 {
             if let Some(connection) = self.connections.get_mut(slot) {

@@ -297,6 +297,10 @@ impl<S: SelectServer, I: InspectPayload> SelectServer for Inspected<S, I> {
         self.selector.select(payload)
     }
 
+    fn rule(&self) -> Option<u16> {
+        self.selector.rule()
+    }
+
     fn inspects(&self) -> bool {
         true
     }

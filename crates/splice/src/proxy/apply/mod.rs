@@ -21,6 +21,7 @@ use crate::base::drop_reason::DropReason;
 use crate::base::ids::{PoolId, ServerId};
 use crate::base::output::{NextHops, Output};
 use crate::base::stage::WorkStage;
+use crate::capture::Stepped;
 use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::session::action::{Action, Ask};
 use crate::session::connection::Connection;
@@ -102,6 +103,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
+        let turn = self.begin_turn(slot);
         let mut next = Some(event);
         while let Some(event) = next.take() {
             let Some(connection) = self.connections.get_mut(slot) else {
@@ -111,8 +113,20 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             let (after, actions, ask) = match step(before, event) {
                 Step::Go { next, actions, ask } => (next, actions, ask),
                 Step::Ignore => break,
-                Step::Impossible => return self.rooms.impossible(before, event),
+                Step::Impossible => {
+                    self.end_turn(slot, turn);
+                    return self.rooms.impossible(before, event);
+                }
             };
+            if let Some(tap) = &mut self.rooms.emit.tap {
+                let stepped = Stepped {
+                    before,
+                    event,
+                    after,
+                    actions,
+                };
+                tap.note_step(slot, stepped);
+            }
             if let (Phase::Spliced { client, server }, Some(spliced)) = (after, connection.spliced_mut()) {
                 (spliced.client_fin, spliced.server_fin) = (client, server);
             }
@@ -148,6 +162,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         if scene.incoming.take().is_some() {
             self.rooms.emit.dropped(DropReason::Consumed);
         }
+        self.end_turn(slot, turn);
     }
 
     #[inline]
