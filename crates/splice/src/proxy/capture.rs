@@ -222,6 +222,22 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
+    /// What is sent now is for a client that has no connection yet.
+    pub(super) fn begin_strangers_group(&mut self, hash: u64, client: u128, listener: u16) {
+        if let Some(tap) = &mut self.emit.tap
+            && tap.may_want(client, listener, hash)
+        {
+            tap.begin(hash, Whose::Stranger, self.now);
+        }
+    }
+
+    /// It was sent.
+    pub(super) fn end_strangers_group(&mut self) {
+        if let Some(tap) = &mut self.emit.tap {
+            tap.end(None);
+        }
+    }
+
     fn hash_of_client(&self, ends: &Endpoints) -> u64 {
         let key = ends.key(&self.settings, &self.borrowed, Side::Client);
         key.map_or(0, |key| self.flows.hash(&key))
