@@ -70,7 +70,7 @@ use steering::SteeringError;
 pub use native::{BoxedCore, DpdkMachine, EngineQueue};
 use server_watch::ServerWatch;
 use watch::Noted;
-pub use watch::{NotReady, Watch};
+pub use watch::{CaptureClaim, NotReady, Watch};
 use worker::Parts;
 pub use worker::{Program, Shown};
 

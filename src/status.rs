@@ -13,6 +13,7 @@
 //! | `POST /api/v1/connections/end` | ends those of a server, or one |
 //! | `POST /api/v1/records/{reopen,on,off}` | the first as SIGUSR2 |
 //! | `POST /api/v1/log` | other log levels |
+//! | `POST /api/v1/capture` | a pcapng file, as long as somebody reads it ([`capture`](crate::capture)) |
 //! | `/api/v1/diff` | what a reload would change, or why it would be refused |
 //! | `POST /api/v1/reload` | as SIGHUP; answers when all cores have it, or 409 with the reason |
 //! | `POST /api/v1/{drain,ready}/{server,pool,listener}/NAME`, `…/engine` | no new connections, or again |
@@ -20,7 +21,7 @@
 //! What is posted changes something: for root and the engine's own user, over a Unix socket. Packet threads do nothing but
 //! for connections, which they look at a few at a time ([`commands`](crate::commands)); for the rest see [`Watch`].
 
-mod connections;
+pub(crate) mod connections;
 pub mod metrics;
 
 use std::io;
@@ -125,7 +126,8 @@ fn answer(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
 }
 
 fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Option<&Doors>) -> Answer {
-    const CHANGES: [&str; 6] = [
+    const CHANGES: [&str; 7] = [
+        "capture",
         "connections/end",
         "records/reopen",
         "records/on",
@@ -147,6 +149,7 @@ fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
         return Answer::refusal(409, &(reason + "\n"));
     }
     match change {
+        "capture" => return capture(request.query, watch),
         "connections/end" => return told(connections::end(request.query, watch)),
         "records/reopen" => watch.records().reopen(),
         "records/on" => watch.records().keep(true),
@@ -165,6 +168,17 @@ fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
     }
     log::info!("changed by ctl: {change} {}", request.query);
     Answer::text("ok\n")
+}
+
+/// Sends frames of clients to whoever may end their connections, too.
+fn capture(query: &str, watch: &Watch) -> Answer {
+    match crate::capture::begin(query, watch) {
+        Ok(capture) => {
+            log::info!("changed by ctl: capture {query}");
+            Answer::stream("application/x-pcapng", move |body| capture.send_to(body))
+        }
+        Err((status, sentence)) => Answer::refusal(status, &format!("{sentence}\n")),
+    }
 }
 
 fn told(result: Result<Value, connections::Refusal>) -> Answer {

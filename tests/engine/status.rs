@@ -236,15 +236,15 @@ fn a_scrape_of_a_thousand_servers_is_small() {
 }
 
 /// An engine that answers on a socket.
-struct Served {
-    bench: Bench,
-    socket: control::http::Endpoint,
+pub(crate) struct Served {
+    pub(crate) bench: Bench,
+    pub(crate) socket: control::http::Endpoint,
     running: control::http::Running,
     _folder: tempfile::TempDir,
 }
 
 impl Served {
-    fn start(name: &str) -> Self {
+    pub(crate) fn start(name: &str) -> Self {
         let bench = Bench::start(name, None);
         let folder = tempfile::tempdir().expect("a folder");
         let socket = control::http::Endpoint::Unix(folder.path().join("control"));
@@ -270,7 +270,7 @@ impl Served {
         self.answer("GET", path)
     }
 
-    fn change(&self, path: &str) -> (u16, Value) {
+    pub(crate) fn change(&self, path: &str) -> (u16, Value) {
         self.answer("POST", path)
     }
 
@@ -280,7 +280,7 @@ impl Served {
         (status, serde_json::from_str(&body).unwrap_or(Value::String(body)))
     }
 
-    fn end(self) {
+    pub(crate) fn end(self) {
         drop(self.running);
         assert_in_order(&self.bench.engine.shutdown());
     }

@@ -3,7 +3,7 @@
 use crate::base::drop_reason::DropReason;
 use crate::base::output::Output;
 use crate::base::path::Path;
-use crate::capture::{FrameKind, Tap};
+use crate::capture::{FrameKind, Stepped, Tap};
 use crate::session::numbers::Control;
 use crate::session::segment::Segment;
 use e2d2::buffer::{BufferPool, PacketBuffer};
@@ -43,6 +43,14 @@ impl<P: BufferPool> Emitter<P> {
     pub(crate) fn note_made(&mut self, slot: u32, by: &Segment, listener: u16) {
         if let Some(tap) = &mut self.tap {
             tap.note_made(slot, (by.key.remote, listener), by.hash);
+        }
+    }
+
+    /// An event happens to the connection in `slot`.
+    #[cold]
+    pub(crate) fn note_step(&mut self, slot: u32, stepped: Stepped) {
+        if let Some(tap) = &mut self.tap {
+            tap.note_step(slot, stepped);
         }
     }
 

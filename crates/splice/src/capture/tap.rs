@@ -228,7 +228,11 @@ impl Tap {
 
     /// It is the turn of a connection: a group of its own, if it has none and is captured.
     pub(crate) fn enter(&mut self, slot: u32, at: Instant, connection: impl FnOnce() -> u64) -> Interrupted {
-        if self.group.as_ref().is_some_and(|group| group.slot == Some(slot)) {
+        let is_part_of_it = match &self.group {
+            None => !self.has(slot),
+            Some(group) => group.slot == Some(slot),
+        };
+        if is_part_of_it {
             return Interrupted::Nothing;
         }
         let interrupted = Interrupted::Group(self.group.take());

@@ -133,18 +133,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
     }
 
-    /// It is the turn of the connection in `slot`.
-    #[inline]
-    pub(super) fn begin_turn(&mut self, slot: u32) -> Interrupted {
-        if self.rooms.emit.tap.is_none() {
-            return Interrupted::Nothing;
-        }
-        self.begin_turn_tapped(slot)
-    }
-
-    #[cold]
+    /// It is the turn of the connection in `slot`; whether that is captured.
     #[inline(never)]
-    fn begin_turn_tapped(&mut self, slot: u32) -> Interrupted {
+    pub(super) fn begin_turn(&mut self, slot: u32) -> (Interrupted, bool) {
         let Rooms {
             emit,
             now,
@@ -154,24 +145,21 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             ..
         } = &mut self.rooms;
         let Some(tap) = &mut emit.tap else {
-            return Interrupted::Nothing;
+            return (Interrupted::Nothing, false);
         };
         let connection = self.connections.get(slot);
         let key = || connection.and_then(|connection| connection.ends.key(settings, borrowed, Side::Client));
-        tap.enter(slot, *now, || key().map_or(0, |key| flows.hash(&key)))
+        let interrupted = tap.enter(slot, *now, || key().map_or(0, |key| flows.hash(&key)));
+        (interrupted, tap.current() == Some(slot))
     }
 
     /// The turn that has begun with `interrupted` is over.
-    #[inline]
-    pub(super) fn end_turn(&mut self, slot: u32, interrupted: Interrupted) {
-        if let Interrupted::Group(_) = interrupted {
-            self.end_turn_tapped(slot, interrupted);
-        }
-    }
-
     #[cold]
     #[inline(never)]
-    fn end_turn_tapped(&mut self, slot: u32, interrupted: Interrupted) {
+    pub(super) fn end_turn(&mut self, slot: u32, interrupted: Interrupted) {
+        if matches!(interrupted, Interrupted::Nothing) {
+            return;
+        }
         let facts = self.facts(slot);
         if let Some(tap) = &mut self.rooms.emit.tap {
             tap.leave(interrupted, facts);

@@ -21,7 +21,7 @@ use crate::base::drop_reason::DropReason;
 use crate::base::ids::{PoolId, ServerId};
 use crate::base::output::{NextHops, Output};
 use crate::base::stage::WorkStage;
-use crate::capture::Stepped;
+use crate::capture::{Interrupted, Stepped};
 use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::session::action::{Action, Ask};
 use crate::session::connection::Connection;
@@ -103,7 +103,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        let turn = self.begin_turn(slot);
+        // Asked once: a turn is captured or not.
+        let (turn, is_captured) = match self.rooms.emit.tap {
+            None => (Interrupted::Nothing, false),
+            Some(_) => self.begin_turn(slot),
+        };
         let mut next = Some(event);
         while let Some(event) = next.take() {
             let Some(connection) = self.connections.get_mut(slot) else {
@@ -118,14 +122,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                     return self.rooms.impossible(before, event);
                 }
             };
-            if let Some(tap) = &mut self.rooms.emit.tap {
+            if is_captured {
                 let stepped = Stepped {
                     before,
                     event,
                     after,
                     actions,
                 };
-                tap.note_step(slot, stepped);
+                self.rooms.emit.note_step(slot, stepped);
             }
             if let (Phase::Spliced { client, server }, Some(spliced)) = (after, connection.spliced_mut()) {
                 (spliced.client_fin, spliced.server_fin) = (client, server);
@@ -162,7 +166,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         if scene.incoming.take().is_some() {
             self.rooms.emit.dropped(DropReason::Consumed);
         }
-        self.end_turn(slot, turn);
+        if let Interrupted::Group(_) = turn {
+            self.end_turn(slot, turn);
+        }
     }
 
     #[inline]
