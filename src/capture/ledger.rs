@@ -11,21 +11,19 @@ use std::time::Duration;
 use e2d2::time::Instant;
 use netfcts::Side;
 use netfcts::format::{NameTable, RecordFormat, RecordLines};
-use netfcts::record::{Cause, SessionRecord};
-use splice::capture::{CaptureReader, Done, Entry, Facts, Frame, FrameKind, Stepped, Wanted, What};
+use netfcts::record::Cause;
+use splice::capture::{CaptureReader, Done, Facts, Frame, FrameKind, Wanted};
 use splice::phase::Phase;
 
+use super::groups::{Core, Group, Key};
 use super::pcapng::{self, Packet, Statistics};
 use super::words::{self, Leg};
 
 /// Connections of which something is known at a time.
 const MOST_CONNECTIONS: usize = 65_536;
 
-/// Entries that are taken from a core before another has its turn.
-const TAKEN_AT_ONCE: usize = 4096;
-
-/// Records that wait for the group in which their connection ended.
-const MOST_RECORDS: usize = 4096;
+/// Groups that are kept of all connections together, some 1.5 KB each.
+const MOST_KEPT: usize = 65_536;
 
 /// How a connection has to end to be written: all that is said here.
 #[derive(Clone, Debug)]
@@ -42,6 +40,21 @@ impl Ending {
     fn is_any(&self) -> bool {
         self.causes.is_empty() && self.slower_than.is_none()
     }
+
+    /// Whether what is kept of a connection is written now; nothing if it never is.
+    fn passes(&self, connection: &Connection, done: &Done, (cause, at): (Option<Cause>, Instant)) -> Option<bool> {
+        match done.wanted {
+            Wanted::No => None,
+            Wanted::Unknown => Some(false),
+            Wanted::Yes if self.is_any() || connection.over.is_some() => Some(true),
+            Wanted::Yes if !done.is_over => Some(false),
+            Wanted::Yes => {
+                let has_cause = self.causes.is_empty() || cause.is_some_and(|cause| self.causes.contains(&cause));
+                let is_slow = (self.slower_than).is_none_or(|bound| connection.is_slower_than(bound, at));
+                (has_cause && is_slow).then_some(true)
+            }
+        }
+    }
 }
 
 /// What became of what cores have said.
@@ -55,6 +68,14 @@ pub struct Totals {
     pub forgotten: u64,
 }
 
+impl std::ops::AddAssign for Totals {
+    fn add_assign(&mut self, other: Self) {
+        self.written += other.written;
+        self.lost += other.lost;
+        self.forgotten += other.forgotten;
+    }
+}
+
 pub(super) struct Ledger {
     cores: Vec<Core>,
     ending: Ending,
@@ -65,6 +86,8 @@ pub(super) struct Ledger {
     /// Keys in the order in which their connections came, with their numbers.
     order: VecDeque<(Key, u64)>,
     numbers: u64,
+    /// Groups that are kept.
+    kept: usize,
     began: Instant,
     /// By interface: packets written, and lost before one of them.
     told: Vec<(u64, u64)>,
@@ -73,28 +96,6 @@ pub(super) struct Ledger {
     most: u64,
     /// What is to be sent.
     pub(super) out: Vec<u8>,
-}
-
-/// The index of a core, and what it calls a connection.
-type Key = (usize, u64);
-
-/// What comes from one core.
-struct Core {
-    number: u32,
-    reader: CaptureReader,
-    open: Vec<Group>,
-    /// Records of connections whose last group has not ended.
-    records: VecDeque<SessionRecord>,
-    lost_told: u64,
-}
-
-/// The frames and steps of one packet number.
-struct Group {
-    packet: u64,
-    key: Key,
-    at: Instant,
-    frames: Vec<(Frame, Vec<u8>)>,
-    steps: Vec<Stepped>,
 }
 
 struct Connection {
@@ -138,13 +139,6 @@ impl Ledger {
         (now, most): (Instant, u64),
     ) -> Self {
         let names = Arc::new(names);
-        let of_core = |(number, reader)| Core {
-            number,
-            reader,
-            open: Vec::new(),
-            records: VecDeque::new(),
-            lost_told: 0,
-        };
         let mut out = Vec::new();
         pcapng::section_header(&mut out, concat!("proxyengine ", env!("CARGO_PKG_VERSION")), comment);
         for port in ports {
@@ -157,7 +151,10 @@ impl Ledger {
         let own = ("engine", "what the engine did without a frame");
         pcapng::interface(&mut out, pcapng::UPPER_PDU, 0, own);
         Self {
-            cores: readers.into_iter().map(of_core).collect(),
+            cores: readers
+                .into_iter()
+                .map(|(number, reader)| Core::new(number, reader))
+                .collect(),
             ending,
             lines: RecordLines::new(RecordFormat::JsonLines, Arc::clone(&names), 1),
             names,
@@ -165,6 +162,7 @@ impl Ledger {
             connections: HashMap::new(),
             order: VecDeque::new(),
             numbers: 0,
+            kept: 0,
             began: now,
             told: vec![(0, 0); 2 * ports.len() + 1],
             totals: Totals::default(),
@@ -236,47 +234,44 @@ impl Ledger {
             // A late segment of one that is over: it is written if the others were.
             Some(Some(Fate::LeftOut)) if is_late => return,
             None if is_late && !self.ending.is_any() => return,
-            // Another connection of the same client's port.
+            // Another connection of the same client's port. Of the one before nothing is kept.
             Some(Some(_)) if !is_late => _ = self.connections.remove(&key),
             _ => {}
         }
         self.know(key);
-        let record = done.is_over.then(|| self.cores[key.0].record_of(done, &self.connections[&key]));
-        let record = record.flatten();
-        let Some(connection) = self.connections.get_mut(&key) else { return };
+        let Some(connection) = self.connections.get_mut(&key) else {
+            return;
+        };
         connection.learn(&group, done);
+        let core = &mut self.cores[key.0];
+        let record = done.is_over.then(|| core.record_of(connection.client)).flatten();
         let cause = (record.as_ref().map(|record| record.cause(Side::Client))).or(words::cause_of(&group.steps));
-        let is_slow = self.ending.slower_than.is_none_or(|bound| connection.is_slower_than(bound, group.at));
         let lines = &mut self.lines;
         let record = record.map(|record| format!("record {}", lines.line(&record).trim_end()));
-        let number = self.cores[key.0].number;
+        let number = core.number;
         let packets = packets_of(&group, (connection, done), record, (&self.names, self.ports, number));
         connection.kept.push_back(packets);
-        let may_pass = match done.wanted {
-            Wanted::No => None,
-            Wanted::Unknown => Some(false),
-            Wanted::Yes if self.ending.is_any() || connection.over.is_some() => Some(true),
-            Wanted::Yes if !done.is_over => Some(false),
-            Wanted::Yes => {
-                let has_cause = self.ending.causes.is_empty();
-                let has_cause = has_cause || cause.is_some_and(|cause| self.ending.causes.contains(&cause));
-                (has_cause && is_slow).then_some(true)
-            }
-        };
-        match may_pass {
-            Some(true) => {
-                let kept = std::mem::take(&mut connection.kept);
-                kept.into_iter().flatten().for_each(|packet| self.write(packet));
-            }
-            Some(false) if connection.kept.len() > self.ending.last => _ = connection.kept.pop_front(),
-            _ => {}
+        self.kept += 1;
+        let passes = self.ending.passes(connection, done, (cause, group.at));
+        if passes == Some(false) && connection.kept.len() > self.ending.last {
+            connection.kept.pop_front();
+            self.kept -= 1;
         }
-        if let Some(connection) = self.connections.get_mut(&key)
-            && (done.is_over || may_pass.is_none())
-        {
-            connection.kept.clear();
-            let is_written = may_pass == Some(true);
-            connection.over = Some(if is_written { Fate::Written } else { Fate::LeftOut });
+        if done.is_over || passes.is_none() {
+            connection.over = Some(if passes == Some(true) {
+                Fate::Written
+            } else {
+                Fate::LeftOut
+            });
+        }
+        if passes == Some(true) || connection.over.is_some() {
+            let kept = std::mem::take(&mut connection.kept);
+            self.kept -= kept.len();
+            let written = kept.into_iter().flatten().filter(|_| passes == Some(true));
+            written.for_each(|packet| self.write(packet));
+        }
+        while self.kept > MOST_KEPT && !self.order.is_empty() {
+            self.forget_oldest();
         }
     }
 
@@ -313,8 +308,12 @@ impl Ledger {
     fn forget_oldest(&mut self) {
         while let Some((key, number)) = self.order.pop_front() {
             if self.connections.get(&key).is_some_and(|of| of.number == number) {
-                let forgotten = self.connections.remove(&key);
-                self.totals.forgotten += u64::from(forgotten.is_some_and(|of| !of.kept.is_empty()));
+                let kept = self
+                    .connections
+                    .remove(&key)
+                    .map_or(0, |forgotten| forgotten.kept.len());
+                self.totals.forgotten += u64::from(kept > 0);
+                self.kept -= kept;
                 return;
             }
         }
@@ -348,64 +347,6 @@ impl Ledger {
     }
 }
 
-impl Core {
-    fn take(&mut self, index: usize, ended: &mut Vec<(Group, Done)>) -> usize {
-        let mut bytes = Vec::new();
-        for taken in 0..TAKEN_AT_ONCE {
-            let Some(entry) = self.reader.next(&mut bytes) else {
-                return taken;
-            };
-            let group = self.group(index, &entry);
-            match entry.what {
-                What::Frame(frame) => group.frames.push((frame, bytes.clone())),
-                What::Step(step) => group.steps.push(step),
-                What::Done(done) => {
-                    if let Some(place) = self.open.iter().position(|group| group.packet == entry.packet) {
-                        ended.push((self.open.swap_remove(place), done));
-                    }
-                }
-            }
-        }
-        TAKEN_AT_ONCE
-    }
-
-    /// The group of an entry: one or two are open at a time.
-    fn group(&mut self, index: usize, entry: &Entry) -> &mut Group {
-        let place = self.open.iter().position(|group| group.packet == entry.packet);
-        let place = place.unwrap_or_else(|| {
-            self.open.push(Group {
-                packet: entry.packet,
-                key: (index, entry.connection),
-                at: entry.at,
-                frames: Vec::new(),
-                steps: Vec::new(),
-            });
-            self.open.len() - 1
-        });
-        &mut self.open[place]
-    }
-
-    /// The record of a connection that is over. It was sent before the end of its last group.
-    fn record_of(&mut self, done: &Done, connection: &Connection) -> Option<SessionRecord> {
-        let records = &mut self.records;
-        self.reader.records(|record| records.push_back(*record));
-        while records.len() > MOST_RECORDS {
-            records.pop_front();
-        }
-        let known = connection.client.or(done.facts.map(|facts| (u128::from_ne_bytes(facts.client), facts.client_port)));
-        let (client, port) = known?;
-        let is_it = |record: &SessionRecord| {
-            // A record names the client of a PROXY header, and its peer beside.
-            let (address, of_port) = record
-                .peer()
-                .unwrap_or_else(|| (record.client(), record.client_port));
-            netfcts::leg::mapped(address) == client && of_port == port
-        };
-        let place = records.iter().position(is_it)?;
-        records.remove(place)
-    }
-}
-
 impl Connection {
     fn learn(&mut self, group: &Group, done: &Done) {
         if let Some(facts) = done.facts {
@@ -413,7 +354,9 @@ impl Connection {
             self.client = Some((u128::from_ne_bytes(facts.client), facts.client_port));
             self.facts = Some(facts);
         }
-        let Some((frame, bytes)) = group.frames.first() else { return };
+        let Some((frame, bytes)) = group.frames.first() else {
+            return;
+        };
         let (FrameKind::Received(side), Some(ends)) = (frame.kind, words::ends_of(bytes)) else {
             return;
         };
@@ -465,7 +408,10 @@ fn packets_of(
     let comment = |kind: &str, leg: Option<Leg>, is_first: bool| {
         let leg = leg.map_or(String::new(), |leg| format!(" leg={}", leg.name()));
         let decision = if is_first { decision.as_str() } else { "" };
-        format!("conn={number} pkt={core}-{}{leg} kind={kind}{parties}{decision}", group.packet)
+        format!(
+            "conn={number} pkt={core}-{}{leg} kind={kind}{parties}{decision}",
+            group.packet
+        )
     };
     let of_frame = |(place, (frame, bytes)): (usize, &(Frame, Vec<u8>))| {
         let leg = connection.leg_of(frame.kind, bytes);

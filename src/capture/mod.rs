@@ -10,6 +10,7 @@
 //! There is one capture at a time. It ends when its reader has had enough or goes, after a time, after a number of frames, or with
 //! the engine.
 
+mod groups;
 mod ledger;
 mod pcapng;
 mod words;
@@ -131,13 +132,12 @@ impl Wish {
 }
 
 fn number<T: FromStr>(key: &str, value: &str) -> Result<T, String> {
-    value
-        .parse()
-        .map_err(|_| format!("`{key}={value}`: expected a number"))
+    value.parse().map_err(|_| format!("`{key}={value}`: expected a number"))
 }
 
 fn time(key: &str, value: &str) -> Result<Duration, String> {
-    humantime_serde::re::humantime::parse_duration(value).map_err(|error| format!("`{key}={value}`: {error}; expected a time such as 200ms"))
+    humantime_serde::re::humantime::parse_duration(value)
+        .map_err(|error| format!("`{key}={value}`: {error}; expected a time such as 200ms"))
 }
 
 /// The causes that a word stands for: one by its name in records, however written, or a group of them.
@@ -146,7 +146,10 @@ fn causes(word: &str) -> Result<Vec<Cause>, String> {
     let wanted = plain(word);
     Ok(match wanted.as_str() {
         "reset" => vec![Cause::ActiveRst, Cause::PassiveRst],
-        "timeout" => Cause::ALL.into_iter().filter(|cause| cause.name().ends_with("Timeout")).collect(),
+        "timeout" => Cause::ALL
+            .into_iter()
+            .filter(|cause| cause.name().ends_with("Timeout"))
+            .collect(),
         _ => {
             let cause = Cause::ALL.into_iter().find(|cause| plain(cause.name()) == wanted);
             vec![cause.ok_or_else(|| {
@@ -211,7 +214,10 @@ pub fn begin(query: &str, watch: &Watch) -> Result<Capture, Refusal> {
 impl Capture {
     /// Sends the file until the capture is over.
     pub fn send_to(mut self, mut body: Body) {
-        let sent = self.run(&mut body).and_then(|()| body.finish());
+        let run = self.run(&mut body);
+        // Before whoever reads knows that it is over.
+        self.watch.note_captured(self.ledger.totals());
+        let sent = run.and_then(|()| body.finish());
         let Totals {
             written,
             lost,

@@ -165,7 +165,7 @@ pub fn statistics(out: &mut Vec<u8>, of: &Statistics) {
 
 /// A text as a packet of [`UPPER_PDU`]: two tags name who shows it and end the tags, and the text follows.
 ///
-/// Source: wiretap/introspection and epan/exported_pdu.h of Wireshark: a tag and a length in network byte order, padded to four.
+/// Source: epan/exported_pdu.h of Wireshark: a tag and a length in network byte order, padded to four.
 pub fn text_packet(text: &str) -> Vec<u8> {
     const DISSECTOR_NAME: u16 = 12;
     let name = b"data-text-lines\0";

@@ -104,11 +104,14 @@ pub(super) fn parties(facts: Option<&Facts>, listener: Option<u16>, rule: Option
 
 /// Why a connection ended in these steps, if it did. [`Action::ForgetWithFailure`] leaves that to the record.
 pub(super) fn cause_of(steps: &[Stepped]) -> Option<Cause> {
-    steps.iter().flat_map(|step| step.actions).find_map(|action| match action {
-        Action::EnterTimeWait(cause) | Action::Forget(cause) => Some(*cause),
-        Action::ForgetWithFailure => Some(Cause::NoServer),
-        _ => None,
-    })
+    steps
+        .iter()
+        .flat_map(|step| step.actions)
+        .find_map(|action| match action {
+            Action::EnterTimeWait(cause) | Action::Forget(cause) => Some(*cause),
+            Action::ForgetWithFailure => Some(Cause::NoServer),
+            _ => None,
+        })
 }
 
 /// What the headers of a frame say, however much of it there is.
@@ -131,13 +134,21 @@ pub(super) fn ends_of(frame: &[u8]) -> Option<Ends> {
     let l3 = at + 2;
     let (source, destination, protocol, l4, end) = match short(at)? {
         0x0800 => {
-            let address = |at: usize| Some(mapped(IpAddr::V4(Ipv4Addr::from(*frame.get(at..)?.first_chunk::<4>()?))));
+            let address = |at: usize| {
+                Some(mapped(IpAddr::V4(Ipv4Addr::from(
+                    *frame.get(at..)?.first_chunk::<4>()?,
+                ))))
+            };
             let l4 = l3 + usize::from(byte(l3)? & 0xf) * 4;
             let end = l3 + usize::from(short(l3 + 2)?);
             (address(l3 + 12)?, address(l3 + 16)?, byte(l3 + 9)?, l4, end)
         }
         0x86dd => {
-            let address = |at: usize| Some(mapped(IpAddr::V6(Ipv6Addr::from(*frame.get(at..)?.first_chunk::<16>()?))));
+            let address = |at: usize| {
+                Some(mapped(IpAddr::V6(Ipv6Addr::from(
+                    *frame.get(at..)?.first_chunk::<16>()?,
+                ))))
+            };
             let end = l3 + 40 + usize::from(short(l3 + 4)?);
             (address(l3 + 8)?, address(l3 + 24)?, byte(l3 + 6)?, l3 + 40, end)
         }

@@ -19,6 +19,7 @@ use splice::visit::ConnectionView;
 use super::board::Board;
 use super::worker::Shown;
 use super::{names_of, report, servers_of};
+use crate::capture::Totals;
 use crate::commands::{Commander, Unanswered, Visit, Visited};
 use crate::config::{Config, CoreId, ListenerConfig, ServerConfig, Standing};
 use crate::neighbour::{NextHop, NextHopId, SharedNeighbours, Topology};
@@ -53,6 +54,7 @@ struct Shared {
     records: RecordWatch,
     standby: Arc<Standby>,
     is_capturing: AtomicBool,
+    captured: Mutex<Totals>,
 }
 
 /// The right to capture: one at a time has it.
@@ -113,6 +115,7 @@ impl Watch {
             records,
             standby: Arc::default(),
             is_capturing: AtomicBool::new(false),
+            captured: Mutex::default(),
         };
         Self {
             shared: Arc::new(shared),
@@ -248,6 +251,16 @@ impl Watch {
     pub fn claim_capture(&self) -> Option<CaptureClaim> {
         let is_free = !self.shared.is_capturing.swap(true, Ordering::Relaxed);
         is_free.then(|| CaptureClaim(self.clone()))
+    }
+
+    /// What has become of the frames of all captures that are over.
+    pub fn captured(&self) -> Totals {
+        *self.shared.captured.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A capture is over, of which that has become.
+    pub(crate) fn note_captured(&self, totals: Totals) {
+        *self.shared.captured.lock().unwrap_or_else(PoisonError::into_inner) += totals;
     }
 
     /// What the numbers of listeners and servers mean, and when the cores' clock began.

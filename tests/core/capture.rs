@@ -6,9 +6,7 @@ use netfcts::Side;
 use netfcts::record::Cause;
 use proxyengine::config::ServerId;
 use splice::action::Action;
-use splice::capture::{
-    CaptureReader, Choice, Done, ENTRIES, Extent, FrameKind, Stepped, Wanted, What, capture_ring,
-};
+use splice::capture::{CaptureReader, Choice, Done, ENTRIES, Extent, FrameKind, Stepped, Wanted, What, capture_ring};
 use splice::drop_reason::DropReason;
 use splice::event::Event;
 use splice::phase::Phase;
@@ -122,7 +120,12 @@ fn both_legs_of_a_connection_are_paired_from_its_syn_to_its_record() {
     let seq = |frame: &[u8]| u32::from_be_bytes(*frame[38..].first_chunk().expect("a TCP header"));
     assert_eq!(seq(received).wrapping_add(client_seq), seq(passed));
     // Neither the request nor the answer is in it.
-    assert!(groups.iter().flat_map(|group| &group.frames).all(|(_, frame)| frame.len() <= 74));
+    assert!(
+        groups
+            .iter()
+            .flat_map(|group| &group.frames)
+            .all(|(_, frame)| frame.len() <= 74)
+    );
     let last = groups.last().expect("there are some");
     assert!(last.done().is_over && last.done().wanted == Wanted::Yes);
     let actions = last.steps.last().expect("a step").actions;
@@ -165,12 +168,18 @@ fn a_frame_that_is_dropped_says_why_and_a_timer_is_a_group() {
     let of_timers = groups(&mut reader);
     assert!(!of_timers.is_empty());
     for group in &of_timers {
-        assert_eq!((group.kinds(), group.events()), (vec![FrameKind::Own], vec![Event::RetryDue]));
+        assert_eq!(
+            (group.kinds(), group.events()),
+            (vec![FrameKind::Own], vec![Event::RetryDue])
+        );
     }
     bench.finish();
     let ends = groups(&mut reader);
     assert_eq!(ends.len(), 2);
-    assert!(ends.iter().all(|group| group.events() == [Event::Shutdown] && group.done().is_over));
+    assert!(
+        ends.iter()
+            .all(|group| group.events() == [Event::Shutdown] && group.done().is_over)
+    );
     drop(bench.proxy.swap_tap(None));
     bench.assert_all_returned();
 }
@@ -200,7 +209,10 @@ fn only_what_is_chosen_is_captured() {
     let mut reader = capture(&mut bench, choice, HEADERS);
     let (mut unwanted, _) = spliced(&mut bench, 1030);
     let of_unwanted: Vec<_> = groups(&mut reader).iter().map(|group| group.done().wanted).collect();
-    assert_eq!(of_unwanted, [Wanted::Unknown, Wanted::Unknown, Wanted::Unknown, Wanted::No]);
+    assert_eq!(
+        of_unwanted,
+        [Wanted::Unknown, Wanted::Unknown, Wanted::Unknown, Wanted::No]
+    );
     only(unwanted.send(&mut bench, b"more"));
     assert!(groups(&mut reader).is_empty());
     let mut wanted = Client::new(1031);
@@ -239,7 +251,10 @@ fn connections_that_were_there_before_are_captured_from_then_on() {
     assert!(places.is_empty());
     only(client.send(&mut bench, b"after"));
     let groups = groups(&mut reader);
-    assert_eq!((groups[0].kinds(), groups[0].done().wanted), (vec![FROM_CLIENT, FrameKind::Passed], Wanted::Yes));
+    assert_eq!(
+        (groups[0].kinds(), groups[0].done().wanted),
+        (vec![FROM_CLIENT, FrameKind::Passed], Wanted::Yes)
+    );
     drop(bench.proxy.swap_tap(None));
     bench.finish();
     bench.assert_all_returned();
@@ -265,7 +280,10 @@ fn what_finds_no_room_is_counted_and_groups_that_have_begun_end() {
     let frames: usize = kept.iter().map(|group| group.frames.len()).sum();
     assert_eq!(frames as u64 + reader.lost(), 2 * sent as u64);
     assert!(reader.lost() > sent as u64 / 2);
-    assert!(kept.iter().all(|group| group.frames.iter().all(|(_, frame)| frame.len() == 166)));
+    assert!(
+        kept.iter()
+            .all(|group| group.frames.iter().all(|(_, frame)| frame.len() == 166))
+    );
     // There is room again.
     only(client.send(&mut bench, b"more"));
     assert_eq!(groups(&mut reader)[0].kinds(), [FROM_CLIENT, FrameKind::Passed]);

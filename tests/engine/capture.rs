@@ -25,7 +25,10 @@ impl Shown {
     /// The value behind a key in the comment.
     fn word(&self, key: &str) -> Option<&str> {
         let words = self.comment.split([' ', '\n']);
-        words.filter_map(|word| word.split_once('=')).find(|(name, _)| *name == key).map(|(_, value)| value)
+        words
+            .filter_map(|word| word.split_once('='))
+            .find(|(name, _)| *name == key)
+            .map(|(_, value)| value)
     }
 }
 
@@ -57,12 +60,21 @@ fn tshark(file: &Path, arguments: &[&str]) -> String {
 fn shown(file: &Path) -> Vec<Shown> {
     let fields = ["frame.interface_name", "frame.packet_id", "frame.comment"];
     let fields: Vec<&str> = fields.iter().flat_map(|field| ["-e", field]).collect();
-    let text = tshark(file, &[&["-T", "fields", "-E", "separator=|", "-E", "aggregator= "][..], &fields].concat());
+    let text = tshark(
+        file,
+        &[
+            &["-T", "fields", "-E", "separator=|", "-E", "aggregator= "][..],
+            &fields,
+        ]
+        .concat(),
+    );
     let read = |line: &str| {
         let mut parts = line.splitn(3, '|').map(str::to_owned);
         let mut part = || parts.next().expect("three fields");
         let (interface, id) = (part(), part());
-        let id = id.strip_prefix("0x").map_or(id.parse(), |digits| u64::from_str_radix(digits, 16));
+        let id = id
+            .strip_prefix("0x")
+            .map_or(id.parse(), |digits| u64::from_str_radix(digits, 16));
         Shown {
             interface,
             id: id.expect("a number"),
@@ -109,7 +121,10 @@ fn tshark_opens_a_capture_and_both_legs_of_every_frame_are_paired() {
     served.bench.send(&more.frame());
     reset_by_server(&served, Station::new(5, "10.0.0.5:50001"));
     let (status, second) = served.change("capture?");
-    assert_eq!((status, second.as_str()), (409, Some("a capture runs already, and there is one at a time\n")));
+    assert_eq!(
+        (status, second.as_str()),
+        (409, Some("a capture runs already, and there is one at a time\n"))
+    );
     std::thread::sleep(Duration::from_millis(100));
     enough.say().expect("said");
     let path = served.bench.directory.path().join("capture.pcapng");
@@ -122,21 +137,45 @@ fn tshark_opens_a_capture_and_both_legs_of_every_frame_are_paired() {
     let passed = frames.iter().filter(|frame| frame.word("kind") == Some("passed"));
     assert!(passed.clone().count() >= 2, "{frames:?}");
     for frame in passed {
-        let others: Vec<_> = by_id[&frame.id].iter().filter(|of| of.word("kind") == Some("received")).collect();
-        let [received] = others[..] else { panic!("{frame:?}: {others:?}") };
+        let others: Vec<_> = by_id[&frame.id]
+            .iter()
+            .filter(|of| of.word("kind") == Some("received"))
+            .collect();
+        let [received] = others[..] else {
+            panic!("{frame:?}: {others:?}")
+        };
         assert_ne!(received.interface, frame.interface, "the other leg");
         assert_eq!(received.word("conn"), frame.word("conn"));
     }
     let names: Vec<&str> = frames.iter().map(|frame| frame.interface.as_str()).collect();
-    assert!(names.iter().all(|name| ["left.client", "left.server"].contains(name)), "{names:?}");
-    let syn = frames.iter().find(|frame| frame.word("events").is_some_and(|events| events.contains("PortTaken")));
+    assert!(
+        names.iter().all(|name| ["left.client", "left.server"].contains(name)),
+        "{names:?}"
+    );
+    let syn = frames
+        .iter()
+        .find(|frame| frame.word("events").is_some_and(|events| events.contains("PortTaken")));
     let syn = syn.expect("a server was called");
-    assert_eq!((syn.word("server"), syn.word("client")), (Some("one"), Some("10.0.0.5:50001")));
-    let last = frames.iter().rfind(|frame| frame.word("end").is_some()).expect("it has ended");
+    assert_eq!(
+        (syn.word("server"), syn.word("client")),
+        (Some("one"), Some("10.0.0.5:50001"))
+    );
+    let last = frames
+        .iter()
+        .rfind(|frame| frame.word("end").is_some())
+        .expect("it has ended");
     assert!(last.word("end").is_some_and(|cause| cause.ends_with("Rst")), "{last:?}");
-    assert!(frames.iter().any(|frame| frame.comment.contains("record {\"start_ns\":")), "{frames:?}");
+    assert!(
+        frames
+            .iter()
+            .any(|frame| frame.comment.contains("record {\"start_ns\":")),
+        "{frames:?}"
+    );
     let bytes = tshark(&path, &["-T", "fields", "-e", "tcp.payload", "-Y", "tcp.len>0"]);
-    assert!(bytes.contains("68656c6c6f") && bytes.contains("6d6f7265"), "hello and more: {bytes}");
+    assert!(
+        bytes.contains("68656c6c6f") && bytes.contains("6d6f7265"),
+        "hello and more: {bytes}"
+    );
     served.end();
 }
 
@@ -170,8 +209,14 @@ fn only_those_are_written_that_end_for_the_cause_and_a_capture_ends_by_itself() 
     assert_eq!(shown(&path).len(), 3);
     for (wrong, sentence) in [
         ("server=nobody", "there is no server `nobody`\n"),
-        ("sample=often", "`sample=often`: expected one of how many, such as 1/1000\n"),
-        ("rule=1", "`rule`: expected `listener`, too, as rules are numbered there\n"),
+        (
+            "sample=often",
+            "`sample=often`: expected one of how many, such as 1/1000\n",
+        ),
+        (
+            "rule=1",
+            "`rule`: expected `listener`, too, as rules are numbered there\n",
+        ),
     ] {
         let (status, said) = served.change(&format!("capture?{wrong}"));
         assert_eq!((status, said.as_str()), (400, Some(sentence)));

@@ -203,7 +203,10 @@ fn an_answer_goes_on_until_it_is_enough_and_one_that_breaks_off_is_an_error() {
     let (mut broken, _enough) = client::stream(&endpoint, "GET", "/broken").expect("an answer");
     let mut begun = String::new();
     let error = broken.read_to_string(&mut begun).expect_err("no end");
-    assert_eq!((error.kind(), begun.as_str()), (std::io::ErrorKind::UnexpectedEof, "begun\n"));
+    assert_eq!(
+        (error.kind(), begun.as_str()),
+        (std::io::ErrorKind::UnexpectedEof, "begun\n")
+    );
     // A whole answer is read as one that goes on, too.
     let (mut whole, _enough) = client::stream(&endpoint, "GET", "/nowhere").expect("an answer");
     let mut text = String::new();

@@ -181,7 +181,6 @@ impl Stream {
             Self::Unix(stream) => stream.shutdown(Shutdown::Write),
         }
     }
-
 }
 
 impl Read for Stream {

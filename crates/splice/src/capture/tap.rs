@@ -353,7 +353,7 @@ impl Tap {
             dropped: group.dropped,
             wanted,
             is_over: group.is_over,
-            is_elsewhere: !group.has_effect,
+            is_elsewhere: !group.has_effect && group.slot.is_none(),
         };
         let _room_was_kept = self.rings.entries.push(group.entry(What::Done(done)));
     }
