@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Draws tshark's view of a capture, a line for each frame of its first connections, as SVG: docs/capture.svg.
-#     scripts/draw-capture.sh FILE.pcapng >docs/capture.svg
+#     PROXYENGINE_KEEP_CAPTURE=/tmp/reset.pcapng cargo test --test engine capture
+#     scripts/draw-capture.sh /tmp/reset.pcapng >docs/capture.svg
 set -euo pipefail
 
 FILE=$1 STEP=18 WIDTH=1180

@@ -27,13 +27,13 @@ const MOST_KEPT: usize = 65_536;
 
 /// How a connection has to end to be written: all that is said here.
 #[derive(Clone, Debug)]
-pub struct Ending {
+pub(super) struct Ending {
     /// For one of these causes; for any if there is none.
-    pub causes: Vec<Cause>,
+    pub(super) causes: Vec<Cause>,
     /// The server's first byte came later than this behind the first of the client, or not at all.
-    pub slower_than: Option<Duration>,
+    pub(super) slower_than: Option<Duration>,
     /// Groups of a connection that are kept, the last ones.
-    pub last: usize,
+    pub(super) last: usize,
 }
 
 impl Ending {

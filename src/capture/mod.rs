@@ -15,7 +15,7 @@ mod ledger;
 mod pcapng;
 mod words;
 
-pub use ledger::{Ending, Totals};
+pub use ledger::Totals;
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -28,7 +28,7 @@ use splice::capture::{CaptureReader, Choice, Extent, capture_ring};
 use splice::ids::{ListenerId, ServerId};
 use splice::visit::ConnectionFilter;
 
-use self::ledger::Ledger;
+use self::ledger::{Ending, Ledger};
 use crate::commands::{Purpose, Visit};
 use crate::config::{Config, Standing};
 use crate::engine::{CaptureClaim, Watch};
@@ -54,7 +54,7 @@ const MOST_LAST: usize = 4096;
 
 /// A capture that is asked for.
 #[derive(Clone, Debug)]
-pub struct Wish {
+struct Wish {
     choice: Choice,
     extent: Extent,
     ending: Ending,
@@ -67,7 +67,7 @@ impl Wish {
     ///
     /// # Errors
     /// A sentence that names what is wrong.
-    pub fn read(query: &str, config: &Config) -> Result<Self, String> {
+    fn read(query: &str, config: &Config) -> Result<Self, String> {
         let mut wish = Self {
             choice: Choice::default(),
             extent: Extent {

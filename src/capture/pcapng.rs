@@ -3,48 +3,48 @@
 //! Source: draft-ietf-opsawg-pcapng-03, by its sections. Numbers are little-endian: a reader sees that from the section header.
 
 /// Ethernet (draft-ietf-opsawg-pcaplinktype 3).
-pub const ETHERNET: u16 = 1;
+pub(super) const ETHERNET: u16 = 1;
 
 /// A packet of this program's own making, in the form that Wireshark reads exported PDUs in.
-pub const UPPER_PDU: u16 = 252;
+pub(super) const UPPER_PDU: u16 = 252;
 
 /// Bytes of a comment, at most; an option has 65 535.
 const MOST_COMMENT: usize = 32_768;
 
 /// An enhanced packet block (4.3).
 #[derive(Clone, Debug)]
-pub struct Packet<'a> {
+pub(super) struct Packet<'a> {
     /// The interface, by the order of their blocks.
-    pub interface: u32,
+    pub(super) interface: u32,
     /// Nanoseconds from 1970.
-    pub at_ns: u64,
+    pub(super) at_ns: u64,
     /// What was captured.
-    pub bytes: &'a [u8],
+    pub(super) bytes: &'a [u8],
     /// Bytes on the wire.
-    pub length: u32,
+    pub(super) length: u32,
     /// Lines for readers.
-    pub comments: &'a [String],
+    pub(super) comments: &'a [String],
     /// Whether it came in.
-    pub is_inbound: bool,
+    pub(super) is_inbound: bool,
     /// Packets that were lost between the one before and this one.
-    pub lost: u64,
+    pub(super) lost: u64,
     /// The same for packets that were one.
-    pub id: u64,
+    pub(super) id: u64,
     /// The core.
-    pub queue: u32,
+    pub(super) queue: u32,
 }
 
 /// An interface statistics block (4.6).
 #[derive(Clone, Copy, Debug)]
-pub struct Statistics {
+pub(super) struct Statistics {
     /// The interface.
-    pub interface: u32,
+    pub(super) interface: u32,
     /// When the capture began and ended, in nanoseconds from 1970.
-    pub from_to_ns: (u64, u64),
+    pub(super) from_to_ns: (u64, u64),
     /// Packets that are in the file or were lost.
-    pub received: u64,
+    pub(super) received: u64,
     /// Packets that were lost.
-    pub lost: u64,
+    pub(super) lost: u64,
 }
 
 /// Begins a block of this type and returns where.
@@ -83,7 +83,7 @@ fn end_of_options(out: &mut Vec<u8>) {
 }
 
 /// 4.1: the section header block, with which a file begins.
-pub fn section_header(out: &mut Vec<u8>, application: &str, comment: &str) {
+pub(super) fn section_header(out: &mut Vec<u8>, application: &str, comment: &str) {
     let at = begin(out, 0x0a0d_0d0a);
     out.extend_from_slice(&0x1a2b_3c4d_u32.to_le_bytes());
     out.extend_from_slice(&1_u16.to_le_bytes());
@@ -97,7 +97,7 @@ pub fn section_header(out: &mut Vec<u8>, application: &str, comment: &str) {
 }
 
 /// 4.2: an interface description block; times are in nanoseconds.
-pub fn interface(out: &mut Vec<u8>, link: u16, snaplen: u32, (name, description): (&str, &str)) {
+pub(super) fn interface(out: &mut Vec<u8>, link: u16, snaplen: u32, (name, description): (&str, &str)) {
     let at = begin(out, 1);
     out.extend_from_slice(&link.to_le_bytes());
     out.extend_from_slice(&[0; 2]);
@@ -115,7 +115,7 @@ fn time(out: &mut Vec<u8>, nanoseconds: u64) {
 }
 
 /// 4.3: a packet.
-pub fn packet(out: &mut Vec<u8>, packet: &Packet<'_>) {
+pub(super) fn packet(out: &mut Vec<u8>, packet: &Packet<'_>) {
     let at = begin(out, 6);
     out.extend_from_slice(&packet.interface.to_le_bytes());
     time(out, packet.at_ns);
@@ -147,7 +147,7 @@ fn end_of_text(comment: &str) -> usize {
 }
 
 /// 4.6: what became of an interface's packets.
-pub fn statistics(out: &mut Vec<u8>, of: &Statistics) {
+pub(super) fn statistics(out: &mut Vec<u8>, of: &Statistics) {
     let at = begin(out, 5);
     out.extend_from_slice(&of.interface.to_le_bytes());
     let (from, to) = of.from_to_ns;
@@ -166,7 +166,7 @@ pub fn statistics(out: &mut Vec<u8>, of: &Statistics) {
 /// A text as a packet of [`UPPER_PDU`]: two tags name who shows it and end the tags, and the text follows.
 ///
 /// Source: epan/exported_pdu.h of Wireshark: a tag and a length in network byte order, padded to four.
-pub fn text_packet(text: &str) -> Vec<u8> {
+pub(super) fn text_packet(text: &str) -> Vec<u8> {
     const DISSECTOR_NAME: u16 = 12;
     let name = b"data-text-lines\0";
     let mut packet = Vec::with_capacity(24 + text.len());

@@ -8,7 +8,8 @@
 //! first, then steps of the state machine and frames that go out, and [`Done`] at the end. A core formats nothing, allocates
 //! nothing and waits for nobody: what finds no room in its rings is lost, and counted in frames.
 //!
-//! Without a tap a core pays for a test per batch, one per frame that goes out and one per event that is not a plain segment.
+//! Without a tap a core pays for a test per batch, one per frame that goes out or is dropped, and two per event that is no plain
+//! segment.
 //! With one, a connection that is not chosen costs a test of a bit per frame (`bench capture`).
 
 mod choice;
@@ -36,7 +37,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const ENTRIES: usize = 8192;
 
 /// Bytes of frames that wait for the reader.
-pub const BYTES: usize = 1 << 20;
+const BYTES: usize = 1 << 20;
 
 /// Records that wait for the reader, 128 bytes each.
 const RECORDS: usize = 1024;
