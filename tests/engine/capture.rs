@@ -103,6 +103,27 @@ fn reset_by_server(served: &Served, client: Station) {
     while !served.bench.segment_to(client).flags.contains(TcpFlags::RST) {}
 }
 
+/// Every frame that was passed on came in on the other leg, under the same number.
+fn assert_both_legs_are_paired(frames: &[Shown]) {
+    let mut by_id: BTreeMap<u64, Vec<&Shown>> = BTreeMap::new();
+    for frame in frames {
+        by_id.entry(frame.id).or_default().push(frame);
+    }
+    let passed = frames.iter().filter(|frame| frame.word("kind") == Some("passed"));
+    assert!(passed.clone().count() >= 2, "{frames:?}");
+    for frame in passed {
+        let others: Vec<_> = by_id[&frame.id]
+            .iter()
+            .filter(|of| of.word("kind") == Some("received"))
+            .collect();
+        let [received] = others[..] else {
+            panic!("{frame:?}: {others:?}")
+        };
+        assert_ne!(received.interface, frame.interface, "the other leg");
+        assert_eq!(received.word("conn"), frame.word("conn"));
+    }
+}
+
 #[test]
 fn tshark_opens_a_capture_and_both_legs_of_every_frame_are_paired() {
     if !has_tshark("engine::capture::paired") {
@@ -130,23 +151,7 @@ fn tshark_opens_a_capture_and_both_legs_of_every_frame_are_paired() {
     let path = served.bench.directory.path().join("capture.pcapng");
     std::fs::write(&path, file.join().expect("a file")).expect("written");
     let frames = shown(&path);
-    let mut by_id: BTreeMap<u64, Vec<&Shown>> = BTreeMap::new();
-    for frame in &frames {
-        by_id.entry(frame.id).or_default().push(frame);
-    }
-    let passed = frames.iter().filter(|frame| frame.word("kind") == Some("passed"));
-    assert!(passed.clone().count() >= 2, "{frames:?}");
-    for frame in passed {
-        let others: Vec<_> = by_id[&frame.id]
-            .iter()
-            .filter(|of| of.word("kind") == Some("received"))
-            .collect();
-        let [received] = others[..] else {
-            panic!("{frame:?}: {others:?}")
-        };
-        assert_ne!(received.interface, frame.interface, "the other leg");
-        assert_eq!(received.word("conn"), frame.word("conn"));
-    }
+    assert_both_legs_are_paired(&frames);
     let names: Vec<&str> = frames.iter().map(|frame| frame.interface.as_str()).collect();
     assert!(
         names.iter().all(|name| ["left.client", "left.server"].contains(name)),

@@ -4,7 +4,10 @@ use crate::base::drop_reason::DropReason;
 use crate::base::output::Output;
 use crate::base::path::Path;
 use crate::capture::{FrameKind, Stepped, Tap};
+use crate::session::action::Action;
+use crate::session::event::Event;
 use crate::session::numbers::Control;
+use crate::session::phase::Phase;
 use crate::session::segment::Segment;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::counters::Counters;
@@ -46,10 +49,21 @@ impl<P: BufferPool> Emitter<P> {
         }
     }
 
-    /// An event happens to the connection in `slot`.
+    /// An event happens to the connection in `slot` in the phase `before`, and leads to `after` by these actions.
     #[cold]
-    pub(crate) fn note_step(&mut self, slot: u32, stepped: Stepped) {
+    pub(crate) fn note_step(
+        &mut self,
+        slot: u32,
+        (before, event): (Phase, Event),
+        (after, actions): (Phase, &'static [Action]),
+    ) {
         if let Some(tap) = &mut self.tap {
+            let stepped = Stepped {
+                before,
+                event,
+                after,
+                actions,
+            };
             tap.note_step(slot, stepped);
         }
     }

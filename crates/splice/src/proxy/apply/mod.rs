@@ -21,7 +21,7 @@ use crate::base::drop_reason::DropReason;
 use crate::base::ids::{PoolId, ServerId};
 use crate::base::output::{NextHops, Output};
 use crate::base::stage::WorkStage;
-use crate::capture::{Interrupted, Stepped};
+use crate::capture::Interrupted;
 use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::session::action::{Action, Ask};
 use crate::session::connection::Connection;
@@ -123,13 +123,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 }
             };
             if is_captured {
-                let stepped = Stepped {
-                    before,
-                    event,
-                    after,
-                    actions,
-                };
-                self.rooms.emit.note_step(slot, stepped);
+                self.rooms.emit.note_step(slot, (before, event), (after, actions));
             }
             if let (Phase::Spliced { client, server }, Some(spliced)) = (after, connection.spliced_mut()) {
                 (spliced.client_fin, spliced.server_fin) = (client, server);
