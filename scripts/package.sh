@@ -98,7 +98,7 @@ package_texts() {
     mkdir -p "$texts"/{proxyengine,trafficengine,mmproxy,libproxyproto}
     cp rt-tuning.md docs/{start,concepts,tasks,troubleshooting,configuration,operation,packages,kernel,steering,proxy-protocol}.md \
         "$texts/proxyengine/"
-    cp -r docs/reference packaging/monitoring "$texts/proxyengine/"
+    cp -r docs/reference packaging/monitoring packaging/wireshark "$texts/proxyengine/"
     # debhelper would take it for the package's own change log by its name.
     cp CHANGELOG.md "$texts/proxyengine/NEWS.md"
     cp docs/traffic.md config/traffic*.toml "$texts/trafficengine/"

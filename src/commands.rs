@@ -19,6 +19,7 @@ use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
 use rtrb::{Consumer, Producer, RingBuffer};
 use splice::callbacks::SelectServer;
+use splice::capture::Tap;
 use splice::visit::{ConnectionFilter, ConnectionView, LOOKED_AT_PER_ROUND};
 use splice::{NextHops, Output, Proxy};
 
@@ -35,10 +36,11 @@ pub const PACE: Duration = Duration::from_micros(100);
 const LOOK: Duration = Duration::from_micros(200);
 
 /// What a core can be asked to do.
-#[derive(Debug)]
 pub enum Command {
     /// Look for connections.
     Visit(Visit),
+    /// Go on with this tap of a capture, or with none.
+    Capture(Option<Box<Tap>>),
 }
 
 /// Connections that are wanted, and for what.
@@ -61,6 +63,8 @@ pub enum Purpose {
     Show,
     /// It is ended with a RST to both sides.
     End,
+    /// It is captured from now on, if it is one of those that the core's tap is for; the filter is not asked.
+    Capture,
 }
 
 /// What a core has done of a visit.
@@ -79,6 +83,7 @@ pub struct Visited {
 enum Answer {
     Connection(ConnectionView),
     Visited(Visited),
+    Captured(Option<Box<Tap>>),
 }
 
 /// Why a core has not answered.
@@ -141,23 +146,45 @@ impl Commander {
         patience: Duration,
         mut each: impl FnMut(ConnectionView),
     ) -> Result<Visited, Unanswered> {
+        self.ask(Command::Visit(visit))?;
+        loop {
+            match self.answer(patience)? {
+                Answer::Connection(view) => each(view),
+                Answer::Visited(visited) => return Ok(visited),
+                Answer::Captured(_) => {}
+            }
+        }
+    }
+
+    /// Has the core go on with another tap, or none, and returns the one before.
+    ///
+    /// # Errors
+    /// The core has not answered for `patience`. It may still do what it was asked.
+    pub fn capture(&mut self, tap: Option<Box<Tap>>, patience: Duration) -> Result<Option<Box<Tap>>, Unanswered> {
+        self.ask(Command::Capture(tap))?;
+        loop {
+            if let Answer::Captured(before) = self.answer(patience)? {
+                return Ok(before);
+            }
+        }
+    }
+
+    fn ask(&mut self, command: Command) -> Result<(), Unanswered> {
         self.number += 1;
         // What was too late for those who asked for it.
         while self.answers.pop().is_ok() {}
-        let command = (self.number, Command::Visit(visit));
-        self.commands.push(command).map_err(|_| Unanswered::Silent)?;
-        let mut heard = Time::now();
+        let command = (self.number, command);
+        self.commands.push(command).map_err(|_| Unanswered::Silent)
+    }
+
+    /// The next answer to what was asked last.
+    fn answer(&mut self, patience: Duration) -> Result<Answer, Unanswered> {
+        let asked = Time::now();
         loop {
             match self.answers.pop() {
-                Ok((number, answer)) if number == self.number => {
-                    heard = Time::now();
-                    match answer {
-                        Answer::Connection(view) => each(view),
-                        Answer::Visited(visited) => return Ok(visited),
-                    }
-                }
+                Ok((number, answer)) if number == self.number => return Ok(answer),
                 Ok(_) => {}
-                Err(_) if heard.elapsed() >= patience => return Err(Unanswered::Silent),
+                Err(_) if asked.elapsed() >= patience => return Err(Unanswered::Silent),
                 Err(_) => std::thread::sleep(LOOK),
             }
         }
@@ -196,16 +223,25 @@ impl CommandEnd {
         S: SelectServer,
         N: NextHops,
     {
-        if self.current.is_none()
-            && let Ok((number, Command::Visit(visit))) = self.commands.pop()
-        {
-            let (count, due) = (0, now);
-            self.current = Some(Current {
-                number,
-                visit,
-                count,
-                due,
-            });
+        // Without room for the answer a tap would be freed here.
+        if self.current.is_none() && self.answers.slots() > 0 {
+            match self.commands.pop() {
+                Ok((number, Command::Visit(visit))) => {
+                    let (count, due) = (0, now);
+                    self.current = Some(Current {
+                        number,
+                        visit,
+                        count,
+                        due,
+                    });
+                }
+                Ok((number, Command::Capture(tap))) => {
+                    let before = proxy.swap_tap(tap);
+                    let _there_is_room = self.answers.push((number, Answer::Captured(before)));
+                    return true;
+                }
+                Err(_) => {}
+            }
         }
         let Some(current) = &mut self.current else { return false };
         // Room for all that a part may have to say, and for its end.
@@ -222,6 +258,7 @@ impl CommandEnd {
         } = &mut current.visit;
         let mut rest = places.start..places.end.min(used);
         match purpose {
+            Purpose::Capture => proxy.choose_open(&mut rest),
             Purpose::End => current.count += proxy.end_wanted(now, &mut rest, filter, out),
             Purpose::Show => proxy.look_at(now, &mut rest, filter, |view| {
                 // There is room, as was seen above.

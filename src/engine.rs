@@ -65,7 +65,7 @@ pub use native::{BoxedCore, DpdkMachine, EngineQueue};
 use running::names_of;
 pub use running::{Outcome, ReloadError, RunningEngine};
 use server_watch::ServerWatch;
-pub use watch::{NotReady, Watch};
+pub use watch::{CaptureClaim, NotReady, Watch};
 use worker::Parts;
 pub use worker::{Program, Shown};
 

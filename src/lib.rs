@@ -30,6 +30,7 @@
 // What explains the design is for readers of the source, who see the private modules, too.
 #![allow(rustdoc::private_intra_doc_links)]
 
+pub mod capture;
 pub mod commands;
 pub mod config;
 pub mod devices;

@@ -16,6 +16,8 @@ use proxyengine::doctor;
 use proxyengine::engine::check_topology;
 use proxyengine::log_levels::LogLevels;
 
+#[path = "main/capture.rs"]
+mod capture;
 #[path = "main/ctl.rs"]
 mod ctl;
 #[cfg_attr(feature = "dpdk", path = "main/run.rs")]

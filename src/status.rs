@@ -14,6 +14,7 @@
 //! | `POST /api/v1/connections/end` | ends those of a server, or one |
 //! | `POST /api/v1/records/{reopen,on,off}` | the first as SIGUSR2 |
 //! | `POST /api/v1/log` | other log levels |
+//! | `POST /api/v1/capture` | a pcapng file, as long as somebody reads it ([`capture`](crate::capture)) |
 //! | `/api/v1/diff` | what a reload would change, or why it would be refused |
 //! | `POST /api/v1/reload` | as SIGHUP; answers when all cores have it, or 409 with the reason |
 //! | `POST /api/v1/{drain,ready}/{server,pool,listener}/NAME`, `…/engine` | no new connections, or again |
@@ -21,7 +22,7 @@
 //! What is posted changes something: for root and the engine's own user, over a Unix socket. Packet threads do nothing but
 //! for connections, which they look at a few at a time ([`commands`](crate::commands)); for the rest see [`Watch`].
 
-mod connections;
+pub(crate) mod connections;
 pub mod metrics;
 mod rules;
 mod wrong;
@@ -136,7 +137,8 @@ fn answer(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
 }
 
 fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Option<&Doors>) -> Answer {
-    const CHANGES: [&str; 6] = [
+    const CHANGES: [&str; 7] = [
+        "capture",
         "connections/end",
         "records/reopen",
         "records/on",
@@ -152,7 +154,7 @@ fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
     if !may_change(request.peer, rustix::process::geteuid().as_raw()) {
         return Answer::refusal(403, "for root and the engine's user, over a Unix socket\n");
     }
-    let takes_query = ["connections/end", "log"].contains(&change);
+    let takes_query = ["capture", "connections/end", "log"].contains(&change);
     if !takes_query && !request.query.is_empty() {
         return Answer::refusal(400, "this takes no query\n");
     }
@@ -162,6 +164,7 @@ fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
         return Answer::refusal(409, &(reason + "\n"));
     }
     match change {
+        "capture" => return capture(request.query, watch),
         "connections/end" => return told(connections::end(request.query, watch)),
         "records/reopen" => watch.records().reopen(),
         "records/on" => watch.records().keep(true),
@@ -180,6 +183,17 @@ fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
     }
     log::info!("changed by ctl: {change} {}", request.query);
     Answer::text("ok\n")
+}
+
+/// Sends frames of clients to whoever may end their connections, too.
+fn capture(query: &str, watch: &Watch) -> Answer {
+    match crate::capture::begin(query, watch) {
+        Ok(capture) => {
+            log::info!("changed by ctl: capture {query}");
+            Answer::stream("application/x-pcapng", move |body| capture.send_to(body))
+        }
+        Err((status, sentence)) => Answer::refusal(status, &format!("{sentence}\n")),
+    }
 }
 
 fn told(result: Result<Value, connections::Refusal>) -> Answer {

@@ -130,7 +130,8 @@ impl Config {
         }
     }
 
-    fn capacity(&self) -> Capacity {
+    /// Places of one core.
+    pub fn capacity(&self) -> Capacity {
         let connections = self.engine.max_connections as usize;
         let memory = self.engine.reassembly_memory as usize;
         // A quarter of the connections may be in a state that a stranger can bring about.

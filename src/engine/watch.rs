@@ -10,13 +10,16 @@ use std::time::Duration;
 
 use e2d2::time::{Clock, Instant};
 use e2d2::wire::MacAddr;
+use netfcts::format::NameTable;
+use splice::capture::Tap;
 use splice::standby::Standby;
 use splice::tally::Tally;
 use splice::visit::ConnectionView;
 
 use super::board::Board;
-use super::running::{report, servers_of};
+use super::running::{names_of, report, servers_of};
 use super::worker::Shown;
+use crate::capture::Totals;
 use crate::commands::{Commander, Unanswered, Visit, Visited};
 use crate::config::{Config, CoreId, ListenerConfig, ServerConfig, Standing};
 use crate::neighbour::{NextHop, NextHopId, SharedNeighbours, Topology};
@@ -50,6 +53,17 @@ struct Shared {
     noted: Mutex<Noted>,
     records: RecordWatch,
     standby: Arc<Standby>,
+    is_capturing: AtomicBool,
+    captured: Mutex<Totals>,
+}
+
+/// The right to capture: one at a time has it.
+pub struct CaptureClaim(Watch);
+
+impl Drop for CaptureClaim {
+    fn drop(&mut self) {
+        self.0.shared.is_capturing.store(false, Ordering::Relaxed);
+    }
 }
 
 /// What a reload replaces.
@@ -100,6 +114,8 @@ impl Watch {
             noted: Mutex::default(),
             records,
             standby: Arc::default(),
+            is_capturing: AtomicBool::new(false),
+            captured: Mutex::default(),
         };
         Self {
             shared: Arc::new(shared),
@@ -219,6 +235,37 @@ impl Watch {
         let commander = self.shared.commanders.get(core).ok_or(Unanswered::Deaf)?;
         let mut commander = commander.lock().unwrap_or_else(PoisonError::into_inner);
         commander.visit(visit, SILENCE, each)
+    }
+
+    /// Has one core go on with this tap of a capture, or none, and returns the one before.
+    ///
+    /// # Errors
+    /// As [`Watch::visit`].
+    pub fn capture(&self, core: usize, tap: Option<Box<Tap>>) -> Result<Option<Box<Tap>>, Unanswered> {
+        let commander = self.shared.commanders.get(core).ok_or(Unanswered::Deaf)?;
+        let mut commander = commander.lock().unwrap_or_else(PoisonError::into_inner);
+        commander.capture(tap, SILENCE)
+    }
+
+    /// The right to capture, until it is dropped; `None` while somebody else has it.
+    pub fn claim_capture(&self) -> Option<CaptureClaim> {
+        let is_free = !self.shared.is_capturing.swap(true, Ordering::Relaxed);
+        is_free.then(|| CaptureClaim(self.clone()))
+    }
+
+    /// What has become of the frames of all captures that are over.
+    pub fn captured(&self) -> Totals {
+        *self.shared.captured.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A capture is over, of which that has become.
+    pub(crate) fn note_captured(&self, totals: Totals) {
+        *self.shared.captured.lock().unwrap_or_else(PoisonError::into_inner) += totals;
+    }
+
+    /// What the numbers of listeners and servers mean, and when the cores' clock began.
+    pub fn names(&self) -> NameTable {
+        names_of(&self.config(), &self.shared.clock)
     }
 
     /// The time as cores have it, from the start on.

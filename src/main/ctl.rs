@@ -9,6 +9,7 @@ use control::http::{Endpoint, client};
 use serde_json::Value;
 use splice::visit::STATES;
 
+use super::capture::{self, CaptureCommand};
 use super::{Exit, complain, print};
 
 /// Where an engine listens that its unit file starts.
@@ -50,6 +51,12 @@ enum CtlCommand {
     Ready(Subject),
     /// Show what a reload would change: + is new, - gone, ~ another; or why it would be refused.
     Diff,
+    /// Frames of connections as a pcapng file; for root and the engine's user.
+    Capture {
+        /// What to do.
+        #[command(subcommand)]
+        command: CaptureCommand,
+    },
     /// Session records; for root and the engine's user.
     Records {
         /// What to do.
@@ -231,6 +238,7 @@ pub(super) fn ctl(arguments: &CtlArguments) -> Exit {
         CtlCommand::Reload => post("reload"),
         CtlCommand::Drain(subject) => post(&format!("drain/{}", subject.path())),
         CtlCommand::Ready(subject) => post(&format!("ready/{}", subject.path())),
+        CtlCommand::Capture { command } => capture::capture(socket, command),
         CtlCommand::Diff => ask(socket, "GET", "diff").map(|lines| print(&lines)),
     };
     match result {
@@ -334,7 +342,7 @@ fn pages(
 }
 
 /// A path with a query (RFC 3986 2.1: what is not unreserved is escaped).
-fn query(path: &str, pairs: &[(&str, impl AsRef<str>)]) -> String {
+pub(super) fn query(path: &str, pairs: &[(&str, impl AsRef<str>)]) -> String {
     let escaped = |text: &str| -> String {
         let escape = |byte: u8| match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
@@ -354,10 +362,13 @@ pub(super) fn ask(socket: &Endpoint, method: &str, path: &str) -> Result<String,
     match client::ask(socket, method, &format!("/api/v1/{path}")) {
         Ok((200, body)) => Ok(body),
         Ok((status, body)) => Err(format!("{status} {}", body.trim_end())),
-        Err(error) => Err(format!(
-            "{error}; does the engine run, with `[control] socket` in its file?"
-        )),
+        Err(error) => Err(unanswered(&error)),
     }
+}
+
+/// What to look at when nobody answers.
+pub(super) fn unanswered(error: &io::Error) -> String {
+    format!("{error}; does the engine run, with `[control] socket` in its file?")
 }
 
 fn shown(answer: &str, json: bool) -> Result<String, String> {

@@ -27,7 +27,7 @@ const PLACES: u32 = 32_768;
 const MOST: u32 = 1000;
 
 /// A status of HTTP and a sentence: what is asked for is wrong (400) or not there (404), or a core does not come round (503).
-pub(super) type Refusal = (u16, String);
+pub(crate) type Refusal = (u16, String);
 
 /// What was asked, as the part of a URL behind the question mark has it.
 struct Question {
@@ -204,7 +204,7 @@ impl Question {
 }
 
 /// An address or prefix as connections are compared with it.
-fn prefix(text: &str) -> Result<(u128, u128), String> {
+pub(crate) fn prefix(text: &str) -> Result<(u128, u128), String> {
     let net = text
         .parse::<IpNet>()
         .or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
@@ -218,7 +218,7 @@ fn prefix(text: &str) -> Result<(u128, u128), String> {
 }
 
 /// Text of a URL's query (RFC 3986 2.1). Nothing that can be asked for has control characters in it.
-fn decoded(text: &str) -> Result<String, String> {
+pub(crate) fn decoded(text: &str) -> Result<String, String> {
     let wrong = || format!("`{text}`: expected text, with two hexadecimal digits behind each %");
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

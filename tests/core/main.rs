@@ -3,6 +3,7 @@
 #![allow(unreachable_pub)] // modules of one test program
 
 mod blind;
+mod capture;
 mod choices;
 mod client_mac;
 mod closing;

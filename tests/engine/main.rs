@@ -1,5 +1,6 @@
 //! The engine on a machine of heap memory and queues between threads: no DPDK, no root.
 
+mod capture;
 mod drain;
 mod hostile_queries;
 mod life;

@@ -52,6 +52,7 @@ fn the_group_reads_and_only_the_engines_user_changes_something() {
         &["records", "off"][..],
         &["kill", "server", "one"],
         &["set", "log-level", "debug"],
+        &["capture", "start", "--file", "capture.pcapng"],
     ] {
         let refused = of_group(change);
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();

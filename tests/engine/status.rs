@@ -283,7 +283,7 @@ impl Served {
         self.answer("GET", path)
     }
 
-    fn change(&self, path: &str) -> (u16, Value) {
+    pub(crate) fn change(&self, path: &str) -> (u16, Value) {
         self.answer("POST", path)
     }
 

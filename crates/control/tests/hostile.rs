@@ -19,6 +19,15 @@ fn handler(request: &Request<'_>) -> Answer {
     match (request.method, request.path, request.peer) {
         ("GET", "/large", _) => Answer::text("x".repeat(LARGE)),
         ("GET", "/who", Peer::Local { uid }) => Answer::text(uid.to_string()),
+        ("GET", "/endless", _) => Answer::stream("text/plain", |mut body| {
+            while !body.is_enough() && body.send(b"again\n").is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let _peer_may_be_gone = body.send(b"end\n").and_then(|()| body.finish());
+        }),
+        ("GET", "/broken", _) => Answer::stream("text/plain", |mut body| {
+            let _peer_may_be_gone = body.send(b"begun\n");
+        }),
         ("GET", "/who", Peer::Network) => Answer::text("network"),
         _ => Answer::not_found("/large, /who"),
     }
@@ -175,4 +184,35 @@ fn a_unix_socket_says_who_asks_and_goes_with_its_server() {
     drop(running);
     assert!(rest(silent).is_empty());
     assert!(!path.exists());
+}
+
+#[test]
+fn an_answer_goes_on_until_it_is_enough_and_one_that_breaks_off_is_an_error() {
+    let (_running, address) = server();
+    let endpoint = Endpoint::Tcp(address);
+    let (mut answer, enough) = client::stream(&endpoint, "GET", "/endless").expect("an answer");
+    let mut first = [0; 12];
+    answer.read_exact(&mut first).expect("two lines");
+    assert_eq!((answer.status, &first), (200, b"again\nagain\n"));
+    // Others are served meanwhile.
+    assert_eq!(who(address), (200, "network".to_owned()));
+    enough.say().expect("said");
+    let mut rest = String::new();
+    answer.read_to_string(&mut rest).expect("an end");
+    assert!(rest.ends_with("end\n"), "{rest}");
+    let (mut broken, _enough) = client::stream(&endpoint, "GET", "/broken").expect("an answer");
+    let mut begun = String::new();
+    let error = broken.read_to_string(&mut begun).expect_err("no end");
+    assert_eq!(
+        (error.kind(), begun.as_str()),
+        (std::io::ErrorKind::UnexpectedEof, "begun\n")
+    );
+    // A whole answer is read as one that goes on, too.
+    let (mut whole, _enough) = client::stream(&endpoint, "GET", "/nowhere").expect("an answer");
+    let mut text = String::new();
+    whole.read_to_string(&mut text).expect("an end");
+    assert_eq!((whole.status, text.as_str()), (404, "/large, /who"));
+    // Who goes away without a word ends it as well.
+    drop(client::stream(&endpoint, "GET", "/endless").expect("an answer"));
+    assert_eq!(who(address), (200, "network".to_owned()));
 }

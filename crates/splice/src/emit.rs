@@ -1,16 +1,24 @@
-//! Frames of our own making go out here, and what is dropped is counted.
+//! Frames go out here, and what is dropped is counted; a capture sees both.
 
 use crate::base::drop_reason::DropReason;
 use crate::base::output::Output;
 use crate::base::path::Path;
+use crate::capture::{FrameKind, Stepped, Tap};
+use crate::session::action::Action;
+use crate::session::event::Event;
 use crate::session::numbers::Control;
-use e2d2::buffer::BufferPool;
+use crate::session::phase::Phase;
+use crate::session::segment::Segment;
+use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::counters::Counters;
+use e2d2::port::PortId;
 
-/// The buffers of a core's own frames, and the reasons for what it drops.
+/// The buffers of a core's own frames, the reasons for what it drops, and who is shown them.
 pub(crate) struct Emitter<P> {
     pub(crate) pool: P,
     pub(crate) drops: Counters<DropReason>,
+    /// Nothing while nobody captures.
+    pub(crate) tap: Option<Box<Tap>>,
     ip_id: u16,
 }
 
@@ -19,6 +27,7 @@ impl<P: BufferPool> Emitter<P> {
         Emitter {
             pool,
             drops: Counters::default(),
+            tap: None,
             ip_id: 0,
         }
     }
@@ -27,6 +36,57 @@ impl<P: BufferPool> Emitter<P> {
     #[inline]
     pub(crate) fn dropped(&mut self, reason: DropReason) {
         self.drops.add(reason, 1);
+        if let Some(tap) = &mut self.tap {
+            tap.note_drop(reason);
+        }
+    }
+
+    /// A connection is made by a segment to this listener.
+    #[inline]
+    pub(crate) fn note_made(&mut self, slot: u32, by: &Segment, listener: u16) {
+        if let Some(tap) = &mut self.tap {
+            tap.note_made(slot, (by.key.remote, listener), by.hash);
+        }
+    }
+
+    /// An event happens to the connection in `slot` in the phase `before`, and leads to `after` by these actions.
+    #[cold]
+    pub(crate) fn note_step(
+        &mut self,
+        slot: u32,
+        (before, event): (Phase, Event),
+        (after, actions): (Phase, &'static [Action]),
+    ) {
+        if let Some(tap) = &mut self.tap {
+            let stepped = Stepped {
+                before,
+                event,
+                after,
+                actions,
+            };
+            tap.note_step(slot, stepped);
+        }
+    }
+
+    /// Sends a frame that came in and has been rewritten.
+    #[inline(always)]
+    pub(crate) fn pass(&mut self, port: PortId, frame: P::Buffer, out: &mut impl Output<P::Buffer>) {
+        self.show(FrameKind::Passed, port, frame.data());
+        out.send(port, frame);
+    }
+
+    /// Sends a frame of our own making.
+    #[inline(always)]
+    pub(crate) fn send_own(&mut self, port: PortId, frame: P::Buffer, out: &mut impl Output<P::Buffer>) {
+        self.show(FrameKind::Own, port, frame.data());
+        out.send(port, frame);
+    }
+
+    #[inline(always)]
+    fn show(&mut self, kind: FrameKind, port: PortId, frame: &[u8]) {
+        if let Some(tap) = &mut self.tap {
+            tap.note_sent(kind, port, frame);
+        }
     }
 
     /// The identification of the next IPv4 header.
@@ -68,7 +128,7 @@ impl<P: BufferPool> Emitter<P> {
             .segment(path, payload)
             .emit_behind(front, &mut buffer, path.checksums)
             .map_err(|_| DropReason::NoBuffer)?;
-        out.send(path.device, buffer);
+        self.send_own(path.device, buffer, out);
         Ok(())
     }
 }

@@ -19,6 +19,7 @@
 
 mod admission;
 mod base;
+pub mod capture;
 mod emit;
 mod handshake;
 mod icmp;

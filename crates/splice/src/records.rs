@@ -161,13 +161,14 @@ impl Log {
     }
 
     /// Hands over the record of `connection`, which used `local_port` towards its server and ends for `cause` as the
-    /// client's side sees it; without a leg it names the server that was given up last.
+    /// client's side sees it; without a leg it names the server that was given up last. A capture of it gets a copy.
     pub(crate) fn end(
         &mut self,
         slot: u32,
         connection: &Connection,
         (cause, local_port, given_up): (Cause, u16, Option<ServerId>),
         now: Instant,
+        tap: Option<&mut RecordSender>,
     ) {
         let core = self.core;
         let Some(record) = self.records.get_mut(slot as usize).filter(|record| record.is_begun()) else {
@@ -190,7 +191,7 @@ impl Log {
             bytes: (connection.bytes_to_server, connection.bytes_to_client),
             cause,
         };
-        if let Some(sink) = &mut self.sink {
+        for sink in [self.sink.as_mut(), tap].into_iter().flatten() {
             sink.send(|| Ended {
                 progress: record.clone(),
                 ends,

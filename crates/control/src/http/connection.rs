@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
-use super::request::{self, Answer, Peer, Request};
+use super::request::{self, Answer, Peer, Reply, Request};
+use super::stream::Body;
 use super::{ANSWER_TIME, Hosts, MOST_REQUEST, REQUEST_TIME};
 
 /// How long the peer may take to close after it has got its answer. Bytes of it that are unread when this end closes would
@@ -113,9 +114,16 @@ impl Connection {
             return Ok(false);
         }
         bytes.extend_from_slice(&piece[..count]);
-        if let Some(answer) = request::answer(bytes, self.peer, hosts, handler) {
-            self.state = State::Answer(answer, 0);
-            self.deadline = now + ANSWER_TIME;
+        match request::answer(bytes, self.peer, hosts, handler) {
+            None => {}
+            Some(Reply::Whole(answer)) => {
+                self.state = State::Answer(answer, 0);
+                self.deadline = now + ANSWER_TIME;
+            }
+            Some(Reply::Begun(head, make)) => {
+                Body::begin(self.stream.try_clone()?, head, make)?;
+                return Ok(false);
+            }
         }
         Ok(true)
     }
@@ -144,33 +152,70 @@ impl Connection {
 }
 
 impl Stream {
-    fn shutdown_write(&self) -> io::Result<()> {
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Tcp(stream) => Self::Tcp(stream.try_clone()?),
+            Self::Unix(stream) => Self::Unix(stream.try_clone()?),
+        })
+    }
+
+    /// Has reading and writing wait, but not for longer than this, if it is said.
+    pub(super) fn wait_at_most(&self, time: Option<Duration>) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => {
+                stream.set_nonblocking(false)?;
+                stream.set_read_timeout(time)?;
+                stream.set_write_timeout(time)
+            }
+            Self::Unix(stream) => {
+                stream.set_nonblocking(false)?;
+                stream.set_read_timeout(time)?;
+                stream.set_write_timeout(time)
+            }
+        }
+    }
+
+    pub(super) fn shutdown_write(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
             Self::Unix(stream) => stream.shutdown(Shutdown::Write),
         }
     }
+}
 
+impl Read for Stream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.read(bytes),
             Self::Unix(stream) => stream.read(bytes),
         }
     }
+}
 
+impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.write(bytes),
             Self::Unix(stream) => stream.write(bytes),
         }
     }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
+    }
 }
 
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.stream {
-            Stream::Tcp(stream) => stream.as_fd(),
-            Stream::Unix(stream) => stream.as_fd(),
-        }
+        self.stream.as_fd()
     }
 }

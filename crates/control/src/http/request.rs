@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::stream::{Body, MakeBody};
 use super::{Hosts, MOST_REQUEST};
 use crate::metrics::Format;
 
@@ -36,7 +37,6 @@ pub struct Request<'a> {
 }
 
 /// What is answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// RFC 9110 15.
     pub status: u16,
@@ -44,6 +44,16 @@ pub struct Answer {
     pub kind: &'static str,
     /// Bytes.
     pub body: String,
+    /// Makes a body without a known length, in the place of that one.
+    make: Option<MakeBody>,
+}
+
+/// An answer on its way.
+pub(super) enum Reply {
+    /// All of it.
+    Whole(Vec<u8>),
+    /// Its head, and who makes the rest.
+    Begun(Vec<u8>, MakeBody),
 }
 
 const PLAIN: &str = "text/plain; charset=utf-8";
@@ -66,6 +76,15 @@ impl Answer {
             status: 200,
             kind,
             body,
+            make: None,
+        }
+    }
+
+    /// 200 with a body of this media type that `make` sends piece by piece, on a thread of its own.
+    pub fn stream(kind: &'static str, make: impl FnOnce(Body) + Send + 'static) -> Self {
+        Self {
+            make: Some(Box::new(make)),
+            ..Self::of(kind, String::new())
         }
     }
 
@@ -93,25 +112,36 @@ impl Answer {
     }
 
     /// The bytes of the answer; without its body for `HEAD`.
-    pub(super) fn bytes(&self, is_head: bool) -> Vec<u8> {
+    fn bytes(&self, is_head: bool) -> Vec<u8> {
         let allow = if self.status == 405 {
             "Allow: GET, HEAD, POST\r\n"
         } else {
             ""
         };
+        let length = match self.make {
+            Some(_) => "Transfer-Encoding: chunked".to_owned(),
+            None => format!("Content-Length: {}", self.body.len()),
+        };
         let head = format!(
-            "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{allow}Cache-Control: no-store\r\n\
+            "HTTP/1.1 {} {}\r\nContent-Type: {}\r\n{length}\r\n{allow}Cache-Control: no-store\r\n\
              X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n",
             self.status,
             phrase(self.status),
             self.kind,
-            self.body.len(),
         );
         let mut bytes = head.into_bytes();
         if !is_head {
             bytes.extend_from_slice(self.body.as_bytes());
         }
         bytes
+    }
+
+    fn reply(self, is_head: bool) -> Reply {
+        let bytes = self.bytes(is_head);
+        match self.make {
+            Some(make) if !is_head => Reply::Begun(bytes, make),
+            _ => Reply::Whole(bytes),
+        }
     }
 }
 
@@ -125,6 +155,7 @@ fn phrase(status: u16) -> &'static str {
         413 => "Content Too Large",
         421 => "Misdirected Request",
         431 => "Request Header Fields Too Large",
+        409 => "Conflict",
         503 => "Service Unavailable",
         _ => "Status",
     }
@@ -136,10 +167,10 @@ pub(super) fn answer(
     peer: Peer,
     hosts: &Hosts,
     handler: &mut dyn FnMut(&Request<'_>) -> Answer,
-) -> Option<Vec<u8>> {
+) -> Option<Reply> {
     let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
     let mut parsed = httparse::Request::new(&mut headers);
-    let refuse = |status, sentence| Some(Answer::refusal(status, sentence).bytes(false));
+    let refuse = |status, sentence| Some(Answer::refusal(status, sentence).reply(false));
     match parsed.parse(bytes) {
         Ok(httparse::Status::Complete(_)) => {}
         Ok(httparse::Status::Partial) if bytes.len() < MOST_REQUEST => return None,
@@ -171,7 +202,7 @@ pub(super) fn answer(
             .is_some_and(|accepted| contains(accepted, OPEN_METRICS)),
         peer,
     };
-    Some(handler(&request).bytes(is_head))
+    Some(handler(&request).reply(is_head))
 }
 
 const OPEN_METRICS: &[u8] = b"application/openmetrics-text";
@@ -247,7 +278,9 @@ mod tests {
             } = request;
             Answer::text(format!("{method} {path} {query} {wants_open_metrics}"))
         };
-        let bytes = answer(text.as_bytes(), peer, hosts, &mut handler)?;
+        let Reply::Whole(bytes) = answer(text.as_bytes(), peer, hosts, &mut handler)? else {
+            panic!("no stream was asked for");
+        };
         Some(String::from_utf8(bytes).expect("text"))
     }
 

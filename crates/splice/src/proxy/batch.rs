@@ -38,6 +38,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
         out.enter(WorkStage::LookUp);
         self.ask_ahead(&mut segments);
+        if self.rooms.emit.tap.is_some() {
+            return self.handle_tapped(buffers, &mut segments, out);
+        }
         for (buffer, segment) in buffers.into_iter().zip(&mut segments) {
             out.enter(WorkStage::Checksum);
             match self.verify(segment, buffer.data()) {
@@ -114,7 +117,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 
     /// Verifies the checksum of a segment that must be right whatever it says.
     #[inline]
-    fn verify(&self, segment: &mut Segment, frame: &[u8]) -> Result<(), DropReason> {
+    pub(super) fn verify(&self, segment: &mut Segment, frame: &[u8]) -> Result<(), DropReason> {
         let acts_on_it = segment.flags.intersects(TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST);
         if acts_on_it || self.rooms.settings.verify == Verify::All {
             if !is_intact(segment.checksum, segment.layout, frame) {
@@ -129,6 +132,17 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     fn handle(&mut self, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
         out.enter(WorkStage::LookUp);
         let found = self.find(incoming.segment);
+        self.handle_found(found, incoming, out);
+    }
+
+    /// Deals with a segment of this flow, or of none.
+    #[inline(always)]
+    pub(super) fn handle_found(
+        &mut self,
+        found: Option<FlowRef>,
+        incoming: Incoming<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
         out.enter(WorkStage::Classify);
         match found {
             None => self.handle_unbound(incoming, out),

@@ -120,7 +120,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             let numbers = (entry.cookie, entry.client_isn);
             let control = self.rooms.syn_ack(&path, promise, numbers, entry.tsval, entry.agreed);
             self.rooms.records.count(Side::Client, TcpCounter::SentSynAck);
+            self.rooms.begin_strangers_group(hash, key.remote, listener);
             self.rooms.emit.send(None, &path, &control, &[], out);
+            self.rooms.end_strangers_group();
             self.rooms.handshake.half_open.push_again(repetitions, entry, now_ms);
         }
         worked
@@ -162,6 +164,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         self.rooms.on_cookie_returned(segment.key.remote);
         self.rooms.records.begin(slot, self.rooms.now);
         self.rooms.tally.note_begin(listener);
+        self.rooms.emit.note_made(slot, segment, listener);
         self.await_first_bytes(slot, listener, out);
         if segment.len() == 0 {
             if let Some(connection) = self.connections.get_mut(slot) {

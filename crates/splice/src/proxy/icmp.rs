@@ -212,7 +212,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         icmp_error
             .write(&path.envelope(), original, &mut buffer)
             .map_err(|_| DropReason::NoBuffer)?;
-        out.send(path.device, buffer);
+        self.emit.send_own(path.device, buffer, out);
         Ok(())
     }
 }

@@ -5,6 +5,7 @@
 
 mod apply;
 mod batch;
+mod capture;
 mod change;
 mod handshake;
 mod icmp;

@@ -82,6 +82,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 }
                 Some(Ok(())) => {
                     self.records.tried_server(slot);
+                    if let Some(tap) = &mut self.emit.tap {
+                        tap.note_call(slot, server);
+                    }
                     self.records
                         .state(slot, Side::Server, record::State::SynReceived, self.now);
                     return Some(Event::PortTaken);

@@ -50,7 +50,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let bytes = (connection.bytes_to_server, connection.bytes_to_client);
         self.tally.note_end(connection.listener, bytes, lasted);
         let end = (cause, local_port, scene.given_up);
-        self.records.end(slot, connection, end, self.now);
+        let tap = self.emit.tap.as_mut().and_then(|tap| tap.records(slot));
+        self.records.end(slot, connection, end, self.now, tap);
         if let State::Spliced(spliced) = connection.state {
             self.rest(slot, connection, &spliced, cause);
         } else {
@@ -78,6 +79,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         else {
             return;
         };
+        if let Some(tap) = &mut self.emit.tap {
+            tap.note_rest(slot, resting);
+        }
         let [client, server] = hashes;
         for (hash, flow) in [(client, FlowRef::client(slot)), (server, FlowRef::server(slot))] {
             self.flows.replace(hash, flow, flow.in_time_wait(resting));

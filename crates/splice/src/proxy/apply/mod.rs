@@ -21,6 +21,7 @@ use crate::base::drop_reason::DropReason;
 use crate::base::ids::{PoolId, ServerId};
 use crate::base::output::{NextHops, Output};
 use crate::base::stage::WorkStage;
+use crate::capture::Interrupted;
 use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::session::action::{Action, Ask};
 use crate::session::connection::Connection;
@@ -102,6 +103,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
+        // Asked once: a turn is captured or not.
+        let (turn, is_captured) = match self.rooms.emit.tap {
+            None => (Interrupted::Nothing, false),
+            Some(_) => self.begin_turn(slot),
+        };
         let mut next = Some(event);
         while let Some(event) = next.take() {
             let Some(connection) = self.connections.get_mut(slot) else {
@@ -111,8 +117,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             let (after, actions, ask) = match step(before, event) {
                 Step::Go { next, actions, ask } => (next, actions, ask),
                 Step::Ignore => break,
-                Step::Impossible => return self.rooms.impossible(before, event),
+                Step::Impossible => {
+                    self.end_turn(slot, turn);
+                    return self.rooms.impossible(before, event);
+                }
             };
+            if is_captured {
+                self.rooms.emit.note_step(slot, (before, event), (after, actions));
+            }
             if let (Phase::Spliced { client, server }, Some(spliced)) = (after, connection.spliced_mut()) {
                 (spliced.client_fin, spliced.server_fin) = (client, server);
             }
@@ -147,6 +159,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
         if scene.incoming.take().is_some() {
             self.rooms.emit.dropped(DropReason::Consumed);
+        }
+        if let Interrupted::Group(_) = turn {
+            self.end_turn(slot, turn);
         }
     }
 

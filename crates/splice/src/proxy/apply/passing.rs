@@ -137,7 +137,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         let values = Offsets::of(spliced).rewrite(from, segment, &path, self.emit.next_ip_id());
         match translate::rewrite_here(incoming.buffer.data_mut(), segment.layout, &values) {
-            Ok(()) => out.send(path.device, incoming.buffer),
+            Ok(()) => self.emit.pass(path.device, incoming.buffer, out),
             Err(reason) => self.emit.dropped(reason),
         }
         None
@@ -240,7 +240,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             siit::rewrite(&mut incoming.buffer, &layout, values)
         };
         match rewritten {
-            Ok(()) => out.send(path.device, incoming.buffer),
+            Ok(()) => self.emit.pass(path.device, incoming.buffer, out),
             Err(reason) => self.emit.dropped(reason),
         }
     }

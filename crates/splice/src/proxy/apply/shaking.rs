@@ -103,6 +103,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
         self.rooms.records.begin_with_syn(slot, self.rooms.now);
         self.rooms.tally.note_begin(listener);
+        self.rooms.emit.note_made(slot, segment, listener);
         self.drive(
             slot,
             Event::Created,
@@ -378,7 +379,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return self.emit.dropped(DropReason::NoBuffer);
         };
         match forwarded_syn::write(&mut buffer, path, control, options) {
-            Ok(()) => out.send(path.device, buffer),
+            Ok(()) => self.emit.pass(path.device, buffer, out),
             Err(reason) => self.emit.dropped(reason),
         }
     }

@@ -190,6 +190,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         )
         .with_peer(peer);
         let mut selection = self.selector.select(&payload);
+        if let Some(tap) = &mut self.emit.tap
+            && matches!(selection, Selection::Server(_) | Selection::Pool(_))
+        {
+            tap.note_rule(slot, self.selector.rule());
+        }
         if patience == PayloadWait::Over {
             self.records.flag(slot, RecordFlags::FALLBACK);
             if selection == Selection::NeedMore {

@@ -1,0 +1,215 @@
+//! `./build.sh bench capture`: what a capture costs the core that is captured.
+//!
+//! One proxy takes turns with itself: with a capture of one connection in 10 000 and with none; with a capture of every frame whose
+//! reader takes a tenth of what it could, and with none; and, for what a capture leaves behind, before the first and after one. The
+//! capture goes the way of the engine's: over the control socket, to a reader on another CPU, which counts what the file says was lost.
+//!
+//! What a core pays for being able to be captured is the difference to a build without: pairs of `bench cps`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use serde::Serialize;
+use trafficengine::bench::{CpsSettings, Measured, verdict};
+
+#[path = "../device/mod.rs"]
+mod device;
+mod reader;
+
+use device::cli::{self, Common};
+use device::pairs::{self, Pairs, Turn};
+use device::{BoxError, Conditions, Host, InlineProxy};
+use reader::{File, Pace, Reader};
+
+/// What a core pays for a capture.
+#[derive(Parser)]
+struct Arguments {
+    /// Connections open at once.
+    #[arg(long, default_value_t = 10_000)]
+    open: u32,
+    /// Pairs of turns, of each kind.
+    #[arg(long, default_value_t = 10)]
+    pairs: u32,
+    /// Length of a turn in seconds.
+    #[arg(long, default_value_t = 1.0)]
+    turn: f64,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Names are those of the JSON. Percents are of the busy cycles of a connection.
+#[derive(Serialize)]
+struct CaptureResult {
+    /// What is left of a capture that is over.
+    off_percent: f64,
+    off_interval: [f64; 2],
+    /// One connection in 10 000.
+    sampled_percent: f64,
+    sampled_interval: [f64; 2],
+    /// Every connection, for a reader that takes a tenth of what it could.
+    slow_reader_workers_percent: f64,
+    slow_reader_interval: [f64; 2],
+    /// The same with a reader as fast as it can.
+    fast_reader_workers_percent: f64,
+    /// Frames that the core has lost for that, and what the files say of it.
+    lost_counted: u64,
+    lost_written: u64,
+    frames_written: u64,
+    pairs: u32,
+    lost: u64,
+    retransmitted: u64,
+    failed: u64,
+    valid: bool,
+    invalid_because: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    cli::main("capture", || run(&Arguments::parse()))
+}
+
+fn run(arguments: &Arguments) -> Result<bool, BoxError> {
+    // Before this thread goes to its CPU: the reader is to be on others.
+    let reader = Reader::start()?;
+    arguments.common.pin()?;
+    if arguments.pairs < 2 {
+        return Err("--pairs: expected at least 2, or there is no interval".into());
+    }
+    let length = Duration::from_secs_f64(arguments.turn);
+    let settings = CpsSettings {
+        open: arguments.open,
+        length,
+        ..CpsSettings::default()
+    };
+    let host = Host::start(1, 1500)?;
+    let conditions = Conditions {
+        shown: true,
+        ..Conditions::new(settings)
+    };
+    let mut inline = host.open('a', &conditions)?;
+    let watch = inline.device.watch().ok_or("a proxy that shows nothing")?;
+    inline.warm_up(&settings);
+    inline.settle();
+    reader.look_at(watch.clone())?;
+    let mut bench = Bench {
+        inline: &mut inline,
+        reader: &reader,
+        length,
+        files: File::default(),
+    };
+    let before: Vec<Turn> = (0..arguments.pairs).map(|_| bench.plain()).collect();
+    let sampled = bench.pairs(arguments.pairs, "sample=1/10000", Pace::Fast)?;
+    let after: Vec<Turn> = (0..arguments.pairs).map(|_| bench.plain()).collect();
+    let off = Pairs::of(&after.into_iter().zip(before).collect::<Vec<_>>());
+    let fast = bench.pairs(arguments.pairs, "", Pace::Fast)?;
+    let slow = bench.pairs(arguments.pairs, "", Pace::Tenth)?;
+    let files = std::mem::take(&mut bench.files);
+    let lost_counted = watch.captured().lost;
+    let report = inline.result(&settings, &Measured::default());
+    let counts = [
+        ("lost", report.lost),
+        ("retransmitted", report.retransmitted),
+        ("failed", report.failed),
+        ("lost frames that no file tells", lost_counted.abs_diff(files.lost)),
+    ];
+    let mut invalid_because = sampled.reasons_against(counts);
+    invalid_because.extend(slow.reasons_against([]));
+    let percent = |ratio: f64| (ratio - 1.0) * 100.0;
+    let result = CaptureResult {
+        off_percent: percent(off.ratio),
+        off_interval: off.interval.map(percent),
+        sampled_percent: percent(sampled.ratio),
+        sampled_interval: sampled.interval.map(percent),
+        slow_reader_workers_percent: percent(slow.ratio),
+        slow_reader_interval: slow.interval.map(percent),
+        fast_reader_workers_percent: percent(fast.ratio),
+        lost_counted,
+        lost_written: files.lost,
+        frames_written: files.frames,
+        pairs: arguments.pairs,
+        lost: report.lost,
+        retransmitted: report.retransmitted,
+        failed: report.failed,
+        valid: invalid_because.is_empty(),
+        invalid_because,
+    };
+    tell(&result);
+    arguments.common.write(&result)?;
+    Ok(result.valid)
+}
+
+fn tell(result: &CaptureResult) {
+    let of = |name: &str, percent: f64, [low, high]: [f64; 2]| {
+        println!("{name}: {percent:.2} % ({low:.2} to {high:.2} %) of a connection's cycles");
+    };
+    of("what a capture leaves behind", result.off_percent, result.off_interval);
+    of(
+        "one connection in 10 000",
+        result.sampled_percent,
+        result.sampled_interval,
+    );
+    of(
+        "all frames, for a slow reader",
+        result.slow_reader_workers_percent,
+        result.slow_reader_interval,
+    );
+    println!(
+        "all frames, for a fast one: {:.2} %; {} frames written, {} lost, {} as the files tell; {}",
+        result.fast_reader_workers_percent,
+        result.frames_written,
+        result.lost_counted,
+        result.lost_written,
+        verdict(&result.invalid_because),
+    );
+}
+
+/// The proxy, and who captures it.
+struct Bench<'a> {
+    inline: &'a mut InlineProxy,
+    reader: &'a Reader,
+    length: Duration,
+    files: File,
+}
+
+impl Bench<'_> {
+    fn plain(&mut self) -> Turn {
+        pairs::turn_of(self.inline, self.length)
+    }
+
+    /// Pairs of turns with a capture and without.
+    fn pairs(&mut self, pairs: u32, query: &str, pace: Pace) -> Result<Pairs, BoxError> {
+        let mut failure = None;
+        let turns = pairs::take(pairs, |is_captured| {
+            if !is_captured {
+                return self.plain();
+            }
+            let turn = self.captured(query, pace);
+            turn.unwrap_or_else(|error| {
+                failure = Some(error);
+                Vec::new()
+            })
+        });
+        failure.map_or_else(|| Ok(Pairs::of(&turns)), Err)
+    }
+
+    /// A turn under a capture, whose file is read to its end.
+    fn captured(&mut self, query: &str, pace: Pace) -> Result<Turn, BoxError> {
+        self.reader.begin(query, pace);
+        self.turn_until_answered();
+        self.reader.answered()?;
+        let turn = self.plain();
+        self.reader.end();
+        self.turn_until_answered();
+        let file = self.reader.finished()?;
+        self.files.frames += file.frames;
+        self.files.lost += file.lost;
+        Ok(turn)
+    }
+
+    /// The core has to come round to take a tap, and to give it back.
+    fn turn_until_answered(&mut self) {
+        let reader = self.reader;
+        let end = self.inline.counter.now() + Duration::from_secs(60);
+        self.inline.run_until(end, |_| reader.has_answered());
+    }
+}

@@ -1,0 +1,121 @@
+//! Which connections are captured, and how much of their frames.
+
+use crate::base::ids::{ListenerId, RuleId, ServerId};
+use std::num::NonZeroU32;
+
+/// Which connections a capture is of: those that are all that is said here.
+#[derive(Clone, Copy, Debug)]
+pub struct Choice {
+    /// Of clients whose address is the first in the bits of the second.
+    pub client: Option<(u128, u128)>,
+    /// Of this listener.
+    pub listener: Option<ListenerId>,
+    /// For which this server was called.
+    pub server: Option<ServerId>,
+    /// Whose server this rule has chosen.
+    pub rule: Option<RuleId>,
+    /// One of so many, by a keyed hash of their addresses and ports.
+    pub one_in: NonZeroU32,
+}
+
+/// How much of a frame is copied.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// Bytes at most.
+    pub snaplen: u16,
+    /// TCP payload as well: without, a copy ends with the TCP header.
+    pub payload: bool,
+}
+
+impl Default for Choice {
+    /// All.
+    fn default() -> Self {
+        Self {
+            client: None,
+            listener: None,
+            server: None,
+            rule: None,
+            one_in: NonZeroU32::MIN,
+        }
+    }
+}
+
+impl Choice {
+    /// All that is known of a connection before it has a server: its client, its listener, and the hash of both.
+    pub(super) fn may_want(&self, client: u128, listener: u16, hash: u64) -> bool {
+        hash <= u64::MAX / u64::from(self.one_in.get())
+            && self.listener.is_none_or(|wanted| wanted.0 == listener)
+            && self.client.is_none_or(|(address, bits)| client & bits == address)
+    }
+
+    /// Whether more has to be known than that.
+    pub(super) fn waits(&self) -> bool {
+        self.server.is_some() || self.rule.is_some()
+    }
+}
+
+impl Extent {
+    /// How much of `frame` is copied.
+    pub(super) fn of(self, frame: &[u8]) -> usize {
+        let whole = frame.len().min(usize::from(self.snaplen));
+        if self.payload {
+            whole
+        } else {
+            end_of_headers(frame).map_or(whole, |end| whole.min(end))
+        }
+    }
+}
+
+/// Where the TCP payload of a frame begins; of ICMP and all else nothing is left out.
+fn end_of_headers(frame: &[u8]) -> Option<usize> {
+    const TCP: u8 = 6;
+    let byte = |at: usize| frame.get(at).copied();
+    let kind = |at: usize| Some(u16::from_be_bytes([byte(at)?, byte(at + 1)?]));
+    let mut at = 12;
+    // IEEE 802.1Q, at most two tags.
+    for _ in 0..2 {
+        if matches!(kind(at)?, 0x8100 | 0x88a8) {
+            at += 4;
+        }
+    }
+    let l3 = at + 2;
+    let (protocol, l4) = match kind(at)? {
+        0x0800 => (byte(l3 + 9)?, l3 + usize::from(byte(l3)? & 0xf) * 4),
+        0x86dd => (byte(l3 + 6)?, l3 + 40),
+        _ => return None,
+    };
+    (protocol == TCP).then_some(())?;
+    Some(l4 + usize::from(byte(l4 + 12)? >> 4) * 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payload_is_left_out_unless_asked_for_and_no_length_leads_astray() {
+        let mut frame = [0_u8; 80];
+        frame[12..14].copy_from_slice(&[8, 0]);
+        (frame[14], frame[23], frame[46]) = (0x45, 6, 0x80);
+        let of = |snaplen, payload, frame: &[u8]| Extent { snaplen, payload }.of(frame);
+        assert_eq!((of(128, false, &frame), of(128, true, &frame)), (66, 80));
+        assert_eq!((of(60, false, &frame), of(70, true, &frame)), (60, 70));
+        for end in 0..frame.len() {
+            assert!(of(128, false, &frame[..end]) <= end);
+        }
+        frame[46] = 0xf0;
+        assert_eq!(of(128, false, &frame), 80, "a header that is longer than the frame");
+    }
+
+    #[test]
+    fn one_of_many_is_chosen_by_its_hash() {
+        let choice = Choice {
+            one_in: NonZeroU32::new(1000).expect("not zero"),
+            ..Choice::default()
+        };
+        let chosen = (0..100_000_u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let chosen = chosen.filter(|hash| choice.may_want(0, 0, *hash)).count();
+        assert!((80..=120).contains(&chosen), "{chosen}");
+        assert!(Choice::default().may_want(0, 0, u64::MAX));
+    }
+}

@@ -1,0 +1,371 @@
+//! The core's end of a capture: which connection is being dealt with, and what of it is copied.
+
+use super::{Choice, Done, Entry, Extent, Facts, Frame, FrameKind, Lost, Stepped, Wanted, What};
+use crate::base::drop_reason::DropReason;
+use crate::base::ids::{RuleId, ServerId};
+use crate::session::phase::Phase;
+use e2d2::port::PortId;
+use e2d2::time::Instant;
+use netfcts::Side;
+use netfcts::ring::RecordSender;
+use rtrb::Producer;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Entries kept free for the ends of groups: a group that has begun ends. One may stand in another.
+const KEPT_FOR_ENDS: usize = 4;
+
+/// With less room no group begins.
+const ROOM_TO_BEGIN: usize = 16;
+
+/// The producers of the rings.
+pub(super) struct Rings {
+    pub(super) entries: Producer<Entry>,
+    pub(super) bytes: Producer<u8>,
+    pub(super) records: RecordSender,
+    pub(super) lost: Arc<Lost>,
+}
+
+/// A core's end of a capture.
+pub struct Tap {
+    choice: Choice,
+    extent: Extent,
+    rings: Rings,
+    /// The frames that were lost: nobody else writes the count.
+    lost: u64,
+    /// By place: it is captured.
+    chosen: Bits,
+    /// By place: it is known to be wanted.
+    wanted: Bits,
+    /// By place among the resting: it was captured and wanted.
+    resting: Bits,
+    /// By place, if rules are asked for or shown: the rule, plus one.
+    rules: Vec<u32>,
+    group: Option<Group>,
+    packets: u64,
+}
+
+/// A bit for each place.
+struct Bits(Vec<u64>);
+
+impl Bits {
+    fn new(places: usize) -> Self {
+        Self(vec![0; places.div_ceil(64)])
+    }
+
+    #[inline]
+    fn has(&self, place: u32) -> bool {
+        let word = self.0.get(place as usize / 64);
+        word.is_some_and(|word| word >> (place % 64) & 1 == 1)
+    }
+
+    fn set(&mut self, place: u32, is_set: bool) {
+        if let Some(word) = self.0.get_mut(place as usize / 64) {
+            let bit = 1 << (place % 64);
+            *word = if is_set { *word | bit } else { *word & !bit };
+        }
+    }
+}
+
+/// What comes of one frame, or one timer.
+#[derive(Clone, Copy)]
+pub(crate) struct Group {
+    packet: u64,
+    connection: u64,
+    at: Instant,
+    /// The connection's place, once there is one.
+    slot: Option<u32>,
+    is_resting: bool,
+    /// There was no room for it: its frames are counted, no more.
+    is_lost: bool,
+    /// Something was said of it behind the frame that came in.
+    has_effect: bool,
+    dropped: Option<DropReason>,
+    is_unwanted: bool,
+    is_over: bool,
+}
+
+/// Whose frame, or timer, a group is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// The connection's in this place.
+    Open(u32),
+    /// A resting connection's.
+    Resting,
+    /// Somebody's who has no connection.
+    Stranger,
+}
+
+/// What a connection's turn has interrupted.
+pub(crate) enum Interrupted {
+    /// Nothing: the turn is part of the group.
+    Nothing,
+    /// The group of another connection, or of none.
+    Group(Option<Group>),
+}
+
+impl Tap {
+    pub(super) fn new(choice: Choice, extent: Extent, (places, resting): (usize, usize), rings: Rings) -> Self {
+        Self {
+            choice,
+            extent,
+            rings,
+            lost: 0,
+            chosen: Bits::new(places),
+            wanted: Bits::new(places),
+            resting: Bits::new(resting),
+            rules: vec![0; places],
+            group: None,
+            packets: 0,
+        }
+    }
+
+    /// Whether the connection in this place is captured.
+    #[inline]
+    pub(crate) fn has(&self, slot: u32) -> bool {
+        self.chosen.has(slot)
+    }
+
+    /// The same of a resting one.
+    pub(crate) fn has_resting(&self, slot: u32) -> bool {
+        self.resting.has(slot)
+    }
+
+    /// Whether a connection of this client with this listener may be captured.
+    pub(crate) fn may_want(&self, client: u128, listener: u16, hash: u64) -> bool {
+        self.choice.may_want(client, listener, hash)
+    }
+
+    /// A connection is made in `slot`, by a frame whose group has begun if it is captured.
+    pub(crate) fn note_made(&mut self, slot: u32, (client, listener): (u128, u16), hash: u64) {
+        let is_chosen = self.may_want(client, listener, hash);
+        self.choose(slot, is_chosen);
+        if let Some(group) = &mut self.group {
+            group.slot = Some(slot);
+        }
+    }
+
+    /// Captures a connection from now on, or not.
+    fn choose(&mut self, slot: u32, is_chosen: bool) {
+        self.chosen.set(slot, is_chosen);
+        self.wanted.set(slot, is_chosen && !self.choice.waits());
+        if let Some(rule) = self.rules.get_mut(slot as usize) {
+            *rule = 0;
+        }
+    }
+
+    /// Captures a connection from now on that was there before, if it is one of those. Its rule is not known.
+    pub(crate) fn choose_open(
+        &mut self,
+        slot: u32,
+        (client, listener): (u128, u16),
+        server: Option<ServerId>,
+        hash: u64,
+    ) {
+        let is_chosen = self.may_want(client, listener, hash)
+            && self.choice.rule.is_none()
+            && self.choice.server.is_none_or(|wanted| server == Some(wanted));
+        self.choose(slot, is_chosen);
+        self.wanted.set(slot, is_chosen);
+    }
+
+    /// A rule has chosen the pool of a connection's server, or none has.
+    pub(crate) fn note_rule(&mut self, slot: u32, rule: Option<RuleId>) {
+        if !self.has(slot) {
+            return;
+        }
+        if let (Some(place), Some(rule)) = (self.rules.get_mut(slot as usize), rule) {
+            *place = rule.0.saturating_add(1);
+        }
+        match self.choice.rule {
+            Some(wanted) if rule != Some(wanted) => self.give_up(slot),
+            Some(_) if self.choice.server.is_none() => self.wanted.set(slot, true),
+            _ => {}
+        }
+    }
+
+    /// The rule that has chosen the server of a connection.
+    pub(crate) fn rule(&self, slot: u32) -> Option<RuleId> {
+        self.rules.get(slot as usize)?.checked_sub(1).map(RuleId)
+    }
+
+    /// A server is called for a connection.
+    pub(crate) fn note_call(&mut self, slot: u32, server: ServerId) {
+        if self.has(slot) && self.choice.server == Some(server) {
+            self.wanted.set(slot, true);
+        }
+    }
+
+    /// It is not one of those.
+    fn give_up(&mut self, slot: u32) {
+        self.choose(slot, false);
+        if let Some(group) = &mut self.group
+            && group.slot == Some(slot)
+        {
+            group.is_unwanted = true;
+        }
+    }
+
+    /// Begins a group of the connection in `slot`, of one that rests, or of a stranger.
+    pub(crate) fn begin(&mut self, connection: u64, whose: Whose, at: Instant) {
+        self.packets += 1;
+        self.group = Some(Group {
+            packet: self.packets,
+            connection,
+            at,
+            slot: match whose {
+                Whose::Open(slot) => Some(slot),
+                Whose::Resting | Whose::Stranger => None,
+            },
+            is_resting: whose == Whose::Resting,
+            is_lost: self.rings.entries.slots() < ROOM_TO_BEGIN,
+            has_effect: false,
+            dropped: None,
+            is_unwanted: false,
+            is_over: false,
+        });
+    }
+
+    /// It is the turn of a connection: a group of its own, if it has none and is captured.
+    pub(crate) fn enter(&mut self, slot: u32, at: Instant, connection: impl FnOnce() -> u64) -> Interrupted {
+        let is_part_of_it = match &self.group {
+            None => !self.has(slot),
+            Some(group) => group.slot == Some(slot),
+        };
+        if is_part_of_it {
+            return Interrupted::Nothing;
+        }
+        let interrupted = Interrupted::Group(self.group.take());
+        if self.has(slot) {
+            self.begin(connection(), Whose::Open(slot), at);
+        }
+        interrupted
+    }
+
+    /// The turn is over; `facts` are those of its connection, if that goes on.
+    pub(crate) fn leave(&mut self, interrupted: Interrupted, facts: Option<Facts>) {
+        if let Interrupted::Group(group) = interrupted {
+            self.end(facts);
+            self.group = group;
+        }
+    }
+
+    /// The place of the connection whose group has begun.
+    pub(crate) fn current(&self) -> Option<u32> {
+        self.group.as_ref()?.slot
+    }
+
+    /// A frame has come in from `side`.
+    pub(crate) fn note_received(&mut self, side: Side, port: PortId, frame: &[u8]) {
+        self.copy(FrameKind::Received(side), port, frame);
+        if let Some(group) = &mut self.group {
+            group.has_effect = false;
+        }
+    }
+
+    /// A frame goes out.
+    #[inline]
+    pub(crate) fn note_sent(&mut self, kind: FrameKind, port: PortId, frame: &[u8]) {
+        if self.group.is_some() {
+            self.copy(kind, port, frame);
+        }
+    }
+
+    fn copy(&mut self, kind: FrameKind, port: PortId, frame: &[u8]) {
+        let Some(group) = &mut self.group else { return };
+        group.has_effect = true;
+        let captured = self.extent.of(frame);
+        let has_room = !group.is_lost
+            && self.rings.entries.slots() > KEPT_FOR_ENDS
+            && (self.rings.bytes)
+                .push_entire_slice(frame.get(..captured).unwrap_or_default())
+                .is_ok();
+        if !has_room {
+            self.lost += 1;
+            return self.rings.lost.0.store(self.lost, Ordering::Relaxed);
+        }
+        let what = What::Frame(Frame {
+            kind,
+            port,
+            // A frame has fewer than 2^16 bytes.
+            length: frame.len().min(u16::MAX.into()) as u16,
+            captured: captured as u16,
+        });
+        let entry = group.entry(what);
+        let _there_is_room = self.rings.entries.push(entry);
+    }
+
+    /// What an event does to the connection of the group; nothing of it has been done yet.
+    pub(crate) fn note_step(&mut self, slot: u32, stepped: Stepped) {
+        let is_spliced = |phase| matches!(phase, Phase::Spliced { .. });
+        let is_over = (stepped.actions.last()).is_some_and(|action| action.ends_connection());
+        let is_settled = is_over || is_spliced(stepped.after) && !is_spliced(stepped.before);
+        if is_settled && self.has(slot) && !self.wanted.has(slot) {
+            self.give_up(slot);
+        }
+        let Some(group) = self.group.as_mut().filter(|group| group.slot == Some(slot)) else {
+            return;
+        };
+        (group.has_effect, group.is_over) = (true, group.is_over || is_over);
+        if !group.is_lost && self.rings.entries.slots() > KEPT_FOR_ENDS {
+            let entry = group.entry(What::Step(stepped));
+            let _there_is_room = self.rings.entries.push(entry);
+        }
+    }
+
+    /// A frame was dropped, or something else for this reason.
+    pub(crate) fn note_drop(&mut self, reason: DropReason) {
+        if let Some(group) = &mut self.group {
+            group.has_effect = true;
+            group.dropped = Some(reason);
+        }
+    }
+
+    /// Where the record of the connection in `slot` goes, if it is captured.
+    pub(crate) fn records(&mut self, slot: u32) -> Option<&mut RecordSender> {
+        let has_group = self.group.as_ref().is_some_and(|group| group.slot == Some(slot));
+        has_group.then_some(&mut self.rings.records)
+    }
+
+    /// The connection in `slot` is over, and rests in the place `resting` if it was spliced.
+    pub(crate) fn note_rest(&mut self, slot: u32, resting: u32) {
+        let is_wanted = self.has(slot) && self.wanted.has(slot);
+        self.resting.set(resting, is_wanted);
+    }
+
+    /// Ends the group.
+    pub(crate) fn end(&mut self, facts: Option<Facts>) {
+        let Some(group) = self.group.take() else { return };
+        let wanted = match group.slot {
+            _ if group.is_unwanted => Wanted::No,
+            Some(slot) if self.has(slot) && !self.wanted.has(slot) => Wanted::Unknown,
+            None if self.choice.waits() && !group.is_resting => Wanted::Unknown,
+            _ => Wanted::Yes,
+        };
+        if let Some(slot) = group.slot.filter(|_| group.is_over) {
+            self.choose(slot, false);
+        }
+        if group.is_lost {
+            return;
+        }
+        let done = Done {
+            facts,
+            dropped: group.dropped,
+            wanted,
+            is_over: group.is_over,
+            is_elsewhere: !group.has_effect && group.slot.is_none(),
+        };
+        let _room_was_kept = self.rings.entries.push(group.entry(What::Done(done)));
+    }
+}
+
+impl Group {
+    fn entry(&self, what: What) -> Entry {
+        Entry {
+            packet: self.packet,
+            connection: self.connection,
+            at: self.at,
+            what,
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What one core has said, by packet number: frames, steps, and how each ended.
+
+use std::collections::VecDeque;
+
+use e2d2::time::Instant;
+use netfcts::record::SessionRecord;
+use splice::capture::{CaptureReader, Done, Entry, Frame, Stepped, What};
+
+/// Entries that are taken from a core before another has its turn.
+const TAKEN_AT_ONCE: usize = 4096;
+
+/// Records that wait for the group in which their connection ended.
+const MOST_RECORDS: usize = 4096;
+
+/// The index of a core, and what it calls a connection.
+pub(super) type Key = (usize, u64);
+
+/// What comes from one core.
+pub(super) struct Core {
+    pub(super) number: u32,
+    pub(super) reader: CaptureReader,
+    open: Vec<Group>,
+    /// Records of connections whose last group has not ended.
+    records: VecDeque<SessionRecord>,
+    pub(super) lost_told: u64,
+}
+
+/// The frames and steps of one packet number.
+pub(super) struct Group {
+    pub(super) packet: u64,
+    pub(super) key: Key,
+    pub(super) at: Instant,
+    pub(super) frames: Vec<(Frame, Vec<u8>)>,
+    pub(super) steps: Vec<Stepped>,
+}
+
+impl Core {
+    pub(super) fn new(number: u32, reader: CaptureReader) -> Self {
+        Self {
+            number,
+            reader,
+            open: Vec::new(),
+            records: VecDeque::new(),
+            lost_told: 0,
+        }
+    }
+
+    /// Takes what has come, a part at a time; groups that have ended go to `ended`. Returns the number of entries.
+    pub(super) fn take(&mut self, index: usize, ended: &mut Vec<(Group, Done)>) -> usize {
+        let mut bytes = Vec::new();
+        for taken in 0..TAKEN_AT_ONCE {
+            let Some(entry) = self.reader.next(&mut bytes) else {
+                return taken;
+            };
+            let group = self.group(index, &entry);
+            match entry.what {
+                What::Frame(frame) => group.frames.push((frame, bytes.clone())),
+                What::Step(step) => group.steps.push(step),
+                What::Done(done) => {
+                    if let Some(place) = self.open.iter().position(|group| group.packet == entry.packet) {
+                        ended.push((self.open.swap_remove(place), done));
+                    }
+                }
+            }
+        }
+        TAKEN_AT_ONCE
+    }
+
+    /// The group of an entry: one or two are open at a time.
+    fn group(&mut self, index: usize, entry: &Entry) -> &mut Group {
+        let place = self.open.iter().position(|group| group.packet == entry.packet);
+        let place = place.unwrap_or_else(|| {
+            self.open.push(Group {
+                packet: entry.packet,
+                key: (index, entry.connection),
+                at: entry.at,
+                frames: Vec::new(),
+                steps: Vec::new(),
+            });
+            self.open.len() - 1
+        });
+        &mut self.open[place]
+    }
+
+    /// The record of a connection that is over. It was sent before the end of its last group.
+    pub(super) fn record_of(&mut self, client: Option<(u128, u16)>) -> Option<SessionRecord> {
+        let records = &mut self.records;
+        self.reader.records(|record| records.push_back(*record));
+        while records.len() > MOST_RECORDS {
+            records.pop_front();
+        }
+        let (client, port) = client?;
+        let is_it = |record: &SessionRecord| {
+            // A record names the client of a PROXY header, and its peer beside.
+            let (address, of_port) = record.peer().unwrap_or_else(|| (record.client(), record.client_port));
+            netfcts::leg::mapped(address) == client && of_port == port
+        };
+        let place = records.iter().position(is_it)?;
+        records.remove(place)
+    }
+}

@@ -1,0 +1,198 @@
+//! What a capture says about a frame, in `key=value` words: `docs/capture.md` explains each. Wireshark's post-dissector
+//! (`packaging/wireshark/proxyengine.lua`) reads them again.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use e2d2::counters::Reason;
+use netfcts::format::NameTable;
+use netfcts::leg::{mapped, unmapped};
+use netfcts::record::Cause;
+use splice::action::Action;
+use splice::capture::{Done, Facts, FrameKind, Stepped};
+
+/// Which leg of its connection a frame is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leg {
+    Client,
+    Server,
+}
+
+impl Leg {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Server => "server",
+        }
+    }
+}
+
+/// The word for how a frame came to be.
+pub(super) fn kind_name(kind: FrameKind) -> &'static str {
+    match kind {
+        FrameKind::Received(_) => "received",
+        FrameKind::Passed => "passed",
+        FrameKind::Own => "own",
+    }
+}
+
+/// The name of a variant without its values, as words have no blanks.
+fn name_of(value: &impl std::fmt::Debug) -> String {
+    let text = format!("{value:?}");
+    text.chars().filter(|character| *character != ' ').collect()
+}
+
+/// What was decided about all frames of a group.
+pub(super) fn decision(steps: &[Stepped], done: &Done, facts: Option<&Facts>) -> String {
+    let mut text = String::new();
+    let phases = match (steps.first(), steps.last()) {
+        (Some(first), Some(last)) => Some((name_of(&first.before), name_of(&last.after))),
+        _ => done.facts.map(|facts| (name_of(&facts.phase), name_of(&facts.phase))),
+    };
+    // Writing to a text cannot fail.
+    match phases {
+        Some((before, after)) if before == after => _ = write!(text, " phase={before}"),
+        Some((before, after)) => _ = write!(text, " phase={before}>{after}"),
+        None => {}
+    }
+    let mut list = |key: &str, words: Vec<String>| {
+        if !words.is_empty() {
+            _ = write!(text, " {key}={}", words.join(";"));
+        }
+    };
+    list("events", steps.iter().map(|step| name_of(&step.event)).collect());
+    let actions = steps.iter().flat_map(|step| step.actions);
+    list("actions", actions.map(name_of).collect());
+    if let Some([client_seq, server_seq, client_ts, server_ts]) = facts.and_then(|facts| facts.offsets) {
+        let signed = |offset: u32| offset.cast_signed();
+        _ = write!(
+            text,
+            " dseq={:+},{:+} dts={:+},{:+}",
+            signed(client_seq),
+            signed(server_seq),
+            signed(client_ts),
+            signed(server_ts)
+        );
+    }
+    if let Some(reason) = done.dropped {
+        _ = write!(text, " drop={}", reason.name());
+    }
+    if let Some(cause) = cause_of(steps) {
+        _ = write!(text, " end={}", cause.name());
+    }
+    text
+}
+
+/// Who takes part in a connection.
+pub(super) fn parties(
+    facts: Option<&Facts>,
+    listener: Option<u16>,
+    rule: Option<&String>,
+    names: &NameTable,
+) -> String {
+    let mut text = String::new();
+    let Some(facts) = facts else { return text };
+    let address = unmapped(u128::from_ne_bytes(facts.client));
+    _ = write!(text, " client={}", SocketAddr::new(address, facts.client_port));
+    let named = |list: &[netfcts::format::Named], index: u16| list.get(usize::from(index)).map(|of| of.name.clone());
+    if let Some(name) = listener.and_then(|listener| named(&names.listeners, listener)) {
+        _ = write!(text, " listener={name}");
+    }
+    if let Some(rule) = rule {
+        _ = write!(text, " rule={rule}");
+    }
+    if let Some(name) = facts.server.and_then(|server| named(&names.servers, server.0)) {
+        _ = write!(text, " server={name}");
+    }
+    text
+}
+
+/// Why a connection ended in these steps, if it did. [`Action::ForgetWithFailure`] leaves that to the record.
+pub(super) fn cause_of(steps: &[Stepped]) -> Option<Cause> {
+    steps
+        .iter()
+        .flat_map(|step| step.actions)
+        .find_map(|action| match action {
+            Action::EnterTimeWait(cause) | Action::Forget(cause) => Some(*cause),
+            Action::ForgetWithFailure => Some(Cause::NoServer),
+            _ => None,
+        })
+}
+
+/// What the headers of a frame say, however much of it there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ends {
+    pub(super) source: (u128, u16),
+    pub(super) destination: (u128, u16),
+    /// Bytes of TCP payload.
+    pub(super) payload: u32,
+}
+
+/// Reads the addresses and ports of a frame; without TCP ports are 0.
+pub(super) fn ends_of(frame: &[u8]) -> Option<Ends> {
+    let byte = |at: usize| frame.get(at).copied();
+    let short = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
+    let mut at = 12;
+    while matches!(short(at)?, 0x8100 | 0x88a8) {
+        at += 4;
+    }
+    let l3 = at + 2;
+    let (source, destination, protocol, l4, end) = match short(at)? {
+        0x0800 => {
+            let address = |at: usize| {
+                Some(mapped(IpAddr::V4(Ipv4Addr::from(
+                    *frame.get(at..)?.first_chunk::<4>()?,
+                ))))
+            };
+            let l4 = l3 + usize::from(byte(l3)? & 0xf) * 4;
+            let end = l3 + usize::from(short(l3 + 2)?);
+            (address(l3 + 12)?, address(l3 + 16)?, byte(l3 + 9)?, l4, end)
+        }
+        0x86dd => {
+            let address = |at: usize| {
+                Some(mapped(IpAddr::V6(Ipv6Addr::from(
+                    *frame.get(at..)?.first_chunk::<16>()?,
+                ))))
+            };
+            let end = l3 + 40 + usize::from(short(l3 + 4)?);
+            (address(l3 + 8)?, address(l3 + 24)?, byte(l3 + 6)?, l3 + 40, end)
+        }
+        _ => return None,
+    };
+    if protocol != 6 {
+        return Some(Ends {
+            source: (source, 0),
+            destination: (destination, 0),
+            payload: 0,
+        });
+    }
+    let data = l4 + usize::from(byte(l4 + 12)? >> 4) * 4;
+    Some(Ends {
+        source: (source, short(l4)?),
+        destination: (destination, short(l4 + 2)?),
+        payload: end.saturating_sub(data) as u32,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_that_are_cut_off_are_no_ends() {
+        let mut frame = vec![0; 74];
+        frame[12..14].copy_from_slice(&[8, 0]);
+        (frame[14], frame[23], frame[46]) = (0x45, 6, 0x80);
+        frame[16..18].copy_from_slice(&100_u16.to_be_bytes());
+        frame[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 9]);
+        frame[34..38].copy_from_slice(&[4, 0, 0, 80]);
+        let ends = ends_of(&frame).expect("they are there");
+        assert_eq!((ends.source.1, ends.destination.1, ends.payload), (1024, 80, 48));
+        assert_eq!(unmapped(ends.source.0), IpAddr::from([10, 0, 0, 1]));
+        for end in 0..47 {
+            assert_eq!(ends_of(&frame[..end]), None, "{end}");
+        }
+        frame[23] = 1;
+        assert_eq!(ends_of(&frame).map(|ends| ends.source.1), Some(0));
+    }
+}

@@ -1,0 +1,315 @@
+//! What a capture sees of chosen connections: both legs, what was decided, and what it costs those who are not chosen.
+
+use crate::harness::{Bench, CONFIG, Client, Server, close, nothing, only, spliced};
+use e2d2::wire::tcp::TcpFlags;
+use netfcts::Side;
+use netfcts::record::Cause;
+use proxyengine::config::ServerId;
+use splice::action::Action;
+use splice::capture::{CaptureReader, Choice, Done, ENTRIES, Extent, FrameKind, Stepped, Wanted, What, capture_ring};
+use splice::drop_reason::DropReason;
+use splice::event::Event;
+use splice::ids::RuleId;
+use splice::phase::Phase;
+use std::num::NonZeroU32;
+use std::time::Duration;
+use testkit::{Segment, Station};
+
+const HEADERS: Extent = Extent {
+    snaplen: 128,
+    payload: false,
+};
+
+/// What one group says.
+#[derive(Debug, Default)]
+struct Group {
+    packet: u64,
+    connection: u64,
+    frames: Vec<(FrameKind, Vec<u8>)>,
+    steps: Vec<Stepped>,
+    done: Option<Done>,
+}
+
+impl Group {
+    fn kinds(&self) -> Vec<FrameKind> {
+        self.frames.iter().map(|(kind, _)| *kind).collect()
+    }
+
+    fn done(&self) -> &Done {
+        self.done.as_ref().expect("every group has an end")
+    }
+
+    fn events(&self) -> Vec<Event> {
+        self.steps.iter().map(|step| step.event).collect()
+    }
+}
+
+/// Begins a capture.
+fn capture(bench: &mut Bench, choice: Choice, extent: Extent) -> CaptureReader {
+    let (places, resting) = bench.proxy.places();
+    let (tap, reader) = capture_ring(choice, extent, places, resting);
+    assert!(bench.proxy.swap_tap(Some(tap)).is_none());
+    reader
+}
+
+/// The groups that have ended, each of which has to.
+fn groups(reader: &mut CaptureReader) -> Vec<Group> {
+    let (mut open, mut ended): (Vec<Group>, Vec<Group>) = (Vec::new(), Vec::new());
+    let mut bytes = Vec::new();
+    while let Some(entry) = reader.next(&mut bytes) {
+        let place = open.iter().position(|group| group.packet == entry.packet);
+        let place = place.unwrap_or_else(|| {
+            open.push(Group {
+                packet: entry.packet,
+                connection: entry.connection,
+                ..Group::default()
+            });
+            open.len() - 1
+        });
+        match entry.what {
+            What::Frame(frame) => open[place].frames.push((frame.kind, bytes.clone())),
+            What::Step(step) => open[place].steps.push(step),
+            What::Done(done) => {
+                open[place].done = Some(done);
+                ended.push(open.remove(place));
+            }
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+    ended
+}
+
+const FROM_CLIENT: FrameKind = FrameKind::Received(Side::Client);
+const FROM_SERVER: FrameKind = FrameKind::Received(Side::Server);
+
+#[test]
+fn both_legs_of_a_connection_are_paired_from_its_syn_to_its_record() {
+    let mut bench = Bench::new();
+    let mut reader = capture(&mut bench, Choice::default(), HEADERS);
+    let (mut client, mut server) = spliced(&mut bench, 1024);
+    only(server.send(&mut bench, b"hello, client"));
+    client.ack = client.ack.wrapping_add(13);
+    close(&mut bench, &mut client, &mut server);
+    let groups = groups(&mut reader);
+    let kinds: Vec<_> = groups.iter().map(Group::kinds).collect();
+    let expected: [&[FrameKind]; 9] = [
+        &[FROM_CLIENT, FrameKind::Own],
+        &[FROM_CLIENT],
+        // Its request, for which its server is called, and the answer, behind which the request follows.
+        &[FROM_CLIENT, FrameKind::Own],
+        &[FROM_SERVER, FrameKind::Own, FrameKind::Own],
+        &[FROM_SERVER, FrameKind::Passed],
+        &[FROM_SERVER, FrameKind::Passed],
+        &[FROM_CLIENT, FrameKind::Passed],
+        &[FROM_SERVER, FrameKind::Passed],
+        &[FROM_CLIENT, FrameKind::Passed],
+    ];
+    assert_eq!(kinds, expected);
+    assert!(groups.iter().all(|group| group.connection == groups[0].connection));
+    assert!(groups.windows(2).all(|two| two[0].packet + 1 == two[1].packet));
+    let events = groups[2].events();
+    assert_eq!(
+        events,
+        [Event::ClientData, Event::Buffered, Event::Selected, Event::PortTaken]
+    );
+    assert_eq!(groups[3].steps[0].after, Phase::SPLICED);
+    let facts = groups[4].done().facts.expect("it is open");
+    assert_eq!((facts.server, facts.client_port), (Some(ServerId(0)), 1024));
+    let [client_seq, ..] = facts.offsets.expect("it is spliced");
+    let (_, received) = &groups[6].frames[0];
+    let (_, passed) = &groups[6].frames[1];
+    let seq = |frame: &[u8]| u32::from_be_bytes(*frame[38..].first_chunk().expect("a TCP header"));
+    assert_eq!(seq(received).wrapping_add(client_seq), seq(passed));
+    // Neither the request nor the answer is in it.
+    assert!(
+        groups
+            .iter()
+            .flat_map(|group| &group.frames)
+            .all(|(_, frame)| frame.len() <= 74)
+    );
+    let last = groups.last().expect("there are some");
+    assert!(last.done().is_over && last.done().wanted == Wanted::Yes);
+    let actions = last.steps.last().expect("a step").actions;
+    assert_eq!(actions.last(), Some(&Action::EnterTimeWait(Cause::ActiveClose)));
+    let mut records = Vec::new();
+    reader.records(|record| records.push(*record));
+    assert_eq!(records, bench.records());
+    // The last ACK again finds a connection at rest.
+    only(bench.receive(&client.segment(TcpFlags::ACK, b"")));
+    let late = self::groups(&mut reader);
+    assert_eq!(late[0].kinds(), [FROM_CLIENT, FrameKind::Passed]);
+    assert_eq!(late[0].done().facts.expect("it rests").phase, Phase::TimeWait);
+    assert_eq!(reader.lost(), 0);
+    drop(bench.proxy.swap_tap(None));
+    assert!(reader.is_abandoned());
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
+fn a_frame_that_is_dropped_says_why_and_a_timer_is_a_group() {
+    let mut bench = Bench::new();
+    let mut reader = capture(&mut bench, Choice::default(), HEADERS);
+    let (client, _) = spliced(&mut bench, 1024);
+    groups(&mut reader);
+    let beyond = Segment {
+        seq: client.seq.wrapping_add(0x4000_0000),
+        flags: TcpFlags::RST,
+        ..client.segment(TcpFlags::RST, b"")
+    };
+    nothing(bench.receive(&beyond));
+    let dropped = &groups(&mut reader)[0];
+    assert_eq!(dropped.kinds(), [FROM_CLIENT]);
+    assert_eq!(dropped.done().dropped, Some(DropReason::OutOfWindowRst));
+    let mut waiting = Client::new(1025);
+    waiting.connect(&mut bench);
+    only(waiting.send(&mut bench, b"1 hello"));
+    groups(&mut reader);
+    bench.wait(Duration::from_secs(4));
+    let of_timers = groups(&mut reader);
+    assert!(!of_timers.is_empty());
+    for group in &of_timers {
+        assert_eq!(
+            (group.kinds(), group.events()),
+            (vec![FrameKind::Own], vec![Event::RetryDue])
+        );
+    }
+    bench.finish();
+    let ends = groups(&mut reader);
+    assert_eq!(ends.len(), 2);
+    assert!(
+        ends.iter()
+            .all(|group| group.events() == [Event::Shutdown] && group.done().is_over)
+    );
+    drop(bench.proxy.swap_tap(None));
+    bench.assert_all_returned();
+}
+
+#[test]
+fn only_what_is_chosen_is_captured() {
+    let mut bench = Bench::new();
+    let other = |port| Client {
+        me: Station::new(1, "10.0.0.77:1026").with_port(port),
+        ..Client::new(port)
+    };
+    let choice = Choice {
+        client: Some((0xffff_0a00_004d, u128::MAX)),
+        ..Choice::default()
+    };
+    let mut reader = capture(&mut bench, choice, HEADERS);
+    spliced(&mut bench, 1024);
+    assert!(groups(&mut reader).is_empty());
+    other(1025).connect(&mut bench);
+    assert_eq!(groups(&mut reader).len(), 2);
+    drop(bench.proxy.swap_tap(None));
+    // One of the server that is wanted is known to be when that is called, any other when it is connected.
+    let choice = Choice {
+        server: Some(ServerId(1)),
+        ..Choice::default()
+    };
+    let mut reader = capture(&mut bench, choice, HEADERS);
+    let (mut unwanted, _) = spliced(&mut bench, 1030);
+    let of_unwanted: Vec<_> = groups(&mut reader).iter().map(|group| group.done().wanted).collect();
+    assert_eq!(
+        of_unwanted,
+        [Wanted::Unknown, Wanted::Unknown, Wanted::Unknown, Wanted::No]
+    );
+    only(unwanted.send(&mut bench, b"more"));
+    assert!(groups(&mut reader).is_empty());
+    let mut wanted = Client::new(1031);
+    wanted.connect(&mut bench);
+    let syn = only(wanted.send(&mut bench, b"1 hello"));
+    Server::from_syn(&syn).accept(&mut bench);
+    let of_wanted: Vec<_> = groups(&mut reader).iter().map(|group| group.done().wanted).collect();
+    assert_eq!(of_wanted, [Wanted::Unknown, Wanted::Unknown, Wanted::Yes, Wanted::Yes]);
+    // No rule of the configuration has chosen it.
+    drop(bench.proxy.swap_tap(None));
+    let choice = Choice {
+        rule: Some(RuleId(0)),
+        ..Choice::default()
+    };
+    let mut reader = capture(&mut bench, choice, HEADERS);
+    spliced(&mut bench, 1032);
+    assert_eq!(groups(&mut reader).last().expect("a group").done().wanted, Wanted::No);
+    drop(bench.proxy.swap_tap(None));
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
+fn connections_that_were_there_before_are_captured_from_then_on() {
+    let mut bench = Bench::new();
+    let (mut client, _) = spliced(&mut bench, 1024);
+    let choice = Choice {
+        server: Some(ServerId(0)),
+        ..Choice::default()
+    };
+    let mut reader = capture(&mut bench, choice, HEADERS);
+    only(client.send(&mut bench, b"before"));
+    assert!(groups(&mut reader).is_empty());
+    let mut places = 0..bench.proxy.places_used();
+    bench.proxy.choose_open(&mut places);
+    assert!(places.is_empty());
+    only(client.send(&mut bench, b"after"));
+    let groups = groups(&mut reader);
+    assert_eq!(
+        (groups[0].kinds(), groups[0].done().wanted),
+        (vec![FROM_CLIENT, FrameKind::Passed], Wanted::Yes)
+    );
+    drop(bench.proxy.swap_tap(None));
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
+fn what_finds_no_room_is_counted_and_groups_that_have_begun_end() {
+    let mut bench = Bench::new();
+    let whole = Extent {
+        snaplen: 2048,
+        payload: true,
+    };
+    let mut reader = capture(&mut bench, Choice::default(), whole);
+    let (mut client, _) = spliced(&mut bench, 1024);
+    let before: usize = groups(&mut reader).iter().map(|group| group.frames.len()).sum();
+    assert_eq!(before, 10);
+    let sent = ENTRIES;
+    for _ in 0..sent {
+        only(client.send(&mut bench, &[7; 100]));
+        client.seq = client.seq.wrapping_sub(100);
+    }
+    let kept = groups(&mut reader);
+    let frames: usize = kept.iter().map(|group| group.frames.len()).sum();
+    assert_eq!(frames as u64 + reader.lost(), 2 * sent as u64);
+    assert!(reader.lost() > sent as u64 / 2);
+    assert!(
+        kept.iter()
+            .all(|group| group.frames.iter().all(|(_, frame)| frame.len() == 166))
+    );
+    // There is room again.
+    only(client.send(&mut bench, b"more"));
+    assert_eq!(groups(&mut reader)[0].kinds(), [FROM_CLIENT, FrameKind::Passed]);
+    drop(bench.proxy.swap_tap(None));
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
+fn one_of_many_is_captured_whole_or_not_at_all() {
+    let mut bench = Bench::with_config(&CONFIG.replace("max_connections = 64", "max_connections = 1000"));
+    let choice = Choice {
+        one_in: NonZeroU32::new(10).expect("not zero"),
+        ..Choice::default()
+    };
+    let mut reader = capture(&mut bench, choice, HEADERS);
+    let (mut chosen, all) = (0, 300);
+    for port in 0..all {
+        spliced(&mut bench, 1024 + port);
+        let groups = groups(&mut reader);
+        assert!(groups.is_empty() || groups.len() == 5, "{groups:?}");
+        chosen += u16::from(!groups.is_empty());
+    }
+    assert!((10..=60).contains(&chosen), "{chosen} of {all}");
+    drop(bench.proxy.swap_tap(None));
+    bench.finish();
+    bench.assert_all_returned();
+}
