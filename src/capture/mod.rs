@@ -212,7 +212,7 @@ pub fn begin(query: &str, watch: &Watch) -> Result<Capture, Refusal> {
             (0..=index).for_each(|index| drop(watch.capture(index, None)));
             return Err((503, format!("core {core}: {error}")));
         }
-        readers.push((u32::try_from(core.0).unwrap_or(u32::MAX), reader));
+        readers.push((core.0.into(), reader));
     }
     let ports: Vec<String> = config.ports().iter().map(|port| port.name.clone()).collect();
     let open = (0..readers.len()).map(|core| (core, 0)).collect();
