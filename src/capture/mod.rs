@@ -191,7 +191,8 @@ pub struct Capture {
     /// Cores, and the places there, whose open connections are still to be looked at.
     open: VecDeque<(usize, u32)>,
     has_taps: bool,
-    _claim: CaptureClaim,
+    /// Until the capture is over.
+    claim: Option<CaptureClaim>,
 }
 
 /// Begins a capture.
@@ -230,7 +231,7 @@ pub fn begin(query: &str, watch: &Watch) -> Result<Capture, Refusal> {
         duration: wish.duration,
         open,
         has_taps: true,
-        _claim: claim,
+        claim: Some(claim),
     })
 }
 
@@ -238,8 +239,10 @@ impl Capture {
     /// Sends the file until the capture is over.
     pub fn send_to(mut self, mut body: Body) {
         let run = self.run(&mut body);
-        // Before whoever reads knows that it is over.
+        self.take_taps();
+        // Before whoever reads knows that it is over, and asks for another.
         self.watch.note_captured(self.ledger.totals());
+        drop(self.claim.take());
         let sent = run.and_then(|()| body.finish());
         let Totals {
             written,

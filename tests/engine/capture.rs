@@ -216,6 +216,11 @@ fn only_those_are_written_that_end_for_the_cause_and_a_capture_ends_by_itself() 
     served.bench.open(Station::new(3, "10.0.0.3:50005"));
     std::fs::write(&path, file.join().expect("a file")).expect("written");
     assert_eq!(shown(&path).len(), 3);
+    // The next may be asked for as soon as one is over.
+    for _ in 0..20 {
+        let (file, _enough) = begin(&served, "duration=1ms");
+        file.join().expect("a file");
+    }
     for (wrong, sentence) in [
         ("server=nobody", "there is no server `nobody`\n"),
         (
