@@ -129,7 +129,13 @@ impl Tap {
         self.chosen.has(slot)
     }
 
-    /// The same of a resting one.
+    /// Whether the turn of the connection in this place may be captured, or interrupts what is.
+    #[inline]
+    pub(crate) fn concerns(&self, slot: u32) -> bool {
+        self.group.is_some() || self.has(slot)
+    }
+
+    /// Whether the resting connection in this place was captured.
     pub(crate) fn has_resting(&self, slot: u32) -> bool {
         self.resting.has(slot)
     }
