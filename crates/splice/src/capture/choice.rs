@@ -43,9 +43,14 @@ impl Default for Choice {
 impl Choice {
     /// All that is known of a connection before it has a server: its client, its listener, and the hash of both.
     pub(super) fn may_want(&self, client: u128, listener: u16, hash: u64) -> bool {
-        hash <= u64::MAX / u64::from(self.one_in.get())
+        hash <= self.most_drawn()
             && self.listener.is_none_or(|wanted| wanted.0 == listener)
             && self.client.is_none_or(|(address, bits)| client & bits == address)
+    }
+
+    /// The largest hash of those that are in the sample.
+    pub(super) fn most_drawn(&self) -> u64 {
+        u64::MAX / u64::from(self.one_in.get())
     }
 
     /// Whether more has to be known than that.

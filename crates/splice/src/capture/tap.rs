@@ -29,6 +29,8 @@ pub(super) struct Rings {
 /// A core's end of a capture.
 pub struct Tap {
     choice: Choice,
+    /// What costs least to ask of a connection, and leaves most out.
+    most_drawn: u64,
     extent: Extent,
     rings: Rings,
     /// The frames that were lost: nobody else writes the count.
@@ -107,6 +109,7 @@ pub(crate) enum Interrupted {
 impl Tap {
     pub(super) fn new(choice: Choice, extent: Extent, (places, resting): (usize, usize), rings: Rings) -> Self {
         Self {
+            most_drawn: choice.most_drawn(),
             choice,
             extent,
             rings,
@@ -126,19 +129,35 @@ impl Tap {
         self.chosen.has(slot)
     }
 
-    /// The same of a resting one.
+    /// Whether the turn of the connection in this place may be captured, or interrupts what is.
+    #[inline]
+    pub(crate) fn concerns(&self, slot: u32) -> bool {
+        self.group.is_some() || self.has(slot)
+    }
+
+    /// Whether the resting connection in this place was captured.
     pub(crate) fn has_resting(&self, slot: u32) -> bool {
         self.resting.has(slot)
     }
 
     /// Whether a connection of this client with this listener may be captured.
     pub(crate) fn may_want(&self, client: u128, listener: u16, hash: u64) -> bool {
-        self.choice.may_want(client, listener, hash)
+        self.is_drawn(hash) && self.choice.may_want(client, listener, hash)
+    }
+
+    /// Whether a connection with this hash is one of the sample.
+    #[inline]
+    pub(crate) fn is_drawn(&self, hash: u64) -> bool {
+        hash <= self.most_drawn
     }
 
     /// A connection is made in `slot`, by a frame whose group has begun if it is captured.
     pub(crate) fn note_made(&mut self, slot: u32, (client, listener): (u128, u16), hash: u64) {
         let is_chosen = self.may_want(client, listener, hash);
+        // By far the most: nothing is left of who had the place before.
+        if !is_chosen && !self.has(slot) {
+            return;
+        }
         self.choose(slot, is_chosen);
         if let Some(group) = &mut self.group {
             group.slot = Some(slot);
@@ -330,7 +349,9 @@ impl Tap {
     /// The connection in `slot` is over, and rests in the place `resting` if it was spliced.
     pub(crate) fn note_rest(&mut self, slot: u32, resting: u32) {
         let is_wanted = self.has(slot) && self.wanted.has(slot);
-        self.resting.set(resting, is_wanted);
+        if is_wanted != self.resting.has(resting) {
+            self.resting.set(resting, is_wanted);
+        }
     }
 
     /// Ends the group.

@@ -86,7 +86,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         is_captured
     }
 
+    #[inline]
     fn may_want(&self, segment: &Segment) -> bool {
+        let tap = self.rooms.emit.tap.as_ref();
+        tap.is_some_and(|tap| tap.is_drawn(segment.hash)) && self.may_want_drawn(segment)
+    }
+
+    #[inline(never)]
+    fn may_want_drawn(&self, segment: &Segment) -> bool {
         let address = self.rooms.settings.addresses.index(segment.key.local);
         let listener = address.and_then(|address| self.rooms.listener(address, segment));
         let tap = self.rooms.emit.tap.as_ref();

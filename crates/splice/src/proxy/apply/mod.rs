@@ -104,9 +104,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         out: &mut impl Output<P::Buffer>,
     ) {
         // Asked once: a turn is captured or not.
-        let (turn, is_captured) = match self.rooms.emit.tap {
-            None => (Interrupted::Nothing, false),
-            Some(_) => self.begin_turn(slot),
+        let (turn, is_captured) = match &self.rooms.emit.tap {
+            Some(tap) if tap.concerns(slot) => self.begin_turn(slot),
+            _ => (Interrupted::Nothing, false),
         };
         let mut next = Some(event);
         while let Some(event) = next.take() {
