@@ -46,7 +46,8 @@ impl Group {
 
 /// Begins a capture.
 fn capture(bench: &mut Bench, choice: Choice, extent: Extent) -> CaptureReader {
-    let (places, resting) = bench.proxy.places();
+    let settings = bench.proxy.settings();
+    let (places, resting) = (settings.capacity.connections, settings.capacity.time_wait);
     let (tap, reader) = capture_ring(choice, extent, places, resting);
     assert!(bench.proxy.swap_tap(Some(tap)).is_none());
     reader

@@ -281,12 +281,12 @@ impl SynAckOptions {
 
     /// A probe was answered. Returns whether that was news.
     pub(crate) fn note_probe(&mut self, server: u16, found: ServerCaps) -> bool {
-        self.note_silence(server);
+        self.end_first_probe(server);
         self.set(server, found)
     }
 
-    /// The first probe of a server is over, or was not answered.
-    pub(crate) fn note_silence(&mut self, server: u16) {
+    /// The first probe of a server is over, answered or not.
+    pub(crate) fn end_first_probe(&mut self, server: u16) {
         if let Some(known) = self.servers.get_mut(usize::from(server))
             && std::mem::take(&mut known.is_asked)
         {

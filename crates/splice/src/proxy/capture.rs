@@ -25,12 +25,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         std::mem::replace(&mut self.rooms.emit.tap, tap)
     }
 
-    /// Places for connections, and for those that rest: what a tap has to have room for.
-    pub fn places(&self) -> (usize, usize) {
-        let capacity = &self.rooms.settings.capacity;
-        (capacity.connections, capacity.time_wait)
-    }
-
     /// Captures the open connections in the next of `places` that the capture is of; a round's part of them.
     pub fn choose_open(&mut self, places: &mut Range<u32>) {
         let Some(tap) = &mut self.rooms.emit.tap else { return };

@@ -132,7 +132,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 return self.emit.dropped(DropReason::OutOfWindowRst);
             }
             self.emit.dropped(DropReason::Consumed);
-            self.handshake.syn_ack_options.note_silence(probe.server);
+            self.handshake.syn_ack_options.end_first_probe(probe.server);
             self.join(probe.server);
             self.release_probe(&probe);
             return self.probes.on_refusal(probe.server, now);
@@ -182,7 +182,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     }
 
     fn end_silence(&mut self, server: u16) {
-        self.handshake.syn_ack_options.note_silence(server);
+        self.handshake.syn_ack_options.end_first_probe(server);
         self.join(server);
         self.probes.on_silence(server, self.now);
     }

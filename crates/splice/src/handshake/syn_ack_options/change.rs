@@ -11,8 +11,9 @@ pub(crate) struct OptionsChange {
     servers: Vec<(u16, Option<Known>)>,
     listeners: Vec<(u16, Option<u16>, Option<Ring>)>,
     pools: PoolsLeast,
+    /// Pools with other members.
     changed: Vec<u16>,
-    /// Pools that get servers which the core knows.
+    /// Pools with servers that they get and the core knows.
     additions: Vec<(u16, u16)>,
 }
 
