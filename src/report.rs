@@ -7,14 +7,14 @@
 //! The keys of the JSON form are an interface: scripts and the test rig read `records`, `records_lost`, `buffers` and
 //! `counters`.
 
-use std::fmt;
+mod counters;
+mod text;
+
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use e2d2::counters::{Counters, Reason};
-use serde::ser::{Serialize, SerializeMap, Serializer};
-
+pub use self::counters::{CounterGroup, CounterGroups};
 use crate::records::SinkTotals;
 
 /// Everything that was counted.
@@ -201,116 +201,6 @@ pub struct PortReport {
     pub removed: bool,
 }
 
-/// Named counts that belong together, in a fixed order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CounterGroup {
-    counts: Vec<(&'static str, u64)>,
-}
-
-/// Groups of counters by name, in the order in which they were added.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CounterGroups {
-    groups: Vec<(&'static str, CounterGroup)>,
-}
-
-impl CounterGroup {
-    /// The counts in the order given.
-    pub fn new(counts: impl IntoIterator<Item = (&'static str, u64)>) -> Self {
-        Self {
-            counts: counts.into_iter().collect(),
-        }
-    }
-
-    /// The count of that name.
-    pub fn count(&self, name: &str) -> Option<u64> {
-        self.counts.iter().find(|(of, _)| *of == name).map(|(_, count)| *count)
-    }
-
-    /// All counts with their names, in their order.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        self.counts.iter().copied()
-    }
-
-    /// The sum of all counts.
-    pub fn total(&self) -> u64 {
-        self.counts.iter().map(|(_, count)| count).sum()
-    }
-
-    fn add(&mut self, counts: impl Iterator<Item = (&'static str, u64)>) {
-        for (place, (name, count)) in counts.enumerate() {
-            // Mostly the same names come in the same order.
-            let known = match self.counts.get(place) {
-                Some((of, _)) if *of == name => Some(place),
-                _ => self.counts.iter().position(|(of, _)| *of == name),
-            };
-            match known {
-                Some(place) => self.counts[place].1 += count,
-                None => self.counts.push((name, count)),
-            }
-        }
-    }
-}
-
-impl CounterGroups {
-    /// Adds a group; one of that name is added to.
-    pub fn add(&mut self, name: &'static str, group: &CounterGroup) {
-        self.count(name, group.counts.iter().copied());
-    }
-
-    /// Adds counts to the group of that name, which is made if there is none. Allocates nothing for names that are there.
-    pub fn count(&mut self, name: &'static str, counts: impl IntoIterator<Item = (&'static str, u64)>) {
-        let place = self.groups.iter().position(|(of, _)| *of == name);
-        let place = place.unwrap_or_else(|| {
-            self.groups.push((name, CounterGroup::default()));
-            self.groups.len() - 1
-        });
-        self.groups[place].1.add(counts.into_iter());
-    }
-
-    /// The same with every reason of a list, also those that never happened.
-    pub fn count_reasons<R: Reason>(&mut self, name: &'static str, counters: &Counters<R>) {
-        self.count(name, counters.iter().map(|(reason, count)| (reason.name(), count)));
-    }
-
-    /// All counts, group by group.
-    pub fn counts(&self) -> impl Iterator<Item = u64> + '_ {
-        self.groups
-            .iter()
-            .flat_map(|(_, group)| &group.counts)
-            .map(|(_, count)| *count)
-    }
-
-    /// The same, to be changed.
-    pub fn counts_mut(&mut self) -> impl Iterator<Item = &mut u64> {
-        self.groups
-            .iter_mut()
-            .flat_map(|(_, group)| &mut group.counts)
-            .map(|(_, count)| count)
-    }
-
-    /// Forgets all counts and keeps their names.
-    pub fn set_to_zero(&mut self) {
-        self.counts_mut().for_each(|count| *count = 0);
-    }
-
-    /// Adds all groups of another core.
-    pub fn add_all(&mut self, other: &Self) {
-        for (name, group) in &other.groups {
-            self.add(name, group);
-        }
-    }
-
-    /// The count of that name in the first group that has it.
-    pub fn find(&self, name: &str) -> Option<u64> {
-        self.groups.iter().find_map(|(_, group)| group.count(name))
-    }
-
-    /// The group of that name.
-    pub fn group(&self, name: &str) -> Option<&CounterGroup> {
-        self.groups.iter().find(|(of, _)| *of == name).map(|(_, group)| group)
-    }
-}
-
 impl Report {
     /// Sums the cores' counters and connections into the totals. Of what they know of a server, the first that knows
     /// anything is believed; `servers` has their names already.
@@ -384,26 +274,6 @@ impl Buffers {
     }
 }
 
-impl Serialize for CounterGroup {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.counts.len()))?;
-        for (name, count) in &self.counts {
-            map.serialize_entry(name, count)?;
-        }
-        map.end()
-    }
-}
-
-impl Serialize for CounterGroups {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.groups.len()))?;
-        for (name, group) in &self.groups {
-            map.serialize_entry(name, group)?;
-        }
-        map.end()
-    }
-}
-
 /// The names of the groups that the text form shows side by side.
 pub const TCP_CLIENT: &str = "tcp_client";
 /// See [`TCP_CLIENT`].
@@ -411,144 +281,6 @@ pub const TCP_SERVER: &str = "tcp_server";
 
 /// The name of the group of what waits now, in frames by where: nothing that only grows.
 pub const WAITING: &str = "waiting";
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "proxyengine {}, up {:.1} s",
-            self.version,
-            self.uptime_ms as f64 / 1e3
-        )?;
-        writeln!(
-            f,
-            "records {}  lost {}  open connections {}  next hops {}/{}",
-            self.records, self.records_lost, self.connections_open, self.next_hops.resolved, self.next_hops.total
-        )?;
-        if self.log_lost > 0 {
-            writeln!(f, "log lines lost {}", self.log_lost)?;
-        }
-        for server in &self.servers {
-            server.fmt(f)?;
-        }
-        self.fmt_tcp(f)?;
-        for (name, group) in &self.counters.groups {
-            if ![TCP_CLIENT, TCP_SERVER].contains(name) {
-                fmt_nonzero(f, name, group)?;
-            }
-        }
-        for core in &self.cores {
-            let rounds = core.busy_rounds.max(1);
-            writeln!(
-                f,
-                "core {}: {} busy rounds of {} cycles, {} idle, {} open",
-                core.core,
-                core.busy_rounds,
-                core.busy_cycles / rounds,
-                core.idle_rounds,
-                core.connections_open
-            )?;
-        }
-        for port in &self.ports {
-            port.fmt(f)?;
-        }
-        self.buffers.fmt(f)
-    }
-}
-
-impl Report {
-    fn fmt_tcp(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (client, server) = (self.counters.group(TCP_CLIENT), self.counters.group(TCP_SERVER));
-        let (Some(client), Some(server)) = (client, server) else {
-            return Ok(());
-        };
-        writeln!(f, "{:14}{:>14}{:>14}", "", "client", "server")?;
-        for (name, count) in &client.counts {
-            writeln!(f, "{name:14}{count:>14}{:>14}", server.count(name).unwrap_or(0))?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for ServerReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.abilities {
-            Some(abilities) => writeln!(f, "server {}: {abilities}", self.name),
-            None => writeln!(f, "server {}: not heard of", self.name),
-        }
-    }
-}
-
-impl fmt::Display for ReportedServerCaps {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MSS {}, ", self.mss)?;
-        match self.window_scale {
-            Some(shift) => write!(f, "window scale {shift}, ")?,
-            None => write!(f, "no window scale, ")?,
-        }
-        let with = |is_there: bool| if is_there { "" } else { "no " };
-        write!(
-            f,
-            "{}SACK, {}timestamps, window {}",
-            with(self.sack),
-            with(self.timestamps),
-            self.window
-        )
-    }
-}
-
-impl fmt::Display for PortReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "port {}: rx {} packets {} bytes, tx {} packets {} bytes, missed {}, no buffer {}, rx errors {}, tx errors {}, link {} ({} times down){}",
-            self.name,
-            self.rx_packets,
-            self.rx_bytes,
-            self.tx_packets,
-            self.tx_bytes,
-            self.rx_missed,
-            self.rx_no_buffer,
-            self.rx_errors,
-            self.tx_errors,
-            match self.link_up {
-                Some(true) => "up",
-                Some(false) => "down",
-                None => "unknown",
-            },
-            self.link_downs,
-            if self.removed { ", device taken away" } else { "" }
-        )
-    }
-}
-
-impl fmt::Display for Buffers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (before, after) = (self.available_before, self.available_after);
-        write!(f, "buffers {}: {before} free before, {after} free ", self.capacity)?;
-        f.write_str(if self.leaked.is_some() { "after" } else { "now" })?;
-        if self.kept_by_driver > 0 {
-            write!(f, ", {} kept by the driver", self.kept_by_driver)?;
-        }
-        match self.leaked {
-            None => writeln!(f),
-            Some(0) => writeln!(f, ", none lost"),
-            Some(leaked) => writeln!(f, ", {leaked} LOST"),
-        }
-    }
-}
-
-fn fmt_nonzero(f: &mut fmt::Formatter<'_>, name: &str, group: &CounterGroup) -> fmt::Result {
-    let nonzero: Vec<_> = group.counts.iter().filter(|(_, count)| *count != 0).collect();
-    if nonzero.is_empty() {
-        return Ok(());
-    }
-    writeln!(f, "{name}")?;
-    for (name, count) in nonzero {
-        writeln!(f, "  {name:28}{count:>14}")?;
-    }
-    Ok(())
-}
 
 #[cfg(test)]
 mod tests {
