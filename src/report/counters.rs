@@ -6,13 +6,13 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 /// Named counts that belong together, in a fixed order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CounterGroup {
-    counts: Vec<(&'static str, u64)>,
+    pub(super) counts: Vec<(&'static str, u64)>,
 }
 
 /// Groups of counters by name, in the order in which they were added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CounterGroups {
-    groups: Vec<(&'static str, CounterGroup)>,
+    pub(super) groups: Vec<(&'static str, CounterGroup)>,
 }
 
 impl CounterGroup {
