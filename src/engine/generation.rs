@@ -76,7 +76,7 @@ struct Said {
 }
 
 /// The worker's end.
-pub(super) struct Desk<S> {
+pub struct Desk<S> {
     orders: Consumer<Order<S>>,
     back: Producer<Order<S>>,
     said: Arc<Said>,
@@ -96,6 +96,11 @@ impl<S> Desk<S> {
     /// Tells what the core begins with: before its first round.
     pub(super) fn begin(&self, settings: Arc<Settings>, tally: Arc<Tally>) {
         *self.first.lock().unwrap_or_else(PoisonError::into_inner) = Some(First { settings, tally });
+    }
+
+    /// Whether an order is there, or was and is not over.
+    pub(super) fn is_busy(&self) -> bool {
+        self.look.is_some() || self.held.is_some() || !self.orders.is_empty()
     }
 
     /// Looks at the orders, once a round. Returns an update that is to be used from this round on, and is then to be
