@@ -170,7 +170,7 @@ fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
     }
     let order = match order.transpose() {
         Ok(order) => order,
-        Err(sentence) => return Answer::refusal(409, &(sentence + "\n")),
+        Err((status, sentence)) => return Answer::refusal(status, &(sentence + "\n")),
     };
     let of_order = order.map(|order| Change::Service(order.subject, order.service));
     if let Some(kept) = of_order.or_else(|| kept_change(change, request.query)) {

@@ -110,7 +110,7 @@ impl Reloader {
     /// # Errors
     /// As [`go_on_with`](Self::go_on_with).
     pub fn forget_past(&mut self) -> Result<(), ReloadError> {
-        let named = self.generations.look();
+        let named = self.generations.look(&self.config);
         match named.and_then(|named| self.config.without_past(&named)) {
             Some((config, difference)) => self.go_on_with(config, &difference),
             None => Ok(()),

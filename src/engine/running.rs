@@ -129,7 +129,7 @@ impl<M: Machine> RunningEngine<M> {
         if !self.config.has_past() {
             return;
         }
-        let named = self.generations.as_mut().and_then(|generations| generations.look());
+        let named = (self.generations.as_mut()).and_then(|generations| generations.look(&self.config));
         if let Some((config, difference)) = named.and_then(|named| self.config.without_past(&named))
             && let Err(error) = self.go_on_with(config, &difference)
         {

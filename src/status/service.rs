@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use splice::standby::{Service, Standby};
 
+use super::connections::Refusal;
 use crate::config::{ServerConfig, Standing};
 use crate::engine::{Subject, Watch};
 use crate::report::{Report, ServerReport};
@@ -32,7 +33,7 @@ pub(super) struct Order<'a> {
 
 impl<'a> Order<'a> {
     /// Of a path and a query; `None` if the path is about something else.
-    pub(super) fn read(path: &'a str, query: &str) -> Option<Result<Self, String>> {
+    pub(super) fn read(path: &'a str, query: &str) -> Option<Result<Self, Refusal>> {
         let (order, of) = path.strip_prefix("/api/v1/")?.split_once('/')?;
         let service = match order {
             "drain" => Service::Drained,
@@ -43,9 +44,9 @@ impl<'a> Order<'a> {
         let (what, name) = of.split_once('/').unwrap_or((of, ""));
         let order = || {
             Ok(Self {
-                subject: Subject::new(what, name)?,
+                subject: Subject::new(what, name).map_err(|sentence| (409, sentence))?,
                 service,
-                over: read_close(query, service)?,
+                over: read_close(query, service).map_err(|sentence| (400, sentence))?,
             })
         };
         Some(order())
