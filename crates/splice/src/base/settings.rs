@@ -335,6 +335,9 @@ pub struct Settings {
     pub kernel: ExceptionPath,
 }
 
+/// The set of all ports towards a server, and the part of it that is a core's.
+type Made = (Arc<PortSet>, Arc<PortSet>);
+
 impl Settings {
     /// The way from our end of `key` to the other, to the station `mac` by the port `device`.
     #[inline(always)]
@@ -399,7 +402,7 @@ impl Settings {
     pub fn among_others(mut self, steering: CoreSteering) -> Self {
         let mut sets: HashSet<Arc<PortSet>> = HashSet::new();
         // A set takes some 100 us to be made, and few of a thousand servers' are different.
-        let mut made: HashMap<(SourceKind, *const PortSet), (Arc<PortSet>, Arc<PortSet>)> = HashMap::new();
+        let mut made: HashMap<(SourceKind, *const PortSet), Made> = HashMap::new();
         let plan = &steering.plan;
         for server in &mut self.servers {
             let end = (server.address, server.port);
