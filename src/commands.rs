@@ -12,9 +12,13 @@
 //!
 //! Cost for a core that nobody asks anything: a look at the ring in each round.
 
+mod closing;
+
 use std::ops::Range;
 use std::time::{Duration, Instant as Time};
 
+pub use closing::Closing;
+use closing::Closings;
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -41,6 +45,8 @@ pub enum Command {
     Visit(Visit),
     /// Go on with this tap of a capture, or with none.
     Capture(Option<Box<Tap>>),
+    /// End connections of what is out of service.
+    Close(Closing),
 }
 
 /// Connections that are wanted, and for what.
@@ -84,6 +90,7 @@ enum Answer {
     Connection(ConnectionView),
     Visited(Visited),
     Captured(Option<Box<Tap>>),
+    Closing,
 }
 
 /// Why a core has not answered.
@@ -109,6 +116,7 @@ pub struct CommandEnd {
     commands: Consumer<(u64, Command)>,
     answers: Producer<(u64, Answer)>,
     current: Option<Current>,
+    closings: Closings,
 }
 
 struct Current {
@@ -131,6 +139,7 @@ pub fn command_ring() -> (Commander, CommandEnd) {
         commands,
         answers: to_asker,
         current: None,
+        closings: Closings::default(),
     };
     (commander, end)
 }
@@ -151,7 +160,7 @@ impl Commander {
             match self.answer(patience)? {
                 Answer::Connection(view) => each(view),
                 Answer::Visited(visited) => return Ok(visited),
-                Answer::Captured(_) => {}
+                Answer::Captured(_) | Answer::Closing => {}
             }
         }
     }
@@ -167,6 +176,16 @@ impl Commander {
                 return Ok(before);
             }
         }
+    }
+
+    /// Has the core begin to close, and does not wait for the end.
+    ///
+    /// # Errors
+    /// The core has not answered for `patience`. It may still do what it was asked.
+    pub fn close(&mut self, closing: Closing, patience: Duration) -> Result<(), Unanswered> {
+        self.ask(Command::Close(closing))?;
+        while !matches!(self.answer(patience)?, Answer::Closing) {}
+        Ok(())
     }
 
     fn ask(&mut self, command: Command) -> Result<(), Unanswered> {
@@ -205,15 +224,17 @@ impl CommandEnd {
         S: SelectServer,
         N: NextHops,
     {
+        let has_closed = self.closings.work(now, proxy, out);
         if self.current.is_none() && self.commands.is_empty() {
-            return false;
+            return has_closed;
         }
-        self.go_on(now, proxy, out)
+        self.go_on(now, proxy, out) | has_closed
     }
 
     /// When there is something to do at the earliest.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.current.as_ref().map(|current| current.due)
+        let current = self.current.as_ref().map(|current| current.due);
+        current.into_iter().chain(self.closings.next_deadline()).min()
     }
 
     #[cold]
@@ -240,6 +261,11 @@ impl CommandEnd {
                     let _there_is_room = self.answers.push((number, Answer::Captured(before)));
                     return true;
                 }
+                Ok((number, Command::Close(closing))) => {
+                    self.closings.begin(closing, now);
+                    let _there_is_room = self.answers.push((number, Answer::Closing));
+                    return true;
+                }
                 Err(_) => {}
             }
         }
@@ -259,7 +285,7 @@ impl CommandEnd {
         let mut rest = places.start..places.end.min(used);
         match purpose {
             Purpose::Capture => proxy.choose_open(&mut rest),
-            Purpose::End => current.count += proxy.end_wanted(now, &mut rest, filter, out),
+            Purpose::End => current.count += proxy.end_wanted(now, &mut rest, (filter, u32::MAX), out),
             Purpose::Show => proxy.look_at(now, &mut rest, filter, |view| {
                 // There is room, as was seen above.
                 let _ = self.answers.push((current.number, Answer::Connection(view)));

@@ -23,6 +23,7 @@ pub mod machine;
 #[cfg(feature = "dpdk")]
 mod native;
 mod port;
+mod reloader;
 mod running;
 mod server_watch;
 mod sides;
@@ -54,18 +55,19 @@ use splice::standby::Standby;
 
 use self::core::Seeds;
 use crew::Crew;
-pub use generation::GenerationError;
-use generation::{Desk, Remake};
+use generation::Remake;
+pub use generation::{Desk, GenerationError};
 use links::LinkWatch;
 use machine::{CoreParts, Machine, MachineError, Opened};
 use steering::SteeringError;
 
 #[cfg(feature = "dpdk")]
 pub use native::{BoxedCore, DpdkMachine, EngineQueue};
+pub use reloader::Reloader;
 use running::names_of;
 pub use running::{Outcome, ReloadError, RunningEngine};
 use server_watch::ServerWatch;
-pub use watch::{CaptureClaim, NotReady, Watch};
+pub use watch::{CaptureClaim, NotReady, Subject, Watch};
 use worker::Parts;
 pub use worker::{Program, Shown};
 
@@ -273,6 +275,7 @@ impl Engine {
         let others = others_of_each(&config, &mut machine, cores.len())?;
         let topology = Arc::new(Topology::from_config(&config, &machine.macs())?);
         let neighbours = Arc::new(SharedNeighbours::new(&topology));
+        neighbours.set_announces(config.engine().announce, []);
         let (links, ends) = kernel::connect(&config, &machine.macs(), cores.len(), &clock)?;
         let rings = cores.iter().map(|_| record_ring(RING_CAPACITY));
         let (senders, receivers): (Vec<RecordSender>, Vec<RecordReceiver>) = rings.unzip();

@@ -14,10 +14,12 @@
 //! | `POST /api/v1/connections/end` | ends those of a server, or one |
 //! | `POST /api/v1/records/{reopen,on,off}` | the first as SIGUSR2 |
 //! | `POST /api/v1/log` | other log levels |
+//! | `POST /api/v1/announce/{on,off}` | answer for listeners' addresses, or leave them to another engine |
+//! | `POST /api/v1/reset` | forget what was changed here: all that is kept in the [journal](crate::journal) |
 //! | `POST /api/v1/capture` | a pcapng file, as long as somebody reads it ([`capture`](crate::capture)) |
 //! | `/api/v1/diff` | what a reload would change, or why it would be refused |
 //! | `POST /api/v1/reload` | as SIGHUP; answers when all cores have it, or 409 with the reason |
-//! | `POST /api/v1/{drain,ready}/{server,pool,listener}/NAME`, `…/engine` | no new connections, or again |
+//! | `POST /api/v1/{drain,maint,ready}/{server,pool,listener}/NAME`, `…/engine` | no new connections, or again ([`service`]) |
 //!
 //! What is posted changes something: for root and the engine's own user, over a Unix socket. Packet threads do nothing but
 //! for connections, which they look at a few at a time ([`commands`](crate::commands)); for the rest see [`Watch`].
@@ -25,11 +27,12 @@
 pub(crate) mod connections;
 pub mod metrics;
 mod rules;
+mod service;
 mod wrong;
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use control::http::{Answer, Hosts, Peer, Request, Running, Server};
@@ -37,14 +40,15 @@ use e2d2::counters::Reason as _;
 use e2d2::wire::MacAddr;
 use serde_json::{Value, json};
 use splice::drop_reason::DropReason;
-use splice::standby::Standby;
 use splice::tally::{Distribution, Histogram, ListenerTally, ServerTally, Tally};
 
 use crate::config::{ControlConfig, ListenerConfig, PoolConfig, ServerConfig, Standing};
 use crate::engine::{NotReady, Watch};
+use crate::journal::{Change, Journal};
 use crate::log_levels::LogLevels;
 use crate::neighbour::NextHop;
 use crate::report::{CoreReport, CounterGroup, Report, ServerReport};
+use service::{OUT, Order, PARTLY_OUT, state_in, state_of};
 
 /// Groups of counters that count frames which were not passed on, by reason.
 pub const DROP_GROUPS: [&str; 5] = [
@@ -95,6 +99,8 @@ pub struct Doors {
     pub file: PathBuf,
     /// Has it read again, and waits for what comes of that.
     pub reload: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
+    /// Where changes are kept.
+    pub journal: Journal,
 }
 
 /// Answers until what it returns is dropped. Without doors the configuration stays as it is.
@@ -112,7 +118,7 @@ fn answer(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
         return change(request, watch, levels, doors);
     }
     if let ("/api/v1/diff", Some(doors)) = (request.path, doors) {
-        return difference(watch, &doors.file);
+        return difference(watch, doors);
     }
     let is_local = matches!(request.peer, Peer::Local { .. });
     match request.path {
@@ -137,7 +143,10 @@ fn answer(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
 }
 
 fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Option<&Doors>) -> Answer {
-    const CHANGES: [&str; 7] = [
+    const CHANGES: [&str; 10] = [
+        "announce/on",
+        "announce/off",
+        "reset",
         "capture",
         "connections/end",
         "records/reopen",
@@ -147,38 +156,49 @@ fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
         "reload",
     ];
     let change = request.path.strip_prefix("/api/v1/");
-    let is_one = |change: &&str| CHANGES.contains(change) || standby_of(request.path).is_some();
+    let order = Order::read(request.path, request.query);
+    let is_one = |change: &&str| CHANGES.contains(change) || order.is_some();
     let Some(change) = change.filter(is_one) else {
         return Answer::refusal(405, "this only reads\n");
     };
     if !may_change(request.peer, rustix::process::geteuid().as_raw()) {
         return Answer::refusal(403, "for root and the engine's user, over a Unix socket\n");
     }
-    let takes_query = ["capture", "connections/end", "log"].contains(&change);
+    let takes_query = ["capture", "connections/end", "log"].contains(&change) || order.is_some();
     if !takes_query && !request.query.is_empty() {
         return Answer::refusal(400, "this takes no query\n");
     }
-    if let Some((out, what, name)) = standby_of(request.path)
-        && let Err(reason) = watch.set_standby(what, name, out)
-    {
+    let order = match order.transpose() {
+        Ok(order) => order,
+        Err((status, sentence)) => return Answer::refusal(status, &(sentence + "\n")),
+    };
+    let of_order = order.map(|order| Change::Service(order.subject, order.service));
+    if let Some(kept) = of_order.or_else(|| kept_change(change, request.query)) {
+        if let Err(sentence) = kept.make(watch, levels) {
+            let status = if order.is_some() { 409 } else { 400 };
+            return Answer::refusal(status, &format!("{sentence}\n"));
+        }
+        if let Some(doors) = doors {
+            doors.journal.note(&watch.config(), &kept);
+        }
+    }
+    // What is closed gets no new connection any more.
+    if let Some(Err(reason)) = order.map(|order| order.close(watch)) {
         return Answer::refusal(409, &(reason + "\n"));
     }
     match change {
         "capture" => return capture(request.query, watch),
         "connections/end" => return told(connections::end(request.query, watch)),
         "records/reopen" => watch.records().reopen(),
-        "records/on" => watch.records().keep(true),
-        "records/off" => watch.records().keep(false),
+        "reset" => match doors {
+            Some(doors) => doors.journal.reset(watch, levels),
+            None => return Answer::refusal(405, "nothing is kept here\n"),
+        },
         "reload" => match doors.map(|doors| (doors.reload)()) {
             Some(Ok(())) => {}
             Some(Err(reason)) => return Answer::refusal(409, &(reason + "\n")),
             None => return Answer::refusal(405, "the configuration stays as it is\n"),
         },
-        "log" => {
-            if let Err(sentence) = levels.set(request.query) {
-                return Answer::refusal(400, &format!("{sentence}\n"));
-            }
-        }
         _ => {}
     }
     log::info!("changed by ctl: {change} {}", request.query);
@@ -203,23 +223,23 @@ fn told(result: Result<Value, connections::Refusal>) -> Answer {
     }
 }
 
-/// Whether a path takes something out of service or back, and what, by which name.
-fn standby_of(path: &str) -> Option<(bool, &str, &str)> {
-    let path = path.strip_prefix("/api/v1/")?;
-    let (order, of) = path.split_once('/')?;
-    let (what, name) = of.split_once('/').unwrap_or((of, ""));
-    match order {
-        "drain" => Some((true, what, name)),
-        "ready" => Some((false, what, name)),
+/// A change that is kept, but for those of subjects.
+fn kept_change<'a>(change: &str, query: &'a str) -> Option<Change<'a>> {
+    match change {
+        "log" => Some(Change::Log(query)),
+        "records/on" => Some(Change::Records(true)),
+        "records/off" => Some(Change::Records(false)),
+        "announce/on" => Some(Change::Announce(true)),
+        "announce/off" => Some(Change::Announce(false)),
         _ => None,
     }
 }
 
-/// What a reload of `file` would change, a line for each.
-fn difference(watch: &Watch, file: &Path) -> Answer {
+/// What a reload would change, a line for each, and what `ctl` has changed.
+fn difference(watch: &Watch, doors: &Doors) -> Answer {
     let config = watch.config();
-    match config.reload(file) {
-        Ok((new, _)) => Answer::text(config.lines_of_difference(&new)),
+    match config.reload(&doors.file) {
+        Ok((new, _)) => Answer::text(config.lines_of_difference(&new) + &doors.journal.lines()),
         Err(error) => Answer::refusal(409, &format!("{error}\n")),
     }
 }
@@ -320,32 +340,6 @@ fn servers(report: &Report, watch: &Watch) -> Value {
         .zip(pools_of)
         .filter(|((server, _), _)| server.standing != Standing::Nobody);
     there.map(of).collect()
-}
-
-const UP: &str = "up";
-const PARTLY_OUT: &str = "partly out";
-const OUT: &str = "out";
-/// The file no longer has it; connections do.
-const PAST: &str = "past";
-/// It was taken out of service.
-const DRAINED: &str = "drained";
-
-/// What an operator has to know of a server first.
-fn state_in(server: &ServerConfig, told: &ServerReport, report: &Report, standby: &Standby) -> &'static str {
-    match server.standing {
-        Standing::Past => PAST,
-        _ if standby.has_server(server.id.0) => DRAINED,
-        _ => state_of(told, report),
-    }
-}
-
-/// Whether no core passes the server over, some, or all.
-fn state_of(server: &ServerReport, report: &Report) -> &'static str {
-    match server.cores_out {
-        0 => UP,
-        out if out < report.cores.len() as u64 => PARTLY_OUT,
-        _ => OUT,
-    }
 }
 
 /// Of their servers, which other pools may have, too.

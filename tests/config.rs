@@ -18,6 +18,7 @@ cores = [3]
 memory_mib = 512
 idle = "poll"
 drain = "500ms"
+announce = "off"
 unknown_flows = "silent"
 replies_per_second = 10
 max_connections = 1000
@@ -136,6 +137,7 @@ fn every_key_arrives() {
         (Duration::from_millis(500), 10)
     );
     assert_eq!((engine.max_connections, engine.buffers), (1000, 8192));
+    assert!(!engine.announce);
     assert_eq!((engine.reassembly_memory, engine.reassembly_quota), (77 << 20, 25));
 
     let [clients, servers] = config.ports() else {

@@ -27,10 +27,29 @@ struct Drawn {
     listeners: Vec<(u8, u8, usize, bool)>,
     /// By pool: its servers with their weights.
     pools: [Vec<(u8, u16)>; 2],
+    /// By pool: whether the server with the fewest connections is next.
+    fewest: [bool; 2],
+    /// How many connections each server may have, and how many seconds to answer.
+    most: u16,
     idle: u16,
-    max_connections: u16,
     drain: u8,
+    /// Whether strangers are answered, and whether addresses of listeners are.
+    answers: [bool; 2],
+    /// Which of [`RESTARTS`] are not as usual.
+    restarts: [bool; 5],
 }
+
+/// What needs a restart: the key, what it is usually and what rarely, and where that stands.
+const RESTARTS: [(&str, [&str; 2]); 5] = [
+    (
+        "engine.max_connections",
+        ["max_connections = 64", "max_connections = 128"],
+    ),
+    ("timeouts.time_wait", ["time_wait = \"60s\"", "time_wait = \"30s\""]),
+    ("syn_ack.probe", ["probe = true", "probe = false"]),
+    ("records", ["", "[[records]]\nfile = \"/tmp/r\""]),
+    ("control", ["", "[control]\nhttp = \"127.0.0.1:9000\""]),
+];
 
 fn drawn() -> impl Strategy<Value = Drawn> {
     let listener = (0_u8..5, 10_u8..14, 0_usize..3, any::<bool>());
@@ -40,28 +59,42 @@ fn drawn() -> impl Strategy<Value = Drawn> {
         let weights = proptest::collection::vec(1_u16..4, 6);
         (subsequence(servers, 1..5), weights).prop_map(|(servers, weights)| servers.into_iter().zip(weights).collect())
     };
-    let rarely = prop_oneof![9 => Just(64_u16), 1 => Just(128)];
-    let parts = (listeners, [pool(), pool()], 10_u16..13, rarely, 1_u8..4);
-    parts.prop_map(|(mut listeners, pools, idle, max_connections, drain)| {
-        listeners.sort_unstable();
-        listeners.dedup_by_key(|listener| listener.0);
-        let mut seen = std::collections::HashSet::new();
-        listeners.retain(|listener| seen.insert(listener.1));
-        Drawn {
-            listeners,
-            pools,
-            idle,
-            max_connections,
-            drain,
-        }
-    })
+    let rarely = || proptest::bool::weighted(0.05);
+    let restarts = [rarely(), rarely(), rarely(), rarely(), rarely()];
+    let small = (10_u16..13, 10_u16..13, 1_u8..4, any::<[[bool; 2]; 2]>());
+    let parts = (listeners, [pool(), pool()], small, restarts);
+    parts.prop_map(
+        |(mut listeners, pools, (most, idle, drain, [fewest, answers]), restarts)| {
+            listeners.sort_unstable();
+            listeners.dedup_by_key(|listener| listener.0);
+            let mut seen = std::collections::HashSet::new();
+            listeners.retain(|listener| seen.insert(listener.1));
+            Drawn {
+                listeners,
+                pools,
+                fewest,
+                most,
+                idle,
+                drain,
+                answers,
+                restarts,
+            }
+        },
+    )
 }
 
 impl Drawn {
     fn text(&self) -> String {
+        let [max_connections, time_wait, probe, records, control] = self.usual_or_not();
+        let (flows, announce) = (["silent", "rst"], ["off", "on"]);
+        let [flows, announce] = [
+            flows[usize::from(self.answers[0])],
+            announce[usize::from(self.answers[1])],
+        ];
         let mut text = format!(
-            "[engine]\nname = \"drawn\"\ncores = [0]\nmax_connections = {}\ndrain = \"{}s\"\n[timeouts]\nidle = \"{}s\"\n{PORTS}",
-            self.max_connections, self.drain, self.idle
+            "[engine]\nname = \"drawn\"\ncores = [0]\n{max_connections}\ndrain = \"{}s\"\nunknown_flows = \"{flows}\"\n\
+             announce = \"{announce}\"\n[timeouts]\nidle = \"{}s\"\n{time_wait}\n[syn_ack]\n{probe}\n{records}\n{control}\n{PORTS}",
+            self.drain, self.idle
         );
         for (name, address, rules, turned) in &self.listeners {
             let mut all = vec!["{ prefix = \"a\", pool = \"p0\" }", "{ prefix = \"b\", pool = \"p1\" }"];
@@ -76,13 +109,26 @@ impl Drawn {
             );
         }
         for (pool, members) in self.pools.iter().enumerate() {
+            let policy = ["round_robin", "least_connections"][usize::from(self.fewest[pool])];
+            let most = self.most;
             let line = |(server, weight): &(u8, u16)| {
-                format!("{{ name = \"s{server}\", address = \"10.1.0.{server}:80\", weight = {weight} }}")
+                format!(
+                    "{{ name = \"s{server}\", address = \"10.1.0.{server}:80\", weight = {weight}, max_connections = {most} }}"
+                )
             };
             let members: Vec<String> = members.iter().map(line).collect();
-            text += &format!("[[pool]]\nname = \"p{pool}\"\nservers = [{}]\n", members.join(", "));
+            text += &format!(
+                "[[pool]]\nname = \"p{pool}\"\npolicy = \"{policy}\"\nconnect_timeout = \"{most}s\"\nservers = [{}]\n",
+                members.join(", ")
+            );
         }
         text
+    }
+}
+
+impl Drawn {
+    fn usual_or_not(&self) -> [&'static str; 5] {
+        std::array::from_fn(|index| RESTARTS[index].1[usize::from(self.restarts[index])])
     }
 }
 
@@ -149,18 +195,23 @@ proptest! {
     #[test]
     fn versions_after_each_other_are_the_last_alone(versions in proptest::collection::vec((drawn(), any::<bool>()), 2..6)) {
         let mut running = parse(&versions[0].0.text());
+        let began = versions[0].0.restarts;
         for (version, forgets) in &versions[1..] {
             let text = version.text();
             let alone = parse(&text);
             let (next, difference) = match running.reload_text(&text, "drawn") {
                 Ok(next) => next,
                 Err(error) => {
-                    let differs = running.engine().max_connections != alone.engine().max_connections;
-                    prop_assert!(differs && error.to_string().contains("engine.max_connections has changed"), "{error}");
-                    prop_assert_eq!(error.problems()[0].line, Some(4));
+                    let differs = (0..RESTARTS.len()).filter(|&index| began[index] != version.restarts[index]);
+                    let mut keys: Vec<_> = differs.map(|index| RESTARTS[index].0).collect();
+                    let mut refused: Vec<_> = error.problems().iter().map(|problem| problem.path.as_str()).collect();
+                    keys.sort_unstable();
+                    refused.sort_unstable();
+                    prop_assert_eq!(keys, refused, "{}", error);
                     continue;
                 }
             };
+            prop_assert_eq!(began, version.restarts, "what needs a restart is refused");
             prop_assert_eq!(meaning(&next), meaning(&alone));
             prop_assert_eq!(listening(&next), listening(&alone));
             // Who stays keeps its number, and numbers of new servers follow those that there were.
@@ -187,9 +238,12 @@ fn what_needs_a_restart_is_refused_by_its_key_and_line() {
     let drawn = Drawn {
         listeners: vec![(0, 10, 1, false)],
         pools: [vec![(100, 1)], vec![(101, 1)]],
+        fewest: [false; 2],
+        most: 10,
         idle: 10,
-        max_connections: 64,
         drain: 1,
+        answers: [true; 2],
+        restarts: [false; 5],
     };
     let text = drawn.text();
     let running = parse(&text);

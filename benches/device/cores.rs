@@ -14,9 +14,10 @@ use e2d2::wire::MacAddr;
 use netfcts::leg::mapped;
 use netfcts::steering::SteeringPlan;
 use proxyengine::config::Config;
-use proxyengine::engine::Others;
+use proxyengine::engine::{Desk, Others, Reloader};
 use proxyengine::neighbour::{SharedNeighbours, Topology};
 use proxyengine::pipeline::HANDOVER_RING;
+use proxyengine::selectors::RuleSelector;
 use splice::settings::CoreSteering;
 
 use super::configuration::configuration;
@@ -25,6 +26,9 @@ use super::{BoxError, Conditions, Host, InlineProxy, LISTENER, open_on};
 /// Addresses of each core towards the servers.
 const LOCALS: u8 = 8;
 
+/// What all proxies take for the MAC addresses of their ports.
+const MACS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 0]), MacAddr([2, 0, 0, 0, 0, 1])];
+
 /// One of several proxies, before it is opened by the thread that runs it.
 pub(crate) struct Member {
     pub(super) text: String,
@@ -32,13 +36,15 @@ pub(crate) struct Member {
     pub(super) neighbours: Arc<SharedNeighbours>,
     pub(super) others: Others<Mbuf>,
     pub(super) listener: SocketAddr,
+    /// Where other versions of the configuration come from, if any do.
+    pub(super) desk: Option<Desk<RuleSelector>>,
     eal: Eal,
 }
 
 impl Host {
     /// What `count` proxies share, and what each needs.
     pub(crate) fn members(&self, count: u8, conditions: &Conditions) -> Result<Vec<Member>, BoxError> {
-        let macs = [0, 1].map(|id| MacAddr([2, 0, 0, 0, 0, id]));
+        let macs = MACS;
         let text = shared_configuration(count, conditions);
         let config = Config::parse(&text, "bench")?;
         let topology = Arc::new(Topology::from_config(&config, &macs)?);
@@ -71,6 +77,7 @@ impl Host {
                 links,
             },
             listener: listener(core as u8),
+            desk: None,
             eal: self.eal.clone(),
         };
         Ok(mesh(usize::from(count), HANDOVER_RING)
@@ -82,6 +89,19 @@ impl Host {
 }
 
 impl Member {
+    /// What has all of these go on with other versions of their configuration, and that configuration's text.
+    pub(crate) fn reloader(members: &mut [Member]) -> Result<(Reloader, String), BoxError> {
+        let first = members.first().ok_or("no proxy")?;
+        let text = first.text.clone();
+        let hops = (Arc::clone(&first.neighbours), Arc::clone(&first.topology));
+        let config = Arc::new(Config::parse(&text, "bench")?);
+        let (reloader, desks) = Reloader::new(config, hops, MACS.to_vec(), members.len());
+        for (member, desk) in members.iter_mut().zip(desks) {
+            member.desk = Some(desk);
+        }
+        Ok((reloader, text))
+    }
+
     /// Opens it on the thread that runs it, as long as the registration lasts; one at a time.
     pub(crate) fn open(self, name: char, conditions: &Conditions) -> Result<(RegisteredThread, InlineProxy), BoxError> {
         let eal = self.eal.clone();

@@ -19,7 +19,7 @@ mod memif;
 pub(crate) mod pairs;
 pub(crate) mod parts;
 mod port;
-mod proxy;
+pub(crate) mod proxy;
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -1,6 +1,7 @@
 //! The engine's program and graph of one core on the bench's ports.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use e2d2::native::{DpdkQueue, MbufPool};
 use e2d2::port::Port;
@@ -30,12 +31,18 @@ pub(crate) struct ProxyDevice {
     records: Option<RecordKeeper>,
     shown: Option<Shown>,
     watch: Option<Watch>,
+    reloads: Option<Reloads>,
 }
 
 impl DeviceUnderTest for ProxyDevice {
     fn round(&mut self, now: Instant) -> RoundWork {
+        let began = self.reloads.as_ref().map(|_| used_by_thread());
         let work = self.task.run(now);
         if let Some(shown) = &mut self.shown {
+            let followed = self.program.follow(now, shown);
+            if let (true, Some(reloads), Some(began)) = (followed, &mut self.reloads, began) {
+                reloads.note(used_by_thread().saturating_sub(began));
+            }
             shown.write_if_due(now, &Usage::default(), &*self.program);
         }
         let after = self.program.packets();
@@ -77,7 +84,49 @@ impl DeviceUnderTest for ProxyDevice {
     }
 }
 
+/// Rounds in which there was an order to go on with another version, or to look at connections for what is past.
+#[derive(Clone, Debug)]
+pub(crate) struct Reloads {
+    /// CPU time of each, as far as there is room.
+    pub(crate) rounds: Vec<Duration>,
+    /// CPU time of the longest.
+    pub(crate) longest: Duration,
+    /// Those that took more than 50 µs of it.
+    pub(crate) over_50us: u64,
+}
+
+impl Default for Reloads {
+    fn default() -> Self {
+        Self {
+            rounds: Vec::with_capacity(1 << 20),
+            longest: Duration::ZERO,
+            over_50us: 0,
+        }
+    }
+}
+
+impl Reloads {
+    fn note(&mut self, used: Duration) {
+        if self.rounds.len() < self.rounds.capacity() {
+            self.rounds.push(used);
+        }
+        self.longest = self.longest.max(used);
+        self.over_50us += u64::from(used > Duration::from_micros(50));
+    }
+}
+
+/// CPU time that this thread has used: what others take away is no part of it.
+fn used_by_thread() -> Duration {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
+}
+
 impl ProxyDevice {
+    /// What rounds have taken since the last call in which it was told to go on with another version.
+    pub(crate) fn take_reloads(&mut self) -> Reloads {
+        self.reloads.replace(Reloads::default()).unwrap_or_default()
+    }
+
     /// Packets dropped that should not have been.
     pub(crate) fn lost(&self) -> u64 {
         DeviceUnderTest::counts(self).lost
@@ -127,14 +176,15 @@ pub(super) fn proxy(
         ports: ports.map(EngineQueue::from).into(),
         pool,
     };
-    let (topology, neighbours, others) = match member {
-        Some(member) => (member.topology, member.neighbours, Some(member.others)),
+    let (topology, neighbours, others, desk) = match member {
+        Some(member) => (member.topology, member.neighbours, Some(member.others), member.desk),
         None => {
             let topology = Arc::new(Topology::from_config(&config, &macs)?);
             let neighbours = Arc::new(SharedNeighbours::new(&topology));
-            (topology, neighbours, None)
+            (topology, neighbours, None, None)
         }
     };
+    let is_reloaded = desk.is_some();
     let config = Arc::new(config);
     let hops = (Arc::clone(&neighbours), Arc::clone(&topology));
     let (sender, receiver) = record_ring(RING_CAPACITY);
@@ -156,7 +206,7 @@ pub(super) fn proxy(
     };
     let (program, task) = match conditions.inspect {
         None if conditions.stage_cycles => Engine::timed_core_by_rules(start)?,
-        None => Engine::core_by_rules(start)?,
+        None => Engine::core_by_rules(start, desk)?,
         Some(inspect) => {
             let selectors = inspected(RuleSelector::new(&start.config), Inspector::factory(inspect));
             let (program, task) = Engine::core_program(start, &selectors)?;
@@ -170,6 +220,7 @@ pub(super) fn proxy(
         .as_ref()
         .map(|shown| Watch::over(Arc::clone(&config), &[shown], hops, (clock, vec![commander])));
     Ok(ProxyDevice {
+        reloads: is_reloaded.then(Reloads::default),
         shown,
         watch,
         program,

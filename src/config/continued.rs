@@ -53,7 +53,39 @@ pub struct Named {
     pub servers: HashSet<u16>,
 }
 
+impl Named {
+    /// Those that `other` has, too.
+    #[must_use]
+    pub fn and(&self, other: &Named) -> Named {
+        Named {
+            listeners: &self.listeners & &other.listeners,
+            pools: &self.pools & &other.pools,
+            servers: &self.servers & &other.servers,
+        }
+    }
+
+    /// Adds those of `all` that `left_out` has not.
+    pub fn add_others(&mut self, all: &Named, left_out: &Named) {
+        self.listeners.extend(all.listeners.difference(&left_out.listeners));
+        self.pools.extend(all.pools.difference(&left_out.pools));
+        self.servers.extend(all.servers.difference(&left_out.servers));
+    }
+}
+
 impl Config {
+    /// All numbers that are past, whether or not connections name them.
+    pub fn past(&self) -> Named {
+        let past = |(id, standing): (usize, Standing)| (standing == Standing::Past).then_some(id as u16);
+        let listeners = self.listeners.iter().map(|listener| listener.standing);
+        let pools = self.pools.iter().map(|pool| pool.standing);
+        let servers = self.servers.iter().map(|server| server.standing);
+        Named {
+            listeners: listeners.enumerate().filter_map(past).collect(),
+            pools: pools.enumerate().filter_map(past).collect(),
+            servers: servers.enumerate().filter_map(past).collect(),
+        }
+    }
+
     /// Reads and checks another version of the file, for an engine that runs with this one.
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! Where the engine shows itself.
 
+use std::path::PathBuf;
+
 use ::control::http::Endpoint;
 
 /// `[control]`: where the engine shows itself while it runs. Nowhere unless the file says so.
@@ -11,4 +13,6 @@ pub struct ControlConfig {
     pub http: Option<Endpoint>,
     /// Names that requests over TCP may ask for, beside IP addresses and `localhost`.
     pub hosts: Vec<String>,
+    /// Where what `ctl` changes is kept; by default `journal` in the first folder of `STATE_DIRECTORY`, which systemd sets.
+    pub journal: Option<PathBuf>,
 }

@@ -176,6 +176,22 @@ impl Config {
         own
     }
 
+    /// Of these, the addresses that only listeners have: another engine may answer for them in this one's place.
+    pub fn listener_addresses(&self, port: PortIndex) -> Vec<IpAddr> {
+        let mut addresses = self.own_addresses(port);
+        let is_ours_anyway = |ip: &IpAddr| {
+            let of_port = self.port(port).addresses.iter().any(|net| net.addr() == *ip);
+            of_port
+                || self
+                    .servers
+                    .iter()
+                    .flat_map(|server| &server.local)
+                    .any(|local| local.ip == *ip)
+        };
+        addresses.retain(|ip| !is_ours_anyway(ip));
+        addresses
+    }
+
     /// After how long what is ended.
     pub fn timeouts(&self) -> &Timeouts {
         &self.timeouts

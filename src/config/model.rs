@@ -29,6 +29,8 @@ pub struct EngineConfig {
     pub memory_mib: u32,
     /// What a worker does in rounds without work.
     pub idle: Idle,
+    /// Whether the engine answers for the addresses of listeners from its start on, or leaves them to another.
+    pub announce: bool,
     /// How long open connections may go on after SIGTERM before both of their ends get RST.
     pub drain: Duration,
     /// What a segment of no known connection is answered with.

@@ -30,6 +30,7 @@ pub(super) struct RawEngine {
     pub(super) cores: Option<Vec<i64>>,
     pub(super) memory_mib: Option<i64>,
     pub(super) idle: Option<String>,
+    pub(super) announce: Option<String>,
     pub(super) drain: Option<String>,
     pub(super) unknown_flows: Option<String>,
     pub(super) replies_per_second: Option<i64>,
@@ -241,6 +242,7 @@ pub(super) struct RawLog {
 pub(super) struct RawControl {
     pub(super) socket: Option<String>,
     pub(super) http: Option<String>,
+    pub(super) journal: Option<String>,
     #[serde(default)]
     pub(super) hosts: Vec<String>,
 }

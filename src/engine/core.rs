@@ -273,8 +273,11 @@ impl<M: Machine, S: SelectServer, C: Stages> Program for ProxyProgram<M, S, C> {
         Some(self.handle.look(Proxy::tally))
     }
 
-    fn follow(&mut self, now: Instant, shown: &mut Shown) {
-        let Some(desk) = &mut self.desk else { return };
+    fn follow(&mut self, now: Instant, shown: &mut Shown) -> bool {
+        let Some(desk) = &mut self.desk else { return false };
+        if !desk.is_busy() {
+            return false;
+        }
         if let Some(mut update) = desk.follow() {
             self.handle.adopt(&mut update.core, &mut update.station, now);
             std::mem::swap(&mut self.config, &mut update.config);
@@ -287,6 +290,7 @@ impl<M: Machine, S: SelectServer, C: Stages> Program for ProxyProgram<M, S, C> {
                 desk.end_look();
             }
         }
+        true
     }
 
     fn tell_news(&mut self, now: Instant) {

@@ -76,7 +76,7 @@ struct Said {
 }
 
 /// The worker's end.
-pub(super) struct Desk<S> {
+pub struct Desk<S> {
     orders: Consumer<Order<S>>,
     back: Producer<Order<S>>,
     said: Arc<Said>,
@@ -96,6 +96,11 @@ impl<S> Desk<S> {
     /// Tells what the core begins with: before its first round.
     pub(super) fn begin(&self, settings: Arc<Settings>, tally: Arc<Tally>) {
         *self.first.lock().unwrap_or_else(PoisonError::into_inner) = Some(First { settings, tally });
+    }
+
+    /// Whether an order is there, or was and is not over.
+    pub(super) fn is_busy(&self) -> bool {
+        self.look.is_some() || self.held.is_some() || !self.orders.is_empty()
     }
 
     /// Looks at the orders, once a round. Returns an update that is to be used from this round on, and is then to be
@@ -161,8 +166,9 @@ pub(super) trait Generations: Send {
     /// Has all cores go on with it; returns each core's board. Nothing has changed on any if that fails.
     fn change(&mut self, next: &Next<'_>) -> Result<Vec<(CoreId, Arc<Board>)>, GenerationError>;
 
-    /// Which numbers connections name, once all cores have looked; a look begins with the first call.
-    fn look(&mut self) -> Option<Named>;
+    /// Which past numbers of the configuration that all cores use connections name, or may name, once all cores have looked; a look
+    /// begins with the first call.
+    fn look(&mut self, config: &Config) -> Option<Named>;
 }
 
 /// Makes a selector of another version of the configuration.
@@ -174,6 +180,9 @@ pub(super) struct Offices<S> {
     valid: Arc<AtomicU64>,
     number: u64,
     remake: Option<Remake<S>>,
+    /// What was past when the look under way began, and has been since: of all else a connection may have begun where cores have
+    /// looked already.
+    looked_for: Named,
 }
 
 struct Office<S> {
@@ -218,6 +227,7 @@ pub(super) fn offices<S>(cores: usize, remake: Option<Remake<S>>) -> (Offices<S>
         valid: Arc::clone(&valid),
         number: 0,
         remake,
+        looked_for: Named::default(),
     };
     (offices, desks)
 }
@@ -320,6 +330,7 @@ impl<S: SelectServer> Generations for Offices<S> {
         for (office, first) in self.cores.iter().zip(begun) {
             *office.first.lock().unwrap_or_else(PoisonError::into_inner) = Some(first);
         }
+        self.looked_for = self.looked_for.and(&next.config.past());
         if let Some(late) = self.wait_for(|said| &said.uses) {
             log::warn!("core {} has not come round for {PATIENCE:?}", next.boards[late].0);
         }
@@ -327,8 +338,12 @@ impl<S: SelectServer> Generations for Offices<S> {
         Ok(boards)
     }
 
-    fn look(&mut self) -> Option<Named> {
+    fn look(&mut self, config: &Config) -> Option<Named> {
         self.take_back();
+        let has_begun = |office: &Office<S>| office.looked.is_some() || office.is_looking;
+        if !self.cores.iter().any(has_begun) {
+            self.looked_for = config.past();
+        }
         for office in &mut self.cores {
             if office.looked.is_none() && !office.is_looking {
                 office.is_looking = office.orders.push(Order::Look(Box::default())).is_ok();
@@ -345,6 +360,7 @@ impl<S: SelectServer> Generations for Offices<S> {
             named.pools.extend(look.pools());
             named.servers.extend(look.servers());
         }
+        named.add_others(&config.past(), &self.looked_for);
         Some(named)
     }
 }

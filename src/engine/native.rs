@@ -20,7 +20,7 @@ use queue::{Side, SideDrops};
 use side_core::SideCore;
 
 use super::core::{self, Seeds};
-use super::generation::Remake;
+use super::generation::{Desk, Remake};
 use super::machine::{CoreParts, DeviceSide, Machine, MachineError, Opened, WatchedPool};
 use super::{CoreStart, Engine, Program, RunningEngine, StartError, idle_mode};
 use crate::config::{Config, CoreId, PortConfig, SoftwareNicConfig};
@@ -107,13 +107,15 @@ impl Engine {
         Ok((Box::new(program), Box::new(task)))
     }
 
-    /// [`core_program`](Self::core_program) for one of that engine's cores.
+    /// [`core_program`](Self::core_program) for one of that engine's cores; with a desk it goes on with other versions of its
+    /// configuration, as a [`Reloader`](super::Reloader) says.
     ///
     /// # Errors
     /// The same.
-    pub fn core_by_rules(start: CoreStart<DpdkMachine>) -> Result<BoxedCore, String> {
+    pub fn core_by_rules(start: CoreStart<DpdkMachine>, desk: Option<Desk<RuleSelector>>) -> Result<BoxedCore, String> {
         let rules = RuleSelector::new(&start.config);
-        let (program, task) = Self::core_program(start, &rules)?;
+        let seeds = Seeds::draw().map_err(|error| format!("no secret numbers from /dev/urandom: {error}"))?;
+        let (program, task) = core::build::<_, _, Off>(start, &seeds, &rules, desk)?;
         Ok((Box::new(program), Box::new(task)))
     }
 }

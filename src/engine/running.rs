@@ -11,9 +11,10 @@ use e2d2::time::Clock;
 use netfcts::format::{NameTable, Named};
 
 use super::crew::Crew;
-use super::generation::{GenerationError, Generations, Next};
+use super::generation::{GenerationError, Generations};
 use super::links::LinkWatch;
 use super::machine::{Machine, WatchedPool};
+use super::reloader::{self, Before};
 use super::server_watch::ServerWatch;
 use super::watch::{Noted, Watch};
 use crate::config::{self, Config, ConfigError, Standing};
@@ -23,6 +24,7 @@ use crate::neighbour::{SharedNeighbours, Topology, TopologyError};
 use crate::records::{RecordKeeper, RecordWatch};
 use crate::report::{Buffers, CoreReport, NextHopTotals, PortReport, Report, ServerReport};
 use splice::difference::Difference;
+use splice::standby::Service;
 
 /// How often a draining engine looks whether connections are left.
 const DRAIN_PACE: Duration = Duration::from_millis(20);
@@ -127,7 +129,7 @@ impl<M: Machine> RunningEngine<M> {
         if !self.config.has_past() {
             return;
         }
-        let named = self.generations.as_mut().and_then(|generations| generations.look());
+        let named = (self.generations.as_mut()).and_then(|generations| generations.look(&self.config));
         if let Some((config, difference)) = named.and_then(|named| self.config.without_past(&named))
             && let Err(error) = self.go_on_with(config, &difference)
         {
@@ -140,30 +142,29 @@ impl<M: Machine> RunningEngine<M> {
             return Err(ReloadError::Fixed);
         };
         let config = Arc::new(config);
-        let macs = self.machine.macs();
-        let before = Arc::clone(&self.topology);
-        let topology = Arc::new(Topology::from_config_after(&config, &macs, before.next_hops())?);
-        self.neighbours.go_on_with(&topology, before.next_hops());
-        let boards = generations.change(&Next {
-            config: &config,
-            difference,
-            topology: &topology,
-            before: &before,
+        let before = Before {
+            macs: &self.machine.macs(),
+            topology: &self.topology,
+            neighbours: &self.neighbours,
             boards: self.crew.boards(),
-        })?;
+        };
+        let (topology, boards) = reloader::go_on_with(&mut **generations, (&config, difference), before)?;
         self.crew.set_boards(&boards);
         // Who comes next by these numbers is in service.
         let standby = self.watch.standby();
         for &server in difference.new_servers.iter().chain(&difference.past_servers) {
-            standby.set_server(server, false);
+            standby.set_server(server, Service::In);
         }
         for &(listener, _) in &difference.new_listeners {
-            standby.set_listener(listener, false);
+            standby.set_listener(listener, Service::In);
         }
         self.records.set_names(names_of(&config, &self.clock));
         self.log.set_config(Arc::clone(&config));
         self.watch
             .go_on_with(Arc::clone(&config), boards, Arc::clone(&topology));
+        if config.engine().announce != self.config.engine().announce {
+            self.watch.announce(config.engine().announce);
+        }
         (self.config, self.topology) = (config, topology);
         Ok(())
     }

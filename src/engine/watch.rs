@@ -4,6 +4,8 @@
 //! What workers count stands on their boards ([`Board`]). What only the main thread can ask for, which is what devices and
 //! pools say and how many records were written, it notes here a few times a second ([`Noted`]).
 
+mod service;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,12 +18,15 @@ use splice::standby::Standby;
 use splice::tally::Tally;
 use splice::visit::ConnectionView;
 
+use service::ClosingNumbers;
+pub use service::Subject;
+
 use super::board::Board;
 use super::running::{names_of, report, servers_of};
 use super::worker::Shown;
 use crate::capture::Totals;
 use crate::commands::{Commander, Unanswered, Visit, Visited};
-use crate::config::{Config, CoreId, ListenerConfig, ServerConfig, Standing};
+use crate::config::{Config, CoreId};
 use crate::neighbour::{NextHop, NextHopId, SharedNeighbours, Topology};
 use crate::records::RecordWatch;
 use crate::report::{Buffers, PortReport, Report};
@@ -53,6 +58,7 @@ struct Shared {
     noted: Mutex<Noted>,
     records: RecordWatch,
     standby: Arc<Standby>,
+    closings: Mutex<ClosingNumbers>,
     is_capturing: AtomicBool,
     captured: Mutex<Totals>,
 }
@@ -114,6 +120,7 @@ impl Watch {
             noted: Mutex::default(),
             records,
             standby: Arc::default(),
+            closings: Mutex::default(),
             is_capturing: AtomicBool::new(false),
             captured: Mutex::default(),
         };
@@ -149,34 +156,16 @@ impl Watch {
         Arc::clone(&self.shared.standby)
     }
 
-    /// Takes a server, all servers of a pool, a listener or the engine out of service, or back: it gets no new connection, and
-    /// open ones go on.
-    ///
-    /// # Errors
-    /// A sentence: there is nothing of that name.
-    pub fn set_standby(&self, what: &str, name: &str, out: bool) -> Result<(), String> {
-        let (config, standby) = (self.config(), &self.shared.standby);
-        let unknown = || format!("there is no {what} \"{name}\"");
-        match what {
-            "server" => {
-                let is_it = |of: &&ServerConfig| of.standing == Standing::InFile && of.name == name;
-                let server = config.servers().iter().find(is_it).ok_or_else(unknown)?;
-                standby.set_server(server.id.0, out);
-            }
-            "pool" => {
-                let pool = config.find_pool(name).ok_or_else(unknown)?;
-                let members = config.pool(pool).members.iter();
-                members.for_each(|member| standby.set_server(member.server.0, out));
-            }
-            "listener" => {
-                let is_it = |of: &&ListenerConfig| of.standing == Standing::InFile && of.name == name;
-                let listener = config.listeners().iter().find(is_it).ok_or_else(unknown)?;
-                standby.set_listener(listener.id.0, out);
-            }
-            "engine" => standby.set_engine(out),
-            _ => return Err(format!("{what} is none of server, pool, listener, engine")),
-        }
-        Ok(())
+    /// Answers for the addresses of listeners from now on, and announces them; or leaves them to another engine.
+    pub fn announce(&self, announces: bool) {
+        let config = self.config();
+        let ports = config.ports().iter().map(|port| port.id);
+        self.shared.neighbours.set_announces(announces, ports);
+    }
+
+    /// Where the cores show themselves.
+    pub(super) fn boards(&self) -> Vec<(CoreId, Arc<Board>)> {
+        self.view().boards.clone()
     }
 
     fn view(&self) -> Arc<View> {

@@ -78,8 +78,11 @@ pub trait Program {
         None
     }
 
-    /// Looks whether it is to go on with other settings, which may have another board; called after every round.
-    fn follow(&mut self, _now: Instant, _shown: &mut Shown) {}
+    /// Looks whether it is to go on with other settings, which may have another board; called after every round. Whether an
+    /// order was there.
+    fn follow(&mut self, _now: Instant, _shown: &mut Shown) -> bool {
+        false
+    }
 
     /// Sends to the log what it has learned since; called after every round.
     fn tell_news(&mut self, now: Instant) {

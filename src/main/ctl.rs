@@ -10,6 +10,7 @@ use serde_json::Value;
 use splice::visit::STATES;
 
 use super::capture::{self, CaptureCommand};
+use super::leave::{Leave, OnOff, Subject};
 use super::{Exit, complain, print};
 
 /// Where an engine listens that its unit file starts.
@@ -46,11 +47,22 @@ enum CtlCommand {
     /// user.
     Reload,
     /// Take a server, a pool's servers, a listener or the whole engine out of service: no new connections, open ones go on.
-    Drain(Subject),
+    Drain(Leave),
+    /// The same, and servers are not asked what they can do, either.
+    Maint(Leave),
     /// Take it into service again.
     Ready(Subject),
-    /// Show what a reload would change: + is new, - gone, ~ another; or why it would be refused.
+    /// Show what a reload would change: + is new, - gone, ~ another; or why it would be refused; and what ctl has changed.
     Diff,
+    /// Answer for the addresses of listeners, or leave them to another engine; for root and the engine's user.
+    Announce {
+        /// From now on.
+        #[arg(value_enum)]
+        word: OnOff,
+    },
+    /// Forget what ctl has changed: servers, pools, listeners and the engine are in service again, the log, records and announcements
+    /// as the file says; for root and the engine's user.
+    Reset,
     /// Frames of connections as a pcapng file; for root and the engine's user.
     Capture {
         /// What to do.
@@ -137,39 +149,6 @@ enum KillCommand {
     },
 }
 
-#[derive(Args, Clone, Debug)]
-struct Subject {
-    /// What it is.
-    what: What,
-    /// Its name in the configuration; none for the engine.
-    #[arg(required_if_eq_any([("what", "server"), ("what", "pool"), ("what", "listener")]))]
-    name: Option<String>,
-}
-
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
-    /// A server.
-    Server,
-    /// All servers of a pool.
-    Pool,
-    /// A listener.
-    Listener,
-    /// All of the engine: `/ready` says so.
-    Engine,
-}
-
-impl Subject {
-    /// The end of its path.
-    fn path(&self) -> String {
-        let what = self.what.to_possible_value();
-        let what = what.map_or_else(String::new, |value| value.get_name().to_owned());
-        match &self.name {
-            Some(name) => format!("{what}/{name}"),
-            None => what,
-        }
-    }
-}
-
 #[derive(Subcommand, Clone, Copy, Debug)]
 enum RecordsCommand {
     /// Open their file anew if its name no longer leads to it, as SIGUSR2 does.
@@ -236,8 +215,14 @@ pub(super) fn ctl(arguments: &CtlArguments) -> Exit {
             command: SetCommand::LogLevel { levels },
         } => post(&format!("log?{levels}")),
         CtlCommand::Reload => post("reload"),
-        CtlCommand::Drain(subject) => post(&format!("drain/{}", subject.path())),
+        CtlCommand::Drain(leave) => post(&format!("drain/{}", leave.path())),
+        CtlCommand::Maint(leave) => post(&format!("maint/{}", leave.path())),
         CtlCommand::Ready(subject) => post(&format!("ready/{}", subject.path())),
+        CtlCommand::Announce { word } => post(match word {
+            OnOff::On => "announce/on",
+            OnOff::Off => "announce/off",
+        }),
+        CtlCommand::Reset => post("reset"),
         CtlCommand::Capture { command } => capture::capture(socket, command),
         CtlCommand::Diff => ask(socket, "GET", "diff").map(|lines| print(&lines)),
     };

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use proxyengine::config::{Config, Destination};
 use proxyengine::engine::{DpdkMachine, Engine, Outcome, RunningEngine};
+use proxyengine::journal::{self, Journal};
 use proxyengine::log_levels::LogLevels;
 use proxyengine::picture::Picture;
 use proxyengine::privileges::Limits;
@@ -72,8 +73,7 @@ pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -
         Ok(control) => control,
         Err((place, error)) => return not_started(&format!("[control]: {place} cannot be listened on: {error}")),
     };
-    let files = [&arguments.report, &arguments.stage_cycles].into_iter().flatten();
-    let limits = Limits::of(&config, files.map(PathBuf::as_path));
+    let (limits, journal) = before_start(&config, arguments);
     let started = match arguments.stage_cycles {
         Some(_) => Engine::start_timed_by_rules(config, limits.clone()),
         None => Engine::start_by_rules(config, limits.clone()),
@@ -86,7 +86,9 @@ pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -
     if let Err(error) = limits.enter_main_thread() {
         log::warn!("privileges are not given up: {error}");
     }
+    journal.apply(&engine.watch(), &levels);
     let doors = || Doors {
+        journal: journal.clone(),
         file: arguments.file.clone(),
         reload: Box::new(move || reload_by(&told)),
     };
@@ -111,6 +113,7 @@ pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -
         show,
         cycles: CyclesByStage::new(),
         levels,
+        journal: journal.clone(),
         drain,
         forgot_at: Instant::now(),
     };
@@ -119,6 +122,14 @@ pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -
     // It answers to the end: that the engine drains is what is looked for then.
     drop(control);
     exit
+}
+
+/// What the threads will keep, and the journal, while it can still be put aside.
+fn before_start(config: &Config, arguments: &RunArguments) -> (Limits, Journal) {
+    let kept_in = journal::path(config);
+    let files = [&arguments.report, &arguments.stage_cycles, &kept_in];
+    let limits = Limits::of(config, files.into_iter().flatten().map(PathBuf::as_path));
+    (limits, Journal::open(kept_in))
 }
 
 fn not_started(reason: &str) -> Exit {
@@ -165,6 +176,7 @@ struct Session<'a> {
     show: fn(&str),
     cycles: CyclesByStage,
     levels: LogLevels,
+    journal: Journal,
     drain: Duration,
     forgot_at: Instant,
 }
@@ -229,6 +241,7 @@ impl Session<'_> {
                 {
                     log::warn!("the log keeps its level: {error}");
                 }
+                self.journal.apply(&self.engine.watch(), &self.levels);
                 log::info!(
                     "{file} holds from now on; all cores took {} ms",
                     began.elapsed().as_millis()

@@ -48,7 +48,7 @@ pub(super) fn handle<B: PacketBuffer>(
     let message = Message::parse(message)?;
     station.check_source_mac(message.sender_mac)?;
     let sender = IpAddr::V4(message.sender);
-    if station.topology().owns(arrival.port, sender) {
+    if station.answers_for(arrival.port, sender) {
         // RFC 5227 2.4: any ARP packet whose sender address is ours and whose sender MAC address is not.
         station.log_duplicate(arrival, sender, message.sender_mac);
         return Ok(Verdict::Used(NeighbourEvent::DuplicateAddress));
@@ -81,7 +81,7 @@ fn handle_request<B: PacketBuffer>(
         check_source(sender.into())?;
         station.hear(arrival, sender.into(), sender_mac, Claim::Unasked)
     };
-    if !station.topology().owns(arrival.port, target.into()) {
+    if !station.answers_for(arrival.port, target.into()) {
         // RFC 826: the merge comes before the question whether we are the target.
         return heard.map(Verdict::Used).map_err(|_| NeighbourDrop::NotOurAddress);
     }

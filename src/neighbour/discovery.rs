@@ -155,7 +155,7 @@ fn handle_solicitation<B: PacketBuffer>(
     if ends.dst != target && ends.dst != solicited_node(target) {
         return Err(NeighbourDrop::BadTarget);
     }
-    if !station.topology().owns(arrival.port, target.into()) {
+    if !station.answers_for(arrival.port, target.into()) {
         return Err(NeighbourDrop::NotOurAddress);
     }
     // RFC 4861 7.1.1: who has no address yet asks the group, and does not say where it is.
@@ -173,7 +173,7 @@ fn handle_solicitation<B: PacketBuffer>(
         write(buffer, &frame(to, ADVERTISEMENT, OVERRIDE, target))?;
         return Ok(Verdict::Answer(NeighbourEvent::SolicitationAnswered));
     }
-    if station.topology().owns(arrival.port, ends.src.into()) {
+    if station.answers_for(arrival.port, ends.src.into()) {
         station.log_duplicate(arrival, ends.src.into(), ends.src_mac);
         return Ok(Verdict::Used(NeighbourEvent::DuplicateAddress));
     }
@@ -219,7 +219,7 @@ fn handle_advertisement(
     if let Some(mac) = link_address {
         station.check_source_mac(mac)?;
     }
-    if station.topology().owns(arrival.port, target.into()) {
+    if station.answers_for(arrival.port, target.into()) {
         station.log_duplicate(arrival, target.into(), link_address.unwrap_or(ends.src_mac));
         return Ok(Verdict::Used(NeighbourEvent::DuplicateAddress));
     }

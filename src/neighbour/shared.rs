@@ -64,6 +64,8 @@ pub struct SharedNeighbours {
     any_news: Box<[AtomicBool]>,
     /// Whether a port's own addresses are to be announced again.
     announce: Box<[AtomicBool]>,
+    /// Whether another engine answers for the addresses of listeners.
+    leaves_listeners: AtomicBool,
 }
 
 impl SharedNeighbours {
@@ -80,6 +82,7 @@ impl SharedNeighbours {
             used: AtomicUsize::new(0),
             any_news: of_each_port(),
             announce: of_each_port(),
+            leaves_listeners: AtomicBool::new(false),
         };
         shared.go_on_with(topology, &[]);
         shared
@@ -118,6 +121,20 @@ impl SharedNeighbours {
             announce.store(true, Ordering::Relaxed);
             news.store(true, Ordering::Release);
         }
+    }
+
+    /// Answers for the addresses of listeners from now on, and announces them on these ports; or leaves them to another engine.
+    /// Any thread.
+    pub fn set_announces(&self, announces: bool, ports: impl IntoIterator<Item = PortId>) {
+        let left = self.leaves_listeners.swap(!announces, Ordering::Relaxed);
+        if announces && left {
+            ports.into_iter().for_each(|port| self.announce(port));
+        }
+    }
+
+    /// Whether it does.
+    pub fn announces(&self) -> bool {
+        !self.leaves_listeners.load(Ordering::Relaxed)
     }
 
     /// Whether that was asked for since the last call.

@@ -288,6 +288,11 @@ impl Station {
         &self.topology
     }
 
+    /// Whether `address` is ours on this port, and is not left to another engine.
+    pub(super) fn answers_for(&self, port: PortId, address: IpAddr) -> bool {
+        self.topology.owns(port, address) && (self.shared.announces() || !self.topology.is_of_listeners(port, address))
+    }
+
     pub(super) fn echo_allowed(&mut self, now: Instant) -> bool {
         self.echo_limit.take(now)
     }
@@ -418,10 +423,16 @@ impl Lead {
             no_buffer += u64::from(!is_sent);
             is_sent
         };
+        let mut left_out = 0;
         let announced = self.announcements.poll(now, budget, &mut |address, _| match *address {
+            address if !shared.announces() && topology.is_of_listeners(port, address) => {
+                left_out += 1;
+                true
+            }
             IpAddr::V4(address) => send(&arp::announcement(mac, address)),
             IpAddr::V6(address) => send(&discovery::announcement(mac, address)),
         });
+        let announced = announced - left_out;
         let reported = self.memberships.poll(now, budget - announced, &mut |groups, round| {
             let membership = if round < 2 {
                 Membership::Begins

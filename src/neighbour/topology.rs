@@ -131,6 +131,8 @@ pub struct Topology {
     /// Ids that are free, below those of `hops`.
     free: Vec<u16>,
     borrows: bool,
+    /// Own addresses that only listeners have, sorted.
+    of_listeners: Vec<(IpAddr, PortId)>,
 }
 
 impl Topology {
@@ -174,6 +176,7 @@ impl Topology {
                 })
                 .collect(),
             borrows: false,
+            of_listeners: Vec::new(),
         };
         for neighbour in neighbours {
             topology.add(neighbour)?;
@@ -185,6 +188,18 @@ impl Topology {
     #[must_use]
     pub fn with_borrowed_addresses(self, borrows: bool) -> Self {
         Self { borrows, ..self }
+    }
+
+    /// The same, where these are addresses that another engine may answer for.
+    #[must_use]
+    pub fn with_listener_addresses(self, mut of_listeners: Vec<(IpAddr, PortId)>) -> Self {
+        of_listeners.sort_unstable();
+        Self { of_listeners, ..self }
+    }
+
+    /// Whether only listeners have an address of ours on this port.
+    pub fn is_of_listeners(&self, port: PortId, address: IpAddr) -> bool {
+        self.of_listeners.binary_search(&(address, port)).is_ok()
     }
 
     /// Whether an ICMP error to `address` on this port can be about a packet of ours.

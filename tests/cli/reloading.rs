@@ -64,3 +64,64 @@ fn sighup_and_ctl_go_on_with_what_the_file_says_now() {
     program.signal("TERM");
     assert_eq!(program.wait().0, 0);
 }
+
+#[test]
+fn what_ctl_has_changed_outlives_reloads_and_restarts_until_the_file_or_reset_says_otherwise() {
+    let place = Place::new(GOOD);
+    let (socket, kept) = (place.path("control").display().to_string(), place.path("journal"));
+    let file = fs::read_to_string(place.path("engine.toml")).expect("read");
+    let write = |server: &str, level: &str| {
+        let control = format!("[control]\nsocket = \"{socket}\"\njournal = \"{}\"\n", kept.display());
+        let text = format!("{control}[log]\nlevel = \"{level}\"\n{file}").replace(ONE, server);
+        fs::write(place.path("engine.toml"), text).expect("write");
+    };
+    let text = |arguments: &[&str]| {
+        let output = place.output(&[&["ctl", "--socket", &socket], arguments].concat());
+        assert_eq!(code(&output), 0, "{arguments:?}: {}", stderr(&output));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let state = || {
+        let said: serde_json::Value = serde_json::from_str(&text(&["show", "servers", "--json"])).expect("JSON");
+        said[0]["state"].as_str().expect("a word").to_owned()
+    };
+    let restarted = |program: Running| {
+        program.signal("TERM");
+        assert_eq!(program.wait().0, 0);
+        let program = Running::start(&place, &["engine.toml"]);
+        wait_until_running(&place);
+        program
+    };
+    write(ONE, "info");
+    let program = Running::start(&place, &["engine.toml"]);
+    wait_until_running(&place);
+    text(&["maint", "server", "one", "--close-over", "1m"]);
+    text(&["drain", "engine", "--kill"]);
+    text(&["announce", "off"]);
+    text(&["set", "log-level", "debug"]);
+    let kept_lines = "ctl server one maint (file: 10.0.0.9:80)\nctl engine drain\nctl announce off (file: on)\n\
+                      ctl log debug (file: INFO)\n";
+    assert_eq!(text(&["diff"]), kept_lines);
+    text(&["reload"]);
+    assert_eq!((state().as_str(), text(&["diff"]).as_str()), ("maint", kept_lines));
+    let program = restarted(program);
+    assert_eq!((state().as_str(), text(&["diff"]).as_str()), ("maint", kept_lines));
+    // The file says something else of the level and of the server.
+    write(TWO, "warn");
+    text(&["reload"]);
+    assert_eq!(text(&["diff"]), "ctl engine drain\nctl announce off (file: on)\n");
+    text(&["reset"]);
+    assert_eq!(text(&["diff"]), "");
+    write(ONE, "info");
+    text(&["reload"]);
+    // What is cut off is refused, and keeps nobody from starting.
+    fs::write(&kept, "{\"format\": \"proxyengine journal 1\", \"chan").expect("write");
+    let program = restarted(program);
+    assert!(
+        says(&place, "this is no whole journal"),
+        "{}",
+        place.path("stderr").display()
+    );
+    assert_eq!((state().as_str(), text(&["diff"]).as_str()), ("up", ""));
+    program.signal("TERM");
+    assert_eq!(program.wait().0, 0);
+}

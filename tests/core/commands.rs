@@ -3,8 +3,9 @@
 use crate::graph_bench::GraphBench;
 use crate::harness::{Bench, CONFIG, Client, only, spliced};
 use e2d2::wire::tcp::TcpFlags;
-use proxyengine::commands::{PACE, Purpose, Visit, Visited};
+use proxyengine::commands::{Closing, PACE, Purpose, Visit, Visited};
 use proxyengine::config::ServerId;
+use splice::standby::Service;
 use splice::visit::{ConnectionFilter, ConnectionView, ENDED_PER_ROUND, LOOKED_AT_PER_ROUND};
 use std::time::Duration;
 use testkit::Station;
@@ -279,4 +280,92 @@ fn who_asks_a_core_that_does_not_come_round_is_told() {
     let (visited, views, _) = visit(&mut bench, all());
     assert_eq!((visited, views.len()), (Visited { next: None, count: 0 }, 0));
     bench.assert_all_returned("silent");
+}
+
+/// Runs the graph for `time` while somebody asks for a closing: how many connections were ended in each second.
+fn closed(bench: &mut GraphBench, closing: Closing, time: Duration) -> Vec<usize> {
+    let pace = Duration::from_millis(1);
+    let GraphBench { core, now, .. } = bench;
+    let (commander, task, handle) = (&mut core.commander, &mut core.task, &core.handle);
+    let far = &mut core.far;
+    let mut run = |now: &mut e2d2::time::Instant| {
+        *now += pace;
+        task.run(*now);
+        far.iter_mut().for_each(|far| while drained(far) {});
+        handle.look(|proxy| proxy.usage().connections)
+    };
+    let mut left = std::thread::scope(|scope| {
+        let asks = scope.spawn(move || commander.close(closing, Duration::from_secs(20)));
+        let mut left = run(now);
+        while !asks.is_finished() {
+            left = run(now);
+            std::thread::yield_now();
+        }
+        asks.join().expect("asked").expect("the core comes round");
+        left
+    });
+    let mut seconds = Vec::new();
+    for _ in 0..time.as_secs() {
+        let before = left;
+        (0..1000).for_each(|_| left = run(now));
+        seconds.push(before - left);
+    }
+    seconds
+}
+
+#[test]
+fn a_closing_ends_connections_evenly_over_its_time_and_no_others() {
+    let mut bench = core_with(600);
+    let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
+    // A number that nothing has ends nothing.
+    let nothing = Closing {
+        number: 2,
+        over: second,
+    };
+    assert_eq!(closed(&mut bench, nothing, second), [0]);
+    bench.core.standby.set_server(0, Service::Drained);
+    bench.core.standby.close_server(0, 1);
+    let closing = Closing {
+        number: 1,
+        over: minute,
+    };
+    let seconds = closed(&mut bench, closing, minute + second);
+    let even = 600 / 60;
+    assert!(
+        seconds[1..59]
+            .iter()
+            .all(|closed| (even * 8 / 10..=even * 12 / 10).contains(closed)),
+        "{seconds:?}"
+    );
+    assert_eq!(seconds.iter().sum::<usize>(), 600, "{seconds:?}");
+    bench.assert_all_returned("closed");
+}
+
+#[test]
+fn without_a_time_all_are_ended_a_few_in_a_round_and_what_is_back_stays() {
+    let mut bench = core_with(300);
+    let closing = |number, seconds| Closing {
+        number,
+        over: Duration::from_secs(seconds),
+    };
+    bench.core.standby.set_engine(Service::InMaintenance);
+    bench.core.standby.close_engine(3);
+    let seconds = closed(&mut bench, closing(3, 100), Duration::from_secs(10));
+    let gone: usize = seconds.iter().sum();
+    assert!((24..=36).contains(&gone), "{seconds:?}");
+    bench.core.standby.set_engine(Service::In);
+    assert_eq!(
+        closed(&mut bench, closing(4, 0), Duration::from_secs(2)),
+        [0, 0],
+        "it is back"
+    );
+    bench.core.standby.set_listener(0, Service::Drained);
+    bench.core.standby.close_listener(0, 5);
+    let seconds = closed(&mut bench, closing(5, 0), Duration::from_secs(1));
+    assert_eq!(
+        bench.core.handle.look(|proxy| proxy.usage().connections),
+        0,
+        "{seconds:?}"
+    );
+    bench.assert_all_returned("killed");
 }

@@ -13,6 +13,7 @@ use proxyengine::callbacks::{FirstPayload, SelectServer, Selection};
 use proxyengine::config::{Config, PoolId, ServerId};
 use splice::drop_reason::DropReason;
 use splice::settings::Settings;
+use splice::standby::Standby;
 use splice::upstream::Upstream;
 use splice::visit::ConnectionFilter;
 use splice::{CoreParts, NextHops, Output, Proxy, Secrets, Usage};
@@ -156,6 +157,8 @@ impl SelectServer for Selector {
 
 /// The core under test with everything around it.
 pub struct Bench<S = Selector> {
+    /// What is out of service.
+    pub standby: Arc<Standby>,
     pub proxy: Proxy<HeapPool, S, Hops>,
     pub now: Instant,
     pub pool: HeapPool,
@@ -230,7 +233,7 @@ impl<S: SelectServer> Bench<S> {
         let mut settings = config.core_settings(0, &macs, |server| usize::from(server.id.0));
         adjust(&mut settings);
         let probes = settings.promises.offer.probe;
-        let pool = HeapPool::new(512, 2048);
+        let (pool, standby) = (HeapPool::new(512, 2048), Arc::<Standby>::default());
         let (sender, records) = record_ring(1024);
         let (hops, calls, asked) = (Hops::default(), Calls::default(), Asked::default());
         let secrets = Secrets {
@@ -249,12 +252,13 @@ impl<S: SelectServer> Bench<S> {
                 pool_only,
             }),
             next_hops: hops.clone(),
-            upstream: Upstream::new(&config.upstream_settings(), 0),
+            upstream: Upstream::new(&config.upstream_settings(), 0).with_standby(Arc::clone(&standby)),
             records: Some(sender),
             secrets: &secrets,
         };
         let proxy = Proxy::new(parts, now);
         Bench {
+            standby,
             proxy,
             now,
             pool,
@@ -382,7 +386,9 @@ impl<S: SelectServer> Bench<S> {
     /// Lets the core end what is wanted as in one round; how many, and what it sends.
     #[allow(dead_code)] // of one of the programs that share this
     pub fn end_wanted(&mut self, places: &mut std::ops::Range<u32>, filter: &ConnectionFilter) -> (u32, Vec<Segment>) {
-        let ended = self.proxy.end_wanted(self.now, places, filter, &mut self.sent);
+        let ended = self
+            .proxy
+            .end_wanted(self.now, places, (filter, u32::MAX), &mut self.sent);
         (ended, self.take_sent())
     }
 

@@ -19,6 +19,7 @@ use proxyengine::kernel::KernelEnd;
 use proxyengine::neighbour::{Interface, Neighbour, SharedNeighbours, Station, Topology};
 use proxyengine::pipeline::{self, Beside, CoreLinks, Handle};
 use splice::settings::CoreSteering;
+use splice::standby::Standby;
 use splice::upstream::Upstream;
 use splice::{CoreParts, Proxy, Secrets, Usage};
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub struct OneCore<S> {
     pub records: RecordReceiver,
     /// Who asks the core what it does.
     pub commander: Commander,
+    /// What is out of service.
+    pub standby: Arc<Standby>,
 }
 
 /// What a core does not have by its configuration.
@@ -86,14 +89,14 @@ impl<S: SelectServer> OneCore<S> {
         }
         // Nobody here answers unasked.
         settings.promises.offer.probe = false;
-        let pool = HeapPool::new(2048, 2048);
+        let (pool, standby) = (HeapPool::new(2048, 2048), Arc::<Standby>::default());
         let (sender, records) = record_ring(1024);
         let parts = CoreParts {
             settings,
             pool: pool.clone(),
             selector: own.selector,
             next_hops: shared,
-            upstream: Upstream::new(&config.upstream_settings(), index),
+            upstream: Upstream::new(&config.upstream_settings(), index).with_standby(Arc::clone(&standby)),
             records: Some(sender),
             secrets: &own.secrets,
         };
@@ -111,6 +114,7 @@ impl<S: SelectServer> OneCore<S> {
         };
         let (task, handle) = pipeline::build_linked(ports, proxy, station, counters, beside, proxyengine::stages::Off);
         OneCore {
+            standby,
             commander,
             task: Box::new(task),
             handle,

@@ -6,6 +6,7 @@ use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use proxyengine::config::ServerId;
 use splice::ProbeEvent;
 use splice::drop_reason::DropReason;
+use splice::standby::Service;
 use splice::syn_ack_options::ServerCaps;
 use std::time::Duration;
 use test_case::test_case;
@@ -106,6 +107,24 @@ fn every_server_is_asked_once_and_then_left_alone() {
     assert_eq!(counted(&bench, ProbeEvent::SynSent), 6);
     assert_eq!(counted(&bench, ProbeEvent::Answered), 6);
     nothing(bench.wait(Duration::from_secs(1200)));
+    bench.assert_all_returned();
+}
+
+#[test]
+fn a_server_in_maintenance_is_not_asked_until_it_is_back() {
+    let mut bench = Bench::probing(CONFIG);
+    bench.standby.set_server(1, Service::InMaintenance);
+    let asked: Vec<usize> = probes(&mut bench).iter().map(number).collect();
+    assert_eq!(asked, [0, 2, 3, 4, 5]);
+    let later = bench.wait(Duration::from_secs(600));
+    assert!(!later.is_empty() && later.iter().all(|syn| number(syn) != 1));
+    bench.standby.set_server(1, Service::Drained);
+    let syns = bench.wait(Duration::from_secs(2));
+    assert!(syns.iter().any(|syn| number(syn) == 1), "who is drained is asked");
+    // What is under way ends, and gives its port back.
+    bench.standby.set_engine(Service::InMaintenance);
+    bench.wait(Duration::from_secs(600));
+    nothing(bench.wait(Duration::from_secs(600)));
     bench.assert_all_returned();
 }
 

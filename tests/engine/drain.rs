@@ -4,7 +4,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use e2d2::wire::tcp::TcpFlags;
-use proxyengine::engine::{NotReady, Watch};
+use proxyengine::engine::{NotReady, Subject, Watch};
+use splice::standby::Service;
 use testkit::{Segment, Station};
 
 use crate::proxy::{Bench, count};
@@ -54,8 +55,10 @@ fn a_server_out_of_service_keeps_its_connections_and_gets_no_other() {
         opened.find(|(_, server)| server.from == one).expect("both are called")
     };
     let (mut client, mut server) = opened_at_one(20_000);
-    assert!(watch.set_standby("server", "three", true).is_err());
-    watch.set_standby("server", "one", true).expect("a name");
+    assert!(watch.set_service(Subject::Server("three"), Service::Drained).is_err());
+    watch
+        .set_service(Subject::Server("one"), Service::Drained)
+        .expect("a name");
     for client in clients(30_000).take(20) {
         let (_, server) = bench.ends.open_to(client, &servers()[1..]);
         assert_ne!(server.from, one);
@@ -66,7 +69,7 @@ fn a_server_out_of_service_keeps_its_connections_and_gets_no_other() {
     for client in clients(31_000).take(5) {
         bench.ends.open_to(client, &servers()[1..]);
     }
-    watch.set_standby("server", "one", false).expect("a name");
+    watch.set_service(Subject::Server("one"), Service::In).expect("a name");
     opened_at_one(40_000);
     talk(&bench.ends, &mut client, &mut server);
     assert_in_order(&bench.engine.shutdown());
@@ -79,12 +82,12 @@ fn a_listener_and_an_engine_out_of_service_answer_no_syn() {
     let (mut client, mut server) = bench.open(Station::new(5, "10.0.0.5:50000"));
     let mut others = clients(20_000);
     let mut next = || others.next().expect("a client");
-    for (what, name) in [("listener", "web"), ("engine", "")] {
-        watch.set_standby(what, name, true).expect("a name");
-        assert_eq!(watch.is_ready() == Err(NotReady::Draining), what == "engine");
+    for subject in [Subject::Listener("web"), Subject::Engine] {
+        watch.set_service(subject, Service::Drained).expect("a name");
+        assert_eq!(watch.is_ready() == Err(NotReady::Draining), subject == Subject::Engine);
         is_not_answered(&bench, &watch, next());
         talk(&bench.ends, &mut client, &mut server);
-        watch.set_standby(what, name, false).expect("a name");
+        watch.set_service(subject, Service::In).expect("a name");
         assert_ne!(watch.is_ready(), Err(NotReady::Draining));
         bench.open(next());
     }

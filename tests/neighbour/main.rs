@@ -7,5 +7,6 @@ mod echo;
 mod frames;
 mod random;
 mod resolve;
+mod standby;
 mod topology;
 mod world;

@@ -81,7 +81,7 @@ impl World {
         Self::of(topology().with_borrowed_addresses(true), &[LEFT, RIGHT])
     }
 
-    fn of(topology: Topology, leads: &[PortId]) -> Self {
+    pub(crate) fn of(topology: Topology, leads: &[PortId]) -> Self {
         let topology = Arc::new(topology);
         let shared = Arc::new(SharedNeighbours::new(&topology));
         let station = Station::new(Arc::clone(&topology), Arc::clone(&shared), leads, 7, Instant::ZERO);

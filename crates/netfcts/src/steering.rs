@@ -101,6 +101,22 @@ pub struct SteeringPlan {
     lends: bool,
 }
 
+/// Legs to servers between which a plan makes no difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SourceKind {
+    /// Rules say, by this address of ours.
+    Ruled(u128),
+    /// The low bits of a hash that is linear in the port.
+    Hashed {
+        /// Those of port 0.
+        entry: u32,
+        /// By which half of the key the port is hashed.
+        is_ipv4: bool,
+    },
+    /// The port alone says.
+    Even,
+}
+
 impl SteeringPlan {
     /// The plan of `cores` cores that spreads by a hash of our own, keyed with `seed`: right whatever the ports do. It
     /// knows none of our addresses yet.
@@ -243,6 +259,26 @@ impl SteeringPlan {
                 Spread::Hash => self.of_port(port),
             };
             owner == core
+        }
+    }
+
+    /// What [`source_ports`](Self::source_ports) depend on beside the core: they are the same where it is.
+    pub fn source_kind(&self, server: (u128, u16), local: u128) -> SourceKind {
+        if self.rules.iter().any(|rule| rule.destination == local) {
+            return SourceKind::Ruled(local);
+        }
+        let leg = FourTuple {
+            remote: server.0,
+            local,
+            remote_port: server.1,
+            local_port: 0,
+        };
+        match &self.spread {
+            Spread::Rss { toeplitz, reta } => SourceKind::Hashed {
+                entry: hash(toeplitz, &leg) & (reta.len() as u32 - 1),
+                is_ipv4: is_mapped(local),
+            },
+            Spread::Hash => SourceKind::Even,
         }
     }
 
@@ -535,6 +571,22 @@ mod tests {
                 prop_assert_eq!(callers, vec![owner.expect("ours")]);
             } else {
                 prop_assert!(callers.is_empty(), "beside the rules nobody calls");
+            }
+        }
+
+        #[test]
+        fn legs_of_one_kind_may_call_from_the_same_ports(
+            (plan, ours) in any_plan(), remotes: [(u128, u16); 9], port in 1024_u16..,
+        ) {
+            let remotes = remotes.map(|(remote, port)| {
+                (if is_mapped(ours) { MAPPED | remote & 0xffff_ffff } else { remote }, port)
+            });
+            let kinds = remotes.map(|remote| plan.source_kind(remote, ours));
+            let owners = remotes.map(|remote| {
+                (0..plan.cores()).filter(|&core| plan.source_ports(remote, ours, core)(port)).collect::<Vec<_>>()
+            });
+            for (one, other) in (0..9).flat_map(|one| (0..one).map(move |other| (one, other))) {
+                prop_assert!(kinds[one] != kinds[other] || owners[one] == owners[other]);
             }
         }
 

@@ -19,6 +19,7 @@ use netfcts::FourTuple;
 use netfcts::pool::LastUse;
 use netfcts::seq::SeqNum;
 use netfcts::wheel::TimerWheel;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Servers asked at the same time: their answers are found by looking through all of them.
@@ -33,6 +34,9 @@ const WAITS: [Duration; 3] = [
 
 /// How often to look whether fewer are being asked: thousands of dead servers must cost next to nothing.
 const FOR_ROOM: Duration = Duration::from_millis(250);
+
+/// How often to look whether a server is still in maintenance.
+const FOR_MAINTENANCE: Duration = Duration::from_secs(1);
 
 /// How often to look whether the next hop's address is known, and how often before that counts as silence.
 const FOR_NEXT_HOP: Duration = Duration::from_millis(50);
@@ -87,6 +91,8 @@ struct ProbeBackoff {
     rounds: u8,
     /// How often its next hop was not known, in a row.
     without_next_hop: u8,
+    /// When it takes connections, if it is new and that is known.
+    joins_at: Option<Instant>,
 }
 
 /// The probes of one core.
@@ -95,10 +101,9 @@ pub(crate) struct Probes {
     wheel: TimerWheel,
     asked: Vec<Probe>,
     patience: Vec<ProbeBackoff>,
-    /// New servers that take no connection yet, and from when on each will, once that is known.
-    joining: Vec<(u16, Option<Instant>)>,
-    /// The first of these times.
-    next_joins: Instant,
+    /// New servers that take no connection yet, and from when on each will, in the order of these times. Who has another time, or
+    /// none, has been replaced since.
+    joining: VecDeque<(u16, Instant)>,
     counters: Counters<ProbeEvent>,
 }
 
@@ -118,8 +123,7 @@ impl Probes {
             wheel,
             asked: Vec::with_capacity(AT_ONCE),
             patience: ProbeBackoff::for_servers(count, most),
-            joining: Vec::with_capacity(most),
-            next_joins: Instant::MAX,
+            joining: VecDeque::with_capacity(most),
             counters: Counters::default(),
         }
     }
@@ -134,34 +138,37 @@ impl Probes {
             self.wheel.disarm(u32::from(server));
             put(&mut self.patience, server, &mut Some(ProbeBackoff::default()));
         }
-        self.joining
-            .retain(|(server, _)| difference.past_servers.binary_search(server).is_err());
         for &server in &difference.new_servers {
             self.wheel.arm(u32::from(server), now);
-            self.joining.push((server, None));
         }
     }
 
-    /// A new server takes connections from this time on.
-    pub(crate) fn set_join(&mut self, server: u16, from: Instant) {
-        if let Some(joining) = self.joining.iter_mut().find(|joining| joining.0 == server) {
-            joining.1.get_or_insert(from);
-            self.next_joins = self.next_joins.min(from);
+    /// A new server takes connections from this time on, which is not before that of another. False if that cannot be kept: more
+    /// were replaced meanwhile than there is room for.
+    #[must_use]
+    pub(crate) fn set_join(&mut self, server: u16, from: Instant) -> bool {
+        let Some(patience) = self.patience.get_mut(usize::from(server)) else {
+            return false;
+        };
+        if self.joining.len() == self.joining.capacity() {
+            return false;
         }
+        patience.joins_at = Some(from);
+        self.joining.push_back((server, from));
+        true
     }
 
-    /// A new server that takes connections from now on.
-    pub(crate) fn pop_joined(&mut self, now: Instant) -> Option<u16> {
-        if now < self.next_joins {
-            return None;
-        }
-        let is_due = |joining: &(u16, Option<Instant>)| joining.1.is_some_and(|from| from <= now);
-        let place = self.joining.iter().position(is_due);
-        if place.is_none() {
-            let times = self.joining.iter().filter_map(|joining| joining.1);
-            self.next_joins = times.min().unwrap_or(Instant::MAX);
-        }
-        place.map(|place| self.joining.swap_remove(place).0)
+    /// Looks at the next server whose time has come: it takes connections from now on, if it is still the same.
+    pub(crate) fn pop_joined(&mut self, now: Instant) -> Option<Option<u16>> {
+        let &(server, from) = self.joining.front().filter(|(_, from)| *from <= now)?;
+        self.joining.pop_front();
+        let patience = self.patience.get_mut(usize::from(server));
+        let is_same = patience.is_some_and(|patience| {
+            let is_same = patience.joins_at == Some(from);
+            patience.joins_at = patience.joins_at.filter(|_| !is_same);
+            is_same
+        });
+        Some(is_same.then_some(server))
     }
 
     /// The probe that a segment with this key answers.
@@ -181,7 +188,7 @@ impl Probes {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let joins = Some(self.next_joins).filter(|joins| *joins < Instant::MAX);
+        let joins = self.joining.front().map(|(_, from)| *from);
         self.wheel.next_deadline().into_iter().chain(joins).min()
     }
 
@@ -211,6 +218,11 @@ impl Probes {
             self.wheel.arm(u32::from(server), now + FOR_ROOM);
         }
         has_room
+    }
+
+    /// A server is not to be asked now; it is looked again later.
+    pub(crate) fn put_off(&mut self, server: u16, now: Instant) {
+        self.wheel.arm(u32::from(server), now + FOR_MAINTENANCE);
     }
 
     /// The MAC address of a server's next hop is not known. Returns true if that has lasted so long that the server counts as
@@ -270,7 +282,7 @@ impl Probes {
         if is_lacking {
             self.ask_again(server, now);
         } else if let Some(patience) = self.patience.get_mut(usize::from(server)) {
-            *patience = ProbeBackoff::default();
+            (patience.rounds, patience.without_next_hop) = (0, 0);
             self.wheel.disarm(u32::from(server));
         }
     }

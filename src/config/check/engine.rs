@@ -33,6 +33,12 @@ pub(super) fn check(source: &mut Source<'_>, raw: &RawEngine, ports: &[PortConfi
             raw.idle.as_deref(),
             &[("adaptive", Idle::Adaptive), ("poll", Idle::Poll)],
         ),
+        announce: choice(
+            source,
+            &at.key("announce"),
+            raw.announce.as_deref(),
+            &[("on", true), ("off", false)],
+        ),
         drain: duration(
             source,
             &at.key("drain"),

@@ -1,5 +1,7 @@
 //! `[timeouts]`, `[syn_ack]`, `[log]` and `[control]`.
 
+use std::path::PathBuf;
+
 use ::control::http::Endpoint;
 use log::LevelFilter;
 
@@ -139,7 +141,16 @@ pub(super) fn control(source: &mut Source<'_>, raw: &RawControl) -> ControlConfi
         socket,
         http,
         hosts: raw.hosts.clone(),
+        journal: journal(source, &at.key("journal"), raw.journal.as_deref()),
     }
+}
+
+fn journal(source: &mut Source<'_>, at: &At, text: Option<&str>) -> Option<PathBuf> {
+    let path = PathBuf::from(text?);
+    if !path.is_absolute() || path.file_name().is_none() {
+        source.refuse(at, quoted(text?), "the path of a file: it begins with /");
+    }
+    Some(path)
 }
 
 fn endpoint(source: &mut Source<'_>, at: &At, text: Option<&str>) -> Option<Endpoint> {

@@ -3,6 +3,7 @@
 //! The engine runs with `config/demo.toml`; a request is right when the server that answered is the one its first bytes
 //! ask for, and when the engine's own session record says the same.
 
+mod changes;
 mod requests;
 mod table;
 
@@ -17,6 +18,7 @@ use crate::process::{self, Process};
 use crate::servers::{self, Certificates};
 use crate::{HOSTS, Rig, RigError, RigOptions, SERVERS, requirements};
 
+use changes::Shown;
 use requests::{Outcome, Request};
 
 /// The demo's rig is always called so, to be found by a person when it is kept.
@@ -68,14 +70,14 @@ struct Totals {
 }
 
 impl Totals {
-    fn of(outcomes: &[Outcome], records: usize, buffers_leaked: Option<u64>) -> Self {
+    fn of(outcomes: &[Outcome], shown: Shown, records: usize, buffers_leaked: Option<u64>) -> Self {
         let wrong_server = outcomes.iter().filter(|outcome| outcome.is_wrong_server()).count();
         let right = outcomes.iter().filter(|outcome| outcome.is_right()).count();
         let failed = outcomes.len() - right - wrong_server;
         Self {
-            requests: outcomes.len(),
+            requests: outcomes.len() + shown.requests,
             wrong_server,
-            failed,
+            failed: failed + shown.failed,
             records,
             buffers_leaked,
         }
@@ -144,7 +146,7 @@ fn run_on_rig(options: &DemoOptions) -> Result<bool, RigError> {
         rig.prefix()
     );
     let certificates = Certificates::make(&rig)?;
-    let servers = start_servers(&rig, &certificates)?;
+    let mut servers = start_servers(&rig, &certificates)?;
     println!("demo: three servers are up, each with nginx, openssl s_server and socat");
 
     let device = match (&options.on, options.af_xdp) {
@@ -160,17 +162,18 @@ fn run_on_rig(options: &DemoOptions) -> Result<bool, RigError> {
         .map(|path| format!("--stage-cycles={}", path.display()));
     let more: Vec<&str> = picture.iter().map(String::as_str).collect();
     let engine = Engine::start_with_options(&rig, &options.engine, (&configuration, records), &more)?;
-    let shown = options.config.canonicalize().unwrap_or_else(|_| options.config.clone());
+    let file = options.config.canonicalize().unwrap_or_else(|_| options.config.clone());
     let device = device.as_deref().unwrap_or("its own device");
-    println!("demo: the engine is up: {} on {device}", shown.display());
+    println!("demo: the engine is up: {} on {device}", file.display());
 
     let mut outcomes: Vec<Outcome> = requests::plan()
         .into_iter()
         .map(|request: Request| request.perform(&rig))
         .collect();
+    let shown = show_changes(&rig, options, &mut servers)?;
     let mut stages = String::new();
     let (records, buffers_leaked, still_running) = if options.keep {
-        let expected = outcomes.len();
+        let expected = outcomes.len() + shown.requests;
         let written = || engine.records().is_ok_and(|records| records.len() >= expected);
         // Too few of them show in the totals.
         let _ = process::wait_for("session records", RECORDS_WRITTEN, written);
@@ -186,12 +189,23 @@ fn run_on_rig(options: &DemoOptions) -> Result<bool, RigError> {
     if let Some(path) = &options.stage_cycles {
         println!("\n{stages}\ndrawn in {}", path.display());
     }
-    let totals = Totals::of(&outcomes, records.len(), buffers_leaked);
+    let totals = Totals::of(&outcomes, shown, records.len(), buffers_leaked);
     let good = conclude(&totals, &outcomes, options.json.as_deref())?;
     if let Some(engine) = still_running {
         keep(rig, &options.engine, engine, servers, &certificates);
     }
     Ok(good)
+}
+
+/// A reload and a killed server; on a rig of others nothing is killed.
+fn show_changes(rig: &Rig, options: &DemoOptions, servers: &mut [Process]) -> Result<Shown, RigError> {
+    if options.on.is_some() {
+        return Ok(Shown::default());
+    }
+    let nginx = &mut servers[changes::KILLED];
+    let shown = changes::show(rig, &options.engine, &rig.file(SOCKET), nginx)?;
+    *nginx = servers::start_nginx(rig, changes::KILLED)?;
+    Ok(shown)
 }
 
 /// The table of cycles by stage in what the engine has printed at its end.
@@ -207,9 +221,10 @@ fn table_of_stages(printed: &str) -> String {
 }
 
 fn start_servers(rig: &Rig, certificates: &Certificates) -> Result<Vec<Process>, RigError> {
-    let mut processes = Vec::new();
+    // The nginx come first, in the order of the servers.
+    let nginx = (0..SERVERS).map(|index| servers::start_nginx(rig, index));
+    let mut processes = nginx.collect::<Result<Vec<_>, _>>()?;
     for index in 0..SERVERS {
-        processes.push(servers::start_nginx(rig, index)?);
         processes.extend(servers::start_tls(rig, index, certificates)?);
         processes.extend(servers::start_numbers(rig, index)?);
     }

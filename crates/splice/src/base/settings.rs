@@ -12,8 +12,8 @@ use e2d2::wire::{Checksums, MacAddr};
 use ipnet::IpNet;
 use netfcts::FourTuple;
 use netfcts::pool::PortSet;
-use netfcts::steering::SteeringPlan;
-use std::collections::HashSet;
+use netfcts::steering::{SourceKind, SteeringPlan};
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -335,6 +335,9 @@ pub struct Settings {
     pub kernel: ExceptionPath,
 }
 
+/// The set of all ports towards a server, and the part of it that is a core's.
+type Made = (Arc<PortSet>, Arc<PortSet>);
+
 impl Settings {
     /// The way from our end of `key` to the other, to the station `mac` by the port `device`.
     #[inline(always)]
@@ -398,18 +401,24 @@ impl Settings {
     #[must_use]
     pub fn among_others(mut self, steering: CoreSteering) -> Self {
         let mut sets: HashSet<Arc<PortSet>> = HashSet::new();
+        // A set takes some 100 us to be made, and few of a thousand servers' are different.
+        let mut made: HashMap<(SourceKind, *const PortSet), Made> = HashMap::new();
+        let plan = &steering.plan;
         for server in &mut self.servers {
+            let end = (server.address, server.port);
             for local in &mut server.locals {
                 let address = self.addresses.value(local.address);
-                let is_ours = steering
-                    .plan
-                    .source_ports((server.address, server.port), address, steering.core);
-                let ours: PortSet = local.ports.iter().filter(|&port| is_ours(port)).collect();
-                local.ports = match sets.get(&ours) {
-                    Some(set) => Arc::clone(set),
-                    None => Arc::new(ours),
+                let make = || {
+                    let is_ours = plan.source_ports(end, address, steering.core);
+                    let ours: PortSet = local.ports.iter().filter(|&port| is_ours(port)).collect();
+                    let set = sets.get(&ours).cloned().unwrap_or_else(|| Arc::new(ours));
+                    sets.insert(Arc::clone(&set));
+                    // What it is made of stays, so that no other has its address meanwhile.
+                    (Arc::clone(&local.ports), set)
                 };
-                sets.insert(Arc::clone(&local.ports));
+                let kind = (plan.source_kind(end, address), Arc::as_ptr(&local.ports));
+                let (_, ours) = made.entry(kind).or_insert_with(make);
+                local.ports = Arc::clone(ours);
             }
         }
         self.steering = Some(steering);

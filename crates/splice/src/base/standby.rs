@@ -1,24 +1,67 @@
-//! What an operator has taken out of service: words that any thread writes, and every core reads before it takes a connection.
+//! What an operator has taken out of service: words that one thread writes, and every core reads before it takes a connection.
 
 use crate::base::difference::{MOST_LISTENERS, MOST_SERVERS};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Servers, listeners and the engine as a whole: each takes new connections, or does not. All cores have the same. Relaxed
-/// accesses: they guard no other data.
+/// Whether a server, a listener or the engine takes new connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Service {
+    /// It does.
+    #[default]
+    In,
+    /// It does not; all else goes on.
+    Drained,
+    /// Nor is it asked what it can do.
+    InMaintenance,
+}
+
+/// Closings that there can be at a time; their numbers are from 1 to this.
+pub const MOST_CLOSINGS: u8 = 63;
+
+/// Servers, listeners and the engine as a whole: whether each takes new connections, and which closing ends its open ones. All
+/// cores have the same. Relaxed accesses: they guard no other data.
 #[derive(Debug)]
 pub struct Standby {
-    servers: Box<[AtomicBool]>,
-    listeners: Box<[AtomicBool]>,
-    engine: AtomicBool,
+    servers: Box<[Word]>,
+    listeners: Box<[Word]>,
+    engine: Word,
+}
+
+/// A [`Service`] in the lowest two bits, the number of a closing or 0 above.
+#[derive(Debug, Default)]
+struct Word(AtomicU8);
+
+impl Word {
+    fn service(&self) -> Service {
+        match self.0.load(Ordering::Relaxed) & 3 {
+            0 => Service::In,
+            1 => Service::Drained,
+            _ => Service::InMaintenance,
+        }
+    }
+
+    /// What is out stays in its closing; what is back is in none.
+    fn set(&self, service: Service) {
+        let closing = if service == Service::In { 0 } else { self.closing() };
+        self.0.store(service as u8 | closing << 2, Ordering::Relaxed);
+    }
+
+    fn closing(&self) -> u8 {
+        self.0.load(Ordering::Relaxed) >> 2
+    }
+
+    fn close(&self, number: u8) {
+        self.0.store(self.service() as u8 | number << 2, Ordering::Relaxed);
+    }
 }
 
 impl Default for Standby {
     fn default() -> Self {
-        let none = |count| (0..count).map(|_| AtomicBool::new(false)).collect();
+        let none = |count| (0..count).map(|_| Word::default()).collect();
         Standby {
             servers: none(MOST_SERVERS),
             listeners: none(MOST_LISTENERS),
-            engine: AtomicBool::new(false),
+            engine: Word::default(),
         }
     }
 }
@@ -27,43 +70,75 @@ impl Standby {
     /// Whether no new connection goes to a server.
     #[inline]
     pub fn has_server(&self, server: u16) -> bool {
-        is_set(self.servers.get(usize::from(server)))
+        self.of_server(server) != Service::In
     }
 
     /// Whether a listener takes no new connection: it, or the engine, is out of service.
     #[inline]
     pub fn has_listener(&self, listener: u16) -> bool {
-        self.has_engine() || is_set(self.listeners.get(usize::from(listener)))
+        let word = self.listeners.get(usize::from(listener));
+        self.has_engine() || word.is_some_and(|word| word.service() != Service::In)
     }
 
     /// Whether the engine takes none.
     #[inline]
     pub fn has_engine(&self) -> bool {
-        self.engine.load(Ordering::Relaxed)
+        self.engine.service() != Service::In
     }
 
-    /// Takes a server out of service, or back.
-    pub fn set_server(&self, server: u16, out: bool) {
-        set(self.servers.get(usize::from(server)), out);
+    /// What was said of a server.
+    pub fn of_server(&self, server: u16) -> Service {
+        (self.servers.get(usize::from(server))).map_or(Service::In, Word::service)
+    }
+
+    /// Whether a server is not to be asked anything: it, or the engine, is in maintenance.
+    pub fn is_in_maintenance(&self, server: u16) -> bool {
+        [self.of_server(server), self.engine.service()].contains(&Service::InMaintenance)
+    }
+
+    /// Takes a server out of service, or back; a closing of it is over.
+    pub fn set_server(&self, server: u16, service: Service) {
+        if let Some(word) = self.servers.get(usize::from(server)) {
+            word.set(service);
+        }
     }
 
     /// The same with a listener.
-    pub fn set_listener(&self, listener: u16, out: bool) {
-        set(self.listeners.get(usize::from(listener)), out);
+    pub fn set_listener(&self, listener: u16, service: Service) {
+        if let Some(word) = self.listeners.get(usize::from(listener)) {
+            word.set(service);
+        }
     }
 
     /// The same with all of the engine.
-    pub fn set_engine(&self, out: bool) {
-        self.engine.store(out, Ordering::Relaxed);
+    pub fn set_engine(&self, service: Service) {
+        self.engine.set(service);
     }
-}
 
-fn is_set(word: Option<&AtomicBool>) -> bool {
-    word.is_some_and(|word| word.load(Ordering::Relaxed))
-}
+    /// The closing of this number ends a server's connections.
+    pub fn close_server(&self, server: u16, number: u8) {
+        if let Some(word) = self.servers.get(usize::from(server)) {
+            word.close(number);
+        }
+    }
 
-fn set(word: Option<&AtomicBool>, out: bool) {
-    if let Some(word) = word {
-        word.store(out, Ordering::Relaxed);
+    /// The same with a listener's.
+    pub fn close_listener(&self, listener: u16, number: u8) {
+        if let Some(word) = self.listeners.get(usize::from(listener)) {
+            word.close(number);
+        }
+    }
+
+    /// The same with all.
+    pub fn close_engine(&self, number: u8) {
+        self.engine.close(number);
+    }
+
+    /// Whether the closing of this number ends connections of this listener, or to this server.
+    pub(crate) fn closes(&self, number: u8, listener: u16, server: Option<u16>) -> bool {
+        let listener = self.listeners.get(usize::from(listener));
+        let server = server.and_then(|server| self.servers.get(usize::from(server)));
+        let words = [Some(&self.engine), listener, server];
+        words.into_iter().flatten().any(|word| word.closing() == number)
     }
 }

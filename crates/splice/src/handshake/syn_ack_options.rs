@@ -64,6 +64,15 @@ impl AdvertisedOptions {
         self.mss.min(pinned).min(mtu - headers)
     }
 
+    /// From now on this is what either has offered.
+    fn raise(&mut self, other: AdvertisedOptions) {
+        self.mss = self.mss.max(other.mss);
+        self.window = self.window.max(other.window);
+        self.window_scale = self.window_scale.max(other.window_scale);
+        self.sack |= other.sack;
+        self.timestamps |= other.timestamps;
+    }
+
     /// Whether who has these options does all that was offered.
     fn keeps(&self, offered: &AdvertisedOptions) -> bool {
         self.mss >= offered.mss
@@ -185,6 +194,24 @@ impl Ring {
         self.slot = slot;
     }
 
+    /// The same, where others have offered something in this slot, too: of each the most.
+    fn freeze_more(&mut self, slot: u64, offer: AdvertisedOptions) {
+        if self.slot == u64::MAX || slot > self.slot {
+            self.freeze(slot, offer);
+        } else if self.slot - slot < 4 {
+            self.by_slot[(slot & 3) as usize].raise(offer);
+        }
+    }
+
+    /// What a listener has offered whose clients may come from now on: cookies live for two slots.
+    fn join_offers(&mut self, of_listener: &Ring) {
+        if of_listener.slot != u64::MAX {
+            for slot in of_listener.slot.saturating_sub(1)..=of_listener.slot {
+                self.freeze_more(slot, of_listener.by_slot[(slot & 3) as usize]);
+            }
+        }
+    }
+
     /// Whether a cookie that may still come was given with an offer that a server with these options does not keep.
     fn has_offered_more(&self, own: AdvertisedOptions, now: Instant) -> bool {
         let current = CookieJar::slot(now);
@@ -214,7 +241,7 @@ impl SynAckOptions {
         servers.extend(settings.servers.iter().map(|server| Known::new(server, settings)));
         let mut listeners = Vec::with_capacity(MOST_LISTENERS);
         listeners.resize(promises.reach.len(), Ring::new(unknown));
-        let mut pools = PoolsLeast::new(promises.pools.len());
+        let mut pools = PoolsLeast::new(promises.pools.len(), unknown);
         for (server, known) in servers.iter().enumerate() {
             for &pool in &promises.pools_of[server] {
                 pools.lower(pool, Least::of(known));
@@ -243,9 +270,12 @@ impl SynAckOptions {
             return false;
         }
         let own = own.promise(&self.settings.offer);
-        let pools = pools_of(&self.settings, server);
-        let mut rings = self.listeners.iter().zip(&self.settings.reach);
-        rings.any(|(ring, reach)| pools.iter().any(|pool| reach.contains(pool)) && ring.has_offered_more(own, now))
+        let mut pools = pools_of(&self.settings, server).iter();
+        pools.any(|&pool| {
+            self.pools
+                .offered(pool)
+                .is_some_and(|ring| ring.has_offered_more(own, now))
+        })
     }
 
     /// Whether a server is new and its first probe is not over.
@@ -263,7 +293,9 @@ impl SynAckOptions {
         if self.listeners[index].slot != slot {
             self.look_again();
             let least = self.pools.of_all(&self.settings.reach[index]);
-            self.listeners[index].freeze(slot, least.promise(&self.settings.offer));
+            let offer = least.promise(&self.settings.offer);
+            self.listeners[index].freeze(slot, offer);
+            self.pools.note_offered(&self.settings.reach[index], slot, offer);
         }
         self.listeners[index].by_slot[(slot & 3) as usize]
     }

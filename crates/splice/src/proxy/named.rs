@@ -8,8 +8,8 @@ use crate::base::callbacks::SelectServer;
 use crate::base::output::NextHops;
 use e2d2::buffer::BufferPool;
 
-/// Places that are looked at in a round.
-const PER_ROUND: u32 = 256;
+/// Places that are looked at in a round: two cache lines each that nobody has asked for, some 5 us.
+const PER_ROUND: u32 = 64;
 
 /// What one look has found so far.
 pub struct Look {
@@ -18,6 +18,8 @@ pub struct Look {
     servers: Numbers,
     /// The next place: of a connection, or behind all of those of a connection at rest.
     next: u32,
+    /// Places of connections that were ever in use when it began: what comes into use later names nothing past.
+    open: Option<u32>,
     is_over: bool,
 }
 
@@ -42,6 +44,7 @@ impl Default for Look {
             pools: none(),
             servers: none(),
             next: 0,
+            open: None,
             is_over: false,
         }
     }
@@ -72,10 +75,8 @@ impl Look {
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// Goes on with a look: a round's part of it.
     pub fn look_at_names(&self, look: &mut Look) {
-        let (open, resting) = (
-            self.connections.capacity() as u32,
-            self.rooms.time_wait.capacity() as u32,
-        );
+        let open = *look.open.get_or_insert(self.connections.touched());
+        let resting = self.rooms.time_wait.capacity() as u32;
         for _ in 0..PER_ROUND {
             let place = look.next;
             if place >= open + resting {

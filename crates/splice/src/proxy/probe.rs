@@ -21,6 +21,9 @@ use netfcts::leg::ip_version;
 use netfcts::pool::PortPool;
 use netfcts::seq::SeqNum;
 
+/// New servers whose time to take connections has come that a round looks at.
+const JOINED_PER_ROUND: usize = 64;
+
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// What was asked of servers, and what came of it.
     pub fn probes(&self) -> &Counters<ProbeEvent> {
@@ -41,7 +44,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Asks whom it is time to ask, and looks again at what servers can do. Returns true if there was something to do.
     pub(crate) fn poll_probes(&mut self, budget: &mut RoundBudget, out: &mut impl Output<P::Buffer>) -> bool {
-        while let Some(server) = self.probes.pop_joined(self.now) {
+        let joined = (0..JOINED_PER_ROUND).map_while(|_| self.probes.pop_joined(self.now));
+        for server in joined.flatten() {
             self.upstream.admit(ServerId(server));
         }
         let looked = self.handshake.syn_ack_options.look_again();
@@ -50,6 +54,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             && let Some(server) = self.probes.pop_due(self.now, budget.moves())
         {
             budget.note_fired();
+            if self.upstream.standby().is_in_maintenance(server) {
+                self.rest_probe(server);
+                continue;
+            }
             match self.probes.place_of(server) {
                 Some(place) => self.retransmit_probe(place, out),
                 None if self.is_draining => {}
@@ -57,6 +65,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             }
         }
         looked || *budget.moves() < before
+    }
+
+    /// A server in maintenance is not asked until it is back.
+    fn rest_probe(&mut self, server: u16) {
+        if let Some(probe) = self.probes.of(server) {
+            self.release_probe(&probe);
+        }
+        self.probes.put_off(server, self.now);
     }
 
     fn begin_probe(&mut self, server: u16, out: &mut impl Output<P::Buffer>) {
@@ -193,12 +209,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if !self.handshake.syn_ack_options.is_joining(server) {
             return;
         }
-        let from = if self.handshake.syn_ack_options.join(server, self.now) {
-            self.now + 2 * cookie::SLOT
-        } else {
-            self.now
-        };
-        self.probes.set_join(server, from);
+        let waits = self.handshake.syn_ack_options.join(server, self.now);
+        if !waits || !self.probes.set_join(server, self.now + 2 * cookie::SLOT) {
+            self.upstream.admit(ServerId(server));
+        }
     }
 
     /// Forgets the probes of servers that are no more.

@@ -61,6 +61,8 @@ pub struct ConnectionFilter {
     pub state: Option<&'static str>,
     /// That wait for their server for longer than [`SLOW`].
     pub is_slow: bool,
+    /// That the closing of this number [ends](crate::standby::Standby).
+    pub closing: Option<u8>,
 }
 
 /// The states that connections are shown in.
@@ -193,19 +195,19 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
     }
 
-    /// Ends the connections there that are wanted with a RST to both sides, [`ENDED_PER_ROUND`] at most and only while what it
-    /// takes has room; returns how many.
+    /// Ends the connections there that are wanted with a RST to both sides, `most` of them and [`ENDED_PER_ROUND`], and only while
+    /// what it takes has room; returns how many.
     pub fn end_wanted(
         &mut self,
         now: Instant,
         places: &mut Range<u32>,
-        filter: &ConnectionFilter,
+        (filter, most): (&ConnectionFilter, u32),
         out: &mut impl Output<P::Buffer>,
     ) -> u32 {
         self.rooms.now = now;
         let mut ended = 0;
         for _ in 0..LOOKED_AT_PER_ROUND {
-            if ended == ENDED_PER_ROUND || out.room() < FRAMES_OF_TIMER {
+            if ended == most.min(ENDED_PER_ROUND) || out.room() < FRAMES_OF_TIMER {
                 break;
             }
             let Some(slot) = places.next() else { break };
@@ -221,6 +223,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let connection = self.connections.get(slot)?;
         if !filter.wants(connection, now) {
             return None;
+        }
+        if let Some(number) = filter.closing {
+            let server = connection.ends.leg.map(|leg| leg.server.0);
+            let standby = self.rooms.upstream.standby();
+            if !standby.closes(number, connection.listener, server) {
+                return None;
+            }
         }
         let addresses = &self.rooms.settings.addresses;
         let view = ConnectionView {

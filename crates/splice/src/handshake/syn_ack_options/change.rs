@@ -15,6 +15,8 @@ pub(crate) struct OptionsChange {
     changed: Vec<u16>,
     /// Pools with servers that they get and the core knows.
     additions: Vec<(u16, u16)>,
+    /// Listeners with pools that they did not reach.
+    reached: Vec<(u16, u16)>,
 }
 
 impl OptionsChange {
@@ -33,9 +35,10 @@ impl OptionsChange {
             listeners: (difference.new_listeners.iter())
                 .map(|&(listener, before)| (listener, before, Some(Ring::new(unknown))))
                 .collect(),
-            pools: PoolsLeast::new(promises.pools.len()),
+            pools: PoolsLeast::new(promises.pools.len(), unknown),
             changed: difference.pools.clone(),
             additions: additions(promises, &before.promises, difference),
+            reached: reached(promises, &before.promises, difference),
         }
     }
 }
@@ -55,12 +58,29 @@ impl SynAckOptions {
             put(&mut self.listeners, *listener, ring);
         }
         self.pools.adopt(&mut change.pools, &change.changed);
+        for &(listener, pool) in &change.reached {
+            if let Some(ring) = self.listeners.get(usize::from(listener)) {
+                self.pools.join_offers(pool, ring);
+            }
+        }
         for &(pool, server) in &change.additions {
             if let Some(known) = self.servers.get(usize::from(server)).filter(|known| !known.is_joining) {
                 self.pools.lower(pool, Least::of(known));
             }
         }
     }
+}
+
+/// The pools that a listener reaches and did not, or that a new one does which has another's addresses.
+fn reached(promises: &SynAckSettings, before: &SynAckSettings, difference: &Difference) -> Vec<(u16, u16)> {
+    let is_new = |listener: u16| difference.new_listeners.iter().any(|new| new.0 == listener);
+    let of_listener = |(listener, reach): (u16, &Vec<u16>)| {
+        let had = before.reach.get(usize::from(listener)).filter(|_| !is_new(listener));
+        let had = had.map_or(&[][..], |had| had.as_slice());
+        let more = reach.iter().copied().filter(move |pool| !had.contains(pool));
+        more.map(move |pool| (listener, pool)).collect::<Vec<_>>()
+    };
+    (0..).zip(&promises.reach).flat_map(of_listener).collect()
 }
 
 /// The servers that a changed pool has and had not, but for new ones, which [join](SynAckOptions::join) it.

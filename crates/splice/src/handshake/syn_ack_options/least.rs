@@ -1,7 +1,7 @@
 //! What the servers of a pool can do, all of them: lowered at once when one can do less, and found again, a few servers a
 //! round, when one can do more or has left.
 
-use super::{AdvertisedOptions, Known, LEAST_WINDOW};
+use super::{AdvertisedOptions, Known, LEAST_WINDOW, Ring};
 use crate::base::callbacks::MAX_FIRST_PAYLOAD;
 use crate::base::settings::SynAck;
 
@@ -23,6 +23,8 @@ struct PoolLeast {
     least: Least,
     /// One of its servers may be able to do more than when it was looked at.
     is_stale: bool,
+    /// The most that listeners have offered which reach it.
+    offered: Ring,
 }
 
 /// A pool that is looked at.
@@ -35,11 +37,12 @@ struct UnderWay {
 }
 
 impl PoolsLeast {
-    /// So many, without servers.
-    pub(super) fn new(pools: usize) -> Self {
+    /// So many, without servers; `unknown` is what is offered when nothing is known of any.
+    pub(super) fn new(pools: usize, unknown: AdvertisedOptions) -> Self {
         let without_servers = PoolLeast {
             least: Least::NOTHING,
             is_stale: false,
+            offered: Ring::new(unknown),
         };
         PoolsLeast {
             pools: vec![without_servers; pools],
@@ -53,6 +56,27 @@ impl PoolsLeast {
     pub(super) fn of_all(&self, pools: &[u16]) -> Least {
         let pools = pools.iter().filter_map(|&pool| self.pools.get(usize::from(pool)));
         pools.map(|pool| pool.least).fold(Least::NOTHING, Least::with)
+    }
+
+    /// A listener that reaches these pools offers this in a slot.
+    pub(super) fn note_offered(&mut self, pools: &[u16], slot: u64, offer: AdvertisedOptions) {
+        for &pool in pools {
+            if let Some(of_pool) = self.pools.get_mut(usize::from(pool)) {
+                of_pool.offered.freeze_more(slot, offer);
+            }
+        }
+    }
+
+    /// A listener that has offered this reaches a pool from now on.
+    pub(super) fn join_offers(&mut self, pool: u16, of_listener: &Ring) {
+        if let Some(of_pool) = self.pools.get_mut(usize::from(pool)) {
+            of_pool.offered.join_offers(of_listener);
+        }
+    }
+
+    /// The most that listeners have offered which reach a pool.
+    pub(super) fn offered(&self, pool: u16) -> Option<&Ring> {
+        self.pools.get(usize::from(pool)).map(|pool| &pool.offered)
     }
 
     /// A pool has a server that can do this.
@@ -266,6 +290,17 @@ mod tests {
         }
     }
 
+    fn unknown() -> AdvertisedOptions {
+        AdvertisedOptions {
+            mss: 1460,
+            pinned_mss: None,
+            window_scale: Some(7),
+            sack: true,
+            timestamps: false,
+            window: 16_384,
+        }
+    }
+
     fn looked(pools: &mut PoolsLeast, members: &[Vec<u16>], servers: &[Known]) -> usize {
         let mut rounds = 0;
         while pools.is_stale() {
@@ -279,7 +314,7 @@ mod tests {
     fn a_pool_is_lowered_at_once_and_raised_within_bounded_rounds() {
         let members = [(0..10_000).collect::<Vec<u16>>()];
         let mut servers = vec![known(1460, true); 10_000];
-        let mut pools = PoolsLeast::new(1);
+        let mut pools = PoolsLeast::new(1, unknown());
         pools.lower(0, Least::of(&servers[0]));
         looked(&mut pools, &members, &servers);
         servers[9_999] = known(536, false);
@@ -311,7 +346,7 @@ mod tests {
             })
             .collect();
         let mut servers = vec![known(1460, true); SERVERS];
-        let mut pools = PoolsLeast::new(POOLS);
+        let mut pools = PoolsLeast::new(POOLS, unknown());
         (0..POOLS as u16).for_each(|pool| pools.lower(pool, Least::of(&servers[0])));
         let all = |members: &[u16], servers: &[Known]| {
             let servers = members.iter().map(|&server| Least::of(&servers[usize::from(server)]));
@@ -327,7 +362,7 @@ mod tests {
                 pools.look_again(&members, &servers);
             }
             if random(50) == 0 {
-                let mut new = PoolsLeast::new(POOLS);
+                let mut new = PoolsLeast::new(POOLS, unknown());
                 pools.adopt(&mut new, &[random(POOLS) as u16]);
             }
             let pool = random(POOLS);
