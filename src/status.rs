@@ -25,6 +25,7 @@
 pub(crate) mod connections;
 pub mod metrics;
 mod rules;
+mod state;
 mod wrong;
 
 use std::io;
@@ -37,7 +38,7 @@ use e2d2::counters::Reason as _;
 use e2d2::wire::MacAddr;
 use serde_json::{Value, json};
 use splice::drop_reason::DropReason;
-use splice::standby::Standby;
+use splice::settings::Member;
 use splice::tally::{Distribution, Histogram, ListenerTally, ServerTally, Tally};
 
 use crate::config::{ControlConfig, ListenerConfig, PoolConfig, ServerConfig, Standing};
@@ -45,6 +46,7 @@ use crate::engine::{NotReady, Watch};
 use crate::log_levels::LogLevels;
 use crate::neighbour::NextHop;
 use crate::report::{CoreReport, CounterGroup, Report, ServerReport};
+use state::{OUT, PARTLY_OUT, check_of, state_in, state_of};
 
 /// Groups of counters that count frames which were not passed on, by reason.
 pub const DROP_GROUPS: [&str; 5] = [
@@ -298,12 +300,17 @@ fn servers(report: &Report, watch: &Watch) -> Value {
         };
         let ([connect_p50, connect_p99], [byte_p50, byte_p99]) =
             (times(|server| &server.connect), times(|server| &server.first_byte));
+        let since_ms = standby
+            .server(server.id.0)
+            .down()
+            .map_or(told.since_ms, |(_, since)| since.as_millis());
         json!({
             "name": server.name,
             "pools": pools.join(" "),
             "address": server.address.to_string(),
             "state": state_in(server, told, report, &standby),
-            "for_s": report.uptime_ms.saturating_sub(told.since_ms) / 1000,
+            "for_s": report.uptime_ms.saturating_sub(since_ms) / 1000,
+            "check": check_of(server, &standby),
             "open": told.connections_open,
             "calls": told.calls,
             "failures": told.failures,
@@ -322,37 +329,13 @@ fn servers(report: &Report, watch: &Watch) -> Value {
     there.map(of).collect()
 }
 
-const UP: &str = "up";
-const PARTLY_OUT: &str = "partly out";
-const OUT: &str = "out";
-/// The file no longer has it; connections do.
-const PAST: &str = "past";
-/// It was taken out of service.
-const DRAINED: &str = "drained";
-
-/// What an operator has to know of a server first.
-fn state_in(server: &ServerConfig, told: &ServerReport, report: &Report, standby: &Standby) -> &'static str {
-    match server.standing {
-        Standing::Past => PAST,
-        _ if standby.has_server(server.id.0) => DRAINED,
-        _ => state_of(told, report),
-    }
-}
-
-/// Whether no core passes the server over, some, or all.
-fn state_of(server: &ServerReport, report: &Report) -> &'static str {
-    match server.cores_out {
-        0 => UP,
-        out if out < report.cores.len() as u64 => PARTLY_OUT,
-        _ => OUT,
-    }
-}
-
 /// Of their servers, which other pools may have, too.
 fn pools(report: &Report, watch: &Watch) -> Value {
-    let (config, tallies) = (watch.config(), watch.tallies());
+    let (config, tallies, standby) = (watch.config(), watch.tallies(), watch.standby());
     let of = |(index, pool): (usize, &PoolConfig)| {
         let members = pool.members.iter();
+        let is_down = |member: &&Member| standby.server(member.server.0).down().is_some();
+        let down = members.clone().filter(is_down).count();
         let servers: Vec<_> = members
             .filter_map(|member| report.servers.get(member.server.index()))
             .collect();
@@ -373,6 +356,7 @@ fn pools(report: &Report, watch: &Watch) -> Value {
             "servers": pool.members.len(),
             "out": count(OUT),
             "partly_out": count(PARTLY_OUT),
+            "down": down,
             "open": sum(|server| server.connections_open),
             "calls": sum(|server| server.calls),
             "failures": sum(|server| server.failures),

@@ -13,6 +13,7 @@ use proxyengine::callbacks::{FirstPayload, SelectServer, Selection};
 use proxyengine::config::{Config, PoolId, ServerId};
 use splice::drop_reason::DropReason;
 use splice::settings::Settings;
+use splice::standby::Standby;
 use splice::upstream::Upstream;
 use splice::visit::ConnectionFilter;
 use splice::{CoreParts, NextHops, Output, Proxy, Secrets, Usage};
@@ -170,6 +171,9 @@ pub struct Bench<S = Selector> {
     pub config: Config,
     #[allow(dead_code)] // likewise
     pub probes: bool,
+    /// What all cores know of servers.
+    #[allow(dead_code)] // likewise
+    pub standby: Arc<Standby>,
 }
 
 impl Bench {
@@ -232,6 +236,7 @@ impl<S: SelectServer> Bench<S> {
         let probes = settings.promises.offer.probe;
         let pool = HeapPool::new(512, 2048);
         let (sender, records) = record_ring(1024);
+        let standby = Arc::<Standby>::default();
         let (hops, calls, asked) = (Hops::default(), Calls::default(), Asked::default());
         let secrets = Secrets {
             cookie: [1 + u64::from(epoch), 2],
@@ -249,7 +254,7 @@ impl<S: SelectServer> Bench<S> {
                 pool_only,
             }),
             next_hops: hops.clone(),
-            upstream: Upstream::new(&config.upstream_settings(), 0),
+            upstream: Upstream::new(&config.upstream_settings(), 0).with_standby(Arc::clone(&standby)),
             records: Some(sender),
             secrets: &secrets,
         };
@@ -266,6 +271,7 @@ impl<S: SelectServer> Bench<S> {
             sent: Sent(Vec::new(), usize::MAX),
             config,
             probes,
+            standby,
         }
     }
 

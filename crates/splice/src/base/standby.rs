@@ -1,39 +1,46 @@
 //! What an operator has taken out of service: words that any thread writes, and every core reads before it takes a connection.
 
-use crate::base::difference::{MOST_LISTENERS, MOST_SERVERS};
+use crate::base::difference::MOST_LISTENERS;
+use crate::base::server_state::{ServerState, ServerStates};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Servers, listeners and the engine as a whole: each takes new connections, or does not. All cores have the same. Relaxed
 /// accesses: they guard no other data.
 #[derive(Debug)]
 pub struct Standby {
-    servers: Box<[AtomicBool]>,
+    servers: ServerStates,
     listeners: Box<[AtomicBool]>,
     engine: AtomicBool,
 }
 
 impl Default for Standby {
     fn default() -> Self {
-        let none = |count| (0..count).map(|_| AtomicBool::new(false)).collect();
         Standby {
-            servers: none(MOST_SERVERS),
-            listeners: none(MOST_LISTENERS),
+            servers: ServerStates::default(),
+            listeners: bytemuck::zeroed_slice_box(MOST_LISTENERS),
             engine: AtomicBool::new(false),
         }
     }
 }
 
 impl Standby {
-    /// Whether no new connection goes to a server.
+    /// What is known of a server, this and what its checks say.
+    #[inline]
+    pub fn server(&self, server: u16) -> ServerState<'_> {
+        self.servers.of(server)
+    }
+
+    /// Whether an operator has taken a server out of service.
     #[inline]
     pub fn has_server(&self, server: u16) -> bool {
-        is_set(self.servers.get(usize::from(server)))
+        self.server(server).word().is_drained()
     }
 
     /// Whether a listener takes no new connection: it, or the engine, is out of service.
     #[inline]
     pub fn has_listener(&self, listener: u16) -> bool {
-        self.has_engine() || is_set(self.listeners.get(usize::from(listener)))
+        let word = self.listeners.get(usize::from(listener));
+        self.has_engine() || word.is_some_and(|word| word.load(Ordering::Relaxed))
     }
 
     /// Whether the engine takes none.
@@ -44,26 +51,23 @@ impl Standby {
 
     /// Takes a server out of service, or back.
     pub fn set_server(&self, server: u16, out: bool) {
-        set(self.servers.get(usize::from(server)), out);
+        self.server(server).set_drained(out);
     }
 
-    /// The same with a listener.
+    /// The number of a server is another's from now on, or nobody's: it is in service, and nothing is known of it.
+    pub fn forget_server(&self, server: u16) {
+        self.server(server).forget();
+    }
+
+    /// Takes a listener out of service, or back.
     pub fn set_listener(&self, listener: u16, out: bool) {
-        set(self.listeners.get(usize::from(listener)), out);
+        if let Some(word) = self.listeners.get(usize::from(listener)) {
+            word.store(out, Ordering::Relaxed);
+        }
     }
 
     /// The same with all of the engine.
     pub fn set_engine(&self, out: bool) {
         self.engine.store(out, Ordering::Relaxed);
-    }
-}
-
-fn is_set(word: Option<&AtomicBool>) -> bool {
-    word.is_some_and(|word| word.load(Ordering::Relaxed))
-}
-
-fn set(word: Option<&AtomicBool>, out: bool) {
-    if let Some(word) = word {
-        word.store(out, Ordering::Relaxed);
     }
 }
