@@ -131,6 +131,10 @@ fn expected(error: &str, key: &str) -> Option<String> {
 fn kind(path: &str, key: &str) -> (&'static str, String) {
     let date = Value::Datetime("1979-05-27".parse().expect("a date"));
     let said = with(path, key, date).err().unwrap_or_default();
+    // A date is read as a table of one key.
+    if said.contains("is not a key of this table") {
+        return ("table", String::new());
+    }
     let said = expected(&said, key).unwrap_or_else(|| panic!("{path}.{key}: {said:?}"));
     let (kind, probes): (_, Vec<Value>) = match said.as_str() {
         "i64" => ("number", vec![i64::from(i32::MIN).into()]),

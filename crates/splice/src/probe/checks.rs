@@ -181,7 +181,7 @@ impl Checks {
         let mut hasher = SipHasher13::new_with_keys(self.seed, 0);
         hasher.write_u128(server.address);
         hasher.write_u16(server.port);
-        let part = u128::from(hasher.finish()) * check.interval.as_nanos() >> 64;
+        let part = (u128::from(hasher.finish()) * check.interval.as_nanos()) >> 64;
         Duration::from_nanos(part as u64)
     }
 

@@ -31,9 +31,9 @@ fn events(cores: &[Upstream], event: CallEvent) -> u64 {
 #[test]
 fn the_third_failure_of_the_engine_ejects_for_all_cores() {
     let mut cores = cores(&config(&[1, 1]), 4);
-    for core in 0..3 {
-        assert!(cores.iter().all(|core| !core.is_ejected(A, NOW)));
-        cores[core].note_failure(A, NOW);
+    for core in &mut cores[..3] {
+        assert!(!core.is_ejected(A, NOW));
+        core.note_failure(A, NOW);
     }
     for core in &mut cores {
         assert!(core.is_ejected(A, NOW));
@@ -81,16 +81,16 @@ fn one_call_of_one_core_tries_it_and_what_comes_of_that_is_for_all() {
 fn five_overdue_calls_of_all_cores_together_eject() {
     let mut cores = cores(&config(&[1, 1]), 5);
     let began = |n: u64| NOW + millis(n);
-    for core in 0..4 {
-        cores[core].note_overdue(A, began(core as u64 + 1), NOW + millis(55));
+    for (n, core) in (1..).zip(&mut cores[..4]) {
+        core.note_overdue(A, began(n), NOW + millis(55));
     }
     // One answer to another core, after they began.
     cores[4].note_success(A, NOW + millis(56));
     cores[4].note_overdue(A, began(5), NOW + millis(57));
     assert!(!cores[4].is_ejected(A, NOW + millis(57)));
-    for core in 0..5 {
-        assert!(!cores[4].is_ejected(A, NOW + millis(150)));
-        cores[core].note_overdue(A, began(core as u64 + 57), NOW + millis(150));
+    for (n, core) in (57..).zip(&mut cores) {
+        assert!(!core.is_ejected(A, NOW + millis(150)));
+        core.note_overdue(A, began(n), NOW + millis(150));
     }
     assert!(cores.iter().all(|core| core.is_ejected(A, NOW + millis(349))));
     assert!(cores.iter().all(|core| !core.is_ejected(A, NOW + millis(350))));
