@@ -28,6 +28,7 @@ pub(crate) mod connections;
 pub mod metrics;
 mod rules;
 mod service;
+mod state;
 mod wrong;
 
 use std::io;
@@ -40,6 +41,7 @@ use e2d2::counters::Reason as _;
 use e2d2::wire::MacAddr;
 use serde_json::{Value, json};
 use splice::drop_reason::DropReason;
+use splice::settings::Member;
 use splice::tally::{Distribution, Histogram, ListenerTally, ServerTally, Tally};
 
 use crate::config::{ControlConfig, ListenerConfig, PoolConfig, ServerConfig, Standing};
@@ -48,7 +50,8 @@ use crate::journal::{Change, Journal};
 use crate::log_levels::LogLevels;
 use crate::neighbour::NextHop;
 use crate::report::{CoreReport, CounterGroup, Report, ServerReport};
-use service::{OUT, Order, PARTLY_OUT, state_in, state_of};
+use service::Order;
+use state::{OUT, PARTLY_OUT, check_of, state_in, state_of};
 
 /// Groups of counters that count frames which were not passed on, by reason.
 pub const DROP_GROUPS: [&str; 5] = [
@@ -318,12 +321,17 @@ fn servers(report: &Report, watch: &Watch) -> Value {
         };
         let ([connect_p50, connect_p99], [byte_p50, byte_p99]) =
             (times(|server| &server.connect), times(|server| &server.first_byte));
+        let since_ms = standby
+            .server(server.id.0)
+            .down()
+            .map_or(told.since_ms, |(_, since)| since.as_millis());
         json!({
             "name": server.name,
             "pools": pools.join(" "),
             "address": server.address.to_string(),
             "state": state_in(server, told, report, &standby),
-            "for_s": report.uptime_ms.saturating_sub(told.since_ms) / 1000,
+            "for_s": report.uptime_ms.saturating_sub(since_ms) / 1000,
+            "check": check_of(server, &standby),
             "open": told.connections_open,
             "calls": told.calls,
             "failures": told.failures,
@@ -344,9 +352,11 @@ fn servers(report: &Report, watch: &Watch) -> Value {
 
 /// Of their servers, which other pools may have, too.
 fn pools(report: &Report, watch: &Watch) -> Value {
-    let (config, tallies) = (watch.config(), watch.tallies());
+    let (config, tallies, standby) = (watch.config(), watch.tallies(), watch.standby());
     let of = |(index, pool): (usize, &PoolConfig)| {
         let members = pool.members.iter();
+        let is_down = |member: &&Member| standby.server(member.server.0).down().is_some();
+        let down = members.clone().filter(is_down).count();
         let servers: Vec<_> = members
             .filter_map(|member| report.servers.get(member.server.index()))
             .collect();
@@ -367,6 +377,7 @@ fn pools(report: &Report, watch: &Watch) -> Value {
             "servers": pool.members.len(),
             "out": count(OUT),
             "partly_out": count(PARTLY_OUT),
+            "down": down,
             "open": sum(|server| server.connections_open),
             "calls": sum(|server| server.calls),
             "failures": sum(|server| server.failures),

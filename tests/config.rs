@@ -84,6 +84,8 @@ retries = 4
 policy = "client_hash"
 eject_after = 7
 eject_for = "3s"
+eject_most = 60
+check = { kind = "tcp", interval = "2s", fast_interval = "200ms", timeout = "300ms", rise = 4, fall = 5 }
 
 [[pool]]
 name = "six"
@@ -201,6 +203,18 @@ fn every_key_arrives() {
         (api.retries, api.eject_after, api.eject_for),
         (4, 7, Duration::from_secs(3))
     );
+    let shares = [PoolId(0), PoolId(1)].map(|pool| config.pool(pool).eject_most);
+    assert_eq!(shares, [100, 60]);
+    let check = api.check.expect("a check");
+    assert_eq!(
+        (check.interval, check.fast_interval),
+        (Duration::from_secs(2), Duration::from_millis(200))
+    );
+    assert_eq!(
+        (check.timeout, check.rise, check.fall),
+        (Some(Duration::from_millis(300)), 4, 5)
+    );
+    assert_eq!(config.server(ServerId(0)).check, None);
     assert_eq!(config.pool(PoolId(1)).policy, Policy::ClientHash);
     assert_eq!(config.pool(PoolId(0)).members[0].weight, 256);
     assert_eq!(config.server(ServerId(0)).max_connections, Some(77));
@@ -539,6 +553,13 @@ refusals! {
     retries: "retries = 4" => "retries = 17", "pool[1].retries is 17, expected 0 to 16";
     eject_after: "eject_after = 7" => "eject_after = -1", "pool[1].eject_after is -1, expected 0 to 1000";
     eject_for: "eject_for = \"3s\"" => "eject_for = \"2h\"", "pool[1].eject_for is \"2h\", expected \"10ms\" to \"1h\"";
+    eject_most: "eject_most = 60" => "eject_most = 0", "pool[1].eject_most is 0, expected 1 to 100";
+    check_kind: "kind = \"tcp\"" => "kind = \"ping\"", "pool[1].check.kind is \"ping\", expected \"tcp\" or \"off\"";
+    check_interval: "interval = \"2s\"" => "interval = \"2h\"", "pool[1].check.interval is \"2h\", expected \"10ms\" to \"1h\"";
+    check_fast_interval: "fast_interval = \"200ms\"" => "fast_interval = \"3s\"", "pool[1].check.fast_interval is \"3s\", expected \"10ms\" to \"2s\"";
+    check_timeout: "timeout = \"300ms\"" => "timeout = \"5ms\"", "pool[1].check.timeout is \"5ms\", expected \"10ms\" to \"1m\"";
+    check_rise: "rise = 4" => "rise = 0", "pool[1].check.rise is 0, expected 1 to 100";
+    check_fall: "fall = 5" => "fall = 101", "pool[1].check.fall is 101, expected 1 to 100";
     policy: "policy = \"round_robin\"" => "policy = \"random\"", "pool[0].policy is \"random\", expected \"round_robin\", \"least_connections\" or \"client_hash\"";
     server_twice: "\"10.2.0.11:80\", weight = 256, max_connections = 77" => "\"10.9.0.12:80\", mac = \"02:00:00:00:00:12\"", "pool[0].servers[1].address is \"10.9.0.12:80\", expected a server that is in the pool only once";
     server_name_twice: "name = \"a1\"" => "name = \"w1\"", "pool[1].servers[0].name is \"w1\", expected a name that is used only once";

@@ -299,6 +299,9 @@ impl Continued {
                     if before.max_connections != server.max_connections {
                         difference.limits.push(server.id.0);
                     }
+                    if before.check != server.check {
+                        difference.checks.push(server.id.0);
+                    }
                 }
                 None => {
                     server.group = self.group;
@@ -314,7 +317,8 @@ impl Continued {
             .for_each(|pool| pool.standing = pool.standing.past());
         for pool in pools {
             let before = old.pools.get(pool.id.index());
-            if before.is_none_or(|before| (&before.members, before.policy) != (&pool.members, pool.policy)) {
+            let of = |pool: &PoolConfig| (pool.members.clone(), pool.policy, pool.eject_most);
+            if before.is_none_or(|before| of(before) != of(&pool)) {
                 difference.pools.push(pool.id.0);
             }
             put(&mut config.pools, pool.id.index(), pool);
@@ -337,6 +341,7 @@ impl Continued {
         }
         difference.new_servers.sort_unstable();
         difference.limits.sort_unstable();
+        difference.checks.sort_unstable();
         difference.pools.sort_unstable();
         difference.new_listeners.sort_unstable();
         (config, difference)

@@ -75,6 +75,7 @@ impl Config {
         let pool = |pool: &PoolConfig| PoolSettings {
             policy: pool.policy,
             members: pool.members.clone(),
+            eject_most: pool.eject_most,
         };
         let server = |server: &ServerConfig| UpstreamServer {
             address: server.address,
@@ -201,6 +202,7 @@ fn servers(
             syn_retry: server.syn_retry,
             retries: server.retries,
             connect_timeout: server.connect_timeout,
+            check: server.check,
         });
     }
     made

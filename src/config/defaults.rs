@@ -96,6 +96,27 @@ pub(super) const EJECT_FOR: Duration = Duration::from_secs(5);
 /// Longer is for an operator to decide, who takes the server out of the file.
 pub(super) const EJECT_FOR_RANGE: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(HOUR);
 
+/// `[[pool]] eject_most`: what calls say is seldom wrong, and one server is left in any case.
+pub(super) const EJECT_MOST: i64 = 100;
+/// In percent.
+pub(super) const EJECT_MOST_RANGE: RangeInclusive<i64> = 1..=100;
+
+/// `check.interval`: what is dead is out after a second and a third; ten thousand servers cost a core half a percent.
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// `check.fast_interval`: a tenth of that, and as long as a near server may take.
+pub(super) const CHECK_FAST_INTERVAL: Duration = Duration::from_millis(100);
+/// A tick of the wheel is a millisecond.
+pub(super) const CHECK_INTERVAL_RANGE: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(HOUR);
+/// `check.timeout`.
+pub(super) const CHECK_TIMEOUT_RANGE: RangeInclusive<Duration> =
+    Duration::from_millis(10)..=Duration::from_secs(MINUTE);
+/// `check.rise`: one passed check may be a host that is starting.
+pub(super) const CHECK_RISE: i64 = 2;
+/// `check.fall`: one that failed may be a lost segment, and two the burst of losses that it was in.
+pub(super) const CHECK_FALL: i64 = 3;
+/// `check.rise` and `check.fall`.
+pub(super) const CHECK_TIMES_RANGE: RangeInclusive<i64> = 1..=100;
+
 /// `listener[].rules[].prefix`: what tells protocols apart is in their first bytes.
 pub(super) const PREFIX_MAX: usize = 256;
 /// `listener[].rules[].regex_bytes`: what one segment holds, so that a rule for another protocol is not kept waiting.

@@ -16,7 +16,7 @@ use super::pattern::{HostPattern, NamePattern};
 use super::payload_regex::PayloadRegex;
 use super::routes::NextHop;
 use splice::ids::{CoreId, ListenerId, PoolId, PortIndex, RuleId, ServerId};
-use splice::settings::{AcceptProxy, Bind, Member, Policy, SendProxy, UnknownFlows, Verify};
+use splice::settings::{AcceptProxy, Bind, Check, Member, Policy, SendProxy, UnknownFlows, Verify};
 
 /// `[engine]`: what concerns the process and each of its cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -320,6 +320,8 @@ pub struct PoolConfig {
     pub policy: Policy,
     /// Its servers in the order of the file, none twice. Not empty.
     pub members: Vec<Member>,
+    /// How many of a hundred of its servers may be ejected.
+    pub eject_most: u8,
 }
 
 /// A server: one address and port, whatever number of pools it is in.
@@ -357,6 +359,8 @@ pub struct ServerConfig {
     pub announce: SendProxy,
     /// It is connected to from the client's own address and port.
     pub transparent: bool,
+    /// Whether it is checked, and how.
+    pub check: Option<Check>,
 }
 
 /// A source address towards a server, with the source ports that may be used.

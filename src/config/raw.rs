@@ -157,8 +157,21 @@ pub(super) struct RawPool {
     pub(super) retries: Option<i64>,
     pub(super) eject_after: Option<i64>,
     pub(super) eject_for: Option<String>,
+    pub(super) eject_most: Option<i64>,
     pub(super) proxy_protocol: Option<RawProxyOut>,
     pub(super) transparent: Option<bool>,
+    pub(super) check: Option<RawCheck>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawCheck {
+    pub(super) kind: String,
+    pub(super) interval: Option<String>,
+    pub(super) fast_interval: Option<String>,
+    pub(super) timeout: Option<String>,
+    pub(super) rise: Option<i64>,
+    pub(super) fall: Option<i64>,
 }
 
 #[derive(Deserialize)]
@@ -177,6 +190,7 @@ pub(super) struct RawServer {
     pub(super) weight: Option<i64>,
     pub(super) max_connections: Option<i64>,
     pub(super) mac: Option<String>,
+    pub(super) check: Option<RawCheck>,
 }
 
 #[derive(Deserialize, Default)]

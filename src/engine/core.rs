@@ -192,7 +192,7 @@ where
     ))
 }
 
-fn core_server(caps: Option<ServerCaps>, health: Option<&ServerHealth>) -> CoreServer {
+fn core_server(caps: Option<ServerCaps>, health: Option<ServerHealth>) -> CoreServer {
     let caps = caps.map(server_caps);
     let Some(health) = health else {
         return CoreServer {
@@ -314,6 +314,7 @@ impl<M: Machine, S: SelectServer, C: Stages> Program for ProxyProgram<M, S, C> {
             groups.count(TCP_SERVER, proxy.log().counters(Side::Server).iter());
             groups.count_reasons("proxy_drops", proxy.drops());
             groups.count_reasons("probes", proxy.probes());
+            groups.count_reasons("checks", proxy.checks());
             groups.count_reasons("calls", proxy.calls());
             if let Some(steering) = proxy.steering() {
                 groups.count_reasons("steering", steering);

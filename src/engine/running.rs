@@ -97,7 +97,9 @@ impl<M: Machine> RunningEngine<M> {
         links.look(|port| machine.is_link_up(port), came_up);
         self.note();
         let report = self.watch.report();
-        self.servers.look(&report.servers, report.cores.len(), report.uptime_ms);
+        let standby = self.watch.standby();
+        let down = |number: usize| Some(standby.server(u16::try_from(number).ok()?).down()?.0);
+        self.servers.look(&report.servers, report.uptime_ms, down);
     }
 
     /// Notes for the watch what only this thread can ask for.
@@ -153,7 +155,12 @@ impl<M: Machine> RunningEngine<M> {
         // Who comes next by these numbers is in service.
         let standby = self.watch.standby();
         for &server in difference.new_servers.iter().chain(&difference.past_servers) {
-            standby.set_server(server, Service::In);
+            standby.forget_server(server);
+        }
+        for &server in &difference.checks {
+            if config.servers()[usize::from(server)].check.is_none() {
+                standby.server(server).forget_checks();
+            }
         }
         for &(listener, _) in &difference.new_listeners {
             standby.set_listener(listener, Service::In);

@@ -1,8 +1,11 @@
 //! Servers that are passed over, watched by the main thread: that one is out, or back, is logged once, with the reason.
 //!
-//! Cores eject servers each for itself (`splice::upstream`), and say so on their boards; whoever looks a few times a second misses an
+//! A core that ejects a server for all (`splice::upstream`) counts that on its board; whoever looks a few times a second misses an
 //! ejection of 200 ms, but not that it was counted. A server that goes to and fro has a line in ten seconds, which says how
-//! often it was ejected meanwhile; when many change at once, the first of them have lines, and the rest one together.
+//! often it was ejected meanwhile; when many change at once, the first of them have lines, and the rest one together. What
+//! checks say is for all cores ([`splice::server_state`]), and has lines of its own.
+
+use splice::server_state::CheckFailure;
 
 use crate::report::ServerReport;
 
@@ -24,28 +27,37 @@ struct Told {
     by_failure: u64,
     by_silence: u64,
     at_ms: Option<u64>,
+    is_down: bool,
+    down_at_ms: Option<u64>,
 }
 
 impl ServerWatch {
-    /// Logs what has changed since the last look; `now_ms` is the time since the start, and `cores` are all.
-    pub(super) fn look(&mut self, servers: &[ServerReport], cores: usize, now_ms: u64) {
-        for line in self.news(servers, cores, now_ms) {
+    /// Logs what has changed since the last look; `now_ms` is the time since the start, and `down` says of the server with a
+    /// number how it fails its checks, if it is down because of them.
+    pub(super) fn look(&mut self, servers: &[ServerReport], now_ms: u64, down: impl Fn(usize) -> Option<CheckFailure>) {
+        for line in self.news(servers, now_ms, down) {
             log::warn!("{line}");
         }
     }
 
-    fn news(&mut self, servers: &[ServerReport], cores: usize, now_ms: u64) -> Vec<String> {
+    fn news(
+        &mut self,
+        servers: &[ServerReport],
+        now_ms: u64,
+        down: impl Fn(usize) -> Option<CheckFailure>,
+    ) -> Vec<String> {
         self.told.resize(servers.len(), Told::default());
         let mut lines = Vec::new();
         let mut more = 0;
-        for (told, server) in self.told.iter_mut().zip(servers) {
-            let Some(line) = told.news(server, cores, now_ms) else {
-                continue;
-            };
-            if lines.len() < MOST_LINES {
-                lines.push(line);
-            } else {
-                more += 1;
+        for (number, (told, server)) in self.told.iter_mut().zip(servers).enumerate() {
+            let checks = told.news_of_checks(&server.name, down(number), now_ms);
+            let calls = told.news(server, now_ms);
+            for line in checks.into_iter().chain(calls) {
+                if lines.len() < MOST_LINES {
+                    lines.push(line);
+                } else {
+                    more += 1;
+                }
             }
         }
         if more > 0 {
@@ -56,7 +68,20 @@ impl ServerWatch {
 }
 
 impl Told {
-    fn news(&mut self, server: &ServerReport, cores: usize, now_ms: u64) -> Option<String> {
+    fn news_of_checks(&mut self, name: &str, down: Option<CheckFailure>, now_ms: u64) -> Option<String> {
+        let is_quiet = self.down_at_ms.is_some_and(|at| now_ms.saturating_sub(at) < QUIET_MS);
+        if down.is_some() == self.is_down || is_quiet {
+            return None;
+        }
+        (self.is_down, self.down_at_ms) = (down.is_some(), Some(now_ms));
+        Some(match down {
+            Some(CheckFailure::Refused) => format!("server {name} is down: it refuses its checks"),
+            Some(CheckFailure::Unanswered) => format!("server {name} is down: it does not answer its checks"),
+            None => format!("server {name} is up again: it answers its checks"),
+        })
+    }
+
+    fn news(&mut self, server: &ServerReport, now_ms: u64) -> Option<String> {
         let ejections = server.ejected_by_failure + server.ejected_by_silence;
         let new = ejections - self.by_failure - self.by_silence;
         let is_out = server.cores_out > 0;
@@ -72,20 +97,21 @@ impl Told {
             (true, false) => "calls failed",
             (false, _) => "calls were not answered in time",
         };
-        let (name, out) = (&server.name, server.cores_out);
+        let name = &server.name;
         let line = match (is_out, new) {
             (true, _) => format!(
-                "server {name} is passed over by {out} of {cores} cores: {reason} ({} of {} so far failed)",
+                "server {name} is passed over: {reason} ({} of {} so far failed)",
                 server.failures, server.calls
             ),
-            (false, 0) => format!("server {name} is back on all cores"),
-            (false, _) => format!("server {name} is back on all cores; it was ejected {new} times: {reason}"),
+            (false, 0) => format!("server {name} is back"),
+            (false, _) => format!("server {name} is back; it was ejected {new} times: {reason}"),
         };
         *self = Self {
             is_out,
             by_failure: server.ejected_by_failure,
             by_silence: server.ejected_by_silence,
             at_ms: Some(now_ms),
+            ..*self
         };
         Some(line)
     }
@@ -109,20 +135,14 @@ mod tests {
     #[test]
     fn a_change_is_told_once_with_its_reason() {
         let mut watch = ServerWatch::default();
-        let mut look = |server: ServerReport, now_ms| watch.news(&[server], 4, now_ms).concat();
+        let mut look = |server: ServerReport, now_ms| watch.news(&[server], now_ms, |_| None).concat();
         assert_eq!(look(server("b1", 0, 0), 0), "");
         let out = look(server("b1", 1, 1), 200);
-        assert_eq!(
-            out,
-            "server b1 is passed over by 1 of 4 cores: calls failed (3 of 20 so far failed)"
-        );
+        assert_eq!(out, "server b1 is passed over: calls failed (3 of 20 so far failed)");
         assert_eq!(look(server("b1", 4, 4), 400), "", "the same, on more cores");
         assert_eq!(look(server("b1", 0, 4), 10_199), "", "not so soon");
         let back = look(server("b1", 0, 4), 10_200);
-        assert_eq!(
-            back,
-            "server b1 is back on all cores; it was ejected 3 times: calls failed"
-        );
+        assert_eq!(back, "server b1 is back; it was ejected 3 times: calls failed");
         assert_eq!(look(server("b1", 0, 4), 60_000), "");
     }
 
@@ -134,8 +154,25 @@ mod tests {
             ..server("b1", 0, 0)
         };
         assert_eq!(
-            watch.news(&[silent], 1, 0),
-            ["server b1 is back on all cores; it was ejected 2 times: calls were not answered in time"]
+            watch.news(&[silent], 0, |_| None),
+            ["server b1 is back; it was ejected 2 times: calls were not answered in time"]
+        );
+    }
+
+    #[test]
+    fn what_checks_say_is_told_once_with_the_reason() {
+        let mut watch = ServerWatch::default();
+        let mut look = |down, now_ms| watch.news(&[server("b1", 0, 0)], now_ms, |_| down).concat();
+        assert_eq!(look(None, 0), "");
+        let silent = Some(CheckFailure::Unanswered);
+        assert_eq!(look(silent, 200), "server b1 is down: it does not answer its checks");
+        assert_eq!(look(Some(CheckFailure::Refused), 400), "");
+        assert_eq!(look(None, 10_199), "", "not so soon");
+        assert_eq!(look(None, 10_200), "server b1 is up again: it answers its checks");
+        assert_eq!(look(None, 60_000), "");
+        assert_eq!(
+            look(Some(CheckFailure::Refused), 60_200),
+            "server b1 is down: it refuses its checks"
         );
     }
 
@@ -143,9 +180,9 @@ mod tests {
     fn many_at_once_have_few_lines() {
         let mut watch = ServerWatch::default();
         let servers: Vec<ServerReport> = (0..1000).map(|n| server(&format!("b{n}"), 1, 1)).collect();
-        let lines = watch.news(&servers, 1, 0);
+        let lines = watch.news(&servers, 0, |_| None);
         assert_eq!(lines.len(), MOST_LINES + 1);
         assert_eq!(lines[MOST_LINES], "990 more servers are out or back");
-        assert!(watch.news(&servers, 1, 200).is_empty());
+        assert!(watch.news(&servers, 200, |_| None).is_empty());
     }
 }

@@ -122,6 +122,14 @@ fn of_servers(seen: &Seen<'_>, values: &mut Values<'_>, of: impl Fn(&ServerRepor
     }
 }
 
+fn checks(seen: &Seen<'_>, values: &mut Values<'_>) {
+    let (servers, standby) = (seen.config.servers().iter(), seen.watch.standby());
+    for server in servers.filter(|of| of.standing == Standing::InFile && of.check.is_some()) {
+        let is_down = standby.server(server.id.0).down().is_some();
+        values.add(&[("server", &server.name)], u8::from(is_down));
+    }
+}
+
 /// The listeners of the file, by number.
 fn listeners<'a>(seen: &'a Seen<'_>) -> impl Iterator<Item = (usize, &'a ListenerConfig)> {
     let listeners = seen.config.listeners().iter().enumerate();

@@ -2,22 +2,10 @@
 
 use std::time::Duration;
 
-use splice::standby::{Service, Standby};
+use splice::standby::Service;
 
 use super::connections::Refusal;
-use crate::config::{ServerConfig, Standing};
 use crate::engine::{Subject, Watch};
-use crate::report::{Report, ServerReport};
-
-pub(super) const UP: &str = "up";
-pub(super) const PARTLY_OUT: &str = "partly out";
-pub(super) const OUT: &str = "out";
-/// The file no longer has it; connections do.
-pub(super) const PAST: &str = "past";
-/// It was taken out of service.
-pub(super) const DRAINED: &str = "drained";
-/// The same, and nobody asks it anything.
-pub(super) const IN_MAINTENANCE: &str = "maint";
 
 /// The longest time that connections are ended over.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
@@ -74,25 +62,6 @@ fn read_close(query: &str, service: Service) -> Result<Option<Duration>, String>
     match service {
         Service::In => Err("what is in service is not closed".to_owned()),
         Service::Drained | Service::InMaintenance => Ok(Some(close)),
-    }
-}
-
-/// What an operator has to know of a server first.
-pub(super) fn state_in(server: &ServerConfig, told: &ServerReport, report: &Report, standby: &Standby) -> &'static str {
-    match (server.standing, standby.of_server(server.id.0)) {
-        (Standing::Past, _) => PAST,
-        (_, Service::Drained) => DRAINED,
-        (_, Service::InMaintenance) => IN_MAINTENANCE,
-        (_, Service::In) => state_of(told, report),
-    }
-}
-
-/// Whether no core passes the server over, some, or all.
-pub(super) fn state_of(server: &ServerReport, report: &Report) -> &'static str {
-    match server.cores_out {
-        0 => UP,
-        out if out < report.cores.len() as u64 => PARTLY_OUT,
-        _ => OUT,
     }
 }
 

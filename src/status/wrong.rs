@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::service::{DRAINED, IN_MAINTENANCE, OUT, PAST, UP, state_in};
+use super::state::{DOWN, DRAINED, IN_MAINTENANCE, OUT, PAST, UP, check_of, state_in};
 use crate::config::Standing;
 use crate::engine::{NotReady, Watch};
 use crate::report::Report;
@@ -66,7 +66,7 @@ fn servers_and_pools(report: &Report, watch: &Watch, found: &mut Found) {
         .collect();
     for pool in config.pools().iter().filter(|pool| pool.standing == Standing::InFile) {
         let state = |server: usize| states.get(server).copied().unwrap_or(UP);
-        let takes_none = |state: &str| [OUT, DRAINED, IN_MAINTENANCE].contains(&state);
+        let takes_none = |state: &str| [OUT, DOWN, DRAINED, IN_MAINTENANCE].contains(&state);
         if pool
             .members
             .iter()
@@ -85,6 +85,7 @@ fn servers_and_pools(report: &Report, watch: &Watch, found: &mut Found) {
         let seconds = report.uptime_ms.saturating_sub(told.since_ms) / 1000;
         let since = match *state {
             DRAINED | IN_MAINTENANCE => String::new(),
+            DOWN => format!("; its checks are {}", check_of(server, &standby).unwrap_or_default()),
             _ => format!(" for {seconds} s; {} of {} calls failed", told.failures, told.calls),
         };
         found.warnings.push(format!("server {}: {state}{since}", server.name));

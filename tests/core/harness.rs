@@ -173,6 +173,9 @@ pub struct Bench<S = Selector> {
     pub config: Config,
     #[allow(dead_code)] // likewise
     pub probes: bool,
+    /// What all cores know of servers.
+    #[allow(dead_code)] // likewise
+    pub standby: Arc<Standby>,
 }
 
 impl Bench {
@@ -235,6 +238,7 @@ impl<S: SelectServer> Bench<S> {
         let probes = settings.promises.offer.probe;
         let (pool, standby) = (HeapPool::new(512, 2048), Arc::<Standby>::default());
         let (sender, records) = record_ring(1024);
+        let standby = Arc::<Standby>::default();
         let (hops, calls, asked) = (Hops::default(), Calls::default(), Asked::default());
         let secrets = Secrets {
             cookie: [1 + u64::from(epoch), 2],
@@ -270,6 +274,7 @@ impl<S: SelectServer> Bench<S> {
             sent: Sent(Vec::new(), usize::MAX),
             config,
             probes,
+            standby,
         }
     }
 

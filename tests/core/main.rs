@@ -4,6 +4,8 @@
 
 mod blind;
 mod capture;
+mod checks;
+mod checks_reload;
 mod choices;
 mod client_mac;
 mod closing;

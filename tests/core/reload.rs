@@ -13,7 +13,7 @@ use std::time::Duration;
 
 impl<S: SelectServer> Bench<S> {
     /// The core goes on with another version of the configuration, as the engine has it do that.
-    fn reload(&mut self, text: &str, selector: impl FnOnce(&Config) -> Option<S>) {
+    pub fn reload(&mut self, text: &str, selector: impl FnOnce(&Config) -> Option<S>) {
         let (config, difference) = self.read(text);
         let mut change = self.made(&config, difference, selector);
         self.take_in(config, &mut change);
@@ -38,7 +38,7 @@ impl<S: SelectServer> Bench<S> {
     }
 
     /// The core forgets what is past and no connection names; whether there is something.
-    fn forget_past(&mut self, selector: impl FnOnce(&Config) -> Option<S>) -> bool {
+    pub fn forget_past(&mut self, selector: impl FnOnce(&Config) -> Option<S>) -> bool {
         let mut look = Look::default();
         while !look.is_over() {
             self.proxy.look_at_names(&mut look);

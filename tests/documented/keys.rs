@@ -35,6 +35,7 @@ timeouts = {}
 proxy_protocol = { accept = "required", from = ["10.0.0.2"] }
 [[pool]]
 name = "s"
+check = { kind = "tcp" }
 proxy_protocol = {}
 servers = [{ name = "one", address = "10.0.0.21:80" }]
 [timeouts]
@@ -44,7 +45,7 @@ servers = [{ name = "one", address = "10.0.0.21:80" }]
 "#;
 
 /// How a table is called, where it is in `BASE`, and where its defaults are described: a document, and the text before.
-const TABLES: [(&str, &str, &str, &str); 17] = [
+const TABLES: [(&str, &str, &str, &str); 18] = [
     ("[engine]", "engine", "configuration.md", "## `[engine]`"),
     ("[[port]]", "port.0", "configuration.md", "## `[[port]]`"),
     ("[[port]] routes", "port.0.routes.0", "configuration.md", ""),
@@ -66,6 +67,7 @@ const TABLES: [(&str, &str, &str, &str); 17] = [
     ("[[listener]] timeouts", "listener.0.timeouts", "configuration.md", ""),
     ("[[listener]] rules", "listener.0.rules.0", "configuration.md", ""),
     ("[[pool]]", "pool.0", "configuration.md", "## `[[pool]]`"),
+    ("[[pool]] check", "pool.0.check", "configuration.md", "A `check` has"),
     (
         "[[pool]] proxy_protocol",
         "pool.0.proxy_protocol",
@@ -129,6 +131,10 @@ fn expected(error: &str, key: &str) -> Option<String> {
 fn kind(path: &str, key: &str) -> (&'static str, String) {
     let date = Value::Datetime("1979-05-27".parse().expect("a date"));
     let said = with(path, key, date).err().unwrap_or_default();
+    // A date is read as a table of one key.
+    if said.contains("is not a key of this table") {
+        return ("table", String::new());
+    }
     let said = expected(&said, key).unwrap_or_else(|| panic!("{path}.{key}: {said:?}"));
     let (kind, probes): (_, Vec<Value>) = match said.as_str() {
         "i64" => ("number", vec![i64::from(i32::MIN).into()]),

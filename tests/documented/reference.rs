@@ -101,7 +101,7 @@ fn list<'a>(lists: &'a [(String, Listed)], name: &str, title: &str) -> &'a Liste
 }
 
 /// Groups of the report: where their names are declared, and what is counted.
-const GROUPS: [(&str, &str, &str, &str); 11] = [
+const GROUPS: [(&str, &str, &str, &str); 12] = [
     (
         "tcp_client` and `tcp_server",
         "TcpCounter",
@@ -133,6 +133,7 @@ const GROUPS: [(&str, &str, &str, &str); 11] = [
         "frames that did not pass to the kernel or from it",
     ),
     ("calls", "CallEvent", "", "calls to servers, and servers passed over"),
+    ("checks", "CheckEvent", "", "SYNs that ask whether servers live"),
     ("probes", "ProbeEvent", "", "SYNs that ask servers what they can do"),
     (
         "steering",

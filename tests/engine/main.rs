@@ -1,6 +1,7 @@
 //! The engine on a machine of heap memory and queues between threads: no DPDK, no root.
 
 mod capture;
+mod checks;
 mod drain;
 mod hostile_queries;
 mod life;

@@ -42,10 +42,11 @@ pub use admission::round_budget;
 pub use base::output::{NextHops, Output};
 pub use base::settings::Secrets;
 pub use base::{
-    addresses, callbacks, difference, drop_reason, hash, ids, settings, stage, standby, transparent_sources,
+    addresses, callbacks, difference, drop_reason, hash, ids, server_state, settings, stage, standby,
+    transparent_sources,
 };
 pub use handshake::{cookie, syn_ack_options};
-pub use probe::ProbeEvent;
+pub use probe::{CheckEvent, ProbeEvent};
 pub use proxy::{Change, CoreParts, Look, Proxy, Usage, visit};
 pub use records::RecordSink;
 pub use rewrite::{siit, translate};

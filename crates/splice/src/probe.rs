@@ -9,6 +9,11 @@
 //! An answer counts only if it acknowledges the number of the SYN (RFC 9293 3.10.7.3), which is as hard to guess as that
 //! of any connection. Nothing is learned from anything else.
 
+mod checks;
+
+pub use checks::CheckEvent;
+pub(crate) use checks::Checks;
+
 use crate::base::difference::{Difference, MOST_SERVERS, put};
 use crate::base::settings::Settings;
 use crate::session::numbers::Control;

@@ -7,7 +7,8 @@
 //!   client gets the same server from every core, every start and every engine with the same pool. A server that comes takes
 //!   its share from all others, one that goes leaves its clients to all others, and nobody else moves.
 //!
-//! Servers that are full (`max_connections`) are passed over. So are those that are *ejected*, because calls to them have
+//! Servers that are full (`max_connections`) are passed over. So are those that their checks call down
+//! ([`server_state`](crate::base::server_state)), and those that are *ejected*, because calls to them have
 //! failed several times in a row or several in a row were overdue, for a time that doubles with each further time: then one
 //! connection tries them, and by its success or failure they are back or out for longer ([`health`]). When all that are left
 //! are out, they are asked all the same: an attempt may succeed, RST never does.
@@ -16,11 +17,12 @@
 //! another server that is not ejected, if not too many are.
 //!
 //! Cost of a pick: a few operations per server of the pool (a logarithm with `client_hash`), no allocation. Every core has
-//! its own instance and counts its own connections and failures only; it starts at another place of the round, so that few
+//! its own instance and counts its own connections; what comes of calls counts over all cores. It starts at another place of the round, so that few
 //! connections over many cores still reach every server.
 
 mod answers;
 mod change;
+mod ejection;
 mod health;
 
 use std::hash::Hasher;
@@ -32,8 +34,9 @@ use answers::Answers;
 pub(crate) use change::UpstreamChange;
 use e2d2::counters::Counters;
 use e2d2::time::Instant;
-use health::Health;
+use ejection::Memberships;
 pub use health::ServerHealth;
+use health::{Health, Why};
 use siphasher::sip::SipHasher13;
 
 use crate::base::difference::MOST_SERVERS;
@@ -62,6 +65,7 @@ pub struct Upstream {
     /// By server.
     health: Vec<Health>,
     pools: Vec<Pool>,
+    memberships: Memberships,
     standby: Arc<Standby>,
     events: Counters<CallEvent>,
 }
@@ -71,6 +75,8 @@ struct Pool {
     policy: Policy,
     turns: Vec<Turn>,
     answers: Answers,
+    /// How many of a hundred servers may be ejected.
+    eject_most: u8,
 }
 
 /// A server's turn in its pool.
@@ -96,6 +102,7 @@ impl Upstream {
             pools: (settings.pools.iter())
                 .map(|pool| Pool::new(pool, settings, worker))
                 .collect(),
+            memberships: Memberships::new(settings),
             standby: Arc::default(),
             events: Counters::default(),
         }
@@ -122,9 +129,10 @@ impl Upstream {
     pub fn next_after(&mut self, pool: PoolId, client: IpAddr, now: Instant, tried: &[ServerId]) -> Option<ServerId> {
         let pool = self.pools.get_mut(pool.index())?;
         let (health, standby) = (&self.health, &self.standby);
-        let is_in = |server: ServerId| health[server.index()].has_room() && !standby.has_server(server.0);
-        let has_room = |server: ServerId| !tried.contains(&server) && is_in(server);
-        let may_be_asked = |server: ServerId| has_room(server) && health[server.index()].may_be_asked(now);
+        let word = |server: ServerId| standby.server(server.0).word();
+        let has_room = |server: ServerId| !tried.contains(&server) && health[server.index()].has_room();
+        let may_be_asked = |server: ServerId| has_room(server) && word(server).may_be_asked(now);
+        let has_room = |server: ServerId| has_room(server) && !word(server).is_drained();
         let picked = pool
             .pick(client, health, may_be_asked)
             .or_else(|| pool.pick(client, health, has_room))?;
@@ -132,7 +140,7 @@ impl Upstream {
         let patience = self.servers[picked.index()].connect_timeout;
         let overdue = pool.bound().filter(|_| pool.answers.usual().is_some());
         let patience = overdue.map_or(patience, |bound| patience.min(2 * bound));
-        self.health[picked.index()].note_picked(now, patience);
+        self.health[picked.index()].note_picked(standby.server(picked.0), now, patience);
         Some(picked)
     }
 
@@ -153,11 +161,12 @@ impl Upstream {
     /// Whether a call to `server` that is overdue may be given up: there is another server that is not ejected, has not been
     /// `tried` and has room, and `server` is ejected or not too many were given up in the last second.
     pub fn may_give_up(&mut self, pool: PoolId, server: ServerId, now: Instant, tried: &[ServerId]) -> bool {
-        let (Some(pool), Some(health)) = (self.pools.get_mut(pool.index()), self.health.get(server.index())) else {
+        let Some(pool) = self.pools.get_mut(pool.index()) else {
             return false;
         };
         let is_left = others(&self.health, &self.standby, server, tried);
-        (!health.is_fit() || pool.answers.may_give_up(now)) && pool.turns.iter().any(|turn| is_left(turn.server))
+        (!self.standby.server(server.0).word().is_fit() || pool.answers.may_give_up(now))
+            && pool.turns.iter().any(|turn| is_left(turn.server))
     }
 
     /// Gives such a call up: the server to call instead. `None` if it [may not be](Self::may_give_up).
@@ -174,7 +183,7 @@ impl Upstream {
         }
         let pool = self.pools.get_mut(pool.index())?;
         let next = pool.pick(client, &self.health, others(&self.health, &self.standby, server, tried))?;
-        let event = if self.health[server.index()].is_fit() {
+        let event = if self.standby.server(server.0).word().is_fit() {
             pool.answers.note_given_up(now);
             CallEvent::GivenUp
         } else {
@@ -233,26 +242,37 @@ impl Upstream {
 
     /// `server` has accepted a connection.
     pub fn note_success(&mut self, server: ServerId, now: Instant) {
-        if let Some(health) = self.health.get_mut(server.index()) {
-            health.note_answer(now);
+        let state = self.standby.server(server.0);
+        if let Some(health) = self.health.get_mut(server.index())
+            && health.note_answer(state, now)
+        {
+            self.try_all_beside(server, now);
         }
     }
 
     /// `server` has refused a connection, was unreachable, or said nothing in time.
     pub fn note_failure(&mut self, server: ServerId, now: Instant) {
-        if let Some((health, settings)) = self.state_of(server)
-            && health.note_failure(settings, now)
+        let state = self.standby.server(server.0);
+        if let Some((health, settings)) = self
+            .health
+            .get_mut(server.index())
+            .zip(self.servers.get(server.index()))
+            && health.note_failure(state, settings)
         {
-            self.events.add(CallEvent::EjectedByFailure, 1);
+            self.eject(server, Why::Failure, now);
         }
     }
 
     /// A call to `server` that began at `began` is overdue: to be said once of each call.
     pub fn note_overdue(&mut self, server: ServerId, began: Instant, now: Instant) {
-        if let Some((health, settings)) = self.state_of(server)
-            && health.note_overdue(settings, began, now)
+        let state = self.standby.server(server.0);
+        if let Some((health, settings)) = self
+            .health
+            .get_mut(server.index())
+            .zip(self.servers.get(server.index()))
+            && health.note_overdue(state, settings, began)
         {
-            self.events.add(CallEvent::EjectedBySilence, 1);
+            self.eject(server, Why::Silence, now);
         }
     }
 
@@ -268,27 +288,21 @@ impl Upstream {
     }
 
     /// How `server` is doing, if there is such a server.
-    pub fn health(&self, server: ServerId) -> Option<&ServerHealth> {
-        self.health.get(server.index()).map(Health::seen)
+    pub fn health(&self, server: ServerId) -> Option<ServerHealth> {
+        let health = self.health.get(server.index())?;
+        Some(health.seen(self.standby.server(server.0)))
     }
 
     /// Connections of this core to `server` that are open.
     #[cfg(test)]
     fn open_connections(&self, server: ServerId) -> u32 {
-        self.health.get(server.index()).map_or(0, |health| health.seen().open)
+        self.health.get(server.index()).map_or(0, Health::open)
     }
 
     /// Whether `server` is passed over because of its failures or its silence.
     #[cfg(test)]
     fn is_ejected(&self, server: ServerId, now: Instant) -> bool {
-        self.health
-            .get(server.index())
-            .is_some_and(|health| !health.may_be_asked(now))
-    }
-
-    fn state_of(&mut self, server: ServerId) -> Option<(&mut Health, &UpstreamServer)> {
-        let health = self.health.get_mut(server.index());
-        health.zip(self.servers.get(server.index()))
+        !self.standby.server(server.0).word().may_be_asked(now)
     }
 }
 
@@ -297,11 +311,7 @@ impl Upstream {
 fn others(health: &[Health], standby: &Standby, server: ServerId, tried: &[ServerId]) -> impl Fn(ServerId) -> bool {
     move |other| {
         let health = &health[other.index()];
-        other != server
-            && !standby.has_server(other.0)
-            && health.is_fit()
-            && health.has_room()
-            && !tried.contains(&other)
+        other != server && standby.server(other.0).word().is_fit() && health.has_room() && !tried.contains(&other)
     }
 }
 
@@ -318,6 +328,7 @@ impl Pool {
             policy: pool.policy,
             turns: pool.members.iter().map(turn).collect(),
             answers: Answers::new(),
+            eject_most: pool.eject_most,
         };
         for _ in 0..worker.checked_rem(pool.turns.len()).unwrap_or(0) {
             pool.round_robin(|_| true);
@@ -367,7 +378,7 @@ impl Pool {
     /// The fewest connections for its weight, the one to be made included; turns among equals.
     fn least_connections(&mut self, health: &[Health], may_be: impl Fn(ServerId) -> bool) -> Option<ServerId> {
         // A fraction, (open + 1) / weight; compared crosswise, no product exceeds 2^41.
-        let load = |turn: &Turn| (i64::from(health[turn.server.index()].seen().open) + 1, turn.weight);
+        let load = |turn: &Turn| (i64::from(health[turn.server.index()].open()) + 1, turn.weight);
         let candidates = self.turns.iter().filter(|turn| may_be(turn.server));
         let least = candidates.map(load).min_by(|a, b| (a.0 * b.1).cmp(&(b.0 * a.1)))?;
         let is_least = |turn: &Turn| {

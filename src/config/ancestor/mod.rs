@@ -97,8 +97,10 @@ pub(super) fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
             retries: Some(0),
             eject_after: None,
             eject_for: None,
+            eject_most: None,
             proxy_protocol: None,
             transparent: None,
+            check: None,
         }],
         ports: vec![network.port],
         syn_ack: RawSynAck::default(),
@@ -217,6 +219,7 @@ fn targets(source: &mut Source<'_>, top: &mut Keys) -> Vec<RawServer> {
             weight: None,
             max_connections: None,
             mac: target.string(source, "mac"),
+            check: None,
         });
         target.finish(source);
     }

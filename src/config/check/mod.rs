@@ -11,6 +11,7 @@ mod kernel;
 mod listeners;
 mod pools;
 mod ports;
+mod probing;
 mod records;
 mod rules;
 mod small;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
-use super::{choice, duration, ip, mac, name, number, quoted, why_no_host};
+use super::{choice, duration, ip, mac, name, number, probing, quoted, why_no_host};
 use crate::config::Standing;
 use crate::config::defaults;
 use crate::config::model::{ListenerConfig, LocalAddress, PoolConfig, PortConfig, PortRanges, ServerConfig, Timeouts};
@@ -12,7 +12,7 @@ use crate::config::raw::{RawPool, RawProxyOut, RawServer};
 use crate::config::routes::{NextHop, Routes};
 use crate::config::source::{At, Source};
 use splice::ids::{PoolId, ServerId};
-use splice::settings::{Member, Policy, SendProxy, SendProxyFields};
+use splice::settings::{Check, Member, Policy, SendProxy, SendProxyFields};
 
 /// The pools, their servers, and where in the file each server stands.
 pub(super) struct Pools {
@@ -34,6 +34,7 @@ struct Common<'c> {
     eject_for: std::time::Duration,
     announce: SendProxy,
     transparent: bool,
+    check: Option<Check>,
 }
 
 /// What is known while the pools are read one after the other.
@@ -125,6 +126,7 @@ fn common<'c>(
         ),
         announce: announce(source, &at.key("proxy_protocol"), raw.proxy_protocol.as_ref()),
         transparent: transparent(source, at, raw),
+        check: probing::check(source, &at.key("check"), raw.check.as_ref()),
     }
 }
 
@@ -166,6 +168,13 @@ impl Reader {
             name: raw.name.clone(),
             policy: choice(source, &at.key("policy"), raw.policy.as_deref(), &policies),
             members: Vec::with_capacity(raw.servers.len()),
+            eject_most: number(
+                source,
+                &at.key("eject_most"),
+                raw.eject_most,
+                defaults::EJECT_MOST,
+                &defaults::EJECT_MOST_RANGE,
+            ) as u8,
         };
         let mut in_pool = HashSet::new();
         for (j, raw) in raw.servers.iter().enumerate() {
@@ -215,7 +224,7 @@ impl Reader {
                 format!(
                     "is {}, which another pool has as well (\"{}\"), expected the same name, mac, \
                      max_connections, local addresses and ports, connect_timeout, syn_retry, retries, eject_after, \
-                     eject_for, proxy_protocol and transparent in both",
+                     eject_for, proxy_protocol, transparent and check in both",
                     known.address, known.name
                 ),
             );
@@ -296,6 +305,10 @@ fn server(source: &mut Source<'_>, at: &At, raw: &RawServer, common: &Common<'_>
         let at = at.key("max_connections");
         number(source, &at, Some(value), 1, &defaults::SERVER_CONNECTIONS_RANGE) as u32
     });
+    let check = match &raw.check {
+        Some(own) => probing::check(source, &at.key("check"), Some(own)),
+        None => common.check,
+    };
     let address = address?;
     let next_hop = next_hop(source, &at.key("address"), address.ip(), mac.is_some(), common)?;
     Some(ServerConfig {
@@ -315,6 +328,7 @@ fn server(source: &mut Source<'_>, at: &At, raw: &RawServer, common: &Common<'_>
         eject_for: common.eject_for,
         announce: common.announce,
         transparent: common.transparent,
+        check,
     })
 }
 

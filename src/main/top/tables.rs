@@ -97,7 +97,7 @@ pub(super) static TABLES: [Table; 6] = [
             column("pools", "pools", Kind::Text),
         ],
         severity: |row| match row["state"].as_str() {
-            Some("out") => Severity::Critical,
+            Some("out" | "down") => Severity::Critical,
             Some("partly out" | "drained") => Severity::Warning,
             _ => Severity::Well,
         },

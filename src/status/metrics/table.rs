@@ -4,13 +4,21 @@ use control::metrics::{Family, Kind, Values};
 use splice::tally::ListenerTally;
 
 use super::{
-    DROP_GROUPS, Seen, WAITING, connect_times, connection_bytes, core_rounds, listener_bytes, next_hops, of_cores,
-    of_group, of_groups, of_listeners, of_pools, of_ports, of_rules, of_servers, port_errors, seconds_of_ms, segments,
-    times_of_listeners,
+    DROP_GROUPS, Seen, WAITING, checks, connect_times, connection_bytes, core_rounds, listener_bytes, next_hops,
+    of_cores, of_group, of_groups, of_listeners, of_pools, of_ports, of_rules, of_servers, port_errors, seconds_of_ms,
+    segments, times_of_listeners,
 };
 
 /// Groups of counters that count events other than drops.
-const EVENT_GROUPS: [&str; 6] = ["calls", "probes", "steering", "neighbour", "kernel", "time_wait"];
+const EVENT_GROUPS: [&str; 7] = [
+    "calls",
+    "probes",
+    "checks",
+    "steering",
+    "neighbour",
+    "kernel",
+    "time_wait",
+];
 
 /// A family, and the names of its labels in their order.
 type Listed = (Family<'static>, &'static [&'static str]);
@@ -311,6 +319,14 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
             "Cores that pass a server over now",
         ),
         |seen, values| of_servers(seen, values, |server| server.cores_out),
+    ),
+    (
+        gauge(
+            "proxyengine_server_check_down",
+            &["server"],
+            "1 if a server that is checked is down because of that",
+        ),
+        checks,
     ),
     (
         counter(

@@ -144,6 +144,23 @@ pub struct Server {
     pub retries: u8,
     /// After how long the next server is tried.
     pub connect_timeout: Duration,
+    /// Whether it is checked, and how.
+    pub check: Option<Check>,
+}
+
+/// How a server is checked: by a SYN that is reset when it has been answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// From one check to the next.
+    pub interval: Duration,
+    /// The same while the last one contradicts those before.
+    pub fast_interval: Duration,
+    /// How long an answer may take; `None` for 100 ms, or four times as long as it usually takes if that is longer.
+    pub timeout: Option<Duration>,
+    /// Checks in a row that pass and end a failure, 1 to 100.
+    pub rise: u8,
+    /// Checks in a row that fail and begin one, 1 to 100.
+    pub fall: u8,
 }
 
 /// What a segment of no known connection is answered with.
@@ -191,6 +208,8 @@ pub struct PoolSettings {
     pub policy: Policy,
     /// Its servers. Not empty.
     pub members: Vec<Member>,
+    /// How many of a hundred servers may be ejected, 1 to 100; one in any case, and one is left in any case.
+    pub eject_most: u8,
 }
 
 /// A server, as far as it can be chosen or passed over.
@@ -354,6 +373,12 @@ impl Settings {
             mtu: ours.mtu,
             checksums: ours.checksums,
         }
+    }
+
+    /// The core's place among all, and how many there are.
+    pub(crate) fn place(&self) -> (usize, usize) {
+        let steering = self.steering.as_ref();
+        steering.map_or((0, 1), |steering| (steering.core, steering.plan.cores()))
     }
 
     /// True if some listener takes PROXY headers.

@@ -1,6 +1,7 @@
 //! What an operator has taken out of service: words that one thread writes, and every core reads before it takes a connection.
 
 use crate::base::difference::{MOST_LISTENERS, MOST_SERVERS};
+use crate::base::server_state::{ServerState, ServerStates};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Whether a server, a listener or the engine takes new connections.
@@ -22,6 +23,8 @@ pub const MOST_CLOSINGS: u8 = 63;
 /// cores have the same. Relaxed accesses: they guard no other data.
 #[derive(Debug)]
 pub struct Standby {
+    /// What is known of servers, also whether they are in service: the one word that a pick reads.
+    states: ServerStates,
     servers: Box<[Word]>,
     listeners: Box<[Word]>,
     engine: Word,
@@ -59,6 +62,7 @@ impl Default for Standby {
     fn default() -> Self {
         let none = |count| (0..count).map(|_| Word::default()).collect();
         Standby {
+            states: ServerStates::default(),
             servers: none(MOST_SERVERS),
             listeners: none(MOST_LISTENERS),
             engine: Word::default(),
@@ -67,10 +71,16 @@ impl Default for Standby {
 }
 
 impl Standby {
-    /// Whether no new connection goes to a server.
+    /// What is known of a server, this and what its checks say.
+    #[inline]
+    pub fn server(&self, server: u16) -> ServerState<'_> {
+        self.states.of(server)
+    }
+
+    /// Whether an operator has taken a server out of service.
     #[inline]
     pub fn has_server(&self, server: u16) -> bool {
-        self.of_server(server) != Service::In
+        self.server(server).word().is_drained()
     }
 
     /// Whether a listener takes no new connection: it, or the engine, is out of service.
@@ -100,10 +110,17 @@ impl Standby {
     pub fn set_server(&self, server: u16, service: Service) {
         if let Some(word) = self.servers.get(usize::from(server)) {
             word.set(service);
+            self.server(server).set_drained(service != Service::In);
         }
     }
 
-    /// The same with a listener.
+    /// The number of a server is another's from now on, or nobody's: it is in service, and nothing is known of it.
+    pub fn forget_server(&self, server: u16) {
+        self.set_server(server, Service::In);
+        self.server(server).forget();
+    }
+
+    /// Takes a listener out of service, or back.
     pub fn set_listener(&self, listener: u16, service: Service) {
         if let Some(word) = self.listeners.get(usize::from(listener)) {
             word.set(service);

@@ -10,6 +10,7 @@ use crate::base::difference::Difference;
 use crate::base::output::NextHops;
 use crate::base::settings::{CoreSteering, SendProxyFields, Settings, UpstreamSettings};
 use crate::handshake::syn_ack_options::OptionsChange;
+use crate::probe::Checks;
 use crate::source_ports::SourcesChange;
 use crate::tally::{Of, Tally};
 use crate::upstream::UpstreamChange;
@@ -26,6 +27,7 @@ pub struct Change<S> {
     upstream: UpstreamChange,
     sources: SourcesChange,
     options: OptionsChange,
+    checks: Option<Checks>,
     payload_fields: SendProxyFields,
     steering: Option<CoreSteering>,
 }
@@ -50,6 +52,7 @@ impl<S> Change<S> {
             upstream: UpstreamChange::new(upstream, worker, &difference, settings.promises.offer.probe),
             sources: SourcesChange::new(&settings, &difference),
             options: OptionsChange::new(&settings, before, &difference),
+            checks: Checks::for_change(&settings, before),
             payload_fields: settings.fields_from_payload(),
             steering: settings.steering.clone(),
             settings: Arc::new(settings),
@@ -86,6 +89,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     fn adopt(&mut self, change: &mut Change<S>) {
         // While the ports that they have come from are still there.
         self.end_probes_of(&change.difference);
+        self.end_checks_of(&change.difference);
         std::mem::swap(&mut self.settings, &mut change.settings);
         std::mem::swap(&mut self.tally, &mut change.tally);
         if let Some(selector) = &mut change.selector {
@@ -95,6 +99,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.sources.adopt(&mut change.sources);
         self.handshake.syn_ack_options.adopt(&mut change.options);
         self.probes.adopt(&change.difference, self.now);
+        (self.checks).adopt(&mut change.checks, &self.settings, &change.difference, self.now);
         std::mem::swap(&mut self.headers.payload_fields, &mut change.payload_fields);
         if let (Some(steering), Some(settings)) = (&mut self.steering, &mut change.steering) {
             std::mem::swap(&mut steering.settings, settings);

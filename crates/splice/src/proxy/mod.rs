@@ -7,6 +7,7 @@ mod apply;
 mod batch;
 mod capture;
 mod change;
+mod check;
 mod handshake;
 mod icmp;
 mod named;
@@ -33,7 +34,7 @@ use crate::base::transparent_sources::TransparentSources;
 use crate::emit::Emitter;
 use crate::handshake::Handshake;
 use crate::inspect::Inspections;
-use crate::probe::Probes;
+use crate::probe::{Checks, Probes};
 use crate::proxy_header::ProxyHeaders;
 use crate::reassembly::ReassemblyPool;
 use crate::records::{Log, RecordSink};
@@ -101,6 +102,7 @@ struct Rooms<P: BufferPool, S, N> {
     sources: SourcePorts,
     upstream: Upstream,
     probes: Probes,
+    checks: Checks,
     admission: Admission,
     /// Nothing on a core that is alone.
     steering: Option<Steering>,
@@ -166,6 +168,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             tally: Arc::new(Tally::new(&settings, parts.upstream.pool_count())),
             upstream: parts.upstream,
             probes: Probes::new(&settings, now),
+            checks: Checks::new(&settings, secrets.table[0], now),
             admission: Admission::new(&settings, secrets, now),
             steering: settings.steering.as_ref().map(Steering::new),
             records: Log::new(
@@ -226,7 +229,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let listener = self.rooms.listener(address, segment);
         // What nobody listens for may be the answer to a probe.
         if listener.is_none()
-            && let Some(probe) = self.rooms.probes.find(&self.rooms.settings, key)
+            && let Some(probe) = self.rooms.find_probe(key)
         {
             return self.rooms.handle_probe_answer(probe, incoming, out);
         }

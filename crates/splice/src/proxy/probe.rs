@@ -7,6 +7,7 @@ use crate::base::drop_reason::DropReason;
 use crate::base::ids::ServerId;
 use crate::base::output::{NextHops, Output};
 use crate::base::path::Path;
+use crate::base::server_state::CheckFailure;
 use crate::handshake::cookie;
 use crate::handshake::syn_ack_options::{Offered, ServerCaps};
 use crate::probe::{Probe, ProbeEvent};
@@ -17,12 +18,21 @@ use e2d2::counters::Counters;
 use e2d2::time::Instant;
 use e2d2::wire::frame::IpVersion;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
+use netfcts::FourTuple;
 use netfcts::leg::ip_version;
 use netfcts::pool::PortPool;
 use netfcts::seq::SeqNum;
 
 /// New servers whose time to take connections has come that a round looks at.
 const JOINED_PER_ROUND: usize = 64;
+/// What a probe is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// What the server's TCP can do.
+    Options,
+    /// Whether it is there.
+    Life,
+}
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// What was asked of servers, and what came of it.
@@ -89,18 +99,27 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             }
             return;
         }
+        let Some(probe) = self.take_probe(server) else {
+            self.probes.on_no_port();
+            return self.end_silence(server);
+        };
+        let place = self.probes.begin(probe);
+        self.retransmit_probe(place, out);
+    }
+
+    /// A probe of a server that is there: with a port of its own, which is to be [released](Self::release_probe). `None` if
+    /// none can be spared.
+    pub(crate) fn take_probe(&mut self, server: u16) -> Option<Probe> {
+        let (now, settings) = (self.now, self.settings.servers.get(usize::from(server))?);
         // Connections have the ports first: where there are few, the last one is theirs.
         let can_spare = |pool: &PortPool| pool.free() > usize::from(pool.capacity() > 1);
         let (of_server, locals) = (usize::from(server), settings.locals.len());
         let local = (0..locals).find(|&local| can_spare(self.sources.pool(of_server, local)));
-        let taken = local.and_then(|local| Some(local as u16).zip(self.sources.take(of_server, local, now)));
-        let Some((local, taken)) = taken else {
-            self.probes.on_no_port();
-            return self.end_silence(server);
-        };
+        let (local, taken) =
+            local.and_then(|local| Some(local as u16).zip(self.sources.take(of_server, local, now)))?;
         let mut probe = Probe::new(server, local, taken.port);
         probe.tsval = self.handshake.timestamp(now);
-        let Some(key) = probe.key(&self.settings) else { return };
+        let key = probe.key(&self.settings)?;
         // As for any connection: nothing of the port's last one may come back (RFC 6528 3, RFC 6191 2).
         probe.isn = self.handshake.iss(now, &key);
         if let Some(last) = taken.last_use {
@@ -109,8 +128,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         let hash = self.flows.hash(&key);
         self.free_key(hash, &key);
-        let place = self.probes.begin(probe);
-        self.retransmit_probe(place, out);
+        Some(probe)
     }
 
     /// Sends the SYN of a probe, or gives the server up.
@@ -120,19 +138,37 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             self.release_probe(&probe);
             return self.end_silence(probe.server);
         }
-        let Some(path) = self.path_of_probe(&probe) else {
-            return self.emit.dropped(DropReason::NoNeighbour);
+        if self.send_probe(&probe, out) {
+            self.probes.on_syn();
+        }
+    }
+
+    /// Sends the SYN of a probe. Returns false if nobody knows where its next hop is.
+    pub(crate) fn send_probe(&mut self, probe: &Probe, out: &mut impl Output<P::Buffer>) -> bool {
+        let Some(path) = self.path_of_probe(probe) else {
+            self.emit.dropped(DropReason::NoNeighbour);
+            return false;
         };
         let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
         let control = probe.syn(mtu - path.header_len());
-        self.probes.on_syn();
         self.emit.send(None, &path, &control, &[], out);
+        true
+    }
+
+    /// The probe or check that a segment with this key answers.
+    #[inline]
+    pub(crate) fn find_probe(&self, key: &FourTuple) -> Option<(Probe, Asks)> {
+        let probe = self
+            .probes
+            .find(&self.settings, key)
+            .map(|probe| (probe, Asks::Options));
+        probe.or_else(|| Some((self.checks.find(&self.settings, key)?, Asks::Life)))
     }
 
     /// A segment from a server to the port that asks it.
     pub(crate) fn handle_probe_answer(
         &mut self,
-        probe: Probe,
+        (probe, asks): (Probe, Asks),
         incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
@@ -148,17 +184,22 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 return self.emit.dropped(DropReason::OutOfWindowRst);
             }
             self.emit.dropped(DropReason::Consumed);
-            self.handshake.syn_ack_options.end_first_probe(probe.server);
-            self.join(probe.server);
-            self.release_probe(&probe);
-            return self.probes.on_refusal(probe.server, now);
+            return match asks {
+                Asks::Options => self.end_refused(&probe),
+                Asks::Life => self.end_check(probe.server, Err(CheckFailure::Refused)),
+            };
         }
         if !segment.has(TcpFlags::ACK) || is_answer && !segment.has(TcpFlags::SYN) {
             return self.emit.dropped(DropReason::NotAnAnswer);
         }
         if is_answer {
-            let options = TcpOptions::parse(segment.options(buffer.data()));
-            self.learn(&probe, &options, segment.window);
+            match asks {
+                Asks::Options => {
+                    let options = TcpOptions::parse(segment.options(buffer.data()));
+                    self.learn(&probe, &options, segment.window);
+                }
+                Asks::Life => self.end_check(probe.server, Ok(())),
+            }
         } else {
             // RFC 9293 3.10.7.3: an unacceptable ACK in SYN-SENT is answered by a RST with its own number. Who can send
             // one knows our port, not our number: the SYN is repeated by its timer only.
@@ -197,6 +238,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.probes.on_less(server, self.now);
     }
 
+    fn end_refused(&mut self, probe: &Probe) {
+        self.handshake.syn_ack_options.end_first_probe(probe.server);
+        self.join(probe.server);
+        self.release_probe(probe);
+        self.probes.on_refusal(probe.server, self.now);
+    }
+
     fn end_silence(&mut self, server: u16) {
         self.handshake.syn_ack_options.end_first_probe(server);
         self.join(server);
@@ -224,9 +272,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
     }
 
-    /// Forgets a probe and gives its port back, with what the server may remember of it.
+    /// Forgets a probe and gives its port back.
     fn release_probe(&mut self, probe: &Probe) {
         self.probes.forget(probe.server);
+        self.release_port_of(probe);
+    }
+
+    /// Gives the port of a probe back, with what the server may remember of it.
+    pub(crate) fn release_port_of(&mut self, probe: &Probe) {
         let pool = (usize::from(probe.server), usize::from(probe.local));
         self.sources.release(pool, probe.port, probe.last_use(), self.now);
     }

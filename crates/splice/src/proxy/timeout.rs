@@ -62,6 +62,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         worked |= self.fire_due(&mut budget, out);
         worked |= self.retransmit_syn_acks(&mut budget, out);
         worked |= self.rooms.poll_probes(&mut budget, out);
+        worked |= self.rooms.poll_checks(&mut budget, out);
         worked | self.rooms.expire_time_wait()
     }
 
@@ -109,6 +110,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             return false;
         }
         self.rooms.end_probes();
+        self.rooms.end_checks();
         self.rooms.handshake.half_open.clear();
         for _ in 0..RESTS_PER_CALL {
             self.rooms.look_ahead();
@@ -130,6 +132,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let others = [
             rooms.timers.next_deadline(),
             rooms.probes.next_deadline(),
+            rooms.checks.next_deadline(),
             is_stale.then_some(rooms.now),
         ];
         of_ms.into_iter().chain(others).flatten().min()

@@ -27,7 +27,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             debts: self.rooms.rtx.len(),
             inspected: self.rooms.inspections.len(),
             kept: self.rooms.inspections.kept.in_use(),
-            probes: self.rooms.probes.len(),
+            probes: self.rooms.probes.len() + self.rooms.checks.len(),
             headers: self.rooms.headers.received.len(),
             borrowed: self.rooms.borrowed.len(),
             timers: self.rooms.timers.len(),
@@ -65,7 +65,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let strangers = self.rooms.handshake.half_open.memory()
             + self.rooms.handshake.forwarded_syns.memory()
             + self.rooms.admission.validated_clients.memory();
-        let servers = self.rooms.handshake.syn_ack_options.memory() + self.rooms.probes.memory();
+        let servers =
+            self.rooms.handshake.syn_ack_options.memory() + self.rooms.probes.memory() + self.rooms.checks.memory();
         [
             ("connections", self.connections.memory()),
             ("table", self.rooms.flows.memory()),
@@ -121,7 +122,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     }
 
     /// How a server is doing, if there is such a server.
-    pub fn server_health(&self, server: ServerId) -> Option<&ServerHealth> {
+    pub fn server_health(&self, server: ServerId) -> Option<ServerHealth> {
         self.rooms.upstream.health(server)
     }
 
@@ -162,7 +163,7 @@ pub struct Usage {
     pub inspected: usize,
     /// Blocks of bytes that inspectors have put in the place of others.
     pub kept: usize,
-    /// Servers that are being asked what they can do.
+    /// Servers that are being asked what they can do, or whether they are there.
     pub probes: usize,
     /// PROXY headers of clients whose server is not connected yet.
     pub headers: usize,

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::base::usual_time::UsualTime;
 use e2d2::time::Instant;
 
 /// A call is overdue after this many times the usual.
@@ -10,12 +11,6 @@ const TIMES_USUAL: u32 = 4;
 
 /// No call is overdue before this: a host that is paused for its neighbours, or repeats an ARP request, is back by then.
 const LEAST_BOUND: Duration = Duration::from_millis(50);
-
-/// The least that is told apart: times are kept in milliseconds.
-const LEAST_USUAL: Duration = Duration::from_millis(1);
-
-/// One step of the median, as a part of it: 40 answers are a factor of ten.
-const STEP: u32 = 16;
 
 /// Of a second's calls, one in this many may be given up.
 const ONE_IN: u32 = 20;
@@ -26,7 +21,7 @@ const AT_LEAST: u32 = 32;
 /// What calls to a pool's servers have come to lately.
 #[derive(Clone, Debug)]
 pub(super) struct Answers {
-    usual: Option<Duration>,
+    usual: UsualTime,
     calls: LastSecond,
     given_up: LastSecond,
 }
@@ -34,7 +29,7 @@ pub(super) struct Answers {
 impl Answers {
     pub(super) fn new() -> Self {
         Answers {
-            usual: None,
+            usual: UsualTime::NONE,
             calls: LastSecond::default(),
             given_up: LastSecond::default(),
         }
@@ -42,25 +37,18 @@ impl Answers {
 
     /// How long an answer takes usually; `None` before the first.
     pub(super) fn usual(&self) -> Option<Duration> {
-        self.usual
+        self.usual.value()
     }
 
     /// After how long a call is overdue, if anything is known of that.
     pub(super) fn bound(&self) -> Duration {
-        self.usual
+        self.usual()
             .map_or(LEAST_BOUND, |usual| (usual * TIMES_USUAL).max(LEAST_BOUND))
     }
 
     /// A call has been answered after this time, and its SYN was sent once (Karn's algorithm, RFC 6298 3).
-    ///
-    /// The median: half of the answers take it up by a sixteenth, half take it down, however long each took.
     pub(super) fn note_time(&mut self, took: Duration) {
-        let usual = match self.usual {
-            None => took,
-            Some(usual) if took > usual => usual + usual / STEP,
-            Some(usual) => usual - usual / STEP,
-        };
-        self.usual = Some(usual.max(LEAST_USUAL));
+        self.usual.note(took);
     }
 
     pub(super) fn note_call(&mut self, now: Instant) {

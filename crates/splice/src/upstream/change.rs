@@ -1,6 +1,6 @@
 //! Other servers and pools while the core runs: tables made by another thread, taken in by swapping.
 
-use super::{Health, Pool, Upstream, limit};
+use super::{Health, Memberships, Pool, Upstream, limit};
 use crate::base::difference::{Difference, put};
 use crate::base::ids::ServerId;
 use crate::base::settings::{UpstreamServer, UpstreamSettings};
@@ -14,6 +14,7 @@ pub(crate) struct UpstreamChange {
     pools: Vec<Pool>,
     /// By pool: its servers and weights are those that there were, and it goes on where it was.
     stays: Vec<bool>,
+    memberships: Memberships,
 }
 
 impl UpstreamChange {
@@ -37,6 +38,7 @@ impl UpstreamChange {
                 .map(|pool| Pool::new(pool, settings, worker))
                 .collect(),
             stays,
+            memberships: Memberships::new(settings),
         }
     }
 }
@@ -61,6 +63,7 @@ impl Upstream {
             }
         }
         std::mem::swap(&mut self.pools, &mut change.pools);
+        std::mem::swap(&mut self.memberships, &mut change.memberships);
     }
 
     /// A new server takes connections from now on.

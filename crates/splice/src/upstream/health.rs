@@ -1,17 +1,21 @@
-//! How one server is doing, as far as one core has seen it: may it be called, and for how long is it passed over.
+//! How one server is doing, as far as this core has seen it; and what it makes of that for all cores.
+//!
+//! What this core counts is its own. Whether the server may be called, how often it has failed in a row and when its calls that
+//! are overdue began is in its [state](crate::base::server_state), which all cores share: the core that sees the last of
+//! what it takes ejects the server for all of them, and one call of one core tries it when its time is over.
 //!
 //! ```text
 //!        `eject_after` failures in a row, or five overdue calls in a row           its time is over, one call tries it
-//!   Fit ─────────────────────────────────────────────────────────────► Ejected ◄──────────────────────────────► OnTrial
+//!   fit ─────────────────────────────────────────────────────────────► ejected ◄──────────────────────────────► on trial
 //!    ▲                                                                    │    the trial fails or is overdue        │
 //!    └───────────────────────── any call is answered ─────────────────────┴─────────────────────────────────────────┘
 //! ```
 
 use std::time::Duration;
 
-use arrayvec::ArrayVec;
 use e2d2::time::Instant;
 
+use crate::base::server_state::{Ejection, ServerState};
 use crate::base::settings::UpstreamServer;
 
 /// The longest time that failures pass a server over for, unless `eject_for` is longer.
@@ -20,13 +24,7 @@ const LONGEST_EJECTION: Duration = Duration::from_secs(300);
 /// For how long silence passes a server over at first: a pause of a virtual machine or of a garbage collector is over then.
 const FIRST_SILENCE: Duration = Duration::from_millis(200);
 
-/// Overdue calls in a row that are silence. Where one call in 25 is lost, five in a row are one in ten million.
-const SILENT_CALLS: usize = 5;
-
-/// In what time these have to begin: of a server that is called less often nothing can be said.
-const SILENT_WITHIN: Duration = Duration::from_secs(1);
-
-/// How a server is doing, as one core has seen it since the start.
+/// How a server is doing: what one core has counted since the start, and what all cores make of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerHealth {
     /// Connections to it that are open, from the SYN on.
@@ -35,43 +33,46 @@ pub struct ServerHealth {
     pub calls: u64,
     /// Calls that it refused, for which it was unreachable, or to which it said nothing until the end.
     pub failures: u64,
-    /// Times that it was ejected because calls had failed.
+    /// Times that this core has ejected it because calls had failed.
     pub ejected_by_failure: u32,
-    /// Times that it was ejected because calls were overdue.
+    /// Times that this core has ejected it because calls were overdue.
     pub ejected_by_silence: u32,
-    /// It was ejected, and has answered no call since.
+    /// It was ejected, or is kept because too few would be left, and has answered no call since: the same for all cores.
     pub is_out: bool,
     /// Since when that is so, or is not so.
     pub since: Instant,
 }
 
-/// What this core knows of a server's state.
+/// What this core has seen of a server.
 #[derive(Clone, Debug)]
 pub(super) struct Health {
-    /// What is told of it.
+    /// What is told of it; whether it is out is added by whoever asks.
     seen: ServerHealth,
     /// This core's share of `max_connections`.
     pub(super) limit: u32,
     /// It is new, and is asked what it can do before it takes a connection.
     is_joining: bool,
-    fitness: Fitness,
-    /// For how long it was ejected last; zero since it has answered.
-    ejected_for: Duration,
-    /// When it last answered a call.
+    /// The last call of this core that tried it while it was ejected.
+    trial: Option<Trial>,
+    /// When it last answered a call of this core.
     answered_at: Instant,
-    /// When the last overdue calls began, none of which it had answered since.
-    overdue: ArrayVec<Instant, SILENT_CALLS>,
 }
 
-/// Whether a server may be called.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Fitness {
-    /// It may, having failed this many times in a row.
-    Fit { failures: u32 },
-    /// Not before this time; then by one connection.
-    Ejected { until: Instant },
-    /// One connection is trying. When nothing came of it until then, another may try.
-    OnTrial { since: Instant, until: Instant },
+/// A call that tries a server that is ejected.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    since: Instant,
+    /// Until when it keeps others from trying, as the state has it: with another time it is another's.
+    until: u64,
+}
+
+/// Why a server is ejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// Calls have failed.
+    Failure,
+    /// Calls are overdue.
+    Silence,
 }
 
 impl Health {
@@ -89,10 +90,8 @@ impl Health {
             },
             limit,
             is_joining: false,
-            fitness: Fitness::Fit { failures: 0 },
-            ejected_for: Duration::ZERO,
+            trial: None,
             answered_at: Instant::ZERO,
-            overdue: ArrayVec::new(),
         }
     }
 
@@ -113,9 +112,18 @@ impl Health {
         self.seen.open < self.limit && !self.is_joining
     }
 
+    /// Connections of this core to it.
+    pub(super) fn open(&self) -> u32 {
+        self.seen.open
+    }
+
     /// What it is like now.
-    pub(super) fn seen(&self) -> &ServerHealth {
-        &self.seen
+    pub(super) fn seen(&self, state: ServerState<'_>) -> ServerHealth {
+        ServerHealth {
+            is_out: state.is_out(),
+            since: state.since(),
+            ..self.seen
+        }
     }
 
     /// It is called.
@@ -129,101 +137,63 @@ impl Health {
         self.seen.open = self.seen.open.saturating_sub(1);
     }
 
-    /// True if it was not ejected since it last answered.
-    pub(super) fn is_fit(&self) -> bool {
-        matches!(self.fitness, Fitness::Fit { .. })
-    }
-
-    /// True if it is fit, or a call may try it.
-    pub(super) fn may_be_asked(&self, now: Instant) -> bool {
-        match self.fitness {
-            Fitness::Fit { .. } => true,
-            Fitness::Ejected { until } | Fitness::OnTrial { until, .. } => until <= now,
-        }
-    }
-
     /// It is about to be called. If that is a trial, nobody else tries it for as long as `patience`.
-    pub(super) fn note_picked(&mut self, now: Instant, patience: Duration) {
-        match self.fitness {
-            Fitness::Ejected { until } | Fitness::OnTrial { until, .. } if until <= now => {
-                let until = now + patience;
-                self.fitness = Fitness::OnTrial { since: now, until };
-            }
-            Fitness::Fit { .. } | Fitness::Ejected { .. } | Fitness::OnTrial { .. } => (),
+    pub(super) fn note_picked(&mut self, state: ServerState<'_>, now: Instant, patience: Duration) {
+        if let Some(until) = state.begin_trial(now, patience) {
+            self.trial = Some(Trial { since: now, until });
         }
     }
 
-    /// It has answered a call.
-    pub(super) fn note_answer(&mut self, now: Instant) {
-        if self.seen.is_out {
-            (self.seen.is_out, self.seen.since) = (false, now);
-        }
-        self.fitness = Fitness::Fit { failures: 0 };
-        self.ejected_for = Duration::ZERO;
+    /// It has answered a call. Returns true if it was only kept because too few would have been left.
+    pub(super) fn note_answer(&mut self, state: ServerState<'_>, now: Instant) -> bool {
         self.answered_at = now;
-        self.overdue.clear();
+        self.trial = None;
+        state.note_answer(now)
     }
 
     /// It has refused a call, was unreachable, or said nothing until the end. Returns true if that ejects it.
-    pub(super) fn note_failure(&mut self, settings: &UpstreamServer, now: Instant) -> bool {
+    pub(super) fn note_failure(&mut self, state: ServerState<'_>, settings: &UpstreamServer) -> bool {
         self.seen.failures += 1;
-        let is_out = match &mut self.fitness {
-            Fitness::Fit { failures } => {
-                *failures = failures.saturating_add(1);
-                settings.eject_after != 0 && *failures >= settings.eject_after
-            }
-            // What began before says nothing new.
-            Fitness::Ejected { .. } => false,
-            Fitness::OnTrial { .. } => true,
-        };
-        if is_out {
-            self.seen.ejected_by_failure += 1;
-            self.eject(now, settings.eject_for, LONGEST_EJECTION.max(settings.eject_for));
-        }
-        is_out
+        // What began before it was ejected says nothing new.
+        self.is_on_trial(state) || state.note_failure(settings.eject_after)
     }
 
     /// A call that began at `began` is overdue: to be said once of each. Returns true if that ejects the server.
-    pub(super) fn note_overdue(&mut self, settings: &UpstreamServer, began: Instant, now: Instant) -> bool {
-        let is_out = match self.fitness {
-            Fitness::Fit { .. } => settings.eject_after != 0 && self.is_silent(began),
-            Fitness::Ejected { .. } => false,
+    pub(super) fn note_overdue(&mut self, state: ServerState<'_>, settings: &UpstreamServer, began: Instant) -> bool {
+        match self.trial {
             // Older calls say nothing new.
-            Fitness::OnTrial { since, .. } => began >= since,
+            Some(trial) if self.is_on_trial(state) => began >= trial.since,
+            // It has answered meanwhile, if not this call.
+            _ => settings.eject_after != 0 && began > self.answered_at && state.note_overdue(began),
+        }
+    }
+
+    /// A call of this core tries the server now.
+    fn is_on_trial(&self, state: ServerState<'_>) -> bool {
+        self.trial.is_some_and(|trial| state.is_ejected_until(trial.until))
+    }
+
+    /// Ejects it, for all cores. Nothing if another core has done that meanwhile.
+    pub(super) fn eject(
+        &mut self,
+        state: ServerState<'_>,
+        why: Why,
+        settings: &UpstreamServer,
+        now: Instant,
+    ) -> Option<Ejection> {
+        let times = match why {
+            Why::Failure => (settings.eject_for, LONGEST_EJECTION.max(settings.eject_for)),
+            Why::Silence => (FIRST_SILENCE.min(settings.eject_for), settings.eject_for),
         };
-        if is_out {
-            self.seen.ejected_by_silence += 1;
-            self.eject(now, FIRST_SILENCE.min(settings.eject_for), settings.eject_for);
-        }
-        is_out
+        let trial = self.trial.take().map(|trial| trial.until);
+        state.eject(trial.filter(|until| state.is_ejected_until(*until)), times, now)
     }
 
-    /// Whether this overdue call makes enough of them.
-    fn is_silent(&mut self, began: Instant) -> bool {
-        // It has answered meanwhile, if not this call.
-        if began <= self.answered_at {
-            return false;
+    /// That is counted.
+    pub(super) fn count_ejection(&mut self, why: Why) {
+        match why {
+            Why::Failure => self.seen.ejected_by_failure += 1,
+            Why::Silence => self.seen.ejected_by_silence += 1,
         }
-        if self.overdue.is_full() {
-            self.overdue.remove(0);
-        }
-        self.overdue.push(began);
-        // Timers of one tick come up in any order.
-        let first = self.overdue.iter().min();
-        let last = self.overdue.iter().max();
-        self.overdue.is_full()
-            && first
-                .zip(last)
-                .is_some_and(|(first, last)| *last - *first <= SILENT_WITHIN)
-    }
-
-    fn eject(&mut self, now: Instant, first: Duration, longest: Duration) {
-        if !self.seen.is_out {
-            (self.seen.is_out, self.seen.since) = (true, now);
-        }
-        let time = self.ejected_for.saturating_mul(2).clamp(first, longest);
-        self.fitness = Fitness::Ejected { until: now + time };
-        self.ejected_for = time;
-        self.overdue.clear();
     }
 }

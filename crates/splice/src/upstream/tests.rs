@@ -1,6 +1,7 @@
 //! Which server a pool picks: turns, open connections, clients; who is full, and who has failed too often.
 
 mod overdue;
+mod shared;
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -36,6 +37,7 @@ fn config_with(weights: &[u16], policy: Policy, change: impl Fn(&mut UpstreamSer
         pools: vec![PoolSettings {
             policy,
             members: members.collect(),
+            eject_most: 100,
         }],
         servers: (0..weights.len()).map(server).collect(),
     }
@@ -326,21 +328,20 @@ fn a_trial_that_ends_without_a_word_is_repeated() {
 }
 
 #[test]
-fn when_all_are_out_they_are_asked_all_the_same() {
+fn the_last_one_is_never_ejected_and_the_others_are_asked_all_the_same_when_it_has_been_tried() {
     let mut upstream = with_one_ejected();
-    for _ in 0..2 {
+    for _ in 0..20 {
         upstream.note_failure(ServerId(1), NOW);
     }
-    let mut picked = at(&mut upstream, NOW, 2);
-    picked.sort_unstable();
-    assert_eq!(picked, [0, 1]);
-    // That one which is left has been tried brings back the other.
+    assert_eq!(at(&mut upstream, NOW, 2), [1, 1]);
+    let told = upstream.health(ServerId(1)).expect("a server");
+    assert_eq!((told.is_out, told.ejected_by_failure), (true, 1), "it is told of once");
     assert_eq!(
         upstream.next_after(POOL, client(1), NOW, &[ServerId(1)]),
         Some(ServerId(0))
     );
     upstream.note_success(ServerId(0), NOW);
-    assert!(!upstream.is_ejected(ServerId(0), NOW) && upstream.is_ejected(ServerId(1), NOW));
+    assert!(!upstream.is_ejected(ServerId(0), NOW));
 }
 
 #[test]
@@ -380,6 +381,8 @@ struct Model {
     failures: [u32; 4],
     /// How often out, until when, and whether someone is trying since.
     out: [Option<(u32, Instant, bool)>; 4],
+    /// It was the last one, and has answered no call since.
+    kept: [bool; 4],
 }
 
 impl Model {
@@ -398,6 +401,12 @@ impl Model {
                 if self.failures[server] < 2 {
                     return;
                 }
+                self.failures[server] = 0;
+                if self.out.iter().flatten().count() == 3 {
+                    self.kept[server] = true;
+                    return;
+                }
+                self.kept[server] = false;
                 0
             }
             Some((_, _, false)) => return,
@@ -405,6 +414,14 @@ impl Model {
         };
         let wait = (1_000_u64 << times.min(20)).min(300_000);
         self.out[server] = Some((times + 1, now + Duration::from_millis(wait), false));
+    }
+
+    fn succeed(&mut self, server: usize, now: Instant) {
+        (self.failures[server], self.out[server]) = (0, None);
+        if std::mem::take(&mut self.kept[server]) {
+            let still_out = self.out.iter_mut().flatten().filter(|(_, until, _)| *until > now);
+            still_out.for_each(|out| *out = (0, now, false));
+        }
     }
 }
 
@@ -453,8 +470,7 @@ proptest! {
                 Happening::Close(_) => (),
                 Happening::Success(server) => {
                     upstream.note_success(ServerId(server), now);
-                    model.failures[usize::from(server)] = 0;
-                    model.out[usize::from(server)] = None;
+                    model.succeed(usize::from(server), now);
                 }
                 Happening::Failure(server) => {
                     upstream.note_failure(ServerId(server), now);
@@ -466,6 +482,7 @@ proptest! {
                 let id = ServerId(server as u16);
                 prop_assert_eq!(upstream.open_connections(id), model.open[server]);
                 prop_assert_eq!(upstream.is_ejected(id, now), model.is_out(server, now));
+                prop_assert!(model.out.iter().flatten().count() < 4);
             }
         }
     }
