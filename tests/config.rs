@@ -20,6 +20,7 @@ idle = "poll"
 drain = "500ms"
 unknown_flows = "silent"
 replies_per_second = 10
+leg_sample = 16
 max_connections = 1000
 reassembly_memory = 77
 verify = "all"
@@ -132,8 +133,8 @@ fn every_key_arrives() {
         (Idle::Poll, UnknownFlows::Silent, Verify::All)
     );
     assert_eq!(
-        (engine.drain, engine.replies_per_second),
-        (Duration::from_millis(500), 10)
+        (engine.drain, engine.replies_per_second, engine.leg_sample),
+        (Duration::from_millis(500), 10, 16)
     );
     assert_eq!((engine.max_connections, engine.buffers), (1000, 8192));
     assert_eq!((engine.reassembly_memory, engine.reassembly_quota), (77 << 20, 25));
