@@ -131,7 +131,7 @@ impl Passed {
             // Two are left of it, and the second goes behind the first.
             self.push_gap(Gap(end, split.1));
             let len = usize::from(self.gap_count);
-            self.gaps[..len].sort_unstable_by(|one, other| one.0.distance_from(other.0).cmp(&0));
+            self.gaps[..len].sort_unstable_by(|one, other| (one.0 - other.0).cmp(&0));
         }
         true
     }
