@@ -22,6 +22,8 @@ mod capture;
 mod ctl;
 #[path = "main/leave.rs"]
 mod leave;
+#[path = "main/networks.rs"]
+mod networks;
 #[cfg_attr(feature = "dpdk", path = "main/run.rs")]
 #[cfg_attr(not(feature = "dpdk"), path = "main/run_without_dpdk.rs")]
 mod run;

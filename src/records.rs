@@ -33,7 +33,7 @@ mod socket;
 
 pub use sink::SinkTotals;
 
-/// Records that the ring between a core and the thread that takes them holds, and that to each sink: 8 MiB, and 65 ms at a
+/// Records that the ring between a core and the thread that takes them holds, and that to each sink (8 and 12 MiB): 65 ms at a
 /// million connections per second, far more than a thread rests.
 pub const RING_CAPACITY: usize = 65_536;
 

@@ -8,7 +8,7 @@
 //! | `/ready` | the same, and that the engine takes connections: no drain, no port down |
 //! | `/api/v1/status` | what the page shows: all below, of one moment |
 //! | `/api/v1/stat` | the report, as SIGUSR1 prints it, as JSON |
-//! | `/api/v1/{servers,pools,listeners,rules,cores,drops,ports,neighbours}` | parts of it, each an array of flat objects |
+//! | `/api/v1/{servers,legs,pools,listeners,rules,cores,drops,ports,neighbours}` | parts of it, each an array of flat objects |
 //! | `/api/v1/wrong` | what is wrong now, the worst first ([`wrong`]) |
 //! | `/api/v1/connections`, `connection` | open connections ([`connections`]), over a Unix socket only: they name clients |
 //! | `POST /api/v1/connections/end` | ends those of a server, or one |
@@ -25,6 +25,7 @@
 //! for connections, which they look at a few at a time ([`commands`](crate::commands)); for the rest see [`Watch`].
 
 pub(crate) mod connections;
+mod legs;
 pub mod metrics;
 mod rules;
 mod service;
@@ -69,10 +70,11 @@ const WITHOUT_LOSS: [DropReason; 2] = [DropReason::Consumed, DropReason::Resegme
 const PAGE: &str = include_str!("status/page.html");
 
 /// The parts of the API, by the end of their path.
-pub const PARTS: [&str; 10] = [
+pub const PARTS: [&str; 11] = [
     "wrong",
     "stat",
     "servers",
+    "legs",
     "pools",
     "listeners",
     "rules",
@@ -283,7 +285,8 @@ fn part_of(part: &str, report: &Report, watch: &Watch) -> Option<Value> {
         // A report always is JSON.
         "stat" => serde_json::to_value(report).ok(),
         "wrong" => Some(wrong::list(report, watch)),
-        "servers" => Some(servers(report, watch)),
+        "servers" => Some(legs::beside(servers(report, watch), watch)),
+        "legs" => Some(legs::list(watch)),
         "pools" => Some(pools(report, watch)),
         "listeners" => Some(listeners(watch)),
         "rules" => Some(rules::list(&watch.config(), &watch.tallies())),

@@ -21,6 +21,7 @@ drain = "500ms"
 announce = "off"
 unknown_flows = "silent"
 replies_per_second = 10
+leg_sample = 16
 max_connections = 1000
 reassembly_memory = 77
 verify = "all"
@@ -135,8 +136,8 @@ fn every_key_arrives() {
         (Idle::Poll, UnknownFlows::Silent, Verify::All)
     );
     assert_eq!(
-        (engine.drain, engine.replies_per_second),
-        (Duration::from_millis(500), 10)
+        (engine.drain, engine.replies_per_second, engine.leg_sample),
+        (Duration::from_millis(500), 10, 16)
     );
     assert_eq!((engine.max_connections, engine.buffers), (1000, 8192));
     assert!(!engine.announce);

@@ -65,6 +65,7 @@ impl Config {
             verify: self.engine.verify,
             capacity: self.capacity(),
             records: !self.records.is_empty(),
+            leg_sample: self.engine.leg_sample,
             steering: None,
             kernel: Claims::new(self, macs).into_exception_path(),
         }

@@ -43,6 +43,10 @@ pub(super) const REPLIES_PER_SECOND_RANGE: RangeInclusive<i64> = 0..=10_000_000;
 pub(super) const OVERLOAD_AFTER: Duration = Duration::from_millis(1);
 /// 0 is never; a second of full queues is more than any peer waits.
 pub(super) const OVERLOAD_AFTER_RANGE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(1);
+/// `[engine] leg_sample`: seven bytes of memory for each connection there may be, and too few to be felt.
+pub(super) const LEG_SAMPLE: i64 = 64;
+/// 0 is none; 1 is for tests and quiet engines.
+pub(super) const LEG_SAMPLE_RANGE: RangeInclusive<i64> = 0..=1_000_000;
 /// `[engine] drain`.
 pub(super) const DRAIN: Duration = Duration::from_secs(2);
 /// Longest drain: an operator who wants more leaves the engine running.

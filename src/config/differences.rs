@@ -68,6 +68,7 @@ impl Config {
             "replies_per_second",
             old.replies_per_second != engine.replies_per_second,
         );
+        refuse("engine", "leg_sample", old.leg_sample != engine.leg_sample);
         refuse("engine", "overload_after", old.overload_after != engine.overload_after);
         refuse(
             "engine",

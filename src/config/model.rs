@@ -40,6 +40,8 @@ pub struct EngineConfig {
     pub replies_per_second: u32,
     /// After how long without an empty receive queue a core lets SYNs give way to all else; zero: never.
     pub overload_after: Duration,
+    /// The legs of one connection in so many are watched; of none if that is zero.
+    pub leg_sample: u32,
     /// Connections that one core holds at the same time.
     pub max_connections: u32,
     /// Bytes of memory with which one core holds requests of connections that wait for their servers.

@@ -35,6 +35,7 @@ pub(super) struct RawEngine {
     pub(super) unknown_flows: Option<String>,
     pub(super) replies_per_second: Option<i64>,
     pub(super) overload_after: Option<String>,
+    pub(super) leg_sample: Option<i64>,
     pub(super) max_connections: Option<i64>,
     pub(super) reassembly_memory: Option<i64>,
     pub(super) reassembly_quota: Option<i64>,

@@ -332,6 +332,7 @@ impl<M: Machine, S: SelectServer, C: Stages> Program for ProxyProgram<M, S, C> {
                 ("received_headers", usage.headers),
                 ("transparent_sources", usage.borrowed),
                 ("inspected", usage.inspected),
+                ("watched_legs", usage.watched),
                 ("inspect_buffers", usage.kept),
                 ("timers", usage.timers),
                 ("ports", usage.ports),

@@ -11,6 +11,7 @@ use splice::visit::STATES;
 
 use super::capture::{self, CaptureCommand};
 use super::leave::{Leave, OnOff, Subject};
+use super::networks::by_network;
 use super::{Exit, complain, print};
 
 /// Where an engine listens that its unit file starts.
@@ -130,6 +131,12 @@ struct Wanted {
     /// That have waited for their server for more than a second.
     #[arg(long)]
     slow: bool,
+    /// Whose legs are watched, with what was seen of them.
+    #[arg(long)]
+    watched: bool,
+    /// Of these, all put together by their clients' networks.
+    #[arg(long, requires = "watched", conflicts_with = "limit")]
+    by_network: bool,
     /// So many at most.
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     limit: usize,
@@ -176,6 +183,8 @@ enum Part {
     Stat,
     /// Servers: whether they are passed over, since when, and what came of calls to them.
     Servers,
+    /// Round-trip times and losses of both legs of watched connections, by server.
+    Legs,
     /// Pools: the same of all their servers.
     Pools,
     /// Listeners.
@@ -272,14 +281,19 @@ fn connections(socket: &Endpoint, wanted: &Wanted) -> Result<String, String> {
     let given = filters
         .iter()
         .filter_map(|(name, value)| Some((*name, value.as_deref()?)));
-    let filters: Vec<_> = given.chain(wanted.slow.then_some(("slow", ""))).collect();
+    let flags = [("slow", wanted.slow), ("watched", wanted.watched)];
+    let set = flags.into_iter().filter(|(_, is_set)| *is_set);
+    let filters: Vec<_> = given.chain(set.map(|(name, _)| (name, ""))).collect();
     let mut rows = Vec::new();
     pages(socket, "GET", "connections", &filters, |page| {
         if let Some(Value::Array(more)) = page.get_mut("connections").map(Value::take) {
             rows.extend(more);
         }
-        rows.len() < wanted.limit
+        wanted.by_network || rows.len() < wanted.limit
     })?;
+    if wanted.by_network {
+        rows = by_network(&rows);
+    }
     rows.truncate(wanted.limit);
     Ok(Value::Array(rows).to_string() + "\n")
 }

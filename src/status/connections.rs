@@ -11,6 +11,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use netfcts::Side;
 use netfcts::leg::{mapped, unmapped};
+use netfcts::legs::Legs;
 use serde_json::{Value, json};
 use splice::connection::Spliced;
 use splice::ids::{ListenerId, ServerId};
@@ -76,7 +77,12 @@ impl FromStr for Id {
 pub(super) fn list(query: &str, watch: &Watch) -> Result<Value, Refusal> {
     let question = Question::read(query, watch)?;
     let (views, next) = question.ask(Purpose::Show, watch)?;
-    let rows: Vec<Value> = views.0.iter().map(|(core, view)| row(*core, view, watch)).collect();
+    let rows: Vec<Value> = (views.0.iter())
+        .map(|(core, view)| match &view.legs {
+            Some(legs) if question.filter.is_watched => with_legs(row(*core, view, watch), legs),
+            _ => row(*core, view, watch),
+        })
+        .collect();
     Ok(json!({ "connections": rows, "next": next }))
 }
 
@@ -156,6 +162,7 @@ impl Question {
                 self.filter.state = Some(state.ok_or_else(|| format!("expected a state of {}", STATES.join(", ")))?);
             }
             "slow" => self.filter.is_slow = true,
+            "watched" => self.filter.is_watched = true,
             "limit" => self.most = number()?.clamp(1, MOST),
             "from" => {
                 let read = |(core, place): (&str, &str)| Some((core.parse().ok()?, place.parse().ok()?));
@@ -169,7 +176,7 @@ impl Question {
             }
             _ => {
                 return Err(format!(
-                    "`{key}`: expected id, server, listener, client, older, state, slow, limit or from"
+                    "`{key}`: expected id, server, listener, client, older, state, slow, watched, limit or from"
                 ));
             }
         }
@@ -274,6 +281,7 @@ fn row(core: usize, view: &ConnectionView, watch: &Watch) -> Value {
 fn everything(core: usize, view: &ConnectionView, watch: &Watch) -> Value {
     let connection = &view.connection;
     let mut all = row(core, view, watch);
+    all["legs_of_one_in"] = json!(view.legs.map(|legs| legs.one_in));
     let config = watch.config();
     let server = (connection.ends.leg).and_then(|leg| config.servers().get(usize::from(leg.server.0)));
     all["core"] = json!(watch.cores().nth(core).map(|core| core.0));
@@ -283,8 +291,8 @@ fn everything(core: usize, view: &ConnectionView, watch: &Watch) -> Value {
     all["packets_from_client"] = json!(connection.packets_from_client);
     all["packets_from_server"] = json!(connection.packets_from_server);
     if let State::Spliced(spliced) = &connection.state {
-        all["client_leg"] = leg(spliced, Side::Client);
-        all["server_leg"] = leg(spliced, Side::Server);
+        all["client_leg"] = leg(spliced, view.legs.as_ref(), Side::Client);
+        all["server_leg"] = leg(spliced, view.legs.as_ref(), Side::Server);
         all["server_mss"] = json!(spliced.server_mss);
         all["window_scale"] = json!({
             "client": spliced.scale.client,
@@ -316,21 +324,48 @@ fn everything(core: usize, view: &ConnectionView, watch: &Watch) -> Value {
     all
 }
 
-/// What `side` has sent, in its own numbers, and what its peer has said of it.
-fn leg(spliced: &Spliced, side: Side) -> Value {
+/// A row with the round-trip times of both legs, and what was lost on each.
+fn with_legs(mut row: Value, legs: &Legs) -> Value {
+    let (client, server) = (&legs.client, &legs.server);
+    row["client_rtt_ms"] = millis(client.smoothed_rtt, client.rtts);
+    row["server_rtt_ms"] = millis(server.smoothed_rtt, server.rtts);
+    row["segments"] = json!(u64::from(client.segments) + u64::from(server.segments));
+    row["client_leg_lost"] = json!(u64::from(client.out_of_order) + u64::from(server.retransmitted));
+    row["server_leg_lost"] = json!(u64::from(server.out_of_order) + u64::from(client.retransmitted));
+    row
+}
+
+/// A time in µs; nothing if none was measured.
+fn millis(micros: u32, measured: u16) -> Value {
+    json!((measured > 0).then(|| f64::from(micros) / 1e3))
+}
+
+/// What `side` has sent, in its own numbers, and what its peer has said of it; and what was seen of the leg if that is watched.
+fn leg(spliced: &Spliced, legs: Option<&Legs>, side: Side) -> Value {
     let sent = spliced.direction(side);
     let (seq_offset, ts_offset) = match side {
         Side::Client => (spliced.client_seq_offset, spliced.client_ts_offset),
         Side::Server => (spliced.server_seq_offset, spliced.server_ts_offset),
     };
-    json!({
+    let mut all = json!({
         "sent_up_to": sent.end.0,
         "acknowledged": sent.snd_una.0,
         "in_flight": (sent.end - sent.snd_una).max(0),
         "window_left": (sent.edge - sent.end).max(0),
         "seq_offset": seq_offset,
         "timestamp_offset": ts_offset,
-    })
+    });
+    if let Some(seen) = legs.map(|legs| legs.of(side)) {
+        all["rtt_ms"] = millis(seen.smoothed_rtt, seen.rtts);
+        all["least_rtt_ms"] = millis(seen.least_rtt, seen.rtts);
+        all["rtts"] = json!(seen.rtts);
+        all["segments"] = json!(seen.segments);
+        all["retransmitted"] = json!(seen.retransmitted);
+        all["out_of_order"] = json!(seen.out_of_order);
+        all["duplicate"] = json!(seen.duplicate);
+        all["zero_windows"] = json!(seen.zero_windows);
+    }
+    all
 }
 
 #[cfg(test)]

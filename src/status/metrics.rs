@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use control::metrics::{Exposition, Family, Format, Values};
 
+use netfcts::Side;
 use splice::tally::{Distribution, Histogram, ListenerTally, PoolTally, Tally};
 
 use super::{DROP_GROUPS, distribution, rules};
@@ -190,21 +191,64 @@ fn listener_bytes(seen: &Seen<'_>, values: &mut Values<'_>) {
 fn times_of_listeners(seen: &Seen<'_>, values: &mut Values<'_>, of: fn(&ListenerTally) -> &Histogram) {
     for (index, listener) in listeners(seen) {
         let all = distribution(&seen.tallies, |tally| tally.listener(index).map(of));
-        add_times(values, ("listener", &listener.name), &all);
+        add_times(values, &[("listener", &listener.name)], &all);
     }
 }
 
 fn connect_times(seen: &Seen<'_>, values: &mut Values<'_>) {
     for (index, pool) in pools(seen) {
         let all = distribution(&seen.tallies, |tally| tally.pool(index).map(|pool| &pool.connect));
-        add_times(values, ("pool", &pool.name), &all);
+        add_times(values, &[("pool", &pool.name)], &all);
     }
 }
 
-fn add_times(values: &mut Values<'_>, label: (&str, &str), all: &Distribution) {
+/// The two sides, by the name of their label.
+const SIDES: [(&str, Side); 2] = [("client", Side::Client), ("server", Side::Server)];
+
+fn round_trip_times(seen: &Seen<'_>, values: &mut Values<'_>) {
+    for (index, pool) in pools(seen) {
+        for (name, side) in SIDES {
+            let all = distribution(&seen.tallies, |tally| {
+                tally.pool(index).map(|pool| &pool.legs.of(side).rtt)
+            });
+            add_times(values, &[("pool", &pool.name), ("side", name)], &all);
+        }
+    }
+}
+
+fn watched_segments(seen: &Seen<'_>, values: &mut Values<'_>) {
+    for (name, side) in SIDES {
+        let all = of_pools(seen, |pool| pool.legs.of(side).segments.get());
+        let again = of_pools(seen, |pool| pool.legs.of(side).retransmitted.get());
+        let late = of_pools(seen, |pool| pool.legs.of(side).out_of_order.get());
+        let twice = of_pools(seen, |pool| pool.legs.of(side).duplicate.get());
+        for ((((pool, all), (_, again)), (_, late)), (_, twice)) in all.zip(again).zip(late).zip(twice) {
+            let new = all.saturating_sub(again + late + twice);
+            let kinds = [
+                ("new", new),
+                ("retransmitted", again),
+                ("out_of_order", late),
+                ("duplicate", twice),
+            ];
+            for (kind, count) in kinds {
+                values.add(&[("pool", pool), ("side", name), ("kind", kind)], count);
+            }
+        }
+    }
+}
+
+fn watched_zero_windows(seen: &Seen<'_>, values: &mut Values<'_>) {
+    for (name, side) in SIDES {
+        for (pool, count) in of_pools(seen, |pool| pool.legs.of(side).zero_windows.get()) {
+            values.add(&[("pool", pool), ("side", name)], count);
+        }
+    }
+}
+
+fn add_times(values: &mut Values<'_>, labels: &[(&str, &str)], all: &Distribution) {
     let seconds = |micros: u64| micros as f64 / 1e6;
     let buckets = TIME_BOUNDS.map(|log| (seconds(1 << log), all.below(1 << log)));
-    values.add_histogram(&[label], buckets, (all.count(), seconds(all.sum())));
+    values.add_histogram(labels, buckets, (all.count(), seconds(all.sum())));
 }
 
 fn connection_bytes(seen: &Seen<'_>, values: &mut Values<'_>) {

@@ -28,6 +28,7 @@ mod icmp;
 mod inspecting;
 mod inspecting_trouble;
 mod kernel;
+mod legs;
 mod life;
 mod limits;
 mod lossy_calls;

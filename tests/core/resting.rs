@@ -86,7 +86,7 @@ struct Seen {
 
 fn config() -> String {
     let ports = format!("local_ports = \"5000-{}\"", 5000 + PORTS - 1);
-    let mut text = CONFIG.replace("max_connections = 64", "max_connections = 4096");
+    let mut text = CONFIG.replace("max_connections = 64", "max_connections = 4096\nleg_sample = 1");
     text = text.replace("name = \"all\"\n", &format!("name = \"all\"\n{ports}\n"));
     text = text.replace("name = \"all6\"\n", &format!("name = \"all6\"\n{ports}\n"));
     format!(
@@ -357,6 +357,7 @@ impl Model {
             time_wait: self.over.len(),
             flows: 2 * self.open.len() + legs,
             ports: self.open.len(),
+            watched: self.open.len(),
             timers: self.bench.proxy.usage().timers,
             ..Usage::default()
         };

@@ -57,13 +57,14 @@ fn reference_of_metrics_is_what_the_table_says() {
 }
 
 /// The dashboard's rows: what an operator asks first comes first. A family is in the row that names its beginning.
-const ROWS: [(&str, &[&str]); 8] = [
+const ROWS: [(&str, &[&str]); 9] = [
     (
         "Is it well?",
         &["ready", "connections_open", "uptime", "core_age", "next_hops"],
     ),
     ("Servers", &["server_"]),
     ("Times and sizes", &["connect_", "first_byte", "choice", "connection_"]),
+    ("Legs", &["client_handshake", "sampled_"]),
     ("Listeners and pools", &["listener_", "rule_", "pool_connections"]),
     (
         "Drops and events",

@@ -112,6 +112,7 @@ fn queries_that_find_nothing_say_so() {
         "id=0-4294967295-ffffffff",
         "id=0-0-0",
         "&&slow&&",
+        "watched=no&state=last_ack",
     ] {
         let (status, body) = served.asked("GET", format!("connections?{query}").as_bytes(), END);
         let found: Value = serde_json::from_str(&body).unwrap_or_default();

@@ -51,6 +51,7 @@ impl Bench {
             [engine]
             name = "{name}"
             cores = [0]
+            leg_sample = 1
             [records]
             file = "{}"
             format = "json"

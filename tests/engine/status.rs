@@ -326,6 +326,27 @@ fn connections_are_listed_and_looked_into_over_the_socket() {
     // The server has not acknowledged the request.
     assert_eq!((status, &one["client_leg"]["in_flight"]), (200, &5.into()), "{one}");
     assert_eq!(one["server_leg"]["sent_up_to"], 7_001);
+    // All are watched. What was held is none of what has passed.
+    assert_eq!(
+        (&one["legs_of_one_in"], &one["client_leg"]["segments"]),
+        (&1.into(), &0.into())
+    );
+    assert_eq!(
+        (&one["server_leg"]["rtts"], &one["server_leg"]["rtt_ms"]),
+        (&0.into(), &Value::Null)
+    );
+    let (_, watched) = ask("connections?watched");
+    assert_eq!(watched["connections"][1]["client_leg_lost"], 0, "{watched}");
+    let (_, legs) = ask("legs");
+    assert_eq!(
+        (&legs[0]["name"], &legs[0]["connections"]),
+        (&"one".into(), &2.into()),
+        "{legs}"
+    );
+    assert_eq!(
+        (&legs[0]["one_in"], &legs[0]["client_leg_lost_percent"]),
+        (&1.into(), &Value::Null)
+    );
     for wrong in [
         "x=1",
         "server=two",

@@ -14,6 +14,7 @@ mod inline;
 mod inspecting;
 mod kernel;
 mod ldap;
+mod legs;
 mod many_cores;
 mod neighbours;
 mod numbers;

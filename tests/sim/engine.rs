@@ -21,6 +21,7 @@ use proxyengine::callbacks::{
 use proxyengine::config::{Config, PoolId, ServerId};
 use proxyengine::neighbour::{SharedNeighbours, Station, Topology};
 use proxyengine::pipeline::{self, Handle};
+use splice::tally::Tally;
 use splice::upstream::Upstream;
 use splice::{CoreParts, Proxy, Secrets, Usage};
 use std::fmt::Write as _;
@@ -223,7 +224,7 @@ fn config_text(scenario: &Scenario) -> String {
     };
     let last_port = 40_000 + scenario.local_ports - 1;
     let mut text = format!(
-        "[engine]\nname = \"sim\"\ncores = [0]\nmax_connections = 256\nverify = \"{}\"\n\
+        "[engine]\nname = \"sim\"\ncores = [0]\nleg_sample = 1\nmax_connections = 256\nverify = \"{}\"\n\
          [timeouts]\nselect = \"{SELECT_SECONDS}s\"\nconnect = \"20s\"\nidle = \"{IDLE_SECONDS}s\"\nhalf_close = \"{IDLE_SECONDS}s\"\n\
          time_wait = \"{}ms\"\n\
          [syn_ack]\n{promise}\n\
@@ -391,6 +392,10 @@ impl Engine {
 
     pub fn records(&mut self, mut each: impl FnMut(&SessionRecord)) {
         self.records.drain(|record| each(record));
+    }
+
+    pub fn tally(&self) -> Arc<Tally> {
+        self.handle.look(Proxy::tally)
     }
 
     pub fn usage(&self) -> Usage {

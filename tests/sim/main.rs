@@ -30,6 +30,7 @@ mod ends;
 mod engine;
 mod frames;
 mod headers;
+mod legs;
 mod scenario;
 mod shrink;
 mod trouble;

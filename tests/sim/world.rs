@@ -8,6 +8,7 @@ use self::servers::Session;
 use crate::check::{self, Report, ServerResult};
 use crate::engine::{Engine, IDLE_SECONDS};
 use crate::frames;
+use crate::legs::{self, Figures, Truth};
 use crate::scenario::Scenario;
 use crate::trouble::{self, Troubles};
 use e2d2::ports::{Direction, FrameWriter, InterfaceId};
@@ -67,6 +68,8 @@ struct World<'a> {
     engine_wake: Option<Instant>,
     sockets: Random,
     capture: Option<Capture>,
+    /// What has passed on both legs, if somebody asks.
+    truth: Option<Truth>,
     digest: u64,
     faults: Vec<String>,
 }
@@ -78,8 +81,21 @@ struct Capture {
 
 /// Runs a scenario to its end and judges it. Frames at the engine's ports are written to `capture`.
 pub fn run(scenario: &Scenario, capture: Option<&Path>) -> Report {
-    let mut world = World::new(scenario, capture);
+    judged(&mut World::new(scenario, capture))
+}
+
+/// The same, with what has passed the engine on both legs, and what it tells of that.
+pub fn run_told(scenario: &Scenario) -> (Report, [[Figures; 2]; 2]) {
+    let mut world = World::new(scenario, None);
+    world.truth = Some(Truth::default());
+    let report = judged(&mut world);
+    let truth = world.truth.iter().map(Truth::sums).next();
+    (report, [truth.unwrap_or_default(), legs::told(&world.engine)])
+}
+
+fn judged(world: &mut World<'_>) -> Report {
     world.run();
+    let scenario = world.scenario;
     let leaks = world.engine.leaks();
     let drops = world.engine.drops();
     if let Some(capture) = &mut world.capture {
@@ -102,7 +118,7 @@ pub fn run(scenario: &Scenario, capture: Option<&Path>) -> Report {
         report.faults.extend(leaks);
     } else {
         // It ended before its time: nothing else can be right.
-        report.faults = world.faults;
+        report.faults = std::mem::take(&mut world.faults);
     }
     report.drops = drops;
     report.seconds = seconds;
@@ -163,6 +179,7 @@ impl<'a> World<'a> {
             troubles: Troubles::default(),
             sockets: random.fork("sockets"),
             capture: capture.map(Capture::new),
+            truth: None,
             digest: 0,
             faults: Vec::new(),
         };
@@ -320,6 +337,9 @@ impl<'a> World<'a> {
     }
 
     fn note_frame(&mut self, side: usize, direction: Direction, frame: &[u8]) {
+        if let Some(truth) = &mut self.truth {
+            truth.note(side, direction == Direction::Inbound, frame, self.now);
+        }
         let time = (self.now - self.start).as_nanos() as u64;
         let (chunks, rest) = frame.as_chunks::<8>();
         let chunks = chunks.iter().map(|chunk| u64::from_le_bytes(*chunk));

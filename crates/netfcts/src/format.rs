@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::leg::Side;
+use crate::legs::{LegFigures, Legs};
 use crate::record::{NO_SERVER, RecordFlags, SessionRecord, TRANSPARENT};
 
 /// How records are written.
@@ -196,7 +197,19 @@ fn write_half(out: &mut String, record: &SessionRecord, side: Side, start: Optio
     }
     out.push('[');
     write_list(out, ", ", changes().map(|change| change.after.as_micros()))?;
-    out.push_str("])\n");
+    out.push(']');
+    if let Some(legs) = &record.legs {
+        let leg = legs.of(side);
+        write!(
+            out,
+            ", rtt {} of {}, least {}",
+            leg.smoothed_rtt, leg.rtts, leg.least_rtt
+        )?;
+        write!(out, ", {} segments, {} retransmitted", leg.segments, leg.retransmitted)?;
+        write!(out, ", {} out of order, {} duplicate", leg.out_of_order, leg.duplicate)?;
+        write!(out, ", {} zero windows", leg.zero_windows)?;
+    }
+    out.push_str(")\n");
     Ok(())
 }
 
@@ -329,10 +342,42 @@ fn write_json(out: &mut String, record: &SessionRecord, names: &NameTable, sampl
     };
     write_list(out, ",", record.changes().map(change))?;
     out.push(']');
+    if let Some(legs) = &record.legs {
+        write_json_legs(out, legs)?;
+    }
     if sample > 1 {
         write!(out, ",\"sample\":{sample}")?;
     }
     out.push_str("}\n");
+    Ok(())
+}
+
+fn write_json_legs(out: &mut String, legs: &Legs) -> fmt::Result {
+    write!(out, ",\"legs_of_one_in\":{}", legs.one_in)?;
+    for (key, leg) in [("client_leg", &legs.client), ("server_leg", &legs.server)] {
+        write!(out, ",\"{key}\":{{\"segments\":{}", leg.segments)?;
+        let LegFigures {
+            retransmitted,
+            out_of_order,
+            duplicate,
+            zero_windows,
+            ..
+        } = leg;
+        write!(
+            out,
+            ",\"retransmitted\":{retransmitted},\"out_of_order\":{out_of_order}"
+        )?;
+        write!(out, ",\"duplicate\":{duplicate},\"zero_windows\":{zero_windows}")?;
+        write!(out, ",\"rtts\":{}", leg.rtts)?;
+        if leg.rtts > 0 {
+            write!(
+                out,
+                ",\"rtt_us\":{},\"least_rtt_us\":{}",
+                leg.smoothed_rtt, leg.least_rtt
+            )?;
+        }
+        out.push('}');
+    }
     Ok(())
 }
 
@@ -508,6 +553,34 @@ mod tests {
             (&values[1]["server"], &values[1]["local_address"]),
             (&Value::Null, &Value::Null)
         );
+    }
+
+    #[test]
+    fn legs_are_shown_where_they_were_watched() {
+        let mut legs = Legs::new(std::num::NonZeroU32::new(64).unwrap());
+        (legs.client.segments, legs.client.out_of_order, legs.client.zero_windows) = (5, 1, 2);
+        (legs.server.segments, legs.server.retransmitted, legs.server.duplicate) = (9, 3, 1);
+        [120, 200].into_iter().for_each(|rtt| legs.server.measure(rtt));
+        let mut record = complete();
+        record.legs = Some(legs);
+        let text = written(RecordFormat::JsonLines, names("s"), &[record]);
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["legs_of_one_in"], 64);
+        assert_eq!(
+            value["client_leg"],
+            json!({"segments": 5, "retransmitted": 0, "out_of_order": 1, "duplicate": 0, "zero_windows": 2, "rtts": 0})
+        );
+        assert_eq!(
+            value["server_leg"],
+            json!({
+                "segments": 9, "retransmitted": 3, "out_of_order": 0, "duplicate": 1, "zero_windows": 0,
+                "rtts": 2, "rtt_us": 130, "least_rtt_us": 120,
+            })
+        );
+        let text = written(RecordFormat::Text, names("s"), &[record]);
+        let server =
+            "rtt 130 of 2, least 120, 9 segments, 3 retransmitted, 0 out of order, 1 duplicate, 0 zero windows)\n";
+        assert!(text.ends_with(server), "{text}");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The session record: what is known about one proxied connection, both halves, in two cache lines.
+//! The session record: what is known about one proxied connection, both halves, in two cache lines, and in a third what was seen
+//! of its legs, if it is of the [sample](crate::legs).
 //!
 //! While a connection is open only its [`Progress`](crate::progress) is kept; the record is made of it by whoever takes it out of
 //! the [ring](crate::ring).
@@ -12,6 +13,7 @@ use bitflags::bitflags;
 use e2d2::time::Instant;
 
 use crate::leg::Side;
+use crate::legs::Legs;
 use crate::progress::Ends;
 
 /// State changes that a record holds.
@@ -248,6 +250,8 @@ bitflags! {
         const STATES_DROPPED = 1 << 8;
         /// Held bytes were given up for want of memory; the client repeated them.
         const COPY_GIVEN_UP = 1 << 9;
+        /// Its legs were watched: see [`SessionRecord::legs`].
+        const SAMPLED = 1 << 10;
     }
 }
 
@@ -262,7 +266,7 @@ pub struct StateChange {
     pub after: Duration,
 }
 
-/// One proxied connection. 128 bytes, no padding.
+/// One proxied connection: 192 bytes, of which the last 64 are for those whose legs were watched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct SessionRecord {
@@ -296,9 +300,11 @@ pub struct SessionRecord {
     pub servers_tried: u8,
     states: [u8; STAMPS / 2],
     stamps: [u8; STAMPS * STAMP_BYTES],
+    /// What was seen of its legs, if they were watched: that has the flag [`RecordFlags::SAMPLED`].
+    pub legs: Option<Legs>,
 }
 
-const _: () = assert!(size_of::<SessionRecord>() == 128 && align_of::<SessionRecord>() == 8);
+const _: () = assert!(size_of::<SessionRecord>() == 192 && align_of::<SessionRecord>() == 8);
 
 impl SessionRecord {
     /// The record of a connection that began at `start_ns` and has ended; without state changes yet.
@@ -328,6 +334,7 @@ impl SessionRecord {
             servers_tried,
             states: [0; STAMPS / 2],
             stamps: [0; STAMPS * STAMP_BYTES],
+            legs: None,
         }
     }
 

@@ -1,25 +1,32 @@
 //! Hands ended connections from their core to the thread that makes records of them and writes those.
 //!
 //! One ring per core, one producer and one consumer, wait-free on both ends. A full ring loses the record and counts it:
-//! the packet path never waits for a disk.
+//! the packet path never waits for a disk. What was seen of the legs of a few connections goes by a ring beside it, so that the
+//! others pay nothing for its size.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
+use crate::legs::Legs;
 use crate::progress::Ended;
-use crate::record::SessionRecord;
+use crate::record::{RecordFlags, SessionRecord};
+
+/// Connections in the ring for each whose legs there is room for beside it: more than one in a default sample.
+const RECORDS_PER_LEGS: usize = 16;
 
 /// Makes a ring for `capacity` connections (128 bytes each) and returns its two ends.
 pub fn record_ring(capacity: usize) -> (RecordSender, RecordReceiver) {
     let (producer, consumer) = RingBuffer::new(capacity);
+    let (to_legs, legs) = RingBuffer::new(capacity.div_ceil(RECORDS_PER_LEGS));
     let lost = Arc::new(Lost::default());
     let sender = RecordSender {
         producer,
+        legs: to_legs,
         lost: lost.clone(),
     };
-    (sender, RecordReceiver { consumer, lost })
+    (sender, RecordReceiver { consumer, legs, lost })
 }
 
 /// Records that found the ring full. The core writes it with each of them: no other core's data is in its cache lines.
@@ -30,6 +37,7 @@ struct Lost(AtomicU64);
 /// The core's end of a record ring.
 pub struct RecordSender {
     producer: Producer<Ended>,
+    legs: Producer<Legs>,
     lost: Arc<Lost>,
 }
 
@@ -44,6 +52,20 @@ impl RecordSender {
         }
     }
 
+    /// The same for one whose legs were watched. What was seen of them is left out, and the flag with it, if there is no room.
+    #[cold]
+    pub fn send_sampled(&mut self, legs: &Legs, make: impl FnOnce() -> Ended) {
+        // They are there before the record that says so, and not without it.
+        let is_told = self.producer.slots() > 0 && self.legs.push(*legs).is_ok();
+        self.send(|| {
+            let mut ended = make();
+            if is_told {
+                ended.progress.set_flags(RecordFlags::SAMPLED);
+            }
+            ended
+        });
+    }
+
     /// Records lost because the ring was full.
     pub fn records_lost(&self) -> u64 {
         self.lost.0.load(Ordering::Relaxed)
@@ -53,6 +75,7 @@ impl RecordSender {
 /// The writing thread's end of a record ring.
 pub struct RecordReceiver {
     consumer: Consumer<Ended>,
+    legs: Consumer<Legs>,
     lost: Arc<Lost>,
 }
 
@@ -62,7 +85,11 @@ impl RecordReceiver {
         let waiting = self.consumer.slots();
         for _ in 0..waiting {
             let Ok(ended) = self.consumer.pop() else { break };
-            each(&ended.record());
+            let mut record = ended.record();
+            if record.flags().contains(RecordFlags::SAMPLED) {
+                record.legs = self.legs.pop().ok();
+            }
+            each(&record);
         }
         waiting
     }
@@ -112,6 +139,36 @@ mod tests {
         assert_eq!(seen, [0, 1, 2, 3]);
         sender.send(|| numbered(6));
         assert_eq!(receiver.drain(|record| assert_eq!(*record, numbered(6).record())), 1);
+    }
+
+    #[test]
+    fn what_was_seen_of_legs_comes_with_its_record_or_not_at_all() {
+        let (mut sender, mut receiver) = record_ring(RECORDS_PER_LEGS);
+        let legs = |segments| {
+            let mut legs = Legs::new(std::num::NonZeroU32::MIN);
+            legs.client.segments = segments;
+            legs
+        };
+        for round in 0..3 {
+            sender.send(|| numbered(0));
+            sender.send_sampled(&legs(round), || numbered(1));
+            // There is room for one.
+            sender.send_sampled(&legs(9), || numbered(2));
+            sender.send(|| numbered(3));
+            let mut seen = Vec::new();
+            receiver.drain(|record| {
+                let is_flagged = record.flags().contains(RecordFlags::SAMPLED);
+                assert_eq!(is_flagged, record.legs.is_some());
+                seen.push((record.packets_to_server, record.legs));
+            });
+            assert_eq!(seen, [(0, None), (1, Some(legs(round))), (2, None), (3, None)]);
+        }
+        (0..20).for_each(|_| sender.send(|| numbered(4)));
+        sender.send_sampled(&legs(9), || numbered(5));
+        assert_eq!(sender.records_lost(), 5);
+        receiver.drain(|record| assert_eq!((record.packets_to_server, record.legs), (4, None)));
+        sender.send_sampled(&legs(7), || numbered(6));
+        receiver.drain(|record| assert_eq!(record.legs, Some(legs(7))));
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod emit;
 mod handshake;
 mod icmp;
 mod inspect;
+mod legs;
 mod probe;
 mod proxy;
 mod proxy_header;

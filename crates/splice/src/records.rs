@@ -9,6 +9,7 @@ use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::Side;
 use netfcts::counters::{TcpCounter, TcpCounters};
+use netfcts::legs::Legs;
 use netfcts::progress::{Ended, Ends, Progress};
 use netfcts::record::{self, Cause, RecordFlags, State};
 use netfcts::ring::RecordSender;
@@ -161,12 +162,13 @@ impl Log {
     }
 
     /// Hands over the record of `connection`, which used `local_port` towards its server and ends for `cause` as the
-    /// client's side sees it; without a leg it names the server that was given up last. A capture of it gets a copy.
+    /// client's side sees it; without a leg it names the server that was given up last. It has what was seen of the legs, if they
+    /// were watched. A capture of it gets a copy.
     pub(crate) fn end(
         &mut self,
         slot: u32,
         connection: &Connection,
-        (cause, local_port, given_up): (Cause, u16, Option<ServerId>),
+        ((cause, local_port, given_up), legs): ((Cause, u16, Option<ServerId>), Option<Legs>),
         now: Instant,
         tap: Option<&mut RecordSender>,
     ) {
@@ -192,10 +194,14 @@ impl Log {
             cause,
         };
         for sink in [self.sink.as_mut(), tap].into_iter().flatten() {
-            sink.send(|| Ended {
+            let make = || Ended {
                 progress: record.clone(),
                 ends,
-            });
+            };
+            match &legs {
+                None => sink.send(make),
+                Some(legs) => sink.send_sampled(legs, make),
+            }
         }
         record.clear();
     }

@@ -20,6 +20,8 @@ use std::time::Duration;
 
 use crate::base::ids::RuleId;
 use crate::base::settings::Settings;
+use netfcts::Side;
+use netfcts::legs::Sent;
 
 pub use histogram::{CELLS, Distribution, Histogram};
 
@@ -77,6 +79,9 @@ pub struct ListenerTally {
     pub bytes_to_server: Count,
     /// The same from the servers.
     pub bytes_to_client: Count,
+    /// From a SYN-ACK of ours to the client's ACK of it, to the millisecond that its timestamp has (RFC 7323 5.4), or from a
+    /// server's SYN-ACK that was passed on, where records are kept; of other clients nobody knows.
+    pub handshake: Histogram,
     /// From the beginning until a server was chosen, where records are kept.
     pub choice: Histogram,
     /// From the server's SYN-ACK, when the client's first bytes go to it, until its first byte, where records are kept.
@@ -95,6 +100,8 @@ pub struct PoolTally {
     pub chosen: Count,
     /// From the SYN to a server until its SYN-ACK; not of calls whose SYN was repeated.
     pub connect: Histogram,
+    /// Of its connections that are watched.
+    pub legs: LegsTally,
 }
 
 /// Of a rule.
@@ -113,6 +120,70 @@ pub struct ServerTally {
     pub connect: Histogram,
     /// As [`ListenerTally::first_byte`].
     pub first_byte: Histogram,
+    /// Of its connections that are watched.
+    pub legs: LegsTally,
+}
+
+/// Of connections whose legs are watched, one in [`Settings::leg_sample`].
+#[derive(Debug, Default)]
+pub struct LegsTally {
+    /// Connections that have begun to be watched.
+    pub connections: Count,
+    /// The leg to the client, and what clients have sent.
+    pub client: LegTally,
+    /// The leg to the server, and what servers have sent.
+    pub server: LegTally,
+}
+
+/// Of one of the two legs; what each is says [`LegFigures`](netfcts::legs::LegFigures).
+#[derive(Debug, Default)]
+pub struct LegTally {
+    /// Round-trip times between us and this side.
+    pub rtt: Histogram,
+    /// Segments with data or a FIN that this side has sent.
+    pub segments: Count,
+    /// Of these, those that had passed before and were not acknowledged.
+    pub retransmitted: Count,
+    /// Of these, those that filled a gap.
+    pub out_of_order: Count,
+    /// Of these, those that were acknowledged before.
+    pub duplicate: Count,
+    /// Times that this side has closed its window.
+    pub zero_windows: Count,
+}
+
+impl LegsTally {
+    /// The leg to this side.
+    pub fn of(&self, side: Side) -> &LegTally {
+        match side {
+            Side::Client => &self.client,
+            Side::Server => &self.server,
+        }
+    }
+
+    pub(crate) fn note_begin(&self) {
+        self.connections.add(1);
+    }
+}
+
+impl LegTally {
+    pub(crate) fn note_sent(&self, sent: Sent) {
+        self.segments.add(1);
+        match sent {
+            Sent::New => {}
+            Sent::Retransmitted => self.retransmitted.add(1),
+            Sent::OutOfOrder => self.out_of_order.add(1),
+            Sent::Duplicate => self.duplicate.add(1),
+        }
+    }
+
+    pub(crate) fn note_rtt(&self, micros: u32) {
+        self.rtt.add(micros.into());
+    }
+
+    pub(crate) fn note_zero_window(&self) {
+        self.zero_windows.add(1);
+    }
 }
 
 impl Tally {
@@ -158,6 +229,20 @@ impl Tally {
     /// By number of the server: of the first [`TIMED_SERVERS`].
     pub fn server(&self, server: usize) -> Option<&ServerTally> {
         self.servers.get(server).map(Arc::as_ref)
+    }
+
+    /// Where what is seen of a connection from this pool, which may be none, to this server is counted.
+    pub(crate) fn legs(&self, pool: Option<u16>, server: u16) -> [Option<&LegsTally>; 2] {
+        let pool = pool.and_then(|pool| self.pool(usize::from(pool)));
+        let server = self.server(usize::from(server));
+        [pool.map(|pool| &pool.legs), server.map(|server| &server.legs)]
+    }
+
+    /// A client has acknowledged a SYN-ACK after this time.
+    pub(crate) fn note_handshake(&self, listener: u16, took: Duration) {
+        if let Some(listener) = self.listeners.get(usize::from(listener)) {
+            listener.handshake.add(micros(took));
+        }
     }
 
     /// A connection begins.

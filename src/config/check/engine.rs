@@ -66,6 +66,13 @@ pub(super) fn check(source: &mut Source<'_>, raw: &RawEngine, ports: &[PortConfi
             defaults::OVERLOAD_AFTER,
             &defaults::OVERLOAD_AFTER_RANGE,
         ),
+        leg_sample: number(
+            source,
+            &at.key("leg_sample"),
+            raw.leg_sample,
+            defaults::LEG_SAMPLE,
+            &defaults::LEG_SAMPLE_RANGE,
+        ) as u32,
         max_connections: number(
             source,
             &at.key("max_connections"),

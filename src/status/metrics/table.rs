@@ -5,8 +5,8 @@ use splice::tally::ListenerTally;
 
 use super::{
     DROP_GROUPS, Seen, WAITING, checks, connect_times, connection_bytes, core_rounds, listener_bytes, next_hops,
-    of_cores, of_group, of_groups, of_listeners, of_pools, of_ports, of_rules, of_servers, port_errors, seconds_of_ms,
-    segments, times_of_listeners,
+    of_cores, of_group, of_groups, of_listeners, of_pools, of_ports, of_rules, of_servers, port_errors,
+    round_trip_times, seconds_of_ms, segments, times_of_listeners, watched_segments, watched_zero_windows,
 };
 
 /// Groups of counters that count events other than drops.
@@ -417,5 +417,57 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
             "Time from the SYN to a server of a pool to its SYN-ACK, of calls with one SYN",
         ),
         connect_times,
+    ),
+    (
+        histogram(
+            "proxyengine_client_handshake_seconds",
+            &["listener"],
+            "Time from a SYN-ACK to the client's ACK of it, to the millisecond: of clients with timestamps, or whose SYN was passed on",
+        ),
+        |seen, values| times_of_listeners(seen, values, |listener| &listener.handshake),
+    ),
+    (
+        gauge(
+            "proxyengine_sampled_one_in",
+            &[],
+            "Connections of which one is watched for the sampled figures; 0 if none is",
+        ),
+        |seen, values| _ = values.add(&[], seen.config.engine().leg_sample),
+    ),
+    (
+        counter(
+            "proxyengine_sampled_connections",
+            &["pool"],
+            "Sampled: connections to a pool that were watched",
+        ),
+        |seen, values| {
+            for (name, sum) in of_pools(seen, |pool| pool.legs.connections.get()) {
+                values.add(&[("pool", name)], sum);
+            }
+        },
+    ),
+    (
+        histogram(
+            "proxyengine_sampled_rtt_seconds",
+            &["pool", "side"],
+            "Sampled: round-trip times between the engine and the client or server, with the receiver's delay of its ACK",
+        ),
+        round_trip_times,
+    ),
+    (
+        counter(
+            "proxyengine_sampled_segments",
+            &["pool", "side", "kind"],
+            "Sampled: segments with data that a side has sent, by whether their bytes had passed, filled a gap, or were acknowledged",
+        ),
+        watched_segments,
+    ),
+    (
+        counter(
+            "proxyengine_sampled_zero_windows",
+            &["pool", "side"],
+            "Sampled: times that a side has closed its window",
+        ),
+        watched_zero_windows,
     ),
 ];

@@ -27,6 +27,7 @@ impl SessionRecord {
             servers_tried: 0,
             states: [0; STAMPS / 2],
             stamps: [0; STAMPS * STAMP_BYTES],
+            legs: None,
         }
     }
 

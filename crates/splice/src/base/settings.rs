@@ -348,6 +348,8 @@ pub struct Settings {
     pub capacity: Capacity,
     /// A record is kept of each connection.
     pub records: bool,
+    /// The legs of one connection in so many are watched; of none if that is zero.
+    pub leg_sample: u32,
     /// The core's place among several; nothing if it is alone.
     pub steering: Option<CoreSteering>,
     /// What the Linux kernel has of our addresses.

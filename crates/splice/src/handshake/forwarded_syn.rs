@@ -6,6 +6,7 @@
 //! its place. Nothing of it is left once packets pass.
 
 use crate::base::drop_reason::DropReason;
+use crate::base::ids::PoolId;
 use crate::base::path::Path;
 use crate::session::numbers::Control;
 use crate::session::segment::Segment;
@@ -30,6 +31,8 @@ pub(crate) struct ForwardedSyn {
     pub window: u16,
     /// What the server has answered.
     pub answer: Option<ServerSynAck>,
+    /// The pool that the server was chosen from, once it has answered.
+    pub pool: Option<PoolId>,
 }
 
 /// The server's SYN-ACK.
@@ -77,6 +80,7 @@ impl ForwardedSyn {
             },
             window: segment.window,
             answer: None,
+            pool: None,
         }
     }
 }

@@ -227,7 +227,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
     }
 
-    fn hash_of_client(&self, ends: &Endpoints) -> u64 {
+    pub(super) fn hash_of_client(&self, ends: &Endpoints) -> u64 {
         let key = ends.key(&self.settings, &self.borrowed, Side::Client);
         key.map_or(0, |key| self.flows.hash(&key))
     }

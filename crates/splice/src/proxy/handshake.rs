@@ -10,7 +10,7 @@ use crate::base::output::{NextHops, Output};
 use crate::base::path::Path;
 use crate::base::settings::{AcceptProxy, Bind, Listener, UnknownFlows};
 use crate::base::stage::WorkStage;
-use crate::handshake::cookie::{Agreed, Opened};
+use crate::handshake::cookie::{self, Agreed, Opened};
 use crate::handshake::half_open::HalfOpen;
 use crate::handshake::replay_filter::Unused;
 use crate::handshake::syn_ack_options::{self, AdvertisedOptions};
@@ -31,6 +31,7 @@ use netfcts::Side;
 use netfcts::counters::TcpCounter;
 use netfcts::record;
 use netfcts::seq::SeqNum;
+use std::time::Duration;
 
 /// One place in so many is kept for clients whose first segment has payload.
 const RESERVED: usize = 16;
@@ -147,7 +148,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         if self.connections.len() == capacity {
             return self.rooms.emit.dropped(DropReason::TableFull);
         }
-        let client = self.rooms.new_opening(listener, opened, &incoming);
+        let (client, shook_hands_in) = self.rooms.new_opening(listener, opened, &incoming);
         let connection = Connection::new(segment, (listener, address), State::AwaitPayload(client));
         if resting {
             self.rooms.free_key(segment.hash, &segment.key);
@@ -164,6 +165,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         self.rooms.on_cookie_returned(segment.key.remote);
         self.rooms.records.begin(slot, self.rooms.now);
         self.rooms.tally.note_begin(listener);
+        if let Some(took) = shook_hands_in {
+            self.rooms.tally.note_handshake(listener, took);
+        }
         self.rooms.emit.note_made(slot, segment, listener);
         self.await_first_bytes(slot, listener, out);
         if segment.len() == 0 {
@@ -207,7 +211,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             return;
         };
         let listener = connection.listener;
-        let client = self.rooms.new_opening(listener, opened, &incoming);
+        let (client, _) = self.rooms.new_opening(listener, opened, &incoming);
         let mut scene = ActionContext::nothing();
         scene.client = Some(client);
         self.drive(slot, Event::CookieAck, &mut scene, out);
@@ -337,20 +341,34 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         filter.find_unused(segment.hash, segment.returned_cookie(), self.now)
     }
 
-    fn new_opening(&self, listener: u16, opened: Opened, incoming: &Incoming<P::Buffer>) -> ClientSide {
+    /// What a cookie tells of its client, and how long its handshake took. The cookie has no time in it that would say so, but
+    /// a client with timestamps returns that of our SYN-ACK (RFC 7323 3.2).
+    fn new_opening(
+        &self,
+        listener: u16,
+        opened: Opened,
+        incoming: &Incoming<P::Buffer>,
+    ) -> (ClientSide, Option<Duration>) {
         let segment = incoming.segment;
         let promise = self.handshake.syn_ack_options.of_cookie(listener, segment.ack - 1);
         let options = TcpOptions::parse(segment.options(incoming.buffer.data()));
         let timestamps = options.timestamps.filter(|_| promise.timestamps);
         let scaled = opened.agreed.window_scale.is_some();
         let numbers = (segment.seq - 1, segment.ack - 1);
-        ClientSide {
+        let took = timestamps.map(|(_, echo)| {
+            let ms = self.handshake.timestamp(self.now).wrapping_sub(echo);
+            Duration::from_millis(ms.into())
+        });
+        // Whatever else it returns is made up.
+        let took = took.filter(|took| *took <= cookie::LIFETIME);
+        let client = ClientSide {
             tsval: timestamps.map_or(0, |(tsval, _)| tsval),
             advertised_units: ClientSide::units_of_window(promise.window),
             advertised_scale: promise.window_scale.filter(|_| scaled).unwrap_or(0),
             timestamps: timestamps.is_some(),
             ..ClientSide::new(numbers, opened.agreed, segment.window)
-        }
+        };
+        (client, took)
     }
 
     /// RFC 9293 3.10.7.1: the RST of a closed port, with numbers that its sender believes.

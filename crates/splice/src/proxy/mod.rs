@@ -34,6 +34,7 @@ use crate::base::transparent_sources::TransparentSources;
 use crate::emit::Emitter;
 use crate::handshake::Handshake;
 use crate::inspect::Inspections;
+use crate::legs::WatchedLegs;
 use crate::probe::{Checks, Probes};
 use crate::proxy_header::ProxyHeaders;
 use crate::reassembly::ReassemblyPool;
@@ -107,6 +108,7 @@ struct Rooms<P: BufferPool, S, N> {
     /// Nothing on a core that is alone.
     steering: Option<Steering>,
     records: Log,
+    legs: WatchedLegs,
     tally: Arc<Tally>,
     emit: Emitter<P>,
 }
@@ -176,6 +178,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 settings.records.then_some(capacity.connections),
                 settings.core,
             ),
+            legs: WatchedLegs::new(settings.leg_sample, capacity.connections),
             emit: Emitter::new(parts.pool),
             settings: Arc::new(settings),
         };
@@ -328,6 +331,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                     Ok(event) => {
                         if awaits_first_byte {
                             self.rooms.note_first_byte(slot, connection);
+                        }
+                        if connection.is_watched() && matches!(event, Event::Segment { .. }) {
+                            self.rooms.note_watched(slot, connection, from, segment);
                         }
                         event
                     }

@@ -26,6 +26,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             held: self.rooms.reassembly.in_use(),
             debts: self.rooms.rtx.len(),
             inspected: self.rooms.inspections.len(),
+            watched: self.rooms.legs.len(),
             kept: self.rooms.inspections.kept.in_use(),
             probes: self.rooms.probes.len() + self.rooms.checks.len(),
             headers: self.rooms.headers.received.len(),
@@ -61,7 +62,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     }
 
     /// The same, by structure.
-    pub fn memory_by_structure(&self) -> [(&'static str, usize); 11] {
+    pub fn memory_by_structure(&self) -> [(&'static str, usize); 12] {
         let strangers = self.rooms.handshake.half_open.memory()
             + self.rooms.handshake.forwarded_syns.memory()
             + self.rooms.admission.validated_clients.memory();
@@ -76,6 +77,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             ("used_cookies", self.rooms.handshake.replay_filter.memory()),
             ("held", self.rooms.reassembly.memory() + self.rooms.rtx.memory()),
             ("records", self.rooms.records.memory()),
+            ("watched_legs", self.rooms.legs.memory()),
             ("inspections", self.rooms.inspections.memory()),
             (
                 "headers",
@@ -98,6 +100,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let sources = capacity.connections + capacity.time_wait;
         share(self.connections.memory(), open, places)
             + share(rooms.records.memory(), open, places)
+            + share(rooms.legs.memory(), rooms.legs.len(), rooms.legs.capacity())
             + share(timers.memory(), timers.len(), timers.capacity())
             + rooms.flows.len() * 8
             + rooms.time_wait.len() * size_of::<TimeWaitEntry>()
@@ -161,6 +164,8 @@ pub struct Usage {
     pub debts: usize,
     /// Inspected connections.
     pub inspected: usize,
+    /// Connections whose legs are watched.
+    pub watched: usize,
     /// Blocks of bytes that inspectors have put in the place of others.
     pub kept: usize,
     /// Servers that are being asked what they can do, or whether they are there.

@@ -15,6 +15,7 @@ use crate::session::phase::{FinState, Phase};
 use crate::session::state::State;
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
+use netfcts::legs::Legs;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -40,6 +41,8 @@ pub struct ConnectionView {
     pub source: Option<(u128, u16)>,
     /// When it began, where records are kept.
     pub began: Option<Instant>,
+    /// What was seen of its legs, if they are watched.
+    pub legs: Option<Legs>,
     /// When it was looked at.
     pub at: Instant,
 }
@@ -63,6 +66,8 @@ pub struct ConnectionFilter {
     pub is_slow: bool,
     /// That the closing of this number [ends](crate::standby::Standby).
     pub closing: Option<u8>,
+    /// Whose legs are watched.
+    pub is_watched: bool,
 }
 
 /// The states that connections are shown in.
@@ -160,6 +165,7 @@ impl ConnectionFilter {
                 .is_none_or(|(address, bits)| ends.client_address() & bits == address)
             && self.state.is_none_or(|state| state == state_of(connection))
             && (!self.is_slow || is_slow(connection, now))
+            && (!self.is_watched || connection.is_watched())
     }
 
     /// And what is known beside it.
@@ -237,6 +243,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             listener_address: addresses.value(connection.ends.listener_address),
             source: connection.ends.source(&self.rooms.settings, &self.rooms.borrowed),
             began: self.rooms.records.start(slot),
+            legs: self
+                .rooms
+                .legs
+                .figures(slot)
+                .filter(|_| connection.is_watched())
+                .copied(),
             at: now,
             connection: connection.clone(),
         };

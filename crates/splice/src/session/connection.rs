@@ -73,6 +73,8 @@ pub struct Spliced {
     pub advertised_more: bool,
     /// The copy of the client's first bytes was evicted. Until they have passed it is as one whose first payload is awaited.
     pub is_evicted: bool,
+    /// Its legs are watched.
+    pub is_watched: bool,
     /// How far the direction client → server has closed.
     pub client_fin: FinState,
     /// How far the direction server → client has closed.
@@ -211,6 +213,12 @@ impl Connection {
     #[inline]
     pub const fn phase(&self) -> Phase {
         self.state.phase()
+    }
+
+    /// Whether its legs are watched.
+    #[inline]
+    pub(crate) fn is_watched(&self) -> bool {
+        matches!(&self.state, State::Spliced(spliced) if spliced.is_watched)
     }
 
     /// What is known if its packets pass.

@@ -5,7 +5,7 @@ use super::introducing::InspectStart;
 use crate::admission::round_budget::has_room_for_data;
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
-use crate::base::ids::ServerId;
+use crate::base::ids::{PoolId, ServerId};
 use crate::base::output::{NextHops, Output};
 use crate::base::path::Path;
 use crate::emit::Emitter;
@@ -50,6 +50,8 @@ pub(super) struct SpliceParams {
     pub(super) timestamps: Option<(u32, u32)>,
     pub(super) ack: SeqNum,
     pub(super) window: u16,
+    /// The pool that the server was chosen from.
+    pub(super) pool: Option<PoolId>,
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
@@ -362,7 +364,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         connection: &mut Connection,
         scene: &mut ActionContext<P::Buffer>,
     ) -> Option<()> {
-        let (client, ours, answer, window_bytes) = match connection.state {
+        let (client, ours, answer, window_bytes, pool) = match connection.state {
             State::ServerSynSent(client, call) => {
                 let Incoming { buffer, segment } = scene.incoming.as_ref()?;
                 let mut options = TcpOptions::parse(segment.options(buffer.data()));
@@ -370,12 +372,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 self.note_answer(slot, &connection.ends, &call);
                 self.records.count(Side::Server, TcpCounter::RecvSynAck);
                 let answer = ServerSynAck::of(segment, options, self.handshake.timestamp(self.now));
-                (client, call.side, answer, client.window_bytes())
+                (client, call.side, answer, client.window_bytes(), call.pool)
             }
             // A PROXY header is whole, or will not come.
             State::AwaitProxyHeader(client, ours, syn) => {
                 let syn = self.handshake.forwarded_syns.remove(syn.into())?;
-                (client, ours, syn.answer?, u32::from(syn.window))
+                (client, ours, syn.answer?, u32::from(syn.window), syn.pool)
             }
             _ => return None,
         };
@@ -385,7 +387,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             window_bytes,
             told: numbers::advertised_edge(&client),
         };
-        scene.handoff = Some(self.meet(slot, connection, (client, ours, &answer), newest, None)?);
+        let handoff = self.meet(slot, connection, (client, ours, &answer), newest, None)?;
+        scene.handoff = Some(SpliceParams { pool, ..handoff });
         // The timer is set when it is known what is owed: see `owe`.
         Some(())
     }
@@ -436,6 +439,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 InspectStart::NoRoom => return self.refuse_inspection(handoff),
             }
         }
+        self.watch(slot, connection, handoff);
         let (client, mss) = (&handoff.client, handoff.mss);
         // A neighbour that is gone for a while loses what is sent, as any link may; what is owed is repeated.
         let path = self.path_to(Side::Server, connection);
@@ -485,12 +489,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         let bytes = i64::from(spliced.to_server.end - first) - i64::from(fin_sent);
         connection.count_bytes(Side::Client, bytes);
+        self.note_held(slot, connection, handoff);
         self.owe(slot, connection, handoff, sends_first_bytes);
-        fin_sent.then_some(Event::Segment {
-            from: Side::Client,
-            fin: FinChange::Noted,
-            acknowledges_fin: false,
-        })
+        fin_sent.then_some(CLIENT_FIN)
     }
 
     /// Notes what was sent and is ours to repeat: the header, and client bytes that were acknowledged. The rest of what was
@@ -544,12 +545,19 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     }
 }
 
+/// The client's FIN, held until there was a server.
+const CLIENT_FIN: Event = Event::Segment {
+    from: Side::Client,
+    fin: FinChange::Noted,
+    acknowledges_fin: false,
+};
+
 /// The most of a header and the bytes behind it that goes out as one segment: what an Ethernet frame of 1500 bytes holds.
 const MAX_JOINED: usize = 1460;
 
 impl SpliceParams {
     /// The first number of what the server gets, in the client's numbering.
-    fn start(&self) -> SeqNum {
+    pub(super) fn start(&self) -> SeqNum {
         self.client.first_byte() - u32::from(self.header_len)
     }
 

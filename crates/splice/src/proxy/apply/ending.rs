@@ -51,7 +51,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.tally.note_end(connection.listener, bytes, lasted);
         let end = (cause, local_port, scene.given_up);
         let tap = self.emit.tap.as_mut().and_then(|tap| tap.records(slot));
-        self.records.end(slot, connection, end, self.now, tap);
+        let legs = connection.is_watched().then(|| self.legs.end(slot)).flatten();
+        self.records.end(slot, connection, (end, legs), self.now, tap);
         if let State::Spliced(spliced) = connection.state {
             self.rest(slot, connection, &spliced, cause);
         } else {

@@ -2,8 +2,8 @@
 //!
 //! This file lets events happen; what an action does is in the file of its part of a connection's life:
 //! `waiting` for the first payload, and its memory; `shaking` hands end to end, with or without a header behind that;
-//! `calling` the server; `passing` segments, also those that are too long; `owing` the server bytes; `ending`, and
-//! TIME-WAIT after that.
+//! `calling` the server; `passing` segments, also those that are too long; `watching` some of them; `owing` the server bytes;
+//! `ending`, and TIME-WAIT after that.
 
 mod calling;
 mod ending;
@@ -15,6 +15,7 @@ mod passing;
 mod repeating;
 mod shaking;
 mod waiting;
+mod watching;
 
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;

@@ -227,8 +227,19 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             let select = self.settings.listeners[usize::from(connection.listener)].select;
             self.timers.arm(slot, now + select);
             self.note_answer(slot, &connection.ends, &call);
+            if let Some(syn) = self.handshake.forwarded_syns.get_mut(syn.into()) {
+                syn.pool = call.pool;
+            }
         }
         self.emit_with_options(Some(buffer), &path, &control, &raw, out);
+    }
+
+    /// The client has acknowledged the SYN-ACK that was passed on to it.
+    fn note_forwarded_handshake(&self, slot: u32, listener: u16) {
+        let answered = (Side::Server, record::State::Established);
+        if let Some(took) = self.records.time_since(slot, answered, self.now) {
+            self.tally.note_handshake(listener, took);
+        }
     }
 
     /// The client has acknowledged the server's SYN: both numberings are known.
@@ -255,7 +266,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             told: client.first_byte() + u32::from(answer.window),
         };
         let payload = segment.payload(buffer.data());
-        scene.handoff = Some(self.meet(slot, connection, (client, ours, &answer), newest, Some(payload))?);
+        let handoff = self.meet(slot, connection, (client, ours, &answer), newest, Some(payload))?;
+        scene.handoff = Some(SpliceParams {
+            pool: syn.pool,
+            ..handoff
+        });
+        self.note_forwarded_handshake(slot, connection.listener);
         self.on_cookie_returned(segment.key.remote);
         self.records.state(slot, Side::Client, record::State::Established, now);
         Some(())
@@ -282,6 +298,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 return Some(refused);
             }
         } else {
+            self.watch(slot, connection, &handoff);
             self.arm_spliced(slot, connection);
         }
         if self.inspections.index(slot).is_some() {
@@ -289,6 +306,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         // Its checksum is right: it was looked at before the splice.
         let event = classify::while_spliced(connection, self.now, Side::Client, segment, || true).ok()?;
+        if connection.is_watched() && matches!(event, Event::Segment { .. }) {
+            self.note_watched(slot, connection, Side::Client, segment);
+        }
         let says_more = segment.len() > 0 || !has_header;
         says_more.then_some(event)
     }
@@ -341,6 +361,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             blank_sack: client.sack && !answer.options.sack_permitted,
             advertised_more,
             is_evicted: client.is_evicted,
+            is_watched: false,
             client_fin: FinState::Open,
             server_fin: FinState::Open,
         });
@@ -358,6 +379,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             timestamps: newest.timestamps.map(translated),
             ack: answer.isn + 1,
             window: scale.to_server(newest.window),
+            pool: None,
         })
     }
 
@@ -405,6 +427,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.headers.received.await_header(slot);
         self.timers.arm(slot, now + select);
         self.on_cookie_returned(incoming.segment.key.remote);
+        self.note_forwarded_handshake(slot, connection.listener);
         self.records.state(slot, Side::Client, record::State::Established, now);
         Some(())
     }

@@ -1,0 +1,67 @@
+//! Connections whose legs are watched: which they are, and what passes. Those that are inspected are not: what an inspector
+//! changes is the engine's own to send again.
+
+use super::calling::SpliceParams;
+use crate::base::callbacks::SelectServer;
+use crate::base::output::NextHops;
+use crate::proxy::Rooms;
+use crate::session::connection::Connection;
+use crate::session::segment::Segment;
+use e2d2::buffer::BufferPool;
+use netfcts::Side;
+
+impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
+    /// Watches the legs of a connection that was spliced, and of which nothing has passed, if it is one of the sample.
+    #[inline]
+    pub(super) fn watch(&mut self, slot: u32, connection: &mut Connection, handoff: &SpliceParams) {
+        if self.legs.is_drawn(self.hash_of_client(&connection.ends)) {
+            self.begin_watch(slot, connection, handoff);
+        }
+    }
+
+    #[cold]
+    fn begin_watch(&mut self, slot: u32, connection: &mut Connection, handoff: &SpliceParams) {
+        if let (Some(leg), Some(spliced)) = (connection.ends.leg, connection.spliced_mut()) {
+            let to = (leg.server, handoff.pool);
+            spliced.is_watched = self.legs.watch(slot, spliced, to, &self.tally);
+        }
+    }
+
+    /// What was held for the server of a connection has been sent, and a header before it.
+    #[inline]
+    pub(super) fn note_held(&mut self, slot: u32, connection: &Connection, handoff: &SpliceParams) {
+        if connection.is_watched() {
+            self.note_all_held(slot, connection, handoff);
+        }
+    }
+
+    #[cold]
+    fn note_all_held(&mut self, slot: u32, connection: &Connection, handoff: &SpliceParams) {
+        let Some(spliced) = connection.spliced() else { return };
+        let (now, first) = (self.now, handoff.client.first_byte());
+        let mut last = handoff.start();
+        let mut note = |numbers| self.legs.note_held(slot, numbers, now);
+        if last != first {
+            note((last, first));
+            last = first;
+        }
+        for (start, run) in self.reassembly.runs(handoff.client.held) {
+            last = first + (start + run.len()) as u32;
+            note((first + start as u32, last));
+        }
+        // A FIN behind them.
+        if spliced.to_server.end.gt(last) {
+            note((last, spliced.to_server.end));
+        }
+    }
+
+    /// A segment of `from` is accepted on a watched connection.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn note_watched(&mut self, slot: u32, connection: &Connection, from: Side, segment: &Segment) {
+        if let Some(spliced) = connection.spliced() {
+            let ack = spliced.ack_for_peer(from, segment.ack);
+            self.legs.note_passed(slot, (from, segment), ack, self.now, &self.tally);
+        }
+    }
+}
