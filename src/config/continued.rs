@@ -12,6 +12,7 @@ use std::path::Path;
 
 use super::error::{ConfigError, Problem};
 use super::model::{Fallback, ListenerConfig, PoolConfig, ServerConfig};
+use super::rule::RuleAction;
 use super::rule_numbers;
 use super::source::{At, Source};
 use super::{Config, check, read};
@@ -208,7 +209,9 @@ impl Continued {
         for (listener, (id, _)) in self.config.listeners.iter_mut().zip(&self.listeners) {
             listener.id = *id;
             for rule in &mut listener.rules {
-                rule.pool = self.pools[rule.pool.index()];
+                if let RuleAction::Pool(pool) = &mut rule.action {
+                    *pool = self.pools[pool.index()];
+                }
             }
             if let Fallback::Pool(pool) = &mut listener.default {
                 *pool = self.pools[pool.index()];

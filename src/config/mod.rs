@@ -30,6 +30,7 @@ mod payload_regex;
 mod raw;
 mod records;
 mod routes;
+mod rule;
 mod rule_numbers;
 mod source;
 
@@ -45,13 +46,14 @@ pub use dn::DnPattern;
 pub use error::{ConfigError, Problem};
 pub use memory::{PortMemory, RequestsCarried};
 pub use model::{
-    EngineConfig, Fallback, Idle, KernelConfig, ListenAddress, ListenerConfig, ListenerTimeouts, LocalAddress, Match,
-    PoolConfig, PortConfig, PortRanges, Rule, ServerConfig, SoftwareNicConfig, Steering, Timeouts,
+    EngineConfig, Fallback, Idle, KernelConfig, ListenAddress, ListenerConfig, ListenerTimeouts, LocalAddress,
+    PoolConfig, PortConfig, PortRanges, ServerConfig, SoftwareNicConfig, Steering, Timeouts,
 };
 pub use pattern::{HostPattern, MAX_HOST_LEN, NamePattern};
 pub use payload_regex::PayloadRegex;
 pub use records::{Destination, Endpoint, RecordFilter, RecordsConfig, Rotation};
 pub use routes::{NextHop, Route, Routes};
+pub use rule::{Clients, Match, Rule, RuleAction};
 pub use rule_numbers::{BY_DEFAULT, OTHER_RULES};
 pub use splice::ids::{CoreId, ListenerId, PoolId, PortIndex, RuleId, ServerId};
 pub use splice::settings::{

@@ -139,7 +139,14 @@ pub(super) struct RawRule {
     pub(super) postgres_user: Option<String>,
     pub(super) postgres_database: Option<String>,
     pub(super) ssl_request: Option<bool>,
-    pub(super) pool: String,
+    pub(super) client: Option<Vec<String>>,
+    pub(super) listener_port: Option<Vec<String>>,
+    #[serde(default)]
+    pub(super) and: Vec<RawRule>,
+    #[serde(default)]
+    pub(super) not: Vec<RawRule>,
+    pub(super) pool: Option<String>,
+    pub(super) action: Option<String>,
 }
 
 #[derive(Deserialize)]

@@ -5,7 +5,8 @@
 
 use std::collections::HashSet;
 
-use super::model::{ListenerConfig, Rule};
+use super::model::ListenerConfig;
+use super::rule::Rule;
 use super::{Config, RuleId, Standing};
 
 /// What connections are shown under that no rule of their listener has chosen a server for.

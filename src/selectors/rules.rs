@@ -1,15 +1,18 @@
 //! The rules of the configuration as a selector.
 
+use std::net::IpAddr;
 use std::ops::Range;
 
-use crate::config::{Config, CoreId, Fallback, HostPattern, Match, Rule, RuleId, ServerId};
-use splice::callbacks::{FirstPayload, SelectServer, Selection, SelectorFactory};
+use crate::config::{AcceptProxy, Config, CoreId, Fallback, HostPattern, Match, Rule, RuleAction, RuleId, ServerId};
+use splice::callbacks::{Arrival, FirstPayload, Refusal, SelectServer, Selection, SelectorFactory};
 
 use super::names::{Candidates, NameIndex, NameSource};
 use super::number::first_number;
 use super::{Sought, http, ldap, postgres, tls};
 
 /// Chooses by the rules of each listener, in their order; by its default when no rule matches.
+///
+/// Rules that refuse by what a SYN tells are asked then already, as far as no rule before them has to wait for a payload.
 ///
 /// A rule is passed over only when it can no longer match. As long as one may still match, the rules behind it have to
 /// wait: [`Selection::NeedMore`]. When the payload is complete, a rule that is still waiting does not match.
@@ -25,6 +28,8 @@ pub struct RuleSelector {
     pools: Vec<Vec<ServerId>>,
     /// The rule that made the last answer.
     chosen: Option<RuleId>,
+    /// Some listener has rules that are asked before there is a payload.
+    refuses_at_syn: bool,
 }
 
 /// What a listener asks of a first payload.
@@ -35,6 +40,8 @@ struct ListenerRules {
     /// Of those rules that are found by a name, in their order.
     indices: Vec<NameIndex>,
     default: Fallback,
+    /// So many of the rules are asked before there is a payload: to the last that can refuse then.
+    at_syn: usize,
 }
 
 impl RuleSelector {
@@ -47,17 +54,24 @@ impl RuleSelector {
                 rules: listener.rules.clone(),
                 indices: NameIndex::of_rules(&listener.rules),
                 default: listener.default,
+                at_syn: match listener.accept {
+                    AcceptProxy::Off => rules_at_syn(&listener.rules),
+                    // Who the client is, and where it has connected to, the header says.
+                    AcceptProxy::Optional | AcceptProxy::Required => 0,
+                },
             })
-            .collect();
+            .collect::<Vec<_>>();
         let pools = config
             .pools()
             .iter()
             .map(|pool| pool.members.iter().map(|member| member.server).collect())
             .collect();
+        let refuses_at_syn = listeners.iter().any(|listener: &ListenerRules| listener.at_syn > 0);
         Self {
             listeners,
             pools,
             chosen: None,
+            refuses_at_syn,
         }
     }
 
@@ -102,19 +116,44 @@ impl RuleSelector {
         None
     }
 
+    /// The same before there is a payload: how the first rule refuses that matches. A rule that has to wait for the payload
+    /// has those behind it wait, too.
+    fn refuse_at_syn(&mut self, arrival: &Arrival) -> Result<(), Refusal> {
+        let Some(listener) = self.listeners.get(arrival.listener.index()) else {
+            return Ok(());
+        };
+        for rule in listener.rules.iter().take(listener.at_syn) {
+            match (known_at_syn(&rule.matches, arrival), rule.action) {
+                (Sought::Found(true), RuleAction::Refuse(refusal)) => {
+                    self.chosen = Some(rule.id);
+                    return Err(refusal);
+                }
+                (Sought::Found(true), RuleAction::Pool(_)) | (Sought::NeedMore, _) => return Ok(()),
+                (Sought::Found(false) | Sought::Absent, _) => (),
+            }
+        }
+        Ok(())
+    }
+
     fn apply(&self, rule: &Rule, payload: &mut Findings<'_>) -> Sought<Selection> {
         if rule.matches == Match::FirstNumber {
             return self.by_number(rule, payload);
         }
         match payload.matches(&rule.matches) {
-            Sought::Found(true) => Sought::Found(Selection::Pool(rule.pool)),
+            Sought::Found(true) => Sought::Found(match rule.action {
+                RuleAction::Pool(pool) => Selection::Pool(pool),
+                RuleAction::Refuse(Refusal::Reject) => Selection::Reject,
+                // Whose address a list has got since the handshake has a window already.
+                RuleAction::Refuse(Refusal::Drop | Refusal::Tarpit) => Selection::Drop,
+            }),
             Sought::Found(false) | Sought::Absent => Sought::Absent,
             Sought::NeedMore => Sought::NeedMore,
         }
     }
 
     fn by_number(&self, rule: &Rule, payload: &Findings<'_>) -> Sought<Selection> {
-        let servers = self.pools.get(rule.pool.index()).map_or(&[][..], Vec::as_slice);
+        let pool = rule.pool().and_then(|pool| self.pools.get(pool.index()));
+        let servers = pool.map_or(&[][..], Vec::as_slice);
         // A checked configuration has at most 65535 servers, and no pool without one.
         match first_number(payload.bytes, payload.complete, servers.len() as u16) {
             Sought::Found(n) => servers
@@ -156,13 +195,61 @@ impl SelectServer for RuleSelector {
         }
     }
 
+    #[inline]
+    fn admit(&mut self, arrival: &Arrival) -> Result<(), Refusal> {
+        if self.refuses_at_syn {
+            return self.refuse_at_syn(arrival);
+        }
+        Ok(())
+    }
+
     fn rule(&self) -> Option<RuleId> {
         self.chosen
     }
 }
 
+/// How many of a listener's rules are asked at a SYN.
+fn rules_at_syn(rules: &[Rule]) -> usize {
+    let refuses = |rule: &Rule| rule.pool().is_none() && rule.matches.is_known_at_syn();
+    rules.iter().rposition(refuses).map_or(0, |last| last + 1)
+}
+
+/// What a SYN says of it.
+fn known_at_syn(wanted: &Match, arrival: &Arrival) -> Sought<bool> {
+    match wanted {
+        Match::Client(clients) => Sought::Found(clients.contains(arrival.peer)),
+        Match::ListenerPort(ports) => Sought::Found(ports.contains(arrival.local_port)),
+        Match::All(parts) => all(parts.iter().map(|part| known_at_syn(part, arrival))),
+        Match::Not(part) => opposite(known_at_syn(part, arrival)),
+        _ => Sought::NeedMore,
+    }
+}
+
+/// Whether all are so: not as soon as one is certain not to be.
+fn all(parts: impl Iterator<Item = Sought<bool>>) -> Sought<bool> {
+    let mut answer = Sought::Found(true);
+    for part in parts {
+        match part {
+            Sought::Found(true) => {}
+            Sought::NeedMore => answer = Sought::NeedMore,
+            Sought::Found(false) | Sought::Absent => return Sought::Absent,
+        }
+    }
+    answer
+}
+
+fn opposite(of: Sought<bool>) -> Sought<bool> {
+    match of {
+        Sought::Found(is_so) => Sought::Found(!is_so),
+        Sought::Absent => Sought::Found(true),
+        Sought::NeedMore => Sought::NeedMore,
+    }
+}
+
 /// A payload, and what has been found in it so far.
 struct Findings<'a> {
+    client: IpAddr,
+    listener_port: u16,
     bytes: &'a [u8],
     complete: bool,
     http: Option<Sought<http::Request<'a>>>,
@@ -176,6 +263,8 @@ struct Findings<'a> {
 impl<'a> Findings<'a> {
     fn new(payload: &FirstPayload<'a>) -> Self {
         Self {
+            client: payload.client.ip(),
+            listener_port: payload.local.port(),
             bytes: payload.bytes,
             complete: payload.complete,
             http: None,
@@ -208,6 +297,14 @@ impl<'a> Findings<'a> {
             Match::SslRequest => postgres::encryption_request(bytes).map(|()| true),
             // It names a server, not only a pool: see `by_number`.
             Match::FirstNumber => Sought::Absent,
+            Match::Client(clients) => Sought::Found(clients.contains(self.client)),
+            Match::ListenerPort(ports) => Sought::Found(ports.contains(self.listener_port)),
+            Match::All(parts) => all(parts.iter().map(|part| self.matches(part))),
+            Match::Not(part) => match self.matches(part) {
+                // Nothing more will come: it does not match.
+                Sought::NeedMore if self.complete => Sought::Found(true),
+                answer => opposite(answer),
+            },
         }
     }
 

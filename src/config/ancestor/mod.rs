@@ -169,7 +169,7 @@ fn listener(source: &mut Source<'_>, engine: &mut Keys, network: &Network, bind:
             Some(_) => Vec::new(),
             None => vec![RawRule {
                 first_number: Some(true),
-                pool: POOL.to_owned(),
+                pool: Some(POOL.to_owned()),
                 ..RawRule::default()
             }],
         },

@@ -24,21 +24,7 @@ pub(super) fn check(source: &mut Source<'_>, at: &At, raw: Option<&RawProxyIn>) 
             ("required", AcceptProxy::Required),
         ],
     );
-    let mut trusted = Vec::with_capacity(raw.from.len());
-    for (i, text) in raw.from.iter().enumerate() {
-        match prefix(text) {
-            Some(prefix) if prefix.trunc() == prefix => trusted.push(prefix),
-            Some(prefix) => {
-                let expected = format!("a prefix without host bits, such as \"{}\"", prefix.trunc());
-                source.refuse(&at.key("from").index(i), quoted(text), expected);
-            }
-            None => source.refuse(
-                &at.key("from").index(i),
-                quoted(text),
-                "an address or a prefix such as \"192.0.2.0/24\" or \"2001:db8::/32\"",
-            ),
-        }
-    }
+    let mut trusted = prefixes(source, &at.key("from"), &raw.from);
     if accept != AcceptProxy::Off && raw.from.is_empty() {
         source.complain(
             &at.key("from"),
@@ -54,6 +40,26 @@ pub(super) fn check(source: &mut Source<'_>, at: &At, raw: Option<&RawProxyIn>) 
         trusted.clear();
     }
     (accept, trusted)
+}
+
+/// A list of addresses and prefixes; complains about what is neither.
+pub(super) fn prefixes(source: &mut Source<'_>, at: &At, texts: &[String]) -> Vec<IpNet> {
+    let mut prefixes = Vec::with_capacity(texts.len());
+    for (i, text) in texts.iter().enumerate() {
+        match prefix(text) {
+            Some(prefix) if prefix.trunc() == prefix => prefixes.push(prefix),
+            Some(prefix) => {
+                let expected = format!("a prefix without host bits, such as \"{}\"", prefix.trunc());
+                source.refuse(&at.index(i), quoted(text), expected);
+            }
+            None => source.refuse(
+                &at.index(i),
+                quoted(text),
+                "an address or a prefix such as \"192.0.2.0/24\" or \"2001:db8::/32\"",
+            ),
+        }
+    }
+    prefixes
 }
 
 /// Complains about listeners whose clients' own addresses cannot be used towards their servers. With PROXY headers the

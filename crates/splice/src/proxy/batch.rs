@@ -66,8 +66,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                     }
                 }
                 // The ACK of a cookie, most likely.
-                None if !segment.has(TcpFlags::SYN) => self.rooms.handshake.replay_filter.prefetch(segment.hash),
-                None => {}
+                None if !segment.has(TcpFlags::SYN) => {
+                    self.rooms.handshake.replay_filter.prefetch(segment.hash);
+                    self.rooms.selector.prefetch(segment.key.remote);
+                }
+                None => self.rooms.selector.prefetch(segment.key.remote),
             }
         }
         for slot in may_call {
