@@ -20,6 +20,8 @@ use proxyengine::log_levels::LogLevels;
 mod capture;
 #[path = "main/ctl.rs"]
 mod ctl;
+#[path = "main/lists.rs"]
+mod lists;
 #[cfg_attr(feature = "dpdk", path = "main/run.rs")]
 #[cfg_attr(not(feature = "dpdk"), path = "main/run_without_dpdk.rs")]
 mod run;

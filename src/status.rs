@@ -23,6 +23,7 @@
 //! for connections, which they look at a few at a time ([`commands`](crate::commands)); for the rest see [`Watch`].
 
 pub(crate) mod connections;
+mod lists;
 pub mod metrics;
 mod rules;
 mod wrong;
@@ -46,6 +47,8 @@ use crate::log_levels::LogLevels;
 use crate::neighbour::NextHop;
 use crate::report::{CoreReport, CounterGroup, Report, ServerReport};
 
+pub use self::lists::ListDoor;
+
 /// Groups of counters that count frames which were not passed on, by reason.
 pub const DROP_GROUPS: [&str; 5] = [
     "proxy_drops",
@@ -62,13 +65,14 @@ const WITHOUT_LOSS: [DropReason; 2] = [DropReason::Consumed, DropReason::Resegme
 const PAGE: &str = include_str!("status/page.html");
 
 /// The parts of the API, by the end of their path.
-pub const PARTS: [&str; 10] = [
+pub const PARTS: [&str; 11] = [
     "wrong",
     "stat",
     "servers",
     "pools",
     "listeners",
     "rules",
+    "lists",
     "cores",
     "drops",
     "ports",
@@ -93,6 +97,8 @@ pub fn listen(config: &ControlConfig) -> Result<Option<Server>, (String, io::Err
 pub struct Doors {
     /// The configuration's file.
     pub file: PathBuf,
+    /// Has a list go on with a change, and waits for what comes of that.
+    pub list: ListDoor,
     /// Has it read again, and waits for what comes of that.
     pub reload: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
 }
@@ -137,9 +143,11 @@ fn answer(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
 }
 
 fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Option<&Doors>) -> Answer {
-    const CHANGES: [&str; 7] = [
+    const CHANGES: [&str; 9] = [
         "capture",
         "connections/end",
+        "lists/add",
+        "lists/remove",
         "records/reopen",
         "records/on",
         "records/off",
@@ -154,7 +162,7 @@ fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
     if !may_change(request.peer, rustix::process::geteuid().as_raw()) {
         return Answer::refusal(403, "for root and the engine's user, over a Unix socket\n");
     }
-    let takes_query = ["capture", "connections/end", "log"].contains(&change);
+    let takes_query = ["capture", "connections/end", "lists/add", "lists/remove", "log"].contains(&change);
     if !takes_query && !request.query.is_empty() {
         return Answer::refusal(400, "this takes no query\n");
     }
@@ -164,8 +172,13 @@ fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
         return Answer::refusal(409, &(reason + "\n"));
     }
     match change {
-        "capture" => return capture(request.query, watch),
+        "capture" => return crate::capture::answer(request.query, watch),
         "connections/end" => return told(connections::end(request.query, watch)),
+        "lists/add" | "lists/remove" => {
+            if let Err(refusal) = lists::change(change == "lists/add", request.query, doors) {
+                return refusal;
+            }
+        }
         "records/reopen" => watch.records().reopen(),
         "records/on" => watch.records().keep(true),
         "records/off" => watch.records().keep(false),
@@ -183,17 +196,6 @@ fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
     }
     log::info!("changed by ctl: {change} {}", request.query);
     Answer::text("ok\n")
-}
-
-/// Sends frames of clients to whoever may end their connections, too.
-fn capture(query: &str, watch: &Watch) -> Answer {
-    match crate::capture::begin(query, watch) {
-        Ok(capture) => {
-            log::info!("changed by ctl: capture {query}");
-            Answer::stream("application/x-pcapng", move |body| capture.send_to(body))
-        }
-        Err((status, sentence)) => Answer::refusal(status, &format!("{sentence}\n")),
-    }
 }
 
 fn told(result: Result<Value, connections::Refusal>) -> Answer {
@@ -263,6 +265,7 @@ fn part_of(part: &str, report: &Report, watch: &Watch) -> Option<Value> {
         "servers" => Some(servers(report, watch)),
         "pools" => Some(pools(report, watch)),
         "listeners" => Some(listeners(watch)),
+        "lists" => Some(lists::list(&watch.config())),
         "rules" => Some(rules::list(&watch.config(), &watch.tallies())),
         "cores" => Some(cores(report)),
         "drops" => Some(drops(report)),

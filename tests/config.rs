@@ -481,10 +481,10 @@ refusals! {
     listener_on_no_port: "[2001:db8:1::80]:80\"]" => "[2001:db8:f::80]:80\"]", "listener[1].ports is missing, expected the names of the ports";
     listener_port_unknown: "ports = [\"clients\"]" => "ports = [\"client\"]", "listener[0].ports[0] is \"client\", expected the name of a port: \"clients\" or \"servers\"";
     bind_unknown: "bind = \"payload\"" => "bind = \"data\"", "listener[0].bind is \"data\", expected \"payload\", \"handshake\" or \"syn\"";
-    bind_syn_with_rules: "bind = \"payload\"" => "bind = \"syn\"", "listener[0].rules[0] can never match, expected only client and listener_port: with bind = \"syn\" the server is chosen before";
+    bind_syn_with_rules: "bind = \"payload\"" => "bind = \"syn\"", "listener[0].rules can never match, expected only client and listener_port: with bind = \"syn\" the server is chosen before";
     inspect_delay_long: "bind = \"payload\"" => "inspect_delay = \"11s\"", "listener[0].inspect_delay is \"11s\", expected less than `select`, \"10s\"";
     inspect_delay_short: "bind = \"payload\"" => "inspect_delay = \"1ms\"", "listener[0].inspect_delay is \"1ms\", expected \"10ms\" to \"30days\"";
-    bind_handshake_with_rules: "bind = \"payload\"" => "bind = \"handshake\"", "listener[0].rules[0] can never match, expected only client and listener_port: with bind = \"handshake\" the server is chosen before";
+    bind_handshake_with_rules: "bind = \"payload\"" => "bind = \"handshake\"", "listener[0].rules can never match, expected only client and listener_port: with bind = \"handshake\" the server is chosen before";
     no_way_to_serve: "rules = [{ http_path = \"/\", pool = \"six\" }]" => "", "listener[1] has neither rules nor a default";
     pool_unknown: "{ tls_sni = \"a.example\", pool = \"web\" }" => "{ tls_sni = \"a.example\", pool = \"wbe\" }", "listener[0].rules[2].pool is \"wbe\", expected the name of a pool: \"web\", \"api\" or \"six\"";
     default_unknown: "default = \"web\"" => "default = \"wbe\"", "listener[0].default is \"wbe\", expected the name of a pool";
@@ -504,7 +504,7 @@ refusals! {
     rule_action_unknown: "{ first_number = true, pool = \"api\" }," => "{ prefix = \"x\", action = \"deny\" },", "listener[0].rules[3].action is \"deny\", expected \"reject\", \"drop\" or \"tarpit\"";
     rule_client_text: "{ first_number = true, pool = \"api\" }," => "{ client = [\"10.0.0.0/33\"], action = \"drop\" },", "listener[0].rules[3].client[0] is \"10.0.0.0/33\", expected an address or a prefix such as";
     rule_client_host_bits: "{ first_number = true, pool = \"api\" }," => "{ client = [\"10.0.0.1/8\"], action = \"drop\" },", "listener[0].rules[3].client[0] is \"10.0.0.1/8\", expected a prefix without host bits, such as \"10.0.0.0/8\"";
-    rule_client_nobody: "{ first_number = true, pool = \"api\" }," => "{ client = [], action = \"drop\" },", "listener[0].rules[3].client is empty, expected at least one address or prefix";
+    rule_client_nobody: "{ first_number = true, pool = \"api\" }," => "{ client = [], action = \"drop\" },", "listener[0].rules[3].client is empty, expected at least one address, prefix or list";
     rule_listener_port: "{ first_number = true, pool = \"api\" }," => "{ listener_port = [\"0\"], action = \"drop\" },", "listener[0].rules[3].listener_port[0] is \"0\", expected a port or a range of ports";
     rule_tarpit_payload: "{ first_number = true, pool = \"api\" }," => "{ prefix = \"x\", action = \"tarpit\" },", "listener[0].rules[3].action is \"tarpit\", expected \"reject\" or \"drop\": a connection is tarpitted by its first SYN";
     rule_tarpit_behind: "{ first_number = true, pool = \"api\" }," => "{ client = [\"10.9.0.0/16\"], action = \"tarpit\" },", "listener[0].rules[3].action is \"tarpit\", expected it before rules[0]: a connection is tarpitted by its first SYN";

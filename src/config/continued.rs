@@ -74,7 +74,13 @@ impl Config {
         self.refuse_other_parts(&mut source, &new);
         let continued = Continued::of(self, new, &mut source);
         source.checked()?;
-        let (config, difference) = continued.finish(self);
+        let (mut config, difference) = continued.finish(self);
+        for list in &mut config.lists {
+            if let Some(before) = self.lists.iter().find(|before| before.name == list.name) {
+                list.go_on_from(before);
+            }
+        }
+        config.finish_table(name)?;
         let too_many = |what, most| {
             let complaint =
                 format!("more than {most} {what}, with those that connections still name; restart the engine");

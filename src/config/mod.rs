@@ -23,6 +23,7 @@ mod device;
 mod differences;
 mod dn;
 mod error;
+mod lists;
 mod memory;
 mod model;
 mod pattern;
@@ -36,6 +37,7 @@ mod source;
 
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use log::LevelFilter;
 
@@ -44,6 +46,7 @@ pub use self::control::ControlConfig;
 pub use device::{Device, PciAddress};
 pub use dn::DnPattern;
 pub use error::{ConfigError, Problem};
+pub use lists::{Changed, ListChange, ListConfig};
 pub use memory::{PortMemory, RequestsCarried};
 pub use model::{
     EngineConfig, Fallback, Idle, KernelConfig, ListenAddress, ListenerConfig, ListenerTimeouts, LocalAddress,
@@ -60,6 +63,7 @@ pub use splice::settings::{
     AcceptProxy, Bind, Member, Pinned, Policy, SendProxy, SendProxyFields, SynAck, UnknownFlows, Verify,
 };
 
+use crate::guard::{ClientTable, TableError};
 use source::Source;
 
 /// A checked configuration.
@@ -73,6 +77,9 @@ pub struct Config {
     listeners: Vec<ListenerConfig>,
     pools: Vec<PoolConfig>,
     servers: Vec<ServerConfig>,
+    lists: Vec<ListConfig>,
+    /// Who clients are, if that is asked.
+    client_table: Option<Arc<ClientTable>>,
     timeouts: Timeouts,
     syn_ack: SynAck,
     records: Vec<RecordsConfig>,
@@ -99,7 +106,21 @@ impl Config {
     /// All that is wrong with what it says.
     pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
         let mut source = Source::parse(text, name)?;
-        check::check(&mut source)
+        let mut config = check::check(&mut source)?;
+        config.finish_table(name)?;
+        Ok(config)
+    }
+
+    fn finish_table(&mut self, name: &str) -> Result<(), ConfigError> {
+        let refused = |error: TableError| {
+            let problem = Problem {
+                path: "list".to_owned(),
+                line: None,
+                complaint: error.to_string(),
+            };
+            ConfigError::new(name, vec![problem])
+        };
+        self.make_table().map_err(refused)
     }
 
     /// What concerns the process and its cores.
@@ -125,6 +146,16 @@ impl Config {
     /// The servers of all pools, each once; a [`ServerId`] is the index.
     pub fn servers(&self) -> &[ServerConfig] {
         &self.servers
+    }
+
+    /// The lists, in the order of the file.
+    pub fn lists(&self) -> &[ListConfig] {
+        &self.lists
+    }
+
+    /// What answers who a client is; none if neither rules nor lists ask.
+    pub fn client_table(&self) -> Option<&Arc<ClientTable>> {
+        self.client_table.as_ref()
     }
 
     /// One port.

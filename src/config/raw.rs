@@ -16,11 +16,12 @@ pub(super) struct RawConfig {
     pub(super) records: Vec<RawRecords>,
     pub(super) log: RawLog,
     pub(super) control: RawControl,
+    pub(super) lists: Vec<RawList>,
 }
 
 /// Every top-level key.
 pub(super) const SECTIONS: &[&str] = &[
-    "engine", "port", "listener", "pool", "timeouts", "syn_ack", "records", "log", "control",
+    "engine", "port", "listener", "pool", "list", "timeouts", "syn_ack", "records", "log", "control",
 ];
 
 #[derive(Deserialize, Default)]
@@ -147,6 +148,13 @@ pub(super) struct RawRule {
     pub(super) not: Vec<RawRule>,
     pub(super) pool: Option<String>,
     pub(super) action: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawList {
+    pub(super) name: String,
+    pub(super) file: Option<String>,
 }
 
 #[derive(Deserialize)]

@@ -1,7 +1,5 @@
 //! What a rule of a listener wants, and what it does.
 
-use std::net::IpAddr;
-
 use ipnet::IpNet;
 
 use super::dn::DnPattern;
@@ -116,21 +114,33 @@ impl Match {
 }
 
 /// Addresses of clients. Not empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Clients {
     /// Those with these prefixes, without host bits.
     pub prefixes: Vec<IpNet>,
+    /// Those in these lists, of one class or of any.
+    pub lists: Vec<(String, Option<String>)>,
+    /// The condition's number in the table of clients.
+    pub number: u16,
 }
 
-impl Clients {
-    /// Whether an address is one of them.
-    pub fn contains(&self, client: IpAddr) -> bool {
-        self.prefixes.iter().any(|prefix| prefix.contains(&client))
+/// The number is not what is asked.
+impl PartialEq for Clients {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.prefixes, &self.lists) == (&other.prefixes, &other.lists)
     }
+}
 
+impl Eq for Clients {}
+
+impl Clients {
     /// Whether all others are among them, as far as that can be told.
     pub(super) fn covers(&self, others: &Self) -> bool {
         let has = |other: &IpNet| self.prefixes.iter().any(|prefix| prefix.contains(other));
-        others.prefixes.iter().all(has)
+        let names = |(name, class): &(String, Option<String>)| {
+            let named = self.lists.iter().filter(|(own, _)| own == name);
+            named.into_iter().any(|(_, own)| own.is_none() || own == class)
+        };
+        others.prefixes.iter().all(has) && others.lists.iter().all(names)
     }
 }

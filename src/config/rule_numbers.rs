@@ -1,4 +1,4 @@
-//! Which rule is which: its number, under which cores count the connections that it has chosen a server for, and its name.
+//! Which rule is which: its number, under which cores count the connections that it has decided about, and its name.
 //!
 //! Numbers go over the rules of all listeners. A rule keeps its own from version to version of the file; that of a rule that
 //! is gone goes to a new one in a later version, when no core chooses by it any more.

@@ -1,9 +1,16 @@
 //! The rules of the configuration as a selector.
 
-use std::net::IpAddr;
 use std::ops::Range;
+use std::sync::Arc;
 
-use crate::config::{AcceptProxy, Config, CoreId, Fallback, HostPattern, Match, Rule, RuleAction, RuleId, ServerId};
+use arrayvec::ArrayVec;
+use e2d2::BURST;
+use netfcts::leg::mapped;
+
+use crate::config::{
+    AcceptProxy, Clients, Config, CoreId, Fallback, HostPattern, Match, Rule, RuleAction, RuleId, ServerId,
+};
+use crate::guard::{ClientTable, Hits, ListHits};
 use splice::callbacks::{Arrival, FirstPayload, Refusal, SelectServer, Selection, SelectorFactory};
 
 use super::names::{Candidates, NameIndex, NameSource};
@@ -28,8 +35,15 @@ pub struct RuleSelector {
     pools: Vec<Vec<ServerId>>,
     /// The rule that made the last answer.
     chosen: Option<RuleId>,
-    /// Some listener has rules that are asked before there is a payload.
-    refuses_at_syn: bool,
+    /// Some listener has rules that are asked before there is a payload, or there are lists, whose hits are counted then.
+    asks_at_syn: bool,
+    /// What answers who a client is.
+    clients: Option<Arc<ClientTable>>,
+    /// By list: where cores count.
+    lists: Vec<Arc<ListHits>>,
+    /// Where this core does; empty before it is one core's.
+    hits: Vec<Arc<Hits>>,
+    ahead: Ahead,
 }
 
 /// What a listener asks of a first payload.
@@ -66,12 +80,16 @@ impl RuleSelector {
             .iter()
             .map(|pool| pool.members.iter().map(|member| member.server).collect())
             .collect();
-        let refuses_at_syn = listeners.iter().any(|listener: &ListenerRules| listener.at_syn > 0);
+        let refuses = listeners.iter().any(|listener: &ListenerRules| listener.at_syn > 0);
         Self {
             listeners,
             pools,
             chosen: None,
-            refuses_at_syn,
+            asks_at_syn: refuses || !config.lists().is_empty(),
+            clients: config.client_table().cloned(),
+            lists: config.lists().iter().map(|list| Arc::clone(&list.hits)).collect(),
+            hits: Vec::new(),
+            ahead: Ahead::default(),
         }
     }
 
@@ -119,13 +137,33 @@ impl RuleSelector {
     /// The same before there is a payload: how the first rule refuses that matches. A rule that has to wait for the payload
     /// has those behind it wait, too.
     fn refuse_at_syn(&mut self, arrival: &Arrival) -> Result<(), Refusal> {
-        let Some(listener) = self.listeners.get(arrival.listener.index()) else {
+        let Self {
+            listeners,
+            clients,
+            hits,
+            ahead,
+            chosen,
+            ..
+        } = self;
+        let clients = clients.as_deref().map(|table| {
+            let set = ahead.set_of(mapped(arrival.peer), table);
+            let lists = table.lists_of(set).iter();
+            lists
+                .filter_map(|list| hits.get(usize::from(*list)))
+                .for_each(|hits| hits.add());
+            (table, set)
+        });
+        let Some(listener) = listeners.get(arrival.listener.index()) else {
             return Ok(());
         };
+        let known = Known {
+            clients,
+            listener_port: arrival.local_port,
+        };
         for rule in listener.rules.iter().take(listener.at_syn) {
-            match (known_at_syn(&rule.matches, arrival), rule.action) {
+            match (known.at_syn(&rule.matches), rule.action) {
                 (Sought::Found(true), RuleAction::Refuse(refusal)) => {
-                    self.chosen = Some(rule.id);
+                    *chosen = Some(rule.id);
                     return Err(refusal);
                 }
                 (Sought::Found(true), RuleAction::Pool(_)) | (Sought::NeedMore, _) => return Ok(()),
@@ -169,8 +207,11 @@ impl RuleSelector {
 impl SelectorFactory for RuleSelector {
     type Selector = Self;
 
-    fn selector(&self, _core: CoreId) -> Self {
-        self.clone()
+    fn selector(&self, core: CoreId) -> Self {
+        Self {
+            hits: self.lists.iter().map(|list| list.of_core(core)).collect(),
+            ..self.clone()
+        }
     }
 }
 
@@ -180,7 +221,7 @@ impl SelectServer for RuleSelector {
         let Some(listener) = self.listeners.get(payload.listener.index()) else {
             return Selection::Reject;
         };
-        match self.ask(listener, &mut Findings::new(payload)) {
+        match self.ask(listener, &mut Findings::new(payload, self.clients.as_deref())) {
             // The rule may not match after all, and the default be taken.
             Some((Selection::NeedMore, _)) => return Selection::NeedMore,
             Some((selection, rule)) => {
@@ -197,10 +238,21 @@ impl SelectServer for RuleSelector {
 
     #[inline]
     fn admit(&mut self, arrival: &Arrival) -> Result<(), Refusal> {
-        if self.refuses_at_syn {
+        if self.asks_at_syn {
             return self.refuse_at_syn(arrival);
         }
         Ok(())
+    }
+
+    #[inline]
+    fn looks_ahead(&self) -> bool {
+        self.asks_at_syn && self.clients.is_some()
+    }
+
+    fn look_ahead(&mut self, peers: &[u128]) {
+        if let Some(table) = &self.clients {
+            self.ahead.fill(peers, table);
+        }
     }
 
     fn rule(&self) -> Option<RuleId> {
@@ -214,14 +266,58 @@ fn rules_at_syn(rules: &[Rule]) -> usize {
     rules.iter().rposition(refuses).map_or(0, |last| last + 1)
 }
 
-/// What a SYN says of it.
-fn known_at_syn(wanted: &Match, arrival: &Arrival) -> Sought<bool> {
-    match wanted {
-        Match::Client(clients) => Sought::Found(clients.contains(arrival.peer)),
-        Match::ListenerPort(ports) => Sought::Found(ports.contains(arrival.local_port)),
-        Match::All(parts) => all(parts.iter().map(|part| known_at_syn(part, arrival))),
-        Match::Not(part) => opposite(known_at_syn(part, arrival)),
-        _ => Sought::NeedMore,
+/// Addresses of a batch that have been looked up together, for those who come next.
+#[derive(Clone, Debug, Default)]
+struct Ahead {
+    peers: ArrayVec<u128, BURST>,
+    sets: ArrayVec<u16, BURST>,
+    next: usize,
+}
+
+impl Ahead {
+    fn fill(&mut self, peers: &[u128], table: &ClientTable) {
+        self.peers.clear();
+        self.peers.extend(peers.iter().take(BURST).copied());
+        table.sets_of(&self.peers, &mut self.sets);
+        self.next = 0;
+    }
+
+    /// The set of an address: mostly that of the next.
+    #[inline]
+    fn set_of(&mut self, peer: u128, table: &ClientTable) -> u16 {
+        if self.peers.get(self.next) == Some(&peer)
+            && let Some(set) = self.sets.get(self.next)
+        {
+            self.next += 1;
+            return *set;
+        }
+        table.set_of(peer)
+    }
+}
+
+/// What is known of a client before it has said anything.
+struct Known<'a> {
+    /// The table of clients, and the set in it that this one is in.
+    clients: Option<(&'a ClientTable, u16)>,
+    listener_port: u16,
+}
+
+impl Known<'_> {
+    /// Whether it is as wanted, as far as that says.
+    fn at_syn(&self, wanted: &Match) -> Sought<bool> {
+        match wanted {
+            Match::Client(clients) => Sought::Found(self.is_of(clients)),
+            Match::ListenerPort(ports) => Sought::Found(ports.contains(self.listener_port)),
+            Match::All(parts) => all(parts.iter().map(|part| self.at_syn(part))),
+            Match::Not(part) => opposite(self.at_syn(part)),
+            _ => Sought::NeedMore,
+        }
+    }
+
+    #[inline]
+    fn is_of(&self, clients: &Clients) -> bool {
+        self.clients
+            .is_some_and(|(table, set)| table.meets(set, clients.number))
     }
 }
 
@@ -248,8 +344,7 @@ fn opposite(of: Sought<bool>) -> Sought<bool> {
 
 /// A payload, and what has been found in it so far.
 struct Findings<'a> {
-    client: IpAddr,
-    listener_port: u16,
+    known: Known<'a>,
     bytes: &'a [u8],
     complete: bool,
     http: Option<Sought<http::Request<'a>>>,
@@ -261,10 +356,12 @@ struct Findings<'a> {
 }
 
 impl<'a> Findings<'a> {
-    fn new(payload: &FirstPayload<'a>) -> Self {
+    fn new(payload: &FirstPayload<'a>, table: Option<&'a ClientTable>) -> Self {
         Self {
-            client: payload.client.ip(),
-            listener_port: payload.local.port(),
+            known: Known {
+                clients: table.map(|table| (table, table.set_of(mapped(payload.client.ip())))),
+                listener_port: payload.local.port(),
+            },
             bytes: payload.bytes,
             complete: payload.complete,
             http: None,
@@ -297,8 +394,7 @@ impl<'a> Findings<'a> {
             Match::SslRequest => postgres::encryption_request(bytes).map(|()| true),
             // It names a server, not only a pool: see `by_number`.
             Match::FirstNumber => Sought::Absent,
-            Match::Client(clients) => Sought::Found(clients.contains(self.client)),
-            Match::ListenerPort(ports) => Sought::Found(ports.contains(self.listener_port)),
+            Match::Client(_) | Match::ListenerPort(_) => self.known.at_syn(wanted),
             Match::All(parts) => all(parts.iter().map(|part| self.matches(part))),
             Match::Not(part) => match self.matches(part) {
                 // Nothing more will come: it does not match.

@@ -33,6 +33,8 @@ rules = [{ prefix = "a", pool = "s" }]
 default = "s"
 timeouts = {}
 proxy_protocol = { accept = "required", from = ["10.0.0.2"] }
+[[list]]
+name = "t"
 [[pool]]
 name = "s"
 proxy_protocol = {}
@@ -44,7 +46,7 @@ servers = [{ name = "one", address = "10.0.0.21:80" }]
 "#;
 
 /// How a table is called, where it is in `BASE`, and where its defaults are described: a document, and the text before.
-const TABLES: [(&str, &str, &str, &str); 17] = [
+const TABLES: [(&str, &str, &str, &str); 18] = [
     ("[engine]", "engine", "configuration.md", "## `[engine]`"),
     ("[[port]]", "port.0", "configuration.md", "## `[[port]]`"),
     ("[[port]] routes", "port.0.routes.0", "configuration.md", ""),
@@ -65,6 +67,7 @@ const TABLES: [(&str, &str, &str, &str); 17] = [
     ),
     ("[[listener]] timeouts", "listener.0.timeouts", "configuration.md", ""),
     ("[[listener]] rules", "listener.0.rules.0", "configuration.md", ""),
+    ("[[list]]", "list.0", "configuration.md", "## `[[list]]`"),
     ("[[pool]]", "pool.0", "configuration.md", "## `[[pool]]`"),
     (
         "[[pool]] proxy_protocol",

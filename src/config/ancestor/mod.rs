@@ -80,6 +80,7 @@ pub(super) fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
         listeners: vec![listener(source, &mut engine, &network, bind)],
         timeouts: timeouts(source, &mut engine),
         records: vec![records(source, &mut engine)],
+        lists: Vec::new(),
         pools: vec![RawPool {
             name: POOL.to_owned(),
             policy: None,

@@ -12,6 +12,7 @@ use super::rules::Basis;
 use super::{accept, choice, choices, duration, name, quoted, rules, small, why_no_host};
 use crate::config::Standing;
 use crate::config::defaults;
+use crate::config::lists::ListConfig;
 use crate::config::model::{Fallback, ListenAddress, ListenerConfig, ListenerTimeouts, PortConfig, Timeouts};
 use crate::config::raw::RawListener;
 use crate::config::source::{At, Source};
@@ -22,7 +23,7 @@ pub(super) fn check(
     source: &mut Source<'_>,
     raw: &[RawListener],
     ports: &[PortConfig],
-    pools: &Pools,
+    (pools, lists): (&Pools, &[ListConfig]),
     timeouts: &Timeouts,
 ) -> Vec<ListenerConfig> {
     let mut listeners: Vec<ListenerConfig> = Vec::with_capacity(raw.len());
@@ -58,7 +59,7 @@ pub(super) fn check(
                 ("syn", Bind::Syn),
             ],
         );
-        let basis = Basis { bind, accept };
+        let basis = Basis { bind, accept, lists };
         listeners.push(ListenerConfig {
             standing: Standing::InFile,
             accept,

@@ -2,19 +2,19 @@
 
 use std::collections::HashSet;
 
-use super::accept::prefixes;
 use super::covers::why_covered;
-use super::listeners::{pool, port_range};
+use super::listeners::pool;
 use super::pools::Pools;
+use super::who::{clients, listener_ports};
 use super::{choice, choices, name, number, quoted};
 use crate::config::RuleId;
 use crate::config::defaults;
 use crate::config::dn::DnPattern;
-use crate::config::model::PortRanges;
+use crate::config::lists::ListConfig;
 use crate::config::pattern::{HostPattern, NamePattern};
 use crate::config::payload_regex::PayloadRegex;
 use crate::config::raw::RawRule;
-use crate::config::rule::{Clients, Match, Rule, RuleAction};
+use crate::config::rule::{Match, Rule, RuleAction};
 use crate::config::rule_numbers::{BY_DEFAULT, OTHER_RULES};
 use crate::config::source::{At, Source};
 use splice::callbacks::Refusal;
@@ -39,28 +39,30 @@ const REFUSALS: [(&str, Refusal); 3] = [
 
 /// What of a listener its rules depend on.
 #[derive(Clone, Copy)]
-pub(super) struct Basis {
+pub(super) struct Basis<'a> {
     pub(super) bind: Bind,
     pub(super) accept: AcceptProxy,
+    /// That rules can name.
+    pub(super) lists: &'a [ListConfig],
 }
 
-impl Basis {
+impl Basis<'_> {
     /// Whether a rule's answer is there when a SYN is: with a PROXY header, that says who the client is.
     fn tells_at_syn(self, matches: &Match) -> bool {
         self.accept == AcceptProxy::Off && matches.is_known_at_syn()
     }
 }
 
-pub(super) fn check(source: &mut Source<'_>, at: &At, raw: &[RawRule], basis: Basis, pools: &Pools) -> Vec<Rule> {
+pub(super) fn check(source: &mut Source<'_>, at: &At, raw: &[RawRule], basis: Basis<'_>, pools: &Pools) -> Vec<Rule> {
     let mut names = HashSet::new();
     let mut rules: Vec<(usize, Rule)> = Vec::with_capacity(raw.len());
-    let mut is_told = false;
+    let (mut is_told, all) = (false, at);
     for (i, raw) in raw.iter().enumerate() {
         let at = at.index(i);
         if let Some(text) = &raw.name {
             rule_name(source, &at.key("name"), text, &mut names);
         }
-        let matches = condition(source, &at, raw);
+        let matches = condition(source, &at, raw, basis.lists);
         let action = action(source, &at, raw, pools);
         let Some(matches) = matches else { continue };
         if let Some((j, why)) = rules
@@ -71,7 +73,7 @@ pub(super) fn check(source: &mut Source<'_>, at: &At, raw: &[RawRule], basis: Ba
         }
         // One of them says it for all.
         if !is_told && let Some(why) = why_never_asked(&matches, basis) {
-            source.complain(&at, why);
+            source.complain(all, format!("{why} (rules[{i}])"));
             is_told = true;
         }
         can_be_done(source, &at, (&matches, action), basis, &rules);
@@ -110,7 +112,7 @@ fn action(source: &mut Source<'_>, at: &At, raw: &RawRule, pools: &Pools) -> Opt
 }
 
 /// Where there is no payload, or another client than the one that is meant, a rule cannot ask for it.
-fn why_never_asked(matches: &Match, basis: Basis) -> Option<String> {
+fn why_never_asked(matches: &Match, basis: Basis<'_>) -> Option<String> {
     let bind = match basis.bind {
         Bind::Payload => return None,
         Bind::Handshake => "handshake",
@@ -134,7 +136,7 @@ fn can_be_done(
     source: &mut Source<'_>,
     at: &At,
     (matches, action): (&Match, Option<RuleAction>),
-    basis: Basis,
+    basis: Basis<'_>,
     before: &[(usize, Rule)],
 ) {
     let is_number = *matches == Match::FirstNumber;
@@ -185,11 +187,11 @@ fn rule_name(source: &mut Source<'_>, at: &At, text: &str, taken: &mut HashSet<S
 type Read = fn(&mut Source<'_>, &At, &RawRule) -> Option<Match>;
 
 /// All that a rule wants, or a part of it in `and` and `not`.
-fn condition(source: &mut Source<'_>, at: &At, raw: &RawRule) -> Option<Match> {
+fn condition(source: &mut Source<'_>, at: &At, raw: &RawRule, lists: &[ListConfig]) -> Option<Match> {
     let mut parts = Vec::new();
     let problems = source.problem_count();
     if let Some(texts) = &raw.client {
-        parts.extend(clients(source, &at.key("client"), texts));
+        parts.extend(clients(source, &at.key("client"), texts, lists));
     }
     if let Some(texts) = &raw.listener_port {
         parts.extend(listener_ports(source, &at.key("listener_port"), texts));
@@ -204,7 +206,7 @@ fn condition(source: &mut Source<'_>, at: &At, raw: &RawRule) -> Option<Match> {
                     "is a part of a rule, expected conditions without name, pool and action",
                 );
             }
-            let part = condition(source, &at, raw);
+            let part = condition(source, &at, raw, lists);
             parts.extend(part.map(|part| if key == "not" { Match::Not(Box::new(part)) } else { part }));
         }
     }
@@ -221,39 +223,13 @@ fn condition(source: &mut Source<'_>, at: &At, raw: &RawRule) -> Option<Match> {
     }
 }
 
-fn clients(source: &mut Source<'_>, at: &At, texts: &[String]) -> Option<Match> {
-    let prefixes = prefixes(source, at, texts);
-    if texts.is_empty() {
-        source.complain(at, "is empty, expected at least one address or prefix");
-    }
-    Some(Match::Client(Clients { prefixes }))
-}
-
-fn listener_ports(source: &mut Source<'_>, at: &At, texts: &[String]) -> Option<Match> {
-    let mut ports = PortRanges::default();
-    if texts.is_empty() {
-        source.complain(at, "is empty, expected at least one port such as \"443\"");
-    }
-    for (i, text) in texts.iter().enumerate() {
-        match port_range(text) {
-            Some(range) => ports.add(&range),
-            None => source.refuse(
-                &at.index(i),
-                quoted(text),
-                "a port or a range of ports such as \"443\" or \"8000-8099\"",
-            ),
-        }
-    }
-    Some(Match::ListenerPort(ports))
-}
-
 /// What it wants of the payload, if anything: of one kind.
 fn of_payload(source: &mut Source<'_>, at: &At, raw: &RawRule) -> Option<Match> {
     let kinds: [(bool, Read); 9] = [
         (raw.http_host.is_some() || raw.http_path.is_some(), http),
         (raw.tls_sni.is_some() || raw.tls_alpn.is_some(), tls),
         (raw.first_number.is_some(), first_number),
-        (raw.prefix.is_some(), prefix),
+        (raw.prefix.is_some(), first_bytes),
         (raw.prefix_hex.is_some(), prefix_hex),
         (raw.regex.is_some() || raw.regex_bytes.is_some(), regex),
         (raw.ldap_bind_dn.is_some(), ldap),
@@ -302,7 +278,7 @@ fn is_true(source: &mut Source<'_>, at: &At, value: Option<bool>, meant: Match) 
     Some(meant)
 }
 
-fn prefix(source: &mut Source<'_>, at: &At, raw: &RawRule) -> Option<Match> {
+fn first_bytes(source: &mut Source<'_>, at: &At, raw: &RawRule) -> Option<Match> {
     let text = raw.prefix.as_deref()?;
     prefix_of(source, &at.key("prefix"), text, text.as_bytes().to_vec())
 }

@@ -157,10 +157,16 @@ pub trait SelectServer: Send + 'static {
         Ok(())
     }
 
-    /// Asks the processor for what [`admit`](Self::admit) will read of this address, IPv4 in its mapped form.
+    /// True if it wants to know who will be [asked about](Self::admit) next.
     #[doc(hidden)]
     #[inline(always)]
-    fn prefetch(&self, _peer: u128) {}
+    fn looks_ahead(&self) -> bool {
+        false
+    }
+
+    /// These are, most likely in this order; IPv4 in its mapped form.
+    #[doc(hidden)]
+    fn look_ahead(&mut self, _peers: &[u128]) {}
 
     /// The rule of the configuration that made the last answer, of either kind; none if it was the listener's default, or another selector.
     #[doc(hidden)]

@@ -52,7 +52,7 @@ impl SilencedFlows {
 }
 
 fn seconds(now: Instant) -> u64 {
-    now.as_nanos() / 1_000_000_000 & TIME
+    (now.as_nanos() / 1_000_000_000) & TIME
 }
 
 #[cfg(test)]

@@ -303,8 +303,12 @@ impl<S: SelectServer, I: InspectPayload> SelectServer for Inspected<S, I> {
     }
 
     #[inline(always)]
-    fn prefetch(&self, peer: u128) {
-        self.selector.prefetch(peer);
+    fn looks_ahead(&self) -> bool {
+        self.selector.looks_ahead()
+    }
+
+    fn look_ahead(&mut self, peers: &[u128]) {
+        self.selector.look_ahead(peers);
     }
 
     fn rule(&self) -> Option<RuleId> {
