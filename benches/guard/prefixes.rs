@@ -33,6 +33,14 @@ pub(crate) struct Prefixes {
 /// The blocks that registries give addresses out of.
 const REGISTRIES: [u128; 6] = [0x2001, 0x2400, 0x2600, 0x2800, 0x2a00, 0x2c00];
 
+/// One of the addresses that hosts can have: neither loopback nor multicast, whose frames no core takes.
+fn host(any: u32) -> u32 {
+    match any % 0xdf00_0000 + 0x0100_0000 {
+        loopback if loopback >> 24 == 127 => loopback - (1 << 24),
+        other => other,
+    }
+}
+
 impl Prefixes {
     /// So many of each family: IPv4 mostly /24, some larger and some single hosts; IPv6 /32 to /48 out of registries' blocks.
     pub(crate) fn new(count: usize) -> Self {
@@ -40,7 +48,7 @@ impl Prefixes {
         let (mut v4, mut v6) = (BTreeSet::new(), BTreeSet::new());
         while v4.len() < count {
             let length = [24, 24, 24, 24, 24, 22, 20, 32, 32, 28][random.below(10)];
-            let any = (random.next() as u32) % 0xdf00_0000 + 0x0100_0000;
+            let any = host(random.next() as u32);
             v4.insert((any & u32::MAX << (32 - length), length as u8));
         }
         while v6.len() < count {
@@ -85,7 +93,7 @@ impl Prefixes {
         let (first, length) = if is_listed {
             self.v4[random.below(self.v4.len())]
         } else {
-            (0x0100_0000 + any % 0xd000_0000, 32)
+            (host(any), 32)
         };
         IpAddr::V4((first | any.checked_shr(length.into()).unwrap_or(0)).into())
     }
