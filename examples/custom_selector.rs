@@ -118,6 +118,7 @@ fn main() {
             Selection::Pool(id) => format!("any server of pool {}", config.pool(id).name),
             Selection::NeedMore => "needs more".to_owned(),
             Selection::Reject => "reset".to_owned(),
+            Selection::Drop => "met with silence".to_owned(),
         };
         println!("{line:?} -> {answer}");
     }

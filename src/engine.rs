@@ -178,7 +178,7 @@ impl Engine {
     pub fn start_on_by_rules<M: Machine + 'static>(config: Config) -> Result<RunningEngine<M>, StartError> {
         let seeds = Seeds::draw().map_err(StartError::NoRandomness)?;
         let rules = Arc::new(RuleSelector::new(&config));
-        let remake: Remake<RuleSelector> = Box::new(|config, _| RuleSelector::new(config));
+        let remake: Remake<RuleSelector> = Box::new(|config, core| RuleSelector::new(config).selector(core));
         Self::start_reloadable(config, Some(remake), move |start, desk| {
             core::build::<M, RuleSelector, Off>(start, &seeds, &*rules, Some(desk))
         })

@@ -36,6 +36,7 @@ pub mod config;
 pub mod devices;
 pub mod doctor;
 pub mod engine;
+pub mod guard;
 pub mod journal;
 pub mod kernel;
 pub mod log_levels;

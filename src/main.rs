@@ -22,6 +22,8 @@ mod capture;
 mod ctl;
 #[path = "main/leave.rs"]
 mod leave;
+#[path = "main/lists.rs"]
+mod lists;
 #[path = "main/networks.rs"]
 mod networks;
 #[cfg_attr(feature = "dpdk", path = "main/run.rs")]

@@ -26,6 +26,7 @@
 
 pub(crate) mod connections;
 mod legs;
+mod lists;
 pub mod metrics;
 mod rules;
 mod service;
@@ -54,6 +55,8 @@ use crate::report::{CoreReport, CounterGroup, Report, ServerReport};
 use service::Order;
 use state::{OUT, PARTLY_OUT, check_of, state_in, state_of};
 
+pub use self::lists::ListDoor;
+
 /// Groups of counters that count frames which were not passed on, by reason.
 pub const DROP_GROUPS: [&str; 5] = [
     "proxy_drops",
@@ -70,7 +73,7 @@ const WITHOUT_LOSS: [DropReason; 2] = [DropReason::Consumed, DropReason::Resegme
 const PAGE: &str = include_str!("status/page.html");
 
 /// The parts of the API, by the end of their path.
-pub const PARTS: [&str; 11] = [
+pub const PARTS: [&str; 12] = [
     "wrong",
     "stat",
     "servers",
@@ -78,6 +81,7 @@ pub const PARTS: [&str; 11] = [
     "pools",
     "listeners",
     "rules",
+    "lists",
     "cores",
     "drops",
     "ports",
@@ -102,6 +106,8 @@ pub fn listen(config: &ControlConfig) -> Result<Option<Server>, (String, io::Err
 pub struct Doors {
     /// The configuration's file.
     pub file: PathBuf,
+    /// Has a list go on with a change, and waits for what comes of that.
+    pub list: ListDoor,
     /// Has it read again, and waits for what comes of that.
     pub reload: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
     /// Where changes are kept.
@@ -148,12 +154,14 @@ fn answer(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
 }
 
 fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Option<&Doors>) -> Answer {
-    const CHANGES: [&str; 10] = [
+    const CHANGES: [&str; 12] = [
         "announce/on",
         "announce/off",
         "reset",
         "capture",
         "connections/end",
+        "lists/add",
+        "lists/remove",
         "records/reopen",
         "records/on",
         "records/off",
@@ -169,7 +177,8 @@ fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
     if !may_change(request.peer, rustix::process::geteuid().as_raw()) {
         return Answer::refusal(403, "for root and the engine's user, over a Unix socket\n");
     }
-    let takes_query = ["capture", "connections/end", "log"].contains(&change) || order.is_some();
+    let takes_query =
+        ["capture", "connections/end", "lists/add", "lists/remove", "log"].contains(&change) || order.is_some();
     if !takes_query && !request.query.is_empty() {
         return Answer::refusal(400, "this takes no query\n");
     }
@@ -192,8 +201,13 @@ fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
         return Answer::refusal(409, &(reason + "\n"));
     }
     match change {
-        "capture" => return capture(request.query, watch),
+        "capture" => return crate::capture::answer(request.query, watch),
         "connections/end" => return told(connections::end(request.query, watch)),
+        "lists/add" | "lists/remove" => {
+            if let Err(refusal) = lists::change(change == "lists/add", request.query, doors) {
+                return refusal;
+            }
+        }
         "records/reopen" => watch.records().reopen(),
         "reset" => match doors {
             Some(doors) => doors.journal.reset(watch, levels),
@@ -208,17 +222,6 @@ fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
     }
     log::info!("changed by ctl: {change} {}", request.query);
     Answer::text("ok\n")
-}
-
-/// Sends frames of clients to whoever may end their connections, too.
-fn capture(query: &str, watch: &Watch) -> Answer {
-    match crate::capture::begin(query, watch) {
-        Ok(capture) => {
-            log::info!("changed by ctl: capture {query}");
-            Answer::stream("application/x-pcapng", move |body| capture.send_to(body))
-        }
-        Err((status, sentence)) => Answer::refusal(status, &format!("{sentence}\n")),
-    }
 }
 
 fn told(result: Result<Value, connections::Refusal>) -> Answer {
@@ -289,6 +292,7 @@ fn part_of(part: &str, report: &Report, watch: &Watch) -> Option<Value> {
         "legs" => Some(legs::list(watch)),
         "pools" => Some(pools(report, watch)),
         "listeners" => Some(listeners(watch)),
+        "lists" => Some(lists::list(&watch.config())),
         "rules" => Some(rules::list(&watch.config(), &watch.tallies())),
         "cores" => Some(cores(report)),
         "drops" => Some(drops(report)),

@@ -132,8 +132,8 @@ fn the_first_number_chooses_the_target() {
         let listener = &config.listeners()[0];
         assert_eq!(listener.rules.len(), 1, "{file}");
         assert_eq!(
-            (&listener.rules[0].matches, listener.rules[0].pool),
-            (&Match::FirstNumber, PoolId(0))
+            (&listener.rules[0].matches, listener.rules[0].pool()),
+            (&Match::FirstNumber, Some(PoolId(0)))
         );
         assert_eq!(listener.default, Fallback::Pool(PoolId(0)));
         assert_eq!(config.pools()[0].policy, Policy::RoundRobin);

@@ -145,7 +145,7 @@ fn meaning(config: &Config) -> Vec<String> {
         let rules: Vec<_> = listener
             .rules
             .iter()
-            .map(|rule| (&rule.matches, pool_name(rule.pool)))
+            .map(|rule| (&rule.matches, pool_name(rule.pool().expect("a pool"))))
             .collect();
         let default = match listener.default {
             Fallback::Pool(pool) => pool_name(pool),

@@ -286,3 +286,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn conditions_that_are_combined_are_decided_as_early_as_is_right() {
+    let rules = r#"
+        { client = ["192.0.2.0/24"], prefix = "A", pool = "a" },
+        { and = [{ prefix = "B" }, { regex = "z" }], pool = "b" },
+        { not = [{ prefix = "AB" }, { prefix = "C" }], listener_port = ["80"], action = "drop" },
+    "#;
+    let (config, mut selector) = selector(rules, "c");
+    let mut after = |payload: &str| {
+        let (selection, len) = by_every_prefix(&mut selector, payload.as_bytes());
+        (shown(&config, selection), len)
+    };
+    assert_eq!(after("AB"), ("a".to_owned(), 1));
+    assert_eq!(after("B12z"), ("b".to_owned(), 4));
+    // The second may still match, up to the last byte that its expression looks at.
+    assert_eq!(after("B12"), ("drop".to_owned(), usize::MAX));
+    assert_eq!(after("C"), ("c".to_owned(), 1));
+    assert_eq!(after("D"), ("drop".to_owned(), 1));
+}

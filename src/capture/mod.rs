@@ -22,7 +22,7 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::{Duration, Instant as Time};
 
-use control::http::Body;
+use control::http::{Answer, Body};
 use netfcts::record::Cause;
 use splice::capture::{CaptureReader, Choice, Extent, capture_ring};
 use splice::ids::{ListenerId, RuleId, ServerId};
@@ -193,6 +193,17 @@ pub struct Capture {
     has_taps: bool,
     /// Until the capture is over.
     claim: Option<CaptureClaim>,
+}
+
+/// Sends frames of clients to whoever may end their connections, too.
+pub(crate) fn answer(query: &str, watch: &Watch) -> Answer {
+    match begin(query, watch) {
+        Ok(capture) => {
+            log::info!("changed by ctl: capture {query}");
+            Answer::stream("application/x-pcapng", move |body| capture.send_to(body))
+        }
+        Err((status, sentence)) => Answer::refusal(status, &format!("{sentence}\n")),
+    }
 }
 
 /// Begins a capture.

@@ -12,6 +12,7 @@ use std::path::Path;
 
 use super::error::{ConfigError, Problem};
 use super::model::{Fallback, ListenerConfig, PoolConfig, ServerConfig};
+use super::rule::RuleAction;
 use super::rule_numbers;
 use super::source::{At, Source};
 use super::{Config, check, read};
@@ -105,7 +106,13 @@ impl Config {
         self.refuse_other_parts(&mut source, &new);
         let continued = Continued::of(self, new, &mut source);
         source.checked()?;
-        let (config, difference) = continued.finish(self);
+        let (mut config, difference) = continued.finish(self);
+        for list in &mut config.lists {
+            if let Some(before) = self.lists.iter().find(|before| before.name == list.name) {
+                list.go_on_from(before);
+            }
+        }
+        config.finish_table(name)?;
         let too_many = |what, most| {
             let complaint =
                 format!("more than {most} {what}, with those that connections still name; restart the engine");
@@ -240,7 +247,9 @@ impl Continued {
         for (listener, (id, _)) in self.config.listeners.iter_mut().zip(&self.listeners) {
             listener.id = *id;
             for rule in &mut listener.rules {
-                rule.pool = self.pools[rule.pool.index()];
+                if let RuleAction::Pool(pool) = &mut rule.action {
+                    *pool = self.pools[pool.index()];
+                }
             }
             if let Fallback::Pool(pool) = &mut listener.default {
                 *pool = self.pools[pool.index()];

@@ -23,6 +23,7 @@ mod device;
 mod differences;
 mod dn;
 mod error;
+mod lists;
 mod memory;
 mod model;
 mod pattern;
@@ -30,11 +31,13 @@ mod payload_regex;
 mod raw;
 mod records;
 mod routes;
+mod rule;
 mod rule_numbers;
 mod source;
 
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use log::LevelFilter;
 
@@ -43,21 +46,24 @@ pub use self::control::ControlConfig;
 pub use device::{Device, PciAddress};
 pub use dn::DnPattern;
 pub use error::{ConfigError, Problem};
+pub use lists::{Changed, ListChange, ListConfig};
 pub use memory::{PortMemory, RequestsCarried};
 pub use model::{
-    EngineConfig, Fallback, Idle, KernelConfig, ListenAddress, ListenerConfig, ListenerTimeouts, LocalAddress, Match,
-    PoolConfig, PortConfig, PortRanges, Rule, ServerConfig, SoftwareNicConfig, Steering, Timeouts,
+    EngineConfig, Fallback, Idle, KernelConfig, ListenAddress, ListenerConfig, ListenerTimeouts, LocalAddress,
+    PoolConfig, PortConfig, PortRanges, ServerConfig, SoftwareNicConfig, Steering, Timeouts,
 };
 pub use pattern::{HostPattern, MAX_HOST_LEN, NamePattern};
 pub use payload_regex::PayloadRegex;
 pub use records::{Destination, Endpoint, RecordFilter, RecordsConfig, Rotation};
 pub use routes::{NextHop, Route, Routes};
+pub use rule::{Clients, Match, Rule, RuleAction};
 pub use rule_numbers::{BY_DEFAULT, OTHER_RULES};
 pub use splice::ids::{CoreId, ListenerId, PoolId, PortIndex, RuleId, ServerId};
 pub use splice::settings::{
     AcceptProxy, Bind, Member, Pinned, Policy, SendProxy, SendProxyFields, SynAck, UnknownFlows, Verify,
 };
 
+use crate::guard::{ClientTable, TableError};
 use source::Source;
 
 /// A checked configuration.
@@ -71,6 +77,9 @@ pub struct Config {
     listeners: Vec<ListenerConfig>,
     pools: Vec<PoolConfig>,
     servers: Vec<ServerConfig>,
+    lists: Vec<ListConfig>,
+    /// Who clients are, if that is asked.
+    client_table: Option<Arc<ClientTable>>,
     timeouts: Timeouts,
     syn_ack: SynAck,
     records: Vec<RecordsConfig>,
@@ -97,7 +106,21 @@ impl Config {
     /// All that is wrong with what it says.
     pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
         let mut source = Source::parse(text, name)?;
-        check::check(&mut source)
+        let mut config = check::check(&mut source)?;
+        config.finish_table(name)?;
+        Ok(config)
+    }
+
+    fn finish_table(&mut self, name: &str) -> Result<(), ConfigError> {
+        let refused = |error: TableError| {
+            let problem = Problem {
+                path: "list".to_owned(),
+                line: None,
+                complaint: error.to_string(),
+            };
+            ConfigError::new(name, vec![problem])
+        };
+        self.make_table().map_err(refused)
     }
 
     /// What concerns the process and its cores.
@@ -123,6 +146,16 @@ impl Config {
     /// The servers of all pools, each once; a [`ServerId`] is the index.
     pub fn servers(&self) -> &[ServerConfig] {
         &self.servers
+    }
+
+    /// The lists, in the order of the file.
+    pub fn lists(&self) -> &[ListConfig] {
+        &self.lists
+    }
+
+    /// What answers who a client is; none if neither rules nor lists ask.
+    pub fn client_table(&self) -> Option<&Arc<ClientTable>> {
+        self.client_table.as_ref()
     }
 
     /// One port.

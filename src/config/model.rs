@@ -11,11 +11,9 @@ use ipnet::IpNet;
 
 use super::continued::Standing;
 use super::device::Device;
-use super::dn::DnPattern;
-use super::pattern::{HostPattern, NamePattern};
-use super::payload_regex::PayloadRegex;
 use super::routes::NextHop;
-use splice::ids::{CoreId, ListenerId, PoolId, PortIndex, RuleId, ServerId};
+use super::rule::Rule;
+use splice::ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
 use splice::settings::{AcceptProxy, Bind, Check, Member, Policy, SendProxy, UnknownFlows, Verify};
 
 /// `[engine]`: what concerns the process and each of its cores.
@@ -215,7 +213,7 @@ impl ListenerConfig {
             Fallback::Reject => None,
         };
         let mut pools = Vec::new();
-        for pool in self.rules.iter().map(|rule| rule.pool).chain(default) {
+        for pool in self.rules.iter().filter_map(Rule::pool).chain(default) {
             if !pools.contains(&pool) {
                 pools.push(pool);
             }
@@ -249,55 +247,6 @@ impl fmt::Display for ListenAddress {
         }
         Ok(())
     }
-}
-
-/// One rule of a listener.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
-    /// Under which the core counts it.
-    pub id: RuleId,
-    /// Unlike that of any other rule of the listener, and unlike what rules without a name are called.
-    pub name: Option<String>,
-    /// What the first payload must be.
-    pub matches: Match,
-    /// Where it then goes.
-    pub pool: PoolId,
-}
-
-/// What a rule wants of the first payload.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Match {
-    /// An HTTP/1 request.
-    Http {
-        /// For this host; any when `None`.
-        host: Option<HostPattern>,
-        /// With a path that begins with these bytes; any when `None`. Begins with `/`.
-        path: Option<String>,
-    },
-    /// A TLS ClientHello.
-    Tls {
-        /// That names this server; any or none when `None`.
-        sni: Option<HostPattern>,
-        /// That offers this application protocol, in whatever place; any or none when `None`. 1 to 255 bytes.
-        alpn: Option<String>,
-    },
-    /// A decimal number somewhere; the first, modulo the number of the pool's servers, is the server's place in the pool.
-    FirstNumber,
-    /// These bytes first. Not empty, at most 256.
-    Prefix(Vec<u8>),
-    /// A regular expression in the first bytes.
-    Regex(PayloadRegex),
-    /// An LDAP bind request with such a name.
-    LdapBind(DnPattern),
-    /// A StartupMessage of PostgreSQL.
-    Postgres {
-        /// By this user.
-        user: NamePattern,
-        /// For this database.
-        database: NamePattern,
-    },
-    /// A request of a PostgreSQL client to encrypt: SSLRequest or GSSENCRequest.
-    SslRequest,
 }
 
 /// What becomes of a connection that no rule matches.
@@ -375,13 +324,22 @@ pub struct LocalAddress {
 }
 
 /// A set of TCP ports as ascending, disjoint ranges.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PortRanges(Vec<RangeInclusive<u16>>);
 
 impl PortRanges {
     /// The ports of one range.
     pub fn new(range: RangeInclusive<u16>) -> Self {
         Self(if range.is_empty() { Vec::new() } else { vec![range] })
+    }
+
+    /// Adds the ports of `range`.
+    pub fn add(&mut self, range: &RangeInclusive<u16>) {
+        self.remove(range);
+        if !range.is_empty() {
+            let place = self.0.partition_point(|ours| ours.start() < range.start());
+            self.0.insert(place, range.clone());
+        }
     }
 
     /// Takes out the ports of `range`.
@@ -473,6 +431,8 @@ mod tests {
         assert_eq!(ports.ranges(), [1025..=8079, 8090..=65534]);
         assert_eq!(ports.len(), ports.iter().count());
         assert!(ports.contains(8079) && !ports.contains(8080) && !ports.contains(8089) && ports.contains(8090));
+        ports.add(&(8079..=8090));
+        assert_eq!(ports.ranges(), [1025..=8078, 8079..=8090, 8091..=65534]);
         ports.remove(&(0..=65535));
         assert!(ports.is_empty());
         assert_eq!(ports.len(), 0);

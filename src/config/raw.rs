@@ -16,11 +16,12 @@ pub(super) struct RawConfig {
     pub(super) records: Vec<RawRecords>,
     pub(super) log: RawLog,
     pub(super) control: RawControl,
+    pub(super) lists: Vec<RawList>,
 }
 
 /// Every top-level key.
 pub(super) const SECTIONS: &[&str] = &[
-    "engine", "port", "listener", "pool", "timeouts", "syn_ack", "records", "log", "control",
+    "engine", "port", "listener", "pool", "list", "timeouts", "syn_ack", "records", "log", "control",
 ];
 
 #[derive(Deserialize, Default)]
@@ -141,7 +142,21 @@ pub(super) struct RawRule {
     pub(super) postgres_user: Option<String>,
     pub(super) postgres_database: Option<String>,
     pub(super) ssl_request: Option<bool>,
-    pub(super) pool: String,
+    pub(super) client: Option<Vec<String>>,
+    pub(super) listener_port: Option<Vec<String>>,
+    #[serde(default)]
+    pub(super) and: Vec<RawRule>,
+    #[serde(default)]
+    pub(super) not: Vec<RawRule>,
+    pub(super) pool: Option<String>,
+    pub(super) action: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawList {
+    pub(super) name: String,
+    pub(super) file: Option<String>,
 }
 
 #[derive(Deserialize)]

@@ -1,11 +1,12 @@
-//! Which rule is which: its number, under which cores count the connections that it has chosen a server for, and its name.
+//! Which rule is which: its number, under which cores count the connections that it has decided about, and its name.
 //!
 //! Numbers go over the rules of all listeners. A rule keeps its own from version to version of the file; that of a rule that
 //! is gone goes to a new one in a later version, when no core chooses by it any more.
 
 use std::collections::HashSet;
 
-use super::model::{ListenerConfig, Rule};
+use super::model::ListenerConfig;
+use super::rule::Rule;
 use super::{Config, RuleId, Standing};
 
 /// What connections are shown under that no rule of their listener has chosen a server for.

@@ -87,7 +87,7 @@ impl Engine {
     fn start_limited<C: Stages>(config: Config, limits: Limits) -> Result<RunningEngine<DpdkMachine>, StartError> {
         let seeds = Seeds::draw().map_err(StartError::NoRandomness)?;
         let rules = Arc::new(RuleSelector::new(&config));
-        let remake: Remake<RuleSelector> = Box::new(|config, _| RuleSelector::new(config));
+        let remake: Remake<RuleSelector> = Box::new(|config, core| RuleSelector::new(config).selector(core));
         Self::start_reloadable(config, Some(remake), move |start, desk| {
             let core = core::build::<DpdkMachine, _, C>(start, &seeds, &*rules, Some(desk))?;
             limits

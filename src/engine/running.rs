@@ -17,7 +17,7 @@ use super::machine::{Machine, WatchedPool};
 use super::reloader::{self, Before};
 use super::server_watch::ServerWatch;
 use super::watch::{Noted, Watch};
-use crate::config::{self, Config, ConfigError, Standing};
+use crate::config::{self, Config, ConfigError, ListChange, Standing};
 use crate::kernel::KernelLinks;
 use crate::log_ring::LogWriter;
 use crate::neighbour::{SharedNeighbours, Topology, TopologyError};
@@ -118,6 +118,30 @@ impl<M: Machine> RunningEngine<M> {
     pub fn reload(&mut self, path: &Path) -> Result<(), ReloadError> {
         let (config, difference) = self.config.reload(path)?;
         self.go_on_with(config, &difference)
+    }
+
+    /// Goes on with another content of a list. Open connections go on.
+    ///
+    /// # Errors
+    /// A sentence: what is wrong with the change, or a core does not come round; all goes on as before.
+    pub fn change_list(&mut self, name: &str, change: ListChange) -> Result<(), String> {
+        let config = self.config.with_list(name, change)?;
+        self.go_on_with(config, &Difference::default())
+            .map_err(|error| error.to_string())
+    }
+
+    /// Takes out what has had its time in a list. To be called a few times a second.
+    pub fn expire_lists(&mut self) {
+        let done = match self.config.without_expired(std::time::Instant::now()) {
+            Ok(None) => return,
+            Ok(Some(config)) => self
+                .go_on_with(config, &Difference::default())
+                .map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        if let Err(error) = done {
+            log::warn!("what has had its time stays in its list: {error}");
+        }
     }
 
     /// The configuration that it runs with.

@@ -11,6 +11,7 @@ use splice::visit::STATES;
 
 use super::capture::{self, CaptureCommand};
 use super::leave::{Leave, OnOff, Subject};
+use super::lists::{self, ListCommand};
 use super::networks::by_network;
 use super::{Exit, complain, print};
 
@@ -69,6 +70,12 @@ enum CtlCommand {
         /// What to do.
         #[command(subcommand)]
         command: CaptureCommand,
+    },
+    /// Lists of prefixes; for root and the engine's user.
+    List {
+        /// What to do.
+        #[command(subcommand)]
+        command: ListCommand,
     },
     /// Session records; for root and the engine's user.
     Records {
@@ -189,8 +196,10 @@ enum Part {
     Pools,
     /// Listeners.
     Listeners,
-    /// Rules of listeners, and their defaults: how many connections each has chosen a server for.
+    /// Rules of listeners, and their defaults: how many connections each has decided about.
     Rules,
+    /// Lists of prefixes: how much is in them, and how often somebody of them came.
+    Lists,
     /// Cores.
     Cores,
     /// Why frames were dropped.
@@ -233,6 +242,7 @@ pub(super) fn ctl(arguments: &CtlArguments) -> Exit {
         }),
         CtlCommand::Reset => post("reset"),
         CtlCommand::Capture { command } => capture::capture(socket, command),
+        CtlCommand::List { command } => lists::list(socket, command),
         CtlCommand::Diff => ask(socket, "GET", "diff").map(|lines| print(&lines)),
     };
     match result {
@@ -303,16 +313,22 @@ fn kill(socket: &Endpoint, command: &KillCommand) -> Result<(), String> {
         KillCommand::Connection { id } => ("id", id.as_str()),
         KillCommand::Server { name } => ("server", name.as_str()),
     };
-    let mut ended = 0;
-    pages(socket, "POST", "connections/end", &[which], |page| {
-        ended += page["ended"].as_u64().unwrap_or(0);
-        true
-    })?;
+    let ended = end_connections(socket, which)?;
     print(&format!("{ended} connections ended\n"));
     match command {
         KillCommand::Connection { .. } if ended == 0 => Err("there is no such connection, or it is over".to_owned()),
         _ => Ok(()),
     }
+}
+
+/// Ends connections that are named so; how many.
+pub(super) fn end_connections(socket: &Endpoint, which: (&str, &str)) -> Result<u64, String> {
+    let mut ended = 0;
+    pages(socket, "POST", "connections/end", &[which], |page| {
+        ended += page["ended"].as_u64().unwrap_or(0);
+        true
+    })?;
+    Ok(ended)
 }
 
 /// Asks again and again, each time from where the last answer ended, until there is no more or `take` wants none.
@@ -370,7 +386,7 @@ pub(super) fn unanswered(error: &io::Error) -> String {
     format!("{error}; does the engine run, with `[control] socket` in its file?")
 }
 
-fn shown(answer: &str, json: bool) -> Result<String, String> {
+pub(super) fn shown(answer: &str, json: bool) -> Result<String, String> {
     match serde_json::from_str(answer) {
         Ok(_) if json => Ok(answer.to_owned()),
         Ok(Value::Array(rows)) => Ok(table(&rows)),

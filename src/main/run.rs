@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use proxyengine::config::{Config, Destination};
+use proxyengine::config::{Config, Destination, ListChange};
 use proxyengine::engine::{DpdkMachine, Engine, Outcome, RunningEngine};
 use proxyengine::journal::{self, Journal};
 use proxyengine::log_levels::LogLevels;
@@ -42,13 +42,20 @@ enum Told {
     Signal(i32),
     /// Read the configuration again, and say what came of it.
     Reload(Sender<Result<(), String>>),
+    /// Go on with another content of the list of this name, and say what came of it.
+    List(String, ListChange, Sender<Result<(), String>>),
 }
 
 /// Has the main thread read the configuration again, for another thread.
 fn reload_by(told: &Sender<Told>) -> Result<(), String> {
+    tell(told, Told::Reload)
+}
+
+/// Has the main thread do something, and waits for what comes of it.
+fn tell(told: &Sender<Told>, order: impl FnOnce(Sender<Result<(), String>>) -> Told) -> Result<(), String> {
     let (answer, answered) = mpsc::channel();
     let gone = |_| "the engine ends".to_owned();
-    told.send(Told::Reload(answer)).map_err(gone)?;
+    told.send(order(answer)).map_err(gone)?;
     match answered.recv_timeout(RELOAD_PATIENCE) {
         Ok(result) => result,
         Err(_) => Err(format!("no answer within {RELOAD_PATIENCE:?}")),
@@ -90,6 +97,10 @@ pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -
     let doors = || Doors {
         journal: journal.clone(),
         file: arguments.file.clone(),
+        list: {
+            let told = told.clone();
+            Box::new(move |name: &str, change| tell(&told, |answer| Told::List(name.to_owned(), change, answer)))
+        },
         reload: Box::new(move || reload_by(&told)),
     };
     let control = control
@@ -194,6 +205,7 @@ impl Session<'_> {
             };
             match self.signals.recv_timeout(pace) {
                 Ok(Told::Reload(answer)) => _ = answer.send(self.reload()),
+                Ok(Told::List(name, change, answer)) => _ = answer.send(self.engine.change_list(&name, change)),
                 Ok(Told::Signal(SIGHUP)) => _ = self.reload(),
                 Ok(Told::Signal(SIGUSR1)) => pictured = self.show_report(&pictured),
                 Ok(Told::Signal(SIGUSR2)) => self.engine.watch().records().reopen(),
@@ -209,6 +221,7 @@ impl Session<'_> {
                 return;
             }
             self.engine.look_at_links();
+            self.engine.expire_lists();
             if self.forgot_at.elapsed() >= FORGETS {
                 self.engine.forget_past();
                 self.forgot_at = Instant::now();

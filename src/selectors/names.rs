@@ -149,7 +149,7 @@ fn pattern_of(rule: &Rule) -> Option<&HostPattern> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::PoolId;
+    use crate::config::{PoolId, RuleAction};
 
     fn rule(sni: &str) -> Rule {
         let sni = Some(sni.parse().expect("a pattern"));
@@ -157,7 +157,7 @@ mod tests {
             id: crate::config::RuleId(0),
             name: None,
             matches: Match::Tls { sni, alpn: None },
-            pool: PoolId(0),
+            action: RuleAction::Pool(PoolId(0)),
         }
     }
 

@@ -1,15 +1,25 @@
 //! The rules of the configuration as a selector.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use crate::config::{Config, CoreId, Fallback, HostPattern, Match, Rule, RuleId, ServerId};
-use splice::callbacks::{FirstPayload, SelectServer, Selection, SelectorFactory};
+use arrayvec::ArrayVec;
+use e2d2::BURST;
+use netfcts::leg::mapped;
+
+use crate::config::{
+    AcceptProxy, Clients, Config, CoreId, Fallback, HostPattern, Match, Rule, RuleAction, RuleId, ServerId,
+};
+use crate::guard::{ClientTable, Hits, ListHits};
+use splice::callbacks::{Arrival, FirstPayload, Refusal, SelectServer, Selection, SelectorFactory};
 
 use super::names::{Candidates, NameIndex, NameSource};
 use super::number::first_number;
 use super::{Sought, http, ldap, postgres, tls};
 
 /// Chooses by the rules of each listener, in their order; by its default when no rule matches.
+///
+/// Rules that refuse by what a SYN tells are asked then already, as far as no rule before them has to wait for a payload.
 ///
 /// A rule is passed over only when it can no longer match. As long as one may still match, the rules behind it have to
 /// wait: [`Selection::NeedMore`]. When the payload is complete, a rule that is still waiting does not match.
@@ -25,6 +35,15 @@ pub struct RuleSelector {
     pools: Vec<Vec<ServerId>>,
     /// The rule that made the last answer.
     chosen: Option<RuleId>,
+    /// Some listener has rules that are asked before there is a payload, or there are lists, whose hits are counted then.
+    asks_at_syn: bool,
+    /// What answers who a client is.
+    clients: Option<Arc<ClientTable>>,
+    /// By list: where cores count.
+    lists: Vec<Arc<ListHits>>,
+    /// Where this core does; empty before it is one core's.
+    hits: Vec<Arc<Hits>>,
+    ahead: Ahead,
 }
 
 /// What a listener asks of a first payload.
@@ -35,6 +54,8 @@ struct ListenerRules {
     /// Of those rules that are found by a name, in their order.
     indices: Vec<NameIndex>,
     default: Fallback,
+    /// So many of the rules are asked before there is a payload: to the last that can refuse then.
+    at_syn: usize,
 }
 
 impl RuleSelector {
@@ -47,17 +68,28 @@ impl RuleSelector {
                 rules: listener.rules.clone(),
                 indices: NameIndex::of_rules(&listener.rules),
                 default: listener.default,
+                at_syn: match listener.accept {
+                    AcceptProxy::Off => rules_at_syn(&listener.rules),
+                    // Who the client is, and where it has connected to, the header says.
+                    AcceptProxy::Optional | AcceptProxy::Required => 0,
+                },
             })
-            .collect();
+            .collect::<Vec<_>>();
         let pools = config
             .pools()
             .iter()
             .map(|pool| pool.members.iter().map(|member| member.server).collect())
             .collect();
+        let refuses = listeners.iter().any(|listener: &ListenerRules| listener.at_syn > 0);
         Self {
             listeners,
             pools,
             chosen: None,
+            asks_at_syn: refuses || !config.lists().is_empty(),
+            clients: config.client_table().cloned(),
+            lists: config.lists().iter().map(|list| Arc::clone(&list.hits)).collect(),
+            hits: Vec::new(),
+            ahead: Ahead::default(),
         }
     }
 
@@ -102,19 +134,64 @@ impl RuleSelector {
         None
     }
 
+    /// The same before there is a payload: how the first rule refuses that matches. A rule that has to wait for the payload
+    /// has those behind it wait, too.
+    fn refuse_at_syn(&mut self, arrival: &Arrival) -> Result<(), Refusal> {
+        let Self {
+            listeners,
+            clients,
+            hits,
+            ahead,
+            chosen,
+            ..
+        } = self;
+        let clients = clients.as_deref().map(|table| {
+            let set = ahead.set_of(mapped(arrival.peer), table);
+            let lists = table.lists_of(set).iter();
+            lists
+                .filter_map(|list| hits.get(usize::from(*list)))
+                .for_each(|hits| hits.add());
+            (table, set)
+        });
+        let Some(listener) = listeners.get(arrival.listener.index()) else {
+            return Ok(());
+        };
+        let known = Known {
+            clients,
+            listener_port: arrival.local_port,
+        };
+        for rule in listener.rules.iter().take(listener.at_syn) {
+            match (known.at_syn(&rule.matches), rule.action) {
+                (Sought::Found(true), RuleAction::Refuse(refusal)) => {
+                    *chosen = Some(rule.id);
+                    return Err(refusal);
+                }
+                (Sought::Found(true), RuleAction::Pool(_)) | (Sought::NeedMore, _) => return Ok(()),
+                (Sought::Found(false) | Sought::Absent, _) => (),
+            }
+        }
+        Ok(())
+    }
+
     fn apply(&self, rule: &Rule, payload: &mut Findings<'_>) -> Sought<Selection> {
         if rule.matches == Match::FirstNumber {
             return self.by_number(rule, payload);
         }
         match payload.matches(&rule.matches) {
-            Sought::Found(true) => Sought::Found(Selection::Pool(rule.pool)),
+            Sought::Found(true) => Sought::Found(match rule.action {
+                RuleAction::Pool(pool) => Selection::Pool(pool),
+                RuleAction::Refuse(Refusal::Reject) => Selection::Reject,
+                // Whose address a list has got since the handshake has a window already.
+                RuleAction::Refuse(Refusal::Drop | Refusal::Tarpit) => Selection::Drop,
+            }),
             Sought::Found(false) | Sought::Absent => Sought::Absent,
             Sought::NeedMore => Sought::NeedMore,
         }
     }
 
     fn by_number(&self, rule: &Rule, payload: &Findings<'_>) -> Sought<Selection> {
-        let servers = self.pools.get(rule.pool.index()).map_or(&[][..], Vec::as_slice);
+        let pool = rule.pool().and_then(|pool| self.pools.get(pool.index()));
+        let servers = pool.map_or(&[][..], Vec::as_slice);
         // A checked configuration has at most 65535 servers, and no pool without one.
         match first_number(payload.bytes, payload.complete, servers.len() as u16) {
             Sought::Found(n) => servers
@@ -130,8 +207,11 @@ impl RuleSelector {
 impl SelectorFactory for RuleSelector {
     type Selector = Self;
 
-    fn selector(&self, _core: CoreId) -> Self {
-        self.clone()
+    fn selector(&self, core: CoreId) -> Self {
+        Self {
+            hits: self.lists.iter().map(|list| list.of_core(core)).collect(),
+            ..self.clone()
+        }
     }
 }
 
@@ -141,7 +221,7 @@ impl SelectServer for RuleSelector {
         let Some(listener) = self.listeners.get(payload.listener.index()) else {
             return Selection::Reject;
         };
-        match self.ask(listener, &mut Findings::new(payload)) {
+        match self.ask(listener, &mut Findings::new(payload, self.clients.as_deref())) {
             // The rule may not match after all, and the default be taken.
             Some((Selection::NeedMore, _)) => return Selection::NeedMore,
             Some((selection, rule)) => {
@@ -156,13 +236,115 @@ impl SelectServer for RuleSelector {
         }
     }
 
+    #[inline]
+    fn admit(&mut self, arrival: &Arrival) -> Result<(), Refusal> {
+        if self.asks_at_syn {
+            return self.refuse_at_syn(arrival);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn looks_ahead(&self) -> bool {
+        self.asks_at_syn && self.clients.is_some()
+    }
+
+    fn look_ahead(&mut self, peers: &[u128]) {
+        if let Some(table) = &self.clients {
+            self.ahead.fill(peers, table);
+        }
+    }
+
     fn rule(&self) -> Option<RuleId> {
         self.chosen
     }
 }
 
+/// How many of a listener's rules are asked at a SYN.
+fn rules_at_syn(rules: &[Rule]) -> usize {
+    let refuses = |rule: &Rule| rule.pool().is_none() && rule.matches.is_known_at_syn();
+    rules.iter().rposition(refuses).map_or(0, |last| last + 1)
+}
+
+/// Addresses of a batch that have been looked up together, for those who come next.
+#[derive(Clone, Debug, Default)]
+struct Ahead {
+    peers: ArrayVec<u128, BURST>,
+    sets: ArrayVec<u16, BURST>,
+    next: usize,
+}
+
+impl Ahead {
+    fn fill(&mut self, peers: &[u128], table: &ClientTable) {
+        self.peers.clear();
+        self.peers.extend(peers.iter().take(BURST).copied());
+        table.sets_of(&self.peers, &mut self.sets);
+        self.next = 0;
+    }
+
+    /// The set of an address: mostly that of the next.
+    #[inline]
+    fn set_of(&mut self, peer: u128, table: &ClientTable) -> u16 {
+        if self.peers.get(self.next) == Some(&peer)
+            && let Some(set) = self.sets.get(self.next)
+        {
+            self.next += 1;
+            return *set;
+        }
+        table.set_of(peer)
+    }
+}
+
+/// What is known of a client before it has said anything.
+struct Known<'a> {
+    /// The table of clients, and the set in it that this one is in.
+    clients: Option<(&'a ClientTable, u16)>,
+    listener_port: u16,
+}
+
+impl Known<'_> {
+    /// Whether it is as wanted, as far as that says.
+    fn at_syn(&self, wanted: &Match) -> Sought<bool> {
+        match wanted {
+            Match::Client(clients) => Sought::Found(self.is_of(clients)),
+            Match::ListenerPort(ports) => Sought::Found(ports.contains(self.listener_port)),
+            Match::All(parts) => all(parts.iter().map(|part| self.at_syn(part))),
+            Match::Not(part) => opposite(self.at_syn(part)),
+            _ => Sought::NeedMore,
+        }
+    }
+
+    #[inline]
+    fn is_of(&self, clients: &Clients) -> bool {
+        self.clients
+            .is_some_and(|(table, set)| table.meets(set, clients.number))
+    }
+}
+
+/// Whether all are so: not as soon as one is certain not to be.
+fn all(parts: impl Iterator<Item = Sought<bool>>) -> Sought<bool> {
+    let mut answer = Sought::Found(true);
+    for part in parts {
+        match part {
+            Sought::Found(true) => {}
+            Sought::NeedMore => answer = Sought::NeedMore,
+            Sought::Found(false) | Sought::Absent => return Sought::Absent,
+        }
+    }
+    answer
+}
+
+fn opposite(of: Sought<bool>) -> Sought<bool> {
+    match of {
+        Sought::Found(is_so) => Sought::Found(!is_so),
+        Sought::Absent => Sought::Found(true),
+        Sought::NeedMore => Sought::NeedMore,
+    }
+}
+
 /// A payload, and what has been found in it so far.
 struct Findings<'a> {
+    known: Known<'a>,
     bytes: &'a [u8],
     complete: bool,
     http: Option<Sought<http::Request<'a>>>,
@@ -174,8 +356,12 @@ struct Findings<'a> {
 }
 
 impl<'a> Findings<'a> {
-    fn new(payload: &FirstPayload<'a>) -> Self {
+    fn new(payload: &FirstPayload<'a>, table: Option<&'a ClientTable>) -> Self {
         Self {
+            known: Known {
+                clients: table.map(|table| (table, table.set_of(mapped(payload.client.ip())))),
+                listener_port: payload.local.port(),
+            },
             bytes: payload.bytes,
             complete: payload.complete,
             http: None,
@@ -208,6 +394,13 @@ impl<'a> Findings<'a> {
             Match::SslRequest => postgres::encryption_request(bytes).map(|()| true),
             // It names a server, not only a pool: see `by_number`.
             Match::FirstNumber => Sought::Absent,
+            Match::Client(_) | Match::ListenerPort(_) => self.known.at_syn(wanted),
+            Match::All(parts) => all(parts.iter().map(|part| self.matches(part))),
+            Match::Not(part) => match self.matches(part) {
+                // Nothing more will come: it does not match.
+                Sought::NeedMore if self.complete => Sought::Found(true),
+                answer => opposite(answer),
+            },
         }
     }
 

@@ -99,14 +99,15 @@ pub(super) fn one(query: &str, watch: &Watch) -> Result<Value, Refusal> {
     Ok(everything(*core, view, watch))
 }
 
-/// Ends connections: one that is named, or those of a server; how many, and where to go on.
+/// Ends connections: one that is named, or those of a server or of clients; how many, and where to go on.
 ///
 /// # Errors
 /// The same; or neither is named.
 pub(super) fn end(query: &str, watch: &Watch) -> Result<Value, Refusal> {
     let question = Question::read(query, watch)?;
-    if question.id.is_none() && question.filter.server.is_none() {
-        return Err((400, "expected `id` or `server`".to_owned()));
+    let is_named = question.filter.server.is_some() || question.filter.client.is_some();
+    if question.id.is_none() && !is_named {
+        return Err((400, "expected `id`, `server` or `client`".to_owned()));
     }
     let (views, next) = question.ask(Purpose::End, watch)?;
     Ok(json!({ "ended": views.1, "next": next }))

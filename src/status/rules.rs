@@ -1,4 +1,4 @@
-//! How many connections each rule has chosen a server for: of a listener its rules in their order, then its default.
+//! How many connections each rule has decided about: of a listener its rules in their order, then its default.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::config::{BY_DEFAULT, Config, Fallback, ListenerConfig, PoolId, Standi
 pub(super) struct Chosen<'a> {
     /// Its name, or its place.
     pub(super) rule: String,
-    /// Where it leads to; a default may reject.
+    /// Where it leads to; a rule may refuse, and a default reject.
     pool: Option<&'a str>,
     /// By all cores.
     pub(super) connections: u64,
@@ -28,7 +28,7 @@ pub(super) fn of_listener<'a>(
         let of_cores = tallies.iter().filter_map(|tally| tally.rule(rule.id));
         Chosen {
             rule: rule.shown_as(place),
-            pool: pool(rule.pool),
+            pool: rule.pool().and_then(pool),
             connections: of_cores.map(|rule| rule.chosen.get()).sum(),
         }
     });

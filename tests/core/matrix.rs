@@ -4,6 +4,7 @@
 
 use netfcts::Side;
 use splice::action::{Action, Ask};
+use splice::callbacks::Refusal;
 use splice::event::{Event, FinChange};
 use splice::phase::{FinState, Phase};
 use splice::step::{Step, step};
@@ -40,6 +41,9 @@ fn events() -> Vec<Event> {
         Event::SynToForward,
         Event::SynRetransmit,
         Event::CookieAck,
+        Event::Barred(Refusal::Reject),
+        Event::Barred(Refusal::Drop),
+        Event::Barred(Refusal::Tarpit),
         Event::Created,
         Event::StraySyn,
         Event::ClientAck,
@@ -54,6 +58,7 @@ fn events() -> Vec<Event> {
         Event::PortTaken,
         Event::NeedMore,
         Event::Rejected,
+        Event::Silenced,
         Event::BadHeader,
         Event::NoPort,
         Event::NoServer,

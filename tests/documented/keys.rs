@@ -33,6 +33,8 @@ rules = [{ prefix = "a", pool = "s" }]
 default = "s"
 timeouts = {}
 proxy_protocol = { accept = "required", from = ["10.0.0.2"] }
+[[list]]
+name = "t"
 [[pool]]
 name = "s"
 check = { kind = "tcp" }
@@ -66,6 +68,7 @@ const TABLES: [(&str, &str, &str, &str); 18] = [
     ),
     ("[[listener]] timeouts", "listener.0.timeouts", "configuration.md", ""),
     ("[[listener]] rules", "listener.0.rules.0", "configuration.md", ""),
+    ("[[list]]", "list.0", "configuration.md", "## `[[list]]`"),
     ("[[pool]]", "pool.0", "configuration.md", "## `[[pool]]`"),
     ("[[pool]] check", "pool.0.check", "configuration.md", "A `check` has"),
     (

@@ -59,6 +59,7 @@ pub fn shown(config: &Config, selection: Selection) -> String {
         Selection::Server(server) => config.server(server).name.clone(),
         Selection::NeedMore => "need more".to_owned(),
         Selection::Reject => "reject".to_owned(),
+        Selection::Drop => "drop".to_owned(),
     }
 }
 

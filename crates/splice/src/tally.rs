@@ -108,7 +108,7 @@ pub struct PoolTally {
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct RuleTally {
-    /// Connections whose server it chose.
+    /// Connections whose server it chose, or that it refused; SYNs, where it refuses these.
     pub chosen: Count,
 }
 
@@ -267,6 +267,13 @@ impl Tally {
         }
         if let (Some(took), Some(listener)) = (took, listener) {
             listener.choice.add(micros(took));
+        }
+    }
+
+    /// Somebody is refused by a rule, or by a selector that has none.
+    pub(crate) fn note_refusal(&self, rule: Option<RuleId>) {
+        if let Some(rule) = rule.and_then(|rule| self.rule(rule)) {
+            rule.chosen.add(1);
         }
     }
 

@@ -80,6 +80,7 @@ pub(super) fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
         listeners: vec![listener(source, &mut engine, &network, bind)],
         timeouts: timeouts(source, &mut engine),
         records: vec![records(source, &mut engine)],
+        lists: Vec::new(),
         pools: vec![RawPool {
             name: POOL.to_owned(),
             policy: None,
@@ -171,7 +172,7 @@ fn listener(source: &mut Source<'_>, engine: &mut Keys, network: &Network, bind:
             Some(_) => Vec::new(),
             None => vec![RawRule {
                 first_number: Some(true),
-                pool: POOL.to_owned(),
+                pool: Some(POOL.to_owned()),
                 ..RawRule::default()
             }],
         },

@@ -24,21 +24,10 @@ pub(super) fn check(source: &mut Source<'_>, at: &At, raw: Option<&RawProxyIn>) 
             ("required", AcceptProxy::Required),
         ],
     );
-    let mut trusted = Vec::with_capacity(raw.from.len());
-    for (i, text) in raw.from.iter().enumerate() {
-        match prefix(text) {
-            Some(prefix) if prefix.trunc() == prefix => trusted.push(prefix),
-            Some(prefix) => {
-                let expected = format!("a prefix without host bits, such as \"{}\"", prefix.trunc());
-                source.refuse(&at.key("from").index(i), quoted(text), expected);
-            }
-            None => source.refuse(
-                &at.key("from").index(i),
-                quoted(text),
-                "an address or a prefix such as \"192.0.2.0/24\" or \"2001:db8::/32\"",
-            ),
-        }
-    }
+    let places = raw.from.iter().enumerate();
+    let mut trusted: Vec<_> = places
+        .filter_map(|(i, text)| prefix(source, &at.key("from").index(i), text))
+        .collect();
     if accept != AcceptProxy::Off && raw.from.is_empty() {
         source.complain(
             &at.key("from"),
@@ -54,6 +43,23 @@ pub(super) fn check(source: &mut Source<'_>, at: &At, raw: Option<&RawProxyIn>) 
         trusted.clear();
     }
     (accept, trusted)
+}
+
+/// An address or a prefix, or the complaint that it is neither.
+pub(super) fn prefix(source: &mut Source<'_>, at: &At, text: &str) -> Option<IpNet> {
+    match parsed(text) {
+        Some(prefix) if prefix.trunc() == prefix => return Some(prefix),
+        Some(prefix) => {
+            let expected = format!("a prefix without host bits, such as \"{}\"", prefix.trunc());
+            source.refuse(at, quoted(text), expected);
+        }
+        None => source.refuse(
+            at,
+            quoted(text),
+            "an address or a prefix such as \"192.0.2.0/24\" or \"2001:db8::/32\"",
+        ),
+    }
+    None
 }
 
 /// Complains about listeners whose clients' own addresses cannot be used towards their servers. With PROXY headers the
@@ -110,7 +116,7 @@ pub(super) fn transparent_clients_are_known(source: &mut Source<'_>, listeners: 
 }
 
 /// An address stands for itself alone.
-fn prefix(text: &str) -> Option<IpNet> {
+fn parsed(text: &str) -> Option<IpNet> {
     text.parse()
         .ok()
         .or_else(|| Some(IpNet::from(text.parse::<std::net::IpAddr>().ok()?)))

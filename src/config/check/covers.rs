@@ -2,12 +2,33 @@
 //!
 //! What is said is certain; what is not said may still be so (two regular expressions are compared as text only).
 
-use crate::config::model::Match;
 use crate::config::pattern::HostPattern;
+use crate::config::rule::Match;
 use crate::selectors::{ldap, postgres, tls};
 
 /// Why `later` never matches when `earlier` is asked first; `None` when it can.
 pub(super) fn why_covered(earlier: &Match, later: &Match) -> Option<&'static str> {
+    match (earlier, later) {
+        // What wants several things covers what each of them does; what covers a part of what is wanted covers the whole.
+        (Match::All(parts), later) => {
+            let whys = parts.iter().map(|part| why_covered(part, later));
+            whys.collect::<Option<Vec<_>>>().map(|_| "which matches the same")
+        }
+        (earlier, Match::All(parts)) => parts.iter().find_map(|part| why_covered(earlier, part)),
+        (Match::Client(clients), Match::Client(later)) => {
+            clients.covers(later).then_some("which matches the same clients")
+        }
+        (Match::ListenerPort(ports), Match::ListenerPort(later)) => later
+            .iter()
+            .all(|port| ports.contains(port))
+            .then_some("which matches the same ports"),
+        (Match::Not(part), Match::Not(later)) if part == later => Some("which matches the same"),
+        _ => why_payload_covered(earlier, later),
+    }
+}
+
+/// The same of two conditions of the payload.
+fn why_payload_covered(earlier: &Match, later: &Match) -> Option<&'static str> {
     match (earlier, later) {
         (
             Match::Http { host, path },
@@ -81,6 +102,12 @@ fn beginning(matches: &Match) -> &[u8] {
         Match::LdapBind(_) => &[ldap::MESSAGE_START],
         Match::Postgres { .. } => &postgres::MESSAGE_START,
         Match::SslRequest => &postgres::ENCRYPTION_REQUEST_START,
-        Match::Http { .. } | Match::FirstNumber | Match::Regex(_) => &[],
+        Match::Http { .. }
+        | Match::FirstNumber
+        | Match::Regex(_)
+        | Match::Client(_)
+        | Match::ListenerPort(_)
+        | Match::All(_)
+        | Match::Not(_) => &[],
     }
 }

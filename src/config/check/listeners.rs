@@ -8,9 +8,11 @@ use std::time::Duration;
 use humantime_serde::re::humantime;
 
 use super::pools::Pools;
+use super::rules::Basis;
 use super::{accept, choice, choices, duration, name, quoted, rules, small, why_no_host};
 use crate::config::Standing;
 use crate::config::defaults;
+use crate::config::lists::ListConfig;
 use crate::config::model::{Fallback, ListenAddress, ListenerConfig, ListenerTimeouts, PortConfig, Timeouts};
 use crate::config::raw::RawListener;
 use crate::config::source::{At, Source};
@@ -21,7 +23,7 @@ pub(super) fn check(
     source: &mut Source<'_>,
     raw: &[RawListener],
     ports: &[PortConfig],
-    pools: &Pools,
+    (pools, lists): (&Pools, &[ListConfig]),
     timeouts: &Timeouts,
 ) -> Vec<ListenerConfig> {
     let mut listeners: Vec<ListenerConfig> = Vec::with_capacity(raw.len());
@@ -45,19 +47,19 @@ pub(super) fn check(
                  chooses the servers",
             );
         }
-        if let Some(bind @ ("handshake" | "syn")) = raw.bind.as_deref()
-            && !raw.rules.is_empty()
-        {
-            source.complain(
-                &at.key("rules"),
-                format!(
-                    "can never match, expected none: with bind = \"{bind}\" the server is chosen before the client has \
-                     sent anything, by default alone"
-                ),
-            );
-        }
         let timeouts = small::listener_timeouts(source, &at.key("timeouts"), &raw.timeouts, timeouts);
         let (accept, trusted) = accept::check(source, &at.key("proxy_protocol"), raw.proxy_protocol.as_ref());
+        let bind = choice(
+            source,
+            &at.key("bind"),
+            raw.bind.as_deref(),
+            &[
+                ("payload", Bind::Payload),
+                ("handshake", Bind::Handshake),
+                ("syn", Bind::Syn),
+            ],
+        );
+        let basis = Basis { bind, accept, lists };
         listeners.push(ListenerConfig {
             standing: Standing::InFile,
             accept,
@@ -66,17 +68,8 @@ pub(super) fn check(
             name: raw.name.clone(),
             ports: ports_of(source, &at.key("ports"), raw, ports, &addresses),
             addresses,
-            bind: choice(
-                source,
-                &at.key("bind"),
-                raw.bind.as_deref(),
-                &[
-                    ("payload", Bind::Payload),
-                    ("handshake", Bind::Handshake),
-                    ("syn", Bind::Syn),
-                ],
-            ),
-            rules: rules::check(source, &at.key("rules"), &raw.rules, pools),
+            bind,
+            rules: rules::check(source, &at.key("rules"), &raw.rules, basis, pools),
             default: default(source, &at.key("default"), raw.default.as_deref(), pools),
             inspect_delay: inspect_delay(source, &at.key("inspect_delay"), raw, &timeouts),
             timeouts,

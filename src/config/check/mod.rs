@@ -9,6 +9,7 @@ mod covers;
 mod engine;
 mod kernel;
 mod listeners;
+mod lists;
 mod pools;
 mod ports;
 mod probing;
@@ -16,6 +17,7 @@ mod records;
 mod rules;
 mod small;
 mod software_nic;
+mod who;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -41,7 +43,8 @@ pub(super) fn check(source: &mut Source<'_>) -> Result<Config, ConfigError> {
     let mut ports = ports::check(source, &raw.ports);
     let routes = ports::routes(source, &raw.ports, &ports);
     let mut pools = pools::check(source, &raw.pools, &ports, &routes, &timeouts);
-    let mut listeners = listeners::check(source, &raw.listeners, &ports, &pools, &timeouts);
+    let lists = lists::check(source, &raw.lists);
+    let mut listeners = listeners::check(source, &raw.listeners, &ports, (&pools, &lists), &timeouts);
     rule_numbers::give(&mut listeners);
     if source.problem_count() == 0 {
         // These compare one part with another and would only repeat what was said of either.
@@ -67,6 +70,8 @@ pub(super) fn check(source: &mut Source<'_>) -> Result<Config, ConfigError> {
         ports,
         routes,
         listeners,
+        lists,
+        client_table: None,
         timeouts,
         warnings: Vec::new(),
         address_order: Vec::new(),
@@ -99,6 +104,7 @@ fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
         records: source.table_or_tables("records"),
         log: source.table("log"),
         control: source.table("control"),
+        lists: source.tables("list"),
     };
     source.checked()?;
     Ok(raw)

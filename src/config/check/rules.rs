@@ -5,16 +5,20 @@ use std::collections::HashSet;
 use super::covers::why_covered;
 use super::listeners::pool;
 use super::pools::Pools;
-use super::{choices, name, number, quoted};
+use super::who::{clients, listener_ports};
+use super::{choice, choices, name, number, quoted};
 use crate::config::RuleId;
 use crate::config::defaults;
 use crate::config::dn::DnPattern;
-use crate::config::model::{Match, Rule};
+use crate::config::lists::ListConfig;
 use crate::config::pattern::{HostPattern, NamePattern};
 use crate::config::payload_regex::PayloadRegex;
 use crate::config::raw::RawRule;
+use crate::config::rule::{Match, Rule, RuleAction};
 use crate::config::rule_numbers::{BY_DEFAULT, OTHER_RULES};
 use crate::config::source::{At, Source};
+use splice::callbacks::Refusal;
+use splice::settings::{AcceptProxy, Bind};
 
 /// What a rule can be about.
 const KINDS: &str = "http_host and/or http_path, tls_sni and/or tls_alpn, first_number = true, prefix or prefix_hex, regex, \
@@ -23,16 +27,43 @@ const KINDS: &str = "http_host and/or http_path, tls_sni and/or tls_alpn, first_
 /// Labels under which connections are shown that are of none of the rules that are shown by themselves.
 const SHOWN_NAMES: [&str; 2] = [BY_DEFAULT, OTHER_RULES];
 
-pub(super) fn check(source: &mut Source<'_>, at: &At, raw: &[RawRule], pools: &Pools) -> Vec<Rule> {
+/// What a rule can be about beside that.
+const OTHERS: &str = "client, listener_port, and, or not";
+
+/// The words of `action`.
+const REFUSALS: [(&str, Refusal); 3] = [
+    ("reject", Refusal::Reject),
+    ("drop", Refusal::Drop),
+    ("tarpit", Refusal::Tarpit),
+];
+
+/// What of a listener its rules depend on.
+#[derive(Clone, Copy)]
+pub(super) struct Basis<'a> {
+    pub(super) bind: Bind,
+    pub(super) accept: AcceptProxy,
+    /// That rules can name.
+    pub(super) lists: &'a [ListConfig],
+}
+
+impl Basis<'_> {
+    /// Whether a rule's answer is there when a SYN is: with a PROXY header, that says who the client is.
+    fn tells_at_syn(self, matches: &Match) -> bool {
+        self.accept == AcceptProxy::Off && matches.is_known_at_syn()
+    }
+}
+
+pub(super) fn check(source: &mut Source<'_>, at: &At, raw: &[RawRule], basis: Basis<'_>, pools: &Pools) -> Vec<Rule> {
     let mut names = HashSet::new();
     let mut rules: Vec<(usize, Rule)> = Vec::with_capacity(raw.len());
+    let (mut is_told, all) = (false, at);
     for (i, raw) in raw.iter().enumerate() {
         let at = at.index(i);
         if let Some(text) = &raw.name {
             rule_name(source, &at.key("name"), text, &mut names);
         }
-        let matches = matches(source, &at, raw);
-        let pool = pool(source, &at.key("pool"), &raw.pool, pools);
+        let matches = condition(source, &at, raw, basis.lists);
+        let action = action(source, &at, raw, pools);
         let Some(matches) = matches else { continue };
         if let Some((j, why)) = rules
             .iter()
@@ -40,6 +71,12 @@ pub(super) fn check(source: &mut Source<'_>, at: &At, raw: &[RawRule], pools: &P
         {
             source.complain(&at, format!("can never match, expected it before rules[{j}], {why}"));
         }
+        // One of them says it for all.
+        if !is_told && let Some(why) = why_never_asked(&matches, basis) {
+            source.complain(all, format!("{why} (rules[{i}])"));
+            is_told = true;
+        }
+        can_be_done(source, &at, (&matches, action), basis, &rules);
         // A rule whose pool is unknown still shadows those that follow; nothing leaves this module with it.
         rules.push((
             i,
@@ -47,11 +84,91 @@ pub(super) fn check(source: &mut Source<'_>, at: &At, raw: &[RawRule], pools: &P
                 id: RuleId(0),
                 name: raw.name.clone(),
                 matches,
-                pool: pool.unwrap_or(crate::config::PoolId(0)),
+                action: action.unwrap_or(RuleAction::Refuse(Refusal::Reject)),
             },
         ));
     }
     rules.into_iter().map(|(_, rule)| rule).collect()
+}
+
+/// A rule leads to a pool, or refuses.
+fn action(source: &mut Source<'_>, at: &At, raw: &RawRule, pools: &Pools) -> Option<RuleAction> {
+    match (&raw.pool, &raw.action) {
+        (Some(name), None) => pool(source, &at.key("pool"), name, pools).map(RuleAction::Pool),
+        (None, Some(word)) => {
+            let refusal = choice(source, &at.key("action"), Some(word), &REFUSALS);
+            Some(RuleAction::Refuse(refusal))
+        }
+        (named, _) => {
+            let words = choices(&REFUSALS.map(|(word, _)| word));
+            let what = if named.is_some() { "both" } else { "neither" };
+            source.complain(
+                at,
+                format!("has {what} of pool and action, expected a pool, or action = {words}"),
+            );
+            None
+        }
+    }
+}
+
+/// Where there is no payload, or another client than the one that is meant, a rule cannot ask for it.
+fn why_never_asked(matches: &Match, basis: Basis<'_>) -> Option<String> {
+    let bind = match basis.bind {
+        Bind::Payload => return None,
+        Bind::Handshake => "handshake",
+        Bind::Syn => "syn",
+    };
+    if !matches.is_known_at_syn() {
+        return Some(format!(
+            "can never match, expected only client and listener_port: with bind = \"{bind}\" the server is chosen before the \
+             client has sent anything"
+        ));
+    }
+    (basis.bind == Bind::Syn && basis.accept != AcceptProxy::Off).then(|| {
+        "asks who the client is, expected no rule: with bind = \"syn\" the server is chosen before the PROXY header that \
+         says so"
+            .to_owned()
+    })
+}
+
+/// A window of zero is in the SYN-ACK or nowhere; and a number is no condition to refuse by.
+fn can_be_done(
+    source: &mut Source<'_>,
+    at: &At,
+    (matches, action): (&Match, Option<RuleAction>),
+    basis: Basis<'_>,
+    before: &[(usize, Rule)],
+) {
+    let is_number = *matches == Match::FirstNumber;
+    if is_number && !matches!(action, Some(RuleAction::Pool(_)) | None) || !is_number && has_number(matches) {
+        source.complain(
+            &at.key("first_number"),
+            "names a server of a pool, expected no other condition and no action beside it",
+        );
+    }
+    if action != Some(RuleAction::Refuse(Refusal::Tarpit)) {
+        return;
+    }
+    let at = at.key("action");
+    if !basis.tells_at_syn(matches) {
+        source.refuse(
+            &at,
+            quoted("tarpit"),
+            "\"reject\" or \"drop\": a connection is tarpitted by its first SYN, which does not tell whether this rule matches",
+        );
+    } else if let Some((j, _)) = before.iter().find(|(_, rule)| !rule.matches.is_known_at_syn()) {
+        source.refuse(
+            &at,
+            quoted("tarpit"),
+            format!(
+                "it before rules[{j}]: a connection is tarpitted by its first SYN, and that rule waits for what follows"
+            ),
+        );
+    }
+}
+
+fn has_number(matches: &Match) -> bool {
+    matches.has_within(&|part| *part == Match::FirstNumber)
 }
 
 fn rule_name(source: &mut Source<'_>, at: &At, text: &str, taken: &mut HashSet<String>) {
@@ -69,12 +186,50 @@ fn rule_name(source: &mut Source<'_>, at: &At, text: &str, taken: &mut HashSet<S
 /// Reads the one kind that a rule is of.
 type Read = fn(&mut Source<'_>, &At, &RawRule) -> Option<Match>;
 
-fn matches(source: &mut Source<'_>, at: &At, raw: &RawRule) -> Option<Match> {
+/// All that a rule wants, or a part of it in `and` and `not`.
+fn condition(source: &mut Source<'_>, at: &At, raw: &RawRule, lists: &[ListConfig]) -> Option<Match> {
+    let mut parts = Vec::new();
+    let problems = source.problem_count();
+    if let Some(texts) = &raw.client {
+        parts.extend(clients(source, &at.key("client"), texts, lists));
+    }
+    if let Some(texts) = &raw.listener_port {
+        parts.extend(listener_ports(source, &at.key("listener_port"), texts));
+    }
+    parts.extend(of_payload(source, at, raw));
+    for (key, raws) in [("and", &raw.and), ("not", &raw.not)] {
+        for (i, raw) in raws.iter().enumerate() {
+            let at = at.key(key).index(i);
+            if raw.name.is_some() || raw.pool.is_some() || raw.action.is_some() {
+                source.complain(
+                    &at,
+                    "is a part of a rule, expected conditions without name, pool and action",
+                );
+            }
+            let part = condition(source, &at, raw, lists);
+            parts.extend(part.map(|part| if key == "not" { Match::Not(Box::new(part)) } else { part }));
+        }
+    }
+    if source.problem_count() > problems {
+        return None;
+    }
+    match parts.len() {
+        0 => {
+            source.complain(at, format!("matches nothing, expected {KINDS}; or {OTHERS}"));
+            None
+        }
+        1 => parts.pop(),
+        _ => Some(Match::All(parts)),
+    }
+}
+
+/// What it wants of the payload, if anything: of one kind.
+fn of_payload(source: &mut Source<'_>, at: &At, raw: &RawRule) -> Option<Match> {
     let kinds: [(bool, Read); 9] = [
         (raw.http_host.is_some() || raw.http_path.is_some(), http),
         (raw.tls_sni.is_some() || raw.tls_alpn.is_some(), tls),
         (raw.first_number.is_some(), first_number),
-        (raw.prefix.is_some(), prefix),
+        (raw.prefix.is_some(), first_bytes),
         (raw.prefix_hex.is_some(), prefix_hex),
         (raw.regex.is_some() || raw.regex_bytes.is_some(), regex),
         (raw.ldap_bind_dn.is_some(), ldap),
@@ -84,10 +239,7 @@ fn matches(source: &mut Source<'_>, at: &At, raw: &RawRule) -> Option<Match> {
     let mut said = kinds.iter().filter(|(is_said, _)| *is_said);
     match (said.next(), said.next()) {
         (Some((_, read)), None) => read(source, at, raw),
-        (None, _) => {
-            source.complain(at, format!("matches nothing, expected {KINDS}"));
-            None
-        }
+        (None, _) => None,
         (Some(_), Some(_)) => {
             source.complain(at, format!("mixes kinds, expected one of {KINDS}"));
             None
@@ -126,7 +278,7 @@ fn is_true(source: &mut Source<'_>, at: &At, value: Option<bool>, meant: Match) 
     Some(meant)
 }
 
-fn prefix(source: &mut Source<'_>, at: &At, raw: &RawRule) -> Option<Match> {
+fn first_bytes(source: &mut Source<'_>, at: &At, raw: &RawRule) -> Option<Match> {
     let text = raw.prefix.as_deref()?;
     prefix_of(source, &at.key("prefix"), text, text.as_bytes().to_vec())
 }

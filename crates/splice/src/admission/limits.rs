@@ -71,6 +71,10 @@ pub(crate) struct CoreLimits {
     pub(crate) probes: RandomizedLimit,
     /// Challenge ACKs, and questions after a doubtful RST.
     pub(crate) challenges: RandomizedLimit,
+    /// Resets to those whom a rule rejects.
+    pub(crate) rejected: RandomizedLimit,
+    /// Windows of zero to those whom a rule tarpits.
+    pub(crate) tarpit: RandomizedLimit,
     /// Questions to receivers of segments that are out of every window of their connection.
     pub(crate) out_of_window: RandomizedLimit,
 }
@@ -91,6 +95,8 @@ impl CoreLimits {
             challenges: budget(1),
             out_of_window: budget(2),
             probes: budget(3),
+            rejected: budget(4),
+            tarpit: budget(5),
         }
     }
 }

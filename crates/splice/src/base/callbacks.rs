@@ -35,7 +35,7 @@
 
 mod inspect;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::base::ids::{CoreId, ListenerId, PoolId, RuleId, ServerId};
 
@@ -86,6 +86,41 @@ impl<'a> FirstPayload<'a> {
     }
 }
 
+/// A segment of no connection to a listener, as far as it is known before a payload: a SYN, or the ACK of its cookie.
+#[derive(Copy, Clone, Debug)]
+#[non_exhaustive]
+pub struct Arrival {
+    /// Who has sent it. On a listener that takes PROXY headers that may be a proxy.
+    pub peer: IpAddr,
+    /// The port that it is for.
+    pub local_port: u16,
+    /// The listener that has that port.
+    pub listener: ListenerId,
+}
+
+impl Arrival {
+    /// As the engine asks: for programs that test their selectors.
+    pub fn new(peer: IpAddr, local_port: u16, listener: ListenerId) -> Self {
+        Self {
+            peer,
+            local_port,
+            listener,
+        }
+    }
+}
+
+/// How somebody is refused who has no connection.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// By a RST.
+    Reject,
+    /// By silence.
+    Drop,
+    /// By a connection that takes no byte: a SYN is answered with a window of zero, and so is all that follows. Nothing is
+    /// stored, and no frame is larger than what it answers.
+    Tarpit,
+}
+
 /// A selector's answer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
@@ -99,6 +134,8 @@ pub enum Selection {
     NeedMore,
     /// No server: the client gets RST.
     Reject,
+    /// No server: the connection is forgotten, and what its client still sends is met with silence for a minute.
+    Drop,
 }
 
 /// Chooses the server of a connection by what its client sends first.
@@ -110,7 +147,28 @@ pub trait SelectServer: Send + 'static {
     /// Decides about one connection.
     fn select(&mut self, payload: &FirstPayload<'_>) -> Selection;
 
-    /// The rule of the configuration that made the last answer; none if it was the listener's default, or another selector.
+    /// Says whether somebody may begin a connection. Asked at a SYN, and again at the ACK that follows, as nothing is
+    /// stored between them; and about any other segment to a listener that belongs to no connection, but for a RST.
+    ///
+    /// # Errors
+    /// How he is refused.
+    #[inline(always)]
+    fn admit(&mut self, _arrival: &Arrival) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    /// True if it wants to know who will be [asked about](Self::admit) next.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn looks_ahead(&self) -> bool {
+        false
+    }
+
+    /// These are, most likely in this order; IPv4 in its mapped form.
+    #[doc(hidden)]
+    fn look_ahead(&mut self, _peers: &[u128]) {}
+
+    /// The rule of the configuration that made the last answer, of either kind; none if it was the listener's default, or another selector.
     #[doc(hidden)]
     #[inline]
     fn rule(&self) -> Option<RuleId> {

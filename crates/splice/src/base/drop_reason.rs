@@ -73,6 +73,13 @@ e2d2::reasons! {
         InspectFull = "inspect_full",
         /// An inspector refused its connection.
         Rejected = "rejected",
+        /// A rule refuses its sender, or what its connection began with, by a RST.
+        RuleRejected = "rule_rejected",
+        /// A rule refuses its sender, or what its connection began with, by silence; or it is a late segment of such a
+        /// connection.
+        RuleDropped = "rule_dropped",
+        /// A rule keeps its sender at a window of zero.
+        RuleTarpitted = "rule_tarpitted",
         /// A RST outside the window.
         OutOfWindowRst = "out_of_window_rst",
         /// Not an answer to our SYN.

@@ -51,6 +51,8 @@ e2d2::reasons! {
         Reset = "action_reset",
         EnterTimeWait = "action_quarantine",
         Refuse = "action_refuse",
+        RejectByRule = "action_reject_by_rule",
+        Tarpit = "action_tarpit",
         Forget = "action_forget",
         Drop = "action_drop",
     }

@@ -5,6 +5,7 @@ pub mod cookie;
 pub(crate) mod forwarded_syn;
 pub(crate) mod half_open;
 pub(crate) mod replay_filter;
+pub(crate) mod silenced;
 pub mod syn_ack_options;
 
 use crate::base::settings::{Secrets, Settings};
@@ -17,12 +18,15 @@ use netfcts::FourTuple;
 use netfcts::isn::IsnGenerator;
 use netfcts::seq::SeqNum;
 use replay_filter::ReplayFilter;
+use silenced::SilencedFlows;
 use syn_ack_options::SynAckOptions;
 
 /// What a core knows of handshakes that are under way.
 pub(crate) struct Handshake {
     pub(crate) cookies: CookieJar,
     pub(crate) replay_filter: ReplayFilter,
+    /// What follows these gets no answer.
+    pub(crate) silenced: SilencedFlows,
     /// Initial sequence numbers towards servers.
     isn: IsnGenerator,
     timestamp_base: u32,
@@ -37,6 +41,7 @@ impl Handshake {
         Handshake {
             cookies: CookieJar::new(secrets.cookie),
             replay_filter: ReplayFilter::new(capacity.connections),
+            silenced: SilencedFlows::new(capacity.connections / 4),
             isn: IsnGenerator::new(secrets.isn),
             timestamp_base: secrets.timestamp,
             half_open: HalfOpenTable::new(capacity.half_open),

@@ -51,9 +51,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     }
 
     /// Asks for the connections of a batch and what stands beside them, and notes where they are.
-    fn ask_ahead(&self, segments: &mut [Segment]) {
+    fn ask_ahead(&mut self, segments: &mut [Segment]) {
         let mut may_call: ArrayVec<u32, BURST> = ArrayVec::new();
-        for segment in segments {
+        let mut strangers = 0;
+        for segment in &mut *segments {
             segment.guess = self.rooms.flows.guess(segment.hash);
             match segment.guess {
                 Some(flow) if flow.is_time_wait() => {}
@@ -66,9 +67,15 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                     }
                 }
                 // The ACK of a cookie, most likely.
-                None if !segment.has(TcpFlags::SYN) => self.rooms.handshake.replay_filter.prefetch(segment.hash),
-                None => {}
+                None if !segment.has(TcpFlags::SYN) => {
+                    self.rooms.handshake.replay_filter.prefetch(segment.hash);
+                    strangers += 1;
+                }
+                None => strangers += 1,
             }
+        }
+        if strangers > 0 && self.rooms.selector.looks_ahead() {
+            self.look_strangers_up(segments);
         }
         for slot in may_call {
             // Payload ends the wait for it: the timer is set to an earlier time, and may have stood among others for long.
@@ -80,6 +87,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 self.rooms.timers.prefetch_neighbours(slot);
             }
         }
+    }
+
+    /// Tells the selector whom it will be asked about.
+    #[inline(never)]
+    fn look_strangers_up(&mut self, segments: &[Segment]) {
+        let strangers = segments.iter().filter(|segment| segment.guess.is_none());
+        let peers: ArrayVec<u128, BURST> = strangers.map(|segment| segment.key.remote).collect();
+        self.rooms.selector.look_ahead(&peers);
     }
 
     /// Reads a packet's headers.

@@ -4,11 +4,11 @@
 //! plus options (DESIGN: decision 12).
 
 use crate::admission::round_budget::RoundBudget;
-use crate::base::callbacks::SelectServer;
+use crate::base::callbacks::{Refusal, SelectServer};
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::base::path::Path;
-use crate::base::settings::{AcceptProxy, Bind, Listener, UnknownFlows};
+use crate::base::settings::{AcceptProxy, Bind, Listener};
 use crate::base::stage::WorkStage;
 use crate::handshake::cookie::{self, Agreed, Opened};
 use crate::handshake::half_open::HalfOpen;
@@ -46,10 +46,15 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         out: &mut impl Output<P::Buffer>,
     ) {
         let mut opened = None;
+        if event == Event::CookieAck && !incoming.is_intact() {
+            return self.rooms.emit.dropped(DropReason::BadTcpChecksum);
+        }
+        if let Some(listener) = listener
+            && let Some(refusal) = self.rooms.refusal(listener, event, incoming.segment)
+        {
+            event = Event::Barred(refusal);
+        }
         if event == Event::CookieAck {
-            if !incoming.is_intact() {
-                return self.rooms.emit.dropped(DropReason::BadTcpChecksum);
-            }
             match self.rooms.opens_cookie(incoming.segment) {
                 Some(cookie) => match self.rooms.unused(incoming.segment) {
                     Some(unused) => opened = Some((cookie, unused)),
@@ -60,6 +65,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                     }
                 },
                 None => event = self.rooms.without_cookie(listener, &incoming),
+            }
+            if matches!(event, Event::ClientAck | Event::ClientData) && self.rooms.is_silenced(incoming.segment) {
+                event = Event::Barred(Refusal::Drop);
             }
         }
         if matches!(event, Event::Syn | Event::SynToForward) {
@@ -83,6 +91,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 self.create((listener, address), (opened, phase == Phase::TimeWait), incoming, out);
             }
             (Action::Drop(reason), _, _) => self.rooms.emit.dropped(*reason),
+            (Action::RejectByRule, _, _) => self.rooms.reject_by_rule(incoming, out),
+            (Action::Tarpit, _, _) => self.rooms.tarpit(incoming, out),
             _ => self.rooms.refuse(incoming, out),
         }
     }
@@ -369,26 +379,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             ..ClientSide::new(numbers, opened.agreed, segment.window)
         };
         (client, took)
-    }
-
-    /// RFC 9293 3.10.7.1: the RST of a closed port, with numbers that its sender believes.
-    pub(crate) fn refuse(&mut self, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
-        self.emit.dropped(DropReason::UnknownFlow);
-        if self.settings.unknown_flows == UnknownFlows::Silent {
-            return;
-        }
-        if !self.admission.limits.rst.take(self.now) {
-            return self.emit.dropped(DropReason::RateLimited);
-        }
-        let Incoming { buffer, segment } = incoming;
-        let path = self.path_back(segment);
-        let (seq, ack, flags) = if segment.has(TcpFlags::ACK) {
-            (segment.ack, SeqNum(0), TcpFlags::RST)
-        } else {
-            (SeqNum(0), segment.end(), TcpFlags::RST | TcpFlags::ACK)
-        };
-        let control = Control::new(seq, ack, flags, 0);
-        self.emit.send(Some(buffer), &path, &control, &[], out);
     }
 
     /// The way back to the sender of a segment that belongs to no connection.

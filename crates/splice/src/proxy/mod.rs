@@ -13,6 +13,7 @@ mod icmp;
 mod named;
 mod overload;
 mod probe;
+mod refusing;
 mod routes;
 mod send;
 mod steering;

@@ -74,7 +74,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             ("quarantine", self.rooms.time_wait.memory()),
             ("timers", self.rooms.timers.memory()),
             ("ports", self.rooms.sources.memory()),
-            ("used_cookies", self.rooms.handshake.replay_filter.memory()),
+            (
+                "used_cookies",
+                self.rooms.handshake.replay_filter.memory() + self.rooms.handshake.silenced.memory(),
+            ),
             ("held", self.rooms.reassembly.memory() + self.rooms.rtx.memory()),
             ("records", self.rooms.records.memory()),
             ("watched_legs", self.rooms.legs.memory()),
@@ -90,7 +93,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// Bytes of all places that are taken: by connections open and at rest, their flows, timers, ports, held and kept
     /// bytes, debts, headers, records, and by SYNs that are remembered. Zero when nothing is.
     ///
-    /// Not in it are structures that are overwritten in turn and never full: the fingerprints of used cookies, promises.
+    /// Not in it are structures that are overwritten in turn and never full: the fingerprints of used cookies and of dropped flows, promises.
     pub fn memory_in_use(&self) -> usize {
         let (rooms, places, open) = (&self.rooms, self.connections.capacity(), self.connections.len());
         let (capacity, borrowed) = (rooms.settings.capacity, &rooms.borrowed);

@@ -59,6 +59,10 @@ pub enum Action {
     EnterTimeWait(Cause),
     /// Nothing here belongs to the segment: answer with a RST if the configuration says so, rate limited.
     Refuse,
+    /// A rule refuses its sender: answer with a RST, rate limited.
+    RejectByRule,
+    /// A rule keeps its sender at a window of zero: answer with that, rate limited.
+    Tarpit,
     /// As [`Action::Forget`], for the reason for which the last server was given up.
     ForgetWithFailure,
     /// Write the record and forget the connection: no server was ever part of it.
@@ -154,6 +158,8 @@ impl From<Action> for WorkStage {
             Action::ResetClient | Action::ResetServer => WorkStage::Reset,
             Action::EnterTimeWait(_) => WorkStage::EnterTimeWait,
             Action::Refuse => WorkStage::Refuse,
+            Action::RejectByRule => WorkStage::RejectByRule,
+            Action::Tarpit => WorkStage::Tarpit,
             Action::Forget(_) | Action::ForgetWithFailure => WorkStage::Forget,
             Action::Drop(_) => WorkStage::Drop,
         }

@@ -3,6 +3,7 @@
 //! A segment becomes an event in [`classify`](crate::session::classify); the selector's answer, a timer and the engine's
 //! shutdown are events too. An event carries only what decides the transition; numbers and bytes stay in the segment.
 
+use crate::base::callbacks::Refusal;
 use netfcts::Side;
 
 /// What a segment says about its sender's FIN.
@@ -38,6 +39,9 @@ pub enum Event {
     SynRetransmit,
     /// An ACK to a listener whose acknowledgement number is a valid cookie.
     CookieAck,
+    /// Any segment but a RST to a listener, of no connection and from somebody whom the selector does not admit; a SYN or an
+    /// ACK of a connection that is over; what follows a connection that was dropped.
+    Barred(Refusal),
     /// The connection is made and its listener binds at once, without waiting for payload.
     Created,
     /// A SYN inside a live connection.
@@ -68,6 +72,8 @@ pub enum Event {
     NeedMore,
     /// The selector refuses the connection, or cannot decide with all there will be; or an inspector refuses it.
     Rejected,
+    /// The selector drops the connection.
+    Silenced,
     /// The client's stream does not begin with the PROXY header that it must begin with.
     BadHeader,
     /// Every source port towards the chosen server is taken.

@@ -8,6 +8,7 @@
 //! makes the connection; bytes are held until the selector names a server; the server is called; its SYN-ACK splices
 //! the two; segments then pass until both directions have closed, a RST ends them, or they fall silent.
 
+use crate::base::callbacks::Refusal;
 use crate::base::drop_reason::DropReason;
 use crate::session::action::Action::{self, *};
 use crate::session::action::Ask::{self, *};
@@ -105,7 +106,17 @@ const fn closed(event: Event) -> Step {
         // RFC 9293 3.10.7.1: CLOSED answers everything but a RST with a RST.
         Event::StraySyn | Event::ClientAck => to(Phase::Closed, &[Refuse]),
         Event::OutOfWindowRst(Side::Client) => to(Phase::Closed, &[Drop(DropReason::UnknownFlow)]),
+        Event::Barred(refusal) => barred(Phase::Closed, refusal),
         _ => Step::Impossible,
+    }
+}
+
+/// Whom the selector does not admit: whatever is there stays as it is.
+const fn barred(here: Phase, refusal: Refusal) -> Step {
+    match refusal {
+        Refusal::Reject => to(here, &[RejectByRule]),
+        Refusal::Drop => to(here, &[Drop(DropReason::RuleDropped)]),
+        Refusal::Tarpit => to(here, &[Tarpit]),
     }
 }
 
@@ -121,6 +132,7 @@ const fn await_payload(event: Event) -> Step {
         // segment) never completes its request.
         Event::NeedMore => to(HERE, &[AckBuffered]),
         Event::Rejected => to(Phase::Closed, &[ResetClient, Forget(Cause::SelectorReject)]),
+        Event::Silenced => to(Phase::Closed, &[Forget(Cause::SelectorReject)]),
         Event::NoServer => to(Phase::Closed, &[ResetClient, ForgetWithFailure]),
         // proxy-protocol.txt 2: the connection of a sender who breaks the rules is aborted.
         Event::BadHeader => to(Phase::Closed, &[ResetClient, Forget(Cause::BadProxyHeader)]),
@@ -170,6 +182,7 @@ const fn syn_forwarded(event: Event) -> Step {
     match event {
         Event::Created => then(HERE, &[], Select(PayloadWait::Left)),
         Event::Rejected => to(Phase::Closed, &[ResetClient, Forget(Cause::SelectorReject)]),
+        Event::Silenced => to(Phase::Closed, &[Forget(Cause::SelectorReject)]),
         // The client repeats what was lost; nobody else has to.
         Event::SynRetransmit => to(HERE, &[RetransmitSyn]),
         Event::ServerSynAck => to(Phase::SynAckForwarded, &[ForwardSynAck]),
@@ -341,6 +354,7 @@ const fn time_wait(event: Event) -> Step {
         // cookie is lost or late. The old server, if it got this, would end it by a RST.
         Event::ClientData => to(HERE, &[Drop(DropReason::BadCookie)]),
         Event::ClientAck => to(HERE, &[Refuse]),
+        Event::Barred(refusal) => barred(HERE, refusal),
         // A SYN-ACK of the client begins no connection.
         Event::StraySyn => to(HERE, &[Drop(DropReason::UnknownFlow)]),
         Event::ServerStray => to(HERE, &[Drop(DropReason::NotAnAnswer)]),

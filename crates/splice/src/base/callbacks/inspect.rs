@@ -34,7 +34,7 @@
 
 use std::net::SocketAddr;
 
-use super::{FirstPayload, SelectServer, Selection, SelectorFactory};
+use super::{Arrival, FirstPayload, Refusal, SelectServer, Selection, SelectorFactory};
 use crate::base::ids::{CoreId, ListenerId, RuleId, ServerId};
 
 /// How many bytes more than it is shown an inspector can write at every call, at least.
@@ -295,6 +295,20 @@ impl<S, I: InspectPayload> Inspected<S, I> {
 impl<S: SelectServer, I: InspectPayload> SelectServer for Inspected<S, I> {
     fn select(&mut self, payload: &FirstPayload<'_>) -> Selection {
         self.selector.select(payload)
+    }
+
+    #[inline(always)]
+    fn admit(&mut self, arrival: &Arrival) -> Result<(), Refusal> {
+        self.selector.admit(arrival)
+    }
+
+    #[inline(always)]
+    fn looks_ahead(&self) -> bool {
+        self.selector.looks_ahead()
+    }
+
+    fn look_ahead(&mut self, peers: &[u128]) {
+        self.selector.look_ahead(peers);
     }
 
     fn rule(&self) -> Option<RuleId> {

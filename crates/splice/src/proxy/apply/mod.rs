@@ -322,7 +322,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             | Action::SendCookie
             | Action::CreateConnection
             | Action::StoreSyn
-            | Action::Refuse => {}
+            | Action::Refuse
+            | Action::RejectByRule
+            | Action::Tarpit => {}
         }
     }
 }

@@ -216,7 +216,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 self.records.flag(slot, RecordFlags::NEED_MORE);
                 return Some(Event::NeedMore);
             }
-            Selection::NeedMore | Selection::Reject => return Some(Event::Rejected),
+            Selection::NeedMore | Selection::Reject | Selection::Drop => {
+                return Some(self.note_refused(connection, selection));
+            }
         };
         if usize::from(server.0) >= self.settings.servers.len() {
             return Some(Event::Rejected);

@@ -1,0 +1,173 @@
+//! A core by itself, whose client and network are the bench.
+
+use std::error::Error;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::time::{Duration, Instant as Time};
+
+use arrayvec::ArrayVec;
+use e2d2::BURST;
+use e2d2::buffer::{HeapBuffer, HeapPool, PacketBuffer};
+use e2d2::port::PortId;
+use e2d2::time::{Clock, Instant};
+use e2d2::wire::MacAddr;
+use e2d2::wire::frame::{self, Packet};
+use e2d2::wire::tcp::{TcpFlags, TcpOptions};
+use proxyengine::callbacks::SelectorFactory;
+use proxyengine::config::{Config, CoreId};
+use proxyengine::selectors::RuleSelector;
+use splice::difference::Difference;
+use splice::upstream::Upstream;
+use splice::{Change, CoreParts, NextHops, Output, Proxy, Secrets};
+use testkit::{Segment, Station};
+
+/// Two listeners, and the rule that asks who the client is, if there is a list.
+pub(crate) fn config(list: Option<&Path>) -> Result<Config, Box<dyn Error>> {
+    let (rule, list) = match list {
+        Some(file) => (
+            "{ client = [\"seen:block\"], action = \"drop\" }, ",
+            format!("[[list]]\nname = \"seen\"\nfile = \"{}\"\n", file.display()),
+        ),
+        None => ("", String::new()),
+    };
+    let listener = |name: &str, address: &str| {
+        format!(
+            "[[listener]]\nname = \"{name}\"\naddresses = [\"{address}:80\"]\n\
+             rules = [{rule}{{ prefix = \"GET\", pool = \"s\" }}]\n"
+        )
+    };
+    let text = format!(
+        "[engine]\ncores = [0]\nmax_connections = 1024\n\
+         [[port]]\nname = \"p\"\ndevice = \"net_null0\"\naddresses = [\"10.0.0.9/8\", \"fd00::9/64\"]\n\
+         {}{}{list}[[pool]]\nname = \"s\"\nservers = [{{ name = \"one\", address = \"10.0.0.21:80\" }}]\n",
+        listener("four", "10.0.0.9"),
+        listener("six", "[fd00::9]"),
+    );
+    Ok(Config::parse(&text, "bench guard")?)
+}
+
+struct Hops;
+
+impl NextHops for Hops {
+    fn mac(&self, _: usize) -> Option<MacAddr> {
+        None
+    }
+}
+
+/// What the core has sent.
+struct Sent(Vec<HeapBuffer>);
+
+impl Output<HeapBuffer> for Sent {
+    fn send(&mut self, _: PortId, frame: HeapBuffer) {
+        self.0.push(frame);
+    }
+
+    fn room(&self) -> usize {
+        usize::MAX
+    }
+
+    fn pass_to_kernel(&mut self, _: Instant, _: PortId, _: HeapBuffer) {}
+}
+
+pub(crate) struct Core {
+    config: Config,
+    proxy: Proxy<HeapPool, RuleSelector, Hops>,
+    pool: HeapPool,
+    sent: Sent,
+    now: Instant,
+}
+
+const PROXY_MAC: u8 = 0xa0;
+
+impl Core {
+    pub(crate) fn new(list: Option<&Path>) -> Result<Core, Box<dyn Error>> {
+        let config = config(list)?;
+        let mut settings = config.core_settings(0, &[MacAddr([2, 0, 0, 0, 0, PROXY_MAC])], |_| 0);
+        settings.promises.offer.probe = false;
+        let secrets = Secrets {
+            cookie: [1, 2],
+            table: [3, 4],
+            isn: [5; 16],
+            timestamp: 6,
+        };
+        let now = Instant::ZERO + Duration::from_secs(100);
+        let pool = HeapPool::new(4 * BURST, 256);
+        let parts = CoreParts {
+            settings,
+            pool: pool.clone(),
+            selector: RuleSelector::new(&config).selector(CoreId(0)),
+            next_hops: Hops,
+            upstream: Upstream::new(&config.upstream_settings(), 0),
+            records: None,
+            secrets: &secrets,
+        };
+        Ok(Core {
+            proxy: Proxy::new(parts, now),
+            config,
+            pool,
+            sent: Sent(Vec::with_capacity(BURST)),
+            now,
+        })
+    }
+
+    pub(crate) fn table_bytes(&self) -> usize {
+        self.config.client_table().map_or(0, |table| table.memory())
+    }
+
+    /// Cycles in which the core answers SYNs of these clients.
+    ///
+    /// # Errors
+    /// It has not answered each of them.
+    pub(crate) fn answer(&mut self, peers: &[IpAddr], clock: &Clock) -> Result<u64, Box<dyn Error>> {
+        let mut batch: ArrayVec<Packet<HeapBuffer>, BURST> = ArrayVec::new();
+        for (place, peer) in peers.iter().enumerate() {
+            let to = if peer.is_ipv4() { "10.0.0.9:80" } else { "[fd00::9]:80" };
+            let from = SocketAddr::new(*peer, 1024 + place as u16);
+            let syn = Segment {
+                seq: place as u32,
+                flags: TcpFlags::SYN,
+                options: TcpOptions {
+                    mss: Some(1460),
+                    window_scale: Some(7),
+                    sack_permitted: true,
+                    timestamps: Some((1, 0)),
+                },
+                ..Segment::between(Station::new(1, &from.to_string()), Station::new(PROXY_MAC, to))
+            };
+            let buffer = syn.emit(&mut self.pool);
+            let kind = frame::parse(buffer.data()).map_err(|_| "the bench's own frame")?;
+            let port = PortId(0);
+            batch.push(Packet { buffer, port, kind });
+        }
+        let start = clock.tsc();
+        self.proxy.handle_batch(self.now, &mut batch, &mut self.sent);
+        let cycles = clock.tsc() - start;
+        let answered = self.sent.0.len();
+        self.sent.0.clear();
+        if answered != peers.len() {
+            return Err(format!("{answered} of {} SYNs were answered", peers.len()).into());
+        }
+        Ok(cycles)
+    }
+
+    /// Milliseconds from a table to the core that uses another one. The wait for a core to come round is not in it.
+    ///
+    /// # Errors
+    /// There is no table.
+    pub(crate) fn swap(&mut self) -> Result<f64, Box<dyn Error>> {
+        let before = self.proxy.settings();
+        let start = Time::now();
+        let macs: Vec<MacAddr> = before.devices.iter().map(|device| device.mac).collect();
+        let mut settings = self.config.core_settings(0, &macs, |_| 0);
+        settings.promises.offer.probe = false;
+        let mut change = Change::new(
+            settings,
+            (&*before, &*self.proxy.tally()),
+            (&self.config.upstream_settings(), 0),
+            Some(RuleSelector::new(&self.config).selector(CoreId(0))),
+            Difference::default(),
+        );
+        self.proxy.adopt(&mut change, self.now);
+        Ok(start.elapsed().as_secs_f64() * 1e3)
+    }
+}

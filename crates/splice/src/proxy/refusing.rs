@@ -1,0 +1,134 @@
+//! Who is refused: by what nobody knows of him, by a rule for his address, or by one for what he has said.
+//!
+//! Nothing is stored about a stranger, and what he gets is one frame at most, from a budget of its purpose. A connection that a
+//! rule has dropped leaves eight bytes, which grow old ([`SilencedFlows`](crate::handshake::silenced::SilencedFlows)).
+
+use crate::base::callbacks::{Arrival, Refusal, SelectServer, Selection};
+use crate::base::drop_reason::DropReason;
+use crate::base::ids::ListenerId;
+use crate::base::output::{NextHops, Output};
+use crate::base::settings::UnknownFlows;
+use crate::proxy::{Incoming, Rooms};
+use crate::session::connection::Connection;
+use crate::session::event::Event;
+use crate::session::numbers::Control;
+use crate::session::segment::Segment;
+use e2d2::buffer::BufferPool;
+use e2d2::wire::tcp::TcpFlags;
+use netfcts::Side;
+use netfcts::counters::TcpCounter;
+use netfcts::leg::unmapped;
+use netfcts::seq::SeqNum;
+
+/// What lies at most between our number and the client's in a segment of a connection that is kept at a window of zero: no
+/// client is told of a larger one.
+const TARPIT_WINDOW: u32 = 0xffff;
+
+impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
+    /// How the selector refuses the sender of a segment that belongs to no connection; nothing for one who is admitted. A RST
+    /// is answered by nobody.
+    #[inline]
+    pub(crate) fn refusal(&mut self, listener: u16, event: Event, segment: &Segment) -> Option<Refusal> {
+        if matches!(event, Event::OutOfWindowRst(_)) {
+            return None;
+        }
+        let arrival = Arrival::new(
+            unmapped(segment.key.remote),
+            segment.key.local_port,
+            ListenerId(listener),
+        );
+        let refusal = self.selector.admit(&arrival).err()?;
+        // Each attempt is counted once: what follows a SYN belongs to it.
+        if segment.has(TcpFlags::SYN) {
+            self.tally.note_refusal(self.selector.rule());
+        }
+        Some(refusal)
+    }
+
+    /// RFC 9293 3.10.7.1: the RST of a closed port, with numbers that its sender believes.
+    pub(crate) fn refuse(&mut self, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
+        self.emit.dropped(DropReason::UnknownFlow);
+        if self.settings.unknown_flows == UnknownFlows::Silent {
+            return;
+        }
+        if !self.admission.limits.rst.take(self.now) {
+            return self.emit.dropped(DropReason::RateLimited);
+        }
+        self.reset_stranger(incoming, out);
+    }
+
+    /// The same to somebody whom a rule rejects, whatever strangers get.
+    pub(crate) fn reject_by_rule(&mut self, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
+        self.emit.dropped(DropReason::RuleRejected);
+        if !self.admission.limits.rejected.take(self.now) {
+            return self.emit.dropped(DropReason::RateLimited);
+        }
+        self.reset_stranger(incoming, out);
+    }
+
+    fn reset_stranger(&mut self, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
+        let Incoming { buffer, segment } = incoming;
+        let path = self.path_back(segment);
+        let (seq, ack, flags) = if segment.has(TcpFlags::ACK) {
+            (segment.ack, SeqNum(0), TcpFlags::RST)
+        } else {
+            (SeqNum(0), segment.end(), TcpFlags::RST | TcpFlags::ACK)
+        };
+        let control = Control::new(seq, ack, flags, 0);
+        self.emit.send(Some(buffer), &path, &control, &[], out);
+    }
+
+    /// RFC 9293 3.8.6.1: with a window of zero, the receiver still says which number it expects. Ours is the client's own in a
+    /// SYN-ACK, so that in all that follows it is the client's acknowledgement number: nothing is stored, and no key is needed,
+    /// for there is nothing that a third party could get at. Neither answer has options: none is larger than its cause.
+    pub(crate) fn tarpit(&mut self, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
+        self.emit.dropped(DropReason::RuleTarpitted);
+        let Incoming { buffer, segment } = incoming;
+        let is_syn = segment.has(TcpFlags::SYN);
+        // Who says that himself may do what we do: two of us would answer each other for ever.
+        if is_syn && segment.has(TcpFlags::ACK) || !is_syn && segment.window == 0 {
+            return;
+        }
+        if !self.admission.limits.tarpit.take(self.now) {
+            return self.emit.dropped(DropReason::RateLimited);
+        }
+        let control = if is_syn {
+            let flags = TcpFlags::SYN | TcpFlags::ACK;
+            self.records.count(Side::Client, TcpCounter::SentSynAck);
+            Control::new(segment.seq, segment.seq + 1, flags, 0)
+        } else {
+            // What was sent before the engine knew of the connection has other numbers: nothing of it is acknowledged.
+            let first = segment.ack - 1;
+            let is_ours = segment.seq.in_window(first, TARPIT_WINDOW);
+            let expected = if is_ours { segment.ack } else { segment.seq };
+            Control::new(segment.ack, expected, TcpFlags::ACK, 0)
+        };
+        let path = self.path_back(segment);
+        self.emit.send(Some(buffer), &path, &control, &[], out);
+    }
+
+    /// Notes that the selector refuses a connection by what its client has said, and says what becomes of it.
+    #[cold]
+    pub(crate) fn note_refused(&mut self, connection: &Connection, selection: Selection) -> Event {
+        let rule = self.selector.rule();
+        if rule.is_some() {
+            self.tally.note_refusal(rule);
+        }
+        if selection != Selection::Drop {
+            if rule.is_some() {
+                self.emit.dropped(DropReason::RuleRejected);
+            }
+            return Event::Rejected;
+        }
+        self.emit.dropped(DropReason::RuleDropped);
+        if let Some(key) = connection.ends.key(&self.settings, &self.borrowed, Side::Client) {
+            self.handshake.silenced.note(self.flows.hash(&key), self.now);
+        }
+        Event::Silenced
+    }
+
+    /// True for what follows a connection that was dropped.
+    pub(crate) fn is_silenced(&self, segment: &Segment) -> bool {
+        self.handshake.silenced.contains(segment.hash, self.now)
+    }
+}

@@ -1,0 +1,246 @@
+//! The file of a list: a prefix in each line, and its class behind it if it has one.
+//!
+//! ```text
+//! # an office, and a country
+//! 192.0.2.0/24
+//! 2001:db8::/32   DE      # the class, a word
+//! ```
+//!
+//! A file may come from anywhere: it is read line by line, and refused with the first line that is not right.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read};
+use std::net::IpAddr;
+use std::path::Path;
+
+use ipnet::IpNet;
+
+use super::table::Entry;
+
+/// The class of prefixes that name none.
+pub const NO_CLASS: &str = "";
+
+/// So many prefixes are in a list at most.
+pub const MOST_ENTRIES: usize = 2_000_000;
+
+/// So many classes.
+const MOST_CLASSES: usize = 4096;
+
+/// Bytes of a line at most.
+const LONGEST_LINE: u64 = 512;
+
+/// What is in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListContent {
+    /// By prefix; none twice.
+    pub entries: Vec<Entry>,
+    /// Names by number; the first is [`NO_CLASS`].
+    pub classes: Vec<String>,
+}
+
+impl Default for ListContent {
+    fn default() -> Self {
+        ListContent {
+            entries: Vec::new(),
+            classes: vec![NO_CLASS.to_owned()],
+        }
+    }
+}
+
+/// Why a file is no list.
+#[derive(Debug, thiserror::Error)]
+pub enum ListError {
+    /// It cannot be read.
+    #[error("cannot be read: {0}")]
+    Unreadable(#[from] std::io::Error),
+    /// One of its lines.
+    #[error("line {line}: {complaint}")]
+    Line {
+        /// From 1.
+        line: usize,
+        /// What is wrong with it, and what was expected.
+        complaint: String,
+    },
+}
+
+impl ListContent {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// See [`ListError`].
+    pub fn load(path: &Path) -> Result<Self, ListError> {
+        Self::read(std::fs::File::open(path)?)
+    }
+
+    /// Reads what a file has in it.
+    ///
+    /// # Errors
+    /// See [`ListError`].
+    pub fn read(file: impl Read) -> Result<Self, ListError> {
+        let mut content = ListContent::default();
+        let mut numbers: HashMap<String, u16> = HashMap::from([(NO_CLASS.to_owned(), 0)]);
+        let mut lines: Vec<u32> = Vec::new();
+        let mut file = BufReader::with_capacity(1 << 16, file);
+        let mut text = Vec::new();
+        for line in 1.. {
+            let refuse = |complaint: String| Err(ListError::Line { line, complaint });
+            text.clear();
+            if file.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut text)? == 0 {
+                break;
+            }
+            if text.len() as u64 == LONGEST_LINE {
+                return refuse(format!("is longer than {LONGEST_LINE} bytes"));
+            }
+            let Some(line_text) = std::str::from_utf8(&text).ok() else {
+                return refuse("is no text".to_owned());
+            };
+            let mut words = line_text.split('#').next().unwrap_or_default().split_ascii_whitespace();
+            let Some(first) = words.next() else { continue };
+            let prefix = match prefix(first) {
+                Ok(prefix) => prefix,
+                Err(complaint) => return refuse(complaint),
+            };
+            let class = words.next().unwrap_or(NO_CLASS);
+            if let Some(more) = words.next() {
+                return refuse(format!(
+                    "has \"{}\" behind its class, expected a prefix and one word",
+                    more.escape_debug()
+                ));
+            }
+            let class = match numbers.get(class) {
+                Some(number) => *number,
+                None if !is_class(class) => {
+                    return refuse(format!("has the class \"{}\", expected {CLASS}", class.escape_debug()));
+                }
+                None if content.classes.len() == MOST_CLASSES => {
+                    return refuse(format!(
+                        "has one class more than the {MOST_CLASSES} that a list can have"
+                    ));
+                }
+                None => {
+                    let number = content.classes.len() as u16;
+                    numbers.insert(class.to_owned(), number);
+                    content.classes.push(class.to_owned());
+                    number
+                }
+            };
+            if content.entries.len() == MOST_ENTRIES {
+                return refuse(format!(
+                    "is one more than the {MOST_ENTRIES} prefixes that a list can have"
+                ));
+            }
+            content.entries.push(Entry { prefix, class });
+            lines.push(line as u32);
+        }
+        content.sort(&lines)?;
+        Ok(content)
+    }
+
+    /// Sorts the entries, which came from these lines.
+    fn sort(&mut self, lines: &[u32]) -> Result<(), ListError> {
+        let mut order: Vec<u32> = (0..self.entries.len() as u32).collect();
+        let prefix_of = |place: u32| self.entries[place as usize].prefix;
+        order.sort_unstable_by_key(|place| (prefix_of(*place), *place));
+        let twice = order.windows(2).filter(|pair| prefix_of(pair[0]) == prefix_of(pair[1]));
+        if let Some(pair) = twice.min_by_key(|pair| pair[1]) {
+            let complaint = format!(
+                "has {} again, which is in line {}",
+                prefix_of(pair[1]),
+                lines[pair[0] as usize]
+            );
+            let line = lines[pair[1] as usize] as usize;
+            return Err(ListError::Line { line, complaint });
+        }
+        self.entries = order.into_iter().map(|place| self.entries[place as usize]).collect();
+        Ok(())
+    }
+}
+
+/// What a class can be called.
+pub const CLASS: &str = "1 to 64 letters, digits, \"-\", \"_\" or \".\"";
+
+/// Whether a class can be called so.
+pub fn is_class(name: &str) -> bool {
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    (1..=64).contains(&name.len()) && name.bytes().all(is_plain)
+}
+
+/// An address, or a prefix without host bits.
+///
+/// # Errors
+/// What was expected.
+pub fn prefix(text: &str) -> Result<IpNet, String> {
+    let shown = || text.chars().take(60).collect::<String>().escape_debug().to_string();
+    let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
+    let Some(prefix) = text.parse::<IpNet>().ok().or_else(address) else {
+        return Err(format!(
+            "has \"{}\", expected an address or a prefix such as 192.0.2.0/24",
+            shown()
+        ));
+    };
+    if prefix.trunc() != prefix {
+        return Err(format!(
+            "has \"{}\", expected a prefix without host bits: {}",
+            shown(),
+            prefix.trunc()
+        ));
+    }
+    Ok(prefix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use test_case::test_case;
+
+    #[test]
+    fn prefixes_classes_and_comments() {
+        let text = "# a list\n\n192.0.2.0/24\n 2001:db8::/32\tDE # there\r\n10.0.0.1 DE\n0.0.0.0/0 x-y_z.1";
+        let content = ListContent::read(text.as_bytes()).expect("a list");
+        assert_eq!(content.classes, ["", "DE", "x-y_z.1"]);
+        let shown: Vec<_> = content
+            .entries
+            .iter()
+            .map(|entry| (entry.prefix.to_string(), entry.class))
+            .collect();
+        let expected = [
+            ("0.0.0.0/0", 2),
+            ("10.0.0.1/32", 1),
+            ("192.0.2.0/24", 0),
+            ("2001:db8::/32", 1),
+        ];
+        assert_eq!(shown, expected.map(|(prefix, class)| (prefix.to_owned(), class)));
+        assert_eq!(ListContent::read(&b""[..]).expect("a list"), ListContent::default());
+    }
+
+    #[test_case("10.0.0.0/33" => "line 1: has \"10.0.0.0/33\", expected an address or a prefix such as 192.0.2.0/24"; "length")]
+    #[test_case("::1\n10.0.0.1/8" => "line 2: has \"10.0.0.1/8\", expected a prefix without host bits: 10.0.0.0/8"; "host bits")]
+    #[test_case("a b c" => "line 1: has \"a\", expected an address or a prefix such as 192.0.2.0/24"; "words")]
+    #[test_case("10.0.0.1 a b" => "line 1: has \"b\" behind its class, expected a prefix and one word"; "two classes")]
+    #[test_case("10.0.0.1 a:b" => "line 1: has the class \"a:b\", expected 1 to 64 letters, digits, \"-\", \"_\" or \".\""; "class")]
+    #[test_case("10.0.0.0/8\n\n::/0\n10.0.0.0/8 x\n::/0" => "line 4: has 10.0.0.0/8 again, which is in line 1"; "twice")]
+    #[test_case("\u{1b}[2J" => "line 1: has \"\\u{1b}[2J\", expected an address or a prefix such as 192.0.2.0/24"; "control characters")]
+    fn what_is_no_list_is_refused_by_its_line(text: &str) -> String {
+        ListContent::read(text.as_bytes()).expect_err("no list").to_string()
+    }
+
+    #[test]
+    fn lines_and_lists_without_end_are_refused_early() {
+        let refused = |file: &mut dyn Read| ListContent::read(file).expect_err("no list").to_string();
+        assert_eq!(refused(&mut std::io::repeat(b'1')), "line 1: is longer than 512 bytes");
+        assert_eq!(refused(&mut &b"\xff\xfe\n"[..]), "line 1: is no text");
+        let many = (0..10_000_000_u32).flat_map(|n| format!("{}\n", std::net::Ipv4Addr::from(n)).into_bytes());
+        struct Bytes<I>(I);
+        impl<I: Iterator<Item = u8>> Read for Bytes<I> {
+            fn read(&mut self, room: &mut [u8]) -> std::io::Result<usize> {
+                Ok(room
+                    .iter_mut()
+                    .zip(&mut self.0)
+                    .map(|(place, byte)| *place = byte)
+                    .count())
+            }
+        }
+        let expected = "line 2000001: is one more than the 2000000 prefixes that a list can have";
+        assert_eq!(refused(&mut Bytes(many)), expected);
+    }
+}

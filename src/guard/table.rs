@@ -1,0 +1,306 @@
+//! One read-only table for all cores: what an address is in, of all lists and of all prefixes that rules name.
+//!
+//! ```text
+//!   address ──► set: IPv4 by the first 24 bits, in one read (DIR-24), unless a prefix is longer; else by a trie
+//!   set ──────► which conditions of rules it meets: one bit each; and which lists it is in
+//! ```
+//!
+//! So the cost of a look-up does not depend on how many lists, prefixes and rules there are. A batch's addresses are looked up
+//! together, step by step, so that each waits for memory while the others do.
+//!
+//! Budget: 32 MiB for IPv4 from 1 024 ranges on; for others some 30 bytes a range, of which a prefix makes two at most.
+
+use std::fmt;
+
+use arrayvec::ArrayVec;
+use e2d2::memory::LargeSlice;
+use e2d2::{BURST, prefetch};
+use ipnet::IpNet;
+
+use super::ranges::{Block, Ranges, Sets, TooManySets};
+use super::trie::{TooLarge, Trie, Walk};
+
+/// What a block of 256 addresses says that are not all in the same set.
+const MIXED: u16 = u16::MAX;
+
+/// From so many ranges on IPv4 has a table of its own: fewer fit the caches as they are.
+const MANY: usize = 1024;
+
+/// Why there is no table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    /// See [`TooManySets`].
+    #[error(transparent)]
+    Sets(#[from] TooManySets),
+    /// See [`TooLarge`].
+    #[error(transparent)]
+    Size(#[from] TooLarge),
+    /// More lists, classes and conditions than can be numbered.
+    #[error("there are more than 65 534 classes of lists and conditions of rules")]
+    Labels,
+}
+
+/// A prefix of a list, and its class in that list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Without host bits.
+    pub prefix: IpNet,
+    /// The number of its class, less than the number of the list's classes.
+    pub class: u16,
+}
+
+/// A list as the table is made of it.
+#[derive(Debug)]
+pub struct Source {
+    /// In any order, no prefix twice.
+    pub entries: Vec<Entry>,
+    /// How many classes it has; at least one.
+    pub classes: usize,
+}
+
+/// What a rule asks of an address: one of these is enough.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// Prefixes without host bits.
+    pub prefixes: Vec<IpNet>,
+    /// Lists by their place among the sources, with the number of a class, or any.
+    pub lists: Vec<(usize, Option<u16>)>,
+}
+
+/// Sets of addresses and what they mean.
+pub struct ClientTable {
+    blocks: Option<LargeSlice<u16>>,
+    v4: Trie,
+    v6: Trie,
+    /// Words of a row.
+    words: usize,
+    /// By set: a bit for each condition.
+    rows: Vec<u64>,
+    /// By set: places of the lists that it is in.
+    lists: Vec<Box<[u16]>>,
+}
+
+impl fmt::Debug for ClientTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientTable")
+            .field("sets", &self.lists.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// It follows from the lists and rules that stand beside it, which are compared.
+impl PartialEq for ClientTable {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for ClientTable {}
+
+/// The place of an IPv4 address in a space of 128 bits: its bits come first, as a prefix has it.
+fn key_of_v4(address: u128) -> u128 {
+    address << 96
+}
+
+/// Whether an address is an IPv4 address in its mapped form (RFC 4291 2.5.5.2).
+#[inline]
+fn is_v4(address: u128) -> bool {
+    address >> 32 == 0xffff
+}
+
+impl ClientTable {
+    /// The table of these lists, for rules that ask these things.
+    ///
+    /// # Errors
+    /// See [`TableError`].
+    pub fn new(sources: &[Source], asked: &[Asked]) -> Result<Self, TableError> {
+        let mut first_label = 0;
+        let mut labels_of = Vec::with_capacity(sources.len());
+        for source in sources {
+            labels_of.push(first_label);
+            first_label += source.classes;
+        }
+        let all = first_label + asked.len();
+        if all >= usize::from(u16::MAX) {
+            return Err(TableError::Labels);
+        }
+        let mut v4 = Vec::new();
+        let mut v6 = Vec::new();
+        for (source, first) in sources.iter().zip(&labels_of) {
+            let blocks = source
+                .entries
+                .iter()
+                .map(|entry| (entry.prefix, *first as u16 + entry.class));
+            push(blocks, (&mut v4, &mut v6));
+        }
+        // What a rule names by itself is as a list without a name.
+        for (of, label) in asked.iter().zip(first_label as u16..) {
+            push(of.prefixes.iter().map(|prefix| (*prefix, label)), (&mut v4, &mut v6));
+        }
+        let mut sets = Sets::new();
+        let v4 = Ranges::of(v4, &mut sets)?;
+        let v6 = Ranges::of(v6, &mut sets)?;
+        let is_asked = |of: &Asked, own: usize, label: usize| {
+            label == own
+                || of.lists.iter().any(|(list, class)| {
+                    let first = labels_of[*list];
+                    match class {
+                        Some(class) => label == first + usize::from(*class),
+                        None => (first..first + sources[*list].classes).contains(&label),
+                    }
+                })
+        };
+        let words = asked.len().div_ceil(64);
+        let labels = sets.into_labels();
+        let mut rows = vec![0_u64; words * labels.len()];
+        for (set, labels) in labels.iter().enumerate() {
+            for (number, of) in asked.iter().enumerate() {
+                let is_met = labels
+                    .iter()
+                    .any(|label| is_asked(of, first_label + number, usize::from(*label)));
+                rows[set * words + number / 64] |= u64::from(is_met) << (number % 64);
+            }
+        }
+        let list_of = |label: &u16| {
+            let list = labels_of
+                .partition_point(|first| *first <= usize::from(*label))
+                .checked_sub(1);
+            list.filter(|_| usize::from(*label) < first_label)
+                .map(|list| list as u16)
+        };
+        let lists = labels
+            .iter()
+            .map(|labels| labels.iter().filter_map(list_of).collect())
+            .collect();
+        let blocks = (v4.starts.len() >= MANY).then(|| blocks_of(&v4));
+        Ok(ClientTable {
+            blocks,
+            v4: Trie::new(&v4)?,
+            v6: Trie::new(&v6)?,
+            words,
+            rows,
+            lists,
+        })
+    }
+
+    /// The number of the set that an address is in, IPv4 in its mapped form.
+    #[inline]
+    pub fn set_of(&self, address: u128) -> u16 {
+        if !is_v4(address) {
+            return self.v6.set_of(address);
+        }
+        match self.block_of(address) {
+            Some(set) if *set != MIXED => *set,
+            _ => self.v4.set_of(key_of_v4(address)),
+        }
+    }
+
+    /// The same of several addresses at once, [`BURST`] at most: their sets in their order.
+    pub fn sets_of(&self, addresses: &[u128], sets: &mut ArrayVec<u16, BURST>) {
+        sets.clear();
+        let mut walks: ArrayVec<(usize, &Trie, Walk), BURST> = ArrayVec::new();
+        for address in addresses.iter().take(BURST) {
+            if let Some(block) = self.block_of(*address).filter(|_| is_v4(*address)) {
+                prefetch(block);
+            }
+        }
+        for (place, address) in addresses.iter().take(BURST).enumerate() {
+            let trie = if !is_v4(*address) {
+                (&self.v6, *address)
+            } else {
+                match self.block_of(*address) {
+                    Some(set) if *set != MIXED => {
+                        sets.push(*set);
+                        continue;
+                    }
+                    _ => (&self.v4, key_of_v4(*address)),
+                }
+            };
+            let (trie, walk) = (trie.0, trie.0.begin(trie.1));
+            trie.prefetch(&walk);
+            walks.push((place, trie, walk));
+            sets.push(0);
+        }
+        while !walks.is_empty() {
+            walks.retain(|(place, trie, walk)| match trie.go_on(walk) {
+                Some(set) => {
+                    sets[*place] = set;
+                    false
+                }
+                None => {
+                    trie.prefetch(walk);
+                    true
+                }
+            });
+        }
+    }
+
+    /// The block that an IPv4 address is in, if IPv4 has a table.
+    #[inline]
+    fn block_of(&self, address: u128) -> Option<&u16> {
+        self.blocks.as_ref()?.get((address as u32 >> 8) as usize)
+    }
+
+    /// Whether the addresses of a set are what the rules' condition with this number asks for.
+    #[inline]
+    pub fn meets(&self, set: u16, condition: u16) -> bool {
+        let (word, bit) = (usize::from(condition) / 64, condition % 64);
+        let row = self.rows.get(usize::from(set) * self.words + word);
+        row.is_some_and(|row| row >> bit & 1 != 0)
+    }
+
+    /// The places of the lists that the addresses of a set are in.
+    #[inline]
+    pub fn lists_of(&self, set: u16) -> &[u16] {
+        self.lists.get(usize::from(set)).map_or(&[], Box::as_ref)
+    }
+
+    /// The memory in bytes.
+    pub fn memory(&self) -> usize {
+        self.blocks.as_ref().map_or(0, |blocks| size_of_val(&**blocks))
+            + self.v4.memory()
+            + self.v6.memory()
+            + size_of_val(&*self.rows)
+    }
+}
+
+/// Adds the blocks of one list to those of each family.
+fn push(entries: impl Iterator<Item = (IpNet, u16)>, (v4, v6): (&mut Vec<Vec<Block>>, &mut Vec<Vec<Block>>)) {
+    let (mut four, mut six) = (Vec::new(), Vec::new());
+    for (prefix, label) in entries {
+        match prefix {
+            IpNet::V4(prefix) => four.push(Block {
+                first: key_of_v4(u32::from(prefix.network()).into()),
+                length: prefix.prefix_len(),
+                label,
+            }),
+            IpNet::V6(prefix) => six.push(Block {
+                first: prefix.network().into(),
+                length: prefix.prefix_len(),
+                label,
+            }),
+        }
+    }
+    v4.push(four);
+    v6.push(six);
+}
+
+/// By the first 24 bits.
+fn blocks_of(ranges: &Ranges) -> LargeSlice<u16> {
+    let mut next = 0;
+    LargeSlice::from_fn(1 << 24, |block| {
+        let first = (block as u128) << 104;
+        let last = first + ((1 << 104) - 1);
+        while ranges.starts.get(next + 1).is_some_and(|start| *start <= first) {
+            next += 1;
+        }
+        match ranges.starts.get(next + 1) {
+            Some(start) if *start <= last => MIXED,
+            _ => ranges.sets[next],
+        }
+    })
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

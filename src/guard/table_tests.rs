@@ -1,0 +1,221 @@
+//! The table against looking through the lists.
+
+use super::*;
+use netfcts::leg::mapped;
+use std::net::IpAddr;
+
+/// Numbers that are as good as random, and the same in every run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
+        let mixed = self.0 ^ self.0 >> 33;
+        mixed.wrapping_mul(0xff51_afd7_ed55_8ccd) ^ mixed >> 29
+    }
+
+    fn below(&mut self, most: u64) -> u64 {
+        self.next() % most
+    }
+
+    /// Mostly in a few places, so that prefixes contain each other.
+    fn address(&mut self, is_v4: bool) -> IpAddr {
+        let crowded = self.below(4) > 0;
+        if is_v4 {
+            let any = self.next() as u32;
+            IpAddr::V4(if crowded { 0x0a00_0000 | any & 0xffff } else { any }.into())
+        } else {
+            let any = u128::from(self.next()) << 64 | u128::from(self.next());
+            let place = 0x2001_0db8_0000_0000_0000_0000_0000_0000_u128;
+            IpAddr::V6(
+                if crowded {
+                    place | any & 0xff_0000_0000_0000_0000_ff
+                } else {
+                    any
+                }
+                .into(),
+            )
+        }
+    }
+
+    fn list(&mut self, count: usize) -> Vec<Entry> {
+        let mut entries: Vec<Entry> = Vec::new();
+        for _ in 0..count {
+            let is_v4 = self.below(2) == 0;
+            let address = self.address(is_v4);
+            let longest = if is_v4 { 32 } else { 128 };
+            let length = if self.below(50) == 0 {
+                0
+            } else {
+                longest - self.below(u64::from(longest) / 2) as u8
+            };
+            let prefix = IpNet::new(address, length).expect("a length").trunc();
+            let class = self.below(3) as u16;
+            entries.push(Entry { prefix, class });
+        }
+        entries.sort_by_key(|entry| entry.prefix);
+        entries.dedup_by_key(|entry| entry.prefix);
+        entries
+    }
+}
+
+/// The class of the longest prefix.
+fn class_in(list: &[Entry], address: IpAddr) -> Option<u16> {
+    let around = list.iter().filter(|entry| entry.prefix.contains(&address));
+    around
+        .max_by_key(|entry| entry.prefix.prefix_len())
+        .map(|entry| entry.class)
+}
+
+fn source(entries: &[Entry]) -> Source {
+    Source {
+        entries: entries.to_vec(),
+        classes: 3,
+    }
+}
+
+/// Ten tables with 100 000 questions each, about addresses at both edges of prefixes and anywhere.
+#[test]
+fn a_million_questions_are_answered_as_by_looking_through_the_lists() {
+    let mut random = Random(7);
+    for round in 0..10_u64 {
+        let count = [0, 1, 3, 9, 40, 100, 100, 200, 200, 300][round as usize];
+        let lists = [random.list(count), random.list(count / 3)];
+        let prefixes: Vec<IpNet> = random.list(5).iter().map(|entry| entry.prefix).collect();
+        let asked = [
+            Asked {
+                prefixes: vec![],
+                lists: vec![(0, None)],
+            },
+            Asked {
+                prefixes: vec![],
+                lists: vec![(1, Some(2)), (0, Some(1))],
+            },
+            Asked {
+                prefixes: prefixes.clone(),
+                lists: vec![],
+            },
+            Asked {
+                prefixes: prefixes.clone(),
+                lists: vec![(1, None)],
+            },
+        ];
+        let table = ClientTable::new(&lists.each_ref().map(|list| source(list)), &asked).expect("a table");
+        let mut batch = Vec::new();
+        for _ in 0..100_000 {
+            let edge = lists[0].get(random.below(count.max(1) as u64) as usize);
+            let address = match (random.below(4), edge) {
+                (0, Some(entry)) => entry.prefix.network(),
+                (1, Some(entry)) => entry.prefix.broadcast(),
+                (2, Some(entry)) => {
+                    let before = mapped(entry.prefix.network()).wrapping_sub(1);
+                    netfcts::leg::unmapped(before)
+                }
+                (kind, _) => random.address(kind == 3),
+            };
+            let set = table.set_of(mapped(address));
+            let classes = lists.each_ref().map(|list| class_in(list, address));
+            let is_named = prefixes.iter().any(|prefix| prefix.contains(&address));
+            let expected = [
+                classes[0].is_some(),
+                classes[1] == Some(2) || classes[0] == Some(1),
+                is_named,
+                is_named || classes[1].is_some(),
+            ];
+            let answered = [0, 1, 2, 3].map(|condition| table.meets(set, condition));
+            assert_eq!(answered, expected, "{address} in round {round}");
+            let places: Vec<u16> = (0..2).filter(|list| classes[usize::from(*list)].is_some()).collect();
+            assert_eq!(table.lists_of(set), places, "{address} in round {round}");
+            batch.push((mapped(address), set));
+        }
+        let mut sets = ArrayVec::new();
+        for some in batch.chunks(BURST) {
+            let addresses: Vec<u128> = some.iter().map(|(address, _)| *address).collect();
+            table.sets_of(&addresses, &mut sets);
+            assert!(
+                sets.iter().eq(some.iter().map(|(_, set)| set)),
+                "together as one by one"
+            );
+        }
+    }
+}
+
+#[test]
+fn prefixes_at_the_ends_of_the_address_space() {
+    let entry = |text: &str| Entry {
+        prefix: text.parse().expect("a prefix"),
+        class: 0,
+    };
+    let entries = [
+        "0.0.0.0/32",
+        "255.255.255.255/32",
+        "::/128",
+        "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128",
+    ]
+    .map(entry);
+    let asked = [Asked {
+        prefixes: vec![],
+        lists: vec![(0, None)],
+    }];
+    let sources = [Source {
+        entries: entries.to_vec(),
+        classes: 1,
+    }];
+    let table = ClientTable::new(&sources, &asked).expect("a table");
+    let is_in = |text: &str| table.meets(table.set_of(mapped(text.parse().expect("an address"))), 0);
+    assert!(entries.iter().all(|entry| is_in(&entry.prefix.addr().to_string())));
+    assert!(
+        [
+            "0.0.0.1",
+            "255.255.255.254",
+            "::1",
+            "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe"
+        ]
+        .iter()
+        .all(|text| !is_in(text))
+    );
+    // Both families whole.
+    let all = [entry("0.0.0.0/0"), entry("::/0")];
+    let table = ClientTable::new(
+        &[Source {
+            entries: all.to_vec(),
+            classes: 1,
+        }],
+        &asked,
+    )
+    .expect("a table");
+    assert!(table.meets(table.set_of(0), 0) && table.meets(table.set_of(u128::MAX), 0));
+    assert!(table.meets(table.set_of(0xffff_0000_0000), 0) && table.meets(table.set_of(0xffff_ffff_ffff), 0));
+}
+
+#[test]
+fn crowded_prefixes_stay_small() {
+    // Every second host of a /15: nothing of it fits a block of 256 addresses.
+    let hosts = (0..1 << 16).map(|n| Entry {
+        prefix: IpNet::new(IpAddr::V4((0x0a00_0000 + 2 * n).into()), 32).expect("a length"),
+        class: 0,
+    });
+    let hosts: Vec<Entry> = hosts.collect();
+    let asked = [Asked {
+        prefixes: vec![],
+        lists: vec![(0, None)],
+    }];
+    let table = ClientTable::new(
+        &[Source {
+            entries: hosts.clone(),
+            classes: 1,
+        }],
+        &asked,
+    )
+    .expect("a table");
+    let beside_blocks = table.memory() - (32 << 20);
+    assert!(beside_blocks < 131_072 * 40, "{beside_blocks}");
+    assert!(
+        hosts
+            .iter()
+            .all(|host| table.meets(table.set_of(mapped(host.prefix.addr())), 0))
+    );
+}

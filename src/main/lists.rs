@@ -1,0 +1,86 @@
+//! `proxyengine ctl list`: shows and changes lists of the running engine.
+
+use clap::Subcommand;
+use control::http::Endpoint;
+use humantime_serde::re::humantime;
+use std::time::Duration;
+
+use super::ctl::{ask, end_connections, query, shown};
+use super::print;
+
+/// So many prefixes go with one request.
+const AT_ONCE: usize = 50;
+
+#[derive(Subcommand, Clone, Debug)]
+pub(super) enum ListCommand {
+    /// Show all lists: where they come from, how much is in them, and how often somebody of them came.
+    Show {
+        /// As JSON, for programs.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Add addresses or prefixes to a list, whatever its file says.
+    Add {
+        /// Its name in the configuration.
+        list: String,
+        /// What is added.
+        #[arg(required = true, value_name = "PREFIX")]
+        prefixes: Vec<String>,
+        /// With this class.
+        #[arg(long)]
+        class: Option<String>,
+        /// For so long, such as 90s or 2h; without it until the engine ends or they are taken out.
+        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+        ttl: Option<Duration>,
+        /// And end the connections that clients with these addresses have open, with a RST to both sides.
+        #[arg(long)]
+        kill: bool,
+    },
+    /// Take addresses or prefixes out of a list: what its file says, until that is read again.
+    Del {
+        /// Its name in the configuration.
+        list: String,
+        /// What is taken out, as it stands in the list.
+        #[arg(required = true, value_name = "PREFIX")]
+        prefixes: Vec<String>,
+    },
+}
+
+pub(super) fn list(socket: &Endpoint, command: &ListCommand) -> Result<(), String> {
+    let change = |order: &str, list: &str, prefixes: &[String], more: &[(&str, String)]| {
+        for some in prefixes.chunks(AT_ONCE) {
+            let mut pairs = vec![("list", list.to_owned()), ("prefix", some.join(","))];
+            pairs.extend(more.iter().cloned());
+            ask(socket, "POST", &query(&format!("lists/{order}"), &pairs))?;
+        }
+        Ok::<_, String>(())
+    };
+    match command {
+        ListCommand::Show { json } => {
+            let answer = ask(socket, "GET", "lists")?;
+            shown(&answer, *json).map(|text| print(&text))
+        }
+        ListCommand::Add {
+            list,
+            prefixes,
+            class,
+            ttl,
+            kill,
+        } => {
+            let class = class.iter().map(|class| ("class", class.clone()));
+            let seconds = ttl.iter().map(|ttl| ("seconds", ttl.as_secs().to_string()));
+            let more: Vec<_> = class.chain(seconds).collect();
+            change("add", list, prefixes, &more)?;
+            if !kill {
+                return Ok(());
+            }
+            let mut ended = 0;
+            for prefix in prefixes {
+                ended += end_connections(socket, ("client", prefix))?;
+            }
+            print(&format!("{ended} connections ended\n"));
+            Ok(())
+        }
+        ListCommand::Del { list, prefixes } => change("remove", list, prefixes, &[]),
+    }
+}
