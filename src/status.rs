@@ -24,6 +24,7 @@
 
 pub(crate) mod connections;
 pub mod metrics;
+pub(crate) mod query;
 mod rules;
 mod wrong;
 
