@@ -78,7 +78,10 @@ pub(crate) fn prefix(text: &str) -> Result<(u128, u128), String> {
 
 /// The listener of this name: that in the file, or the last that was there, of which connections may be left.
 pub(crate) fn listener(name: &str, config: &Config) -> Result<ListenerId, String> {
-    let named = config.listeners().iter().filter(|of| of.name == name && of.standing != Standing::Nobody);
+    let named = config
+        .listeners()
+        .iter()
+        .filter(|of| of.name == name && of.standing != Standing::Nobody);
     let listener = named.max_by_key(|listener| listener.standing == Standing::InFile);
     let listener = listener.ok_or_else(|| format!("there is no listener `{name}`"))?;
     Ok(ListenerId(listener.id.0))
@@ -86,7 +89,10 @@ pub(crate) fn listener(name: &str, config: &Config) -> Result<ListenerId, String
 
 /// The server of this name, in the same way.
 pub(crate) fn server(name: &str, config: &Config) -> Result<ServerId, String> {
-    let named = config.servers().iter().filter(|of| of.name == name && of.standing != Standing::Nobody);
+    let named = config
+        .servers()
+        .iter()
+        .filter(|of| of.name == name && of.standing != Standing::Nobody);
     let server = named.max_by_key(|server| server.standing == Standing::InFile);
     let server = server.ok_or_else(|| format!("there is no server `{name}`"))?;
     Ok(ServerId(server.id.0))

@@ -1,6 +1,7 @@
 //! What a capture sees of chosen connections: both legs, what was decided, and what it costs those who are not chosen.
 
 use crate::harness::{Bench, CONFIG, Client, Server, close, nothing, only, spliced};
+use crate::icmp::error_about;
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::Side;
 use netfcts::record::Cause;
@@ -318,6 +319,45 @@ fn one_of_many_is_captured_whole_or_not_at_all() {
         chosen += u16::from(!groups.is_empty());
     }
     assert!((10..=60).contains(&chosen), "{chosen} of {all}");
+    drop(bench.proxy.swap_tap(None));
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
+fn an_icmp_error_about_a_captured_connection_is_captured_without_what_it_quotes_of_payload() {
+    let mut bench = Bench::new();
+    let mut reader = capture(&mut bench, Choice::default(), HEADERS);
+    let (mut client, _) = spliced(&mut bench, 1024);
+    let passed = only(client.send(&mut bench, &[b'x'; 1400]));
+    groups(&mut reader);
+    let (port, error) = error_about(&passed, Some(1300));
+    assert_eq!(bench.receive_icmp(port, &error).len(), 1);
+    let told = groups(&mut reader);
+    let [group] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(group.kinds(), [FROM_SERVER, FrameKind::Own]);
+    assert_eq!(group.done().dropped, None);
+    for (_, frame) in &group.frames {
+        // Ethernet, IP, ICMP, and of the quote IP and TCP.
+        assert_eq!(frame.len(), 14 + 20 + 8 + 20 + usize::from(frame[74] >> 4) * 4);
+        assert!(!frame.ends_with(b"xx"), "{frame:02x?}");
+    }
+    // One that is not believed says why.
+    let late = Segment {
+        seq: passed.seq.wrapping_sub(100_000),
+        ..passed
+    };
+    let (port, error) = error_about(&late, Some(1300));
+    assert!(bench.receive_icmp(port, &error).is_empty());
+    let told = groups(&mut reader);
+    assert_eq!(told[0].kinds(), [FROM_SERVER]);
+    assert_eq!(told[0].done().dropped, Some(DropReason::IcmpNotInFlight));
+    // Of a connection that is not captured nothing is said.
+    drop(bench.proxy.swap_tap(None));
+    let mut reader = capture(&mut bench, Choice::default(), HEADERS);
+    let (port, error) = error_about(&late, Some(1300));
+    assert!(bench.receive_icmp(port, &error).is_empty());
+    assert!(groups(&mut reader).is_empty());
     drop(bench.proxy.swap_tap(None));
     bench.finish();
     bench.assert_all_returned();

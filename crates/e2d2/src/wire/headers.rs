@@ -131,7 +131,13 @@ mod tests {
         (0..tags).for_each(|tag| frame.extend_from_slice(&[[0x88, 0xa8, 0, 7], [0x81, 0, 0, 7]][tag + 2 - tags]));
         frame.extend_from_slice(&[8, 0]);
         let mut ip = [0; ipv4::HEADER_LEN];
-        Ipv4Header(&mut ip).init(24 + 32 + 5, protocol::TCP, 64, [10, 0, 0, 1].into(), [10, 0, 0, 9].into());
+        Ipv4Header(&mut ip).init(
+            24 + 32 + 5,
+            protocol::TCP,
+            64,
+            [10, 0, 0, 1].into(),
+            [10, 0, 0, 9].into(),
+        );
         ip[0] = 0x46;
         frame.extend_from_slice(&ip);
         frame.extend_from_slice(&[1; 4]);
@@ -148,7 +154,13 @@ mod tests {
         let mut frame = vec![2; 12];
         frame.extend_from_slice(&[0x86, 0xdd]);
         let mut ip = [0; ipv6::HEADER_LEN];
-        Ipv6Header(&mut ip).init(8 + 40 + 20 + 5, protocol::ICMPV6, 64, [0x20; 16].into(), [0x21; 16].into());
+        Ipv6Header(&mut ip).init(
+            8 + 40 + 20 + 5,
+            protocol::ICMPV6,
+            64,
+            [0x20; 16].into(),
+            [0x21; 16].into(),
+        );
         frame.extend_from_slice(&ip);
         frame.extend_from_slice(&[2, 0, 0, 0, 0, 0, 5, 0]);
         Ipv6Header(&mut ip).init(25, protocol::TCP, 64, [0x21; 16].into(), [0x22; 16].into());
@@ -169,7 +181,10 @@ mod tests {
             assert_eq!((headers.l4, headers.end), (38 + 4 * tags, frame.len()));
             let tcp = headers.tcp(&frame).expect("it is there");
             assert_eq!((tcp.source, tcp.destination), (1024, 80));
-            assert_eq!((tcp.payload, headers.payload(&frame)), (frame.len() - 5, Some(frame.len() - 5)));
+            assert_eq!(
+                (tcp.payload, headers.payload(&frame)),
+                (frame.len() - 5, Some(frame.len() - 5))
+            );
         }
         let mut three = v4(2);
         three.splice(12..12, [0x81, 0, 0, 7]);
@@ -180,7 +195,10 @@ mod tests {
     fn the_payload_of_a_quote_begins_behind_its_headers() {
         let frame = error(5);
         let headers = Headers::read(&frame).expect("they are there");
-        assert_eq!((headers.tcp(&frame), headers.payload(&frame)), (None, Some(frame.len() - 5)));
+        assert_eq!(
+            (headers.tcp(&frame), headers.payload(&frame)),
+            (None, Some(frame.len() - 5))
+        );
         // Of the TCP header the ports and SEQ are there, as routers quote them.
         assert_eq!(headers.payload(&frame[..frame.len() - 17]), Some(frame.len() - 17));
     }

@@ -41,7 +41,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     }
 
     /// As the plain way, and each frame of a captured connection begins a group.
-    #[cold]
     #[inline(never)]
     pub(super) fn handle_tapped(
         &mut self,
