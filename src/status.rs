@@ -28,6 +28,7 @@ pub(crate) mod connections;
 mod legs;
 mod lists;
 pub mod metrics;
+pub(crate) mod query;
 mod rules;
 mod service;
 mod state;

@@ -17,7 +17,7 @@ use trafficengine::bench::{CpsSettings, Measured, verdict};
 mod device;
 mod reader;
 
-use device::cli::{self, Common};
+use device::cli::{self, Common, TwoCpus};
 use device::pairs::{self, Pairs, Turn};
 use device::{BoxError, Conditions, Host, InlineProxy};
 use reader::{File, Pace, Reader};
@@ -69,9 +69,8 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<bool, BoxError> {
-    // Before this thread goes to its CPU: the reader is to be on others.
-    let reader = Reader::start()?;
-    arguments.common.pin()?;
+    TwoCpus::choose(arguments.common.cpu, None)?.pin_proxy()?;
+    let reader = device::apart(Reader::start)??;
     if arguments.pairs < 2 {
         return Err("--pairs: expected at least 2, or there is no interval".into());
     }

@@ -36,6 +36,7 @@ use trafficengine::bench::{
 
 use configuration::configuration;
 pub(crate) use cores::Member;
+pub(crate) use drain::apart;
 use load::roles;
 pub(crate) use port::LoadPort;
 use port::mac_of;

@@ -17,7 +17,7 @@ use trafficengine::plot;
 mod device;
 mod writing;
 
-use device::cli::{self, Common};
+use device::cli::{self, Common, TwoCpus};
 use device::pairs::{self, Pairs};
 use device::{BoxError, Conditions, Host};
 use writing::Rates;
@@ -67,7 +67,8 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<bool, BoxError> {
-    arguments.common.pin()?;
+    // Whoever takes the records has the other CPUs.
+    TwoCpus::choose(arguments.common.cpu, None)?.pin_proxy()?;
     if arguments.pairs < 2 {
         return Err(format!(
             "--pairs {}: expected at least 2, or there is no interval",

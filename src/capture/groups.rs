@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use e2d2::time::Instant;
 use netfcts::record::SessionRecord;
-use splice::capture::{CaptureReader, Done, Entry, Frame, Stepped, What};
+use splice::capture::{CaptureReader, Done, Frame, Stepped, What};
 
 /// Entries that are taken from a core before another has its turn.
 const TAKEN_AT_ONCE: usize = 4096;
@@ -26,12 +26,26 @@ pub(super) struct Core {
 }
 
 /// The frames and steps of one packet number.
+#[derive(Default)]
 pub(super) struct Group {
     pub(super) packet: u64,
+    /// Whose it is and when it was, as its first entry says.
     pub(super) key: Key,
     pub(super) at: Instant,
     pub(super) frames: Vec<(Frame, Vec<u8>)>,
     pub(super) steps: Vec<Stepped>,
+}
+
+/// The place of a group among those that have begun: one or two at a time.
+fn place_of(open: &mut Vec<Group>, packet: u64) -> usize {
+    let place = open.iter().position(|group| group.packet == packet);
+    place.unwrap_or_else(|| {
+        open.push(Group {
+            packet,
+            ..Group::default()
+        });
+        open.len() - 1
+    })
 }
 
 impl Core {
@@ -47,39 +61,24 @@ impl Core {
 
     /// Takes what has come, a part at a time; groups that have ended go to `ended`. Returns the number of entries.
     pub(super) fn take(&mut self, index: usize, ended: &mut Vec<(Group, Done)>) -> usize {
-        let mut bytes = Vec::new();
+        let Self { reader, open, .. } = self;
         for taken in 0..TAKEN_AT_ONCE {
-            let Some(entry) = self.reader.next(&mut bytes) else {
+            let frame = |packet, frame, bytes| {
+                let place = place_of(open, packet);
+                open[place].frames.push((frame, bytes));
+            };
+            let Some(entry) = reader.next(frame) else {
                 return taken;
             };
-            let group = self.group(index, &entry);
+            let place = place_of(open, entry.packet);
+            let group = &mut open[place];
+            (group.key, group.at) = ((index, entry.connection), entry.at);
             match entry.what {
-                What::Frame(frame) => group.frames.push((frame, bytes.clone())),
                 What::Step(step) => group.steps.push(step),
-                What::Done(done) => {
-                    if let Some(place) = self.open.iter().position(|group| group.packet == entry.packet) {
-                        ended.push((self.open.swap_remove(place), done));
-                    }
-                }
+                What::Done(done) => ended.push((open.swap_remove(place), done)),
             }
         }
         TAKEN_AT_ONCE
-    }
-
-    /// The group of an entry: one or two are open at a time.
-    fn group(&mut self, index: usize, entry: &Entry) -> &mut Group {
-        let place = self.open.iter().position(|group| group.packet == entry.packet);
-        let place = place.unwrap_or_else(|| {
-            self.open.push(Group {
-                packet: entry.packet,
-                key: (index, entry.connection),
-                at: entry.at,
-                frames: Vec::new(),
-                steps: Vec::new(),
-            });
-            self.open.len() - 1
-        });
-        &mut self.open[place]
     }
 
     /// The record of a connection that is over. It was sent before the end of its last group.

@@ -77,6 +77,19 @@ impl std::ops::AddAssign for Totals {
     }
 }
 
+impl std::ops::Sub for Totals {
+    type Output = Self;
+
+    /// What has come since `before`.
+    fn sub(self, before: Self) -> Self {
+        Self {
+            written: self.written - before.written,
+            lost: self.lost - before.lost,
+            forgotten: self.forgotten - before.forgotten,
+        }
+    }
+}
+
 /// What rules are called where they are shown.
 pub(super) type RuleNames = HashMap<RuleId, String>;
 

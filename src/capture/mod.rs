@@ -19,20 +19,20 @@ pub use ledger::Totals;
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
-use std::str::FromStr;
 use std::time::{Duration, Instant as Time};
 
 use control::http::{Answer, Body};
 use netfcts::record::Cause;
 use splice::capture::{CaptureReader, Choice, Extent, capture_ring};
-use splice::ids::{ListenerId, RuleId, ServerId};
+use splice::ids::RuleId;
 use splice::visit::ConnectionFilter;
 
 use self::ledger::{Ending, Ledger, RuleNames};
 use crate::commands::{Purpose, Visit};
-use crate::config::{Config, Standing};
+use crate::config::Config;
 use crate::engine::{CaptureClaim, Watch};
-use crate::status::connections::{Refusal, decoded, prefix};
+use crate::status::connections::Refusal;
+use crate::status::query;
 
 /// How long the thread rests when cores have nothing new to say.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -85,10 +85,7 @@ impl Wish {
             duration: None,
             count: u64::MAX,
         };
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            wish.take(key, &decoded(value)?, config)?;
-        }
+        query::read(query, &["cause"], |key, value| wish.take(key, value, config))?;
         if let Some(rule) = wish.rule.take() {
             wish.choice.rule = Some(wish.named_rule(&rule, config)?);
         }
@@ -97,19 +94,9 @@ impl Wish {
 
     fn take(&mut self, key: &str, value: &str, config: &Config) -> Result<(), String> {
         match key {
-            "client" => self.choice.client = Some(prefix(value)?),
-            "listener" => {
-                let mut listeners = config.listeners().iter();
-                let listener = listeners.find(|of| of.standing == Standing::InFile && of.name == value);
-                let listener = listener.ok_or_else(|| format!("there is no listener `{value}`"))?;
-                self.choice.listener = Some(ListenerId(listener.id.0));
-            }
-            "server" => {
-                let mut servers = config.servers().iter();
-                let server = servers.find(|of| of.standing == Standing::InFile && of.name == value);
-                let server = server.ok_or_else(|| format!("there is no server `{value}`"))?;
-                self.choice.server = Some(ServerId(server.id.0));
-            }
+            "client" => self.choice.client = Some(query::prefix(value)?),
+            "listener" => self.choice.listener = Some(query::listener(value, config)?),
+            "server" => self.choice.server = Some(query::server(value, config)?),
             "rule" => self.rule = Some(value.to_owned()),
             "sample" => {
                 let of = value.strip_prefix("1/").unwrap_or(value);
@@ -118,11 +105,11 @@ impl Wish {
             }
             "cause" => self.ending.causes.extend(causes(value)?),
             "slower_than" => self.ending.slower_than = Some(time(key, value)?),
-            "last" => self.ending.last = number::<usize>(key, value)?.clamp(1, MOST_LAST),
-            "snaplen" => self.extent.snaplen = number::<u16>(key, value)?.max(LEAST_SNAPLEN),
+            "last" => self.ending.last = query::number::<usize>(key, value)?.clamp(1, MOST_LAST),
+            "snaplen" => self.extent.snaplen = query::number::<u16>(key, value)?.max(LEAST_SNAPLEN),
             "payload" => self.extent.payload = true,
             "duration" => self.duration = Some(time(key, value)?),
-            "count" => self.count = number(key, value)?,
+            "count" => self.count = query::number(key, value)?,
             _ => {
                 return Err(format!(
                     "`{key}`: expected client, listener, server, rule, sample, cause, slower_than, last, snaplen, payload, \
@@ -152,10 +139,6 @@ fn rule_names(config: &Config) -> RuleNames {
         .iter()
         .flat_map(|listener| listener.rules.iter().enumerate());
     rules.map(|(place, rule)| (rule.id, rule.shown_as(place))).collect()
-}
-
-fn number<T: FromStr>(key: &str, value: &str) -> Result<T, String> {
-    value.parse().map_err(|_| format!("`{key}={value}`: expected a number"))
 }
 
 fn time(key: &str, value: &str) -> Result<Duration, String> {
@@ -191,6 +174,8 @@ pub struct Capture {
     /// Cores, and the places there, whose open connections are still to be looked at.
     open: VecDeque<(usize, u32)>,
     has_taps: bool,
+    /// What the engine's metrics know of it.
+    noted: Totals,
     /// Until the capture is over.
     claim: Option<CaptureClaim>,
 }
@@ -242,6 +227,7 @@ pub fn begin(query: &str, watch: &Watch) -> Result<Capture, Refusal> {
         duration: wish.duration,
         open,
         has_taps: true,
+        noted: Totals::default(),
         claim: Some(claim),
     })
 }
@@ -252,7 +238,7 @@ impl Capture {
         let run = self.run(&mut body);
         self.take_taps();
         // Before whoever reads knows that it is over, and asks for another.
-        self.watch.note_captured(self.ledger.totals());
+        self.note_totals();
         drop(self.claim.take());
         let sent = run.and_then(|()| body.finish());
         let Totals {
@@ -269,6 +255,7 @@ impl Capture {
         loop {
             self.choose_open();
             let taken = self.ledger.take();
+            self.note_totals();
             self.flush(body)?;
             let is_over = self.duration.is_some_and(|most| began.elapsed() >= most);
             if is_over || self.ledger.is_full() || self.ledger.is_abandoned() || body.is_enough() {
@@ -284,6 +271,15 @@ impl Capture {
         }
         self.ledger.finish(self.watch.now());
         self.flush(body)
+    }
+
+    /// Tells what has become of frames since this was told last.
+    fn note_totals(&mut self) {
+        let totals = self.ledger.totals();
+        if totals != self.noted {
+            self.watch.note_captured(totals - self.noted);
+            self.noted = totals;
+        }
     }
 
     fn flush(&mut self, body: &mut Body) -> std::io::Result<()> {

@@ -2,9 +2,11 @@
 //! (`packaging/wireshark/proxyengine.lua`) reads them again.
 
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use e2d2::counters::Reason;
+use e2d2::wire::headers::Headers;
+use e2d2::wire::protocol;
 use netfcts::format::NameTable;
 use netfcts::leg::{mapped, unmapped};
 use netfcts::record::Cause;
@@ -130,53 +132,24 @@ pub(super) struct Ends {
 
 /// Reads the addresses and ports of a frame; without TCP ports are 0.
 pub(super) fn ends_of(frame: &[u8]) -> Option<Ends> {
-    let byte = |at: usize| frame.get(at).copied();
-    let short = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
-    let mut at = 12;
-    while matches!(short(at)?, 0x8100 | 0x88a8) {
-        at += 4;
+    let headers = Headers::read(frame)?;
+    let tcp = headers.tcp(frame);
+    if headers.protocol == protocol::TCP && tcp.is_none() {
+        return None;
     }
-    let l3 = at + 2;
-    let (source, destination, protocol, l4, end) = match short(at)? {
-        0x0800 => {
-            let address = |at: usize| {
-                Some(mapped(IpAddr::V4(Ipv4Addr::from(
-                    *frame.get(at..)?.first_chunk::<4>()?,
-                ))))
-            };
-            let l4 = l3 + usize::from(byte(l3)? & 0xf) * 4;
-            let end = l3 + usize::from(short(l3 + 2)?);
-            (address(l3 + 12)?, address(l3 + 16)?, byte(l3 + 9)?, l4, end)
-        }
-        0x86dd => {
-            let address = |at: usize| {
-                Some(mapped(IpAddr::V6(Ipv6Addr::from(
-                    *frame.get(at..)?.first_chunk::<16>()?,
-                ))))
-            };
-            let end = l3 + 40 + usize::from(short(l3 + 4)?);
-            (address(l3 + 8)?, address(l3 + 24)?, byte(l3 + 6)?, l3 + 40, end)
-        }
-        _ => return None,
-    };
-    if protocol != 6 {
-        return Some(Ends {
-            source: (source, 0),
-            destination: (destination, 0),
-            payload: 0,
-        });
-    }
-    let data = l4 + usize::from(byte(l4 + 12)? >> 4) * 4;
+    let (source, destination) = tcp.map_or((0, 0), |tcp| (tcp.source, tcp.destination));
     Some(Ends {
-        source: (source, short(l4)?),
-        destination: (destination, short(l4 + 2)?),
-        payload: end.saturating_sub(data) as u32,
+        source: (mapped(headers.source), source),
+        destination: (mapped(headers.destination), destination),
+        // A packet has fewer than 2^17 bytes.
+        payload: tcp.map_or(0, |tcp| headers.end.saturating_sub(tcp.payload) as u32),
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::IpAddr;
 
     #[test]
     fn headers_that_are_cut_off_are_no_ends() {
@@ -189,7 +162,7 @@ mod tests {
         let ends = ends_of(&frame).expect("they are there");
         assert_eq!((ends.source.1, ends.destination.1, ends.payload), (1024, 80, 48));
         assert_eq!(unmapped(ends.source.0), IpAddr::from([10, 0, 0, 1]));
-        for end in 0..47 {
+        for end in 0..54 {
             assert_eq!(ends_of(&frame[..end]), None, "{end}");
         }
         frame[23] = 1;

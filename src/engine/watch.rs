@@ -242,14 +242,14 @@ impl Watch {
         is_free.then(|| CaptureClaim(self.clone()))
     }
 
-    /// What has become of the frames of all captures that are over.
+    /// What has become of the frames of all captures so far.
     pub fn captured(&self) -> Totals {
         *self.shared.captured.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A capture is over, of which that has become.
-    pub(crate) fn note_captured(&self, totals: Totals) {
-        *self.shared.captured.lock().unwrap_or_else(PoisonError::into_inner) += totals;
+    /// That is more than was noted of a capture before.
+    pub(crate) fn note_captured(&self, more: Totals) {
+        *self.shared.captured.lock().unwrap_or_else(PoisonError::into_inner) += more;
     }
 
     /// What the numbers of listeners and servers mean, and when the cores' clock began.

@@ -4,20 +4,19 @@
 //! others again: `next` says where the next question has to begin.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use ipnet::IpNet;
 use netfcts::Side;
 use netfcts::leg::{mapped, unmapped};
 use netfcts::legs::Legs;
 use serde_json::{Value, json};
 use splice::connection::Spliced;
-use splice::ids::{ListenerId, ServerId};
 use splice::state::State;
 use splice::visit::{ConnectionFilter, ConnectionView, STATES};
 
+use super::query;
 use crate::commands::{Purpose, Visit};
 use crate::engine::Watch;
 
@@ -123,48 +122,25 @@ impl Question {
             id: None,
             most: MOST,
         };
-        // No more than there are keys: another one ends it.
-        let mut seen = Vec::new();
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            if seen.contains(&key) {
-                return Err((400, format!("`{key}` is there twice")));
-            }
-            seen.push(key);
-            let taken = decoded(value).and_then(|value| question.take(key, &value, watch));
-            taken.map_err(|sentence| (400, sentence))?;
-        }
+        let taken = query::read(query, &[], |key, value| question.take(key, value, watch));
+        taken.map_err(|sentence| (400, sentence))?;
         Ok(question)
     }
 
     fn take(&mut self, key: &str, value: &str, watch: &Watch) -> Result<(), String> {
         let config = watch.config();
-        let number = || {
-            value
-                .parse::<u32>()
-                .map_err(|_| format!("`{key}={value}`: expected a number"))
-        };
         match key {
-            "server" => {
-                let server = config.servers().iter().find(|server| server.name == value);
-                let server = server.ok_or_else(|| format!("there is no server `{value}`"))?;
-                self.filter.server = Some(ServerId(server.id.0));
-            }
-            "listener" => {
-                let listener = config.listeners().iter().position(|listener| listener.name == value);
-                let listener = listener.ok_or_else(|| format!("there is no listener `{value}`"))?;
-                // Checked configurations have fewer than 2^16.
-                self.filter.listener = u16::try_from(listener).ok().map(ListenerId);
-            }
-            "client" => self.filter.client = Some(prefix(value)?),
-            "older" => self.filter.older_than = Some(Duration::from_secs(number()?.into())),
+            "server" => self.filter.server = Some(query::server(value, &config)?),
+            "listener" => self.filter.listener = Some(query::listener(value, &config)?),
+            "client" => self.filter.client = Some(query::prefix(value)?),
+            "older" => self.filter.older_than = Some(Duration::from_secs(query::number::<u32>(key, value)?.into())),
             "state" => {
                 let state = STATES.into_iter().find(|state| *state == value);
                 self.filter.state = Some(state.ok_or_else(|| format!("expected a state of {}", STATES.join(", ")))?);
             }
             "slow" => self.filter.is_slow = true,
             "watched" => self.filter.is_watched = true,
-            "limit" => self.most = number()?.clamp(1, MOST),
+            "limit" => self.most = query::number::<u32>(key, value)?.clamp(1, MOST),
             "from" => {
                 let read = |(core, place): (&str, &str)| Some((core.parse().ok()?, place.parse().ok()?));
                 let from = value.split_once('-').and_then(read);
@@ -209,43 +185,6 @@ impl Question {
         };
         Ok(((views, visited.count), next))
     }
-}
-
-/// An address or prefix as connections are compared with it.
-pub(crate) fn prefix(text: &str) -> Result<(u128, u128), String> {
-    let net = text
-        .parse::<IpNet>()
-        .or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-    let net = net.map_err(|_| format!("`{text}`: expected an address or a prefix, such as 192.0.2.0/24"))?;
-    let length = match net {
-        IpNet::V4(net) => 96 + u32::from(net.prefix_len()),
-        IpNet::V6(net) => u32::from(net.prefix_len()),
-    };
-    let bits = u128::MAX.checked_shl(128 - length).unwrap_or(0);
-    Ok((mapped(net.addr()) & bits, bits))
-}
-
-/// Text of a URL's query (RFC 3986 2.1). Nothing that can be asked for has control characters in it.
-pub(crate) fn decoded(text: &str) -> Result<String, String> {
-    let wrong = || format!("`{text}`: expected text, with two hexadecimal digits behind each %");
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digits = [rest.next(), rest.next()].map(|digit| char::from(digit.unwrap_or(b'-')).to_digit(16));
-        match digits {
-            [Some(high), Some(low)] => bytes.push((high * 16 + low) as u8),
-            _ => return Err(wrong()),
-        }
-    }
-    let decoded = String::from_utf8(bytes).map_err(|_| wrong())?;
-    if decoded.contains(char::is_control) {
-        return Err(wrong());
-    }
-    Ok(decoded)
 }
 
 fn seconds(time: Duration) -> f64 {
@@ -374,17 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_are_of_either_version() {
-        let of = |text: &str| prefix(text).map(|(address, bits)| (address, bits.leading_ones()));
-        assert_eq!(of("10.1.2.3/8"), Ok((0xffff_0a00_0000, 104)));
-        assert_eq!(of("10.1.2.3"), Ok((0xffff_0a01_0203, 128)));
-        assert_eq!(of("fd00::1/64"), Ok((0xfd00 << 112, 64)));
-        assert_eq!((of("0.0.0.0/0"), of("::/0")), (Ok((0xffff_0000_0000, 96)), Ok((0, 0))));
-        assert!(of("10.1.2").is_err() && of("").is_err());
-    }
-
-    #[test]
-    fn ids_and_escapes_are_read_as_they_are_written() {
+    fn ids_are_read_as_they_are_written() {
         let id = Id {
             core: 3,
             slot: 17,
@@ -396,10 +325,6 @@ mod tests {
         );
         for wrong in ["", "1-2", "1-2-x", "-1-2-3", "1-2-100000000"] {
             assert!(wrong.parse::<Id>().is_err(), "{wrong}");
-        }
-        assert_eq!(decoded("a%20b%2F").as_deref(), Ok("a b/"));
-        for wrong in ["%", "%2", "%zz", "%ff", "%0a", "%C2%85"] {
-            assert!(decoded(wrong).is_err(), "{wrong}");
         }
     }
 }

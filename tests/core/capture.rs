@@ -1,6 +1,7 @@
 //! What a capture sees of chosen connections: both legs, what was decided, and what it costs those who are not chosen.
 
 use crate::harness::{Bench, CONFIG, Client, Server, close, nothing, only, spliced};
+use crate::icmp::error_about;
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::Side;
 use netfcts::record::Cause;
@@ -56,19 +57,25 @@ fn capture(bench: &mut Bench, choice: Choice, extent: Extent) -> CaptureReader {
 /// The groups that have ended, each of which has to.
 fn groups(reader: &mut CaptureReader) -> Vec<Group> {
     let (mut open, mut ended): (Vec<Group>, Vec<Group>) = (Vec::new(), Vec::new());
-    let mut bytes = Vec::new();
-    while let Some(entry) = reader.next(&mut bytes) {
-        let place = open.iter().position(|group| group.packet == entry.packet);
-        let place = place.unwrap_or_else(|| {
+    let place_of = |open: &mut Vec<Group>, packet| {
+        let place = open.iter().position(|group| group.packet == packet);
+        place.unwrap_or_else(|| {
             open.push(Group {
-                packet: entry.packet,
-                connection: entry.connection,
+                packet,
                 ..Group::default()
             });
             open.len() - 1
+        })
+    };
+    loop {
+        let entry = reader.next(|packet, frame, bytes| {
+            let place = place_of(&mut open, packet);
+            open[place].frames.push((frame.kind, bytes));
         });
+        let Some(entry) = entry else { break };
+        let place = place_of(&mut open, entry.packet);
+        open[place].connection = entry.connection;
         match entry.what {
-            What::Frame(frame) => open[place].frames.push((frame.kind, bytes.clone())),
             What::Step(step) => open[place].steps.push(step),
             What::Done(done) => {
                 open[place].done = Some(done);
@@ -284,9 +291,11 @@ fn what_finds_no_room_is_counted_and_groups_that_have_begun_end() {
     assert!(reader.lost() > sent as u64 / 2);
     assert!(
         kept.iter()
-            .all(|group| group.frames.iter().all(|(_, frame)| frame.len() == 166))
+            .all(|group| group.frames.len() == 2 && group.frames.iter().all(|(_, frame)| frame.len() == 166)),
+        "whole or not at all"
     );
-    // There is room again.
+    // There is room again, which is seen a little later.
+    bench.wait(Duration::from_millis(1));
     only(client.send(&mut bench, b"more"));
     assert_eq!(groups(&mut reader)[0].kinds(), [FROM_CLIENT, FrameKind::Passed]);
     drop(bench.proxy.swap_tap(None));
@@ -310,6 +319,47 @@ fn one_of_many_is_captured_whole_or_not_at_all() {
         chosen += u16::from(!groups.is_empty());
     }
     assert!((10..=60).contains(&chosen), "{chosen} of {all}");
+    drop(bench.proxy.swap_tap(None));
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
+fn an_icmp_error_about_a_captured_connection_is_captured_without_what_it_quotes_of_payload() {
+    let mut bench = Bench::new();
+    let mut reader = capture(&mut bench, Choice::default(), HEADERS);
+    let (mut client, _) = spliced(&mut bench, 1024);
+    let passed = only(client.send(&mut bench, &[b'x'; 1400]));
+    groups(&mut reader);
+    let (port, error) = error_about(&passed, Some(1300));
+    assert_eq!(bench.receive_icmp(port, &error).len(), 1);
+    let told = groups(&mut reader);
+    let [group] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(group.kinds(), [FROM_SERVER, FrameKind::Own]);
+    assert_eq!(group.done().dropped, None);
+    // Ethernet, IP, ICMP, and of the quote IP and TCP: all of its header from the router, its first eight bytes from us.
+    let headers = 14 + 20 + 8 + 20;
+    let [(_, received), (_, own)] = &group.frames[..] else {
+        panic!("{group:?}")
+    };
+    assert_eq!(received.len(), headers + usize::from(received[headers + 12] >> 4) * 4);
+    assert_eq!(own.len(), headers + 8);
+    // One that is not believed says why.
+    let late = Segment {
+        seq: passed.seq.wrapping_sub(100_000),
+        ..passed
+    };
+    let (port, error) = error_about(&late, Some(1300));
+    assert!(bench.receive_icmp(port, &error).is_empty());
+    let told = groups(&mut reader);
+    assert_eq!(told[0].kinds(), [FROM_SERVER]);
+    assert_eq!(told[0].done().dropped, Some(DropReason::IcmpNotInFlight));
+    // Of a connection that is not captured nothing is said.
+    drop(bench.proxy.swap_tap(None));
+    let mut reader = capture(&mut bench, Choice::default(), HEADERS);
+    let (port, error) = error_about(&late, Some(1300));
+    assert!(bench.receive_icmp(port, &error).is_empty());
+    assert!(groups(&mut reader).is_empty());
     drop(bench.proxy.swap_tap(None));
     bench.finish();
     bench.assert_all_returned();

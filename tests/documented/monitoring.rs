@@ -68,7 +68,7 @@ const ROWS: [(&str, &[&str]); 9] = [
     ("Listeners and pools", &["listener_", "rule_", "pool_connections"]),
     (
         "Drops and events",
-        &["drops", "events", "records", "log_lines", "segments"],
+        &["drops", "events", "records", "captured", "log_lines", "segments"],
     ),
     ("Cores", &["core_connections", "core_busy", "core_rounds", "packets"]),
     ("Memory", &["entries", "waiting_frames", "pool_buffers"]),

@@ -1,36 +1,22 @@
 //! A capture over the control socket: what tshark says of the file, who gets one, and when it ends.
 
-use std::collections::BTreeMap;
 use std::io::Read;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use control::http::client;
+use control::http::{Endpoint, client};
+use control::metrics::Format;
 use e2d2::wire::tcp::TcpFlags;
+use proxyengine::status::metrics;
+use rig::process::Process;
+use rig::tshark;
+use rustix::process::Signal;
 use testkit::{Segment, Station};
 
 use crate::status::Served;
-
-/// A frame as tshark reads it.
-#[derive(Debug)]
-struct Shown {
-    interface: String,
-    id: u64,
-    comment: String,
-}
-
-impl Shown {
-    /// The value behind a key in the comment.
-    fn word(&self, key: &str) -> Option<&str> {
-        let words = self.comment.split([' ', '\n']);
-        words
-            .filter_map(|word| word.split_once('='))
-            .find(|(name, _)| *name == key)
-            .map(|(_, value)| value)
-    }
-}
 
 /// Begins a capture; its file when it is over, and how to end it.
 fn begin(served: &Served, query: &str) -> (JoinHandle<Vec<u8>>, client::Enough) {
@@ -45,53 +31,6 @@ fn begin(served: &Served, query: &str) -> (JoinHandle<Vec<u8>>, client::Enough) 
     (std::thread::spawn(read), enough)
 }
 
-/// What tshark says on both of its outputs of a file, which has to be nothing on the second.
-fn tshark(file: &Path, arguments: &[&str]) -> String {
-    let mut command = Command::new("tshark");
-    command.arg("-n").arg("-r").arg(file).args(arguments);
-    let output = command.env("HOME", "/nonexistent").output().expect("tshark runs");
-    // It says so itself if it runs as root, which is not about the file.
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let complaints: Vec<&str> = said.lines().filter(|line| !line.contains("Running as user")).collect();
-    assert!(output.status.success() && complaints.is_empty(), "{complaints:?}");
-    String::from_utf8(output.stdout).expect("text")
-}
-
-fn shown(file: &Path) -> Vec<Shown> {
-    let fields = ["frame.interface_name", "frame.packet_id", "frame.comment"];
-    let fields: Vec<&str> = fields.iter().flat_map(|field| ["-e", field]).collect();
-    let text = tshark(
-        file,
-        &[
-            &["-T", "fields", "-E", "separator=|", "-E", "aggregator= "][..],
-            &fields,
-        ]
-        .concat(),
-    );
-    let read = |line: &str| {
-        let mut parts = line.splitn(3, '|').map(str::to_owned);
-        let mut part = || parts.next().expect("three fields");
-        let (interface, id) = (part(), part());
-        let id = id
-            .strip_prefix("0x")
-            .map_or(id.parse(), |digits| u64::from_str_radix(digits, 16));
-        Shown {
-            interface,
-            id: id.expect("a number"),
-            comment: part(),
-        }
-    };
-    text.lines().map(read).collect()
-}
-
-fn has_tshark(test: &str) -> bool {
-    let is_there = Command::new("tshark").arg("--version").output().is_ok();
-    if !is_there {
-        rig::skip(test, "no tshark");
-    }
-    is_there
-}
-
 /// A connection from its SYN to a RST of its server.
 fn reset_by_server(served: &Served, client: Station) {
     let (_, server) = served.bench.open(client);
@@ -103,30 +42,16 @@ fn reset_by_server(served: &Served, client: Station) {
     while !served.bench.segment_to(client).flags.contains(TcpFlags::RST) {}
 }
 
-/// Every frame that was passed on came in on the other leg, under the same number.
-fn assert_both_legs_are_paired(frames: &[Shown]) {
-    let mut by_id: BTreeMap<u64, Vec<&Shown>> = BTreeMap::new();
-    for frame in frames {
-        by_id.entry(frame.id).or_default().push(frame);
-    }
-    let passed = frames.iter().filter(|frame| frame.word("kind") == Some("passed"));
-    assert!(passed.clone().count() >= 2, "{frames:?}");
-    for frame in passed {
-        let others: Vec<_> = by_id[&frame.id]
-            .iter()
-            .filter(|of| of.word("kind") == Some("received"))
-            .collect();
-        let [received] = others[..] else {
-            panic!("{frame:?}: {others:?}")
-        };
-        assert_ne!(received.interface, frame.interface, "the other leg");
-        assert_eq!(received.word("conn"), frame.word("conn"));
-    }
+/// The file of a capture that is over, in the engine's folder.
+fn written(served: &Served, file: JoinHandle<Vec<u8>>) -> PathBuf {
+    let path = served.bench.directory.path().join("capture.pcapng");
+    std::fs::write(&path, file.join().expect("a file")).expect("written");
+    path
 }
 
 #[test]
 fn tshark_opens_a_capture_and_both_legs_of_every_frame_are_paired() {
-    if !has_tshark("engine::capture::paired") {
+    if !tshark::is_there("engine::capture::paired") {
         return;
     }
     let served = Served::start("proxy-capture");
@@ -148,10 +73,14 @@ fn tshark_opens_a_capture_and_both_legs_of_every_frame_are_paired() {
     );
     std::thread::sleep(Duration::from_millis(100));
     enough.say().expect("said");
-    let path = served.bench.directory.path().join("capture.pcapng");
-    std::fs::write(&path, file.join().expect("a file")).expect("written");
-    let frames = shown(&path);
-    assert_both_legs_are_paired(&frames);
+    let path = written(&served, file);
+    let frames = tshark::frames(&path);
+    assert!(tshark::paired(&frames) >= 2, "{frames:?}");
+    let told = metrics::text(&served.bench.engine.watch(), Format::Text);
+    for (fate, count) in [("written", frames.len()), ("lost", 0)] {
+        let line = format!("proxyengine_captured_frames_total{{fate=\"{fate}\"}} {count}\n");
+        assert!(told.contains(&line), "{line} in {told}");
+    }
     let names: Vec<&str> = frames.iter().map(|frame| frame.interface.as_str()).collect();
     assert!(
         names.iter().all(|name| ["left.client", "left.server"].contains(name)),
@@ -176,7 +105,7 @@ fn tshark_opens_a_capture_and_both_legs_of_every_frame_are_paired() {
             .any(|frame| frame.comment.contains("record {\"start_ns\":")),
         "{frames:?}"
     );
-    let bytes = tshark(&path, &["-T", "fields", "-e", "tcp.payload", "-Y", "tcp.len>0"]);
+    let bytes = tshark::said(&path, &["-T", "fields", "-e", "tcp.payload", "-Y", "tcp.len>0"]);
     assert!(
         bytes.contains("68656c6c6f") && bytes.contains("6d6f7265"),
         "hello and more: {bytes}"
@@ -186,16 +115,15 @@ fn tshark_opens_a_capture_and_both_legs_of_every_frame_are_paired() {
 
 #[test]
 fn only_those_are_written_that_end_for_the_cause_and_a_capture_ends_by_itself() {
-    if !has_tshark("engine::capture::cause") {
+    if !tshark::is_there("engine::capture::cause") {
         return;
     }
     let served = Served::start("proxy-capture-cause");
     let (file, _enough) = begin(&served, "cause=reset&duration=1500ms");
     served.bench.open(Station::new(6, "10.0.0.6:50002"));
     reset_by_server(&served, Station::new(7, "10.0.0.7:50003"));
-    let path = served.bench.directory.path().join("capture.pcapng");
-    std::fs::write(&path, file.join().expect("a file")).expect("written");
-    let frames = shown(&path);
+    let path = written(&served, file);
+    let frames = tshark::frames(&path);
     assert!(frames.len() > 8, "{frames:?}");
     // What scripts/draw-capture.sh draws.
     if let Some(kept) = std::env::var_os("PROXYENGINE_KEEP_CAPTURE") {
@@ -205,17 +133,17 @@ fn only_those_are_written_that_end_for_the_cause_and_a_capture_ends_by_itself() 
     assert!(clients.iter().all(|client| *client == "10.0.0.7:50003"), "{clients:?}");
     assert_eq!(frames[0].word("kind"), Some("received"));
     // Headers only, unless payload is asked for.
-    let payload = tshark(&path, &["-T", "fields", "-e", "tcp.payload"]);
+    let payload = tshark::said(&path, &["-T", "fields", "-e", "tcp.payload"]);
     assert_eq!(payload.trim(), "");
     // Nobody was as slow as this.
     let (file, _enough) = begin(&served, "slower_than=10s&duration=300ms");
     reset_by_server(&served, Station::new(8, "10.0.0.8:50004"));
-    std::fs::write(&path, file.join().expect("a file")).expect("written");
-    assert!(shown(&path).is_empty());
+    let path = written(&served, file);
+    assert!(tshark::frames(&path).is_empty());
     let (file, _enough) = begin(&served, "count=3");
     served.bench.open(Station::new(3, "10.0.0.3:50005"));
-    std::fs::write(&path, file.join().expect("a file")).expect("written");
-    assert_eq!(shown(&path).len(), 3);
+    let path = written(&served, file);
+    assert_eq!(tshark::frames(&path).len(), 3);
     // The next may be asked for as soon as one is over.
     for _ in 0..20 {
         let (file, _enough) = begin(&served, "duration=1ms");
@@ -235,5 +163,132 @@ fn only_those_are_written_that_end_for_the_cause_and_a_capture_ends_by_itself() 
         let (status, said) = served.change(&format!("capture?{wrong}"));
         assert_eq!((status, said.as_str()), (400, Some(sentence)));
     }
+    served.end();
+}
+
+/// More than `ctl` needs on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+#[test]
+fn ctrl_c_has_the_engine_end_the_file_which_is_its_owners() {
+    if !tshark::is_there("engine::capture::ctrl_c") {
+        return;
+    }
+    let served = Served::start("proxy-capture-ctl");
+    let Endpoint::Unix(socket) = &served.socket else {
+        panic!("a Unix socket");
+    };
+    let path = served.bench.directory.path().join("ctl.pcapng");
+    let mut ctl = Command::new(env!("CARGO_BIN_EXE_proxyengine"));
+    ctl.arg("ctl").arg("--socket").arg(socket);
+    ctl.args(["capture", "start", "--client", "10.0.0.5", "--file"])
+        .arg(&path);
+    let log = served.bench.directory.path().join("ctl.log");
+    let mut ctl = Process::start(&mut ctl, &log).expect("ctl runs");
+    let length = || std::fs::metadata(&path).map_or(0, |file| file.len());
+    let begins = ctl.wait_for("a file that has begun", LIMIT, |_| length() > 0);
+    begins.expect("a capture");
+    let head = length();
+    let client = Station::new(5, "10.0.0.5:50000");
+    served.bench.open(client);
+    let grows = ctl.wait_for("frames", LIMIT, |_| length() > head);
+    grows.expect("what has come is written at once");
+    reset_by_server(&served, client.with_port(50_001));
+    ctl.signal(Signal::INT);
+    let status = ctl.wait(LIMIT).expect("it ends");
+    assert!(status.success(), "{status}: {}", ctl.printed());
+    let mode = std::fs::metadata(&path).expect("a file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let frames = tshark::frames(&path);
+    assert_eq!(tshark::paired(&frames), 1, "the RST: {frames:?}");
+    assert!(frames.iter().any(|frame| frame.word("end").is_some()), "{frames:?}");
+    // pcapng 4.6: what the file ends with says how many were lost.
+    let bytes = std::fs::read(&path).expect("read");
+    let length = u32::from_le_bytes(*bytes.last_chunk().expect("a length"));
+    assert_eq!(bytes[bytes.len() - length as usize..][..4], 5_u32.to_le_bytes());
+    served.end();
+}
+
+#[test]
+fn only_what_a_rule_has_chosen_is_captured() {
+    if !tshark::is_there("engine::capture::rule") {
+        return;
+    }
+    let rules = r#"{ name = "greeting", prefix = "hel", pool = "pool" }, { prefix = "x", pool = "pool" }"#;
+    let served = Served::start_by("proxy-capture-rule", rules);
+    for (port, query, count) in [
+        (50_000, "listener=web&rule=greeting", 1),
+        (50_001, "rule=1&listener=web", 0),
+        (50_002, "listener=web&server=one&rule=greeting", 1),
+    ] {
+        let (file, enough) = begin(&served, query);
+        reset_by_server(&served, Station::new(5, "10.0.0.5:50000").with_port(port));
+        std::thread::sleep(Duration::from_millis(100));
+        enough.say().expect("said");
+        let frames = tshark::frames(&written(&served, file));
+        let ends = frames.iter().filter(|frame| frame.word("end").is_some()).count();
+        assert_eq!(ends, count, "{query}: {frames:?}");
+        assert!(count == 1 || frames.is_empty(), "{query}: {frames:?}");
+        let rules: Vec<_> = frames.iter().filter_map(|frame| frame.word("rule")).collect();
+        assert!(rules.iter().all(|rule| *rule == "greeting"), "{query}: {frames:?}");
+        assert_eq!(rules.is_empty(), count == 0, "{query}: {frames:?}");
+        // From its SYN on, though its rule was not known then.
+        assert!(
+            count == 0 || frames[0].word("kind") == Some("received"),
+            "{query}: {frames:?}"
+        );
+    }
+    let (status, said) = served.change("capture?listener=web&rule=none");
+    assert_eq!(
+        (status, said.as_str()),
+        (400, Some("listener `web` has no rule `none`\n"))
+    );
+    served.end();
+}
+
+#[test]
+fn wiresharks_script_makes_fields_of_the_comments_and_links_twins() {
+    if !tshark::is_there("engine::capture::lua") {
+        return;
+    }
+    let served = Served::start("proxy-capture-lua");
+    let (file, enough) = begin(&served, "");
+    reset_by_server(&served, Station::new(5, "10.0.0.5:50000"));
+    std::thread::sleep(Duration::from_millis(100));
+    enough.say().expect("said");
+    let path = written(&served, file);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/wireshark/proxyengine.lua");
+    let script = format!("lua_script:{}", script.display());
+    let words = ["conn", "pkt", "leg", "kind", "client", "server", "events", "end"];
+    let names: Vec<String> = words.iter().map(|word| format!("proxyengine.{word}")).collect();
+    let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+    names.extend(["proxyengine.twin", "proxyengine.record"]);
+    // With two passes, of which the first looks at fields as Wireshark does for its colours, every frame knows its twins.
+    let told = tshark::fields(&path, &["-2", "-R", "frame", "-X", &script], &names);
+    let frames = tshark::frames(&path);
+    assert_eq!(told.len(), frames.len());
+    for (fields, frame) in told.iter().zip(&frames) {
+        for (field, word) in fields.iter().zip(words) {
+            assert_eq!(field, frame.word(word).unwrap_or_default(), "{word} of {frame:?}");
+        }
+        let same = |(_, other): &(usize, &tshark::Shown)| other.id == frame.id && !std::ptr::eq(*other, frame);
+        let twins = (1..).zip(&frames).filter(same).map(|(number, _)| number.to_string());
+        assert_eq!(fields[words.len()], twins.collect::<Vec<_>>().join(" "), "{frame:?}");
+    }
+    assert!(
+        told.iter()
+            .any(|fields| fields.last().is_some_and(|record| record.starts_with("{\"start_ns\":")))
+    );
+    let of_server = tshark::said(
+        &path,
+        &[
+            "-X",
+            &script,
+            "-Y",
+            "proxyengine.conn == 1 && proxyengine.leg == \"server\"",
+        ],
+    );
+    let on_leg = frames.iter().filter(|frame| frame.word("leg") == Some("server"));
+    assert_eq!(of_server.lines().count(), on_leg.count());
     served.end();
 }

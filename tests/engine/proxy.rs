@@ -40,10 +40,15 @@ impl Deref for Bench {
 impl Bench {
     /// One that asks nobody anything: its server answers what a test lets it.
     pub(crate) fn start(name: &str, vlan: Option<u16>) -> Self {
-        Self::start_with(name, vlan, "probe = false")
+        Self::start_with(name, vlan, "", "probe = false")
     }
 
-    fn start_with(name: &str, vlan: Option<u16>, promise: &str) -> Self {
+    /// The same with these rules before the default.
+    pub(crate) fn start_by(name: &str, rules: &str) -> Self {
+        Self::start_with(name, None, rules, "probe = false")
+    }
+
+    fn start_with(name: &str, vlan: Option<u16>, rules: &str, promise: &str) -> Self {
         let directory = tempfile::tempdir().expect("temporary directory");
         let vlan_key = vlan.map(|vlan| format!("vlan = {vlan}")).unwrap_or_default();
         let text = format!(
@@ -65,6 +70,7 @@ impl Bench {
             name = "web"
             addresses = ["10.0.0.1:80"]
             default = "pool"
+            rules = [{rules}]
             [[pool]]
             name = "pool"
             servers = [{{ name = "one", address = "10.0.0.9:8080" }}]
@@ -216,7 +222,7 @@ fn own_checksums_are_left_to_ports_that_can(name: &str, vlan: Option<u16>) -> bo
 
 #[test]
 fn what_a_server_can_do_is_learned_at_the_start_and_reported() {
-    let mut bench = Bench::start_with("proxy-probe", None, "");
+    let mut bench = Bench::start_with("proxy-probe", None, "", "");
     let server = Station::new(9, "10.0.0.9:8080");
     let silent = bench.engine.report();
     assert_eq!((silent.servers.len(), &silent.servers[0].abilities), (1, &None));

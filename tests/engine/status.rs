@@ -262,7 +262,12 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn start(name: &str) -> Self {
-        let bench = Bench::start(name, None);
+        Self::start_by(name, "")
+    }
+
+    /// With these rules of its listener.
+    pub(crate) fn start_by(name: &str, rules: &str) -> Self {
+        let bench = Bench::start_by(name, rules);
         let folder = tempfile::tempdir().expect("a folder");
         let socket = control::http::Endpoint::Unix(folder.path().join("control"));
         let config = proxyengine::config::ControlConfig {

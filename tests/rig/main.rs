@@ -5,6 +5,7 @@
 //! `crates/rig/tests/`, so a failure here is the engine's.
 
 mod banner;
+mod capture;
 mod failover;
 mod families;
 mod family;

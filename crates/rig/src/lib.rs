@@ -4,7 +4,7 @@
 //! What lives here: making and removing the rig ([`Rig`]; the topology itself is `prepNet.sh`'s, so that a person and a
 //! test stand on the same one), running and ending programs in it ([`process`]), the real servers the tests talk to
 //! ([`servers`]), the engine as a process ([`engine`]), lossy links ([`loss`]) and what went over the wire
-//! ([`capture`]). What does not: the tests (`tests/rig/`, and those of the other crates), and anything that knows the
+//! ([`capture`], [`tshark`]). What does not: the tests (`tests/rig/`, and those of the other crates), and anything that knows the
 //! engine's insides. This crate depends on no other of the workspace, so that each may use it in its tests.
 //!
 //! ```text
@@ -32,6 +32,7 @@ pub mod process;
 mod routers;
 pub mod servers;
 mod topology;
+pub mod tshark;
 
 pub use error::RigError;
 pub use far::{FAR_HOST, FAR_NETWORKS};

@@ -165,6 +165,19 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
     ),
     (
         counter(
+            "proxyengine_captured_frames",
+            &["fate"],
+            "Frames of captures: written, or lost because a core's rings were full",
+        ),
+        |seen, values| {
+            let captured = seen.watch.captured();
+            for (fate, count) in [("written", captured.written), ("lost", captured.lost)] {
+                _ = values.add(&[("fate", fate)], count);
+            }
+        },
+    ),
+    (
+        counter(
             "proxyengine_log_lines_lost",
             &[],
             "Lines of the log lost, for nobody reads them fast enough",

@@ -17,6 +17,7 @@ pub mod arp;
 pub mod checksum;
 pub mod ethernet;
 pub mod frame;
+pub mod headers;
 pub mod icmp;
 pub mod icmpv4;
 pub mod icmpv6;

@@ -7,14 +7,8 @@
 //! They are told by the field itself. A packet whose checksum is complete and happens to look like that stays what it is, since
 //! completing it gives the same value; of damaged ones, one in 2^16 more passes, on devices that have no wire to damage them.
 
-use core::net::IpAddr;
-
-use super::ipv4::{self, Ipv4Header};
-use super::ipv6::{self, Ipv6Header};
-use super::{checksum, ethernet, protocol};
-
-/// The length of an 802.1Q tag.
-const TAG_LEN: usize = 4;
+use super::headers::Headers;
+use super::{checksum, protocol};
 
 /// Completes the TCP or UDP checksum of a frame, from its first Ethernet byte, if the field holds the sum of the pseudo header
 /// alone. Returns whether it did. Fragments, and packets with IPv6 extension headers, are left as they are.
@@ -25,43 +19,15 @@ pub fn complete(frame: &mut [u8]) -> bool {
 }
 
 fn complete_frame(frame: &mut [u8]) -> Option<()> {
-    let (l3, kind) = network_header(frame)?;
-    let packet = frame.get_mut(l3..)?;
-    let (header_len, total_len, protocol, source, destination): (_, _, _, IpAddr, IpAddr) = match kind {
-        ethernet::ethertype::IPV4 => {
-            let ip = Ipv4Header(packet.first_chunk::<{ ipv4::HEADER_LEN }>()?);
-            let is_whole = ip.version() == 4 && !ip.is_fragment();
-            is_whole.then(|| {
-                (
-                    ip.header_len(),
-                    usize::from(ip.total_len()),
-                    ip.protocol(),
-                    ip.src_addr().into(),
-                    ip.dst_addr().into(),
-                )
-            })?
-        }
-        ethernet::ethertype::IPV6 => {
-            let ip = Ipv6Header(packet.first_chunk::<{ ipv6::HEADER_LEN }>()?);
-            let total_len = ipv6::HEADER_LEN + usize::from(ip.payload_len());
-            (
-                ipv6::HEADER_LEN,
-                total_len,
-                ip.next_header(),
-                ip.src_addr().into(),
-                ip.dst_addr().into(),
-            )
-        }
-        _ => return None,
-    };
-    let field = match protocol {
+    let headers = Headers::read(frame).filter(|headers| !headers.is_fragment)?;
+    let field = match headers.protocol {
         protocol::TCP => 16,
         protocol::UDP => 6,
         _ => return None,
     };
-    let segment = packet.get_mut(header_len..total_len)?;
+    let segment = frame.get_mut(headers.l4..headers.end)?;
     let length = u16::try_from(segment.len()).ok()?;
-    let pseudo = checksum::pseudo_header(source, destination, protocol, length)?;
+    let pseudo = checksum::pseudo_header(headers.source, headers.destination, headers.protocol, length)?;
     let held = segment.get(field..)?.first_chunk::<2>().copied()?;
     if u16::from_be_bytes(held) != !checksum::finish(pseudo) {
         return None;
@@ -69,7 +35,7 @@ fn complete_frame(frame: &mut [u8]) -> Option<()> {
     // The field holds the pseudo header's share already.
     let sum = checksum::finish(checksum::sum(segment));
     // RFC 768: a sum of zero is sent as its other representation, since zero says that there is none.
-    let sum = if protocol == protocol::UDP && sum == 0 {
+    let sum = if headers.protocol == protocol::UDP && sum == 0 {
         0xffff
     } else {
         sum
@@ -78,20 +44,13 @@ fn complete_frame(frame: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// Where the IP header is, and the EtherType before it.
-fn network_header(frame: &[u8]) -> Option<(usize, u16)> {
-    let kind_at = |offset: usize| Some(u16::from_be_bytes(*frame.get(offset..)?.first_chunk::<2>()?));
-    let l3 = ethernet::HEADER_LEN;
-    match kind_at(l3 - 2)? {
-        ethernet::ethertype::VLAN => Some((l3 + TAG_LEN, kind_at(l3 + TAG_LEN - 2)?)),
-        kind => Some((l3, kind)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::net::{Ipv4Addr, Ipv6Addr};
+    use crate::wire::ethernet;
+    use crate::wire::ipv4::{self, Ipv4Header};
+    use crate::wire::ipv6::{self, Ipv6Header};
+    use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
     const V4: [IpAddr; 2] = [
         IpAddr::V4(Ipv4Addr::new(10, 77, 0, 101)),

@@ -1,6 +1,7 @@
 //! Which connections are captured, and how much of their frames.
 
 use crate::base::ids::{ListenerId, RuleId, ServerId};
+use e2d2::wire::headers::Headers;
 use std::num::NonZeroU32;
 
 /// Which connections a capture is of: those that are all that is said here.
@@ -23,7 +24,7 @@ pub struct Choice {
 pub struct Extent {
     /// Bytes at most.
     pub snaplen: u16,
-    /// TCP payload as well: without, a copy ends with the TCP header.
+    /// TCP payload as well: without, a copy ends with the TCP header, that which an ICMP error quotes included.
     pub payload: bool,
 }
 
@@ -66,31 +67,10 @@ impl Extent {
         if self.payload {
             whole
         } else {
-            end_of_headers(frame).map_or(whole, |end| whole.min(end))
+            let payload = Headers::read(frame).and_then(|headers| headers.payload(frame));
+            payload.map_or(whole, |at| whole.min(at))
         }
     }
-}
-
-/// Where the TCP payload of a frame begins; of ICMP and all else nothing is left out.
-fn end_of_headers(frame: &[u8]) -> Option<usize> {
-    const TCP: u8 = 6;
-    let byte = |at: usize| frame.get(at).copied();
-    let kind = |at: usize| Some(u16::from_be_bytes([byte(at)?, byte(at + 1)?]));
-    let mut at = 12;
-    // IEEE 802.1Q, at most two tags.
-    for _ in 0..2 {
-        if matches!(kind(at)?, 0x8100 | 0x88a8) {
-            at += 4;
-        }
-    }
-    let l3 = at + 2;
-    let (protocol, l4) = match kind(at)? {
-        0x0800 => (byte(l3 + 9)?, l3 + usize::from(byte(l3)? & 0xf) * 4),
-        0x86dd => (byte(l3 + 6)?, l3 + 40),
-        _ => return None,
-    };
-    (protocol == TCP).then_some(())?;
-    Some(l4 + usize::from(byte(l4 + 12)? >> 4) * 4)
 }
 
 #[cfg(test)]

@@ -11,19 +11,39 @@ use netfcts::ring::RecordSender;
 use rtrb::Producer;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-/// Entries kept free for the ends of groups: a group that has begun ends. One may stand in another.
-const KEPT_FOR_ENDS: usize = 4;
+/// With less room no group begins: steps and ends, frames, and their bytes. A connection has fewer frames held than these.
+const ROOM: (usize, usize, usize) = (64, 256, 128 << 10);
 
-/// With less room no group begins.
-const ROOM_TO_BEGIN: usize = 16;
+/// How often a core looks, while there is no room, whether the reader has made some: a line of the reader's cache is fetched for it.
+/// Meanwhile a core at its fastest fills a part of the rings.
+const LOOK: Duration = Duration::from_micros(250);
 
 /// The producers of the rings.
 pub(super) struct Rings {
     pub(super) entries: Producer<Entry>,
+    pub(super) frames: Producer<(u64, Frame)>,
     pub(super) bytes: Producer<u8>,
     pub(super) records: RecordSender,
     pub(super) lost: Arc<Lost>,
+}
+
+impl Rings {
+    /// Whether there is room for a group, by what is known of the reader.
+    #[inline]
+    fn have_room(&self) -> bool {
+        let (entries, frames, bytes) = ROOM;
+        self.entries.cached_slots() >= entries
+            && self.frames.cached_slots() >= frames
+            && self.bytes.cached_slots() >= bytes
+    }
+
+    /// Looks how far the reader has come.
+    #[cold]
+    fn look(&self) {
+        let _is_known_from_now_on = (self.entries.slots(), self.frames.slots(), self.bytes.slots());
+    }
 }
 
 /// A core's end of a capture.
@@ -33,8 +53,14 @@ pub struct Tap {
     most_drawn: u64,
     extent: Extent,
     rings: Rings,
-    /// The frames that were lost: nobody else writes the count.
+    /// The frames that were lost, and how many of them the reader has been told: nobody else writes the count.
     lost: u64,
+    lost_told: u64,
+    /// Frames that were said since the last entry.
+    untold: u16,
+    /// There was no room when that was looked at last; it is looked at again then.
+    is_full: bool,
+    look_at: Instant,
     /// By place: it is captured.
     chosen: Bits,
     /// By place: it is known to be wanted.
@@ -114,6 +140,10 @@ impl Tap {
             extent,
             rings,
             lost: 0,
+            lost_told: 0,
+            untold: 0,
+            is_full: false,
+            look_at: Instant::ZERO,
             chosen: Bits::new(places),
             wanted: Bits::new(places),
             resting: Bits::new(resting),
@@ -132,7 +162,11 @@ impl Tap {
     /// Whether the turn of the connection in this place may be captured, or interrupts what is.
     #[inline]
     pub(crate) fn concerns(&self, slot: u32) -> bool {
-        self.group.is_some() || self.has(slot)
+        match &self.group {
+            None => self.has(slot),
+            // Of one that is lost nothing is said, unless it is still to be known whether it is wanted.
+            Some(group) => group.slot != Some(slot) || !group.is_lost || self.choice.waits(),
+        }
     }
 
     /// Whether the resting connection in this place was captured.
@@ -225,24 +259,60 @@ impl Tap {
         }
     }
 
-    /// Begins a group of the connection in `slot`, of one that rests, or of a stranger.
-    pub(crate) fn begin(&mut self, connection: u64, whose: Whose, at: Instant) {
-        self.packets += 1;
+    /// Begins a group of the connection in `slot`, of one that rests, or of a stranger, whose hash is `connection`. If there is no
+    /// room for all of it, it is lost: its frames are counted, and nothing else is done about it.
+    #[inline]
+    pub(crate) fn begin(&mut self, whose: Whose, at: Instant, connection: impl FnOnce() -> u64) {
+        let is_lost = !self.has_room(at);
+        let (mut packet, mut of) = (0, 0);
+        if !is_lost {
+            self.packets += 1;
+            (packet, of) = (self.packets, connection());
+        }
         self.group = Some(Group {
-            packet: self.packets,
-            connection,
+            packet,
+            connection: of,
             at,
             slot: match whose {
                 Whose::Open(slot) => Some(slot),
                 Whose::Resting | Whose::Stranger => None,
             },
             is_resting: whose == Whose::Resting,
-            is_lost: self.rings.entries.slots() < ROOM_TO_BEGIN,
+            is_lost,
             has_effect: false,
             dropped: None,
             is_unwanted: false,
             is_over: false,
         });
+    }
+
+    /// How far the reader has come is looked at when what was known to be free is used up, and once in [`LOOK`].
+    #[inline]
+    fn has_room(&mut self, at: Instant) -> bool {
+        if self.is_full && at < self.look_at {
+            return false;
+        }
+        if !self.rings.have_room() && at >= self.look_at {
+            self.look_at = at + LOOK;
+            self.rings.look();
+        }
+        self.is_full = !self.rings.have_room();
+        !self.is_full
+    }
+
+    /// Whether what happens now is lost.
+    #[inline]
+    pub(crate) fn is_losing(&self) -> bool {
+        self.group.as_ref().is_some_and(|group| group.is_lost)
+    }
+
+    /// Lets the reader know what was lost.
+    #[inline]
+    pub(crate) fn tell_lost(&mut self) {
+        if self.lost != self.lost_told {
+            self.lost_told = self.lost;
+            self.rings.lost.0.store(self.lost, Ordering::Relaxed);
+        }
     }
 
     /// It is the turn of a connection: a group of its own, if it has none and is captured.
@@ -256,7 +326,7 @@ impl Tap {
         }
         let interrupted = Interrupted::Group(self.group.take());
         if self.has(slot) {
-            self.begin(connection(), Whose::Open(slot), at);
+            self.begin(Whose::Open(slot), at, connection);
         }
         interrupted
     }
@@ -265,6 +335,7 @@ impl Tap {
     pub(crate) fn leave(&mut self, interrupted: Interrupted, facts: Option<Facts>) {
         if let Interrupted::Group(group) = interrupted {
             self.end(facts);
+            self.tell_lost();
             self.group = group;
         }
     }
@@ -275,8 +346,9 @@ impl Tap {
     }
 
     /// A frame has come in from `side`.
+    #[inline]
     pub(crate) fn note_received(&mut self, side: Side, port: PortId, frame: &[u8]) {
-        self.copy(FrameKind::Received(side), port, frame);
+        self.note_sent(FrameKind::Received(side), port, frame);
         if let Some(group) = &mut self.group {
             group.has_effect = false;
         }
@@ -285,33 +357,48 @@ impl Tap {
     /// A frame goes out.
     #[inline]
     pub(crate) fn note_sent(&mut self, kind: FrameKind, port: PortId, frame: &[u8]) {
-        if self.group.is_some() {
-            self.copy(kind, port, frame);
+        match &self.group {
+            None => {}
+            Some(group) if group.is_lost => self.lost += 1,
+            Some(_) => self.copy(kind, port, frame),
         }
     }
 
+    #[inline(never)]
     fn copy(&mut self, kind: FrameKind, port: PortId, frame: &[u8]) {
         let Some(group) = &mut self.group else { return };
         group.has_effect = true;
         let captured = self.extent.of(frame);
-        let has_room = !group.is_lost
-            && self.rings.entries.slots() > KEPT_FOR_ENDS
-            && (self.rings.bytes)
-                .push_entire_slice(frame.get(..captured).unwrap_or_default())
-                .is_ok();
-        if !has_room {
+        let bytes = frame.get(..captured).unwrap_or_default();
+        // The bytes come first: who sees the frame finds them. More frames than there was room for are lost.
+        if self.rings.frames.is_full() || self.rings.bytes.push_entire_slice(bytes).is_err() {
             self.lost += 1;
-            return self.rings.lost.0.store(self.lost, Ordering::Relaxed);
+            return;
         }
-        let what = What::Frame(Frame {
+        let frame = Frame {
             kind,
             port,
             // A frame has fewer than 2^16 bytes.
             length: frame.len().min(u16::MAX.into()) as u16,
             captured: captured as u16,
-        });
-        let entry = group.entry(what);
-        let _there_is_room = self.rings.entries.push(entry);
+        };
+        let _there_is_room = self.rings.frames.push((group.packet, frame));
+        self.untold += 1;
+    }
+
+    /// Says something of a group, with all frames that have come before.
+    fn say(&mut self, group: &Group, what: What) {
+        let entry = Entry {
+            packet: group.packet,
+            connection: group.connection,
+            at: group.at,
+            frames: self.untold,
+            what,
+        };
+        // There is room, by far, as was seen when the group began.
+        if self.rings.entries.push(entry).is_ok() {
+            self.untold = 0;
+        }
     }
 
     /// What an event does to the connection of the group; nothing of it has been done yet.
@@ -326,9 +413,9 @@ impl Tap {
             return;
         };
         (group.has_effect, group.is_over) = (true, group.is_over || is_over);
-        if !group.is_lost && self.rings.entries.slots() > KEPT_FOR_ENDS {
-            let entry = group.entry(What::Step(stepped));
-            let _there_is_room = self.rings.entries.push(entry);
+        if !group.is_lost {
+            let group = *group;
+            self.say(&group, What::Step(stepped));
         }
     }
 
@@ -342,7 +429,8 @@ impl Tap {
 
     /// Where the record of the connection in `slot` goes, if it is captured.
     pub(crate) fn records(&mut self, slot: u32) -> Option<&mut RecordSender> {
-        let has_group = self.group.as_ref().is_some_and(|group| group.slot == Some(slot));
+        let is_said = |group: &Group| group.slot == Some(slot) && !group.is_lost;
+        let has_group = self.group.as_ref().is_some_and(is_said);
         has_group.then_some(&mut self.rings.records)
     }
 
@@ -376,17 +464,6 @@ impl Tap {
             is_over: group.is_over,
             is_elsewhere: !group.has_effect && group.slot.is_none(),
         };
-        let _room_was_kept = self.rings.entries.push(group.entry(What::Done(done)));
-    }
-}
-
-impl Group {
-    fn entry(&self, what: What) -> Entry {
-        Entry {
-            packet: self.packet,
-            connection: self.connection,
-            at: self.at,
-            what,
-        }
+        self.say(&group, What::Done(done));
     }
 }

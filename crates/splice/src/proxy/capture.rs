@@ -12,6 +12,7 @@ use crate::session::table::FlowRef;
 use arrayvec::ArrayVec;
 use e2d2::BURST;
 use e2d2::buffer::{BufferPool, PacketBuffer};
+use e2d2::port::PortId;
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::Side;
 use std::ops::Range;
@@ -41,7 +42,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     }
 
     /// As the plain way, and each frame of a captured connection begins a group.
-    #[cold]
     #[inline(never)]
     pub(super) fn handle_tapped(
         &mut self,
@@ -60,6 +60,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 self.end_group(found);
             }
         }
+        self.tell_lost();
     }
 
     /// Begins the group of a frame, if it is of a connection that is captured.
@@ -75,7 +76,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             (Some(_), None) => self.may_want(segment),
         };
         if is_captured {
-            self.open_group(found, segment, frame);
+            self.open_group(found, segment.hash, (segment.device, frame));
         }
         is_captured
     }
@@ -96,33 +97,73 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             .is_some_and(|(listener, tap)| tap.may_want(segment.key.remote, listener, segment.hash))
     }
 
-    #[inline(never)]
-    fn open_group(&mut self, found: Option<FlowRef>, segment: &Segment, frame: &[u8]) {
-        let side = found.map_or(Side::Client, FlowRef::side);
-        let (whose, ends) = match found {
-            None => (Whose::Stranger, None),
-            Some(flow) if flow.is_time_wait() => {
-                let rested = self.rooms.time_wait.entry(flow.slot());
-                (Whose::Resting, rested.map(|rested| rested.ends))
-            }
-            Some(flow) => {
-                let connection = self.connections.get(flow.slot());
-                (Whose::Open(flow.slot()), connection.map(|connection| connection.ends))
-            }
-        };
-        let hash = match ends.filter(|_| side == Side::Server) {
-            Some(ends) => self.rooms.hash_of_client(&ends),
-            None => segment.hash,
-        };
-        let now = self.rooms.now;
+    /// Begins the group of an ICMP error about a leg that has this hash, if its connection is captured.
+    pub(super) fn begin_error_group(&mut self, flow: FlowRef, hash: u64, error: (PortId, &[u8])) {
+        let tap = self.rooms.emit.tap.as_ref();
+        if tap.is_some_and(|tap| tap.has(flow.slot())) {
+            self.open_group(Some(flow), hash, error);
+        }
+    }
+
+    /// Ends it, if there is one.
+    pub(super) fn end_error_group(&mut self) {
+        if self.rooms.emit.tap.is_some() {
+            self.end_group(None);
+            self.tell_lost();
+        }
+    }
+
+    fn tell_lost(&mut self) {
         if let Some(tap) = &mut self.rooms.emit.tap {
-            tap.begin(hash, whose, now);
-            tap.note_received(side, segment.device, frame);
+            tap.tell_lost();
         }
     }
 
     #[inline(never)]
+    fn open_group(&mut self, found: Option<FlowRef>, hash_of_leg: u64, (port, frame): (PortId, &[u8])) {
+        let side = found.map_or(Side::Client, FlowRef::side);
+        let whose = match found {
+            None => Whose::Stranger,
+            Some(flow) if flow.is_time_wait() => Whose::Resting,
+            Some(flow) => Whose::Open(flow.slot()),
+        };
+        let Rooms {
+            emit,
+            now,
+            settings,
+            borrowed,
+            flows,
+            time_wait,
+            ..
+        } = &mut self.rooms;
+        let Some(tap) = &mut emit.tap else { return };
+        let connections = &self.connections;
+        // That of the client's leg, whichever leg it is.
+        let hash = || {
+            let slot = found.filter(|_| side == Side::Server).map(FlowRef::slot);
+            let ends = slot.and_then(|slot| match whose {
+                Whose::Open(_) => connections.get(slot).map(|connection| connection.ends),
+                Whose::Resting | Whose::Stranger => time_wait.entry(slot).map(|rested| rested.ends),
+            });
+            ends.map_or(hash_of_leg, |ends| {
+                let key = ends.key(settings, borrowed, Side::Client);
+                key.map_or(0, |key| flows.hash(&key))
+            })
+        };
+        tap.begin(whose, *now, hash);
+        tap.note_received(side, port, frame);
+    }
+
+    #[inline]
     fn end_group(&mut self, found: Option<FlowRef>) {
+        match &mut self.rooms.emit.tap {
+            Some(tap) if tap.is_losing() => tap.end(None),
+            _ => self.end_told_group(found),
+        }
+    }
+
+    #[inline(never)]
+    fn end_told_group(&mut self, found: Option<FlowRef>) {
         let current = self.rooms.emit.tap.as_ref().and_then(|tap| tap.current());
         let facts = match (current, found) {
             (Some(slot), _) => self.facts(slot),
@@ -179,7 +220,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             ]
         });
         Some(Facts {
-            slot,
             phase: connection.phase(),
             client: ends.client,
             client_port: ends.client_port,
@@ -193,7 +233,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     fn facts_at_rest(&self, flow: FlowRef) -> Option<Facts> {
         let rested = self.rooms.time_wait.entry(flow.slot())?;
         Some(Facts {
-            slot: flow.slot(),
             phase: Phase::TimeWait,
             client: rested.ends.client,
             client_port: rested.ends.client_port,
@@ -216,7 +255,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if let Some(tap) = &mut self.emit.tap
             && tap.may_want(client, listener, hash)
         {
-            tap.begin(hash, Whose::Stranger, self.now);
+            tap.begin(Whose::Stranger, self.now, || hash);
         }
     }
 
@@ -224,6 +263,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     pub(super) fn end_strangers_group(&mut self) {
         if let Some(tap) = &mut self.emit.tap {
             tap.end(None);
+            tap.tell_lost();
         }
     }
 

@@ -40,6 +40,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         if let Err(reason) = self.pass_icmp_error(packet, out) {
             self.rooms.emit.dropped(reason);
         }
+        self.end_error_group();
     }
 
     fn pass_icmp_error(
@@ -55,7 +56,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             .ok_or(DropReason::IcmpUnwanted)?;
         let receiver = (mapped(quoted.dst_addr), quoted.dst_port);
         let key = FourTuple::new(receiver, (mapped(quoted.src_addr), quoted.src_port));
-        let Some(flow) = self.find_key(self.rooms.flows.hash(&key), &key) else {
+        let hash = self.rooms.flows.hash(&key);
+        let Some(flow) = self.find_key(hash, &key) else {
             return match self.rooms.hand_over_icmp_error(&key, packet, out) {
                 Some(_) => Err(DropReason::IcmpUnwanted),
                 None => Ok(()),
@@ -64,6 +66,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         if flow.is_time_wait() {
             return Err(DropReason::IcmpUnwanted);
         }
+        self.begin_error_group(flow, hash, (packet.port, packet.buffer.data()));
         let connection = self.connections.get_mut(flow.slot());
         let connection = connection.ok_or(DropReason::IcmpUnwanted)?;
         if connection.spliced().is_some() {
