@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use netfcts::Side;
-use netfcts::leg::{mapped, unmapped};
+use netfcts::leg::unmapped;
 use netfcts::legs::Legs;
 use serde_json::{Value, json};
 use splice::connection::Spliced;

@@ -6,7 +6,7 @@ use control::http::Answer;
 use serde_json::{Value, json};
 
 use super::Doors;
-use super::connections::decoded;
+use super::query;
 use crate::config::{Changed, Config, ListChange};
 use crate::guard::prefix;
 
@@ -50,17 +50,15 @@ pub(super) fn change(adds: bool, query: &str, doors: Option<&Doors>) -> Result<(
 /// A sentence.
 fn read(adds: bool, query: &str) -> Result<(String, ListChange), String> {
     let (mut name, mut prefixes, mut class, mut until) = (None, Vec::new(), String::new(), None);
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let value = decoded(value)?;
+    query::read(query, &["prefix"], |key, value| {
         match key {
-            "list" => name = Some(value),
+            "list" => name = Some(value.to_owned()),
             "prefix" => {
                 for text in value.split(',') {
                     prefixes.push(prefix(text)?);
                 }
             }
-            "class" if adds => class = value,
+            "class" if adds => class = value.to_owned(),
             "seconds" if adds => {
                 let seconds = value.parse().ok().filter(|seconds| (1..=LONGEST).contains(seconds));
                 let seconds = seconds.ok_or_else(|| format!("`{key}={value}`: expected 1 to {LONGEST}"))?;
@@ -68,7 +66,8 @@ fn read(adds: bool, query: &str) -> Result<(String, ListChange), String> {
             }
             _ => return Err(format!("`{key}`: expected list, prefix, and to add class or seconds")),
         }
-    }
+        Ok(())
+    })?;
     match name {
         Some(name) if !prefixes.is_empty() => Ok(match adds {
             true => (name, ListChange::Add { prefixes, class, until }),
