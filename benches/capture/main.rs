@@ -70,7 +70,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     TwoCpus::choose(arguments.common.cpu, None)?.pin_proxy()?;
-    let reader = device::apart(Reader::start)??;
+    let reader = device::drain::apart(Reader::start)??;
     if arguments.pairs < 2 {
         return Err("--pairs: expected at least 2, or there is no interval".into());
     }

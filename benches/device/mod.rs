@@ -11,7 +11,7 @@ pub(crate) mod cli;
 pub(crate) mod compared;
 mod configuration;
 mod cores;
-mod drain;
+pub(crate) mod drain;
 pub(crate) mod floor;
 mod inspectors;
 pub(crate) mod load;
@@ -36,7 +36,7 @@ use trafficengine::bench::{
 
 use configuration::configuration;
 pub(crate) use cores::Member;
-pub(crate) use drain::apart;
+
 use load::roles;
 pub(crate) use port::LoadPort;
 use port::mac_of;

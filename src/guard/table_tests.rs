@@ -32,7 +32,7 @@ impl Random {
             let place = 0x2001_0db8_0000_0000_0000_0000_0000_0000_u128;
             IpAddr::V6(
                 if crowded {
-                    place | any & 0xff_0000_0000_0000_0000_ff
+                    place | any & 0xff00_0000_0000_0000_00ff
                 } else {
                     any
                 }

@@ -9,6 +9,7 @@ use proxyengine::config::PoolId;
 use splice::CheckEvent;
 use splice::server_state::CheckFailure;
 use splice::settings::{CoreSteering, Settings};
+use splice::standby::Service;
 use splice::upstream::Upstream;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -341,13 +342,13 @@ fn when_all_are_down_they_are_called_all_the_same() {
 #[test]
 fn a_server_that_is_drained_is_checked_all_the_same() {
     let mut farm = Farm::new(&checked(DEFAULT));
-    farm.bench.standby.set_server(0, true);
+    farm.bench.standby.set_server(0, Service::Drained);
     farm.run(Duration::from_secs(3));
     assert_eq!(farm.syns_to(0).len(), 3);
     assert_eq!(farm.picks_elsewhere(), [1, 2]);
     farm.moods[0] = Mood::Refusing;
     farm.time_until(true);
-    farm.bench.standby.set_server(0, false);
+    farm.bench.standby.set_server(0, Service::In);
     assert_eq!(farm.picks_elsewhere(), [1, 2]);
 }
 

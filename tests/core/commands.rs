@@ -290,7 +290,7 @@ fn closed(bench: &mut GraphBench, closing: Closing, time: Duration) -> Vec<usize
     let far = &mut core.far;
     let mut run = |now: &mut e2d2::time::Instant| {
         *now += pace;
-        task.run(*now);
+        _ = task.run(*now);
         far.iter_mut().for_each(|far| while drained(far) {});
         handle.look(|proxy| proxy.usage().connections)
     };

@@ -157,8 +157,6 @@ impl SelectServer for Selector {
 
 /// The core under test with everything around it.
 pub struct Bench<S = Selector> {
-    /// What is out of service.
-    pub standby: Arc<Standby>,
     pub proxy: Proxy<HeapPool, S, Hops>,
     pub now: Instant,
     pub pool: HeapPool,
@@ -173,7 +171,7 @@ pub struct Bench<S = Selector> {
     pub config: Config,
     #[allow(dead_code)] // likewise
     pub probes: bool,
-    /// What all cores know of servers.
+    /// What is out of service, and what all cores know of servers.
     #[allow(dead_code)] // likewise
     pub standby: Arc<Standby>,
 }
@@ -236,7 +234,7 @@ impl<S: SelectServer> Bench<S> {
         let mut settings = config.core_settings(0, &macs, |server| usize::from(server.id.0));
         adjust(&mut settings);
         let probes = settings.promises.offer.probe;
-        let (pool, standby) = (HeapPool::new(512, 2048), Arc::<Standby>::default());
+        let pool = HeapPool::new(512, 2048);
         let (sender, records) = record_ring(1024);
         let standby = Arc::<Standby>::default();
         let (hops, calls, asked) = (Hops::default(), Calls::default(), Asked::default());
@@ -262,7 +260,6 @@ impl<S: SelectServer> Bench<S> {
         };
         let proxy = Proxy::new(parts, now);
         Bench {
-            standby,
             proxy,
             now,
             pool,

@@ -47,7 +47,7 @@ servers = [{ name = "one", address = "10.0.0.21:80" }]
 "#;
 
 /// How a table is called, where it is in `BASE`, and where its defaults are described: a document, and the text before.
-const TABLES: [(&str, &str, &str, &str); 18] = [
+const TABLES: [(&str, &str, &str, &str); 19] = [
     ("[engine]", "engine", "configuration.md", "## `[engine]`"),
     ("[[port]]", "port.0", "configuration.md", "## `[[port]]`"),
     ("[[port]] routes", "port.0.routes.0", "configuration.md", ""),
