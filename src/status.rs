@@ -53,7 +53,7 @@ use crate::journal::{Change, Journal};
 use crate::log_levels::LogLevels;
 use crate::neighbour::NextHop;
 use crate::report::{CoreReport, CounterGroup, Report, ServerReport};
-use service::Order;
+use service::{Order, kept_change};
 use state::{OUT, PARTLY_OUT, check_of, state_in, state_of};
 
 pub use self::lists::ListDoor;
@@ -229,18 +229,6 @@ fn told(result: Result<Value, connections::Refusal>) -> Answer {
     match result {
         Ok(value) => Answer::json(value.to_string() + "\n"),
         Err((status, sentence)) => Answer::refusal(status, &format!("{sentence}\n")),
-    }
-}
-
-/// A change that is kept, but for those of subjects.
-fn kept_change<'a>(change: &str, query: &'a str) -> Option<Change<'a>> {
-    match change {
-        "log" => Some(Change::Log(query)),
-        "records/on" => Some(Change::Records(true)),
-        "records/off" => Some(Change::Records(false)),
-        "announce/on" => Some(Change::Announce(true)),
-        "announce/off" => Some(Change::Announce(false)),
-        _ => None,
     }
 }
 

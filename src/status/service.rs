@@ -6,6 +6,7 @@ use splice::standby::Service;
 
 use super::connections::Refusal;
 use crate::engine::{Subject, Watch};
+use crate::journal::Change;
 
 /// The longest time that connections are ended over.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
@@ -62,6 +63,18 @@ fn read_close(query: &str, service: Service) -> Result<Option<Duration>, String>
     match service {
         Service::In => Err("what is in service is not closed".to_owned()),
         Service::Drained | Service::InMaintenance => Ok(Some(close)),
+    }
+}
+
+/// A change that is kept, but for those of subjects.
+pub(super) fn kept_change<'a>(change: &str, query: &'a str) -> Option<Change<'a>> {
+    match change {
+        "log" => Some(Change::Log(query)),
+        "records/on" => Some(Change::Records(true)),
+        "records/off" => Some(Change::Records(false)),
+        "announce/on" => Some(Change::Announce(true)),
+        "announce/off" => Some(Change::Announce(false)),
+        _ => None,
     }
 }
 
