@@ -288,7 +288,7 @@ fn closed(bench: &mut GraphBench, closing: Closing, time: Duration) -> Vec<usize
     let GraphBench { core, now, .. } = bench;
     let (commander, task, handle) = (&mut core.commander, &mut core.task, &core.handle);
     let far = &mut core.far;
-    let mut run = |now: &mut e2d2::time::Instant| {
+    let mut run = |now: &mut e2d2::time::Instant, pace| {
         *now += pace;
         _ = task.run(*now);
         far.iter_mut().for_each(|far| while drained(far) {});
@@ -296,9 +296,10 @@ fn closed(bench: &mut GraphBench, closing: Closing, time: Duration) -> Vec<usize
     };
     let mut left = std::thread::scope(|scope| {
         let asks = scope.spawn(move || commander.close(closing, Duration::from_secs(20)));
-        let mut left = run(now);
+        // No time goes by until the asking thread has had its turn.
+        let mut left = run(now, pace);
         while !asks.is_finished() {
-            left = run(now);
+            left = run(now, Duration::ZERO);
             std::thread::yield_now();
         }
         asks.join().expect("asked").expect("the core comes round");
@@ -307,7 +308,7 @@ fn closed(bench: &mut GraphBench, closing: Closing, time: Duration) -> Vec<usize
     let mut seconds = Vec::new();
     for _ in 0..time.as_secs() {
         let before = left;
-        (0..1000).for_each(|_| left = run(now));
+        (0..1000).for_each(|_| left = run(now, pace));
         seconds.push(before - left);
     }
     seconds
