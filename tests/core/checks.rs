@@ -353,6 +353,17 @@ fn a_server_that_is_drained_is_checked_all_the_same() {
 }
 
 #[test]
+fn a_server_in_maintenance_is_not_checked_until_it_is_back() {
+    let mut farm = Farm::new(&checked(DEFAULT));
+    farm.bench.standby.set_server(0, Service::InMaintenance);
+    farm.run(Duration::from_secs(3));
+    assert_eq!((farm.syns_to(0).len(), farm.syns_to(1).len()), (0, 3));
+    farm.bench.standby.set_server(0, Service::In);
+    farm.run(Duration::from_secs(3));
+    assert_eq!(farm.syns_to(0).len(), 3);
+}
+
+#[test]
 fn only_what_acknowledges_the_syn_is_an_answer() {
     let mut farm = Farm::new(&checked(DEFAULT));
     farm.moods[0] = Mood::Silent;

@@ -42,7 +42,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     fn begin_check(&mut self, server: u16, out: &mut impl Output<P::Buffer>) {
         let now = self.now;
         let Some(check) = self.check_of(server) else { return };
-        let state = self.upstream.standby().server(server);
+        let standby = self.upstream.standby();
+        if standby.is_in_maintenance(server) {
+            return self.checks.arm(server, now + check.interval);
+        }
+        let state = standby.server(server);
         let (word, answered_at) = (state.word(), state.answered_at());
         if !word.is_down() && !word.is_doubted() && now.saturating_since(answered_at) < check.interval {
             self.checks.count(CheckEvent::Saved);
