@@ -41,6 +41,7 @@ use siphasher::sip::SipHasher13;
 
 use crate::base::difference::MOST_SERVERS;
 use crate::base::ids::{PoolId, ServerId};
+use crate::base::server_state::ServerState;
 use crate::base::settings::{Member, Policy, PoolSettings, UpstreamServer, UpstreamSettings};
 use crate::base::standby::Standby;
 
@@ -252,11 +253,7 @@ impl Upstream {
 
     /// `server` has refused a connection, was unreachable, or said nothing in time.
     pub fn note_failure(&mut self, server: ServerId, now: Instant) {
-        let state = self.standby.server(server.0);
-        if let Some((health, settings)) = self
-            .health
-            .get_mut(server.index())
-            .zip(self.servers.get(server.index()))
+        if let Some((state, health, settings)) = self.state_of(server)
             && health.note_failure(state, settings)
         {
             self.eject(server, Why::Failure, now);
@@ -265,11 +262,7 @@ impl Upstream {
 
     /// A call to `server` that began at `began` is overdue: to be said once of each call.
     pub fn note_overdue(&mut self, server: ServerId, began: Instant, now: Instant) {
-        let state = self.standby.server(server.0);
-        if let Some((health, settings)) = self
-            .health
-            .get_mut(server.index())
-            .zip(self.servers.get(server.index()))
+        if let Some((state, health, settings)) = self.state_of(server)
             && health.note_overdue(state, settings, began)
         {
             self.eject(server, Why::Silence, now);
@@ -303,6 +296,12 @@ impl Upstream {
     #[cfg(test)]
     fn is_ejected(&self, server: ServerId, now: Instant) -> bool {
         !self.standby.server(server.0).word().may_be_asked(now)
+    }
+
+    fn state_of(&mut self, server: ServerId) -> Option<(ServerState<'_>, &mut Health, &UpstreamServer)> {
+        let health = self.health.get_mut(server.index())?;
+        let settings = self.servers.get(server.index())?;
+        Some((self.standby.server(server.0), health, settings))
     }
 }
 

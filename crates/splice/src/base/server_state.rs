@@ -9,6 +9,7 @@
 //!          2–3    how its last check that failed has failed
 //!          4      live calls to it are overdue, and it has answered none since
 //!          5      it was to be ejected, but too few would have been left
+//!          6      the operator wants it to be asked nothing, either
 //!          8–15   checks in a row that contradict what bit 1 says, as a number
 //!          16–25  live calls that have failed in a row, as a number
 //!          26–63  until when it is ejected, in ms; 0 if it is not
@@ -20,6 +21,7 @@
 //! begins anew ([`Standby::forget_server`](super::standby::Standby::forget_server)).
 
 use super::difference::MOST_SERVERS;
+use super::standby::Service;
 use e2d2::time::Instant;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -36,6 +38,7 @@ const STREAK_SHIFT: u32 = 8;
 const STREAK: u64 = 0xff << STREAK_SHIFT;
 const OVERDUE: u64 = 1 << 4;
 const KEPT: u64 = 1 << 5;
+const IN_MAINTENANCE: u64 = 1 << 6;
 const FAILURES_SHIFT: u32 = 16;
 const FAILURES: u64 = 0x3ff << FAILURES_SHIFT;
 const UNTIL_SHIFT: u32 = 26;
@@ -129,6 +132,15 @@ impl ServerWord {
         self.0 & DRAINED != 0
     }
 
+    /// What an operator has said of it.
+    pub(super) fn service(self) -> Service {
+        match (self.is_drained(), self.0 & IN_MAINTENANCE != 0) {
+            (false, _) => Service::In,
+            (true, false) => Service::Drained,
+            (true, true) => Service::InMaintenance,
+        }
+    }
+
     /// Its checks say that it is down.
     pub(crate) fn is_down(self) -> bool {
         self.0 & DOWN != 0
@@ -190,12 +202,14 @@ impl ServerState<'_> {
     }
 
     /// An operator takes the server out of service, or back.
-    pub(super) fn set_drained(&self, out: bool) {
-        if out {
-            self.0[WORD].fetch_or(DRAINED, Ordering::Relaxed);
-        } else {
-            self.0[WORD].fetch_and(!DRAINED, Ordering::Relaxed);
-        }
+    pub(super) fn set_service(&self, service: Service) {
+        let said = match service {
+            Service::In => 0,
+            Service::Drained => DRAINED,
+            Service::InMaintenance => DRAINED | IN_MAINTENANCE,
+        };
+        self.0[WORD].fetch_and(said | !(DRAINED | IN_MAINTENANCE), Ordering::Relaxed);
+        self.0[WORD].fetch_or(said, Ordering::Relaxed);
     }
 
     /// The number is another's from now on, or nobody's.
@@ -428,10 +442,13 @@ mod tests {
     fn a_drain_and_checks_do_not_touch_each_other() {
         let states = ServerStates::default();
         let state = states.of(0);
-        state.set_drained(true);
+        state.set_service(Service::InMaintenance);
         news(state, &[REFUSED; 3]);
         assert!(state.word().is_drained() && state.word().is_down());
-        state.set_drained(false);
+        assert_eq!(state.word().service(), Service::InMaintenance);
+        state.set_service(Service::Drained);
+        assert_eq!(state.word().service(), Service::Drained);
+        state.set_service(Service::In);
         assert!(!state.word().is_drained() && state.word().is_down());
         state.forget_checks();
         assert_eq!(state.word(), ServerWord(0));

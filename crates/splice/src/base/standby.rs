@@ -12,7 +12,7 @@ pub enum Service {
     In,
     /// It does not; all else goes on.
     Drained,
-    /// Nor is it asked what it can do.
+    /// Nor is it probed or checked.
     InMaintenance,
 }
 
@@ -23,9 +23,10 @@ pub const MOST_CLOSINGS: u8 = 63;
 /// cores have the same. Relaxed accesses: they guard no other data.
 #[derive(Debug)]
 pub struct Standby {
-    /// What is known of servers, also whether they are in service: the one word that a pick reads.
-    states: ServerStates,
-    servers: Box<[Word]>,
+    /// What is known of servers, also whether they are in service.
+    servers: ServerStates,
+    /// By server: the number of a closing, or 0.
+    closings: Box<[AtomicU8]>,
     listeners: Box<[Word]>,
     engine: Word,
 }
@@ -60,11 +61,10 @@ impl Word {
 
 impl Default for Standby {
     fn default() -> Self {
-        let none = |count| (0..count).map(|_| Word::default()).collect();
         Standby {
-            states: ServerStates::default(),
-            servers: none(MOST_SERVERS),
-            listeners: none(MOST_LISTENERS),
+            servers: ServerStates::default(),
+            closings: bytemuck::zeroed_slice_box(MOST_SERVERS),
+            listeners: (0..MOST_LISTENERS).map(|_| Word::default()).collect(),
             engine: Word::default(),
         }
     }
@@ -74,7 +74,7 @@ impl Standby {
     /// What is known of a server, this and what its checks say.
     #[inline]
     pub fn server(&self, server: u16) -> ServerState<'_> {
-        self.states.of(server)
+        self.servers.of(server)
     }
 
     /// Whether an operator has taken a server out of service.
@@ -98,7 +98,7 @@ impl Standby {
 
     /// What was said of a server.
     pub fn of_server(&self, server: u16) -> Service {
-        (self.servers.get(usize::from(server))).map_or(Service::In, Word::service)
+        self.server(server).word().service()
     }
 
     /// Whether a server is not to be asked anything: it, or the engine, is in maintenance.
@@ -108,15 +108,15 @@ impl Standby {
 
     /// Takes a server out of service, or back; a closing of it is over.
     pub fn set_server(&self, server: u16, service: Service) {
-        if let Some(word) = self.servers.get(usize::from(server)) {
-            word.set(service);
-            self.server(server).set_drained(service != Service::In);
+        self.server(server).set_service(service);
+        if service == Service::In {
+            self.close_server(server, 0);
         }
     }
 
     /// The number of a server is another's from now on, or nobody's: it is in service, and nothing is known of it.
     pub fn forget_server(&self, server: u16) {
-        self.set_server(server, Service::In);
+        self.close_server(server, 0);
         self.server(server).forget();
     }
 
@@ -134,8 +134,8 @@ impl Standby {
 
     /// The closing of this number ends a server's connections.
     pub fn close_server(&self, server: u16, number: u8) {
-        if let Some(word) = self.servers.get(usize::from(server)) {
-            word.close(number);
+        if let Some(closing) = self.closings.get(usize::from(server)) {
+            closing.store(number, Ordering::Relaxed);
         }
     }
 
@@ -153,9 +153,9 @@ impl Standby {
 
     /// Whether the closing of this number ends connections of this listener, or to this server.
     pub(crate) fn closes(&self, number: u8, listener: u16, server: Option<u16>) -> bool {
-        let listener = self.listeners.get(usize::from(listener));
-        let server = server.and_then(|server| self.servers.get(usize::from(server)));
-        let words = [Some(&self.engine), listener, server];
-        words.into_iter().flatten().any(|word| word.closing() == number)
+        let listener = self.listeners.get(usize::from(listener)).map(Word::closing);
+        let server = server.and_then(|server| self.closings.get(usize::from(server)));
+        let server = server.map(|closing| closing.load(Ordering::Relaxed));
+        [Some(self.engine.closing()), listener, server].contains(&Some(number))
     }
 }

@@ -25,6 +25,7 @@ use netfcts::seq::SeqNum;
 
 /// New servers whose time to take connections has come that a round looks at.
 const JOINED_PER_ROUND: usize = 64;
+
 /// What a probe is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asks {
