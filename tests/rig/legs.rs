@@ -105,8 +105,9 @@ fn segments_lost_behind_the_engine_are_told_as_the_servers_legs() {
     assert!(seen.dropped >= 20, "{seen:?}");
     let again = ["retransmitted", "out_of_order", "duplicate"].map(|name| number(&seen.client, name));
     assert_near(&seen, again[0], seen.dropped);
-    assert_near(&seen, again.iter().sum(), seen.retransmits);
-    assert_eq!(again[1], 0, "{seen:?}");
+    // All that was sent again had passed. What is out of order was sent once: the sender's two CPUs may overtake each other.
+    assert_near(&seen, again[0] + again[2], seen.retransmits);
+    assert!(again[1] < again[0], "{seen:?}");
     assert!(
         number(&seen.server, "rtts") > 0 && number(&seen.client, "least_rtt_us") < 50_000,
         "{seen:?}"
