@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::num::NonZero;
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -54,7 +55,8 @@ struct OnTerminal {
     child: Child,
     /// What is typed goes here.
     keys: File,
-    screen: Arc<Mutex<String>>,
+    /// What the program writes is often only the cells that differ from those before, so a terminal reads it.
+    screen: Arc<Mutex<vt100::Parser>>,
     /// Kept open so that the terminal outlives the program.
     terminal: File,
 }
@@ -84,13 +86,13 @@ impl OnTerminal {
             .spawn()
             .expect("start the program");
         let keys = File::from(keys);
-        let screen = Arc::new(Mutex::new(String::new()));
+        let [rows, columns] = [size.ws_row, size.ws_col].map(|size| NonZero::new(size).expect("some cells"));
+        let screen = Arc::new(Mutex::new(vt100::Parser::new(rows, columns, 0)));
         let (mut read, shown) = (keys.try_clone().expect("a copy"), Arc::clone(&screen));
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(length) = read.read(&mut bytes) {
-                let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
-                shown.lock().expect("a screen").push_str(&text);
+                shown.lock().expect("a screen").process(&bytes[..length]);
             }
         });
         Self {
@@ -101,8 +103,14 @@ impl OnTerminal {
         }
     }
 
+    /// What stands on the screen that is shown.
     fn shown(&self) -> String {
-        self.screen.lock().expect("a screen").clone()
+        self.screen.lock().expect("a screen").screen().contents()
+    }
+
+    /// Whether the alternate screen is shown, which leaves the first as it was.
+    fn is_on_alternate_screen(&self) -> bool {
+        self.screen.lock().expect("a screen").screen().alternate_screen()
     }
 
     fn wait_for(&self, what: &str, place: &Place) {
@@ -119,12 +127,10 @@ impl OnTerminal {
     fn ended(mut self, place: &Place) -> (i32, String) {
         wait_until("ended", place, || self.child.try_wait().expect("wait").is_some());
         let status = self.child.wait().expect("wait");
-        wait_until("on its first screen again", place, || {
-            self.shown().contains(FIRST_SCREEN)
-        });
-        let shown = self.shown();
-        assert!(self.is_a_shells() && shown.contains("\x1b[?25h"), "{shown:?}");
-        (status.code().expect("a code"), shown)
+        wait_until("on its first screen again", place, || !self.is_on_alternate_screen());
+        let is_hidden = self.screen.lock().expect("a screen").screen().hide_cursor();
+        assert!(self.is_a_shells() && !is_hidden, "{}", self.shown());
+        (status.code().expect("a code"), self.shown())
     }
 }
 
@@ -136,10 +142,6 @@ impl Drop for OnTerminal {
     }
 }
 
-/// xterm's private modes: the alternate screen buffer, and the normal one with its cursor.
-const OTHER_SCREEN: &str = "\x1b[?1049h";
-const FIRST_SCREEN: &str = "\x1b[?1049l";
-
 fn socket(place: &Place) -> String {
     place.path("control").display().to_string()
 }
@@ -149,10 +151,10 @@ fn top_shows_the_engine_and_gives_the_terminal_back() {
     let (place, program) = served();
     for key in [Some("q"), Some("\x03"), None] {
         let top = OnTerminal::start(&place);
-        for word in [OTHER_SCREEN, "proxyengine", "failed/s", "have no MAC address"] {
+        for word in ["proxyengine", "failed/s", "have no MAC address"] {
             top.wait_for(word, &place);
         }
-        assert!(!top.is_a_shells());
+        assert!(top.is_on_alternate_screen() && !top.is_a_shells());
         // The next table; then the one of cores.
         (&top.keys).write_all(b"\t\t\t\t").expect("typed");
         top.wait_for("busy rounds/s", &place);
@@ -170,8 +172,7 @@ fn top_shows_the_engine_and_gives_the_terminal_back() {
     program.signal("TERM");
     assert_eq!(program.wait().0, 0);
     let (code, shown) = top.ended(&place);
-    let (_, behind) = shown.rsplit_once(FIRST_SCREEN).expect("the first screen");
-    assert!(code == 1 && behind.contains("does the engine run"), "{shown:?}");
+    assert!(code == 1 && shown.contains("does the engine run"), "{shown}");
 }
 
 #[test]
@@ -180,7 +181,7 @@ fn top_says_what_is_missing() {
     let top = OnTerminal::start(&place);
     let sentence = format!("proxyengine top: {}: No such file or directory", socket(&place));
     top.wait_for(&sentence, &place);
-    assert!(!top.shown().contains(OTHER_SCREEN));
+    assert!(!top.is_on_alternate_screen());
     let output = place.output(&["top", "--socket", &socket(&place)]);
     assert_eq!(code(&output), 1);
     assert!(stderr(&output).contains("needs a terminal"), "{}", stderr(&output));
