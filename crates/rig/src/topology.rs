@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -97,7 +98,7 @@ fn is_on_path(tool: &str) -> bool {
 
 /// Namespaces, cables and addresses, and a folder for the files of one test.
 ///
-/// One rig is up at a time on a machine: [`Rig::new`] waits for the others, whichever program made them.
+/// As many rigs are up at a time as the machine has CPUs: [`Rig::new`] waits for the others, whichever program made them.
 #[derive(Debug)]
 pub struct Rig {
     prefix: String,
@@ -105,17 +106,17 @@ pub struct Rig {
     folder: PathBuf,
     kept: bool,
     /// Declared last, dropped last: the next rig may come up when this one is gone.
-    _turn: File,
+    _seat: File,
 }
 
 impl Rig {
-    /// Waits for its turn, clears what killed programs have left, and raises the rig.
+    /// Waits for a seat, clears what killed programs have left, and raises the rig.
     ///
     /// # Errors
     /// When a step fails; what was made before it is removed.
     pub fn new(options: RigOptions) -> Result<Self, RigError> {
         static NUMBER: AtomicUsize = AtomicUsize::new(1);
-        let turn = take_turn()?;
+        let seat = take_seat()?;
         cleanup::sweep();
         let prefix = match &options.name {
             Some(name) => {
@@ -134,7 +135,7 @@ impl Rig {
             options,
             folder,
             kept: false,
-            _turn: turn,
+            _seat: seat,
         };
         let mut up = cleanup::prep_net();
         up.args([
@@ -158,7 +159,7 @@ impl Rig {
     /// # Errors
     /// When no folder can be made for its files.
     pub fn adopt(name: &str, mtu: u16) -> Result<Self, RigError> {
-        let turn = take_turn()?;
+        let seat = take_seat()?;
         let folder = files_folder(name);
         fs::create_dir_all(&folder).map_err(RigError::io(format!("making {}", folder.display())))?;
         Ok(Self {
@@ -170,7 +171,7 @@ impl Rig {
             },
             folder,
             kept: true,
-            _turn: turn,
+            _seat: seat,
         })
     }
 
@@ -327,15 +328,28 @@ fn rank(index: usize, count: usize) -> u8 {
     index as u8
 }
 
-/// The lock that makes rigs take turns; held until the file is closed.
-fn take_turn() -> Result<File, RigError> {
+/// A seat for one rig, of as many as there are CPUs: its engine and its programs use about one. Held until the file is
+/// closed.
+fn take_seat() -> Result<File, RigError> {
     let folder = Path::new("/run/lock");
     let folder = if folder.is_dir() {
         folder.to_owned()
     } else {
         std::env::temp_dir()
     };
-    let path = folder.join("proxyengine-rig.lock");
-    let locked = File::create(&path).and_then(|file| file.lock().map(|()| file));
-    locked.map_err(RigError::io(format!("locking {}", path.display())))
+    let seats = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let path = |seat: usize| folder.join(format!("proxyengine-rig-{seat}.lock"));
+    let open = |seat: usize| File::create(path(seat)).map_err(RigError::io(format!("making {}", path(seat).display())));
+    for seat in 0..seats {
+        let file = open(seat)?;
+        if file.try_lock().is_ok() {
+            return Ok(file);
+        }
+    }
+    // All are taken: programs wait for different ones.
+    let seat = std::process::id() as usize % seats;
+    let file = open(seat)?;
+    file.lock()
+        .map_err(RigError::io(format!("locking {}", path(seat).display())))?;
+    Ok(file)
 }
