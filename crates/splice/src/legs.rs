@@ -7,11 +7,11 @@
 //!    │  round trip: server data passes, the client's ACK of it comes back; likewise on the other leg
 //! ```
 //!
-//! Which connections are watched is decided by the keyed hash of their client's leg, when they are spliced; a bit of the connection
-//! says so. Their entries stand in a table of fixed size, found by the connection's place. What is seen is counted in the
+//! Which connections are watched is decided by our initial sequence number, when they are spliced: it is a cookie, or a server's
+//! choice, so no client can choose it. A bit of the connection says so. Their entries stand in a table of fixed size, found by the connection's place. What is seen is counted in the
 //! [tally](crate::tally) as it happens, and is the connection's own until it ends.
 //!
-//! Budget: a connection that is not watched costs its hash, a comparison, and a test of a bit per segment. An entry has three
+//! Budget: a connection that is not watched costs a product, a comparison, and a test of a bit per segment. An entry has three
 //! cache lines, and there are twice as many as are to be expected: seven bytes per connection for one in 64.
 
 mod passed;
@@ -40,8 +40,8 @@ const NOBODY: u32 = u32::MAX;
 
 /// The connections that are watched.
 pub(crate) struct WatchedLegs {
-    /// The largest hash of those in the sample; `None`: nobody is.
-    sample: Option<(u64, NonZeroU32)>,
+    /// The largest [`mixed`] number of those in the sample; `None`: nobody is.
+    sample: Option<(u32, NonZeroU32)>,
     /// Whose the entries are, by the lower bits of the connection's place.
     owners: LargeSlice<[u32; WAYS]>,
     entries: LargeSlice<Entry>,
@@ -63,7 +63,7 @@ const _: () = assert!(size_of::<Entry>() <= 192, "three cache lines");
 impl WatchedLegs {
     /// Room for one in `one_in` of so many connections; for none if that is zero.
     pub(crate) fn new(one_in: u32, connections: usize) -> Self {
-        let sample = NonZeroU32::new(one_in).map(|one_in| (u64::MAX / u64::from(one_in.get()), one_in));
+        let sample = NonZeroU32::new(one_in).map(|one_in| (u32::MAX / one_in, one_in));
         let rows = sample.map_or(0, |(_, one_in)| {
             let expected = connections.div_ceil(one_in.get() as usize);
             // A power of two, so that a place is found by a mask.
@@ -85,10 +85,10 @@ impl WatchedLegs {
         }
     }
 
-    /// Whether a connection whose client's leg has this hash is one of the sample.
+    /// Whether a connection with this initial sequence number of ours is one of the sample.
     #[inline]
-    pub(crate) fn is_drawn(&self, hash: u64) -> bool {
-        self.sample.is_some_and(|(most, _)| hash <= most)
+    pub(crate) fn is_drawn(&self, iss: SeqNum) -> bool {
+        self.sample.is_some_and(|(most, _)| mixed(iss) <= most)
     }
 
     /// Watches the connection in `slot`, which is about to be spliced, to a server of this pool. Returns false if there is no
@@ -212,16 +212,21 @@ impl WatchedLegs {
     }
 }
 
+/// A number whose upper bits depend on all bits of this one: a cookie's first ones are the time (multiplicative hashing, by the
+/// golden ratio).
+fn mixed(iss: SeqNum) -> u32 {
+    iss.0.wrapping_mul(0x9e37_79b9)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_sample_has_its_share_and_none_of_nothing() {
-        let hashes = (0..100_000_u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let drawn = |one_in| {
             let legs = WatchedLegs::new(one_in, 1_000);
-            hashes.clone().filter(|hash| legs.is_drawn(*hash)).count()
+            (0..100_000).filter(|iss| legs.is_drawn(SeqNum(*iss))).count()
         };
         assert_eq!((drawn(0), drawn(1)), (0, 100_000));
         assert!((1_400..=1_700).contains(&drawn(64)), "{}", drawn(64));

@@ -168,7 +168,7 @@ impl Log {
         &mut self,
         slot: u32,
         connection: &Connection,
-        ((cause, local_port, given_up), legs): ((Cause, u16, Option<ServerId>), Option<Legs>),
+        ((cause, local_port, given_up), legs): ((Cause, u16, Option<ServerId>), Option<&Legs>),
         now: Instant,
         tap: Option<&mut RecordSender>,
     ) {
@@ -198,7 +198,7 @@ impl Log {
                 progress: record.clone(),
                 ends,
             };
-            match &legs {
+            match legs {
                 None => sink.send(make),
                 Some(legs) => sink.send_sampled(legs, make),
             }

@@ -238,10 +238,11 @@ impl Tally {
         [pool.map(|pool| &pool.legs), server.map(|server| &server.legs)]
     }
 
-    /// A client has acknowledged a SYN-ACK after this time.
-    pub(crate) fn note_handshake(&self, listener: u16, took: Duration) {
+    /// A client has acknowledged a SYN-ACK after so many microseconds.
+    #[inline]
+    pub(crate) fn note_handshake(&self, listener: u16, took: u64) {
         if let Some(listener) = self.listeners.get(usize::from(listener)) {
-            listener.handshake.add(micros(took));
+            listener.handshake.add(took);
         }
     }
 
@@ -323,7 +324,7 @@ fn continued<T: Default>(before: &[Arc<T>], count: usize, is_new: impl Fn(usize)
     (0..count).map(one).collect()
 }
 
-fn micros(time: Duration) -> u64 {
+pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 

@@ -266,9 +266,4 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             tap.tell_lost();
         }
     }
-
-    pub(super) fn hash_of_client(&self, ends: &Endpoints) -> u64 {
-        let key = ends.key(&self.settings, &self.borrowed, Side::Client);
-        key.map_or(0, |key| self.flows.hash(&key))
-    }
 }

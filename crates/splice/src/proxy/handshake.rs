@@ -31,7 +31,6 @@ use netfcts::Side;
 use netfcts::counters::TcpCounter;
 use netfcts::record;
 use netfcts::seq::SeqNum;
-use std::time::Duration;
 
 /// One place in so many is kept for clients whose first segment has payload.
 const RESERVED: usize = 16;
@@ -175,8 +174,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         self.rooms.on_cookie_returned(segment.key.remote);
         self.rooms.records.begin(slot, self.rooms.now);
         self.rooms.tally.note_begin(listener);
-        if let Some(took) = shook_hands_in {
-            self.rooms.tally.note_handshake(listener, took);
+        if let Some(ms) = shook_hands_in {
+            self.rooms.tally.note_handshake(listener, u64::from(ms) * 1_000);
         }
         self.rooms.emit.note_made(slot, segment, listener);
         self.await_first_bytes(slot, listener, out);
@@ -351,26 +350,18 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         filter.find_unused(segment.hash, segment.returned_cookie(), self.now)
     }
 
-    /// What a cookie tells of its client, and how long its handshake took. The cookie has no time in it that would say so, but
-    /// a client with timestamps returns that of our SYN-ACK (RFC 7323 3.2).
-    fn new_opening(
-        &self,
-        listener: u16,
-        opened: Opened,
-        incoming: &Incoming<P::Buffer>,
-    ) -> (ClientSide, Option<Duration>) {
+    /// What a cookie tells of its client, and how many milliseconds its handshake took. The cookie has no time in it that would
+    /// say so, but a client with timestamps returns that of our SYN-ACK (RFC 7323 3.2).
+    fn new_opening(&self, listener: u16, opened: Opened, incoming: &Incoming<P::Buffer>) -> (ClientSide, Option<u32>) {
         let segment = incoming.segment;
         let promise = self.handshake.syn_ack_options.of_cookie(listener, segment.ack - 1);
         let options = TcpOptions::parse(segment.options(incoming.buffer.data()));
         let timestamps = options.timestamps.filter(|_| promise.timestamps);
         let scaled = opened.agreed.window_scale.is_some();
         let numbers = (segment.seq - 1, segment.ack - 1);
-        let took = timestamps.map(|(_, echo)| {
-            let ms = self.handshake.timestamp(self.now).wrapping_sub(echo);
-            Duration::from_millis(ms.into())
-        });
+        let took = timestamps.map(|(_, echo)| self.handshake.timestamp(self.now).wrapping_sub(echo));
         // Whatever else it returns is made up.
-        let took = took.filter(|took| *took <= cookie::LIFETIME);
+        let took = took.filter(|ms| u128::from(*ms) <= cookie::LIFETIME.as_millis());
         let client = ClientSide {
             tsval: timestamps.map_or(0, |(tsval, _)| tsval),
             advertised_units: ClientSide::units_of_window(promise.window),

@@ -307,9 +307,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         // What is held, and what pays for it, must be right: the receiver of a wrong segment will not be asked.
         let is_inspected = self.rooms.selector.inspects() && self.rooms.inspections.index(slot).is_some();
         let awaits_first_byte = from == Side::Server && connection.bytes_to_client == 0;
-        let acts_on_it = match &connection.state {
-            State::Spliced(spliced) => is_inspected || from == Side::Server && spliced.rtx.is_some(),
-            _ => true,
+        let (acts_on_it, is_watched) = match &connection.state {
+            State::Spliced(spliced) => {
+                let acts_on_it = is_inspected || from == Side::Server && spliced.rtx.is_some();
+                (acts_on_it, spliced.is_watched)
+            }
+            _ => (true, false),
         };
         if acts_on_it && !incoming.is_intact() {
             self.rooms.emit.dropped(DropReason::BadTcpChecksum);
@@ -333,7 +336,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                         if awaits_first_byte {
                             self.rooms.note_first_byte(slot, connection);
                         }
-                        if connection.is_watched() && matches!(event, Event::Segment { .. }) {
+                        if is_watched && matches!(event, Event::Segment { .. }) {
                             self.rooms.note_watched(slot, connection, from, segment);
                         }
                         event

@@ -439,7 +439,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 InspectStart::NoRoom => return self.refuse_inspection(handoff),
             }
         }
-        self.watch(slot, connection, handoff);
+        let is_watched = self.watch(slot, connection, handoff);
         let (client, mss) = (&handoff.client, handoff.mss);
         // A neighbour that is gone for a while loses what is sent, as any link may; what is owed is repeated.
         let path = self.path_to(Side::Server, connection);
@@ -489,7 +489,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         let bytes = i64::from(spliced.to_server.end - first) - i64::from(fin_sent);
         connection.count_bytes(Side::Client, bytes);
-        self.note_held(slot, connection, handoff);
+        if is_watched {
+            self.note_held(slot, connection, handoff);
+        }
         self.owe(slot, connection, handoff, sends_first_bytes);
         fin_sent.then_some(CLIENT_FIN)
     }

@@ -52,7 +52,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let end = (cause, local_port, scene.given_up);
         let tap = self.emit.tap.as_mut().and_then(|tap| tap.records(slot));
         let legs = connection.is_watched().then(|| self.legs.end(slot)).flatten();
-        self.records.end(slot, connection, (end, legs), self.now, tap);
+        self.records.end(slot, connection, (end, legs.as_ref()), self.now, tap);
         if let State::Spliced(spliced) = connection.state {
             self.rest(slot, connection, &spliced, cause);
         } else {

@@ -41,6 +41,7 @@ use crate::session::options::Agreed;
 use crate::session::phase::{FinState, Phase};
 use crate::session::state::{Call, ClientSide, ServerSide, State};
 use crate::session::table::FlowRef;
+use crate::tally;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::wire::tcp::options::OptionBytes;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
@@ -238,7 +239,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     fn note_forwarded_handshake(&self, slot: u32, listener: u16) {
         let answered = (Side::Server, record::State::Established);
         if let Some(took) = self.records.time_since(slot, answered, self.now) {
-            self.tally.note_handshake(listener, took);
+            self.tally.note_handshake(listener, tally::micros(took));
         }
     }
 
@@ -298,7 +299,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 return Some(refused);
             }
         } else {
-            self.watch(slot, connection, &handoff);
+            let _: bool = self.watch(slot, connection, &handoff);
             self.arm_spliced(slot, connection);
         }
         if self.inspections.index(slot).is_some() {

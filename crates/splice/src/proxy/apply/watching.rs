@@ -11,32 +11,26 @@ use e2d2::buffer::BufferPool;
 use netfcts::Side;
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
-    /// Watches the legs of a connection that was spliced, and of which nothing has passed, if it is one of the sample.
+    /// Watches the legs of a connection that was spliced, and of which nothing has passed, if it is one of the sample. Returns
+    /// whether they are.
     #[inline]
-    pub(super) fn watch(&mut self, slot: u32, connection: &mut Connection, handoff: &SpliceParams) {
-        if self.legs.is_drawn(self.hash_of_client(&connection.ends)) {
-            self.begin_watch(slot, connection, handoff);
-        }
+    pub(super) fn watch(&mut self, slot: u32, connection: &mut Connection, handoff: &SpliceParams) -> bool {
+        self.legs.is_drawn(handoff.client.iss) && self.begin_watch(slot, connection, handoff)
     }
 
     #[cold]
-    fn begin_watch(&mut self, slot: u32, connection: &mut Connection, handoff: &SpliceParams) {
-        if let (Some(leg), Some(spliced)) = (connection.ends.leg, connection.spliced_mut()) {
-            let to = (leg.server, handoff.pool);
-            spliced.is_watched = self.legs.watch(slot, spliced, to, &self.tally);
-        }
+    fn begin_watch(&mut self, slot: u32, connection: &mut Connection, handoff: &SpliceParams) -> bool {
+        let (Some(leg), Some(spliced)) = (connection.ends.leg, connection.spliced_mut()) else {
+            return false;
+        };
+        let to = (leg.server, handoff.pool);
+        spliced.is_watched = self.legs.watch(slot, spliced, to, &self.tally);
+        spliced.is_watched
     }
 
-    /// What was held for the server of a connection has been sent, and a header before it.
-    #[inline]
+    /// What was held for the server of a watched connection has been sent, and a header before it.
+    #[cold]
     pub(super) fn note_held(&mut self, slot: u32, connection: &Connection, handoff: &SpliceParams) {
-        if connection.is_watched() {
-            self.note_all_held(slot, connection, handoff);
-        }
-    }
-
-    #[cold]
-    fn note_all_held(&mut self, slot: u32, connection: &Connection, handoff: &SpliceParams) {
         let Some(spliced) = connection.spliced() else { return };
         let (now, first) = (self.now, handoff.client.first_byte());
         let mut last = handoff.start();
