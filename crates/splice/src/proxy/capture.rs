@@ -5,7 +5,6 @@ use crate::base::output::{NextHops, Output};
 use crate::capture::{Facts, Interrupted, Tap, Whose};
 use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::session::connection::Connection;
-use crate::session::endpoints::Endpoints;
 use crate::session::phase::Phase;
 use crate::session::segment::Segment;
 use crate::session::table::FlowRef;
