@@ -9,8 +9,8 @@ use crate::config::Standing;
 use crate::engine::{NotReady, Watch};
 use crate::report::Report;
 
-/// Servers that are named one by one; of more there is a number.
-const MOST_SERVERS: usize = 10;
+/// Servers, and pools, that are named one by one; of more there is a number.
+const MOST_NAMED: usize = 10;
 
 /// Sentences, the worst first.
 #[derive(Default)]
@@ -64,24 +64,28 @@ fn servers_and_pools(report: &Report, watch: &Watch, found: &mut Found) {
     let states: Vec<&str> = servers
         .map(|(server, told)| state_in(server, told, report, &standby))
         .collect();
-    for pool in config.pools().iter().filter(|pool| pool.standing == Standing::InFile) {
-        let state = |server: usize| states.get(server).copied().unwrap_or(UP);
-        let takes_none = |state: &str| [OUT, DOWN, DRAINED, IN_MAINTENANCE].contains(&state);
-        if pool
-            .members
-            .iter()
-            .all(|member| takes_none(state(member.server.index())))
-        {
-            found
-                .critical
-                .push(format!("pool {}: every server is passed over", pool.name));
-        }
+    let takes_none = |server: usize| {
+        let state = states.get(server).copied().unwrap_or(UP);
+        [OUT, DOWN, DRAINED, IN_MAINTENANCE].contains(&state)
+    };
+    let pools = config.pools().iter().filter(|pool| pool.standing == Standing::InFile);
+    let passed_over: Vec<_> = pools
+        .filter(|pool| pool.members.iter().all(|member| takes_none(member.server.index())))
+        .collect();
+    for pool in passed_over.iter().take(MOST_NAMED) {
+        found
+            .critical
+            .push(format!("pool {}: every server is passed over", pool.name));
+    }
+    if passed_over.len() > MOST_NAMED {
+        let more = passed_over.len() - MOST_NAMED;
+        found.critical.push(format!("{more} more pools have no server either"));
     }
     let told = config.servers().iter().zip(&report.servers).zip(states);
     let out: Vec<_> = told
         .filter(|((server, _), state)| server.standing == Standing::InFile && ![UP, PAST].contains(state))
         .collect();
-    for ((server, told), state) in out.iter().take(MOST_SERVERS) {
+    for ((server, told), state) in out.iter().take(MOST_NAMED) {
         let seconds = report.uptime_ms.saturating_sub(told.since_ms) / 1000;
         let since = match *state {
             DRAINED | IN_MAINTENANCE => String::new(),
@@ -90,9 +94,9 @@ fn servers_and_pools(report: &Report, watch: &Watch, found: &mut Found) {
         };
         found.warnings.push(format!("server {}: {state}{since}", server.name));
     }
-    if out.len() > MOST_SERVERS {
+    if out.len() > MOST_NAMED {
         found
             .warnings
-            .push(format!("{} more servers are out", out.len() - MOST_SERVERS));
+            .push(format!("{} more servers are out", out.len() - MOST_NAMED));
     }
 }

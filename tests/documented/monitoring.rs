@@ -209,7 +209,7 @@ struct Alert {
     trouble: &'static [(&'static str, &'static str)],
 }
 
-const ALERTS: [Alert; 13] = [
+const ALERTS: [Alert; 14] = [
     Alert {
         name: "ProxyengineNotReady",
         expr: "proxyengine_ready == 0",
@@ -232,12 +232,21 @@ const ALERTS: [Alert; 13] = [
         trouble: &[("proxyengine_server_out_cores{server=\"b\"}", "1x20")],
     },
     Alert {
+        name: "ProxyengineServerDown",
+        expr: "proxyengine_server_check_down > 0",
+        lasts: "1m",
+        says: "server {{ $labels.server }} of {{ $labels.instance }} does not pass its checks",
+        trouble: &[("proxyengine_server_check_down{server=\"b\"}", "1x20")],
+    },
+    // A server that is not checked has no series of checks.
+    Alert {
         name: "ProxyengineNoServer",
-        expr: "min by (instance) (proxyengine_server_out_cores) > 0",
+        expr: "min by (instance) (proxyengine_server_out_cores + on (instance, server) (proxyengine_server_check_down or on (instance, server) 0 * proxyengine_server_out_cores)) > 0",
         lasts: "15s",
         says: "every server of {{ $labels.instance }} is passed over",
         trouble: &[
-            ("proxyengine_server_out_cores{server=\"a\"}", "1x20"),
+            ("proxyengine_server_out_cores{server=\"a\"}", "0x20"),
+            ("proxyengine_server_check_down{server=\"a\"}", "1x20"),
             ("proxyengine_server_out_cores{server=\"b\"}", "2x20"),
         ],
     },
@@ -329,10 +338,11 @@ const ALERTS: [Alert; 13] = [
 ];
 
 /// Series of an engine of which nobody has to be told anything.
-const WELL: [(&str, &str); 12] = [
+const WELL: [(&str, &str); 13] = [
     ("proxyengine_ready", "1x20"),
     ("proxyengine_core_age_seconds{core=\"1\"}", "0.004x20"),
     ("proxyengine_server_out_cores{server=\"a\"}", "0x20"),
+    ("proxyengine_server_check_down{server=\"a\"}", "0x20"),
     ("proxyengine_server_calls_total{server=\"a\"}", "0+100x20"),
     ("proxyengine_server_failures_total{server=\"a\"}", "0+1x20"),
     (
