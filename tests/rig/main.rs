@@ -10,6 +10,7 @@ mod failover;
 mod families;
 mod family;
 mod files;
+mod guard;
 mod http;
 mod inline;
 mod inspecting;
