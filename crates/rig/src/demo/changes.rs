@@ -1,4 +1,4 @@
-//! The demo's second part: the engine is reloaded, and a server killed, while requests go on.
+//! The demo's second part: the engine is reloaded, and a server killed, while requests go on; and a client is refused.
 //!
 //! After the reload there is one more host, which all three nginx serve in turn: what one of them no longer does, the others do.
 
@@ -19,6 +19,9 @@ const REQUESTS: usize = 30;
 /// The host that all three serve.
 const ANY: &str = "any.test";
 
+/// The list of the configuration whose clients are refused, and the client that is put into it.
+const REFUSED: (&str, usize) = ("refused", 3);
+
 /// The server that is killed.
 pub(super) const KILLED: usize = 1;
 
@@ -32,10 +35,10 @@ pub(super) struct Shown {
 }
 
 /// Has the engine, which answers at `socket` and has read `file`, go on with one more host while requests go on; then kills
-/// the nginx of a server while its turn comes again and again. A line for each.
+/// the nginx of a server while its turn comes again and again; then refuses a client by a list. A line for each.
 ///
 /// # Errors
-/// What kept either from being shown.
+/// What kept one of them from being shown.
 pub(super) fn show(rig: &Rig, program: &Path, socket: &Path, nginx: &mut Process) -> Result<Shown, RigError> {
     let file = rig.file("engine.toml");
     let text = fs::read_to_string(&file).map_err(RigError::io(format!("reading {}", file.display())))?;
@@ -43,10 +46,7 @@ pub(super) fn show(rig: &Rig, program: &Path, socket: &Path, nginx: &mut Process
     let (reloaded, took) = std::thread::scope(|scope| {
         let load = scope.spawn(|| load(rig, HOSTS[0], |_| {}));
         let began = Instant::now();
-        let program = program.to_string_lossy();
-        let mut ctl = rig.command(Place::Engine, &program);
-        ctl.args(["ctl", "--socket"]).arg(socket).arg("reload");
-        let reload = process::run(&mut ctl, b"", LIMIT).map(|_| began.elapsed());
+        let reload = ctl(rig, program, socket, &["reload"]).map(|()| began.elapsed());
         let failed = load.join().unwrap_or(REQUESTS);
         reload.map(|took| (failed, took))
     })?;
@@ -66,24 +66,61 @@ pub(super) fn show(rig: &Rig, program: &Path, socket: &Path, nginx: &mut Process
         "demo: nginx of server {} was killed while {REQUESTS} requests to three servers in turn went on: {killed} failed",
         servers::name_of(KILLED)
     );
+    let refused = refuse(rig, program, socket)?;
     Ok(Shown {
-        requests: 2 * REQUESTS,
-        failed: reloaded + killed,
+        requests: 2 * REQUESTS + refused.requests,
+        failed: reloaded + killed + refused.failed,
     })
+}
+
+/// Puts a client into the list, asks as that one and as another, and takes it out.
+fn refuse(rig: &Rig, program: &Path, socket: &Path) -> Result<Shown, RigError> {
+    let (list, index) = REFUSED;
+    let (refused, other) = (rig.client_v4(index).to_string(), rig.client_v4(0).to_string());
+    let is_served = |client: &str| ask(rig, HOSTS[0], &["--interface", client]);
+    ctl(rig, program, socket, &["list", "add", list, &refused])?;
+    let during = [is_served(&refused), is_served(&other)];
+    ctl(rig, program, socket, &["list", "del", list, &refused])?;
+    let after = is_served(&refused);
+    let said = |is_served: bool| if is_served { "served" } else { "refused" };
+    println!(
+        "demo: client {refused} was put into list \"{list}\": {}, while {other} was {}; taken out again: {}",
+        said(during[0]),
+        said(during[1]),
+        said(after)
+    );
+    // Those that are refused make no connection.
+    let failed = [during[0], !during[1], !after];
+    Ok(Shown {
+        requests: 2 + usize::from(during[0]),
+        failed: failed.into_iter().filter(|failed| *failed).count(),
+    })
+}
+
+/// Has `proxyengine ctl` do something.
+fn ctl(rig: &Rig, program: &Path, socket: &Path, arguments: &[&str]) -> Result<(), RigError> {
+    let mut ctl = rig.command(Place::Engine, &program.to_string_lossy());
+    ctl.args(["ctl", "--socket"]).arg(socket).args(arguments);
+    process::run(&mut ctl, b"", LIMIT).map(|_| ())
 }
 
 /// Requests one after the other, before each of which `before` is called with its number; how many failed.
 fn load(rig: &Rig, host: &str, mut before: impl FnMut(usize)) -> usize {
-    let to = SocketAddr::new(rig.engine_addresses()[0], HTTP);
-    let (url, host) = (format!("http://{to}/"), format!("Host: {host}"));
     let is_served = |number: usize| {
         before(number);
-        let arguments = ["-sS", "--fail", "--max-time", "10", "-H", &host, &url];
-        let answer = rig.run(Place::Clients, "curl", &arguments, LIMIT);
-        answer.is_ok_and(|answer| servers::named_in(&answer.text()).is_some())
+        ask(rig, host, &[])
     };
     let served = (0..REQUESTS).map(is_served).filter(|served| *served).count();
     REQUESTS - served
+}
+
+/// One request to this host with these options of curl; whether a server has answered.
+fn ask(rig: &Rig, host: &str, options: &[&str]) -> bool {
+    let to = SocketAddr::new(rig.engine_addresses()[0], HTTP);
+    let (url, host) = (format!("http://{to}/"), format!("Host: {host}"));
+    let arguments = ["-sS", "--fail", "--max-time", "10", "-H", &host, &url];
+    let answer = rig.run(Place::Clients, "curl", &[options, &arguments].concat(), LIMIT);
+    answer.is_ok_and(|answer| servers::named_in(&answer.text()).is_some())
 }
 
 /// The configuration with one more host, for which the servers of all others stand.
@@ -142,5 +179,7 @@ mod tests {
         assert_eq!(any["servers"].as_array().map(Vec::len), Some(SERVERS), "{any}");
         let rules = other["listener"][0]["rules"].as_array().expect("rules");
         assert_eq!(rules.last().expect("one more")["http_host"].as_str(), Some(ANY));
+        assert_eq!(rules[0]["client"][0].as_str(), Some(REFUSED.0), "the first");
+        assert_eq!(other["list"][0]["name"].as_str(), Some(REFUSED.0));
     }
 }

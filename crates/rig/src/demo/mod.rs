@@ -197,7 +197,7 @@ fn run_on_rig(options: &DemoOptions) -> Result<bool, RigError> {
     Ok(good)
 }
 
-/// A reload and a killed server; on a rig of others nothing is killed.
+/// A reload, a killed server and a refused client; on a rig of others nothing is killed.
 fn show_changes(rig: &Rig, options: &DemoOptions, servers: &mut [Process]) -> Result<Shown, RigError> {
     if options.on.is_some() {
         return Ok(Shown::default());
