@@ -24,6 +24,8 @@ mod ctl;
 mod leave;
 #[path = "main/lists.rs"]
 mod lists;
+#[path = "main/mmdb.rs"]
+mod mmdb;
 #[path = "main/networks.rs"]
 mod networks;
 #[cfg_attr(feature = "dpdk", path = "main/run.rs")]
@@ -66,6 +68,8 @@ enum Command {
     /// Watch a running engine in a terminal: servers, pools, listeners, rules, cores and drops, each second.
     #[command(after_help = top::KEYS)]
     Top(top::TopArguments),
+    /// Write the prefixes of a GeoIP or ASN database as the file of a list: to standard output, each with its class.
+    Mmdb(mmdb::MmdbArguments),
     /// Write manual pages and completions to a folder, for packages.
     #[command(hide = true)]
     Generate {
@@ -122,7 +126,7 @@ struct RunArguments {
 enum Exit {
     /// Ended by a signal, everything in order; or `check` found nothing wrong, or `devices` has made everything ready.
     Success = 0,
-    /// The engine could not be started; `doctor` found something wrong; `devices` could not do what it is for; `ctl` or `top` got no answer.
+    /// The engine could not be started; `doctor` found something wrong; `devices` could not do what it is for; `ctl` or `top` got no answer; `mmdb` found no prefix.
     NotStarted = 1,
     /// The arguments or the configuration are wrong; no port was opened.
     Refused = 2,
@@ -137,7 +141,7 @@ enum Exit {
 }
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 ended by a signal, all in order; 1 not started, or `doctor` has found something, `devices` has failed, or `ctl` or `top` got no answer; 2 arguments or configuration wrong, no port was opened;
+Exit codes: 0 ended by a signal, all in order; 1 not started, or `doctor` has found something, `devices` has failed, `ctl` or `top` got no answer, or `mmdb` found no prefix; 2 arguments or configuration wrong, no port was opened;
 3 packet buffers missing at the end; 4 a worker panicked; 5 the report could not be written;
 6 a device was taken away while the engine ran.";
 
@@ -157,6 +161,7 @@ fn main() -> ExitCode {
         (Some(Command::Generate { folder }), _) => generate(&folder),
         (Some(Command::Ctl(arguments)), _) => ctl::ctl(&arguments),
         (Some(Command::Top(arguments)), _) => top::top(&arguments),
+        (Some(Command::Mmdb(arguments)), _) => convert(&arguments),
         (Some(Command::Run(run)), _) | (None, Some(run)) => run_file(&run),
         // `arg_required_else_help`: clap has printed the help and ended the process.
         (None, None) => Exit::Refused,
@@ -187,6 +192,17 @@ fn check(file: &Path) -> Exit {
             Exit::Success
         }
         Err(complaint) => refuse(&complaint),
+    }
+}
+
+/// What `mmdb` does.
+fn convert(arguments: &mmdb::MmdbArguments) -> Exit {
+    match mmdb::mmdb(arguments) {
+        Ok(()) => Exit::Success,
+        Err(complaint) => {
+            complain(&complaint);
+            Exit::NotStarted
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
+mod mmdb;
 #[cfg(feature = "dpdk")]
 mod reloading;
 #[cfg(feature = "dpdk")]

@@ -1,6 +1,7 @@
 //! What keeps the code readable, held in every file: lengths, items that documents name, what packet threads do not do,
-//! and public functions that somebody uses. Today's exceptions are in `exceptions.txt`; one that is no longer needed fails.
+//! public functions that somebody uses, and libraries that may be. Today's exceptions are in `exceptions.txt`; one that is no longer needed fails.
 
+mod libraries;
 mod rooms;
 
 use std::collections::{BTreeMap, BTreeSet};
