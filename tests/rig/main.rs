@@ -29,6 +29,7 @@ mod routers;
 mod setup;
 mod shutdown;
 mod small_link;
+mod standby;
 mod syn;
 mod throughput;
 mod tls;
