@@ -8,7 +8,7 @@
 //! | `/ready` | the same, and that the engine takes connections: no drain, no port down |
 //! | `/api/v1/status` | what the page shows: all below, of one moment |
 //! | `/api/v1/stat` | the report, as SIGUSR1 prints it, as JSON |
-//! | `/api/v1/{servers,legs,pools,listeners,rules,cores,drops,ports,neighbours}` | parts of it, each an array of flat objects |
+//! | `/api/v1/{servers,legs,pools,listeners,rules,lists,limits,cores,drops,ports,neighbours}` | parts of it, each an array of flat objects |
 //! | `/api/v1/wrong` | what is wrong now, the worst first ([`wrong`]) |
 //! | `/api/v1/connections`, `connection` | open connections ([`connections`]), over a Unix socket only: they name clients |
 //! | `POST /api/v1/connections/end` | ends those of a server, or one |
@@ -26,6 +26,7 @@
 
 pub(crate) mod connections;
 mod legs;
+mod limits;
 mod lists;
 pub mod metrics;
 pub(crate) mod query;
@@ -74,7 +75,7 @@ const WITHOUT_LOSS: [DropReason; 2] = [DropReason::Consumed, DropReason::Resegme
 const PAGE: &str = include_str!("status/page.html");
 
 /// The parts of the API, by the end of their path.
-pub const PARTS: [&str; 12] = [
+pub const PARTS: [&str; 13] = [
     "wrong",
     "stat",
     "servers",
@@ -83,6 +84,7 @@ pub const PARTS: [&str; 12] = [
     "listeners",
     "rules",
     "lists",
+    "limits",
     "cores",
     "drops",
     "ports",
@@ -282,6 +284,7 @@ fn part_of(part: &str, report: &Report, watch: &Watch) -> Option<Value> {
         "pools" => Some(pools(report, watch)),
         "listeners" => Some(listeners(watch)),
         "lists" => Some(lists::list(&watch.config())),
+        "limits" => Some(limits::list(&watch.config(), &watch.standby())),
         "rules" => Some(rules::list(&watch.config(), &watch.tallies())),
         "cores" => Some(cores(report)),
         "drops" => Some(drops(report)),

@@ -24,6 +24,8 @@ use trafficengine::stats::Latencies;
 #[path = "../device/mod.rs"]
 mod device;
 mod paired;
+#[path = "../guard/prefixes.rs"]
+mod prefixes;
 
 use device::cli::{self, Common, TwoCpus};
 use device::compared::Compared;
@@ -60,6 +62,9 @@ struct Arguments {
     /// Two proxies take turns, one whose servers get a PROXY header and one without: what the header costs.
     #[arg(long, conflicts_with = "two_core")]
     proxy_out: bool,
+    /// Two proxies take turns, one with a list of 200 000 prefixes and limits on each client and a class, and one without.
+    #[arg(long, conflicts_with_all = ["two_core", "proxy_out"])]
+    guarded: bool,
     /// What the servers are chosen by.
     #[arg(long, value_enum, default_value = "number")]
     rules: Rules,
@@ -72,10 +77,10 @@ struct Arguments {
     /// IPv6 on both sides.
     #[arg(long)]
     ipv6: bool,
-    /// Pairs of turns, with --proxy-out.
-    #[arg(long, default_value_t = 15, requires = "proxy_out")]
+    /// Pairs of turns, with --proxy-out or --guarded.
+    #[arg(long, default_value_t = 15)]
     pairs: u32,
-    /// How long to measure; with --proxy-out shared out among all turns.
+    /// How long to measure; with --proxy-out or --guarded shared out among all turns.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
     /// How long the proxy lets a port rest, in milliseconds.
@@ -128,7 +133,11 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     }
     if arguments.proxy_out {
         arguments.common.pin()?;
-        return paired::run(&conditions, arguments.pairs, &arguments.common);
+        return paired::run(&conditions, paired::What::Header, arguments.pairs, &arguments.common);
+    }
+    if arguments.guarded {
+        arguments.common.pin()?;
+        return paired::run(&conditions, paired::What::Guard, arguments.pairs, &arguments.common);
     }
     let Run {
         result,

@@ -1,5 +1,7 @@
-//! What a PROXY header towards the server costs a connection: two proxies in one process, one with and one without, take
-//! turns, so that whatever else the machine does hits both alike; each pair of turns gives a ratio.
+//! What a PROXY header towards the server costs a connection, or a guard: two proxies in one process, one with and one
+//! without, take turns, so that whatever else the machine does hits both alike; each pair of turns gives a ratio.
+
+use std::path::Path;
 
 use serde::Serialize;
 use trafficengine::bench::Measured;
@@ -7,12 +9,13 @@ use trafficengine::bench::Measured;
 use crate::device::cli::Common;
 use crate::device::pairs::{self, Pairs};
 use crate::device::{BoxError, Conditions, Host};
+use crate::prefixes::Prefixes;
 
 /// Names are those of the JSON.
 #[derive(Serialize)]
 struct PairedResult {
     mode: &'static str,
-    /// Cycles of a connection with header by cycles without.
+    /// Cycles of a connection with it by cycles without.
     #[serde(flatten)]
     paired: Pairs,
     /// The ratio that must not be exceeded.
@@ -29,11 +32,37 @@ struct PairedResult {
     invalid_because: Vec<String>,
 }
 
-/// At most an eighth more: a header may cost no more than one packet of eight.
-const LIMIT: f64 = 1.12;
+/// What one of the proxies has and the other has not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What {
+    /// A PROXY header towards the server.
+    Header,
+    /// A list of 100 000 prefixes of each family that nobody is in, and limits on each client and on the class of all.
+    Guard,
+}
+
+impl What {
+    /// At most an eighth more for a header: it may cost no more than one packet of eight.
+    fn limit(self) -> f64 {
+        match self {
+            What::Header => 1.12,
+            What::Guard => 1.04,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            What::Header => "a PROXY header costs",
+            What::Guard => "a list of 200 000 prefixes and limits cost",
+        }
+    }
+}
+
+/// Prefixes of each family in the list.
+const PREFIXES: usize = 100_000;
 
 /// Returns whether the result is valid, and the ratio within its limit.
-pub(crate) fn run(conditions: &Conditions, pairs: u32, common: &Common) -> Result<bool, BoxError> {
+pub(crate) fn run(conditions: &Conditions, what: What, pairs: u32, common: &Common) -> Result<bool, BoxError> {
     if pairs < 6 {
         return Err(format!("--pairs {pairs}: expected at least 6, or there is no interval").into());
     }
@@ -41,11 +70,18 @@ pub(crate) fn run(conditions: &Conditions, pairs: u32, common: &Common) -> Resul
     let length = settings.length / (2 * pairs);
     let host = Host::start(2, 1500)?;
     let mut without = host.open('a', conditions)?;
-    let with_header = Conditions {
-        proxy_out: true,
-        ..*conditions
+    let folder = tempfile::TempDir::new()?;
+    let conditions_with = match what {
+        What::Header => Conditions {
+            proxy_out: true,
+            ..*conditions
+        },
+        What::Guard => Conditions {
+            guarded_by: Some(list_in(folder.path())?),
+            ..*conditions
+        },
     };
-    let mut with = host.open('b', &with_header)?;
+    let mut with = host.open('b', &conditions_with)?;
     for inline in [&mut without, &mut with] {
         inline.warm_up(&settings);
         inline.settle();
@@ -66,7 +102,7 @@ pub(crate) fn run(conditions: &Conditions, pairs: u32, common: &Common) -> Resul
     let result = PairedResult {
         mode: "inline, paired",
         paired,
-        limit: LIMIT,
+        limit: what.limit(),
         cycles_with: paired.cycles[0],
         cycles_without: paired.cycles[1],
         tx_packets_with,
@@ -79,21 +115,31 @@ pub(crate) fn run(conditions: &Conditions, pairs: u32, common: &Common) -> Resul
         invalid_because,
     };
     println!(
-        "a PROXY header costs {:.1} % ({:.1} to {:.1} %, at most {:.0} %): {:.0} cycles per connection with, {:.0} \
+        "{} {:.1} % ({:.1} to {:.1} %, at most {:.0} %): {:.0} cycles per connection with, {:.0} \
          without; {}; {:.2} and {:.2} packets out; {}",
+        what.name(),
         (paired.ratio - 1.0) * 100.0,
         (paired.interval[0] - 1.0) * 100.0,
         (paired.interval[1] - 1.0) * 100.0,
-        (LIMIT - 1.0) * 100.0,
+        (what.limit() - 1.0) * 100.0,
         result.cycles_with,
         result.cycles_without,
         paired.rests_on(),
         result.tx_packets_with,
         result.tx_packets_without,
-        paired.verdict(LIMIT, &result.invalid_because),
+        paired.verdict(what.limit(), &result.invalid_because),
     );
     common.write(&result)?;
-    Ok(result.valid && paired.ratio <= LIMIT)
+    Ok(result.valid && paired.ratio <= what.limit())
+}
+
+/// Writes the list, without prefixes that the clients of the bench have, and says where. The name stays until the process ends.
+fn list_in(folder: &Path) -> Result<&'static str, BoxError> {
+    let file = folder.join("list.txt");
+    let all = Prefixes::new(PREFIXES).text();
+    let others = all.lines().filter(|line| !line.starts_with("10."));
+    std::fs::write(&file, others.map(|line| format!("{line}\n")).collect::<String>())?;
+    Ok(Box::leak(file.display().to_string().into_boxed_str()))
 }
 
 /// Packets that the proxy has sent for a connection.

@@ -52,7 +52,7 @@ sack = true
 timestamps = true
 
 "#,
-        rules = rules(conditions.rules),
+        rules = rules(conditions),
         clients = devices[0],
         servers = devices[1],
         capacity = conditions.capacity,
@@ -61,6 +61,13 @@ timestamps = true
         verify = if conditions.verify_all { "all" } else { "acted" },
         time_wait = conditions.settings.time_wait.as_millis(),
     );
+    if let Some(file) = conditions.guarded_by {
+        let _ = write!(
+            text,
+            "[[list]]\nname = \"seen\"\nfile = \"{file}\"\n\
+             [[class]]\nname = \"clients\"\nlimit = {{ connections = 10000000, rate = 100000000 }}\n"
+        );
+    }
     pools(&mut text, conditions, server_mac);
     if conditions.records {
         let [syslog, ipfix] = conditions.sinks.unwrap_or([514, 4739]);
@@ -111,7 +118,8 @@ fn pool(index: u16) -> String {
 }
 
 /// A rule for each key, or for each server: the right server of a key is the key modulo their number.
-fn rules(rules: Rules) -> String {
+fn rules(conditions: &Conditions) -> String {
+    let rules = conditions.rules;
     let named = |kind: &str| {
         (0..rules.keys())
             .map(|key| {
@@ -122,7 +130,7 @@ fn rules(rules: Rules) -> String {
     };
     let rules = match rules {
         Rules::Pool => return "default = \"servers\"".to_owned(),
-        Rules::Number => "{ first_number = true, pool = \"servers\" }".to_owned(),
+        Rules::Number => "  { first_number = true, pool = \"servers\" },\n".to_owned(),
         Rules::Http1000 => named("http_host"),
         Rules::Sni1000 => named("tls_sni"),
         Rules::Regex => ["[048]", "[159]", "[26]", "[37]"]
@@ -134,7 +142,14 @@ fn rules(rules: Rules) -> String {
             })
             .collect(),
     };
-    format!("rules = [\n{rules}]\ndefault = \"reject\"")
+    let (guard, limit) = match conditions.guarded_by {
+        Some(_) => (
+            "  { client = [\"seen\"], action = \"drop\" },\n  { not = [{ client = [\"seen\"] }], class = \"clients\" },\n",
+            "client_limit = { connections = 1000000, rate = 10000000 }\n",
+        ),
+        None => ("", ""),
+    };
+    format!("{limit}rules = [\n{guard}{rules}]\ndefault = \"reject\"")
 }
 
 /// Addresses that the proxy connects from: each open connection and each at rest takes a port of one towards one server.

@@ -95,6 +95,8 @@ pub(crate) struct Conditions {
     pub(crate) shown: bool,
     /// Whether the servers get a PROXY header of version 2.
     pub(crate) proxy_out: bool,
+    /// A list that a rule of the listener asks for, and limits on it, each client and a class; none without.
+    pub(crate) guarded_by: Option<&'static str>,
     /// Whether all speak IPv6.
     pub(crate) ipv6: bool,
     /// Requests of a connection, and the bytes of request and response.
@@ -137,6 +139,7 @@ impl Conditions {
             stage_cycles: false,
             shown: false,
             proxy_out: false,
+            guarded_by: None,
             ipv6: false,
             rounds: 1,
             request: 16,

@@ -1,5 +1,7 @@
 //! Prefixes as the lists of registries and of those who collect attackers have them, and addresses at random.
 
+#![allow(dead_code, reason = "a module of two benches, each of which uses a part")]
+
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -84,6 +84,7 @@ fn names() -> NameTable {
             .filter_map(|index| named(&format!("s{index}"), &format!("10.2.0.{}:80", index + 1)))
             .collect(),
         local_addresses: vec![IpAddr::from([10, 1, 255, 254]), IpAddr::from([10, 2, 100, 1])],
+        classes: Vec::new(),
         epoch_ns: 1_700_000_000_000_000_000,
     }
 }

@@ -133,14 +133,40 @@ pub(crate) fn impatient(text: String) -> String {
         .replace("idle = \"1h\"", "idle = \"20s\"")
 }
 
+/// The same with limits of all kinds: on the listener, each client, a class, the pool and each server.
+pub(crate) fn limited(text: String) -> String {
+    let listener = "limit = { connections = 1000000, rate = 1000000 }\n\
+                    client_limit = { connections = 20000, rate = 200000, beyond = \"drop\" }\n";
+    let class = "[[class]]\nname = \"all\"\nlimit = { connections = 1000000 }\n\n[timeouts]";
+    impatient(text)
+        .replace("name = \"bench\"\n", &format!("name = \"bench\"\n{listener}"))
+        .replace(
+            "rules = [\n",
+            "rules = [{ client = [\"10.0.0.0/8\"], class = \"all\" },\n",
+        )
+        .replace("[timeouts]", class)
+        .replace("[[pool]]", "[[pool]]\nlimit = { connections = 1000000 }")
+        .replace("mac = \"", "max_connections = 100000, mac = \"")
+}
+
 /// Opens a proxy with everything around it; requests and responses are so long.
-pub(crate) fn open(host: &Host, name: char, seed: u64, (request, response): (u32, u32)) -> Result<Field, BoxError> {
+pub(crate) fn open(host: &Host, name: char, seed: u64, messages: (u32, u32)) -> Result<Field, BoxError> {
+    open_with(host, name, (seed, messages), impatient)
+}
+
+/// The same with another configuration.
+pub(crate) fn open_with(
+    host: &Host,
+    name: char,
+    (seed, (request, response)): (u64, (u32, u32)),
+    adjust: fn(String) -> String,
+) -> Result<Field, BoxError> {
     let conditions = Conditions {
         request,
         response,
         ..conditions()
     };
-    let ends = host.open_ends(name, &conditions, impatient)?;
+    let ends = host.open_ends(name, &conditions, adjust)?;
     Field::new(ends, &conditions, seed)
 }
 

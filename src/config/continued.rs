@@ -22,6 +22,9 @@ use splice::ids::{ListenerId, PoolId, ServerId};
 /// Addresses of ours that there can be: numbers from here on mean something else.
 const MOST_ADDRESSES: usize = splice::transparent_sources::FIRST as usize;
 
+/// Classes that there can be: each has a number of two bytes.
+const MOST_CLASSES: usize = 1 << 16;
+
 /// Whether the file has a listener, a pool or a server that has a number.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
@@ -112,6 +115,7 @@ impl Config {
                 list.go_on_from(before);
             }
         }
+        config.continue_classes(self);
         config.finish_table(name)?;
         let too_many = |what, most| {
             let complaint =
@@ -128,6 +132,9 @@ impl Config {
         }
         if config.listeners.len().max(config.pools.len()) > MOST_LISTENERS {
             return too_many("listeners or pools", MOST_LISTENERS);
+        }
+        if config.classes.len() > MOST_CLASSES {
+            return too_many("classes since the start", MOST_CLASSES);
         }
         if config.addresses().len() > MOST_ADDRESSES {
             return too_many("addresses since the start", MOST_ADDRESSES);

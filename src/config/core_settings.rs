@@ -55,6 +55,7 @@ impl Config {
             listeners: self.listeners.iter().map(listener).collect(),
             trusted: self.listeners.iter().map(trusted).collect(),
             servers,
+            limits: self.limits(),
             rules: self.rule_count(),
             payload_fields: tls::proxy_fields,
             promises: self.syn_ack_settings(),

@@ -91,6 +91,16 @@ pub(super) const RETRIES_RANGE: RangeInclusive<i64> = 0..=16;
 
 /// `[[pool]] servers[].max_connections`: as many as one core can hold.
 pub(super) const SERVER_CONNECTIONS_RANGE: RangeInclusive<i64> = 1..=1 << 24;
+/// `limit.connections`: as many as places of a client's counter hold.
+pub(super) const LIMIT_CONNECTIONS_RANGE: RangeInclusive<i64> = 1..=1 << 26;
+/// `limit.rate`: from one in a quarter of an hour to more than a machine can do.
+pub(super) const LIMIT_RATE_RANGE: RangeInclusive<f64> = 0.001..=100_000_000.0;
+/// `limit.burst`.
+pub(super) const LIMIT_BURST_RANGE: RangeInclusive<i64> = 1..=100_000_000;
+/// `client_limit.prefix_v4`, and the most: an address.
+pub(super) const LIMIT_PREFIX_V4: (i64, i64) = (32, 32);
+/// `client_limit.prefix_v6`, and the most: what a provider gives a subscriber at least (RFC 6177 2).
+pub(super) const LIMIT_PREFIX_V6: (i64, i64) = (64, 128);
 /// `[[pool]] eject_after`: one failure may be a restart or a lost segment.
 pub(super) const EJECT_AFTER: i64 = 3;
 /// 0 is never.

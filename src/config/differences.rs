@@ -4,7 +4,7 @@ use super::source::{At, Source};
 use super::{Config, Standing};
 
 impl Config {
-    /// What another version changes that goes on from this one: a line for each listener, pool and server.
+    /// What another version changes that goes on from this one: a line for each listener, pool, server and class.
     pub fn lines_of_difference(&self, new: &Config) -> String {
         let mut lines = String::new();
         let mut tell = |what: &str, name: &str, before: Option<Standing>, now: Standing, is_same: bool| {
@@ -47,6 +47,13 @@ impl Config {
                 of.standing,
                 before == Some(of),
             );
+        }
+        for (index, of) in new.classes.iter().enumerate() {
+            if let Some(before) = self.classes.get(index)
+                && before != of
+            {
+                lines.push_str(&format!("~ class {}\n", of.name));
+            }
         }
         lines
     }

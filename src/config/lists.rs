@@ -220,9 +220,10 @@ impl Config {
 
 /// Those that ask the same have one number.
 fn number(listeners: &mut [ListenerConfig], asked: &mut Vec<Clients>) {
-    let rules = listeners.iter_mut().flat_map(|listener| &mut listener.rules);
-    for rule in rules {
-        number_within(&mut rule.matches, asked);
+    for listener in listeners {
+        let classes = listener.classes.iter_mut().map(|rule| &mut rule.matches);
+        let rules = listener.rules.iter_mut().map(|rule| &mut rule.matches);
+        rules.chain(classes).for_each(|matches| number_within(matches, asked));
     }
 }
 

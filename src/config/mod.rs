@@ -23,6 +23,7 @@ mod device;
 mod differences;
 mod dn;
 mod error;
+mod limits;
 mod lists;
 mod memory;
 mod model;
@@ -46,6 +47,7 @@ pub use self::control::ControlConfig;
 pub use device::{Device, PciAddress};
 pub use dn::DnPattern;
 pub use error::{ConfigError, Problem};
+pub use limits::ClassConfig;
 pub use lists::{Changed, ListChange, ListConfig};
 pub use memory::{PortMemory, RequestsCarried};
 pub use model::{
@@ -56,7 +58,7 @@ pub use pattern::{HostPattern, MAX_HOST_LEN, NamePattern};
 pub use payload_regex::PayloadRegex;
 pub use records::{Destination, Endpoint, RecordFilter, RecordsConfig, Rotation};
 pub use routes::{NextHop, Route, Routes};
-pub use rule::{Clients, Match, Rule, RuleAction};
+pub use rule::{ClassRule, Clients, Match, Rule, RuleAction};
 pub use rule_numbers::{BY_DEFAULT, OTHER_RULES};
 pub use splice::ids::{CoreId, ListenerId, PoolId, PortIndex, RuleId, ServerId};
 pub use splice::settings::{
@@ -78,6 +80,7 @@ pub struct Config {
     pools: Vec<PoolConfig>,
     servers: Vec<ServerConfig>,
     lists: Vec<ListConfig>,
+    classes: Vec<ClassConfig>,
     /// Who clients are, if that is asked.
     client_table: Option<Arc<ClientTable>>,
     timeouts: Timeouts,

@@ -12,8 +12,9 @@ use ipnet::IpNet;
 use super::continued::Standing;
 use super::device::Device;
 use super::routes::NextHop;
-use super::rule::Rule;
+use super::rule::{ClassRule, Rule};
 use splice::ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
+use splice::limit::{ClientLimit, Limit};
 use splice::settings::{AcceptProxy, Bind, Check, Member, Policy, SendProxy, UnknownFlows, Verify};
 
 /// `[engine]`: what concerns the process and each of its cores.
@@ -183,6 +184,12 @@ pub struct ListenerConfig {
     pub bind: Bind,
     /// Asked in order, the first that matches decides.
     pub rules: Vec<Rule>,
+    /// Asked in order, the first that matches says which class a client is in.
+    pub classes: Vec<ClassRule>,
+    /// How many connections it may have.
+    pub limit: Option<Limit>,
+    /// How many each of its clients may have.
+    pub client_limit: Option<ClientLimit>,
     /// What becomes of a connection that no rule matches.
     pub default: Fallback,
     /// How long the first payload is waited for before the choice is made with what is there; less than the time `select`.
@@ -273,6 +280,8 @@ pub struct PoolConfig {
     pub members: Vec<Member>,
     /// How many of a hundred of its servers may be ejected.
     pub eject_most: u8,
+    /// How many connections it may have.
+    pub limit: Option<Limit>,
 }
 
 /// A server: one address and port, whatever number of pools it is in.

@@ -17,11 +17,12 @@ pub(super) struct RawConfig {
     pub(super) log: RawLog,
     pub(super) control: RawControl,
     pub(super) lists: Vec<RawList>,
+    pub(super) classes: Vec<RawClass>,
 }
 
 /// Every top-level key.
 pub(super) const SECTIONS: &[&str] = &[
-    "engine", "port", "listener", "pool", "list", "timeouts", "syn_ack", "records", "log", "control",
+    "engine", "port", "listener", "pool", "list", "class", "timeouts", "syn_ack", "records", "log", "control",
 ];
 
 #[derive(Deserialize, Default)]
@@ -115,6 +116,36 @@ pub(super) struct RawListener {
     #[serde(default)]
     pub(super) timeouts: RawListenerTimeouts,
     pub(super) proxy_protocol: Option<RawProxyIn>,
+    pub(super) limit: Option<RawLimit>,
+    pub(super) client_limit: Option<RawClientLimit>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawLimit {
+    pub(super) connections: Option<i64>,
+    pub(super) rate: Option<f64>,
+    pub(super) burst: Option<i64>,
+    pub(super) beyond: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawClientLimit {
+    pub(super) connections: Option<i64>,
+    pub(super) rate: Option<f64>,
+    pub(super) burst: Option<i64>,
+    pub(super) beyond: Option<String>,
+    pub(super) prefix_v4: Option<i64>,
+    pub(super) prefix_v6: Option<i64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawClass {
+    pub(super) name: String,
+    pub(super) limit: Option<RawLimit>,
+    pub(super) rank: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -150,6 +181,7 @@ pub(super) struct RawRule {
     pub(super) not: Vec<RawRule>,
     pub(super) pool: Option<String>,
     pub(super) action: Option<String>,
+    pub(super) class: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -177,6 +209,7 @@ pub(super) struct RawPool {
     pub(super) proxy_protocol: Option<RawProxyOut>,
     pub(super) transparent: Option<bool>,
     pub(super) check: Option<RawCheck>,
+    pub(super) limit: Option<RawLimit>,
 }
 
 #[derive(Deserialize)]

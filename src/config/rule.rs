@@ -32,6 +32,15 @@ impl Rule {
     }
 }
 
+/// A rule that gives clients a class, of which the first that matches counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassRule {
+    /// What must be so; known when a SYN arrives.
+    pub matches: Match,
+    /// The number of the class.
+    pub class: u16,
+}
+
 /// What becomes of a connection that a rule matches.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum RuleAction {

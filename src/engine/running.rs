@@ -342,6 +342,7 @@ pub(super) fn names_of(config: &Config, clock: &Clock) -> NameTable {
             .map(|server| named(&server.name, server.address))
             .collect(),
         local_addresses: config.addresses(),
+        classes: config.classes().iter().map(|class| class.name.clone()).collect(),
         epoch_ns: u64::try_from(since_1970)
             .unwrap_or(u64::MAX)
             .saturating_sub(clock.now().as_nanos()),

@@ -19,8 +19,8 @@ use super::{Exit, complain, print};
 pub(super) const SOCKET: &str = "/run/proxyengine/control";
 
 /// Columns that say what a row is of: they come before the others, which are in the order of the alphabet.
-const FIRST: [&str; 9] = [
-    "id", "name", "listener", "rule", "severity", "core", "group", "reason", "state",
+const FIRST: [&str; 10] = [
+    "id", "kind", "name", "listener", "rule", "severity", "core", "group", "reason", "state",
 ];
 
 /// How often `--watch` asks.
@@ -200,6 +200,8 @@ enum Part {
     Rules,
     /// Lists of prefixes: how much is in them, and how often somebody of them came.
     Lists,
+    /// Limits and classes: how many connections there are, and how many were refused.
+    Limits,
     /// Cores.
     Cores,
     /// Why frames were dropped.

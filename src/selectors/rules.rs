@@ -8,7 +8,7 @@ use e2d2::BURST;
 use netfcts::leg::mapped;
 
 use crate::config::{
-    AcceptProxy, Clients, Config, CoreId, Fallback, HostPattern, Match, Rule, RuleAction, RuleId, ServerId,
+    AcceptProxy, ClassRule, Clients, Config, CoreId, Fallback, HostPattern, Match, Rule, RuleAction, RuleId, ServerId,
 };
 use crate::guard::{ClientTable, Hits, ListHits};
 use splice::callbacks::{Arrival, FirstPayload, Refusal, SelectServer, Selection, SelectorFactory};
@@ -54,6 +54,8 @@ struct ListenerRules {
     /// Of those rules that are found by a name, in their order.
     indices: Vec<NameIndex>,
     default: Fallback,
+    /// Rules that give classes.
+    classes: Vec<ClassRule>,
     /// So many of the rules are asked before there is a payload: to the last that can refuse then.
     at_syn: usize,
 }
@@ -68,6 +70,7 @@ impl RuleSelector {
                 rules: listener.rules.clone(),
                 indices: NameIndex::of_rules(&listener.rules),
                 default: listener.default,
+                classes: listener.classes.clone(),
                 at_syn: match listener.accept {
                     AcceptProxy::Off => rules_at_syn(&listener.rules),
                     // Who the client is, and where it has connected to, the header says.
@@ -242,6 +245,20 @@ impl SelectServer for RuleSelector {
             return self.refuse_at_syn(arrival);
         }
         Ok(())
+    }
+
+    fn class(&mut self, arrival: &Arrival) -> Option<u16> {
+        let listener = self.listeners.get(arrival.listener.index())?;
+        if listener.classes.is_empty() {
+            return None;
+        }
+        let table = self.clients.as_deref();
+        let known = Known {
+            clients: table.map(|table| (table, table.set_of(mapped(arrival.peer)))),
+            listener_port: arrival.local_port,
+        };
+        let is_it = |rule: &&ClassRule| known.at_syn(&rule.matches) == Sought::Found(true);
+        listener.classes.iter().find(is_it).map(|rule| rule.class)
     }
 
     #[inline]

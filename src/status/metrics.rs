@@ -8,11 +8,14 @@ mod table;
 
 use std::sync::Arc;
 
-use control::metrics::{Exposition, Family, Format, Values};
+use control::metrics::{Exposition, Family, Format, Kind, Values};
 
 use netfcts::Side;
+use splice::limit::Limited;
+use splice::meter::Metered;
 use splice::tally::{Distribution, Histogram, ListenerTally, PoolTally, Tally};
 
+use super::limits::{self, Row};
 use super::{DROP_GROUPS, distribution, rules};
 use crate::config::{Config, ListenerConfig, OTHER_RULES, PoolConfig, Standing};
 use crate::engine::Watch;
@@ -25,6 +28,32 @@ struct Seen<'a> {
     watch: &'a Watch,
     config: Arc<Config>,
     tallies: Vec<Arc<Tally>>,
+}
+
+/// A family, and the names of its labels in their order.
+type Listed = (Family<'static>, &'static [&'static str]);
+
+/// What is told of one family: its values are added to it.
+type Tell = fn(&Seen<'_>, &mut Values<'_>);
+
+const fn info(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Listed {
+    let kind = Kind::Info;
+    (Family { name, kind, help }, labels)
+}
+
+const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Listed {
+    let kind = Kind::Counter;
+    (Family { name, kind, help }, labels)
+}
+
+const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Listed {
+    let kind = Kind::Gauge;
+    (Family { name, kind, help }, labels)
+}
+
+const fn histogram(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Listed {
+    let kind = Kind::Histogram;
+    (Family { name, kind, help }, labels)
 }
 
 /// Upper bounds of times in microseconds, as powers of two: from 128 µs to 33.6 s, each four times the last.
@@ -176,6 +205,28 @@ fn of_rules(seen: &Seen<'_>, values: &mut Values<'_>) {
             add(OTHER_RULES, others);
         }
     }
+}
+
+/// Of all limits and classes, those of one kind by the name of what they are of.
+fn of_limits(seen: &Seen<'_>, mut add: impl FnMut(&Row<'_>, Metered)) {
+    let standby = seen.watch.standby();
+    for row in limits::rows(&seen.config) {
+        add(&row, standby.metered(row.of.0, row.of.1));
+    }
+}
+
+fn of_classes(seen: &Seen<'_>, values: &mut Values<'_>, of: impl Fn(Metered) -> u64) {
+    of_limits(seen, |row, counted| {
+        if row.of.0 == Limited::Class {
+            values.add(&[("class", row.name)], of(counted));
+        }
+    });
+}
+
+fn refused_by_limits(seen: &Seen<'_>, values: &mut Values<'_>) {
+    of_limits(seen, |row, counted| {
+        _ = values.add(&[("kind", row.kind), ("name", row.name)], counted.refused)
+    });
 }
 
 fn listener_bytes(seen: &Seen<'_>, values: &mut Values<'_>) {

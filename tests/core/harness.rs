@@ -187,13 +187,13 @@ impl Bench {
 
     /// One that asks its servers what they can do.
     pub fn probing(text: &str) -> Self {
-        Self::build(text, false, 0, |_| {}, |selector| selector)
+        Self::build((text, Arc::default()), false, 0, |_| {}, |selector| selector)
     }
 
     /// The engine after it has been started so many times: other secrets.
     pub fn restarted(text: &str, epoch: u8) -> Self {
         let quiet = |settings: &mut Settings| settings.promises.offer.probe = false;
-        Self::build(text, false, epoch, quiet, |selector| selector)
+        Self::build((text, Arc::default()), false, epoch, quiet, |selector| selector)
     }
 
     /// With a selector that always names the pool.
@@ -219,11 +219,18 @@ impl<S: SelectServer> Bench<S> {
             settings.promises.offer.probe = false;
             adjust(settings);
         };
-        Self::build(text, pool_only, 0, quiet, wrap)
+        Self::build((text, Arc::default()), pool_only, 0, quiet, wrap)
+    }
+
+    /// One of several cores that share what all of them know.
+    #[allow(dead_code)] // of one of the programs that share this
+    pub fn sharing(text: &str, standby: &Arc<Standby>, wrap: impl FnOnce(Selector) -> S) -> Self {
+        let quiet = |settings: &mut Settings| settings.promises.offer.probe = false;
+        Self::build((text, Arc::clone(standby)), false, 0, quiet, wrap)
     }
 
     fn build(
-        text: &str,
+        (text, standby): (&str, Arc<Standby>),
         pool_only: bool,
         epoch: u8,
         adjust: impl FnOnce(&mut Settings),
@@ -236,7 +243,6 @@ impl<S: SelectServer> Bench<S> {
         let probes = settings.promises.offer.probe;
         let pool = HeapPool::new(512, 2048);
         let (sender, records) = record_ring(1024);
-        let standby = Arc::<Standby>::default();
         let (hops, calls, asked) = (Hops::default(), Calls::default(), Asked::default());
         let secrets = Secrets {
             cookie: [1 + u64::from(epoch), 2],

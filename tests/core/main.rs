@@ -45,6 +45,7 @@ mod proxy_header_chaos;
 mod proxy_header_in;
 mod proxy_header_syn;
 mod proxy_header_syn_trouble;
+mod quotas;
 mod refusing;
 mod reload;
 mod restart;

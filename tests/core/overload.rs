@@ -10,6 +10,9 @@ use e2d2::time::Instant;
 use e2d2::wire::frame;
 use e2d2::wire::frame::Packet;
 use e2d2::wire::tcp::TcpFlags;
+use proxyengine::callbacks::SelectServer;
+use proxyengine::config::Config;
+use proxyengine::selectors::RuleSelector;
 use splice::drop_reason::DropReason;
 use splice::{Output, Usage};
 use std::time::Duration;
@@ -46,7 +49,7 @@ fn flood_syn(n: u32) -> Segment {
 }
 
 /// Has the core handle a batch as its round would, and returns what it sends in its order.
-fn round(bench: &mut Bench, segments: &[Segment], is_full: bool) -> Vec<Segment> {
+fn round<S: SelectServer>(bench: &mut Bench<S>, segments: &[Segment], is_full: bool) -> Vec<Segment> {
     let mut batch = ArrayVec::<_, BURST>::new();
     for segment in segments {
         let port = PortId(u8::from(segment.to.mac.0[5] == PROXY_MAC[1]));
@@ -62,7 +65,7 @@ fn round(bench: &mut Bench, segments: &[Segment], is_full: bool) -> Vec<Segment>
 }
 
 /// The same in the middle of a flood, with the rounds for which segments may be put off until there are more of them.
-fn eight_rounds(bench: &mut Bench, segments: &[Segment]) -> Vec<Segment> {
+fn eight_rounds<S: SelectServer>(bench: &mut Bench<S>, segments: &[Segment]) -> Vec<Segment> {
     let mut sent = round(bench, segments, true);
     for n in 1..8 {
         let syns: Vec<Segment> = (n * 32..(n + 1) * 32).map(flood_syn).collect();
@@ -72,7 +75,7 @@ fn eight_rounds(bench: &mut Bench, segments: &[Segment]) -> Vec<Segment> {
 }
 
 /// Full rounds of strangers' SYNs until nothing is left to pay for them; returns the number of SYNs.
-fn overload(bench: &mut Bench) -> u32 {
+fn overload<S: SelectServer>(bench: &mut Bench<S>) -> u32 {
     let mut n = 0;
     let until = bench.now + Duration::from_millis(100);
     while bench.now < until {
@@ -170,6 +173,31 @@ fn what_was_put_off_is_dealt_with_in_order_when_the_queue_gets_empty() {
     );
     drop(sent);
     bench.assert_all_returned();
+}
+
+/// Staff go before strangers, though they were never there; guests do not, though they were.
+#[test]
+fn a_class_has_a_rank() {
+    let rules = "{ client = [\"10.0.0.2\"], class = \"staff\" }, { client = [\"10.0.0.1\"], class = \"guests\" },";
+    let ranks = "[[class]]\nname = \"staff\"\nrank = \"first\"\n[[class]]\nname = \"guests\"\nrank = \"last\"\n";
+    let text = CONFIG.replacen("rules = [", &format!("rules = [{rules}"), 1) + ranks;
+    let config = Config::parse(&text, "test").unwrap_or_else(|error| panic!("{error}"));
+    let mut bench = Bench::make_with(&text, false, |_| {}, |_| RuleSelector::new(&config));
+    let mut guest = Client::new(40000);
+    guest.connect(&mut bench);
+    let staff = Client {
+        me: Station::new(1, "10.0.0.2:40000"),
+        ..Client::new(40000)
+    };
+    let n = overload(&mut bench);
+    let mut batch: Vec<Segment> = (n..n + 30).map(flood_syn).collect();
+    batch.push(Client::new(40001).syn());
+    batch.push(staff.syn());
+    let sent = eight_rounds(&mut bench, &batch);
+    assert_eq!(sent[0].to, staff.me, "the first of them all");
+    assert!(sent.iter().all(|sent| sent.to.address.ip() != guest.me.address.ip()));
+    // A round that leaves the queue empty is one for all.
+    assert_eq!(round(&mut bench, &[Client::new(40002).syn()], false).len(), 1);
 }
 
 #[test]

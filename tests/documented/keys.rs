@@ -33,8 +33,16 @@ rules = [{ prefix = "a", pool = "s" }]
 default = "s"
 timeouts = {}
 proxy_protocol = { accept = "required", from = ["10.0.0.2"] }
+[[listener]]
+name = "m"
+addresses = ["10.0.0.1:81"]
+rules = [{ client = ["10.9.0.0/16"], class = "c" }]
+default = "s"
+client_limit = { connections = 9, rate = 9 }
 [[list]]
 name = "t"
+[[class]]
+name = "c"
 [[pool]]
 name = "s"
 check = { kind = "tcp" }
@@ -47,7 +55,7 @@ servers = [{ name = "one", address = "10.0.0.21:80" }]
 "#;
 
 /// How a table is called, where it is in `BASE`, and where its defaults are described: a document, and the text before.
-const TABLES: [(&str, &str, &str, &str); 19] = [
+const TABLES: [(&str, &str, &str, &str); 21] = [
     ("[engine]", "engine", "configuration.md", "## `[engine]`"),
     ("[[port]]", "port.0", "configuration.md", "## `[[port]]`"),
     ("[[port]] routes", "port.0.routes.0", "configuration.md", ""),
@@ -69,6 +77,13 @@ const TABLES: [(&str, &str, &str, &str); 19] = [
     ("[[listener]] timeouts", "listener.0.timeouts", "configuration.md", ""),
     ("[[listener]] rules", "listener.0.rules.0", "configuration.md", ""),
     ("[[list]]", "list.0", "configuration.md", "## `[[list]]`"),
+    (
+        "[[listener]] client_limit, and limit",
+        "listener.1.client_limit",
+        "configuration.md",
+        "## Limits",
+    ),
+    ("[[class]]", "class.0", "configuration.md", "## `[[class]]`"),
     ("[[pool]]", "pool.0", "configuration.md", "## `[[pool]]`"),
     ("[[pool]] check", "pool.0.check", "configuration.md", "A `check` has"),
     (
@@ -140,7 +155,7 @@ fn kind(path: &str, key: &str) -> (&'static str, String) {
     }
     let said = expected(&said, key).unwrap_or_else(|| panic!("{path}.{key}: {said:?}"));
     let (kind, probes): (_, Vec<Value>) = match said.as_str() {
-        "i64" => ("number", vec![i64::from(i32::MIN).into()]),
+        "i64" | "f64" => ("number", vec![i64::from(i32::MIN).into()]),
         "a string" => ("text", vec!["?~".into(), "".into()]),
         "a boolean" => return ("`true` or `false`", String::new()),
         "a sequence" => (
@@ -152,7 +167,9 @@ fn kind(path: &str, key: &str) -> (&'static str, String) {
     };
     for probe in probes {
         let said = with(path, key, probe).err().and_then(|said| expected(&said, key));
-        if let Some(said) = said.filter(|said| !said.starts_with("struct") && said != "i64" && said != "a string") {
+        if let Some(said) =
+            said.filter(|said| !said.starts_with("struct") && !["i64", "f64", "a string"].contains(&said.as_str()))
+        {
             return (kind, said);
         }
     }

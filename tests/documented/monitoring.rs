@@ -65,7 +65,10 @@ const ROWS: [(&str, &[&str]); 9] = [
     ("Servers", &["server_"]),
     ("Times and sizes", &["connect_", "first_byte", "choice", "connection_"]),
     ("Legs", &["client_handshake", "sampled_"]),
-    ("Listeners and pools", &["listener_", "rule_", "pool_connections"]),
+    (
+        "Listeners and pools",
+        &["listener_", "rule_", "pool_connections", "class_", "limit_"],
+    ),
     (
         "Drops and events",
         &["drops", "events", "records", "captured", "log_lines", "segments"],

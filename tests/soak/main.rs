@@ -22,7 +22,7 @@ fn nothing_is_left_of_honest_load_loss_and_attacks() {
         .and_then(|seed| seed.parse().ok())
         .unwrap_or(1);
     println!("SEED={seed}");
-    let field = siege::open(&host, 's', seed, MESSAGES).expect("the proxy opens");
+    let field = siege::open_with(&host, 's', (seed, MESSAGES), siege::limited).expect("the proxy opens");
     let mut soak = Soak::new(field, seed);
     for _ in 0..=WARM_UP {
         soak.turn();

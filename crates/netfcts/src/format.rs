@@ -60,6 +60,8 @@ pub struct NameTable {
     pub servers: Vec<Named>,
     /// By `SessionRecord::local_address`.
     pub local_addresses: Vec<IpAddr>,
+    /// By `SessionRecord::class`.
+    pub classes: Vec<String>,
     /// Nanoseconds from 1970 to `Instant::ZERO`.
     pub epoch_ns: u64,
 }
@@ -75,6 +77,11 @@ impl NameTable {
         self.servers
             .get(usize::from(record.server))
             .filter(|_| record.server != NO_SERVER)
+    }
+
+    /// The class that the client was in, if it was in one.
+    pub fn class(&self, record: &SessionRecord) -> Option<&str> {
+        self.classes.get(usize::from(record.class)).map(String::as_str)
     }
 
     /// Our address towards the server, if a server was called.
@@ -225,7 +232,7 @@ fn write_list<T: Display>(out: &mut String, separator: &str, items: impl Iterato
 
 const CSV_HEADER: &str = "start_ns,client,client_port,listener,listener_address,local_address,local_port,\
     server,server_address,servers_tried,core,packets_to_server,bytes_to_server,packets_to_client,bytes_to_client,\
-    client_cause,server_cause,flags,states,peer,peer_port,sample\n";
+    client_cause,server_cause,flags,states,peer,peer_port,sample,class\n";
 
 fn write_csv(out: &mut String, record: &SessionRecord, names: &NameTable, sample: u32) -> fmt::Result {
     let (listener, server) = (names.listener(record), names.server(record));
@@ -273,7 +280,8 @@ fn write_csv(out: &mut String, record: &SessionRecord, names: &NameTable, sample
     write_list(out, ";", record.changes().map(change))?;
     let peer = record.peer();
     let (address, port) = (peer.map(|(address, _)| address), peer.map(|(_, port)| port));
-    writeln!(out, ",{},{},{sample}", OrEmpty(address), OrEmpty(port))
+    let class = names.class(record).unwrap_or_default();
+    writeln!(out, ",{},{},{sample},{class}", OrEmpty(address), OrEmpty(port))
 }
 
 struct OrEmpty<T>(Option<T>);
@@ -344,6 +352,10 @@ fn write_json(out: &mut String, record: &SessionRecord, names: &NameTable, sampl
     out.push(']');
     if let Some(legs) = &record.legs {
         write_json_legs(out, legs)?;
+    }
+    // Names of classes are letters, digits, and what needs no escape.
+    if let Some(class) = names.class(record) {
+        write!(out, ",\"class\":\"{class}\"")?;
     }
     if sample > 1 {
         write!(out, ",\"sample\":{sample}")?;
@@ -431,6 +443,7 @@ mod tests {
             listeners: vec![named("web", "192.0.2.1:80"), named("web6", "[2001:db8::1]:80")],
             servers: vec![named(server, "[2001:db8:1::5]:8080")],
             local_addresses: vec!["2001:db8:1::1".parse().unwrap()],
+            classes: vec!["office".to_owned()],
             epoch_ns: 1_000,
         }
     }
@@ -604,7 +617,7 @@ mod tests {
             "{text}"
         );
         let csv = written(RecordFormat::Csv, names("s"), &[record]);
-        assert!(csv.trim_end().ends_with(",10.0.0.1,40000,1"), "{csv}");
+        assert!(csv.trim_end().ends_with(",10.0.0.1,40000,1,"), "{csv}");
         let json = written(RecordFormat::JsonLines, names("s"), &[record]);
         let value: Value = serde_json::from_str(&json).unwrap();
         assert_eq!(

@@ -13,8 +13,8 @@ use e2d2::time::Instant;
 
 use crate::leg::{Side, mapped};
 use crate::record::{
-    Cause, KEPT_FIRST, MAX_STAMP, NO_SERVER, PROXIED_KEPT_FIRST, PROXIED_STAMPS, RecordFlags, STAMPS, SessionRecord,
-    State,
+    Cause, KEPT_FIRST, MAX_STAMP, NO_CLASS, NO_SERVER, PROXIED_KEPT_FIRST, PROXIED_STAMPS, RecordFlags, STAMPS,
+    SessionRecord, State,
 };
 
 /// A side and a state.
@@ -69,6 +69,8 @@ pub struct Ends {
     pub bytes: (u64, u64),
     /// Why it ended, as the client's side sees it.
     pub cause: Cause,
+    /// Index of the client's class, or [`NO_CLASS`].
+    pub class: u16,
 }
 
 impl Default for Ends {
@@ -84,6 +86,7 @@ impl Default for Ends {
             packets: (0, 0),
             bytes: (0, 0),
             cause: Cause::Unknown,
+            class: NO_CLASS,
         }
     }
 }
@@ -296,6 +299,7 @@ mod tests {
             packets: (6, 7),
             bytes: (8, 9),
             cause: Cause::ActiveClose,
+            class: NO_CLASS,
         }
     }
 

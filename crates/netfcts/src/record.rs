@@ -43,6 +43,9 @@ pub const TRANSPARENT: u16 = u16::MAX;
 /// `server` of a connection that ended before one was chosen.
 pub const NO_SERVER: u16 = u16::MAX;
 
+/// `class` of a client that is in none.
+pub const NO_CLASS: u16 = u16::MAX;
+
 /// State of one end point as the proxy sees it. The first ten have ProxyEngine's names and numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
@@ -302,6 +305,8 @@ pub struct SessionRecord {
     stamps: [u8; STAMPS * STAMP_BYTES],
     /// What was seen of its legs, if they were watched: that has the flag [`RecordFlags::SAMPLED`].
     pub legs: Option<Legs>,
+    /// Index of the class that its client was in, or [`NO_CLASS`].
+    pub class: u16,
 }
 
 const _: () = assert!(size_of::<SessionRecord>() == 192 && align_of::<SessionRecord>() == 8);
@@ -335,6 +340,7 @@ impl SessionRecord {
             states: [0; STAMPS / 2],
             stamps: [0; STAMPS * STAMP_BYTES],
             legs: None,
+            class: ends.class,
         }
     }
 

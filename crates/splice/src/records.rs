@@ -168,7 +168,7 @@ impl Log {
         &mut self,
         slot: u32,
         connection: &Connection,
-        ((cause, local_port, given_up), legs): ((Cause, u16, Option<ServerId>), Option<&Legs>),
+        ((cause, local_port, given_up, class), legs): (EndOf, Option<&Legs>),
         now: Instant,
         tap: Option<&mut RecordSender>,
     ) {
@@ -192,6 +192,7 @@ impl Log {
             packets: (connection.packets_from_client, connection.packets_from_server),
             bytes: (connection.bytes_to_server, connection.bytes_to_client),
             cause,
+            class: class.unwrap_or(record::NO_CLASS),
         };
         for sink in [self.sink.as_mut(), tap].into_iter().flatten() {
             let make = || Ended {
@@ -210,6 +211,9 @@ impl Log {
         self.records.get_mut(slot as usize).filter(|record| record.is_begun())
     }
 }
+
+/// Why a connection ends, with which port of ours and which server that was given up, and the class of its client.
+pub(crate) type EndOf = (Cause, u16, Option<ServerId>, Option<u16>);
 
 /// Which of the two FINs of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

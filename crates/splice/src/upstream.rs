@@ -41,6 +41,8 @@ use siphasher::sip::SipHasher13;
 
 use crate::base::difference::MOST_SERVERS;
 use crate::base::ids::{PoolId, ServerId};
+use crate::base::limit::Limited;
+use crate::base::meter::CoreMeters;
 use crate::base::server_state::ServerState;
 use crate::base::settings::{Member, Policy, PoolSettings, UpstreamServer, UpstreamSettings};
 use crate::base::standby::Standby;
@@ -68,6 +70,7 @@ pub struct Upstream {
     pools: Vec<Pool>,
     memberships: Memberships,
     standby: Arc<Standby>,
+    meters: CoreMeters,
     events: Counters<CallEvent>,
 }
 
@@ -96,7 +99,8 @@ impl Upstream {
     /// The servers and pools for the worker with this index.
     pub fn new(settings: &UpstreamSettings, worker: usize) -> Self {
         let mut health = Vec::with_capacity(MOST_SERVERS);
-        health.extend((settings.servers.iter()).map(|server| Health::new(limit(server, settings, worker))));
+        health.extend((settings.servers.iter()).map(|server| Health::new(server.max_connections)));
+        let standby: Arc<Standby> = Arc::default();
         Self {
             health,
             servers: settings.servers.clone(),
@@ -104,7 +108,8 @@ impl Upstream {
                 .map(|pool| Pool::new(pool, settings, worker))
                 .collect(),
             memberships: Memberships::new(settings),
-            standby: Arc::default(),
+            meters: CoreMeters::new(Arc::clone(standby.meters())),
+            standby,
             events: Counters::default(),
         }
     }
@@ -112,7 +117,16 @@ impl Upstream {
     /// The same, where an operator may have taken servers out of service.
     #[must_use]
     pub fn with_standby(self, standby: Arc<Standby>) -> Self {
-        Self { standby, ..self }
+        Self {
+            meters: CoreMeters::new(Arc::clone(standby.meters())),
+            standby,
+            ..self
+        }
+    }
+
+    /// What the core counts with all others.
+    pub(crate) fn meters(&mut self) -> &mut CoreMeters {
+        &mut self.meters
     }
 
     /// What an operator has taken out of service.
@@ -129,9 +143,9 @@ impl Upstream {
     /// The same among those not `tried` yet; `None` also when all have been.
     pub fn next_after(&mut self, pool: PoolId, client: IpAddr, now: Instant, tried: &[ServerId]) -> Option<ServerId> {
         let pool = self.pools.get_mut(pool.index())?;
-        let (health, standby) = (&self.health, &self.standby);
+        let (health, standby, meters) = (&self.health, &self.standby, &self.meters);
         let word = |server: ServerId| standby.server(server.0).word();
-        let has_room = |server: ServerId| !tried.contains(&server) && health[server.index()].has_room();
+        let has_room = |server: ServerId| !tried.contains(&server) && health[server.index()].has_room(server, meters);
         let may_be_asked = |server: ServerId| has_room(server) && word(server).may_be_asked(now);
         let has_room = |server: ServerId| has_room(server) && !word(server).is_drained();
         let picked = pool
@@ -165,7 +179,7 @@ impl Upstream {
         let Some(pool) = self.pools.get_mut(pool.index()) else {
             return false;
         };
-        let is_left = others(&self.health, &self.standby, server, tried);
+        let is_left = others((&self.health, &self.standby, &self.meters), server, tried);
         (!self.standby.server(server.0).word().is_fit() || pool.answers.may_give_up(now))
             && pool.turns.iter().any(|turn| is_left(turn.server))
     }
@@ -183,7 +197,8 @@ impl Upstream {
             return None;
         }
         let pool = self.pools.get_mut(pool.index())?;
-        let next = pool.pick(client, &self.health, others(&self.health, &self.standby, server, tried))?;
+        let others = others((&self.health, &self.standby, &self.meters), server, tried);
+        let next = pool.pick(client, &self.health, others)?;
         let event = if self.standby.server(server.0).word().is_fit() {
             pool.answers.note_given_up(now);
             CallEvent::GivenUp
@@ -206,22 +221,29 @@ impl Upstream {
 
     /// Whether a server that is there has room for one more connection: for servers that a selector names itself.
     pub fn has_room(&self, server: ServerId) -> bool {
-        self.health.get(server.index()).is_some_and(Health::has_room) && !self.standby.has_server(server.0)
+        let health = self.health.get(server.index());
+        health.is_some_and(|health| health.has_room(server, &self.meters)) && !self.standby.has_server(server.0)
     }
 
     /// A connection to `server` begins: our SYN is about to go out.
     ///
     /// Of this and the notes below, those about a server that is not there say nothing.
-    pub fn note_open(&mut self, server: ServerId) {
+    pub fn note_open(&mut self, server: ServerId, now: Instant) {
         if let Some(health) = self.health.get_mut(server.index()) {
             health.note_open();
+            if let Some(most) = health.limit {
+                self.meters.begin((Limited::Server, server.0), (Some(most), None), now);
+            }
         }
     }
 
     /// A connection that [began](Self::note_open) is over, or never came to be.
-    pub fn note_close(&mut self, server: ServerId) {
-        if let Some(health) = self.health.get_mut(server.index()) {
-            health.note_close();
+    pub fn note_close(&mut self, server: ServerId, now: Instant) {
+        if let Some(health) = self.health.get_mut(server.index())
+            && health.note_close()
+            && let Some(most) = health.limit
+        {
+            self.meters.end((Limited::Server, server.0), Some(most), now);
         }
     }
 
@@ -307,10 +329,14 @@ impl Upstream {
 
 /// Says of a server whether an overdue call to `server` can go there: to those that are not ejected. A trial is for those who
 /// have not waited yet.
-fn others(health: &[Health], standby: &Standby, server: ServerId, tried: &[ServerId]) -> impl Fn(ServerId) -> bool {
+fn others(
+    (health, standby, meters): (&[Health], &Standby, &CoreMeters),
+    server: ServerId,
+    tried: &[ServerId],
+) -> impl Fn(ServerId) -> bool {
     move |other| {
-        let health = &health[other.index()];
-        other != server && standby.server(other.0).word().is_fit() && health.has_room() && !tried.contains(&other)
+        let has_room = health[other.index()].has_room(other, meters);
+        other != server && standby.server(other.0).word().is_fit() && has_room && !tried.contains(&other)
     }
 }
 
@@ -397,19 +423,6 @@ impl Pool {
         let first = candidates.min_by(|a, b| time(a).total_cmp(&time(b)))?;
         Some(first.server)
     }
-}
-
-/// How many connections of a worker `server` may have.
-fn limit(server: &UpstreamServer, settings: &UpstreamSettings, worker: usize) -> u32 {
-    let all = server.max_connections;
-    all.map_or(u32::MAX, |all| share(all, worker, settings.workers))
-}
-
-/// A worker's share of what all have together; at least one.
-fn share(all: u32, worker: usize, workers: usize) -> u32 {
-    let workers = workers.max(1) as u32;
-    let rest = u32::from((worker as u32) < all % workers);
-    (all / workers + rest).max(1)
 }
 
 /// Without a secret: other engines, and this one after a restart, choose the same. Who picks its own address picks its

@@ -9,9 +9,10 @@ use humantime_serde::re::humantime;
 
 use super::pools::Pools;
 use super::rules::Basis;
-use super::{accept, choice, choices, duration, name, quoted, rules, small, why_no_host};
+use super::{accept, choice, choices, duration, limits, name, quoted, rules, small, why_no_host};
 use crate::config::Standing;
 use crate::config::defaults;
+use crate::config::limits::ClassConfig;
 use crate::config::lists::ListConfig;
 use crate::config::model::{Fallback, ListenAddress, ListenerConfig, ListenerTimeouts, PortConfig, Timeouts};
 use crate::config::raw::RawListener;
@@ -23,7 +24,7 @@ pub(super) fn check(
     source: &mut Source<'_>,
     raw: &[RawListener],
     ports: &[PortConfig],
-    (pools, lists): (&Pools, &[ListConfig]),
+    (pools, lists, classes): (&Pools, &[ListConfig], &[ClassConfig]),
     timeouts: &Timeouts,
 ) -> Vec<ListenerConfig> {
     let mut listeners: Vec<ListenerConfig> = Vec::with_capacity(raw.len());
@@ -40,7 +41,7 @@ pub(super) fn check(
         let at = all.index(i);
         name(source, &at.key("name"), &raw.name, &mut names);
         let addresses = addresses(source, &at.key("addresses"), raw);
-        if raw.rules.is_empty() && raw.default.is_none() {
+        if raw.rules.iter().all(|rule| rule.class.is_some()) && raw.default.is_none() {
             source.complain(
                 &at,
                 "has neither rules nor a default, expected either, or default = \"reject\" when a program of its own \
@@ -59,7 +60,13 @@ pub(super) fn check(
                 ("syn", Bind::Syn),
             ],
         );
-        let basis = Basis { bind, accept, lists };
+        let basis = Basis {
+            bind,
+            accept,
+            lists,
+            classes,
+        };
+        let (rules, classes) = rules::check(source, &at.key("rules"), &raw.rules, basis, pools);
         listeners.push(ListenerConfig {
             standing: Standing::InFile,
             accept,
@@ -69,7 +76,10 @@ pub(super) fn check(
             ports: ports_of(source, &at.key("ports"), raw, ports, &addresses),
             addresses,
             bind,
-            rules: rules::check(source, &at.key("rules"), &raw.rules, basis, pools),
+            rules,
+            classes,
+            limit: limits::limit(source, &at.key("limit"), raw.limit.as_ref()),
+            client_limit: limits::of_clients(source, &at.key("client_limit"), raw.client_limit.as_ref(), accept),
             default: default(source, &at.key("default"), raw.default.as_deref(), pools),
             inspect_delay: inspect_delay(source, &at.key("inspect_delay"), raw, &timeouts),
             timeouts,

@@ -8,6 +8,7 @@ mod accept;
 mod covers;
 mod engine;
 mod kernel;
+mod limits;
 mod listeners;
 mod lists;
 mod pools;
@@ -44,7 +45,9 @@ pub(super) fn check(source: &mut Source<'_>) -> Result<Config, ConfigError> {
     let routes = ports::routes(source, &raw.ports, &ports);
     let mut pools = pools::check(source, &raw.pools, &ports, &routes, &timeouts);
     let lists = lists::check(source, &raw.lists);
-    let mut listeners = listeners::check(source, &raw.listeners, &ports, (&pools, &lists), &timeouts);
+    let classes = limits::classes(source, &raw.classes, &raw.listeners);
+    let named = (&pools, &lists[..], &classes[..]);
+    let mut listeners = listeners::check(source, &raw.listeners, &ports, named, &timeouts);
     rule_numbers::give(&mut listeners);
     if source.problem_count() == 0 {
         // These compare one part with another and would only repeat what was said of either.
@@ -71,6 +74,7 @@ pub(super) fn check(source: &mut Source<'_>) -> Result<Config, ConfigError> {
         routes,
         listeners,
         lists,
+        classes,
         client_table: None,
         timeouts,
         warnings: Vec::new(),
@@ -105,6 +109,7 @@ fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
         log: source.table("log"),
         control: source.table("control"),
         lists: source.tables("list"),
+        classes: source.tables("class"),
     };
     source.checked()?;
     Ok(raw)

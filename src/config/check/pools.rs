@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
-use super::{choice, duration, ip, mac, name, number, probing, quoted, why_no_host};
+use super::{choice, duration, ip, limits, mac, name, number, probing, quoted, why_no_host};
 use crate::config::Standing;
 use crate::config::defaults;
 use crate::config::model::{ListenerConfig, LocalAddress, PoolConfig, PortConfig, PortRanges, ServerConfig, Timeouts};
@@ -175,6 +175,7 @@ impl Reader {
                 defaults::EJECT_MOST,
                 &defaults::EJECT_MOST_RANGE,
             ) as u8,
+            limit: limits::of_pool(source, &at.key("limit"), raw.limit.as_ref()),
         };
         let mut in_pool = HashSet::new();
         for (j, raw) in raw.servers.iter().enumerate() {

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::covers::why_covered;
+use super::limits::{self, REFUSALS};
 use super::listeners::pool;
 use super::pools::Pools;
 use super::who::{clients, listener_ports};
@@ -10,11 +11,12 @@ use super::{choice, choices, name, number, quoted};
 use crate::config::RuleId;
 use crate::config::defaults;
 use crate::config::dn::DnPattern;
+use crate::config::limits::ClassConfig;
 use crate::config::lists::ListConfig;
 use crate::config::pattern::{HostPattern, NamePattern};
 use crate::config::payload_regex::PayloadRegex;
 use crate::config::raw::RawRule;
-use crate::config::rule::{Match, Rule, RuleAction};
+use crate::config::rule::{ClassRule, Match, Rule, RuleAction};
 use crate::config::rule_numbers::{BY_DEFAULT, OTHER_RULES};
 use crate::config::source::{At, Source};
 use splice::callbacks::Refusal;
@@ -30,13 +32,6 @@ const SHOWN_NAMES: [&str; 2] = [BY_DEFAULT, OTHER_RULES];
 /// What a rule can be about beside that.
 const OTHERS: &str = "client, listener_port, and, or not";
 
-/// The words of `action`.
-const REFUSALS: [(&str, Refusal); 3] = [
-    ("reject", Refusal::Reject),
-    ("drop", Refusal::Drop),
-    ("tarpit", Refusal::Tarpit),
-];
-
 /// What of a listener its rules depend on.
 #[derive(Clone, Copy)]
 pub(super) struct Basis<'a> {
@@ -44,6 +39,7 @@ pub(super) struct Basis<'a> {
     pub(super) accept: AcceptProxy,
     /// That rules can name.
     pub(super) lists: &'a [ListConfig],
+    pub(super) classes: &'a [ClassConfig],
 }
 
 impl Basis<'_> {
@@ -53,12 +49,24 @@ impl Basis<'_> {
     }
 }
 
-pub(super) fn check(source: &mut Source<'_>, at: &At, raw: &[RawRule], basis: Basis<'_>, pools: &Pools) -> Vec<Rule> {
+/// The rules that decide, and those that give classes.
+pub(super) fn check(
+    source: &mut Source<'_>,
+    at: &At,
+    raw: &[RawRule],
+    basis: Basis<'_>,
+    pools: &Pools,
+) -> (Vec<Rule>, Vec<ClassRule>) {
     let mut names = HashSet::new();
+    let mut classes = Vec::new();
     let mut rules: Vec<(usize, Rule)> = Vec::with_capacity(raw.len());
     let (mut is_told, all) = (false, at);
     for (i, raw) in raw.iter().enumerate() {
         let at = at.index(i);
+        if let Some(text) = &raw.class {
+            classes.extend(class_rule(source, &at, (raw, text), basis));
+            continue;
+        }
         if let Some(text) = &raw.name {
             rule_name(source, &at.key("name"), text, &mut names);
         }
@@ -88,7 +96,28 @@ pub(super) fn check(source: &mut Source<'_>, at: &At, raw: &[RawRule], basis: Ba
             },
         ));
     }
-    rules.into_iter().map(|(_, rule)| rule).collect()
+    (rules.into_iter().map(|(_, rule)| rule).collect(), classes)
+}
+
+/// A rule that gives a class decides nothing else, and is asked before anything is said.
+fn class_rule(source: &mut Source<'_>, at: &At, (raw, class): (&RawRule, &str), basis: Basis<'_>) -> Option<ClassRule> {
+    if raw.name.is_some() || raw.pool.is_some() || raw.action.is_some() {
+        source.complain(
+            at,
+            "gives a class, expected neither name, pool nor action beside it: a rule behind it may decide",
+        );
+    }
+    let matches = condition(source, at, raw, basis.lists)?;
+    if !basis.tells_at_syn(&matches) {
+        let what = if matches.is_known_at_syn() {
+            "no class where PROXY headers are accepted: they say who the client is"
+        } else {
+            "only client and listener_port: a class is known when a client shakes hands"
+        };
+        source.complain(at, format!("gives a class, expected {what}"));
+    }
+    let class = limits::class(source, &at.key("class"), class, basis.classes)?;
+    Some(ClassRule { matches, class })
 }
 
 /// A rule leads to a pool, or refuses.
@@ -200,10 +229,13 @@ fn condition(source: &mut Source<'_>, at: &At, raw: &RawRule, lists: &[ListConfi
     for (key, raws) in [("and", &raw.and), ("not", &raw.not)] {
         for (i, raw) in raws.iter().enumerate() {
             let at = at.key(key).index(i);
-            if raw.name.is_some() || raw.pool.is_some() || raw.action.is_some() {
+            if [&raw.name, &raw.pool, &raw.action, &raw.class]
+                .iter()
+                .any(|of| of.is_some())
+            {
                 source.complain(
                     &at,
-                    "is a part of a rule, expected conditions without name, pool and action",
+                    "is a part of a rule, expected conditions without name, pool, action and class",
                 );
             }
             let part = condition(source, &at, raw, lists);

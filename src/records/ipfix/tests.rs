@@ -28,6 +28,7 @@ fn names() -> NameTable {
             "198.51.100.1".parse().expect("address"),
             "2001:db8:1::1".parse().expect("address"),
         ],
+        classes: Vec::new(),
         epoch_ns: 1_700_000_000_000_000_000,
     }
 }

@@ -1,12 +1,12 @@
 //! The table of the engine's metrics.
 
-use control::metrics::{Family, Kind, Values};
 use splice::tally::ListenerTally;
 
 use super::{
-    DROP_GROUPS, Seen, WAITING, checks, connect_times, connection_bytes, core_rounds, listener_bytes, next_hops,
-    of_cores, of_group, of_groups, of_listeners, of_pools, of_ports, of_rules, of_servers, port_errors,
-    round_trip_times, seconds_of_ms, segments, times_of_listeners, watched_segments, watched_zero_windows,
+    DROP_GROUPS, Listed, Tell, WAITING, checks, connect_times, connection_bytes, core_rounds, counter, gauge,
+    histogram, info, listener_bytes, next_hops, of_classes, of_cores, of_group, of_groups, of_listeners, of_pools,
+    of_ports, of_rules, of_servers, port_errors, refused_by_limits, round_trip_times, seconds_of_ms, segments,
+    times_of_listeners, watched_segments, watched_zero_windows,
 };
 
 /// Groups of counters that count events other than drops.
@@ -19,32 +19,6 @@ const EVENT_GROUPS: [&str; 7] = [
     "kernel",
     "time_wait",
 ];
-
-/// A family, and the names of its labels in their order.
-type Listed = (Family<'static>, &'static [&'static str]);
-
-/// What is told of one family: its values are added to it.
-type Tell = fn(&Seen<'_>, &mut Values<'_>);
-
-const fn info(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Listed {
-    let kind = Kind::Info;
-    (Family { name, kind, help }, labels)
-}
-
-const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Listed {
-    let kind = Kind::Counter;
-    (Family { name, kind, help }, labels)
-}
-
-const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Listed {
-    let kind = Kind::Gauge;
-    (Family { name, kind, help }, labels)
-}
-
-const fn histogram(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Listed {
-    let kind = Kind::Histogram;
-    (Family { name, kind, help }, labels)
-}
 
 /// Every family, in the order of the text.
 pub(super) static TABLE: &[(Listed, Tell)] = &[
@@ -410,6 +384,30 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
             "Connections whose server a rule of the listener has chosen, or its default",
         ),
         of_rules,
+    ),
+    (
+        counter(
+            "proxyengine_class_connections",
+            &["class"],
+            "Connections of clients of a class",
+        ),
+        |seen, values| of_classes(seen, values, |counted| counted.begun),
+    ),
+    (
+        gauge(
+            "proxyengine_class_connections_open",
+            &["class"],
+            "Those that are open now",
+        ),
+        |seen, values| of_classes(seen, values, |counted| counted.open),
+    ),
+    (
+        counter(
+            "proxyengine_limit_refused",
+            &["kind", "name"],
+            "Connections refused because there would have been too many of a listener, its clients, a class or a pool",
+        ),
+        refused_by_limits,
     ),
     (
         counter(

@@ -28,6 +28,7 @@ impl SessionRecord {
             states: [0; STAMPS / 2],
             stamps: [0; STAMPS * STAMP_BYTES],
             legs: None,
+            class: NO_CLASS,
         }
     }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod limits;
 pub(crate) mod overload;
+pub(crate) mod quotas;
 pub mod round_budget;
 #[cfg(test)]
 mod tests;
@@ -9,11 +10,14 @@ pub(crate) mod validated_clients;
 
 use crate::base::output::Output;
 use crate::base::settings::{Secrets, Settings};
+use crate::base::standby::Standby;
 use e2d2::time::Instant;
 use limits::CoreLimits;
 use netfcts::rate::RateLimiter;
 use overload::Overload;
+use quotas::Quotas;
 use round_budget::{CONGESTED_FOR, RoundBudget};
+use std::sync::Arc;
 use validated_clients::ValidatedClients;
 
 /// What one core grants, and to whom.
@@ -23,18 +27,22 @@ pub(crate) struct Admission {
     pub(crate) shed_errors: RateLimiter,
     pub(crate) overload: Overload,
     pub(crate) validated_clients: ValidatedClients,
+    pub(crate) quotas: Quotas,
     /// Since when timers wait for a port to take frames.
     congested_since: Option<Instant>,
 }
 
 impl Admission {
-    pub(crate) fn new(settings: &Settings, secrets: &Secrets, now: Instant) -> Self {
+    pub(crate) fn new(settings: &Settings, standby: &Standby, secrets: &Secrets, now: Instant) -> Self {
         let replies = settings.replies_per_second;
+        let connections = settings.capacity.connections;
+        let clients = standby.clients(connections * settings.place().1, secrets.table);
         Admission {
             limits: CoreLimits::new(replies, secrets.isn, now),
             shed_errors: RateLimiter::new(u64::from(replies), replies.div_ceil(10).max(1), now),
             overload: Overload::new(settings.overload_after, now),
-            validated_clients: ValidatedClients::new(settings.capacity.connections, now),
+            validated_clients: ValidatedClients::new(connections, now),
+            quotas: Quotas::new(connections, Arc::clone(clients)),
             congested_since: None,
         }
     }

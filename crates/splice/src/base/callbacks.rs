@@ -157,6 +157,13 @@ pub trait SelectServer: Send + 'static {
         Ok(())
     }
 
+    /// The class that somebody is in, a number of the configuration; asked only where there are classes.
+    #[doc(hidden)]
+    #[inline]
+    fn class(&mut self, _arrival: &Arrival) -> Option<u16> {
+        None
+    }
+
     /// True if it wants to know who will be [asked about](Self::admit) next.
     #[doc(hidden)]
     #[inline(always)]

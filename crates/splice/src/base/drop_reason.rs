@@ -80,6 +80,14 @@ e2d2::reasons! {
         RuleDropped = "rule_dropped",
         /// A rule keeps its sender at a window of zero.
         RuleTarpitted = "rule_tarpitted",
+        /// Its client would have too many connections, or has begun too many.
+        ClientLimit = "client_limit",
+        /// The clients of its class would, or have.
+        ClassLimit = "class_limit",
+        /// The listener would, or has.
+        ListenerLimit = "listener_limit",
+        /// The pool that was chosen for its connection would, or has.
+        PoolLimit = "pool_limit",
         /// A RST outside the window.
         OutOfWindowRst = "out_of_window_rst",
         /// Not an answer to our SYN.

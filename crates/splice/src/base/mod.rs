@@ -2,10 +2,13 @@
 
 pub mod addresses;
 pub mod callbacks;
+pub(crate) mod client_counts;
 pub mod difference;
 pub mod drop_reason;
 pub mod hash;
 pub mod ids;
+pub mod limit;
+pub mod meter;
 pub(crate) mod output;
 pub(crate) mod path;
 pub mod server_state;

@@ -4,6 +4,7 @@
 
 use crate::base::addresses::Addresses;
 use crate::base::ids::{PoolId, ServerId};
+use crate::base::limit::Limits;
 use crate::base::path::Path;
 pub use crate::base::syn_ack::{Pinned, SynAck, SynAckSettings};
 use arrayvec::ArrayVec;
@@ -327,6 +328,8 @@ pub struct Settings {
     pub trusted: Vec<Vec<IpNet>>,
     /// By server.
     pub servers: Vec<Server>,
+    /// How many connections there may be.
+    pub limits: Limits,
     /// How many rules are counted: one more than the largest number of one.
     pub rules: usize,
     /// Reads fields of PROXY headers from first bytes.

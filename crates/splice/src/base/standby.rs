@@ -1,8 +1,13 @@
-//! What an operator has taken out of service: words that one thread writes, and every core reads before it takes a connection.
+//! What all cores share of who may be taken: what an operator has taken out of service, words that one thread writes, and every
+//! core reads before it takes a connection; and what cores count together.
 
+use crate::base::client_counts::ClientCounts;
 use crate::base::difference::{MOST_LISTENERS, MOST_SERVERS};
+use crate::base::limit::Limited;
+use crate::base::meter::{Metered, Meters};
 use crate::base::server_state::{ServerState, ServerStates};
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Whether a server, a listener or the engine takes new connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +34,9 @@ pub struct Standby {
     closings: Box<[AtomicU8]>,
     listeners: Box<[Word]>,
     engine: Word,
+    /// What all cores count together.
+    meters: Arc<Meters>,
+    clients: OnceLock<Arc<ClientCounts>>,
 }
 
 /// A [`Service`] in the lowest two bits, the number of a closing or 0 above.
@@ -66,6 +74,8 @@ impl Default for Standby {
             closings: bytemuck::zeroed_slice_box(MOST_SERVERS),
             listeners: (0..MOST_LISTENERS).map(|_| Word::default()).collect(),
             engine: Word::default(),
+            meters: Arc::default(),
+            clients: OnceLock::new(),
         }
     }
 }
@@ -75,6 +85,32 @@ impl Standby {
     #[inline]
     pub fn server(&self, server: u16) -> ServerState<'_> {
         self.servers.of(server)
+    }
+
+    /// What all cores have counted of one thing together, or 10 ms before.
+    pub fn metered(&self, kind: Limited, id: u16) -> Metered {
+        self.meters.of(kind, id)
+    }
+
+    /// Clients that have open connections and are counted, each for itself. Reads 32 bytes for each connection that there is room
+    /// for.
+    pub fn counted_clients(&self) -> usize {
+        self.clients.get().map_or(0, |clients| clients.in_use())
+    }
+
+    /// Connections that were let in uncounted because there was no room for another client.
+    pub fn uncounted_clients(&self) -> u64 {
+        self.clients.get().map_or(0, |clients| clients.uncounted())
+    }
+
+    pub(crate) fn meters(&self) -> &Arc<Meters> {
+        &self.meters
+    }
+
+    /// The counts of clients: room for those of `connections`, if it is the first core that asks.
+    pub(crate) fn clients(&self, connections: usize, secret: [u64; 2]) -> &Arc<ClientCounts> {
+        self.clients
+            .get_or_init(|| Arc::new(ClientCounts::new(connections, secret)))
     }
 
     /// Whether an operator has taken a server out of service.

@@ -157,18 +157,25 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         if self.connections.len() == capacity {
             return self.rooms.emit.dropped(DropReason::TableFull);
         }
+        let counted = match self.rooms.count_in(listener, segment) {
+            Ok(counted) => counted,
+            Err(excess) => return self.rooms.refuse_excess(excess, incoming, out),
+        };
         let (client, shook_hands_in) = self.rooms.new_opening(listener, opened, &incoming);
         let connection = Connection::new(segment, (listener, address), State::AwaitPayload(client));
         if resting {
             self.rooms.free_key(segment.hash, &segment.key);
         }
         let Ok(slot) = self.connections.insert(connection) else {
+            self.rooms.count_out(listener, counted);
             return self.rooms.emit.dropped(DropReason::TableFull);
         };
         if let Err(refusal) = self.rooms.flows.insert(segment.hash, FlowRef::client(slot)) {
             self.connections.remove(slot);
+            self.rooms.count_out(listener, counted);
             return self.rooms.emit.dropped(refusal.into());
         }
+        self.rooms.admission.quotas.keep(slot, counted);
         // Not before: the client of a connection that was not made may bring its cookie again.
         self.rooms.handshake.replay_filter.note(unused);
         self.rooms.on_cookie_returned(segment.key.remote);
@@ -226,6 +233,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         self.drive(slot, Event::CookieAck, &mut scene, out);
         self.rooms.handshake.replay_filter.note(unused);
         self.rooms.on_cookie_returned(incoming.segment.key.remote);
+        self.rooms.count_late(slot, listener, incoming.segment);
         self.await_first_bytes(slot, listener, out);
         if incoming.segment.len() == 0 {
             return self.rooms.emit.dropped(DropReason::Consumed);

@@ -169,10 +169,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             time_wait: TimeWaitRing::new(capacity.time_wait),
             sources: SourcePorts::new(&settings),
             tally: Arc::new(Tally::new(&settings, parts.upstream.pool_count())),
+            admission: Admission::new(&settings, parts.upstream.standby(), secrets, now),
             upstream: parts.upstream,
             probes: Probes::new(&settings, now),
             checks: Checks::new(&settings, secrets.table[0], now),
-            admission: Admission::new(&settings, secrets, now),
             steering: settings.steering.as_ref().map(Steering::new),
             records: Log::new(
                 parts.records,

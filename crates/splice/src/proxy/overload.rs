@@ -1,17 +1,30 @@
 //! What a core does with packets while it is [overloaded](crate::admission::overload).
 
 use crate::admission::overload::{Sender, sender_of_syn};
-use crate::base::callbacks::SelectServer;
+use crate::base::callbacks::{Arrival, SelectServer};
 use crate::base::drop_reason::DropReason;
+use crate::base::ids::ListenerId;
+use crate::base::limit::Rank;
 use crate::base::output::{NextHops, Output};
 use crate::proxy::{Proxy, Rooms};
+use crate::session::segment::Header;
 use arrayvec::ArrayVec;
 use e2d2::BURST;
-use e2d2::buffer::BufferPool;
+use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::time::Instant;
-use e2d2::wire::frame::Packet;
+use e2d2::wire::frame::{Kind, Packet};
 use netfcts::Side;
 use netfcts::counters::TcpCounter;
+use netfcts::leg::unmapped;
+
+/// Who has sent a SYN.
+#[derive(Clone, Copy, Debug)]
+struct Source {
+    /// The hash of its address.
+    hash: u64,
+    /// That of its class.
+    rank: Rank,
+}
 
 /// When a packet has its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,29 +87,36 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
     }
 
-    /// For each packet the hash of its sender, if it is a SYN. What says whether he is known is on its way to the cache then: to
+    /// For each packet who has sent it, if it is a SYN. What says whether he is known is on its way to the cache then: to
     /// wait for each of them alone costs more than an answer.
-    fn sources_of_syns(&self, batch: &[Packet<P::Buffer>]) -> ArrayVec<Option<u64>, BURST> {
+    fn sources_of_syns(&mut self, batch: &[Packet<P::Buffer>]) -> ArrayVec<Option<Source>, BURST> {
+        let have_ranks = self.rooms.settings.limits.have_ranks;
         let source_of = |packet| {
             let hash = self.rooms.flows.source_hash(sender_of_syn(packet)?);
             if !self.rooms.admission.overload.is_open_to(hash) {
                 self.rooms.admission.validated_clients.prefetch(hash);
             }
-            Some(hash)
+            let rank = if have_ranks {
+                self.rooms.rank_of(packet)
+            } else {
+                Rank::Usual
+            };
+            Some(Source { hash, rank })
         };
         batch.iter().map(source_of).collect()
     }
 
     /// Says when a packet has its turn, by the hash of its sender if it is a SYN. While the queue fills, those of clients who are
     /// known pay for theirs here, answered or not.
-    fn turn_of(&mut self, source: Option<u64>, affords_strangers: bool) -> Turn {
-        let Some(hash) = source else {
+    fn turn_of(&mut self, source: Option<Source>, affords_strangers: bool) -> Turn {
+        let Some(Source { hash, rank }) = source else {
             return Turn::First;
         };
-        if self.rooms.admission.overload.is_open_to(hash) {
+        if rank != Rank::Last && self.rooms.admission.overload.is_open_to(hash) {
             return Turn::First;
         }
-        if self.rooms.admission.validated_clients.contains(hash) {
+        let is_known = || self.rooms.admission.validated_clients.contains(hash);
+        if rank == Rank::First || rank == Rank::Usual && is_known() {
             if self.rooms.admission.overload.keeps_up() {
                 return Turn::First;
             }
@@ -153,6 +173,22 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
+    /// The rank of the class that the sender of a SYN is in.
+    fn rank_of(&mut self, packet: &Packet<P::Buffer>) -> Rank {
+        let Kind::Tcp(layout) = packet.kind else {
+            return Rank::Usual;
+        };
+        let key = Header::read(packet.buffer.data(), layout).map(|header| header.key);
+        let class = key.and_then(|key| {
+            let addresses = &self.settings.addresses;
+            let listener = addresses.listener(addresses.index(key.local)?, key.local_port, packet.port)?;
+            let arrival = Arrival::new(unmapped(key.remote), key.local_port, ListenerId(listener));
+            self.selector.class(&arrival)
+        });
+        let class = class.and_then(|class| self.settings.limits.classes.get(usize::from(class)));
+        class.map_or(Rank::Usual, |class| class.rank)
+    }
+
     /// A client has come back with the number that it was told.
     #[inline]
     pub(crate) fn on_cookie_returned(&mut self, client: u128) {

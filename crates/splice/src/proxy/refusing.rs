@@ -3,9 +3,11 @@
 //! Nothing is stored about a stranger, and what he gets is one frame at most, from a budget of its purpose. A connection that a
 //! rule has dropped leaves eight bytes, which grow old ([`SilencedFlows`](crate::handshake::silenced::SilencedFlows)).
 
+use crate::admission::quotas::{Applicant, Counted, Excess};
 use crate::base::callbacks::{Arrival, Refusal, SelectServer, Selection};
 use crate::base::drop_reason::DropReason;
-use crate::base::ids::ListenerId;
+use crate::base::ids::{ListenerId, PoolId};
+use crate::base::limit::Limited;
 use crate::base::output::{NextHops, Output};
 use crate::base::settings::UnknownFlows;
 use crate::proxy::{Incoming, Rooms};
@@ -32,12 +34,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if matches!(event, Event::OutOfWindowRst(_)) {
             return None;
         }
-        let arrival = Arrival::new(
-            unmapped(segment.key.remote),
-            segment.key.local_port,
-            ListenerId(listener),
-        );
-        let refusal = self.selector.admit(&arrival).err()?;
+        let refusal = self.selector.admit(&arrival(listener, segment)).err()?;
         // Each attempt is counted once: what follows a SYN belongs to it.
         if segment.has(TcpFlags::SYN) {
             self.tally.note_refusal(self.selector.rule());
@@ -60,6 +57,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// The same to somebody whom a rule rejects, whatever strangers get.
     pub(crate) fn reject_by_rule(&mut self, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
         self.emit.dropped(DropReason::RuleRejected);
+        self.reject(incoming, out);
+    }
+
+    fn reject(&mut self, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
         if !self.admission.limits.rejected.take(self.now) {
             return self.emit.dropped(DropReason::RateLimited);
         }
@@ -83,6 +84,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// for there is nothing that a third party could get at. Neither answer has options: none is larger than its cause.
     pub(crate) fn tarpit(&mut self, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
         self.emit.dropped(DropReason::RuleTarpitted);
+        self.keep_waiting(incoming, out);
+    }
+
+    fn keep_waiting(&mut self, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
         let Incoming { buffer, segment } = incoming;
         let is_syn = segment.has(TcpFlags::SYN);
         // Who says that himself may do what we do: two of us would answer each other for ever.
@@ -107,6 +112,100 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.emit.send(Some(buffer), &path, &control, &[], out);
     }
 
+    /// Counts a connection that begins, by a segment of its client.
+    ///
+    /// # Errors
+    /// There would be too many.
+    #[inline]
+    pub(crate) fn count_in(&mut self, listener: u16, segment: &Segment) -> Result<Counted, Excess> {
+        if !self.settings.limits.are_any {
+            return Ok(Counted::default());
+        }
+        let who = self.applicant(listener, segment);
+        let limits = (&self.settings.limits, self.upstream.meters());
+        self.admission.quotas.admit(limits, who, self.now)
+    }
+
+    /// Whether one could be counted, if it came to be.
+    ///
+    /// # Errors
+    /// There would be too many.
+    pub(crate) fn may_count_in(&mut self, listener: u16, segment: &Segment) -> Result<(), Excess> {
+        if !self.settings.limits.are_any {
+            return Ok(());
+        }
+        let who = self.applicant(listener, segment);
+        let limits = (&self.settings.limits, &*self.upstream.meters());
+        self.admission.quotas.has_room(limits, who, self.now)
+    }
+
+    /// Counts one whose client has shaken hands with its server.
+    pub(crate) fn count_late(&mut self, slot: u32, listener: u16, segment: &Segment) {
+        if self.settings.limits.are_any {
+            let who = self.applicant(listener, segment);
+            let limits = (&self.settings.limits, self.upstream.meters());
+            let counted = self.admission.quotas.admit_late(limits, who, self.now);
+            self.admission.quotas.keep(slot, counted);
+        }
+    }
+
+    /// One that was counted did not come to be.
+    #[cold]
+    pub(crate) fn count_out(&mut self, listener: u16, counted: Counted) {
+        let limits = (&self.settings.limits, self.upstream.meters());
+        (self.admission.quotas).take_back(limits, (listener, counted), self.now);
+    }
+
+    fn applicant(&mut self, listener: u16, segment: &Segment) -> Applicant {
+        let class = if self.settings.limits.classes.is_empty() {
+            None
+        } else {
+            self.selector.class(&arrival(listener, segment))
+        };
+        Applicant {
+            listener,
+            class,
+            address: segment.key.remote,
+        }
+    }
+
+    /// Refuses somebody who would have too many connections, as the limit says. Who is met with silence or a window of zero
+    /// may try again with what he sends next, as long as his cookie is good.
+    #[cold]
+    pub(crate) fn refuse_excess(
+        &mut self,
+        excess: Excess,
+        incoming: Incoming<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        self.emit.dropped(match excess.of {
+            Limited::Class => DropReason::ClassLimit,
+            Limited::Listener => DropReason::ListenerLimit,
+            Limited::Pool => DropReason::PoolLimit,
+            Limited::Clients | Limited::Server => DropReason::ClientLimit,
+        });
+        match excess.refusal {
+            Refusal::Reject => self.reject(incoming, out),
+            Refusal::Drop => {}
+            Refusal::Tarpit => self.keep_waiting(incoming, out),
+        }
+    }
+
+    /// Counts a connection for the pool that is chosen for it; if that has too many, says what becomes of it.
+    #[inline]
+    pub(crate) fn refuse_by_pool(&mut self, (slot, pool): (u32, PoolId), connection: &Connection) -> Option<Event> {
+        if !self.settings.limits.are_any {
+            return None;
+        }
+        let limits = (&self.settings.limits, self.upstream.meters());
+        let excess = self.admission.quotas.choose(limits, (slot, pool.0), self.now).err()?;
+        self.emit.dropped(DropReason::PoolLimit);
+        if excess.refusal == Refusal::Reject {
+            return Some(Event::Rejected);
+        }
+        Some(self.silence(connection))
+    }
+
     /// Notes that the selector refuses a connection by what its client has said, and says what becomes of it.
     #[cold]
     pub(crate) fn note_refused(&mut self, connection: &Connection, selection: Selection) -> Event {
@@ -121,6 +220,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return Event::Rejected;
         }
         self.emit.dropped(DropReason::RuleDropped);
+        self.silence(connection)
+    }
+
+    /// Forgets a connection, and remembers not to answer what its client still sends.
+    fn silence(&mut self, connection: &Connection) -> Event {
         if let Some(key) = connection.ends.key(&self.settings, &self.borrowed, Side::Client) {
             self.handshake.silenced.note(self.flows.hash(&key), self.now);
         }
@@ -131,4 +235,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     pub(crate) fn is_silenced(&self, segment: &Segment) -> bool {
         self.handshake.silenced.contains(segment.hash, self.now)
     }
+}
+
+/// What the selector is told of who has sent a segment of no connection.
+#[inline]
+fn arrival(listener: u16, segment: &Segment) -> Arrival {
+    let peer = unmapped(segment.key.remote);
+    Arrival::new(peer, segment.key.local_port, ListenerId(listener))
 }

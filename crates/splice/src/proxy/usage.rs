@@ -65,7 +65,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     pub fn memory_by_structure(&self) -> [(&'static str, usize); 12] {
         let strangers = self.rooms.handshake.half_open.memory()
             + self.rooms.handshake.forwarded_syns.memory()
-            + self.rooms.admission.validated_clients.memory();
+            + self.rooms.admission.validated_clients.memory()
+            + self.rooms.admission.quotas.memory();
         let servers =
             self.rooms.handshake.syn_ack_options.memory() + self.rooms.probes.memory() + self.rooms.checks.memory();
         [

@@ -1,8 +1,9 @@
 //! Other servers and pools while the core runs: tables made by another thread, taken in by swapping.
 
-use super::{Health, Memberships, Pool, Upstream, limit};
+use super::{Health, Memberships, Pool, Upstream};
 use crate::base::difference::{Difference, put};
 use crate::base::ids::ServerId;
+use crate::base::limit::Limited;
 use crate::base::settings::{UpstreamServer, UpstreamSettings};
 
 /// What a core has to take in, and afterwards what it had.
@@ -10,7 +11,7 @@ pub(crate) struct UpstreamChange {
     servers: Vec<UpstreamServer>,
     /// Of new servers and of numbers that are nobody's.
     health: Vec<(u16, Option<Health>)>,
-    limits: Vec<(u16, u32)>,
+    limits: Vec<(u16, Option<u32>)>,
     pools: Vec<Pool>,
     /// By pool: its servers and weights are those that there were, and it goes on where it was.
     stays: Vec<bool>,
@@ -21,7 +22,7 @@ impl UpstreamChange {
     /// Makes it for the worker with this index. New servers take no connection before they are [admitted](Upstream::admit)
     /// if they are asked first what they can do.
     pub(crate) fn new(settings: &UpstreamSettings, worker: usize, difference: &Difference, are_asked: bool) -> Self {
-        let limit_of = |id: u16| limit(&settings.servers[usize::from(id)], settings, worker);
+        let limit_of = |id: u16| settings.servers[usize::from(id)].max_connections;
         let health = |id| {
             let health = Health::new(limit_of(id));
             (id, Some(if are_asked { health.joining() } else { health }))
@@ -52,6 +53,11 @@ impl Upstream {
         }
         for &(id, limit) in &change.limits {
             if let Some(health) = self.health.get_mut(usize::from(id)) {
+                // Connections to a server without a limit are not counted with those of others.
+                let open = i64::from(health.open());
+                let counted = |limit: Option<u32>| if limit.is_some() { open } else { 0 };
+                let more = counted(limit) - counted(health.limit);
+                self.meters.correct(Limited::Server, id, more);
                 health.limit = limit;
             }
         }

@@ -15,6 +15,9 @@ use std::time::Duration;
 
 use e2d2::time::Instant;
 
+use crate::base::ids::ServerId;
+use crate::base::limit::Limited;
+use crate::base::meter::CoreMeters;
 use crate::base::server_state::{Ejection, ServerState};
 use crate::base::settings::UpstreamServer;
 
@@ -48,8 +51,8 @@ pub struct ServerHealth {
 pub(super) struct Health {
     /// What is told of it; whether it is out is added by whoever asks.
     seen: ServerHealth,
-    /// This core's share of `max_connections`.
-    pub(super) limit: u32,
+    /// How many connections all cores together may have to it.
+    pub(super) limit: Option<u32>,
     /// It is new, and is asked what it can do before it takes a connection.
     is_joining: bool,
     /// The last call of this core that tried it while it was ejected.
@@ -76,8 +79,8 @@ pub(super) enum Why {
 }
 
 impl Health {
-    /// A server that may have so many connections.
-    pub(super) fn new(limit: u32) -> Self {
+    /// A server that may have so many connections of all cores.
+    pub(super) fn new(limit: Option<u32>) -> Self {
         Health {
             seen: ServerHealth {
                 open: 0,
@@ -108,8 +111,10 @@ impl Health {
         self.is_joining = false;
     }
 
-    pub(super) fn has_room(&self) -> bool {
-        self.seen.open < self.limit && !self.is_joining
+    #[inline]
+    pub(super) fn has_room(&self, server: ServerId, meters: &CoreMeters) -> bool {
+        let is_full = |most| !meters.are_fewer_than(Limited::Server, server.0, most);
+        !self.is_joining && !self.limit.is_some_and(is_full)
     }
 
     /// Connections of this core to it.
@@ -132,9 +137,11 @@ impl Health {
         self.seen.calls += 1;
     }
 
-    /// A call, or the connection that came of it, is over.
-    pub(super) fn note_close(&mut self) {
+    /// A call, or the connection that came of it, is over. Returns false if there was none.
+    pub(super) fn note_close(&mut self) -> bool {
+        let was_open = self.seen.open > 0;
         self.seen.open = self.seen.open.saturating_sub(1);
+        was_open
     }
 
     /// It is about to be called. If that is a trial, nobody else tries it for as long as `patience`.

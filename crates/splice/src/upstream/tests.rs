@@ -9,7 +9,7 @@ use std::time::Duration;
 use e2d2::time::Instant;
 use proptest::prelude::*;
 
-use super::{Upstream, share};
+use super::Upstream;
 use crate::base::ids::{PoolId, ServerId};
 use crate::base::settings::{Member, Policy, PoolSettings, UpstreamServer, UpstreamSettings};
 
@@ -71,13 +71,6 @@ fn pick(upstream: &mut Upstream) -> Option<u16> {
 
 fn picks(upstream: &mut Upstream, count: usize) -> Vec<u16> {
     (0..count).map(|_| pick(upstream).expect("a server")).collect()
-}
-
-#[test]
-fn the_limit_is_shared_out() {
-    let shares: Vec<u32> = (0..4).map(|worker| share(10, worker, 4)).collect();
-    assert_eq!(shares, [3, 3, 2, 2]);
-    assert_eq!(share(2, 3, 4), 1, "none is left without");
 }
 
 #[test]
@@ -150,7 +143,7 @@ fn least_connections_are_in_proportion_to_the_weights() {
     let mut upstream = Upstream::new(&config, 0);
     for _ in 0..800 {
         let picked = ServerId(pick(&mut upstream).expect("a server"));
-        upstream.note_open(picked);
+        upstream.note_open(picked, NOW);
     }
     assert_eq!(
         [0, 1, 2].map(|i| upstream.open_connections(ServerId(i))),
@@ -158,11 +151,11 @@ fn least_connections_are_in_proportion_to_the_weights() {
     );
     // Whoever loses connections gets the next ones.
     for _ in 0..30 {
-        upstream.note_close(ServerId(1));
+        upstream.note_close(ServerId(1), NOW);
     }
     for _ in 0..30 {
         assert_eq!(pick(&mut upstream), Some(1));
-        upstream.note_open(ServerId(1));
+        upstream.note_open(ServerId(1), NOW);
     }
 }
 
@@ -174,8 +167,8 @@ fn among_equals_turns_are_taken() {
     for _ in 0..30 {
         let picked = ServerId(pick(&mut upstream).expect("a server"));
         turns[picked.index()] += 1;
-        upstream.note_open(picked);
-        upstream.note_close(picked);
+        upstream.note_open(picked, NOW);
+        upstream.note_close(picked, NOW);
     }
     assert_eq!(turns, [10, 10, 10], "short connections do not all go to the first");
 }
@@ -251,11 +244,11 @@ fn a_full_server_is_passed_over() {
         for n in 0..6 {
             let picked = upstream.pick(POOL, client(n), NOW).expect("room");
             assert!(upstream.has_room(picked));
-            upstream.note_open(picked);
+            upstream.note_open(picked, NOW);
         }
         assert_eq!([0, 1].map(|i| upstream.open_connections(ServerId(i))), [3, 3]);
         assert_eq!(pick(&mut upstream), None, "{policy:?}: all are full");
-        upstream.note_close(ServerId(0));
+        upstream.note_close(ServerId(0), NOW);
         assert_eq!(pick(&mut upstream), Some(0));
     }
 }
@@ -458,13 +451,13 @@ proptest! {
                     if let Some((times, until, _)) = model.out[picked] && until <= now {
                         model.out[picked] = Some((times, now + Duration::from_secs(5), true));
                     }
-                    upstream.note_open(ServerId(picked as u16));
+                    upstream.note_open(ServerId(picked as u16), NOW);
                     model.open[picked] += 1;
                     open.push(picked);
                 }
                 Happening::Close(which) if !open.is_empty() => {
                     let server = open.swap_remove(which.index(open.len()));
-                    upstream.note_close(ServerId(server as u16));
+                    upstream.note_close(ServerId(server as u16), NOW);
                     model.open[server] -= 1;
                 }
                 Happening::Close(_) => (),

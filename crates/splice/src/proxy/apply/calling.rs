@@ -139,7 +139,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         call.called_at = timeout::milliseconds_after(now);
         let pool = call.pool;
         // Until the port is given back: see `release_port`.
-        self.upstream.note_open(server);
+        self.upstream.note_open(server, self.now);
         self.free_key(hash, &key);
         if let Err(refusal) = self.flows.insert(hash, FlowRef::server(slot)) {
             return Some(Err(refusal));

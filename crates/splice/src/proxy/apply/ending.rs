@@ -49,7 +49,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let lasted = self.records.start(slot).map(|start| self.now.saturating_since(start));
         let bytes = (connection.bytes_to_server, connection.bytes_to_client);
         self.tally.note_end(connection.listener, bytes, lasted);
-        let end = (cause, local_port, scene.given_up);
+        let class = self.admission.quotas.class(slot);
+        let end = (cause, local_port, scene.given_up, class);
         let tap = self.emit.tap.as_mut().and_then(|tap| tap.records(slot));
         let legs = connection.is_watched().then(|| self.legs.end(slot)).flatten();
         self.records.end(slot, connection, (end, legs.as_ref()), self.now, tap);
@@ -60,6 +61,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         self.release_port(slot, connection, scene.last_timestamps);
         self.end_inspection(slot);
+        let limits = (&self.settings.limits, self.upstream.meters());
+        (self.admission.quotas).end(limits, (slot, connection.listener), self.now);
     }
 
     /// Moves both legs of a spliced connection to the TIME-WAIT.
@@ -140,7 +143,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             self.borrowed.release(local_address, local_port);
         }
         connection.ends.leg = None;
-        self.upstream.note_close(leg.server);
+        self.upstream.note_close(leg.server, self.now);
     }
 
     /// Takes one leg of a connection out of the flow table.

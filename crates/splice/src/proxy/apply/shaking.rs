@@ -83,6 +83,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             return self.rooms.emit.dropped(DropReason::Draining);
         }
         let segment = incoming.segment;
+        if let Err(excess) = self.rooms.may_count_in(listener, segment) {
+            return self.rooms.refuse_excess(excess, incoming, out);
+        }
         let frame = incoming.buffer.data();
         let is_awaited = self.rooms.settings.listeners[usize::from(listener)].accept != AcceptProxy::Off;
         let syn = ForwardedSyn::of(segment, frame, is_awaited);
@@ -274,6 +277,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         });
         self.note_forwarded_handshake(slot, connection.listener);
         self.on_cookie_returned(segment.key.remote);
+        self.count_late(slot, connection.listener, segment);
         self.records.state(slot, Side::Client, record::State::Established, now);
         Some(())
     }

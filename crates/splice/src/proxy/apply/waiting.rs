@@ -226,6 +226,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if !self.upstream.has_room(server) {
             return Some(Event::NoServer);
         }
+        if let Some(pool) = pool
+            && let Some(refused) = self.refuse_by_pool((slot, pool), connection)
+        {
+            return Some(refused);
+        }
         let listener = connection.listener;
         let has_asked = client.acknowledged_len() > 0;
         (scene.server, scene.pool) = (Some(server), pool);

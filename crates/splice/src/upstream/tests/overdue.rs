@@ -188,7 +188,7 @@ fn calls_are_given_up_for_servers_that_are_fit_have_room_and_were_not_tried() {
     let mut backends = Upstream::new(&one_each, 0);
     assert!(backends.may_give_up(POOL, A, NOW, &[]));
     assert!(!backends.may_give_up(POOL, A, NOW, &[B, ServerId(2)]));
-    backends.note_open(B);
+    backends.note_open(B, NOW);
     assert!(!backends.may_give_up(POOL, A, NOW, &[ServerId(2)]), "full");
     for _ in 0..10 {
         assert_eq!(backends.give_up(POOL, client(1), A, NOW, &[]), Some(ServerId(2)));
@@ -270,7 +270,7 @@ impl Lossy {
 
     fn call(&mut self, server: ServerId, now: Instant) {
         self.calls += 1;
-        self.backends.note_open(server);
+        self.backends.note_open(server, NOW);
         self.backends.note_call(POOL, now);
         let call = Call {
             server,
@@ -291,7 +291,7 @@ impl Lossy {
             is_due.then(|| queue.pop_front()).flatten().map(|(_, call)| call)
         };
         while let Some(call) = due(&mut self.answers) {
-            self.backends.note_close(call.server);
+            self.backends.note_close(call.server, NOW);
             self.backends.note_success(call.server, now);
             self.backends.note_answer_time(POOL, now - call.began);
         }
@@ -307,7 +307,7 @@ impl Lossy {
     fn look(&mut self, call: Call, now: Instant) {
         if now - call.began >= Duration::from_secs(1) && self.silent_from.is_none() {
             // Its SYN again: that nobody takes a time from.
-            self.backends.note_close(call.server);
+            self.backends.note_close(call.server, NOW);
             return self.backends.note_success(call.server, now);
         }
         if !call.seen_overdue {
@@ -315,7 +315,7 @@ impl Lossy {
         }
         match self.backends.give_up(POOL, client(1), call.server, now, &[]) {
             Some(next) => {
-                self.backends.note_close(call.server);
+                self.backends.note_close(call.server, NOW);
                 self.call(next, now);
             }
             None => {

@@ -1,0 +1,384 @@
+//! Who may begin a connection: limits of listeners, classes, pools, and of each client.
+//!
+//! Counted is who has shaken hands: a forged SYN counts for nothing. Listener, class and client are known then, the pool when it is
+//! chosen; what a connection was counted for stands beside it, so that its end takes back exactly that, whatever a reload has
+//! made of the limits.
+//!
+//! **Clients of one prefix.** Where a client is more than one address, an address may have as many connections as are left for the
+//! others, and take as much from the bucket: one that takes all it gets ends at half. Of the last quarter, only an address gets
+//! something that is known: it has a [place](crate::base::client_counts), as it was admitted lately, and has one for each eight that
+//! are left. So the rest of a /64 is served beside a neighbour with one address or with any number of new ones.
+
+use crate::base::callbacks::Refusal;
+use crate::base::client_counts::{ClientCounts, ClientKey, ClientPlace};
+use crate::base::limit::{ClientLimit, Limit, Limited, Limits};
+use crate::base::meter::CoreMeters;
+use e2d2::time::Instant;
+use netfcts::leg::is_mapped;
+use std::sync::Arc;
+
+/// An IPv4 address is kept in its mapped form, behind so many other bits.
+const MAPPED_BITS: u8 = 96;
+
+const ADDRESS_BITS: u8 = 128;
+
+/// The part of a client's limit that is kept for addresses that are known: one in so many.
+const KEPT_FOR_KNOWN: u64 = 4;
+
+/// So many have to be left of it for each that an address has.
+const LEFT_FOR_EACH: u64 = 8;
+
+/// Who wants to begin a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Applicant {
+    /// To which listener.
+    pub(crate) listener: u16,
+    /// The class that it is in, if any.
+    pub(crate) class: Option<u16>,
+    /// Its address; IPv4 in its mapped form.
+    pub(crate) address: u128,
+}
+
+/// Of what there would be too many, and how the connection is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Excess {
+    pub(crate) of: Limited,
+    pub(crate) refusal: Refusal,
+}
+
+/// What a connection is counted for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
+    client: Option<ClientPlace>,
+    address: Option<ClientPlace>,
+    class: Option<u16>,
+    listener: bool,
+}
+
+/// The same in the table: numbers are one more than they say, and zero is nothing.
+type Entry = [u32; 4];
+const CLIENT: usize = 0;
+const ADDRESS: usize = 1;
+const POOL: usize = 2;
+/// The class, and a bit for the listener.
+const CLASS: usize = 3;
+const LISTENER_BIT: u32 = 1 << 31;
+
+/// What one core has counted.
+pub(crate) struct Quotas {
+    clients: Arc<ClientCounts>,
+    /// By slot. Memory is touched as it is used.
+    counted: Box<[Entry]>,
+    /// Something was counted since the start.
+    are_used: bool,
+}
+
+impl Quotas {
+    /// For so many connections, with the counts of clients that all cores share.
+    pub(crate) fn new(connections: usize, clients: Arc<ClientCounts>) -> Self {
+        Quotas {
+            clients,
+            counted: bytemuck::zeroed_slice_box(connections),
+            are_used: false,
+        }
+    }
+
+    /// Bytes of memory of this core, if they are used.
+    pub(crate) fn memory(&self) -> usize {
+        if self.are_used { size_of_val(&*self.counted) } else { 0 }
+    }
+
+    /// Whether all limits leave room for one more, as far as can be told without counting it.
+    pub(crate) fn has_room(
+        &self,
+        (limits, meters): (&Limits, &CoreMeters),
+        who: Applicant,
+        now: Instant,
+    ) -> Result<(), Excess> {
+        self.shared_has_room((limits, meters), who, now)?;
+        let Some(of_each) = limits.clients.get(usize::from(who.listener)).copied().flatten() else {
+            return Ok(());
+        };
+        let (open, due) = self.clients.of(key(&of_each, who), now).unwrap_or_default();
+        let has_room = of_each.limit.connections.is_none_or(|most| open < most.into())
+            && of_each.limit.rate.is_none_or(|rate| rate.left(due, now) > 0);
+        if has_room {
+            Ok(())
+        } else {
+            Err(excess(Limited::Clients, &of_each.limit))
+        }
+    }
+
+    /// Counts one more, which has shaken hands, if all limits leave room for it.
+    ///
+    /// # Errors
+    /// Of what there would be too many: nothing is counted then, but for the refusal.
+    pub(crate) fn admit(
+        &mut self,
+        (limits, meters): (&Limits, &mut CoreMeters),
+        who: Applicant,
+        now: Instant,
+    ) -> Result<Counted, Excess> {
+        let admitted = self
+            .shared_has_room((limits, meters), who, now)
+            .and_then(|()| self.enter_client(limits, who, now));
+        match admitted {
+            Ok((client, address)) => Ok(self.count((limits, meters), who, (client, address), now)),
+            Err(excess) => {
+                let id = match excess.of {
+                    Limited::Class => who.class.unwrap_or_default(),
+                    _ => who.listener,
+                };
+                meters.refuse(excess.of, id, now);
+                Err(excess)
+            }
+        }
+    }
+
+    /// Counts one more that was let in before it had shaken hands.
+    pub(crate) fn admit_late(
+        &mut self,
+        (limits, meters): (&Limits, &mut CoreMeters),
+        who: Applicant,
+        now: Instant,
+    ) -> Counted {
+        let of_each = limits.clients.get(usize::from(who.listener)).copied().flatten();
+        let client = of_each.and_then(|of_each| {
+            let (place, _) = self.clients.enter(key(&of_each, who), now)?;
+            if let Some(rate) = of_each.limit.rate {
+                self.clients.take(place, |due| Some(rate.after(due, 1, now)));
+            }
+            Some(place)
+        });
+        self.count((limits, meters), who, (client, None), now)
+    }
+
+    /// Keeps what a connection is counted for.
+    pub(crate) fn keep(&mut self, slot: u32, counted: Counted) {
+        if counted == Counted::default() {
+            return;
+        }
+        self.are_used = true;
+        let number = |place: Option<ClientPlace>| place.map_or(0, ClientPlace::number);
+        let class = counted.class.map_or(0, |class| u32::from(class) + 1);
+        let listener = if counted.listener { LISTENER_BIT } else { 0 };
+        let entry = &mut self.counted[slot as usize];
+        (entry[CLIENT], entry[ADDRESS]) = (number(counted.client), number(counted.address));
+        entry[CLASS] = class | listener;
+    }
+
+    /// Takes back what a connection that did not come to be was counted for.
+    pub(crate) fn take_back(
+        &mut self,
+        (limits, meters): (&Limits, &mut CoreMeters),
+        (listener, counted): (u16, Counted),
+        now: Instant,
+    ) {
+        for place in [counted.client, counted.address].into_iter().flatten() {
+            self.clients.leave(place);
+        }
+        if counted.listener {
+            end(meters, limits, (Limited::Listener, listener), now);
+        }
+        if let Some(class) = counted.class {
+            end(meters, limits, (Limited::Class, class), now);
+        }
+    }
+
+    /// Counts a connection for the pool that is chosen for it; if it was counted for another, no longer for that.
+    ///
+    /// # Errors
+    /// The pool has too many.
+    pub(crate) fn choose(
+        &mut self,
+        (limits, meters): (&Limits, &mut CoreMeters),
+        (slot, pool): (u32, u16),
+        now: Instant,
+    ) -> Result<(), Excess> {
+        let Some(limit) = limits.of(Limited::Pool, pool) else {
+            return Ok(());
+        };
+        if !meters.has_room(Limited::Pool, pool, limit, now) {
+            meters.refuse(Limited::Pool, pool, now);
+            return Err(excess(Limited::Pool, limit));
+        }
+        self.leave_pool((limits, meters), slot, now);
+        self.are_used = true;
+        begin(meters, limits, (Limited::Pool, pool), now);
+        self.counted[slot as usize][POOL] = u32::from(pool) + 1;
+        Ok(())
+    }
+
+    /// A connection is over.
+    #[inline]
+    pub(crate) fn end(&mut self, limits: (&Limits, &mut CoreMeters), (slot, listener): (u32, u16), now: Instant) {
+        if self.are_used && self.counted[slot as usize] != Entry::default() {
+            self.take_back_kept(limits, (slot, listener), now);
+        }
+    }
+
+    /// The class that a connection is in.
+    #[inline]
+    pub(crate) fn class(&self, slot: u32) -> Option<u16> {
+        if !self.are_used {
+            return None;
+        }
+        let class = self.counted.get(slot as usize)?[CLASS] & !LISTENER_BIT;
+        class.checked_sub(1).map(|class| class as u16)
+    }
+
+    fn take_back_kept(
+        &mut self,
+        (limits, meters): (&Limits, &mut CoreMeters),
+        (slot, listener): (u32, u16),
+        now: Instant,
+    ) {
+        self.leave_pool((limits, meters), slot, now);
+        let class = self.class(slot);
+        let entry = std::mem::take(&mut self.counted[slot as usize]);
+        let counted = Counted {
+            client: ClientPlace::of_number(entry[CLIENT]),
+            address: ClientPlace::of_number(entry[ADDRESS]),
+            class,
+            listener: entry[CLASS] & LISTENER_BIT != 0,
+        };
+        self.take_back((limits, meters), (listener, counted), now);
+    }
+
+    fn leave_pool(&mut self, (limits, meters): (&Limits, &mut CoreMeters), slot: u32, now: Instant) {
+        let pool = std::mem::take(&mut self.counted[slot as usize][POOL]);
+        if let Some(pool) = pool.checked_sub(1) {
+            end(meters, limits, (Limited::Pool, pool as u16), now);
+        }
+    }
+
+    /// Whether listener and class leave room.
+    fn shared_has_room(
+        &self,
+        (limits, meters): (&Limits, &CoreMeters),
+        who: Applicant,
+        now: Instant,
+    ) -> Result<(), Excess> {
+        let of_class = who.class.map(|class| (Limited::Class, class));
+        let all = [Some((Limited::Listener, who.listener)), of_class];
+        for (kind, id) in all.into_iter().flatten() {
+            if let Some(limit) = limits.of(kind, id)
+                && !meters.has_room(kind, id, limit, now)
+            {
+                return Err(excess(kind, limit));
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts for a client and, where that is more than one address, for its address.
+    fn enter_client(
+        &self,
+        limits: &Limits,
+        who: Applicant,
+        now: Instant,
+    ) -> Result<(Option<ClientPlace>, Option<ClientPlace>), Excess> {
+        let Some(of_each) = limits.clients.get(usize::from(who.listener)).copied().flatten() else {
+            return Ok((None, None));
+        };
+        let (limit, key) = (of_each.limit, key(&of_each, who));
+        let Some((client, open)) = self.clients.enter(key, now) else {
+            return Ok((None, None));
+        };
+        let address = (key.bits < ADDRESS_BITS).then(|| address_key(who));
+        let own = address.map(|address| self.clients.of(address, now));
+        let leaves_enough = |left: u64, all: u32, own: Option<Option<u64>>| match own {
+            None => left > 0,
+            Some(own) => {
+                let (is_known, own) = (own.is_some(), own.unwrap_or(0));
+                let is_kept = left * KEPT_FOR_KNOWN <= all.into();
+                own < left && (!is_kept || is_known && own * LEFT_FOR_EACH < left)
+            }
+        };
+        let fits = limit.connections.is_none_or(|most| {
+            let left = u64::from(most).saturating_sub(open);
+            leaves_enough(left, most, own.map(|own| own.map(|(open, _)| open)))
+        });
+        let fits = fits
+            && limit.rate.is_none_or(|rate| {
+                let used = own.map(|own| own.map(|(_, due)| rate.used(due, now)));
+                let after = |due| leaves_enough(rate.left(due, now), rate.burst, used).then(|| rate.after(due, 1, now));
+                self.clients.take(client, after)
+            });
+        if !fits {
+            self.clients.leave(client);
+            return Err(excess(Limited::Clients, &limit));
+        }
+        let address = address
+            .and_then(|address| self.clients.enter(address, now))
+            .map(|(place, _)| place);
+        if let (Some(place), Some(rate)) = (address, limit.rate) {
+            self.clients.take(place, |due| Some(rate.after(due, 1, now)));
+        }
+        Ok((Some(client), address))
+    }
+
+    fn count(
+        &mut self,
+        (limits, meters): (&Limits, &mut CoreMeters),
+        who: Applicant,
+        (client, address): (Option<ClientPlace>, Option<ClientPlace>),
+        now: Instant,
+    ) -> Counted {
+        let listener = limits.of(Limited::Listener, who.listener).is_some();
+        if listener {
+            begin(meters, limits, (Limited::Listener, who.listener), now);
+        }
+        if let Some(class) = who.class {
+            begin(meters, limits, (Limited::Class, class), now);
+        }
+        Counted {
+            client,
+            address,
+            class: who.class,
+            listener,
+        }
+    }
+}
+
+fn excess(of: Limited, limit: &Limit) -> Excess {
+    Excess {
+        of,
+        refusal: limit.beyond,
+    }
+}
+
+fn begin(meters: &mut CoreMeters, limits: &Limits, of: (Limited, u16), now: Instant) {
+    let limit = limits.of(of.0, of.1);
+    let (most, rate) = limit.map_or((None, None), |limit| (limit.connections, limit.rate));
+    meters.begin(of, (most, rate), now);
+}
+
+fn end(meters: &mut CoreMeters, limits: &Limits, of: (Limited, u16), now: Instant) {
+    let most = limits.of(of.0, of.1).and_then(|limit| limit.connections);
+    meters.end(of, most, now);
+}
+
+/// As whom somebody is counted.
+fn key(of_each: &ClientLimit, who: Applicant) -> ClientKey {
+    let bits = if is_mapped(who.address) {
+        MAPPED_BITS + of_each.prefix_v4
+    } else {
+        of_each.prefix_v6
+    };
+    let behind = u32::from(ADDRESS_BITS.saturating_sub(bits));
+    ClientKey {
+        prefix: who.address & u128::MAX.checked_shl(behind).unwrap_or(0),
+        listener: who.listener,
+        bits,
+    }
+}
+
+/// As which address of several.
+fn address_key(who: Applicant) -> ClientKey {
+    ClientKey {
+        prefix: who.address,
+        listener: who.listener,
+        bits: ADDRESS_BITS,
+    }
+}

@@ -1,0 +1,311 @@
+//! How many connections all cores together have of one thing, and how many begin.
+//!
+//! Each core adds what it counts to the [`Meters`] that all share. What may be counted often is not added at once, so that
+//! cores do not take a line of the cache from each other with each connection: a core keeps up to a thousandth of the limit, or
+//! what a rate grants in 10 ms, for 10 ms at most ([`CoreMeters`]). It sees its own at once. So beyond a limit there are at most
+//! the connections that the other cores have begun in the last 10 ms, and beyond a rate at most 1 + rate × 10 ms of each core.
+
+use crate::base::limit::{Limit, Limited, Limits, Rate};
+use e2d2::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// How long a core keeps for itself what it has counted.
+pub(crate) const PUBLISHED_EVERY: Duration = Duration::from_millis(10);
+
+/// The part of a limit that it keeps at most: one in so many.
+const KEPT_PART: u32 = 1024;
+
+/// Things of which it keeps something, at most: of others it publishes all at once.
+const MOST_KEPT: usize = 256;
+
+/// Numbers of a kind.
+const NUMBERS: usize = 1 << 16;
+
+/// Words of a meter: a cache line's worth, so that no two share one.
+const WORDS: usize = 8;
+const OPEN: usize = 0;
+const BEGUN: usize = 1;
+const REFUSED: usize = 2;
+/// When the bucket of its rate is full again, in ns.
+const DUE: usize = 3;
+
+/// What has been counted of one thing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Metered {
+    /// Connections that are open.
+    pub open: u64,
+    /// Those that have begun.
+    pub begun: u64,
+    /// Those that were refused because there were too many.
+    pub refused: u64,
+}
+
+/// What all cores have counted, by kind and number. Relaxed accesses: they guard no other data. Memory is touched as it is
+/// used.
+#[derive(Debug)]
+pub struct Meters(Box<[[AtomicU64; WORDS]]>);
+
+impl Default for Meters {
+    fn default() -> Self {
+        Meters(bytemuck::zeroed_slice_box(Limited::ALL.len() * NUMBERS))
+    }
+}
+
+impl Meters {
+    /// What cores have published of one thing.
+    pub fn of(&self, kind: Limited, id: u16) -> Metered {
+        let meter = &self.0[place(kind, id)];
+        let [open, begun, refused] = [OPEN, BEGUN, REFUSED].map(|word| meter[word].load(Relaxed));
+        Metered { open, begun, refused }
+    }
+}
+
+fn place(kind: Limited, id: u16) -> usize {
+    kind as usize * NUMBERS + usize::from(id)
+}
+
+/// What a core has counted of one thing and not published.
+type Kept = [i32; 4];
+const KEPT_OPEN: usize = 0;
+const KEPT_BEGUN: usize = 1;
+const KEPT_REFUSED: usize = 2;
+/// Not zero if the thing is in the list of those that have something to publish.
+const IS_LISTED: usize = 3;
+
+/// The meters as one core sees them: those of all, and what it has not yet added to them.
+#[derive(Clone, Debug)]
+pub struct CoreMeters {
+    shared: Arc<Meters>,
+    /// By kind and number. Memory is touched as it is used.
+    kept: Box<[Kept]>,
+    /// The things of which something is kept.
+    listed: Vec<u32>,
+    publish_at: Instant,
+}
+
+impl CoreMeters {
+    /// Those of a core that has counted nothing.
+    pub(crate) fn new(shared: Arc<Meters>) -> Self {
+        CoreMeters {
+            shared,
+            kept: bytemuck::zeroed_slice_box(Limited::ALL.len() * NUMBERS),
+            listed: Vec::with_capacity(MOST_KEPT),
+            publish_at: Instant::ZERO,
+        }
+    }
+
+    /// Whether one more may begin, as far as this core knows.
+    #[inline]
+    pub(crate) fn has_room(&self, kind: Limited, id: u16, limit: &Limit, now: Instant) -> bool {
+        let place = place(kind, id);
+        limit.connections.is_none_or(|most| self.open(place) < i64::from(most))
+            && limit.rate.is_none_or(|rate| {
+                let kept = self.kept[place][KEPT_BEGUN] as u32;
+                let due = rate.after(self.shared.0[place][DUE].load(Relaxed), kept, now);
+                rate.left(due, now) > 0
+            })
+    }
+
+    /// Whether there are fewer open than `most`, as far as this core knows.
+    #[inline]
+    pub(crate) fn are_fewer_than(&self, kind: Limited, id: u16, most: u32) -> bool {
+        self.open(place(kind, id)) < i64::from(most)
+    }
+
+    #[inline]
+    fn open(&self, place: usize) -> i64 {
+        let published = self.shared.0[place][OPEN].load(Relaxed) as i64;
+        published + i64::from(self.kept[place][KEPT_OPEN])
+    }
+
+    /// One begins where there may be so many at a time, and so many new ones.
+    #[inline]
+    pub(crate) fn begin(
+        &mut self,
+        (kind, id): (Limited, u16),
+        (most, rate): (Option<u32>, Option<Rate>),
+        now: Instant,
+    ) {
+        let place = place(kind, id);
+        let kept = &mut self.kept[place];
+        kept[KEPT_OPEN] += 1;
+        kept[KEPT_BEGUN] += 1;
+        let is_many = most.is_some_and(|most| kept[KEPT_OPEN] > (most / KEPT_PART) as i32)
+            || rate.is_some_and(|rate| kept[KEPT_BEGUN] as u32 > rate.in_time(PUBLISHED_EVERY));
+        if is_many || !self.list(place, now) {
+            self.publish_one(place, rate, now);
+        }
+    }
+
+    /// One that began is over.
+    #[inline]
+    pub(crate) fn end(&mut self, (kind, id): (Limited, u16), most: Option<u32>, now: Instant) {
+        let place = place(kind, id);
+        let kept = &mut self.kept[place];
+        kept[KEPT_OPEN] -= 1;
+        let is_many = most.is_some_and(|most| -kept[KEPT_OPEN] > (most / KEPT_PART) as i32);
+        if is_many || !self.list(place, now) {
+            publish(&self.shared.0[place][OPEN], &mut self.kept[place][KEPT_OPEN]);
+        }
+    }
+
+    /// So many more, or fewer, are counted as open from now on.
+    pub(crate) fn correct(&mut self, kind: Limited, id: u16, more: i64) {
+        self.shared.0[place(kind, id)][OPEN].fetch_add(more as u64, Relaxed);
+    }
+
+    /// One is refused.
+    pub(crate) fn refuse(&mut self, kind: Limited, id: u16, now: Instant) {
+        let place = place(kind, id);
+        self.kept[place][KEPT_REFUSED] += 1;
+        if !self.list(place, now) {
+            publish(&self.shared.0[place][REFUSED], &mut self.kept[place][KEPT_REFUSED]);
+        }
+    }
+
+    /// Sees that what is kept of a thing is published in time. Returns false if there is no room for that.
+    fn list(&mut self, place: usize, now: Instant) -> bool {
+        if self.kept[place][IS_LISTED] != 0 {
+            return true;
+        }
+        if self.listed.is_empty() {
+            self.publish_at = now + PUBLISHED_EVERY;
+        }
+        let has_room = self.listed.len() < MOST_KEPT;
+        if has_room {
+            self.kept[place][IS_LISTED] = 1;
+            self.listed.push(place as u32);
+        }
+        has_room
+    }
+
+    /// Adds what has been kept for long enough to what all cores see.
+    #[inline]
+    pub(crate) fn publish_due(&mut self, limits: &Limits, now: Instant) {
+        if !self.listed.is_empty() && now >= self.publish_at {
+            self.publish_all(limits, now);
+        }
+    }
+
+    fn publish_all(&mut self, limits: &Limits, now: Instant) {
+        while let Some(place) = self.listed.pop() {
+            let place = place as usize;
+            let rate = Limited::ALL
+                .get(place / NUMBERS)
+                .and_then(|kind| limits.of(*kind, (place % NUMBERS) as u16))
+                .and_then(|limit| limit.rate);
+            self.kept[place][IS_LISTED] = 0;
+            self.publish_one(place, rate, now);
+        }
+    }
+
+    fn publish_one(&mut self, place: usize, rate: Option<Rate>, now: Instant) {
+        let (meter, kept) = (&self.shared.0[place], &mut self.kept[place]);
+        if let Some(rate) = rate
+            && kept[KEPT_BEGUN] != 0
+        {
+            let after = |due| Some(rate.after(due, kept[KEPT_BEGUN] as u32, now));
+            // It is always changed.
+            _ = meter[DUE].fetch_update(Relaxed, Relaxed, after);
+        }
+        publish(&meter[OPEN], &mut kept[KEPT_OPEN]);
+        publish(&meter[BEGUN], &mut kept[KEPT_BEGUN]);
+        publish(&meter[REFUSED], &mut kept[KEPT_REFUSED]);
+    }
+}
+
+/// Adds what is kept, which may be less than nothing: the sum over all cores never is.
+fn publish(word: &AtomicU64, kept: &mut i32) {
+    if *kept != 0 {
+        word.fetch_add(i64::from(std::mem::take(kept)) as u64, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::callbacks::Refusal;
+
+    const NOW: Instant = Instant::from_millis(1_000);
+    const OF: (Limited, u16) = (Limited::Pool, 7);
+
+    fn limits(connections: Option<u32>, rate: Option<Rate>) -> Limits {
+        let limit = Limit {
+            connections,
+            rate,
+            beyond: Refusal::Drop,
+        };
+        Limits::new((Vec::new(), Vec::new()), vec![Some(limit); 8], Vec::new())
+    }
+
+    #[test]
+    fn what_is_kept_is_published_after_ten_milliseconds() {
+        let (shared, limits) = (Arc::<Meters>::default(), limits(Some(10_240), None));
+        let mut core = CoreMeters::new(Arc::clone(&shared));
+        for n in 1..=10 {
+            core.begin(OF, (Some(10_240), None), NOW);
+            assert_eq!(shared.of(OF.0, OF.1).open, 0, "{n}");
+        }
+        assert!(!core.are_fewer_than(OF.0, OF.1, 10) && core.are_fewer_than(OF.0, OF.1, 11));
+        core.publish_due(&limits, NOW + PUBLISHED_EVERY / 2);
+        assert_eq!(shared.of(OF.0, OF.1).open, 0);
+        core.publish_due(&limits, NOW + PUBLISHED_EVERY);
+        let all = Metered {
+            open: 10,
+            begun: 10,
+            refused: 0,
+        };
+        assert_eq!(shared.of(OF.0, OF.1), all);
+        (0..11).for_each(|_| core.begin(OF, (Some(10_240), None), NOW));
+        assert_eq!(shared.of(OF.0, OF.1).open, 21, "more than a thousandth");
+    }
+
+    #[test]
+    fn a_small_limit_is_published_at_once_in_both_directions() {
+        let shared = Arc::<Meters>::default();
+        let mut cores = [0, 1].map(|_| CoreMeters::new(Arc::clone(&shared)));
+        cores[0].begin(OF, (Some(2), None), NOW);
+        assert!(!cores[1].are_fewer_than(OF.0, OF.1, 1));
+        cores[0].end(OF, Some(2), NOW);
+        assert!(cores[1].are_fewer_than(OF.0, OF.1, 1));
+    }
+
+    #[test]
+    fn more_things_than_the_list_holds_are_published_at_once() {
+        let (shared, limits) = (Arc::<Meters>::default(), limits(None, None));
+        let mut core = CoreMeters::new(Arc::clone(&shared));
+        let all = 0..2 * MOST_KEPT as u16;
+        all.clone()
+            .for_each(|id| core.begin((Limited::Class, id), (None, None), NOW));
+        let begun = || {
+            all.clone()
+                .filter(|id| shared.of(Limited::Class, *id).begun == 1)
+                .count()
+        };
+        assert_eq!(begun(), MOST_KEPT);
+        core.publish_due(&limits, NOW + PUBLISHED_EVERY);
+        assert_eq!(begun(), 2 * MOST_KEPT);
+    }
+
+    #[test]
+    fn a_rate_is_one_for_all_cores() {
+        let rate = Rate {
+            interval: Duration::from_millis(100),
+            burst: 3,
+        };
+        let limits = limits(None, Some(rate));
+        let limit = *limits.of(OF.0, OF.1).expect("a limit");
+        let shared = Arc::<Meters>::default();
+        let mut cores = [0, 1].map(|_| CoreMeters::new(Arc::clone(&shared)));
+        for n in 0..3 {
+            let core = &mut cores[n % 2];
+            assert!(core.has_room(OF.0, OF.1, &limit, NOW));
+            core.begin(OF, (None, Some(rate)), NOW);
+        }
+        assert!(cores.iter().all(|core| !core.has_room(OF.0, OF.1, &limit, NOW)));
+        let later = NOW + Duration::from_millis(100);
+        assert!(cores.iter().all(|core| core.has_room(OF.0, OF.1, &limit, later)));
+    }
+}
