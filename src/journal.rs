@@ -79,7 +79,7 @@ impl Journal {
     /// whole, or not a journal, is put aside with `.refused` behind its name, and the log says why.
     pub fn open(path: Option<PathBuf>) -> Self {
         let changes = path.as_deref().map_or(Ok(Vec::new()), read);
-        let changes = changes.unwrap_or_else(|reason| {
+        let mut changes = changes.unwrap_or_else(|reason| {
             // There is none without a path.
             let path = path.clone().unwrap_or_default();
             let aside = with_ending(&path, ".refused");
@@ -89,6 +89,7 @@ impl Journal {
             }
             Vec::new()
         });
+        changes.retain(|kept| !kept.ends_with_the_engine());
         let changes = Mutex::new(changes);
         Self(Arc::new(Inner { path, changes }))
     }
@@ -224,6 +225,11 @@ impl Change<'_> {
 }
 
 impl Kept {
+    /// Who answers for addresses that the file leaves to another is that other one, as soon as this engine has ended.
+    fn ends_with_the_engine(&self) -> bool {
+        (self.what.as_str(), self.is.as_str(), self.of.as_str()) == ("announce", "on", "off")
+    }
+
     fn of(change: &Change<'_>, config: &Config) -> Self {
         let (what, name, is) = match *change {
             Change::Service(subject, service) => {
@@ -361,6 +367,19 @@ mod tests {
         let alone = Journal::default();
         alone.note(&config, &Change::Service(Subject::Engine, Service::In));
         assert_eq!(alone.lines(), "", "and first they say nothing");
+    }
+
+    #[test]
+    fn who_was_the_one_that_answers_is_not_when_it_comes_back() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("journal");
+        let text = FILE.replacen("[engine]", "[engine]\nannounce = \"off\"", 1);
+        let config = Config::parse(&text, "test").unwrap_or_else(|error| panic!("{error}"));
+        let journal = Journal::open(Some(path.clone()));
+        journal.note(&config, &Change::Announce(true));
+        journal.note(&config, &Change::Records(false));
+        assert_eq!(journal.lines().lines().count(), 2, "a reload changes nothing of it");
+        assert_eq!(Journal::open(Some(path)).lines(), "ctl records off (file: 0)\n");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The core: one worker's TCP proxy as a function of time and packets.
 //!
 //! `(now, packets)` in, packets out. No I/O, no clock, no thread, no unsafe: the same code runs on a NIC and in
-//! `cargo test`. One [`Proxy`] belongs to one core and shares nothing with others.
+//! `cargo test`. One [`Proxy`] belongs to one core, and shares with others only words about servers and limits ([`standby`]).
 //!
 //! ```text
 //!  batch ─► read ─► look up ─► classify ─► step ─► apply ─► Output
