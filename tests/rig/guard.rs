@@ -53,6 +53,7 @@ name = "noticed"
 name = "web"
 addresses = ["{v4}:{HTTP}", "[{v6}]:{HTTP}"]
 ports = ["clients"]
+client_limit = {{ connections = 2 }}
 rules = [
   {{ client = ["known:scanner"], action = "tarpit" }},
   {{ client = ["known:rude"], action = "reject" }},
@@ -186,18 +187,32 @@ fn who_is_put_into_a_list_is_refused_until_taken_out() {
     let [client, client_v6] = clients(&setup.rig, SERVED);
     let (of_v4, of_v6) = (client.to_string(), client_v6.to_string());
     assert_eq!(curl(&setup, client).0, 0);
-    // One that is open, and says nothing.
-    let mut nc = setup.rig.command(Place::Clients, "nc");
-    nc.args(["-d", "-s", &of_v4, &setup.rig.engine_v4().to_string()])
-        .arg(HTTP.to_string());
-    let mut open = Process::start(&mut nc, &setup.rig.file("nc.log")).expect("nc runs");
-    let is_shown = || ctl(&setup, &["show", "connections", "--json"]).contains(&of_v4);
-    process::wait_for("an open connection", LIMIT, is_shown).expect("it is open");
+    // Two that are open, and say nothing: as many as a client may have.
+    let open = ["nc-1.log", "nc-2.log"].map(|log| {
+        let mut nc = setup.rig.command(Place::Clients, "nc");
+        nc.args(["-d", "-s", &of_v4, &setup.rig.engine_v4().to_string()])
+            .arg(HTTP.to_string());
+        Process::start(&mut nc, &setup.rig.file(log)).expect("nc runs")
+    });
+    let are_shown = || {
+        let shown = ctl(&setup, &["show", "connections", "--json"]);
+        shown.matches(&of_v4).count() == 2
+    };
+    process::wait_for("open connections", LIMIT, are_shown).expect("they are open");
+    assert_ne!(curl(&setup, client).0, 0, "one too many");
+    assert_eq!(curl(&setup, client_v6).0, 0);
+    let shown = ctl(&setup, &["show", "limits", "--json"]);
+    assert!(
+        shown.contains("\"refused\":1") && shown.contains("\"kind\":\"client\""),
+        "{shown}"
+    );
     ctl(
         &setup,
         &["list", "add", "noticed", &of_v4, &of_v6, "--ttl", "1h", "--kill"],
     );
-    open.wait(LIMIT).expect("its connection is ended");
+    for mut nc in open {
+        nc.wait(LIMIT).expect("its connection is ended");
+    }
     for client in [client, client_v6] {
         assert_eq!(curl(&setup, client), (TIMED_OUT, false), "{client}");
     }
