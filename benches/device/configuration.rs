@@ -61,13 +61,7 @@ timestamps = true
         verify = if conditions.verify_all { "all" } else { "acted" },
         time_wait = conditions.settings.time_wait.as_millis(),
     );
-    if let Some(file) = conditions.guarded_by {
-        let _ = write!(
-            text,
-            "[[list]]\nname = \"seen\"\nfile = \"{file}\"\n\
-             [[class]]\nname = \"clients\"\nlimit = {{ connections = 10000000, rate = 100000000 }}\n"
-        );
-    }
+    guard(&mut text, conditions);
     pools(&mut text, conditions, server_mac);
     if conditions.records {
         let [syslog, ipfix] = conditions.sinks.unwrap_or([514, 4739]);
@@ -78,6 +72,17 @@ timestamps = true
         ));
     }
     text
+}
+
+/// The list that a rule asks for, and the class of all clients.
+fn guard(text: &mut String, conditions: &Conditions) {
+    if let Some(file) = conditions.guarded_by {
+        let _ = write!(
+            text,
+            "[[list]]\nname = \"seen\"\nfile = \"{file}\"\n\
+             [[class]]\nname = \"clients\"\nlimit = {{ connections = 10000000, rate = 100000000 }}\n"
+        );
+    }
 }
 
 /// The pools: one of all servers where the number says which or nothing does, else one for each server.

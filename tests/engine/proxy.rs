@@ -70,7 +70,8 @@ impl Bench {
             name = "web"
             addresses = ["10.0.0.1:80"]
             default = "pool"
-            rules = [{rules}]
+            limit = {{ connections = 100000 }}
+            rules = [{{ client = ["10.0.0.0/8"], class = "all" }}, {rules}]
             [[pool]]
             name = "pool"
             servers = [{{ name = "one", address = "10.0.0.9:8080" }}]
