@@ -325,7 +325,7 @@ fn continued<T: Default>(before: &[Arc<T>], count: usize, is_new: impl Fn(usize)
 }
 
 pub(crate) fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+    time.as_secs().saturating_mul(1_000_000).saturating_add(u64::from(time.subsec_micros()))
 }
 
 #[cfg(test)]

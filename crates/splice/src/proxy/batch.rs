@@ -130,8 +130,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         Ok(())
     }
 
-    /// Verifies the checksum of a segment that must be right whatever it says.
-    #[inline]
+    /// Verifies the checksum of a segment that must be right whatever it says. Like [`Self::find`] a part of its callers, as every
+    /// segment goes through both.
+    #[inline(always)]
     pub(super) fn verify(&self, segment: &mut Segment, frame: &[u8]) -> Result<(), DropReason> {
         let acts_on_it = segment.flags.intersects(TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST);
         if acts_on_it || self.rooms.settings.verify == Verify::All {
@@ -167,7 +168,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     }
 
     /// The flow of a segment: nearly always the one that stood in the table when its batch was read.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, segment: &Segment) -> Option<FlowRef> {
         match segment.guess {
             Some(flow) if !flow.is_time_wait() && self.is_open_leg(flow, &segment.key) => Some(flow),

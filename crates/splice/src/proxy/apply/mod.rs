@@ -22,7 +22,6 @@ use crate::base::drop_reason::DropReason;
 use crate::base::ids::{PoolId, ServerId};
 use crate::base::output::{NextHops, Output};
 use crate::base::stage::WorkStage;
-use crate::capture::Interrupted;
 use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::session::action::{Action, Ask};
 use crate::session::connection::Connection;
@@ -97,6 +96,7 @@ impl<'a, B> ActionContext<'a, B> {
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// Lets `event` happen to the connection in `slot`, and whatever follows from it: a row is its actions, and then the ask
     /// whose answer is the next event.
+    #[inline]
     pub(super) fn drive(
         &mut self,
         slot: u32,
@@ -105,23 +105,42 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         out: &mut impl Output<P::Buffer>,
     ) {
         // Asked once: a turn is captured or not.
-        let (turn, is_captured) = match &self.rooms.emit.tap {
-            Some(tap) if tap.concerns(slot) => self.begin_turn(slot),
-            _ => (Interrupted::Nothing, false),
-        };
-        let mut next = Some(event);
-        while let Some(event) = next.take() {
-            let Some(connection) = self.connections.get_mut(slot) else {
-                break;
-            };
+        match &self.rooms.emit.tap {
+            Some(tap) if tap.concerns(slot) => self.drive_captured(slot, event, scene, out),
+            _ => self.take_steps(slot, event, false, scene, out),
+        }
+    }
+
+    /// As a turn of its own, if it is no part of what a capture is told already.
+    #[cold]
+    #[inline(never)]
+    fn drive_captured(
+        &mut self,
+        slot: u32,
+        event: Event,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        let (turn, is_captured) = self.begin_turn(slot);
+        self.take_steps(slot, event, is_captured, scene, out);
+        self.end_turn(slot, turn);
+    }
+
+    #[inline(never)]
+    fn take_steps(
+        &mut self,
+        slot: u32,
+        mut event: Event,
+        is_captured: bool,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        while let Some(connection) = self.connections.get_mut(slot) {
             let before = connection.phase();
             let (after, actions, ask) = match step(before, event) {
                 Step::Go { next, actions, ask } => (next, actions, ask),
                 Step::Ignore => break,
-                Step::Impossible => {
-                    self.end_turn(slot, turn);
-                    return self.rooms.impossible(before, event);
-                }
+                Step::Impossible => return self.rooms.impossible(before, event),
             };
             if is_captured {
                 self.rooms.emit.note_step(slot, (before, event), (after, actions));
@@ -149,20 +168,19 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 "{before} × {event:?} leads to {}",
                 connection.phase()
             );
-            if before != after && matches!(before, Phase::Spliced { .. }) {
+            if matches!(before, Phase::Spliced { .. }) && before != after {
                 self.rooms.arm_closing(slot, connection, before);
             }
-            if let Some(ask) = ask {
-                out.enter(WorkStage::from(ask));
-                next = self.resolve(slot, ask, scene, out);
-                out.enter(WorkStage::Classify);
-            }
+            let Some(ask) = ask else { break };
+            out.enter(WorkStage::from(ask));
+            let Some(answer) = self.resolve(slot, ask, scene, out) else {
+                break;
+            };
+            event = answer;
+            out.enter(WorkStage::Classify);
         }
         if scene.incoming.take().is_some() {
             self.rooms.emit.dropped(DropReason::Consumed);
-        }
-        if let Interrupted::Group(_) = turn {
-            self.end_turn(slot, turn);
         }
     }
 
