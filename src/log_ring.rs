@@ -19,6 +19,7 @@ use log::Level;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::config::{Config, ServerId};
+use crate::privileges;
 use crate::report::ReportedServerCaps;
 use splice::steering::SteeringTrouble;
 
@@ -200,6 +201,7 @@ impl LogWriter {
         let config = Arc::new(Mutex::new(config));
         let named = Arc::clone(&config);
         let body = move || {
+            privileges::enter_writer_thread();
             write_until(receivers, &named, &is_over);
             drop(end);
         };

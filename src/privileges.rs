@@ -1,8 +1,10 @@
 //! What the program gives up once its ports are open.
 //!
 //! A packet thread needs no capability, opens no file and makes none of the system calls that take a machine over. The main thread
-//! and those that it starts later keep what ending takes: devices of the kernel are given back, sockets and DPDK's files removed.
-//! Threads that run before (signals, log, records, TAPs, DPDK's own) get the filter of system calls and nothing else.
+//! keeps what ending takes: devices of the kernel are given back, DPDK's files removed; so does DPDK's own thread for interrupts.
+//! The thread that answers `[control]` reads what strangers write: it makes the system calls of a server and no others. Threads
+//! that are started before the ports are open (signals, log, records, TAPs, sides of NICs) have given up their capabilities as
+//! their first act.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,6 +21,9 @@ const OF_MAIN: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::SYS_ADMIN)
     .union(CapabilitySet::DAC_OVERRIDE);
+
+/// What writing files takes: whoever starts the engine as root may have them in somebody else's folder.
+const OF_WRITER: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
 
 /// Where DPDK keeps files of the running engine, for root and for others.
 const DPDK_FOLDERS: [&str; 2] = ["/run/dpdk", "/tmp/dpdk"];
@@ -63,6 +68,26 @@ impl Limits {
         Ok(())
     }
 
+    /// For DPDK's own thread, which devices of memif and hotplug have work for.
+    ///
+    /// # Errors
+    /// What the kernel reports; that it has no Landlock is no error.
+    #[cfg(feature = "dpdk")]
+    pub(crate) fn enter_driver_thread(&self) -> io::Result<()> {
+        sandbox::keep_capabilities(OF_MAIN, None)?;
+        self.write_only_below_folders();
+        Ok(())
+    }
+
+    /// For the thread that answers `[control]`, as its first act; it is started by the main thread when that has given up its own.
+    ///
+    /// # Errors
+    /// What the kernel reports.
+    pub fn enter_control_thread() -> io::Result<()> {
+        sandbox::keep_capabilities(OF_WRITER, None)?;
+        sandbox::allow_only_serving()
+    }
+
     /// For the thread that started the engine, when all others run: the system calls of all are filtered from now on; it and the
     /// threads that it starts later have few capabilities and folders.
     ///
@@ -70,9 +95,30 @@ impl Limits {
     /// What the kernel reports; that it has no Landlock is no error.
     pub fn enter_main_thread(&self) -> io::Result<()> {
         sandbox::keep_capabilities(OF_MAIN, None)?;
+        self.write_only_below_folders();
+        sandbox::forbid_in_all_threads(&sandbox::TAKEOVER)
+    }
+
+    fn write_only_below_folders(&self) {
         let folders: Vec<&Path> = self.folders.iter().map(PathBuf::as_path).collect();
         write_only_below(&folders);
-        sandbox::forbid_in_all_threads(&sandbox::TAKEOVER)
+    }
+}
+
+/// For a thread of the engine that writes what others say, to files, sockets or the log, as its first act.
+pub(crate) fn enter_writer_thread() {
+    keep(OF_WRITER);
+}
+
+/// For any other thread that is started before the ports are open, as its first act.
+pub fn enter_plain_thread() {
+    keep(CapabilitySet::empty());
+}
+
+/// A kernel or a container that refuses it is no reason not to serve.
+fn keep(capabilities: CapabilitySet) {
+    if let Err(error) = sandbox::keep_capabilities(capabilities, None) {
+        log::warn!("a thread keeps its capabilities: {error}");
     }
 }
 

@@ -20,6 +20,7 @@ use netfcts::record::SessionRecord;
 use netfcts::ring::RecordReceiver;
 
 use crate::config::{Destination, RecordsConfig};
+use crate::privileges;
 use file::Lines;
 use ipfix::Flows;
 use sink::{Output, Sink, WatchedSink};
@@ -119,9 +120,10 @@ impl RecordKeeper {
             sinks,
             counts,
         };
-        let thread = std::thread::Builder::new()
-            .name("records".to_owned())
-            .spawn(move || taker.run())?;
+        let thread = std::thread::Builder::new().name("records".to_owned()).spawn(move || {
+            privileges::enter_plain_thread();
+            taker.run();
+        })?;
         Ok(RecordKeeper {
             seen,
             thread: Some(thread),

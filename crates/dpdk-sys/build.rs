@@ -13,7 +13,7 @@ const PACKAGES: &str = "apt-get install libdpdk-dev dpdk libclang-14-dev pkg-con
 
 /// Functions bound one by one: `rte_eth_*` and `rte_flow_*` as families, the rest by name.
 const FUNCTIONS: &[&str] = &[
-    "rte_eal_(init|cleanup|hotplug_add|hotplug_remove|has_hugepages|iova_mode|get_runtime_dir)",
+    "rte_eal_(init|cleanup|alarm_set|hotplug_add|hotplug_remove|has_hugepages|iova_mode|get_runtime_dir)",
     "rte_(strerror|socket_id|thread_register|thread_unregister|get_main_lcore)",
     "rte_(log_set_global_level|log_set_level_pattern|openlog_stream|log_cur_msg_loglevel|log_cur_msg_logtype)",
     "rte_version",

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
+#include <rte_alarm.h>
 #include <rte_build_config.h>
 #include <rte_bus_vdev.h>
 #include <rte_dev.h>

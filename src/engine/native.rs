@@ -88,13 +88,23 @@ impl Engine {
         let seeds = Seeds::draw().map_err(StartError::NoRandomness)?;
         let rules = Arc::new(RuleSelector::new(&config));
         let remake: Remake<RuleSelector> = Box::new(|config, core| RuleSelector::new(config).selector(core));
-        Self::start_reloadable(config, Some(remake), move |start, desk| {
+        let of_driver = limits.clone();
+        let engine = Self::start_reloadable(config, Some(remake), move |start, desk| {
             let core = core::build::<DpdkMachine, _, C>(start, &seeds, &*rules, Some(desk))?;
             limits
                 .enter_packet_thread()
                 .map_err(|error| format!("privileges: {error}"))?;
             Ok(core)
-        })
+        })?;
+        let of_driver = move || {
+            if let Err(error) = of_driver.enter_driver_thread() {
+                log::warn!("DPDK's thread keeps its privileges: {error}");
+            }
+        };
+        if let Err(error) = engine.machine.eal.run_on_interrupt_thread(of_driver) {
+            log::warn!("DPDK's thread keeps its privileges: {error}");
+        }
+        Ok(engine)
     }
 
     /// A core of that engine: `bench cps --stage-cycles`.

@@ -15,6 +15,7 @@ use super::namespace::{self, MadeNamespace};
 use super::pump::{Pump, PumpParts};
 use super::ring::frame_ring;
 use crate::config::{Config, KernelConfig, PortConfig};
+use crate::privileges;
 
 /// Bytes of each ring: 170 full frames of Ethernet's usual size, 28 of the largest.
 const RING: usize = 256 << 10;
@@ -195,7 +196,10 @@ impl KernelLinks {
         let stop = Arc::new(AtomicBool::new(false));
         let (clock, told) = (*clock, Arc::clone(&stop));
         let name = format!("kernel-{}", kernel.device);
-        let thread = thread::Builder::new().name(name).spawn(move || pump.run(&clock, &told));
+        let thread = thread::Builder::new().name(name).spawn(move || {
+            privileges::enter_plain_thread();
+            pump.run(&clock, &told);
+        });
         let thread = thread.map_err(|source| KernelError::Thread {
             port: port.name.clone(),
             source,

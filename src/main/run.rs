@@ -12,7 +12,7 @@ use proxyengine::engine::{DpdkMachine, Engine, Outcome, RunningEngine};
 use proxyengine::journal::{self, Journal};
 use proxyengine::log_levels::LogLevels;
 use proxyengine::picture::Picture;
-use proxyengine::privileges::Limits;
+use proxyengine::privileges::{self, Limits};
 use proxyengine::report::Report;
 use proxyengine::stages::{Breakdown, Second};
 use proxyengine::status::{self, Doors};
@@ -104,6 +104,14 @@ pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -
         reload: Box::new(move || reload_by(&told)),
     };
     let control = control
+        .map(|mut server| {
+            server.begin_with(|| {
+                if let Err(error) = Limits::enter_control_thread() {
+                    log::warn!("[control]: privileges are not given up: {error}");
+                }
+            });
+            server
+        })
         .map(|server| status::serve(server, engine.watch(), levels.clone(), Some(doors())))
         .transpose();
     let control = match control {
@@ -156,6 +164,7 @@ fn watch_signals(starting: Arc<AtomicBool>) -> std::io::Result<(Sender<Told>, Re
     let (told, receiver) = mpsc::channel();
     let sender = told.clone();
     let forward = move || {
+        privileges::enter_plain_thread();
         let mut ends = 0;
         for signal in signals.forever() {
             if starting.load(Ordering::Relaxed) && !KEEPS_RUNNING.contains(&signal) {

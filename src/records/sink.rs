@@ -13,6 +13,7 @@ use rtrb::{Consumer, Producer, PushError, RingBuffer};
 use super::filter::Filter;
 use super::{PAUSE, RING_CAPACITY};
 use crate::config::RecordsConfig;
+use crate::privileges;
 
 /// How often a reader of the output sees new records at the latest.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
@@ -116,7 +117,10 @@ impl Sink {
         };
         let thread = std::thread::Builder::new()
             .name("record sink".to_owned())
-            .spawn(move || writer.run())?;
+            .spawn(move || {
+                privileges::enter_writer_thread();
+                writer.run();
+            })?;
         Ok(Sink {
             to: config.to.to_string(),
             filter: Filter::new(config, names),

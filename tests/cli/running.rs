@@ -4,12 +4,13 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use control::http::{Endpoint, client};
 
+use crate::watching::{served, socket};
 use crate::{GOOD, Place, code, stderr};
 
 /// A program that runs, killed if the test fails.
@@ -350,34 +351,88 @@ fn status(thread: &Path, field: &str) -> String {
 #[test]
 fn threads_give_up_what_they_do_not_need() {
     const FILTERED: &str = "2";
-    const SYS_PTRACE: u64 = 1 << 19;
-    let place = Place::new(GOOD);
-    let program = Running::start(&place, &["engine.toml"]);
+    /// CAP_DAC_OVERRIDE: capabilities(7).
+    const DAC_OVERRIDE: u64 = 1 << 1;
+    /// With CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN and CAP_BPF.
+    const OF_MAIN: u64 = DAC_OVERRIDE | 1 << 12 | 1 << 13 | 1 << 21 | 1 << 39;
+    let (place, program) = served();
+    // It answers when it has begun.
+    assert_eq!(
+        code(&place.output(&["ctl", "--socket", &socket(&place), "show", "stat"])),
+        0
+    );
     let process = Path::new("/proc").join(program.child.id().to_string());
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while status(&process, "Seccomp") != FILTERED {
-        assert!(
-            Instant::now() < deadline,
-            "no filter: {:?}",
-            fs::read_to_string(place.path("stderr"))
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let threads = fs::read_dir(process.join("task")).expect("its threads");
-    let mut packet_threads = 0;
-    for thread in threads.map(|thread| thread.expect("a thread").path()) {
-        assert_eq!(status(&thread, "Seccomp"), FILTERED, "{}", status(&thread, "Name"));
-        if status(&thread, "Name").starts_with("core-") {
-            packet_threads += 1;
-            assert_eq!(status(&thread, "CapEff"), "0000000000000000");
-            assert_eq!(status(&thread, "NoNewPrivs"), "1");
+    let number = |of: &Path, name: &str| u64::from_str_radix(&status(of, name), 16).expect("a number");
+    // DPDK's own thread gives them up in its time.
+    wait_until("without capabilities", &place, || {
+        threads_of(&process).all(|thread| number(&thread, "CapPrm") & !OF_MAIN == 0)
+    });
+    let mut seen = Vec::new();
+    for thread in threads_of(&process) {
+        let name = status(&thread, "Name");
+        assert_eq!(status(&thread, "Seccomp"), FILTERED, "{name}");
+        let allowed = match name.as_str() {
+            "control" | "log" | "record sink" => DAC_OVERRIDE,
+            "signals" | "records" => 0,
+            name if name.starts_with("core-") => 0,
+            _ => OF_MAIN,
+        };
+        assert_eq!(number(&thread, "CapPrm") & !allowed, 0, "{name}");
+        assert_eq!(number(&thread, "CapEff") & !allowed, 0, "{name}");
+        if allowed != OF_MAIN {
+            assert_eq!(status(&thread, "NoNewPrivs"), "1", "{name}");
         }
+        seen.push(name);
     }
-    assert!(packet_threads > 0);
-    let kept = u64::from_str_radix(&status(&process, "CapPrm"), 16).expect("a number");
-    assert_eq!(kept & SYS_PTRACE, 0);
+    for name in ["control", "core-0", "log", "record sink", "records", "signals"] {
+        assert!(seen.iter().any(|seen| seen == name), "no {name} among {seen:?}");
+    }
     program.signal("TERM");
     assert_eq!(program.wait().0, 0);
+}
+
+/// What reads the bytes of strangers has filters of its own behind those of all: it answers, writes its journal, lends a capture's
+/// thread, and its calls that are none of a server's fail.
+#[test]
+fn who_answers_strangers_makes_the_calls_of_a_server_only() {
+    let (place, program) = served();
+    let process = Path::new("/proc").join(program.child.id().to_string());
+    let socket = socket(&place);
+    let ctl = |arguments: &[&str]| {
+        let output = place.output(&[&["ctl", "--socket", &socket], arguments].concat());
+        assert_eq!(code(&output), 0, "{arguments:?}: {}", stderr(&output));
+    };
+    for asked in [
+        &["show", "stat"][..],
+        &["show", "wrong"],
+        &["show", "ports"],
+        &["diff"],
+        &["show", "connections"],
+        &["drain", "server", "one"],
+        &["ready", "server", "one"],
+        &["set", "log-level", "debug"],
+        &["records", "reopen"],
+        &["reload"],
+    ] {
+        ctl(asked);
+    }
+    assert!(place.path("journal").exists(), "no journal is written");
+    let filters = |thread: &Path| status(thread, "Seccomp_filters").parse::<u32>().expect("a number");
+    let control = threads_of(&process).find(|thread| status(thread, "Name") == "control");
+    assert!(filters(&control.expect("a thread that answers")) > filters(&process));
+    let captured = place.path("captured.pcapng");
+    let captured = captured.to_str().expect("a path in UTF-8");
+    ctl(&["capture", "start", "--file", captured, "--duration", "100ms"]);
+    program.signal("TERM");
+    assert_eq!(program.wait().0, 0);
+    assert!(!Path::new(&socket).exists(), "the socket is left");
+    let said = fs::read_to_string(place.path("stderr")).expect("read");
+    assert!(!said.contains("not permitted") && !said.contains("denied"), "{said}");
+}
+
+fn threads_of(process: &Path) -> impl Iterator<Item = PathBuf> {
+    let threads = fs::read_dir(process.join("task")).expect("its threads");
+    threads.map(|thread| thread.expect("a thread").path())
 }
 
 #[test]

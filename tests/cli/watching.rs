@@ -12,12 +12,14 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use crate::running::{Running, wait_until, wait_until_running};
 use crate::{GOOD, Place, code, stderr};
 
-/// An engine that answers on a socket, in a place of its own.
-fn served() -> (Place, Running) {
+/// An engine that answers on a socket and keeps a journal, in a place of its own.
+pub(crate) fn served() -> (Place, Running) {
     let place = Place::new(GOOD);
     let socket = socket(&place);
     let config = fs::read_to_string(place.path("engine.toml")).expect("read");
-    let config = config.replace("[records]", &format!("[control]\nsocket = \"{socket}\"\n[records]"));
+    let journal = place.path("journal").display().to_string();
+    let control = format!("[control]\nsocket = \"{socket}\"\njournal = \"{journal}\"\n[records]");
+    let config = config.replace("[records]", &control);
     fs::write(place.path("engine.toml"), config).expect("write");
     let program = Running::start(&place, &["engine.toml"]);
     wait_until_running(&place);
@@ -142,7 +144,7 @@ impl Drop for OnTerminal {
     }
 }
 
-fn socket(place: &Place) -> String {
+pub(crate) fn socket(place: &Place) -> String {
     place.path("control").display().to_string()
 }
 

@@ -4,6 +4,7 @@
 //! - [`keep_capabilities`]: all others are gone for good.
 //! - [`write_only_below`]: no file elsewhere is changed, made, removed or executed (Landlock).
 //! - [`forbid`], [`forbid_in_all_threads`]: system calls that fail with EPERM (seccomp).
+//! - [`allow_only_serving`]: all but a few do, for a thread that reads what strangers write.
 //!
 //! Each holds for the calling thread and for those that it starts later, [`forbid_in_all_threads`] for all. None can be taken back.
 //! What lives here: the kernel's interfaces by name. What does not: who needs what; the programs decide that.
@@ -23,8 +24,9 @@ use seccompiler::{
 };
 
 /// System calls that no program of this project makes after its start, and that whoever takes one over would like to. They fail
-/// with EPERM: a filter that kills would break with every change in the C library.
-pub const TAKEOVER: [c_long; 37] = [
+/// with EPERM: a filter that kills would break with every change in the C library. capset(2) is none of them: what a thread is
+/// permitted it has in effect, so that it can only give up more.
+pub const TAKEOVER: [c_long; 36] = [
     libc::SYS_execve,
     libc::SYS_execveat,
     libc::SYS_ptrace,
@@ -61,8 +63,90 @@ pub const TAKEOVER: [c_long; 37] = [
     libc::SYS_setreuid,
     libc::SYS_setresuid,
     libc::SYS_setresgid,
-    libc::SYS_capset,
 ];
+
+/// System calls of a thread that answers on sockets that are open already: what the standard library makes of memory, time, locks,
+/// threads, and files that are read or written anew. None of them opens a socket, a device or another process, or changes who the
+/// thread is.
+pub const SERVING: [c_long; 58] = [
+    // Its sockets.
+    libc::SYS_accept4,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_shutdown,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_ppoll,
+    libc::SYS_fcntl,
+    libc::SYS_ioctl,
+    // Any descriptor, and files.
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_close,
+    libc::SYS_openat,
+    libc::SYS_lseek,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_getdents64,
+    libc::SYS_readlinkat,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_ftruncate,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_unlinkat,
+    // Memory.
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    // Time, locks, randomness.
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_futex,
+    libc::SYS_getrandom,
+    // Threads and signals.
+    libc::SYS_clone,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_prctl,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_yield,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_geteuid,
+    libc::SYS_sigaltstack,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_restart_syscall,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+/// Those of them that have another name on this architecture, and that the C library still makes there.
+#[cfg(target_arch = "x86_64")]
+const SERVING_BY_OLD_NAMES: [c_long; 7] = [
+    libc::SYS_poll,
+    libc::SYS_open,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_readlink,
+    libc::SYS_rename,
+    libc::SYS_unlink,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const SERVING_BY_OLD_NAMES: [c_long; 0] = [];
 
 /// The flags of clone(2) that make a namespace. That of time is not among its flags: only clone3(2) and unshare(2) know it.
 const NEW_NAMESPACES: [i32; 7] = [
@@ -175,6 +259,23 @@ pub fn forbid_in_all_threads(calls: &[c_long]) -> io::Result<()> {
         .try_for_each(|filter| seccompiler::apply_filter_all_threads(filter).map_err(io::Error::other))
 }
 
+/// Forbids all system calls but [`SERVING`] to this thread and those it starts, and of these what [`forbid`] forbids whatever its
+/// calls are: new namespaces. Filters of before hold, too.
+///
+/// # Errors
+/// If the kernel has no filters.
+pub fn allow_only_serving() -> io::Result<()> {
+    // Before: seccomp(2) itself is none of them.
+    forbid(&[])?;
+    // clone3(2) is for the filter before: the C library has to see ENOSYS.
+    let old = SERVING_BY_OLD_NAMES.iter();
+    let allowed = SERVING.iter().chain(old).chain([&libc::SYS_clone3]);
+    let allowed = allowed.map(|&number| (number, vec![])).collect();
+    let failing = SeccompAction::Errno(libc::EPERM.cast_unsigned());
+    let filter = compiled(allowed, SeccompAction::Allow, failing)?;
+    seccompiler::apply_filter(&filter).map_err(io::Error::other)
+}
+
 fn filters(calls: &[c_long]) -> io::Result<[BpfProgram; 2]> {
     let mut refused: BTreeMap<i64, Vec<SeccompRule>> = calls.iter().map(|&number| (number, vec![])).collect();
     let namespace = |flag: i32| {
@@ -186,14 +287,21 @@ fn filters(calls: &[c_long]) -> io::Result<[BpfProgram; 2]> {
     let namespaces: Result<Vec<_>, _> = NEW_NAMESPACES.into_iter().map(namespace).collect();
     refused.insert(libc::SYS_clone, namespaces.map_err(io::Error::other)?);
     let absent = BTreeMap::from([(libc::SYS_clone3, vec![])]);
-    Ok([compiled(refused, libc::EPERM)?, compiled(absent, libc::ENOSYS)?])
+    let failing = |errno: i32| SeccompAction::Errno(errno.cast_unsigned());
+    Ok([
+        compiled(refused, failing(libc::EPERM), SeccompAction::Allow)?,
+        compiled(absent, failing(libc::ENOSYS), SeccompAction::Allow)?,
+    ])
 }
 
-/// A filter under which these calls fail with an error number, and all others do not.
-fn compiled(calls: BTreeMap<i64, Vec<SeccompRule>>, errno: i32) -> io::Result<BpfProgram> {
+/// A filter with one action for these calls and another for all others.
+fn compiled(
+    calls: BTreeMap<i64, Vec<SeccompRule>>,
+    of_these: SeccompAction,
+    of_others: SeccompAction,
+) -> io::Result<BpfProgram> {
     let architecture = std::env::consts::ARCH.try_into().map_err(io::Error::other)?;
-    let failing = SeccompAction::Errno(errno.cast_unsigned());
-    SeccompFilter::new(calls, SeccompAction::Allow, failing, architecture)
+    SeccompFilter::new(calls, of_others, of_these, architecture)
         .and_then(TryInto::try_into)
         .map_err(io::Error::other)
 }
@@ -201,7 +309,10 @@ fn compiled(calls: BTreeMap<i64, Vec<SeccompRule>>, errno: i32) -> io::Result<Bp
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
     use std::process::Command;
+    use std::time::Duration;
 
     /// Runs `body` on a thread of its own, as what it gives up is gone.
     fn aside<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
@@ -277,5 +388,42 @@ mod tests {
         });
         assert_eq!(exec.expect_err("exec is refused"), io::ErrorKind::PermissionDenied);
         assert!(file.expect("threads start and read"));
+    }
+    #[test]
+    fn who_serves_answers_and_does_nothing_else() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (mut here, mut there) = UnixStream::pair().expect("a pair");
+        there.write_all(b"asked").expect("written");
+        let file = folder.path().join("journal");
+        let kinds = aside(move || {
+            allow_only_serving().expect("this kernel has filters");
+            let mut asked = [0; 5];
+            let serves = [
+                here.read_exact(&mut asked),
+                here.write_all(&asked),
+                std::fs::write(&file, "new"),
+                std::fs::rename(&file, file.with_extension("old")),
+                std::fs::remove_file(file.with_extension("old")),
+                std::thread::Builder::new()
+                    .spawn(|| std::thread::sleep(Duration::from_millis(1)))
+                    .map(|thread| thread.join().expect("it ends")),
+            ];
+            let more = [
+                UnixStream::pair().map(drop),
+                std::net::TcpStream::connect("127.0.0.1:1").map(drop),
+                Command::new("/bin/true").status().map(drop),
+                std::os::unix::fs::symlink("/", "root"),
+                std::net::UdpSocket::bind("127.0.0.1:0").map(drop),
+            ];
+            (serves.map(kind_of), more.map(kind_of))
+        });
+        assert_eq!(kinds, ([None; 6], [Some(io::ErrorKind::PermissionDenied); 5]));
+        let mut answered = [0; 5];
+        there.read_exact(&mut answered).expect("an answer");
+        assert_eq!(&answered, b"asked");
+    }
+
+    fn kind_of(result: io::Result<()>) -> Option<io::ErrorKind> {
+        result.err().map(|error| error.kind())
     }
 }

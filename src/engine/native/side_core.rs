@@ -14,6 +14,7 @@ use super::queue::Side;
 use crate::config::CoreId;
 use crate::engine::machine::{DeviceSide, MachineError};
 use crate::engine::sides::Sides;
+use crate::privileges;
 
 /// How long after its order to end it goes on at most for workers that have not ended.
 const LINGER: Duration = Duration::from_secs(1);
@@ -31,6 +32,7 @@ impl SideCore {
         let (tell, told) = mpsc::channel();
         let (eal, stopped) = (Arc::clone(eal), Arc::clone(&stop));
         let body = move || {
+            privileges::enter_plain_thread();
             let ready = pin_current_thread(core.index())
                 .map_err(|error| error.to_string())
                 .and_then(|()| eal.register_thread().map_err(|error| error.to_string()));

@@ -36,6 +36,7 @@ pub struct Server {
     listeners: Vec<Listener>,
     hosts: Hosts,
     most_connections: usize,
+    begin: Option<Box<dyn FnOnce() + Send>>,
 }
 
 enum Listener {
@@ -63,7 +64,13 @@ impl Server {
             listeners: Vec::new(),
             hosts: Hosts::Named(Vec::new()),
             most_connections: MOST_CONNECTIONS,
+            begin: None,
         }
+    }
+
+    /// What its thread does first: to give up rights, for instance, before it reads what strangers write.
+    pub fn begin_with(&mut self, begin: impl FnOnce() + Send + 'static) {
+        self.begin = Some(Box::new(begin));
     }
 
     /// How many connections it holds at once, instead of [`MOST_CONNECTIONS`]; at least one.
@@ -120,7 +127,10 @@ impl Server {
         })
     }
 
-    fn serve(self, stopped: &UnixStream, mut handler: impl FnMut(&Request<'_>) -> Answer) {
+    fn serve(mut self, stopped: &UnixStream, mut handler: impl FnMut(&Request<'_>) -> Answer) {
+        if let Some(begin) = self.begin.take() {
+            begin();
+        }
         let mut connections: Vec<Connection> = Vec::new();
         let mut paused_until = None;
         loop {

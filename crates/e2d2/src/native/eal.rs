@@ -1,7 +1,7 @@
 //! DPDK's environment abstraction layer: started once per process, cleaned up with its last user.
 #![allow(unsafe_code)] // FFI: starting and ending the EAL.
 
-use std::ffi::{CStr, CString, NulError};
+use std::ffi::{CStr, CString, NulError, c_void};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -181,6 +181,28 @@ impl Eal {
         })
     }
 
+    /// Has the thread that DPDK has for interrupts and alarms run `body`, soon, and does not wait for it. Should the EAL end before,
+    /// it never runs.
+    ///
+    /// # Errors
+    /// [`EalError::Thread`] when there is no memory left, or no such thread.
+    pub fn run_on_interrupt_thread(&self, body: impl FnOnce() + Send + 'static) -> Result<(), EalError> {
+        // A pointer of one word for C: a boxed closure has two.
+        let body: Box<Box<dyn FnOnce() + Send>> = Box::new(Box::new(body));
+        let argument = Box::into_raw(body).cast();
+        // SAFETY: the callback is called at most once, with this argument, which is its own from then on.
+        let result = unsafe { sys::rte_eal_alarm_set(1, Some(run_boxed), argument) };
+        if result == 0 {
+            return Ok(());
+        }
+        // SAFETY: nothing else has the pointer, as no alarm was set.
+        drop(unsafe { Box::from_raw(argument.cast::<Box<dyn FnOnce() + Send>>()) });
+        Err(EalError::Thread {
+            what: "told by an alarm",
+            reason: sys::thread::error_text(-result),
+        })
+    }
+
     pub(super) fn log(&self) -> &EalLog {
         self.0.log
     }
@@ -220,6 +242,13 @@ impl Drop for RegisteredThread {
             sys::thread::unregister();
         }
     }
+}
+
+/// What [`Eal::run_on_interrupt_thread`] has set an alarm for. A panic of the closure ends the process.
+unsafe extern "C" fn run_boxed(argument: *mut c_void) {
+    // SAFETY: it comes from `Box::into_raw` of this type, and an alarm calls once.
+    let body = unsafe { Box::from_raw(argument.cast::<Box<dyn FnOnce() + Send>>()) };
+    body();
 }
 
 /// Calls `rte_eal_init`; gives the runtime directory or the reason of the failure.
