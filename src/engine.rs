@@ -40,6 +40,7 @@ use e2d2::time::Clock;
 use e2d2::wire::MacAddr;
 use netfcts::ring::{RecordReceiver, RecordSender, record_ring};
 
+use crate::checks::{CheckLine, CheckThread, check_line};
 use crate::commands::{CommandEnd, command_ring};
 use crate::config::{Config, CoreId, Idle};
 use crate::kernel::{self, KernelEnd, KernelError};
@@ -92,6 +93,9 @@ pub enum StartError {
     /// The thread that writes the log could not be made.
     #[error("the thread that writes the log could not be started: {0}")]
     Log(std::io::Error),
+    /// The thread that makes checks with content could not be made.
+    #[error("the thread that makes checks could not be started: {0}")]
+    Checks(std::io::Error),
     /// The kernel gives no secret numbers.
     #[error("/dev/urandom cannot be read: {0}; the engine needs secret numbers for its cookies")]
     NoRandomness(std::io::Error),
@@ -137,6 +141,8 @@ pub struct CoreStart<M: Machine> {
     pub others: Option<Others<<M::Port as Port>::Buffer>>,
     /// Where commands to it come from, if anybody may give them.
     pub commands: Option<CommandEnd>,
+    /// Who makes its checks with content, if anybody does.
+    pub checks: Option<CheckLine>,
     /// The clock that all cores share.
     pub clock: Clock,
     /// What an operator takes out of service.
@@ -286,6 +292,8 @@ impl Engine {
 
         let rings = cores.iter().map(|_| command_ring());
         let (commanders, commands): (Vec<_>, Vec<_>) = rings.unzip();
+        let (check_lines, lines) = cores.iter().map(|_| check_line()).unzip::<_, _, Vec<_>, Vec<_>>();
+        let checks = CheckThread::start(lines, Arc::clone(&config), clock).map_err(StartError::Checks)?;
         let watch = Watch::new(
             Arc::clone(&config),
             Vec::new(),
@@ -300,6 +308,7 @@ impl Engine {
             topology: Arc::clone(&topology),
             generations: None,
             _kernel: links,
+            checks,
             records,
             log,
             config: Arc::clone(&config),
@@ -310,8 +319,9 @@ impl Engine {
             clock,
         };
         let (idle, standby) = (idle_mode(&config), engine.watch.standby());
-        let places = senders.into_iter().zip(logs).zip(others).zip(ends).zip(commands);
-        for (index, (parts, ((((records, log), others), kernel), commands))) in
+        let ends = ends.into_iter().zip(commands).zip(check_lines);
+        let places = senders.into_iter().zip(logs).zip(others).zip(ends);
+        for (index, (parts, (((records, log), others), ((kernel, commands), checks)))) in
             cores.into_iter().zip(places).enumerate()
         {
             let core = parts.core;
@@ -332,6 +342,7 @@ impl Engine {
                 log,
                 others,
                 commands: Some(commands),
+                checks: Some(checks),
                 clock,
                 standby: Arc::clone(&standby),
             };

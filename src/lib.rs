@@ -31,6 +31,7 @@
 #![allow(rustdoc::private_intra_doc_links)]
 
 pub mod capture;
+pub mod checks;
 pub mod commands;
 pub mod config;
 pub mod devices;

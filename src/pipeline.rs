@@ -17,6 +17,7 @@
 //! nodes: a batch in, any number of frames out. The graph is generic over packet memory and ports, so that the very
 //! graph of the engine runs in tests. Whoever owns it steers it through a [`Handle`], on the same core.
 
+use crate::checks::CheckLine;
 use crate::commands::CommandEnd;
 use crate::config::ServerId;
 use crate::kernel::{FRAMES_PER_POLL, KernelEnd, Share};
@@ -32,6 +33,7 @@ use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
 use e2d2::wire::frame::{Kind, Packet};
 use splice::callbacks::SelectServer;
+use splice::checks::{CheckId, CheckOrder};
 use splice::round_budget::KEPT_FOR_CONTROL;
 use splice::steering::SteeringTrouble;
 use splice::syn_ack_options::ServerCaps;
@@ -111,6 +113,8 @@ pub struct Beside<B> {
     pub kernel: Option<KernelEnd>,
     /// Who asks what it does, and orders things.
     pub commands: Option<CommandEnd>,
+    /// Who makes checks with content.
+    pub checks: Option<CheckLine>,
 }
 
 impl<B> Default for Beside<B> {
@@ -119,6 +123,7 @@ impl<B> Default for Beside<B> {
             links: None,
             kernel: None,
             commands: None,
+            checks: None,
         }
     }
 }
@@ -144,6 +149,7 @@ where
         links,
         kernel,
         commands,
+        checks,
     } = beside;
     let has_kernel = kernel.is_some();
     let (incoming, outgoing) = links.map_or((None, None), |links| (Some(links.incoming), Some(links.outgoing)));
@@ -152,6 +158,7 @@ where
         outgoing: RefCell::new(outgoing),
         kernel: kernel.map(RefCell::new),
         commands: commands.map(RefCell::new),
+        checks: checks.map(RefCell::new),
     });
     let station = Rc::new(RefCell::new(station));
     let handle = Handle {
@@ -265,6 +272,8 @@ struct Ways<B> {
     kernel: Option<RefCell<KernelEnd>>,
     /// To and from those who ask and order, if there are any.
     commands: Option<RefCell<CommandEnd>>,
+    /// To and from the thread that makes checks with content, if there is one.
+    checks: Option<RefCell<CheckLine>>,
 }
 
 struct ProxyNode<L: BufferPool, S, T> {
@@ -318,6 +327,11 @@ impl<L: BufferPool, S: SelectServer> Handle<L, S> {
             && commands.borrow_mut().work(now, &mut proxy, &mut emitter)
         {
             emitter.round.add_work(1);
+        }
+        // It has the proxy send and note, which begins no check.
+        if let Some(checks) = &ways.checks {
+            let worked = checks.borrow_mut().work(now, &mut proxy, &mut emitter);
+            emitter.round.add_work(worked);
         }
     }
 }
@@ -382,6 +396,14 @@ impl<B: PacketBuffer, T: Stages> splice::Output<B> for Emitter<'_, '_, B, T> {
         self.round.count(Traffic::Emitted, 1);
         self.round.count(Traffic::ToQueue, 1);
         Ok(())
+    }
+
+    fn begin_check(&mut self, order: &CheckOrder) -> bool {
+        (self.ways.checks.as_ref()).is_some_and(|checks| checks.borrow_mut().begin(order))
+    }
+
+    fn pass_to_check(&mut self, check: CheckId, packet: &[u8]) -> bool {
+        (self.ways.checks.as_ref()).is_some_and(|checks| checks.borrow_mut().pass(check, packet))
     }
 
     fn pass_to_kernel(&mut self, now: Instant, port: PortId, buffer: B) {

@@ -582,7 +582,16 @@ refusals! {
     eject_after: "eject_after = 7" => "eject_after = -1", "pool[1].eject_after is -1, expected 0 to 1000";
     eject_for: "eject_for = \"3s\"" => "eject_for = \"2h\"", "pool[1].eject_for is \"2h\", expected \"10ms\" to \"1h\"";
     eject_most: "eject_most = 60" => "eject_most = 0", "pool[1].eject_most is 0, expected 1 to 100";
-    check_kind: "kind = \"tcp\"" => "kind = \"ping\"", "pool[1].check.kind is \"ping\", expected \"tcp\" or \"off\"";
+    check_kind: "kind = \"tcp\"" => "kind = \"ping\"", "pool[1].check.kind is \"ping\", expected \"tcp\", \"http\", \"send\", \"postgres\", \"ldap\", \"redis\" or \"off\"";
+    check_key: "kind = \"tcp\"" => "kind = \"tcp\", path = \"/\"", "pool[1].check.path is no key of a check of kind \"tcp\"";
+    check_path: "kind = \"tcp\"" => "kind = \"http\", path = \"health\"", "pool[1].check.path is \"health\", expected a path such as \"/health\"";
+    check_method: "kind = \"tcp\"" => "kind = \"http\", method = \"GE T\"", "pool[1].check.method is \"GE T\", expected 1 to 1024 visible characters of ASCII";
+    check_host: "kind = \"tcp\"" => "kind = \"http\", host = \"a\\r\\nb\"", "pool[1].check.host is \"a\\r\\nb\", expected 1 to 1024 visible characters of ASCII";
+    check_statuses: "kind = \"tcp\"" => "kind = \"http\", statuses = [\"200-600\"]", "pool[1].check.statuses[0] is \"200-600\", expected a status such as \"204\", or some such as \"200-399\"";
+    check_no_status: "kind = \"tcp\"" => "kind = \"http\", statuses = []", "pool[1].check.statuses is empty, expected statuses that are right";
+    check_expect: "kind = \"tcp\"" => "kind = \"send\", send = \"x\"", "pool[1].check.expect is missing, expected what is to be in the server's answer";
+    check_user: "kind = \"tcp\"" => "kind = \"postgres\", user = \"\"", "pool[1].check.user is \"\", expected 1 to 1024 visible characters of ASCII";
+    check_port: "kind = \"tcp\"" => "kind = \"tcp\", port = 0", "pool[1].check.port is 0, expected 1 to 65535";
     check_interval: "interval = \"2s\"" => "interval = \"2h\"", "pool[1].check.interval is \"2h\", expected \"10ms\" to \"1h\"";
     check_fast_interval: "fast_interval = \"200ms\"" => "fast_interval = \"3s\"", "pool[1].check.fast_interval is \"3s\", expected \"10ms\" to \"2s\"";
     check_timeout: "timeout = \"300ms\"" => "timeout = \"5ms\"", "pool[1].check.timeout is \"5ms\", expected \"10ms\" to \"1m\"";

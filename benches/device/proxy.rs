@@ -202,6 +202,7 @@ pub(super) fn proxy(
         log: log_ring(LOG_RING).0,
         others,
         commands: conditions.shown.then_some(commands),
+        checks: None,
         clock,
     };
     let (program, task) = match conditions.inspect {

@@ -294,6 +294,7 @@ fn cores(
             log: proxyengine::log_ring::log_ring(1).0,
             others,
             commands: None,
+            checks: None,
             clock,
         };
         let (program, task) = Engine::core_program(start, &rules)?;

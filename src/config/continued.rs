@@ -315,7 +315,7 @@ impl Continued {
                     if before.max_connections != server.max_connections {
                         difference.limits.push(server.id.0);
                     }
-                    if before.check != server.check {
+                    if (before.check, &before.content) != (server.check, &server.content) {
                         difference.checks.push(server.id.0);
                     }
                 }

@@ -131,6 +131,15 @@ pub(super) const CHECK_FALL: i64 = 3;
 /// `check.rise` and `check.fall`.
 pub(super) const CHECK_TIMES_RANGE: RangeInclusive<i64> = 1..=100;
 
+/// `check.port`.
+pub(super) const CHECK_PORT_RANGE: RangeInclusive<i64> = 1..=65535;
+/// `check.statuses`: what a browser would not show as an error.
+pub(super) const CHECK_STATUSES: RangeInclusive<u16> = 200..=399;
+/// `check.user`: nobody.
+pub(super) const CHECK_USER: &str = "proxyengine";
+/// The longest text of a check in bytes: what fits into one segment.
+pub(super) const CHECK_TEXT: usize = 1024;
+
 /// `listener[].rules[].prefix`: what tells protocols apart is in their first bytes.
 pub(super) const PREFIX_MAX: usize = 256;
 /// `listener[].rules[].regex_bytes`: what one segment holds, so that a rule for another protocol is not kept waiting.

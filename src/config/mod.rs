@@ -15,6 +15,7 @@
 
 mod ancestor;
 mod check;
+mod check_content;
 mod continued;
 mod control;
 mod core_settings;
@@ -42,6 +43,7 @@ use std::sync::Arc;
 
 use log::LevelFilter;
 
+pub use self::check_content::{CheckContent, CheckRequest, HttpCheck};
 pub use self::continued::{Named, Standing};
 pub use self::control::ControlConfig;
 pub use device::{Device, PciAddress};

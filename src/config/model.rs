@@ -9,13 +9,15 @@ use e2d2::flow::NicModel;
 use e2d2::wire::MacAddr;
 use ipnet::IpNet;
 
+use super::check_content::CheckContent;
 use super::continued::Standing;
 use super::device::Device;
 use super::routes::NextHop;
 use super::rule::{ClassRule, Rule};
+use splice::checks::Check;
 use splice::ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
 use splice::limit::{ClientLimit, Limit};
-use splice::settings::{AcceptProxy, Bind, Check, Member, Policy, SendProxy, UnknownFlows, Verify};
+use splice::settings::{AcceptProxy, Bind, Member, Policy, SendProxy, UnknownFlows, Verify};
 
 /// `[engine]`: what concerns the process and each of its cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -321,6 +323,8 @@ pub struct ServerConfig {
     pub transparent: bool,
     /// Whether it is checked, and how.
     pub check: Option<Check>,
+    /// What its checks say, if they say something.
+    pub content: Option<CheckContent>,
 }
 
 /// A source address towards a server, with the source ports that may be used.

@@ -221,6 +221,15 @@ pub(super) struct RawCheck {
     pub(super) timeout: Option<String>,
     pub(super) rise: Option<i64>,
     pub(super) fall: Option<i64>,
+    pub(super) port: Option<i64>,
+    pub(super) method: Option<String>,
+    pub(super) path: Option<String>,
+    pub(super) host: Option<String>,
+    pub(super) statuses: Option<Vec<String>>,
+    pub(super) body: Option<String>,
+    pub(super) send: Option<String>,
+    pub(super) expect: Option<String>,
+    pub(super) user: Option<String>,
 }
 
 #[derive(Deserialize)]

@@ -109,6 +109,7 @@ where
         log,
         others,
         commands,
+        checks,
         clock,
         standby,
     } = start;
@@ -168,6 +169,7 @@ where
         links,
         kernel,
         commands,
+        checks,
     };
     let (graph_task, handle) = pipeline::build_linked(ports.clone(), proxy, station, counters, beside, stages.clone());
     let task = CoreTask {

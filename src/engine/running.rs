@@ -17,6 +17,7 @@ use super::machine::{Machine, WatchedPool};
 use super::reloader::{self, Before};
 use super::server_watch::ServerWatch;
 use super::watch::{Noted, Watch};
+use crate::checks::CheckThread;
 use crate::config::{self, Config, ConfigError, ListChange, Standing};
 use crate::kernel::KernelLinks;
 use crate::log_ring::LogWriter;
@@ -51,6 +52,7 @@ pub struct RunningEngine<M: Machine> {
     // In this order: the workers' ports and buffers go before the devices and pools.
     pub(super) crew: Crew,
     pub(super) _kernel: KernelLinks,
+    pub(super) checks: CheckThread,
     pub(super) records: RecordKeeper,
     pub(super) log: LogWriter,
     pub(super) config: Arc<Config>,
@@ -191,6 +193,7 @@ impl<M: Machine> RunningEngine<M> {
         }
         self.records.set_names(names_of(&config, &self.clock));
         self.log.set_config(Arc::clone(&config));
+        self.checks.set_config(Arc::clone(&config));
         self.watch
             .go_on_with(Arc::clone(&config), boards, Arc::clone(&topology));
         if config.engine().announce != self.config.engine().announce {
@@ -243,6 +246,7 @@ impl<M: Machine> RunningEngine<M> {
         let Self {
             mut crew,
             _kernel: kernel,
+            checks,
             records,
             log,
             config,
@@ -258,7 +262,7 @@ impl<M: Machine> RunningEngine<M> {
         } = self;
         watch.note_drain();
         crew.end();
-        drop(kernel);
+        drop((kernel, checks));
         let failures = crew.failures();
         let ports = links.add_to(machine.port_reports());
         let records = records.finish();

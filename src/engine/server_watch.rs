@@ -76,6 +76,7 @@ impl Told {
         (self.is_down, self.down_at_ms) = (down.is_some(), Some(now_ms));
         Some(match down {
             Some(CheckFailure::Refused) => format!("server {name} is down: it refuses its checks"),
+            Some(CheckFailure::Wrong) => format!("server {name} is down: its answers to checks are wrong"),
             Some(CheckFailure::Unanswered) => format!("server {name} is down: it does not answer its checks"),
             None => format!("server {name} is up again: it answers its checks"),
         })

@@ -35,14 +35,24 @@ impl FrameSender {
     /// # Errors
     /// There is no room, or it is longer than 65 535 bytes.
     pub fn push(&mut self, frame: &[u8]) -> Result<(), RingFull> {
-        let length = u16::try_from(frame.len()).map_err(|_| RingFull)?;
-        if !self.has_room_for(frame.len()) {
+        self.push_joined(&[], frame)
+    }
+
+    /// Copies a frame into the ring that stands in two places.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn push_joined(&mut self, front: &[u8], rest: &[u8]) -> Result<(), RingFull> {
+        let whole = front.len() + rest.len();
+        let length = u16::try_from(whole).map_err(|_| RingFull)?;
+        if !self.has_room_for(whole) {
             return Err(RingFull);
         }
-        // Only this end takes room away, so neither of them fails.
+        // Only this end takes room away, so none of them fails.
         self.0
             .push_entire_slice(&length.to_ne_bytes())
-            .and_then(|()| self.0.push_entire_slice(frame))
+            .and_then(|()| self.0.push_entire_slice(front))
+            .and_then(|()| self.0.push_entire_slice(rest))
             .map_err(|_| RingFull)
     }
 }

@@ -26,6 +26,7 @@ pub(super) fn check_of(server: &ServerConfig, standby: &Standby) -> Option<&'sta
         None => "passed",
         Some((CheckFailure::Refused, _)) => "refused",
         Some((CheckFailure::Unanswered, _)) => "unanswered",
+        Some((CheckFailure::Wrong, _)) => "wrong",
     })
 }
 

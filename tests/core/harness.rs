@@ -10,13 +10,14 @@ use e2d2::wire::tcp::TcpFlags;
 use netfcts::record::SessionRecord;
 use netfcts::ring::{RecordReceiver, record_ring};
 use proxyengine::callbacks::{FirstPayload, SelectServer, Selection};
+use proxyengine::checks::CheckLine;
 use proxyengine::config::{Config, PoolId, ServerId};
 use splice::drop_reason::DropReason;
 use splice::settings::Settings;
 use splice::standby::Standby;
 use splice::upstream::Upstream;
 use splice::visit::ConnectionFilter;
-use splice::{CoreParts, NextHops, Output, Proxy, Secrets, Usage};
+use splice::{CoreParts, NextHops, Proxy, Secrets, Usage};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -26,9 +27,13 @@ use testkit::Segment;
 
 #[path = "peers.rs"]
 mod peers;
+#[path = "sent.rs"]
+mod sent;
 
 #[allow(unused_imports)] // of one of the programs that share this
 pub use peers::{CLIENT_ISN, Client, SERVER_ISN, Server, close, spliced};
+
+use sent::Sent;
 
 /// Our MAC address on port 0 and port 1.
 pub const PROXY_MAC: [u8; 2] = [0xa0, 0xa1];
@@ -102,23 +107,6 @@ impl NextHops for Hops {
     fn mac(&self, next_hop: usize) -> Option<MacAddr> {
         let known = !self.0.borrow().contains(&next_hop);
         known.then_some(MacAddr([2, 0, 0, 0, 0, 0x50_u8.wrapping_add(next_hop as u8)]))
-    }
-}
-
-/// Frames that the core has sent, and how many it may send.
-pub struct Sent(Vec<(PortId, HeapBuffer)>, usize);
-
-impl Output<HeapBuffer> for Sent {
-    fn send(&mut self, port: PortId, frame: HeapBuffer) {
-        self.0.push((port, frame));
-    }
-
-    fn room(&self) -> usize {
-        self.1 - self.0.len()
-    }
-
-    fn pass_to_kernel(&mut self, _now: Instant, port: PortId, _frame: HeapBuffer) {
-        panic!("no kernel is behind port {port:?}");
     }
 }
 
@@ -274,7 +262,7 @@ impl<S: SelectServer> Bench<S> {
             ignores_icmp: false,
             asked,
             records,
-            sent: Sent(Vec::new(), usize::MAX),
+            sent: Sent(Vec::new(), usize::MAX, None),
             config,
             probes,
             standby,
@@ -398,6 +386,22 @@ impl<S: SelectServer> Bench<S> {
             .proxy
             .end_wanted(self.now, places, (filter, u32::MAX), &mut self.sent);
         (ended, self.take_sent())
+    }
+
+    /// Checks with content are made by whoever has the other end of this.
+    #[allow(dead_code)] // of one of the programs that share this
+    pub fn set_check_line(&mut self, line: CheckLine) {
+        self.sent.2 = Some(line);
+    }
+
+    /// Lets the core do what who makes checks with content wants, and returns what it sends.
+    #[allow(dead_code)] // likewise
+    pub fn work_checks(&mut self) -> Vec<Segment> {
+        if let Some(mut line) = self.sent.2.take() {
+            line.work(self.now, &mut self.proxy, &mut self.sent);
+            self.sent.2 = Some(line);
+        }
+        self.take_sent()
     }
 
     pub fn finish(&mut self) -> Vec<Segment> {

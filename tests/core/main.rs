@@ -10,6 +10,7 @@ mod choices;
 mod client_mac;
 mod closing;
 mod commands;
+mod content_checks;
 mod crossing;
 mod crossing_icmp;
 mod crowded;

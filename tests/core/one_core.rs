@@ -111,6 +111,7 @@ impl<S: SelectServer> OneCore<S> {
             links,
             kernel: own.kernel,
             commands: Some(commands),
+            checks: None,
         };
         let (task, handle) = pipeline::build_linked(ports, proxy, station, counters, beside, proxyengine::stages::Off);
         OneCore {

@@ -6,6 +6,7 @@
 
 mod banner;
 mod capture;
+mod checks;
 mod failover;
 mod families;
 mod family;

@@ -1,14 +1,16 @@
 //! Real servers that nobody here wrote, each of which says who it is: nginx, `openssl s_server`, socat and iperf3; in files
-//! of their own PostgreSQL, slapd and Dropbear.
+//! of their own PostgreSQL, slapd, redis and Dropbear.
 //!
 //! Server `index` (0 to 2) of the rig calls itself `server1` to `server3` in whatever it answers, and listens on its IPv4
 //! and its IPv6 address. That is how a client notices that it has reached the wrong one.
 
 mod postgres;
+mod redis;
 mod slapd;
 mod ssh;
 
 pub use postgres::{POSTGRES, program as postgres_program, start_postgres};
+pub use redis::{REDIS, start_redis};
 pub use slapd::{LDAP, PASSWORD, start_slapd};
 pub use ssh::{SSH, start_ssh};
 

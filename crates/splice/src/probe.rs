@@ -14,6 +14,7 @@ mod checks;
 pub use checks::CheckEvent;
 pub(crate) use checks::Checks;
 
+use crate::base::checks::CheckId;
 use crate::base::difference::{Difference, MOST_SERVERS, put};
 use crate::base::settings::Settings;
 use crate::session::numbers::Control;
@@ -76,6 +77,17 @@ e2d2::reasons! {
     }
 }
 
+/// What a probe is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// What the server's TCP can do.
+    Options,
+    /// Whether it is there.
+    Life,
+    /// What it says, which somebody else asks by this check.
+    Content(CheckId),
+}
+
 /// A server that is being asked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Probe {
@@ -83,6 +95,8 @@ pub(crate) struct Probe {
     /// Index among the server's local addresses.
     pub(crate) local: u16,
     pub(crate) port: u16,
+    /// The server's.
+    pub(crate) server_port: u16,
     pub(crate) isn: SeqNum,
     pub(crate) tsval: u32,
     /// SYNs sent.
@@ -345,11 +359,12 @@ impl ProbeBackoff {
 }
 
 impl Probe {
-    pub(crate) fn new(server: u16, local: u16, port: u16) -> Self {
+    pub(crate) fn new(server: u16, local: u16, (port, server_port): (u16, u16)) -> Self {
         Probe {
             server,
             local,
             port,
+            server_port,
             isn: SeqNum(0),
             tsval: 0,
             tries: 0,
@@ -372,6 +387,11 @@ impl Probe {
         }
     }
 
+    /// This is the number behind all that was sent.
+    fn note_sent(&mut self, next_seq: u32) {
+        self.isn = SeqNum(next_seq) - 1;
+    }
+
     /// What the server may remember of it.
     pub(crate) fn last_use(&self) -> LastUse {
         LastUse {
@@ -386,7 +406,7 @@ impl Probe {
         Some(FourTuple {
             remote: server.address,
             local: settings.addresses.value(local.address),
-            remote_port: server.port,
+            remote_port: self.server_port,
             local_port: self.port,
         })
     }

@@ -325,7 +325,9 @@ fn continued<T: Default>(before: &[Arc<T>], count: usize, is_new: impl Fn(usize)
 }
 
 pub(crate) fn micros(time: Duration) -> u64 {
-    time.as_secs().saturating_mul(1_000_000).saturating_add(u64::from(time.subsec_micros()))
+    time.as_secs()
+        .saturating_mul(1_000_000)
+        .saturating_add(u64::from(time.subsec_micros()))
 }
 
 #[cfg(test)]

@@ -5,14 +5,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use super::{choice, duration, ip, limits, mac, name, number, probing, quoted, why_no_host};
-use crate::config::Standing;
 use crate::config::defaults;
 use crate::config::model::{ListenerConfig, LocalAddress, PoolConfig, PortConfig, PortRanges, ServerConfig, Timeouts};
 use crate::config::raw::{RawPool, RawProxyOut, RawServer};
 use crate::config::routes::{NextHop, Routes};
 use crate::config::source::{At, Source};
+use crate::config::{CheckContent, Standing};
+use splice::checks::Check;
 use splice::ids::{PoolId, ServerId};
-use splice::settings::{Check, Member, Policy, SendProxy, SendProxyFields};
+use splice::settings::{Member, Policy, SendProxy, SendProxyFields};
 
 /// The pools, their servers, and where in the file each server stands.
 pub(super) struct Pools {
@@ -34,7 +35,7 @@ struct Common<'c> {
     eject_for: std::time::Duration,
     announce: SendProxy,
     transparent: bool,
-    check: Option<Check>,
+    check: Option<(Check, Option<CheckContent>)>,
 }
 
 /// What is known while the pools are read one after the other.
@@ -308,8 +309,9 @@ fn server(source: &mut Source<'_>, at: &At, raw: &RawServer, common: &Common<'_>
     });
     let check = match &raw.check {
         Some(own) => probing::check(source, &at.key("check"), Some(own)),
-        None => common.check,
+        None => common.check.clone(),
     };
+    let (check, content) = check.map_or((None, None), |(check, content)| (Some(check), content));
     let address = address?;
     let next_hop = next_hop(source, &at.key("address"), address.ip(), mac.is_some(), common)?;
     Some(ServerConfig {
@@ -329,6 +331,7 @@ fn server(source: &mut Source<'_>, at: &At, raw: &RawServer, common: &Common<'_>
         eject_for: common.eject_for,
         announce: common.announce,
         transparent: common.transparent,
+        content,
         check,
     })
 }

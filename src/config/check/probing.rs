@@ -1,22 +1,41 @@
 //! `check` of a `[[pool]]` and of its servers.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::{choice, duration, number};
+use super::{choice, duration, number, quoted};
 use crate::config::defaults;
 use crate::config::raw::RawCheck;
 use crate::config::source::{At, Source};
-use splice::settings::Check;
+use crate::config::{CheckContent, CheckRequest, HttpCheck};
+use splice::checks::{Check, CheckKind};
+
+/// What `kind` can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Off,
+    Tcp,
+    Http,
+    Send,
+    Postgres,
+    Ldap,
+    Redis,
+}
+
+const KINDS: [(&str, Kind); 7] = [
+    ("tcp", Kind::Tcp),
+    ("http", Kind::Http),
+    ("send", Kind::Send),
+    ("postgres", Kind::Postgres),
+    ("ldap", Kind::Ldap),
+    ("redis", Kind::Redis),
+    ("off", Kind::Off),
+];
 
 /// `check = { kind = "tcp", … }`. What it does not say is as by default, so a server's own says all anew.
-pub(super) fn check(source: &mut Source<'_>, at: &At, raw: Option<&RawCheck>) -> Option<Check> {
+pub(super) fn check(source: &mut Source<'_>, at: &At, raw: Option<&RawCheck>) -> Option<(Check, Option<CheckContent>)> {
     let raw = raw?;
-    let is_checked = choice(
-        source,
-        &at.key("kind"),
-        Some(&raw.kind),
-        &[("tcp", true), ("off", false)],
-    );
+    let kind = choice(source, &at.key("kind"), Some(&raw.kind), &KINDS);
     let interval = duration(
         source,
         &at.key("interval"),
@@ -41,14 +60,124 @@ pub(super) fn check(source: &mut Source<'_>, at: &At, raw: Option<&RawCheck>) ->
             &defaults::CHECK_TIMEOUT_RANGE,
         )
     });
+    let content = content(source, at, raw, kind);
+    let port = raw
+        .port
+        .map(|port| number(source, &at.key("port"), Some(port), 1, &defaults::CHECK_PORT_RANGE) as u16);
     let mut times =
         |key: &str, value, default| number(source, &at.key(key), value, default, &defaults::CHECK_TIMES_RANGE) as u8;
     let check = Check {
+        kind: if content.is_some() {
+            CheckKind::Content
+        } else {
+            CheckKind::Syn
+        },
+        port,
         interval,
         fast_interval,
         timeout,
         rise: times("rise", raw.rise, defaults::CHECK_RISE),
         fall: times("fall", raw.fall, defaults::CHECK_FALL),
     };
-    is_checked.then_some(check)
+    (kind != Kind::Off).then_some((check, content))
+}
+
+/// What the check says, if it says something.
+fn content(source: &mut Source<'_>, at: &At, raw: &RawCheck, kind: Kind) -> Option<CheckContent> {
+    let of_kinds = [
+        ("method", raw.method.is_some(), &[Kind::Http][..]),
+        ("path", raw.path.is_some(), &[Kind::Http]),
+        ("host", raw.host.is_some(), &[Kind::Http]),
+        ("statuses", raw.statuses.is_some(), &[Kind::Http]),
+        ("body", raw.body.is_some(), &[Kind::Http]),
+        ("send", raw.send.is_some(), &[Kind::Send]),
+        ("expect", raw.expect.is_some(), &[Kind::Send]),
+        ("user", raw.user.is_some(), &[Kind::Postgres]),
+    ];
+    for (key, _, kinds) in of_kinds.iter().filter(|(_, is_there, _)| *is_there) {
+        if !kinds.contains(&kind) {
+            source.complain(&at.key(key), format!("is no key of a check of kind \"{}\"", raw.kind));
+        }
+    }
+    let request = match kind {
+        Kind::Off | Kind::Tcp => return None,
+        Kind::Http => CheckRequest::Http(http(source, at, raw)),
+        Kind::Send => text(source, at, raw),
+        Kind::Postgres => CheckRequest::Postgres {
+            user: line(source, &at.key("user"), raw.user.as_deref(), defaults::CHECK_USER),
+        },
+        Kind::Ldap => CheckRequest::Ldap,
+        Kind::Redis => CheckRequest::Redis,
+    };
+    Some(CheckContent { request })
+}
+
+fn http(source: &mut Source<'_>, at: &At, raw: &RawCheck) -> HttpCheck {
+    let method = line(source, &at.key("method"), raw.method.as_deref(), "GET");
+    let path = line(source, &at.key("path"), raw.path.as_deref(), "/");
+    if !path.starts_with('/') {
+        source.refuse(&at.key("path"), quoted(&path), "a path such as \"/health\"");
+    }
+    let host = raw.host.as_deref();
+    let host = host.map(|host| line(source, &at.key("host"), Some(host), ""));
+    HttpCheck {
+        method,
+        path,
+        host,
+        statuses: statuses(source, &at.key("statuses"), raw.statuses.as_deref()),
+        body: raw.body.clone(),
+    }
+}
+
+/// Visible characters of ASCII, at least one: what can stand in a line of a request.
+fn line(source: &mut Source<'_>, at: &At, text: Option<&str>, default: &str) -> String {
+    let text = text.unwrap_or(default);
+    if text.is_empty() || text.len() > defaults::CHECK_TEXT || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let expected = format!("1 to {} visible characters of ASCII", defaults::CHECK_TEXT);
+        source.refuse(at, quoted(text.escape_debug()), expected);
+    }
+    text.to_owned()
+}
+
+fn statuses(source: &mut Source<'_>, at: &At, texts: Option<&[String]>) -> Vec<RangeInclusive<u16>> {
+    let Some(texts) = texts else {
+        return vec![defaults::CHECK_STATUSES];
+    };
+    let mut statuses = Vec::with_capacity(texts.len());
+    for (i, text) in texts.iter().enumerate() {
+        let range = super::listeners::port_range(text);
+        match range.filter(|range| *range.start() >= 100 && *range.end() <= 599) {
+            Some(range) => statuses.push(range),
+            None => source.refuse(
+                &at.index(i),
+                quoted(text),
+                "a status such as \"204\", or some such as \"200-399\"",
+            ),
+        }
+    }
+    if texts.is_empty() {
+        source.refuse(at, "empty", "statuses that are right");
+    }
+    statuses
+}
+
+fn text(source: &mut Source<'_>, at: &At, raw: &RawCheck) -> CheckRequest {
+    let expect = raw.expect.as_deref().unwrap_or_default();
+    let send = raw.send.as_deref().unwrap_or_default();
+    if expect.is_empty() {
+        source.complain(
+            &at.key("expect"),
+            "is missing, expected what is to be in the server's answer",
+        );
+    }
+    for (key, text) in [("send", send), ("expect", expect)] {
+        if text.len() > defaults::CHECK_TEXT {
+            let expected = format!("at most {}", defaults::CHECK_TEXT);
+            source.refuse(&at.key(key), format!("{} bytes long", text.len()), expected);
+        }
+    }
+    CheckRequest::Text {
+        send: send.into(),
+        expect: expect.into(),
+    }
 }

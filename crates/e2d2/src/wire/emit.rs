@@ -79,6 +79,27 @@ impl Envelope {
         Ok(message_at)
     }
 
+    /// Empties the buffer and writes an IP packet that somebody else has made behind an Ethernet header; of this only the MAC
+    /// addresses and the version of IP are used.
+    ///
+    /// # Errors
+    /// [`EmitError::NoRoom`]; the buffer is empty then.
+    pub fn wrap<B: PacketBuffer>(&self, packet: &[u8], buffer: &mut B) -> Result<(), EmitError> {
+        buffer.truncate(0);
+        let len = ethernet::HEADER_LEN + packet.len();
+        buffer.append(len).map_err(|_| EmitError::NoRoom)?;
+        let (link, room) = (buffer.data_mut().split_first_chunk_mut()).ok_or(EmitError::NoRoom)?;
+        let mut link = EthernetHeader(link);
+        link.set_dst_mac(self.dst_mac);
+        link.set_src_mac(self.src_mac);
+        link.set_ethertype(match self.dst_addr {
+            IpAddr::V4(_) => ethertype::IPV4,
+            IpAddr::V6(_) => ethertype::IPV6,
+        });
+        room.copy_from_slice(packet);
+        Ok(())
+    }
+
     /// The offset of a message of `len` bytes, if it can be sent.
     #[inline(always)]
     fn measure(&self, len: usize) -> Result<usize, EmitError> {

@@ -116,6 +116,8 @@ e2d2::reasons! {
         HandoverRefused = "handover_refused",
         /// The engine is draining and takes no new connection.
         Draining = "draining",
+        /// A server's answer to a check with content, while there was no room on the way to who makes it.
+        CheckQueueFull = "check_queue_full",
         /// An event, with a segment or without, that the table of phases excludes: a defect of the engine. The connection stays
         /// as it is.
         ImpossibleTransition = "impossible_transition",

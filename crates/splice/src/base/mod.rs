@@ -2,6 +2,7 @@
 
 pub mod addresses;
 pub mod callbacks;
+pub mod checks;
 pub(crate) mod client_counts;
 pub mod difference;
 pub mod drop_reason;

@@ -1,5 +1,6 @@
 //! What the core asks of the world around it: that frames go out, and the MAC addresses of next hops.
 
+use crate::base::checks::{CheckId, CheckOrder};
 use crate::base::stage::WorkStage;
 use e2d2::port::PortId;
 use e2d2::time::Instant;
@@ -33,6 +34,19 @@ pub trait Output<B> {
     #[inline(always)]
     fn enter(&mut self, stage: WorkStage) {
         let _nobody_counts = stage;
+    }
+
+    /// Has somebody make a check with content, whose end is told to [`end_check`](crate::Proxy::end_check). Returns false if
+    /// nobody can now; so it is by default.
+    fn begin_check(&mut self, order: &CheckOrder) -> bool {
+        let _nobody_makes_it = order;
+        false
+    }
+
+    /// Takes an IP packet of a server's for who makes this check. Returns false if there is no room for it.
+    fn pass_to_check(&mut self, check: CheckId, packet: &[u8]) -> bool {
+        let _nobody_makes_it = (check, packet);
+        false
     }
 
     /// Takes a frame that `port` has received and that is the Linux kernel's; only of ports with a kernel behind them

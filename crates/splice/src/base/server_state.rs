@@ -94,6 +94,8 @@ pub enum CheckFailure {
     Refused,
     /// No answer within the check's timeout, or no MAC address to ask.
     Unanswered,
+    /// It has answered, but not as it should.
+    Wrong,
 }
 
 /// What the result of a check has changed.
@@ -181,6 +183,7 @@ impl ServerWord {
             Ok(()) => self.0 & REASON,
             Err(CheckFailure::Refused) => 1 << REASON_SHIFT,
             Err(CheckFailure::Unanswered) => 2 << REASON_SHIFT,
+            Err(CheckFailure::Wrong) => 3 << REASON_SHIFT,
         };
         let rest = self.0 & !(STREAK | REASON) | reason;
         if result.is_err() == self.is_down() {
@@ -227,6 +230,7 @@ impl ServerState<'_> {
         let word = self.word();
         let failure = match word.0 & REASON {
             reason if reason == 1 << REASON_SHIFT => CheckFailure::Refused,
+            reason if reason == 3 << REASON_SHIFT => CheckFailure::Wrong,
             _ => CheckFailure::Unanswered,
         };
         word.is_down().then(|| (failure, self.since()))

@@ -3,6 +3,7 @@
 //! Built once at start by whoever has read a configuration; nothing here changes afterwards.
 
 use crate::base::addresses::Addresses;
+use crate::base::checks::Check;
 use crate::base::ids::{PoolId, ServerId};
 use crate::base::limit::Limits;
 use crate::base::path::Path;
@@ -147,21 +148,6 @@ pub struct Server {
     pub connect_timeout: Duration,
     /// Whether it is checked, and how.
     pub check: Option<Check>,
-}
-
-/// How a server is checked: by a SYN that is reset when it has been answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Check {
-    /// From one check to the next.
-    pub interval: Duration,
-    /// The same while the last one contradicts those before.
-    pub fast_interval: Duration,
-    /// How long an answer may take; `None` for 100 ms, or four times as long as it usually takes if that is longer.
-    pub timeout: Option<Duration>,
-    /// Checks in a row that pass and end a failure, 1 to 100.
-    pub rise: u8,
-    /// Checks in a row that fail and begin one, 1 to 100.
-    pub fall: u8,
 }
 
 /// What a segment of no known connection is answered with.

@@ -1,18 +1,22 @@
-//! Checking servers: a SYN now and then, which a server that lives answers.
+//! Checking servers: a SYN now and then, which a server that lives answers, or a request that one answers that serves.
 //!
 //! Each server is checked by one core, that of its number modulo the cores; all have the result
 //! ([`server_state`](crate::base::server_state)). A check is a probe with one SYN: no answer is a failed check, as is a refusal.
+//! Of a check with content the core does the same but what is said: it takes the port, tells who makes the check
+//! ([`Output::begin_check`](crate::Output::begin_check)), passes packets both ways, and is told the end.
 //! The next begins an `interval` after this one, or a `fast_interval` while the last result contradicts those before. The first
 //! is at a part of the interval that chance gives each server on each engine, so that neither a core's checks nor those that
-//! several engines send to a server come at once. While live calls are answered there is nothing to check: the next check then
-//! begins an interval after the last answer.
+//! several engines send to a server come at once. While live calls are answered there is nothing to check by a SYN: the next
+//! check then begins an interval after the last answer. What a server answers later only a check with content reads.
 //!
 //! Budget: 64 bytes a server, and 12 in the wheel. Those that are under way are found by their ports, through chains over the
 //! servers: with ten thousand at a time, three are looked at.
 
-use super::Probe;
+use super::{Asks, Probe};
+use crate::base::checks::{Check, CheckEnd, CheckId, CheckKind};
 use crate::base::difference::{Difference, MOST_SERVERS};
-use crate::base::settings::{Check, Server, Settings};
+use crate::base::server_state::CheckFailure;
+use crate::base::settings::{Server, Settings};
 use crate::base::usual_time::UsualTime;
 use e2d2::counters::Counters;
 use e2d2::time::Instant;
@@ -32,6 +36,12 @@ const NONE: u16 = MOST_SERVERS as u16;
 /// The least that an answer may take, if nothing is configured: a host that repeats an ARP request is there by then.
 const LEAST_TIMEOUT: Duration = Duration::from_millis(100);
 
+/// The same of a check with content: a lost SYN of it is repeated after a second, and an answer may have to be worked for.
+const LEAST_TIMEOUT_OF_CONTENT: Duration = Duration::from_secs(1);
+
+/// For how much longer the core waits for the end of a check with content: who makes it knows the timeout, too.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// And how many times as long as usual.
 const TIMES_USUAL: u32 = 4;
 
@@ -40,12 +50,19 @@ e2d2::reasons! {
     pub enum CheckEvent {
         /// A SYN was sent.
         SynSent = "syn_sent",
-        /// The server has answered it.
+        /// One with content has begun.
+        ContentBegun = "content_begun",
+        /// The server has answered it, and as it should.
         Passed = "passed",
         /// Nothing listens there.
         Refused = "refused",
         /// No answer, or no MAC address to ask.
         Unanswered = "unanswered",
+        /// An answer that is not as it should be.
+        Wrong = "wrong",
+        /// Not made, because too many with content are under way, or their thread does not come round: this says nothing
+        /// about the server.
+        NotMade = "not_made",
         /// Not sent, because a live call was answered since the last.
         Saved = "saved",
         /// Not sent, because no source port could be spared: this says nothing about the server.
@@ -62,6 +79,21 @@ e2d2::reasons! {
 pub(crate) struct UnderWay {
     pub(crate) probe: Probe,
     pub(crate) sent_at: Instant,
+    /// If it is one with content: which of the core's.
+    pub(crate) turn: Option<u16>,
+}
+
+impl UnderWay {
+    fn asks(&self) -> Asks {
+        let server = self.probe.server;
+        self.turn
+            .map_or(Asks::Life, |turn| Asks::Content(CheckId { server, turn }))
+    }
+
+    /// What it means if it is over now, without an end that was told.
+    pub(crate) fn silence(&self) -> Option<Result<(), CheckFailure>> {
+        self.turn.is_none().then_some(Err(CheckFailure::Unanswered))
+    }
 }
 
 /// What is kept of each server.
@@ -92,6 +124,8 @@ pub(crate) struct Checks {
     /// The first server of each chain.
     buckets: Box<[u16]>,
     under_way: usize,
+    /// The next one's with content.
+    turn: u16,
     /// Which core this is, and of how many.
     place: (usize, usize),
     seed: u64,
@@ -121,6 +155,7 @@ impl Checks {
             servers: Vec::with_capacity(most),
             buckets: vec![NONE; buckets].into_boxed_slice(),
             under_way: 0,
+            turn: 0,
             place: settings.place(),
             seed,
             counters: Counters::default(),
@@ -195,38 +230,46 @@ impl Checks {
         self.wheel.arm(u32::from(server), at);
     }
 
-    /// A check is under way from now on: its SYN is about to go out.
-    pub(crate) fn begin(&mut self, probe: Probe, settings: &Settings, check: &Check, now: Instant) {
+    /// A check is under way from now on: its SYN is about to go out. Returns how long it may take.
+    pub(crate) fn begin(&mut self, probe: Probe, settings: &Settings, check: &Check, now: Instant) -> Duration {
         let server = usize::from(probe.server);
         let Some((key, checked)) = probe.key(settings).zip(self.servers.get_mut(server)) else {
-            return;
+            return Duration::ZERO;
         };
         let bucket = bucket_of(&key);
-        checked.under_way = Some(UnderWay { probe, sent_at: now });
+        let (turn, least, grace) = match check.kind {
+            CheckKind::Syn => (None, LEAST_TIMEOUT, Duration::ZERO),
+            CheckKind::Content => {
+                self.turn = self.turn.wrapping_add(1);
+                (Some(self.turn), LEAST_TIMEOUT_OF_CONTENT, GRACE)
+            }
+        };
+        checked.under_way = Some(UnderWay {
+            probe,
+            sent_at: now,
+            turn,
+        });
         checked.bucket = bucket as u16;
         checked.next = std::mem::replace(&mut self.buckets[bucket], probe.server);
         self.under_way += 1;
-        let usually = || {
-            checked
-                .usual
-                .value()
-                .map_or(LEAST_TIMEOUT, |usual| LEAST_TIMEOUT.max(TIMES_USUAL * usual))
-        };
+        let usually = || (checked.usual.value()).map_or(least, |usual| least.max(TIMES_USUAL * usual));
         let timeout = check.timeout.unwrap_or_else(usually);
-        self.wheel.arm(u32::from(probe.server), now + timeout);
+        self.wheel.arm(u32::from(probe.server), now + timeout + grace);
+        timeout
     }
 
-    /// The check that a segment with this key answers.
+    /// The check that a segment with this key answers, and what it is for.
     #[inline]
-    pub(crate) fn find(&self, settings: &Settings, key: &FourTuple) -> Option<Probe> {
+    pub(crate) fn find(&self, settings: &Settings, key: &FourTuple) -> Option<(Probe, Asks)> {
         if self.under_way == 0 {
             return None;
         }
         let mut next = *self.buckets.get(bucket_of(key))?;
         while let Some(checked) = self.servers.get(usize::from(next)) {
-            let probe = checked.under_way?.probe;
+            let under_way = checked.under_way?;
+            let probe = under_way.probe;
             if probe.port == key.local_port && probe.key(settings).as_ref() == Some(key) {
-                return Some(probe);
+                return Some((probe, under_way.asks()));
             }
             next = checked.next;
         }
@@ -236,6 +279,23 @@ impl Checks {
     /// A server's check, if one is under way.
     pub(crate) fn of(&self, server: u16) -> Option<UnderWay> {
         self.servers.get(usize::from(server))?.under_way
+    }
+
+    /// The check with content that has this number, if it is under way, which has sent no more than that.
+    pub(crate) fn with_content(&mut self, check: CheckId, end: &CheckEnd) -> bool {
+        let checked = self.servers.get_mut(usize::from(check.server));
+        let under_way = checked.and_then(|checked| checked.under_way.as_mut());
+        let Some(under_way) = under_way.filter(|of| of.turn == Some(check.turn)) else {
+            return false;
+        };
+        under_way.probe.note_sent(end.next_seq);
+        true
+    }
+
+    /// The probe of the check with content that has this number, if it is under way.
+    pub(crate) fn probe_of(&self, check: CheckId) -> Option<Probe> {
+        let under_way = self.of(check.server)?;
+        (under_way.turn == Some(check.turn)).then_some(under_way.probe)
     }
 
     /// Ends a server's check, if one is under way.

@@ -2,19 +2,39 @@
 
 use crate::admission::round_budget::RoundBudget;
 use crate::base::callbacks::SelectServer;
+use crate::base::checks::{Check, CheckEnd, CheckId, CheckKind, CheckOrder};
 use crate::base::difference::Difference;
+use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::base::server_state::{CheckFailure, CheckNews};
-use crate::base::settings::Check;
-use crate::probe::CheckEvent;
-use crate::proxy::{Proxy, Rooms};
-use e2d2::buffer::BufferPool;
+use crate::probe::{CheckEvent, Probe};
+use crate::proxy::{Incoming, Proxy, Rooms};
+use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::counters::Counters;
+use e2d2::time::Instant;
+use e2d2::wire::ethernet;
+use std::time::Duration;
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// What came of this core's checks.
     pub fn checks(&self) -> &Counters<CheckEvent> {
         self.rooms.checks.counters()
+    }
+
+    /// Sends an IP packet to the server of a check with content, for who makes it. One that belongs to no such check is dropped.
+    pub fn send_for_check(&mut self, now: Instant, check: CheckId, packet: &[u8], out: &mut impl Output<P::Buffer>) {
+        self.rooms.now = now;
+        if let Err(reason) = self.rooms.send_for_check(check, packet, out) {
+            self.rooms.emit.dropped(reason);
+        }
+    }
+
+    /// A check with content is over. One that is not under way any more is left out.
+    pub fn end_check(&mut self, now: Instant, check: CheckId, end: CheckEnd) {
+        self.rooms.now = now;
+        if self.rooms.checks.with_content(check, &end) {
+            self.rooms.end_check(check.server, end.result);
+        }
     }
 }
 
@@ -26,8 +46,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             && let Some(server) = self.checks.pop_due(self.now, budget.moves())
         {
             budget.note_fired();
-            if self.checks.of(server).is_some() {
-                self.end_check(server, Err(CheckFailure::Unanswered));
+            if let Some(under_way) = self.checks.of(server) {
+                self.end_check(server, under_way.silence());
             } else if !self.is_draining {
                 self.begin_check(server, out);
             }
@@ -48,30 +68,101 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         let state = standby.server(server);
         let (word, answered_at) = (state.word(), state.answered_at());
-        if !word.is_down() && !word.is_doubted() && now.saturating_since(answered_at) < check.interval {
+        // A SYN-ACK to a live call is what a SYN would have asked for; of content it says nothing.
+        if check.kind == CheckKind::Syn
+            && !word.is_down()
+            && !word.is_doubted()
+            && now.saturating_since(answered_at) < check.interval
+        {
             self.checks.count(CheckEvent::Saved);
             return self.checks.arm(server, answered_at + check.interval);
         }
-        let Some(probe) = self.take_probe(server) else {
+        let server_port = check.port.unwrap_or(self.settings.servers[usize::from(server)].port);
+        let Some(probe) = self.take_probe(server, server_port) else {
             self.checks.count(CheckEvent::NoPort);
             return self.checks.arm(server, now + check.fast_interval);
         };
-        self.checks.begin(probe, &self.settings, &check, now);
+        let timeout = self.checks.begin(probe, &self.settings, &check, now);
+        if check.kind == CheckKind::Content {
+            return self.begin_content(&probe, timeout, out);
+        }
         // Without a MAC address nothing is sent, which nothing answers.
         if self.send_probe(&probe, out) {
             self.checks.count(CheckEvent::SynSent);
         }
     }
 
-    /// The check of a server that is under way has this result.
-    pub(crate) fn end_check(&mut self, server: u16, result: Result<(), CheckFailure>) {
+    /// Has the check be made whose connection this is to be.
+    fn begin_content(&mut self, probe: &Probe, timeout: Duration, out: &mut impl Output<P::Buffer>) {
+        let under_way = self.checks.of(probe.server);
+        let turn = under_way.and_then(|under_way| under_way.turn);
+        let Some((key, turn)) = probe.key(&self.settings).zip(turn) else {
+            return;
+        };
+        let device = self.settings.servers[usize::from(probe.server)].device;
+        let order = CheckOrder {
+            check: CheckId {
+                server: probe.server,
+                turn,
+            },
+            key,
+            isn: probe.isn.0,
+            mtu: self.settings.devices[usize::from(device.0)].mtu,
+            timeout,
+        };
+        if out.begin_check(&order) {
+            self.checks.count(CheckEvent::ContentBegun);
+        } else {
+            self.end_check(probe.server, None);
+        }
+    }
+
+    /// A segment for who makes this check.
+    pub(crate) fn pass_to_check(
+        &mut self,
+        check: CheckId,
+        incoming: Incoming<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        let packet = incoming.buffer.data().get(ethernet::HEADER_LEN..).unwrap_or_default();
+        let is_passed = out.pass_to_check(check, packet);
+        self.emit.dropped(if is_passed {
+            DropReason::Consumed
+        } else {
+            DropReason::CheckQueueFull
+        });
+    }
+
+    fn send_for_check(
+        &mut self,
+        check: CheckId,
+        packet: &[u8],
+        out: &mut impl Output<P::Buffer>,
+    ) -> Result<(), DropReason> {
+        let probe = self.checks.probe_of(check).ok_or(DropReason::UnknownFlow)?;
+        let path = self.path_of_probe(&probe).ok_or(DropReason::NoNeighbour)?;
+        let mut buffer = self.emit.pool.take().ok_or(DropReason::NoBuffer)?;
+        let frame = path.envelope().wrap(packet, &mut buffer);
+        frame.map_err(|_| DropReason::NoBuffer)?;
+        self.emit.send_own(path.device, buffer, out);
+        Ok(())
+    }
+
+    /// The check of a server that is under way has this result; `None` says that it could not be made.
+    pub(crate) fn end_check(&mut self, server: u16, result: Option<Result<(), CheckFailure>>) {
         let now = self.now;
         let Some(ended) = self.checks.end(server) else { return };
         self.release_port_of(&ended.probe);
+        let Some(result) = result else {
+            self.checks.count(CheckEvent::NotMade);
+            let pace = self.check_of(server).map(|check| check.fast_interval);
+            return self.checks.arm(server, now + pace.unwrap_or_default());
+        };
         self.checks.count(match result {
             Ok(()) => CheckEvent::Passed,
             Err(CheckFailure::Refused) => CheckEvent::Refused,
             Err(CheckFailure::Unanswered) => CheckEvent::Unanswered,
+            Err(CheckFailure::Wrong) => CheckEvent::Wrong,
         });
         let Some(check) = self.check_of(server) else { return };
         if result.is_ok() {

@@ -10,7 +10,7 @@ use crate::base::path::Path;
 use crate::base::server_state::CheckFailure;
 use crate::handshake::cookie;
 use crate::handshake::syn_ack_options::{Offered, ServerCaps};
-use crate::probe::{Probe, ProbeEvent};
+use crate::probe::{Asks, Probe, ProbeEvent};
 use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::session::segment::Segment;
 use e2d2::buffer::{BufferPool, PacketBuffer};
@@ -25,15 +25,6 @@ use netfcts::seq::SeqNum;
 
 /// New servers whose time to take connections has come that a round looks at.
 const JOINED_PER_ROUND: usize = 64;
-
-/// What a probe is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asks {
-    /// What the server's TCP can do.
-    Options,
-    /// Whether it is there.
-    Life,
-}
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// What was asked of servers, and what came of it.
@@ -100,7 +91,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             }
             return;
         }
-        let Some(probe) = self.take_probe(server) else {
+        let server_port = settings.port;
+        let Some(probe) = self.take_probe(server, server_port) else {
             self.probes.on_no_port();
             return self.end_silence(server);
         };
@@ -108,9 +100,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.retransmit_probe(place, out);
     }
 
-    /// A probe of a server that is there: with a port of its own, which is to be [released](Self::release_probe). `None` if
-    /// none can be spared.
-    pub(crate) fn take_probe(&mut self, server: u16) -> Option<Probe> {
+    /// A probe of this port of a server that is there: with a port of ours, which is to be [released](Self::release_probe).
+    /// `None` if none can be spared.
+    pub(crate) fn take_probe(&mut self, server: u16, server_port: u16) -> Option<Probe> {
         let (now, settings) = (self.now, self.settings.servers.get(usize::from(server))?);
         // Connections have the ports first: where there are few, the last one is theirs.
         let can_spare = |pool: &PortPool| pool.free() > usize::from(pool.capacity() > 1);
@@ -118,7 +110,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let local = (0..locals).find(|&local| can_spare(self.sources.pool(of_server, local)));
         let (local, taken) =
             local.and_then(|local| Some(local as u16).zip(self.sources.take(of_server, local, now)))?;
-        let mut probe = Probe::new(server, local, taken.port);
+        let mut probe = Probe::new(server, local, (taken.port, server_port));
         probe.tsval = self.handshake.timestamp(now);
         let key = probe.key(&self.settings)?;
         // As for any connection: nothing of the port's last one may come back (RFC 6528 3, RFC 6191 2).
@@ -163,7 +155,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             .probes
             .find(&self.settings, key)
             .map(|probe| (probe, Asks::Options));
-        probe.or_else(|| Some((self.checks.find(&self.settings, key)?, Asks::Life)))
+        probe.or_else(|| self.checks.find(&self.settings, key))
     }
 
     /// A segment from a server to the port that asks it.
@@ -177,6 +169,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if !incoming.is_intact() {
             return self.emit.dropped(DropReason::BadTcpChecksum);
         }
+        if let Asks::Content(check) = asks {
+            return self.pass_to_check(check, incoming, out);
+        }
         let Incoming { buffer, segment } = incoming;
         let is_answer = segment.has(TcpFlags::ACK) && segment.ack == probe.isn + 1;
         if segment.has(TcpFlags::RST) {
@@ -187,7 +182,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             self.emit.dropped(DropReason::Consumed);
             return match asks {
                 Asks::Options => self.end_refused(&probe),
-                Asks::Life => self.end_check(probe.server, Err(CheckFailure::Refused)),
+                Asks::Life | Asks::Content(_) => self.end_check(probe.server, Some(Err(CheckFailure::Refused))),
             };
         }
         if !segment.has(TcpFlags::ACK) || is_answer && !segment.has(TcpFlags::SYN) {
@@ -199,7 +194,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                     let options = TcpOptions::parse(segment.options(buffer.data()));
                     self.learn(&probe, &options, segment.window);
                 }
-                Asks::Life => self.end_check(probe.server, Ok(())),
+                Asks::Life | Asks::Content(_) => self.end_check(probe.server, Some(Ok(()))),
             }
         } else {
             // RFC 9293 3.10.7.3: an unacceptable ACK in SYN-SENT is answered by a RST with its own number. Who can send
@@ -293,7 +288,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.probes.stop();
     }
 
-    fn path_of_probe(&self, probe: &Probe) -> Option<Path> {
+    pub(crate) fn path_of_probe(&self, probe: &Probe) -> Option<Path> {
         let server = self.settings.servers.get(usize::from(probe.server))?;
         let key = probe.key(&self.settings)?;
         let next_hop = self.next_hops.mac(server.next_hop)?;

@@ -1,0 +1,101 @@
+//! The thread that makes checks with content.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use e2d2::time::Clock;
+
+use super::checker::Checker;
+use super::line::CheckerLine;
+use crate::config::Config;
+
+/// The rest between two rounds while a check is under way: what each step of it waits at most.
+const REST_WITH_CHECKS: Duration = Duration::from_micros(500);
+
+/// The rest otherwise, if some server is checked so: what a check waits for its beginning at most.
+const REST_BETWEEN: Duration = Duration::from_millis(2);
+
+/// The rest while no server is; a reload ends it.
+const REST_WITHOUT: Duration = Duration::from_secs(10);
+
+/// What the thread is told.
+struct Told {
+    stop: AtomicBool,
+    /// Another version of the configuration, until the thread has it.
+    config: Mutex<Option<Arc<Config>>>,
+}
+
+/// The thread. Dropping it ends it; checks that are under way end with it.
+pub struct CheckThread {
+    told: Arc<Told>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl CheckThread {
+    /// Starts it for cores with these ends.
+    ///
+    /// # Errors
+    /// The system has no thread.
+    pub fn start(lines: Vec<CheckerLine>, config: Arc<Config>, clock: Clock) -> io::Result<Self> {
+        let told = Arc::new(Told {
+            stop: AtomicBool::new(false),
+            config: Mutex::new(None),
+        });
+        let theirs = Arc::clone(&told);
+        let thread = thread::Builder::new()
+            .name("checks".into())
+            .spawn(move || run(lines, config, &clock, &theirs))?;
+        Ok(CheckThread {
+            told,
+            thread: Some(thread),
+        })
+    }
+
+    /// Goes on with another version of the configuration.
+    pub fn set_config(&self, config: Arc<Config>) {
+        *self.told.config.lock().unwrap_or_else(PoisonError::into_inner) = Some(config);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+}
+
+impl Drop for CheckThread {
+    fn drop(&mut self) {
+        self.told.stop.store(true, Ordering::Relaxed);
+        self.wake();
+        if let Some(thread) = self.thread.take() {
+            // It cannot panic but by a mistake of ours, which it has then said.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(lines: Vec<CheckerLine>, config: Arc<Config>, clock: &Clock, told: &Told) {
+    let mut has_checks = has_content(&config);
+    let mut checker = Checker::new(lines, config);
+    while !told.stop.load(Ordering::Relaxed) {
+        let news = told.config.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(config) = news {
+            has_checks = has_content(&config);
+            checker.set_config(config);
+        }
+        let moved = checker.round(clock.now());
+        thread::park_timeout(match (moved > 0 || checker.is_busy(), has_checks) {
+            (true, _) => REST_WITH_CHECKS,
+            (false, true) => REST_BETWEEN,
+            (false, false) => REST_WITHOUT,
+        });
+    }
+}
+
+fn has_content(config: &Config) -> bool {
+    config.servers().iter().any(|server| server.content.is_some())
+}

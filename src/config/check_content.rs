@@ -1,0 +1,48 @@
+//! What checks with content say to a server, and what they expect of it.
+
+use std::ops::RangeInclusive;
+
+/// What a check with content says and expects, behind the PROXY header if the server's connections begin with one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckContent {
+    /// The request.
+    pub request: CheckRequest,
+}
+
+/// A request to a server, each with what is an answer to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CheckRequest {
+    /// HTTP/1.0 (RFC 1945): the body of the answer has no chunks.
+    Http(HttpCheck),
+    /// These bytes, and such bytes somewhere in the answer.
+    Text {
+        /// Nothing if the server speaks first.
+        send: Vec<u8>,
+        /// Not empty.
+        expect: Vec<u8>,
+    },
+    /// PostgreSQL's start of a session, for this user: whether the server would let somebody in.
+    Postgres {
+        /// Without a NUL.
+        user: String,
+    },
+    /// An anonymous search for the root DSE (RFC 4512 5.1).
+    Ldap,
+    /// `PING`.
+    Redis,
+}
+
+/// A request over HTTP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpCheck {
+    /// A token (RFC 9110 5.6.2).
+    pub method: String,
+    /// Begins with `/`; visible characters.
+    pub path: String,
+    /// What the field `Host` says; without one it says the server's address.
+    pub host: Option<String>,
+    /// Statuses that are right.
+    pub statuses: Vec<RangeInclusive<u16>>,
+    /// What has to be in the body, if anything.
+    pub body: Option<String>,
+}
