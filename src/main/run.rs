@@ -7,6 +7,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use control::http::Server;
 use proxyengine::config::{Config, Destination, ListChange};
 use proxyengine::engine::{DpdkMachine, Engine, Outcome, RunningEngine};
 use proxyengine::journal::{self, Journal};
@@ -104,14 +105,7 @@ pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -
         reload: Box::new(move || reload_by(&told)),
     };
     let control = control
-        .map(|mut server| {
-            server.begin_with(|| {
-                if let Err(error) = Limits::enter_control_thread() {
-                    log::warn!("[control]: privileges are not given up: {error}");
-                }
-            });
-            server
-        })
+        .map(without_privileges)
         .map(|server| status::serve(server, engine.watch(), levels.clone(), Some(doors())))
         .transpose();
     let control = match control {
@@ -141,6 +135,16 @@ pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -
     // It answers to the end: that the engine drains is what is looked for then.
     drop(control);
     exit
+}
+
+/// The thread that reads what strangers write gives up what it does not need before it reads a byte.
+fn without_privileges(mut server: Server) -> Server {
+    server.begin_with(|| {
+        if let Err(error) = Limits::enter_control_thread() {
+            log::warn!("[control]: privileges are not given up: {error}");
+        }
+    });
+    server
 }
 
 /// What the threads will keep, and the journal, while it can still be put aside.
