@@ -539,6 +539,13 @@ refusals! {
     limit_prefix: "default = \"web\"" => "default = \"web\"\nclient_limit = { connections = 1, prefix_v4 = 33 }", "listener[0].client_limit.prefix_v4 is 33, expected 1 to 32";
     limit_of_proxies: "default = \"web\"" => "default = \"web\"\nclient_limit = { connections = 1 }\nproxy_protocol = { accept = \"required\", from = [\"10.0.0.0/8\"] }", "listener[0].client_limit counts those who shake hands, which are proxies where PROXY headers are accepted";
     limit_pool_tarpit: "name = \"api\"" => "name = \"api\"\nlimit = { connections = 1, beyond = \"tarpit\" }", "pool[1].limit.beyond is \"tarpit\", expected \"reject\" or \"drop\"";
+    hash_without_use: "policy = \"client_hash\"" => "policy = \"round_robin\"\nhash = { seed = 1 }", "pool[1].hash means something with policy = \"client_hash\" or \"maglev\" only";
+    hash_key: "policy = \"client_hash\"" => "policy = \"maglev\"\nhash = { key = \"sni\" }", "pool[1].hash.key is \"sni\", expected \"client\", \"tls_sni\", \"http_host\" or \"postgres_user\"";
+    hash_prefix: "policy = \"client_hash\"" => "policy = \"maglev\"\nhash = { prefix_v4 = 33 }", "pool[1].hash.prefix_v4 is 33, expected 1 to 32";
+    hash_factor: "policy = \"client_hash\"" => "policy = \"maglev\"\nhash = { balance_factor = 100 }", "pool[1].hash.balance_factor is 100, expected 101 to 10000";
+    panic_range: "policy = \"client_hash\"" => "panic_below = 101", "pool[1].panic_below is 101, expected 0 to 100";
+    slow_start_range: "policy = \"client_hash\"" => "slow_start = \"2h\"", "pool[1].slow_start is \"2h\", expected";
+    backups_only: "{ name = \"a1\", address = \"10.2.0.21:80\" }" => "{ name = \"a1\", address = \"10.2.0.21:80\", backup = true }", "pool[1].servers are all backups, expected one that is none";
     rule_part_with_pool: "{ first_number = true, pool = \"api\" }," => "{ and = [{ prefix = \"x\", pool = \"api\" }, { regex = \"y\" }], pool = \"api\" },", "listener[0].rules[3].and[0] is a part of a rule, expected conditions without name, pool, action and class";
     rule_part_of_nothing: "{ first_number = true, pool = \"api\" }," => "{ not = [{ }], pool = \"api\" },", "listener[0].rules[3].not[0] matches nothing, expected http_host and/or http_path";
     rule_part_wrong: "{ first_number = true, pool = \"api\" }," => "{ not = [{ and = [{ prefix = \"\" }] }], pool = \"api\" },", "listener[0].rules[3].not[0].and[0].prefix is \"\", expected 1 to 256 bytes";
@@ -597,7 +604,7 @@ refusals! {
     check_timeout: "timeout = \"300ms\"" => "timeout = \"5ms\"", "pool[1].check.timeout is \"5ms\", expected \"10ms\" to \"1m\"";
     check_rise: "rise = 4" => "rise = 0", "pool[1].check.rise is 0, expected 1 to 100";
     check_fall: "fall = 5" => "fall = 101", "pool[1].check.fall is 101, expected 1 to 100";
-    policy: "policy = \"round_robin\"" => "policy = \"random\"", "pool[0].policy is \"random\", expected \"round_robin\", \"least_connections\" or \"client_hash\"";
+    policy: "policy = \"round_robin\"" => "policy = \"random\"", "pool[0].policy is \"random\", expected \"round_robin\", \"least_connections\", \"client_hash\" or \"maglev\"";
     server_twice: "\"10.2.0.11:80\", weight = 256, max_connections = 77" => "\"10.9.0.12:80\", mac = \"02:00:00:00:00:12\"", "pool[0].servers[1].address is \"10.9.0.12:80\", expected a server that is in the pool only once";
     server_name_twice: "name = \"a1\"" => "name = \"w1\"", "pool[1].servers[0].name is \"w1\", expected a name that is used only once";
     server_unreachable: "[2001:db8:1::a]:80" => "[2001:db8:1::80]:81", "pool[2].servers[0].address is 2001:db8:1::80, expected an address of another host";

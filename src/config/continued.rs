@@ -117,6 +117,7 @@ impl Config {
         }
         config.continue_classes(self);
         config.finish_table(name)?;
+        config.make_choice_tables(Some(self));
         let too_many = |what, most| {
             let complaint =
                 format!("more than {most} {what}, with those that connections still name; restart the engine");
@@ -184,6 +185,7 @@ impl Config {
         difference.pools = config.pools.iter().zip(&self.pools).filter_map(changed).collect();
         difference.past_groups = groups_of(self).difference(&groups_of(&config)).copied().collect();
         difference.past_groups.sort_unstable();
+        config.make_choice_tables(Some(self));
         (count > 0).then_some((config, difference))
     }
 
@@ -333,8 +335,7 @@ impl Continued {
             .for_each(|pool| pool.standing = pool.standing.past());
         for pool in pools {
             let before = old.pools.get(pool.id.index());
-            let of = |pool: &PoolConfig| (pool.members.clone(), pool.policy, pool.eject_most);
-            if before.is_none_or(|before| of(before) != of(&pool)) {
+            if before.is_none_or(|before| !before.chooses_as(&pool)) {
                 difference.pools.push(pool.id.0);
             }
             put(&mut config.pools, pool.id.index(), pool);
@@ -355,8 +356,14 @@ impl Continued {
             }
             put(&mut config.listeners, listener.id.index(), listener);
         }
-        difference.new_servers.sort_unstable();
+        let (before, now) = (old.counted_servers(), config.counted_servers());
+        let is_counted_anew = |id: &u16| before.get(usize::from(*id)) != now.get(usize::from(*id));
+        let known = (0..old.servers.len() as u16).filter(is_counted_anew);
+        difference.limits.extend(known);
         difference.limits.sort_unstable();
+        difference.limits.dedup();
+        difference.limits.retain(|id| !difference.new_servers.contains(id));
+        difference.new_servers.sort_unstable();
         difference.checks.sort_unstable();
         difference.pools.sort_unstable();
         difference.new_listeners.sort_unstable();

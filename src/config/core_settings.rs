@@ -12,12 +12,11 @@ use super::{
     Standing,
 };
 use crate::kernel::Claims;
-use crate::selectors::tls;
+use crate::selectors::{payload_hash, tls};
 use splice::addresses::{Addresses, Claim};
 use splice::reassembly;
 use splice::settings::{
-    Capacity, Device, Listener, Local, PoolSettings, Server, Settings, SynAck, SynAckSettings, UpstreamServer,
-    UpstreamSettings,
+    Capacity, Device, Listener, Local, Server, Settings, SynAck, SynAckSettings, UpstreamServer, UpstreamSettings,
 };
 
 /// For what memory is set aside at start only if somebody needs it.
@@ -58,6 +57,7 @@ impl Config {
             limits: self.limits(),
             rules: self.rule_count(),
             payload_fields: tls::proxy_fields,
+            payload_hash,
             promises: self.syn_ack_settings(),
             time_wait: self.timeouts.time_wait,
             unknown_flows: self.engine.unknown_flows,
@@ -74,11 +74,6 @@ impl Config {
 
     /// What there is to choose servers from.
     pub fn upstream_settings(&self) -> UpstreamSettings {
-        let pool = |pool: &PoolConfig| PoolSettings {
-            policy: pool.policy,
-            members: pool.members.clone(),
-            eject_most: pool.eject_most,
-        };
         let server = |server: &ServerConfig| UpstreamServer {
             address: server.address,
             max_connections: server.max_connections,
@@ -88,7 +83,7 @@ impl Config {
         };
         UpstreamSettings {
             workers: self.engine.cores.len(),
-            pools: self.pools.iter().map(pool).collect(),
+            pools: self.pool_settings(),
             servers: self.servers.iter().map(server).collect(),
         }
     }

@@ -91,6 +91,10 @@ pub(super) const RETRIES_RANGE: RangeInclusive<i64> = 0..=16;
 
 /// `[[pool]] servers[].max_connections`: as many as one core can hold.
 pub(super) const SERVER_CONNECTIONS_RANGE: RangeInclusive<i64> = 1..=1 << 24;
+/// `hash.balance_factor`: per cent of the mean; 100 is nobody above it, which leaves no order.
+pub(super) const BALANCE_FACTOR_RANGE: RangeInclusive<i64> = 101..=10_000;
+/// `slow_start`: caches are warm after an hour.
+pub(super) const SLOW_START_RANGE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3600);
 /// `limit.connections`: as many as places of a client's counter hold.
 pub(super) const LIMIT_CONNECTIONS_RANGE: RangeInclusive<i64> = 1..=1 << 26;
 /// `limit.rate`: from one in a quarter of an hour to more than a machine can do.

@@ -16,6 +16,7 @@
 mod ancestor;
 mod check;
 mod check_content;
+mod choosing;
 mod continued;
 mod control;
 mod core_settings;
@@ -68,6 +69,7 @@ pub use splice::settings::{
 };
 
 use crate::guard::{ClientTable, TableError};
+use choosing::ChoiceTables;
 use source::Source;
 
 /// A checked configuration.
@@ -81,6 +83,8 @@ pub struct Config {
     listeners: Vec<ListenerConfig>,
     pools: Vec<PoolConfig>,
     servers: Vec<ServerConfig>,
+    /// What pools look up.
+    choice_tables: ChoiceTables,
     lists: Vec<ListConfig>,
     classes: Vec<ClassConfig>,
     /// Who clients are, if that is asked.
@@ -113,6 +117,7 @@ impl Config {
         let mut source = Source::parse(text, name)?;
         let mut config = check::check(&mut source)?;
         config.finish_table(name)?;
+        config.make_choice_tables(None);
         Ok(config)
     }
 

@@ -17,7 +17,7 @@ use super::rule::{ClassRule, Rule};
 use splice::checks::Check;
 use splice::ids::{CoreId, ListenerId, PoolId, PortIndex, ServerId};
 use splice::limit::{ClientLimit, Limit};
-use splice::settings::{AcceptProxy, Bind, Member, Policy, SendProxy, UnknownFlows, Verify};
+use splice::settings::{AcceptProxy, Bind, HashSettings, Member, Policy, SendProxy, UnknownFlows, Verify};
 
 /// `[engine]`: what concerns the process and each of its cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -278,6 +278,12 @@ pub struct PoolConfig {
     pub name: String,
     /// How a server is picked.
     pub policy: Policy,
+    /// What is hashed, if the policy hashes.
+    pub hash: HashSettings,
+    /// How long a server that is back gets less than its weight.
+    pub slow_start: Duration,
+    /// Of how many of a hundred servers fewer have to be fit for all to be asked.
+    pub panic_below: u8,
     /// Its servers in the order of the file, none twice. Not empty.
     pub members: Vec<Member>,
     /// How many of a hundred of its servers may be ejected.

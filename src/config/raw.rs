@@ -196,6 +196,9 @@ pub(super) struct RawList {
 pub(super) struct RawPool {
     pub(super) name: String,
     pub(super) policy: Option<String>,
+    pub(super) hash: Option<RawHash>,
+    pub(super) slow_start: Option<String>,
+    pub(super) panic_below: Option<i64>,
     pub(super) servers: Vec<RawServer>,
     #[serde(default)]
     pub(super) local_addresses: Vec<String>,
@@ -210,6 +213,16 @@ pub(super) struct RawPool {
     pub(super) transparent: Option<bool>,
     pub(super) check: Option<RawCheck>,
     pub(super) limit: Option<RawLimit>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawHash {
+    pub(super) key: Option<String>,
+    pub(super) prefix_v4: Option<i64>,
+    pub(super) prefix_v6: Option<i64>,
+    pub(super) seed: Option<i64>,
+    pub(super) balance_factor: Option<i64>,
 }
 
 #[derive(Deserialize)]
@@ -246,6 +259,7 @@ pub(super) struct RawServer {
     pub(super) name: String,
     pub(super) address: String,
     pub(super) weight: Option<i64>,
+    pub(super) backup: Option<bool>,
     pub(super) max_connections: Option<i64>,
     pub(super) mac: Option<String>,
     pub(super) check: Option<RawCheck>,

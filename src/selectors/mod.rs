@@ -19,9 +19,11 @@ mod names;
 pub mod number;
 pub mod postgres;
 mod rules;
+mod said;
 pub mod tls;
 
 pub use rules::RuleSelector;
+pub(crate) use said::payload_hash;
 
 /// What a parser says of the thing it looks for in the bytes so far.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

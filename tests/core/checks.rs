@@ -12,6 +12,7 @@ use splice::settings::{CoreSteering, Settings};
 use splice::standby::Service;
 use splice::upstream::Upstream;
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use test_case::test_case;
@@ -128,7 +129,7 @@ impl Farm {
     fn picks_elsewhere(&self) -> Vec<u16> {
         let mut other = Upstream::new(&self.bench.config.upstream_settings(), 1);
         other = other.with_standby(Arc::clone(&self.bench.standby));
-        let client = [10, 0, 0, 1].into();
+        let client: IpAddr = [10, 0, 0, 1].into();
         let mut picks: Vec<u16> = (0..6)
             .filter_map(|_| other.pick(POOL, client, self.bench.now))
             .map(|server| server.0)

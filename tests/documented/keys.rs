@@ -45,7 +45,9 @@ name = "t"
 name = "c"
 [[pool]]
 name = "s"
+policy = "maglev"
 check = { kind = "tcp" }
+hash = {}
 proxy_protocol = {}
 servers = [{ name = "one", address = "10.0.0.21:80" }]
 [timeouts]
@@ -55,7 +57,7 @@ servers = [{ name = "one", address = "10.0.0.21:80" }]
 "#;
 
 /// How a table is called, where it is in `BASE`, and where its defaults are described: a document, and the text before.
-const TABLES: [(&str, &str, &str, &str); 21] = [
+const TABLES: [(&str, &str, &str, &str); 22] = [
     ("[engine]", "engine", "configuration.md", "## `[engine]`"),
     ("[[port]]", "port.0", "configuration.md", "## `[[port]]`"),
     ("[[port]] routes", "port.0.routes.0", "configuration.md", ""),
@@ -85,6 +87,7 @@ const TABLES: [(&str, &str, &str, &str); 21] = [
     ),
     ("[[class]]", "class.0", "configuration.md", "## `[[class]]`"),
     ("[[pool]]", "pool.0", "configuration.md", "## `[[pool]]`"),
+    ("[[pool]] hash", "pool.0.hash", "configuration.md", "A `hash` has"),
     ("[[pool]] check", "pool.0.check", "configuration.md", "A `check` has"),
     (
         "[[pool]] proxy_protocol",

@@ -43,8 +43,8 @@ pub use admission::round_budget;
 pub use base::output::{NextHops, Output};
 pub use base::settings::Secrets;
 pub use base::{
-    addresses, callbacks, checks, difference, drop_reason, hash, ids, limit, meter, server_state, settings, stage,
-    standby, transparent_sources,
+    addresses, callbacks, checks, choice, choice_table, difference, drop_reason, hash, ids, limit, meter, server_state,
+    settings, stage, standby, transparent_sources,
 };
 pub use handshake::{cookie, syn_ack_options};
 pub use probe::{CheckEvent, ProbeEvent};

@@ -85,6 +85,9 @@ pub(super) fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
         pools: vec![RawPool {
             name: POOL.to_owned(),
             policy: None,
+            hash: None,
+            slow_start: None,
+            panic_below: None,
             servers,
             local_addresses: network
                 .steering
@@ -222,6 +225,7 @@ fn targets(source: &mut Source<'_>, top: &mut Keys) -> Vec<RawServer> {
             name,
             address: format!("{ip}:{port}"),
             weight: None,
+            backup: None,
             max_connections: None,
             mac: target.string(source, "mac"),
             check: None,

@@ -32,6 +32,7 @@ use ipnet::IpNet;
 
 use super::Config;
 use super::ancestor;
+use super::choosing::ChoiceTables;
 use super::error::ConfigError;
 use super::raw::{RawConfig, RawPort, SECTIONS};
 use super::rule_numbers;
@@ -73,6 +74,7 @@ pub(super) fn check(source: &mut Source<'_>) -> Result<Config, ConfigError> {
         ports,
         routes,
         listeners,
+        choice_tables: ChoiceTables::default(),
         lists,
         classes,
         client_table: None,

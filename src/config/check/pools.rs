@@ -3,17 +3,18 @@
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use super::{choice, duration, ip, limits, mac, name, number, probing, quoted, why_no_host};
 use crate::config::defaults;
 use crate::config::model::{ListenerConfig, LocalAddress, PoolConfig, PortConfig, PortRanges, ServerConfig, Timeouts};
-use crate::config::raw::{RawPool, RawProxyOut, RawServer};
+use crate::config::raw::{RawHash, RawPool, RawProxyOut, RawServer};
 use crate::config::routes::{NextHop, Routes};
 use crate::config::source::{At, Source};
 use crate::config::{CheckContent, Standing};
 use splice::checks::Check;
 use splice::ids::{PoolId, ServerId};
-use splice::settings::{Member, Policy, SendProxy, SendProxyFields};
+use splice::settings::{HashKey, HashSettings, Member, Policy, SendProxy, SendProxyFields};
 
 /// The pools, their servers, and where in the file each server stands.
 pub(super) struct Pools {
@@ -28,11 +29,11 @@ struct Common<'c> {
     routes: &'c Routes,
     local_addresses: Vec<IpAddr>,
     local_ports: RangeInclusive<u16>,
-    connect_timeout: std::time::Duration,
-    syn_retry: std::time::Duration,
+    connect_timeout: Duration,
+    syn_retry: Duration,
     retries: u8,
     eject_after: u32,
-    eject_for: std::time::Duration,
+    eject_for: Duration,
     announce: SendProxy,
     transparent: bool,
     check: Option<(Check, Option<CheckContent>)>,
@@ -162,12 +163,23 @@ impl Reader {
             ("round_robin", Policy::RoundRobin),
             ("least_connections", Policy::LeastConnections),
             ("client_hash", Policy::ClientHash),
+            ("maglev", Policy::Maglev),
         ];
+        let policy = choice(source, &at.key("policy"), raw.policy.as_deref(), &policies);
         let mut pool = PoolConfig {
             standing: Standing::InFile,
             id: PoolId(self.found.pools.len() as u16),
             name: raw.name.clone(),
-            policy: choice(source, &at.key("policy"), raw.policy.as_deref(), &policies),
+            policy,
+            hash: hash(source, &at.key("hash"), raw.hash.as_ref(), policy),
+            slow_start: duration(
+                source,
+                &at.key("slow_start"),
+                raw.slow_start.as_deref(),
+                Duration::ZERO,
+                &defaults::SLOW_START_RANGE,
+            ),
+            panic_below: number(source, &at.key("panic_below"), raw.panic_below, 0, &(0..=100)) as u8,
             members: Vec::with_capacity(raw.servers.len()),
             eject_most: number(
                 source,
@@ -200,8 +212,12 @@ impl Reader {
             pool.members.push(Member {
                 server,
                 weight: weight as u16,
+                backup: raw.backup.unwrap_or(false),
             });
             self.found.places.push((at.key("address"), server));
+        }
+        if !pool.members.is_empty() && pool.members.iter().all(|member| member.backup) {
+            source.complain(&at.key("servers"), "are all backups, expected one that is none");
         }
         self.found.pools.push(pool);
     }
@@ -232,6 +248,38 @@ impl Reader {
             );
         }
         id
+    }
+}
+
+/// `hash = { key, prefix_v4, prefix_v6, seed, balance_factor }`
+fn hash(source: &mut Source<'_>, at: &At, raw: Option<&RawHash>, policy: Policy) -> HashSettings {
+    let usual = HashSettings::default();
+    let Some(raw) = raw else { return usual };
+    if !policy.is_hash() {
+        source.complain(
+            at,
+            "means something with policy = \"client_hash\" or \"maglev\" only, expected none",
+        );
+    }
+    let keys = [
+        ("client", HashKey::Client),
+        ("tls_sni", HashKey::Sni),
+        ("http_host", HashKey::HttpHost),
+        ("postgres_user", HashKey::PostgresUser),
+    ];
+    let mut within =
+        |key: &str, value, usual: u8| number(source, &at.key(key), value, usual.into(), &(1..=usual.into())) as u8;
+    let prefix_v4 = within("prefix_v4", raw.prefix_v4, usual.prefix_v4);
+    let prefix_v6 = within("prefix_v6", raw.prefix_v6, usual.prefix_v6);
+    HashSettings {
+        key: choice(source, &at.key("key"), raw.key.as_deref(), &keys),
+        prefix_v4,
+        prefix_v6,
+        seed: number(source, &at.key("seed"), raw.seed, 0, &(0..=i64::MAX)) as u64,
+        balance_factor: raw.balance_factor.map(|percent| {
+            let at = at.key("balance_factor");
+            number(source, &at, Some(percent), 150, &defaults::BALANCE_FACTOR_RANGE) as u16
+        }),
     }
 }
 

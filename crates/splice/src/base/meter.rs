@@ -114,6 +114,12 @@ impl CoreMeters {
         self.open(place(kind, id)) < i64::from(most)
     }
 
+    /// How many are open, as far as this core knows.
+    #[inline]
+    pub(crate) fn open_of(&self, kind: Limited, id: u16) -> i64 {
+        self.open(place(kind, id))
+    }
+
     #[inline]
     fn open(&self, place: usize) -> i64 {
         let published = self.shared.0[place][OPEN].load(Relaxed) as i64;

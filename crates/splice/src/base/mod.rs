@@ -3,6 +3,8 @@
 pub mod addresses;
 pub mod callbacks;
 pub mod checks;
+pub mod choice;
+pub mod choice_table;
 pub(crate) mod client_counts;
 pub mod difference;
 pub mod drop_reason;

@@ -4,7 +4,8 @@
 
 use crate::base::addresses::Addresses;
 use crate::base::checks::Check;
-use crate::base::ids::{PoolId, ServerId};
+pub use crate::base::choice::{HashKey, HashSettings, Member, PayloadHash, Policy, PoolSettings, Seeker};
+use crate::base::ids::PoolId;
 use crate::base::limit::Limits;
 use crate::base::path::Path;
 pub use crate::base::syn_ack::{Pinned, SynAck, SynAckSettings};
@@ -168,37 +169,6 @@ pub enum Verify {
     All,
 }
 
-/// How a pool picks a server.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// In turn, in proportion to the weights.
-    RoundRobin,
-    /// The one with the fewest connections of this core for its weight.
-    LeastConnections,
-    /// By the client's address: the same server for the same client as long as it is there.
-    ClientHash,
-}
-
-/// A server as a member of a pool.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Member {
-    /// Which server.
-    pub server: ServerId,
-    /// Its share, 1 to 256.
-    pub weight: u16,
-}
-
-/// A pool, as far as the choice among its servers goes.
-#[derive(Clone, Debug)]
-pub struct PoolSettings {
-    /// How a server is picked.
-    pub policy: Policy,
-    /// Its servers. Not empty.
-    pub members: Vec<Member>,
-    /// How many of a hundred servers may be ejected, 1 to 100; one in any case, and one is left in any case.
-    pub eject_most: u8,
-}
-
 /// A server, as far as it can be chosen or passed over.
 #[derive(Clone, Debug)]
 pub struct UpstreamServer {
@@ -223,6 +193,21 @@ pub struct UpstreamSettings {
     pub pools: Vec<PoolSettings>,
     /// By server.
     pub servers: Vec<UpstreamServer>,
+}
+
+impl UpstreamSettings {
+    /// By server: how many connections all cores together may have to it. `None` if that does not matter, so that they are not
+    /// even counted: for that a pool has to ask.
+    pub(crate) fn limits(&self) -> Vec<Option<u32>> {
+        let mut limits: Vec<_> = self.servers.iter().map(|server| server.max_connections).collect();
+        let counting = self.pools.iter().filter(|pool| pool.counts_connections());
+        for member in counting.flat_map(|pool| &pool.members) {
+            if let Some(limit) = limits.get_mut(member.server.index()) {
+                *limit = limit.or(Some(u32::MAX));
+            }
+        }
+        limits
+    }
 }
 
 /// How much memory a core sets aside.
@@ -320,6 +305,8 @@ pub struct Settings {
     pub rules: usize,
     /// Reads fields of PROXY headers from first bytes.
     pub payload_fields: PayloadFields,
+    /// Hashes what pools choose servers by, of first bytes.
+    pub payload_hash: PayloadHash,
     /// What SYN-ACKs promise.
     pub promises: SynAckSettings,
     /// How long a closed connection rests.

@@ -22,7 +22,8 @@ impl UpstreamChange {
     /// Makes it for the worker with this index. New servers take no connection before they are [admitted](Upstream::admit)
     /// if they are asked first what they can do.
     pub(crate) fn new(settings: &UpstreamSettings, worker: usize, difference: &Difference, are_asked: bool) -> Self {
-        let limit_of = |id: u16| settings.servers[usize::from(id)].max_connections;
+        let all_limits = settings.limits();
+        let limit_of = |id: u16| all_limits.get(usize::from(id)).copied().flatten();
         let health = |id| {
             let health = Health::new(limit_of(id));
             (id, Some(if are_asked { health.joining() } else { health }))
@@ -35,9 +36,7 @@ impl UpstreamChange {
             servers: settings.servers.clone(),
             health: difference.replaced().map(health).collect(),
             limits: (difference.limits.iter()).map(|&id| (id, limit_of(id))).collect(),
-            pools: (settings.pools.iter())
-                .map(|pool| Pool::new(pool, settings, worker))
-                .collect(),
+            pools: (settings.pools.iter()).map(|pool| Pool::new(pool, worker)).collect(),
             stays,
             memberships: Memberships::new(settings),
         }

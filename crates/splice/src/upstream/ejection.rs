@@ -79,8 +79,8 @@ impl Upstream {
         let mut pools = pools.filter_map(|pool| self.pools.get(usize::from(*pool)));
         pools.any(|pool| {
             let (mut count, mut out) = (0, 0);
-            for turn in &pool.turns {
-                let word = self.standby.server(turn.server.0).settled_word();
+            for member in &pool.members {
+                let word = self.standby.server(member.server.0).settled_word();
                 count += usize::from(word.is_in_service());
                 out += usize::from(word.is_in_service() && word.is_ejected());
             }
@@ -91,10 +91,10 @@ impl Upstream {
     /// A server that was kept has answered: the others of its pools are tried at once.
     pub(super) fn try_all_beside(&self, server: ServerId, now: Instant) {
         for pool in self.memberships.of(server) {
-            let turns = self.pools.get(usize::from(*pool)).map_or(&[][..], |pool| &pool.turns);
-            turns
+            let members = self.pools.get(usize::from(*pool)).map_or(&[][..], |pool| &pool.members);
+            members
                 .iter()
-                .for_each(|turn| self.standby.server(turn.server.0).end_ejection(now));
+                .for_each(|member| self.standby.server(member.server.0).end_ejection(now));
         }
     }
 }

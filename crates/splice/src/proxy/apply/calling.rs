@@ -290,11 +290,15 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         scene: &mut ActionContext<P::Buffer>,
     ) -> Option<Event> {
         let given_up = scene.given_up?;
-        let client = self.client_of(slot, connection).ip();
         let call = connection.state.call_mut()?;
         let has_places = call.note_tried(given_up);
         let pool = call.pool.filter(|_| has_places);
-        scene.server = pool.and_then(|pool| self.upstream.next_after(pool, client, self.now, call.tried()));
+        scene.server = pool.and_then(|pool| {
+            let seeker = self.seeker_again(slot, connection, pool);
+            let call = connection.state.call()?;
+            self.upstream.next_after(pool, seeker, self.now, call.tried())
+        });
+        let call = connection.state.call_mut()?;
         if scene.server.is_some() {
             return Some(Event::Selected);
         }
@@ -317,9 +321,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         scene: &mut ActionContext<P::Buffer>,
     ) -> Option<Event> {
         let call = connection.state.call()?;
-        let client = self.client_of(slot, connection).ip();
         let server = connection.ends.leg?.server;
-        let give_up = |pool| (self.upstream).give_up(pool, client, server, self.now, call.tried());
+        let give_up = |pool| {
+            let seeker = self.seeker_again(slot, connection, pool);
+            (self.upstream).give_up(pool, seeker, server, self.now, call.tried())
+        };
         let Some(next) = call.pool.and_then(give_up) else {
             self.arm_call(slot, connection);
             return None;

@@ -6,6 +6,7 @@
 //! `ending`, and TIME-WAIT after that.
 
 mod calling;
+mod choosing;
 mod ending;
 mod heading;
 mod inspecting;

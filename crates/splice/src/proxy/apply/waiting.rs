@@ -206,12 +206,15 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         let (server, pool) = match selection {
             Selection::Server(server) => (server, None),
-            Selection::Pool(pool) => match self.upstream.pick(pool, payload.client.ip(), now) {
-                Some(server) => (server, Some(pool)),
-                None if self.upstream.has_pool(pool) => return Some(Event::NoServer),
-                // A selector of the user's may name what does not exist.
-                None => return Some(Event::Rejected),
-            },
+            Selection::Pool(pool) => {
+                let seeker = self.seeker(pool, payload.client.ip(), bytes);
+                match self.upstream.pick(pool, seeker, now) {
+                    Some(server) => (server, Some(pool)),
+                    None if self.upstream.has_pool(pool) => return Some(Event::NoServer),
+                    // A selector of the user's may name what does not exist.
+                    None => return Some(Event::Rejected),
+                }
+            }
             Selection::NeedMore if !complete => {
                 self.records.flag(slot, RecordFlags::NEED_MORE);
                 return Some(Event::NeedMore);

@@ -1,8 +1,8 @@
 //! Several cores: what one sees counts for all, and how many servers they may eject together.
 
-use super::{NOW, POOL, at, by, client, config, config_with, seconds, with_one_ejected};
+use super::{NOW, POOL, address_of, at, by, client, config, config_with, seconds, with_one_ejected};
 use crate::base::ids::{PoolId, ServerId};
-use crate::base::settings::{Member, Policy, PoolSettings, UpstreamSettings};
+use crate::base::settings::{HashSettings, Member, Policy, PoolSettings, UpstreamSettings};
 use crate::base::standby::Standby;
 use crate::upstream::{CallEvent, Upstream};
 use e2d2::time::Instant;
@@ -133,11 +133,16 @@ fn settings(pools: &[(Vec<u16>, u8)]) -> UpstreamSettings {
     let member = |server: &u16| Member {
         server: ServerId(*server),
         weight: 1,
+        backup: false,
     };
-    let pool = |(members, eject_most): &(Vec<u16>, u8)| PoolSettings {
-        policy: Policy::RoundRobin,
-        members: members.iter().map(member).collect(),
-        eject_most: *eject_most,
+    let pool = |(members, eject_most): &(Vec<u16>, u8)| {
+        let members = members.iter().map(member).collect();
+        PoolSettings::new(
+            (Policy::RoundRobin, HashSettings::default()),
+            members,
+            *eject_most,
+            address_of,
+        )
     };
     UpstreamSettings {
         workers: 3,

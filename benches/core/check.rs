@@ -1,0 +1,144 @@
+//! A core that checks servers by SYN, whose servers and network are the bench.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use e2d2::BURST;
+use e2d2::buffer::{BufferPool, HeapBuffer, HeapPool, PacketBuffer};
+use e2d2::port::PortId;
+use e2d2::time::{Clock, Instant};
+use e2d2::wire::MacAddr;
+use e2d2::wire::frame::{self, Packet};
+use e2d2::wire::tcp::{TcpFlags, TcpOptions};
+use proxyengine::callbacks::SelectorFactory;
+use proxyengine::config::{Config, CoreId};
+use proxyengine::selectors::RuleSelector;
+use splice::upstream::Upstream;
+use splice::{CheckEvent, CoreParts, NextHops, Output, Proxy, Secrets};
+use testkit::{Segment, Station};
+
+const SERVERS: u16 = 1_000;
+
+/// A second of checks, ten a server.
+const ROUNDS: u32 = 10_000;
+const ROUND: Duration = Duration::from_micros(100);
+
+const PROXY_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xa0]);
+const SERVER_MAC: u8 = 0x50;
+
+struct Hops;
+
+impl NextHops for Hops {
+    fn mac(&self, _: usize) -> Option<MacAddr> {
+        Some(MacAddr([2, 0, 0, 0, 0, SERVER_MAC]))
+    }
+}
+
+/// What the core has sent.
+struct Sent(Vec<HeapBuffer>);
+
+impl Output<HeapBuffer> for Sent {
+    fn send(&mut self, _: PortId, frame: HeapBuffer) {
+        self.0.push(frame);
+    }
+
+    fn room(&self) -> usize {
+        usize::MAX
+    }
+
+    fn pass_to_kernel(&mut self, _: Instant, _: PortId, _: HeapBuffer) {}
+}
+
+fn config() -> Result<Config, Box<dyn Error>> {
+    let mut servers = String::new();
+    for n in 0..SERVERS {
+        write!(
+            servers,
+            "{{ name = \"s{n}\", address = \"10.2.{}.{}:80\" }},\n",
+            n / 250,
+            n % 250 + 1
+        )?;
+    }
+    let text = format!(
+        "[engine]\ncores = [0]\nmax_connections = 1024\n[syn_ack]\nprobe = false\n\
+         [[port]]\nname = \"p\"\ndevice = \"net_null0\"\naddresses = [\"10.0.0.9/8\"]\n\
+         [[listener]]\nname = \"l\"\naddresses = [\"10.0.0.9:80\"]\ndefault = \"s\"\n\
+         [[pool]]\nname = \"s\"\ncheck = {{ kind = \"tcp\", interval = \"100ms\", fast_interval = \"100ms\", timeout = \"50ms\" }}\n\
+         servers = [{servers}]\n"
+    );
+    Ok(Config::parse(&text, "bench choice")?)
+}
+
+/// Cycles that a core takes for a check that passes: SYN, SYN-ACK and RST, with its part of rounds that find nothing to do.
+///
+/// # Errors
+/// Hardly any has passed.
+pub(crate) fn cycles() -> Result<f64, Box<dyn Error>> {
+    let config = config()?;
+    let secrets = Secrets {
+        cookie: [1, 2],
+        table: [3, 4],
+        isn: [5; 16],
+        timestamp: 6,
+    };
+    let mut now = Instant::ZERO + Duration::from_secs(100);
+    let mut pool = HeapPool::new(16 * BURST, 256);
+    let parts = CoreParts {
+        settings: config.core_settings(0, &[PROXY_MAC], |_| 0),
+        pool: pool.clone(),
+        selector: RuleSelector::new(&config).selector(CoreId(0)),
+        next_hops: Hops,
+        upstream: Upstream::new(&config.upstream_settings(), 0),
+        records: None,
+        secrets: &secrets,
+    };
+    let mut proxy = Proxy::new(parts, now);
+    let (clock, mut sent, mut cycles) = (Clock::new(), Sent(Vec::new()), 0);
+    for _ in 0..ROUNDS {
+        now += ROUND;
+        let start = clock.tsc();
+        proxy.poll_timers(now, &mut sent);
+        cycles += clock.tsc() - start;
+        let mut answers: ArrayVec<Packet<HeapBuffer>, BURST> = ArrayVec::new();
+        for syn in sent.0.drain(..) {
+            answers
+                .try_push(answer(&syn, &mut pool)?)
+                .map_err(|_| "more checks in a round than a burst")?;
+        }
+        let start = clock.tsc();
+        proxy.handle_batch(now, &mut answers, &mut sent);
+        cycles += clock.tsc() - start;
+        sent.0.clear();
+    }
+    let passed = proxy.checks()[CheckEvent::Passed];
+    if passed < u64::from(SERVERS) * 8 {
+        return Err(format!("{passed} checks have passed").into());
+    }
+    Ok(cycles as f64 / passed as f64)
+}
+
+fn answer(syn: &HeapBuffer, pool: &mut HeapPool) -> Result<Packet<HeapBuffer>, Box<dyn Error>> {
+    let syn = Segment::read(syn.data());
+    let answer = Segment {
+        seq: 1_000,
+        ack: syn.seq.wrapping_add(1),
+        flags: TcpFlags::SYN | TcpFlags::ACK,
+        window: 0xffff,
+        options: TcpOptions {
+            mss: Some(1460),
+            window_scale: Some(7),
+            sack_permitted: true,
+            timestamps: syn.options.timestamps.map(|(tsval, _)| (1, tsval)),
+        },
+        ..Segment::between(Station { ..syn.to }, syn.from)
+    };
+    let buffer = pool.take_copy(&answer.frame()).ok_or("a buffer")?;
+    let kind = frame::parse(buffer.data()).map_err(|_| "the bench's own frame")?;
+    Ok(Packet {
+        buffer,
+        port: PortId(0),
+        kind,
+    })
+}

@@ -1,0 +1,319 @@
+//! Which server of a pool is next: a look into the pool's [table](crate::base::choice_table), and on from there while what
+//! is found may not be.
+//!
+//! Who may be is asked of one candidate after the other: whoever wants a server to get less than its weight for a while
+//! refuses it there as a first choice, by chance, and leaves tables alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use e2d2::time::Instant;
+
+use super::answers::Answers;
+use crate::base::choice::{HashKey, HashSettings, Member, Policy, PoolSettings, Seeker};
+use crate::base::choice_table::{ChoiceTable, hash_of_client, mix};
+use crate::base::ids::ServerId;
+use crate::base::limit::Limited;
+use crate::base::meter::CoreMeters;
+
+/// Turns that are looked at for a server that may be: all of a pool whose weights are not large.
+const MOST_TURNS: usize = 4096;
+
+/// Up to so many servers, all are compared by their connections; of more, two that are drawn.
+const FEW: usize = 4;
+
+/// Draws for two servers that may be, before all are compared.
+const MOST_DRAWS: usize = 16;
+
+/// What a server gets of its weight when it has just come back: one in so many.
+const FIRST_PART: u32 = 20;
+
+/// A pool, as one core picks from it.
+#[derive(Clone, Debug)]
+pub(super) struct Pool {
+    policy: Policy,
+    pub(super) members: Vec<Member>,
+    /// So many of them, which come first, are no backups.
+    primaries: usize,
+    /// Whose turn of the backups is next.
+    backup_turn: usize,
+    slow_start: Duration,
+    panic: Panic,
+    table: Arc<ChoiceTable>,
+    hash: HashSettings,
+    /// Whose turn is next.
+    turn: usize,
+    /// What the next draw comes of.
+    draws: u64,
+    mean: Mean,
+    pub(super) answers: Answers,
+    /// How many of a hundred servers may be ejected.
+    pub(super) eject_most: u8,
+}
+
+/// How many connections the servers have on average, for a weight of 1: one server is looked at in each pick, so the sum is as
+/// old as the pool is large.
+#[derive(Clone, Debug, Default)]
+struct Mean {
+    next: usize,
+    sum: i64,
+    /// Of the last time that all were looked at.
+    last_sum: i64,
+    weights: i64,
+}
+
+impl Mean {
+    fn look(&mut self, members: &[Member], meters: &CoreMeters) {
+        if self.next >= members.len() {
+            (self.last_sum, self.sum, self.next) = (self.sum, 0, 0);
+        }
+        if let Some(member) = members.get(self.next) {
+            self.sum += meters.open_of(Limited::Server, member.server.0);
+            self.next += 1;
+        }
+    }
+
+    /// Whether a server with so many connections may get one more when none may have more than so many per cent of the mean.
+    fn allows(&self, open: i64, weight: u16, percent: u16) -> bool {
+        // (open + 1) / weight <= percent / 100 × (sum + weights) / weights: nobody is over a mean below one.
+        let most = i64::from(percent) * (self.last_sum + self.weights) * i64::from(weight);
+        (open + 1) * 100 * self.weights <= most
+    }
+}
+
+/// How many of the servers may be asked, counted likewise.
+#[derive(Clone, Debug, Default)]
+struct Panic {
+    /// Of a hundred.
+    below: u8,
+    next: usize,
+    fit: usize,
+    is_on: bool,
+}
+
+impl Panic {
+    fn look(&mut self, members: &[Member], may_be_asked: impl Fn(ServerId) -> bool) -> bool {
+        if let Some(member) = members.get(self.next) {
+            self.fit += usize::from(may_be_asked(member.server));
+            self.next += 1;
+        }
+        if self.next >= members.len() {
+            self.is_on = self.fit * 100 < usize::from(self.below) * members.len();
+            (self.next, self.fit) = (0, 0);
+        }
+        self.is_on
+    }
+}
+
+impl Pool {
+    /// At the worker's place of the round.
+    pub(super) fn new(pool: &PoolSettings, worker: usize) -> Self {
+        let primaries = pool.members.iter().filter(|member| !member.backup);
+        Pool {
+            policy: pool.policy,
+            members: pool.members.clone(),
+            primaries: pool.members.iter().filter(|member| !member.backup).count(),
+            backup_turn: 0,
+            slow_start: pool.slow_start,
+            panic: Panic {
+                below: pool.panic_below,
+                ..Panic::default()
+            },
+            table: Arc::clone(&pool.table),
+            hash: pool.hash,
+            turn: worker.checked_rem(pool.table.len()).unwrap_or(0),
+            draws: mix(worker as u64),
+            mean: Mean {
+                weights: primaries.map(|member| i64::from(member.weight)).sum(),
+                ..Mean::default()
+            },
+            answers: Answers::new(),
+            eject_most: pool.eject_most,
+        }
+    }
+
+    /// What a client has to say for its server to be chosen by it; `None` if that is its address, or nothing.
+    #[inline]
+    pub(super) fn said_key(&self) -> Option<HashKey> {
+        (self.policy.is_hash() && self.hash.key != HashKey::Client).then_some(self.hash.key)
+    }
+
+    #[inline]
+    pub(super) fn pick(
+        &mut self,
+        seeker: &Seeker,
+        meters: &CoreMeters,
+        may_be: impl Fn(ServerId) -> bool,
+    ) -> Option<ServerId> {
+        match self.policy {
+            Policy::RoundRobin => self.round_robin(may_be),
+            Policy::LeastConnections => self.least_connections(meters, may_be),
+            Policy::ClientHash | Policy::Maglev => {
+                let key = self.key_of(seeker);
+                self.by_hash(key, meters, may_be)
+            }
+        }
+    }
+
+    /// Smooth weighted round robin among the servers that `may_be`; the turns of others pass.
+    fn round_robin(&mut self, may_be: impl Fn(ServerId) -> bool) -> Option<ServerId> {
+        let turns = self.table.turns();
+        for _ in 0..turns.len().min(MOST_TURNS) {
+            let place = turns.get(self.turn).or(turns.first())?;
+            let server = self.members.get(usize::from(*place))?.server;
+            self.turn = if self.turn + 1 < turns.len() { self.turn + 1 } else { 0 };
+            if may_be(server) {
+                return Some(server);
+            }
+        }
+        // Thousands of turns are of servers that may not be.
+        self.rotated(self.turn)
+            .map(|(_, member)| member.server)
+            .find(|server| may_be(*server))
+    }
+
+    /// The members that are no backups.
+    fn primaries(&self) -> &[Member] {
+        self.members.get(..self.primaries).unwrap_or_default()
+    }
+
+    /// The next backup that `may_be`, in turn.
+    #[cold]
+    pub(super) fn pick_backup(&mut self, may_be: impl Fn(ServerId) -> bool) -> Option<ServerId> {
+        let backups = self
+            .members
+            .get(self.primaries..)
+            .filter(|backups| !backups.is_empty())?;
+        let from = self.backup_turn % backups.len();
+        let turns = backups.iter().enumerate().cycle().skip(from).take(backups.len());
+        let (place, next) = turns.into_iter().find(|(_, member)| may_be(member.server))?;
+        self.backup_turn = place + 1;
+        Some(next.server)
+    }
+
+    /// Whether so few of the servers may be asked that all are. One is looked at each time, so the answer is as old as the pool is
+    /// large.
+    #[inline]
+    pub(super) fn panics(&mut self, may_be_asked: impl Fn(ServerId) -> bool) -> bool {
+        self.panic.below > 0
+            && self
+                .panic
+                .look(self.members.get(..self.primaries).unwrap_or_default(), may_be_asked)
+    }
+
+    /// Says of a server that is back since this time, if there is one, whether it is passed over for now.
+    pub(super) fn holds_back(&mut self, now: Instant) -> Option<impl Fn(Instant) -> bool + use<>> {
+        if self.slow_start.is_zero() {
+            return None;
+        }
+        self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let (slow_start, chance) = (self.slow_start, mix(self.draws) >> 32);
+        Some(move |since: Instant| {
+            let back_for = now.saturating_since(since);
+            let part = u128::from(u32::MAX) * back_for.as_nanos() / slow_start.as_nanos().max(1);
+            since != Instant::ZERO && u128::from(chance) > part.max(u128::from(u32::MAX / FIRST_PART))
+        })
+    }
+
+    /// All members but backups, from some place on, and their places.
+    fn rotated(&self, from: usize) -> impl Iterator<Item = (usize, &Member)> {
+        let primaries = self.primaries();
+        let count = primaries.len();
+        let from = from.checked_rem(count).unwrap_or(0);
+        let members = primaries.iter().enumerate();
+        members.cycle().skip(from).take(count)
+    }
+
+    /// The fewer connections for its weight, of two that chance draws by weight; of a few servers, the fewest of all. Source:
+    /// Mitzenmacher, "The power of two choices in randomized load balancing", IEEE TPDS 12 (2001).
+    fn least_connections(&mut self, meters: &CoreMeters, may_be: impl Fn(ServerId) -> bool) -> Option<ServerId> {
+        let mut first: Option<Load> = None;
+        let draws = if self.primaries > FEW { MOST_DRAWS } else { 0 };
+        for _ in 0..draws {
+            self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let place = self.table.draw(mix(self.draws))?;
+            let member = self.members.get(usize::from(place))?;
+            if !may_be(member.server) || first.is_some_and(|first| first.server == member.server) {
+                continue;
+            }
+            let load = Load::of(member, meters);
+            match first {
+                Some(first) => return Some(if load.is_less_than(&first) { load } else { first }.server),
+                None => first = Some(load),
+            }
+        }
+        match first {
+            Some(first) => Some(first.server),
+            None => self.least_of_all(meters, may_be),
+        }
+    }
+
+    /// The fewest connections for its weight, the one to be made included; turns among equals.
+    fn least_of_all(&mut self, meters: &CoreMeters, may_be: impl Fn(ServerId) -> bool) -> Option<ServerId> {
+        let candidates = self.rotated(self.turn).filter(|(_, member)| may_be(member.server));
+        let loads = candidates.map(|(place, member)| (place, Load::of(member, meters)));
+        let (place, least) = loads.reduce(|least, next| if next.1.is_less_than(&least.1) { next } else { least })?;
+        self.turn = place + 1;
+        Some(least.server)
+    }
+
+    /// The key's first server that `may_be`, and has not too many connections already; if all have, the first that may be.
+    fn by_hash(&mut self, key: u64, meters: &CoreMeters, may_be: impl Fn(ServerId) -> bool) -> Option<ServerId> {
+        if let Some(percent) = self.hash.balance_factor {
+            self.mean
+                .look(self.members.get(..self.primaries).unwrap_or_default(), meters);
+            let is_below = |member: &Member| {
+                let open = meters.open_of(Limited::Server, member.server.0);
+                self.mean.allows(open, member.weight, percent) && may_be(member.server)
+            };
+            let below = self.first_of(key, is_below);
+            if below.is_some() {
+                return below;
+            }
+        }
+        self.first_of(key, |member| may_be(member.server))
+    }
+
+    #[inline]
+    fn first_of(&self, key: u64, may_be: impl Fn(&Member) -> bool) -> Option<ServerId> {
+        let members = &self.members;
+        let may_be = |place| members.get(usize::from(place)).is_some_and(&may_be);
+        let place = match self.table.first_of(key, may_be) {
+            Some(place) => place,
+            None => self.table.first_of_all(key, may_be)?,
+        };
+        members.get(usize::from(place)).map(|member| member.server)
+    }
+
+    #[inline]
+    fn key_of(&self, seeker: &Seeker) -> u64 {
+        let hash = &self.hash;
+        let of_client = || hash_of_client(seeker.client, (hash.prefix_v4, hash.prefix_v6), hash.seed);
+        seeker.said.map_or_else(of_client, |said| mix(said ^ hash.seed))
+    }
+}
+
+/// How much a server has to do: (open + 1) / weight.
+#[derive(Clone, Copy)]
+struct Load {
+    server: ServerId,
+    open: i64,
+    weight: i64,
+}
+
+impl Load {
+    #[inline]
+    fn of(member: &Member, meters: &CoreMeters) -> Self {
+        Load {
+            server: member.server,
+            open: meters.open_of(Limited::Server, member.server.0) + 1,
+            weight: i64::from(member.weight),
+        }
+    }
+
+    /// Compared crosswise: no product exceeds 2^41.
+    #[inline]
+    fn is_less_than(&self, other: &Load) -> bool {
+        self.open * other.weight < other.open * self.weight
+    }
+}
