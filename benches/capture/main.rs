@@ -1,8 +1,9 @@
 //! `./build.sh bench capture`: what a capture costs the core that is captured.
 //!
 //! One proxy takes turns with itself: with a capture of one connection in 10 000 and with none; with a capture of every frame whose
-//! reader takes a tenth of what it could, and with none; and, for what a capture leaves behind, before the first and after one. The
-//! capture goes the way of the engine's: over the control socket, to a reader on another CPU, which counts what the file says was lost.
+//! reader takes a tenth of what it could, or nothing before the end, and with none. For what a capture leaves behind it takes turns with
+//! a proxy that is never captured, before the first capture and after some: what differs between the two ratios is left. The capture
+//! goes the way of the engine's: over the control socket, to a reader on another CPU, which counts what the file says was lost.
 //!
 //! What a core pays for being able to be captured is the difference to a build without: pairs of `bench cps`.
 
@@ -39,7 +40,7 @@ struct Arguments {
 }
 
 /// Names are those of the JSON. Percents are of the busy cycles of a connection.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct CaptureResult {
     /// What is left of a capture that is over.
     off_percent: f64,
@@ -50,6 +51,9 @@ struct CaptureResult {
     /// Every connection, for a reader that takes a tenth of what it could.
     slow_reader_workers_percent: f64,
     slow_reader_interval: [f64; 2],
+    /// The same with a reader that takes nothing before the end: without anybody's work on another CPU.
+    stalled_reader_workers_percent: f64,
+    stalled_reader_interval: [f64; 2],
     /// The same with a reader as fast as it can.
     fast_reader_workers_percent: f64,
     /// Frames that the core has lost for that, and what the files say of it.
@@ -80,28 +84,27 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         length,
         ..CpsSettings::default()
     };
-    let host = Host::start(1, 1500)?;
+    let host = Host::start(2, 1500)?;
     let conditions = Conditions {
         shown: true,
         ..Conditions::new(settings)
     };
     let mut inline = host.open('a', &conditions)?;
+    let mut untouched = host.open('b', &conditions)?;
     let watch = inline.device.watch().ok_or("a proxy that shows nothing")?;
-    inline.warm_up(&settings);
-    inline.settle();
+    for inline in [&mut inline, &mut untouched] {
+        inline.warm_up(&settings);
+        inline.settle();
+    }
     reader.look_at(watch.clone())?;
     let mut bench = Bench {
         inline: &mut inline,
+        untouched: &mut untouched,
         reader: &reader,
         length,
         files: File::default(),
     };
-    let before: Vec<Turn> = (0..arguments.pairs).map(|_| bench.plain()).collect();
-    let sampled = bench.pairs(arguments.pairs, "sample=1/10000", Pace::Fast)?;
-    let after: Vec<Turn> = (0..arguments.pairs).map(|_| bench.plain()).collect();
-    let off = Pairs::of(&after.into_iter().zip(before).collect::<Vec<_>>());
-    let fast = bench.pairs(arguments.pairs, "", Pace::Fast)?;
-    let slow = bench.pairs(arguments.pairs, "", Pace::Tenth)?;
+    let costs = Costs::measure(&mut bench, arguments.pairs)?;
     let files = std::mem::take(&mut bench.files);
     let lost_counted = watch.captured().lost;
     let report = inline.result(&settings, &Measured::default());
@@ -111,17 +114,9 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         ("failed", report.failed),
         ("lost frames that no file tells", lost_counted.abs_diff(files.lost)),
     ];
-    let mut invalid_because = sampled.reasons_against(counts);
-    invalid_because.extend(slow.reasons_against([]));
-    let percent = |ratio: f64| (ratio - 1.0) * 100.0;
+    let mut invalid_because = costs.sampled.reasons_against(counts);
+    invalid_because.extend(costs.slow.reasons_against([]));
     let result = CaptureResult {
-        off_percent: percent(off.ratio),
-        off_interval: off.interval.map(percent),
-        sampled_percent: percent(sampled.ratio),
-        sampled_interval: sampled.interval.map(percent),
-        slow_reader_workers_percent: percent(slow.ratio),
-        slow_reader_interval: slow.interval.map(percent),
-        fast_reader_workers_percent: percent(fast.ratio),
         lost_counted,
         lost_written: files.lost,
         frames_written: files.frames,
@@ -131,10 +126,52 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         failed: report.failed,
         valid: invalid_because.is_empty(),
         invalid_because,
+        ..costs.told()
     };
     tell(&result);
     arguments.common.write(&result)?;
     Ok(result.valid)
+}
+
+/// Pairs of turns of each kind.
+struct Costs {
+    before: Pairs,
+    sampled: Pairs,
+    stalled: Pairs,
+    after: Pairs,
+    fast: Pairs,
+    slow: Pairs,
+}
+
+impl Costs {
+    fn measure(bench: &mut Bench<'_>, pairs: u32) -> Result<Costs, BoxError> {
+        Ok(Costs {
+            before: bench.beside_untouched(pairs),
+            sampled: bench.pairs(pairs, "sample=1/10000", Pace::Fast)?,
+            stalled: bench.pairs(pairs, "", Pace::Stalled)?,
+            after: bench.beside_untouched(pairs),
+            fast: bench.pairs(pairs, "", Pace::Fast)?,
+            slow: bench.pairs(pairs, "", Pace::Tenth)?,
+        })
+    }
+
+    /// What they say, without what was counted.
+    fn told(&self) -> CaptureResult {
+        let percent = |ratio: f64| (ratio - 1.0) * 100.0;
+        let [first, last] = [&self.before, &self.after].map(|pairs| pairs.interval);
+        CaptureResult {
+            off_percent: percent(self.after.ratio / self.before.ratio),
+            off_interval: [percent(last[0] / first[1]), percent(last[1] / first[0])],
+            sampled_percent: percent(self.sampled.ratio),
+            sampled_interval: self.sampled.interval.map(percent),
+            slow_reader_workers_percent: percent(self.slow.ratio),
+            slow_reader_interval: self.slow.interval.map(percent),
+            stalled_reader_workers_percent: percent(self.stalled.ratio),
+            stalled_reader_interval: self.stalled.interval.map(percent),
+            fast_reader_workers_percent: percent(self.fast.ratio),
+            ..CaptureResult::default()
+        }
+    }
 }
 
 fn tell(result: &CaptureResult) {
@@ -152,6 +189,11 @@ fn tell(result: &CaptureResult) {
         result.slow_reader_workers_percent,
         result.slow_reader_interval,
     );
+    of(
+        "all frames, for one that takes nothing",
+        result.stalled_reader_workers_percent,
+        result.stalled_reader_interval,
+    );
     println!(
         "all frames, for a fast one: {:.2} %; {} frames written, {} lost, {} as the files tell; {}",
         result.fast_reader_workers_percent,
@@ -162,9 +204,10 @@ fn tell(result: &CaptureResult) {
     );
 }
 
-/// The proxy, and who captures it.
+/// The proxy, one that is never captured, and who captures the first.
 struct Bench<'a> {
     inline: &'a mut InlineProxy,
+    untouched: &'a mut InlineProxy,
     reader: &'a Reader,
     length: Duration,
     files: File,
@@ -173,6 +216,19 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn plain(&mut self) -> Turn {
         pairs::turn_of(self.inline, self.length)
+    }
+
+    /// Pairs of turns of the proxy, without a capture, and of the other.
+    fn beside_untouched(&mut self, pairs: u32) -> Pairs {
+        let turns = pairs::take(pairs, |is_first| {
+            let inline = if is_first {
+                &mut *self.inline
+            } else {
+                &mut *self.untouched
+            };
+            pairs::turn_of(inline, self.length)
+        });
+        Pairs::of(&turns)
     }
 
     /// Pairs of turns with a capture and without.

@@ -27,6 +27,8 @@ pub(crate) enum Pace {
     Fast,
     /// For nine times as long as reading takes, nothing is read.
     Tenth,
+    /// Not before the capture is to end: what it costs a core is its own loss then, and nobody's work on another CPU.
+    Stalled,
 }
 
 /// What a file says of itself.
@@ -83,6 +85,7 @@ impl Reader {
                     Order::Begin(query, pace) => match begin(&endpoint, &query, &of_thread) {
                         Ok(answer) => {
                             say(Ok(Reply::Begun));
+                            wait_until_over(&of_thread, pace);
                             say(read(answer, pace).map(Reply::Over));
                         }
                         Err(error) => say(Err(error)),
@@ -163,6 +166,12 @@ fn begin(endpoint: &Endpoint, query: &str, enough: &Mutex<Option<client::Enough>
     }
     *enough.lock().unwrap_or_else(PoisonError::into_inner) = Some(say);
     Ok(answer)
+}
+
+fn wait_until_over(enough: &Mutex<Option<client::Enough>>, pace: Pace) {
+    while pace == Pace::Stalled && enough.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn read(mut answer: client::Streamed, pace: Pace) -> io::Result<File> {

@@ -6,13 +6,15 @@
 //!
 //! All that one frame from outside causes, or one timer, is a group: its frames and [`Entry`]s have the same packet number. The frame
 //! comes first, then steps of the state machine and frames that go out, and [`Done`] at the end. A core formats nothing, allocates
-//! nothing and waits for nobody: a group that finds no room in the rings is lost whole, and its frames are counted.
+//! nothing and waits for nobody: a group that finds no room in the rings is lost whole, and its frames are counted. While there is none,
+//! whole batches are.
 //!
-//! Without a tap a core pays for a test per batch, one per frame that goes out or is dropped, and two per event that is no plain
+//! Without a tap a core pays for a test per batch, one per frame that goes out or is dropped, and one per event that is no plain
 //! segment.
-//! With one, a connection that is not chosen costs a test of a bit per frame, and a frame that is lost two counts more. One that passes
+//! With one, a connection that is not chosen costs a test of a bit per frame, and a frame that is lost a count more. One that passes
 //! and is captured writes twice its headers, two places of 24 bytes and an entry (`bench capture`).
 
+mod bits;
 mod choice;
 mod tap;
 

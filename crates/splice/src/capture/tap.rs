@@ -1,5 +1,6 @@
 //! The core's end of a capture: which connection is being dealt with, and what of it is copied.
 
+use super::bits::Bits;
 use super::{Choice, Done, Entry, Extent, Facts, Frame, FrameKind, Lost, Stepped, Wanted, What};
 use crate::base::drop_reason::DropReason;
 use crate::base::ids::{RuleId, ServerId};
@@ -61,6 +62,10 @@ pub struct Tap {
     /// There was no room when that was looked at last; it is looked at again then.
     is_full: bool,
     look_at: Instant,
+    /// While a batch is dealt with for which there is no room: no group begins.
+    is_shut: bool,
+    /// Frames that are lost with each that goes out: one, while a frame of that batch is dealt with that would be captured.
+    lost_each: u64,
     /// By place: it is captured.
     chosen: Bits,
     /// By place: it is known to be wanted.
@@ -71,28 +76,6 @@ pub struct Tap {
     rules: Vec<u32>,
     group: Option<Group>,
     packets: u64,
-}
-
-/// A bit for each place.
-struct Bits(Vec<u64>);
-
-impl Bits {
-    fn new(places: usize) -> Self {
-        Self(vec![0; places.div_ceil(64)])
-    }
-
-    #[inline]
-    fn has(&self, place: u32) -> bool {
-        let word = self.0.get(place as usize / 64);
-        word.is_some_and(|word| word >> (place % 64) & 1 == 1)
-    }
-
-    fn set(&mut self, place: u32, is_set: bool) {
-        if let Some(word) = self.0.get_mut(place as usize / 64) {
-            let bit = 1 << (place % 64);
-            *word = if is_set { *word | bit } else { *word & !bit };
-        }
-    }
 }
 
 /// What comes of one frame, or one timer.
@@ -144,6 +127,8 @@ impl Tap {
             untold: 0,
             is_full: false,
             look_at: Instant::ZERO,
+            is_shut: false,
+            lost_each: 0,
             chosen: Bits::new(places),
             wanted: Bits::new(places),
             resting: Bits::new(resting),
@@ -163,7 +148,7 @@ impl Tap {
     #[inline]
     pub(crate) fn concerns(&self, slot: u32) -> bool {
         match &self.group {
-            None => self.has(slot),
+            None => !self.is_shut && self.has(slot),
             // Of one that is lost nothing is said, unless it is still to be known whether it is wanted.
             Some(group) => group.slot != Some(slot) || !group.is_lost || self.choice.waits(),
         }
@@ -186,9 +171,17 @@ impl Tap {
     }
 
     /// A connection is made in `slot`, by a frame whose group has begun if it is captured.
-    pub(crate) fn note_made(&mut self, slot: u32, (client, listener): (u128, u16), hash: u64) {
+    #[inline]
+    pub(crate) fn note_made(&mut self, slot: u32, of: (u128, u16), hash: u64) {
+        // By far the most: nothing is left of who had the place before, or it is as it was.
+        if self.is_drawn(hash) || self.has(slot) {
+            self.note_drawn(slot, of, hash);
+        }
+    }
+
+    #[inline(never)]
+    fn note_drawn(&mut self, slot: u32, (client, listener): (u128, u16), hash: u64) {
         let is_chosen = self.may_want(client, listener, hash);
-        // By far the most: nothing is left of who had the place before.
         if !is_chosen && !self.has(slot) {
             return;
         }
@@ -223,10 +216,15 @@ impl Tap {
     }
 
     /// A rule has chosen the pool of a connection's server, or none has.
+    #[inline]
     pub(crate) fn note_rule(&mut self, slot: u32, rule: Option<RuleId>) {
-        if !self.has(slot) {
-            return;
+        if self.has(slot) {
+            self.note_rule_of_chosen(slot, rule);
         }
+    }
+
+    #[inline(never)]
+    fn note_rule_of_chosen(&mut self, slot: u32, rule: Option<RuleId>) {
         if let (Some(place), Some(rule)) = (self.rules.get_mut(slot as usize), rule) {
             *place = rule.0.saturating_add(1);
         }
@@ -243,6 +241,7 @@ impl Tap {
     }
 
     /// A server is called for a connection.
+    #[inline]
     pub(crate) fn note_call(&mut self, slot: u32, server: ServerId) {
         if self.has(slot) && self.choice.server == Some(server) {
             self.wanted.set(slot, true);
@@ -284,6 +283,28 @@ impl Tap {
             is_unwanted: false,
             is_over: false,
         });
+    }
+
+    /// Begins a batch at `at`; whether all of it that is captured is lost. What goes out for a frame is counted with it then, and
+    /// nothing else is done about either. Not where steps decide whether a connection is wanted.
+    #[inline]
+    pub(crate) fn begin_batch(&mut self, at: Instant) -> bool {
+        self.is_shut = !self.choice.waits() && !self.has_room(at);
+        self.is_shut
+    }
+
+    /// The next frame of a batch that is lost; whether it would be captured.
+    #[inline]
+    pub(crate) fn lose(&mut self, is_captured: bool) {
+        self.lost_each = u64::from(is_captured);
+        self.lost += self.lost_each;
+    }
+
+    /// Ends the batch.
+    #[inline]
+    pub(crate) fn end_batch(&mut self) {
+        (self.is_shut, self.lost_each) = (false, 0);
+        self.tell_lost();
     }
 
     /// How far the reader has come is looked at when what was known to be free is used up, and once in [`LOOK`].
@@ -358,7 +379,7 @@ impl Tap {
     #[inline]
     pub(crate) fn note_sent(&mut self, kind: FrameKind, port: PortId, frame: &[u8]) {
         match &self.group {
-            None => {}
+            None => self.lost += self.lost_each,
             Some(group) if group.is_lost => self.lost += 1,
             Some(_) => self.copy(kind, port, frame),
         }
@@ -435,6 +456,7 @@ impl Tap {
     }
 
     /// The connection in `slot` is over, and rests in the place `resting` if it was spliced.
+    #[inline]
     pub(crate) fn note_rest(&mut self, slot: u32, resting: u32) {
         let is_wanted = self.has(slot) && self.wanted.has(slot);
         if is_wanted != self.resting.has(resting) {

@@ -48,24 +48,33 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         segments: &mut [Segment],
         out: &mut impl Output<P::Buffer>,
     ) {
+        let now = self.rooms.now;
+        let is_shut = self.rooms.emit.tap.as_mut().is_some_and(|tap| tap.begin_batch(now));
         for (buffer, segment) in buffers.into_iter().zip(segments) {
             let found = self.find(segment);
-            let is_captured = self.begin_group(found, segment, buffer.data());
+            let is_captured = self.is_captured(found, segment);
+            match &mut self.rooms.emit.tap {
+                Some(tap) if is_shut => tap.lose(is_captured),
+                _ if is_captured => self.open_group(found, segment.hash, (segment.device, buffer.data())),
+                _ => {}
+            }
             match self.verify(segment, buffer.data()) {
                 Ok(()) => self.handle_found(found, Incoming { buffer, segment }, out),
                 Err(reason) => self.rooms.emit.dropped(reason),
             }
-            if is_captured {
+            if is_captured && !is_shut {
                 self.end_group(found);
             }
         }
-        self.tell_lost();
+        if let Some(tap) = &mut self.rooms.emit.tap {
+            tap.end_batch();
+        }
     }
 
-    /// Begins the group of a frame, if it is of a connection that is captured.
+    /// Whether a frame is of a connection that is captured.
     #[inline]
-    fn begin_group(&mut self, found: Option<FlowRef>, segment: &Segment, frame: &[u8]) -> bool {
-        let is_captured = match (&self.rooms.emit.tap, found) {
+    fn is_captured(&self, found: Option<FlowRef>, segment: &Segment) -> bool {
+        match (&self.rooms.emit.tap, found) {
             (None, _) => false,
             (Some(tap), Some(flow)) if !flow.is_time_wait() => tap.has(flow.slot()),
             (Some(tap), Some(flow)) => {
@@ -73,11 +82,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 tap.has_resting(flow.slot()) || segment.has(TcpFlags::SYN) && self.may_want(segment)
             }
             (Some(_), None) => self.may_want(segment),
-        };
-        if is_captured {
-            self.open_group(found, segment.hash, (segment.device, frame));
         }
-        is_captured
     }
 
     #[inline]
