@@ -56,6 +56,7 @@ impl Config {
             servers,
             limits: self.limits(),
             rules: self.rule_count(),
+            renumbered_rules: Vec::new(),
             payload_fields: tls::proxy_fields,
             payload_hash,
             promises: self.syn_ack_settings(),

@@ -219,6 +219,35 @@ fn a_rule_goes_on_counting_while_others_come_and_go() {
     bench.assert_all_returned();
 }
 
+/// A program's own selector is not made anew: it goes on with the rules of its beginning, by their numbers.
+#[test]
+fn a_selector_that_is_kept_counts_for_no_rule_that_has_got_a_number_of_its() {
+    let kept = |_: &Config| None;
+    let text = with_servers(&[(0, 1)]).replacen("default = \"reject\"", "default = \"all\"", 1);
+    let rule = "{ prefix = \"GET\", pool = \"all\" }";
+    let with_rule = |prefix: &str| text.replacen(rule, &format!("{{ prefix = \"{prefix}\", pool = \"all\" }}"), 1);
+    let mut bench = bench(&text);
+    chosen(&mut bench, 41000..41003);
+    let before_it = format!("{{ name = \"root\", prefix = \"GET / \", pool = \"all\" }}, {rule}");
+    bench.reload(&text.replacen(rule, &before_it, 1), kept);
+    chosen(&mut bench, 42000..42002);
+    let counts = |bench: &_| counted(bench).into_iter().map(|(_, count)| count).collect::<Vec<_>>();
+    assert_eq!(counts(&bench), [0, 5, 0], "it is still the second rule");
+    // Its number is free then, and the next new rule has it.
+    bench.reload(&with_rule("PUT"), kept);
+    bench.reload(&with_rule("POST"), kept);
+    chosen(&mut bench, 43000..43004);
+    assert_eq!(counts(&bench), [0, 4]);
+    // And stays that rule's.
+    bench.reload(&with_rule("POST"), kept);
+    chosen(&mut bench, 44000..44001);
+    assert_eq!(counts(&bench), [0, 5]);
+    bench.reload(&text, rules);
+    chosen(&mut bench, 45000..45002);
+    assert_eq!(counts(&bench), [2, 5]);
+    bench.assert_all_returned();
+}
+
 #[test]
 fn a_client_between_handshake_and_request_is_served_by_the_new_rules() {
     let mut bench = bench(&with_servers(&[(0, 1)]));

@@ -303,6 +303,8 @@ pub struct Settings {
     pub limits: Limits,
     /// How many rules are counted: one more than the largest number of one.
     pub rules: usize,
+    /// Numbers that have gone to other rules since the selector was made, ascending: what it says of them is of no rule.
+    pub renumbered_rules: Vec<u32>,
     /// Reads fields of PROXY headers from first bytes.
     pub payload_fields: PayloadFields,
     /// Hashes what pools choose servers by, of first bytes.

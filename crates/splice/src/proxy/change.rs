@@ -34,9 +34,9 @@ pub struct Change<S> {
 
 impl<S> Change<S> {
     /// Other settings for a core that has those `before` and whose counts are `tally`, and what it chooses servers from as the
-    /// worker with this index; without a selector it keeps its own.
+    /// worker with this index; without a selector it keeps its own, which knows rules by the numbers that they had when it was made.
     pub fn new(
-        settings: Settings,
+        mut settings: Settings,
         (before, tally): (&Settings, &Tally),
         (upstream, worker): (&UpstreamSettings, usize),
         selector: Option<S>,
@@ -47,6 +47,11 @@ impl<S> Change<S> {
             Of::Server(server) => difference.new_servers.binary_search(&server).is_ok(),
             Of::Rule(rule) => difference.new_rules.binary_search(&rule).is_ok(),
         };
+        if selector.is_none() {
+            settings.renumbered_rules = [&before.renumbered_rules[..], &difference.new_rules].concat();
+            settings.renumbered_rules.sort_unstable();
+            settings.renumbered_rules.dedup();
+        }
         Change {
             tally: Arc::new(tally.with(&settings, upstream.pools.len(), is_new)),
             upstream: UpstreamChange::new(upstream, worker, &difference, settings.promises.offer.probe),

@@ -6,7 +6,7 @@
 use crate::admission::quotas::{Applicant, Counted, Excess};
 use crate::base::callbacks::{Arrival, Refusal, SelectServer, Selection};
 use crate::base::drop_reason::DropReason;
-use crate::base::ids::{ListenerId, PoolId};
+use crate::base::ids::{ListenerId, PoolId, RuleId};
 use crate::base::limit::Limited;
 use crate::base::output::{NextHops, Output};
 use crate::base::settings::UnknownFlows;
@@ -37,9 +37,16 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let refusal = self.selector.admit(&arrival(listener, segment)).err()?;
         // Each attempt is counted once: what follows a SYN belongs to it.
         if segment.has(TcpFlags::SYN) {
-            self.tally.note_refusal(self.selector.rule());
+            self.tally.note_refusal(self.rule());
         }
         Some(refusal)
+    }
+
+    /// The rule that made the selector's last answer, by the number that it has now.
+    pub(crate) fn rule(&self) -> Option<RuleId> {
+        let renumbered = &self.settings.renumbered_rules;
+        let rule = self.selector.rule()?;
+        renumbered.binary_search(&rule.0).is_err().then_some(rule)
     }
 
     /// RFC 9293 3.10.7.1: the RST of a closed port, with numbers that its sender believes.
@@ -209,7 +216,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Notes that the selector refuses a connection by what its client has said, and says what becomes of it.
     #[cold]
     pub(crate) fn note_refused(&mut self, connection: &Connection, selection: Selection) -> Event {
-        let rule = self.selector.rule();
+        let rule = self.rule();
         if rule.is_some() {
             self.tally.note_refusal(rule);
         }

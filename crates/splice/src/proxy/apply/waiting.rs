@@ -190,10 +190,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         )
         .with_peer(peer);
         let mut selection = self.selector.select(&payload);
+        let rule = self.rule();
         if let Some(tap) = &mut self.emit.tap
             && matches!(selection, Selection::Server(_) | Selection::Pool(_))
         {
-            tap.note_rule(slot, self.selector.rule());
+            tap.note_rule(slot, rule);
         }
         if patience == PayloadWait::Over {
             self.records.flag(slot, RecordFlags::FALLBACK);
@@ -243,7 +244,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             _ => {}
         }
         let took = self.records.start(slot).map(|start| now - start);
-        let rule = self.selector.rule();
         (self.tally).note_choice(listener, (rule, pool.map(|pool| pool.0)), took);
         if has_asked {
             self.renew_claim(connection, true);
