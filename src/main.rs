@@ -141,7 +141,7 @@ enum Exit {
 }
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 ended by a signal, all in order; 1 not started, or `doctor` has found something, `devices` has failed, `ctl` or `top` got no answer, or `mmdb` found no prefix; 2 arguments or configuration wrong, no port was opened;
+Exit codes: 0 ended by a signal, all in order; 1 not started, or `doctor` has found something (a warning, too), `devices` has failed, `ctl` or `top` got no answer, or `mmdb` found no prefix; 2 arguments or configuration wrong, no port was opened;
 3 packet buffers missing at the end; 4 a worker panicked; 5 the report could not be written;
 6 a device was taken away while the engine ran.";
 

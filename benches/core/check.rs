@@ -54,9 +54,9 @@ impl Output<HeapBuffer> for Sent {
 fn config() -> Result<Config, Box<dyn Error>> {
     let mut servers = String::new();
     for n in 0..SERVERS {
-        write!(
+        writeln!(
             servers,
-            "{{ name = \"s{n}\", address = \"10.2.{}.{}:80\" }},\n",
+            "{{ name = \"s{n}\", address = \"10.2.{}.{}:80\" }},",
             n / 250,
             n % 250 + 1
         )?;

@@ -233,7 +233,7 @@ fn fullest(policy: Policy, cores: usize) -> f64 {
     for n in 0..u32::from(SERVERS) * 1_000 {
         // A connection a core and 10 µs.
         let upstream = &mut upstreams[n as usize % cores];
-        if n as usize % cores == 0 {
+        if (n as usize).is_multiple_of(cores) {
             now += Duration::from_micros(10);
         }
         upstream.publish_due(&Limits::default(), now);

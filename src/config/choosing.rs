@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use splice::choice::{PoolSettings, counts_connections};
 use splice::choice_table::ChoiceTable;
+use splice::difference::Difference;
 use splice::ids::ServerId;
 
 use super::model::PoolConfig;
@@ -98,4 +99,16 @@ impl Config {
         }
         counted
     }
+}
+
+/// Servers whose connections are counted by pools from now on, or no longer.
+pub(super) fn add_counted(difference: &mut Difference, old: &Config, config: &Config) {
+    let (before, now) = (old.counted_servers(), config.counted_servers());
+    let is_counted_anew = |id: &u16| before.get(usize::from(*id)) != now.get(usize::from(*id));
+    let known = (0..old.servers.len() as u16).filter(is_counted_anew);
+    difference.limits.extend(known);
+    difference.limits.sort_unstable();
+    difference.limits.dedup();
+    let new = &difference.new_servers;
+    difference.limits.retain(|id| !new.contains(id));
 }

@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::Path;
 
+use super::choosing::add_counted;
 use super::error::{ConfigError, Problem};
 use super::model::{Fallback, ListenerConfig, PoolConfig, ServerConfig};
 use super::rule::RuleAction;
@@ -356,13 +357,7 @@ impl Continued {
             }
             put(&mut config.listeners, listener.id.index(), listener);
         }
-        let (before, now) = (old.counted_servers(), config.counted_servers());
-        let is_counted_anew = |id: &u16| before.get(usize::from(*id)) != now.get(usize::from(*id));
-        let known = (0..old.servers.len() as u16).filter(is_counted_anew);
-        difference.limits.extend(known);
-        difference.limits.sort_unstable();
-        difference.limits.dedup();
-        difference.limits.retain(|id| !difference.new_servers.contains(id));
+        add_counted(&mut difference, old, &config);
         difference.new_servers.sort_unstable();
         difference.checks.sort_unstable();
         difference.pools.sort_unstable();

@@ -385,7 +385,7 @@ pub(super) fn ask(socket: &Endpoint, method: &str, path: &str) -> Result<String,
 
 /// What to look at when nobody answers.
 pub(super) fn unanswered(error: &io::Error) -> String {
-    format!("{error}; does the engine run, with `[control] socket` in its file?")
+    format!("{error}; does the engine run, with `[control] socket` in its file? Another place is named by --socket")
 }
 
 pub(super) fn shown(answer: &str, json: bool) -> Result<String, String> {

@@ -71,7 +71,7 @@ pub(crate) enum Of {
 pub struct ListenerTally {
     /// Connections whose client has shaken hands, or whose SYN was passed on.
     pub connections: Count,
-    /// Those of them whose server was chosen by none of its rules: by its default, or by a selector that has no rules.
+    /// Those of them about which none of its rules has decided: its default has, which may refuse, or a selector that has no rules.
     pub by_default: Count,
     /// Those of them that are over.
     pub ended: Count,
@@ -253,8 +253,8 @@ impl Tally {
         }
     }
 
-    /// A server was chosen for a connection by a rule from a pool, of which there may be none, this long after its beginning
-    /// if that is known.
+    /// A server was chosen for a connection by a rule from a pool, or the connection refused, as there may be none of either, this long
+    /// after its beginning if that is known.
     pub(crate) fn note_choice(&self, listener: u16, by: (Option<RuleId>, Option<u16>), took: Option<Duration>) {
         let (rule, pool) = by;
         let listener = self.listeners.get(usize::from(listener)).map(Arc::as_ref);

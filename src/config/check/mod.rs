@@ -5,6 +5,7 @@
 //! (whose servers are behind ports), then listeners (whose rules name pools).
 
 mod accept;
+mod choosing;
 mod covers;
 mod engine;
 mod kernel;

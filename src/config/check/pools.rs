@@ -5,16 +5,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::{choice, duration, ip, limits, mac, name, number, probing, quoted, why_no_host};
+use super::{choice, choosing, duration, ip, mac, name, number, probing, quoted, why_no_host};
 use crate::config::defaults;
 use crate::config::model::{ListenerConfig, LocalAddress, PoolConfig, PortConfig, PortRanges, ServerConfig, Timeouts};
-use crate::config::raw::{RawHash, RawPool, RawProxyOut, RawServer};
+use crate::config::raw::{RawPool, RawProxyOut, RawServer};
 use crate::config::routes::{NextHop, Routes};
 use crate::config::source::{At, Source};
 use crate::config::{CheckContent, Standing};
 use splice::checks::Check;
 use splice::ids::{PoolId, ServerId};
-use splice::settings::{HashKey, HashSettings, Member, Policy, SendProxy, SendProxyFields};
+use splice::settings::{Member, SendProxy, SendProxyFields};
 
 /// The pools, their servers, and where in the file each server stands.
 pub(super) struct Pools {
@@ -159,37 +159,7 @@ impl Reader {
         if raw.servers.is_empty() {
             source.complain(&at.key("servers"), "is empty, expected at least one server");
         }
-        let policies = [
-            ("round_robin", Policy::RoundRobin),
-            ("least_connections", Policy::LeastConnections),
-            ("client_hash", Policy::ClientHash),
-            ("maglev", Policy::Maglev),
-        ];
-        let policy = choice(source, &at.key("policy"), raw.policy.as_deref(), &policies);
-        let mut pool = PoolConfig {
-            standing: Standing::InFile,
-            id: PoolId(self.found.pools.len() as u16),
-            name: raw.name.clone(),
-            policy,
-            hash: hash(source, &at.key("hash"), raw.hash.as_ref(), policy),
-            slow_start: duration(
-                source,
-                &at.key("slow_start"),
-                raw.slow_start.as_deref(),
-                Duration::ZERO,
-                &defaults::SLOW_START_RANGE,
-            ),
-            panic_below: number(source, &at.key("panic_below"), raw.panic_below, 0, &(0..=100)) as u8,
-            members: Vec::with_capacity(raw.servers.len()),
-            eject_most: number(
-                source,
-                &at.key("eject_most"),
-                raw.eject_most,
-                defaults::EJECT_MOST,
-                &defaults::EJECT_MOST_RANGE,
-            ) as u8,
-            limit: limits::of_pool(source, &at.key("limit"), raw.limit.as_ref()),
-        };
+        let mut pool = choosing::pool(source, at, raw, PoolId(self.found.pools.len() as u16));
         let mut in_pool = HashSet::new();
         for (j, raw) in raw.servers.iter().enumerate() {
             let at = at.key("servers").index(j);
@@ -248,38 +218,6 @@ impl Reader {
             );
         }
         id
-    }
-}
-
-/// `hash = { key, prefix_v4, prefix_v6, seed, balance_factor }`
-fn hash(source: &mut Source<'_>, at: &At, raw: Option<&RawHash>, policy: Policy) -> HashSettings {
-    let usual = HashSettings::default();
-    let Some(raw) = raw else { return usual };
-    if !policy.is_hash() {
-        source.complain(
-            at,
-            "means something with policy = \"client_hash\" or \"maglev\" only, expected none",
-        );
-    }
-    let keys = [
-        ("client", HashKey::Client),
-        ("tls_sni", HashKey::Sni),
-        ("http_host", HashKey::HttpHost),
-        ("postgres_user", HashKey::PostgresUser),
-    ];
-    let mut within =
-        |key: &str, value, usual: u8| number(source, &at.key(key), value, usual.into(), &(1..=usual.into())) as u8;
-    let prefix_v4 = within("prefix_v4", raw.prefix_v4, usual.prefix_v4);
-    let prefix_v6 = within("prefix_v6", raw.prefix_v6, usual.prefix_v6);
-    HashSettings {
-        key: choice(source, &at.key("key"), raw.key.as_deref(), &keys),
-        prefix_v4,
-        prefix_v6,
-        seed: number(source, &at.key("seed"), raw.seed, 0, &(0..=i64::MAX)) as u64,
-        balance_factor: raw.balance_factor.map(|percent| {
-            let at = at.key("balance_factor");
-            number(source, &at, Some(percent), 150, &defaults::BALANCE_FACTOR_RANGE) as u16
-        }),
     }
 }
 

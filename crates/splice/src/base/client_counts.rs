@@ -144,7 +144,7 @@ impl ClientCounts {
             let [of_prefix, of_both]: &[PairHash; 2] = &self.hashes[which];
             of_both.of(of_prefix.of_wide(key.prefix), what)
         });
-        let scaled = |half: u64| ((half & 0xffff_ffff) * self.lines.len() as u64 >> 32) as usize;
+        let scaled = |half: u64| (((half & 0xffff_ffff) * self.lines.len() as u64) >> 32) as usize;
         ([scaled(places >> 32), scaled(places)], (tag >> OPEN_BITS).max(1))
     }
 
@@ -221,10 +221,7 @@ mod tests {
         assert_eq!(counts.uncounted(), 1_000 - places.len() as u64);
         for n in places.keys() {
             assert_eq!(counts.of(key(*n), NOW), Some((1, 0)), "{n}");
-            assert_eq!(
-                counts.enter(key(*n), NOW).map(|(place, open)| (place, open)),
-                Some((places[n], 1))
-            );
+            assert_eq!(counts.enter(key(*n), NOW), Some((places[n], 1)));
         }
         places.values().for_each(|place| {
             counts.leave(*place);

@@ -217,9 +217,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     #[cold]
     pub(crate) fn note_refused(&mut self, connection: &Connection, selection: Selection) -> Event {
         let rule = self.rule();
-        if rule.is_some() {
-            self.tally.note_refusal(rule);
-        }
+        self.tally.note_choice(connection.listener, (rule, None), None);
         if selection != Selection::Drop {
             if rule.is_some() {
                 self.emit.dropped(DropReason::RuleRejected);
