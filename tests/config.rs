@@ -589,7 +589,7 @@ refusals! {
     eject_after: "eject_after = 7" => "eject_after = -1", "pool[1].eject_after is -1, expected 0 to 1000";
     eject_for: "eject_for = \"3s\"" => "eject_for = \"2h\"", "pool[1].eject_for is \"2h\", expected \"10ms\" to \"1h\"";
     eject_most: "eject_most = 60" => "eject_most = 0", "pool[1].eject_most is 0, expected 1 to 100";
-    check_kind: "kind = \"tcp\"" => "kind = \"ping\"", "pool[1].check.kind is \"ping\", expected \"tcp\", \"http\", \"send\", \"postgres\", \"ldap\", \"redis\" or \"off\"";
+    check_kind: "kind = \"tcp\"" => "kind = \"ping\"", "pool[1].check.kind is \"ping\", expected \"tcp\", \"http\", \"https\", \"tls\", \"send\", \"postgres\", \"ldap\", \"redis\" or \"off\"";
     check_key: "kind = \"tcp\"" => "kind = \"tcp\", path = \"/\"", "pool[1].check.path is no key of a check of kind \"tcp\"";
     check_path: "kind = \"tcp\"" => "kind = \"http\", path = \"health\"", "pool[1].check.path is \"health\", expected a path such as \"/health\"";
     check_method: "kind = \"tcp\"" => "kind = \"http\", method = \"GE T\"", "pool[1].check.method is \"GE T\", expected 1 to 1024 visible characters of ASCII";
@@ -598,6 +598,10 @@ refusals! {
     check_no_status: "kind = \"tcp\"" => "kind = \"http\", statuses = []", "pool[1].check.statuses is empty, expected statuses that are right";
     check_expect: "kind = \"tcp\"" => "kind = \"send\", send = \"x\"", "pool[1].check.expect is missing, expected what is to be in the server's answer";
     check_user: "kind = \"tcp\"" => "kind = \"postgres\", user = \"\"", "pool[1].check.user is \"\", expected 1 to 1024 visible characters of ASCII";
+    check_server_name: "kind = \"tcp\"" => "kind = \"tls\", server_name = \"10.0.0.1\"", "pool[1].check.server_name is \"10.0.0.1\", expected a DNS name";
+    check_alpn: "kind = \"tcp\"" => "kind = \"https\", alpn = [\"\"]", "pool[1].check.alpn[0] is \"\", expected 1 to 255 bytes";
+    check_ca: "kind = \"tcp\"" => "kind = \"tls\", ca = \"/none/of/these\"", "pool[1].check.ca is \"/none/of/these\": No such file or directory (os error 2), expected a PEM file with certificates of authorities";
+    check_tls_key: "kind = \"tcp\"" => "kind = \"http\", alpn = [\"h2\"]", "pool[1].check.alpn is no key of a check of kind \"http\"";
     check_port: "kind = \"tcp\"" => "kind = \"tcp\", port = 0", "pool[1].check.port is 0, expected 1 to 65535";
     check_interval: "interval = \"2s\"" => "interval = \"2h\"", "pool[1].check.interval is \"2h\", expected \"10ms\" to \"1h\"";
     check_fast_interval: "fast_interval = \"200ms\"" => "fast_interval = \"3s\"", "pool[1].check.fast_interval is \"3s\", expected \"10ms\" to \"2s\"";

@@ -124,7 +124,7 @@ impl Checker {
         }
         self.made += 1;
         let seed = self.seeds.hash_one(self.made);
-        let talk = Talk::new(content, server.announce, &order.key);
+        let talk = Talk::new(content, server.announce, &order.key)?;
         EndPoint::new(order, talk, seed, now)
     }
 }

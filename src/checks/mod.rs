@@ -12,7 +12,7 @@
 //! and packets), and the thread itself ([`CheckThread`]).
 //!
 //! **Bounds.** [`MOST_AT_ONCE`] checks at a time, of which each holds some 30 KiB; the rest are put off by the core. A server may
-//! say 16 KiB before it has to have answered, and a check ends at its timeout whatever comes. The rings have fixed sizes:
+//! say 16 KiB before it has to have answered, in 96 KiB of TLS, and a check ends at its timeout whatever comes. The rings have fixed sizes:
 //! what finds no room is lost, as on any way, and repeated.
 //!
 //! A core looks at its ring once a round; a packet costs it something only if no connection has it, and no listener.
@@ -23,6 +23,7 @@ mod line;
 mod request;
 mod talk;
 mod thread;
+mod tls;
 
 pub use checker::{Checker, MOST_AT_ONCE};
 pub use line::{CheckLine, CheckerLine, check_line};

@@ -2,11 +2,27 @@
 
 use std::ops::RangeInclusive;
 
+use rustls::pki_types::CertificateDer;
+
 /// What a check with content says and expects, behind the PROXY header if the server's connections begin with one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckContent {
-    /// The request.
-    pub request: CheckRequest,
+    /// The handshake before it, if there is one.
+    pub tls: Option<CheckTls>,
+    /// The request; without one the handshake is what is asked for.
+    pub request: Option<CheckRequest>,
+}
+
+/// A handshake of TLS 1.2 or 1.3.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckTls {
+    /// A DNS name that the hello says and the certificate has to be for; without one the hello says none, and it is the server's
+    /// address.
+    pub server_name: Option<String>,
+    /// Protocols that the hello offers; if there are any the server has to choose one.
+    pub alpn: Vec<String>,
+    /// Who has to have signed the certificate; without any it may be anybody's.
+    pub authorities: Option<Vec<CertificateDer<'static>>>,
 }
 
 /// A request to a server, each with what is an answer to it.

@@ -44,7 +44,7 @@ use std::sync::Arc;
 
 use log::LevelFilter;
 
-pub use self::check_content::{CheckContent, CheckRequest, HttpCheck};
+pub use self::check_content::{CheckContent, CheckRequest, CheckTls, HttpCheck};
 pub use self::continued::{Named, Standing};
 pub use self::control::ControlConfig;
 pub use device::{Device, PciAddress};

@@ -243,6 +243,9 @@ pub(super) struct RawCheck {
     pub(super) send: Option<String>,
     pub(super) expect: Option<String>,
     pub(super) user: Option<String>,
+    pub(super) server_name: Option<String>,
+    pub(super) alpn: Option<Vec<String>>,
+    pub(super) ca: Option<String>,
 }
 
 #[derive(Deserialize)]

@@ -18,8 +18,9 @@ const LICENCES: [&str; 7] = [
 ];
 
 /// In two versions, as libraries that are used ask for different ones.
-const TWICE: [&str; 8] = [
+const TWICE: [&str; 9] = [
     "bitflags",
+    "getrandom",
     "itertools",
     "rand",
     "rand_core",

@@ -1,5 +1,6 @@
 //! `check` of a `[[pool]]` and of its servers.
 
+use std::fs;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -7,7 +8,10 @@ use super::{choice, duration, number, quoted};
 use crate::config::defaults;
 use crate::config::raw::RawCheck;
 use crate::config::source::{At, Source};
-use crate::config::{CheckContent, CheckRequest, HttpCheck};
+use crate::config::{CheckContent, CheckRequest, CheckTls, HttpCheck};
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
 use splice::checks::{Check, CheckKind};
 
 /// What `kind` can be.
@@ -16,15 +20,19 @@ enum Kind {
     Off,
     Tcp,
     Http,
+    Https,
+    Tls,
     Send,
     Postgres,
     Ldap,
     Redis,
 }
 
-const KINDS: [(&str, Kind); 7] = [
+const KINDS: [(&str, Kind); 9] = [
     ("tcp", Kind::Tcp),
     ("http", Kind::Http),
+    ("https", Kind::Https),
+    ("tls", Kind::Tls),
     ("send", Kind::Send),
     ("postgres", Kind::Postgres),
     ("ldap", Kind::Ldap),
@@ -84,15 +92,20 @@ pub(super) fn check(source: &mut Source<'_>, at: &At, raw: Option<&RawCheck>) ->
 
 /// What the check says, if it says something.
 fn content(source: &mut Source<'_>, at: &At, raw: &RawCheck, kind: Kind) -> Option<CheckContent> {
+    const HTTP: &[Kind] = &[Kind::Http, Kind::Https];
+    const TLS: &[Kind] = &[Kind::Https, Kind::Tls];
     let of_kinds = [
-        ("method", raw.method.is_some(), &[Kind::Http][..]),
-        ("path", raw.path.is_some(), &[Kind::Http]),
-        ("host", raw.host.is_some(), &[Kind::Http]),
-        ("statuses", raw.statuses.is_some(), &[Kind::Http]),
-        ("body", raw.body.is_some(), &[Kind::Http]),
+        ("method", raw.method.is_some(), HTTP),
+        ("path", raw.path.is_some(), HTTP),
+        ("host", raw.host.is_some(), HTTP),
+        ("statuses", raw.statuses.is_some(), HTTP),
+        ("body", raw.body.is_some(), HTTP),
         ("send", raw.send.is_some(), &[Kind::Send]),
         ("expect", raw.expect.is_some(), &[Kind::Send]),
         ("user", raw.user.is_some(), &[Kind::Postgres]),
+        ("server_name", raw.server_name.is_some(), TLS),
+        ("alpn", raw.alpn.is_some(), TLS),
+        ("ca", raw.ca.is_some(), TLS),
     ];
     for (key, _, kinds) in of_kinds.iter().filter(|(_, is_there, _)| *is_there) {
         if !kinds.contains(&kind) {
@@ -101,15 +114,64 @@ fn content(source: &mut Source<'_>, at: &At, raw: &RawCheck, kind: Kind) -> Opti
     }
     let request = match kind {
         Kind::Off | Kind::Tcp => return None,
-        Kind::Http => CheckRequest::Http(http(source, at, raw)),
-        Kind::Send => text(source, at, raw),
-        Kind::Postgres => CheckRequest::Postgres {
+        Kind::Tls => None,
+        Kind::Http | Kind::Https => Some(CheckRequest::Http(http(source, at, raw))),
+        Kind::Send => Some(text(source, at, raw)),
+        Kind::Postgres => Some(CheckRequest::Postgres {
             user: line(source, &at.key("user"), raw.user.as_deref(), defaults::CHECK_USER),
-        },
-        Kind::Ldap => CheckRequest::Ldap,
-        Kind::Redis => CheckRequest::Redis,
+        }),
+        Kind::Ldap => Some(CheckRequest::Ldap),
+        Kind::Redis => Some(CheckRequest::Redis),
     };
-    Some(CheckContent { request })
+    let tls = TLS.contains(&kind).then(|| tls(source, at, raw));
+    Some(CheckContent { tls, request })
+}
+
+fn tls(source: &mut Source<'_>, at: &At, raw: &RawCheck) -> CheckTls {
+    if let Some(name) = raw.server_name.as_deref()
+        && !matches!(ServerName::try_from(name), Ok(ServerName::DnsName(_)))
+    {
+        source.refuse(&at.key("server_name"), quoted(name.escape_debug()), "a DNS name");
+    }
+    let alpn = raw.alpn.clone().unwrap_or_default();
+    for (i, name) in alpn.iter().enumerate() {
+        // RFC 7301 3.1: a protocol's name has one to 255 bytes.
+        if name.is_empty() || name.len() > 255 {
+            source.refuse(&at.key("alpn").index(i), quoted(name), "1 to 255 bytes");
+        }
+    }
+    CheckTls {
+        server_name: raw.server_name.clone(),
+        alpn,
+        authorities: raw.ca.as_deref().map(|file| authorities(source, &at.key("ca"), file)),
+    }
+}
+
+/// The certificates of a PEM file (RFC 7468).
+fn authorities(source: &mut Source<'_>, at: &At, file: &str) -> Vec<CertificateDer<'static>> {
+    let certificates = match fs::read(file) {
+        Ok(text) => CertificateDer::pem_slice_iter(&text)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    let certificates = certificates.and_then(|certificates| {
+        let (good, _) = RootCertStore::empty().add_parsable_certificates(certificates.iter().cloned());
+        let is_good = good > 0 && good == certificates.len();
+        if is_good {
+            Ok(certificates)
+        } else {
+            Err("no certificates".to_owned())
+        }
+    });
+    certificates.unwrap_or_else(|error| {
+        source.refuse(
+            at,
+            format!("{}: {error}", quoted(file)),
+            "a PEM file with certificates of authorities",
+        );
+        Vec::new()
+    })
 }
 
 fn http(source: &mut Source<'_>, at: &At, raw: &RawCheck) -> HttpCheck {
