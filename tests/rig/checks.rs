@@ -1,4 +1,4 @@
-//! nginx, PostgreSQL, slapd and redis under checks of their protocols: silent, killed and lying, with a second one of each in its pool.
+//! nginx, PostgreSQL, slapd, redis and `openssl s_server` under checks of their protocols: silent, killed and lying, with a second one of each in its pool.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use rig::engine::EngineOptions;
 use rig::loss::{Direction, Loss};
 use rig::process::{self, Process};
-use rig::servers::{self, Certificates, HTTP, LDAP, POSTGRES, REDIS};
+use rig::servers::{self, Certificates, HTTP, LDAP, POSTGRES, REDIS, TLS};
 use rig::{Place, Rig, RigOptions};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -20,7 +20,7 @@ use crate::setup::{LIMIT, Setup, binary};
 const HEALTH: &str = "health";
 
 /// Each service: its name, its port and its check.
-const CHECKED: [(&str, u16, &str); 4] = [
+const CHECKED: [(&str, u16, &str); 5] = [
     (
         "web",
         HTTP,
@@ -29,6 +29,11 @@ const CHECKED: [(&str, u16, &str); 4] = [
     ("database", POSTGRES, "kind = \"postgres\""),
     ("directory", LDAP, "kind = \"ldap\""),
     ("cache", REDIS, "kind = \"redis\""),
+    (
+        "shop",
+        TLS,
+        "kind = \"https\", path = \"/whoami\", server_name = \"shop.example.org\"",
+    ),
 ];
 
 fn tables(socket: &str) -> String {
@@ -96,6 +101,7 @@ impl Checked {
                 all.push(servers::start_nginx(rig, index).expect("nginx starts"));
                 all.push(servers::start_slapd(rig, index).expect("slapd starts"));
                 all.push(servers::start_redis(rig, index).expect("redis starts"));
+                all.extend(servers::start_tls(rig, index, &certificates).expect("openssl starts"));
                 fs::write(servers::files_of(rig, index).join(HEALTH), "fine\n").expect("written");
             }
             first.insert(1, databases.remove(0));
@@ -192,7 +198,11 @@ fn request_to(service: usize, at: Ipv4Addr) -> (&'static str, Vec<String>) {
                 "-x -LLL -o nettimeout=30 -H ldap://{at}:{LDAP} -b dc=example,dc=org -s base o"
             )),
         ),
-        _ => ("redis-cli", words(format!("-h {at} -p {REDIS} PING"))),
+        3 => ("redis-cli", words(format!("-h {at} -p {REDIS} PING"))),
+        _ => (
+            "curl",
+            words(format!("-sS --fail --insecure --max-time 30 https://{at}/whoami")),
+        ),
     }
 }
 
@@ -243,7 +253,7 @@ fn servers_that_listen_and_do_not_serve_are_down() {
     checked.first[1].signal(Signal::TERM);
     checked.wait_for_server("database-1", "wrong", "down");
     // The kernel still accepts for these.
-    for (server, name) in [(2, "directory-1"), (3, "cache-1")] {
+    for (server, name) in [(2, "directory-1"), (3, "cache-1"), (4, "shop-1")] {
         checked.first[server].signal(Signal::STOP);
         checked.wait_for_server(name, "unanswered", "down");
     }
@@ -252,11 +262,11 @@ fn servers_that_listen_and_do_not_serve_are_down() {
             assert_ne!(checked.ask(service), Some(0), "{name}");
         }
     }
-    for server in [2, 3] {
+    for server in [2, 3, 4] {
         checked.first[server].signal(Signal::CONT);
     }
     fs::write(servers::files_of(rig, 0).join(HEALTH), "fine\n").expect("written");
-    for name in ["web-1", "directory-1", "cache-1"] {
+    for name in ["web-1", "directory-1", "cache-1", "shop-1"] {
         checked.wait_for_server(name, "passed", "up");
     }
     drop(session);
