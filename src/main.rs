@@ -31,6 +31,8 @@ mod networks;
 #[cfg_attr(feature = "dpdk", path = "main/run.rs")]
 #[cfg_attr(not(feature = "dpdk"), path = "main/run_without_dpdk.rs")]
 mod run;
+#[path = "main/shown.rs"]
+mod shown;
 #[path = "main/top/mod.rs"]
 mod top;
 

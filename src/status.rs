@@ -33,12 +33,12 @@ pub(crate) mod query;
 mod rules;
 mod service;
 mod state;
+mod times;
 mod wrong;
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use control::http::{Answer, Hosts, Peer, Request, Running, Server};
 use e2d2::counters::Reason as _;
@@ -46,7 +46,7 @@ use e2d2::wire::MacAddr;
 use serde_json::{Value, json};
 use splice::drop_reason::DropReason;
 use splice::settings::Member;
-use splice::tally::{Distribution, Histogram, ListenerTally, ServerTally, Tally};
+use splice::tally::{Histogram, ListenerTally, ServerTally};
 
 use crate::config::{ControlConfig, ListenerConfig, PoolConfig, ServerConfig, Standing};
 use crate::engine::{NotReady, Watch};
@@ -56,6 +56,7 @@ use crate::neighbour::NextHop;
 use crate::report::{CoreReport, CounterGroup, Report, ServerReport};
 use service::{Order, kept_change};
 use state::{OUT, PARTLY_OUT, check_of, state_in, state_of};
+use times::{distribution, percentiles};
 
 pub use self::lists::ListDoor;
 
@@ -292,18 +293,6 @@ fn part_of(part: &str, report: &Report, watch: &Watch) -> Option<Value> {
         "neighbours" => Some(neighbours(watch)),
         _ => None,
     }
-}
-
-/// What all cores have counted in their histograms of one thing.
-fn distribution<'a>(tallies: &'a [Arc<Tally>], of: impl Fn(&'a Tally) -> Option<&'a Histogram>) -> Distribution {
-    let mut all = Distribution::default();
-    (tallies.iter().filter_map(|tally| of(tally))).for_each(|counted| all.add(counted));
-    all
-}
-
-/// Half of the times and 99 % of them are not above these, in ms; none of none.
-fn percentiles(times: &Distribution) -> [Option<f64>; 2] {
-    [0.5, 0.99].map(|part| times.quantile(part).map(|micros| micros as f64 / 1e3))
 }
 
 fn servers(report: &Report, watch: &Watch) -> Value {

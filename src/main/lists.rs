@@ -5,8 +5,9 @@ use control::http::Endpoint;
 use humantime_serde::re::humantime;
 use std::time::Duration;
 
-use super::ctl::{ask, end_connections, query, shown};
+use super::ctl::{ask, end_connections, query};
 use super::print;
+use super::shown::shown;
 
 /// So many prefixes go with one request.
 const AT_ONCE: usize = 50;

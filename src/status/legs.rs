@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use splice::tally::{Count, LegTally, LegsTally, Tally};
 
-use super::{distribution, percentiles};
+use super::times::{distribution, percentiles};
 use crate::config::{ServerConfig, Standing};
 use crate::engine::Watch;
 

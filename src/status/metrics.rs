@@ -16,7 +16,8 @@ use splice::meter::Metered;
 use splice::tally::{Distribution, Histogram, ListenerTally, PoolTally, Tally};
 
 use super::limits::{self, Row};
-use super::{DROP_GROUPS, distribution, rules};
+use super::times::distribution;
+use super::{DROP_GROUPS, rules};
 use crate::config::{Config, ListenerConfig, OTHER_RULES, PoolConfig, Standing};
 use crate::engine::Watch;
 use crate::report::{CounterGroup, PortReport, Report, ServerReport, TCP_CLIENT, TCP_SERVER, WAITING};

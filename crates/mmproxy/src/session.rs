@@ -193,7 +193,11 @@ impl Session {
                 Step::Close
             }
             Phase::Connecting => {
-                self.refuse(context, Reason::ConnectTimeout, "no answer from the target");
+                self.refuse(
+                    context,
+                    Reason::ConnectTimeout,
+                    "no answer from the target; does `mmproxy check` find the routes?",
+                );
                 relay::reset_on_close(&self.client.fd);
                 Step::Close
             }
