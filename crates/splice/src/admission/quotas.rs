@@ -196,6 +196,9 @@ impl Quotas {
         now: Instant,
     ) -> Result<(), Excess> {
         let Some(limit) = limits.of(Limited::Pool, pool) else {
+            if self.are_used {
+                self.leave_pool((limits, meters), slot, now);
+            }
             return Ok(());
         };
         if !meters.has_room(Limited::Pool, pool, limit, now) {
@@ -380,5 +383,34 @@ fn address_key(who: Applicant) -> ClientKey {
         prefix: who.address,
         listener: who.listener,
         bits: ADDRESS_BITS,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::limit::Limits;
+    use crate::base::meter::Meters;
+
+    #[test]
+    fn who_is_chosen_for_another_pool_no_longer_counts_for_the_first() {
+        let limit = Limit {
+            connections: Some(1),
+            rate: None,
+            beyond: Refusal::Reject,
+        };
+        let limits = Limits::new((Vec::new(), Vec::new()), vec![Some(limit), None], Vec::new());
+        let (now, shared) = (Instant::from_millis(1_000), Arc::<Meters>::default());
+        let mut meters = CoreMeters::new(Arc::clone(&shared));
+        let mut quotas = Quotas::new(4, Arc::new(ClientCounts::new(4, [1, 2])));
+        let mut choose = |slot, pool| quotas.choose((&limits, &mut meters), (slot, pool), now);
+        assert_eq!(choose(0, 0), Ok(()));
+        assert!(choose(1, 0).is_err(), "it is full");
+        assert_eq!(choose(0, 1), Ok(()));
+        assert_eq!(shared.of(Limited::Pool, 0).open, 0);
+        assert_eq!(choose(1, 0), Ok(()));
+        quotas.end((&limits, &mut meters), (0, 0), now);
+        quotas.end((&limits, &mut meters), (1, 0), now);
+        assert_eq!(shared.of(Limited::Pool, 0).open, 0);
     }
 }
