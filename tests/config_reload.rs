@@ -1,13 +1,17 @@
 //! Another version of a file for an engine that runs: what comes of both is what comes of the second alone.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use e2d2::port::PortId;
+use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
 use netfcts::leg::mapped;
 use proptest::prelude::*;
 use proptest::sample::subsequence;
-use proxyengine::config::{Config, Fallback, ListenerId, Named, PoolId, ServerId, Standing};
+use proxyengine::config::{
+    ClassRule, Config, Fallback, ListenerId, Match, Named, PoolConfig, PoolId, ServerId, Standing,
+};
+use splice::upstream::Upstream;
 
 const PORTS: &str = r#"
 [[port]]
@@ -27,8 +31,10 @@ struct Drawn {
     listeners: Vec<(u8, u8, usize, bool)>,
     /// By pool: its servers with their weights.
     pools: [Vec<(u8, u16)>; 2],
-    /// By pool: whether the server with the fewest connections is next.
-    fewest: [bool; 2],
+    /// By pool: which of [`POLICIES`], and whether its first server is a backup, if there is another.
+    policies: [(usize, bool); 2],
+    /// Which of [`GUARDS`] all listeners have.
+    guard: usize,
     /// How many connections each server may have, and how many seconds to answer.
     most: u16,
     idle: u16,
@@ -51,6 +57,34 @@ const RESTARTS: [(&str, [&str; 2]); 5] = [
     ("control", ["", "[control]\nhttp = \"127.0.0.1:9000\""]),
 ];
 
+const POLICIES: [&str; 5] = [
+    "policy = \"round_robin\"",
+    "policy = \"least_connections\"",
+    "policy = \"client_hash\"",
+    "policy = \"maglev\"\nhash = { seed = 1 }",
+    "policy = \"maglev\"\nhash = { seed = 2, balance_factor = 150 }",
+];
+
+/// Keys of a listener, a rule that gives a class, and what is said of classes.
+const GUARDS: [(&str, &str, &str); 4] = [
+    ("", "", ""),
+    (
+        "limit = { connections = 9 }",
+        "{ client = [\"10.9.0.0/16\"], class = \"a\" }",
+        "",
+    ),
+    (
+        "client_limit = { rate = 3 }",
+        "{ client = [\"10.9.0.0/16\"], class = \"b\" }",
+        "[[class]]\nname = \"b\"\nlimit = { connections = 5 }\n",
+    ),
+    (
+        "",
+        "{ listener_port = [\"80\"], class = \"a\" }",
+        "[[class]]\nname = \"a\"\nrank = \"first\"\n",
+    ),
+];
+
 fn drawn() -> impl Strategy<Value = Drawn> {
     let listener = (0_u8..5, 10_u8..14, 0_usize..3, any::<bool>());
     let listeners = proptest::collection::vec(listener, 1..4);
@@ -61,10 +95,12 @@ fn drawn() -> impl Strategy<Value = Drawn> {
     };
     let rarely = || proptest::bool::weighted(0.05);
     let restarts = [rarely(), rarely(), rarely(), rarely(), rarely()];
-    let small = (10_u16..13, 10_u16..13, 1_u8..4, any::<[[bool; 2]; 2]>());
+    let policy = || (0..POLICIES.len(), any::<bool>());
+    let choosing = ([policy(), policy()], 0..GUARDS.len());
+    let small = (10_u16..13, 10_u16..13, 1_u8..4, any::<[bool; 2]>(), choosing);
     let parts = (listeners, [pool(), pool()], small, restarts);
     parts.prop_map(
-        |(mut listeners, pools, (most, idle, drain, [fewest, answers]), restarts)| {
+        |(mut listeners, pools, (most, idle, drain, answers, (policies, guard)), restarts)| {
             listeners.sort_unstable();
             listeners.dedup_by_key(|listener| listener.0);
             let mut seen = std::collections::HashSet::new();
@@ -72,7 +108,8 @@ fn drawn() -> impl Strategy<Value = Drawn> {
             Drawn {
                 listeners,
                 pools,
-                fewest,
+                policies,
+                guard,
                 most,
                 idle,
                 drain,
@@ -102,23 +139,28 @@ impl Drawn {
             if *turned {
                 all.reverse();
             }
+            let (keys, class, _) = GUARDS[self.guard];
+            all.extend(Some(class).filter(|class| !class.is_empty()));
             text += &format!(
-                "[[listener]]\nname = \"l{name}\"\naddresses = [\"10.0.0.{address}:80\"]\nrules = [{}]\ndefault = \"p{}\"\n",
+                "[[listener]]\nname = \"l{name}\"\naddresses = [\"10.0.0.{address}:80\"]\nrules = [{}]\ndefault = \"p{}\"\n{keys}\n",
                 all.join(", "),
                 name % 2
             );
         }
+        text += GUARDS[self.guard].2;
         for (pool, members) in self.pools.iter().enumerate() {
-            let policy = ["round_robin", "least_connections"][usize::from(self.fewest[pool])];
-            let most = self.most;
-            let line = |(server, weight): &(u8, u16)| {
+            let (policy, has_backup) = self.policies[pool];
+            let (policy, most) = (POLICIES[policy], self.most);
+            let line = |(place, (server, weight)): (usize, &(u8, u16))| {
+                let backup = has_backup && place == 0 && members.len() > 1;
                 format!(
-                    "{{ name = \"s{server}\", address = \"10.1.0.{server}:80\", weight = {weight}, max_connections = {most} }}"
+                    "{{ name = \"s{server}\", address = \"10.1.0.{server}:80\", weight = {weight}, max_connections = {most}, \
+                     backup = {backup} }}"
                 )
             };
-            let members: Vec<String> = members.iter().map(line).collect();
+            let members: Vec<String> = members.iter().enumerate().map(line).collect();
             text += &format!(
-                "[[pool]]\nname = \"p{pool}\"\npolicy = \"{policy}\"\nconnect_timeout = \"{most}s\"\nservers = [{}]\n",
+                "[[pool]]\nname = \"p{pool}\"\n{policy}\nconnect_timeout = \"{most}s\"\nservers = [{}]\n",
                 members.join(", ")
             );
         }
@@ -154,12 +196,24 @@ fn meaning(config: &Config) -> Vec<String> {
         let mut bare = listener.clone();
         (bare.id, bare.default) = (ListenerId(0), Fallback::Reject);
         bare.rules.clear();
-        lines.push(format!("{bare:?} {rules:?} {default}"));
+        // Numbers of conditions and classes are those of their version.
+        let class = |rule: &ClassRule| {
+            let class = &config.classes()[usize::from(rule.class)];
+            let asked = match &rule.matches {
+                Match::Client(clients) => format!("{:?}", clients.prefixes),
+                other => format!("{other:?}"),
+            };
+            format!("{asked} {class:?}")
+        };
+        let classes: Vec<String> = bare.classes.iter().map(class).collect();
+        bare.classes.clear();
+        lines.push(format!("{bare:?} {rules:?} {classes:?} {default}"));
     }
     for pool in config.pools().iter().filter(|of| in_file(of.standing)) {
-        let member = |of: &splice::settings::Member| (config.server(of.server).address, of.weight);
+        let member = |of: &splice::settings::Member| (config.server(of.server).address, of.weight, of.backup);
         let members: Vec<_> = pool.members.iter().map(member).collect();
-        lines.push(format!("{} {:?} {members:?}", pool.name, pool.policy));
+        lines.push(format!("{} {:?} {:?} {members:?}", pool.name, pool.policy, pool.hash));
+        lines.push(format!("{} {:?}", pool.name, picked(config, pool)));
     }
     for server in config.servers().iter().filter(|of| in_file(of.standing)) {
         let mut bare = server.clone();
@@ -174,6 +228,19 @@ fn meaning(config: &Config) -> Vec<String> {
     ));
     lines.sort();
     lines
+}
+
+/// Whom some clients get, where that does not depend on who came before.
+fn picked(config: &Config, pool: &PoolConfig) -> Vec<Option<SocketAddr>> {
+    if !pool.policy.is_hash() {
+        return Vec::new();
+    }
+    let mut upstream = Upstream::new(&config.upstream_settings(), 0);
+    let mut pick = |client: u8| {
+        let server = upstream.pick(pool.id, IpAddr::from([10, 0, 0, client]), Instant::from_millis(1_000));
+        server.map(|server| config.server(server).address)
+    };
+    (0..8).map(&mut pick).collect()
 }
 
 /// Who listens where, by name, as a core sees it.
@@ -238,7 +305,8 @@ fn what_needs_a_restart_is_refused_by_its_key_and_line() {
     let drawn = Drawn {
         listeners: vec![(0, 10, 1, false)],
         pools: [vec![(100, 1)], vec![(101, 1)]],
-        fewest: [false; 2],
+        policies: [(0, false); 2],
+        guard: 0,
         most: 10,
         idle: 10,
         drain: 1,

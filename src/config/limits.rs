@@ -2,7 +2,7 @@
 
 use splice::limit::{ClassSettings, Limit, Limits, Rank};
 
-use super::Config;
+use super::{Config, Standing};
 
 /// A class of clients, which rules give.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +65,12 @@ impl Config {
             numbers.push(number as u16);
         }
         self.classes = classes;
-        let rules = self.listeners.iter_mut().flat_map(|listener| &mut listener.classes);
+        // Listeners of before have the numbers of before.
+        let of_file = self
+            .listeners
+            .iter_mut()
+            .filter(|listener| listener.standing == Standing::InFile);
+        let rules = of_file.flat_map(|listener| &mut listener.classes);
         for rule in rules {
             rule.class = numbers[usize::from(rule.class)];
         }
