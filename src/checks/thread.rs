@@ -11,6 +11,7 @@ use e2d2::time::Clock;
 use super::checker::Checker;
 use super::line::CheckerLine;
 use crate::config::Config;
+use crate::privileges::enter_plain_thread;
 
 /// The rest between two rounds while a check is under way: what each step of it waits at most.
 const REST_WITH_CHECKS: Duration = Duration::from_micros(500);
@@ -79,6 +80,8 @@ impl Drop for CheckThread {
 }
 
 fn run(lines: Vec<CheckerLine>, config: Arc<Config>, clock: &Clock, told: &Told) {
+    // What servers answer is read here.
+    enter_plain_thread();
     let mut has_checks = has_content(&config);
     let mut checker = Checker::new(lines, config);
     while !told.stop.load(Ordering::Relaxed) {

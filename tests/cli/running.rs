@@ -373,7 +373,7 @@ fn threads_give_up_what_they_do_not_need() {
         assert_eq!(status(&thread, "Seccomp"), FILTERED, "{name}");
         let allowed = match name.as_str() {
             "control" | "log" | "record sink" => DAC_OVERRIDE,
-            "signals" | "records" => 0,
+            "signals" | "records" | "checks" => 0,
             name if name.starts_with("core-") => 0,
             _ => OF_MAIN,
         };
@@ -384,7 +384,15 @@ fn threads_give_up_what_they_do_not_need() {
         }
         seen.push(name);
     }
-    for name in ["control", "core-0", "log", "record sink", "records", "signals"] {
+    for name in [
+        "checks",
+        "control",
+        "core-0",
+        "log",
+        "record sink",
+        "records",
+        "signals",
+    ] {
         assert!(seen.iter().any(|seen| seen == name), "no {name} among {seen:?}");
     }
     program.signal("TERM");
