@@ -108,8 +108,8 @@ fn segments_lost_behind_the_engine_are_told_as_the_servers_legs() {
     // All that was sent again had passed. What is out of order was sent once: the sender's two CPUs may overtake each other.
     assert_near(&seen, again[0] + again[2], seen.retransmits);
     assert!(again[1] < again[0], "{seen:?}");
-    assert!(
-        number(&seen.server, "rtts") > 0 && number(&seen.client, "least_rtt_us") < 50_000,
-        "{seen:?}"
-    );
+    assert!(number(&seen.server, "rtts") > 0, "{seen:?}");
+    // The server sends nothing but its FIN, which has no time if it was sent twice, or if the client has reset the connection before.
+    let of_client = seen.client["least_rtt_us"].as_u64();
+    assert!(of_client.is_none_or(|rtt| rtt < 50_000), "{seen:?}");
 }
