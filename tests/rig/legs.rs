@@ -91,9 +91,10 @@ fn segments_lost_before_the_engine_are_told_as_the_clients_legs() {
         return;
     };
     assert!(seen.dropped >= 20, "{seen:?}");
-    assert_near(&seen, number(&seen.client, "out_of_order"), seen.dropped);
     let again = ["retransmitted", "out_of_order", "duplicate"].map(|name| number(&seen.client, name));
-    assert_near(&seen, again.iter().sum(), seen.retransmits);
+    // What the sender's two CPUs have overtaken fills a gap, too, and is a duplicate when its sender takes it for lost.
+    assert_near(&seen, again[1].saturating_sub(again[2]), seen.dropped);
+    assert_near(&seen, again[0] + seen.dropped + again[2], seen.retransmits);
     assert!(again[1] > again[0] + again[2], "{seen:?}");
 }
 
