@@ -1,9 +1,11 @@
 //! Limits: who has too many connections, or begins too many, counted over all cores.
 
 use crate::harness::{Bench, CONFIG, Client, nothing, only};
+use crate::scribe::Scribe;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::record::NO_CLASS;
 use netfcts::{Cause, Side};
+use proxyengine::callbacks::Inspected;
 use proxyengine::config::Config;
 use proxyengine::selectors::RuleSelector;
 use splice::Usage;
@@ -399,6 +401,18 @@ fn a_class_is_limited_whatever_its_clients() {
     let counts = [place(&bench, "office"), place(&bench, "guests"), NO_CLASS].map(in_class);
     assert_eq!(counts, [10, 2, 1]);
     bench.assert_all_returned();
+}
+
+#[test]
+fn an_inspector_takes_nobody_his_class() {
+    let text = config("", "").replacen("rules = [{ first_number = true, pool = \"all\" }]", CLASSES, 1);
+    let config = Config::parse(&text, "test").unwrap_or_else(|error| panic!("{error}"));
+    let inspected = |_| Inspected::new(RuleSelector::new(&config), Scribe::default());
+    let mut bench = Bench::make_with(&text, false, |_| {}, inspected);
+    client_at("10.0.0.2", 40000).connect(&mut bench);
+    bench.wait(Duration::from_millis(50));
+    let of_all = (0..2).map(|class| bench.standby.metered(Limited::Class, class).begun);
+    assert_eq!(of_all.collect::<Vec<_>>(), [1, 0]);
 }
 
 #[test]

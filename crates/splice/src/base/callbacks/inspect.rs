@@ -303,6 +303,11 @@ impl<S: SelectServer, I: InspectPayload> SelectServer for Inspected<S, I> {
     }
 
     #[inline(always)]
+    fn class(&mut self, arrival: &Arrival) -> Option<u16> {
+        self.selector.class(arrival)
+    }
+
+    #[inline(always)]
     fn looks_ahead(&self) -> bool {
         self.selector.looks_ahead()
     }
