@@ -1,7 +1,7 @@
 //! The engine from its start to its report, on DPDK's rings.
 
 use std::fs;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -320,9 +320,12 @@ fn the_service_manager_is_told() {
     let heard = |wanted: &str| {
         let mut bytes = [0; 512];
         loop {
-            let length = manager
-                .recv(&mut bytes)
-                .unwrap_or_else(|error| panic!("never {wanted}: {error}"));
+            let length = match manager.recv(&mut bytes) {
+                Ok(length) => length,
+                // signal(7): a wait with a time limit is not begun again after a stop.
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => panic!("never {wanted}: {error}"),
+            };
             let said = String::from_utf8_lossy(&bytes[..length]).into_owned();
             if said.contains(wanted) {
                 return;
