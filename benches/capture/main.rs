@@ -2,8 +2,8 @@
 //!
 //! One proxy takes turns with itself: with a capture of one connection in 10 000 and with none; with a capture of every frame whose
 //! reader takes a tenth of what it could, or nothing before the end, and with none. For what a capture leaves behind it takes turns with
-//! a proxy that is never captured, before the first capture and after some: what differs between the two ratios is left. The capture
-//! goes the way of the engine's: over the control socket, to a reader on another CPU, which counts what the file says was lost.
+//! a proxy that is never captured, before the first capture and after some, and compares the two ratios. The capture goes over the
+//! control socket, as the engine's does, to a reader on another CPU, which counts the frames that the file reports as lost.
 //!
 //! What a core pays for being able to be captured is the difference to a build without: pairs of `bench cps`.
 
@@ -51,7 +51,7 @@ struct CaptureResult {
     /// Every connection, for a reader that takes a tenth of what it could.
     slow_reader_workers_percent: f64,
     slow_reader_interval: [f64; 2],
-    /// The same with a reader that takes nothing before the end: without anybody's work on another CPU.
+    /// The same with a reader that takes nothing before the end, so that no other CPU works meanwhile.
     stalled_reader_workers_percent: f64,
     stalled_reader_interval: [f64; 2],
     /// The same with a reader as fast as it can.
@@ -204,7 +204,7 @@ fn tell(result: &CaptureResult) {
     );
 }
 
-/// The proxy, one that is never captured, and who captures the first.
+/// The proxy, one that is never captured, and the reader of the first's capture.
 struct Bench<'a> {
     inline: &'a mut InlineProxy,
     untouched: &'a mut InlineProxy,

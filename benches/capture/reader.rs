@@ -27,7 +27,7 @@ pub(crate) enum Pace {
     Fast,
     /// For nine times as long as reading takes, nothing is read.
     Tenth,
-    /// Not before the capture is to end: what it costs a core is its own loss then, and nobody's work on another CPU.
+    /// Takes nothing before the capture ends: measures the core's cost alone, without work on another CPU.
     Stalled,
 }
 

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use crate::sent::Sent;
 use arrayvec::ArrayVec;
 use e2d2::BURST;
 use e2d2::buffer::{BufferPool, HeapBuffer, HeapPool, PacketBuffer};
@@ -16,7 +17,7 @@ use proxyengine::callbacks::SelectorFactory;
 use proxyengine::config::{Config, CoreId};
 use proxyengine::selectors::RuleSelector;
 use splice::upstream::Upstream;
-use splice::{CheckEvent, CoreParts, NextHops, Output, Proxy, Secrets};
+use splice::{CheckEvent, CoreParts, NextHops, Proxy, Secrets};
 use testkit::{Segment, Station};
 
 const SERVERS: u16 = 1_000;
@@ -34,21 +35,6 @@ impl NextHops for Hops {
     fn mac(&self, _: usize) -> Option<MacAddr> {
         Some(MacAddr([2, 0, 0, 0, 0, SERVER_MAC]))
     }
-}
-
-/// What the core has sent.
-struct Sent(Vec<HeapBuffer>);
-
-impl Output<HeapBuffer> for Sent {
-    fn send(&mut self, _: PortId, frame: HeapBuffer) {
-        self.0.push(frame);
-    }
-
-    fn room(&self) -> usize {
-        usize::MAX
-    }
-
-    fn pass_to_kernel(&mut self, _: Instant, _: PortId, _: HeapBuffer) {}
 }
 
 fn config() -> Result<Config, Box<dyn Error>> {

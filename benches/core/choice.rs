@@ -1,5 +1,5 @@
-//! `./build.sh bench choice`: how long a pick takes, who moves when a server goes, how full the fullest is, and what a check by SYN
-//! costs its core.
+//! `./build.sh bench choice`: the time of a pick, the clients that move when a server goes, the load of the fullest server, and the
+//! cost of a check by SYN.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -12,15 +12,16 @@ use std::time::{Duration, Instant as Time};
 use clap::Parser;
 use e2d2::time::Instant;
 use serde::Serialize;
-use splice::choice::Seeker;
 use splice::choice_table::hash_of_said;
 use splice::ids::{PoolId, ServerId};
 use splice::limit::Limits;
-use splice::settings::{HashSettings, Member, Policy, PoolSettings, UpstreamServer, UpstreamSettings};
+use splice::settings::{HashSettings, Member, Policy, PoolSettings, Seeker, UpstreamServer, UpstreamSettings};
 use splice::standby::Standby;
 use splice::upstream::Upstream;
 
 mod check;
+#[path = "../guard/sent.rs"]
+mod sent;
 
 /// How servers are chosen.
 #[derive(Parser)]

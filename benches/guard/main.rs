@@ -17,6 +17,7 @@ use serde::Serialize;
 
 mod one_core;
 mod prefixes;
+mod sent;
 
 use one_core::Core;
 use prefixes::{Prefixes, Random};

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant as Time};
 
+use crate::sent::Sent;
 use arrayvec::ArrayVec;
 use e2d2::BURST;
 use e2d2::buffer::{HeapBuffer, HeapPool, PacketBuffer};
@@ -18,7 +19,7 @@ use proxyengine::config::{Config, CoreId};
 use proxyengine::selectors::RuleSelector;
 use splice::difference::Difference;
 use splice::upstream::Upstream;
-use splice::{Change, CoreParts, NextHops, Output, Proxy, Secrets};
+use splice::{Change, CoreParts, NextHops, Proxy, Secrets};
 use testkit::{Segment, Station};
 
 /// Two listeners, and the rule that asks who the client is, if there is a list.
@@ -52,21 +53,6 @@ impl NextHops for Hops {
     fn mac(&self, _: usize) -> Option<MacAddr> {
         None
     }
-}
-
-/// What the core has sent.
-struct Sent(Vec<HeapBuffer>);
-
-impl Output<HeapBuffer> for Sent {
-    fn send(&mut self, _: PortId, frame: HeapBuffer) {
-        self.0.push(frame);
-    }
-
-    fn room(&self) -> usize {
-        usize::MAX
-    }
-
-    fn pass_to_kernel(&mut self, _: Instant, _: PortId, _: HeapBuffer) {}
 }
 
 pub(crate) struct Core {

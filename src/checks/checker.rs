@@ -1,4 +1,4 @@
-//! All checks with content that are under way: (now, what cores pass) in, (packets, ends) out.
+//! The checks with content that are under way: time, orders and packets in, packets and results out.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -13,10 +13,10 @@ use super::line::CheckerLine;
 use super::talk::Talk;
 use crate::config::Config;
 
-/// Checks that are under way at a time, of all cores. At one a second and an answer in 10 ms, that is 25 600 servers.
+/// Checks under way at a time, of all cores: enough for 25 600 servers at one check a second and an answer in 10 ms.
 pub const MOST_AT_ONCE: usize = 256;
 
-/// What is taken from each core's rings before the others have their turn.
+/// Messages taken from one core's rings before the next core's turn.
 const BURST: usize = 64;
 
 /// Makes checks with content.
@@ -31,7 +31,7 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// One for cores with these ends, which all have this configuration.
+    /// A checker for the cores with these ends of the rings, and their configuration.
     pub fn new(lines: Vec<CheckerLine>, config: Arc<Config>) -> Self {
         Checker {
             lines,
@@ -43,7 +43,7 @@ impl Checker {
         }
     }
 
-    /// Goes on with another version of the configuration. Checks that are under way are made to their end.
+    /// Takes another version of the configuration. Checks under way keep theirs.
     pub fn set_config(&mut self, config: Arc<Config>) {
         self.config = config;
     }
@@ -53,8 +53,8 @@ impl Checker {
         !self.under_way.is_empty()
     }
 
-    /// Takes what the cores have passed, does what it is time for, and passes on what comes of it; returns how many orders, packets and
-    /// ends there were.
+    /// Takes orders and packets from the cores, runs what is due, and passes packets and results back; returns how many of all these
+    /// there were.
     pub fn round(&mut self, now: Instant) -> usize {
         let mut moved = 0;
         for line in 0..self.lines.len() {
@@ -94,7 +94,7 @@ impl Checker {
                 }
                 None => {
                     let (result, next_seq) = (None, order.isn.wrapping_add(1));
-                    // A core that is not told so notices by itself that nothing comes of it.
+                    // If the core cannot be told, its own timer ends the check.
                     let _ = self.lines[line].end(order.check, CheckEnd { result, next_seq });
                 }
             }
@@ -104,7 +104,7 @@ impl Checker {
                 break;
             };
             taken += 1;
-            // What comes after the end is nobody's.
+            // Packets of a check that has ended are dropped.
             if let Some(end_point) = self.under_way.get_mut(&(line, check)) {
                 end_point.receive(packet, now);
             }
@@ -112,7 +112,7 @@ impl Checker {
         taken
     }
 
-    /// None if there are too many, or the server of this number is another one by now.
+    /// `None` if [`MOST_AT_ONCE`] are under way, or the server's number belongs to another server by now.
     fn end_point_for(&mut self, order: &CheckOrder, now: Instant) -> Option<EndPoint> {
         if self.under_way.len() >= MOST_AT_ONCE {
             return None;

@@ -1,4 +1,4 @@
-//! Our end of one check's connection: smoltcp's TCP over the packets that a core passes, and what is said over it.
+//! The client end of one check's connection: smoltcp's TCP over the packets that a core passes, and the conversation over it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,19 +18,19 @@ use splice::server_state::CheckFailure;
 use super::request::Verdict;
 use super::talk::Talk;
 
-/// How much a server may say before it has to have answered: the largest head of usual HTTP servers, twice.
+/// The longest answer that is read: twice the largest head that common HTTP servers send.
 pub(super) const MOST_HEARD: usize = 16 << 10;
 
-/// What has not yet been read; what is more has to wait at the server.
+/// The receive buffer.
 const RECEIVE_BUFFER: usize = 4 << 10;
 
-/// What has not yet been acknowledged.
+/// The send buffer.
 const SEND_BUFFER: usize = 4 << 10;
 
-/// Packets that one check's server may have on their way to its end point: what the receive buffer lets it send, in small ones.
+/// Packets of the server that wait for the end point: a receive buffer's worth of small ones.
 const MOST_PACKETS: usize = 64;
 
-/// Our end of a connection to a server.
+/// The client end of a connection to a server.
 pub(super) struct EndPoint {
     interface: Interface,
     sockets: SocketSet<'static>,
@@ -44,7 +44,7 @@ pub(super) struct EndPoint {
 }
 
 impl EndPoint {
-    /// One that calls the server of this order from now on; `seed` is nobody else's. `None` if the order's addresses are of two
+    /// An end point that connects to the order's server; `seed` is unique. `None` if the order's addresses are of two
     /// families.
     pub(super) fn new(order: &CheckOrder, talk: Talk, seed: u64, now: Instant) -> Option<Self> {
         let mut wire = Wire::new(order);
@@ -84,7 +84,7 @@ impl EndPoint {
         })
     }
 
-    /// A packet of the server's. What is too much is lost, as on any way.
+    /// Queues a packet of the server's, or drops it if the queue is full; TCP repeats it.
     pub(super) fn receive(&mut self, packet: &[u8], now: Instant) {
         if self.wire.received.len() < MOST_PACKETS {
             self.wire.receive(packet);
@@ -92,7 +92,7 @@ impl EndPoint {
         }
     }
 
-    /// Does what there is to do, if it is time. Its packets are [taken](Self::take_packet) afterwards.
+    /// Runs what is due at `now`. Packets to send are [taken](Self::take_packet) afterwards.
     pub(super) fn poll(&mut self, now: Instant) {
         if now < self.due || self.result.is_some() {
             return;
@@ -100,10 +100,10 @@ impl EndPoint {
         self.turn(now);
         self.result = self.judge(now);
         if self.result.is_some() {
-            // RST to a server that may have more to say, or may never have said anything.
+            // The server may have more to send, or may not have answered: RST.
             self.sockets.get_mut::<Socket<'_>>(self.socket).abort();
         }
-        // What has been said goes out, or the RST.
+        // Sends what was written, or the RST.
         self.turn(now);
         let next = self.interface.poll_at(stamp(now), &self.sockets);
         self.due = next.map_or(self.deadline, |next| instant(next).max(now).min(self.deadline));
@@ -113,7 +113,7 @@ impl EndPoint {
         self.interface.poll(stamp(now), &mut self.wire, &mut self.sockets);
     }
 
-    /// Reads and writes; the result, if there is one now.
+    /// Reads and writes; returns the result once there is one.
     fn judge(&mut self, now: Instant) -> Option<Result<(), CheckFailure>> {
         let socket = self.sockets.get_mut::<Socket<'_>>(self.socket);
         match socket.state() {
@@ -122,7 +122,7 @@ impl EndPoint {
             _ => self.is_open = true,
         }
         while socket.can_recv() {
-            // It can, so it is not closed.
+            // `can_recv` was true, so the socket is open.
             let _ = socket.recv(|bytes| (bytes.len(), self.talk.hear(bytes)));
         }
         let verdict = self.talk.judge(!socket.may_recv());
@@ -145,12 +145,12 @@ impl EndPoint {
         self.wire.sent.front().map(Vec::as_slice)
     }
 
-    /// It is on its way.
+    /// Removes the packet that was taken.
     pub(super) fn note_sent(&mut self) {
         self.wire.sent.pop_front();
     }
 
-    /// The result, once nothing is left to be sent; and the sequence number behind all that was sent.
+    /// The result, once nothing is left to be sent, and the sequence number after all that was sent.
     pub(super) fn end(&self) -> Option<(Result<(), CheckFailure>, u32)> {
         let result = self.result.filter(|_| self.wire.sent.is_empty())?;
         Some((result, self.wire.next_seq))
@@ -165,7 +165,7 @@ struct Wire {
     addresses: (IpAddress, IpAddress),
     mtu: usize,
     isn: u32,
-    /// What is added to our numbers; known from the SYN on.
+    /// The offset of our sequence numbers, set by the SYN.
     shift: Option<u32>,
     next_seq: u32,
 }
@@ -188,13 +188,13 @@ impl Wire {
         if let Some((segment, shift)) = segment_of(&mut packet).zip(self.shift)
             && let Ok(mut tcp) = TcpPacket::new_checked(segment)
         {
-            // The core has verified its checksum, and nobody looks at it again.
+            // The core has verified the checksum; smoltcp is told not to.
             tcp.set_ack_number(moved(tcp.ack_number(), shift.wrapping_neg()));
             self.received.push_back(packet);
         }
     }
 
-    /// Moves the numbers of a packet of ours.
+    /// Adds the offset to a packet's sequence number.
     fn send(&mut self, mut packet: Vec<u8>) {
         let (local, remote) = self.addresses;
         if let Some(segment) = segment_of(&mut packet)

@@ -11,16 +11,16 @@ use splice::{NextHops, Output, Proxy};
 use super::MOST_AT_ONCE;
 use crate::kernel::{FrameReceiver, FrameSender, RingFull, frame_ring};
 
-/// Bytes of a core's rings for packets, each way: 80 full frames of Ethernet's usual size. They are touched as they fill.
+/// Bytes of a core's ring of packets, each way: 80 frames of 1 500 bytes. Memory is touched as it fills.
 const RING: usize = 128 << 10;
 
-/// Packets and ends that a core takes in a round at most: a burst.
+/// Messages that a core takes in a round at most: a burst.
 const TAKEN_PER_ROUND: usize = 32;
 
-/// Which check a message is of, in front of each.
+/// The header of each message: its check.
 const ID: usize = 4;
 
-/// What a message to a core is: a packet, or how a check has ended.
+/// The kind of a message to a core: a packet, or a result.
 const PACKET: u8 = 0;
 const PASSED: u8 = 1;
 const REFUSED: u8 = 2;
@@ -75,17 +75,17 @@ fn id_of([a, b, c, d]: [u8; ID]) -> CheckId {
 }
 
 impl CheckLine {
-    /// A check is to be made. False if too many are on their way already.
+    /// Orders a check. Returns false if the ring is full.
     pub fn begin(&mut self, order: &CheckOrder) -> bool {
         self.orders.push(*order).is_ok()
     }
 
-    /// A packet of the server of this check. False if there is no room for it.
+    /// Passes a packet of this check's server. Returns false if the ring is full.
     pub fn pass(&mut self, check: CheckId, packet: &[u8]) -> bool {
         self.packets.push_joined(&id_bytes(check), packet).is_ok()
     }
 
-    /// Has the core do what the thread wants, a burst of it; returns how much there was. One load where there is nothing.
+    /// Takes up to a burst of the thread's messages into the core; returns how many. Costs one load if there is none.
     pub fn work<P: BufferPool, S: SelectServer, N: NextHops>(
         &mut self,
         now: Instant,
@@ -124,12 +124,12 @@ fn end_of(kind: u8, rest: &[u8]) -> Option<CheckEnd> {
 }
 
 impl CheckerLine {
-    /// The next check that is to be made.
+    /// The next order.
     pub(super) fn order(&mut self) -> Option<CheckOrder> {
         self.orders.pop().ok()
     }
 
-    /// Takes the next packet of a server's, behind the number of its check, into `message`.
+    /// Copies the next packet of a server, after the header with its check, into `message`.
     pub(super) fn packet<'m>(&mut self, message: &'m mut Vec<u8>) -> Option<(CheckId, &'m [u8])> {
         if !self.packets.pop(message) {
             return None;

@@ -1,4 +1,4 @@
-//! Checks with content: one thread that speaks to servers through the cores' own ports.
+//! Checks with content: one thread that talks to servers through the cores' ports.
 //!
 //! ```text
 //!            orders, packets of servers ──► rings ──►┐
@@ -6,16 +6,16 @@
 //!            packets to servers, ends  ◄── a ring ◄──┘
 //! ```
 //!
-//! The core does with such a check what it does with a SYN ([`splice::CheckEvent`]): when it is time, from which of the server's
-//! source ports, what counts, what all cores are told. So nothing of it has to be reserved, and every packet comes to the core that
-//! waits for it. Only what is said is here: the core's end of the rings ([`CheckLine`]), the thread's ([`Checker`], a function of time
-//! and packets), and the thread itself ([`CheckThread`]).
+//! The core does for such a check what it does for a check by SYN ([`splice::CheckEvent`]): it keeps the schedule, chooses one of the
+//! server's source ports, counts results and publishes the server's state. So packets of checks are steered like those of
+//! connections. Only the conversation is here: the core's end of the rings ([`CheckLine`]), the thread's ([`Checker`], a function
+//! of time and packets), and the thread ([`CheckThread`]).
 //!
-//! **Bounds.** [`MOST_AT_ONCE`] checks at a time, of which each holds some 30 KiB; the rest are put off by the core. A server may
-//! say 16 KiB before it has to have answered, in 96 KiB of TLS, and a check ends at its timeout whatever comes. The rings have fixed sizes:
-//! what finds no room is lost, as on any way, and repeated.
+//! **Bounds.** At most [`MOST_AT_ONCE`] checks are under way, each of some 30 KiB; the core puts off the others. An answer has at most
+//! 16 KiB, in at most 96 KiB of TLS, and a check ends at its timeout. The rings have fixed sizes: a packet that finds no room is
+//! dropped, and TCP repeats it.
 //!
-//! A core looks at its ring once a round; a packet costs it something only if no connection has it, and no listener.
+//! A core looks at its ring once a round. A packet is looked up among checks only if it belongs to no connection and no listener.
 
 mod checker;
 mod end_point;

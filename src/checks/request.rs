@@ -1,23 +1,23 @@
-//! What a check says, and what its answer means: bytes in, bytes out.
+//! The requests of checks, and the verdict about answers: bytes in, bytes out.
 //!
-//! Every kind is one request and one answer. All that the server has said so far is judged anew when there is more, which is
-//! bounded ([`MOST_HEARD`](super::end_point::MOST_HEARD)). What cannot become an answer any more is wrong at once.
+//! Every kind is one request and one answer. The whole answer so far is judged anew with each part that arrives; its length is
+//! bounded ([`MOST_HEARD`](super::end_point::MOST_HEARD)). An answer that can no longer become right is wrong at once.
 
 use std::net::SocketAddr;
 
 use crate::config::{CheckRequest, HttpCheck};
 
-/// Fields of an answer's head that are looked at: as many as servers themselves take in a request.
+/// Header fields that are parsed: as many as common servers accept in a request.
 const MOST_FIELDS: usize = 100;
 
-/// What the bytes so far mean.
+/// The verdict about the bytes so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// More may make them an answer.
+    /// The answer is incomplete.
     More,
-    /// The server serves.
+    /// The answer is right.
     Passed,
-    /// It does not, or it is another server.
+    /// The answer is wrong.
     Wrong,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn bytes(request: &CheckRequest, server: SocketAddr) -> Vec<u8> {
     }
 }
 
-/// What the server has said so far means; `is_all` if it says no more.
+/// The verdict about the answer so far; `is_all` once the server has closed.
 pub(super) fn judge(request: &CheckRequest, heard: &[u8], is_all: bool) -> Verdict {
     let verdict = match request {
         CheckRequest::Http(http) => judge_http(http, heard),
@@ -110,8 +110,8 @@ fn judge_http(http: &HttpCheck, heard: &[u8]) -> Verdict {
     }
 }
 
-/// The server asks who we are, or says that it does not know us: it would let somebody in. As `pg_isready` has it, every other error
-/// is none of a server that serves.
+/// Right if the server asks for authentication or rejects user or database: it accepts sessions. Any other error is wrong, as it is
+/// for `pg_isready`.
 fn judge_postgres(heard: &[u8]) -> Verdict {
     match heard.first() {
         None => Verdict::More,
@@ -137,7 +137,7 @@ fn judge_postgres_error(heard: &[u8]) -> Verdict {
     Verdict::of(code.is_some_and(|code| code.starts_with(b"28") || code.starts_with(b"3D")))
 }
 
-/// An entry, or the end of the search: it has been made, or only who has bound may make it.
+/// Right on an entry, or on an end of the search with success or with a demand to bind.
 fn judge_ldap(heard: &[u8]) -> Verdict {
     const SUCCESS: u8 = 0;
     const STRONGER_AUTH_REQUIRED: u8 = 8;
@@ -178,8 +178,8 @@ fn judge_ldap(heard: &[u8]) -> Verdict {
     }
 }
 
-/// A definite length (X.690 8.1.3), and what is behind it; `None` if it is not all there. One with more than four bytes is read
-/// as the longest there is, which no answer has.
+/// A definite length (X.690 8.1.3), and the bytes after it; `None` if it is incomplete. A length of more than four bytes is read
+/// as `usize::MAX`, which exceeds any answer.
 fn ber_length(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let (&first, rest) = bytes.split_first()?;
     if first < 0x80 {

@@ -1,4 +1,4 @@
-//! What is said over the connection of one check: PROXY header, TLS if it is asked for, request, answer.
+//! The conversation of one check: PROXY header, TLS if configured, request, answer.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use crate::config::{CheckContent, CheckRequest};
 /// Room for a PROXY header without fields; the longest is that of version 1.
 const HEADER: usize = proxy_protocol::V1_MAX_LEN;
 
-/// How much a server may send in TLS: a chain of certificates as long as rustls takes one, and an answer.
+/// Bytes that a server may send in TLS: the longest chain of certificates that rustls accepts, and an answer.
 const MOST_ENCRYPTED: usize = 96 << 10;
 
 /// The conversation of one check.
@@ -27,22 +27,22 @@ pub(super) struct Talk {
     say: Vec<u8>,
     said: usize,
     heard: Vec<u8>,
-    /// There is something to judge that was not there before.
+    /// Whether bytes have arrived since the last verdict.
     is_news: bool,
 }
 
 struct Tls {
     connection: Box<ClientConnection>,
-    /// The server has to choose one of the protocols offered.
+    /// Whether the server has to choose one of the offered protocols.
     needs_alpn: bool,
     is_broken: bool,
-    /// Bytes of TLS so far.
+    /// Bytes received in TLS.
     heard: usize,
 }
 
 impl Talk {
-    /// What is to be said to the server of this connection, whose connections begin like that. `None` if rustls does not take what
-    /// the check says, which a checked configuration excludes.
+    /// The conversation for this connection; `header` is the PROXY header of the server's pool. `None` if rustls refuses the name or
+    /// the certificates, which a checked configuration excludes.
     pub(super) fn new(content: &CheckContent, announce: SendProxy, key: &FourTuple) -> Option<Self> {
         let request = content.request.as_ref();
         let request_bytes = request.map_or_else(Vec::new, |request| request::bytes(request, server(key)));
@@ -58,7 +58,7 @@ impl Talk {
             None => talk.say.extend_from_slice(&request_bytes),
             Some(asked) => {
                 let mut connection = Box::new(tls::connection(asked, server(key).ip())?);
-                // It is kept until the handshake is over.
+                // rustls keeps it until the handshake is complete.
                 connection.writer().write_all(&request_bytes).ok()?;
                 let mut tls = Tls {
                     connection,
@@ -73,17 +73,17 @@ impl Talk {
         Some(talk)
     }
 
-    /// What is still to be sent.
+    /// Bytes to send.
     pub(super) fn to_say(&self) -> &[u8] {
         &self.say[self.said..]
     }
 
-    /// So much of it is on its way.
+    /// Removes what was sent.
     pub(super) fn note_said(&mut self, bytes: usize) {
         self.said += bytes;
     }
 
-    /// The server has sent this, too.
+    /// Takes bytes that the server has sent.
     pub(super) fn hear(&mut self, bytes: &[u8]) {
         self.is_news = true;
         match &mut self.tls {
@@ -95,7 +95,7 @@ impl Talk {
         }
     }
 
-    /// What comes of it; `is_all` if the server says no more.
+    /// The verdict so far; `is_all` once the server has closed.
     pub(super) fn judge(&mut self, is_all: bool) -> Verdict {
         let too_much = self.tls.as_ref().is_some_and(|tls| tls.heard >= MOST_ENCRYPTED);
         let is_all = is_all || too_much || self.heard.len() >= MOST_HEARD;
@@ -124,14 +124,14 @@ impl Tls {
         while !bytes.is_empty() && !self.is_broken {
             let read = self.connection.read_tls(&mut bytes);
             self.is_broken = !matches!(read, Ok(1..)) || self.connection.process_new_packets().is_err();
-            // All of it is taken out, so that there is room for more.
+            // Reads all of it, to make room.
             while let Ok(length @ 1..) = self.connection.reader().read(&mut plain) {
                 note_heard(heard, &plain[..length]);
             }
         }
     }
 
-    /// Whether the handshake is over, and as it should be.
+    /// The verdict about the handshake: complete, and with one of the offered protocols if there are any.
     fn judge(&self) -> Verdict {
         let lacks_alpn = self.needs_alpn && self.connection.alpn_protocol().is_none();
         match (self.is_broken, self.connection.is_handshaking()) {
@@ -152,7 +152,7 @@ fn note_heard(heard: &mut Vec<u8>, bytes: &[u8]) {
     heard.extend_from_slice(&bytes[..bytes.len().min(room)]);
 }
 
-/// The header is of us, not of a client: version 2 has a command for it, version 1 says our own address.
+/// The header of a connection without a client: LOCAL in version 2, our own address in version 1.
 fn header(announce: SendProxy, key: &FourTuple) -> Vec<u8> {
     let ours = SocketAddr::new(unmapped(key.local), key.local_port);
     let mut bytes = [0; HEADER];

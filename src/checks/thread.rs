@@ -13,19 +13,19 @@ use super::line::CheckerLine;
 use crate::config::Config;
 use crate::privileges::enter_plain_thread;
 
-/// The rest between two rounds while a check is under way: what each step of it waits at most.
+/// Sleep between two rounds while a check is under way: the delay of each of its steps.
 const REST_WITH_CHECKS: Duration = Duration::from_micros(500);
 
-/// The rest otherwise, if some server is checked so: what a check waits for its beginning at most.
+/// Sleep otherwise, if some server has a check with content: the delay of a check's start.
 const REST_BETWEEN: Duration = Duration::from_millis(2);
 
-/// The rest while no server is; a reload ends it.
+/// Sleep while no server has one; a reload ends it.
 const REST_WITHOUT: Duration = Duration::from_secs(10);
 
-/// What the thread is told.
+/// Messages to the thread.
 struct Told {
     stop: AtomicBool,
-    /// Another version of the configuration, until the thread has it.
+    /// Another version of the configuration, until the thread takes it.
     config: Mutex<Option<Arc<Config>>>,
 }
 
@@ -73,14 +73,14 @@ impl Drop for CheckThread {
         self.told.stop.store(true, Ordering::Relaxed);
         self.wake();
         if let Some(thread) = self.thread.take() {
-            // It cannot panic but by a mistake of ours, which it has then said.
+            // If it has panicked, the panic hook has said so.
             let _ = thread.join();
         }
     }
 }
 
 fn run(lines: Vec<CheckerLine>, config: Arc<Config>, clock: &Clock, told: &Told) {
-    // What servers answer is read here.
+    // This thread parses what servers send.
     enter_plain_thread();
     let mut has_checks = has_content(&config);
     let mut checker = Checker::new(lines, config);

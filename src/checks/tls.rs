@@ -10,8 +10,8 @@ use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, RootC
 
 use crate::config::CheckTls;
 
-/// A connection of TLS 1.2 or 1.3 to the server at this address, without a memory of earlier ones: each handshake is a whole one.
-/// `None` if rustls does not take the name or the certificates, which a checked configuration excludes.
+/// A connection of TLS 1.2 or 1.3 to the server at this address, without resumption: each handshake is a full one.
+/// `None` if rustls refuses the name or the certificates, which a checked configuration excludes.
 pub(super) fn connection(asked: &CheckTls, server: IpAddr) -> Option<ClientConnection> {
     let provider = Arc::new(ring::default_provider());
     let versions = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
@@ -29,7 +29,7 @@ pub(super) fn connection(asked: &CheckTls, server: IpAddr) -> Option<ClientConne
     let mut config = builder.with_no_client_auth();
     config.resumption = rustls::client::Resumption::disabled();
     config.alpn_protocols = asked.alpn.iter().map(|name| name.clone().into_bytes()).collect();
-    // Without a name none is sent (RFC 6066 3), and the certificate has to be the address's.
+    // An address is not sent as a name (RFC 6066 3); the certificate has to be for the address.
     let name = match &asked.server_name {
         Some(name) => ServerName::try_from(name.clone()).ok()?,
         None => ServerName::from(server),

@@ -1,43 +1,43 @@
-//! What checks with content say to a server, and what they expect of it.
+//! Checks with content: their requests, and the answers they expect.
 
 use std::ops::RangeInclusive;
 
 use rustls::pki_types::CertificateDer;
 
-/// What a check with content says and expects, behind the PROXY header if the server's connections begin with one.
+/// Request and expected answer of a check with content. A PROXY header precedes it if the pool sends one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckContent {
-    /// The handshake before it, if there is one.
+    /// The TLS handshake, if there is one.
     pub tls: Option<CheckTls>,
-    /// The request; without one the handshake is what is asked for.
+    /// The request; `None` if the check is the handshake alone.
     pub request: Option<CheckRequest>,
 }
 
 /// A handshake of TLS 1.2 or 1.3.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckTls {
-    /// A DNS name that the hello says and the certificate has to be for; without one the hello says none, and it is the server's
+    /// The DNS name in the ClientHello, which the certificate has to be for; without one the certificate has to be for the server's
     /// address.
     pub server_name: Option<String>,
-    /// Protocols that the hello offers; if there are any the server has to choose one.
+    /// ALPN protocols; if there are any the server has to choose one.
     pub alpn: Vec<String>,
-    /// Who has to have signed the certificate; without any it may be anybody's.
+    /// Authorities, one of which has to have signed the certificate; without any every certificate is accepted.
     pub authorities: Option<Vec<CertificateDer<'static>>>,
 }
 
-/// A request to a server, each with what is an answer to it.
+/// A request, and what the answer has to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckRequest {
     /// HTTP/1.0 (RFC 1945): the body of the answer has no chunks.
     Http(HttpCheck),
-    /// These bytes, and such bytes somewhere in the answer.
+    /// Bytes to send, and bytes to find in the answer.
     Text {
-        /// Nothing if the server speaks first.
+        /// Empty if the server speaks first.
         send: Vec<u8>,
         /// Not empty.
         expect: Vec<u8>,
     },
-    /// PostgreSQL's start of a session, for this user: whether the server would let somebody in.
+    /// A PostgreSQL StartupMessage for this user: whether the server accepts sessions.
     Postgres {
         /// Without a NUL.
         user: String,
@@ -55,10 +55,10 @@ pub struct HttpCheck {
     pub method: String,
     /// Begins with `/`; visible characters.
     pub path: String,
-    /// What the field `Host` says; without one it says the server's address.
+    /// The field `Host`; the server's address without one.
     pub host: Option<String>,
-    /// Statuses that are right.
+    /// Statuses that pass.
     pub statuses: Vec<RangeInclusive<u16>>,
-    /// What has to be in the body, if anything.
+    /// Bytes that the body has to contain, if any.
     pub body: Option<String>,
 }

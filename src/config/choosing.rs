@@ -1,16 +1,16 @@
-//! What pools look up when they choose, made once for each version of the file and shared by all cores.
+//! The choice tables of pools: made once for each version of the file, shared by all cores.
 
 use std::sync::Arc;
 
-use splice::choice::{PoolSettings, counts_connections};
 use splice::choice_table::ChoiceTable;
 use splice::difference::Difference;
 use splice::ids::ServerId;
+use splice::settings::{PoolSettings, counts_connections};
 
 use super::model::PoolConfig;
 use super::{Config, Standing};
 
-/// By pool. They follow from the pools, which are compared.
+/// By pool. Not compared: they follow from the pools.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ChoiceTables(Vec<Arc<ChoiceTable>>);
 
@@ -23,7 +23,7 @@ impl PartialEq for ChoiceTables {
 impl Eq for ChoiceTables {}
 
 impl PoolConfig {
-    /// Whether another pool chooses as this one does: a server is what its number says as long as somebody has it.
+    /// Whether two versions of a pool choose alike, so that the table can be kept.
     pub(super) fn chooses_as(&self, other: &PoolConfig) -> bool {
         let of = |pool: &PoolConfig| {
             (
@@ -39,7 +39,7 @@ impl PoolConfig {
 }
 
 impl Config {
-    /// Makes the tables of pools that the version before has not.
+    /// Makes the tables of new and changed pools, and takes the others from the version before.
     pub(super) fn make_choice_tables(&mut self, before: Option<&Config>) {
         let is_same_server = |before: &Config, server: ServerId| {
             let known = before.servers.get(server.index());
@@ -101,7 +101,7 @@ impl Config {
     }
 }
 
-/// Servers whose connections are counted by pools from now on, or no longer.
+/// Servers whose connections are counted over all cores from now on, or no longer.
 pub(super) fn add_counted(difference: &mut Difference, old: &Config, config: &Config) {
     let (before, now) = (old.counted_servers(), config.counted_servers());
     let is_counted_anew = |id: &u16| before.get(usize::from(*id)) != now.get(usize::from(*id));

@@ -1,17 +1,17 @@
-//! `[[class]]` and limits: how many connections there may be of what.
+//! `[[class]]`, and the limits of the whole configuration.
 
 use splice::limit::{ClassSettings, Limit, Limits, Rank};
 
 use super::{Config, Standing};
 
-/// A class of clients, which rules give.
+/// A class of clients, assigned by rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassConfig {
     /// Its name, unique.
     pub name: String,
-    /// What all of its clients together may have.
+    /// The limit of all its clients together.
     pub limit: Option<Limit>,
-    /// When they are served in overload.
+    /// Their turn in overload.
     pub rank: Rank,
 }
 
@@ -27,7 +27,7 @@ impl ClassConfig {
 }
 
 impl Config {
-    /// The classes of clients by their numbers; those of earlier versions of the file keep theirs.
+    /// The classes by number; classes of earlier versions of the file keep theirs.
     pub fn classes(&self) -> &[ClassConfig] {
         &self.classes
     }
@@ -49,7 +49,7 @@ impl Config {
         )
     }
 
-    /// Gives the classes the numbers that they had in the version before: connections are counted by them.
+    /// Gives classes the numbers that they had in the version before, as open connections are counted under them.
     pub(super) fn continue_classes(&mut self, before: &Config) {
         let mut classes: Vec<ClassConfig> = (before.classes.iter())
             .map(|class| ClassConfig::named(&class.name))
@@ -65,7 +65,7 @@ impl Config {
             numbers.push(number as u16);
         }
         self.classes = classes;
-        // Listeners of before have the numbers of before.
+        // Listeners keep their numbers, too.
         let of_file = self
             .listeners
             .iter_mut()

@@ -13,6 +13,7 @@
 //! matter how the payload was cut into segments: with more bytes the answer changes from [`Sought::NeedMore`] to a final
 //! one, and never again.
 
+mod ahead;
 pub mod http;
 pub mod ldap;
 mod names;

@@ -3,8 +3,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
-use e2d2::BURST;
 use netfcts::leg::mapped;
 
 use crate::config::{
@@ -13,6 +11,7 @@ use crate::config::{
 use crate::guard::{ClientTable, Hits, ListHits};
 use splice::callbacks::{Arrival, FirstPayload, Refusal, SelectServer, Selection, SelectorFactory};
 
+use super::ahead::Ahead;
 use super::names::{Candidates, NameIndex, NameSource};
 use super::number::first_number;
 use super::{Sought, http, ldap, postgres, tls};
@@ -252,9 +251,9 @@ impl SelectServer for RuleSelector {
         if listener.classes.is_empty() {
             return None;
         }
-        let table = self.clients.as_deref();
+        let set_of = |table| (table, self.ahead.set_again(mapped(arrival.peer), table));
         let known = Known {
-            clients: table.map(|table| (table, table.set_of(mapped(arrival.peer)))),
+            clients: self.clients.as_deref().map(set_of),
             listener_port: arrival.local_port,
         };
         let is_it = |rule: &&ClassRule| known.at_syn(&rule.matches) == Sought::Found(true);
@@ -281,35 +280,6 @@ impl SelectServer for RuleSelector {
 fn rules_at_syn(rules: &[Rule]) -> usize {
     let refuses = |rule: &Rule| rule.pool().is_none() && rule.matches.is_known_at_syn();
     rules.iter().rposition(refuses).map_or(0, |last| last + 1)
-}
-
-/// Addresses of a batch that have been looked up together, for those who come next.
-#[derive(Clone, Debug, Default)]
-struct Ahead {
-    peers: ArrayVec<u128, BURST>,
-    sets: ArrayVec<u16, BURST>,
-    next: usize,
-}
-
-impl Ahead {
-    fn fill(&mut self, peers: &[u128], table: &ClientTable) {
-        self.peers.clear();
-        self.peers.extend(peers.iter().take(BURST).copied());
-        table.sets_of(&self.peers, &mut self.sets);
-        self.next = 0;
-    }
-
-    /// The set of an address: mostly that of the next.
-    #[inline]
-    fn set_of(&mut self, peer: u128, table: &ClientTable) -> u16 {
-        if self.peers.get(self.next) == Some(&peer)
-            && let Some(set) = self.sets.get(self.next)
-        {
-            self.next += 1;
-            return *set;
-        }
-        table.set_of(peer)
-    }
 }
 
 /// What is known of a client before it has said anything.

@@ -1,15 +1,15 @@
-//! What pools choose a server by that a client has said: the hash of a name in its first bytes.
+//! The keys that pools hash from a client's first payload: a host, a server name, a user.
 
 use arrayvec::ArrayVec;
-use splice::choice::HashKey;
 use splice::choice_table::hash_of_said;
+use splice::settings::HashKey;
 
 use super::{Sought, http, postgres, tls};
 
 /// The longest name: that of a host (RFC 1035 2.3.4), with room for brackets.
 const LONGEST: usize = 256;
 
-/// The hash of what is asked for, if the bytes have it as a whole. Names of hosts are the same in capitals.
+/// The hash of the key, if the payload has it completely. Host names are compared without case.
 pub(crate) fn payload_hash(key: HashKey, bytes: &[u8]) -> Option<u64> {
     match key {
         HashKey::Client => None,

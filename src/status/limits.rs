@@ -1,4 +1,4 @@
-//! Limits: how many connections there are of what is limited, and how many were refused.
+//! Limits and classes: their open connections, and how many were refused.
 
 use serde_json::{Value, json};
 use splice::limit::{Limit, Limited};
@@ -6,9 +6,9 @@ use splice::standby::Standby;
 
 use crate::config::{Config, Standing};
 
-/// Something that is limited, or counted by its class.
+/// A thing with a limit, or a class.
 pub(super) struct Row<'a> {
-    /// What it is, in a word.
+    /// Its kind.
     pub(super) kind: &'static str,
     pub(super) name: &'a str,
     /// Where it is counted.
@@ -16,7 +16,7 @@ pub(super) struct Row<'a> {
     limit: Option<Limit>,
 }
 
-/// Everything that the file limits, and all classes.
+/// Everything that has a limit, and all classes.
 pub(super) fn rows(config: &Config) -> Vec<Row<'_>> {
     let mut rows = Vec::new();
     let mut add = |kind, name, of, limit| rows.push(Row { kind, name, of, limit });
@@ -40,7 +40,7 @@ pub(super) fn rows(config: &Config) -> Vec<Row<'_>> {
     rows
 }
 
-/// A row for each. Connections that were not counted because there was no room for another client are those of all listeners.
+/// A row for each. Connections that were admitted uncounted are those of all listeners.
 pub(super) fn list(config: &Config, standby: &Standby) -> Value {
     let uncounted = standby.uncounted_clients();
     let row = |row: Row<'_>| {

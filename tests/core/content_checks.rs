@@ -1,4 +1,4 @@
-//! Checks with content: the core, the end points of who makes them, and servers that lie, in virtual time.
+//! Checks with content: the core, the checker's end points, and servers that answer wrongly, in virtual time.
 
 use crate::checks::{SECOND, checked, millis};
 use crate::harness::{Bench, CONFIG, nothing};

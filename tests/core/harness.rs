@@ -388,13 +388,13 @@ impl<S: SelectServer> Bench<S> {
         (ended, self.take_sent())
     }
 
-    /// Checks with content are made by whoever has the other end of this.
+    /// The other end of this makes checks with content.
     #[allow(dead_code)] // of one of the programs that share this
     pub fn set_check_line(&mut self, line: CheckLine) {
         self.sent.2 = Some(line);
     }
 
-    /// Lets the core do what who makes checks with content wants, and returns what it sends.
+    /// Lets the core take the messages of the maker of checks, and returns what it sends.
     #[allow(dead_code)] // likewise
     pub fn work_checks(&mut self) -> Vec<Segment> {
         if let Some(mut line) = self.sent.2.take() {

@@ -1,4 +1,4 @@
-//! Limits: who has too many connections, or begins too many, counted over all cores.
+//! Limits of open and new connections, counted over all cores.
 
 use crate::harness::{Bench, CONFIG, Client, nothing, only};
 use crate::scribe::Scribe;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use test_case::test_case;
 use testkit::{Segment, Station};
 
-/// [`CONFIG`] with room for more, these lines in both listeners, and these sections behind.
+/// [`CONFIG`] with room for more connections, these lines in both listeners, and these sections at the end.
 fn config(lines: &str, sections: &str) -> String {
     let text = CONFIG.replacen("max_connections = 64", "max_connections = 4096", 1);
     text.replace("default = \"reject\"", &format!("default = \"reject\"\n{lines}")) + sections
@@ -30,7 +30,7 @@ fn core(text: &str, standby: &Arc<Standby>) -> Bench<RuleSelector> {
     Bench::sharing(text, standby, |_| RuleSelector::new(&config))
 }
 
-/// So many cores, which know of each other what all know.
+/// This many cores with the state that cores share.
 fn cores(text: &str, count: usize) -> Vec<Bench<RuleSelector>> {
     let standby = Arc::default();
     (0..count).map(|_| core(text, &standby)).collect()
@@ -58,7 +58,7 @@ fn client_at(address: &str, port: u16) -> Client {
     }
 }
 
-/// The client shakes hands; what comes of its ACK.
+/// Completes the client's handshake; returns the answers to its ACK.
 fn shake(bench: &mut Bench<RuleSelector>, client: &mut Client) -> Vec<Segment> {
     let syn_ack = only(bench.receive(&client.syn()));
     assert_eq!(syn_ack.flags, TcpFlags::SYN | TcpFlags::ACK);
@@ -67,7 +67,7 @@ fn shake(bench: &mut Bench<RuleSelector>, client: &mut Client) -> Vec<Segment> {
     bench.receive(&client.segment(TcpFlags::ACK, b""))
 }
 
-/// Whether the client gets a connection.
+/// Whether the client's connection is admitted.
 fn gets_in(bench: &mut Bench<RuleSelector>, client: &mut Client) -> bool {
     let before = open(bench);
     _ = shake(bench, client);
@@ -92,7 +92,7 @@ fn a_client_has_so_many_and_another_as_many(one: &str, other: &str) {
     assert_eq!(bench.dropped(DropReason::ClientLimit), 1);
     assert!(gets_in(&mut bench, &mut client_at(other, 40000)));
     leave(&mut bench, &clients[1]);
-    // Its cookie is as good as before.
+    // The cookie is still valid.
     _ = bench.receive(&fourth.segment(TcpFlags::ACK, b""));
     assert_eq!(open(&bench), 4);
     bench.finish();
@@ -130,7 +130,7 @@ fn beyond_a_limit_there_is_another_answer_than_a_reset(beyond: &str) {
         assert_eq!(ack.options, TcpOptions::NONE);
     }
     assert_eq!((open(&bench), bench.dropped(DropReason::ClientLimit)), (1, 1));
-    // What it repeats finds room later.
+    // A repetition is admitted when there is room.
     leave(&mut bench, &first);
     _ = bench.receive(&second.segment(TcpFlags::ACK | TcpFlags::PSH, b"?"));
     assert_eq!(open(&bench), 1);
@@ -173,7 +173,7 @@ impl Crowd {
         }
     }
 
-    /// One more client on a core; whether it gets in.
+    /// One more client on a core; the client if it is admitted.
     fn comes(&mut self, core: usize, address: &str) -> Option<Client> {
         self.next = self.next.checked_add(1).unwrap_or(1024);
         let mut client = client_at(address, self.next);
@@ -259,7 +259,7 @@ fn beyond_a_large_limit_there_are_at_most_those_of_the_last_ten_milliseconds() {
     crowd.ends();
 }
 
-/// The bound of the issue's own words: the burst, what the rate grants meanwhile, and of each core 1 + rate × 10 ms.
+/// At most the burst, what the rate grants meanwhile, and 1 + rate × 10 ms of each core.
 #[test_case(50.0, 10; "few")]
 #[test_case(2000.0, 100; "many")]
 fn eight_cores_together_grant_a_rate(rate: f64, burst: u32) {
@@ -436,7 +436,7 @@ fn beside_one_neighbour_half_of_the_prefix_is_left() {
 fn the_honest_half_of_a_prefix_is_served_beside_any_number_of_new_neighbours(limit: &str) {
     let mut bench = bench(&format!("client_limit = {{ {limit} }}"));
     let honest: Vec<String> = (1..=8).map(|host| format!("fd00::1:{host}")).collect();
-    // They come and go, day by day.
+    // All connections end, so their addresses are known.
     for address in &honest {
         let mut client = client_at(address, 30000);
         assert!(gets_in(&mut bench, &mut client));
@@ -461,14 +461,8 @@ fn the_honest_half_of_a_prefix_is_served_beside_any_number_of_new_neighbours(lim
 fn limits_come_and_go_with_a_reload_and_what_was_counted_is_taken_back() {
     let rules = |config: &Config| Some(RuleSelector::new(config));
     let mut bench = bench("");
-    let early: Vec<Client> = (0..5).map(|port| client_at("10.0.0.1", 40000 + port)).collect();
-    for client in &early {
-        assert!(gets_in(
-            &mut bench,
-            &mut Client {
-                ..client_at("10.0.0.1", client.me.address.port())
-            }
-        ));
+    for port in 0..5 {
+        assert!(gets_in(&mut bench, &mut client_at("10.0.0.1", 40000 + port)));
     }
     bench.reload(
         &config("limit = { connections = 2 }\nclient_limit = { connections = 2 }", ""),
@@ -484,11 +478,5 @@ fn limits_come_and_go_with_a_reload_and_what_was_counted_is_taken_back() {
     bench.wait(Duration::from_millis(50));
     assert_eq!(metered(&bench, Limited::Listener, 0).open, 0);
     assert_eq!(bench.standby.counted_clients(), 0);
-    assert_eq!(
-        bench.proxy.usage(),
-        Usage {
-            time_wait: 0,
-            ..Usage::default()
-        }
-    );
+    assert_eq!(bench.proxy.usage(), Usage::default());
 }

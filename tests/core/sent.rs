@@ -1,4 +1,4 @@
-//! What the core under test sends, to the network and to who makes its checks with content.
+//! What the core under test sends, to the network and to the maker of its checks with content.
 
 use e2d2::buffer::HeapBuffer;
 use e2d2::port::PortId;
@@ -7,7 +7,7 @@ use proxyengine::checks::CheckLine;
 use splice::Output;
 use splice::checks::{CheckId, CheckOrder};
 
-/// Frames that the core has sent, and how many it may send; who makes its checks with content, if anybody does.
+/// Frames that the core has sent, and how many it may send; its line to the maker of checks, if there is one.
 pub struct Sent(
     pub(super) Vec<(PortId, HeapBuffer)>,
     pub(super) usize,

@@ -46,7 +46,7 @@ name = "c"
 [[pool]]
 name = "s"
 policy = "maglev"
-check = { kind = "tcp" }
+check = { kind = "http" }
 hash = {}
 proxy_protocol = {}
 servers = [{ name = "one", address = "10.0.0.21:80" }]

@@ -43,7 +43,7 @@ pub use admission::round_budget;
 pub use base::output::{NextHops, Output};
 pub use base::settings::Secrets;
 pub use base::{
-    addresses, callbacks, checks, choice, choice_table, difference, drop_reason, hash, ids, limit, meter, server_state,
+    addresses, callbacks, checks, choice_table, difference, drop_reason, hash, ids, limit, meter, server_state,
     settings, stage, standby, transparent_sources,
 };
 pub use handshake::{cookie, syn_ack_options};

@@ -2,8 +2,8 @@
 //!
 //! - `round_robin` is smooth weighted round robin, as nginx does it: over any sum-of-weights picks each server gets exactly
 //!   its weight, and a heavy server's turns are spread between the others' (5:1:1 is a a b a c a a, not a a a a a b c).
-//! - `least_connections` draws two servers by weight and picks the one with fewer open connections of all cores for its weight; of up to
-//!   four servers it compares all, and takes turns among equals.
+//! - `least_connections` draws two servers by weight and picks the one with fewer open connections of all cores for its weight;
+//!   of up to four servers it compares all, and takes turns among equals.
 //! - `client_hash` is weighted rendezvous hashing of 65 536 rows of keys with the servers' addresses: without any state a
 //!   client gets the same server from every core, every start and every engine with the same pool. A server that comes takes
 //!   its share from all others, one that goes leaves its clients to all others, and nobody else moves.
@@ -18,9 +18,9 @@
 //! A call that takes four times as long as its pool's servers usually do ([`answers`]) is *overdue*. It may be given up for
 //! another server that is not ejected, if not too many are.
 //!
-//! Cost of a pick: a look into a [table](crate::base::choice_table) ([`choice`], measured by `bench choice`), no allocation. Every core has
-//! its own instance and counts its own connections; what comes of calls counts over all cores. It starts at another place of the round, so that few
-//! connections over many cores still reach every server.
+//! Cost of a pick: a look into a [table](crate::base::choice_table) ([`choice`], measured by `bench choice`), no allocation. Every core
+//! has its own instance, which starts at another place of the round, so that few connections over many cores still reach every
+//! server. Connections and failed calls are counted over all cores.
 
 mod answers;
 mod change;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::{choice, choices, name, number, quoted};
+use super::{choice, name, number, quoted};
 use crate::config::defaults;
 use crate::config::limits::ClassConfig;
 use crate::config::raw::{RawClass, RawClientLimit, RawLimit, RawListener};
@@ -12,7 +12,7 @@ use splice::callbacks::Refusal;
 use splice::limit::{ClientLimit, Limit, Rank, Rate};
 use splice::settings::AcceptProxy;
 
-/// Classes that there may be in a file.
+/// The most classes of a file.
 const MOST_CLASSES: usize = 1024;
 
 /// The words of `beyond`, and of a rule's `action`.
@@ -64,7 +64,7 @@ fn rate(source: &mut Source<'_>, at: &At, rate: f64, burst: Option<i64>) -> Rate
     }
 }
 
-/// The limit of a pool, whose connections have shaken hands.
+/// The limit of a pool: its connections are established, so it cannot tarpit.
 pub(super) fn of_pool(source: &mut Source<'_>, at: &At, raw: Option<&RawLimit>) -> Option<Limit> {
     let limit = limit(source, at, raw)?;
     if limit.beyond == Refusal::Tarpit {
@@ -77,7 +77,7 @@ pub(super) fn of_pool(source: &mut Source<'_>, at: &At, raw: Option<&RawLimit>) 
     Some(limit)
 }
 
-/// `client_limit`, which is a limit with lengths of prefixes.
+/// `client_limit`: a limit, and the lengths of prefixes.
 pub(super) fn of_clients(
     source: &mut Source<'_>,
     at: &At,
@@ -108,7 +108,7 @@ pub(super) fn of_clients(
     })
 }
 
-/// The classes of `[[class]]`, and behind them those that only rules name.
+/// The classes of `[[class]]`, then those that only rules name.
 pub(super) fn classes(source: &mut Source<'_>, raw: &[RawClass], listeners: &[RawListener]) -> Vec<ClassConfig> {
     let all = At::root().key("class");
     let rules = listeners.iter().flat_map(|listener| &listener.rules);
@@ -152,11 +152,7 @@ pub(super) fn classes(source: &mut Source<'_>, raw: &[RawClass], listeners: &[Ra
 /// The number of the class that a rule gives.
 pub(super) fn class(source: &mut Source<'_>, at: &At, text: &str, classes: &[ClassConfig]) -> Option<u16> {
     name(source, at, text, &mut HashSet::new());
+    // `classes` has every name that a rule gives.
     let place = classes.iter().position(|class| class.name == text);
-    debug_assert!(
-        place.is_some(),
-        "classes are those that rules name: {}",
-        choices(&[text])
-    );
     place.map(|place| place as u16)
 }

@@ -397,7 +397,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
         gauge(
             "proxyengine_class_connections_open",
             &["class"],
-            "Those that are open now",
+            "Open connections of clients of a class",
         ),
         |seen, values| of_classes(seen, values, |counted| counted.open),
     ),
@@ -405,7 +405,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
         counter(
             "proxyengine_limit_refused",
             &["kind", "name"],
-            "Connections refused because there would have been too many of a listener, its clients, a class or a pool",
+            "Connections refused by a limit of a listener, its clients, a class or a pool",
         ),
         refused_by_limits,
     ),

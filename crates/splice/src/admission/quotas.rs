@@ -1,13 +1,13 @@
-//! Who may begin a connection: limits of listeners, classes, pools, and of each client.
+//! Limits of connections: of listeners, classes, pools, and of each client.
 //!
-//! Counted is who has shaken hands: a forged SYN counts for nothing. Listener, class and client are known then, the pool when it is
-//! chosen; what a connection was counted for stands beside it, so that its end takes back exactly that, whatever a reload has
-//! made of the limits.
+//! A connection is counted when its handshake is complete, so forged SYNs are not counted. Listener, class and client are known
+//! then; the pool is counted when it is chosen. Each connection keeps what it was counted for, and its end takes back exactly that,
+//! also when a reload has changed the limits meanwhile.
 //!
-//! **Clients of one prefix.** Where a client is more than one address, an address may have as many connections as are left for the
-//! others, and take as much from the bucket: one that takes all it gets ends at half. Of the last quarter, only an address gets
-//! something that is known: it has a [place](crate::base::client_counts), as it was admitted lately, and has one for each eight that
-//! are left. So the rest of a /64 is served beside a neighbour with one address or with any number of new ones.
+//! **Clients that are prefixes.** Each address of the prefix may have at most as many connections as the prefix has left, and
+//! likewise of its rate: a single address gets at most half. The last quarter of the limit is for known addresses, those that
+//! still have a [place](crate::base::client_counts) from an earlier connection; each gets one connection for eight that are left.
+//! So one address, or any number of new ones, cannot take a /64's limit from its other addresses.
 
 use crate::base::callbacks::Refusal;
 use crate::base::client_counts::{ClientCounts, ClientKey, ClientPlace};
@@ -17,29 +17,29 @@ use e2d2::time::Instant;
 use netfcts::leg::is_mapped;
 use std::sync::Arc;
 
-/// An IPv4 address is kept in its mapped form, behind so many other bits.
+/// Bits in front of the IPv4 address in its mapped form (RFC 4291 2.5.5.2).
 const MAPPED_BITS: u8 = 96;
 
 const ADDRESS_BITS: u8 = 128;
 
-/// The part of a client's limit that is kept for addresses that are known: one in so many.
+/// A client's limit divided by this is kept for known addresses.
 const KEPT_FOR_KNOWN: u64 = 4;
 
-/// So many have to be left of it for each that an address has.
+/// A known address may have what is left divided by this.
 const LEFT_FOR_EACH: u64 = 8;
 
-/// Who wants to begin a connection.
+/// The client of a connection that is to be counted, and what it connects to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Applicant {
-    /// To which listener.
+    /// The listener's number.
     pub(crate) listener: u16,
-    /// The class that it is in, if any.
+    /// The client's class, if it has one.
     pub(crate) class: Option<u16>,
-    /// Its address; IPv4 in its mapped form.
+    /// The client's address; IPv4 in its mapped form.
     pub(crate) address: u128,
 }
 
-/// Of what there would be too many, and how the connection is refused.
+/// The limit that a connection exceeds, and how the connection is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Excess {
     pub(crate) of: Limited,
@@ -55,7 +55,7 @@ pub(crate) struct Counted {
     listener: bool,
 }
 
-/// The same in the table: numbers are one more than they say, and zero is nothing.
+/// [`Counted`] in zeroed memory: each number is stored plus one, 0 stands for `None`.
 type Entry = [u32; 4];
 const CLIENT: usize = 0;
 const ADDRESS: usize = 1;
@@ -69,12 +69,12 @@ pub(crate) struct Quotas {
     clients: Arc<ClientCounts>,
     /// By slot. Memory is touched as it is used.
     counted: Box<[Entry]>,
-    /// Something was counted since the start.
+    /// Whether anything was counted since the start.
     are_used: bool,
 }
 
 impl Quotas {
-    /// For so many connections, with the counts of clients that all cores share.
+    /// Room for this many connections; the counts of clients are shared by all cores.
     pub(crate) fn new(connections: usize, clients: Arc<ClientCounts>) -> Self {
         Quotas {
             clients,
@@ -83,12 +83,12 @@ impl Quotas {
         }
     }
 
-    /// Bytes of memory of this core, if they are used.
+    /// Bytes of this core's memory, once all of it was touched.
     pub(crate) fn memory(&self) -> usize {
         if self.are_used { size_of_val(&*self.counted) } else { 0 }
     }
 
-    /// Whether all limits leave room for one more, as far as can be told without counting it.
+    /// Whether all limits admit one more connection; counts nothing.
     pub(crate) fn has_room(
         &self,
         (limits, meters): (&Limits, &CoreMeters),
@@ -96,10 +96,10 @@ impl Quotas {
         now: Instant,
     ) -> Result<(), Excess> {
         self.shared_has_room((limits, meters), who, now)?;
-        let Some(of_each) = limits.clients.get(usize::from(who.listener)).copied().flatten() else {
+        let Some(of_each) = limits.of_clients(who.listener) else {
             return Ok(());
         };
-        let (open, due) = self.clients.of(key(&of_each, who), now).unwrap_or_default();
+        let (open, due) = self.clients.of(key(of_each, who), now).unwrap_or_default();
         let has_room = of_each.limit.connections.is_none_or(|most| open < most.into())
             && of_each.limit.rate.is_none_or(|rate| rate.left(due, now) > 0);
         if has_room {
@@ -109,10 +109,10 @@ impl Quotas {
         }
     }
 
-    /// Counts one more, which has shaken hands, if all limits leave room for it.
+    /// Counts a connection whose handshake is complete, if all limits admit it.
     ///
     /// # Errors
-    /// Of what there would be too many: nothing is counted then, but for the refusal.
+    /// The limit that it exceeds: only the refusal is counted then.
     pub(crate) fn admit(
         &mut self,
         (limits, meters): (&Limits, &mut CoreMeters),
@@ -135,16 +135,16 @@ impl Quotas {
         }
     }
 
-    /// Counts one more that was let in before it had shaken hands.
+    /// Counts a connection that was admitted before its handshake was complete; no limit refuses it.
     pub(crate) fn admit_late(
         &mut self,
         (limits, meters): (&Limits, &mut CoreMeters),
         who: Applicant,
         now: Instant,
     ) -> Counted {
-        let of_each = limits.clients.get(usize::from(who.listener)).copied().flatten();
+        let of_each = limits.of_clients(who.listener);
         let client = of_each.and_then(|of_each| {
-            let (place, _) = self.clients.enter(key(&of_each, who), now)?;
+            let (place, _) = self.clients.enter(key(of_each, who), now)?;
             if let Some(rate) = of_each.limit.rate {
                 self.clients.take(place, |due| Some(rate.after(due, 1, now)));
             }
@@ -153,7 +153,7 @@ impl Quotas {
         self.count((limits, meters), who, (client, None), now)
     }
 
-    /// Keeps what a connection is counted for.
+    /// Stores what the connection in `slot` is counted for.
     pub(crate) fn keep(&mut self, slot: u32, counted: Counted) {
         if counted == Counted::default() {
             return;
@@ -167,7 +167,7 @@ impl Quotas {
         entry[CLASS] = class | listener;
     }
 
-    /// Takes back what a connection that did not come to be was counted for.
+    /// Takes back the counts of a connection that was not made.
     pub(crate) fn take_back(
         &mut self,
         (limits, meters): (&Limits, &mut CoreMeters),
@@ -185,10 +185,10 @@ impl Quotas {
         }
     }
 
-    /// Counts a connection for the pool that is chosen for it; if it was counted for another, no longer for that.
+    /// Counts a connection for the pool that is chosen for it, and takes it back from the pool chosen before.
     ///
     /// # Errors
-    /// The pool has too many.
+    /// The pool's limit is exceeded.
     pub(crate) fn choose(
         &mut self,
         (limits, meters): (&Limits, &mut CoreMeters),
@@ -212,7 +212,7 @@ impl Quotas {
         Ok(())
     }
 
-    /// A connection is over.
+    /// Takes back what a connection was counted for when it ends.
     #[inline]
     pub(crate) fn end(&mut self, limits: (&Limits, &mut CoreMeters), (slot, listener): (u32, u16), now: Instant) {
         if self.are_used && self.counted[slot as usize] != Entry::default() {
@@ -255,7 +255,7 @@ impl Quotas {
         }
     }
 
-    /// Whether listener and class leave room.
+    /// Whether the limits of listener and class admit one more.
     fn shared_has_room(
         &self,
         (limits, meters): (&Limits, &CoreMeters),
@@ -274,17 +274,17 @@ impl Quotas {
         Ok(())
     }
 
-    /// Counts for a client and, where that is more than one address, for its address.
+    /// Counts a connection for its client and, where clients are prefixes, for its address.
     fn enter_client(
         &self,
         limits: &Limits,
         who: Applicant,
         now: Instant,
     ) -> Result<(Option<ClientPlace>, Option<ClientPlace>), Excess> {
-        let Some(of_each) = limits.clients.get(usize::from(who.listener)).copied().flatten() else {
+        let Some(of_each) = limits.of_clients(who.listener) else {
             return Ok((None, None));
         };
-        let (limit, key) = (of_each.limit, key(&of_each, who));
+        let (limit, key) = (of_each.limit, key(of_each, who));
         let Some((client, open)) = self.clients.enter(key, now) else {
             return Ok((None, None));
         };
@@ -362,7 +362,7 @@ fn end(meters: &mut CoreMeters, limits: &Limits, of: (Limited, u16), now: Instan
     meters.end(of, most, now);
 }
 
-/// As whom somebody is counted.
+/// The key under which a client is counted.
 fn key(of_each: &ClientLimit, who: Applicant) -> ClientKey {
     let bits = if is_mapped(who.address) {
         MAPPED_BITS + of_each.prefix_v4
@@ -377,7 +377,7 @@ fn key(of_each: &ClientLimit, who: Applicant) -> ClientKey {
     }
 }
 
-/// As which address of several.
+/// The key of a single address where clients are prefixes.
 fn address_key(who: Applicant) -> ClientKey {
     ClientKey {
         prefix: who.address,

@@ -1,4 +1,4 @@
-//! Checks of servers: how they are made, and what passes between a core and who makes those with content.
+//! Checks of servers: their settings, and the messages between a core and the thread that makes checks with content.
 
 use crate::base::server_state::CheckFailure;
 use netfcts::FourTuple;
@@ -9,7 +9,7 @@ use std::time::Duration;
 pub enum CheckKind {
     /// By a SYN, which is reset when it has been answered.
     Syn,
-    /// By a connection, at whose end points is whoever [makes such checks](crate::Output::begin_check).
+    /// By a connection of its own, which [the program](crate::Output::begin_check) makes: the core passes its packets.
     Content,
 }
 
@@ -20,9 +20,9 @@ pub struct Check {
     pub kind: CheckKind,
     /// Another port of the server than that of its connections.
     pub port: Option<u16>,
-    /// From one check to the next.
+    /// Time from one check to the next.
     pub interval: Duration,
-    /// The same while the last one contradicts those before.
+    /// Time to the next check while the last one contradicts those before.
     pub fast_interval: Duration,
     /// How long an answer may take; `None` for 100 ms, with content for 1 s, or four times as long as it usually takes if
     /// that is longer.
@@ -38,30 +38,30 @@ pub struct Check {
 pub struct CheckId {
     /// The server's number.
     pub server: u16,
-    /// Which of its checks this is, so that what comes too late is not taken for the next one's.
+    /// Which of the server's checks this is: a late result is not taken for the next check's.
     pub turn: u16,
 }
 
 /// A check with content that is to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckOrder {
-    /// Which.
+    /// Which check.
     pub check: CheckId,
-    /// Between which end points; the server is the remote one.
+    /// The connection's addresses and ports; the server is the remote one.
     pub key: FourTuple,
-    /// The number of its SYN: what the server may remember of our port is older.
+    /// The initial sequence number, above any that the server may remember of our port (RFC 6191 2).
     pub isn: u32,
-    /// How long an IP packet may be, in bytes.
+    /// The MTU, in bytes of an IP packet.
     pub mtu: u16,
-    /// How long it may take.
+    /// The timeout.
     pub timeout: Duration,
 }
 
-/// What has become of a check with content.
+/// The end of a check with content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckEnd {
     /// Its result. `None` if it could not be made, which says nothing of the server.
     pub result: Option<Result<(), CheckFailure>>,
-    /// The sequence number behind all that was sent.
+    /// The sequence number after all that was sent.
     pub next_seq: u32,
 }

@@ -1,4 +1,4 @@
-//! How servers are chosen: what a configuration says of pools.
+//! The settings by which a pool chooses its servers.
 
 use crate::base::choice_table::ChoiceTable;
 use crate::base::ids::ServerId;
@@ -11,16 +11,16 @@ use std::time::Duration;
 pub enum Policy {
     /// In turn, in proportion to the weights.
     RoundRobin,
-    /// The one with the fewest connections of all cores for its weight: of a few, or of two that chance draws.
+    /// The server with the fewest connections of all cores for its weight: of all in small pools, else of two drawn at random.
     LeastConnections,
-    /// By a hash: the same server for the same key as long as it is there, and nobody else moves when another goes.
+    /// By weighted rendezvous hashing: when a server goes, only its own keys move.
     ClientHash,
-    /// By a hash, too, as evenly as can be: when a server goes, a few others move.
+    /// By Maglev's table: shares are more even, and a few other keys move when a server goes.
     Maglev,
 }
 
 impl Policy {
-    /// The key decides, not what the core has seen.
+    /// Whether the policy hashes a key.
     pub fn is_hash(self) -> bool {
         matches!(self, Policy::ClientHash | Policy::Maglev)
     }
@@ -40,18 +40,18 @@ pub enum HashKey {
     PostgresUser,
 }
 
-/// How a pool hashes. Who has not said what is asked for is hashed by his address.
+/// How a pool hashes. A client whose payload lacks the key is hashed by its address.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct HashSettings {
-    /// What.
+    /// The key.
     pub key: HashKey,
-    /// So many bits of an IPv4 address, 1 to 32.
+    /// Bits of an IPv4 address that are hashed, 1 to 32.
     pub prefix_v4: u8,
-    /// So many of an IPv6 address, 1 to 128.
+    /// Bits of an IPv6 address that are hashed, 1 to 128.
     pub prefix_v6: u8,
-    /// Pools with other seeds choose independently.
+    /// Pools with different seeds choose independently of each other.
     pub seed: u64,
-    /// How many per cent of the mean, by weight, the connections of one server may be, over 100; no bound if `None`.
+    /// The most connections of one server, in per cent of the mean for its weight, over 100; unbounded if `None`.
     pub balance_factor: Option<u16>,
 }
 
@@ -67,15 +67,15 @@ impl Default for HashSettings {
     }
 }
 
-/// Hashes what a client has said first, if it has said what is asked for. Never asked for [`HashKey::Client`].
+/// Hashes the key in a client's first payload, if it is there. Never called for [`HashKey::Client`].
 pub type PayloadHash = fn(HashKey, &[u8]) -> Option<u64>;
 
-/// For whom a server is chosen.
+/// The client that a server is chosen for.
 #[derive(Clone, Copy, Debug)]
 pub struct Seeker {
     /// The client's address.
     pub client: IpAddr,
-    /// The hash of what the client has said, if the pool asks for that and it is known.
+    /// The hash of the key in its payload, if the pool hashes one and it is there.
     pub said: Option<u64>,
 }
 
@@ -90,28 +90,28 @@ impl From<IpAddr> for Seeker {
 pub struct Member {
     /// Which server.
     pub server: ServerId,
-    /// Its share, 1 to 256.
+    /// Its weight, 1 to 256.
     pub weight: u16,
-    /// It is only asked when none of the others may be.
+    /// Whether it is chosen only when no other may be.
     pub backup: bool,
 }
 
-/// A pool, as far as the choice among its servers goes.
+/// What the choice among a pool's servers depends on.
 #[derive(Clone, Debug)]
 pub struct PoolSettings {
     /// How a server is picked.
     pub policy: Policy,
     /// Its servers, backups last. Not empty.
     pub members: Vec<Member>,
-    /// How it hashes, if it does.
+    /// How it hashes; unused by policies that do not.
     pub hash: HashSettings,
-    /// What its policy looks up: made for the members that are no backups, and shared by all cores.
+    /// The table of its policy, of the members that are no backups; shared by all cores.
     pub table: Arc<ChoiceTable>,
-    /// For so long after it was out or down, a server gets less than its weight: from a twentieth on.
+    /// How long a server that was out or down gets less than its weight, from a twentieth up.
     pub slow_start: Duration,
-    /// If fewer of a hundred servers may be asked, all are, whatever is known of them; backups do not count. 0 to 100.
+    /// If less than this share of the servers may be chosen, all are; backups do not count. Per cent, 0 to 100.
     pub panic_below: u8,
-    /// How many of a hundred servers may be ejected, 1 to 100; one in any case, and one is left in any case.
+    /// The share of the servers that may be ejected, per cent, 1 to 100; at least one may be, and at least one is left.
     pub eject_most: u8,
 }
 
@@ -140,7 +140,7 @@ impl PoolSettings {
     }
 }
 
-/// Whether the connections of a pool's servers are counted over all cores, whatever limits they have.
+/// Whether a pool needs the connections of its servers counted over all cores, also without limits.
 pub fn counts_connections(policy: Policy, hash: &HashSettings) -> bool {
     policy == Policy::LeastConnections || policy.is_hash() && hash.balance_factor.is_some()
 }

@@ -1,40 +1,39 @@
-//! What a pick looks up, so that it takes the same time in a pool of two servers and of a thousand.
+//! The table of a pool's policy: a pick takes the same time in a pool of two servers and of a thousand.
 //!
-//! A table is made once for a pool, off the packet threads, and is then only read; all cores have the same. It belongs to
-//! the version of the configuration that it was made for. Which servers are down or full is no part of it: whoever picks
-//! asks that of what he finds, and goes on to the next.
+//! A table is made for one version of a pool, off the packet threads, and only read afterwards; all cores share it. It does
+//! not depend on which servers are down or full: the caller passes over those and takes the next ([`upstream`](crate::upstream)).
 //!
 //! | policy | table | size | made in time for n servers |
 //! |---|---|---|---|
 //! | `round_robin` | the order of turns | the sum of weights, 2 bytes each | sum of weights × different weights |
-//! | `least_connections` | an alias for each server, by which chance draws by weight | 8 bytes a server | n |
+//! | `least_connections` | an alias for each server, for draws by weight | 8 bytes a server | n |
 //! | `client_hash` | the first two choices of each of 65 536 rows | 256 KiB | 65 536 n |
 //! | `maglev` | one choice of each of 65 537 entries | 128 KiB | 65 537 log n |
 
-use crate::base::choice::{Member, Policy};
 use crate::base::ids::ServerId;
+use crate::base::settings::{Member, Policy};
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};
 
-/// Rows of `client_hash`: which one a key has are the upper bits of its hash.
+/// Rows of `client_hash`; the upper bits of a key's hash are its row.
 pub const ROWS: usize = 1 << 16;
 
-/// Entries of `maglev`: the smallest prime above 2^16, which is more than a hundred for each of 655 servers.
+/// Entries of `maglev`: the smallest prime above 2^16, over a hundred for each of 655 servers.
 pub const ENTRIES: usize = 65_537;
 
 /// The place of a member in its pool.
 pub(crate) type Place = u16;
 
-/// What tables know of a member of a pool.
+/// A member of a pool as the tables need it.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     weight: u16,
-    /// Of its address and the seed: neither its name, its number nor its place in the file matters.
+    /// The hash of its address with the seed: name, number and place in the file do not matter.
     hash: u64,
 }
 
-/// What one policy looks up.
+/// The contents of a table, by policy.
 #[derive(Clone, Debug)]
 enum Table {
     Turns(Box<[Place]>),
@@ -58,8 +57,8 @@ pub struct ChoiceTable {
 }
 
 impl ChoiceTable {
-    /// The table of a pool with those of these members that are no backups, in their order; `address_of` knows where each of them listens. Takes up to some milliseconds for
-    /// a hundred servers.
+    /// The table of a pool of those `members` that are no backups; `address_of` gives the address of a server. Takes up to
+    /// some 30 ms for a hundred servers.
     pub fn new(
         (policy, seed): (Policy, u64),
         members: &[Member],
@@ -80,12 +79,12 @@ impl ChoiceTable {
         ChoiceTable { candidates, table }
     }
 
-    /// How many members it was made for.
+    /// The number of members it was made for.
     pub(crate) fn len(&self) -> usize {
         self.candidates.len()
     }
 
-    /// The order of turns of `round_robin`; empty for all other policies.
+    /// The order of turns of `round_robin`; empty for other policies.
     #[inline]
     pub(crate) fn turns(&self) -> &[Place] {
         match &self.table {
@@ -94,7 +93,7 @@ impl ChoiceTable {
         }
     }
 
-    /// A member drawn by weight: each random number has one. Nothing but for `least_connections`.
+    /// The member that a random number draws, by weight. `None` for policies other than `least_connections`.
     #[inline]
     pub(crate) fn draw(&self, random: u64) -> Option<Place> {
         let Table::Draws(draws) = &self.table else { return None };
@@ -104,10 +103,10 @@ impl ChoiceTable {
         Some(if is_own { place as Place } else { draw.alias })
     }
 
-    /// The first of the key's members that `may_be`, if that is among those that are looked at; nothing but for policies that hash.
+    /// The first of the key's members that `may_be`, among the few that the table has for it. `None` for policies that do not hash.
     #[inline]
     pub(crate) fn first_of(&self, key: u64, may_be: impl Fn(Place) -> bool) -> Option<Place> {
-        /// Entries of `maglev` that are looked at, from the key's own on.
+        /// Entries of `maglev` that are tried, from the key's own on.
         const LOOKS: usize = 32;
         match &self.table {
             Table::Rows(rows) => rows.get(row_of(key))?.iter().copied().find(|place| may_be(*place)),
@@ -120,7 +119,7 @@ impl ChoiceTable {
         }
     }
 
-    /// The same among all members, by their order for the key's row: as long as the pool is large.
+    /// The first of all members, in the order of the key's row, that `may_be`. Takes time in proportion to the pool.
     #[cold]
     pub(crate) fn first_of_all(&self, key: u64, may_be: impl Fn(Place) -> bool) -> Option<Place> {
         let row = hash_of_row(row_of(key));
@@ -145,14 +144,14 @@ fn hash_of_row(row: usize) -> u64 {
     mix((row as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// Weighted rendezvous hashing: each server draws a time from an exponential distribution of its weight's rate, by
-/// chance that the row and the server's address decide; the earliest wins. Source: Schindelhauer and Schomaker, "Weighted
+/// Weighted rendezvous hashing: row and server address seed a draw from the exponential distribution with the server's weight
+/// as its rate; the smallest wins. Source: Schindelhauer and Schomaker, "Weighted
 /// distributed hash tables", SPAA 2005 (the logarithmic method).
 fn time(row: u64, candidate: &Candidate) -> f64 {
     -uniform(mix(row ^ candidate.hash)).ln() / f64::from(candidate.weight)
 }
 
-/// The first two of each row. If there is but one member, it is both.
+/// The first two members of each row; with a single member, that one twice.
 fn rows(candidates: &[Candidate]) -> Box<[[Place; 2]]> {
     let Some(first) = candidates.first() else {
         return Box::default();
@@ -170,7 +169,7 @@ fn rows(candidates: &[Candidate]) -> Box<[[Place; 2]]> {
     (0..ROWS).map(row).collect()
 }
 
-/// The two whose order is lowest, which is below `most`; of equal ones the earlier.
+/// The two members with the smallest order, which is below `most`; among equals the earlier.
 #[inline]
 fn first_two<T: PartialOrd + Copy>(candidates: &[Candidate], most: T, order: impl Fn(&Candidate) -> T) -> [Place; 2] {
     let mut two = [(most, 0); 2];
@@ -186,7 +185,7 @@ fn first_two<T: PartialOrd + Copy>(candidates: &[Candidate], most: T, order: imp
 }
 
 /// The order of turns of smooth weighted round robin, as nginx finds it one by one: each server's credit grows by its weight;
-/// who has most is next, and pays the sum of all. Servers of one weight take turns among each other, so that only one of
+/// the server with the most is next, and pays the sum of all. Servers of one weight take turns, so that only one of
 /// each weight has to be looked at.
 fn turns(candidates: &[Candidate]) -> Box<[Place]> {
     let divisor = candidates
@@ -223,7 +222,7 @@ fn turns(candidates: &[Candidate]) -> Box<[Place]> {
 struct Group {
     weight: i64,
     places: Vec<Place>,
-    /// How many they have had.
+    /// Turns that they have had.
     turns: usize,
 }
 
@@ -232,7 +231,7 @@ impl Group {
         self.places[self.turns % self.places.len()]
     }
 
-    /// Of the one that is next.
+    /// The credit of the one that is next.
     fn credit(&self, turn: i64, sum: i64) -> i64 {
         self.weight * turn - sum * (self.turns / self.places.len()) as i64
     }
@@ -242,12 +241,12 @@ fn common_divisor(a: u16, b: u16) -> u16 {
     if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
-/// The alias method: each place is full, of one server or of two. Source: Vose, "A linear algorithm for generating random
+/// The alias method: each place is shared by at most two servers. Source: Vose, "A linear algorithm for generating random
 /// numbers with a given distribution", IEEE TSE 17 (1991).
 fn draws(candidates: &[Candidate]) -> Box<[Draw]> {
     let sum: u64 = candidates.iter().map(|of| u64::from(of.weight)).sum();
     let count = candidates.len() as u64;
-    // In parts of a place, of which it has `sum`.
+    // A place has `sum` parts.
     let mut parts: Vec<u64> = candidates.iter().map(|of| u64::from(of.weight) * count).collect();
     let whole = |alias| Draw {
         threshold: u32::MAX,
@@ -273,7 +272,7 @@ fn entries(candidates: &[Candidate]) -> Box<[Place]> {
     let Some(most) = candidates.iter().map(|of| of.weight).max() else {
         return Box::default();
     };
-    // Their order decides who is first, and must not be that of the file.
+    // The table depends on the order of the servers: by address, not by the file.
     let mut all: Vec<(Place, &Candidate)> = (0..).zip(candidates).collect();
     all.sort_by_key(|(_, of)| of.hash);
     let entries = ENTRIES as u64;
@@ -305,9 +304,8 @@ fn hash_of_server(server: SocketAddr, seed: u64) -> u64 {
     hash_of(server.ip(), server.port(), seed)
 }
 
-/// The hash of an address, of which only so many bits count. With the seed of the configuration and no secret: other engines, and this
-/// one after a restart, choose the same. Who picks its own address picks its server; what protects the server is
-/// `max_connections`.
+/// The hash of a prefix of an address. It depends on the configured seed and no secret, so that other engines, and this one after
+/// a restart, choose the same. A client can pick its server by its address; `max_connections` protects the server.
 pub(crate) fn hash_of_client(client: IpAddr, (v4, v6): (u8, u8), seed: u64) -> u64 {
     let upper = |bits: u8, of: u8| u128::MAX.checked_shl(u32::from(of - bits.min(of))).unwrap_or(0);
     let client = match client {
@@ -327,7 +325,7 @@ fn hash_of(ip: IpAddr, port: u16, seed: u64) -> u64 {
     hasher.finish()
 }
 
-/// The hash of what a client has said.
+/// The hash of a key in a client's payload.
 pub fn hash_of_said(bytes: &[u8]) -> u64 {
     SipHasher13::new().hash(bytes)
 }
@@ -340,7 +338,7 @@ pub(crate) fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Between 0 and 1, without either.
+/// A number between 0 and 1, both excluded.
 fn uniform(x: u64) -> f64 {
     ((x >> 12) as f64 + 0.5) / (1_u64 << 52) as f64
 }

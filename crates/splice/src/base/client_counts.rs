@@ -1,18 +1,18 @@
-//! How many connections each client has, and how many begin: one table of fixed size for all cores.
+//! The open connections and the rate of each client: one table of fixed size for all cores.
 //!
-//! A place is two words: a tag of the client's [hash](ClientKey) above the number of its open connections, and when the bucket of
-//! its rate is full again. A client has one of the eight places of two lines. Every core changes the words as it counts, so that
-//! they are exact; the cores that take a place's line from each other are those that serve the same client at the same time.
+//! A place is two words: a tag of the client's [hash](ClientKey) above the number of its open connections, and the time at which
+//! its rate's bucket is full. A client's place is one of eight in two cache lines. Cores change the words at once, so counts are
+//! exact; two cores contend for a line only while both serve clients that have places in it.
 //!
 //! ```text
 //!   word 0   bits 0–27   open connections
-//!                 28–63  the tag, not zero; of nobody if the word is
-//!   word 1               when the bucket is full again, in ns
+//!                 28–63  the tag, not zero; a word of zero is a free place
+//!   word 1               the time at which the bucket is full, in ns
 //! ```
 //!
-//! Who has nothing open and a full bucket keeps his place until another wants it; that he has one says no more than that he was
-//! there lately. A place with open connections is never taken. If all eight are in use, the client is not counted, and it is counted that
-//! he is not.
+//! A client without open connections and with a full bucket keeps its place until another client needs it. A place with open
+//! connections is never taken. If all eight are taken, the client's connection is admitted uncounted, and the table counts how many
+//! were.
 
 use crate::base::hash::{KeyWords, PairHash};
 use e2d2::time::Instant;
@@ -30,40 +30,40 @@ const OPEN: u64 = (1 << OPEN_BITS) - 1;
 #[derive(Debug)]
 pub(crate) struct ClientCounts {
     lines: Box<[Line]>,
-    /// For the lines, and for the tag.
+    /// One key chooses the lines, the other makes the tag.
     hashes: [[PairHash; 2]; 2],
     /// Connections that were not counted because there was no place.
     uncounted: AtomicU64,
 }
 
-/// Who is counted: some bits of an address, for one listener.
+/// A client: a prefix of an address, at one listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientKey {
-    /// The address, without the bits behind the prefix; IPv4 in its mapped form.
+    /// The prefix, all other bits zero; IPv4 in its mapped form.
     pub(crate) prefix: u128,
     pub(crate) listener: u16,
-    /// How many bits of it are the prefix.
+    /// Length of the prefix in bits, of the mapped form for IPv4.
     pub(crate) bits: u8,
 }
 
-/// Where a client is counted.
+/// The place of a client in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientPlace(u32);
 
 impl ClientPlace {
-    /// As a number that is not zero.
+    /// Its number, from 1.
     pub(crate) fn number(self) -> u32 {
         self.0 + 1
     }
 
-    /// The place with this number, if it is not zero.
+    /// The place with this number; `None` for 0.
     pub(crate) fn of_number(number: u32) -> Option<Self> {
         number.checked_sub(1).map(ClientPlace)
     }
 }
 
 impl ClientCounts {
-    /// Nobody is counted; with room for the clients of `connections`, and as many again.
+    /// An empty table with two places for each of `connections`.
     pub(crate) fn new(connections: usize, secret: [u64; 2]) -> Self {
         let mut words = KeyWords::new(secret);
         let mut hash = || PairHash::new(&mut words);
@@ -80,13 +80,13 @@ impl ClientCounts {
         self.uncounted.load(Relaxed)
     }
 
-    /// Clients that have a place now. Reads the whole table.
+    /// Clients that have open connections. Reads the whole table.
     pub(crate) fn in_use(&self) -> usize {
         let places = self.lines.iter().flatten();
         places.filter(|place| place[0].load(Relaxed) & OPEN != 0).count()
     }
 
-    /// One more connection of a client is open: where it is counted, and how many there were. Nothing if there is no place.
+    /// Counts one more open connection of a client; returns its place and how many were open before, `None` if no place is free.
     pub(crate) fn enter(&self, key: ClientKey, now: Instant) -> Option<(ClientPlace, u64)> {
         let (lines, tag) = self.lines_of(key);
         // Another core may take the place at the same moment.
@@ -112,7 +112,7 @@ impl ClientCounts {
         None
     }
 
-    /// How many connections of a client are open, and when its bucket is full again; nothing if it has no place.
+    /// A client's open connections, and when its bucket is full; `None` if it has no place.
     pub(crate) fn of(&self, key: ClientKey, now: Instant) -> Option<(u64, u64)> {
         let (lines, tag) = self.lines_of(key);
         match self.find(lines, tag, now) {
@@ -121,23 +121,23 @@ impl ClientCounts {
         }
     }
 
-    /// One connection fewer is open.
+    /// Counts one open connection less.
     pub(crate) fn leave(&self, place: ClientPlace) {
         self.word(place, 0).fetch_sub(1, Relaxed);
     }
 
-    /// When the bucket of a client is full again.
+    /// When the bucket of the client in this place is full.
     pub(crate) fn due(&self, place: ClientPlace) -> u64 {
         self.word(place, 1).load(Relaxed)
     }
 
-    /// Something is taken from the bucket, by a function of when it would be full that says when it is then; or nothing, if that
-    /// says so. Returns whether it was.
+    /// Sets the time at which the bucket is full to what `after` returns for the present one; changes nothing if that is `None`.
+    /// Returns whether it has changed it.
     pub(crate) fn take(&self, place: ClientPlace, after: impl Fn(u64) -> Option<u64>) -> bool {
         self.word(place, 1).fetch_update(Relaxed, Relaxed, after).is_ok()
     }
 
-    /// The lines of a client, and its tag.
+    /// The two cache lines in which a client may have its place, and its tag.
     fn lines_of(&self, key: ClientKey) -> ([usize; 2], u64) {
         let what = u64::from(key.listener) << 8 | u64::from(key.bits);
         let [places, tag] = [0, 1].map(|which| {
@@ -169,11 +169,11 @@ impl ClientCounts {
     }
 }
 
-/// Where a client is, or could be.
+/// What a look for a client finds.
 enum Found {
-    /// Here.
+    /// Its place.
     Theirs(ClientPlace),
-    /// Nowhere, but this place is nobody's, with this in its first word.
+    /// It has none; this place is free, with this in its first word.
     Free(ClientPlace, u64),
     /// Nowhere, and there is no place.
     Full,

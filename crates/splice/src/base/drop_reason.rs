@@ -80,13 +80,13 @@ e2d2::reasons! {
         RuleDropped = "rule_dropped",
         /// A rule keeps its sender at a window of zero.
         RuleTarpitted = "rule_tarpitted",
-        /// Its client would have too many connections, or has begun too many.
+        /// It begins a connection beyond `client_limit`.
         ClientLimit = "client_limit",
-        /// The clients of its class would, or have.
+        /// It begins a connection beyond the limit of the client's class.
         ClassLimit = "class_limit",
-        /// The listener would, or has.
+        /// It begins a connection beyond the listener's limit.
         ListenerLimit = "listener_limit",
-        /// The pool that was chosen for its connection would, or has.
+        /// Its connection is beyond the limit of the pool that was chosen.
         PoolLimit = "pool_limit",
         /// A RST outside the window.
         OutOfWindowRst = "out_of_window_rst",
@@ -116,7 +116,7 @@ e2d2::reasons! {
         HandoverRefused = "handover_refused",
         /// The engine is draining and takes no new connection.
         Draining = "draining",
-        /// A server's answer to a check with content, while there was no room on the way to who makes it.
+        /// A server's answer to a check with content, whose ring to the checks' thread was full.
         CheckQueueFull = "check_queue_full",
         /// An event, with a segment or without, that the table of phases excludes: a defect of the engine. The connection stays
         /// as it is.

@@ -1,10 +1,10 @@
-//! How many connections something may have: what a configuration says of listeners, pools, classes and clients.
+//! Limits of connections as a configuration gives them, of listeners, pools, classes and clients.
 
 use crate::base::callbacks::Refusal;
 use e2d2::time::Instant;
 use std::time::Duration;
 
-/// What connections are counted of.
+/// The kinds of things that connections are counted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Limited {
@@ -21,7 +21,7 @@ pub enum Limited {
 }
 
 impl Limited {
-    /// All, by their numbers.
+    /// All kinds, in the order of their numbers.
     pub(crate) const ALL: [Limited; 5] = [
         Limited::Listener,
         Limited::Class,
@@ -31,24 +31,24 @@ impl Limited {
     ];
 }
 
-/// How many connections there may be, and what becomes of those beyond.
+/// A limit of open connections, of new ones a second, or both, and how others are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// So many at a time; any number when `None`.
+    /// Open connections at a time; unlimited when `None`.
     pub connections: Option<u32>,
-    /// So many new ones; any number when `None`.
+    /// New connections; unlimited when `None`.
     pub rate: Option<Rate>,
-    /// How those beyond are refused.
+    /// How connections beyond the limit are refused.
     pub beyond: Refusal,
 }
 
-/// How many may begin: a bucket of `burst` that a new connection takes one from, filled by one each `interval` (the generic cell
+/// A rate of new connections: a bucket of `burst` from which each takes one, filled by one each `interval` (the generic cell
 /// rate algorithm of ITU-T I.371 A.1, in its virtual scheduling form).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// From one to the next, if they come evenly. Not zero.
+    /// Time between two connections that come evenly; not zero.
     pub interval: Duration,
-    /// How many may begin at once, after a pause. At least 1.
+    /// The size of the bucket, at least 1.
     pub burst: u32,
 }
 
@@ -57,57 +57,57 @@ impl Rate {
         (self.interval.as_nanos() as u64).max(1)
     }
 
-    /// How many are missing from the bucket at `now`, if it is full again at `due`.
+    /// What is missing from the bucket at `now`, if it is full at `due`.
     pub(crate) fn used(self, due: u64, now: Instant) -> u64 {
         due.saturating_sub(now.as_nanos()).div_ceil(self.interval())
     }
 
-    /// How many are left in it.
+    /// What is left in the bucket at `now`, if it is full at `due`.
     pub(crate) fn left(self, due: u64, now: Instant) -> u64 {
         u64::from(self.burst).saturating_sub(self.used(due, now))
     }
 
-    /// When it is full again if `count` are taken from it.
+    /// When the bucket is full after `count` are taken from it.
     pub(crate) fn after(self, due: u64, count: u32, now: Instant) -> u64 {
         let taken = self.interval().saturating_mul(u64::from(count));
         due.max(now.as_nanos()).saturating_add(taken)
     }
 
-    /// What is added to it in `time`.
+    /// What is added to the bucket in `time`.
     pub(crate) fn in_time(self, time: Duration) -> u32 {
         (time.as_nanos() as u64 / self.interval()).min(u32::MAX.into()) as u32
     }
 }
 
-/// A limit of each client of a listener.
+/// The limit that each client of a listener has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientLimit {
-    /// What each may have.
+    /// The limit.
     pub limit: Limit,
-    /// So many bits of an IPv4 address are a client, 1 to 32.
+    /// Bits of an IPv4 address that make a client, 1 to 32.
     pub prefix_v4: u8,
-    /// So many of an IPv6 address, 1 to 128.
+    /// Bits of an IPv6 address that make a client, 1 to 128.
     pub prefix_v6: u8,
 }
 
-/// When clients of a class are served in overload.
+/// The turn of a class's clients in overload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rank {
-    /// As clients that are known.
+    /// That of known clients.
     First,
-    /// By whether they are known.
+    /// That of known clients or of strangers, whichever the client is.
     #[default]
     Usual,
-    /// As strangers, known or not.
+    /// That of strangers, also for known clients.
     Last,
 }
 
 /// A class of clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassSettings {
-    /// What all of them together may have.
+    /// The limit of all its clients together.
     pub limit: Option<Limit>,
-    /// When they are served in overload.
+    /// Their turn in overload.
     pub rank: Rank,
 }
 
@@ -117,14 +117,14 @@ pub struct Limits {
     /// By listener: of all its connections.
     listeners: Vec<Option<Limit>>,
     /// By listener: of each of its clients.
-    pub(crate) clients: Vec<Option<ClientLimit>>,
+    clients: Vec<Option<ClientLimit>>,
     /// By pool.
     pools: Vec<Option<Limit>>,
     /// By class.
     pub(crate) classes: Vec<ClassSettings>,
-    /// Something is counted when a connection begins.
+    /// Whether anything is counted when a connection begins.
     pub(crate) are_any: bool,
-    /// Some class is not served as all others are in overload.
+    /// Whether some class has a rank other than the usual.
     pub(crate) have_ranks: bool,
 }
 
@@ -146,7 +146,12 @@ impl Limits {
         }
     }
 
-    /// What is said of one thing, but for the clients of a listener.
+    /// The limit of each client of a listener.
+    pub(crate) fn of_clients(&self, listener: u16) -> Option<&ClientLimit> {
+        self.clients.get(usize::from(listener))?.as_ref()
+    }
+
+    /// The limit of one listener, pool or class; `None` for all else.
     pub(crate) fn of(&self, kind: Limited, id: u16) -> Option<&Limit> {
         let id = usize::from(id);
         match kind {

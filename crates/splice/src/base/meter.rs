@@ -1,9 +1,9 @@
-//! How many connections all cores together have of one thing, and how many begin.
+//! Counts of open and new connections over all cores, for each thing that has a limit.
 //!
-//! Each core adds what it counts to the [`Meters`] that all share. What may be counted often is not added at once, so that
-//! cores do not take a line of the cache from each other with each connection: a core keeps up to a thousandth of the limit, or
-//! what a rate grants in 10 ms, for 10 ms at most ([`CoreMeters`]). It sees its own at once. So beyond a limit there are at most
-//! the connections that the other cores have begun in the last 10 ms, and beyond a rate at most 1 + rate × 10 ms of each core.
+//! Cores add to [`Meters`], which all share. With a high limit a core does not add each connection at once, as cores would contend
+//! for the cache line: it keeps up to a thousandth of the limit, or what the rate grants in 10 ms, for at most 10 ms
+//! ([`CoreMeters`]), and counts its own at once. A limit is exceeded by at most what the other cores have begun in the last
+//! 10 ms, a rate by at most 1 + rate × 10 ms of each core.
 
 use crate::base::limit::{Limit, Limited, Limits, Rate};
 use e2d2::time::Instant;
@@ -11,38 +11,38 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// How long a core keeps for itself what it has counted.
+/// How long a core keeps a count before it publishes it.
 pub(crate) const PUBLISHED_EVERY: Duration = Duration::from_millis(10);
 
-/// The part of a limit that it keeps at most: one in so many.
+/// A core keeps at most the limit divided by this.
 const KEPT_PART: u32 = 1024;
 
-/// Things of which it keeps something, at most: of others it publishes all at once.
+/// Things of which a core keeps a count at a time; counts of further ones are published at once.
 const MOST_KEPT: usize = 256;
 
-/// Numbers of a kind.
+/// Numbers that things of one kind can have.
 const NUMBERS: usize = 1 << 16;
 
-/// Words of a meter: a cache line's worth, so that no two share one.
+/// Words of a meter: a cache line, so that no two meters share one.
 const WORDS: usize = 8;
 const OPEN: usize = 0;
 const BEGUN: usize = 1;
 const REFUSED: usize = 2;
-/// When the bucket of its rate is full again, in ns.
+/// The word with the time at which the bucket of its rate is full, in ns.
 const DUE: usize = 3;
 
-/// What has been counted of one thing.
+/// The counts of one thing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metered {
-    /// Connections that are open.
+    /// Open connections.
     pub open: u64,
-    /// Those that have begun.
+    /// Connections that have begun.
     pub begun: u64,
-    /// Those that were refused because there were too many.
+    /// Connections refused by the limit.
     pub refused: u64,
 }
 
-/// What all cores have counted, by kind and number. Relaxed accesses: they guard no other data. Memory is touched as it is
+/// The counts of all cores, by kind and number. Relaxed accesses: they guard no other data. Memory is touched as it is
 /// used.
 #[derive(Debug)]
 pub struct Meters(Box<[[AtomicU64; WORDS]]>);
@@ -54,7 +54,7 @@ impl Default for Meters {
 }
 
 impl Meters {
-    /// What cores have published of one thing.
+    /// What all cores have published of one thing.
     pub fn of(&self, kind: Limited, id: u16) -> Metered {
         let meter = &self.0[place(kind, id)];
         let [open, begun, refused] = [OPEN, BEGUN, REFUSED].map(|word| meter[word].load(Relaxed));
@@ -71,22 +71,22 @@ type Kept = [i32; 4];
 const KEPT_OPEN: usize = 0;
 const KEPT_BEGUN: usize = 1;
 const KEPT_REFUSED: usize = 2;
-/// Not zero if the thing is in the list of those that have something to publish.
+/// Not zero while the thing is in the list of those that have a count to publish.
 const IS_LISTED: usize = 3;
 
-/// The meters as one core sees them: those of all, and what it has not yet added to them.
+/// One core's view of the meters: the shared ones, and what it has not yet published.
 #[derive(Clone, Debug)]
 pub struct CoreMeters {
     shared: Arc<Meters>,
     /// By kind and number. Memory is touched as it is used.
     kept: Box<[Kept]>,
-    /// The things of which something is kept.
+    /// Things that have a count to publish.
     listed: Vec<u32>,
     publish_at: Instant,
 }
 
 impl CoreMeters {
-    /// Those of a core that has counted nothing.
+    /// The view of a core that has counted nothing.
     pub(crate) fn new(shared: Arc<Meters>) -> Self {
         CoreMeters {
             shared,
@@ -96,7 +96,7 @@ impl CoreMeters {
         }
     }
 
-    /// Whether one more may begin, as far as this core knows.
+    /// Whether a limit admits one more, by what this core knows.
     #[inline]
     pub(crate) fn has_room(&self, kind: Limited, id: u16, limit: &Limit, now: Instant) -> bool {
         let place = place(kind, id);
@@ -108,13 +108,13 @@ impl CoreMeters {
             })
     }
 
-    /// Whether there are fewer open than `most`, as far as this core knows.
+    /// Whether fewer than `most` are open, by what this core knows.
     #[inline]
     pub(crate) fn are_fewer_than(&self, kind: Limited, id: u16, most: u32) -> bool {
         self.open(place(kind, id)) < i64::from(most)
     }
 
-    /// How many are open, as far as this core knows.
+    /// Open connections, by what this core knows.
     #[inline]
     pub(crate) fn open_of(&self, kind: Limited, id: u16) -> i64 {
         self.open(place(kind, id))
@@ -126,7 +126,7 @@ impl CoreMeters {
         published + i64::from(self.kept[place][KEPT_OPEN])
     }
 
-    /// One begins where there may be so many at a time, and so many new ones.
+    /// Counts a connection that begins, under this limit.
     #[inline]
     pub(crate) fn begin(
         &mut self,
@@ -145,7 +145,7 @@ impl CoreMeters {
         }
     }
 
-    /// One that began is over.
+    /// Counts the end of a connection.
     #[inline]
     pub(crate) fn end(&mut self, (kind, id): (Limited, u16), most: Option<u32>, now: Instant) {
         let place = place(kind, id);
@@ -157,12 +157,12 @@ impl CoreMeters {
         }
     }
 
-    /// So many more, or fewer, are counted as open from now on.
+    /// Adds to, or takes from, the count of open connections; for those that were open before they were counted.
     pub(crate) fn correct(&mut self, kind: Limited, id: u16, more: i64) {
         self.shared.0[place(kind, id)][OPEN].fetch_add(more as u64, Relaxed);
     }
 
-    /// One is refused.
+    /// Counts a refusal.
     pub(crate) fn refuse(&mut self, kind: Limited, id: u16, now: Instant) {
         let place = place(kind, id);
         self.kept[place][KEPT_REFUSED] += 1;
@@ -171,7 +171,7 @@ impl CoreMeters {
         }
     }
 
-    /// Sees that what is kept of a thing is published in time. Returns false if there is no room for that.
+    /// Lists a thing for publication. Returns false if the list is full.
     fn list(&mut self, place: usize, now: Instant) -> bool {
         if self.kept[place][IS_LISTED] != 0 {
             return true;
@@ -187,7 +187,7 @@ impl CoreMeters {
         has_room
     }
 
-    /// Adds what has been kept for long enough to what all cores see.
+    /// Publishes the counts that were kept for long enough.
     #[inline]
     pub(crate) fn publish_due(&mut self, limits: &Limits, now: Instant) {
         if !self.listed.is_empty() && now >= self.publish_at {
@@ -213,7 +213,6 @@ impl CoreMeters {
             && kept[KEPT_BEGUN] != 0
         {
             let after = |due| Some(rate.after(due, kept[KEPT_BEGUN] as u32, now));
-            // It is always changed.
             _ = meter[DUE].fetch_update(Relaxed, Relaxed, after);
         }
         publish(&meter[OPEN], &mut kept[KEPT_OPEN]);
@@ -222,7 +221,7 @@ impl CoreMeters {
     }
 }
 
-/// Adds what is kept, which may be less than nothing: the sum over all cores never is.
+/// Adds a kept count, which may be negative; the sum over all cores is not.
 fn publish(word: &AtomicU64, kept: &mut i32) {
     if *kept != 0 {
         word.fetch_add(i64::from(std::mem::take(kept)) as u64, Relaxed);

@@ -3,7 +3,7 @@
 pub mod addresses;
 pub mod callbacks;
 pub mod checks;
-pub mod choice;
+mod choice;
 pub mod choice_table;
 pub(crate) mod client_counts;
 pub mod difference;

@@ -36,14 +36,14 @@ pub trait Output<B> {
         let _nobody_counts = stage;
     }
 
-    /// Has somebody make a check with content, whose end is told to [`end_check`](crate::Proxy::end_check). Returns false if
-    /// nobody can now; so it is by default.
+    /// Begins a check with content, whose result is to be passed to [`end_check`](crate::Proxy::end_check). Returns false if
+    /// it cannot be made now, which is the default.
     fn begin_check(&mut self, order: &CheckOrder) -> bool {
         let _nobody_makes_it = order;
         false
     }
 
-    /// Takes an IP packet of a server's for who makes this check. Returns false if there is no room for it.
+    /// Takes an IP packet that a server has sent to this check. Returns false if there is no room for it.
     fn pass_to_check(&mut self, check: CheckId, packet: &[u8]) -> bool {
         let _nobody_makes_it = (check, packet);
         false

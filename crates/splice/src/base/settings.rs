@@ -4,7 +4,9 @@
 
 use crate::base::addresses::Addresses;
 use crate::base::checks::Check;
-pub use crate::base::choice::{HashKey, HashSettings, Member, PayloadHash, Policy, PoolSettings, Seeker};
+pub use crate::base::choice::{
+    HashKey, HashSettings, Member, PayloadHash, Policy, PoolSettings, Seeker, counts_connections,
+};
 use crate::base::ids::PoolId;
 use crate::base::limit::Limits;
 use crate::base::path::Path;

@@ -1,5 +1,5 @@
-//! What all cores share of who may be taken: what an operator has taken out of service, words that one thread writes, and every
-//! core reads before it takes a connection; and what cores count together.
+//! State that all cores share: what an operator has taken out of service, which one thread writes and every core reads before it
+//! takes a connection; and the counts of connections that have limits.
 
 use crate::base::client_counts::ClientCounts;
 use crate::base::difference::{MOST_LISTENERS, MOST_SERVERS};
@@ -34,7 +34,7 @@ pub struct Standby {
     closings: Box<[AtomicU8]>,
     listeners: Box<[Word]>,
     engine: Word,
-    /// What all cores count together.
+    /// The counts over all cores.
     meters: Arc<Meters>,
     clients: OnceLock<Arc<ClientCounts>>,
 }
@@ -87,18 +87,18 @@ impl Standby {
         self.servers.of(server)
     }
 
-    /// What all cores have counted of one thing together, or 10 ms before.
+    /// The counts of one thing over all cores, at most 10 ms old.
     pub fn metered(&self, kind: Limited, id: u16) -> Metered {
         self.meters.of(kind, id)
     }
 
-    /// Clients that have open connections and are counted, each for itself. Reads 32 bytes for each connection that there is room
-    /// for.
+    /// Clients that have open connections which are counted by client. Reads the whole table, 32 bytes for each connection that
+    /// there is room for.
     pub fn counted_clients(&self) -> usize {
         self.clients.get().map_or(0, |clients| clients.in_use())
     }
 
-    /// Connections that were let in uncounted because there was no room for another client.
+    /// Connections admitted uncounted because the table of clients had no free place.
     pub fn uncounted_clients(&self) -> u64 {
         self.clients.get().map_or(0, |clients| clients.uncounted())
     }
@@ -107,7 +107,7 @@ impl Standby {
         &self.meters
     }
 
-    /// The counts of clients: room for those of `connections`, if it is the first core that asks.
+    /// The table of clients; the first core that calls this makes it, with room for `connections`.
     pub(crate) fn clients(&self, connections: usize, secret: [u64; 2]) -> &Arc<ClientCounts> {
         self.clients
             .get_or_init(|| Arc::new(ClientCounts::new(connections, secret)))

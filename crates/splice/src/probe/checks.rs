@@ -1,13 +1,13 @@
-//! Checking servers: a SYN now and then, which a server that lives answers, or a request that one answers that serves.
+//! Checks of servers: by a SYN, which a listening server answers, or by a request, whose answer is read.
 //!
 //! Each server is checked by one core, that of its number modulo the cores; all have the result
 //! ([`server_state`](crate::base::server_state)). A check is a probe with one SYN: no answer is a failed check, as is a refusal.
-//! Of a check with content the core does the same but what is said: it takes the port, tells who makes the check
-//! ([`Output::begin_check`](crate::Output::begin_check)), passes packets both ways, and is told the end.
+//! For a check with content the core chooses the port likewise, has the program make the connection
+//! ([`Output::begin_check`](crate::Output::begin_check)), passes its packets both ways, and takes its result.
 //! The next begins an `interval` after this one, or a `fast_interval` while the last result contradicts those before. The first
 //! is at a part of the interval that chance gives each server on each engine, so that neither a core's checks nor those that
-//! several engines send to a server come at once. While live calls are answered there is nothing to check by a SYN: the next
-//! check then begins an interval after the last answer. What a server answers later only a check with content reads.
+//! several engines send to a server come at once. A live call that is answered replaces a check by SYN: the next one begins an
+//! interval after the last answer. It does not replace a check with content.
 //!
 //! Budget: 64 bytes a server, and 12 in the wheel. Those that are under way are found by their ports, through chains over the
 //! servers: with ten thousand at a time, three are looked at.
@@ -36,10 +36,10 @@ const NONE: u16 = MOST_SERVERS as u16;
 /// The least that an answer may take, if nothing is configured: a host that repeats an ARP request is there by then.
 const LEAST_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The same of a check with content: a lost SYN of it is repeated after a second, and an answer may have to be worked for.
+/// The same for a check with content: a server may need time for an answer.
 const LEAST_TIMEOUT_OF_CONTENT: Duration = Duration::from_secs(1);
 
-/// For how much longer the core waits for the end of a check with content: who makes it knows the timeout, too.
+/// How long after the timeout of a check with content the core still waits for its result, which the program is to report.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// And how many times as long as usual.
@@ -50,18 +50,18 @@ e2d2::reasons! {
     pub enum CheckEvent {
         /// A SYN was sent.
         SynSent = "syn_sent",
-        /// One with content has begun.
+        /// A check with content has begun.
         ContentBegun = "content_begun",
-        /// The server has answered it, and as it should.
+        /// The server has answered as expected.
         Passed = "passed",
         /// Nothing listens there.
         Refused = "refused",
         /// No answer, or no MAC address to ask.
         Unanswered = "unanswered",
-        /// An answer that is not as it should be.
+        /// The answer was not the expected one.
         Wrong = "wrong",
-        /// Not made, because too many with content are under way, or their thread does not come round: this says nothing
-        /// about the server.
+        /// A check with content was not made: too many were under way, or their thread was late. Does not count against the
+        /// server.
         NotMade = "not_made",
         /// Not sent, because a live call was answered since the last.
         Saved = "saved",

@@ -21,7 +21,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         self.rooms.checks.counters()
     }
 
-    /// Sends an IP packet to the server of a check with content, for who makes it. One that belongs to no such check is dropped.
+    /// Sends an IP packet of a check with content to its server. One that belongs to no such check is dropped.
     pub fn send_for_check(&mut self, now: Instant, check: CheckId, packet: &[u8], out: &mut impl Output<P::Buffer>) {
         self.rooms.now = now;
         if let Err(reason) = self.rooms.send_for_check(check, packet, out) {
@@ -29,7 +29,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
     }
 
-    /// A check with content is over. One that is not under way any more is left out.
+    /// Takes the result of a check with content; ignores one that is no longer under way.
     pub fn end_check(&mut self, now: Instant, check: CheckId, end: CheckEnd) {
         self.rooms.now = now;
         if self.rooms.checks.with_content(check, &end) {
@@ -68,7 +68,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         let state = standby.server(server);
         let (word, answered_at) = (state.word(), state.answered_at());
-        // A SYN-ACK to a live call is what a SYN would have asked for; of content it says nothing.
+        // A SYN-ACK to a live call replaces a check by SYN, not one with content.
         if check.kind == CheckKind::Syn
             && !word.is_down()
             && !word.is_doubted()
@@ -92,7 +92,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
     }
 
-    /// Has the check be made whose connection this is to be.
+    /// Begins the check with content that has this connection.
     fn begin_content(&mut self, probe: &Probe, timeout: Duration, out: &mut impl Output<P::Buffer>) {
         let under_way = self.checks.of(probe.server);
         let turn = under_way.and_then(|under_way| under_way.turn);
@@ -117,7 +117,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
     }
 
-    /// A segment for who makes this check.
+    /// Passes a segment to the maker of this check.
     pub(crate) fn pass_to_check(
         &mut self,
         check: CheckId,
@@ -148,7 +148,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         Ok(())
     }
 
-    /// The check of a server that is under way has this result; `None` says that it could not be made.
+    /// Ends the check of a server with this result; `None` if it could not be made.
     pub(crate) fn end_check(&mut self, server: u16, result: Option<Result<(), CheckFailure>>) {
         let now = self.now;
         let Some(ended) = self.checks.end(server) else { return };

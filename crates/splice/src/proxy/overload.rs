@@ -1,11 +1,11 @@
 //! What a core does with packets while it is [overloaded](crate::admission::overload).
 
 use crate::admission::overload::{Sender, sender_of_syn};
-use crate::base::callbacks::{Arrival, SelectServer};
+use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
-use crate::base::ids::ListenerId;
 use crate::base::limit::Rank;
 use crate::base::output::{NextHops, Output};
+use crate::proxy::refusing::arrival;
 use crate::proxy::{Proxy, Rooms};
 use crate::session::segment::Header;
 use arrayvec::ArrayVec;
@@ -15,7 +15,6 @@ use e2d2::time::Instant;
 use e2d2::wire::frame::{Kind, Packet};
 use netfcts::Side;
 use netfcts::counters::TcpCounter;
-use netfcts::leg::unmapped;
 
 /// Who has sent a SYN.
 #[derive(Clone, Copy, Debug)]
@@ -182,8 +181,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let class = key.and_then(|key| {
             let addresses = &self.settings.addresses;
             let listener = addresses.listener(addresses.index(key.local)?, key.local_port, packet.port)?;
-            let arrival = Arrival::new(unmapped(key.remote), key.local_port, ListenerId(listener));
-            self.selector.class(&arrival)
+            self.selector.class(&arrival(listener, &key))
         });
         let class = class.and_then(|class| self.settings.limits.classes.get(usize::from(class)));
         class.map_or(Rank::Usual, |class| class.rank)

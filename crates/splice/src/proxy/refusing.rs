@@ -1,4 +1,4 @@
-//! Who is refused: by what nobody knows of him, by a rule for his address, or by one for what he has said.
+//! Refusals: of strangers, by rules for addresses or for payloads, and by limits.
 //!
 //! Nothing is stored about a stranger, and what he gets is one frame at most, from a budget of its purpose. A connection that a
 //! rule has dropped leaves eight bytes, which grow old ([`SilencedFlows`](crate::handshake::silenced::SilencedFlows)).
@@ -17,10 +17,10 @@ use crate::session::numbers::Control;
 use crate::session::segment::Segment;
 use e2d2::buffer::BufferPool;
 use e2d2::wire::tcp::TcpFlags;
-use netfcts::Side;
 use netfcts::counters::TcpCounter;
 use netfcts::leg::unmapped;
 use netfcts::seq::SeqNum;
+use netfcts::{FourTuple, Side};
 
 /// What lies at most between our number and the client's in a segment of a connection that is kept at a window of zero: no
 /// client is told of a larger one.
@@ -34,7 +34,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if matches!(event, Event::OutOfWindowRst(_)) {
             return None;
         }
-        let refusal = self.selector.admit(&arrival(listener, segment)).err()?;
+        let refusal = self.selector.admit(&arrival(listener, &segment.key)).err()?;
         // Each attempt is counted once: what follows a SYN belongs to it.
         if segment.has(TcpFlags::SYN) {
             self.tally.note_refusal(self.rule());
@@ -119,10 +119,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.emit.send(Some(buffer), &path, &control, &[], out);
     }
 
-    /// Counts a connection that begins, by a segment of its client.
+    /// Counts a connection that begins with a segment of its client.
     ///
     /// # Errors
-    /// There would be too many.
+    /// A limit is exceeded.
     #[inline]
     pub(crate) fn count_in(&mut self, listener: u16, segment: &Segment) -> Result<Counted, Excess> {
         if !self.settings.limits.are_any {
@@ -133,10 +133,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.admission.quotas.admit(limits, who, self.now)
     }
 
-    /// Whether one could be counted, if it came to be.
+    /// Whether the limits admit one more connection of this client; counts nothing.
     ///
     /// # Errors
-    /// There would be too many.
+    /// A limit is exceeded.
     pub(crate) fn may_count_in(&mut self, listener: u16, segment: &Segment) -> Result<(), Excess> {
         if !self.settings.limits.are_any {
             return Ok(());
@@ -146,7 +146,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.admission.quotas.has_room(limits, who, self.now)
     }
 
-    /// Counts one whose client has shaken hands with its server.
+    /// Counts a connection of which client and server have completed the handshake.
     pub(crate) fn count_late(&mut self, slot: u32, listener: u16, segment: &Segment) {
         if self.settings.limits.are_any {
             let who = self.applicant(listener, segment);
@@ -156,7 +156,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
     }
 
-    /// One that was counted did not come to be.
+    /// Takes back the counts of a connection that was not made.
     #[cold]
     pub(crate) fn count_out(&mut self, listener: u16, counted: Counted) {
         let limits = (&self.settings.limits, self.upstream.meters());
@@ -167,7 +167,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let class = if self.settings.limits.classes.is_empty() {
             None
         } else {
-            self.selector.class(&arrival(listener, segment))
+            self.selector.class(&arrival(listener, &segment.key))
         };
         Applicant {
             listener,
@@ -176,8 +176,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
     }
 
-    /// Refuses somebody who would have too many connections, as the limit says. Who is met with silence or a window of zero
-    /// may try again with what he sends next, as long as his cookie is good.
+    /// Refuses a connection as the exceeded limit says. A client that gets no answer repeats its segment, and is admitted by
+    /// it if there is room by then and its cookie is still valid.
     #[cold]
     pub(crate) fn refuse_excess(
         &mut self,
@@ -198,7 +198,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
     }
 
-    /// Counts a connection for the pool that is chosen for it; if that has too many, says what becomes of it.
+    /// Counts a connection for the pool that is chosen for it; refuses it if the pool's limit is exceeded.
     #[inline]
     pub(crate) fn refuse_by_pool(&mut self, (slot, pool): (u32, PoolId), connection: &Connection) -> Option<Event> {
         if !self.settings.limits.are_any {
@@ -242,9 +242,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     }
 }
 
-/// What the selector is told of who has sent a segment of no connection.
+/// What the selector is told of the sender of a segment that belongs to no connection.
 #[inline]
-fn arrival(listener: u16, segment: &Segment) -> Arrival {
-    let peer = unmapped(segment.key.remote);
-    Arrival::new(peer, segment.key.local_port, ListenerId(listener))
+pub(super) fn arrival(listener: u16, key: &FourTuple) -> Arrival {
+    Arrival::new(unmapped(key.remote), key.local_port, ListenerId(listener))
 }

@@ -1,8 +1,8 @@
-//! Which server of a pool is next: a look into the pool's [table](crate::base::choice_table), and on from there while what
-//! is found may not be.
+//! The next server of a pool: a look into the pool's [table](crate::base::choice_table), and from there to the first server
+//! that may be chosen.
 //!
-//! Who may be is asked of one candidate after the other: whoever wants a server to get less than its weight for a while
-//! refuses it there as a first choice, by chance, and leaves tables alone.
+//! `may_be` is called for one candidate after the other. Slow start refuses a first candidate at random there, so tables do not
+//! change with the state of servers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,22 +10,22 @@ use std::time::Duration;
 use e2d2::time::Instant;
 
 use super::answers::Answers;
-use crate::base::choice::{HashKey, HashSettings, Member, Policy, PoolSettings, Seeker};
 use crate::base::choice_table::{ChoiceTable, hash_of_client, mix};
 use crate::base::ids::ServerId;
 use crate::base::limit::Limited;
 use crate::base::meter::CoreMeters;
+use crate::base::settings::{HashKey, HashSettings, Member, Policy, PoolSettings, Seeker};
 
-/// Turns that are looked at for a server that may be: all of a pool whose weights are not large.
+/// Turns that are tried for a server that may be chosen: all of them in a pool with weights of usual size.
 const MOST_TURNS: usize = 4096;
 
-/// Up to so many servers, all are compared by their connections; of more, two that are drawn.
+/// In pools of up to this many servers all are compared by their connections; in larger ones two that are drawn.
 const FEW: usize = 4;
 
-/// Draws for two servers that may be, before all are compared.
+/// Draws for two servers that may be chosen, before all are compared.
 const MOST_DRAWS: usize = 16;
 
-/// What a server gets of its weight when it has just come back: one in so many.
+/// A server that has just come back gets its weight divided by this.
 const FIRST_PART: u32 = 20;
 
 /// A pool, as one core picks from it.
@@ -33,31 +33,31 @@ const FIRST_PART: u32 = 20;
 pub(super) struct Pool {
     policy: Policy,
     pub(super) members: Vec<Member>,
-    /// So many of them, which come first, are no backups.
+    /// The number of those that are no backups; they come first.
     primaries: usize,
-    /// Whose turn of the backups is next.
+    /// The next backup in turn.
     backup_turn: usize,
     slow_start: Duration,
     panic: Panic,
     table: Arc<ChoiceTable>,
     hash: HashSettings,
-    /// Whose turn is next.
+    /// The next turn of the table's order.
     turn: usize,
-    /// What the next draw comes of.
+    /// The state of the random numbers.
     draws: u64,
     mean: Mean,
     pub(super) answers: Answers,
-    /// How many of a hundred servers may be ejected.
+    /// The share of the servers that may be ejected, in per cent.
     pub(super) eject_most: u8,
 }
 
-/// How many connections the servers have on average, for a weight of 1: one server is looked at in each pick, so the sum is as
-/// old as the pool is large.
+/// The mean of the servers' connections for a weight of 1. Each pick looks at one server, so the sum is up to one round of the
+/// pool old.
 #[derive(Clone, Debug, Default)]
 struct Mean {
     next: usize,
     sum: i64,
-    /// Of the last time that all were looked at.
+    /// The sum of the last complete round.
     last_sum: i64,
     weights: i64,
 }
@@ -73,18 +73,18 @@ impl Mean {
         }
     }
 
-    /// Whether a server with so many connections may get one more when none may have more than so many per cent of the mean.
+    /// Whether a server with `open` connections may get one more, if none may have more than `percent` of the mean.
     fn allows(&self, open: i64, weight: u16, percent: u16) -> bool {
-        // (open + 1) / weight <= percent / 100 × (sum + weights) / weights: nobody is over a mean below one.
+        // (open + 1) / weight <= percent / 100 × (sum + weights) / weights: with a mean below one no server is over it.
         let most = i64::from(percent) * (self.last_sum + self.weights) * i64::from(weight);
         (open + 1) * 100 * self.weights <= most
     }
 }
 
-/// How many of the servers may be asked, counted likewise.
+/// The share of the servers that may be chosen, counted in rounds likewise.
 #[derive(Clone, Debug, Default)]
 struct Panic {
-    /// Of a hundred.
+    /// Per cent of the last complete round.
     below: u8,
     next: usize,
     fit: usize,
@@ -106,7 +106,7 @@ impl Panic {
 }
 
 impl Pool {
-    /// At the worker's place of the round.
+    /// Starts at the worker's place of the round.
     pub(super) fn new(pool: &PoolSettings, worker: usize) -> Self {
         let primaries = pool.members.iter().filter(|member| !member.backup);
         Pool {
@@ -132,7 +132,7 @@ impl Pool {
         }
     }
 
-    /// What a client has to say for its server to be chosen by it; `None` if that is its address, or nothing.
+    /// The key that is hashed from a client's payload; `None` if the pool hashes the address, or nothing.
     #[inline]
     pub(super) fn said_key(&self) -> Option<HashKey> {
         (self.policy.is_hash() && self.hash.key != HashKey::Client).then_some(self.hash.key)
@@ -155,7 +155,7 @@ impl Pool {
         }
     }
 
-    /// Smooth weighted round robin among the servers that `may_be`; the turns of others pass.
+    /// Smooth weighted round robin; servers that may not be chosen lose their turn.
     fn round_robin(&mut self, may_be: impl Fn(ServerId) -> bool) -> Option<ServerId> {
         let turns = self.table.turns();
         for _ in 0..turns.len().min(MOST_TURNS) {
@@ -166,7 +166,7 @@ impl Pool {
                 return Some(server);
             }
         }
-        // Thousands of turns are of servers that may not be.
+        // No server of these turns may be chosen.
         self.rotated(self.turn)
             .map(|(_, member)| member.server)
             .find(|server| may_be(*server))
@@ -191,8 +191,8 @@ impl Pool {
         Some(next.server)
     }
 
-    /// Whether so few of the servers may be asked that all are. One is looked at each time, so the answer is as old as the pool is
-    /// large.
+    /// Whether less than `panic_below` of the servers may be chosen, so that all are. Looks at one server each time: the answer is
+    /// up to one round of the pool old.
     #[inline]
     pub(super) fn panics(&mut self, may_be_asked: impl Fn(ServerId) -> bool) -> bool {
         self.panic.below > 0
@@ -201,7 +201,7 @@ impl Pool {
                 .look(self.members.get(..self.primaries).unwrap_or_default(), may_be_asked)
     }
 
-    /// Says of a server that is back since this time, if there is one, whether it is passed over for now.
+    /// Whether slow start passes over a server that is back since this time.
     pub(super) fn holds_back(&mut self, now: Instant) -> Option<impl Fn(Instant) -> bool + use<>> {
         if self.slow_start.is_zero() {
             return None;
@@ -215,7 +215,7 @@ impl Pool {
         })
     }
 
-    /// All members but backups, from some place on, and their places.
+    /// All members but backups with their places, beginning with place `from`.
     fn rotated(&self, from: usize) -> impl Iterator<Item = (usize, &Member)> {
         let primaries = self.primaries();
         let count = primaries.len();
@@ -224,7 +224,7 @@ impl Pool {
         members.cycle().skip(from).take(count)
     }
 
-    /// The fewer connections for its weight, of two that chance draws by weight; of a few servers, the fewest of all. Source:
+    /// The one with fewer connections for its weight of two drawn by weight; in small pools of all. Source:
     /// Mitzenmacher, "The power of two choices in randomized load balancing", IEEE TPDS 12 (2001).
     fn least_connections(&mut self, meters: &CoreMeters, may_be: impl Fn(ServerId) -> bool) -> Option<ServerId> {
         let mut first: Option<Load> = None;
@@ -248,7 +248,7 @@ impl Pool {
         }
     }
 
-    /// The fewest connections for its weight, the one to be made included; turns among equals.
+    /// The server with the fewest connections for its weight, including the one to be made; equals take turns.
     fn least_of_all(&mut self, meters: &CoreMeters, may_be: impl Fn(ServerId) -> bool) -> Option<ServerId> {
         let candidates = self.rotated(self.turn).filter(|(_, member)| may_be(member.server));
         let loads = candidates.map(|(place, member)| (place, Load::of(member, meters)));
@@ -257,7 +257,7 @@ impl Pool {
         Some(least.server)
     }
 
-    /// The key's first server that `may_be`, and has not too many connections already; if all have, the first that may be.
+    /// The key's first server that `may_be` and is below `balance_factor`; if none is, the first that `may_be`.
     fn by_hash(&mut self, key: u64, meters: &CoreMeters, may_be: impl Fn(ServerId) -> bool) -> Option<ServerId> {
         if let Some(percent) = self.hash.balance_factor {
             self.mean
@@ -293,7 +293,7 @@ impl Pool {
     }
 }
 
-/// How much a server has to do: (open + 1) / weight.
+/// The load of a server: (open + 1) / weight.
 #[derive(Clone, Copy)]
 struct Load {
     server: ServerId,
@@ -311,7 +311,7 @@ impl Load {
         }
     }
 
-    /// Compared crosswise: no product exceeds 2^41.
+    /// Compared by cross products, which are below 2^41.
     #[inline]
     fn is_less_than(&self, other: &Load) -> bool {
         self.open * other.weight < other.open * self.weight
