@@ -47,7 +47,7 @@ have_profile() { [ -s "$1" ] || take_profile "$1"; }
 profile_key() {
     {
         rustc -vV
-        find Cargo.toml Cargo.lock src crates/*/src benches/{training,device,siege} -type f -print0 |
+        find Cargo.toml Cargo.lock src crates/*/src benches/{training,device,siege} benches/guard/prefixes.rs benches/capture/reader.rs -type f -print0 |
             sort -z | xargs -0 sha256sum
     } | sha256sum | cut -c 1-16
 }

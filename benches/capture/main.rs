@@ -250,21 +250,14 @@ impl Bench<'_> {
     /// A turn under a capture, whose file is read to its end.
     fn captured(&mut self, query: &str, pace: Pace) -> Result<Turn, BoxError> {
         self.reader.begin(query, pace);
-        self.turn_until_answered();
+        self.reader.turn_until_answered(self.inline);
         self.reader.answered()?;
         let turn = self.plain();
         self.reader.end();
-        self.turn_until_answered();
+        self.reader.turn_until_answered(self.inline);
         let file = self.reader.finished()?;
         self.files.frames += file.frames;
         self.files.lost += file.lost;
         Ok(turn)
-    }
-
-    /// The core has to come round to take a tap, and to give it back.
-    fn turn_until_answered(&mut self) {
-        let reader = self.reader;
-        let end = self.inline.counter.now() + Duration::from_secs(60);
-        self.inline.run_until(end, |_| reader.has_answered());
     }
 }

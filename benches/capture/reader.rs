@@ -1,5 +1,7 @@
 //! A server of `[control]`, as the engine starts it, and who captures over it, each on a thread of its own.
 
+#![allow(dead_code, reason = "a module of two benches, each of which uses a part")]
+
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -15,7 +17,7 @@ use proxyengine::engine::Watch;
 use proxyengine::log_levels::LogLevels;
 use proxyengine::status;
 
-use super::BoxError;
+use crate::device::{BoxError, InlineProxy};
 
 /// Bytes at the end of a file that hold its statistics.
 const TAIL: usize = 16 << 10;
@@ -131,6 +133,12 @@ impl Reader {
     /// Whether there is an answer to what was asked last.
     pub(crate) fn has_answered(&self) -> bool {
         self.has_answered.load(Ordering::Acquire)
+    }
+
+    /// Has the core come round until there is one: it has to take a tap, and to give it back.
+    pub(crate) fn turn_until_answered(&self, inline: &mut InlineProxy) {
+        let end = inline.counter.now() + Duration::from_secs(60);
+        inline.run_until(end, |_| self.has_answered());
     }
 
     pub(crate) fn answered(&self) -> Result<(), BoxError> {

@@ -2,7 +2,8 @@
 //!
 //! Two proxies, one that shows its numbers as a worker does and one that does not, take turns: what the writing costs. Then the
 //! one that shows them takes turns with itself, while a reader on another CPU asks for `/metrics` ten times a second and for what the page
-//! shows each second, and while it does not. A third, with a thousand servers, is only shown and scraped.
+//! shows each second, and while it does not. A third, with a thousand servers, is only shown and scraped. A fourth, with a million open
+//! connections, takes turns with itself while a reader lists them, page after page, and while nobody does.
 //!
 //! Counts and times by listener, pool and server are part of both: what they cost is the difference to a build without them.
 
@@ -19,8 +20,8 @@ mod reader;
 
 use device::cli::{self, Common};
 use device::pairs::{self, Pairs};
-use device::{BoxError, Conditions, Host};
-use reader::Reader;
+use device::{BoxError, Conditions, Host, InlineProxy};
+use reader::{Look, Reader};
 
 /// What a core pays for its counters being read.
 #[derive(Parser)]
@@ -28,6 +29,9 @@ struct Arguments {
     /// Connections open at once in each proxy.
     #[arg(long, default_value_t = 10_000)]
     open: u32,
+    /// Connections open in the proxy whose connections are listed.
+    #[arg(long, default_value_t = 1_000_000)]
+    listed: u32,
     /// Pairs of turns, of each kind.
     #[arg(long, default_value_t = 10)]
     pairs: u32,
@@ -48,6 +52,11 @@ struct CockpitResult {
     /// What a reader adds to the cycles of a connection, in percent.
     cycles_added_percent_while_watched: f64,
     cycles_added_percent_while_watched_interval: [f64; 2],
+    /// What who lists all of a million connections adds, in percent.
+    list_million_added_percent: f64,
+    list_million_added_interval: [f64; 2],
+    /// Connections that were listed.
+    listed: u64,
     cycles_shown: f64,
     cycles_hidden: f64,
     /// Time to write all numbers, which a core does every 5 ms.
@@ -86,7 +95,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         length: Duration::from_secs_f64(arguments.turn),
         ..CpsSettings::default()
     };
-    let host = Host::start(3, 1500)?;
+    let host = Host::start(4, 1500)?;
     let conditions = Conditions::new(settings);
     let of_shown = Conditions {
         shown: true,
@@ -105,10 +114,8 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     }));
     reader.look_at(shown.device.watch().ok_or("a proxy that shows nothing")?)?;
     let watched = Pairs::of(&pairs::take(arguments.pairs, |is_watched| {
-        reader.go_on(is_watched);
-        let turn = pairs::turn_of(&mut shown, settings.length);
-        reader.go_on(false);
-        turn
+        let look = if is_watched { Look::Numbers } else { Look::Nothing };
+        watched_turn(&reader, look, &mut shown, settings.length)
     }));
     let now = shown.counter.now();
     let write_us_4_servers = median((0..REPEATED).map(|_| timed(|| shown.device.show(now)) * 1e6));
@@ -118,6 +125,10 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     let counts = [("lost", lost), ("retransmitted", retransmitted), ("failed", failed)];
     let mut invalid_because = written.reasons_against(counts);
     invalid_because.extend(watched.reasons_against([]));
+    drop((hidden, shown));
+    let million = million(&host, arguments, &reader)?;
+    invalid_because.extend(million.reasons_against([]));
+    let listed = reader.listed();
     let scrapes = reader.finish()?;
     let percent = |ratio: f64| (ratio - 1.0) * 100.0;
     let hidden_cycles = written.cycles[1];
@@ -126,6 +137,9 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         cycles_added_interval: written.interval.map(|ratio| (ratio - 1.0) * hidden_cycles),
         cycles_added_percent_while_watched: percent(watched.ratio),
         cycles_added_percent_while_watched_interval: watched.interval.map(percent),
+        list_million_added_percent: percent(million.ratio),
+        list_million_added_interval: million.interval.map(percent),
+        listed,
         cycles_shown: written.cycles[0],
         cycles_hidden: hidden_cycles,
         write_us_4_servers,
@@ -140,12 +154,40 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         valid: invalid_because.is_empty(),
         invalid_because,
     };
-    tell(&result, [&written, &watched]);
+    tell(&result, [&written, &watched, &million]);
     arguments.common.write(&result)?;
     Ok(result.valid)
 }
 
-fn tell(result: &CockpitResult, [written, watched]: [&Pairs; 2]) {
+fn watched_turn(reader: &Reader, look: Look, inline: &mut InlineProxy, length: Duration) -> pairs::Turn {
+    reader.ask_for(look);
+    let turn = pairs::turn_of(inline, length);
+    reader.ask_for(Look::Nothing);
+    turn
+}
+
+/// Pairs of turns of a proxy with a million open connections, while they are listed and while not.
+fn million(host: &Host, arguments: &Arguments, reader: &Reader) -> Result<Pairs, BoxError> {
+    let settings = CpsSettings {
+        open: arguments.listed,
+        length: Duration::from_secs_f64(arguments.turn),
+        ..CpsSettings::default()
+    };
+    let conditions = Conditions {
+        shown: true,
+        ..Conditions::new(settings)
+    };
+    let mut inline = host.open('d', &conditions)?;
+    inline.warm_up(&settings);
+    inline.settle();
+    reader.look_at(inline.device.watch().ok_or("a proxy that shows nothing")?)?;
+    Ok(Pairs::of(&pairs::take(arguments.pairs, |is_listed| {
+        let look = if is_listed { Look::Connections } else { Look::Nothing };
+        watched_turn(reader, look, &mut inline, settings.length)
+    })))
+}
+
+fn tell(result: &CockpitResult, [written, watched, million]: [&Pairs; 3]) {
     let [low, high] = result.cycles_added_interval;
     println!(
         "writing the board costs {:.1} cycles per connection ({low:.1} to {high:.1}) of {:.0}; {}; {}",
@@ -160,6 +202,13 @@ fn tell(result: &CockpitResult, [written, watched]: [&Pairs; 2]) {
         result.cycles_added_percent_while_watched,
         result.scrapes,
         watched.rests_on(),
+    );
+    let [low, high] = result.list_million_added_interval;
+    println!(
+        "a list of all open connections adds {:.2} % ({low:.2} to {high:.2} %), with {} listed; {}",
+        result.list_million_added_percent,
+        result.listed,
+        million.rests_on(),
     );
     println!(
         "all numbers are written in {:.1} µs with 4 servers and {:.1} µs with {SERVERS}, every 5 ms; a scrape of these takes {:.1} ms and has {} bytes",

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use proxyengine::config::ControlConfig;
 use proxyengine::engine::Watch;
 use proxyengine::log_levels::LogLevels;
 use proxyengine::status;
+use serde_json::Value;
 
 use super::BoxError;
 
@@ -20,6 +22,16 @@ const PACE: Duration = Duration::from_millis(100);
 
 /// One scrape in so many also asks for what the status page shows.
 const PAGE_EVERY: u64 = 10;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    Nothing,
+    /// `/metrics` at intervals of [`PACE`], and at each tenth what the status page shows.
+    Numbers,
+    /// All open connections, page after page, and again from the first.
+    Connections,
+}
 
 /// Threads that serve and ask.
 pub(crate) struct Reader {
@@ -31,11 +43,17 @@ pub(crate) struct Reader {
     _folder: tempfile::TempDir,
 }
 
-#[derive(Default)]
 struct Shared {
-    looks: AtomicBool,
+    look: Mutex<Look>,
     is_over: AtomicBool,
     scrapes: AtomicU64,
+    listed: AtomicU64,
+}
+
+impl Shared {
+    fn look(&self) -> Look {
+        *self.look.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Reader {
@@ -45,7 +63,12 @@ impl Reader {
         let endpoint = Endpoint::Unix(folder.path().join("control"));
         let (orders, watches) = mpsc::channel();
         let (tell, listens) = mpsc::channel();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared {
+            look: Mutex::new(Look::Nothing),
+            is_over: AtomicBool::new(false),
+            scrapes: AtomicU64::new(0),
+            listed: AtomicU64::new(0),
+        });
         let serving = endpoint.clone();
         // What it spawns is where it is itself.
         let server = thread::spawn(move || {
@@ -78,9 +101,14 @@ impl Reader {
         Ok(answer?)
     }
 
-    /// Begins to ask, or ends that.
-    pub(crate) fn go_on(&self, looks: bool) {
-        self.shared.looks.store(looks, Ordering::Relaxed);
+    /// From now on asks for this.
+    pub(crate) fn ask_for(&self, look: Look) {
+        *self.shared.look.lock().unwrap_or_else(PoisonError::into_inner) = look;
+    }
+
+    /// Connections that answers have had.
+    pub(crate) fn listed(&self) -> u64 {
+        self.shared.listed.load(Ordering::Relaxed)
     }
 
     /// Asks once, from the caller's thread: the bytes of the answer.
@@ -111,17 +139,38 @@ fn serve(endpoint: &Endpoint, watch: Watch) -> io::Result<Running> {
 
 fn look(endpoint: &Endpoint, shared: &Shared) -> io::Result<()> {
     while !shared.is_over.load(Ordering::Relaxed) {
-        if shared.looks.load(Ordering::Relaxed) {
-            ask(endpoint, "/metrics")?;
-            if shared
-                .scrapes
-                .fetch_add(1, Ordering::Relaxed)
-                .is_multiple_of(PAGE_EVERY)
-            {
-                ask(endpoint, "/api/v1/status")?;
+        match shared.look() {
+            Look::Numbers => {
+                ask(endpoint, "/metrics")?;
+                let scrapes = shared.scrapes.fetch_add(1, Ordering::Relaxed);
+                if scrapes.is_multiple_of(PAGE_EVERY) {
+                    ask(endpoint, "/api/v1/status")?;
+                }
+                thread::sleep(PACE);
             }
+            Look::Connections => list(endpoint, shared)?,
+            Look::Nothing => thread::sleep(PACE / 10),
         }
-        thread::sleep(PACE);
+    }
+    Ok(())
+}
+
+/// Lists all connections as `ctl show connections` does, until something else is wanted.
+fn list(endpoint: &Endpoint, shared: &Shared) -> io::Result<()> {
+    let mut from = String::new();
+    while shared.look() == Look::Connections {
+        let (status, body) = client::ask(endpoint, "GET", &format!("/api/v1/connections{from}"))?;
+        // A core that has ended its turn meanwhile does not answer.
+        if shared.look() != Look::Connections {
+            return Ok(());
+        }
+        let page: Value = serde_json::from_str(&body).map_err(|_| io::Error::other(format!("{status} {body}")))?;
+        let count = page["connections"].as_array().map_or(0, Vec::len);
+        shared.listed.fetch_add(count as u64, Ordering::Relaxed);
+        match page["next"].as_str() {
+            Some(next) => from = format!("?from={next}"),
+            None => return Ok(()),
+        }
     }
     Ok(())
 }

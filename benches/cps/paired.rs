@@ -1,8 +1,6 @@
 //! What a PROXY header towards the server costs a connection, or a guard: two proxies in one process, one with and one
 //! without, take turns, so that whatever else the machine does hits both alike; each pair of turns gives a ratio.
 
-use std::path::Path;
-
 use serde::Serialize;
 use trafficengine::bench::Measured;
 
@@ -77,7 +75,7 @@ pub(crate) fn run(conditions: &Conditions, what: What, pairs: u32, common: &Comm
             ..*conditions
         },
         What::Guard => Conditions {
-            guarded_by: Some(list_in(folder.path())?),
+            guarded_by: Some(Prefixes::new(PREFIXES).file_without_clients(folder.path())?),
             ..*conditions
         },
     };
@@ -131,15 +129,6 @@ pub(crate) fn run(conditions: &Conditions, what: What, pairs: u32, common: &Comm
     );
     common.write(&result)?;
     Ok(result.valid && paired.ratio <= what.limit())
-}
-
-/// Writes the list, without prefixes that the clients of the bench have, and says where. The name stays until the process ends.
-fn list_in(folder: &Path) -> Result<&'static str, BoxError> {
-    let file = folder.join("list.txt");
-    let all = Prefixes::new(PREFIXES).text();
-    let others = all.lines().filter(|line| !line.starts_with("10."));
-    std::fs::write(&file, others.map(|line| format!("{line}\n")).collect::<String>())?;
-    Ok(Box::leak(file.display().to_string().into_boxed_str()))
 }
 
 /// Packets that the proxy has sent for a connection.

@@ -1,10 +1,12 @@
 //! Prefixes as the lists of registries and of those who collect attackers have them, and addresses at random.
 
-#![allow(dead_code, reason = "a module of two benches, each of which uses a part")]
+#![allow(dead_code, reason = "a module of three benches, each of which uses a part")]
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+use std::{fs, io};
 
 /// Numbers that are as good as random, and the same in every run.
 pub(crate) struct Random(u64);
@@ -77,6 +79,16 @@ impl Prefixes {
             let _ = writeln!(text, "{}/{length} seen", Ipv6Addr::from(*first));
         }
         text
+    }
+
+    /// Writes a file of them in this folder, without prefixes that clients of the benches have, and says where: for as long as the
+    /// process runs.
+    pub(crate) fn file_without_clients(&self, folder: &Path) -> io::Result<&'static str> {
+        let file = folder.join("list.txt");
+        let text = self.text();
+        let others = text.lines().filter(|line| !line.starts_with("10."));
+        fs::write(&file, others.map(|line| format!("{line}\n")).collect::<String>())?;
+        Ok(Box::leak(file.display().to_string().into_boxed_str()))
     }
 
     /// One of a prefix, or anyone else.

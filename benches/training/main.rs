@@ -14,11 +14,17 @@ use trafficengine::bench::{CpsResult, CpsSettings};
 
 #[path = "../device/mod.rs"]
 mod device;
+#[path = "../guard/prefixes.rs"]
+mod prefixes;
+#[path = "../capture/reader.rs"]
+mod reader;
 #[path = "../siege/mod.rs"]
 mod siege;
 
 use device::cli::{self, Common};
 use device::{BoxError, Conditions, Host};
+use prefixes::Prefixes;
+use reader::{Pace as Reading, Reader};
 
 /// Every kind of load for a while.
 #[derive(Parser)]
@@ -106,13 +112,17 @@ const HONEST_IN_FLOOD: u32 = 512;
 /// SYNs of a flood per second of the core's own time: more than it can answer, with counters or without.
 const FLOOD: f64 = 8e6;
 
+/// Prefixes of each family in the list that clients are looked for in.
+const PREFIXES: usize = 10_000;
+
 /// Returns whether all turns went well.
 fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     arguments.common.pin()?;
     if !(0.05..=3600.0).contains(&arguments.turn) {
         return Err(format!("--turn {}: expected 0.05 to 3600", arguments.turn).into());
     }
-    let host = Host::start(TURNS.len() as u32 + 1, 1500)?;
+    let reader = device::drain::apart(Reader::start)??;
+    let host = Host::start(TURNS.len() as u32 + 3, 1500)?;
     let (mut results, mut names) = (Vec::new(), 'a'..);
     for (turn, name) in TURNS.iter().zip(names.by_ref()) {
         let result = connections(&host, name, turn, Duration::from_secs_f64(arguments.turn * turn.length))?;
@@ -122,8 +132,18 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         );
         results.push(result);
     }
-    let name = names.next().ok_or("more turns than letters")?;
-    let completed = flood(&host, name, Duration::from_secs_f64(arguments.turn))?;
+    let mut next_name = || names.next().ok_or("more turns than letters");
+    let length = Duration::from_secs_f64(arguments.turn);
+    results.push(guarded(&host, next_name()?, length)?);
+    results.push(captured(&host, next_name()?, length, &reader)?);
+    for (name, result) in ["guarded", "sampled by a capture"].iter().zip(&results[TURNS.len()..]) {
+        println!(
+            "connections {name}: {}, {} failed, {} packets lost",
+            result.connections, result.failed, result.lost
+        );
+    }
+    let name = next_name()?;
+    let completed = flood(&host, name, length)?;
     println!("connections in a flood of SYNs: {completed}");
     arguments.common.write(&results)?;
     Ok(completed > 0 && results.iter().all(|result| result.failed + result.lost == 0))
@@ -131,13 +151,51 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
 
 /// A turn of undisturbed connections.
 fn connections(host: &Host, name: char, turn: &Turn, length: Duration) -> Result<CpsResult, BoxError> {
-    let settings = CpsSettings {
+    let settings = settings(length);
+    let conditions = (turn.adjust)(Conditions::new(settings));
+    Ok(host.open(name, &conditions)?.cps(&settings))
+}
+
+/// What has the core's counters read by others, as a worker's are.
+fn shown(length: Duration) -> Conditions {
+    Conditions {
+        shown: true,
+        ..Conditions::new(settings(length))
+    }
+}
+
+fn settings(length: Duration) -> CpsSettings {
+    CpsSettings {
         length,
         time_wait: Duration::from_millis(200),
         ..CpsSettings::default()
+    }
+}
+
+/// A turn with a list and limits.
+fn guarded(host: &Host, name: char, length: Duration) -> Result<CpsResult, BoxError> {
+    let folder = tempfile::TempDir::new()?;
+    let list = Prefixes::new(PREFIXES).file_without_clients(folder.path())?;
+    let conditions = Conditions {
+        guarded_by: Some(list),
+        ..shown(length)
     };
-    let conditions = (turn.adjust)(Conditions::new(settings));
-    Ok(host.open(name, &conditions)?.cps(&settings))
+    Ok(host.open(name, &conditions)?.cps(&conditions.settings))
+}
+
+/// A turn under a capture of one connection in 1 000, so that both ways of a frame are taken.
+fn captured(host: &Host, name: char, length: Duration, reader: &Reader) -> Result<CpsResult, BoxError> {
+    let conditions = shown(length);
+    let mut inline = host.open(name, &conditions)?;
+    reader.look_at(inline.device.watch().ok_or("a proxy that shows nothing")?)?;
+    reader.begin("sample=1/1000", Reading::Fast);
+    reader.turn_until_answered(&mut inline);
+    reader.answered()?;
+    let result = inline.cps(&conditions.settings);
+    reader.end();
+    reader.turn_until_answered(&mut inline);
+    reader.finished()?;
+    Ok(result)
 }
 
 /// Honest connections while more SYNs come than the core can answer, for so much of its time; returns how many completed.
