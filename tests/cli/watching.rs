@@ -4,8 +4,11 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::num::NonZero;
 use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
@@ -55,17 +58,19 @@ fn what_is_wrong_is_told_the_worst_first() {
 /// `top` on a pseudoterminal (pty(7)) of 80 columns and 24 lines.
 struct OnTerminal {
     child: Child,
-    /// What is typed goes here.
-    keys: File,
+    /// What is typed goes here; nothing once the terminal is closed.
+    keys: Option<File>,
     /// What the program writes is often only the cells that differ from those before, so a terminal reads it.
     screen: Arc<Mutex<vt100::Parser>>,
     /// Kept open so that the terminal outlives the program.
-    terminal: File,
+    terminal: Option<File>,
+    is_closed: Arc<AtomicBool>,
+    reader: Option<JoinHandle<()>>,
 }
 
 impl OnTerminal {
     fn start(place: &Place) -> Self {
-        let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudoterminal");
+        let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a pseudoterminal");
         grantpt(&keys).expect("granted");
         unlockpt(&keys).expect("unlocked");
         let name = ptsname(&keys, Vec::new()).expect("its name");
@@ -91,18 +96,42 @@ impl OnTerminal {
         let [rows, columns] = [size.ws_row, size.ws_col].map(|size| NonZero::new(size).expect("some cells"));
         let screen = Arc::new(Mutex::new(vt100::Parser::new(rows, columns, 0)));
         let (mut read, shown) = (keys.try_clone().expect("a copy"), Arc::clone(&screen));
-        std::thread::spawn(move || {
+        let is_closed = Arc::new(AtomicBool::new(false));
+        let closed = Arc::clone(&is_closed);
+        let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            while let Ok(length) = read.read(&mut bytes) {
+            let turn = Timespec {
+                tv_sec: 0,
+                tv_nsec: 20_000_000,
+            };
+            while !closed.load(Ordering::Relaxed) {
+                if poll(&mut [PollFd::new(&read, PollFlags::IN)], Some(&turn)) == Ok(0) {
+                    continue;
+                }
+                let Ok(length) = read.read(&mut bytes) else { break };
                 shown.lock().expect("a screen").process(&bytes[..length]);
             }
         });
         Self {
             child,
-            keys,
+            keys: Some(keys),
             screen,
-            terminal,
+            terminal: Some(terminal),
+            is_closed,
+            reader: Some(reader),
         }
+    }
+
+    fn type_keys(&self, keys: &str) {
+        let mut terminal = self.keys.as_ref().expect("a terminal");
+        terminal.write_all(keys.as_bytes()).expect("typed");
+    }
+
+    /// Closes the terminal, as its window is closed.
+    fn close(&mut self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.reader.take().expect("a reader").join().expect("its end");
+        (self.keys, self.terminal) = (None, None);
     }
 
     /// What stands on the screen that is shown.
@@ -121,7 +150,9 @@ impl OnTerminal {
 
     /// Whether lines are edited and echoed, as a shell has it.
     fn is_a_shells(&self) -> bool {
-        let modes = tcgetattr(&self.terminal).expect("modes").local_modes;
+        let modes = tcgetattr(self.terminal.as_ref().expect("a terminal"))
+            .expect("modes")
+            .local_modes;
         modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)
     }
 
@@ -158,10 +189,10 @@ fn top_shows_the_engine_and_gives_the_terminal_back() {
         }
         assert!(top.is_on_alternate_screen() && !top.is_a_shells());
         // The next table; then the one of cores.
-        (&top.keys).write_all(b"\t\t\t\t").expect("typed");
+        top.type_keys("\t\t\t\t");
         top.wait_for("busy rounds/s", &place);
         match key {
-            Some(key) => (&top.keys).write_all(key.as_bytes()).expect("typed"),
+            Some(key) => top.type_keys(key),
             None => {
                 let pid = rustix::process::Pid::from_child(&top.child);
                 rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("a signal");
@@ -175,6 +206,17 @@ fn top_shows_the_engine_and_gives_the_terminal_back() {
     assert_eq!(program.wait().0, 0);
     let (code, shown) = top.ended(&place);
     assert!(code == 1 && shown.contains("does the engine run"), "{shown}");
+}
+
+#[test]
+fn top_ends_when_its_terminal_is_closed() {
+    let (place, program) = served();
+    let mut top = OnTerminal::start(&place);
+    top.wait_for("failed/s", &place);
+    top.close();
+    wait_until("ended", &place, || top.child.try_wait().expect("wait").is_some());
+    program.signal("TERM");
+    assert_eq!(program.wait().0, 0);
 }
 
 #[test]

@@ -26,6 +26,8 @@ use clap::Args;
 use control::http::Endpoint;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -65,7 +67,7 @@ pub(super) fn top(arguments: &TopArguments) -> Exit {
 
 /// Until a key or a signal ends it.
 fn run(socket: &Endpoint) -> Result<(), String> {
-    if !io::stdout().is_terminal() {
+    if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
         return Err("this needs a terminal; `proxyengine ctl show servers --watch` does not".to_owned());
     }
     // What is missing is said before the screen is taken.
@@ -118,7 +120,10 @@ fn show(
             drawn.map_err(of_terminal)?;
             is_drawn = true;
         }
-        if event::poll(TURN).map_err(of_terminal)? {
+        if wait_for_key().map_err(of_terminal)? == Keyboard::Gone {
+            break;
+        }
+        if event::poll(Duration::ZERO).map_err(of_terminal)? {
             match event::read().map_err(of_terminal)? {
                 Event::Key(key) if key.kind != KeyEventKind::Release => {
                     if state.handle_key(key) == Then::Quit {
@@ -140,4 +145,32 @@ fn show(
         }
     }
     Ok(())
+}
+
+/// What became of a wait for a key.
+#[derive(PartialEq, Eq)]
+enum Keyboard {
+    /// There is one, or something else may have happened.
+    Look,
+    /// The terminal was closed: reading it would say so without end.
+    Gone,
+}
+
+/// Waits for a key, a signal, or the end of a [`TURN`].
+fn wait_for_key() -> io::Result<Keyboard> {
+    let stdin = io::stdin();
+    let mut keys = [PollFd::new(&stdin, PollFlags::IN)];
+    let turn = Timespec {
+        tv_sec: 0,
+        tv_nsec: TURN.subsec_nanos().into(),
+    };
+    match poll(&mut keys, Some(&turn)) {
+        // The size has changed, perhaps.
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let is_gone = keys[0]
+        .revents()
+        .intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
+    Ok(if is_gone { Keyboard::Gone } else { Keyboard::Look })
 }
