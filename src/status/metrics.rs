@@ -13,7 +13,7 @@ use control::metrics::{Exposition, Family, Format, Kind, Values};
 use netfcts::Side;
 use splice::limit::Limited;
 use splice::meter::Metered;
-use splice::tally::{Distribution, Histogram, ListenerTally, PoolTally, Tally};
+use splice::tally::{Distribution, Histogram, ListenerTally, PoolTally, ServerTally, Tally};
 
 use super::limits::{self, Row};
 use super::times::distribution;
@@ -244,6 +244,18 @@ fn times_of_listeners(seen: &Seen<'_>, values: &mut Values<'_>, of: fn(&Listener
     for (index, listener) in listeners(seen) {
         let all = distribution(&seen.tallies, |tally| tally.listener(index).map(of));
         add_times(values, &[("listener", &listener.name)], &all);
+    }
+}
+
+/// Of the servers whose times are kept.
+fn times_of_servers(seen: &Seen<'_>, values: &mut Values<'_>, of: fn(&ServerTally) -> &Histogram) {
+    let servers = seen.config.servers().iter();
+    for server in servers.filter(|server| server.standing == Standing::InFile) {
+        let index = server.id.index();
+        if seen.tallies.iter().any(|tally| tally.server(index).is_some()) {
+            let all = distribution(&seen.tallies, |tally| tally.server(index).map(of));
+            add_times(values, &[("server", &server.name)], &all);
+        }
     }
 }
 

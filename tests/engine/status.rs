@@ -62,6 +62,7 @@ fn a_scrape_shows_what_happens_and_two_after_the_end_are_equal() {
         ("proxyengine_pool_connections_total", "{pool=\"pool\"}"),
         ("proxyengine_choice_seconds_count", "{listener=\"web\"}"),
         ("proxyengine_connect_seconds_count", "{pool=\"pool\"}"),
+        ("proxyengine_server_connect_seconds_count", "{server=\"one\"}"),
         ("proxyengine_connection_seconds_count", "{listener=\"web\"}"),
         ("proxyengine_connection_bytes_sum", "{listener=\"web\"}"),
     ] {

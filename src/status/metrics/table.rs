@@ -6,7 +6,7 @@ use super::{
     DROP_GROUPS, Listed, Tell, WAITING, checks, connect_times, connection_bytes, core_rounds, counter, gauge,
     histogram, info, listener_bytes, next_hops, of_classes, of_cores, of_group, of_groups, of_listeners, of_pools,
     of_ports, of_rules, of_servers, port_errors, refused_by_limits, round_trip_times, seconds_of_ms, segments,
-    times_of_listeners, watched_segments, watched_zero_windows,
+    times_of_listeners, times_of_servers, watched_segments, watched_zero_windows,
 };
 
 /// Groups of counters that count events other than drops.
@@ -428,6 +428,22 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
             "Time from the SYN to a server of a pool to its SYN-ACK, of calls with one SYN",
         ),
         connect_times,
+    ),
+    (
+        histogram(
+            "proxyengine_server_connect_seconds",
+            &["server"],
+            "Time from the SYN to a server to its SYN-ACK, of calls with one SYN: of the first 64 servers",
+        ),
+        |seen, values| times_of_servers(seen, values, |server| &server.connect),
+    ),
+    (
+        histogram(
+            "proxyengine_server_first_byte_seconds",
+            &["server"],
+            "Time from the SYN-ACK of a server to its first byte, where records are kept: of the first 64 servers",
+        ),
+        |seen, values| times_of_servers(seen, values, |server| &server.first_byte),
     ),
     (
         histogram(
