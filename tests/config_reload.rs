@@ -334,6 +334,17 @@ fn what_needs_a_restart_is_refused_by_its_key_and_line() {
             .contains("pool[0].proxy_protocol has changed for 10.1.0.100:80")
     );
     assert!(refused("default = \"p0\"", "default = \"p0\"\ninspect_delay = \"1s\"").contains("bind or inspect_delay"));
+    // There is room for as many as are to be watched at the start, which may be none.
+    let watching = |one_in| text.replacen("cores = [0]", &format!("cores = [0]\nleg_sample = {one_in}"), 1);
+    let nobody = parse(&watching(0));
+    let (more, none) = (watching(1), watching(0));
+    assert!(running.reload_text(&more, "f.toml").is_ok() && running.reload_text(&none, "f.toml").is_ok());
+    let error = nobody
+        .reload_text(&more, "f.toml")
+        .map(|_| ())
+        .expect_err("no room")
+        .to_string();
+    assert_eq!(error, "f.toml:4: engine.leg_sample has changed, which needs a restart");
     // A file with an error is that first.
     assert!(refused("default = \"p0\"", "default = \"nobody\"").contains("expected the name of a pool"));
     assert_eq!(running, parse(&text), "all of that has changed nothing");

@@ -75,7 +75,8 @@ impl Config {
             "replies_per_second",
             old.replies_per_second != engine.replies_per_second,
         );
-        refuse("engine", "leg_sample", old.leg_sample != engine.leg_sample);
+        // Memory for what is watched is taken at the start, for none if none is to be.
+        refuse("engine", "leg_sample", old.leg_sample == 0 && engine.leg_sample > 0);
         refuse("engine", "overload_after", old.overload_after != engine.overload_after);
         refuse(
             "engine",

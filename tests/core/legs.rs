@@ -242,6 +242,24 @@ fn nobody_is_watched_if_nobody_asks() {
     bench.assert_all_returned();
 }
 
+#[test]
+fn a_reload_says_how_many_are_watched_from_then_on() {
+    let mut bench = Bench::for_pools(&watching(1_000_000, CONFIG));
+    for (port, one_in) in [(40_000, None), (40_001, Some(1)), (40_002, None)] {
+        let (mut client, mut server) = asked(&mut bench, port);
+        only(server.send(&mut bench, b"answer"));
+        // What the open one is: its end is not the reload's.
+        let next = if port == 40_000 { 1 } else { 0 };
+        bench.reload(&watching(next, CONFIG), |_| None);
+        client_ack(&mut bench, &mut client, 6);
+        close(&mut bench, &mut client, &mut server);
+        let legs = bench.records().remove(0).legs;
+        assert_eq!(legs.map(|legs| legs.one_in.get()), one_in, "{port}");
+        assert!(legs.is_none_or(|legs| legs.server.segments == 2), "{legs:?}");
+    }
+    bench.assert_all_returned();
+}
+
 /// The handshake of a client that has timestamps, and of one whose SYN was passed on.
 #[test]
 fn how_long_the_client_takes_for_its_ack_is_known_of_all() {

@@ -63,13 +63,13 @@ const _: () = assert!(size_of::<Entry>() <= 192, "three cache lines");
 impl WatchedLegs {
     /// Room for one in `one_in` of so many connections; for none if that is zero.
     pub(crate) fn new(one_in: u32, connections: usize) -> Self {
-        let sample = NonZeroU32::new(one_in).map(|one_in| (u32::MAX / one_in, one_in));
-        let rows = sample.map_or(0, |(_, one_in)| {
+        let some = NonZeroU32::new(one_in);
+        let rows = some.map_or(0, |one_in| {
             let expected = connections.div_ceil(one_in.get() as usize);
             // A power of two, so that a place is found by a mask.
             (expected * ROOM).div_ceil(WAYS).next_power_of_two()
         });
-        let figures = Legs::new(sample.map_or(NonZeroU32::MIN, |(_, one_in)| one_in));
+        let figures = Legs::new(some.unwrap_or(NonZeroU32::MIN));
         let nobodys = Entry {
             to_server: Passed::new(SeqNum(0)),
             to_client: Passed::new(SeqNum(0)),
@@ -77,12 +77,19 @@ impl WatchedLegs {
             pool: None,
             server: 0,
         };
-        WatchedLegs {
-            sample,
+        let mut legs = WatchedLegs {
+            sample: None,
             owners: LargeSlice::of([NOBODY; WAYS], rows),
             entries: LargeSlice::of(nobodys, rows * WAYS),
             used: 0,
-        }
+        };
+        legs.draw_one_in(one_in);
+        legs
+    }
+
+    /// Draws one in `one_in` from now on, as far as there is room: that stays as it was made.
+    pub(crate) fn draw_one_in(&mut self, one_in: u32) {
+        self.sample = NonZeroU32::new(one_in).map(|one_in| (u32::MAX / one_in, one_in));
     }
 
     /// Whether a connection with this initial sequence number of ours is one of the sample.

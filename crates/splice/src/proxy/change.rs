@@ -100,6 +100,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if let Some(selector) = &mut change.selector {
             std::mem::swap(&mut self.selector, selector);
         }
+        self.legs.draw_one_in(self.settings.leg_sample);
         self.upstream.adopt(&mut change.upstream);
         self.sources.adopt(&mut change.sources);
         self.handshake.syn_ack_options.adopt(&mut change.options);
