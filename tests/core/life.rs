@@ -75,7 +75,13 @@ fn seven_packets_each_way() {
     );
     assert_eq!(
         states(Side::Server),
-        [State::SynReceived, State::Established, State::FinWait1, State::Closed]
+        [
+            State::SynReceived,
+            State::Established,
+            State::Answered,
+            State::FinWait1,
+            State::Closed
+        ]
     );
     bench.assert_all_returned();
 }

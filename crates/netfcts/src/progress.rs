@@ -325,7 +325,7 @@ mod tests {
     fn op() -> impl Strategy<Value = Op> {
         let micros = prop_oneof![0u64..1 << 20, (1u64 << 31) - 4..1 << 31];
         prop_oneof![
-            12 => (any::<bool>(), 0u8..13, micros).prop_map(|(server, state, micros)| Op::Push(server, state, micros)),
+            12 => (any::<bool>(), 0u8..14, micros).prop_map(|(server, state, micros)| Op::Push(server, state, micros)),
             1 => (any::<[u8; 16]>(), any::<u16>()).prop_map(|(address, port)| Op::Header(address, port)),
             1 => Just(Op::Flag),
             1 => Just(Op::Server),
@@ -370,7 +370,7 @@ mod tests {
             prop_assert!(progress.is_begun());
             prop_assert_eq!(progress.start(), model.start());
             for side in [Side::Client, Side::Server] {
-                for state in (0..13).map(|number| State::try_from(number).expect("a state")) {
+                for state in (0..14).map(|number| State::try_from(number).expect("a state")) {
                     let mut of_model = model.changes().filter(|change| (change.side, change.state) == (side, state));
                     let entered = of_model.next_back().map(|change| model.start() + change.after);
                     prop_assert_eq!(progress.entered_at((side, state)), entered);

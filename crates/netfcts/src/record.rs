@@ -76,10 +76,12 @@ pub enum State {
     Payload = 11,
     /// The selector has chosen the server.
     Selected = 12,
+    /// The first byte of the server has come.
+    Answered = 13,
 }
 
 impl State {
-    const ALL: [State; 13] = [
+    const ALL: [State; 14] = [
         State::Listen,
         State::SynReceived,
         State::SynSent,
@@ -93,6 +95,7 @@ impl State {
         State::TimeWait,
         State::Payload,
         State::Selected,
+        State::Answered,
     ];
 
     /// The name as written.
@@ -111,6 +114,7 @@ impl State {
             State::TimeWait => "TimeWait",
             State::Payload => "Payload",
             State::Selected => "Selected",
+            State::Answered => "Answered",
         }
     }
 }

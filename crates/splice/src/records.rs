@@ -142,6 +142,15 @@ impl Log {
         Some(now.saturating_since(record.entered_at(change)?))
     }
 
+    /// Notes that the server of the connection in `slot` has answered, and says how long after its SYN-ACK, if the record is kept and
+    /// knows.
+    pub(crate) fn answered(&mut self, slot: u32, now: Instant) -> Option<Duration> {
+        let record = self.record(slot)?;
+        let accepted = record.entered_at((Side::Server, State::Established));
+        record.push_state(Side::Server, State::Answered, now);
+        Some(now.saturating_since(accepted?))
+    }
+
     pub(crate) fn state(&mut self, slot: u32, side: Side, state: State, now: Instant) {
         if let Some(record) = self.record(slot) {
             record.push_state(side, state, now);

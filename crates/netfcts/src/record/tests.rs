@@ -122,7 +122,7 @@ fn numbers_are_the_places_in_the_lists() {
         assert_eq!((cause as u8, format!("{cause:?}")), (number, cause.name().to_owned()));
         assert_eq!(Cause::try_from(number), Ok(cause));
     }
-    assert_eq!((State::try_from(13), Cause::try_from(21)), (Err(13), Err(21)));
+    assert_eq!((State::try_from(14), Cause::try_from(21)), (Err(14), Err(21)));
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn a_peer_costs_four_changes_and_is_not_written_over() {
         .changes()
         .map(|change| change.after.as_micros() as usize)
         .collect();
-    assert_eq!(after, [0, 1, 2, 3, 9, 10, 11, 12]);
+    assert_eq!(after, [0, 1, 2, 3, 10, 11, 12, 13]);
     assert!(record.flags().contains(RecordFlags::STATES_DROPPED));
     assert_eq!(record.peer(), Some((IpAddr::from([10, 0, 0, 1]), 40_000)));
 }

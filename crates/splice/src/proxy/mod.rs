@@ -62,7 +62,6 @@ use e2d2::wire::frame::Packet;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::Side;
 use netfcts::leg::unmapped;
-use netfcts::record;
 use netfcts::wheel::TimerWheel;
 use std::sync::Arc;
 
@@ -401,11 +400,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Counts the first byte of the connection's server, if there is one now and was none before.
-    fn note_first_byte(&self, slot: u32, connection: &Connection) {
-        let accepted = (Side::Server, record::State::Established);
+    fn note_first_byte(&mut self, slot: u32, connection: &Connection) {
         if connection.bytes_to_client > 0
             && let Some(leg) = connection.ends.leg
-            && let Some(took) = self.records.time_since(slot, accepted, self.now)
+            && let Some(took) = self.records.answered(slot, self.now)
         {
             self.tally.note_first_byte(connection.listener, leg.server.0, took);
         }
