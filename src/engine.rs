@@ -27,6 +27,7 @@ mod reloader;
 mod running;
 mod server_watch;
 mod sides;
+mod slow_servers;
 pub mod steering;
 mod watch;
 mod worker;
@@ -68,6 +69,8 @@ pub use reloader::Reloader;
 use running::names_of;
 pub use running::{Outcome, ReloadError, RunningEngine};
 use server_watch::ServerWatch;
+pub use slow_servers::SlowServer;
+use slow_servers::SlowWatch;
 pub use watch::{CaptureClaim, NotReady, Subject, Watch};
 use worker::Parts;
 pub use worker::{Program, Shown};
@@ -305,6 +308,7 @@ impl Engine {
             crew: Crew::new(),
             watch,
             servers: ServerWatch::default(),
+            slow: SlowWatch::default(),
             topology: Arc::clone(&topology),
             generations: None,
             _kernel: links,

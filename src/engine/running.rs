@@ -16,6 +16,7 @@ use super::links::LinkWatch;
 use super::machine::{Machine, WatchedPool};
 use super::reloader::{self, Before};
 use super::server_watch::ServerWatch;
+use super::slow_servers::SlowWatch;
 use super::watch::{Noted, Watch};
 use crate::checks::CheckThread;
 use crate::config::{self, Config, ConfigError, ListChange, Standing};
@@ -63,6 +64,7 @@ pub struct RunningEngine<M: Machine> {
     pub(super) clock: Clock,
     pub(super) watch: Watch,
     pub(super) servers: ServerWatch,
+    pub(super) slow: SlowWatch,
     pub(super) topology: Arc<Topology>,
     /// Nothing where cores keep the settings that they began with.
     pub(super) generations: Option<Box<dyn Generations>>,
@@ -102,6 +104,10 @@ impl<M: Machine> RunningEngine<M> {
         let standby = self.watch.standby();
         let down = |number: usize| Some(standby.server(u16::try_from(number).ok()?).down()?.0);
         self.servers.look(&report.servers, report.uptime_ms, down);
+        let slow = self.slow.look(&self.config, &self.watch.tallies(), report.uptime_ms);
+        if let Some(slow) = slow {
+            self.watch.note_slow(slow);
+        }
     }
 
     /// Notes for the watch what only this thread can ask for.
@@ -257,6 +263,7 @@ impl<M: Machine> RunningEngine<M> {
             clock,
             watch,
             servers: _,
+            slow: _,
             topology: _,
             generations: _,
         } = self;

@@ -23,6 +23,7 @@ pub use service::Subject;
 
 use super::board::Board;
 use super::running::{names_of, report, servers_of};
+use super::slow_servers::SlowServer;
 use super::worker::Shown;
 use crate::capture::Totals;
 use crate::commands::{Commander, Unanswered, Visit, Visited};
@@ -61,6 +62,7 @@ struct Shared {
     closings: Mutex<ClosingNumbers>,
     is_capturing: AtomicBool,
     captured: Mutex<Totals>,
+    slow: Mutex<Vec<SlowServer>>,
 }
 
 /// The right to capture: one at a time has it.
@@ -123,6 +125,7 @@ impl Watch {
             closings: Mutex::default(),
             is_capturing: AtomicBool::new(false),
             captured: Mutex::default(),
+            slow: Mutex::default(),
         };
         Self {
             shared: Arc::new(shared),
@@ -250,6 +253,16 @@ impl Watch {
     /// That is more than was noted of a capture before.
     pub(crate) fn note_captured(&self, more: Totals) {
         *self.shared.captured.lock().unwrap_or_else(PoisonError::into_inner) += more;
+    }
+
+    /// The servers that were slower than others of their pool at the main thread's last look.
+    pub fn slow_servers(&self) -> Vec<SlowServer> {
+        let slow = self.shared.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        slow.clone()
+    }
+
+    pub(super) fn note_slow(&self, slow: Vec<SlowServer>) {
+        *self.shared.slow.lock().unwrap_or_else(PoisonError::into_inner) = slow;
     }
 
     /// What the numbers of listeners and servers mean, and when the cores' clock began.

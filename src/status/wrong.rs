@@ -99,4 +99,13 @@ fn servers_and_pools(report: &Report, watch: &Watch, found: &mut Found) {
             .warnings
             .push(format!("{} more servers are out", out.len() - MOST_NAMED));
     }
+    let slow = watch.slow_servers();
+    for slow in slow.iter().take(MOST_NAMED) {
+        found.warnings.push(format!("server {}: {slow}", slow.server));
+    }
+    if slow.len() > MOST_NAMED {
+        found
+            .warnings
+            .push(format!("{} more servers are slow", slow.len() - MOST_NAMED));
+    }
 }

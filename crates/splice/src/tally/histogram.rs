@@ -28,8 +28,9 @@ impl Default for Histogram {
 }
 
 impl Histogram {
+    /// Counts a number, as the one thread that counts here.
     #[inline]
-    pub(super) fn add(&self, value: u64) {
+    pub fn add(&self, value: u64) {
         if let Some(cell) = self.cells.get(cell_of(value)) {
             cell.add(1);
         }
@@ -60,6 +61,22 @@ impl Distribution {
             *all += cell.get();
         }
         self.sum = self.sum.wrapping_add(counted.sum.get());
+    }
+
+    /// What has come since this was `before`, which is none of what has begun anew.
+    pub fn since(&self, before: &Distribution) -> Distribution {
+        let mut cells = self.cells.iter().zip(&before.cells);
+        if cells.any(|(now, before)| now < before) {
+            return self.clone();
+        }
+        let mut since = self.clone();
+        since
+            .cells
+            .iter_mut()
+            .zip(&before.cells)
+            .for_each(|(cell, before)| *cell -= before);
+        since.sum = self.sum.wrapping_sub(before.sum);
+        since
     }
 
     /// How many numbers there were.
@@ -188,5 +205,12 @@ mod tests {
         all.add(&one);
         all.add(&other);
         assert_eq!((all.count(), all.sum(), all.quantile(0.5)), (2, 1003, Some(3)));
+    }
+
+    #[test]
+    fn what_has_come_since_is_the_difference_and_all_of_what_begins_anew() {
+        let (before, now) = (histogram(&[3, 1000]), histogram(&[3, 1000, 7, 7]));
+        assert_eq!(now.since(&before), histogram(&[7, 7]));
+        assert_eq!(before.since(&now), before);
     }
 }
