@@ -118,12 +118,8 @@ impl Daemon {
             let report = netsetup::setup(&RouteOptions::default()).map_err(system("routes"))?;
             report.iter().for_each(|line| log::info!("{line}"));
         }
-        let spoofs = config.listeners.iter().any(|listener| listener.spoof);
-        if spoofs && !privileges::has_net_admin() {
-            log::warn!(
-                "connections cannot be made from clients' addresses: {}",
-                privileges::ADMIN_HINT
-            );
+        if let Some(complaint) = netsetup::complaint(&config) {
+            log::warn!("{complaint}");
         }
         let inline = control::start(&config, &Arc::new(surroundings(&config))).map_err(DaemonError::Inline)?;
         let inline_counters = inline.as_ref().map(control::Ready::counters);

@@ -8,8 +8,9 @@
 //!
 //! Each rule leads to a table in which every destination is local.
 
-use crate::address::Family;
+use crate::address::{Family, Target};
 use crate::cli::RouteOptions;
+use crate::config::Config;
 use crate::firewall;
 use crate::inline::{control, host};
 use crate::netlink::{LocalRoute, Netlink, PolicyRule};
@@ -22,6 +23,9 @@ use std::time::Duration;
 
 /// Longest wait for a test connection.
 const PROBE: Duration = Duration::from_secs(2);
+
+/// The same before the start, which it holds up: on loopback an answer comes at once or never.
+const AT_START: Duration = Duration::from_millis(500);
 
 /// What has to be there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -280,7 +284,7 @@ fn probe_hint(error: &io::Error) -> String {
 }
 
 /// Test connections: to the given target, or to listeners of our own.
-fn probes(options: &RouteOptions, has_v6: bool) -> Vec<(String, io::Result<()>)> {
+fn probes(options: &RouteOptions, has_v6: bool) -> Vec<Probed> {
     let mark = options.mark.unwrap_or(0);
     let probe = |target: SocketAddr| {
         let source = sockets::test_source(Family::of(target.ip()));
@@ -295,15 +299,54 @@ fn probes(options: &RouteOptions, has_v6: bool) -> Vec<(String, io::Result<()>)>
         return vec![];
     }
     let loopback: [IpAddr; 2] = [[127, 0, 0, 1].into(), std::net::Ipv6Addr::LOCALHOST.into()];
-    let mut results = vec![];
-    for ip in loopback.into_iter().filter(|ip| has_v6 || ip.is_ipv4()) {
-        let listener = TcpListener::bind(SocketAddr::new(ip, 0));
-        match listener.and_then(|listener| Ok((listener.local_addr()?, listener))) {
-            Ok((address, _open)) => results.push(probe(address)),
-            Err(error) => results.push((format!("test listener on {ip}"), Err(error))),
+    let there = loopback.into_iter().filter(|ip| has_v6 || ip.is_ipv4());
+    there.map(|ip| with_listener(ip, probe)).collect()
+}
+
+type Probed = (String, io::Result<()>);
+
+/// A test connection to a listener of our own.
+fn with_listener(ip: IpAddr, probe: impl FnOnce(SocketAddr) -> Probed) -> Probed {
+    let listener = TcpListener::bind(SocketAddr::new(ip, 0));
+    match listener.and_then(|listener| Ok((listener.local_addr()?, listener))) {
+        Ok((address, _open)) => probe(address),
+        Err(error) => (format!("test listener on {ip}"), Err(error)),
+    }
+}
+
+/// Why connections from clients' addresses will fail, as far as this host can tell: a sentence. A server on loopback is tried with a
+/// test connection to a listener beside it; the way to others is tried by [`check`] with their address.
+pub fn complaint(config: &Config) -> Option<String> {
+    let spoofing: Vec<_> = config.listeners.iter().filter(|listener| listener.spoof).collect();
+    if spoofing.is_empty() {
+        return None;
+    }
+    if !privileges::has_net_admin() {
+        let hint = privileges::ADMIN_HINT;
+        return Some(format!("connections cannot be made from clients' addresses: {hint}"));
+    }
+    let mut tried: Vec<(IpAddr, u32)> = Vec::new();
+    for listener in spoofing {
+        for target in [&listener.target_v4, &listener.target_v6].into_iter().flatten() {
+            match target {
+                Target::Inet(address) if address.ip().is_loopback() => tried.push((address.ip(), listener.mark)),
+                Target::Inet(_) | Target::Unix(_) => {}
+            }
         }
     }
-    results
+    tried.sort_unstable();
+    tried.dedup();
+    let is_lost = |(ip, mark): &(IpAddr, u32)| {
+        let source = sockets::test_source(Family::of(*ip));
+        let probe = |target| (String::new(), sockets::probe_connect(source, target, *mark, AT_START));
+        // Where there is no IPv6 nothing listens.
+        matches!(with_listener(*ip, probe).1, Err(error) if error.kind() == io::ErrorKind::TimedOut)
+    };
+    let (ip, _) = tried.into_iter().find(is_lost)?;
+    Some(format!(
+        "answers of servers on {ip} to clients' addresses do not come back to this host: `mmproxy setup` makes the routing rules that it \
+         needs, or start with --routes; `mmproxy check` says what is missing"
+    ))
 }
 
 #[cfg(test)]

@@ -78,6 +78,33 @@ fn loopback_is_set_up_checked_and_restored() {
     });
 }
 
+/// What a proxy says from its start to its end, which comes when it is ready.
+fn said_at_start(arguments: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mmproxy"));
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    command.args(["-l", "127.0.0.1:8443"]).args(arguments);
+    let proxy = Proxy::spawn_saying(command, "127.0.0.1:8443", file.reopen().expect("the same").into());
+    drop(proxy);
+    std::fs::read_to_string(file.path()).expect("what it said")
+}
+
+#[test]
+fn a_start_without_the_way_back_says_what_makes_it() {
+    in_bare_namespace(|_| {
+        let said = said_at_start(&[]);
+        assert_eq!(said.matches("do not come back").count(), 1, "{said}");
+        assert!(
+            said.contains("servers on 127.0.0.1") && said.contains("`mmproxy setup`"),
+            "{said}"
+        );
+        assert!(said.contains("--routes") && said.contains("`mmproxy check`"), "{said}");
+        // Of a server elsewhere nothing is known, and what `--routes` has made stays when it is killed.
+        assert_eq!(said_at_start(&["-4", "10.7.0.2:80", "-6", ""]), "");
+        assert_eq!(said_at_start(&["--routes"]), "");
+        assert_eq!(said_at_start(&[]), "");
+    });
+}
+
 #[test]
 fn a_container_sees_its_clients() {
     in_bare_namespace(|name| {

@@ -209,7 +209,12 @@ impl Proxy {
         proxy
     }
 
-    pub fn spawn(mut command: Command, address: &str) -> Proxy {
+    pub fn spawn(command: Command, address: &str) -> Proxy {
+        Self::spawn_saying(command, address, Stdio::null())
+    }
+
+    /// The same, whose log goes there.
+    pub fn spawn_saying(mut command: Command, address: &str, log: Stdio) -> Proxy {
         let address: SocketAddr = address.parse().expect("address");
         // The kernel accepts as soon as there are sockets, when the proxy has neither its threads nor all its descriptors.
         let folder = tempfile::tempdir().expect("a folder");
@@ -224,7 +229,7 @@ impl Proxy {
         let child = command
             .env("NOTIFY_SOCKET", folder.path().join("notify"))
             .stdin(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(log)
             .spawn()
             .expect("the proxy starts");
         let mut proxy = Proxy { child, address };
