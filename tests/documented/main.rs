@@ -3,6 +3,7 @@
 mod keys;
 mod manual;
 mod monitoring;
+mod pictures;
 mod reference;
 
 use std::collections::BTreeSet;
@@ -178,13 +179,4 @@ fn rules_to_try_by_hand_are_those_that_the_engine_makes() {
         .filter(|line| line.starts_with("flow create"))
         .collect();
     assert_eq!(commands, expected);
-}
-
-#[test]
-fn the_picture_of_binding_is_what_its_script_draws() {
-    let drawn = std::process::Command::new(root().join("scripts/draw-binding.sh")).output();
-    let drawn = drawn.expect("bash");
-    assert!(drawn.status.success(), "{drawn:?}");
-    let kept = fs::read(root().join("docs/binding.svg")).expect("the picture");
-    assert!(drawn.stdout == kept, "scripts/draw-binding.sh >docs/binding.svg");
 }

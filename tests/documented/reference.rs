@@ -9,10 +9,10 @@ use std::process::Command;
 use super::{files, keys, root};
 
 /// Names with what the code says of them.
-struct Listed {
+pub(crate) struct Listed {
     /// Of the whole.
     title: String,
-    entries: Vec<(String, String)>,
+    pub(crate) entries: Vec<(String, String)>,
 }
 
 /// The enums and flags of a source with a doc comment for each variant: `Variant = "name"`, `Variant = 1`, `Variant`, or
@@ -76,7 +76,7 @@ fn plain(doc: &str) -> String {
 }
 
 /// All lists of the engine, but for those of tests and benchmarks.
-fn all_lists() -> Vec<(String, Listed)> {
+pub(crate) fn all_lists() -> Vec<(String, Listed)> {
     let mut paths = BTreeSet::new();
     files(&root(), &mut paths);
     let sources = paths.iter().filter(|path| {
@@ -88,7 +88,7 @@ fn all_lists() -> Vec<(String, Listed)> {
 }
 
 /// The one list of that name whose title begins so.
-fn list<'a>(lists: &'a [(String, Listed)], name: &str, title: &str) -> &'a Listed {
+pub(crate) fn list<'a>(lists: &'a [(String, Listed)], name: &str, title: &str) -> &'a Listed {
     let mut found = lists
         .iter()
         .filter(|(known, listed)| known == name && listed.title.starts_with(title));

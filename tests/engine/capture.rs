@@ -125,10 +125,6 @@ fn only_those_are_written_that_end_for_the_cause_and_a_capture_ends_by_itself() 
     let path = written(&served, file);
     let frames = tshark::frames(&path);
     assert!(frames.len() > 8, "{frames:?}");
-    // What scripts/draw-capture.sh draws.
-    if let Some(kept) = std::env::var_os("PROXYENGINE_KEEP_CAPTURE") {
-        std::fs::copy(&path, kept).expect("kept");
-    }
     let clients: Vec<_> = frames.iter().filter_map(|frame| frame.word("client")).collect();
     assert!(clients.iter().all(|client| *client == "10.0.0.7:50003"), "{clients:?}");
     assert_eq!(frames[0].word("kind"), Some("received"));

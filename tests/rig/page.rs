@@ -1,7 +1,7 @@
 //! The status page in Chromium, which has no window and runs where the engine does.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -13,9 +13,6 @@ use crate::setup::{LIMIT, Setup};
 const PAGE: &str = "127.0.0.1:9180";
 
 const BROWSER: &str = "chromium-headless-shell";
-
-/// Where pictures go that somebody wants to see.
-const PICTURES: &str = "PROXYENGINE_SCREENSHOTS";
 
 /// How the page is looked at.
 struct View {
@@ -29,12 +26,12 @@ struct View {
 const VIEWS: [View; 4] = [
     View {
         name: "page-light",
-        size: (1000, 460),
+        size: (1000, 415),
         scheme: 1,
     },
     View {
         name: "page-dark",
-        size: (1000, 460),
+        size: (1000, 415),
         scheme: 0,
     },
     View {
@@ -50,8 +47,8 @@ const VIEWS: [View; 4] = [
 ];
 
 /// The document that scripts have made of the page, and its picture in a file.
-fn look(rig: &Rig, view: &View, folder: &Path) -> (String, PathBuf) {
-    let picture = folder.join(format!("{}.png", view.name));
+fn look(rig: &Rig, view: &View) -> (String, PathBuf) {
+    let picture = rig.file(&format!("{}.png", view.name));
     let (width, height) = view.size;
     let looked = |what: &str| {
         let mut browser = rig.command(Place::Engine, BROWSER);
@@ -118,14 +115,12 @@ fn the_page_shows_the_engine_in_a_browser_without_a_complaint() {
     let Some(setup) = Setup::new(RigOptions::default(), &options, &["curl", "nginx", BROWSER], start) else {
         return;
     };
-    let folder = std::env::var_os(PICTURES).map(PathBuf::from);
-    let folder = folder.unwrap_or_else(|| setup.rig.folder().to_owned());
     let is_over = AtomicBool::new(false);
     let pictures = std::thread::scope(|scope| {
         let _over = Over(&is_over);
         scope.spawn(|| ask(&setup.rig, &is_over));
         std::thread::sleep(Duration::from_secs(2));
-        VIEWS.map(|view| seen(&setup.rig, &view, &folder))
+        VIEWS.map(|view| seen(&setup.rig, &view))
     });
     let [light, dark, phone, phone_dark] = &pictures;
     assert!(
@@ -135,9 +130,19 @@ fn the_page_shows_the_engine_in_a_browser_without_a_complaint() {
     setup.finish();
 }
 
+/// The headings of a part's table behind its name, a line for each, as `scripts/screenshots.sh` writes them into pictures.
+fn headings(document: &str, id: &str) -> String {
+    let buttons = part(document, id).split("<button>").skip(1);
+    let headings = buttons.filter_map(|rest| rest.split('<').next());
+    let lines = std::iter::once(id)
+        .chain(headings)
+        .map(|line| line.replace('\n', " ") + "\n");
+    lines.collect()
+}
+
 /// A picture of the page, which shows what there is.
-fn seen(rig: &Rig, view: &View, folder: &Path) -> Vec<u8> {
-    let (document, picture) = look(rig, view, folder);
+fn seen(rig: &Rig, view: &View) -> Vec<u8> {
+    let (document, picture) = look(rig, view);
     let state = part(&document, "state");
     assert!(state.contains("ready") && !state.contains("no answer"), "{state}");
     for (id, shown) in [
@@ -149,6 +154,18 @@ fn seen(rig: &Rig, view: &View, folder: &Path) -> Vec<u8> {
     ] {
         let part = part(&document, id);
         assert!(part.contains(shown), "no {shown} in {id} of {document}");
+        if id != "wrong" {
+            let headings = headings(&document, id);
+            assert!(headings.lines().count() > 3, "{headings}");
+            for name in ["page-light", "page-dark", "page-phone"] {
+                let kept = fs::read(format!("{}/docs/{name}.png", env!("CARGO_MANIFEST_DIR"))).expect("a picture");
+                let is_shown = kept.windows(headings.len()).any(|bytes| bytes == headings.as_bytes());
+                assert!(
+                    is_shown,
+                    "docs/{name}.png is not of {headings}: run scripts/screenshots.sh"
+                );
+            }
+        }
     }
     let picture = fs::read(picture).expect("a picture");
     assert!(picture.starts_with(b"\x89PNG\r\n\x1a\n"));

@@ -15,7 +15,7 @@ use super::tables::{self, DROPS, Order, Severity, TABLES, duration, short};
 const GAP: u16 = 1;
 
 /// What the keys do, in the last line.
-const KEYS: [(&str, &str); 6] = [
+pub(super) const KEYS: [(&str, &str); 6] = [
     ("Tab", "table"),
     ("↑↓", "move"),
     ("F6", "sort"),

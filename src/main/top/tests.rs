@@ -255,3 +255,21 @@ fn numbers_are_short() {
         .for_each(|(seconds, text)| assert_eq!(duration(seconds), text));
     assert!(Severity::Well < Severity::Critical);
 }
+
+#[test]
+fn the_picture_in_the_manual_has_the_columns_tables_and_keys_of_today() {
+    let picture = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/top.svg")).expect("the picture");
+    let texts: Vec<&str> = picture
+        .split("</text>")
+        .filter_map(|text| text.rsplit('>').next())
+        .collect();
+    let shown: Vec<&str> = texts.iter().flat_map(|text| text.split_whitespace()).collect();
+    let columns = TABLES[0].columns.iter().map(|column| column.title);
+    let (tables, keys) = (TABLES.iter().map(|table| table.part), screen::KEYS);
+    let keys = keys.iter().flat_map(|(key, does)| [*key, *does]);
+    for expected in [columns.collect::<Vec<_>>(), tables.collect(), keys.collect()] {
+        let words: Vec<&str> = expected.iter().flat_map(|text| text.split(' ')).collect();
+        let is_shown = shown.windows(words.len()).any(|shown| shown == words);
+        assert!(is_shown, "no {words:?} in docs/top.svg: run scripts/screenshots.sh");
+    }
+}
