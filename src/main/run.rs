@@ -1,5 +1,6 @@
 //! Runs the engine from its start to its report.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,7 +80,7 @@ pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -
     // Before the ports: a place that is taken is told at once.
     let control = match status::listen(config.control()) {
         Ok(control) => control,
-        Err((place, error)) => return not_started(&format!("[control]: {place} cannot be listened on: {error}")),
+        Err((place, error)) => return not_started(&not_listening(&place, &error)),
     };
     let (limits, journal) = before_start(&config, arguments);
     let started = match arguments.stage_cycles {
@@ -153,6 +154,17 @@ fn before_start(config: &Config, arguments: &RunArguments) -> (Limits, Journal) 
     let files = [&arguments.report, &arguments.stage_cycles, &kept_in];
     let limits = Limits::of(config, files.into_iter().flatten().map(PathBuf::as_path));
     (limits, Journal::open(kept_in))
+}
+
+/// Why `[control]` is not there, and where a port is taken the command that says by whom.
+fn not_listening(place: &str, error: &io::Error) -> String {
+    let who = match place.rsplit_once(':') {
+        Some((_, port)) if error.kind() == io::ErrorKind::AddrInUse => {
+            format!("; who has it: ss -ltnp sport = :{port}")
+        }
+        _ => String::new(),
+    };
+    format!("[control]: {place} cannot be listened on: {error}{who}")
 }
 
 fn not_started(reason: &str) -> Exit {

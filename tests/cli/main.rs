@@ -274,3 +274,20 @@ fn manual_pages_say_what_the_command_line_takes() {
     assert!(read("bash/proxyengine.bash").contains("--dry-run"));
     assert!(!place.path("pages/man/proxyengine-generate.1").exists());
 }
+
+#[test]
+fn a_port_that_is_taken_is_told_with_the_command_that_says_by_whom() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address");
+    let place = Place::new(&GOOD.replace("[records]", &format!("[control]\nhttp = \"{address}\"\n[records]")));
+    let output = place.output(&["engine.toml"]);
+    let who = format!(
+        "{address} cannot be listened on: Address already in use (os error 98); who has it: ss -ltnp sport = :{}",
+        address.port()
+    );
+    assert!(
+        code(&output) == 1 && stderr(&output).contains(&who),
+        "{}",
+        stderr(&output)
+    );
+}
