@@ -125,8 +125,9 @@ shown_cargo() {
     local name=$1 log ticker status=0
     shift
     if [ -t 2 ]; then
-        cargo "$@"
-        return
+        cargo "$@" || status=$?
+        [ "$status" -eq 0 ] || tell_of_sources "$name"
+        return "$status"
     fi
     log=$(mktemp)
     tell_progress "$name" "$log" &
@@ -137,11 +138,16 @@ shown_cargo() {
     # What the compiler has said; its bars end with a carriage return.
     if [ "$status" -ne 0 ]; then
         sed -e 's/.*\r//' -e '/^ *\(Compiling\|Downloaded\|Fresh\) /d' "$log" >&2
-        ! grep -q 'Could not resolve host\|Could not connect\|failed to download' "$log" ||
-            say "$name: the sources of libraries come from crates.io: is there a network, or a proxy to name in https_proxy?"
+        tell_of_sources "$name"
     fi
     rm -f "$log"
     return "$status"
+}
+
+# Says what a build that has failed wanted, if that is sources that are not here and cannot be had, whatever cargo calls that.
+tell_of_sources() {
+    CARGO_NET_RETRY=0 cargo fetch --quiet --locked --target "$(rustc -vV | sed -n 's/^host: //p')" >/dev/null 2>&1 ||
+        say "$1: the sources of some libraries are not here: is there a network, or a proxy to name in https_proxy?"
 }
 
 # Runs until it is killed: how many of its parts cargo has built.
@@ -177,6 +183,7 @@ cmd_test() {
         say "no test has run: nothing matches '$*'"
         status=1
     fi
+    [ "$status" -eq 0 ] || tell_of_sources test
     # A test that finds its machine lacking returns early, which the test program counts as passed.
     printf 'tests: %s passed, %s failed, %s skipped\n' $((passed - skipped)) "$failed" "$skipped"
     return "$status"
@@ -184,7 +191,7 @@ cmd_test() {
 
 # Sums a column of cargo's closing lines.
 count() {
-    grep -E '^test result: ' "$TEST_LOG" | sed -E "s/.* ([0-9]+) $1.*/\\1/" | awk '{ sum += $1 } END { print sum + 0 }'
+    sed -nE "s/^test result: .* ([0-9]+) $1.*/\\1/p" "$TEST_LOG" | awk '{ sum += $1 } END { print sum + 0 }'
 }
 
 # build_optimised PACKAGE…  builds their programs with a profile, below PROFILED_TARGET.

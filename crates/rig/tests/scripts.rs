@@ -201,15 +201,15 @@ fn build_sh_tells_what_it_can_do_from_any_folder() {
     );
 }
 
-/// What a newcomer's machine may lack is said in a sentence: a compiler, or one that is new enough.
+/// What a newcomer's machine may lack is said in a sentence: a compiler, one that is new enough, a network.
 #[test]
-fn build_sh_names_the_compiler_that_it_needs() {
+fn build_sh_names_what_it_lacks_to_build_with() {
     let folder = std::env::temp_dir().join(format!("pet-compiler-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let path = format!("{}/../../build.sh", env!("CARGO_MANIFEST_DIR"));
-    let said = || {
+    let said = |command: &str| {
         let mut build = Command::new(&path);
-        build.arg("build").env("HOME", &folder).env_remove("CARGO_HOME");
+        build.arg(command).env("HOME", &folder).env_remove("CARGO_HOME");
         build.env("PATH", format!("{}:/usr/bin:/bin", folder.display()));
         build.env("PROXYENGINE_NO_INSTALL", "1");
         let output = build.output().expect("the script runs");
@@ -221,15 +221,27 @@ fn build_sh_names_the_compiler_that_it_needs() {
         .iter()
         .any(|path| std::path::Path::new(path).exists())
     {
-        let without = said();
+        let without = said("build");
         assert!(without.contains("cargo is missing: install Rust stable"), "{without}");
     }
-    for name in ["cargo", "rustc"] {
+    let program = |name: &str, text: &str| {
         let program = folder.join(name);
-        std::fs::write(&program, "#!/bin/sh\necho 'rustc 1.63.0 (4b91a6ea7 2022-08-08)'\n").expect("written");
+        std::fs::write(&program, format!("#!/bin/sh\n{text}\n")).expect("written");
         std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("executable");
-    }
-    let old = said();
+    };
+    program("cargo", "exit 1");
+    program("rustc", "echo 'rustc 1.63.0 (4b91a6ea7 2022-08-08)'");
+    let old = said("build");
     assert!(old.contains("Rust 1.63.0 is too old"), "{old}");
+    // One that has no network: whatever it builds fails, and it says that sources are missing.
+    program("rustc", "echo 'rustc 9.9.9'");
+    let is_root = rustix::process::getuid().is_root();
+    for command in ["test", "demo"].into_iter().take(1 + usize::from(is_root)) {
+        let alone = said(command);
+        assert!(
+            alone.contains(&format!("{command}: the sources of some libraries are not here")),
+            "{alone}"
+        );
+    }
     std::fs::remove_dir_all(&folder).expect("removed");
 }
