@@ -43,7 +43,7 @@ use crate::base::difference::MOST_SERVERS;
 use crate::base::ids::{PoolId, ServerId};
 use crate::base::limit::{Limited, Limits};
 use crate::base::meter::CoreMeters;
-use crate::base::server_state::ServerState;
+use crate::base::server_state::{ServerState, ServerWord};
 use crate::base::settings::{HashKey, Seeker, UpstreamServer, UpstreamSettings};
 use crate::base::standby::Standby;
 
@@ -130,38 +130,65 @@ impl Upstream {
         now: Instant,
         tried: &[ServerId],
     ) -> Option<ServerId> {
-        let seeker = seeker.into();
+        self.choose(pool, &seeker.into(), now, tried)
+    }
+
+    fn choose(&mut self, id: PoolId, seeker: &Seeker, now: Instant, tried: &[ServerId]) -> Option<ServerId> {
+        let pool = self.pools.get_mut(id.index())?;
+        if tried.is_empty() {
+            let servers = Servers::new(&self.health, &self.standby, &self.meters, &[]);
+            let first = pool.pick_first(seeker, &self.meters, |server| servers.is_ready(server));
+            if first.is_some() {
+                return first;
+            }
+        }
+        let picked = self.choose_further(id, seeker, now, tried)?;
+        if self.standby.server(picked.0).word().is_ejected() {
+            self.begin_trial(id, picked, now);
+        }
+        Some(picked)
+    }
+
+    /// The choice where the first candidate is not ready, or more than its own state matters.
+    #[cold]
+    fn choose_further(&mut self, pool: PoolId, seeker: &Seeker, now: Instant, tried: &[ServerId]) -> Option<ServerId> {
         let pool = self.pools.get_mut(pool.index())?;
-        let (health, standby, meters) = (&self.health, &self.standby, &self.meters);
-        let word = |server: ServerId| standby.server(server.0).word();
-        let has_room = |server: ServerId| !tried.contains(&server) && health[server.index()].has_room(server, meters);
-        let may_be_asked = |server: ServerId| has_room(server) && word(server).may_be_asked(now);
-        let has_room = |server: ServerId| has_room(server) && !word(server).is_drained();
+        let (standby, meters) = (&self.standby, &self.meters);
+        let servers = Servers::new(&self.health, standby, meters, tried);
+        let may_be_asked = |server| servers.may_be_asked(server, now);
         let holds_back = pool.holds_back(now);
         let is_fresh = |server: ServerId| {
             let since = || standby.server(server.0).since();
             holds_back.as_ref().is_some_and(|holds_back| holds_back(since()))
         };
-        let picked = if pool.panics(|server| word(server).may_be_asked(now)) {
+        let picked = if pool.panics(|server| servers.word(server).may_be_asked(now)) {
             None
         } else {
-            pool.pick(&seeker, meters, |server| may_be_asked(server) && !is_fresh(server))
+            pool.pick(seeker, meters, |server| may_be_asked(server) && !is_fresh(server))
                 .or_else(|| {
                     holds_back
                         .as_ref()
-                        .and_then(|_| pool.pick(&seeker, meters, may_be_asked))
+                        .and_then(|_| pool.pick(seeker, meters, may_be_asked))
                 })
                 .or_else(|| pool.pick_backup(may_be_asked))
         };
-        let picked = picked
-            .or_else(|| pool.pick(&seeker, meters, has_room))
-            .or_else(|| pool.pick_backup(has_room))?;
+        let may_be_tried = |server| servers.has_room(server) && !servers.word(server).is_drained();
+        picked
+            .or_else(|| pool.pick(seeker, meters, may_be_tried))
+            .or_else(|| pool.pick_backup(may_be_tried))
+    }
+
+    /// `picked` is ejected: if its time is over, the call to it is a trial.
+    fn begin_trial(&mut self, pool: PoolId, picked: ServerId, now: Instant) {
         // A trial that is overdue is over; one whose client has left ends without a word.
         let patience = self.servers[picked.index()].connect_timeout;
-        let overdue = bound(pool).filter(|_| pool.answers.usual().is_some());
+        let pool = self
+            .pools
+            .get(pool.index())
+            .filter(|pool| pool.answers.usual().is_some());
+        let overdue = pool.and_then(bound);
         let patience = overdue.map_or(patience, |bound| patience.min(2 * bound));
-        self.health[picked.index()].note_picked(standby.server(picked.0), now, patience);
-        Some(picked)
+        self.health[picked.index()].note_picked(self.standby.server(picked.0), now, patience);
     }
 
     /// After how long a call of this pool is looked at first, to see whether it is overdue: four times what its servers
@@ -184,9 +211,9 @@ impl Upstream {
         let Some(pool) = self.pools.get_mut(pool.index()) else {
             return false;
         };
-        let is_left = others((&self.health, &self.standby, &self.meters), server, tried);
+        let servers = Servers::new(&self.health, &self.standby, &self.meters, tried);
         (!self.standby.server(server.0).word().is_fit() || pool.answers.may_give_up(now))
-            && pool.members.iter().any(|member| is_left(member.server))
+            && pool.members.iter().any(|member| servers.is_left(member.server, server))
     }
 
     /// Gives such a call up: the server to call instead. `None` if it [may not be](Self::may_give_up).
@@ -202,8 +229,9 @@ impl Upstream {
             return None;
         }
         let pool = self.pools.get_mut(pool.index())?;
-        let others = others((&self.health, &self.standby, &self.meters), server, tried);
-        let next = (pool.pick(&seeker.into(), &self.meters, &others)).or_else(|| pool.pick_backup(&others))?;
+        let servers = Servers::new(&self.health, &self.standby, &self.meters, tried);
+        let is_left = |other| servers.is_left(other, server);
+        let next = (pool.pick(&seeker.into(), &self.meters, is_left)).or_else(|| pool.pick_backup(is_left))?;
         let event = if self.standby.server(server.0).word().is_fit() {
             pool.answers.note_given_up(now);
             CallEvent::GivenUp
@@ -338,16 +366,50 @@ impl Upstream {
     }
 }
 
-/// Says of a server whether an overdue call to `server` can go there: to those that are not ejected. A trial is for those who
-/// have not waited yet.
-fn others(
-    (health, standby, meters): (&[Health], &Standby, &CoreMeters),
-    server: ServerId,
-    tried: &[ServerId],
-) -> impl Fn(ServerId) -> bool {
-    move |other| {
-        let has_room = health[other.index()].has_room(other, meters);
-        other != server && standby.server(other.0).word().is_fit() && has_room && !tried.contains(&other)
+/// The servers, as a choice looks at one after the other.
+struct Servers<'a> {
+    health: &'a [Health],
+    standby: &'a Standby,
+    meters: &'a CoreMeters,
+    tried: &'a [ServerId],
+}
+
+impl<'a> Servers<'a> {
+    #[inline(always)]
+    fn new(health: &'a [Health], standby: &'a Standby, meters: &'a CoreMeters, tried: &'a [ServerId]) -> Self {
+        Servers {
+            health,
+            standby,
+            meters,
+            tried,
+        }
+    }
+
+    /// It takes any call: nothing is said against it, and it has room.
+    #[inline(always)]
+    fn is_ready(&self, server: ServerId) -> bool {
+        self.word(server).is_plain() && self.health[server.index()].has_room(server, self.meters)
+    }
+
+    #[inline(always)]
+    fn word(&self, server: ServerId) -> ServerWord {
+        self.standby.server(server.0).word()
+    }
+
+    /// It has not been tried yet, and has room.
+    fn has_room(&self, server: ServerId) -> bool {
+        self.health[server.index()].has_room(server, self.meters) && !self.tried.contains(&server)
+    }
+
+    /// The same, and it is in service, and not ejected or due for a trial.
+    fn may_be_asked(&self, server: ServerId, now: Instant) -> bool {
+        self.word(server).may_be_asked(now) && self.has_room(server)
+    }
+
+    /// Whether an overdue call to `server` can go to this one: to those that are not ejected. A trial is for those who have not
+    /// waited yet.
+    fn is_left(&self, other: ServerId, server: ServerId) -> bool {
+        other != server && self.word(other).is_fit() && self.has_room(other)
     }
 }
 

@@ -163,6 +163,12 @@ impl ServerWord {
         self.is_in_service() && Instant::from_millis(self.until()) <= now
     }
 
+    /// It is in service, and not ejected.
+    #[inline]
+    pub(crate) fn is_plain(self) -> bool {
+        self.0 & (DRAINED | DOWN | UNTIL) == 0
+    }
+
     fn until(self) -> u64 {
         self.0 >> UNTIL_SHIFT
     }

@@ -4,13 +4,14 @@
 //! `may_be` is called for one candidate after the other. Slow start refuses a first candidate at random there, so tables do not
 //! change with the state of servers.
 
+use std::hint::select_unpredictable;
 use std::sync::Arc;
 use std::time::Duration;
 
 use e2d2::time::Instant;
 
 use super::answers::Answers;
-use crate::base::choice_table::{ChoiceTable, hash_of_client, mix};
+use crate::base::choice_table::{ChoiceTable, Place, hash_of_client, mix};
 use crate::base::ids::ServerId;
 use crate::base::limit::Limited;
 use crate::base::meter::CoreMeters;
@@ -37,6 +38,8 @@ pub(super) struct Pool {
     primaries: usize,
     /// The next backup in turn.
     backup_turn: usize,
+    /// See [`Pool::asks_more`].
+    asks_more: bool,
     slow_start: Duration,
     panic: Panic,
     table: Arc<ChoiceTable>,
@@ -114,6 +117,7 @@ impl Pool {
             members: pool.members.clone(),
             primaries: pool.members.iter().filter(|member| !member.backup).count(),
             backup_turn: 0,
+            asks_more: Pool::asks_more(pool.slow_start, pool.panic_below, &pool.hash),
             slow_start: pool.slow_start,
             panic: Panic {
                 below: pool.panic_below,
@@ -138,7 +142,40 @@ impl Pool {
         (self.policy.is_hash() && self.hash.key != HashKey::Client).then_some(self.hash.key)
     }
 
+    /// Whether more than its own state decides whether a server may be chosen: how long it is back, how many others are out, or
+    /// how many connections all have.
+    fn asks_more(slow_start: Duration, panic_below: u8, hash: &HashSettings) -> bool {
+        !slow_start.is_zero() || panic_below > 0 || hash.balance_factor.is_some()
+    }
+
+    /// The policy's first candidate, if it and those that it is compared with are ready, and nothing else has to be looked at. That
+    /// is nearly always so.
     #[inline]
+    pub(super) fn pick_first(
+        &mut self,
+        seeker: &Seeker,
+        meters: &CoreMeters,
+        is_ready: impl Fn(ServerId) -> bool,
+    ) -> Option<ServerId> {
+        if self.asks_more {
+            return None;
+        }
+        match self.policy {
+            Policy::RoundRobin => {
+                let server = self.in_turn().filter(|server| is_ready(*server))?;
+                self.end_turn();
+                Some(server)
+            }
+            Policy::LeastConnections => self.least_of_ready(meters, is_ready),
+            Policy::ClientHash | Policy::Maglev => {
+                let place = self.table.first(self.key_of(seeker))?;
+                let server = self.members.get(usize::from(place))?.server;
+                is_ready(server).then_some(server)
+            }
+        }
+    }
+
+    /// A server that `may_be`, by the policy; `None` if none of those that are no backups may.
     pub(super) fn pick(
         &mut self,
         seeker: &Seeker,
@@ -157,11 +194,9 @@ impl Pool {
 
     /// Smooth weighted round robin; servers that may not be chosen lose their turn.
     fn round_robin(&mut self, may_be: impl Fn(ServerId) -> bool) -> Option<ServerId> {
-        let turns = self.table.turns();
-        for _ in 0..turns.len().min(MOST_TURNS) {
-            let place = turns.get(self.turn).or(turns.first())?;
-            let server = self.members.get(usize::from(*place))?.server;
-            self.turn = if self.turn + 1 < turns.len() { self.turn + 1 } else { 0 };
+        for _ in 0..self.table.turns().len().min(MOST_TURNS) {
+            let server = self.in_turn()?;
+            self.end_turn();
             if may_be(server) {
                 return Some(server);
             }
@@ -170,6 +205,21 @@ impl Pool {
         self.rotated(self.turn)
             .map(|(_, member)| member.server)
             .find(|server| may_be(*server))
+    }
+
+    /// The server whose turn it is.
+    #[inline]
+    fn in_turn(&self) -> Option<ServerId> {
+        let turns = self.table.turns();
+        let place = turns.get(self.turn).or(turns.first())?;
+        self.members.get(usize::from(*place)).map(|member| member.server)
+    }
+
+    /// The next turn is another's.
+    #[inline]
+    fn end_turn(&mut self) {
+        let has_more = self.turn + 1 < self.table.turns().len();
+        self.turn = if has_more { self.turn + 1 } else { 0 };
     }
 
     /// The members that are no backups.
@@ -224,21 +274,49 @@ impl Pool {
         members.cycle().skip(from).take(count)
     }
 
+    /// What [`least_connections`](Self::least_connections) picks, if all that it compares are ready.
+    #[inline]
+    fn least_of_ready(&mut self, meters: &CoreMeters, is_ready: impl Fn(ServerId) -> bool) -> Option<ServerId> {
+        if self.primaries <= FEW {
+            let mut all = self.primaries().iter();
+            return (all.all(|member| is_ready(member.server)))
+                .then(|| self.least_of_all(meters, |_| true))
+                .flatten();
+        }
+        let (first, second) = (self.draw()?, self.draw()?);
+        // Who is drawn twice is compared with the next.
+        let next = if usize::from(first) + 1 < self.primaries {
+            first + 1
+        } else {
+            0
+        };
+        let second = select_unpredictable(first == second, next, second);
+        let [first, second] = [first, second].map(|place| self.members.get(usize::from(place)));
+        let (first, second) = first.zip(second)?;
+        let are_ready = is_ready(first.server) && is_ready(second.server);
+        are_ready.then(|| Load::of(second, meters).or_less(Load::of(first, meters)).server)
+    }
+
+    /// Any server, by weight.
+    #[inline]
+    fn draw(&mut self) -> Option<Place> {
+        self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.table.draw(mix(self.draws))
+    }
+
     /// The one with fewer connections for its weight of two drawn by weight; in small pools of all. Source:
     /// Mitzenmacher, "The power of two choices in randomized load balancing", IEEE TPDS 12 (2001).
     fn least_connections(&mut self, meters: &CoreMeters, may_be: impl Fn(ServerId) -> bool) -> Option<ServerId> {
         let mut first: Option<Load> = None;
         let draws = if self.primaries > FEW { MOST_DRAWS } else { 0 };
         for _ in 0..draws {
-            self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let place = self.table.draw(mix(self.draws))?;
-            let member = self.members.get(usize::from(place))?;
-            if !may_be(member.server) || first.is_some_and(|first| first.server == member.server) {
+            let place = self.draw()?;
+            let load = Load::of(self.members.get(usize::from(place))?, meters);
+            if !may_be(load.server) || first.is_some_and(|first| first.server == load.server) {
                 continue;
             }
-            let load = Load::of(member, meters);
             match first {
-                Some(first) => return Some(if load.is_less_than(&first) { load } else { first }.server),
+                Some(first) => return Some(load.or_less(first).server),
                 None => first = Some(load),
             }
         }
@@ -309,6 +387,12 @@ impl Load {
             open: meters.open_of(Limited::Server, member.server.0) + 1,
             weight: i64::from(member.weight),
         }
+    }
+
+    /// This one if it is less, else the other.
+    #[inline]
+    fn or_less(self, other: Load) -> Load {
+        if self.is_less_than(&other) { self } else { other }
     }
 
     /// Compared by cross products, which are below 2^41.

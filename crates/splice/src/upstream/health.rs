@@ -113,7 +113,8 @@ impl Health {
 
     #[inline]
     pub(super) fn has_room(&self, server: ServerId, meters: &CoreMeters) -> bool {
-        let is_full = |most| !meters.are_fewer_than(Limited::Server, server.0, most);
+        // The highest limit only has connections counted.
+        let is_full = |most| most != u32::MAX && !meters.are_fewer_than(Limited::Server, server.0, most);
         !self.is_joining && !self.limit.is_some_and(is_full)
     }
 

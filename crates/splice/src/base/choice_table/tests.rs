@@ -118,6 +118,30 @@ fn maglev_gives_each_its_weight_and_moves_few_others() {
 }
 
 #[test]
+fn of_a_hundred_alike_none_that_goes_moves_more_than_six_in_a_thousand_others() {
+    let before = table(Policy::Maglev, &members(0..100, |_| 1));
+    let Table::Entries(before) = &before.table else {
+        panic!("no table of Maglev");
+    };
+    let mean = ENTRIES as f64 / 100.0;
+    for server in 0..100 {
+        let count = before.iter().filter(|place| **place == server).count() as f64;
+        assert!((count / mean - 1.0).abs() <= 0.01, "{server} has {count} entries");
+        let left = table(Policy::Maglev, &members((0..100).filter(|of| *of != server), |_| 1));
+        let Table::Entries(after) = &left.table else {
+            panic!("no table of Maglev");
+        };
+        let now = after.iter().map(|place| place + Place::from(*place >= server));
+        let moved = before
+            .iter()
+            .zip(now)
+            .filter(|(before, now)| **before != server && **before != *now);
+        let part = moved.count() as f64 / ENTRIES as f64;
+        assert!(part <= 0.006, "without {server}: {part}");
+    }
+}
+
+#[test]
 fn draws_are_by_weight() {
     let weights = [1_u16, 2, 5, 100, 42];
     let members = members(0..5, |server| weights[usize::from(server)]);
