@@ -92,6 +92,10 @@ fn seconds_of_ms(ms: u64) -> f64 {
     ms as f64 / 1e3
 }
 
+fn seconds_of_micros(micros: u64) -> f64 {
+    micros as f64 / 1e6
+}
+
 fn of_group(seen: &Seen<'_>, name: &str, tell: &mut dyn FnMut(&'static str, u64)) {
     let counts = seen
         .report
@@ -247,14 +251,16 @@ fn times_of_listeners(seen: &Seen<'_>, values: &mut Values<'_>, of: fn(&Listener
     }
 }
 
-/// Of the servers whose times are kept.
+/// Of the servers whose times are kept, without bounds: those of all would make a scrape half as long again. Whoever wants to know more
+/// of one asks `ctl show servers`.
 fn times_of_servers(seen: &Seen<'_>, values: &mut Values<'_>, of: fn(&ServerTally) -> &Histogram) {
     let servers = seen.config.servers().iter();
     for server in servers.filter(|server| server.standing == Standing::InFile) {
         let index = server.id.index();
         if seen.tallies.iter().any(|tally| tally.server(index).is_some()) {
             let all = distribution(&seen.tallies, |tally| tally.server(index).map(of));
-            add_times(values, &[("server", &server.name)], &all);
+            let whole = (all.count(), seconds_of_micros(all.sum()));
+            values.add_histogram(&[("server", &server.name)], [], whole);
         }
     }
 }
@@ -310,9 +316,8 @@ fn watched_zero_windows(seen: &Seen<'_>, values: &mut Values<'_>) {
 }
 
 fn add_times(values: &mut Values<'_>, labels: &[(&str, &str)], all: &Distribution) {
-    let seconds = |micros: u64| micros as f64 / 1e6;
-    let buckets = TIME_BOUNDS.map(|log| (seconds(1 << log), all.below(1 << log)));
-    values.add_histogram(labels, buckets, (all.count(), seconds(all.sum())));
+    let buckets = TIME_BOUNDS.map(|log| (seconds_of_micros(1 << log), all.below(1 << log)));
+    values.add_histogram(labels, buckets, (all.count(), seconds_of_micros(all.sum())));
 }
 
 fn connection_bytes(seen: &Seen<'_>, values: &mut Values<'_>) {

@@ -95,6 +95,11 @@ fn queries(family: &Family<'_>, labels: &[&str]) -> Vec<(String, String)> {
             legend,
         )],
         Kind::Gauge => vec![(format!("sum by ({by}) ({name}{chosen})"), legend)],
+        // Those of servers have no bounds.
+        Kind::Histogram if name.starts_with("proxyengine_server_") => {
+            let rate = |of| format!("sum by ({by}) (rate({name}_{of}{chosen}[$__rate_interval]))");
+            vec![(format!("{} / {}", rate("sum"), rate("count")), format!("{legend} mean"))]
+        }
         Kind::Histogram => ["0.5", "0.99"]
             .map(|part| {
                 let rate = format!("sum by ({by}, le) (rate({name}_bucket{chosen}[$__rate_interval]))");
