@@ -138,6 +138,22 @@ fn beyond_a_limit_there_is_another_answer_than_a_reset(beyond: &str) {
     bench.assert_all_returned();
 }
 
+/// RFC 9293 3.8.6.1: a client probes a window of zero for as long as it likes, a cookie is valid for 16 s.
+#[test]
+fn a_limit_tarpits_all_that_a_client_sends_until_there_is_room() {
+    let mut bench = bench("client_limit = { connections = 1, beyond = \"tarpit\" }");
+    let first = &mut client_at("10.0.0.1", 40000);
+    assert!(gets_in(&mut bench, first));
+    let mut second = client_at("10.0.0.1", 40001);
+    (second.seq, second.ack) = (5000, 1_000_000);
+    let probe = second.segment(TcpFlags::ACK, b"?");
+    let ack = only(bench.receive(&probe));
+    assert_eq!((ack.flags, ack.window), (TcpFlags::ACK, 0));
+    assert_eq!((ack.seq, ack.ack, ack.options), (1_000_000, 5000, TcpOptions::NONE));
+    leave(&mut bench, first);
+    assert!(bench.receive(&probe).iter().all(|sent| sent.flags == TcpFlags::RST));
+}
+
 #[test]
 fn a_rate_grants_its_burst_and_then_one_after_the_other() {
     let mut bench = bench("client_limit = { rate = 10, burst = 4 }");

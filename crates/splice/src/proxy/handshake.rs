@@ -68,6 +68,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             if matches!(event, Event::ClientAck | Event::ClientData) && self.rooms.is_silenced(incoming.segment) {
                 event = Event::Barred(Refusal::Drop);
             }
+            if phase == Phase::Closed
+                && matches!(event, Event::ClientAck | Event::ClientData)
+                && let Some(excess) = listener.and_then(|listener| self.rooms.tarpitting(listener, incoming.segment))
+            {
+                return self.rooms.refuse_excess(excess, incoming, out);
+            }
         }
         if matches!(event, Event::Syn | Event::SynToForward) {
             self.rooms.records.count(Side::Client, TcpCounter::RecvSyn);

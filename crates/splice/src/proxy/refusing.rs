@@ -146,6 +146,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.admission.quotas.has_room(limits, who, self.now)
     }
 
+    /// The limit that tarpits the sender of a segment without a connection or a valid cookie, as its next connection would be beyond
+    /// it: of what has been tarpitted nothing is stored.
+    pub(crate) fn tarpitting(&mut self, listener: u16, segment: &Segment) -> Option<Excess> {
+        let excess = self.may_count_in(listener, segment).err()?;
+        (excess.refusal == Refusal::Tarpit).then_some(excess)
+    }
+
     /// Counts a connection of which client and server have completed the handshake.
     pub(crate) fn count_late(&mut self, slot: u32, listener: u16, segment: &Segment) {
         if self.settings.limits.are_any {
