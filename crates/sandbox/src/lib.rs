@@ -4,15 +4,18 @@
 //! - [`keep_capabilities`]: all others are gone for good.
 //! - [`write_only_below`]: no file elsewhere is changed, made, removed or executed (Landlock).
 //! - [`forbid`], [`forbid_in_all_threads`]: system calls that fail with EPERM (seccomp).
-//! - [`allow_only_serving`]: all but a few do, for a thread that reads what strangers write.
+//! - [`allow_only_serving`], [`allow_only_asking`]: all but a few do, for a thread that reads what strangers write.
 //!
 //! Each holds for the calling thread and for those that it starts later, [`forbid_in_all_threads`] for all. None can be taken back.
 //! What lives here: the kernel's interfaces by name. What does not: who needs what; the programs decide that.
+
+mod calls;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
+use calls::{ASKING, OLD_NAMES, SERVING};
 use landlock::{
     ABI, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
 };
@@ -64,89 +67,6 @@ pub const TAKEOVER: [c_long; 36] = [
     libc::SYS_setresuid,
     libc::SYS_setresgid,
 ];
-
-/// System calls of a thread that answers on sockets that are open already: what the standard library makes of memory, time, locks,
-/// threads, and files that are read or written anew. None of them opens a socket, a device or another process, or changes who the
-/// thread is.
-pub const SERVING: [c_long; 58] = [
-    // Its sockets.
-    libc::SYS_accept4,
-    libc::SYS_recvfrom,
-    libc::SYS_recvmsg,
-    libc::SYS_sendto,
-    libc::SYS_sendmsg,
-    libc::SYS_shutdown,
-    libc::SYS_getsockopt,
-    libc::SYS_setsockopt,
-    libc::SYS_getsockname,
-    libc::SYS_getpeername,
-    libc::SYS_ppoll,
-    libc::SYS_fcntl,
-    libc::SYS_ioctl,
-    // Any descriptor, and files.
-    libc::SYS_read,
-    libc::SYS_readv,
-    libc::SYS_write,
-    libc::SYS_writev,
-    libc::SYS_close,
-    libc::SYS_openat,
-    libc::SYS_lseek,
-    libc::SYS_fstat,
-    libc::SYS_newfstatat,
-    libc::SYS_statx,
-    libc::SYS_getdents64,
-    libc::SYS_readlinkat,
-    libc::SYS_fsync,
-    libc::SYS_fdatasync,
-    libc::SYS_ftruncate,
-    libc::SYS_renameat,
-    libc::SYS_renameat2,
-    libc::SYS_unlinkat,
-    // Memory.
-    libc::SYS_mmap,
-    libc::SYS_munmap,
-    libc::SYS_mremap,
-    libc::SYS_mprotect,
-    libc::SYS_madvise,
-    libc::SYS_brk,
-    // Time, locks, randomness.
-    libc::SYS_clock_gettime,
-    libc::SYS_clock_nanosleep,
-    libc::SYS_nanosleep,
-    libc::SYS_futex,
-    libc::SYS_getrandom,
-    // Threads and signals.
-    libc::SYS_clone,
-    libc::SYS_set_robust_list,
-    libc::SYS_rseq,
-    libc::SYS_prctl,
-    libc::SYS_sched_getaffinity,
-    libc::SYS_sched_yield,
-    libc::SYS_gettid,
-    libc::SYS_getpid,
-    libc::SYS_geteuid,
-    libc::SYS_sigaltstack,
-    libc::SYS_rt_sigaction,
-    libc::SYS_rt_sigprocmask,
-    libc::SYS_rt_sigreturn,
-    libc::SYS_restart_syscall,
-    libc::SYS_exit,
-    libc::SYS_exit_group,
-];
-
-/// Those of them that have another name on this architecture, and that the C library still makes there.
-#[cfg(target_arch = "x86_64")]
-const SERVING_BY_OLD_NAMES: [c_long; 7] = [
-    libc::SYS_poll,
-    libc::SYS_open,
-    libc::SYS_stat,
-    libc::SYS_lstat,
-    libc::SYS_readlink,
-    libc::SYS_rename,
-    libc::SYS_unlink,
-];
-#[cfg(not(target_arch = "x86_64"))]
-const SERVING_BY_OLD_NAMES: [c_long; 0] = [];
 
 /// The flags of clone(2) that make a namespace. That of time is not among its flags: only clone3(2) and unshare(2) know it.
 const NEW_NAMESPACES: [i32; 7] = [
@@ -259,17 +179,32 @@ pub fn forbid_in_all_threads(calls: &[c_long]) -> io::Result<()> {
         .try_for_each(|filter| seccompiler::apply_filter_all_threads(filter).map_err(io::Error::other))
 }
 
-/// Forbids all system calls but [`SERVING`] to this thread and those it starts, and of these what [`forbid`] forbids whatever its
+/// Forbids all system calls but those of a server (`calls.rs`) to this thread and those it starts, and of these what [`forbid`] forbids whatever its
 /// calls are: new namespaces. Filters of before hold, too.
 ///
 /// # Errors
 /// If the kernel has no filters.
 pub fn allow_only_serving() -> io::Result<()> {
+    allow_only(&SERVING)
+}
+
+/// The same for a thread that asks others over sockets that it opens.
+///
+/// # Errors
+/// If the kernel has no filters.
+pub fn allow_only_asking() -> io::Result<()> {
+    allow_only(&ASKING)
+}
+
+fn allow_only(calls: &[c_long]) -> io::Result<()> {
     // Before: seccomp(2) itself is none of them.
     forbid(&[])?;
     // clone3(2) is for the filter before: the C library has to see ENOSYS.
-    let old = SERVING_BY_OLD_NAMES.iter();
-    let allowed = SERVING.iter().chain(old).chain([&libc::SYS_clone3]);
+    let old = OLD_NAMES
+        .iter()
+        .filter(|(new, _)| calls.contains(new))
+        .map(|(_, old)| old);
+    let allowed = calls.iter().chain(old).chain([&libc::SYS_clone3]);
     let allowed = allowed.map(|&number| (number, vec![])).collect();
     let failing = SeccompAction::Errno(libc::EPERM.cast_unsigned());
     let filter = compiled(allowed, SeccompAction::Allow, failing)?;
@@ -389,6 +324,35 @@ mod tests {
         assert_eq!(exec.expect_err("exec is refused"), io::ErrorKind::PermissionDenied);
         assert!(file.expect("threads start and read"));
     }
+    #[test]
+    fn who_asks_opens_sockets_and_no_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("file");
+        let kinds = aside(move || {
+            allow_only_asking().expect("this kernel has filters");
+            let asked = std::net::UdpSocket::bind("127.0.0.1:0")
+                .map(drop)
+                .map_err(|error| error.kind());
+            let stream = std::net::TcpStream::connect("127.0.0.1:1").map(drop);
+            let more = [
+                std::fs::write(&file, "new"),
+                std::fs::read(&file).map(drop),
+                Command::new("/bin/true").status().map(drop),
+                std::thread::Builder::new().spawn(|| ()).map(drop),
+            ];
+            (asked, kind_of(stream), more.map(kind_of))
+        });
+        let denied = Some(io::ErrorKind::PermissionDenied);
+        assert_eq!(
+            kinds,
+            (
+                Err(io::ErrorKind::PermissionDenied),
+                Some(io::ErrorKind::ConnectionRefused),
+                [denied; 4]
+            )
+        );
+    }
+
     #[test]
     fn who_serves_answers_and_does_nothing_else() {
         let folder = tempfile::tempdir().expect("a folder");
