@@ -11,7 +11,7 @@ DEMO_PACKAGES=(bash iproute2 iputils-ping ethtool procps curl openssl nginx soca
 # needed by the tests: faults, captures, the clients and servers that nobody here wrote, a browser with a font, and dpdk-testpmd
 TEST_PACKAGES=("${DEMO_PACKAGES[@]}" nftables tcpdump iperf3 netcat-openbsd redis-server strace haproxy
     libnginx-mod-stream postgresql slapd ldap-utils openssh-client openssh-server dropbear-bin dpdk-dev crun debhelper help2man libcap2-bin mmdebstrap lintian
-    systemd util-linux prometheus nfdump nmap hping3 keepalived tshark chromium-headless-shell fonts-dejavu-core)
+    systemd util-linux prometheus dnsmasq-base nfdump nmap hping3 keepalived tshark chromium-headless-shell fonts-dejavu-core)
 # needed to build with a profile: llvm-profdata, where the toolchain has none
 PROFILE_PACKAGES=(llvm-19)
 # needed by `bench peers`: the proxies that proxyengine is measured beside, namespaces, and a CPU for each

@@ -310,6 +310,7 @@ impl Engine {
             servers: ServerWatch::default(),
             slow: SlowWatch::default(),
             topology: Arc::clone(&topology),
+            names: Vec::new(),
             generations: None,
             _kernel: links,
             checks,

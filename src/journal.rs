@@ -285,16 +285,20 @@ impl std::fmt::Display for Kept {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<Kept>, String> {
+/// A file of the state folder; nothing if it is not there.
+pub(crate) fn read_whole(path: &Path) -> io::Result<Option<String>> {
     let mut text = String::new();
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error.to_string()),
+    match File::open(path) {
+        Ok(file) => file.take(LONGEST).read_to_string(&mut text).map(|_| Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<Kept>, String> {
+    let Some(text) = read_whole(path).map_err(|error| error.to_string())? else {
+        return Ok(Vec::new());
     };
-    file.take(LONGEST)
-        .read_to_string(&mut text)
-        .map_err(|error| error.to_string())?;
     let whole: Document = serde_json::from_str(&text).map_err(|error| format!("this is no whole journal: {error}"))?;
     if whole.format != FORMAT {
         return Err(format!("this is `{}`, not `{FORMAT}`", whole.format.escape_debug()));
@@ -311,7 +315,11 @@ fn write(path: &Path, changes: &[Kept]) -> io::Result<()> {
         format: FORMAT.to_owned(),
         changes: changes.to_vec(),
     };
-    let text = serde_json::to_string_pretty(&document)? + "\n";
+    write_whole(path, &(serde_json::to_string_pretty(&document)? + "\n"))
+}
+
+/// Writes a file of the state folder anew: it is whole, whenever the engine ends.
+pub(crate) fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     let new = with_ending(path, ".new");
     let mut file = File::create(&new)?;
     file.write_all(text.as_bytes())?;
@@ -319,7 +327,8 @@ fn write(path: &Path, changes: &[Kept]) -> io::Result<()> {
     std::fs::rename(new, path)
 }
 
-fn with_ending(path: &Path, ending: &str) -> PathBuf {
+/// The path with more behind it.
+pub(crate) fn with_ending(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     PathBuf::from(name)

@@ -42,6 +42,7 @@ pub mod journal;
 pub mod kernel;
 pub mod log_levels;
 pub mod log_ring;
+pub mod names;
 pub mod neighbour;
 pub mod picture;
 pub mod pipeline;

@@ -115,6 +115,15 @@ pub fn enter_plain_thread() {
     keep(CapabilitySet::empty());
 }
 
+/// For the thread that asks name servers, as its first act: it opens sockets, and changes no file.
+pub(crate) fn enter_asking_thread() {
+    enter_plain_thread();
+    write_only_below(&[]);
+    if let Err(error) = sandbox::allow_only_asking() {
+        log::warn!("the system calls of the thread that asks name servers are not restricted: {error}");
+    }
+}
+
 /// A kernel or a container that refuses it is no reason not to serve.
 fn keep(capabilities: CapabilitySet) {
     if let Err(error) = sandbox::keep_capabilities(capabilities, None) {

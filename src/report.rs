@@ -40,6 +40,8 @@ pub struct Report {
     pub next_hops: NextHopTotals,
     /// What the servers' TCP can do, as far as they have answered; in the order of the configuration.
     pub servers: Vec<ServerReport>,
+    /// What DNS has said of each name that is asked for.
+    pub names: Vec<NameReport>,
     /// Packet buffers.
     pub buffers: Buffers,
     /// The counters of all cores together.
@@ -80,6 +82,21 @@ pub struct ServerReport {
     pub since_ms: u64,
     /// `None` as long as it has answered no SYN, or when servers are not asked.
     pub abilities: Option<ReportedServerCaps>,
+}
+
+/// What DNS has said of a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct NameReport {
+    /// The name that is asked for.
+    pub name: String,
+    /// Addresses in the answer that holds.
+    pub addresses: u64,
+    /// Milliseconds since the last good answer; none as long as there was none since the start.
+    pub age_ms: Option<u64>,
+    /// Times that no name server has answered, or none with an address.
+    pub failures: u64,
+    /// Messages that did not answer what was asked, and were left alone.
+    pub refused: u64,
 }
 
 /// What one core knows of a server.

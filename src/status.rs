@@ -8,7 +8,7 @@
 //! | `/ready` | the same, and that the engine takes connections: no drain, no port down |
 //! | `/api/v1/status` | what the page shows: all below, of one moment |
 //! | `/api/v1/stat` | the report, as SIGUSR1 prints it, as JSON |
-//! | `/api/v1/{servers,legs,pools,listeners,rules,lists,limits,cores,drops,ports,neighbours}` | parts of it, each an array of flat objects |
+//! | `/api/v1/{servers,legs,pools,listeners,rules,lists,limits,cores,drops,ports,neighbours,names}` | parts of it, each an array of flat objects |
 //! | `/api/v1/wrong` | what is wrong now, the worst first ([`wrong`]) |
 //! | `/api/v1/connections`, `connection` | open connections ([`connections`]), over a Unix socket only: they name clients |
 //! | `POST /api/v1/connections/end` | ends those of a server, or one |
@@ -76,7 +76,7 @@ const WITHOUT_LOSS: [DropReason; 2] = [DropReason::Consumed, DropReason::Resegme
 const PAGE: &str = include_str!("status/page.html");
 
 /// The parts of the API, by the end of their path.
-pub const PARTS: [&str; 13] = [
+pub const PARTS: [&str; 14] = [
     "wrong",
     "stat",
     "servers",
@@ -90,6 +90,7 @@ pub const PARTS: [&str; 13] = [
     "drops",
     "ports",
     "neighbours",
+    "names",
 ];
 
 /// Listens where the configuration says so; nothing is answered before [`serve`]. `None` if it names no place.
@@ -290,6 +291,7 @@ fn part_of(part: &str, report: &Report, watch: &Watch) -> Option<Value> {
         "cores" => Some(cores(report)),
         "drops" => Some(drops(report)),
         "ports" => serde_json::to_value(&report.ports).ok(),
+        "names" => serde_json::to_value(&report.names).ok(),
         "neighbours" => Some(neighbours(watch)),
         _ => None,
     }

@@ -104,6 +104,11 @@ sack = false
 timestamps = false
 window = 8192
 
+[dns]
+servers = ["192.0.2.53"]
+timeout = "2s"
+retries = 3
+
 [records]
 file = "records.csv"
 format = "csv"
@@ -143,6 +148,11 @@ fn every_key_arrives() {
     assert!(!engine.announce);
     assert_eq!((engine.reassembly_memory, engine.reassembly_quota), (77 << 20, 25));
 
+    let dns = config.dns();
+    assert_eq!(
+        (dns.servers[0].to_string().as_str(), dns.timeout, dns.retries),
+        ("192.0.2.53:53", Duration::from_secs(2), 3)
+    );
     let [clients, servers] = config.ports() else {
         panic!("two ports")
     };

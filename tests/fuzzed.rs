@@ -77,6 +77,11 @@ fn selectors() {
 }
 
 #[test]
+fn answers_of_name_servers() {
+    try_all("fuzz/corpus/names", 20_000, checks::names);
+}
+
+#[test]
 fn configurations() {
     try_all("config", 2_000, checks::config);
 }

@@ -13,6 +13,7 @@ pub mod wire;
 mod harness;
 
 use proxyengine::config::Config;
+use proxyengine::names::message::{self, Data, Kind, Reply};
 use proxyengine::selectors::{Sought, http, ldap, number, postgres, tls};
 use std::fmt::Debug;
 
@@ -54,6 +55,38 @@ pub fn selectors(bytes: &[u8]) {
         Sought::NeedMore,
         "nothing more will come"
     );
+}
+
+/// Any bytes as the answer of a name server, to the questions of the corpus: refused, or read as what was asked for, of which there is no more
+/// than the bytes have room for.
+pub fn names(bytes: &[u8]) {
+    let questions = [
+        ("_ldap._tcp.example.net", Kind::Srv),
+        ("web.example.net", Kind::A),
+        ("web.example.net", Kind::Aaaa),
+    ];
+    for (name, kind) in questions {
+        let Ok(Reply::Told(data, _)) = message::answer(bytes, 7, name, kind) else {
+            continue;
+        };
+        assert_eq!(bytes[..2], [0, 7], "an answer to another question");
+        match (kind, data) {
+            (Kind::Srv, Data::Targets(targets)) => {
+                assert!(targets.iter().all(|target| target.port != 0 && !target.name.is_empty()));
+                assert!(targets.len() <= bytes.len() / 18);
+            }
+            (Kind::A | Kind::Aaaa, Data::Addresses(addresses)) => {
+                assert!(addresses.iter().all(|ip| ip.is_ipv4() == (kind == Kind::A)));
+                assert!(
+                    addresses
+                        .iter()
+                        .all(|ip| !ip.is_loopback() && !ip.is_multicast() && !ip.is_unspecified())
+                );
+                assert!(addresses.len() <= bytes.len() / 15);
+            }
+            (_, data) => panic!("{kind:?} is answered with {data:?}"),
+        }
+    }
 }
 
 fn is_final<T: PartialEq + Debug>(bytes: &[u8], parse: impl Fn(&[u8]) -> Sought<T>) {

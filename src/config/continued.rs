@@ -10,21 +10,17 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::Path;
 
+use super::check::Place;
 use super::choosing::add_counted;
-use super::error::{ConfigError, Problem};
+use super::error::ConfigError;
 use super::model::{Fallback, ListenerConfig, PoolConfig, ServerConfig};
+use super::names::{Answers, Outside};
 use super::rule::RuleAction;
 use super::rule_numbers;
 use super::source::{At, Source};
-use super::{Config, check, read};
-use splice::difference::{Difference, MOST_LISTENERS, MOST_SERVERS};
+use super::{Config, read};
+use splice::difference::Difference;
 use splice::ids::{ListenerId, PoolId, ServerId};
-
-/// Addresses of ours that there can be: numbers from here on mean something else.
-const MOST_ADDRESSES: usize = splice::transparent_sources::FIRST as usize;
-
-/// Classes that there can be: each has a number of two bytes.
-const MOST_CLASSES: usize = 1 << 16;
 
 /// Whether the file has a listener, a pool or a server that has a number.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -96,8 +92,16 @@ impl Config {
     /// # Errors
     /// As [`Config::load`]; and what differs that cannot change while the engine runs.
     pub fn reload(&self, path: impl AsRef<Path>) -> Result<(Config, Difference), ConfigError> {
+        self.reload_with(path, &self.answers)
+    }
+
+    /// The same with these answers to what it asks of DNS.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn reload_with(&self, path: impl AsRef<Path>, answers: &Answers) -> Result<(Config, Difference), ConfigError> {
         let (text, name) = read(path.as_ref())?;
-        self.reload_text(&text, &name)
+        self.go_on((&text, &name), Outside::new(answers, Some(self)))
     }
 
     /// The same of a text; `name` is what errors call it.
@@ -105,43 +109,20 @@ impl Config {
     /// # Errors
     /// The same.
     pub fn reload_text(&self, text: &str, name: &str) -> Result<(Config, Difference), ConfigError> {
-        let mut source = Source::parse(text, name)?;
-        let new = check::check(&mut source)?;
-        self.refuse_other_parts(&mut source, &new);
-        let continued = Continued::of(self, new, &mut source);
-        source.checked()?;
-        let (mut config, difference) = continued.finish(self);
-        for list in &mut config.lists {
-            if let Some(before) = self.lists.iter().find(|before| before.name == list.name) {
+        self.go_on((text, name), Outside::new(&self.answers, Some(self)))
+    }
+
+    /// What else goes on from the version before; `is_new` if lists were read again.
+    pub(super) fn take_over(&mut self, before: &Config, is_new: bool, name: &str) -> Result<(), ConfigError> {
+        for list in self.lists.iter_mut().filter(|_| is_new) {
+            if let Some(before) = before.lists.iter().find(|before| before.name == list.name) {
                 list.go_on_from(before);
             }
         }
-        config.continue_classes(self);
-        config.finish_table(name)?;
-        config.make_choice_tables(Some(self));
-        let too_many = |what, most| {
-            let complaint =
-                format!("more than {most} {what}, with those that connections still name; restart the engine");
-            let problem = Problem {
-                path: String::new(),
-                line: None,
-                complaint,
-            };
-            Err(ConfigError::new(name, vec![problem]))
-        };
-        if config.servers.len() > MOST_SERVERS {
-            return too_many("servers", MOST_SERVERS);
-        }
-        if config.listeners.len().max(config.pools.len()) > MOST_LISTENERS {
-            return too_many("listeners or pools", MOST_LISTENERS);
-        }
-        if config.classes.len() > MOST_CLASSES {
-            return too_many("classes since the start", MOST_CLASSES);
-        }
-        if config.addresses().len() > MOST_ADDRESSES {
-            return too_many("addresses since the start", MOST_ADDRESSES);
-        }
-        Ok((config, difference))
+        self.continue_classes(before);
+        self.finish_table(name)?;
+        self.make_choice_tables(Some(before));
+        self.refuse_too_many(name)
     }
 
     /// The same configuration when of what is past no connection names any but these: nothing if that frees no number.
@@ -218,7 +199,7 @@ fn groups_of(config: &Config) -> HashSet<u16> {
 }
 
 /// A new version with the numbers of the one before.
-struct Continued {
+pub(super) struct Continued {
     config: Config,
     /// By number in the new version.
     servers: Vec<ServerId>,
@@ -228,10 +209,10 @@ struct Continued {
 }
 
 impl Continued {
-    fn of(old: &Config, new: Config, source: &mut Source<'_>) -> Self {
+    pub(super) fn of(old: &Config, new: Config, places: &[Place], source: &mut Source<'_>) -> Self {
         let groups = groups_of(old);
         let mut continued = Continued {
-            servers: servers(old, &new, source),
+            servers: servers(old, &new, places, source),
             pools: pools(old, &new),
             listeners: listeners(old, &new),
             group: (0..=u16::MAX).find(|group| !groups.contains(group)).unwrap_or(0),
@@ -295,7 +276,7 @@ impl Continued {
     }
 
     /// The old version with the new one's items in their places.
-    fn finish(self, old: &Config) -> (Config, Difference) {
+    pub(super) fn finish(self, old: &Config) -> (Config, Difference) {
         let mut config = self.config;
         let mut difference = Difference {
             group: self.group,
@@ -421,20 +402,22 @@ fn pools(old: &Config, new: &Config) -> Vec<PoolId> {
 }
 
 /// The numbers of servers; complains about those that have changed in what connections rely on.
-fn servers(old: &Config, new: &Config, source: &mut Source<'_>) -> Vec<ServerId> {
+fn servers(old: &Config, new: &Config, places: &[Place], source: &mut Source<'_>) -> Vec<ServerId> {
     let there = old.servers.iter().filter(|server| server.standing != Standing::Nobody);
     let known: HashMap<_, &ServerConfig> = there.map(|server| (server.address, server)).collect();
-    let mut at_of: HashMap<ServerId, [At; 2]> = HashMap::new();
-    for (index, pool) in new.pools.iter().enumerate() {
-        let at = At::root().key("pool").index(index);
-        for (place, member) in pool.members.iter().enumerate() {
-            let own = at.key("servers").index(place);
-            at_of.entry(member.server).or_insert_with(|| [at.clone(), own]);
-        }
+    let mut at_of: HashMap<ServerId, [&At; 2]> = HashMap::new();
+    for place in places {
+        // What DNS answers is not the pool's fault.
+        let pool = if place.own.is_of_answer() {
+            &place.own
+        } else {
+            &place.pool
+        };
+        at_of.entry(place.server).or_insert([pool, &place.own]);
     }
     let mut id_of = |server: &ServerConfig| {
         let before = *known.get(&server.address)?;
-        let [pool, own] = at_of.get(&server.id)?;
+        let [pool, own] = *at_of.get(&server.id)?;
         let mut refuse = |at: &At, key: &str, differs: bool| {
             if differs {
                 let complaint = format!(

@@ -119,13 +119,21 @@ impl Config {
     /// For what memory is set aside at start only if somebody needs it.
     pub(super) fn needs(&self) -> Needs {
         let accepts = (self.listeners.iter()).any(|listener| listener.accept != AcceptProxy::Off);
-        let fields = |server: &ServerConfig| matches!(server.announce, SendProxy::V2(of) if of.alpn || of.authority);
+        let fields = |announce: SendProxy| matches!(announce, SendProxy::V2(of) if of.alpn || of.authority);
+        // Memory is for servers that a name may have, too.
+        let named = || self.names().map(|(_, named)| (named.announce, named.transparent));
+        let servers = || {
+            self.servers
+                .iter()
+                .map(|server| (server.announce, server.transparent))
+                .chain(named())
+        };
         Needs {
             half_open: self.listeners.iter().any(ListenerConfig::needs_half_open),
             passed_syns: self.listeners.iter().any(ListenerConfig::needs_passed_syns),
-            headers: accepts || self.servers.iter().any(fields),
-            sent_headers: (self.servers.iter()).any(|server| server.announce != SendProxy::Off),
-            borrowed: accepts && self.servers.iter().any(|server| server.transparent),
+            headers: accepts || servers().any(|(announce, _)| fields(announce)),
+            sent_headers: servers().any(|(announce, _)| announce != SendProxy::Off),
+            borrowed: accepts && servers().any(|(_, transparent)| transparent),
         }
     }
 

@@ -178,6 +178,15 @@ pub(super) const WINDOW_RANGE: RangeInclusive<i64> = 536..=16_384;
 /// `[syn_ack] mss`: 88 is the least Linux accepts of a peer (`net.ipv4.tcp_min_snd_mss` less options); 8960 fits MTU 9000.
 pub(super) const MSS_RANGE: RangeInclusive<i64> = 88..=8960;
 
+/// `[dns] timeout`: a name server that has to ask others mostly answers in less.
+pub(super) const DNS_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longer than a minute is no answer.
+pub(super) const DNS_TIMEOUT_RANGE: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(MINUTE);
+/// `[dns] retries`: a lost datagram of question and answer each.
+pub(super) const DNS_RETRIES: i64 = 2;
+/// Each takes `timeout`.
+pub(super) const DNS_RETRIES_RANGE: RangeInclusive<i64> = 0..=16;
+
 /// `[[records]] sample`: all connections.
 pub(super) const SAMPLE: i64 = 1;
 /// One in a million leaves one a second of what a core can do.

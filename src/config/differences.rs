@@ -1,7 +1,15 @@
 //! What differs between the version of the file that an engine runs with and another: to be shown, and to be refused.
 
+use super::error::{ConfigError, Problem};
 use super::source::{At, Source};
 use super::{Config, Standing};
+use splice::difference::{MOST_LISTENERS, MOST_SERVERS};
+
+/// Addresses of ours that there can be: numbers from here on mean something else.
+const MOST_ADDRESSES: usize = splice::transparent_sources::FIRST as usize;
+
+/// Classes that there can be: each has a number of two bytes.
+const MOST_CLASSES: usize = 1 << 16;
 
 impl Config {
     /// What another version changes that goes on from this one: a line for each listener, pool, server and class.
@@ -119,6 +127,34 @@ impl Config {
         if self.routes != new.routes {
             needs_restart(source, &At::root().key("port"));
         }
+    }
+
+    /// # Errors
+    /// There is more than can be numbered.
+    pub(super) fn refuse_too_many(&self, name: &str) -> Result<(), ConfigError> {
+        let too_many = |what, most| {
+            let complaint =
+                format!("more than {most} {what}, with those that connections still name; restart the engine");
+            let problem = Problem {
+                path: String::new(),
+                line: None,
+                complaint,
+            };
+            Err(ConfigError::new(name, vec![problem]))
+        };
+        if self.servers.len() > MOST_SERVERS {
+            return too_many("servers", MOST_SERVERS);
+        }
+        if self.listeners.len().max(self.pools.len()) > MOST_LISTENERS {
+            return too_many("listeners or pools", MOST_LISTENERS);
+        }
+        if self.classes.len() > MOST_CLASSES {
+            return too_many("classes since the start", MOST_CLASSES);
+        }
+        if self.addresses().len() > MOST_ADDRESSES {
+            return too_many("addresses since the start", MOST_ADDRESSES);
+        }
+        Ok(())
     }
 }
 

@@ -1,7 +1,8 @@
 //! How much memory what a configuration describes takes, as far as that depends on how many servers there are; and what the
 //! memory for held requests carries.
 
-use super::Config;
+use super::names::MOST_SERVERS;
+use super::{Config, LocalAddress};
 use netfcts::pool::{PortPools, PortSet};
 use splice::reassembly;
 
@@ -45,10 +46,19 @@ impl Config {
             at_start: PortSet::MEMORY as u64,
             at_most: PortSet::MEMORY as u64,
         };
-        for local in self.servers.iter().flat_map(|server| &server.local) {
+        let mut add = |local: &LocalAddress, at_start: usize, at_most: usize| {
             let own = local.ports.len().div_ceil(cores);
-            memory.at_start += (cores * (PortPools::empty() + sets)) as u64;
-            memory.at_most += (cores * (PortPools::largest(own) + sets)) as u64;
+            memory.at_start += (at_start * cores * (PortPools::empty() + sets)) as u64;
+            memory.at_most += (at_most * cores * (PortPools::largest(own) + sets)) as u64;
+        };
+        let servers = self.servers.iter();
+        servers
+            .flat_map(|server| &server.local)
+            .for_each(|local| add(local, 1, 1));
+        // What a name may become beside what it is.
+        for (_, named) in self.names() {
+            let more = MOST_SERVERS.saturating_sub(named.used.len());
+            named.local.iter().for_each(|local| add(local, 0, more));
         }
         memory
     }

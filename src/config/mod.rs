@@ -29,6 +29,7 @@ mod limits;
 mod lists;
 mod memory;
 mod model;
+mod names;
 mod pattern;
 mod payload_regex;
 mod raw;
@@ -44,6 +45,8 @@ use std::sync::Arc;
 
 use log::LevelFilter;
 
+pub(crate) use self::check::names::host_name;
+pub(crate) use self::check::why_no_host;
 pub use self::check_content::{CheckContent, CheckRequest, CheckTls, HttpCheck};
 pub use self::continued::{Named, Standing};
 pub use self::control::ControlConfig;
@@ -57,6 +60,7 @@ pub use model::{
     EngineConfig, Fallback, Idle, KernelConfig, ListenAddress, ListenerConfig, ListenerTimeouts, LocalAddress,
     PoolConfig, PortConfig, PortRanges, ServerConfig, SoftwareNicConfig, Steering, Timeouts,
 };
+pub use names::{Answers, DnsConfig, Found, MOST_SERVERS, NamedServers, Question};
 pub use pattern::{HostPattern, MAX_HOST_LEN, NamePattern};
 pub use payload_regex::PayloadRegex;
 pub use records::{Destination, Endpoint, RecordFilter, RecordsConfig, Rotation};
@@ -70,7 +74,7 @@ pub use splice::settings::{
 
 use crate::guard::{ClientTable, TableError};
 use choosing::ChoiceTables;
-use source::Source;
+use names::Origin;
 
 /// A checked configuration.
 ///
@@ -97,6 +101,10 @@ pub struct Config {
     warnings: Vec<String>,
     /// Our addresses in the order of their numbers, as far as earlier versions have given them.
     address_order: Vec<IpAddr>,
+    dns: DnsConfig,
+    /// What names have been answered with.
+    answers: Answers,
+    origin: Origin,
 }
 
 impl Config {
@@ -114,11 +122,7 @@ impl Config {
     /// # Errors
     /// All that is wrong with what it says.
     pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
-        let mut source = Source::parse(text, name)?;
-        let mut config = check::check(&mut source)?;
-        config.finish_table(name)?;
-        config.make_choice_tables(None);
-        Ok(config)
+        Self::parse_with(text, name, &Answers::new())
     }
 
     fn finish_table(&mut self, name: &str) -> Result<(), ConfigError> {

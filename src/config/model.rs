@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use super::check_content::CheckContent;
 use super::continued::Standing;
 use super::device::Device;
+use super::names::NamedServers;
 use super::routes::NextHop;
 use super::rule::{ClassRule, Rule};
 use splice::checks::Check;
@@ -284,8 +285,11 @@ pub struct PoolConfig {
     pub slow_start: Duration,
     /// Of how many of a hundred servers fewer have to be fit for all to be asked.
     pub panic_below: u8,
-    /// Its servers in the order of the file, none twice. Not empty.
+    /// Its servers, none twice: those with an address in the order of the file, then those of names. Empty as long as there are
+    /// names only and nothing is known of them.
     pub members: Vec<Member>,
+    /// The entries that name their servers.
+    pub names: Vec<NamedServers>,
     /// How many of a hundred of its servers may be ejected.
     pub eject_most: u8,
     /// How many connections it may have.

@@ -18,11 +18,12 @@ pub(super) struct RawConfig {
     pub(super) control: RawControl,
     pub(super) lists: Vec<RawList>,
     pub(super) classes: Vec<RawClass>,
+    pub(super) dns: RawDns,
 }
 
 /// Every top-level key.
 pub(super) const SECTIONS: &[&str] = &[
-    "engine", "port", "listener", "pool", "list", "class", "timeouts", "syn_ack", "records", "log", "control",
+    "engine", "port", "listener", "pool", "list", "class", "timeouts", "syn_ack", "records", "log", "control", "dns",
 ];
 
 #[derive(Deserialize, Default)]
@@ -324,6 +325,14 @@ pub(super) struct RawRecords {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawLog {
     pub(super) level: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawDns {
+    pub(super) servers: Option<Vec<String>>,
+    pub(super) timeout: Option<String>,
+    pub(super) retries: Option<i64>,
 }
 
 #[derive(Deserialize, Default)]

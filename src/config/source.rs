@@ -1,6 +1,7 @@
 //! The text of a configuration file with the place of every key, so that each complaint can name its line.
 
 use std::fmt::{self, Display, Write as _};
+use std::net::SocketAddr;
 use std::ops::Range;
 
 use serde::de::DeserializeOwned;
@@ -11,32 +12,62 @@ use super::error::{ConfigError, Problem};
 
 /// Where in the file: a dotted path with indices.
 #[derive(Clone, Debug)]
-pub(super) struct At(String);
+pub(super) struct At {
+    path: String,
+    /// What is there is an address that DNS has answered with for the entry of this number.
+    answer: Option<(usize, SocketAddr)>,
+}
+
+/// An address of a name that cannot be used: for the entry of this number, and why.
+pub(super) type Unusable = ((usize, SocketAddr), String);
 
 impl At {
     /// The file as a whole.
     pub(super) fn root() -> Self {
-        Self(String::new())
+        Self::of(String::new())
+    }
+
+    fn of(path: String) -> Self {
+        Self { path, answer: None }
+    }
+
+    /// The same place, for an address of the name that stands there. The file is not to blame for what is wrong with it.
+    pub(super) fn of_answer(&self, entry: usize, address: SocketAddr) -> Self {
+        Self {
+            path: self.path.clone(),
+            answer: Some((entry, address)),
+        }
+    }
+
+    /// Whether DNS has answered with what is there.
+    pub(super) fn is_of_answer(&self) -> bool {
+        self.answer.is_some()
     }
 
     /// `key` within this table.
     pub(super) fn key(&self, key: &str) -> Self {
-        if self.0.is_empty() {
-            Self(key.to_owned())
-        } else {
-            Self(format!("{}.{key}", self.0))
+        let path = match self.path.as_str() {
+            "" => key.to_owned(),
+            path => format!("{path}.{key}"),
+        };
+        Self {
+            path,
+            answer: self.answer,
         }
     }
 
     /// Element `index` of this array.
     pub(super) fn index(&self, index: usize) -> Self {
-        Self(format!("{}[{index}]", self.0))
+        Self {
+            path: format!("{}[{index}]", self.path),
+            answer: self.answer,
+        }
     }
 }
 
 impl Display for At {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.path)
     }
 }
 
@@ -47,6 +78,7 @@ pub(super) struct Source<'t> {
     root: DeValue<'t>,
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
+    unusable: Vec<Unusable>,
     /// Paths of ours, and what stands for them in the file.
     renamed: Vec<(String, String)>,
 }
@@ -65,6 +97,7 @@ impl<'t> Source<'t> {
             root: DeValue::Table(root.into_inner()),
             problems: Vec::new(),
             warnings: Vec::new(),
+            unusable: Vec::new(),
             renamed: Vec::new(),
         };
         if let Some(error) = errors.first() {
@@ -87,8 +120,17 @@ impl<'t> Source<'t> {
 
     /// Complains with a sentence whose subject is `at`.
     pub(super) fn complain(&mut self, at: &At, complaint: impl Into<String>) {
+        if let Some(answer) = at.answer {
+            self.unusable.push((answer, complaint.into()));
+            return;
+        }
         let problem = self.problem(at, complaint.into());
         self.problems.push(problem);
+    }
+
+    /// Addresses of names that something was wrong with so far.
+    pub(super) fn take_unusable(&mut self) -> Vec<Unusable> {
+        std::mem::take(&mut self.unusable)
     }
 
     /// Notes what does not keep the file from being used; `at` is the subject.
@@ -99,14 +141,14 @@ impl<'t> Source<'t> {
 
     /// From now on complaints about `ours` and what is within are about `theirs`: that is what the file has in its place.
     pub(super) fn rename(&mut self, ours: &At, theirs: &At) {
-        self.renamed.push((ours.0.clone(), theirs.0.clone()));
+        self.renamed.push((ours.path.clone(), theirs.path.clone()));
     }
 
     fn problem(&self, at: &At, complaint: String) -> Problem {
         let at = self.as_in_file(at);
         Problem {
             line: self.line_of(&at),
-            path: at.0,
+            path: at.path,
             complaint,
         }
     }
@@ -114,7 +156,7 @@ impl<'t> Source<'t> {
     /// The longest renamed part is replaced.
     fn as_in_file(&self, at: &At) -> At {
         let rest_of = |ours: &str| {
-            let rest = at.0.strip_prefix(ours)?;
+            let rest = at.path.strip_prefix(ours)?;
             (rest.is_empty() || rest.starts_with(['.', '['])).then_some(rest)
         };
         let renamed = self
@@ -122,7 +164,7 @@ impl<'t> Source<'t> {
             .iter()
             .filter_map(|(ours, theirs)| Some((ours.len(), theirs, rest_of(ours)?)));
         match renamed.max_by_key(|(length, ..)| *length) {
-            Some((_, theirs, rest)) => At(format!("{theirs}{rest}")),
+            Some((_, theirs, rest)) => At::of(format!("{theirs}{rest}")),
             None => at.clone(),
         }
     }
@@ -221,14 +263,14 @@ impl<'t> Source<'t> {
         match T::deserialize(ValueDeserializer::from(value.clone())) {
             Ok(read) => Some(read),
             Err(error) => {
-                let mut path = at.0.clone();
+                let mut path = at.path.clone();
                 let mut complaint = String::new();
                 let mut line = self.line_of(at);
                 if let Some(span) = error.span() {
                     line = Some(self.line_at(span.start));
                     descend(&value, &span, &mut path);
                     let text = self.text.get(span).unwrap_or_default();
-                    if path != at.0 && !text.contains('\n') && !error.message().starts_with("unknown field") {
+                    if path != at.path && !text.contains('\n') && !error.message().starts_with("unknown field") {
                         _ = write!(complaint, "is {text}: ");
                     }
                 }
@@ -243,7 +285,7 @@ impl<'t> Source<'t> {
     fn line_of(&self, at: &At) -> Option<usize> {
         let mut value = &self.root;
         let mut line = None;
-        for step in at.0.split(['.', '[']).filter(|step| !step.is_empty()) {
+        for step in at.path.split(['.', '[']).filter(|step| !step.is_empty()) {
             let next = match step.strip_suffix(']') {
                 Some(index) => index.parse::<usize>().ok().and_then(|index| value.get(index)),
                 None => value.get(step),

@@ -19,12 +19,12 @@ use super::server_watch::ServerWatch;
 use super::slow_servers::SlowWatch;
 use super::watch::{Noted, Watch};
 use crate::checks::CheckThread;
-use crate::config::{self, Config, ConfigError, ListChange, Standing};
+use crate::config::{self, Answers, Config, ConfigError, ListChange, Standing};
 use crate::kernel::KernelLinks;
 use crate::log_ring::LogWriter;
 use crate::neighbour::{SharedNeighbours, Topology, TopologyError};
 use crate::records::{RecordKeeper, RecordWatch};
-use crate::report::{Buffers, CoreReport, NextHopTotals, PortReport, Report, ServerReport};
+use crate::report::{Buffers, CoreReport, NameReport, NextHopTotals, PortReport, Report, ServerReport};
 use splice::difference::Difference;
 use splice::standby::Service;
 
@@ -66,6 +66,7 @@ pub struct RunningEngine<M: Machine> {
     pub(super) servers: ServerWatch,
     pub(super) slow: SlowWatch,
     pub(super) topology: Arc<Topology>,
+    pub(super) names: Vec<NameReport>,
     /// Nothing where cores keep the settings that they began with.
     pub(super) generations: Option<Box<dyn Generations>>,
 }
@@ -114,6 +115,7 @@ impl<M: Machine> RunningEngine<M> {
     fn note(&self) {
         self.watch.note(Noted {
             log_lost: self.log.lost(),
+            names: self.names.clone(),
             ports: self.links.add_to(self.machine.port_reports()),
             buffers: Buffers::of(self.pools.iter().map(WatchedPool::report).collect(), false),
         });
@@ -126,6 +128,29 @@ impl<M: Machine> RunningEngine<M> {
     pub fn reload(&mut self, path: &Path) -> Result<(), ReloadError> {
         let (config, difference) = self.config.reload(path)?;
         self.go_on_with(config, &difference)
+    }
+
+    /// The same with these answers to what the file asks of DNS.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn reload_with(&mut self, path: &Path, answers: &Answers) -> Result<(), ReloadError> {
+        let (config, difference) = self.config.reload_with(path, answers)?;
+        self.go_on_with(config, &difference)
+    }
+
+    /// Goes on with what DNS answers now, and the file as it was read last. Open connections go on.
+    ///
+    /// # Errors
+    /// There is no version of the configuration with these answers, or a core does not come round: all goes on as before.
+    pub fn change_answers(&mut self, answers: &Answers) -> Result<(), ReloadError> {
+        let (config, difference) = self.config.with_answers(answers)?;
+        self.go_on_with(config, &difference)
+    }
+
+    /// What is shown of names from now on.
+    pub fn set_names(&mut self, names: Vec<NameReport>) {
+        self.names = names;
     }
 
     /// Goes on with another content of a list. Open connections go on.
@@ -265,6 +290,7 @@ impl<M: Machine> RunningEngine<M> {
             servers: _,
             slow: _,
             topology: _,
+            names,
             generations: _,
         } = self;
         watch.note_drain();
@@ -279,6 +305,7 @@ impl<M: Machine> RunningEngine<M> {
         let report = Report {
             log_lost: log.lost(),
             servers: servers_of(&config),
+            names,
             ..report(&clock, &neighbours, parts, buffers)
         };
         Outcome {

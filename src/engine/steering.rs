@@ -405,11 +405,15 @@ impl<M: Machine> Chooser<'_, M> {
 /// Whether clients of `listener` can come to a server that is connected to from their own addresses.
 pub(super) fn lends(config: &Config, listener: &ListenerConfig) -> bool {
     let pools = listener.pools();
-    let of_pool = |pool: &crate::config::PoolId| &config.pool(*pool).members;
-    let mut members = pools.iter().flat_map(of_pool);
     if pools.is_empty() {
         // A program of its own chooses, and may choose any.
-        return config.servers().iter().any(|server| server.transparent);
+        let may_be = config.servers().iter().any(|server| server.transparent);
+        return may_be || config.names().any(|(_, named)| named.transparent);
     }
-    members.any(|member| config.server(member.server).transparent)
+    let mut pools = pools.iter().map(|pool| config.pool(*pool));
+    pools.any(|pool| {
+        let mut members = pool.members.iter();
+        members.any(|member| config.server(member.server).transparent)
+            || pool.names.iter().any(|named| named.transparent)
+    })
 }

@@ -30,7 +30,7 @@ use crate::commands::{Commander, Unanswered, Visit, Visited};
 use crate::config::{Config, CoreId};
 use crate::neighbour::{NextHop, NextHopId, SharedNeighbours, Topology};
 use crate::records::RecordWatch;
-use crate::report::{Buffers, PortReport, Report};
+use crate::report::{Buffers, NameReport, PortReport, Report};
 
 /// For how long a worker may write nothing and still count as going on: an idle one writes every few milliseconds.
 const SILENCE: Duration = Duration::from_millis(200);
@@ -39,6 +39,7 @@ const SILENCE: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Noted {
     pub(super) log_lost: u64,
+    pub(super) names: Vec<NameReport>,
     pub(super) ports: Vec<PortReport>,
     pub(super) buffers: Buffers,
 }
@@ -208,6 +209,7 @@ impl Watch {
         Report {
             log_lost: noted.log_lost,
             servers: servers_of(&view.config),
+            names: noted.names,
             ..report(&self.shared.clock, &self.shared.neighbours, parts, noted.buffers)
         }
         .summed()

@@ -206,6 +206,8 @@ enum Part {
     Ports,
     /// Next hops, and whether their MAC addresses are known.
     Neighbours,
+    /// Names that DNS is asked for: how many addresses each has, and how old the answer is.
+    Names,
 }
 
 impl Part {

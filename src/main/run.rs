@@ -22,8 +22,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use super::{Exit, RunArguments, complain, print};
+use names::Names;
 use service::Service;
 
+#[path = "names.rs"]
+mod names;
 #[path = "service.rs"]
 mod service;
 
@@ -82,6 +85,7 @@ pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -
         Ok(control) => control,
         Err((place, error)) => return not_started(&not_listening(&place, &error)),
     };
+    let (config, mut names) = Names::begin(config);
     let (limits, journal) = before_start(&config, arguments);
     let started = match arguments.stage_cycles {
         Some(_) => Engine::start_timed_by_rules(config, limits.clone()),
@@ -91,10 +95,8 @@ pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -
         Ok(engine) => engine,
         Err(error) => return not_started(&error.to_string()),
     };
-    // Before the threads that read what strangers write; a kernel or a container that refuses it is no reason not to serve.
-    if let Err(error) = limits.enter_main_thread() {
-        log::warn!("privileges are not given up: {error}");
-    }
+    give_up_privileges(&limits);
+    names.start();
     journal.apply(&engine.watch(), &levels);
     let doors = || Doors {
         journal: journal.clone(),
@@ -128,6 +130,7 @@ pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -
         cycles: CyclesByStage::new(),
         levels,
         journal: journal.clone(),
+        names,
         drain,
         forgot_at: Instant::now(),
     };
@@ -136,6 +139,13 @@ pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -
     // It answers to the end: that the engine drains is what is looked for then.
     drop(control);
     exit
+}
+
+/// Before the threads that read what strangers write; a kernel or a container that refuses it is no reason not to serve.
+fn give_up_privileges(limits: &Limits) {
+    if let Err(error) = limits.enter_main_thread() {
+        log::warn!("privileges are not given up: {error}");
+    }
 }
 
 /// The thread that reads what strangers write gives up what it does not need before it reads a byte.
@@ -213,6 +223,7 @@ struct Session<'a> {
     cycles: CyclesByStage,
     levels: LogLevels,
     journal: Journal,
+    names: Names,
     drain: Duration,
     forgot_at: Instant,
 }
@@ -247,6 +258,9 @@ impl Session<'_> {
             }
             self.engine.look_at_links();
             self.engine.expire_lists();
+            if self.names.look(&mut self.engine) {
+                self.journal.apply(&self.engine.watch(), &self.levels);
+            }
             if self.forgot_at.elapsed() >= FORGETS {
                 self.engine.forget_past();
                 self.forgot_at = Instant::now();
@@ -266,7 +280,9 @@ impl Session<'_> {
         self.service.reloading();
         let began = Instant::now();
         let level = self.engine.config().log_level();
-        let result = self.engine.reload(&self.arguments.file);
+        let answers = self.names.before_reload(self.engine.config(), &self.arguments.file);
+        let result = self.engine.reload_with(&self.arguments.file, &answers);
+        self.names.follow(self.engine.config());
         self.service.reloaded();
         let file = self.arguments.file.display();
         match result {

@@ -32,7 +32,8 @@ impl Filter {
     pub(super) fn takes(&self, record: &SessionRecord) -> bool {
         let only = &self.only;
         let named = |wanted: &[String], name: Option<&str>| {
-            wanted.is_empty() || name.is_some_and(|name| wanted.iter().any(|wanted| wanted == name))
+            wanted.is_empty()
+                || name.is_some_and(|name| wanted.iter().any(|wanted| wanted == name || is_of(name, wanted)))
         };
         (self.sample == 1 || is_sampled(record, self.sample))
             && record.duration() >= only.longer_than
@@ -41,6 +42,11 @@ impl Filter {
                 || named(&only.listeners, self.names.listener(record).map(|named| &*named.name)))
             && (only.servers.is_empty() || named(&only.servers, self.names.server(record).map(|named| &*named.name)))
     }
+}
+
+/// Whether a server, such as `web@192.0.2.1:80`, is one of an entry that names its servers.
+fn is_of(server: &str, entry: &str) -> bool {
+    server.split_once('@').is_some_and(|(of, _)| of == entry)
 }
 
 /// One connection in `n`, by a hash of what tells connections apart. Whoever is one in 1 000 is also one in 100, so that sinks

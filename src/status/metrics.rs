@@ -6,6 +6,7 @@
 
 mod table;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use control::metrics::{Exposition, Family, Format, Kind, Values};
@@ -20,7 +21,7 @@ use super::times::distribution;
 use super::{DROP_GROUPS, rules};
 use crate::config::{Config, ListenerConfig, OTHER_RULES, PoolConfig, Standing};
 use crate::engine::Watch;
-use crate::report::{CounterGroup, PortReport, Report, ServerReport, TCP_CLIENT, TCP_SERVER, WAITING};
+use crate::report::{CounterGroup, NameReport, PortReport, Report, ServerReport, TCP_CLIENT, TCP_SERVER, WAITING};
 use table::TABLE;
 
 /// What a scrape sees.
@@ -65,6 +66,17 @@ const BYTE_BOUNDS: [u32; 9] = [8, 11, 14, 17, 20, 23, 26, 29, 32];
 
 /// Rules of a listener that have values of their own: thousands of them are no use in a graph, and a burden for who keeps it.
 const MOST_RULES: usize = 100;
+
+/// Groups of counters that count events other than drops.
+const EVENT_GROUPS: [&str; 7] = [
+    "calls",
+    "probes",
+    "checks",
+    "steering",
+    "neighbour",
+    "kernel",
+    "time_wait",
+];
 
 /// All of them as text.
 pub fn text(watch: &Watch, format: Format) -> String {
@@ -128,6 +140,16 @@ fn next_hops(seen: &Seen<'_>, values: &mut Values<'_>) {
     values
         .add(&[("state", "resolved")], next_hops.resolved)
         .add(&[("state", "unresolved")], unresolved);
+}
+
+/// A name can be asked for its addresses and for its services: one of them has values.
+fn of_names(seen: &Seen<'_>, values: &mut Values<'_>, of: impl Fn(&NameReport) -> Option<f64>) {
+    let mut told = HashSet::new();
+    for name in seen.report.names.iter().filter(|name| told.insert(&name.name)) {
+        if let Some(value) = of(name) {
+            values.add(&[("name", &name.name)], value);
+        }
+    }
 }
 
 fn of_cores(seen: &Seen<'_>, values: &mut Values<'_>, of: impl Fn(&crate::report::CoreReport) -> String) {

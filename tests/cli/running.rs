@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use control::http::{Endpoint, client};
 
-use crate::watching::{served, socket};
+use crate::watching::{served, served_with, socket};
 use crate::{GOOD, Place, code, stderr};
 
 /// A program that runs, killed if the test fails.
@@ -358,7 +358,10 @@ fn threads_give_up_what_they_do_not_need() {
     const DAC_OVERRIDE: u64 = 1 << 1;
     /// With CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN and CAP_BPF.
     const OF_MAIN: u64 = DAC_OVERRIDE | 1 << 12 | 1 << 13 | 1 << 21 | 1 << 39;
-    let (place, program) = served();
+    // Nobody answers there, at once.
+    let names = "[[pool]]\nname = \"named\"\nservers = [{ name = \"n\", address = \"n.example.net:80\" }]\n\
+                 [dns]\nservers = [\"127.0.0.1:9\"]\ntimeout = \"50ms\"\n";
+    let (place, program) = served_with(names);
     // It answers when it has begun.
     assert_eq!(
         code(&place.output(&["ctl", "--socket", &socket(&place), "show", "stat"])),
@@ -376,7 +379,7 @@ fn threads_give_up_what_they_do_not_need() {
         assert_eq!(status(&thread, "Seccomp"), FILTERED, "{name}");
         let allowed = match name.as_str() {
             "control" | "log" | "record sink" => DAC_OVERRIDE,
-            "signals" | "records" | "checks" => 0,
+            "signals" | "records" | "checks" | "resolver" => 0,
             name if name.starts_with("core-") => 0,
             _ => OF_MAIN,
         };
@@ -394,12 +397,22 @@ fn threads_give_up_what_they_do_not_need() {
         "log",
         "record sink",
         "records",
+        "resolver",
         "signals",
     ] {
         assert!(seen.iter().any(|seen| seen == name), "no {name} among {seen:?}");
     }
+    let filters = |thread: &Path| status(thread, "Seccomp_filters").parse::<u32>().expect("a number");
+    let resolver = threads_of(&process).find(|thread| status(thread, "Name") == "resolver");
+    assert!(filters(&resolver.expect("a thread that asks DNS")) > filters(&process));
+    wait_until("failed", &place, || {
+        let shown = place.output(&["ctl", "--socket", &socket(&place), "show", "names", "--json"]);
+        let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
+        shown[0]["name"] == "n.example.net" && shown[0]["failures"].as_u64() > Some(1)
+    });
     program.signal("TERM");
     assert_eq!(program.wait().0, 0);
+    assert!(!says(&place, "not permitted") && !says(&place, "panicked"));
 }
 
 /// What reads the bytes of strangers has filters of its own behind those of all: it answers, writes its journal, lends a capture's

@@ -17,12 +17,17 @@ use crate::{GOOD, Place, code, stderr};
 
 /// An engine that answers on a socket and keeps a journal, in a place of its own.
 pub(crate) fn served() -> (Place, Running) {
+    served_with("")
+}
+
+/// The same with more at the end of its configuration.
+pub(crate) fn served_with(more: &str) -> (Place, Running) {
     let place = Place::new(GOOD);
     let socket = socket(&place);
     let config = fs::read_to_string(place.path("engine.toml")).expect("read");
     let journal = place.path("journal").display().to_string();
     let control = format!("[control]\nsocket = \"{socket}\"\njournal = \"{journal}\"\n[records]");
-    let config = config.replace("[records]", &control);
+    let config = config.replace("[records]", &control) + more;
     fs::write(place.path("engine.toml"), config).expect("write");
     let program = Running::start(&place, &["engine.toml"]);
     wait_until_running(&place);

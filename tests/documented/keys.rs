@@ -54,10 +54,11 @@ servers = [{ name = "one", address = "10.0.0.21:80" }]
 [syn_ack]
 [[records]]
 [log]
+[dns]
 "#;
 
 /// How a table is called, where it is in `BASE`, and where its defaults are described: a document, and the text before.
-const TABLES: [(&str, &str, &str, &str); 22] = [
+const TABLES: [(&str, &str, &str, &str); 23] = [
     ("[engine]", "engine", "configuration.md", "## `[engine]`"),
     ("[[port]]", "port.0", "configuration.md", "## `[[port]]`"),
     ("[[port]] routes", "port.0.routes.0", "configuration.md", ""),
@@ -105,6 +106,7 @@ const TABLES: [(&str, &str, &str, &str); 22] = [
     ("[syn_ack]", "syn_ack", "configuration.md", "## `[syn_ack]`"),
     ("[[records]]", "records.0", "configuration.md", "## `[[records]]`"),
     ("[log]", "log", "configuration.md", "## `[log]`"),
+    ("[dns]", "dns", "configuration.md", "## `[dns]`"),
 ];
 
 fn base() -> Table {

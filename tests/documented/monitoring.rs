@@ -62,7 +62,7 @@ const ROWS: [(&str, &[&str]); 9] = [
         "Is it well?",
         &["ready", "connections_open", "uptime", "core_age", "next_hops"],
     ),
-    ("Servers", &["server_"]),
+    ("Servers", &["server_", "name_"]),
     ("Times and sizes", &["connect_", "first_byte", "choice", "connection_"]),
     ("Legs", &["client_handshake", "sampled_"]),
     (

@@ -19,6 +19,7 @@ mod kernel;
 mod ldap;
 mod legs;
 mod many_cores;
+mod names;
 mod neighbours;
 mod numbers;
 mod page;

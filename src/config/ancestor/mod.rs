@@ -82,6 +82,7 @@ pub(super) fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
         records: vec![records(source, &mut engine)],
         lists: Vec::new(),
         classes: Vec::new(),
+        dns: Default::default(),
         pools: vec![RawPool {
             name: POOL.to_owned(),
             policy: None,

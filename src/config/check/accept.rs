@@ -1,12 +1,15 @@
 //! `proxy_protocol = { accept = "off" | "optional" | "required", from = [...] }` of a listener.
 
+use std::collections::HashSet;
+
 use ipnet::IpNet;
 
 use super::pools::Pools;
 use super::{choice, quoted};
-use crate::config::model::{ListenAddress, ListenerConfig};
+use crate::config::model::{ListenAddress, ListenerConfig, PoolConfig};
 use crate::config::raw::RawProxyIn;
 use crate::config::source::{At, Source};
+use splice::ids::ServerId;
 use splice::settings::{AcceptProxy, Bind};
 
 /// Whether headers are taken, and from whom: a header is a claim, so nobody is trusted who is not named.
@@ -66,17 +69,23 @@ pub(super) fn prefix(source: &mut Source<'_>, at: &At, text: &str) -> Option<IpN
 /// addresses may be of any family; those that do not fit are refused one by one.
 pub(super) fn transparent_servers_fit(source: &mut Source<'_>, listeners: &[ListenerConfig], pools: &Pools) {
     for listener in listeners.iter().filter(|listener| listener.accept == AcceptProxy::Off) {
-        let servers = listener
-            .pools()
-            .into_iter()
-            .flat_map(|pool| pools.pools[pool.index()].members.iter())
-            .map(|member| &pools.servers[member.server.index()])
-            .filter(|server| server.transparent);
-        for server in servers {
+        let of_listener = listener.pools();
+        let members = of_listener
+            .iter()
+            .flat_map(|pool| pools.pools[pool.index()].members.iter());
+        let chosen: HashSet<ServerId> = members.map(|member| member.server).collect();
+        let mut seen = HashSet::new();
+        for place in pools.places.iter().filter(|place| chosen.contains(&place.server)) {
+            let server = &pools.servers[place.server.index()];
+            if !server.transparent || !seen.insert(place.server) {
+                continue;
+            }
             let crosses = |address: &&ListenAddress| address.ip.is_ipv6() != server.address.is_ipv6();
             if let Some(address) = listener.addresses.iter().find(crosses) {
+                let own = At::root().key("listener").index(listener.id.index());
+                let at = if place.own.is_of_answer() { &place.own } else { &own };
                 source.complain(
-                    &At::root().key("listener").index(listener.id.index()),
+                    at,
                     format!(
                         "leads clients of {address} to the transparent server \"{}\" ({}), expected servers of the clients' \
                          IP version: their addresses are to be the source towards it",
@@ -93,12 +102,13 @@ pub(super) fn transparent_servers_fit(source: &mut Source<'_>, listeners: &[List
 pub(super) fn transparent_clients_are_known(source: &mut Source<'_>, listeners: &[ListenerConfig], pools: &Pools) {
     let comes_late = |listener: &&ListenerConfig| listener.accept != AcceptProxy::Off && listener.bind == Bind::Syn;
     for listener in listeners.iter().filter(comes_late) {
-        let mut servers = listener
-            .pools()
-            .into_iter()
-            .flat_map(|pool| pools.pools[pool.index()].members.iter())
-            .map(|member| &pools.servers[member.server.index()]);
-        if let Some(server) = servers.find(|server| server.transparent) {
+        let of_listener: Vec<&PoolConfig> = listener.pools().iter().map(|pool| &pools.pools[pool.index()]).collect();
+        let members = of_listener.iter().flat_map(|pool| &pool.members);
+        let servers = members.map(|member| &pools.servers[member.server.index()]);
+        let transparent = servers.filter(|server| server.transparent).map(|server| &server.name);
+        let names = of_listener.iter().flat_map(|pool| &pool.names);
+        let named = names.filter(|named| named.transparent).map(|named| &named.name);
+        if let Some(name) = named.chain(transparent).next() {
             source.complain(
                 &At::root()
                     .key("listener")
@@ -106,9 +116,8 @@ pub(super) fn transparent_clients_are_known(source: &mut Source<'_>, listeners: 
                     .key("proxy_protocol")
                     .key("accept"),
                 format!(
-                    "comes too late for the transparent server \"{}\" with bind = \"syn\", expected \"handshake\": the SYN \
-                     towards it goes out before a header can say from whom",
-                    server.name
+                    "comes too late for the transparent server \"{name}\" with bind = \"syn\", expected \"handshake\": the SYN \
+                     towards it goes out before a header can say from whom"
                 ),
             );
         }

@@ -35,6 +35,7 @@ pub(super) fn pool(source: &mut Source<'_>, at: &At, raw: &RawPool, id: PoolId) 
         ),
         panic_below: number(source, &at.key("panic_below"), raw.panic_below, 0, &(0..=100)) as u8,
         members: Vec::with_capacity(raw.servers.len()),
+        names: Vec::new(),
         eject_most: number(
             source,
             &at.key("eject_most"),

@@ -12,6 +12,8 @@ mod kernel;
 mod limits;
 mod listeners;
 mod lists;
+pub(crate) mod names;
+mod places;
 mod pools;
 mod ports;
 mod probing;
@@ -35,18 +37,24 @@ use super::Config;
 use super::ancestor;
 use super::choosing::ChoiceTables;
 use super::error::ConfigError;
+use super::names::{Answers, Origin, Outside};
 use super::raw::{RawConfig, RawPort, SECTIONS};
 use super::rule_numbers;
 use super::source::{At, Source};
 
-/// Checks everything.
-pub(super) fn check(source: &mut Source<'_>) -> Result<Config, ConfigError> {
+pub(super) use pools::Place;
+
+/// Checks everything. Also says where servers stand.
+pub(super) fn check(source: &mut Source<'_>, outside: &Outside<'_>) -> Result<(Config, Vec<Place>), ConfigError> {
     let raw = read(source)?;
     let timeouts = small::timeouts(source, &raw.timeouts);
     let mut ports = ports::check(source, &raw.ports);
     let routes = ports::routes(source, &raw.ports, &ports);
-    let mut pools = pools::check(source, &raw.pools, &ports, &routes, &timeouts);
-    let lists = lists::check(source, &raw.lists);
+    let mut pools = pools::check(source, &raw.pools, &ports, &routes, &timeouts, outside);
+    let lists = match outside.lists {
+        Some(lists) => lists.to_vec(),
+        None => lists::check(source, &raw.lists),
+    };
     let classes = limits::classes(source, &raw.classes, &raw.listeners);
     let named = (&pools, &lists[..], &classes[..]);
     let mut listeners = listeners::check(source, &raw.listeners, &ports, named, &timeouts);
@@ -55,13 +63,14 @@ pub(super) fn check(source: &mut Source<'_>) -> Result<Config, ConfigError> {
         // These compare one part with another and would only repeat what was said of either.
         listeners::keep_apart(source, &listeners);
         kernel::fits_the_rest(source, &raw.ports, &ports, &listeners);
-        pools::reserve_ports(source, &mut pools, &listeners, &ports);
-        pools::one_mac_each(source, &pools);
+        places::reserve_ports(source, &mut pools, &listeners, &ports);
+        places::one_mac_each(source, &pools);
         accept::transparent_servers_fit(source, &listeners, &pools);
         accept::transparent_clients_are_known(source, &listeners, &pools);
         own_addresses_are_our_own(source, &raw.ports, &ports, &pools, &listeners);
     }
-    let records = records::check(source, &raw.records, &listeners, &pools.servers);
+    let records = records::check(source, &raw.records, &listeners, &pools);
+    let dns = names::dns(source, &raw.dns, &raw.pools, &ports);
     let engine = engine::check(source, &raw.engine, &ports);
     software_nic::check(source, &raw.ports, &engine, &mut ports);
     let mut config = Config {
@@ -82,10 +91,13 @@ pub(super) fn check(source: &mut Source<'_>) -> Result<Config, ConfigError> {
         timeouts,
         warnings: Vec::new(),
         address_order: Vec::new(),
+        dns,
+        answers: Answers::new(),
+        origin: Origin::default(),
     };
     source.checked()?;
     config.warnings = source.take_warnings();
-    Ok(config)
+    Ok((config, pools.places))
 }
 
 fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
@@ -113,6 +125,7 @@ fn read(source: &mut Source<'_>) -> Result<RawConfig, ConfigError> {
         control: source.table("control"),
         lists: source.tables("list"),
         classes: source.tables("class"),
+        dns: source.table("dns"),
     };
     source.checked()?;
     Ok(raw)
@@ -151,8 +164,9 @@ fn own_addresses_are_our_own(
         own.entry(ip).or_insert((what, name));
     }
     let mut others: Vec<(At, IpAddr)> = Vec::new();
-    for (at, server) in &pools.places {
-        others.push((at.clone(), pools.servers[server.index()].address.ip()));
+    for place in &pools.places {
+        let server = &pools.servers[place.server.index()];
+        others.push((place.own.key("address"), server.address.ip()));
     }
     for (i, port) in raw_ports.iter().enumerate() {
         let at = At::root().key("port").index(i);
@@ -272,7 +286,7 @@ fn ip(source: &mut Source<'_>, at: &At, value: &str) -> Option<IpAddr> {
 }
 
 /// Why no host on a network has the address; `None` when one can.
-fn why_no_host(ip: IpAddr) -> Option<&'static str> {
+pub(crate) fn why_no_host(ip: IpAddr) -> Option<&'static str> {
     match ip {
         _ if ip.is_unspecified() => Some("the unspecified address"),
         _ if ip.is_multicast() => Some("a multicast address"),

@@ -5,9 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use super::names::{self, Entry};
 use super::{choice, choosing, duration, ip, mac, name, number, probing, quoted, why_no_host};
 use crate::config::defaults;
-use crate::config::model::{ListenerConfig, LocalAddress, PoolConfig, PortConfig, PortRanges, ServerConfig, Timeouts};
+use crate::config::model::{LocalAddress, PoolConfig, PortConfig, PortRanges, ServerConfig, Timeouts};
+use crate::config::names::{MOST_SERVERS, Outside, Question};
 use crate::config::raw::{RawPool, RawProxyOut, RawServer};
 use crate::config::routes::{NextHop, Routes};
 use crate::config::source::{At, Source};
@@ -20,11 +22,28 @@ use splice::settings::{Member, SendProxy, SendProxyFields};
 pub(super) struct Pools {
     pub(super) pools: Vec<PoolConfig>,
     pub(super) servers: Vec<ServerConfig>,
-    pub(super) places: Vec<(At, ServerId)>,
+    pub(super) places: Vec<Place>,
+}
+
+/// Where a server stands.
+pub(in crate::config) struct Place {
+    /// Its pool.
+    pub(in crate::config) pool: At,
+    /// The entry in `servers`.
+    pub(in crate::config) own: At,
+    pub(in crate::config) server: ServerId,
+}
+
+impl Pools {
+    /// A server stands at `own`, too, in a pool.
+    pub(super) fn place(&mut self, pool: usize, own: At, server: ServerId) {
+        let pool = At::root().key("pool").index(pool);
+        self.places.push(Place { pool, own, server });
+    }
 }
 
 /// What the servers of a pool have in common.
-struct Common<'c> {
+pub(super) struct Common<'c> {
     ports: &'c [PortConfig],
     routes: &'c Routes,
     local_addresses: Vec<IpAddr>,
@@ -34,17 +53,44 @@ struct Common<'c> {
     retries: u8,
     eject_after: u32,
     eject_for: Duration,
-    announce: SendProxy,
-    transparent: bool,
+    pub(super) announce: SendProxy,
+    pub(super) transparent: bool,
+    check: Option<(Check, Option<CheckContent>)>,
+}
+
+impl Common<'_> {
+    /// The local addresses of a server whose address nobody knows yet, if it is of the family that has more of them.
+    pub(super) fn most_local(&self) -> Vec<LocalAddress> {
+        let of_family = |is_v6| self.local_addresses.iter().filter(move |ip| ip.is_ipv6() == is_v6);
+        let named = [false, true].map(|is_v6| of_family(is_v6).copied().collect::<Vec<_>>());
+        let most = named.into_iter().max_by_key(Vec::len).filter(|ips| !ips.is_empty());
+        let of_port = || {
+            self.ports
+                .iter()
+                .find_map(|port| port.address(false).or(port.address(true)))
+        };
+        let ips = most.unwrap_or_else(|| of_port().into_iter().collect());
+        let ports = || PortRanges::new(self.local_ports.clone());
+        ips.into_iter().map(|ip| LocalAddress { ip, ports: ports() }).collect()
+    }
+}
+
+/// What an entry of `servers` says of its own.
+pub(super) struct Own {
+    mac: Option<e2d2::wire::MacAddr>,
+    max_connections: Option<u32>,
     check: Option<(Check, Option<CheckContent>)>,
 }
 
 /// What is known while the pools are read one after the other.
-struct Reader {
-    found: Pools,
+pub(super) struct Reader {
+    pub(super) found: Pools,
     pool_names: HashSet<String>,
     server_names: HashSet<String>,
     by_address: HashMap<SocketAddr, ServerId>,
+    /// Entries that name their servers, and what they ask by their names.
+    pub(super) entries: Vec<Entry>,
+    asked: HashMap<String, (Question, Option<u16>)>,
 }
 
 pub(super) fn check(
@@ -53,6 +99,7 @@ pub(super) fn check(
     ports: &[PortConfig],
     routes: &Routes,
     timeouts: &Timeouts,
+    outside: &Outside<'_>,
 ) -> Pools {
     let mut reader = Reader {
         found: Pools {
@@ -63,18 +110,27 @@ pub(super) fn check(
         pool_names: HashSet::new(),
         server_names: HashSet::new(),
         by_address: HashMap::new(),
+        entries: Vec::new(),
+        asked: HashMap::new(),
     };
-    let servers: usize = raw.iter().map(|pool| pool.servers.len()).sum();
+    let all = raw.iter().flat_map(|pool| &pool.servers);
+    let most = |server: &RawServer| names::question(&server.address).map_or(1, |_| MOST_SERVERS);
+    let servers: usize = all.map(most).sum();
     if raw.len().max(servers) > usize::from(u16::MAX) {
-        let complaint = "has too many entries, expected at most 65535 pools and servers";
+        let complaint = format!(
+            "has too many entries, expected at most 65535 pools and servers, of which a name may be {MOST_SERVERS}"
+        );
         source.complain(&At::root().key("pool"), complaint);
         return reader.found;
     }
+    let mut commons = Vec::with_capacity(raw.len());
     for (i, raw) in raw.iter().enumerate() {
         let at = At::root().key("pool").index(i);
         let common = common(source, &at, raw, ports, routes, timeouts);
         reader.pool(source, &at, raw, &common);
+        commons.push(common);
     }
+    reader.fill(source, &commons, outside);
     reader.found
 }
 
@@ -159,8 +215,13 @@ impl Reader {
         if raw.servers.is_empty() {
             source.complain(&at.key("servers"), "is empty, expected at least one server");
         }
-        let mut pool = choosing::pool(source, at, raw, PoolId(self.found.pools.len() as u16));
+        let index = self.found.pools.len();
+        let mut pool = choosing::pool(source, at, raw, PoolId(index as u16));
         let mut in_pool = HashSet::new();
+        let is_backup = |server: &RawServer| server.backup.unwrap_or(false);
+        if !raw.servers.is_empty() && raw.servers.iter().all(is_backup) {
+            source.complain(&at.key("servers"), "are all backups, expected one that is none");
+        }
         for (j, raw) in raw.servers.iter().enumerate() {
             let at = at.key("servers").index(j);
             let weight = number(
@@ -170,9 +231,28 @@ impl Reader {
                 defaults::WEIGHT,
                 &defaults::WEIGHT_RANGE,
             );
-            let Some(server) = server(source, &at, raw, common) else {
-                continue;
+            let own = own(source, &at, raw, common);
+            let asked = match raw.address.parse::<SocketAddr>() {
+                Ok(_) => None,
+                Err(_) => names::question(&raw.address),
             };
+            if let Some(question) = asked {
+                self.entry_name(source, &at, raw, &question);
+                pool.names.push(names::entry(source, &at, raw, question, common));
+                self.entries.push(Entry {
+                    at,
+                    pool: index,
+                    number: pool.names.len() - 1,
+                    own,
+                    weight: weight as u16,
+                    is_backup: is_backup(raw),
+                });
+                continue;
+            }
+            let address = socket_address(source, &at.key("address"), &raw.address);
+            let named = address.map(|address| (raw.name.clone(), address));
+            let server = named.and_then(|named| server_at(source, &at, named, &own, common));
+            let Some(server) = server else { continue };
             if !in_pool.insert(server.address) {
                 let expected = "a server that is in the pool only once";
                 source.refuse(&at.key("address"), quoted(&raw.address), expected);
@@ -182,23 +262,30 @@ impl Reader {
             pool.members.push(Member {
                 server,
                 weight: weight as u16,
-                backup: raw.backup.unwrap_or(false),
+                backup: is_backup(raw),
             });
-            self.found.places.push((at.key("address"), server));
-        }
-        if !pool.members.is_empty() && pool.members.iter().all(|member| member.backup) {
-            source.complain(&at.key("servers"), "are all backups, expected one that is none");
+            self.found.place(index, at, server);
         }
         self.found.pools.push(pool);
+    }
+
+    /// Pools may ask for the same by the same name, as they may have the same server.
+    fn entry_name(&mut self, source: &mut Source<'_>, at: &At, raw: &RawServer, asked: &(Question, Option<u16>)) {
+        if self.asked.get(&raw.name) != Some(asked) {
+            name(source, &at.key("name"), &raw.name, &mut self.server_names);
+            self.asked.insert(raw.name.clone(), asked.clone());
+        }
     }
 
     /// The number of a server: that of an earlier pool's if it is the same, otherwise the next.
     ///
     /// A server is its address and port, whatever number of pools it is in, because the local ports towards it are shared
     /// out among all connections that go there. So all pools must say the same of it.
-    fn number(&mut self, source: &mut Source<'_>, at: &At, mut server: ServerConfig) -> ServerId {
+    pub(super) fn number(&mut self, source: &mut Source<'_>, at: &At, mut server: ServerConfig) -> ServerId {
         let Some(id) = self.by_address.get(&server.address).copied() else {
-            name(source, &at.key("name"), &server.name, &mut self.server_names);
+            if !at.is_of_answer() {
+                name(source, &at.key("name"), &server.name, &mut self.server_names);
+            }
             server.id = ServerId(self.found.servers.len() as u16);
             self.by_address.insert(server.address, server.id);
             self.found.servers.push(server);
@@ -206,6 +293,10 @@ impl Reader {
         };
         let known = &self.found.servers[id.index()];
         server.id = id;
+        if at.is_of_answer() {
+            // What DNS calls by two names has the first.
+            server.name.clone_from(&known.name);
+        }
         if server != *known {
             source.complain(
                 at,
@@ -286,8 +377,7 @@ fn local_ports(source: &mut Source<'_>, at: &At, raw: &RawPool) -> RangeInclusiv
     })
 }
 
-fn server(source: &mut Source<'_>, at: &At, raw: &RawServer, common: &Common<'_>) -> Option<ServerConfig> {
-    let address = socket_address(source, &at.key("address"), &raw.address);
+fn own(source: &mut Source<'_>, at: &At, raw: &RawServer, common: &Common<'_>) -> Own {
     let mac = raw.mac.as_deref().and_then(|text| mac(source, &at.key("mac"), text));
     let max_connections = raw.max_connections.map(|value| {
         let at = at.key("max_connections");
@@ -297,22 +387,39 @@ fn server(source: &mut Source<'_>, at: &At, raw: &RawServer, common: &Common<'_>
         Some(own) => probing::check(source, &at.key("check"), Some(own)),
         None => common.check.clone(),
     };
-    let (check, content) = check.map_or((None, None), |(check, content)| (Some(check), content));
-    let address = address?;
-    let next_hop = next_hop(source, &at.key("address"), address.ip(), mac.is_some(), common)?;
+    Own {
+        mac,
+        max_connections,
+        check,
+    }
+}
+
+/// A server of this name at this address; complains if there is no way to it.
+pub(super) fn server_at(
+    source: &mut Source<'_>,
+    at: &At,
+    (name, address): (String, SocketAddr),
+    own: &Own,
+    common: &Common<'_>,
+) -> Option<ServerConfig> {
+    let (check, content) = own
+        .check
+        .clone()
+        .map_or((None, None), |(check, content)| (Some(check), content));
+    let next_hop = next_hop(source, &at.key("address"), address.ip(), own.mac.is_some(), common)?;
     Some(ServerConfig {
         standing: Standing::InFile,
         group: 0,
         id: ServerId(0),
-        name: raw.name.clone(),
+        name,
         address,
         next_hop,
-        mac,
+        mac: own.mac,
         local: local(source, at, address, next_hop, common)?,
         connect_timeout: common.connect_timeout,
         syn_retry: common.syn_retry,
         retries: common.retries,
-        max_connections,
+        max_connections: own.max_connections,
         eject_after: common.eject_after,
         eject_for: common.eject_for,
         announce: common.announce,
@@ -323,7 +430,8 @@ fn server(source: &mut Source<'_>, at: &At, raw: &RawServer, common: &Common<'_>
 }
 
 fn socket_address(source: &mut Source<'_>, at: &At, text: &str) -> Option<SocketAddr> {
-    let expected = "an address with its port, such as \"192.0.2.1:80\" or \"[2001:db8::1]:80\"";
+    let expected = "an address with its port, such as \"192.0.2.1:80\" or \"[2001:db8::1]:80\", a name with its port, such as \
+                    \"web.example.net:80\", or the name of a service, such as \"_ldap._tcp.example.net\"";
     match text.parse::<SocketAddr>() {
         Ok(address) => match why_no_host(address.ip()) {
             None if address.port() != 0 => return Some(address),
@@ -380,61 +488,4 @@ fn local(
         ports: PortRanges::new(common.local_ports.clone()),
     };
     Some(ips.into_iter().map(local).collect())
-}
-
-/// Takes the ports on which an address listens out of those it connects from: a segment to such a port would otherwise
-/// belong to a client and to a server at the same time.
-pub(super) fn reserve_ports(
-    source: &mut Source<'_>,
-    pools: &mut Pools,
-    listeners: &[ListenerConfig],
-    ports: &[PortConfig],
-) {
-    let mut listen: HashMap<IpAddr, Vec<&RangeInclusive<u16>>> = HashMap::new();
-    for address in listeners.iter().flat_map(|listener| &listener.addresses) {
-        listen.entry(address.ip).or_default().push(&address.ports);
-    }
-    for kernel in ports.iter().filter_map(|port| port.kernel.as_ref()) {
-        for address in &kernel.addresses {
-            listen.entry(address.addr()).or_default().extend(&kernel.local_ports);
-        }
-    }
-    // Most servers have the same local address and ports.
-    let mut reserved: HashMap<LocalAddress, PortRanges> = HashMap::new();
-    for (at, id) in &pools.places {
-        let server = &mut pools.servers[id.index()];
-        for local in &mut server.local {
-            let Some(taken) = listen.get(&local.ip) else { continue };
-            let left = reserved.entry(local.clone()).or_insert_with(|| {
-                let mut ports = local.ports.clone();
-                taken.iter().for_each(|taken| ports.remove(taken));
-                ports
-            });
-            if left.is_empty() {
-                source.complain(
-                    at,
-                    format!(
-                        "has no port left to be reached from at {}, expected \"local_ports\" other than those that \
-                         listeners and the kernel have there",
-                        local.ip
-                    ),
-                );
-            }
-            local.ports = left.clone();
-        }
-    }
-}
-
-/// A host has one MAC address, whatever number of servers it runs.
-pub(super) fn one_mac_each(source: &mut Source<'_>, pools: &Pools) {
-    let mut macs = HashMap::new();
-    for (at, id) in &pools.places {
-        let server = &pools.servers[id.index()];
-        let Some(mac) = server.mac else { continue };
-        let (first, name) = *macs.entry(server.address.ip()).or_insert((mac, &server.name));
-        if first != mac {
-            let expected = format!("the same mac as server \"{name}\", which is on the same host");
-            source.refuse(at, format!("{} at {mac}", server.address), expected);
-        }
-    }
 }

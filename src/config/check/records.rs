@@ -8,9 +8,10 @@ use std::time::Duration;
 use netfcts::format::RecordFormat;
 use netfcts::record::Cause;
 
+use super::pools::Pools;
 use super::{choice, choices, duration, number, quoted};
 use crate::config::defaults;
-use crate::config::model::{ListenerConfig, ServerConfig};
+use crate::config::model::ListenerConfig;
 use crate::config::raw::RawRecords;
 use crate::config::records::{Destination, Endpoint, RecordFilter, RecordsConfig, Rotation};
 use crate::config::source::{At, Source};
@@ -23,7 +24,7 @@ pub(super) fn check(
     source: &mut Source<'_>,
     raw: &[RawRecords],
     listeners: &[ListenerConfig],
-    servers: &[ServerConfig],
+    pools: &Pools,
 ) -> Vec<RecordsConfig> {
     let mut taken = HashSet::new();
     let mut sinks = Vec::new();
@@ -37,7 +38,9 @@ pub(super) fn check(
                     listeners.iter().map(|listener| &*listener.name).collect()
                 }),
                 servers: known(source, &at.key("servers"), &raw.servers, || {
-                    servers.iter().map(|server| &*server.name).collect()
+                    let names = pools.pools.iter().flat_map(|pool| &pool.names);
+                    let servers = pools.servers.iter().map(|server| &*server.name);
+                    servers.chain(names.map(|named| &*named.name)).collect()
                 }),
                 causes: causes(source, &at.key("causes"), &raw.causes),
                 longer_than: duration(

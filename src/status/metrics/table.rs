@@ -3,22 +3,11 @@
 use splice::tally::ListenerTally;
 
 use super::{
-    DROP_GROUPS, Listed, Tell, WAITING, checks, connect_times, connection_bytes, core_rounds, counter, gauge,
-    histogram, info, listener_bytes, next_hops, of_classes, of_cores, of_group, of_groups, of_listeners, of_pools,
-    of_ports, of_rules, of_servers, port_errors, refused_by_limits, round_trip_times, seconds_of_ms, segments,
-    times_of_listeners, times_of_servers, watched_segments, watched_zero_windows,
+    DROP_GROUPS, EVENT_GROUPS, Listed, Tell, WAITING, checks, connect_times, connection_bytes, core_rounds, counter,
+    gauge, histogram, info, listener_bytes, next_hops, of_classes, of_cores, of_group, of_groups, of_listeners,
+    of_names, of_pools, of_ports, of_rules, of_servers, port_errors, refused_by_limits, round_trip_times,
+    seconds_of_ms, segments, times_of_listeners, times_of_servers, watched_segments, watched_zero_windows,
 };
-
-/// Groups of counters that count events other than drops.
-const EVENT_GROUPS: [&str; 7] = [
-    "calls",
-    "probes",
-    "checks",
-    "steering",
-    "neighbour",
-    "kernel",
-    "time_wait",
-];
 
 /// Every family, in the order of the text.
 pub(super) static TABLE: &[(Listed, Tell)] = &[
@@ -496,5 +485,29 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
             "Sampled: times that a side has closed its window",
         ),
         watched_zero_windows,
+    ),
+    (
+        gauge(
+            "proxyengine_name_addresses",
+            &["name"],
+            "Addresses in the answer of DNS that holds for a name",
+        ),
+        |seen, values| of_names(seen, values, |name| Some(name.addresses as f64)),
+    ),
+    (
+        gauge(
+            "proxyengine_name_answer_age_seconds",
+            &["name"],
+            "Time since the last good answer of DNS for a name; not there before the first",
+        ),
+        |seen, values| of_names(seen, values, |name| Some(seconds_of_ms(name.age_ms?))),
+    ),
+    (
+        counter(
+            "proxyengine_name_failures",
+            &["name"],
+            "Times that no name server has answered for a name, or none with an address",
+        ),
+        |seen, values| of_names(seen, values, |name| Some(name.failures as f64)),
     ),
 ];
