@@ -76,7 +76,7 @@ pub struct ClientTable {
     words: usize,
     /// By set: a bit for each condition.
     rows: Vec<u64>,
-    /// By set: places of the lists that it is in.
+    /// By set: places of the lists that it is in, or that behind the last list.
     lists: Vec<Box<[u16]>>,
 }
 
@@ -168,10 +168,14 @@ impl ClientTable {
             list.filter(|_| usize::from(*label) < first_label)
                 .map(|list| list as u16)
         };
-        let lists = labels
-            .iter()
-            .map(|labels| labels.iter().filter_map(list_of).collect())
-            .collect();
+        let lists_in = |labels: &[u16]| -> Box<[u16]> {
+            let lists: Box<[u16]> = labels.iter().filter_map(list_of).collect();
+            if lists.is_empty() {
+                return Box::new([sources.len() as u16]);
+            }
+            lists
+        };
+        let lists = labels.iter().map(|labels| lists_in(labels)).collect();
         let blocks = (v4.starts.len() >= MANY).then(|| blocks_of(&v4));
         Ok(ClientTable {
             blocks,
@@ -249,7 +253,8 @@ impl ClientTable {
         row.is_some_and(|row| row >> bit & 1 != 0)
     }
 
-    /// The places of the lists that the addresses of a set are in.
+    /// The places of the lists that the addresses of a set are in; for those in none that behind the last list, so that who
+    /// counts them takes the same branches for all.
     #[inline]
     pub fn lists_of(&self, set: u16) -> &[u16] {
         self.lists.get(usize::from(set)).map_or(&[], Box::as_ref)

@@ -127,7 +127,10 @@ fn a_million_questions_are_answered_as_by_looking_through_the_lists() {
             ];
             let answered = [0, 1, 2, 3].map(|condition| table.meets(set, condition));
             assert_eq!(answered, expected, "{address} in round {round}");
-            let places: Vec<u16> = (0..2).filter(|list| classes[usize::from(*list)].is_some()).collect();
+            let mut places: Vec<u16> = (0..2).filter(|list| classes[usize::from(*list)].is_some()).collect();
+            if places.is_empty() {
+                places.push(2);
+            }
             assert_eq!(table.lists_of(set), places, "{address} in round {round}");
             batch.push((mapped(address), set));
         }

@@ -26,12 +26,14 @@ impl Ahead {
     /// The set of an address, which is usually the next of the batch.
     #[inline]
     pub(super) fn set_of(&mut self, peer: u128, table: &ClientTable) -> u16 {
-        let set = match self.sets.get(self.next) {
-            Some(set) if self.peers.get(self.next) == Some(&peer) => {
-                self.next += 1;
+        // Some may not be asked for.
+        let mut left = self.peers.iter().zip(&self.sets).enumerate().skip(self.next);
+        let set = match left.find(|(_, (of, _))| **of == peer) {
+            Some((place, (_, set))) => {
+                self.next = place + 1;
                 *set
             }
-            _ => table.set_of(peer),
+            None => table.set_of(peer),
         };
         self.last = Some((peer, set));
         set

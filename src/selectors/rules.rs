@@ -40,7 +40,7 @@ pub struct RuleSelector {
     clients: Option<Arc<ClientTable>>,
     /// By list: where cores count.
     lists: Vec<Arc<ListHits>>,
-    /// Where this core does; empty before it is one core's.
+    /// Where this core does, and behind them where those are counted who are in none; empty before it is one core's.
     hits: Vec<Arc<Hits>>,
     ahead: Ahead,
 }
@@ -211,7 +211,10 @@ impl SelectorFactory for RuleSelector {
 
     fn selector(&self, core: CoreId) -> Self {
         Self {
-            hits: self.lists.iter().map(|list| list.of_core(core)).collect(),
+            hits: {
+                let lists = self.lists.iter().map(|list| list.of_core(core));
+                lists.chain([Arc::default()]).collect()
+            },
             ..self.clone()
         }
     }
@@ -291,9 +294,16 @@ struct Known<'a> {
 
 impl Known<'_> {
     /// Whether it is as wanted, as far as that says.
+    #[inline]
     fn at_syn(&self, wanted: &Match) -> Sought<bool> {
         match wanted {
             Match::Client(clients) => Sought::Found(self.is_of(clients)),
+            _ => self.at_syn_otherwise(wanted),
+        }
+    }
+
+    fn at_syn_otherwise(&self, wanted: &Match) -> Sought<bool> {
+        match wanted {
             Match::ListenerPort(ports) => Sought::Found(ports.contains(self.listener_port)),
             Match::All(parts) => all(parts.iter().map(|part| self.at_syn(part))),
             Match::Not(part) => opposite(self.at_syn(part)),
