@@ -42,6 +42,16 @@ struct Arguments {
     common: Common,
 }
 
+impl Arguments {
+    fn settings(&self, open: u32) -> CpsSettings {
+        CpsSettings {
+            open,
+            length: Duration::from_secs_f64(self.turn),
+            ..CpsSettings::default()
+        }
+    }
+}
+
 /// Names are those of the JSON.
 #[derive(Serialize)]
 struct CockpitResult {
@@ -90,11 +100,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     if arguments.pairs < 2 {
         return Err("--pairs: expected at least 2, or there is no interval".into());
     }
-    let settings = CpsSettings {
-        open: arguments.open,
-        length: Duration::from_secs_f64(arguments.turn),
-        ..CpsSettings::default()
-    };
+    let settings = arguments.settings(arguments.open);
     let host = Host::start(4, 1500)?;
     let conditions = Conditions::new(settings);
     let of_shown = Conditions {
@@ -119,10 +125,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     }));
     let now = shown.counter.now();
     let write_us_4_servers = median((0..REPEATED).map(|_| timed(|| shown.device.show(now)) * 1e6));
-    let reports = [&hidden, &shown].map(|inline| inline.result(&settings, &Measured::default()));
-    let sum = |of: fn(&CpsResult) -> u64| reports.iter().map(of).sum::<u64>();
-    let (lost, retransmitted, failed) = (sum(|r| r.lost), sum(|r| r.retransmitted), sum(|r| r.failed));
-    let counts = [("lost", lost), ("retransmitted", retransmitted), ("failed", failed)];
+    let counts = counted([&hidden, &shown], &settings);
     let mut invalid_because = written.reasons_against(counts);
     invalid_because.extend(watched.reasons_against([]));
     drop((hidden, shown));
@@ -148,15 +151,26 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         scrape_bytes_1000_servers,
         scrapes,
         pairs: arguments.pairs,
-        lost,
-        retransmitted,
-        failed,
+        lost: counts[0].1,
+        retransmitted: counts[1].1,
+        failed: counts[2].1,
         valid: invalid_because.is_empty(),
         invalid_because,
     };
     tell(&result, [&written, &watched, &million]);
     arguments.common.write(&result)?;
     Ok(result.valid)
+}
+
+/// What must not have happened, and how often it has.
+fn counted(inlines: [&InlineProxy; 2], settings: &CpsSettings) -> [(&'static str, u64); 3] {
+    let reports = inlines.map(|inline| inline.result(settings, &Measured::default()));
+    let sum = |of: fn(&CpsResult) -> u64| reports.iter().map(of).sum::<u64>();
+    [
+        ("lost", sum(|report| report.lost)),
+        ("retransmitted", sum(|report| report.retransmitted)),
+        ("failed", sum(|report| report.failed)),
+    ]
 }
 
 fn watched_turn(reader: &Reader, look: Look, inline: &mut InlineProxy, length: Duration) -> pairs::Turn {
@@ -168,11 +182,7 @@ fn watched_turn(reader: &Reader, look: Look, inline: &mut InlineProxy, length: D
 
 /// Pairs of turns of a proxy with a million open connections, while they are listed and while not.
 fn million(host: &Host, arguments: &Arguments, reader: &Reader) -> Result<Pairs, BoxError> {
-    let settings = CpsSettings {
-        open: arguments.listed,
-        length: Duration::from_secs_f64(arguments.turn),
-        ..CpsSettings::default()
-    };
+    let settings = arguments.settings(arguments.listed);
     let conditions = Conditions {
         shown: true,
         ..Conditions::new(settings)

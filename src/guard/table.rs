@@ -168,13 +168,7 @@ impl ClientTable {
             list.filter(|_| usize::from(*label) < first_label)
                 .map(|list| list as u16)
         };
-        let lists_in = |labels: &[u16]| -> Box<[u16]> {
-            let lists: Box<[u16]> = labels.iter().filter_map(list_of).collect();
-            if lists.is_empty() {
-                return Box::new([sources.len() as u16]);
-            }
-            lists
-        };
+        let lists_in = |labels: &[u16]| or_behind(labels.iter().filter_map(list_of).collect(), sources.len());
         let lists = labels.iter().map(|labels| lists_in(labels)).collect();
         let blocks = (v4.starts.len() >= MANY).then(|| blocks_of(&v4));
         Ok(ClientTable {
@@ -288,6 +282,15 @@ fn push(entries: impl Iterator<Item = (IpNet, u16)>, (v4, v6): (&mut Vec<Vec<Blo
     }
     v4.push(four);
     v6.push(six);
+}
+
+/// Places of lists; if there are none, that behind the last of all lists.
+fn or_behind(lists: Box<[u16]>, all: usize) -> Box<[u16]> {
+    if lists.is_empty() {
+        Box::new([all as u16])
+    } else {
+        lists
+    }
 }
 
 /// By the first 24 bits.

@@ -20,11 +20,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
         |seen, values| _ = values.add(&[], seconds_of_ms(seen.report.uptime_ms)),
     ),
     (
-        gauge(
-            "proxyengine_ready",
-            &[],
-            "1 if the engine takes connections, as /ready says",
-        ),
+        gauge("proxyengine_ready", &[], "1 if /ready says that it is"),
         |seen, values| _ = values.add(&[], u8::from(seen.watch.is_ready().is_ok())),
     ),
     (
@@ -32,11 +28,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
         |seen, values| _ = values.add(&[], seen.report.connections_open),
     ),
     (
-        counter(
-            "proxyengine_segments",
-            &["side", "event"],
-            "TCP segments by side and meaning",
-        ),
+        counter("proxyengine_segments", &["side", "event"], "TCP segments by meaning"),
         segments,
     ),
     (
@@ -487,11 +479,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
         watched_zero_windows,
     ),
     (
-        gauge(
-            "proxyengine_name_addresses",
-            &["name"],
-            "Addresses in the answer of DNS that holds for a name",
-        ),
+        gauge("proxyengine_name_addresses", &["name"], "Addresses that DNS tells"),
         |seen, values| of_names(seen, values, |name| Some(name.addresses as f64)),
     ),
     (
@@ -503,11 +491,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
         |seen, values| of_names(seen, values, |name| Some(seconds_of_ms(name.age_ms?))),
     ),
     (
-        counter(
-            "proxyengine_name_failures",
-            &["name"],
-            "Times that no name server has answered for a name, or none with an address",
-        ),
+        counter("proxyengine_name_failures", &["name"], "Failed questions to DNS"),
         |seen, values| of_names(seen, values, |name| Some(name.failures as f64)),
     ),
 ];
