@@ -3,7 +3,7 @@
 //! Two proxies, one that shows its numbers as a worker does and one that does not, take turns: what the writing costs. Then the
 //! one that shows them takes turns with itself, while a reader on another CPU asks for `/metrics` ten times a second and for what the page
 //! shows each second, and while it does not. A third, with a thousand servers, is only shown and scraped. A fourth, with a million open
-//! connections, takes turns with itself while a reader lists them, page after page, and while nobody does.
+//! connections, takes turns with itself while a reader lists them, page after page, and while none does.
 //!
 //! Counts and times by listener, pool and server are part of both: what they cost is the difference to a build without them.
 
@@ -62,7 +62,7 @@ struct CockpitResult {
     /// What a reader adds to the cycles of a connection, in percent.
     cycles_added_percent_while_watched: f64,
     cycles_added_percent_while_watched_interval: [f64; 2],
-    /// What who lists all of a million connections adds, in percent.
+    /// What a reader that lists all of a million connections adds, in percent.
     list_million_added_percent: f64,
     list_million_added_interval: [f64; 2],
     /// Connections that were listed.

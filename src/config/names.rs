@@ -83,7 +83,7 @@ impl NamedServers {
 /// `[dns]`: who is asked, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsConfig {
-    /// Who is asked; empty for those of `/etc/resolv.conf`.
+    /// The name servers; empty for those of `/etc/resolv.conf`.
     pub servers: Vec<SocketAddr>,
     /// How long one try waits for its answer.
     pub timeout: Duration,
@@ -263,7 +263,7 @@ impl Config {
         &self.answers
     }
 
-    /// Who is asked, and how.
+    /// The name servers, and how they are asked.
     pub fn dns(&self) -> &DnsConfig {
         &self.dns
     }

@@ -247,8 +247,8 @@ impl ClientTable {
         row.is_some_and(|row| row >> bit & 1 != 0)
     }
 
-    /// The places of the lists that the addresses of a set are in; for those in none that behind the last list, so that who
-    /// counts them takes the same branches for all.
+    /// The places of the lists that the addresses of a set are in; for those in none that behind the last list, so that
+    /// counting takes the same branches for all.
     #[inline]
     pub fn lists_of(&self, set: u16) -> &[u16] {
         self.lists.get(usize::from(set)).map_or(&[], Box::as_ref)

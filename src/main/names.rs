@@ -21,7 +21,7 @@ const QUIET: Duration = Duration::from_secs(10);
 /// Lines of one change.
 const MOST_LINES: usize = 10;
 
-/// Who asks, and what came of it.
+/// The thread that asks, and what came of it.
 pub(super) struct Names {
     first: Option<FirstAnswers>,
     resolving: Option<Resolving>,
@@ -76,7 +76,7 @@ impl Names {
                 Some(answers)
             }
             Err(error) => {
-                log::error!("nobody asks DNS: {error}");
+                log::error!("DNS is not asked: {error}");
                 None
             }
         }
@@ -87,7 +87,7 @@ impl Names {
         if let Some(first) = self.first.take() {
             match Resolving::start(first) {
                 Ok(resolving) => self.resolving = Some(resolving),
-                Err(error) => log::error!("nobody asks DNS: {error}"),
+                Err(error) => log::error!("DNS is not asked: {error}"),
             }
         }
     }

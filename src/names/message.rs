@@ -93,7 +93,7 @@ pub struct Ask {
 /// What was heard of an [`Ask`].
 #[derive(Copy, Clone, Debug)]
 pub enum Heard<'a> {
-    /// A message, maybe a stranger's.
+    /// A message, perhaps not the name server's.
     Message(&'a [u8]),
     /// Nothing will be: it was refused, or the connection has ended.
     Gone,
@@ -188,7 +188,7 @@ fn read(message: OfMessage<'_>, name: ParsedName<&[u8]>, kind: Kind) -> Result<R
     match (told.is_empty(), bogus) {
         (false, _) => Ok(Reply::Told(told, Some(Duration::from_secs(ttl.into())))),
         (true, 0) => Ok(Reply::Told(told, negative_ttl(message)?)),
-        // A liar, or a resolver that sinks what it does not like: no host can be there.
+        // All addresses are such that no host can have: a forged answer, or a resolver that blocks the name.
         (true, _) => Ok(Reply::Failed),
     }
 }

@@ -23,7 +23,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// So many questions are under way at once.
 const MOST_AT_ONCE: usize = 64;
 
-/// Numbers that nobody guesses.
+/// Numbers that cannot be guessed.
 pub type Random = Box<dyn FnMut() -> u16 + Send>;
 
 type Key = (String, Kind);
@@ -82,7 +82,7 @@ pub struct Resolver {
     servers: Vec<SocketAddr>,
     questions: BTreeSet<Question>,
     records: BTreeMap<Key, Record>,
-    /// Who waits for what, by token.
+    /// Records that wait for an answer, by token.
     asking: BTreeMap<u64, Key>,
     /// Addresses of each host before the start: a family that fails now keeps its servers.
     hosts_before: BTreeMap<String, BTreeSet<IpAddr>>,
@@ -181,7 +181,7 @@ impl Resolver {
         let mut asks: Vec<Ask> = over.into_iter().filter_map(|key| self.try_next(key, now)).collect();
         let is_due = |record: &Record| matches!(record.state, State::Due(at) if at <= now);
         let mut due = self.keys(is_due);
-        // Who has waited longest is first: else those that fail would keep the others waiting.
+        // The longest wait is first: otherwise records that fail would keep the others waiting.
         due.sort_by_key(|key| self.records.get(key).map(|record| record.due()));
         for key in due {
             if self.asking.len() >= MOST_AT_ONCE {
@@ -309,8 +309,8 @@ impl Resolver {
         }
     }
 
-    /// Nothing is no answer as long as the other family does not say that the name is there: whoever has servers there would lose all of them
-    /// by one mistake. Returns how long that holds.
+    /// Nothing is no answer as long as the other family does not say that the name is there: one mistake in a zone would take
+    /// all servers away. Returns how long that holds.
     fn told_nothing(&mut self, key: &Key, data: Data, ttl: Option<Duration>, now: Instant) -> Duration {
         let mut withdraws = false;
         for ((_, kind), record) in self.of_name(&key.0) {

@@ -22,7 +22,7 @@ use crate::report::NameReport;
 /// How long the thread sleeps at most: the delay of what it is told.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
-/// How long whoever waits for answers sleeps.
+/// Pause between two looks for answers.
 const PACE: Duration = Duration::from_millis(10);
 
 /// Datagrams of one socket that are read in a row.
@@ -37,7 +37,7 @@ const LONGEST: usize = 2 + 65_535;
 /// The port of DNS.
 const PORT: u16 = 53;
 
-/// Who is asked: those of `[dns]`, or else those of the machine.
+/// The name servers: those of `[dns]`, or else those of the machine.
 pub fn name_servers(dns: &DnsConfig) -> Vec<SocketAddr> {
     match dns.servers.as_slice() {
         [] => of_resolv_conf(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default()),
@@ -165,7 +165,7 @@ impl Stream {
             };
             let length = usize::from(u16::from_be_bytes(*length));
             if let Some(message) = message.get(..length) {
-                // Nobody else can write into the stream: what is no answer ends it.
+                // Only the name server writes into the stream: what is no answer ends it.
                 return match hear(Heard::Message(message)) {
                     true => Err(io::ErrorKind::InvalidData.into()),
                     false => Ok(()),

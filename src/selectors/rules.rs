@@ -40,7 +40,7 @@ pub struct RuleSelector {
     clients: Option<Arc<ClientTable>>,
     /// By list: where cores count.
     lists: Vec<Arc<ListHits>>,
-    /// Where this core does, and behind them where those are counted who are in none; empty before it is one core's.
+    /// Where this core does, and behind them those in no list; empty before it is one core's.
     hits: Vec<Arc<Hits>>,
     ahead: Ahead,
 }

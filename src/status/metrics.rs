@@ -273,8 +273,8 @@ fn times_of_listeners(seen: &Seen<'_>, values: &mut Values<'_>, of: fn(&Listener
     }
 }
 
-/// Of the servers whose times are kept, without bounds: those of all would make a scrape half as long again. Whoever wants to know more
-/// of one asks `ctl show servers`.
+/// Of the servers whose times are kept, without bounds: those of all would make a scrape half as long again. `ctl show servers` has
+/// the quantiles.
 fn times_of_servers(seen: &Seen<'_>, values: &mut Values<'_>, of: fn(&ServerTally) -> &Histogram) {
     let servers = seen.config.servers().iter();
     for server in servers.filter(|server| server.standing == Standing::InFile) {

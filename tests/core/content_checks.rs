@@ -428,3 +428,33 @@ fn a_segment_that_is_damaged_or_too_much_harms_no_check() {
     assert_eq!(farm.is_down(0), None);
     farm.assert_all_returned();
 }
+
+#[test]
+fn reloads_in_the_middle_of_checks_change_nothing_of_them() {
+    let text = checked(HTTP);
+    let heavy = text.replacen("\"10.1.0.102:8080\"", "\"10.1.0.102:8080\", weight = 2", 1);
+    let seen = |reloads: bool| {
+        let mut farm = Farm::new(&text);
+        for turn in 0..500 {
+            farm.lies[0] = match turn % 250 {
+                0..125 => Lie::Says(GOOD),
+                _ => Lie::Says(b"HTTP/1.1 503 Service Unavailable\r\n\r\n"),
+            };
+            farm.run(millis(23));
+            if reloads {
+                let text = if turn % 2 == 0 { &heavy } else { &text };
+                farm.bench.reload(text, |_| None);
+                farm.checker.set_config(Arc::new(farm.bench.config.clone()));
+            }
+        }
+        let counts: Vec<u64> = farm.bench.proxy.checks().iter().map(|(_, count)| count).collect();
+        let down = farm.bench.standby.server(0).down();
+        let syns: Vec<_> = farm.syns.iter().map(|(at, server, _)| (*at, *server)).collect();
+        farm.run(SECOND);
+        farm.assert_all_returned();
+        (syns, counts, down)
+    };
+    let without = seen(false);
+    assert!(without.1.iter().sum::<u64>() > 60);
+    assert_eq!(seen(true), without);
+}

@@ -1,4 +1,5 @@
-//! nginx, PostgreSQL, slapd, redis and `openssl s_server` under checks of their protocols: silent, killed and lying, with a second one of each in its pool.
+//! nginx, PostgreSQL, slapd, redis and `openssl s_server` under checks of their protocols, and socat under SYNs: silent, killed and lying, with a
+//! second one of each in its pool.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use rig::engine::EngineOptions;
 use rig::loss::{Direction, Loss};
 use rig::process::{self, Process};
-use rig::servers::{self, Certificates, HTTP, LDAP, POSTGRES, REDIS, TLS};
+use rig::servers::{self, Certificates, HTTP, LDAP, NUMBERS, POSTGRES, REDIS, TLS};
 use rig::{Place, Rig, RigOptions};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -20,7 +21,7 @@ use crate::setup::{LIMIT, Setup, binary};
 const HEALTH: &str = "health";
 
 /// Each service: its name, its port and its check.
-const CHECKED: [(&str, u16, &str); 5] = [
+const CHECKED: [(&str, u16, &str); 6] = [
     (
         "web",
         HTTP,
@@ -34,6 +35,7 @@ const CHECKED: [(&str, u16, &str); 5] = [
         TLS,
         "kind = \"https\", path = \"/whoami\", server_name = \"shop.example.org\"",
     ),
+    ("numbers", NUMBERS, "kind = \"tcp\""),
 ];
 
 fn tables(socket: &str) -> String {
@@ -78,6 +80,7 @@ impl Checked {
             "openssl",
             "psql",
             "setpriv",
+            "socat",
             &postgres.to_string_lossy(),
             "ldapsearch",
             "slapd",
@@ -102,6 +105,7 @@ impl Checked {
                 all.push(servers::start_slapd(rig, index).expect("slapd starts"));
                 all.push(servers::start_redis(rig, index).expect("redis starts"));
                 all.extend(servers::start_tls(rig, index, &certificates).expect("openssl starts"));
+                all.extend(servers::start_numbers(rig, index).expect("socat starts"));
                 fs::write(servers::files_of(rig, index).join(HEALTH), "fine\n").expect("written");
             }
             first.insert(1, databases.remove(0));
@@ -199,10 +203,14 @@ fn request_to(service: usize, at: Ipv4Addr) -> (&'static str, Vec<String>) {
             )),
         ),
         3 => ("redis-cli", words(format!("-h {at} -p {REDIS} PING"))),
-        _ => (
+        4 => (
             "curl",
             words(format!("-sS --fail --insecure --max-time 30 https://{at}/whoami")),
         ),
+        _ => {
+            let asked = format!("echo ready | socat -t 30 - TCP:{at}:{NUMBERS},connect-timeout=30");
+            ("sh", vec!["-c".to_owned(), asked])
+        }
     }
 }
 
@@ -257,7 +265,8 @@ fn servers_that_listen_and_do_not_serve_are_down() {
         checked.first[server].signal(Signal::STOP);
         checked.wait_for_server(name, "unanswered", "down");
     }
-    for (service, (name, ..)) in CHECKED.iter().enumerate() {
+    // A SYN says nothing about what the last service answers.
+    for (service, (name, ..)) in CHECKED.iter().enumerate().take(5) {
         for _ in 0..4 {
             assert_ne!(checked.ask(service), Some(0), "{name}");
         }
@@ -273,4 +282,47 @@ fn servers_that_listen_and_do_not_serve_are_down() {
     let Checked { setup, .. } = checked;
     let (report, _rig) = setup.finish();
     assert!(report.number("/counters/checks/wrong") > 0);
+}
+
+#[test]
+fn servers_that_answer_with_an_error_are_down() {
+    let Some(mut checked) = Checked::start() else { return };
+    // redis has no place for one more client, and says so.
+    let at = checked.rig().server_v4(0).to_string();
+    let port = REDIS.to_string();
+    let cli = ["-h", &at, "-p", &port];
+    let listening = [&cli[..], &["SUBSCRIBE", "nothing"]].concat();
+    let listening = checked
+        .rig()
+        .start(Place::Clients, "listening", "redis-cli", &listening);
+    let listening = listening.expect("redis-cli");
+    let places = |count: &str| {
+        let set = [&cli[..], &["CONFIG", "SET", "maxclients", count]].concat();
+        let said = checked.rig().run(Place::Clients, "redis-cli", &set, LIMIT);
+        said.is_ok_and(|said| said.text().trim() == "OK")
+    };
+    assert!(places("1"));
+    checked.wait_for_server("cache-1", "wrong", "down");
+    checked.assert_clients_are_served();
+    drop(listening);
+    // Checks take the only place, too.
+    process::wait_for("places for clients of redis", LIMIT, || places("1000")).expect("redis answers");
+    checked.wait_for_server("cache-1", "passed", "up");
+
+    // A TLS server without a certificate ends each handshake with an alert.
+    checked.first[4].signal(Signal::KILL);
+    checked.first[4].wait(LIMIT).expect("it is gone");
+    checked.wait_for_server("shop-1", "refused", "down");
+    let accept = format!("{at}:{TLS}");
+    let arguments = [
+        "s_server", "-quiet", "-4", "-accept", &accept, "-nocert", "-psk", "c0ffee", "-tls1_2",
+    ];
+    let alerting = checked.rig().start(Place::Servers, "alerting", "openssl", &arguments);
+    let _alerting = alerting.expect("openssl starts");
+    checked.wait_for_server("shop-1", "wrong", "down");
+    checked.assert_clients_are_served();
+
+    let Checked { setup, .. } = checked;
+    let (report, _rig) = setup.finish();
+    assert!(report.number("/counters/checks/wrong") > 1);
 }

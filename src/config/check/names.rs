@@ -94,7 +94,7 @@ pub(crate) fn host_name(text: &str) -> Option<String> {
     is_name.then_some(name)
 }
 
-/// An entry that names its servers, which nobody has asked for yet.
+/// An entry that names its servers, which were not asked for yet.
 pub(super) fn entry(
     source: &mut Source<'_>,
     at: &At,

@@ -59,7 +59,7 @@ pub(super) struct Common<'c> {
 }
 
 impl Common<'_> {
-    /// The local addresses of a server whose address nobody knows yet, if it is of the family that has more of them.
+    /// The local addresses of a server whose address is not known yet, if it is of the family that has more of them.
     pub(super) fn most_local(&self) -> Vec<LocalAddress> {
         let of_family = |is_v6| self.local_addresses.iter().filter(move |ip| ip.is_ipv6() == is_v6);
         let named = [false, true].map(|is_v6| of_family(is_v6).copied().collect::<Vec<_>>());
