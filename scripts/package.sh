@@ -96,11 +96,15 @@ CHANGES
 package_texts() {
     local name texts=$1
     mkdir -p "$texts"/{proxyengine,trafficengine,mmproxy,libproxyproto}
-    cp rt-tuning.md docs/{start,concepts,tasks,troubleshooting,configuration,operation,packages,kernel,steering,proxy-protocol}.md \
-        "$texts/proxyengine/"
+    # The manual, whose documents name each other.
+    cp rt-tuning.md SECURITY.md docs/*.md docs/*.svg docs/*.png "$texts/proxyengine/"
+    rm "$texts/proxyengine/SUMMARY.md"
     cp -r docs/reference packaging/monitoring packaging/wireshark "$texts/proxyengine/"
     # debhelper would take it for the package's own change log by its name.
     cp CHANGELOG.md "$texts/proxyengine/NEWS.md"
+    # They lie in one folder here, without those about the code.
+    sed -E -i -e 's#\]\((\.\./|docs/)#](#g' \
+        -e 's#\[([^]]*)\]\((lab/|SUMMARY|DECISIONS|ARCHITECTURE|CONTRIBUTING)[^)]*\)#\1#g' "$texts"/proxyengine/*.md
     cp docs/traffic.md config/traffic*.toml "$texts/trafficengine/"
     cp docs/{mmproxy,proxy-protocol}.md crates/mmproxy/packaging/mmproxy.toml "$texts/mmproxy/"
     cp docs/libproxyproto.md "$texts/libproxyproto/"

@@ -100,6 +100,7 @@ fn packages_install_run_upgrade_and_purge() {
     run(Command::new("lintian")
         .args(["--fail-on", "error", "--allow-root"])
         .args(&old));
+    links_lead_somewhere(&old[2]);
     let new = packages(&folder.path().join("new"), "0.0.2");
 
     let root = match Root::debian(&folder.path().join("root"), &old) {
@@ -131,6 +132,31 @@ fn packages_install_run_upgrade_and_purge() {
     ] {
         assert!(!root.path(gone).exists(), "{gone} is left");
     }
+}
+
+/// The manual that a package brings names no document that it does not bring.
+fn links_lead_somewhere(package: &Path) {
+    let folder = tempfile::tempdir().expect("a folder");
+    run(Command::new("dpkg-deb").arg("-x").arg(package).arg(folder.path()));
+    let documents = folder.path().join("usr/share/doc/proxyengine");
+    let mut links = 0;
+    for of in [documents.clone(), documents.join("reference")] {
+        let pages = fs::read_dir(&of)
+            .expect("documents")
+            .map(|entry| entry.expect("a file").path());
+        for page in pages.filter(|path| path.extension().is_some_and(|kind| kind == "md")) {
+            let text = fs::read_to_string(&page).expect("text");
+            let targets = text
+                .split("](")
+                .skip(1)
+                .filter_map(|rest| rest.split([')', '#', ' ']).next());
+            for target in targets.filter(|target| !target.is_empty() && !target.contains(':')) {
+                assert!(of.join(target).exists(), "{page:?} names {target}");
+                links += 1;
+            }
+        }
+    }
+    assert!(links > 100, "{links}");
 }
 
 /// What systemd says of the units, without running them: no fault, and little that they may do.
