@@ -45,7 +45,7 @@ use std::sync::Arc;
 
 use log::LevelFilter;
 
-pub(crate) use self::check::names::host_name;
+pub(crate) use self::check::names::{PORT as DNS_PORT, host_name};
 pub(crate) use self::check::why_no_host;
 pub use self::check_content::{CheckContent, CheckRequest, CheckTls, HttpCheck};
 pub use self::continued::{Named, Standing};

@@ -126,16 +126,23 @@ impl<M: Machine> RunningEngine<M> {
     /// # Errors
     /// The file has an error, or differs in what needs a restart, or a core does not come round: all goes on as before.
     pub fn reload(&mut self, path: &Path) -> Result<(), ReloadError> {
-        let (config, difference) = self.config.reload(path)?;
-        self.go_on_with(config, &difference)
+        self.reload_with(path, |_| None)
     }
 
-    /// The same with these answers to what the file asks of DNS.
+    /// The same. `answers` is shown the version that is made with the present answers of DNS, and says with which others it is to
+    /// be made again, if there are others.
     ///
     /// # Errors
     /// The same.
-    pub fn reload_with(&mut self, path: &Path, answers: &Answers) -> Result<(), ReloadError> {
-        let (config, difference) = self.config.reload_with(path, answers)?;
+    pub fn reload_with(
+        &mut self,
+        path: &Path,
+        answers: impl FnOnce(&Config) -> Option<Answers>,
+    ) -> Result<(), ReloadError> {
+        let (mut config, mut difference) = self.config.reload(path)?;
+        if let Some(answers) = answers(&config) {
+            (config, difference) = self.config.reload_with(path, &answers)?;
+        }
         self.go_on_with(config, &difference)
     }
 

@@ -1,8 +1,8 @@
 //! Servers that are slower than the others of their pool, found by the main thread: what cores have counted of their times since the
 //! last look, side by side.
 //!
-//! Histograms are of the whole run, in which a server that has become slow an hour ago drowns. Only servers whose times are kept are
-//! compared ([`Tally::server`]), and only those that were called often enough; one that has a pool for itself is never slow.
+//! Histograms are of the whole run, which hides a server that became slow an hour ago. Only servers whose times are kept are
+//! compared ([`Tally::server`]), and only those that were called often enough; the only server of a pool is never slow.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const PARTS: [(f64, &str, u64); 2] = [(0.5, "half", 20), (0.99, "one in a hundre
 /// How many times as long as the others' is slow.
 const TIMES: u64 = 4;
 
-/// And by so many microseconds: what is less no client notices.
+/// And by so many microseconds: a client does not notice less.
 const MARGIN: u64 = 5_000;
 
 /// Of a server: from the SYN to the SYN-ACK, and from there to the first byte.
@@ -100,11 +100,7 @@ fn slow_servers(config: &Config, recent: &[Times]) -> Vec<SlowServer> {
         for member in &pool.members {
             let name = &config.servers()[member.server.index()].name;
             if found.iter().all(|slow| slow.server != *name) {
-                let slow = slow_in(pool, member.server.index(), recent);
-                found.extend(slow.map(|slow| SlowServer {
-                    server: name.clone(),
-                    ..slow
-                }));
+                found.extend(slow_in(pool, (member.server.index(), name), recent));
             }
         }
     }
@@ -112,9 +108,9 @@ fn slow_servers(config: &Config, recent: &[Times]) -> Vec<SlowServer> {
 }
 
 /// How a server is slow among those of a pool: by its first bytes before its SYN-ACKs, by half of them before a few.
-fn slow_in(pool: &PoolConfig, server: usize, recent: &[Times]) -> Option<SlowServer> {
+fn slow_in(pool: &PoolConfig, (server, name): (usize, &str), recent: &[Times]) -> Option<SlowServer> {
     for which in [1, 0] {
-        for (part, name, least) in PARTS {
+        for (part, words, least) in PARTS {
             let time_of = |server: usize| {
                 let times = &recent.get(server)?[which];
                 times.quantile(part).filter(|_| times.count() >= least)
@@ -129,10 +125,10 @@ fn slow_in(pool: &PoolConfig, server: usize, recent: &[Times]) -> Option<SlowSer
                 && micros > of_others + MARGIN
             {
                 return Some(SlowServer {
-                    server: String::new(),
+                    server: name.to_owned(),
                     pool: pool.name.clone(),
                     is_first_byte: which == 1,
-                    part: name,
+                    part: words,
                     micros,
                     of_others,
                 });

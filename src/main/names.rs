@@ -1,7 +1,7 @@
 //! The main thread's part of servers by name: the first answers before the start, and another version of the configuration whenever
 //! they change.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use proxyengine::config::{Answers, Config};
@@ -92,16 +92,11 @@ impl Names {
         }
     }
 
-    /// The answers for a reload: what the file asks for the first time is waited for.
-    pub(super) fn before_reload(&mut self, config: &Config, file: &Path) -> Answers {
-        // What is wrong with it the reload says.
-        if let Ok((new, _)) = config.reload(file) {
-            self.follow(&new);
-        }
-        match &self.resolving {
-            Some(resolving) => resolving.answers(),
-            None => self.seen.clone(),
-        }
+    /// The answers for a new version of the file, if it was made with others: what it asks for the first time is waited for.
+    pub(super) fn before_reload(&mut self, new: &Config) -> Option<Answers> {
+        self.follow(new);
+        let answers = self.resolving.as_ref()?.answers();
+        (answers != *new.answers()).then_some(answers)
     }
 
     /// Has this configuration's questions asked, and waits for answers to those that are new.

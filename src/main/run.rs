@@ -280,8 +280,8 @@ impl Session<'_> {
         self.service.reloading();
         let began = Instant::now();
         let level = self.engine.config().log_level();
-        let answers = self.names.before_reload(self.engine.config(), &self.arguments.file);
-        let result = self.engine.reload_with(&self.arguments.file, &answers);
+        let names = &mut self.names;
+        let result = (self.engine).reload_with(&self.arguments.file, |new| names.before_reload(new));
         self.names.follow(self.engine.config());
         self.service.reloaded();
         let file = self.arguments.file.display();

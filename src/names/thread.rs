@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use super::message::{Ask, Heard};
 use super::resolver::{Random, Resolver};
-use crate::config::{Answers, DnsConfig, Question};
+use crate::config::{Answers, DNS_PORT, DnsConfig, Question};
 use crate::privileges::enter_asking_thread;
 use crate::report::NameReport;
 
@@ -34,9 +34,6 @@ const DATAGRAM: usize = 4096;
 /// The longest message over TCP, with its length (RFC 1035 4.2.2).
 const LONGEST: usize = 2 + 65_535;
 
-/// The port of DNS.
-const PORT: u16 = 53;
-
 /// The name servers: those of `[dns]`, or else those of the machine.
 pub fn name_servers(dns: &DnsConfig) -> Vec<SocketAddr> {
     match dns.servers.as_slice() {
@@ -51,10 +48,10 @@ fn of_resolv_conf(text: &str) -> Vec<SocketAddr> {
     let named = lines.filter_map(|mut words| (words.next() == Some("nameserver")).then(|| words.next())?);
     let servers: Vec<SocketAddr> = named
         .filter_map(|address| address.parse::<IpAddr>().ok())
-        .map(|ip| SocketAddr::new(ip, PORT))
+        .map(|ip| SocketAddr::new(ip, DNS_PORT))
         .collect();
     match servers.is_empty() {
-        true => vec![SocketAddr::from(([127, 0, 0, 1], PORT))],
+        true => vec![SocketAddr::from(([127, 0, 0, 1], DNS_PORT))],
         false => servers,
     }
 }
@@ -301,7 +298,7 @@ impl Resolving {
         let theirs = Arc::clone(&shared);
         publish(&first.0, &shared);
         let run = move || {
-            // This thread parses what strangers send.
+            // This thread reads messages of hosts that are not trusted.
             enter_asking_thread();
             let mut asker = first.0;
             while !theirs.stop.load(Ordering::Relaxed) {

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use calls::{ASKING, OLD_NAMES, SERVING};
+use calls::{ASKING, COMMON, OLD_NAMES, SERVING};
 use landlock::{
     ABI, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
 };
@@ -185,7 +185,7 @@ pub fn forbid_in_all_threads(calls: &[c_long]) -> io::Result<()> {
 /// # Errors
 /// If the kernel has no filters.
 pub fn allow_only_serving() -> io::Result<()> {
-    allow_only(&SERVING)
+    allow_only(&[&COMMON[..], &SERVING].concat())
 }
 
 /// The same for a thread that asks others over sockets that it opens.
@@ -193,7 +193,7 @@ pub fn allow_only_serving() -> io::Result<()> {
 /// # Errors
 /// If the kernel has no filters.
 pub fn allow_only_asking() -> io::Result<()> {
-    allow_only(&ASKING)
+    allow_only(&[&COMMON[..], &ASKING].concat())
 }
 
 fn allow_only(calls: &[c_long]) -> io::Result<()> {

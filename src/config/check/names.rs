@@ -12,7 +12,7 @@ use crate::config::source::{At, Source};
 use splice::settings::Member;
 
 /// The port of DNS (RFC 1035 4.2).
-const PORT: u16 = 53;
+pub(crate) const PORT: u16 = 53;
 
 /// `[dns]`
 pub(super) fn dns(source: &mut Source<'_>, raw: &RawDns, pools: &[RawPool], ports: &[PortConfig]) -> DnsConfig {
