@@ -1,10 +1,11 @@
 //! What a capture sees of chosen connections: both legs, what was decided, and what it costs those who are not chosen.
 
-use crate::harness::{Bench, CONFIG, Client, Server, close, nothing, only, spliced};
+use crate::harness::{Bench, CONFIG, Client, Server, TABLE_SECRET, close, nothing, only, spliced};
 use crate::icmp::error_about;
 use e2d2::wire::tcp::TcpFlags;
-use netfcts::Side;
+use netfcts::leg::mapped;
 use netfcts::record::Cause;
+use netfcts::{FourTuple, Side};
 use proxyengine::config::ServerId;
 use splice::action::Action;
 use splice::capture::{CaptureReader, Choice, Done, ENTRIES, Extent, FrameKind, Stepped, Wanted, What, capture_ring};
@@ -12,6 +13,7 @@ use splice::drop_reason::DropReason;
 use splice::event::Event;
 use splice::ids::RuleId;
 use splice::phase::Phase;
+use splice::table::{FlowRef, FlowTable};
 use std::num::NonZeroU32;
 use std::time::Duration;
 use testkit::{Segment, Station};
@@ -319,6 +321,65 @@ fn one_of_many_is_captured_whole_or_not_at_all() {
         chosen += u16::from(!groups.is_empty());
     }
     assert!((10..=60).contains(&chosen), "{chosen} of {all}");
+    drop(bench.proxy.swap_tap(None));
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+/// Two clients for whose segments the flow table, if the first is in it, guesses the first.
+fn clients_of_one_guess(bench: &Bench) -> [Client; 2] {
+    let capacity = bench.proxy.settings().capacity;
+    let mut table = FlowTable::new(2 * (capacity.connections + capacity.time_wait), TABLE_SECRET);
+    let hash = |table: &FlowTable, host: u8, port| {
+        table.hash(&FourTuple {
+            remote: 0xffff_0a00_0000 | u128::from(host),
+            local: 0xffff_0a00_0009,
+            remote_port: port,
+            local_port: 80,
+        })
+    };
+    let first = FlowRef::client(0);
+    table.insert(hash(&table, 10, 1024), first).expect("it is empty");
+    let others = (11..200).flat_map(|host| (1024..u16::MAX).map(move |port| (host, port)));
+    let of_one_guess = |&(host, port): &(u8, u16)| table.guess(hash(&table, host, port)) == Some(first);
+    let second = others.into_iter().find(of_one_guess).expect("one of millions");
+    [(10, 1024), second].map(|(host, port)| Client {
+        me: Station::new(1, &format!("10.0.0.{host}:{port}")),
+        ..Client::new(port)
+    })
+}
+
+#[test]
+fn a_wrong_guess_of_the_flow_table_hides_nothing_from_a_capture() {
+    let mut bench = Bench::new();
+    let mut clients = clients_of_one_guess(&bench);
+    let address = mapped(clients[1].me.address.ip());
+    for client in &mut clients {
+        client.connect(&mut bench);
+        let syn = only(client.send(&mut bench, b"0 hello"));
+        Server::from_syn(&syn).accept(&mut bench);
+    }
+    let choice = Choice {
+        client: Some((address, u128::MAX)),
+        ..Choice::default()
+    };
+    let mut reader = capture(&mut bench, choice, HEADERS);
+    let places = bench.proxy.places_used();
+    bench.proxy.choose_open(&mut (0..places));
+    let [uncaptured, captured] = clients.map(|client| client.segment(TcpFlags::ACK, b"more"));
+    for batch in [
+        [&uncaptured, &captured, &uncaptured],
+        [&captured, &uncaptured, &captured],
+        [&uncaptured, &uncaptured, &captured],
+    ] {
+        let batch: Vec<Segment> = batch.into_iter().cloned().collect();
+        assert_eq!(bench.receive_all(&batch, 64).len(), 3);
+        let of_captured = batch.iter().filter(|segment| segment.from == captured.from);
+        let groups = groups(&mut reader);
+        assert_eq!(groups.len(), of_captured.count());
+        assert!((groups.iter()).all(|group| group.kinds() == [FROM_CLIENT, FrameKind::Passed]));
+    }
+    assert_eq!(reader.lost(), 0);
     drop(bench.proxy.swap_tap(None));
     bench.finish();
     bench.assert_all_returned();

@@ -19,6 +19,8 @@ pub(crate) struct Emitter<P> {
     pub(crate) drops: Counters<DropReason>,
     /// Nothing while nobody captures.
     pub(crate) tap: Option<Box<Tap>>,
+    /// Nothing of what is dealt with is captured: the tap need not be told what is sent or dropped.
+    pub(crate) is_quiet: bool,
     ip_id: u16,
 }
 
@@ -28,6 +30,7 @@ impl<P: BufferPool> Emitter<P> {
             pool,
             drops: Counters::default(),
             tap: None,
+            is_quiet: false,
             ip_id: 0,
         }
     }
@@ -36,7 +39,9 @@ impl<P: BufferPool> Emitter<P> {
     #[inline]
     pub(crate) fn dropped(&mut self, reason: DropReason) {
         self.drops.add(reason, 1);
-        if let Some(tap) = &mut self.tap {
+        if let Some(tap) = &mut self.tap
+            && !self.is_quiet
+        {
             tap.note_drop(reason);
         }
     }
@@ -84,7 +89,9 @@ impl<P: BufferPool> Emitter<P> {
 
     #[inline(always)]
     fn show(&mut self, kind: FrameKind, port: PortId, frame: &[u8]) {
-        if let Some(tap) = &mut self.tap {
+        if let Some(tap) = &mut self.tap
+            && !self.is_quiet
+        {
             tap.note_sent(kind, port, frame);
         }
     }

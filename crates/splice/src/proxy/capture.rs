@@ -48,6 +48,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         segments: &mut [Segment],
         out: &mut impl Output<P::Buffer>,
     ) {
+        if !(segments.iter()).any(|segment| self.is_captured(segment.guess, segment)) {
+            return self.handle_quietly(buffers, segments, out);
+        }
         let now = self.rooms.now;
         let is_shut = self.rooms.emit.tap.as_mut().is_some_and(|tap| tap.begin_batch(now));
         for (buffer, segment) in buffers.into_iter().zip(segments) {
@@ -69,6 +72,53 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         if let Some(tap) = &mut self.rooms.emit.tap {
             tap.end_batch();
         }
+    }
+
+    /// Deals with a batch of which nothing is captured, as the flow table was when it was read: the tap is asked nothing, unless a
+    /// segment turns out to be of another connection.
+    fn handle_quietly(
+        &mut self,
+        buffers: ArrayVec<P::Buffer, BURST>,
+        segments: &mut [Segment],
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        self.rooms.emit.is_quiet = true;
+        for (buffer, segment) in buffers.into_iter().zip(segments) {
+            let found = self.find(segment);
+            if found != segment.guess && self.is_captured(found, segment) {
+                self.handle_misjudged(found, Incoming { buffer, segment }, out);
+                continue;
+            }
+            match self.verify(segment, buffer.data()) {
+                Ok(()) => self.handle_found(found, Incoming { buffer, segment }, out),
+                Err(reason) => self.rooms.emit.dropped(reason),
+            }
+        }
+        self.rooms.emit.is_quiet = false;
+    }
+
+    /// A segment of a captured connection, of which that was not expected. The rest of its batch is not dealt with quietly.
+    #[cold]
+    #[inline(never)]
+    fn handle_misjudged(
+        &mut self,
+        found: Option<FlowRef>,
+        incoming: Incoming<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        self.rooms.emit.is_quiet = false;
+        let Incoming { buffer, segment } = incoming;
+        self.open_group(found, segment.hash, (segment.device, buffer.data()));
+        let mut segment = *segment;
+        match self.verify(&mut segment, buffer.data()) {
+            Ok(()) => {
+                let segment = &segment;
+                self.handle_found(found, Incoming { buffer, segment }, out);
+            }
+            Err(reason) => self.rooms.emit.dropped(reason),
+        }
+        self.end_group(found);
+        self.tell_lost();
     }
 
     /// Whether a frame is of a connection that is captured.
@@ -190,6 +240,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             flows,
             ..
         } = &mut self.rooms;
+        emit.is_quiet = false;
         let Some(tap) = &mut emit.tap else {
             return (Interrupted::Nothing, false);
         };
