@@ -94,9 +94,8 @@ pub(crate) struct Probe {
     pub(crate) server: u16,
     /// Index among the server's local addresses.
     pub(crate) local: u16,
-    pub(crate) port: u16,
-    /// The server's.
-    pub(crate) server_port: u16,
+    /// Between which ends; ours is the local one.
+    pub(crate) key: FourTuple,
     pub(crate) isn: SeqNum,
     pub(crate) tsval: u32,
     /// SYNs sent.
@@ -192,9 +191,8 @@ impl Probes {
 
     /// The probe that a segment with this key answers.
     #[inline]
-    pub(crate) fn find(&self, settings: &Settings, key: &FourTuple) -> Option<Probe> {
-        let is_it = |probe: &&Probe| probe.port == key.local_port && probe.key(settings).as_ref() == Some(key);
-        self.asked.iter().find(is_it).copied()
+    pub(crate) fn find(&self, key: &FourTuple) -> Option<Probe> {
+        self.asked.iter().find(|probe| probe.key == *key).copied()
     }
 
     /// How many servers are being asked.
@@ -359,12 +357,11 @@ impl ProbeBackoff {
 }
 
 impl Probe {
-    pub(crate) fn new(server: u16, local: u16, (port, server_port): (u16, u16)) -> Self {
+    pub(crate) fn new(server: u16, local: u16, key: FourTuple) -> Self {
         Probe {
             server,
             local,
-            port,
-            server_port,
+            key,
             isn: SeqNum(0),
             tsval: 0,
             tries: 0,
@@ -398,16 +395,5 @@ impl Probe {
             next_seq: self.isn + 2,
             next_tsval: self.tsval.wrapping_add(1),
         }
-    }
-
-    pub(crate) fn key(&self, settings: &Settings) -> Option<FourTuple> {
-        let server = settings.servers.get(usize::from(self.server))?;
-        let local = server.locals.get(usize::from(self.local))?;
-        Some(FourTuple {
-            remote: server.address,
-            local: settings.addresses.value(local.address),
-            remote_port: self.server_port,
-            local_port: self.port,
-        })
     }
 }

@@ -272,9 +272,9 @@ impl ServerState<'_> {
         now: Instant,
     ) -> CheckNews {
         let after = |word| ServerWord(word).after_check(result, rise_and_fall);
-        let before = self.0[WORD].fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| Some(after(word).0.0));
-        // It is always changed.
-        let (Ok(before) | Err(before)) = before;
+        let changed = |word| Some(after(word).0.0).filter(|after| *after != word);
+        // A check that says what is known writes nothing.
+        let (Ok(before) | Err(before)) = self.0[WORD].fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
         let news = after(before).1;
         if news != CheckNews::None {
             self.set_times(Some(now), self.ejected_for());

@@ -9,7 +9,7 @@
 //! several engines send to a server come at once. A live call that is answered replaces a check by SYN: the next one begins an
 //! interval after the last answer. It does not replace a check with content.
 //!
-//! Budget: 64 bytes a server, and 12 in the wheel. Those that are under way are found by their ports, through chains over the
+//! Budget: 112 bytes a server, and 12 in the wheel. Those that are under way are found by their ports, through chains over the
 //! servers: with ten thousand at a time, three are looked at.
 
 use super::{Asks, Probe};
@@ -107,7 +107,7 @@ struct Checked {
     next: u16,
 }
 
-const _: () = assert!(size_of::<Checked>() <= 64);
+const _: () = assert!(size_of::<Checked>() <= 112);
 
 const UNCHECKED: Checked = Checked {
     usual: UsualTime::NONE,
@@ -231,12 +231,11 @@ impl Checks {
     }
 
     /// A check is under way from now on: its SYN is about to go out. Returns how long it may take.
-    pub(crate) fn begin(&mut self, probe: Probe, settings: &Settings, check: &Check, now: Instant) -> Duration {
-        let server = usize::from(probe.server);
-        let Some((key, checked)) = probe.key(settings).zip(self.servers.get_mut(server)) else {
+    pub(crate) fn begin(&mut self, probe: Probe, check: &Check, now: Instant) -> Duration {
+        let Some(checked) = self.servers.get_mut(usize::from(probe.server)) else {
             return Duration::ZERO;
         };
-        let bucket = bucket_of(&key);
+        let bucket = bucket_of(&probe.key);
         let (turn, least, grace) = match check.kind {
             CheckKind::Syn => (None, LEAST_TIMEOUT, Duration::ZERO),
             CheckKind::Content => {
@@ -260,16 +259,15 @@ impl Checks {
 
     /// The check that a segment with this key answers, and what it is for.
     #[inline]
-    pub(crate) fn find(&self, settings: &Settings, key: &FourTuple) -> Option<(Probe, Asks)> {
+    pub(crate) fn find(&self, key: &FourTuple) -> Option<(Probe, Asks)> {
         if self.under_way == 0 {
             return None;
         }
         let mut next = *self.buckets.get(bucket_of(key))?;
         while let Some(checked) = self.servers.get(usize::from(next)) {
-            let under_way = checked.under_way?;
-            let probe = under_way.probe;
-            if probe.port == key.local_port && probe.key(settings).as_ref() == Some(key) {
-                return Some((probe, under_way.asks()));
+            let under_way = checked.under_way.as_ref()?;
+            if under_way.probe.key == *key {
+                return Some((under_way.probe, under_way.asks()));
             }
             next = checked.next;
         }

@@ -82,7 +82,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             self.checks.count(CheckEvent::NoPort);
             return self.checks.arm(server, now + check.fast_interval);
         };
-        let timeout = self.checks.begin(probe, &self.settings, &check, now);
+        let timeout = self.checks.begin(probe, &check, now);
         if check.kind == CheckKind::Content {
             return self.begin_content(&probe, timeout, out);
         }
@@ -96,16 +96,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     fn begin_content(&mut self, probe: &Probe, timeout: Duration, out: &mut impl Output<P::Buffer>) {
         let under_way = self.checks.of(probe.server);
         let turn = under_way.and_then(|under_way| under_way.turn);
-        let Some((key, turn)) = probe.key(&self.settings).zip(turn) else {
-            return;
-        };
+        let Some(turn) = turn else { return };
         let device = self.settings.servers[usize::from(probe.server)].device;
         let order = CheckOrder {
             check: CheckId {
                 server: probe.server,
                 turn,
             },
-            key,
+            key: probe.key,
             isn: probe.isn.0,
             mtu: self.settings.devices[usize::from(device.0)].mtu,
             timeout,

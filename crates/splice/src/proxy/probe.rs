@@ -8,6 +8,7 @@ use crate::base::ids::ServerId;
 use crate::base::output::{NextHops, Output};
 use crate::base::path::Path;
 use crate::base::server_state::CheckFailure;
+use crate::base::settings::Local;
 use crate::handshake::cookie;
 use crate::handshake::syn_ack_options::{Offered, ServerCaps};
 use crate::probe::{Asks, Probe, ProbeEvent};
@@ -106,13 +107,18 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let (now, settings) = (self.now, self.settings.servers.get(usize::from(server))?);
         // Connections have the ports first: where there are few, the last one is theirs.
         let can_spare = |pool: &PortPool| pool.free() > usize::from(pool.capacity() > 1);
-        let (of_server, locals) = (usize::from(server), settings.locals.len());
-        let local = (0..locals).find(|&local| can_spare(self.sources.pool(of_server, local)));
-        let (local, taken) =
-            local.and_then(|local| Some(local as u16).zip(self.sources.take(of_server, local, now)))?;
-        let mut probe = Probe::new(server, local, (taken.port, server_port));
+        let of_server = usize::from(server);
+        let can_be = |(local, _): &(usize, &Local)| can_spare(self.sources.pool(of_server, *local));
+        let (local, from) = settings.locals.iter().enumerate().find(can_be)?;
+        let taken = self.sources.take(of_server, local, now)?;
+        let key = FourTuple {
+            remote: settings.address,
+            local: self.settings.addresses.value(from.address),
+            remote_port: server_port,
+            local_port: taken.port,
+        };
+        let mut probe = Probe::new(server, local as u16, key);
         probe.tsval = self.handshake.timestamp(now);
-        let key = probe.key(&self.settings)?;
         // As for any connection: nothing of the port's last one may come back (RFC 6528 3, RFC 6191 2).
         probe.isn = self.handshake.iss(now, &key);
         if let Some(last) = taken.last_use {
@@ -151,11 +157,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// The probe or check that a segment with this key answers.
     #[inline]
     pub(crate) fn find_probe(&self, key: &FourTuple) -> Option<(Probe, Asks)> {
-        let probe = self
-            .probes
-            .find(&self.settings, key)
-            .map(|probe| (probe, Asks::Options));
-        probe.or_else(|| self.checks.find(&self.settings, key))
+        let probe = self.probes.find(key).map(|probe| (probe, Asks::Options));
+        probe.or_else(|| self.checks.find(key))
     }
 
     /// A segment from a server to the port that asks it.
@@ -277,7 +280,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Gives the port of a probe back, with what the server may remember of it.
     pub(crate) fn release_port_of(&mut self, probe: &Probe) {
         let pool = (usize::from(probe.server), usize::from(probe.local));
-        self.sources.release(pool, probe.port, probe.last_use(), self.now);
+        self.sources
+            .release(pool, probe.key.local_port, probe.last_use(), self.now);
     }
 
     /// Forgets all probes: the engine stops.
@@ -290,8 +294,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     pub(crate) fn path_of_probe(&self, probe: &Probe) -> Option<Path> {
         let server = self.settings.servers.get(usize::from(probe.server))?;
-        let key = probe.key(&self.settings)?;
         let next_hop = self.next_hops.mac(server.next_hop)?;
-        Some(self.settings.path(&key, next_hop, server.device))
+        Some(self.settings.path(&probe.key, next_hop, server.device))
     }
 }
