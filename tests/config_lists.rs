@@ -81,7 +81,7 @@ fn the_class_of_the_longest_prefix_counts() {
     let peers = expected.map(|(client, _)| mapped(client.parse().expect("an address")));
     assert!(selector.looks_ahead());
     for order in [expected.to_vec(), expected.iter().rev().copied().collect()] {
-        selector.look_ahead(&peers);
+        selector.look_ahead(peers.into_iter());
         for (client, refused) in order {
             assert_eq!(refusal(&mut selector, client), refused, "{client}");
         }

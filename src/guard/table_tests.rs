@@ -137,7 +137,7 @@ fn a_million_questions_are_answered_as_by_looking_through_the_lists() {
         let mut sets = ArrayVec::new();
         for some in batch.chunks(BURST) {
             let addresses: Vec<u128> = some.iter().map(|(address, _)| *address).collect();
-            table.sets_of(&addresses, &mut sets);
+            table.sets_in_trie(&addresses, &mut sets);
             assert!(
                 sets.iter().eq(some.iter().map(|(_, set)| set)),
                 "together as one by one"

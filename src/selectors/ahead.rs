@@ -5,7 +5,7 @@ use e2d2::BURST;
 
 use crate::guard::ClientTable;
 
-/// The sets of a batch's addresses in one table, which the selector keeps for life.
+/// The sets of those of a batch's addresses that are looked up in a trie, which the selector keeps for life.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ahead {
     peers: ArrayVec<u128, BURST>,
@@ -16,27 +16,50 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    pub(super) fn fill(&mut self, peers: &[u128], table: &ClientTable) {
+    pub(super) fn fill(&mut self, peers: impl Iterator<Item = u128>, table: &ClientTable) {
         self.peers.clear();
-        self.peers.extend(peers.iter().take(BURST).copied());
-        table.sets_of(&self.peers, &mut self.sets);
         self.next = 0;
+        let in_trie = peers.filter(|peer| !table.prefetch_next(*peer));
+        self.peers.extend(in_trie.take(BURST));
+        if !self.peers.is_empty() {
+            table.sets_in_trie(&self.peers, &mut self.sets);
+        }
     }
 
-    /// The set of an address, which is usually the next of the batch.
+    /// The set of an address.
     #[inline]
     pub(super) fn set_of(&mut self, peer: u128, table: &ClientTable) -> u16 {
-        // Some may not be asked for.
+        let set = match table.set_in_blocks(peer) {
+            Some(set) => set,
+            None => self.set_in_trie(peer, table),
+        };
+        self.last = Some((peer, set));
+        set
+    }
+
+    /// The set of an address, which is usually the next of those that were looked up.
+    #[inline]
+    fn set_in_trie(&mut self, peer: u128, table: &ClientTable) -> u16 {
+        match self.peers.get(self.next).zip(self.sets.get(self.next)) {
+            Some((of, set)) if *of == peer => {
+                self.next += 1;
+                *set
+            }
+            _ => self.find(peer, table),
+        }
+    }
+
+    /// The same of one that is not: some may not be asked for.
+    #[cold]
+    fn find(&mut self, peer: u128, table: &ClientTable) -> u16 {
         let mut left = self.peers.iter().zip(&self.sets).enumerate().skip(self.next);
-        let set = match left.find(|(_, (of, _))| **of == peer) {
+        match left.find(|(_, (of, _))| **of == peer) {
             Some((place, (_, set))) => {
                 self.next = place + 1;
                 *set
             }
             None => table.set_of(peer),
-        };
-        self.last = Some((peer, set));
-        set
+        }
     }
 
     /// The set of an address, which is usually the one asked for last.

@@ -1,5 +1,6 @@
 //! The rules of the configuration as a selector.
 
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -148,7 +149,7 @@ impl RuleSelector {
             ..
         } = self;
         let clients = clients.as_deref().map(|table| {
-            let set = ahead.set_of(mapped(arrival.peer), table);
+            let set = ahead.set_of(arrival.mapped_peer(), table);
             let lists = table.lists_of(set).iter();
             lists
                 .filter_map(|list| hits.get(usize::from(*list)))
@@ -254,7 +255,7 @@ impl SelectServer for RuleSelector {
         if listener.classes.is_empty() {
             return None;
         }
-        let set_of = |table| (table, self.ahead.set_again(mapped(arrival.peer), table));
+        let set_of = |table| (table, self.ahead.set_again(arrival.mapped_peer(), table));
         let known = Known {
             clients: self.clients.as_deref().map(set_of),
             listener_port: arrival.local_port,
@@ -268,7 +269,15 @@ impl SelectServer for RuleSelector {
         self.asks_at_syn && self.clients.is_some()
     }
 
-    fn look_ahead(&mut self, peers: &[u128]) {
+    #[inline]
+    fn expect(&self, peer: u128) {
+        if let Some(table) = &self.clients {
+            table.prefetch(peer);
+        }
+    }
+
+    #[inline]
+    fn look_ahead(&mut self, peers: impl Iterator<Item = u128>) {
         if let Some(table) = &self.clients {
             self.ahead.fill(peers, table);
         }
@@ -341,7 +350,11 @@ fn opposite(of: Sought<bool>) -> Sought<bool> {
 
 /// A payload, and what has been found in it so far.
 struct Findings<'a> {
-    known: Known<'a>,
+    client: IpAddr,
+    listener_port: u16,
+    table: Option<&'a ClientTable>,
+    /// The set that the client is in, once a rule has asked for it.
+    set: Option<u16>,
     bytes: &'a [u8],
     complete: bool,
     http: Option<Sought<http::Request<'a>>>,
@@ -355,10 +368,10 @@ struct Findings<'a> {
 impl<'a> Findings<'a> {
     fn new(payload: &FirstPayload<'a>, table: Option<&'a ClientTable>) -> Self {
         Self {
-            known: Known {
-                clients: table.map(|table| (table, table.set_of(mapped(payload.client.ip())))),
-                listener_port: payload.local.port(),
-            },
+            client: payload.client.ip(),
+            listener_port: payload.local.port(),
+            table,
+            set: None,
             bytes: payload.bytes,
             complete: payload.complete,
             http: None,
@@ -367,6 +380,19 @@ impl<'a> Findings<'a> {
             protocols: None,
             bind_name: None,
             startup: None,
+        }
+    }
+
+    /// What was known at the SYN.
+    fn known(&mut self) -> Known<'a> {
+        let client = self.client;
+        let clients = self.table.map(|table| {
+            let set = *self.set.get_or_insert_with(|| table.set_of(mapped(client)));
+            (table, set)
+        });
+        Known {
+            clients,
+            listener_port: self.listener_port,
         }
     }
 
@@ -391,7 +417,7 @@ impl<'a> Findings<'a> {
             Match::SslRequest => postgres::encryption_request(bytes).map(|()| true),
             // It names a server, not only a pool: see `by_number`.
             Match::FirstNumber => Sought::Absent,
-            Match::Client(_) | Match::ListenerPort(_) => self.known.at_syn(wanted),
+            Match::Client(_) | Match::ListenerPort(_) => self.known().at_syn(wanted),
             Match::All(parts) => all(parts.iter().map(|part| self.matches(part))),
             Match::Not(part) => match self.matches(part) {
                 // Nothing more will come: it does not match.

@@ -101,7 +101,7 @@ impl Quotas {
         };
         let (open, due) = self.clients.of(key(of_each, who), now).unwrap_or_default();
         let has_room = of_each.limit.connections.is_none_or(|most| open < most.into())
-            && of_each.limit.rate.is_none_or(|rate| rate.left(due, now) > 0);
+            && of_each.limit.rate.is_none_or(|rate| rate.has_left(due, now));
         if has_room {
             Ok(())
         } else {
@@ -305,8 +305,12 @@ impl Quotas {
         let fits = fits
             && limit.rate.is_none_or(|rate| {
                 let used = own.map(|own| own.map(|(_, due)| rate.used(due, now)));
-                let after = |due| leaves_enough(rate.left(due, now), rate.burst, used).then(|| rate.after(due, 1, now));
-                self.clients.take(client, after)
+                let admits = |due| match used {
+                    None => rate.has_left(due, now),
+                    Some(_) => leaves_enough(rate.left(due, now), rate.burst, used),
+                };
+                self.clients
+                    .take(client, |due| admits(due).then(|| rate.after(due, 1, now)))
             });
         if !fits {
             self.clients.leave(client);

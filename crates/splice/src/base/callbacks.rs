@@ -35,6 +35,7 @@
 
 mod inspect;
 
+use netfcts::leg::{mapped, unmapped};
 use std::net::{IpAddr, SocketAddr};
 
 use crate::base::ids::{CoreId, ListenerId, PoolId, RuleId, ServerId};
@@ -90,8 +91,8 @@ impl<'a> FirstPayload<'a> {
 #[derive(Copy, Clone, Debug)]
 #[non_exhaustive]
 pub struct Arrival {
-    /// Who has sent it. On a listener that takes PROXY headers that may be a proxy.
-    pub peer: IpAddr,
+    /// Who has sent it; IPv4 in its mapped form.
+    peer: u128,
     /// The port that it is for.
     pub local_port: u16,
     /// The listener that has that port.
@@ -101,11 +102,29 @@ pub struct Arrival {
 impl Arrival {
     /// As the engine asks: for programs that test their selectors.
     pub fn new(peer: IpAddr, local_port: u16, listener: ListenerId) -> Self {
+        Self::of_mapped(mapped(peer), local_port, listener)
+    }
+
+    /// The same from an address whose IPv4 is in its mapped form.
+    #[inline]
+    pub(crate) fn of_mapped(peer: u128, local_port: u16, listener: ListenerId) -> Self {
         Self {
             peer,
             local_port,
             listener,
         }
+    }
+
+    /// Who has sent it. On a listener that takes PROXY headers that may be a proxy.
+    pub fn peer(&self) -> IpAddr {
+        unmapped(self.peer)
+    }
+
+    /// The same; IPv4 in its mapped form.
+    #[doc(hidden)]
+    #[inline]
+    pub fn mapped_peer(&self) -> u128 {
+        self.peer
     }
 }
 
@@ -171,9 +190,15 @@ pub trait SelectServer: Send + 'static {
         false
     }
 
+    /// This one may be; IPv4 in its mapped form. Each is said before those of its batch are [looked at](Self::look_ahead).
+    #[doc(hidden)]
+    #[inline(always)]
+    fn expect(&self, _peer: u128) {}
+
     /// These are, most likely in this order; IPv4 in its mapped form.
     #[doc(hidden)]
-    fn look_ahead(&mut self, _peers: &[u128]) {}
+    #[inline(always)]
+    fn look_ahead(&mut self, _peers: impl Iterator<Item = u128>) {}
 
     /// The rule of the configuration that made the last answer, of either kind; none if it was the listener's default, or another selector.
     #[doc(hidden)]

@@ -67,15 +67,23 @@ impl Rate {
         u64::from(self.burst).saturating_sub(self.used(due, now))
     }
 
+    /// Whether something is left in the bucket at `now`, if it is full at `due`: without the division of [`Rate::left`].
+    #[inline]
+    pub(crate) fn has_left(self, due: u64, now: Instant) -> bool {
+        let most = self.burst.checked_sub(1);
+        most.is_some_and(|most| due.saturating_sub(now.as_nanos()) <= self.interval().saturating_mul(u64::from(most)))
+    }
+
     /// When the bucket is full after `count` are taken from it.
     pub(crate) fn after(self, due: u64, count: u32, now: Instant) -> u64 {
         let taken = self.interval().saturating_mul(u64::from(count));
         due.max(now.as_nanos()).saturating_add(taken)
     }
 
-    /// What is added to the bucket in `time`.
-    pub(crate) fn in_time(self, time: Duration) -> u32 {
-        (time.as_nanos() as u64 / self.interval()).min(u32::MAX.into()) as u32
+    /// Whether `count` are more than what is added to the bucket in `time`.
+    #[inline]
+    pub(crate) fn is_less_in(self, time: Duration, count: u32) -> bool {
+        self.interval().saturating_mul(u64::from(count)) > time.as_nanos() as u64
     }
 }
 

@@ -104,7 +104,7 @@ impl CoreMeters {
             && limit.rate.is_none_or(|rate| {
                 let kept = self.kept[place][KEPT_BEGUN] as u32;
                 let due = rate.after(self.shared.0[place][DUE].load(Relaxed), kept, now);
-                rate.left(due, now) > 0
+                rate.has_left(due, now)
             })
     }
 
@@ -139,7 +139,7 @@ impl CoreMeters {
         kept[KEPT_OPEN] += 1;
         kept[KEPT_BEGUN] += 1;
         let is_many = most.is_some_and(|most| kept[KEPT_OPEN] > (most / KEPT_PART) as i32)
-            || rate.is_some_and(|rate| kept[KEPT_BEGUN] as u32 > rate.in_time(PUBLISHED_EVERY));
+            || rate.is_some_and(|rate| rate.is_less_in(PUBLISHED_EVERY, kept[KEPT_BEGUN] as u32));
         if is_many || !self.list(place, now) {
             self.publish_one(place, rate, now);
         }

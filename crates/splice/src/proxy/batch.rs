@@ -69,6 +69,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 // The ACK of a cookie, most likely.
                 None if !segment.has(TcpFlags::SYN) => {
                     self.rooms.handshake.replay_filter.prefetch(segment.hash);
+                    if self.rooms.selector.looks_ahead() {
+                        self.rooms.selector.expect(segment.key.remote);
+                    }
                     strangers += 1;
                 }
                 None => strangers += 1,
@@ -93,8 +96,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     #[inline(never)]
     fn look_strangers_up(&mut self, segments: &[Segment]) {
         let strangers = segments.iter().filter(|segment| segment.guess.is_none());
-        let peers: ArrayVec<u128, BURST> = strangers.map(|segment| segment.key.remote).collect();
-        self.rooms.selector.look_ahead(&peers);
+        self.rooms
+            .selector
+            .look_ahead(strangers.map(|segment| segment.key.remote));
     }
 
     /// Reads a packet's headers.
@@ -114,6 +118,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let key = header.key;
         let hash = self.rooms.flows.hash_of_packet(&key, layout.version);
         self.rooms.flows.prefetch(hash);
+        // A stranger's, most likely.
+        if header.flags.contains(TcpFlags::SYN) && self.rooms.selector.looks_ahead() {
+            self.rooms.selector.expect(key.remote);
+        }
         into.push(Segment {
             key,
             hash,

@@ -18,7 +18,6 @@ use crate::session::segment::Segment;
 use e2d2::buffer::BufferPool;
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::counters::TcpCounter;
-use netfcts::leg::unmapped;
 use netfcts::seq::SeqNum;
 use netfcts::{FourTuple, Side};
 
@@ -252,5 +251,5 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 /// What the selector is told of the sender of a segment that belongs to no connection.
 #[inline]
 pub(super) fn arrival(listener: u16, key: &FourTuple) -> Arrival {
-    Arrival::new(unmapped(key.remote), key.local_port, ListenerId(listener))
+    Arrival::of_mapped(key.remote, key.local_port, ListenerId(listener))
 }

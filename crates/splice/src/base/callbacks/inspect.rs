@@ -312,7 +312,13 @@ impl<S: SelectServer, I: InspectPayload> SelectServer for Inspected<S, I> {
         self.selector.looks_ahead()
     }
 
-    fn look_ahead(&mut self, peers: &[u128]) {
+    #[inline]
+    fn expect(&self, peer: u128) {
+        self.selector.expect(peer);
+    }
+
+    #[inline]
+    fn look_ahead(&mut self, peers: impl Iterator<Item = u128>) {
         self.selector.look_ahead(peers);
     }
 
