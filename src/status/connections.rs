@@ -20,7 +20,7 @@ use super::query;
 use crate::commands::{Purpose, Visit};
 use crate::engine::Watch;
 
-/// Places that one question looks at: [`PACE`](crate::commands::PACE) makes some 100 ms of them.
+/// Places that one question looks at: [`PACE`](crate::commands::PACE) makes some 130 ms of them.
 const PLACES: u32 = 32_768;
 
 /// Connections that one answer shows.
