@@ -417,7 +417,11 @@ fn an_icmp_error_about_a_captured_connection_is_captured_without_what_it_quotes_
     assert_eq!(told[0].done().dropped, Some(DropReason::IcmpNotInFlight));
     // Of a connection that is not captured nothing is said.
     drop(bench.proxy.swap_tap(None));
-    let mut reader = capture(&mut bench, Choice::default(), HEADERS);
+    let of_nobody = Choice {
+        client: Some((0, u128::MAX)),
+        ..Choice::default()
+    };
+    let mut reader = capture(&mut bench, of_nobody, HEADERS);
     let (port, error) = error_about(&late, Some(1300));
     assert!(bench.receive_icmp(port, &error).is_empty());
     assert!(groups(&mut reader).is_empty());

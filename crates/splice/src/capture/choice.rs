@@ -54,6 +54,11 @@ impl Choice {
         u64::MAX / u64::from(self.one_in.get())
     }
 
+    /// Whether every connection is wanted.
+    pub(super) fn is_all(&self) -> bool {
+        self.client.is_none() && self.listener.is_none() && self.one_in == NonZeroU32::MIN && !self.waits()
+    }
+
     /// Whether more has to be known than that.
     pub(super) fn waits(&self) -> bool {
         self.server.is_some() || self.rule.is_some()

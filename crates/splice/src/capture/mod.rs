@@ -11,7 +11,7 @@
 //!
 //! Without a tap a core pays for a test per batch, one per frame that goes out or is dropped, and one per event that is no plain
 //! segment.
-//! With one, a connection that is not chosen costs a test of a bit per frame, and a frame that is lost a count more. One that passes
+//! With one, a connection that is not chosen costs a test of a bit per frame that comes in, and a frame that is lost a count. One that passes
 //! and is captured writes twice its headers, two places of 24 bytes and an entry (`bench capture`).
 
 mod bits;

@@ -66,6 +66,8 @@ pub struct Tap {
     is_shut: bool,
     /// Frames that are lost with each that goes out: one, while a frame of that batch is dealt with that would be captured.
     lost_each: u64,
+    /// All are captured, whatever the place.
+    is_all: bool,
     /// By place: it is captured.
     chosen: Bits,
     /// By place: it is known to be wanted.
@@ -117,6 +119,7 @@ pub(crate) enum Interrupted {
 
 impl Tap {
     pub(super) fn new(choice: Choice, extent: Extent, (places, resting): (usize, usize), rings: Rings) -> Self {
+        let chosen = if choice.is_all() { 0 } else { places };
         Self {
             most_drawn: choice.most_drawn(),
             choice,
@@ -129,8 +132,9 @@ impl Tap {
             look_at: Instant::ZERO,
             is_shut: false,
             lost_each: 0,
-            chosen: Bits::new(places),
-            wanted: Bits::new(places),
+            is_all: choice.is_all(),
+            chosen: Bits::new(chosen),
+            wanted: Bits::new(chosen),
             resting: Bits::new(resting),
             rules: vec![0; places],
             group: None,
@@ -141,7 +145,12 @@ impl Tap {
     /// Whether the connection in this place is captured.
     #[inline]
     pub(crate) fn has(&self, slot: u32) -> bool {
-        self.chosen.has(slot)
+        self.is_all || self.chosen.has(slot)
+    }
+
+    /// Whether that is known to be wanted.
+    fn is_wanted(&self, slot: u32) -> bool {
+        self.is_all || self.wanted.has(slot)
     }
 
     /// Whether the turn of the connection in this place may be captured, or interrupts what is.
@@ -427,7 +436,7 @@ impl Tap {
         let is_spliced = |phase| matches!(phase, Phase::Spliced { .. });
         let is_over = (stepped.actions.last()).is_some_and(|action| action.ends_connection());
         let is_settled = is_over || is_spliced(stepped.after) && !is_spliced(stepped.before);
-        if is_settled && self.has(slot) && !self.wanted.has(slot) {
+        if is_settled && self.has(slot) && !self.is_wanted(slot) {
             self.give_up(slot);
         }
         let Some(group) = self.group.as_mut().filter(|group| group.slot == Some(slot)) else {
@@ -458,7 +467,7 @@ impl Tap {
     /// The connection in `slot` is over, and rests in the place `resting` if it was spliced.
     #[inline]
     pub(crate) fn note_rest(&mut self, slot: u32, resting: u32) {
-        let is_wanted = self.has(slot) && self.wanted.has(slot);
+        let is_wanted = self.has(slot) && self.is_wanted(slot);
         if is_wanted != self.resting.has(resting) {
             self.resting.set(resting, is_wanted);
         }
@@ -469,7 +478,7 @@ impl Tap {
         let Some(group) = self.group.take() else { return };
         let wanted = match group.slot {
             _ if group.is_unwanted => Wanted::No,
-            Some(slot) if self.has(slot) && !self.wanted.has(slot) => Wanted::Unknown,
+            Some(slot) if self.has(slot) && !self.is_wanted(slot) => Wanted::Unknown,
             None if self.choice.waits() && !group.is_resting => Wanted::Unknown,
             _ => Wanted::Yes,
         };
