@@ -25,6 +25,7 @@ use crate::pipeline::{self, Beside, Handle};
 use crate::report::{CoreServer, CounterGroups, ReportedServerCaps, TCP_CLIENT, TCP_SERVER, WAITING};
 use crate::stages::Stages;
 use splice::callbacks::{SelectServer, SelectorFactory};
+use splice::settings::SourceSets;
 use splice::syn_ack_options::ServerCaps;
 use splice::tally::Tally;
 use splice::upstream::{ServerHealth, Upstream};
@@ -128,7 +129,10 @@ where
     let core = u8::try_from(parts.core.0).unwrap_or(u8::MAX);
     let settings = config.core_settings(core, &macs, next_hop);
     let (mut settings, links) = match others {
-        Some(others) => (settings.among_others(others.steering), Some(others.links)),
+        Some(others) => (
+            settings.among_others(others.steering, &mut SourceSets::default()),
+            Some(others.links),
+        ),
         None => (settings, None),
     };
 

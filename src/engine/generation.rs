@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rtrb::{Consumer, Producer, RingBuffer};
 use splice::callbacks::SelectServer;
 use splice::difference::Difference;
-use splice::settings::{CoreSteering, Settings};
+use splice::settings::{CoreSteering, Settings, SourceSets, UpstreamSettings};
 use splice::tally::Tally;
 use splice::{Change, Look};
 
@@ -190,6 +190,7 @@ struct Office<S> {
     back: Consumer<Order<S>>,
     said: Arc<Said>,
     first: Arc<Mutex<Option<First>>>,
+    sets: SourceSets,
     /// What the core has said of the last look.
     looked: Option<Box<Look>>,
     is_looking: bool,
@@ -216,6 +217,7 @@ pub(super) fn offices<S>(cores: usize, remake: Option<Remake<S>>) -> (Offices<S>
             back: from_desk,
             said,
             first,
+            sets: SourceSets::default(),
             looked: None,
             is_looking: false,
         };
@@ -233,15 +235,21 @@ pub(super) fn offices<S>(cores: usize, remake: Option<Remake<S>>) -> (Offices<S>
 }
 
 impl<S: SelectServer> Offices<S> {
-    fn update(&self, index: usize, next: &Next<'_>) -> Result<Box<Update<S>>, GenerationError> {
+    fn update(
+        &mut self,
+        index: usize,
+        next: &Next<'_>,
+        upstream: &UpstreamSettings,
+    ) -> Result<Box<Update<S>>, GenerationError> {
         let (core, board) = &next.boards[index];
-        let first = self.cores[index].first.lock().unwrap_or_else(PoisonError::into_inner);
+        let office = &mut self.cores[index];
+        let first = office.first.lock().unwrap_or_else(PoisonError::into_inner);
         // A core that has not begun is none that runs.
         let Some(first) = first.as_ref() else {
             return Err(GenerationError::NotHeld { core: *core });
         };
         let config = next.config;
-        let settings = settings_of(config, next.topology, &first.settings);
+        let settings = settings_of(config, next.topology, &first.settings, &mut office.sets);
         for &id in &next.difference.new_servers {
             let server = &settings.servers[usize::from(id)];
             if server.locals.iter().all(|local| local.ports.is_empty()) {
@@ -250,12 +258,11 @@ impl<S: SelectServer> Offices<S> {
             }
         }
         let selector = self.remake.as_ref().map(|remake| remake(config, *core));
-        let upstream = config.upstream_settings();
         let difference = next.difference.clone();
         let change = Change::new(
             settings,
             (&first.settings, &first.tally),
-            (&upstream, index),
+            (upstream, index),
             selector,
             difference,
         );
@@ -305,8 +312,10 @@ impl<S: SelectServer> Generations for Offices<S> {
     fn change(&mut self, next: &Next<'_>) -> Result<Vec<(CoreId, Arc<Board>)>, GenerationError> {
         self.take_back();
         self.number += 1;
-        let cores = 0..self.cores.len();
-        let updates: Vec<_> = cores.map(|index| self.update(index, next)).collect::<Result<_, _>>()?;
+        let (cores, upstream) = (0..self.cores.len(), next.config.upstream_settings());
+        let updates: Vec<_> = cores
+            .map(|index| self.update(index, next, &upstream))
+            .collect::<Result<_, _>>()?;
         let mut boards = Vec::with_capacity(updates.len());
         let mut begun = Vec::with_capacity(updates.len());
         for (index, (office, update)) in self.cores.iter_mut().zip(updates).enumerate() {
@@ -365,14 +374,14 @@ impl<S: SelectServer> Generations for Offices<S> {
     }
 }
 
-/// What a core has to know that has known `before`.
-fn settings_of(config: &Config, topology: &Topology, before: &Settings) -> Settings {
+/// What a core has to know that has known `before`; the sets of ports are this core's.
+fn settings_of(config: &Config, topology: &Topology, before: &Settings, sets: &mut SourceSets) -> Settings {
     let macs: Vec<_> = before.devices.iter().map(|device| device.mac).collect();
     let next_hop = |server: &_| (topology.next_hop_to(server)).map_or(usize::MAX, |next_hop| next_hop.index());
     let mut settings = config.core_settings(before.core, &macs, next_hop);
     settings.devices.clone_from(&before.devices);
     match &before.steering {
-        Some(steering) => settings.among_others(steering_of(config, steering)),
+        Some(steering) => settings.among_others(steering_of(config, steering), sets),
         None => settings,
     }
 }

@@ -8,7 +8,7 @@ use netfcts::steering::SteeringPlan;
 use proxyengine::config::PoolId;
 use splice::CheckEvent;
 use splice::server_state::CheckFailure;
-use splice::settings::{CoreSteering, Settings};
+use splice::settings::{CoreSteering, Settings, SourceSets};
 use splice::standby::Service;
 use splice::upstream::Upstream;
 use std::collections::VecDeque;
@@ -422,11 +422,12 @@ fn of_two_cores_each_checks_every_other_server() {
             for local in settings.servers.iter().flat_map(|server| &server.locals) {
                 plan.add_address(settings.addresses.value(local.address));
             }
-            *settings = settings.clone().among_others(CoreSteering {
+            let steering = CoreSteering {
                 plan: Arc::new(plan),
                 core,
                 asks_around: false,
-            });
+            };
+            *settings = settings.clone().among_others(steering, &mut SourceSets::default());
         };
         let mut farm = Farm::over(Bench::make_with(&checked(DEFAULT), false, among, |selector| selector));
         farm.run(Duration::from_secs(3));

@@ -18,7 +18,7 @@ use proxyengine::config::{Config, PortConfig};
 use proxyengine::kernel::KernelEnd;
 use proxyengine::neighbour::{Interface, Neighbour, SharedNeighbours, Station, Topology};
 use proxyengine::pipeline::{self, Beside, CoreLinks, Handle};
-use splice::settings::CoreSteering;
+use splice::settings::{CoreSteering, SourceSets};
 use splice::standby::Standby;
 use splice::upstream::Upstream;
 use splice::{CoreParts, Proxy, Secrets, Usage};
@@ -85,7 +85,7 @@ impl<S: SelectServer> OneCore<S> {
             hop.expect("a next hop").index()
         });
         if let Some(steering) = steering {
-            settings = settings.among_others(steering);
+            settings = settings.among_others(steering, &mut SourceSets::default());
         }
         // Nobody here answers unasked.
         settings.promises.offer.probe = false;

@@ -78,8 +78,13 @@ impl Addresses {
             addresses.note_beside(index, claim);
         }
         let (mut tables, mut pages) = (Distinct::default(), Distinct::default());
+        // Most addresses may be those that we only connect from.
+        let mut nobodys = None;
         for claims in of_address {
-            let table = pages_of(&claims, &mut pages);
+            let table = match claims.is_empty() {
+                true => *nobodys.get_or_insert_with(|| pages_of(&[], &mut pages)),
+                false => pages_of(&claims, &mut pages),
+            };
             addresses.ports.push(tables.number(table));
         }
         (addresses.tables, addresses.pages) = (tables.all, pages.all);

@@ -17,6 +17,7 @@ pub(crate) mod path;
 pub mod server_state;
 pub mod settings;
 pub(crate) mod sizes;
+mod source_sets;
 pub mod stage;
 pub mod standby;
 mod syn_ack;

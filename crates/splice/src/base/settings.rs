@@ -10,6 +10,7 @@ pub use crate::base::choice::{
 use crate::base::ids::PoolId;
 use crate::base::limit::Limits;
 use crate::base::path::Path;
+pub use crate::base::source_sets::SourceSets;
 pub use crate::base::syn_ack::{Pinned, SynAck, SynAckSettings};
 use arrayvec::ArrayVec;
 use e2d2::port::{Capabilities, PortId};
@@ -17,8 +18,7 @@ use e2d2::wire::{Checksums, MacAddr};
 use ipnet::IpNet;
 use netfcts::FourTuple;
 use netfcts::pool::PortSet;
-use netfcts::steering::{SourceKind, SteeringPlan};
-use std::collections::{HashMap, HashSet};
+use netfcts::steering::SteeringPlan;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -336,9 +336,6 @@ pub struct Settings {
     pub kernel: ExceptionPath,
 }
 
-/// The set of all ports towards a server, and the part of it that is a core's.
-type Made = (Arc<PortSet>, Arc<PortSet>);
-
 impl Settings {
     /// The way from our end of `key` to the other, to the station `mac` by the port `device`.
     #[inline(always)]
@@ -404,30 +401,20 @@ impl Settings {
         prefixes.is_some_and(|prefixes| prefixes.iter().any(|prefix| prefix.contains(&peer)))
     }
 
-    /// One core of several: of the ports towards each server it has those whose answers come back to it.
+    /// One core of several: of the ports towards each server it has those whose answers come back to it. `sets` are this core's, of
+    /// the settings before, whose plan had the same rules.
     #[must_use]
-    pub fn among_others(mut self, steering: CoreSteering) -> Self {
-        let mut sets: HashSet<Arc<PortSet>> = HashSet::new();
-        // A set takes some 100 us to be made, and few of a thousand servers' are different.
-        let mut made: HashMap<(SourceKind, *const PortSet), Made> = HashMap::new();
-        let plan = &steering.plan;
+    pub fn among_others(mut self, steering: CoreSteering, sets: &mut SourceSets) -> Self {
+        let of_core = (&*steering.plan, steering.core);
+        let mut choice = sets.begin();
         for server in &mut self.servers {
             let end = (server.address, server.port);
             for local in &mut server.locals {
                 let address = self.addresses.value(local.address);
-                let make = || {
-                    let is_ours = plan.source_ports(end, address, steering.core);
-                    let ours: PortSet = local.ports.iter().filter(|&port| is_ours(port)).collect();
-                    let set = sets.get(&ours).cloned().unwrap_or_else(|| Arc::new(ours));
-                    sets.insert(Arc::clone(&set));
-                    // What it is made of stays, so that no other has its address meanwhile.
-                    (Arc::clone(&local.ports), set)
-                };
-                let kind = (plan.source_kind(end, address), Arc::as_ptr(&local.ports));
-                let (_, ours) = made.entry(kind).or_insert_with(make);
-                local.ports = Arc::clone(ours);
+                local.ports = choice.ours(of_core, (end, address), &local.ports);
             }
         }
+        choice.end();
         self.steering = Some(steering);
         self
     }
