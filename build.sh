@@ -15,6 +15,8 @@ cd "$ROOT"
 . scripts/image.sh
 # shellcheck source=scripts/manual.sh
 . scripts/manual.sh
+# shellcheck source=scripts/tests.sh
+. scripts/tests.sh
 
 usage() {
     cat <<'USAGE'
@@ -54,11 +56,6 @@ kept from starting; PROXYENGINE_NO_INSTALL=1 keeps this script from installing a
 to learn from a run of the first (profile-guided optimisation); --no-pgo does without, for programs that are slower.
 USAGE
 }
-
-SKIP_FILE=
-TEST_LOG=
-cleanup() { rm -f ${SKIP_FILE:+"$SKIP_FILE"} ${TEST_LOG:+"$TEST_LOG"}; }
-trap cleanup EXIT
 
 need_cargo() {
     have cargo || PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
@@ -162,36 +159,12 @@ tell_progress() {
 target_dir() { printf '%s' "${CARGO_TARGET_DIR:-$ROOT/target}"; }
 
 cmd_test() {
-    local status=0 passed failed skipped
     need_build
     # Without these the tests that need them skip themselves, and say so.
     install "for the tests" "${TEST_PACKAGES[@]}" || true
     [ "${PROXYENGINE_LAB:-}" = 0 ] || install "for the emulated cards in tests/nic" "${LAB_PACKAGES[@]}" || true
     with_inline
-    SKIP_FILE=$(mktemp)
-    TEST_LOG=$(mktemp)
-    PROXYENGINE_SKIP_FILE=$SKIP_FILE cargo test --workspace "${FEATURES[@]}" --no-fail-fast "$@" 2>&1 | tee "$TEST_LOG" || status=$?
-    passed=$(count passed)
-    failed=$(count failed)
-    skipped=$(sort -u "$SKIP_FILE" | grep -c . || true)
-    if [ "$skipped" -gt 0 ]; then
-        say ""
-        say "skipped on this machine:"
-        sort -u "$SKIP_FILE" | sed 's/^/  /' >&2
-    fi
-    if [ "$status" -eq 0 ] && [ "$passed" -eq 0 ]; then
-        say "no test has run: nothing matches '$*'"
-        status=1
-    fi
-    [ "$status" -eq 0 ] || tell_of_sources test
-    # A test that finds its machine lacking returns early, which the test program counts as passed.
-    printf 'tests: %s passed, %s failed, %s skipped\n' $((passed - skipped)) "$failed" "$skipped"
-    return "$status"
-}
-
-# Sums a column of cargo's closing lines.
-count() {
-    sed -nE "s/^test result: .* ([0-9]+) $1.*/\\1/p" "$TEST_LOG" | awk '{ sum += $1 } END { print sum + 0 }'
+    run_tests "$@"
 }
 
 # build_optimised PACKAGE…  builds their programs with a profile, below PROFILED_TARGET.

@@ -188,8 +188,7 @@ impl ClientTable {
     /// The number of the set that an address is in, IPv4 in its mapped form.
     #[inline]
     pub fn set_of(&self, address: u128) -> u16 {
-        self.set_in_blocks(address)
-            .unwrap_or_else(|| self.set_in_trie(address))
+        self.set_in_blocks(address).unwrap_or_else(|| self.set_in_trie(address))
     }
 
     /// The same, if it takes no look into a trie.
@@ -268,10 +267,7 @@ impl ClientTable {
 
     /// The memory in bytes.
     pub fn memory(&self) -> usize {
-        self.blocks.as_ref().map_or(0, Blocks::memory)
-            + self.v4.memory()
-            + self.v6.memory()
-            + size_of_val(&*self.rows)
+        self.blocks.as_ref().map_or(0, Blocks::memory) + self.v4.memory() + self.v6.memory() + size_of_val(&*self.rows)
     }
 }
 
