@@ -67,6 +67,8 @@ pub struct Upstream {
     servers: Vec<UpstreamServer>,
     /// By server.
     health: Vec<Health>,
+    /// By server: its [room](Health::room), which each pick asks for. Memory is touched as it is used.
+    rooms: Box<[u32]>,
     pools: Vec<Pool>,
     memberships: Memberships,
     standby: Arc<Standby>,
@@ -80,14 +82,24 @@ impl Upstream {
         let mut health = Vec::with_capacity(MOST_SERVERS);
         health.extend(settings.limits().into_iter().map(Health::new));
         let standby: Arc<Standby> = Arc::default();
-        Self {
+        let mut upstream = Self {
             health,
+            rooms: bytemuck::zeroed_slice_box(MOST_SERVERS + 1),
             servers: settings.servers.clone(),
             pools: (settings.pools.iter()).map(|pool| Pool::new(pool, worker)).collect(),
             memberships: Memberships::new(settings),
             meters: CoreMeters::new(Arc::clone(standby.meters())),
             standby,
             events: Counters::default(),
+        };
+        (0..upstream.health.len() as u16).for_each(|server| upstream.note_room(server));
+        upstream
+    }
+
+    /// A server's room may have changed.
+    fn note_room(&mut self, server: u16) {
+        if let Some(health) = self.health.get(usize::from(server)) {
+            self.rooms[usize::from(server)] = health.room();
         }
     }
 
@@ -136,7 +148,7 @@ impl Upstream {
     fn choose(&mut self, id: PoolId, seeker: &Seeker, now: Instant, tried: &[ServerId]) -> Option<ServerId> {
         let pool = self.pools.get_mut(id.index())?;
         if tried.is_empty() {
-            let servers = Servers::new(&self.health, &self.standby, &self.meters, &[]);
+            let servers = Servers::new(&self.rooms, &self.standby, &self.meters, &[]);
             let first = pool.pick_first(seeker, &self.meters, |server| servers.is_ready(server));
             if first.is_some() {
                 return first;
@@ -154,7 +166,7 @@ impl Upstream {
     fn choose_further(&mut self, pool: PoolId, seeker: &Seeker, now: Instant, tried: &[ServerId]) -> Option<ServerId> {
         let pool = self.pools.get_mut(pool.index())?;
         let (standby, meters) = (&self.standby, &self.meters);
-        let servers = Servers::new(&self.health, standby, meters, tried);
+        let servers = Servers::new(&self.rooms, standby, meters, tried);
         let may_be_asked = |server| servers.may_be_asked(server, now);
         let holds_back = pool.holds_back(now);
         let is_fresh = |server: ServerId| {
@@ -211,7 +223,7 @@ impl Upstream {
         let Some(pool) = self.pools.get_mut(pool.index()) else {
             return false;
         };
-        let servers = Servers::new(&self.health, &self.standby, &self.meters, tried);
+        let servers = Servers::new(&self.rooms, &self.standby, &self.meters, tried);
         (!self.standby.server(server.0).word().is_fit() || pool.answers.may_give_up(now))
             && pool.members.iter().any(|member| servers.is_left(member.server, server))
     }
@@ -229,7 +241,7 @@ impl Upstream {
             return None;
         }
         let pool = self.pools.get_mut(pool.index())?;
-        let servers = Servers::new(&self.health, &self.standby, &self.meters, tried);
+        let servers = Servers::new(&self.rooms, &self.standby, &self.meters, tried);
         let is_left = |other| servers.is_left(other, server);
         let next = (pool.pick(&seeker.into(), &self.meters, is_left)).or_else(|| pool.pick_backup(is_left))?;
         let event = if self.standby.server(server.0).word().is_fit() {
@@ -260,8 +272,8 @@ impl Upstream {
 
     /// Whether a server that is there has room for one more connection: for servers that a selector names itself.
     pub fn has_room(&self, server: ServerId) -> bool {
-        let health = self.health.get(server.index());
-        health.is_some_and(|health| health.has_room(server, &self.meters)) && !self.standby.has_server(server.0)
+        let servers = Servers::new(&self.rooms, &self.standby, &self.meters, &[]);
+        self.health.len() > server.index() && servers.has_room(server) && !self.standby.has_server(server.0)
     }
 
     /// A connection to `server` begins: our SYN is about to go out.
@@ -368,7 +380,7 @@ impl Upstream {
 
 /// The servers, as a choice looks at one after the other.
 struct Servers<'a> {
-    health: &'a [Health],
+    rooms: &'a [u32],
     standby: &'a Standby,
     meters: &'a CoreMeters,
     tried: &'a [ServerId],
@@ -376,9 +388,9 @@ struct Servers<'a> {
 
 impl<'a> Servers<'a> {
     #[inline(always)]
-    fn new(health: &'a [Health], standby: &'a Standby, meters: &'a CoreMeters, tried: &'a [ServerId]) -> Self {
+    fn new(rooms: &'a [u32], standby: &'a Standby, meters: &'a CoreMeters, tried: &'a [ServerId]) -> Self {
         Servers {
-            health,
+            rooms,
             standby,
             meters,
             tried,
@@ -388,7 +400,14 @@ impl<'a> Servers<'a> {
     /// It takes any call: nothing is said against it, and it has room.
     #[inline(always)]
     fn is_ready(&self, server: ServerId) -> bool {
-        self.word(server).is_plain() && self.health[server.index()].has_room(server, self.meters)
+        self.word(server).is_plain() && self.takes_more(server)
+    }
+
+    #[inline(always)]
+    fn takes_more(&self, server: ServerId) -> bool {
+        let most = self.rooms[server.index()];
+        // The highest limit only has connections counted.
+        most == u32::MAX || self.meters.are_fewer_than(Limited::Server, server.0, most)
     }
 
     #[inline(always)]
@@ -398,7 +417,7 @@ impl<'a> Servers<'a> {
 
     /// It has not been tried yet, and has room.
     fn has_room(&self, server: ServerId) -> bool {
-        self.health[server.index()].has_room(server, self.meters) && !self.tried.contains(&server)
+        self.takes_more(server) && !self.tried.contains(&server)
     }
 
     /// The same, and it is in service, and not ejected or due for a trial.

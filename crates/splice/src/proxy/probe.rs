@@ -106,7 +106,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     pub(crate) fn take_probe(&mut self, server: u16, server_port: u16) -> Option<Probe> {
         let (now, settings) = (self.now, self.settings.servers.get(usize::from(server))?);
         // Connections have the ports first: where there are few, the last one is theirs.
-        let can_spare = |pool: &PortPool| pool.free() > usize::from(pool.capacity() > 1);
+        let can_spare = |pool: &PortPool| match pool.free() {
+            0 => false,
+            1 => pool.capacity() == 1,
+            _ => true,
+        };
         let of_server = usize::from(server);
         let can_be = |(local, _): &(usize, &Local)| can_spare(self.sources.pool(of_server, *local));
         let (local, from) = settings.locals.iter().enumerate().find(can_be)?;

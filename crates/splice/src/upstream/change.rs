@@ -49,6 +49,7 @@ impl Upstream {
         std::mem::swap(&mut self.servers, &mut change.servers);
         for (id, health) in &mut change.health {
             put(&mut self.health, *id, health);
+            self.note_room(*id);
         }
         for &(id, limit) in &change.limits {
             if let Some(health) = self.health.get_mut(usize::from(id)) {
@@ -58,6 +59,7 @@ impl Upstream {
                 let more = counted(limit) - counted(health.limit);
                 self.meters.correct(Limited::Server, id, more);
                 health.limit = limit;
+                self.note_room(id);
             }
         }
         for ((new, old), stays) in change.pools.iter_mut().zip(&mut self.pools).zip(&change.stays) {
@@ -75,6 +77,7 @@ impl Upstream {
     pub(crate) fn admit(&mut self, server: ServerId) {
         if let Some(health) = self.health.get_mut(server.index()) {
             health.admit();
+            self.note_room(server.0);
         }
     }
 }

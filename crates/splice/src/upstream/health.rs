@@ -15,9 +15,6 @@ use std::time::Duration;
 
 use e2d2::time::Instant;
 
-use crate::base::ids::ServerId;
-use crate::base::limit::Limited;
-use crate::base::meter::CoreMeters;
 use crate::base::server_state::{Ejection, ServerState};
 use crate::base::settings::UpstreamServer;
 
@@ -111,11 +108,12 @@ impl Health {
         self.is_joining = false;
     }
 
-    #[inline]
-    pub(super) fn has_room(&self, server: ServerId, meters: &CoreMeters) -> bool {
-        // The highest limit only has connections counted.
-        let is_full = |most| most != u32::MAX && !meters.are_fewer_than(Limited::Server, server.0, most);
-        !self.is_joining && !self.limit.is_some_and(is_full)
+    /// With so many connections of all cores it has room for one more; `u32::MAX` without a limit, 0 before it takes any.
+    pub(super) fn room(&self) -> u32 {
+        if self.is_joining {
+            return 0;
+        }
+        self.limit.unwrap_or(u32::MAX)
     }
 
     /// Connections of this core to it.
