@@ -88,6 +88,19 @@ impl Quotas {
         if self.are_used { size_of_val(&*self.counted) } else { 0 }
     }
 
+    /// Asks the processor for what is read of this client at a listener when its connection begins.
+    #[inline]
+    pub(crate) fn expect(&self, limits: &Limits, (listener, address): (u16, u128)) {
+        if let Some(of_each) = limits.of_clients(listener) {
+            let who = Applicant {
+                listener,
+                address,
+                class: None,
+            };
+            self.clients.prefetch(key(of_each, who));
+        }
+    }
+
     /// Whether all limits admit one more connection; counts nothing.
     pub(crate) fn has_room(
         &self,

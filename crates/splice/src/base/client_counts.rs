@@ -121,6 +121,13 @@ impl ClientCounts {
         }
     }
 
+    /// Asks the processor for the lines in which a client may have its place.
+    #[inline]
+    pub(crate) fn prefetch(&self, key: ClientKey) {
+        let lines = self.lines_by(self.hash(0, key));
+        lines.into_iter().for_each(|line| e2d2::prefetch(&self.lines[line]));
+    }
+
     /// Counts one open connection less.
     pub(crate) fn leave(&self, place: ClientPlace) {
         self.word(place, 0).fetch_sub(1, Relaxed);
@@ -139,13 +146,21 @@ impl ClientCounts {
 
     /// The two cache lines in which a client may have its place, and its tag.
     fn lines_of(&self, key: ClientKey) -> ([usize; 2], u64) {
+        let tag = self.hash(1, key) >> OPEN_BITS;
+        (self.lines_by(self.hash(0, key)), tag.max(1))
+    }
+
+    #[inline]
+    fn hash(&self, which: usize, key: ClientKey) -> u64 {
         let what = u64::from(key.listener) << 8 | u64::from(key.bits);
-        let [places, tag] = [0, 1].map(|which| {
-            let [of_prefix, of_both]: &[PairHash; 2] = &self.hashes[which];
-            of_both.of(of_prefix.of_wide(key.prefix), what)
-        });
+        let [of_prefix, of_both]: &[PairHash; 2] = &self.hashes[which];
+        of_both.of(of_prefix.of_wide(key.prefix), what)
+    }
+
+    #[inline]
+    fn lines_by(&self, places: u64) -> [usize; 2] {
         let scaled = |half: u64| (((half & 0xffff_ffff) * self.lines.len() as u64) >> 32) as usize;
-        ([scaled(places >> 32), scaled(places)], (tag >> OPEN_BITS).max(1))
+        [scaled(places >> 32), scaled(places)]
     }
 
     fn find(&self, lines: [usize; 2], tag: u64, now: Instant) -> Found {

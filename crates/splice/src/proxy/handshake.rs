@@ -54,6 +54,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             event = Event::Barred(refusal);
         }
         if event == Event::CookieAck {
+            if let Some(listener) = listener {
+                self.rooms.expect_client(listener, incoming.segment);
+            }
             match self.rooms.opens_cookie(incoming.segment) {
                 Some(cookie) => match self.rooms.unused(incoming.segment) {
                     Some(unused) => opened = Some((cookie, unused)),

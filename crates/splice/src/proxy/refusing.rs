@@ -132,6 +132,15 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.admission.quotas.admit(limits, who, self.now)
     }
 
+    /// Asks the processor for what [`Self::count_in`] reads of a client: its cookie is opened meanwhile.
+    #[inline]
+    pub(crate) fn expect_client(&self, listener: u16, segment: &Segment) {
+        let limits = &self.settings.limits;
+        if limits.are_any {
+            (self.admission.quotas).expect(limits, (listener, segment.key.remote));
+        }
+    }
+
     /// Whether the limits admit one more connection of this client; counts nothing.
     ///
     /// # Errors
