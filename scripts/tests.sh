@@ -18,7 +18,7 @@ run_tests() {
     TEST_FOLDER=$(mktemp -d)
     log=$TEST_FOLDER/all
     export PROXYENGINE_SKIP_FILE=$TEST_FOLDER/skipped
-    touch "$PROXYENGINE_SKIP_FILE"
+    touch "$PROXYENGINE_SKIP_FILE" "$log"
     if [ $# -eq 0 ]; then
         run_in_groups "$log" || status=$?
     else
