@@ -58,12 +58,13 @@ run_in_groups() {
     for name in $(test_programs); do
         [[ " ${BESIDE[*]} " == *" $name "* ]] || others+=(--test "$name")
     done
-    tests --lib --bins --examples "${others[@]}" 2>&1 | tee "$log" || status=$?
+    # First, as the tests of packages build some libraries anew.
+    tests --doc 2>&1 | tee "$log" || status=$?
+    tests --lib --bins --examples "${others[@]}" 2>&1 | tee -a "$log" || status=$?
     for group in "${!BESIDE[@]}"; do
         wait "${pids[$group]}" || status=$?
         tee -a "$log" <"$TEST_FOLDER/$group"
     done
-    tests --doc 2>&1 | tee -a "$log" || status=$?
     return "$status"
 }
 
