@@ -2,7 +2,7 @@
 # Runs the tests and sums up what became of them. Sourced by build.sh.
 #
 # Test programs that mostly wait, for other programs or for an emulated machine, run beside the others, each group of them one
-# after the other: so a run takes half the time. What they say is shown when they are over. Who asks for some tests by name gets
+# after the other. What they say is shown when they are over. Who asks for some tests by name gets
 # one run of cargo, as it comes.
 
 # Groups of test programs that run beside the others.

@@ -270,7 +270,7 @@ impl SelectServer for RuleSelector {
     }
 
     #[inline]
-    fn expect(&self, peer: u128) {
+    fn prefetch_client(&self, peer: u128) {
         if let Some(table) = &self.clients {
             table.prefetch(peer);
         }

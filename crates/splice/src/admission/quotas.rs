@@ -90,7 +90,7 @@ impl Quotas {
 
     /// Asks the processor for what is read of this client at a listener when its connection begins.
     #[inline]
-    pub(crate) fn expect(&self, limits: &Limits, (listener, address): (u16, u128)) {
+    pub(crate) fn prefetch_client(&self, limits: &Limits, (listener, address): (u16, u128)) {
         if let Some(of_each) = limits.of_clients(listener) {
             let who = Applicant {
                 listener,

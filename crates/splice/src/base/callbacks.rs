@@ -190,10 +190,10 @@ pub trait SelectServer: Send + 'static {
         false
     }
 
-    /// This one may be; IPv4 in its mapped form. Each is said before those of its batch are [looked at](Self::look_ahead).
+    /// Asks the processor for what a look-up of this client reads first, before its batch is [looked up](Self::look_ahead); IPv4 in its mapped form.
     #[doc(hidden)]
     #[inline(always)]
-    fn expect(&self, _peer: u128) {}
+    fn prefetch_client(&self, _peer: u128) {}
 
     /// These are, most likely in this order; IPv4 in its mapped form.
     #[doc(hidden)]

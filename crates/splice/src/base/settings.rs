@@ -406,15 +406,15 @@ impl Settings {
     #[must_use]
     pub fn among_others(mut self, steering: CoreSteering, sets: &mut SourceSets) -> Self {
         let of_core = (&*steering.plan, steering.core);
-        let mut choice = sets.begin();
+        let mut chooser = sets.begin();
         for server in &mut self.servers {
             let end = (server.address, server.port);
             for local in &mut server.locals {
                 let address = self.addresses.value(local.address);
-                local.ports = choice.ours(of_core, (end, address), &local.ports);
+                local.ports = chooser.ours(of_core, (end, address), &local.ports);
             }
         }
-        choice.end();
+        chooser.end();
         self.steering = Some(steering);
         self
     }

@@ -21,7 +21,7 @@ pub struct SourceSets {
 }
 
 /// The sets of one version of the settings, while they are chosen.
-pub(crate) struct Choice<'a> {
+pub(crate) struct Chooser<'a> {
     sets: &'a mut SourceSets,
     /// The same set in `sets`, by the place of one in memory, which stays meanwhile.
     same: HashMap<usize, (Arc<PortSet>, Arc<PortSet>)>,
@@ -31,8 +31,8 @@ pub(crate) struct Choice<'a> {
 }
 
 impl SourceSets {
-    pub(crate) fn begin(&mut self) -> Choice<'_> {
-        Choice {
+    pub(crate) fn begin(&mut self) -> Chooser<'_> {
+        Chooser {
             sets: self,
             same: HashMap::new(),
             used: HashSet::new(),
@@ -50,7 +50,7 @@ impl SourceSets {
     }
 }
 
-impl Choice<'_> {
+impl Chooser<'_> {
     /// Those of `ports` that bring answers of a server to one of our addresses back to this core.
     pub(crate) fn ours(
         &mut self,
@@ -79,7 +79,7 @@ impl Choice<'_> {
 
     /// All are chosen: others are forgotten, unless somebody still has them.
     pub(crate) fn end(self) {
-        let Choice { sets, same, used, last } = self;
+        let Chooser { sets, same, used, last } = self;
         drop((same, last));
         sets.ours.retain(|which, _| used.contains(which));
         sets.all.retain(|set| Arc::strong_count(set) > 1);
@@ -100,11 +100,11 @@ mod tests {
     fn chosen(sets: &mut SourceSets, core: usize, ports: impl Iterator<Item = u16>) -> Arc<PortSet> {
         let plan = SteeringPlan::software(2, 7);
         let ports = Arc::new(ports.collect());
-        let mut choice = sets.begin();
-        let first = choice.ours((&plan, core), ((1, 80), LOCAL), &ports);
-        let again = choice.ours((&plan, core), ((2, 81), LOCAL), &ports);
+        let mut chooser = sets.begin();
+        let first = chooser.ours((&plan, core), ((1, 80), LOCAL), &ports);
+        let again = chooser.ours((&plan, core), ((2, 81), LOCAL), &ports);
         assert!(Arc::ptr_eq(&first, &again), "one kind of leg");
-        choice.end();
+        chooser.end();
         first
     }
 

@@ -70,7 +70,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 None if !segment.has(TcpFlags::SYN) => {
                     self.rooms.handshake.replay_filter.prefetch(segment.hash);
                     if self.rooms.selector.looks_ahead() {
-                        self.rooms.selector.expect(segment.key.remote);
+                        self.rooms.selector.prefetch_client(segment.key.remote);
                     }
                     strangers += 1;
                 }
@@ -120,7 +120,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         self.rooms.flows.prefetch(hash);
         // A stranger's, most likely.
         if header.flags.contains(TcpFlags::SYN) && self.rooms.selector.looks_ahead() {
-            self.rooms.selector.expect(key.remote);
+            self.rooms.selector.prefetch_client(key.remote);
         }
         into.push(Segment {
             key,

@@ -55,7 +55,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
         if event == Event::CookieAck {
             if let Some(listener) = listener {
-                self.rooms.expect_client(listener, incoming.segment);
+                self.rooms.prefetch_client(listener, incoming.segment);
             }
             match self.rooms.opens_cookie(incoming.segment) {
                 Some(cookie) => match self.rooms.unused(incoming.segment) {

@@ -134,10 +134,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// Asks the processor for what [`Self::count_in`] reads of a client: its cookie is opened meanwhile.
     #[inline]
-    pub(crate) fn expect_client(&self, listener: u16, segment: &Segment) {
+    pub(crate) fn prefetch_client(&self, listener: u16, segment: &Segment) {
         let limits = &self.settings.limits;
         if limits.are_any {
-            (self.admission.quotas).expect(limits, (listener, segment.key.remote));
+            (self.admission.quotas).prefetch_client(limits, (listener, segment.key.remote));
         }
     }
 

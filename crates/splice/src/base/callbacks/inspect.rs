@@ -313,8 +313,8 @@ impl<S: SelectServer, I: InspectPayload> SelectServer for Inspected<S, I> {
     }
 
     #[inline]
-    fn expect(&self, peer: u128) {
-        self.selector.expect(peer);
+    fn prefetch_client(&self, peer: u128) {
+        self.selector.prefetch_client(peer);
     }
 
     #[inline]
