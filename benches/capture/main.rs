@@ -30,10 +30,10 @@ struct Arguments {
     #[arg(long, default_value_t = 10_000)]
     open: u32,
     /// Pairs of turns, of each kind.
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 50)]
     pairs: u32,
     /// Length of a turn in seconds.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 0.2)]
     turn: f64,
     #[command(flatten)]
     common: Common,

@@ -33,10 +33,10 @@ struct Arguments {
     #[arg(long, default_value_t = 1_000_000)]
     listed: u32,
     /// Pairs of turns, of each kind.
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 100)]
     pairs: u32,
-    /// Length of a turn in seconds.
-    #[arg(long, default_value_t = 1.0)]
+    /// Length of a turn in seconds; with a reader of numbers five times as long, and a fifth of the pairs, as it asks ten times a second.
+    #[arg(long, default_value_t = 0.2)]
     turn: f64,
     #[command(flatten)]
     common: Common,
@@ -86,6 +86,9 @@ struct CockpitResult {
 
 const SERVERS: u32 = 1000;
 
+/// So many times as long is a turn with a reader of numbers.
+const LONGER: u32 = 5;
+
 /// How often the numbers of a core are written, and a thousand servers are scraped, for a median.
 const REPEATED: usize = 101;
 
@@ -119,9 +122,9 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         pairs::turn_of(if is_shown { &mut shown } else { &mut hidden }, settings.length)
     }));
     reader.look_at(shown.device.watch().ok_or("a proxy that shows nothing")?)?;
-    let watched = Pairs::of(&pairs::take(arguments.pairs, |is_watched| {
+    let watched = Pairs::of(&pairs::take((arguments.pairs / LONGER).max(2), |is_watched| {
         let look = if is_watched { Look::Numbers } else { Look::Nothing };
-        watched_turn(&reader, look, &mut shown, settings.length)
+        watched_turn(&reader, look, &mut shown, settings.length * LONGER)
     }));
     let now = shown.counter.now();
     let write_us_4_servers = median((0..REPEATED).map(|_| timed(|| shown.device.show(now)) * 1e6));

@@ -1,6 +1,6 @@
 //! Two measurements in turns: what one costs by the other, and on how much of the run that rests.
 //!
-//! A machine's speed drifts, so that only neighbours are compared: each pair of turns gives a ratio, and the pairs their mean with
+//! A machine's speed drifts, so that only neighbours are compared: each pair of turns gives a ratio, and the pairs their median with
 //! an interval.
 
 use std::time::Duration;
@@ -38,9 +38,9 @@ pub(crate) fn turn_of(inline: &mut InlineProxy, length: Duration) -> Turn {
 /// What pairs of turns say. Field names are those of the JSON.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Pairs {
-    /// Busy cycles of a connection in the first of each pair by those in the second, in the slices that count: mean of the pairs.
+    /// Busy cycles of a connection in the first of each pair by those in the second, in the slices that count: median of the pairs.
     pub(crate) ratio: f64,
-    /// Where that mean lies with 95 % confidence.
+    /// Where that lies with 95 % confidence.
     pub(crate) interval: [f64; 2],
     /// The same ratio in all slices but the disturbed.
     pub(crate) ratio_all_slices: f64,
@@ -63,9 +63,9 @@ impl Pairs {
         let ratio = Ratio::of(&counted);
         let mean = |side: fn(&(f64, f64)) -> f64| counted.iter().map(side).sum::<f64>() / counted.len().max(1) as f64;
         Pairs {
-            ratio: ratio.mean,
+            ratio: ratio.median,
             interval: ratio.interval,
-            ratio_all_slices: Ratio::of(&cycles(|measured| &measured.quiet)).mean,
+            ratio_all_slices: Ratio::of(&cycles(|measured| &measured.quiet)).median,
             coverage: Coverage::of(turns.iter().flat_map(|(first, second)| first.iter().chain(second))),
             cycles: [mean(|pair| pair.0), mean(|pair| pair.1)],
         }

@@ -29,10 +29,10 @@ struct Arguments {
     #[arg(long, default_value_t = 10_000)]
     open: u32,
     /// Pairs of turns.
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 50)]
     pairs: u32,
     /// Length of a turn in seconds.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 0.2)]
     turn: f64,
     /// Records go to three sinks: `/dev/null` as JSON, syslog and IPFIX over loopback.
     #[arg(long)]
