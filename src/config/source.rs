@@ -1,5 +1,6 @@
 //! The text of a configuration file with the place of every key, so that each complaint can name its line.
 
+use std::cell::OnceCell;
 use std::fmt::{self, Display, Write as _};
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -46,20 +47,22 @@ impl At {
 
     /// `key` within this table.
     pub(super) fn key(&self, key: &str) -> Self {
-        let path = match self.path.as_str() {
-            "" => key.to_owned(),
-            path => format!("{path}.{key}"),
-        };
-        Self {
-            path,
-            answer: self.answer,
-        }
+        let dot = if self.path.is_empty() { "" } else { "." };
+        self.with([dot, key, ""])
     }
 
     /// Element `index` of this array.
     pub(super) fn index(&self, index: usize) -> Self {
+        self.with(["[", &index.to_string(), "]"])
+    }
+
+    /// Without the machinery of formatting: of a configuration with ten thousand servers a hundred thousand places are named.
+    fn with(&self, parts: [&str; 3]) -> Self {
+        let mut path = String::with_capacity(self.path.len() + parts.iter().map(|part| part.len()).sum::<usize>());
+        path.push_str(&self.path);
+        parts.into_iter().for_each(|part| path.push_str(part));
         Self {
-            path: format!("{}[{index}]", self.path),
+            path,
             answer: self.answer,
         }
     }
@@ -75,7 +78,10 @@ impl Display for At {
 pub(super) struct Source<'t> {
     name: &'t str,
     text: &'t str,
-    root: DeValue<'t>,
+    /// What nobody has read yet.
+    unread: DeTable<'t>,
+    /// All of it, once there is something to complain about.
+    whole: OnceCell<DeValue<'t>>,
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
     unusable: Vec<Unusable>,
@@ -94,7 +100,8 @@ impl<'t> Source<'t> {
         let mut source = Self {
             name,
             text,
-            root: DeValue::Table(root.into_inner()),
+            unread: root.into_inner(),
+            whole: OnceCell::new(),
             problems: Vec::new(),
             warnings: Vec::new(),
             unusable: Vec::new(),
@@ -192,27 +199,24 @@ impl<'t> Source<'t> {
         warnings.iter().map(|warning| warning.in_file(self.name)).collect()
     }
 
-    /// Whether there is a key of this path of keys.
+    /// Whether there is a key of this path of keys that has not been read.
     pub(super) fn has(&self, path: &[&str]) -> bool {
-        let mut value = Some(&self.root);
-        for key in path {
-            value = value.and_then(|value| value.get(*key)).map(Spanned::get_ref);
+        let [first, inner @ ..] = path else { return true };
+        let mut value = self.unread.get(*first);
+        for key in inner {
+            value = value.and_then(|value| value.get_ref().get(*key));
         }
         value.is_some()
     }
 
-    /// Names of the top-level keys.
+    /// Names of the top-level keys that have not been read.
     pub(super) fn top_level(&self) -> Vec<String> {
-        let table = self
-            .root
-            .as_table()
-            .map(|table| table.keys().map(|key| key.get_ref().to_string()).collect());
-        table.unwrap_or_default()
+        self.unread.keys().map(|key| key.get_ref().to_string()).collect()
     }
 
     /// The table `[key]`, or its default when the file has none.
     pub(super) fn table<T: DeserializeOwned + Default>(&mut self, key: &str) -> T {
-        let Some(value) = self.root.get(key).cloned() else {
+        let Some(value) = self.unread.remove(key) else {
             return T::default();
         };
         let at = At::root().key(key);
@@ -228,7 +232,7 @@ impl<'t> Source<'t> {
 
     /// The tables `[[key]]`, in order; those that cannot be read are complained about and left out.
     pub(super) fn tables<T: DeserializeOwned>(&mut self, key: &str) -> Vec<T> {
-        let Some(value) = self.root.get(key).cloned() else {
+        let Some(value) = self.unread.remove(key) else {
             return Vec::new();
         };
         let at = At::root().key(key);
@@ -239,7 +243,6 @@ impl<'t> Source<'t> {
             );
             return Vec::new();
         };
-        let items: Vec<_> = items.into_iter().collect();
         items
             .into_iter()
             .enumerate()
@@ -249,18 +252,17 @@ impl<'t> Source<'t> {
 
     /// The tables `[[key]]`, or the one table `[key]`.
     pub(super) fn table_or_tables<T: DeserializeOwned>(&mut self, key: &str) -> Vec<T> {
-        match self.root.get(key).cloned() {
-            Some(value) if value.get_ref().is_table() => {
-                let at = At::root().key(key);
-                self.rename(&at.index(0), &at);
-                self.read(&at, value).into_iter().collect()
-            }
-            _ => self.tables(key),
+        if !self.unread.get(key).is_some_and(|value| value.get_ref().is_table()) {
+            return self.tables(key);
         }
+        let at = At::root().key(key);
+        self.rename(&at.index(0), &at);
+        let value = self.unread.remove(key);
+        value.and_then(|value| self.read(&at, value)).into_iter().collect()
     }
 
     fn read<T: DeserializeOwned>(&mut self, at: &At, value: Spanned<DeValue<'t>>) -> Option<T> {
-        match T::deserialize(ValueDeserializer::from(value.clone())) {
+        match T::deserialize(ValueDeserializer::from(value)) {
             Ok(read) => Some(read),
             Err(error) => {
                 let mut path = at.path.clone();
@@ -268,7 +270,9 @@ impl<'t> Source<'t> {
                 let mut line = self.line_of(at);
                 if let Some(span) = error.span() {
                     line = Some(self.line_at(span.start));
-                    descend(&value, &span, &mut path);
+                    if let Some(value) = self.values_to(at).last() {
+                        descend(value, &span, &mut path);
+                    }
                     let text = self.text.get(span).unwrap_or_default();
                     if path != at.path && !text.contains('\n') && !error.message().starts_with("unknown field") {
                         _ = write!(complaint, "is {text}: ");
@@ -283,18 +287,27 @@ impl<'t> Source<'t> {
 
     /// Line of the value at `at`, or of the nearest table around it that is in the file.
     fn line_of(&self, at: &At) -> Option<usize> {
-        let mut value = &self.root;
-        let mut line = None;
-        for step in at.path.split(['.', '[']).filter(|step| !step.is_empty()) {
+        let nearest = self.values_to(at).last()?;
+        Some(self.line_at(nearest.span().start))
+    }
+
+    /// The values on the way to that at `at`, from the outermost on, as far as the file has them.
+    fn values_to<'s>(&'s self, at: &'s At) -> impl Iterator<Item = &'s Spanned<DeValue<'t>>> {
+        let steps = at.path.split(['.', '[']).filter(|step| !step.is_empty());
+        steps.scan(self.whole(), |value, step| {
             let next = match step.strip_suffix(']') {
-                Some(index) => index.parse::<usize>().ok().and_then(|index| value.get(index)),
+                Some(index) => value.get(index.parse::<usize>().ok()?),
                 None => value.get(step),
-            };
-            let Some(next) = next else { break };
-            line = Some(self.line_at(next.span().start));
-            value = next.get_ref();
-        }
-        line
+            }?;
+            *value = next.get_ref();
+            Some(next)
+        })
+    }
+
+    /// The document. It is read again for it, as a file that nothing is wrong with is not looked at twice.
+    fn whole(&self) -> &DeValue<'t> {
+        self.whole
+            .get_or_init(|| DeValue::Table(DeTable::parse_recoverable(self.text).0.into_inner()))
     }
 
     fn line_at(&self, offset: usize) -> usize {
