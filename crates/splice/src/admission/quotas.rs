@@ -71,6 +71,8 @@ pub(crate) struct Quotas {
     counted: Box<[Entry]>,
     /// Whether anything was counted since the start.
     are_used: bool,
+    /// Whether a pool was.
+    have_pools: bool,
 }
 
 impl Quotas {
@@ -80,6 +82,7 @@ impl Quotas {
             clients,
             counted: bytemuck::zeroed_slice_box(connections),
             are_used: false,
+            have_pools: false,
         }
     }
 
@@ -98,6 +101,16 @@ impl Quotas {
                 class: None,
             };
             self.clients.prefetch(key(of_each, who));
+        }
+    }
+
+    /// Asks the processor for what a connection is counted for.
+    #[inline]
+    pub(crate) fn prefetch(&self, slot: u32) {
+        if self.are_used
+            && let Some(entry) = self.counted.get(slot as usize)
+        {
+            e2d2::prefetch(entry);
         }
     }
 
@@ -209,9 +222,7 @@ impl Quotas {
         now: Instant,
     ) -> Result<(), Excess> {
         let Some(limit) = limits.of(Limited::Pool, pool) else {
-            if self.are_used {
-                self.leave_pool((limits, meters), slot, now);
-            }
+            self.leave_pool((limits, meters), slot, now);
             return Ok(());
         };
         if !meters.has_room(Limited::Pool, pool, limit, now) {
@@ -219,7 +230,7 @@ impl Quotas {
             return Err(excess(Limited::Pool, limit));
         }
         self.leave_pool((limits, meters), slot, now);
-        self.are_used = true;
+        (self.are_used, self.have_pools) = (true, true);
         begin(meters, limits, (Limited::Pool, pool), now);
         self.counted[slot as usize][POOL] = u32::from(pool) + 1;
         Ok(())
@@ -262,6 +273,9 @@ impl Quotas {
     }
 
     fn leave_pool(&mut self, (limits, meters): (&Limits, &mut CoreMeters), slot: u32, now: Instant) {
+        if !self.have_pools {
+            return;
+        }
         let pool = std::mem::take(&mut self.counted[slot as usize][POOL]);
         if let Some(pool) = pool.checked_sub(1) {
             end(meters, limits, (Limited::Pool, pool as u16), now);

@@ -16,6 +16,7 @@
 
 use crate::base::hash::{KeyWords, PairHash};
 use e2d2::time::Instant;
+use netfcts::leg::is_mapped;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Places of a line of the cache.
@@ -25,13 +26,17 @@ type Line = [[AtomicU64; 2]; PLACES];
 
 const OPEN_BITS: u32 = 28;
 const OPEN: u64 = (1 << OPEN_BITS) - 1;
+const TAG: u64 = u64::MAX >> OPEN_BITS;
+
+/// Lines that 28 bits can name.
+const MOST_LINES: usize = 1 << 28;
 
 /// The counts of all clients. Relaxed accesses: they guard no other data.
 #[derive(Debug)]
 pub(crate) struct ClientCounts {
     lines: Box<[Line]>,
-    /// One key chooses the lines, the other makes the tag.
-    hashes: [[PairHash; 2]; 2],
+    of_v6: PairHash,
+    of_key: PairHash,
     /// Connections that were not counted because there was no place.
     uncounted: AtomicU64,
 }
@@ -66,11 +71,11 @@ impl ClientCounts {
     /// An empty table with two places for each of `connections`.
     pub(crate) fn new(connections: usize, secret: [u64; 2]) -> Self {
         let mut words = KeyWords::new(secret);
-        let mut hash = || PairHash::new(&mut words);
-        let lines = (2 * connections).div_ceil(PLACES).clamp(2, u32::MAX as usize / PLACES);
+        let lines = (2 * connections).div_ceil(PLACES).clamp(2, MOST_LINES);
         ClientCounts {
             lines: bytemuck::zeroed_slice_box(lines),
-            hashes: [[hash(), hash()], [hash(), hash()]],
+            of_v6: PairHash::new(&mut words),
+            of_key: PairHash::new(&mut words),
             uncounted: AtomicU64::new(0),
         }
     }
@@ -124,7 +129,7 @@ impl ClientCounts {
     /// Asks the processor for the lines in which a client may have its place.
     #[inline]
     pub(crate) fn prefetch(&self, key: ClientKey) {
-        let lines = self.lines_by(self.hash(0, key));
+        let (lines, _) = self.lines_of(key);
         lines.into_iter().for_each(|line| e2d2::prefetch(&self.lines[line]));
     }
 
@@ -145,22 +150,25 @@ impl ClientCounts {
     }
 
     /// The two cache lines in which a client may have its place, and its tag.
+    ///
+    /// The upper bits of the hash choose the first line, the lower ones are the tag, and a product of the tag is how far behind the
+    /// first line the second is. Two clients are taken for one if they have a tag and a line in common: a chance of 2^-36 times
+    /// three in the number of lines.
+    #[inline]
     fn lines_of(&self, key: ClientKey) -> ([usize; 2], u64) {
-        let tag = self.hash(1, key) >> OPEN_BITS;
-        (self.lines_by(self.hash(0, key)), tag.max(1))
-    }
-
-    #[inline]
-    fn hash(&self, which: usize, key: ClientKey) -> u64 {
+        let prefix = if is_mapped(key.prefix) {
+            u64::from(key.prefix as u32)
+        } else {
+            self.of_v6.of_wide(key.prefix)
+        };
         let what = u64::from(key.listener) << 8 | u64::from(key.bits);
-        let [of_prefix, of_both]: &[PairHash; 2] = &self.hashes[which];
-        of_both.of(of_prefix.of_wide(key.prefix), what)
-    }
-
-    #[inline]
-    fn lines_by(&self, places: u64) -> [usize; 2] {
-        let scaled = |half: u64| (((half & 0xffff_ffff) * self.lines.len() as u64) >> 32) as usize;
-        [scaled(places >> 32), scaled(places)]
+        let hash = self.of_key.of(prefix, what);
+        let tag = (hash & TAG).max(1);
+        let all = self.lines.len();
+        let scaled = |half: u64| ((half * all as u64) >> 32) as usize;
+        let first = scaled(hash >> 32);
+        let second = first + scaled(tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32);
+        ([first, if second < all { second } else { second - all }], tag)
     }
 
     fn find(&self, lines: [usize; 2], tag: u64, now: Instant) -> Found {

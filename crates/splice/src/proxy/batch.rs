@@ -64,6 +64,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                     if flow.side() == Side::Client && segment.payload_len() > 0 {
                         self.rooms.timers.prefetch(flow.slot());
                         may_call.push(flow.slot());
+                    } else if segment.payload_len() == 0 {
+                        // It may be the last.
+                        self.rooms.admission.quotas.prefetch(flow.slot());
                     }
                 }
                 // The ACK of a cookie, most likely.
