@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant as Time};
 
+use crate::FLOOD;
 use crate::sent::Sent;
 use arrayvec::ArrayVec;
 use e2d2::BURST;
@@ -77,7 +78,7 @@ impl Core {
             timestamp: 6,
         };
         let now = Instant::ZERO + Duration::from_secs(100);
-        let pool = HeapPool::new(4 * BURST, 256);
+        let pool = HeapPool::new(2 * FLOOD, 256);
         let parts = CoreParts {
             settings,
             pool: pool.clone(),
@@ -100,12 +101,39 @@ impl Core {
         self.config.client_table().map_or(0, |table| table.memory())
     }
 
-    /// Cycles in which the core answers SYNs of these clients.
+    /// A flood of SYNs from these clients, [`BURST`] at a time. Appends to `cycles` those in which the core answers each batch but
+    /// the first ones, which bring its memory into the caches.
     ///
     /// # Errors
     /// It has not answered each of them.
-    pub(crate) fn answer(&mut self, peers: &[IpAddr], clock: &Clock) -> Result<u64, Box<dyn Error>> {
-        let mut batch: ArrayVec<Packet<HeapBuffer>, BURST> = ArrayVec::new();
+    pub(crate) fn flood(
+        &mut self,
+        peers: &[IpAddr],
+        clock: &Clock,
+        cycles: &mut Vec<u64>,
+    ) -> Result<(), Box<dyn Error>> {
+        let batches: Result<Vec<_>, _> = peers.chunks(BURST).map(|peers| self.syns(peers)).collect();
+        let mut batches = batches?;
+        let first = batches.len() / 8;
+        for (number, batch) in batches.iter_mut().enumerate() {
+            let asked = batch.len();
+            let start = clock.tsc();
+            self.proxy.handle_batch(self.now, batch, &mut self.sent);
+            let took = clock.tsc() - start;
+            let answered = self.sent.0.len();
+            self.sent.0.clear();
+            if answered != asked {
+                return Err(format!("{answered} of {asked} SYNs were answered").into());
+            }
+            if number >= first {
+                cycles.push(took);
+            }
+        }
+        Ok(())
+    }
+
+    fn syns(&mut self, peers: &[IpAddr]) -> Result<ArrayVec<Packet<HeapBuffer>, BURST>, Box<dyn Error>> {
+        let mut batch = ArrayVec::new();
         for (place, peer) in peers.iter().enumerate() {
             let to = if peer.is_ipv4() { "10.0.0.9:80" } else { "[fd00::9]:80" };
             let from = SocketAddr::new(*peer, 1024 + place as u16);
@@ -125,15 +153,7 @@ impl Core {
             let port = PortId(0);
             batch.push(Packet { buffer, port, kind });
         }
-        let start = clock.tsc();
-        self.proxy.handle_batch(self.now, &mut batch, &mut self.sent);
-        let cycles = clock.tsc() - start;
-        let answered = self.sent.0.len();
-        self.sent.0.clear();
-        if answered != peers.len() {
-            return Err(format!("{answered} of {} SYNs were answered", peers.len()).into());
-        }
-        Ok(cycles)
+        Ok(batch)
     }
 
     /// Milliseconds from a table to the core that uses another one. The wait for a core to come round is not in it.

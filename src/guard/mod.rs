@@ -8,6 +8,7 @@
 //!
 //! A table is never changed: another takes its place. What rules make of its answers is for `src/selectors/rules.rs`.
 
+mod blocks;
 mod hits;
 mod list_file;
 mod ranges;
@@ -17,5 +18,5 @@ mod trie;
 pub use hits::{Hits, ListHits};
 pub use list_file::{CLASS, ListContent, ListError, MOST_ENTRIES, NO_CLASS, is_class, prefix};
 pub use ranges::TooManySets;
-pub use table::{Asked, ClientTable, Entry, Source, TableError};
+pub use table::{Ahead, Asked, ClientTable, Entry, Source, TableError};
 pub use trie::TooLarge;

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 /// A label, or none.
 const NONE: u16 = u16::MAX;
 
-/// More sets than these cannot be numbered: what is above is a mark of the table for IPv4.
-pub(super) const MOST_SETS: usize = 0xfffe;
+/// More sets than these cannot be numbered.
+pub(super) const MOST_SETS: usize = 1 << 16;
 
 /// All addresses that begin with these bits, in a space of 128 bits.
 #[derive(Clone, Copy, Debug)]

@@ -1,31 +1,25 @@
 //! One read-only table for all cores: what an address is in, of all lists and of all prefixes that rules name.
 //!
 //! ```text
-//!   address ──► set: IPv4 in one read, by the first 24 bits, or two where a prefix is longer (DIR-24-8); else by a trie
+//!   address ──► set: IPv4 by its first 24 bits, and by the last 8 where a prefix is longer; else by a trie
 //!   set ──────► which conditions of rules it meets: one bit each; and which lists it is in
 //! ```
 //!
-//! So the cost of a look-up does not depend on how many lists, prefixes and rules there are. What the look-ups of a batch read is
-//! asked of memory before; those in the trie are made together, step by step, so that each waits while the others do.
+//! So the cost of a look-up does not depend on how many lists, prefixes and rules there are. The look-ups of a batch are made
+//! together, step by step, so that each waits for memory while the others do.
 //!
-//! Budget: 32 MiB for IPv4 from 1 024 ranges on, and 512 bytes for each /24 that is not all in one set, 65 thousand at most; for others
-//! some 30 bytes a range, of which a prefix makes two at most.
+//! Budget: 4 MiB for IPv4 from 1 024 ranges on, 4 bytes a range, of which a prefix makes two at most, and 64 bytes for each /24
+//! that is not all in one set; for others some 30 bytes a range.
 
 use std::fmt;
 
 use arrayvec::ArrayVec;
-use e2d2::memory::LargeSlice;
-use e2d2::{BURST, prefetch};
+use e2d2::BURST;
 use ipnet::IpNet;
 
+use super::blocks::{Blocks, Said};
 use super::ranges::{Block, Ranges, Sets, TooManySets};
 use super::trie::{TooLarge, Trie, Walk};
-
-/// What a block of 256 addresses says that are not all in the same set, and have no [group](Blocks::groups).
-const MIXED: u16 = u16::MAX;
-
-/// Addresses of a block.
-const BLOCK: usize = 256;
 
 /// From so many ranges on IPv4 has a table of its own: fewer fit the caches as they are.
 const MANY: usize = 1024;
@@ -73,8 +67,7 @@ pub struct Asked {
 
 /// Sets of addresses and what they mean.
 pub struct ClientTable {
-    blocks: Option<Blocks>,
-    v4: Trie,
+    v4: V4,
     v6: Trie,
     /// Words of a row.
     words: usize,
@@ -100,6 +93,22 @@ impl PartialEq for ClientTable {
 }
 
 impl Eq for ClientTable {}
+
+/// The sets of IPv4 addresses, of many ranges or of few.
+enum V4 {
+    Blocks(Blocks),
+    Trie(Trie),
+}
+
+/// What was looked up for an address: its set, or where memory is asked for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Ahead(Said);
+
+/// How an address is looked up: in a trie by a key.
+enum Way<'t> {
+    Blocks(&'t Blocks),
+    Trie(&'t Trie, u128),
+}
 
 /// The place of an IPv4 address in a space of 128 bits: its bits come first, as a prefix has it.
 fn key_of_v4(address: u128) -> u128 {
@@ -174,10 +183,13 @@ impl ClientTable {
         };
         let lists_in = |labels: &[u16]| or_behind(labels.iter().filter_map(list_of).collect(), sources.len());
         let lists = labels.iter().map(|labels| lists_in(labels)).collect();
-        let blocks = (v4.starts.len() >= MANY).then(|| Blocks::new(&v4, labels.len() as u16));
+        let v4 = if v4.starts.len() < MANY {
+            V4::Trie(Trie::new(&v4)?)
+        } else {
+            V4::Blocks(Blocks::new(&v4))
+        };
         Ok(ClientTable {
-            blocks,
-            v4: Trie::new(&v4)?,
+            v4,
             v6: Trie::new(&v6)?,
             words,
             rows,
@@ -186,60 +198,51 @@ impl ClientTable {
     }
 
     /// The number of the set that an address is in, IPv4 in its mapped form.
-    #[inline]
     pub fn set_of(&self, address: u128) -> u16 {
-        self.set_in_blocks(address).unwrap_or_else(|| self.set_in_trie(address))
+        match self.way_of(address) {
+            Way::Blocks(blocks) => blocks.set_of(address as u32),
+            Way::Trie(trie, key) => trie.set_of(key),
+        }
     }
 
-    /// The same, if it takes no look into a trie.
+    /// How an address is looked up.
     #[inline]
-    pub fn set_in_blocks(&self, address: u128) -> Option<u16> {
-        let blocks = self.blocks.as_ref().filter(|_| is_v4(address))?;
-        blocks.set_of(address as u32)
-    }
-
-    fn set_in_trie(&self, address: u128) -> u16 {
-        if is_v4(address) {
-            self.v4.set_of(key_of_v4(address))
-        } else {
-            self.v6.set_of(address)
+    fn way_of(&self, address: u128) -> Way<'_> {
+        match &self.v4 {
+            V4::Blocks(blocks) if is_v4(address) => Way::Blocks(blocks),
+            V4::Trie(trie) if is_v4(address) => Way::Trie(trie, key_of_v4(address)),
+            _ => Way::Trie(&self.v6, address),
         }
     }
 
     /// Asks the processor for what a look-up reads first.
     #[inline]
     pub fn prefetch(&self, address: u128) {
-        if let Some(blocks) = self.blocks.as_ref().filter(|_| is_v4(address)) {
-            prefetch(blocks.block_of(address as u32));
+        match self.way_of(address) {
+            Way::Blocks(blocks) => blocks.prefetch(address as u32),
+            Way::Trie(trie, key) => trie.prefetch(&trie.begin(key)),
         }
     }
 
-    /// The same for what it reads next. False for an address whose look-up takes more than that: see [`Self::sets_in_trie`].
-    #[inline]
-    pub fn prefetch_next(&self, address: u128) -> bool {
-        let blocks = self.blocks.as_ref().filter(|_| is_v4(address));
-        blocks.is_some_and(|blocks| blocks.prefetch_next(address as u32))
-    }
-
-    /// The sets of several addresses at once in their order, [`BURST`] at most, by the trie.
-    pub fn sets_in_trie(&self, addresses: &[u128], sets: &mut ArrayVec<u16, BURST>) {
-        sets.clear();
+    /// Makes the look-ups of several addresses at once in their order, [`BURST`] at most; each is at its end with [`Self::set`].
+    pub fn look_ahead(&self, addresses: &[u128], ahead: &mut ArrayVec<Ahead, BURST>) {
+        ahead.clear();
+        let mut in_blocks: ArrayVec<(usize, u32), BURST> = ArrayVec::new();
         let mut walks: ArrayVec<(usize, &Trie, Walk), BURST> = ArrayVec::new();
         for (place, address) in addresses.iter().take(BURST).enumerate() {
-            let (trie, key) = if is_v4(*address) {
-                (&self.v4, key_of_v4(*address))
-            } else {
-                (&self.v6, *address)
-            };
-            let walk = trie.begin(key);
-            trie.prefetch(&walk);
-            walks.push((place, trie, walk));
-            sets.push(0);
+            match self.way_of(*address) {
+                Way::Blocks(_) => in_blocks.push((place, *address as u32)),
+                Way::Trie(trie, key) => walks.push((place, trie, trie.begin(key))),
+            }
+            ahead.push(Ahead(Said::set(0)));
+        }
+        if let V4::Blocks(blocks) = &self.v4 {
+            blocks.ask(&in_blocks, |place, said| ahead[place] = Ahead(said));
         }
         while !walks.is_empty() {
             walks.retain(|(place, trie, walk)| match trie.go_on(walk) {
                 Some(set) => {
-                    sets[*place] = set;
+                    ahead[*place] = Ahead(Said::set(set));
                     false
                 }
                 None => {
@@ -247,6 +250,15 @@ impl ClientTable {
                     true
                 }
             });
+        }
+    }
+
+    /// The set of an address for which this was looked up.
+    #[inline]
+    pub fn set(&self, Ahead(said): Ahead, address: u128) -> u16 {
+        match &self.v4 {
+            V4::Blocks(blocks) => blocks.set_in(said, address as u32),
+            V4::Trie(_) => said.only_set(),
         }
     }
 
@@ -267,7 +279,11 @@ impl ClientTable {
 
     /// The memory in bytes.
     pub fn memory(&self) -> usize {
-        self.blocks.as_ref().map_or(0, Blocks::memory) + self.v4.memory() + self.v6.memory() + size_of_val(&*self.rows)
+        let v4 = match &self.v4 {
+            V4::Blocks(blocks) => blocks.memory(),
+            V4::Trie(trie) => trie.memory(),
+        };
+        v4 + self.v6.memory() + size_of_val(&*self.rows)
     }
 }
 
@@ -298,89 +314,6 @@ fn or_behind(lists: Box<[u16]>, all: usize) -> Box<[u16]> {
         Box::new([all as u16])
     } else {
         lists
-    }
-}
-
-/// The sets of IPv4 addresses.
-struct Blocks {
-    /// By the first 24 bits: a set, or above all sets the number of a group, or [`MIXED`].
-    blocks: LargeSlice<u16>,
-    /// The number that stands for the first group.
-    first_group: u16,
-    /// By group and the last 8 bits.
-    groups: Vec<u16>,
-}
-
-impl Blocks {
-    /// Of these ranges, in so many sets.
-    fn new(ranges: &Ranges, sets: u16) -> Self {
-        let mut groups = Vec::new();
-        let most = usize::from(MIXED - sets);
-        let mut next = 0;
-        let blocks = LargeSlice::from_fn(1 << 24, |block| {
-            let first = (block as u128) << 104;
-            let last = first + ((1 << 104) - 1);
-            while ranges.starts.get(next + 1).is_some_and(|start| *start <= first) {
-                next += 1;
-            }
-            if ranges.starts.get(next + 1).is_none_or(|start| *start > last) {
-                return ranges.sets[next];
-            }
-            let group = groups.len() / BLOCK;
-            if group == most {
-                return MIXED;
-            }
-            for address in 0..BLOCK as u128 {
-                let address = first | address << 96;
-                while ranges.starts.get(next + 1).is_some_and(|start| *start <= address) {
-                    next += 1;
-                }
-                groups.push(ranges.sets[next]);
-            }
-            sets + group as u16
-        });
-        groups.shrink_to_fit();
-        Blocks {
-            blocks,
-            first_group: sets,
-            groups,
-        }
-    }
-
-    #[inline]
-    fn block_of(&self, address: u32) -> &u16 {
-        // It has 2^24.
-        &self.blocks[(address >> 8) as usize]
-    }
-
-    /// The place of an address in its group, if its block says so.
-    #[inline]
-    fn place(&self, block: u16, address: u32) -> usize {
-        usize::from(block - self.first_group) * BLOCK + (address & 0xff) as usize
-    }
-
-    #[inline]
-    fn set_of(&self, address: u32) -> Option<u16> {
-        match *self.block_of(address) {
-            set if set < self.first_group => Some(set),
-            MIXED => None,
-            block => self.groups.get(self.place(block, address)).copied(),
-        }
-    }
-
-    #[inline]
-    fn prefetch_next(&self, address: u32) -> bool {
-        let block = *self.block_of(address);
-        if block >= self.first_group
-            && let Some(set) = self.groups.get(self.place(block, address))
-        {
-            prefetch(set);
-        }
-        block != MIXED
-    }
-
-    fn memory(&self) -> usize {
-        size_of_val(&*self.blocks) + size_of_val(&*self.groups)
     }
 }
 

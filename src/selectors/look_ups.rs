@@ -3,60 +3,48 @@
 use arrayvec::ArrayVec;
 use e2d2::BURST;
 
-use crate::guard::ClientTable;
+use crate::guard::{Ahead, ClientTable};
 
-/// The sets of those of a batch's addresses that are looked up in a trie, which the selector keeps for life.
+/// The look-ups of a batch's addresses, which the selector keeps for life.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ahead {
+pub(super) struct LookUps {
     peers: ArrayVec<u128, BURST>,
-    sets: ArrayVec<u16, BURST>,
+    made: ArrayVec<Ahead, BURST>,
     next: usize,
     /// The address that was asked for last, and its set.
     last: Option<(u128, u16)>,
 }
 
-impl Ahead {
+impl LookUps {
     pub(super) fn fill(&mut self, peers: impl Iterator<Item = u128>, table: &ClientTable) {
         self.peers.clear();
         self.next = 0;
-        let in_trie = peers.filter(|peer| !table.prefetch_next(*peer));
-        self.peers.extend(in_trie.take(BURST));
-        if !self.peers.is_empty() {
-            table.sets_in_trie(&self.peers, &mut self.sets);
-        }
+        self.peers.extend(peers.take(BURST));
+        table.look_ahead(&self.peers, &mut self.made);
     }
 
-    /// The set of an address.
+    /// The set of an address, which is usually the next of those that were looked up.
     #[inline]
     pub(super) fn set_of(&mut self, peer: u128, table: &ClientTable) -> u16 {
-        let set = match table.set_in_blocks(peer) {
-            Some(set) => set,
-            None => self.set_in_trie(peer, table),
+        let set = match self.peers.get(self.next).zip(self.made.get(self.next)) {
+            Some((of, ahead)) if *of == peer => {
+                self.next += 1;
+                table.set(*ahead, peer)
+            }
+            _ => self.find(peer, table),
         };
         self.last = Some((peer, set));
         set
     }
 
-    /// The set of an address, which is usually the next of those that were looked up.
-    #[inline]
-    fn set_in_trie(&mut self, peer: u128, table: &ClientTable) -> u16 {
-        match self.peers.get(self.next).zip(self.sets.get(self.next)) {
-            Some((of, set)) if *of == peer => {
-                self.next += 1;
-                *set
-            }
-            _ => self.find(peer, table),
-        }
-    }
-
     /// The same of one that is not: some may not be asked for.
     #[cold]
     fn find(&mut self, peer: u128, table: &ClientTable) -> u16 {
-        let mut left = self.peers.iter().zip(&self.sets).enumerate().skip(self.next);
+        let mut left = self.peers.iter().zip(&self.made).enumerate().skip(self.next);
         match left.find(|(_, (of, _))| **of == peer) {
-            Some((place, (_, set))) => {
+            Some((place, (_, ahead))) => {
                 self.next = place + 1;
-                *set
+                table.set(*ahead, peer)
             }
             None => table.set_of(peer),
         }

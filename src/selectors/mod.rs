@@ -13,9 +13,9 @@
 //! matter how the payload was cut into segments: with more bytes the answer changes from [`Sought::NeedMore`] to a final
 //! one, and never again.
 
-mod ahead;
 pub mod http;
 pub mod ldap;
+mod look_ups;
 mod names;
 pub mod number;
 pub mod postgres;

@@ -12,7 +12,7 @@ use crate::config::{
 use crate::guard::{ClientTable, Hits, ListHits};
 use splice::callbacks::{Arrival, FirstPayload, Refusal, SelectServer, Selection, SelectorFactory};
 
-use super::ahead::Ahead;
+use super::look_ups::LookUps;
 use super::names::{Candidates, NameIndex, NameSource};
 use super::number::first_number;
 use super::{Sought, http, ldap, postgres, tls};
@@ -43,7 +43,7 @@ pub struct RuleSelector {
     lists: Vec<Arc<ListHits>>,
     /// Where this core does, and behind them those in no list; empty before it is one core's.
     hits: Vec<Arc<Hits>>,
-    ahead: Ahead,
+    look_ups: LookUps,
 }
 
 /// What a listener asks of a first payload.
@@ -92,7 +92,7 @@ impl RuleSelector {
             clients: config.client_table().cloned(),
             lists: config.lists().iter().map(|list| Arc::clone(&list.hits)).collect(),
             hits: Vec::new(),
-            ahead: Ahead::default(),
+            look_ups: LookUps::default(),
         }
     }
 
@@ -144,12 +144,12 @@ impl RuleSelector {
             listeners,
             clients,
             hits,
-            ahead,
+            look_ups,
             chosen,
             ..
         } = self;
         let clients = clients.as_deref().map(|table| {
-            let set = ahead.set_of(arrival.mapped_peer(), table);
+            let set = look_ups.set_of(arrival.mapped_peer(), table);
             let lists = table.lists_of(set).iter();
             lists
                 .filter_map(|list| hits.get(usize::from(*list)))
@@ -255,7 +255,7 @@ impl SelectServer for RuleSelector {
         if listener.classes.is_empty() {
             return None;
         }
-        let set_of = |table| (table, self.ahead.set_again(arrival.mapped_peer(), table));
+        let set_of = |table| (table, self.look_ups.set_again(arrival.mapped_peer(), table));
         let known = Known {
             clients: self.clients.as_deref().map(set_of),
             listener_port: arrival.local_port,
@@ -279,7 +279,7 @@ impl SelectServer for RuleSelector {
     #[inline]
     fn look_ahead(&mut self, peers: impl Iterator<Item = u128>) {
         if let Some(table) = &self.clients {
-            self.ahead.fill(peers, table);
+            self.look_ups.fill(peers, table);
         }
     }
 
