@@ -11,9 +11,6 @@ PACKAGED=(proxyengine trafficengine mmproxy libproxyproto.so libproxyproto_conne
 # Where the sources seem to be in what is built.
 SOURCES_NAME=/usr/src/proxyengine
 
-# Every processor of the last fifteen years, not the one that builds.
-PACKAGE_CPU=x86-64-v2
-
 # Prints the commit's time, which is the packages', unless somebody says another; of sources without a history, that of
 # the change log.
 source_date() {
@@ -28,7 +25,7 @@ build_packaged() {
     target=$(target_dir)/package/$key
     home=${CARGO_HOME:-$HOME/.cargo}
     # As a wrapper: what cargo itself is told of flags goes into names of symbols, and paths differ.
-    PACKAGE_RUSTC_FLAGS="-Ctarget-cpu=$PACKAGE_CPU --remap-path-prefix=$target=$SOURCES_NAME/target \
+    PACKAGE_RUSTC_FLAGS="$CPU_FLAG --remap-path-prefix=$target=$SOURCES_NAME/target \
 --remap-path-prefix=$ROOT=$SOURCES_NAME --remap-path-prefix=$home=/usr/src/cargo ${profile:+-Cprofile-use=$profile}" \
         RUSTFLAGS='' CFLAGS="-ffile-prefix-map=$target=$SOURCES_NAME/target -ffile-prefix-map=$home=/usr/src/cargo" \
         RUSTC_WRAPPER="$ROOT/scripts/rustc-packaged.sh" SOURCE_DATE_EPOCH=$(source_date) CARGO_INCREMENTAL=0 \

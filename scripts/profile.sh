@@ -7,6 +7,10 @@
 #
 # KEY stands for the compiler and the sources, so a profile is taken once for each state of them.
 
+# Every processor that DPDK runs on: the same for what is measured and what is installed.
+CPU_FLAG=
+[ "$(uname -m)" != x86_64 ] || CPU_FLAG=-Ctarget-cpu=x86-64-v2
+
 # Where cargo builds: a folder of its own for what has a profile.
 PROFILED_TARGET=
 
@@ -37,7 +41,7 @@ use_profile() {
     PROFILED_TARGET=$(target_dir)/profiled
     # shellcheck disable=SC2034  # read by build.sh
     PLAIN_RUSTFLAGS=${RUSTFLAGS:-}
-    export RUSTFLAGS="${RUSTFLAGS:-} -Cprofile-use=$file"
+    export RUSTFLAGS="$CPU_FLAG ${RUSTFLAGS:-} -Cprofile-use=$file"
 }
 
 # have_profile FILE  takes a profile unless there is one of these sources.
@@ -61,7 +65,7 @@ take_profile() {
     mkdir -p "$folder/raw"
     say "profile: building with counters, once for this state of the sources; --no-pgo does without"
     # What the build itself runs counts, too, and is not wanted.
-    program=$(LLVM_PROFILE_FILE=/dev/null RUSTFLAGS="${RUSTFLAGS:-} -Cprofile-generate" \
+    program=$(LLVM_PROFILE_FILE=/dev/null RUSTFLAGS="$CPU_FLAG ${RUSTFLAGS:-} -Cprofile-generate" \
         bench_program proxyengine training --target-dir "$(target_dir)/training") || return 1
     say "profile: running the load to learn from"
     LLVM_PROFILE_FILE="$folder/raw/%p.profraw" "$program" --bench >"$folder/training.log" 2>&1 || {

@@ -13,9 +13,13 @@ use crate::base::callbacks::Refusal;
 use crate::base::client_counts::{ClientCounts, ClientKey, ClientPlace};
 use crate::base::limit::{ClientLimit, Limit, Limited, Limits};
 use crate::base::meter::CoreMeters;
+use arrayvec::ArrayVec;
 use e2d2::time::Instant;
 use netfcts::leg::is_mapped;
 use std::sync::Arc;
+
+/// Ends that a core keeps to itself, at most until the next beginning or the end of its round.
+const MOST_LEAVING: usize = 64;
 
 /// Bits in front of the IPv4 address in its mapped form (RFC 4291 2.5.5.2).
 const MAPPED_BITS: u8 = 96;
@@ -73,6 +77,9 @@ pub(crate) struct Quotas {
     are_used: bool,
     /// Whether a pool was.
     have_pools: bool,
+    /// Places of clients one of whose connections has ended, which the table of all cores does not know yet: an atomic subtraction
+    /// waits for all stores before it, and for the line, which is asked for meanwhile.
+    leaving: ArrayVec<ClientPlace, MOST_LEAVING>,
 }
 
 impl Quotas {
@@ -83,6 +90,7 @@ impl Quotas {
             counted: bytemuck::zeroed_slice_box(connections),
             are_used: false,
             have_pools: false,
+            leaving: ArrayVec::new(),
         }
     }
 
@@ -116,7 +124,7 @@ impl Quotas {
 
     /// Whether all limits admit one more connection; counts nothing.
     pub(crate) fn has_room(
-        &self,
+        &mut self,
         (limits, meters): (&Limits, &CoreMeters),
         who: Applicant,
         now: Instant,
@@ -125,6 +133,7 @@ impl Quotas {
         let Some(of_each) = limits.of_clients(who.listener) else {
             return Ok(());
         };
+        self.settle();
         let (open, due) = self.clients.of(key(of_each, who), now).unwrap_or_default();
         let has_room = of_each.limit.connections.is_none_or(|most| open < most.into())
             && of_each.limit.rate.is_none_or(|rate| rate.has_left(due, now));
@@ -193,6 +202,12 @@ impl Quotas {
         entry[CLASS] = class | listener;
     }
 
+    /// Tells all cores of the connections that have ended.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        self.leaving.drain(..).for_each(|place| self.clients.leave(place));
+    }
+
     /// Takes back the counts of a connection that was not made.
     pub(crate) fn take_back(
         &mut self,
@@ -201,7 +216,11 @@ impl Quotas {
         now: Instant,
     ) {
         for place in [counted.client, counted.address].into_iter().flatten() {
-            self.clients.leave(place);
+            if self.leaving.is_full() {
+                self.settle();
+            }
+            self.clients.prefetch_place(place);
+            self.leaving.push(place);
         }
         if counted.listener {
             end(meters, limits, (Limited::Listener, listener), now);
@@ -303,7 +322,7 @@ impl Quotas {
 
     /// Counts a connection for its client and, where clients are prefixes, for its address.
     fn enter_client(
-        &self,
+        &mut self,
         limits: &Limits,
         who: Applicant,
         now: Instant,
@@ -311,6 +330,7 @@ impl Quotas {
         let Some(of_each) = limits.of_clients(who.listener) else {
             return Ok((None, None));
         };
+        self.settle();
         let (limit, key) = (of_each.limit, key(of_each, who));
         let Some((client, open)) = self.clients.enter(key, now) else {
             return Ok((None, None));

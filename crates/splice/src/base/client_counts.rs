@@ -133,6 +133,12 @@ impl ClientCounts {
         lines.into_iter().for_each(|line| e2d2::prefetch(&self.lines[line]));
     }
 
+    /// Asks for the line of a place.
+    #[inline]
+    pub(crate) fn prefetch_place(&self, place: ClientPlace) {
+        e2d2::prefetch(self.word(place, 0));
+    }
+
     /// Counts one open connection less.
     pub(crate) fn leave(&self, place: ClientPlace) {
         self.word(place, 0).fetch_sub(1, Relaxed);

@@ -64,6 +64,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         worked |= self.rooms.poll_probes(&mut budget, out);
         worked |= self.rooms.poll_checks(&mut budget, out);
         self.rooms.upstream.publish_due(&self.rooms.settings.limits, now);
+        self.rooms.admission.quotas.settle();
         worked | self.rooms.expire_time_wait()
     }
 

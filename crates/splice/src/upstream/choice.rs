@@ -26,6 +26,10 @@ const FEW: usize = 4;
 /// Draws for two servers that may be chosen, before all are compared.
 const MOST_DRAWS: usize = 16;
 
+/// A random number times this is another one. Source: Steele, Vigna, "Computationally easy, spectrally good multipliers for
+/// congruential pseudorandom number generators", Software: Practice and Experience 52 (2022).
+const SECOND: u64 = 0xd134_2543_de82_ef95;
+
 /// A server that has just come back gets its weight divided by this.
 const FIRST_PART: u32 = 20;
 
@@ -256,8 +260,7 @@ impl Pool {
         if self.slow_start.is_zero() {
             return None;
         }
-        self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let (slow_start, chance) = (self.slow_start, mix(self.draws) >> 32);
+        let (slow_start, chance) = (self.slow_start, self.number() >> 32);
         Some(move |since: Instant| {
             let back_for = now.saturating_since(since);
             let part = u128::from(u32::MAX) * back_for.as_nanos() / slow_start.as_nanos().max(1);
@@ -283,7 +286,9 @@ impl Pool {
                 .then(|| self.least_of_all(meters, |_| true))
                 .flatten();
         }
-        let (first, second) = (self.draw()?, self.draw()?);
+        let number = self.number();
+        let second = self.table.draw(number.wrapping_mul(SECOND))?;
+        let first = self.table.draw(number)?;
         // Who is drawn twice is compared with the next.
         let next = if usize::from(first) + 1 < self.primaries {
             first + 1
@@ -298,10 +303,16 @@ impl Pool {
     }
 
     /// Any server, by weight.
-    #[inline]
     fn draw(&mut self) -> Option<Place> {
+        let number = self.number();
+        self.table.draw(number)
+    }
+
+    /// The next random number.
+    #[inline]
+    fn number(&mut self) -> u64 {
         self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        self.table.draw(mix(self.draws))
+        mix(self.draws)
     }
 
     /// The one with fewer connections for its weight of two drawn by weight; in small pools of all. Source:
