@@ -77,17 +77,14 @@ fn the_class_of_the_longest_prefix_counts() {
     for (client, refused) in expected {
         assert_eq!(refusal(&mut selector, client), refused, "{client}");
     }
-    // As a batch is looked up, in this order and in another.
-    let peers = expected.map(|(client, _)| mapped(client.parse().expect("an address")));
+    // As a batch is looked up.
     assert!(selector.looks_ahead());
-    for order in [expected.to_vec(), expected.iter().rev().copied().collect()] {
-        selector.look_ahead(peers.into_iter());
-        for (client, refused) in order {
-            assert_eq!(refusal(&mut selector, client), refused, "{client}");
-        }
-    }
+    let peers = expected.map(|(client, _)| mapped(client.parse().expect("an address")));
+    let mut found = [None; 7];
+    selector.look_ahead(peers.into_iter().zip(&mut found));
+    assert!(found.iter().all(Option::is_some));
     let hits: Vec<u64> = config.lists().iter().map(|list| list.hits.sum()).collect();
-    assert_eq!(hits, [3 * 4, 0]);
+    assert_eq!(hits, [4, 0]);
 }
 
 #[test]

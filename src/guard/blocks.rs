@@ -32,23 +32,6 @@ pub(super) struct Blocks {
     crowded: Runs,
 }
 
-/// What a block says of its addresses: the first step of a look-up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Said(u32);
-
-impl Said {
-    /// That they are all in one set.
-    pub(super) fn set(set: u16) -> Self {
-        Said(set.into())
-    }
-
-    /// The set, where nothing else was said.
-    #[inline]
-    pub(super) fn only_set(self) -> u16 {
-        self.0 as u16
-    }
-}
-
 /// Ranges of a group but the first.
 const CHANGES: usize = 16;
 
@@ -129,12 +112,12 @@ impl Blocks {
 
     #[inline]
     pub(super) fn set_of(&self, address: u32) -> u16 {
-        self.set_in(Said(self.blocks.get(block_of(address))), address)
+        self.set_in(self.blocks.get(block_of(address)), address)
     }
 
     /// The set of an address of which its block says this.
     #[inline]
-    pub(super) fn set_in(&self, Said(said): Said, address: u32) -> u16 {
+    pub(super) fn set_in(&self, said: u32, address: u32) -> u16 {
         if said & GROUP == 0 {
             said as u16
         } else if said & CROWDED == 0 {
@@ -144,21 +127,21 @@ impl Blocks {
         }
     }
 
-    /// What the blocks of several addresses say, each of which has a number that `tell` gets, too; asks the processor for what is read
-    /// next. Step by step, so that each waits for memory while the others do.
+    /// Writes behind each address what its block says, and asks the processor for what is read next. Step by step, so that each
+    /// waits for memory while the others do.
     #[inline]
-    pub(super) fn ask(&self, addresses: &ArrayVec<(usize, u32), BURST>, mut tell: impl FnMut(usize, Said)) {
+    pub(super) fn ask(&self, addresses: ArrayVec<(u32, &mut Option<u32>), BURST>) {
         let found = addresses
             .iter()
-            .map(|(_, address)| self.blocks.find(block_of(*address)));
+            .map(|(address, _)| self.blocks.find(block_of(*address)));
         let found: ArrayVec<Found, BURST> = found.inspect(|found| self.blocks.prefetch_change(found)).collect();
-        for ((number, address), found) in addresses.iter().zip(&found) {
+        for ((address, tell), found) in addresses.into_iter().zip(&found) {
             let said = self.blocks.number(found);
-            tell(*number, Said(said));
+            *tell = Some(said);
             if said & (GROUP | CROWDED) == GROUP {
                 prefetch(&self.groups[group_of(said)]);
             } else if said & CROWDED != 0 {
-                self.crowded.prefetch(place_of(said, *address));
+                self.crowded.prefetch(place_of(said, address));
             }
         }
     }
@@ -343,14 +326,16 @@ mod tests {
             .chain((0..100_000).map(|_| random()))
             .collect::<Vec<_>>();
         for some in all.chunks(BURST) {
-            let mut said = [Said(0); BURST];
-            blocks.ask(&some.iter().copied().enumerate().collect(), |number, it| {
-                said[number] = it
-            });
+            let mut said = [None; BURST];
+            blocks.ask(some.iter().copied().zip(&mut said).collect());
             for (address, said) in some.iter().zip(said) {
                 let set = ranges.sets[starts.partition_point(|start| start <= address) - 1];
                 assert_eq!(blocks.set_of(*address), set, "{address:#x}");
-                assert_eq!(blocks.set_in(said, *address), set, "{address:#x} in two steps");
+                assert_eq!(
+                    said.map(|said| blocks.set_in(said, *address)),
+                    Some(set),
+                    "{address:#x} in two steps"
+                );
                 blocks.prefetch(*address);
             }
         }

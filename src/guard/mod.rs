@@ -18,5 +18,5 @@ mod trie;
 pub use hits::{Hits, ListHits};
 pub use list_file::{CLASS, ListContent, ListError, MOST_ENTRIES, NO_CLASS, is_class, prefix};
 pub use ranges::TooManySets;
-pub use table::{Ahead, Asked, ClientTable, Entry, Source, TableError};
+pub use table::{Asked, ClientTable, Entry, Source, TableError};
 pub use trie::TooLarge;

@@ -17,7 +17,7 @@ use arrayvec::ArrayVec;
 use e2d2::BURST;
 use ipnet::IpNet;
 
-use super::blocks::{Blocks, Said};
+use super::blocks::Blocks;
 use super::ranges::{Block, Ranges, Sets, TooManySets};
 use super::trie::{TooLarge, Trie, Walk};
 
@@ -99,10 +99,6 @@ enum V4 {
     Blocks(Blocks),
     Trie(Trie),
 }
-
-/// What was looked up for an address: its set, or where memory is asked for it.
-#[derive(Clone, Copy, Debug)]
-pub struct Ahead(Said);
 
 /// How an address is looked up: in a trie by a key.
 enum Way<'t> {
@@ -224,25 +220,23 @@ impl ClientTable {
         }
     }
 
-    /// Makes the look-ups of several addresses at once in their order, [`BURST`] at most; each is at its end with [`Self::set`].
-    pub fn look_ahead(&self, addresses: &[u128], ahead: &mut ArrayVec<Ahead, BURST>) {
-        ahead.clear();
-        let mut in_blocks: ArrayVec<(usize, u32), BURST> = ArrayVec::new();
-        let mut walks: ArrayVec<(usize, &Trie, Walk), BURST> = ArrayVec::new();
-        for (place, address) in addresses.iter().take(BURST).enumerate() {
-            match self.way_of(*address) {
-                Way::Blocks(_) => in_blocks.push((place, *address as u32)),
-                Way::Trie(trie, key) => walks.push((place, trie, trie.begin(key))),
+    /// Makes the look-ups of several addresses at once, [`BURST`] at most; what is written behind each leads to its [set](Self::set).
+    pub fn look_ahead<'s>(&self, addresses: impl Iterator<Item = (u128, &'s mut Option<u32>)>) {
+        let mut in_blocks: ArrayVec<(u32, &mut Option<u32>), BURST> = ArrayVec::new();
+        let mut walks: ArrayVec<(&Trie, Walk, &mut Option<u32>), BURST> = ArrayVec::new();
+        for (address, found) in addresses.take(BURST) {
+            match self.way_of(address) {
+                Way::Blocks(_) => in_blocks.push((address as u32, found)),
+                Way::Trie(trie, key) => walks.push((trie, trie.begin(key), found)),
             }
-            ahead.push(Ahead(Said::set(0)));
         }
         if let V4::Blocks(blocks) = &self.v4 {
-            blocks.ask(&in_blocks, |place, said| ahead[place] = Ahead(said));
+            blocks.ask(in_blocks);
         }
         while !walks.is_empty() {
-            walks.retain(|(place, trie, walk)| match trie.go_on(walk) {
+            walks.retain(|(trie, walk, found)| match trie.go_on(walk) {
                 Some(set) => {
-                    ahead[*place] = Ahead(Said::set(set));
+                    **found = Some(set.into());
                     false
                 }
                 None => {
@@ -253,12 +247,12 @@ impl ClientTable {
         }
     }
 
-    /// The set of an address for which this was looked up.
+    /// The set of an address for which [`Self::look_ahead`] has written this.
     #[inline]
-    pub fn set(&self, Ahead(said): Ahead, address: u128) -> u16 {
+    pub fn set(&self, found: u32, address: u128) -> u16 {
         match &self.v4 {
-            V4::Blocks(blocks) => blocks.set_in(said, address as u32),
-            V4::Trie(_) => said.only_set(),
+            V4::Blocks(blocks) => blocks.set_in(found, address as u32),
+            V4::Trie(_) => found as u16,
         }
     }
 

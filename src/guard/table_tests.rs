@@ -134,12 +134,12 @@ fn a_million_questions_are_answered_as_by_looking_through_the_lists() {
             assert_eq!(table.lists_of(set), places, "{address} in round {round}");
             batch.push((mapped(address), set));
         }
-        let mut ahead = ArrayVec::new();
         for some in batch.chunks(BURST) {
-            let addresses: Vec<u128> = some.iter().map(|(address, _)| *address).collect();
-            table.look_ahead(&addresses, &mut ahead);
-            for ((address, set), ahead) in some.iter().zip(&ahead) {
-                assert_eq!(table.set(*ahead, *address), *set, "together as one by one");
+            let mut found = [None; BURST];
+            table.look_ahead(some.iter().map(|(address, _)| *address).zip(&mut found));
+            for ((address, set), found) in some.iter().zip(found) {
+                let found = found.map(|found| table.set(found, *address));
+                assert_eq!(found, Some(*set), "together as one by one");
             }
         }
     }

@@ -15,7 +15,6 @@
 
 pub mod http;
 pub mod ldap;
-mod look_ups;
 mod names;
 pub mod number;
 pub mod postgres;

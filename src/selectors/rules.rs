@@ -12,7 +12,6 @@ use crate::config::{
 use crate::guard::{ClientTable, Hits, ListHits};
 use splice::callbacks::{Arrival, FirstPayload, Refusal, SelectServer, Selection, SelectorFactory};
 
-use super::look_ups::LookUps;
 use super::names::{Candidates, NameIndex, NameSource};
 use super::number::first_number;
 use super::{Sought, http, ldap, postgres, tls};
@@ -43,7 +42,6 @@ pub struct RuleSelector {
     lists: Vec<Arc<ListHits>>,
     /// Where this core does, and behind them those in no list; empty before it is one core's.
     hits: Vec<Arc<Hits>>,
-    look_ups: LookUps,
 }
 
 /// What a listener asks of a first payload.
@@ -92,7 +90,6 @@ impl RuleSelector {
             clients: config.client_table().cloned(),
             lists: config.lists().iter().map(|list| Arc::clone(&list.hits)).collect(),
             hits: Vec::new(),
-            look_ups: LookUps::default(),
         }
     }
 
@@ -144,12 +141,11 @@ impl RuleSelector {
             listeners,
             clients,
             hits,
-            look_ups,
             chosen,
             ..
         } = self;
         let clients = clients.as_deref().map(|table| {
-            let set = look_ups.set_of(arrival.mapped_peer(), table);
+            let set = set_of(table, arrival);
             let lists = table.lists_of(set).iter();
             lists
                 .filter_map(|list| hits.get(usize::from(*list)))
@@ -255,9 +251,8 @@ impl SelectServer for RuleSelector {
         if listener.classes.is_empty() {
             return None;
         }
-        let set_of = |table| (table, self.look_ups.set_again(arrival.mapped_peer(), table));
         let known = Known {
-            clients: self.clients.as_deref().map(set_of),
+            clients: self.clients.as_deref().map(|table| (table, set_of(table, arrival))),
             listener_port: arrival.local_port,
         };
         let is_it = |rule: &&ClassRule| known.at_syn(&rule.matches) == Sought::Found(true);
@@ -277,14 +272,24 @@ impl SelectServer for RuleSelector {
     }
 
     #[inline]
-    fn look_ahead(&mut self, peers: impl Iterator<Item = u128>) {
+    fn look_ahead<'s>(&mut self, clients: impl Iterator<Item = (u128, &'s mut Option<u32>)>) {
         if let Some(table) = &self.clients {
-            self.look_ups.fill(peers, table);
+            table.look_ahead(clients);
         }
     }
 
     fn rule(&self) -> Option<RuleId> {
         self.chosen
+    }
+}
+
+/// The set that the sender of a segment is in.
+#[inline]
+fn set_of(table: &ClientTable, arrival: &Arrival) -> u16 {
+    let peer = arrival.mapped_peer();
+    match arrival.looked_up() {
+        Some(found) => table.set(found, peer),
+        None => table.set_of(peer),
     }
 }
 

@@ -97,6 +97,8 @@ pub struct Arrival {
     pub local_port: u16,
     /// The listener that has that port.
     pub listener: ListenerId,
+    /// What the selector has [looked up](SelectServer::look_ahead) for its sender.
+    pub(crate) looked_up: Option<u32>,
 }
 
 impl Arrival {
@@ -112,7 +114,15 @@ impl Arrival {
             peer,
             local_port,
             listener,
+            looked_up: None,
         }
+    }
+
+    /// What the selector has looked up for its sender, if it has.
+    #[doc(hidden)]
+    #[inline]
+    pub fn looked_up(&self) -> Option<u32> {
+        self.looked_up
     }
 
     /// Who has sent it. On a listener that takes PROXY headers that may be a proxy.
@@ -195,10 +205,11 @@ pub trait SelectServer: Send + 'static {
     #[inline(always)]
     fn prefetch_client(&self, _peer: u128) {}
 
-    /// These are, most likely in this order; IPv4 in its mapped form.
+    /// Looks up the clients of a batch, IPv4 in its mapped form. What it writes behind each it gets again with the client's
+    /// [`Arrival`], if that is of the same batch.
     #[doc(hidden)]
     #[inline(always)]
-    fn look_ahead(&mut self, _peers: impl Iterator<Item = u128>) {}
+    fn look_ahead<'s>(&mut self, _clients: impl Iterator<Item = (u128, &'s mut Option<u32>)>) {}
 
     /// The rule of the configuration that made the last answer, of either kind; none if it was the listener's default, or another selector.
     #[doc(hidden)]

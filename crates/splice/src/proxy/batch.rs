@@ -39,7 +39,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         out.enter(WorkStage::LookUp);
         self.ask_ahead(&mut segments);
         if self.rooms.emit.tap.is_some() {
-            return self.handle_tapped(buffers, &mut segments, out);
+            return self.handle_tapped(&mut buffers, &mut segments, out);
         }
         for (buffer, segment) in buffers.into_iter().zip(&mut segments) {
             out.enter(WorkStage::Checksum);
@@ -95,13 +95,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
     }
 
-    /// Tells the selector whom it will be asked about.
+    /// Has the selector look up whom it will be asked about.
     #[inline(never)]
-    fn look_strangers_up(&mut self, segments: &[Segment]) {
-        let strangers = segments.iter().filter(|segment| segment.guess.is_none());
+    fn look_strangers_up(&mut self, segments: &mut [Segment]) {
+        let strangers = segments.iter_mut().filter(|segment| segment.guess.is_none());
         self.rooms
             .selector
-            .look_ahead(strangers.map(|segment| segment.key.remote));
+            .look_ahead(strangers.map(|segment| (segment.key.remote, &mut segment.looked_up)));
     }
 
     /// Reads a packet's headers.
@@ -137,6 +137,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             layout,
             checksum: packet.buffer.rx_info().l4_checksum,
             guess: None,
+            looked_up: None,
         });
         Ok(())
     }

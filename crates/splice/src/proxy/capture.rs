@@ -44,7 +44,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     #[inline(never)]
     pub(super) fn handle_tapped(
         &mut self,
-        buffers: ArrayVec<P::Buffer, BURST>,
+        buffers: &mut ArrayVec<P::Buffer, BURST>,
         segments: &mut [Segment],
         out: &mut impl Output<P::Buffer>,
     ) {
@@ -53,7 +53,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
         let now = self.rooms.now;
         let is_shut = self.rooms.emit.tap.as_mut().is_some_and(|tap| tap.begin_batch(now));
-        for (buffer, segment) in buffers.into_iter().zip(segments) {
+        for (buffer, segment) in buffers.drain(..).zip(segments) {
             let found = self.find(segment);
             let is_captured = self.is_captured(found, segment);
             match &mut self.rooms.emit.tap {
@@ -78,12 +78,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// segment turns out to be of another connection.
     fn handle_quietly(
         &mut self,
-        buffers: ArrayVec<P::Buffer, BURST>,
+        buffers: &mut ArrayVec<P::Buffer, BURST>,
         segments: &mut [Segment],
         out: &mut impl Output<P::Buffer>,
     ) {
         self.rooms.emit.is_quiet = true;
-        for (buffer, segment) in buffers.into_iter().zip(segments) {
+        for (buffer, segment) in buffers.drain(..).zip(segments) {
             let found = self.find(segment);
             if found != segment.guess && self.is_captured(found, segment) {
                 self.handle_misjudged(found, Incoming { buffer, segment }, out);

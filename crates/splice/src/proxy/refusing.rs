@@ -33,7 +33,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if matches!(event, Event::OutOfWindowRst(_)) {
             return None;
         }
-        let refusal = self.selector.admit(&arrival(listener, &segment.key)).err()?;
+        let refusal = self.selector.admit(&arrival_of(listener, segment)).err()?;
         // Each attempt is counted once: what follows a SYN belongs to it.
         if segment.has(TcpFlags::SYN) {
             self.tally.note_refusal(self.rule());
@@ -182,7 +182,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let class = if self.settings.limits.classes.is_empty() {
             None
         } else {
-            self.selector.class(&arrival(listener, &segment.key))
+            self.selector.class(&arrival_of(listener, segment))
         };
         Applicant {
             listener,
@@ -255,6 +255,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     pub(crate) fn is_silenced(&self, segment: &Segment) -> bool {
         self.handshake.silenced.contains(segment.hash, self.now)
     }
+}
+
+#[inline]
+fn arrival_of(listener: u16, segment: &Segment) -> Arrival {
+    let mut arrival = arrival(listener, &segment.key);
+    arrival.looked_up = segment.looked_up;
+    arrival
 }
 
 /// What the selector is told of the sender of a segment that belongs to no connection.

@@ -318,8 +318,8 @@ impl<S: SelectServer, I: InspectPayload> SelectServer for Inspected<S, I> {
     }
 
     #[inline]
-    fn look_ahead(&mut self, peers: impl Iterator<Item = u128>) {
-        self.selector.look_ahead(peers);
+    fn look_ahead<'s>(&mut self, clients: impl Iterator<Item = (u128, &'s mut Option<u32>)>) {
+        self.selector.look_ahead(clients);
     }
 
     fn rule(&self) -> Option<RuleId> {
