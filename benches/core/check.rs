@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::sent::Sent;
+use crate::alone::{self, Hops, Sent};
 use arrayvec::ArrayVec;
 use e2d2::BURST;
 use e2d2::buffer::{BufferPool, HeapBuffer, HeapPool, PacketBuffer};
@@ -13,11 +13,9 @@ use e2d2::time::{Clock, Instant};
 use e2d2::wire::MacAddr;
 use e2d2::wire::frame::{self, Packet};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
-use proxyengine::callbacks::SelectorFactory;
-use proxyengine::config::{Config, CoreId};
+use proxyengine::config::Config;
 use proxyengine::selectors::RuleSelector;
-use splice::upstream::Upstream;
-use splice::{CheckEvent, CoreParts, NextHops, Proxy, Secrets};
+use splice::{CheckEvent, Proxy};
 use testkit::{Segment, Station};
 
 const SERVERS: u16 = 1_000;
@@ -26,16 +24,7 @@ const SERVERS: u16 = 1_000;
 const ROUNDS: u32 = 10_000;
 const ROUND: Duration = Duration::from_micros(100);
 
-const PROXY_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xa0]);
-const SERVER_MAC: u8 = 0x50;
-
-struct Hops;
-
-impl NextHops for Hops {
-    fn mac(&self, _: usize) -> Option<MacAddr> {
-        Some(MacAddr([2, 0, 0, 0, 0, SERVER_MAC]))
-    }
-}
+const SERVER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0x50]);
 
 /// The proxy of a core, and what it has sent.
 struct Core {
@@ -97,24 +86,10 @@ pub(crate) fn cycles() -> Result<f64, Box<dyn Error>> {
 impl Core {
     fn new(check: &str, now: Instant) -> Result<Core, Box<dyn Error>> {
         let config = config(check)?;
-        let secrets = Secrets {
-            cookie: [1, 2],
-            table: [3, 4],
-            isn: [5; 16],
-            timestamp: 6,
-        };
         let pool = HeapPool::new(16 * BURST, 256);
-        let parts = CoreParts {
-            settings: config.core_settings(0, &[PROXY_MAC], |_| 0),
-            pool: pool.clone(),
-            selector: RuleSelector::new(&config).selector(CoreId(0)),
-            next_hops: Hops,
-            upstream: Upstream::new(&config.upstream_settings(), 0),
-            records: None,
-            secrets: &secrets,
-        };
+        let hops = Hops(Some(SERVER_MAC));
         Ok(Core {
-            proxy: Proxy::new(parts, now),
+            proxy: alone::proxy(&config, alone::settings(&config), (&pool, hops), now),
             pool,
             sent: Sent(Vec::new()),
             cycles: 0,

@@ -19,9 +19,9 @@ use splice::settings::{HashSettings, Member, Policy, PoolSettings, Seeker, Upstr
 use splice::standby::Standby;
 use splice::upstream::Upstream;
 
+#[path = "../guard/alone.rs"]
+mod alone;
 mod check;
-#[path = "../guard/sent.rs"]
-mod sent;
 
 /// How servers are chosen.
 #[derive(Parser)]

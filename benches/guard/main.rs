@@ -14,9 +14,9 @@ use e2d2::BURST;
 use e2d2::time::Clock;
 use serde::Serialize;
 
+mod alone;
 mod one_core;
 mod prefixes;
-mod sent;
 
 use one_core::Core;
 use prefixes::{Prefixes, Random};

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant as Time};
 
 use crate::FLOOD;
-use crate::sent::Sent;
+use crate::alone::{self, Hops, PROXY_MAC, Sent};
 use arrayvec::ArrayVec;
 use e2d2::BURST;
 use e2d2::buffer::{HeapBuffer, HeapPool, PacketBuffer};
@@ -19,8 +19,7 @@ use proxyengine::callbacks::SelectorFactory;
 use proxyengine::config::{Config, CoreId};
 use proxyengine::selectors::RuleSelector;
 use splice::difference::Difference;
-use splice::upstream::Upstream;
-use splice::{Change, CoreParts, NextHops, Proxy, Secrets};
+use splice::{Change, Proxy};
 use testkit::{Segment, Station};
 
 /// Two listeners, and the rule that asks who the client is, if there is a list.
@@ -48,14 +47,6 @@ pub(crate) fn config(list: Option<&Path>) -> Result<Config, Box<dyn Error>> {
     Ok(Config::parse(&text, "bench guard")?)
 }
 
-struct Hops;
-
-impl NextHops for Hops {
-    fn mac(&self, _: usize) -> Option<MacAddr> {
-        None
-    }
-}
-
 pub(crate) struct Core {
     config: Config,
     proxy: Proxy<HeapPool, RuleSelector, Hops>,
@@ -64,32 +55,15 @@ pub(crate) struct Core {
     now: Instant,
 }
 
-const PROXY_MAC: u8 = 0xa0;
-
 impl Core {
     pub(crate) fn new(list: Option<&Path>) -> Result<Core, Box<dyn Error>> {
         let config = config(list)?;
-        let mut settings = config.core_settings(0, &[MacAddr([2, 0, 0, 0, 0, PROXY_MAC])], |_| 0);
+        let mut settings = alone::settings(&config);
         settings.promises.offer.probe = false;
-        let secrets = Secrets {
-            cookie: [1, 2],
-            table: [3, 4],
-            isn: [5; 16],
-            timestamp: 6,
-        };
         let now = Instant::ZERO + Duration::from_secs(100);
         let pool = HeapPool::new(2 * FLOOD, 256);
-        let parts = CoreParts {
-            settings,
-            pool: pool.clone(),
-            selector: RuleSelector::new(&config).selector(CoreId(0)),
-            next_hops: Hops,
-            upstream: Upstream::new(&config.upstream_settings(), 0),
-            records: None,
-            secrets: &secrets,
-        };
         Ok(Core {
-            proxy: Proxy::new(parts, now),
+            proxy: alone::proxy(&config, settings, (&pool, Hops(None)), now),
             config,
             pool,
             sent: Sent(Vec::with_capacity(BURST)),
@@ -146,7 +120,7 @@ impl Core {
                     sack_permitted: true,
                     timestamps: Some((1, 0)),
                 },
-                ..Segment::between(Station::new(1, &from.to_string()), Station::new(PROXY_MAC, to))
+                ..Segment::between(Station::new(1, &from.to_string()), Station::new(PROXY_MAC.0[5], to))
             };
             let buffer = syn.emit(&mut self.pool);
             let kind = frame::parse(buffer.data()).map_err(|_| "the bench's own frame")?;
