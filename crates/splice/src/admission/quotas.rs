@@ -18,7 +18,7 @@ use e2d2::time::Instant;
 use netfcts::leg::is_mapped;
 use std::sync::Arc;
 
-/// Ends that a core keeps to itself, at most until the next beginning or the end of its round.
+/// Ends that a core keeps to itself, at most until the next beginning or the end of the batch.
 const MOST_LEAVING: usize = 64;
 
 /// Bits in front of the IPv4 address in its mapped form (RFC 4291 2.5.5.2).

@@ -200,9 +200,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     ) {
         self.rooms.now = now;
         if self.rooms.admission.overload.is_shedding() || !self.deferred.is_empty() {
-            return self.handle_overloaded(batch, out);
+            self.handle_overloaded(batch, out);
+        } else {
+            self.handle_all(batch, out);
         }
-        self.handle_all(batch, out);
+        self.rooms.admission.quotas.settle();
     }
 
     #[inline(never)]

@@ -108,6 +108,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 self.drive(slot, Event::Shutdown, &mut ActionContext::nothing(), out);
             }
         }
+        self.rooms.admission.quotas.settle();
         if self.connections.len() > 0 {
             return false;
         }
