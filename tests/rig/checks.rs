@@ -296,6 +296,12 @@ fn servers_that_answer_with_an_error_are_down() {
         .rig()
         .start(Place::Clients, "listening", "redis-cli", &listening);
     let listening = listening.expect("redis-cli");
+    let subscribes = || {
+        let list = [&cli[..], &["CLIENT", "LIST"]].concat();
+        let said = checked.rig().run(Place::Clients, "redis-cli", &list, LIMIT);
+        said.is_ok_and(|said| said.text().contains("sub=1"))
+    };
+    process::wait_for("a subscriber", LIMIT, subscribes).expect("it has the only place");
     let places = |count: &str| {
         let set = [&cli[..], &["CONFIG", "SET", "maxclients", count]].concat();
         let said = checked.rig().run(Place::Clients, "redis-cli", &set, LIMIT);
