@@ -14,6 +14,7 @@
 //! one, and never again.
 
 pub mod http;
+mod known;
 pub mod ldap;
 mod names;
 pub mod number;

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use netfcts::leg::mapped;
 
 use crate::config::{
-    AcceptProxy, ClassRule, Clients, Config, CoreId, Fallback, HostPattern, Match, Rule, RuleAction, RuleId, ServerId,
+    AcceptProxy, ClassRule, Config, CoreId, Fallback, HostPattern, Match, Rule, RuleAction, RuleId, ServerId,
 };
 use crate::guard::{ClientTable, Hits, ListHits};
 use splice::callbacks::{Arrival, FirstPayload, Refusal, SelectServer, Selection, SelectorFactory};
 
+use super::known::{Known, all, opposite, set_of};
 use super::names::{Candidates, NameIndex, NameSource};
 use super::number::first_number;
 use super::{Sought, http, ldap, postgres, tls};
@@ -283,74 +284,10 @@ impl SelectServer for RuleSelector {
     }
 }
 
-/// The set that the sender of a segment is in.
-#[inline]
-fn set_of(table: &ClientTable, arrival: &Arrival) -> u16 {
-    let peer = arrival.mapped_peer();
-    match arrival.looked_up() {
-        Some(found) => table.set(found, peer),
-        None => table.set_of(peer),
-    }
-}
-
 /// How many of a listener's rules are asked at a SYN.
 fn rules_at_syn(rules: &[Rule]) -> usize {
     let refuses = |rule: &Rule| rule.pool().is_none() && rule.matches.is_known_at_syn();
     rules.iter().rposition(refuses).map_or(0, |last| last + 1)
-}
-
-/// What is known of a client before it has said anything.
-struct Known<'a> {
-    /// The table of clients, and the set in it that this one is in.
-    clients: Option<(&'a ClientTable, u16)>,
-    listener_port: u16,
-}
-
-impl Known<'_> {
-    /// Whether it is as wanted, as far as that says.
-    #[inline]
-    fn at_syn(&self, wanted: &Match) -> Sought<bool> {
-        match wanted {
-            Match::Client(clients) => Sought::Found(self.is_of(clients)),
-            _ => self.at_syn_otherwise(wanted),
-        }
-    }
-
-    fn at_syn_otherwise(&self, wanted: &Match) -> Sought<bool> {
-        match wanted {
-            Match::ListenerPort(ports) => Sought::Found(ports.contains(self.listener_port)),
-            Match::All(parts) => all(parts.iter().map(|part| self.at_syn(part))),
-            Match::Not(part) => opposite(self.at_syn(part)),
-            _ => Sought::NeedMore,
-        }
-    }
-
-    #[inline]
-    fn is_of(&self, clients: &Clients) -> bool {
-        self.clients
-            .is_some_and(|(table, set)| table.meets(set, clients.number))
-    }
-}
-
-/// Whether all are so: not as soon as one is certain not to be.
-fn all(parts: impl Iterator<Item = Sought<bool>>) -> Sought<bool> {
-    let mut answer = Sought::Found(true);
-    for part in parts {
-        match part {
-            Sought::Found(true) => {}
-            Sought::NeedMore => answer = Sought::NeedMore,
-            Sought::Found(false) | Sought::Absent => return Sought::Absent,
-        }
-    }
-    answer
-}
-
-fn opposite(of: Sought<bool>) -> Sought<bool> {
-    match of {
-        Sought::Found(is_so) => Sought::Found(!is_so),
-        Sought::Absent => Sought::Found(true),
-        Sought::NeedMore => Sought::NeedMore,
-    }
 }
 
 /// A payload, and what has been found in it so far.
