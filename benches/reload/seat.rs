@@ -1,7 +1,5 @@
 //! A proxy and its load on a thread of their own, at full speed or paced.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
@@ -54,8 +52,6 @@ pub(crate) struct Ending {
 pub(crate) struct Seat {
     orders: Sender<Order>,
     answers: Receiver<Answer>,
-    /// There is an order: whoever is paced or rests looks.
-    is_asked: Arc<AtomicBool>,
     thread: thread::JoinHandle<()>,
 }
 
@@ -68,10 +64,8 @@ impl Seat {
     ) -> Result<(Seat, Watch), BoxError> {
         let (orders, to_do) = mpsc::channel();
         let (tell, answers) = mpsc::channel();
-        let is_asked = Arc::new(AtomicBool::new(false));
-        let asked = Arc::clone(&is_asked);
         let body = move || {
-            if let Err(error) = sit(member, (name, cpu), &conditions, (&to_do, &asked), &tell) {
+            if let Err(error) = sit(member, (name, cpu), &conditions, &to_do, &tell) {
                 // Who does not listen any more has failed itself.
                 let _unheard = tell.send(Answer::Failed(error.to_string()));
             }
@@ -80,7 +74,6 @@ impl Seat {
         let seat = Seat {
             orders,
             answers,
-            is_asked,
             thread,
         };
         match seat.answers.recv()? {
@@ -90,9 +83,7 @@ impl Seat {
     }
 
     fn order(&self, order: Order) -> Result<(), BoxError> {
-        self.orders.send(order).map_err(|_| "a proxy's thread has ended")?;
-        self.is_asked.store(true, Ordering::Release);
-        Ok(())
+        Ok(self.orders.send(order).map_err(|_| "a proxy's thread has ended")?)
     }
 
     pub(crate) fn hurry(&self, length: Duration) -> Result<(), BoxError> {
@@ -142,7 +133,7 @@ fn sit(
     member: Member,
     (name, cpu): (char, usize),
     conditions: &Conditions,
-    (orders, is_asked): (&Receiver<Order>, &AtomicBool),
+    orders: &Receiver<Order>,
     tell: &Sender<Answer>,
 ) -> Result<(), BoxError> {
     e2d2::scheduler::pin_current_thread(cpu)?;
@@ -151,24 +142,25 @@ fn sit(
     let watch = inline.device.watch().ok_or("a proxy that shows nothing")?;
     tell.send(Answer::Ready(Box::new(watch)))?;
     let (mut paced, mut reloads) = ((0, Duration::ZERO), Reloads::default());
+    let mut next = None;
     loop {
         set_paused(&mut inline, true);
-        while !is_asked.swap(false, Ordering::Acquire) {
+        let Some(order) = next.take().or_else(|| orders.try_recv().ok()) else {
             inline.turn();
             thread::sleep(REST);
-        }
-        for order in orders.try_iter() {
-            match order {
-                Order::Hurry(length) => tell.send(Answer::PerSecond(hurry(&mut inline, length)))?,
-                Order::Pace(per_second) => {
-                    let (completed, time) = pace(&mut inline, per_second, is_asked);
-                    paced = (paced.0 + completed, paced.1 + time);
-                }
-                Order::Rest => reloads = inline.device.take_reloads(),
-                Order::End => {
-                    tell.send(Answer::Ended(Box::new(ending(&mut inline, paced, reloads))))?;
-                    return Ok(());
-                }
+            continue;
+        };
+        match order {
+            Order::Hurry(length) => tell.send(Answer::PerSecond(hurry(&mut inline, length)))?,
+            Order::Pace(per_second) => {
+                let ((completed, time), order) = pace(&mut inline, per_second, orders);
+                paced = (paced.0 + completed, paced.1 + time);
+                next = Some(order);
+            }
+            Order::Rest => reloads = inline.device.take_reloads(),
+            Order::End => {
+                tell.send(Answer::Ended(Box::new(ending(&mut inline, paced, reloads))))?;
+                return Ok(());
             }
         }
     }
@@ -188,15 +180,15 @@ fn hurry(inline: &mut InlineProxy, length: Duration) -> f64 {
     (inline.completed() - completed) as f64 / (ended - began).as_secs_f64()
 }
 
-/// Draws no more connections than `per_second` allows, until there is an order; how many were completed in what time.
-fn pace(inline: &mut InlineProxy, per_second: f64, is_asked: &AtomicBool) -> (u64, Duration) {
+/// Draws no more connections than `per_second` allows, until there is another order; how many were completed in what time.
+fn pace(inline: &mut InlineProxy, per_second: f64, orders: &Receiver<Order>) -> ((u64, Duration), Order) {
     let (began, before) = (inline.counter.now(), inline.completed());
     loop {
         let time = inline.turn() - began;
         let completed = inline.completed() - before;
         set_paused(inline, completed as f64 > per_second * time.as_secs_f64());
-        if is_asked.load(Ordering::Acquire) {
-            return (completed, time);
+        if let Ok(order) = orders.try_recv() {
+            return ((completed, time), order);
         }
     }
 }
