@@ -54,8 +54,12 @@ fn parse(text: &str) -> Config {
 }
 
 fn refusal(selector: &mut RuleSelector, client: &str) -> Option<Refusal> {
+    selector.admit(&arrival(client)).err()
+}
+
+fn arrival(client: &str) -> Arrival {
     let client: IpAddr = client.parse().expect("an address");
-    selector.admit(&Arrival::new(client, 80, ListenerId(0))).err()
+    Arrival::new(client, 80, ListenerId(0))
 }
 
 const LIST: &str = "10.9.0.0/16\n10.9.1.0/24 friend\n10.9.1.7 slow\n2001:db8::/32 slow\n";
@@ -77,14 +81,22 @@ fn the_class_of_the_longest_prefix_counts() {
     for (client, refused) in expected {
         assert_eq!(refusal(&mut selector, client), refused, "{client}");
     }
-    // As a batch is looked up.
+    // As a batch is looked up, in this order and in another.
     assert!(selector.looks_ahead());
-    let peers = expected.map(|(client, _)| mapped(client.parse().expect("an address")));
-    let mut found = [None; 7];
-    selector.look_ahead(peers.into_iter().zip(&mut found));
-    assert!(found.iter().all(Option::is_some));
+    for order in [expected.to_vec(), expected.iter().rev().copied().collect()] {
+        let peers = order
+            .iter()
+            .map(|(client, _)| mapped(client.parse().expect("an address")));
+        let mut looked_up = [None; 7];
+        selector.look_ahead(peers.zip(&mut looked_up));
+        for ((client, refused), looked_up) in order.into_iter().zip(looked_up) {
+            assert!(looked_up.is_some(), "{client}");
+            let arrival = arrival(client).with_looked_up(looked_up);
+            assert_eq!(selector.admit(&arrival).err(), refused, "{client}");
+        }
+    }
     let hits: Vec<u64> = config.lists().iter().map(|list| list.hits.sum()).collect();
-    assert_eq!(hits, [4, 0]);
+    assert_eq!(hits, [3 * 4, 0]);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use super::ranges::Ranges;
 /// Addresses that have their first 24 bits in common.
 const BLOCK: usize = 256;
 
-/// What a block says: a set, or above these bits the number of a group, or of a crowded one.
+/// The entry of a block: a set, or above these bits the number of a group, or of a crowded one.
 const GROUP: u32 = 1 << 31;
 const CROWDED: u32 = 1 << 30;
 
@@ -115,33 +115,33 @@ impl Blocks {
         self.set_in(self.blocks.get(block_of(address)), address)
     }
 
-    /// The set of an address of which its block says this.
+    /// The set of an address whose block has this entry.
     #[inline]
-    pub(super) fn set_in(&self, said: u32, address: u32) -> u16 {
-        if said & GROUP == 0 {
-            said as u16
-        } else if said & CROWDED == 0 {
-            self.groups[group_of(said)].set_of(address as u8)
+    pub(super) fn set_in(&self, entry: u32, address: u32) -> u16 {
+        if entry & GROUP == 0 {
+            entry as u16
+        } else if entry & CROWDED == 0 {
+            self.groups[group_of(entry)].set_of(address as u8)
         } else {
-            self.crowded.get(place_of(said, address)) as u16
+            self.crowded.get(place_of(entry, address)) as u16
         }
     }
 
-    /// Writes behind each address what its block says, and asks the processor for what is read next. Step by step, so that each
+    /// Writes the entry of its block behind each address, and asks the processor for what is read next. Step by step, so that each
     /// waits for memory while the others do.
     #[inline]
-    pub(super) fn ask(&self, addresses: ArrayVec<(u32, &mut Option<u32>), BURST>) {
+    pub(super) fn look_ahead(&self, addresses: ArrayVec<(u32, &mut Option<u32>), BURST>) {
         let found = addresses
             .iter()
             .map(|(address, _)| self.blocks.find(block_of(*address)));
         let found: ArrayVec<Found, BURST> = found.inspect(|found| self.blocks.prefetch_change(found)).collect();
-        for ((address, tell), found) in addresses.into_iter().zip(&found) {
-            let said = self.blocks.number(found);
-            *tell = Some(said);
-            if said & (GROUP | CROWDED) == GROUP {
-                prefetch(&self.groups[group_of(said)]);
-            } else if said & CROWDED != 0 {
-                self.crowded.prefetch(place_of(said, address));
+        for ((address, looked_up), found) in addresses.into_iter().zip(&found) {
+            let entry = self.blocks.number(found);
+            *looked_up = Some(entry);
+            if entry & (GROUP | CROWDED) == GROUP {
+                prefetch(&self.groups[group_of(entry)]);
+            } else if entry & CROWDED != 0 {
+                self.crowded.prefetch(place_of(entry, address));
             }
         }
     }
@@ -164,13 +164,13 @@ fn block_of(address: u32) -> usize {
 }
 
 #[inline]
-fn group_of(said: u32) -> usize {
-    (said & !(GROUP | CROWDED)) as usize
+fn group_of(entry: u32) -> usize {
+    (entry & !(GROUP | CROWDED)) as usize
 }
 
 #[inline]
-fn place_of(said: u32, address: u32) -> usize {
-    group_of(said) * BLOCK + (address & 0xff) as usize
+fn place_of(entry: u32, address: u32) -> usize {
+    group_of(entry) * BLOCK + (address & 0xff) as usize
 }
 
 /// Places of a stretch.
@@ -326,13 +326,13 @@ mod tests {
             .chain((0..100_000).map(|_| random()))
             .collect::<Vec<_>>();
         for some in all.chunks(BURST) {
-            let mut said = [None; BURST];
-            blocks.ask(some.iter().copied().zip(&mut said).collect());
-            for (address, said) in some.iter().zip(said) {
+            let mut entry = [None; BURST];
+            blocks.look_ahead(some.iter().copied().zip(&mut entry).collect());
+            for (address, entry) in some.iter().zip(entry) {
                 let set = ranges.sets[starts.partition_point(|start| start <= address) - 1];
                 assert_eq!(blocks.set_of(*address), set, "{address:#x}");
                 assert_eq!(
-                    said.map(|said| blocks.set_in(said, *address)),
+                    entry.map(|entry| blocks.set_in(entry, *address)),
                     Some(set),
                     "{address:#x} in two steps"
                 );

@@ -16,6 +16,7 @@ use std::fmt;
 use arrayvec::ArrayVec;
 use e2d2::BURST;
 use ipnet::IpNet;
+use netfcts::leg::is_mapped;
 
 use super::blocks::Blocks;
 use super::ranges::{Block, Ranges, Sets, TooManySets};
@@ -111,12 +112,6 @@ fn key_of_v4(address: u128) -> u128 {
     address << 96
 }
 
-/// Whether an address is an IPv4 address in its mapped form (RFC 4291 2.5.5.2).
-#[inline]
-fn is_v4(address: u128) -> bool {
-    address >> 32 == 0xffff
-}
-
 impl ClientTable {
     /// The table of these lists, for rules that ask these things.
     ///
@@ -205,8 +200,8 @@ impl ClientTable {
     #[inline]
     fn way_of(&self, address: u128) -> Way<'_> {
         match &self.v4 {
-            V4::Blocks(blocks) if is_v4(address) => Way::Blocks(blocks),
-            V4::Trie(trie) if is_v4(address) => Way::Trie(trie, key_of_v4(address)),
+            V4::Blocks(blocks) if is_mapped(address) => Way::Blocks(blocks),
+            V4::Trie(trie) if is_mapped(address) => Way::Trie(trie, key_of_v4(address)),
             _ => Way::Trie(&self.v6, address),
         }
     }
@@ -231,7 +226,7 @@ impl ClientTable {
             }
         }
         if let V4::Blocks(blocks) = &self.v4 {
-            blocks.ask(in_blocks);
+            blocks.look_ahead(in_blocks);
         }
         while !walks.is_empty() {
             walks.retain(|(trie, walk, found)| match trie.go_on(walk) {

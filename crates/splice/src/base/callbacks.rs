@@ -98,7 +98,7 @@ pub struct Arrival {
     /// The listener that has that port.
     pub listener: ListenerId,
     /// What the selector has [looked up](SelectServer::look_ahead) for its sender.
-    pub(crate) looked_up: Option<u32>,
+    looked_up: Option<u32>,
 }
 
 impl Arrival {
@@ -116,6 +116,14 @@ impl Arrival {
             listener,
             looked_up: None,
         }
+    }
+
+    /// The same with what the selector has looked up for its sender.
+    #[doc(hidden)]
+    #[inline]
+    #[must_use]
+    pub fn with_looked_up(self, looked_up: Option<u32>) -> Self {
+        Self { looked_up, ..self }
     }
 
     /// What the selector has looked up for its sender, if it has.

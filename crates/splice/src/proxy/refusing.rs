@@ -259,9 +259,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
 #[inline]
 fn arrival_of(listener: u16, segment: &Segment) -> Arrival {
-    let mut arrival = arrival(listener, &segment.key);
-    arrival.looked_up = segment.looked_up;
-    arrival
+    arrival(listener, &segment.key).with_looked_up(segment.looked_up)
 }
 
 /// What the selector is told of the sender of a segment that belongs to no connection.

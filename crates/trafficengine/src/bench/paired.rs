@@ -6,7 +6,7 @@ const RESAMPLES: usize = 10_000;
 /// The share of resamples below and above the interval together.
 const OUTSIDE: f64 = 0.05;
 
-/// What most pairs say, and where that lies with 95 % confidence.
+/// A median ratio and where it lies with 95 % confidence.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Ratio {
     /// The median of the pairs' ratios: a turn in which the host was somebody else's does not move it.
