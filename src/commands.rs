@@ -33,8 +33,8 @@ const COMMANDS: usize = 4;
 /// Answers that wait for who asked: those of some rounds, 256 bytes each.
 const ANSWERS: usize = 4 * LOOKED_AT_PER_ROUND;
 
-/// How often a core does a part of a command: some five microseconds of work each time, or one in seventy.
-pub const PACE: Duration = Duration::from_micros(350);
+/// How often a core does a part of a command: some five microseconds of work each time, or one in ninety.
+pub const PACE: Duration = Duration::from_micros(450);
 
 /// How often who asked looks for answers.
 const LOOK: Duration = Duration::from_micros(200);

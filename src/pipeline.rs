@@ -234,6 +234,11 @@ impl<L: BufferPool, S: SelectServer> Handle<L, S> {
         self.station.borrow_mut().adopt(station);
     }
 
+    /// See [`Proxy::stop_counting`].
+    pub fn stop_counting(&self) {
+        self.proxy.borrow_mut().stop_counting();
+    }
+
     /// The next server of which something new is known.
     pub fn take_caps_change(&self, now: Instant) -> Option<(ServerId, ServerCaps)> {
         self.proxy.borrow_mut().take_caps_change(now)

@@ -1,11 +1,9 @@
 //! `./build.sh bench cockpit`: what it costs a core to be looked at.
 //!
-//! Two proxies, one that shows its numbers as a worker does and one that does not, take turns: what the writing costs. Then the
-//! one that shows them takes turns with itself, while a reader on another CPU asks for `/metrics` ten times a second and for what the page
+//! Two proxies take turns, which keep records both: one counts and times connections by listener, rule, pool and server, watches some of
+//! their legs and shows its numbers as a worker does, the other does nothing of all that. Then the first takes turns with itself, while a reader on another CPU asks for `/metrics` ten times a second and for what the page
 //! shows each second, and while it does not. A third, with a thousand servers, is only shown and scraped. A fourth, with a million open
 //! connections, takes turns with itself while a reader lists them, page after page, and while none does.
-//!
-//! Counts and times by listener, pool and server are part of both: what they cost is the difference to a build without them.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -55,7 +53,7 @@ impl Arguments {
 /// Names are those of the JSON.
 #[derive(Serialize)]
 struct CockpitResult {
-    /// Busy cycles that a connection takes more because the core shows its numbers.
+    /// Busy cycles that a connection takes more because the core counts and times it, and shows its numbers.
     cycles_added_per_connection: f64,
     /// Where that lies with 95 % confidence.
     cycles_added_interval: [f64; 2],
@@ -105,14 +103,21 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     }
     let settings = arguments.settings(arguments.open);
     let host = Host::start(4, 1500)?;
-    let conditions = Conditions::new(settings);
+    let conditions = Conditions {
+        records: true,
+        ..Conditions::new(settings)
+    };
     let of_shown = Conditions {
         shown: true,
         ..conditions
     };
     let (write_us_1000_servers, scrape_ms_1000_servers, scrape_bytes_1000_servers) =
         thousand(&host, &of_shown, &reader)?;
-    let mut hidden = host.open('a', &conditions)?;
+    let of_hidden = Conditions {
+        counted: false,
+        ..conditions
+    };
+    let mut hidden = host.open('a', &of_hidden)?;
     let mut shown = host.open('b', &of_shown)?;
     for inline in [&mut hidden, &mut shown] {
         inline.warm_up(&settings);
@@ -203,7 +208,7 @@ fn million(host: &Host, arguments: &Arguments, reader: &Reader) -> Result<Pairs,
 fn tell(result: &CockpitResult, [written, watched, million]: [&Pairs; 3]) {
     let [low, high] = result.cycles_added_interval;
     println!(
-        "writing the board costs {:.1} cycles per connection ({low:.1} to {high:.1}) of {:.0}; {}; {}",
+        "counts, times and the board cost {:.1} cycles per connection ({low:.1} to {high:.1}) of {:.0}; {}; {}",
         result.cycles_added_per_connection,
         result.cycles_hidden,
         written.rests_on(),

@@ -1,6 +1,7 @@
 //! The configuration of the proxy that is measured.
 
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 
 use e2d2::wire::MacAddr;
 
@@ -19,6 +20,7 @@ pub(super) fn configuration(conditions: &Conditions, devices: [&str; 2], server_
 [engine]
 cores = [0]
 idle = "poll"
+{legs}
 max_connections = {capacity}
 verify = "{verify}"
 
@@ -56,6 +58,7 @@ timestamps = true
         clients = devices[0],
         servers = devices[1],
         capacity = conditions.capacity,
+        legs = if conditions.counted { "" } else { "leg_sample = 0" },
         mtu = conditions.mtu,
         mss = mss(conditions.mtu, conditions.ipv6),
         verify = if conditions.verify_all { "all" } else { "acted" },
@@ -63,6 +66,7 @@ timestamps = true
     );
     guard(&mut text, conditions);
     pools(&mut text, conditions, server_mac);
+    checked(&mut text, conditions, server_mac);
     if conditions.records {
         let [syslog, ipfix] = conditions.sinks.unwrap_or([514, 4739]);
         text.push_str(&format!(
@@ -83,6 +87,26 @@ fn guard(text: &mut String, conditions: &Conditions) {
              [[class]]\nname = \"clients\"\nlimit = {{ connections = 10000000, rate = 100000000 }}\n"
         );
     }
+}
+
+/// A pool of servers that are only checked: each at another port of the load's first one, which answers for them at its own.
+fn checked(text: &mut String, conditions: &Conditions, server_mac: MacAddr) {
+    if conditions.checked == 0 {
+        return;
+    }
+    let server = server_addresses(conditions)[0];
+    let servers: String = (1..=conditions.checked)
+        .map(|n| {
+            let address = SocketAddr::new(server.ip(), server.port() + n);
+            format!("  {{ name = \"c{n}\", address = \"{address}\", mac = \"{server_mac}\" }},\n")
+        })
+        .collect();
+    let _ = write!(
+        text,
+        "\n[[pool]]\nname = \"checked\"\nservers = [\n{servers}]\n\
+         check = {{ kind = \"tcp\", port = {}, interval = \"100ms\", fast_interval = \"100ms\", timeout = \"50ms\" }}\n",
+        server.port(),
+    );
 }
 
 /// The pools: one of all servers where the number says which or nothing does, else one for each server.

@@ -91,12 +91,16 @@ pub(crate) struct Conditions {
     pub(crate) inspect: Option<Inspect>,
     /// Whether the proxy's cycles are counted by stage; not with an inspector.
     pub(crate) stage_cycles: bool,
+    /// Whether connections are counted and timed by listener, rule, pool and server, and some of their legs are watched.
+    pub(crate) counted: bool,
     /// Whether the core shows its numbers, as a worker's does.
     pub(crate) shown: bool,
     /// Whether the servers get a PROXY header of version 2.
     pub(crate) proxy_out: bool,
     /// A list that a rule of the listener asks for, and limits on it, each client and a class; none without.
     pub(crate) guarded_by: Option<&'static str>,
+    /// So many servers more, which take no connection and are checked by SYN ten times a second.
+    pub(crate) checked: u16,
     /// Whether all speak IPv6.
     pub(crate) ipv6: bool,
     /// Requests of a connection, and the bytes of request and response.
@@ -137,9 +141,11 @@ impl Conditions {
             rules: Rules::Number,
             inspect: None,
             stage_cycles: false,
+            counted: true,
             shown: false,
             proxy_out: false,
             guarded_by: None,
+            checked: 0,
             ipv6: false,
             rounds: 1,
             request: 16,

@@ -205,7 +205,7 @@ pub(super) fn proxy(
         checks: None,
         clock,
     };
-    let (program, task) = match conditions.inspect {
+    let (mut program, task) = match conditions.inspect {
         None if conditions.stage_cycles => Engine::timed_core_by_rules(start)?,
         None => Engine::core_by_rules(start, desk)?,
         Some(inspect) => {
@@ -214,6 +214,9 @@ pub(super) fn proxy(
             (Box::new(program) as Box<dyn Program>, Box::new(task) as Box<dyn Task>)
         }
     };
+    if !conditions.counted {
+        program.stop_counting();
+    }
     let shown = conditions.shown.then(|| Shown::new(CoreId(0), &clock, &*program));
     let sinks = conditions.sinks.map_or(&[][..], |_| config.records());
     let records = conditions.records.then(|| drain::start(receiver, sinks)).transpose()?;

@@ -44,7 +44,7 @@ struct Turn {
     adjust: fn(Conditions) -> Conditions,
 }
 
-const TURNS: [Turn; 7] = [
+const TURNS: [Turn; 8] = [
     Turn {
         name: "connections",
         length: 4.0,
@@ -69,6 +69,14 @@ const TURNS: [Turn; 7] = [
         length: 1.0,
         adjust: |usual| Conditions {
             proxy_out: true,
+            ..usual
+        },
+    },
+    Turn {
+        name: "connections beside checks of servers",
+        length: 1.0,
+        adjust: |usual| Conditions {
+            checked: 2_000,
             ..usual
         },
     },
@@ -122,7 +130,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         return Err(format!("--turn {}: expected 0.05 to 3600", arguments.turn).into());
     }
     let reader = device::drain::apart(Reader::start)??;
-    let host = Host::start(TURNS.len() as u32 + 3, 1500)?;
+    let host = Host::start(TURNS.len() as u32 + 4, 1500)?;
     let (mut results, mut names) = (Vec::new(), 'a'..);
     for (turn, name) in TURNS.iter().zip(names.by_ref()) {
         let result = connections(&host, name, turn, Duration::from_secs_f64(arguments.turn * turn.length))?;
@@ -135,8 +143,10 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     let mut next_name = || names.next().ok_or("more turns than letters");
     let length = Duration::from_secs_f64(arguments.turn);
     results.push(guarded(&host, next_name()?, length)?);
-    results.push(captured(&host, next_name()?, length, &reader)?);
-    for (name, result) in ["guarded", "sampled by a capture"].iter().zip(&results[TURNS.len()..]) {
+    results.push(captured(&host, next_name()?, length, &reader, Capture::SAMPLE)?);
+    results.push(captured(&host, next_name()?, length, &reader, Capture::LOST)?);
+    let names = ["guarded", "sampled by a capture", "captured for a slow reader"];
+    for (name, result) in names.iter().zip(&results[TURNS.len()..]) {
         println!(
             "connections {name}: {}, {} failed, {} packets lost",
             result.connections, result.failed, result.lost
@@ -183,12 +193,28 @@ fn guarded(host: &Host, name: char, length: Duration) -> Result<CpsResult, BoxEr
     Ok(host.open(name, &conditions)?.cps(&conditions.settings))
 }
 
-/// A turn under a capture of one connection in 1 000, so that both ways of a frame are taken.
-fn captured(host: &Host, name: char, length: Duration, reader: &Reader) -> Result<CpsResult, BoxError> {
+/// What is captured, and how it is read.
+struct Capture(&'static str, Reading);
+
+impl Capture {
+    /// One connection in 1 000, so that both ways of a frame are taken.
+    const SAMPLE: Capture = Capture("sample=1/1000", Reading::Fast);
+    /// All, most of which is lost.
+    const LOST: Capture = Capture("", Reading::Tenth);
+}
+
+/// A turn under a capture.
+fn captured(
+    host: &Host,
+    name: char,
+    length: Duration,
+    reader: &Reader,
+    Capture(which, pace): Capture,
+) -> Result<CpsResult, BoxError> {
     let conditions = shown(length);
     let mut inline = host.open(name, &conditions)?;
     reader.look_at(inline.device.watch().ok_or("a proxy that shows nothing")?)?;
-    reader.begin("sample=1/1000", Reading::Fast);
+    reader.begin(which, pace);
     reader.turn_until_answered(&mut inline);
     reader.answered()?;
     let result = inline.cps(&conditions.settings);

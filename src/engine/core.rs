@@ -279,6 +279,10 @@ impl<M: Machine, S: SelectServer, C: Stages> Program for ProxyProgram<M, S, C> {
         Some(self.handle.look(Proxy::tally))
     }
 
+    fn stop_counting(&mut self) {
+        self.handle.stop_counting();
+    }
+
     fn follow(&mut self, now: Instant, shown: &mut Shown) -> bool {
         let Some(desk) = &mut self.desk else { return false };
         if !desk.is_busy() {

@@ -78,6 +78,9 @@ pub trait Program {
         None
     }
 
+    /// Counts nothing of that from now on, for a bench of what counting costs.
+    fn stop_counting(&mut self) {}
+
     /// Looks whether it is to go on with other settings, which may have another board; called after every round. Whether an
     /// order was there.
     fn follow(&mut self, _now: Instant, _shown: &mut Shown) -> bool {

@@ -187,15 +187,19 @@ impl LegTally {
 }
 
 impl Tally {
-    /// Zeros for the listeners, rules and servers of these settings, and so many pools.
-    pub(crate) fn new(settings: &Settings, pools: usize) -> Tally {
-        let none = Tally {
+    /// Of nothing: what is noted is counted nowhere.
+    pub(crate) fn none() -> Tally {
+        Tally {
             listeners: Box::default(),
             pools: Box::default(),
             servers: Box::default(),
             rules: Box::default(),
-        };
-        none.with(settings, pools, |_| false)
+        }
+    }
+
+    /// Zeros for the listeners, rules and servers of these settings, and so many pools.
+    pub(crate) fn new(settings: &Settings, pools: usize) -> Tally {
+        Tally::none().with(settings, pools, |_| false)
     }
 
     /// The same counts for other settings, of which those begin anew that `is_new`.

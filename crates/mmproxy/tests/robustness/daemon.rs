@@ -194,23 +194,24 @@ fn workers_stay_on_their_cpus() {
         greeting(&mut client).expect("served");
         let task =
             |id: &str, file: &str| std::fs::read_to_string(format!("/proc/{}/task/{id}/{file}", proxy.child.id()));
-        let threads = std::fs::read_dir(format!("/proc/{}/task", proxy.child.id())).expect("threads");
-        let mut cpus: Vec<String> = threads
-            .filter_map(|thread| {
-                let id = thread.ok()?.file_name().into_string().ok()?;
-                let status = task(&id, "status").ok()?;
-                let cpus = status
-                    .lines()
-                    .find_map(|line| line.strip_prefix("Cpus_allowed_list:\t"))?;
-                task(&id, "comm").ok()?.starts_with("worker").then(|| cpus.to_owned())
-            })
-            .collect();
+        // Each names itself and goes to its CPU when it first runs; the one that served may be alone until then.
+        let mut cpus = Vec::new();
+        wait_for("two workers on a CPU each", || {
+            let threads = std::fs::read_dir(format!("/proc/{}/task", proxy.child.id())).expect("threads");
+            cpus = threads
+                .filter_map(|thread| {
+                    let id = thread.ok()?.file_name().into_string().ok()?;
+                    let status = task(&id, "status").ok()?;
+                    let cpus = status
+                        .lines()
+                        .find_map(|line| line.strip_prefix("Cpus_allowed_list:\t"))?;
+                    let is_one = cpus.parse::<u32>().is_ok();
+                    (is_one && task(&id, "comm").ok()?.starts_with("worker")).then(|| cpus.to_owned())
+                })
+                .collect::<Vec<String>>();
+            cpus.len() == 2
+        });
         cpus.sort();
-        assert_eq!(cpus.len(), 2, "{cpus:?}");
-        assert!(
-            cpus.iter().all(|list| list.parse::<u32>().is_ok()),
-            "one CPU each: {cpus:?}"
-        );
         let many = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
         assert_eq!(cpus[0] != cpus[1], many, "{cpus:?}");
     });

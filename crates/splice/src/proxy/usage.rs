@@ -41,6 +41,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         Arc::clone(&self.rooms.tally)
     }
 
+    /// Counts nothing of that from now on, until settings change: what counting costs shows beside a core that goes on (`bench cockpit`).
+    pub fn stop_counting(&mut self) {
+        self.rooms.tally = Arc::new(Tally::none());
+    }
+
     /// Connections whose rest ended before `time_wait`, because others needed its place.
     pub fn time_wait_evicted(&self) -> u64 {
         self.rooms.time_wait.evicted()
