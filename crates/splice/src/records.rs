@@ -13,7 +13,6 @@ use netfcts::legs::Legs;
 use netfcts::progress::{Ended, Ends, Progress};
 use netfcts::record::{self, Cause, RecordFlags, State};
 use netfcts::ring::RecordSender;
-use std::time::Duration;
 
 /// Where ended connections go; without a ring, nowhere.
 pub type RecordSink = Option<RecordSender>;
@@ -136,19 +135,20 @@ impl Log {
         record.is_begun().then(|| record.start())
     }
 
-    /// How long ago a side of the connection in `slot` has entered a state, the last time, if its record is kept and knows.
-    pub(crate) fn time_since(&self, slot: u32, change: (Side, State), now: Instant) -> Option<Duration> {
+    /// How many microseconds ago a side of the connection in `slot` has entered a state, the last time, if its record is kept and
+    /// knows.
+    pub(crate) fn micros_since(&self, slot: u32, change: (Side, State), now: Instant) -> Option<u64> {
         let record = self.records.get(slot as usize).filter(|record| record.is_begun())?;
-        Some(now.saturating_since(record.entered_at(change)?))
+        Some(now.micros_since(record.entered_at(change)?))
     }
 
-    /// Notes that the server of the connection in `slot` has answered, and says how long after its SYN-ACK, if the record is kept and
-    /// knows.
-    pub(crate) fn answered(&mut self, slot: u32, now: Instant) -> Option<Duration> {
+    /// Notes that the server of the connection in `slot` has answered, and says how many microseconds after its SYN-ACK, if the record is
+    /// kept and knows.
+    pub(crate) fn answered(&mut self, slot: u32, now: Instant) -> Option<u64> {
         let record = self.record(slot)?;
         let accepted = record.entered_at((Side::Server, State::Established));
         record.push_state(Side::Server, State::Answered, now);
-        Some(now.saturating_since(accepted?))
+        Some(now.micros_since(accepted?))
     }
 
     pub(crate) fn state(&mut self, slot: u32, side: Side, state: State, now: Instant) {

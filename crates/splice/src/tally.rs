@@ -16,7 +16,6 @@ mod histogram;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use crate::base::ids::RuleId;
 use crate::base::settings::Settings;
@@ -257,9 +256,9 @@ impl Tally {
         }
     }
 
-    /// A server was chosen for a connection by a rule from a pool, or the connection refused, as there may be none of either, this long
-    /// after its beginning if that is known.
-    pub(crate) fn note_choice(&self, listener: u16, by: (Option<RuleId>, Option<u16>), took: Option<Duration>) {
+    /// A server was chosen for a connection by a rule from a pool, or the connection refused, as there may be none of either, so many
+    /// microseconds after its beginning if that is known.
+    pub(crate) fn note_choice(&self, listener: u16, by: (Option<RuleId>, Option<u16>), took: Option<u64>) {
         let (rule, pool) = by;
         let listener = self.listeners.get(usize::from(listener)).map(Arc::as_ref);
         if let Some(rule) = rule.and_then(|rule| self.rule(rule)) {
@@ -271,7 +270,7 @@ impl Tally {
             pool.chosen.add(1);
         }
         if let (Some(took), Some(listener)) = (took, listener) {
-            listener.choice.add(micros(took));
+            listener.choice.add(took);
         }
     }
 
@@ -282,9 +281,8 @@ impl Tally {
         }
     }
 
-    /// `server` of `pool`, which may be none, has answered its only SYN after this time.
-    pub(crate) fn note_connect(&self, pool: Option<u16>, server: u16, took: Duration) {
-        let took = micros(took);
+    /// `server` of `pool`, which may be none, has answered its only SYN after so many microseconds.
+    pub(crate) fn note_connect(&self, pool: Option<u16>, server: u16, took: u64) {
         if let Some(pool) = pool.and_then(|pool| self.pools.get(usize::from(pool))) {
             pool.connect.add(took);
         }
@@ -293,9 +291,8 @@ impl Tally {
         }
     }
 
-    /// The first byte of `server` has come, this long after its SYN-ACK.
-    pub(crate) fn note_first_byte(&self, listener: u16, server: u16, took: Duration) {
-        let took = micros(took);
+    /// The first byte of `server` has come, so many microseconds after its SYN-ACK.
+    pub(crate) fn note_first_byte(&self, listener: u16, server: u16, took: u64) {
         if let Some(listener) = self.listeners.get(usize::from(listener)) {
             listener.first_byte.add(took);
         }
@@ -304,8 +301,8 @@ impl Tally {
         }
     }
 
-    /// A connection is over, with so many bytes to server and client, and this long after its beginning if that is known.
-    pub(crate) fn note_end(&self, listener: u16, bytes: (u64, u64), lasted: Option<Duration>) {
+    /// A connection is over, with so many bytes to server and client, and so many microseconds after its beginning if that is known.
+    pub(crate) fn note_end(&self, listener: u16, bytes: (u64, u64), lasted: Option<u64>) {
         let Some(listener) = self.listeners.get(usize::from(listener)) else {
             return;
         };
@@ -314,7 +311,7 @@ impl Tally {
         listener.bytes_to_client.add(bytes.1);
         listener.bytes.add(bytes.0.wrapping_add(bytes.1));
         if let Some(lasted) = lasted {
-            listener.duration.add(micros(lasted));
+            listener.duration.add(lasted);
         }
     }
 }
@@ -326,12 +323,6 @@ fn continued<T: Default>(before: &[Arc<T>], count: usize, is_new: impl Fn(usize)
         _ => Arc::default(),
     };
     (0..count).map(one).collect()
-}
-
-pub(crate) fn micros(time: Duration) -> u64 {
-    time.as_secs()
-        .saturating_mul(1_000_000)
-        .saturating_add(u64::from(time.subsec_micros()))
 }
 
 #[cfg(test)]
@@ -350,7 +341,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_not_counted() {
         let tally = of(1, 1, TIMED_SERVERS, 1);
-        let time = Duration::from_micros(10);
+        let time = 10;
         tally.note_begin(1);
         tally.note_choice(1, (None, None), Some(time));
         tally.note_choice(0, (Some(RuleId(0)), Some(0)), None);

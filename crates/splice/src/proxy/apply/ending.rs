@@ -46,7 +46,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.timers.disarm(slot);
         let source = connection.ends.source(&self.settings, &self.borrowed);
         let local_port = source.map_or(0, |(_, port)| port);
-        let lasted = self.records.start(slot).map(|start| self.now.saturating_since(start));
+        let lasted = self.records.start(slot).map(|start| self.now.micros_since(start));
         let bytes = (connection.bytes_to_server, connection.bytes_to_client);
         self.tally.note_end(connection.listener, bytes, lasted);
         let class = self.admission.quotas.class(slot);

@@ -41,7 +41,6 @@ use crate::session::options::Agreed;
 use crate::session::phase::{FinState, Phase};
 use crate::session::state::{Call, ClientSide, ServerSide, State};
 use crate::session::table::FlowRef;
-use crate::tally;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::wire::tcp::options::OptionBytes;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
@@ -241,8 +240,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// The client has acknowledged the SYN-ACK that was passed on to it.
     fn note_forwarded_handshake(&self, slot: u32, listener: u16) {
         let answered = (Side::Server, record::State::Established);
-        if let Some(took) = self.records.time_since(slot, answered, self.now) {
-            self.tally.note_handshake(listener, tally::micros(took));
+        if let Some(took) = self.records.micros_since(slot, answered, self.now) {
+            self.tally.note_handshake(listener, took);
         }
     }
 

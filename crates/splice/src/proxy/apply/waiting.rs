@@ -243,7 +243,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             State::SynForwarded(_, call, _) => call.pool = pool,
             _ => {}
         }
-        let took = self.records.start(slot).map(|start| now - start);
+        let took = self.records.start(slot).map(|start| now.micros_since(start));
         (self.tally).note_choice(listener, (rule, pool.map(|pool| pool.0)), took);
         if has_asked {
             self.renew_claim(connection, true);
