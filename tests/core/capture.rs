@@ -2,6 +2,7 @@
 
 use crate::harness::{Bench, CONFIG, Client, Server, TABLE_SECRET, close, nothing, only, spliced};
 use crate::icmp::error_about;
+use e2d2::port::PortId;
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::leg::mapped;
 use netfcts::record::Cause;
@@ -287,6 +288,16 @@ fn what_finds_no_room_is_counted_and_groups_that_have_begun_end() {
         only(client.send(&mut bench, &[7; 100]));
         client.seq = client.seq.wrapping_sub(100);
     }
+    // What would not be captured is not lost: a segment that nobody listens for, whatever its checksum, and the RST to it.
+    let lost = reader.lost();
+    let mut syn = client.syn();
+    syn.to = syn.to.with_port(9_999);
+    syn.from = syn.from.with_port(2_000);
+    only(bench.receive(&syn));
+    let mut damaged = syn.frame();
+    *damaged.last_mut().expect("a byte") ^= 1;
+    assert!(bench.receive_bytes(PortId(0), &damaged).is_empty());
+    assert_eq!(reader.lost(), lost);
     let kept = groups(&mut reader);
     let frames: usize = kept.iter().map(|group| group.frames.len()).sum();
     assert_eq!(frames as u64 + reader.lost(), 2 * sent as u64);

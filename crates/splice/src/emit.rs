@@ -46,6 +46,13 @@ impl<P: BufferPool> Emitter<P> {
         }
     }
 
+    /// Nobody listens for the segment that is dealt with.
+    pub(crate) fn note_nobodys(&mut self) {
+        if let Some(tap) = &mut self.tap {
+            tap.keep_nobodys();
+        }
+    }
+
     /// A connection is made by a segment to this listener.
     #[inline]
     pub(crate) fn note_made(&mut self, slot: u32, by: &Segment, listener: u16) {

@@ -309,6 +309,18 @@ impl Tap {
         self.lost += self.lost_each;
     }
 
+    /// Whether nothing has to be asked of a frame to know that it is captured, but whether somebody listens for it.
+    #[inline]
+    pub(crate) fn has_all(&self) -> bool {
+        self.is_all
+    }
+
+    /// Nobody listens for the frame of a batch that is lost: it is none of the capture's, and neither is what goes out for it.
+    pub(crate) fn keep_nobodys(&mut self) {
+        self.lost -= self.lost_each;
+        self.lost_each = 0;
+    }
+
     /// Ends the batch.
     #[inline]
     pub(crate) fn end_batch(&mut self) {

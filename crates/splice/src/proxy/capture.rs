@@ -49,10 +49,17 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         out: &mut impl Output<P::Buffer>,
     ) {
         if !(segments.iter()).any(|segment| self.is_captured(segment.guess, segment)) {
-            return self.handle_quietly(buffers, segments, out);
+            self.rooms.emit.is_quiet = true;
+            self.handle_untold(false, buffers, segments, out);
+            self.rooms.emit.is_quiet = false;
+            return;
         }
         let now = self.rooms.now;
         let is_shut = self.rooms.emit.tap.as_mut().is_some_and(|tap| tap.begin_batch(now));
+        if is_shut && self.rooms.emit.tap.as_ref().is_some_and(|tap| tap.has_all()) {
+            self.handle_untold(true, buffers, segments, out);
+            return self.end_batch();
+        }
         for (buffer, segment) in buffers.drain(..).zip(segments) {
             let found = self.find(segment);
             let is_captured = self.is_captured(found, segment);
@@ -69,32 +76,49 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 self.end_group(found);
             }
         }
+        self.end_batch();
+    }
+
+    #[inline]
+    fn lose_one(&mut self) {
+        if let Some(tap) = &mut self.rooms.emit.tap {
+            tap.lose(true);
+        }
+    }
+
+    fn end_batch(&mut self) {
         if let Some(tap) = &mut self.rooms.emit.tap {
             tap.end_batch();
         }
     }
 
-    /// Deals with a batch of which nothing is captured, as the flow table was when it was read: the tap is asked nothing, unless a
-    /// segment turns out to be of another connection.
-    fn handle_quietly(
+    /// Deals with a batch of which the tap is told nothing by frame: nothing of it is captured, as the flow table was when it was read,
+    /// unless a segment turns out to be of another connection; or all is lost, unless nobody listens for a segment.
+    fn handle_untold(
         &mut self,
+        is_lost: bool,
         buffers: &mut ArrayVec<P::Buffer, BURST>,
         segments: &mut [Segment],
         out: &mut impl Output<P::Buffer>,
     ) {
-        self.rooms.emit.is_quiet = true;
         for (buffer, segment) in buffers.drain(..).zip(segments) {
             let found = self.find(segment);
-            if found != segment.guess && self.is_captured(found, segment) {
+            if is_lost {
+                self.lose_one();
+            } else if found != segment.guess && self.is_captured(found, segment) {
                 self.handle_misjudged(found, Incoming { buffer, segment }, out);
                 continue;
             }
             match self.verify(segment, buffer.data()) {
                 Ok(()) => self.handle_found(found, Incoming { buffer, segment }, out),
-                Err(reason) => self.rooms.emit.dropped(reason),
+                Err(reason) => {
+                    if found.is_none() && !self.is_captured(found, segment) {
+                        self.rooms.emit.note_nobodys();
+                    }
+                    self.rooms.emit.dropped(reason);
+                }
             }
         }
-        self.rooms.emit.is_quiet = false;
     }
 
     /// A segment of a captured connection, of which that was not expected. The rest of its batch is not dealt with quietly.

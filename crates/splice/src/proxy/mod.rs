@@ -228,18 +228,20 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             if is_kernels() {
                 return out.pass_to_kernel(now, segment.device, incoming.buffer);
             }
+            self.rooms.emit.note_nobodys();
             self.rooms.emit.dropped(DropReason::UnknownFlow);
             return;
         };
         let listener = self.rooms.listener(address, segment);
-        // What nobody listens for may be the answer to a probe.
-        if listener.is_none()
-            && let Some(probe) = self.rooms.find_probe(key)
-        {
-            return self.rooms.handle_probe_answer(probe, incoming, out);
-        }
-        if listener.is_none() && is_kernels() {
-            return out.pass_to_kernel(now, segment.device, incoming.buffer);
+        if listener.is_none() {
+            self.rooms.emit.note_nobodys();
+            // It may be the answer to a probe.
+            if let Some(probe) = self.rooms.find_probe(key) {
+                return self.rooms.handle_probe_answer(probe, incoming, out);
+            }
+            if is_kernels() {
+                return out.pass_to_kernel(now, segment.device, incoming.buffer);
+            }
         }
         let event = match listener {
             None if segment.has(TcpFlags::RST) => Event::OutOfWindowRst(Side::Client),
