@@ -246,17 +246,12 @@ cmd_run() {
 
 # Prints PACKAGE NAME for each benchmark of the workspace.
 benches() {
-    local file folder
-    for file in benches/*.rs benches/*/main.rs crates/*/benches/*.rs crates/*/benches/*/main.rs; do
-        [ -e "$file" ] || continue
-        folder=${file%%benches/*}
-        file=${file#*benches/}
-        file=${file%/main.rs}
-        printf '%s %s\n' "$(package_of "${folder:-./}")" "${file%.rs}"
+    local manifest package
+    for manifest in Cargo.toml crates/*/Cargo.toml; do
+        package=$(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -n 1)
+        sed -n "/^\[\[bench\]\]\$/,/^\$/s/^name = \"\(.*\)\"/$package \1/p" "$manifest"
     done
 }
-
-package_of() { sed -n 's/^name = "\(.*\)"/\1/p' "$1/Cargo.toml" | head -n 1; }
 
 cmd_bench() {
     local name=${1:-} package program
