@@ -4,7 +4,6 @@
 use std::error::Error;
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant as Time};
@@ -18,6 +17,7 @@ use splice::limit::Limits;
 use splice::settings::{HashSettings, Member, Policy, PoolSettings, Seeker, UpstreamServer, UpstreamSettings};
 use splice::standby::Standby;
 use splice::upstream::Upstream;
+use trafficengine::bench::ResultFile;
 
 #[path = "../guard/alone.rs"]
 mod alone;
@@ -26,9 +26,8 @@ mod check;
 /// How servers are chosen.
 #[derive(Parser)]
 struct Arguments {
-    /// Where to write the result.
-    #[arg(long)]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    file: ResultFile,
     /// Picks of each measurement.
     #[arg(long, default_value_t = 1_000_000)]
     picks: u32,
@@ -127,10 +126,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         }
     }
     println!("{outcome:#?}");
-    if let Some(path) = &arguments.json {
-        std::fs::write(path, serde_json::to_string_pretty(&outcome)? + "\n")?;
-    }
-    Ok(())
+    Ok(arguments.file.write(&outcome)?)
 }
 
 /// A pool of these servers, each of which has an address of its own, whatever others there are.

@@ -6,16 +6,15 @@ use std::process::ExitCode;
 use proxyengine::report::CounterGroups;
 use serde::Serialize;
 use serde_json::Value;
-use trafficengine::bench::PGO;
+use trafficengine::bench::{PGO, ResultFile};
 
 use super::BoxError;
 
 /// Flags of every bench.
 #[derive(clap::Args)]
 pub(crate) struct Common {
-    /// Where to write the result.
-    #[arg(long)]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    file: ResultFile,
     /// Folder for the plots.
     #[arg(long, default_value = "target/bench")]
     pub(crate) plots: PathBuf,
@@ -36,9 +35,7 @@ impl Common {
 
     /// Writes the JSON if asked for.
     pub(crate) fn write(&self, result: &impl Serialize) -> Result<(), BoxError> {
-        let Some(path) = &self.json else { return Ok(()) };
-        let text = serde_json::to_string_pretty(&told(result)?)? + "\n";
-        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()).into())
+        Ok(self.file.write(&told(result)?)?)
     }
 
     /// The file of a plot.

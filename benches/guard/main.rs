@@ -5,7 +5,6 @@
 //! hardly any address has. Counted are the cycles of the time stamp counter in which a core handles a batch; frames are made
 //! before.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant as Time;
 
@@ -13,6 +12,7 @@ use clap::Parser;
 use e2d2::BURST;
 use e2d2::time::Clock;
 use serde::Serialize;
+use trafficengine::bench::ResultFile;
 
 mod alone;
 mod one_core;
@@ -27,9 +27,8 @@ const FLOOD: usize = 64 * BURST;
 /// What lists cost.
 #[derive(Parser)]
 struct Arguments {
-    /// Where to write the result.
-    #[arg(long)]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    file: ResultFile,
     /// Pairs of turns.
     #[arg(long, default_value_t = 15)]
     pairs: usize,
@@ -126,10 +125,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     }
     outcome.build_ms_1m = build_ms(500_000)?;
     println!("{outcome:#?}");
-    if let Some(path) = &arguments.json {
-        std::fs::write(path, serde_json::to_string_pretty(&outcome)? + "\n")?;
-    }
-    Ok(())
+    Ok(arguments.file.write(&outcome)?)
 }
 
 /// From the file to the table, with so many prefixes of each family.

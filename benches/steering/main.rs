@@ -5,10 +5,10 @@
 //! `rss`, `port` and `ip` are right when not one packet came in on the wrong core; `software` when every one that did was
 //! handed over. No connection may fail in any.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use trafficengine::bench::ResultFile;
 
 mod field;
 
@@ -17,9 +17,8 @@ use field::{BoxError, MODES};
 /// Connections through several cores.
 #[derive(Parser)]
 struct Arguments {
-    /// Where to write the result.
-    #[arg(long)]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    file: ResultFile,
     /// Connections in each mode and with each number of queues.
     #[arg(long, default_value_t = 1_000_000)]
     connections: u64,
@@ -75,9 +74,6 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
             outcomes.push(outcome);
         }
     }
-    if let Some(path) = &arguments.json {
-        let text = serde_json::to_string_pretty(&outcomes)? + "\n";
-        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
-    }
+    arguments.file.write(&outcomes)?;
     Ok(outcomes.iter().all(field::Outcome::is_right))
 }

@@ -195,8 +195,15 @@ fn build_sh_tells_what_it_can_do_from_any_folder() {
     let (code, printed) = call("build.sh", &["fly"]);
     assert!(code != 0 && printed.contains("unknown command 'fly'"), "{printed}");
     let (code, printed) = call("build.sh", &["bench"]);
-    for bench in ["choice  (proxyengine)", "cps  (proxyengine)", "generator  (trafficengine)"] {
-        assert!(code == 0 && printed.lines().any(|line| line == bench), "{bench} in {printed}");
+    for bench in [
+        "choice  (proxyengine)",
+        "cps  (proxyengine)",
+        "generator  (trafficengine)",
+    ] {
+        assert!(
+            code == 0 && printed.lines().any(|line| line == bench),
+            "{bench} in {printed}"
+        );
     }
     let (code, printed) = call("build.sh", &["bench", "no-such-bench"]);
     assert!(

@@ -142,10 +142,7 @@ pub(crate) fn measure(arguments: &Arguments, cpus: &[usize]) -> Result<bool, Box
         result.cycles_per_connection_one,
         verdict(&result.invalid_because),
     );
-    if let Some(path) = &arguments.json {
-        let text = serde_json::to_string_pretty(&result)? + "\n";
-        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
-    }
+    arguments.file.write(&result)?;
     Ok(result.valid && result.ratio >= result.limit)
 }
 

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use serde::Serialize;
 use serde_json::Value;
-use trafficengine::bench::{PGO, unwanted, verdict};
+use trafficengine::bench::{PGO, ResultFile, unwanted, verdict};
 use trafficengine::plot;
 
 mod cores;
@@ -48,9 +48,8 @@ struct Arguments {
     /// Instead of two processes: one with so many cores, each with clients and servers of its own on a pair of rings, by one core.
     #[arg(long, value_parser = clap::value_parser!(u8).range(2..=16))]
     cores: Option<u8>,
-    /// Where to write the result.
-    #[arg(long)]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    file: ResultFile,
     /// Folder for the plots.
     #[arg(long, default_value = "target/bench")]
     plots: PathBuf,
@@ -167,10 +166,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         result.connections_per_second,
         verdict(&result.invalid_because),
     );
-    if let Some(path) = &arguments.json {
-        let text = serde_json::to_string_pretty(&result)? + "\n";
-        fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
-    }
+    arguments.file.write(&result)?;
     let names: Vec<String> = (1..=turns.len()).map(|number| number.to_string()).collect();
     let bars: Vec<(&str, f64)> = names
         .iter()
