@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use super::check::Place;
+use super::check_sources::add_moved;
 use super::choosing::add_counted;
 use super::error::ConfigError;
 use super::model::{Fallback, ListenerConfig, PoolConfig, ServerConfig};
@@ -167,6 +168,7 @@ impl Config {
         difference.pools = config.pools.iter().zip(&self.pools).filter_map(changed).collect();
         difference.past_groups = groups_of(self).difference(&groups_of(&config)).copied().collect();
         difference.past_groups.sort_unstable();
+        add_moved(&mut difference, self, &config);
         config.make_choice_tables(Some(self));
         (count > 0).then_some((config, difference))
     }
@@ -340,7 +342,7 @@ impl Continued {
         }
         add_counted(&mut difference, old, &config);
         difference.new_servers.sort_unstable();
-        difference.checks.sort_unstable();
+        add_moved(&mut difference, old, &config);
         difference.pools.sort_unstable();
         difference.new_listeners.sort_unstable();
         (config, difference)

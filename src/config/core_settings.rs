@@ -7,6 +7,7 @@ use e2d2::wire::{Checksums, MacAddr};
 use netfcts::leg::mapped;
 use netfcts::pool::PortSet;
 
+use super::check_sources::check_sources;
 use super::{
     AcceptProxy, Config, Fallback, ListenerConfig, PoolConfig, PortConfig, PortRanges, SendProxy, ServerConfig,
     Standing,
@@ -189,6 +190,7 @@ fn servers(
 ) -> Vec<Server> {
     let mut sets: Vec<(&PortRanges, Arc<PortSet>)> = Vec::new();
     let mut made = Vec::with_capacity(servers.len());
+    let check_sources = check_sources(servers);
     for server in servers {
         let mut locals = Vec::with_capacity(server.local.len());
         for local in &server.local {
@@ -209,6 +211,7 @@ fn servers(
             retries: server.retries,
             connect_timeout: server.connect_timeout,
             check: server.check,
+            check_source: check_sources[server.id.index()].0,
         });
     }
     made

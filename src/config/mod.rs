@@ -16,6 +16,7 @@
 mod ancestor;
 mod check;
 mod check_content;
+mod check_sources;
 mod choosing;
 mod continued;
 mod control;

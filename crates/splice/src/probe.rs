@@ -92,7 +92,9 @@ pub(crate) enum Asks {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Probe {
     pub(crate) server: u16,
-    /// Index among the server's local addresses.
+    /// The server whose source ports it uses.
+    pub(crate) source: u16,
+    /// Index among that server's local addresses.
     pub(crate) local: u16,
     /// Between which ends; ours is the local one.
     pub(crate) key: FourTuple,
@@ -357,9 +359,10 @@ impl ProbeBackoff {
 }
 
 impl Probe {
-    pub(crate) fn new(server: u16, local: u16, key: FourTuple) -> Self {
+    pub(crate) fn new(server: u16, (source, local): (u16, u16), key: FourTuple) -> Self {
         Probe {
             server,
+            source,
             local,
             key,
             isn: SeqNum(0),

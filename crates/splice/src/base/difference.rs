@@ -16,7 +16,7 @@ pub struct Difference {
     pub past_servers: Vec<u16>,
     /// Servers with another `max_connections`.
     pub limits: Vec<u16>,
-    /// Servers that were there before with another check, or none.
+    /// Servers that were there before with another check, or none, or whose checks use another server's ports.
     pub checks: Vec<u16>,
     /// Numbers of listeners that are new, each with the listener that had its addresses before, if one had.
     pub new_listeners: Vec<(u16, Option<u16>)>,

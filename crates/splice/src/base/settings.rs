@@ -151,6 +151,8 @@ pub struct Server {
     pub connect_timeout: Duration,
     /// Whether it is checked, and how.
     pub check: Option<Check>,
+    /// The server whose source ports its checks use: all that go to one address and port use the same.
+    pub check_source: u16,
 }
 
 /// What a segment of no known connection is answered with.

@@ -77,8 +77,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             self.checks.count(CheckEvent::Saved);
             return self.checks.arm(server, answered_at + check.interval);
         }
-        let server_port = check.port.unwrap_or(self.settings.servers[usize::from(server)].port);
-        let Some(probe) = self.take_probe(server, server_port) else {
+        let settings = &self.settings.servers[usize::from(server)];
+        let (source, port) = (settings.check_source, check.port.unwrap_or(settings.port));
+        let Some(probe) = self.take_probe(server, source, port) else {
             self.checks.count(CheckEvent::NoPort);
             return self.checks.arm(server, now + check.fast_interval);
         };
@@ -180,9 +181,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.checks.arm(server, now.max(ended.sent_at + pace));
     }
 
-    /// Forgets the checks of servers that are no more.
+    /// Forgets the checks of servers that are no more, or are checked otherwise from now on.
     pub(crate) fn end_checks_of(&mut self, difference: &Difference) {
-        for server in difference.replaced() {
+        for server in difference.replaced().chain(difference.checks.iter().copied()) {
             self.forget_check(server);
         }
     }

@@ -93,7 +93,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return;
         }
         let server_port = settings.port;
-        let Some(probe) = self.take_probe(server, server_port) else {
+        let Some(probe) = self.take_probe(server, server, server_port) else {
             self.probes.on_no_port();
             return self.end_silence(server);
         };
@@ -101,17 +101,17 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.retransmit_probe(place, out);
     }
 
-    /// A probe of this port of a server that is there: with a port of ours, which is to be [released](Self::release_probe).
-    /// `None` if none can be spared.
-    pub(crate) fn take_probe(&mut self, server: u16, server_port: u16) -> Option<Probe> {
-        let (now, settings) = (self.now, self.settings.servers.get(usize::from(server))?);
+    /// A probe of this port of a server that is there: with a port of ours, from those of `source`, which is to be
+    /// [released](Self::release_probe). `None` if none can be spared.
+    pub(crate) fn take_probe(&mut self, server: u16, source: u16, server_port: u16) -> Option<Probe> {
+        let (now, settings) = (self.now, self.settings.servers.get(usize::from(source))?);
         // Connections have the ports first: where there are few, the last one is theirs.
         let can_spare = |pool: &PortPool| match pool.free() {
             0 => false,
             1 => pool.capacity() == 1,
             _ => true,
         };
-        let of_server = usize::from(server);
+        let of_server = usize::from(source);
         let can_be = |(local, _): &(usize, &Local)| can_spare(self.sources.pool(of_server, *local));
         let (local, from) = settings.locals.iter().enumerate().find(can_be)?;
         let taken = self.sources.take(of_server, local, now)?;
@@ -121,7 +121,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             remote_port: server_port,
             local_port: taken.port,
         };
-        let mut probe = Probe::new(server, local as u16, key);
+        let mut probe = Probe::new(server, (source, local as u16), key);
         probe.tsval = self.handshake.timestamp(now);
         // As for any connection: nothing of the port's last one may come back (RFC 6528 3, RFC 6191 2).
         probe.isn = self.handshake.iss(now, &key);
@@ -283,7 +283,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// Gives the port of a probe back, with what the server may remember of it.
     pub(crate) fn release_port_of(&mut self, probe: &Probe) {
-        let pool = (usize::from(probe.server), usize::from(probe.local));
+        let pool = (usize::from(probe.source), usize::from(probe.local));
         self.sources
             .release(pool, probe.key.local_port, probe.last_use(), self.now);
     }
