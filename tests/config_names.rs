@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use e2d2::wire::MacAddr;
 use proxyengine::config::{Answers, Config, Found, MOST_SERVERS, Question, Standing};
 
 /// A file with these servers of its pool and that rest.
@@ -346,4 +347,34 @@ fn records_are_filtered_by_the_entry_or_one_of_its_servers() {
     let records = |name: &str| format!("[[records]]\nfile = \"-\"\nservers = [\"{name}\"]");
     assert_eq!(parse(&text(WEB, &records("web")), &Answers::new()).records().len(), 1);
     assert!(refusal(&text(WEB, &records("wed"))).contains("records[0].servers[0]"));
+}
+
+#[test]
+fn servers_to_be_timed_are_named_or_the_first_64() {
+    let of = |named: &str| text(&format!("{WEB}, {{ name = \"a\", address = \"10.0.0.9:80\" }}"), named);
+    let answers = web(&["10.0.0.2", "10.0.0.3"]);
+    let timed = |named: &str| {
+        let config = parse(&of(named), &answers);
+        let timed = config.core_settings(0, &[MacAddr::default()], |_| 0).timed_servers;
+        let name = |server: &u16| config.servers()[usize::from(*server)].name.clone();
+        timed.iter().map(name).collect::<Vec<_>>()
+    };
+    let both = ["web@10.0.0.2:80", "web@10.0.0.3:80"];
+    assert_eq!(timed(""), ["a", both[0], both[1]]);
+    assert_eq!(timed("[control]\ntimed_servers = [\"web\"]"), both);
+    assert_eq!(timed("[control]\ntimed_servers = [\"a\"]"), ["a"]);
+    assert!(timed("[control]\ntimed_servers = []").is_empty());
+    let unknown = refusal(&of("[control]\ntimed_servers = [\"a\", \"b\"]"));
+    assert!(unknown.contains("control.timed_servers[1]"), "{unknown}");
+    let many = refusal(&of(&format!("[control]\ntimed_servers = {:?}", ["a"; 65])));
+    assert!(many.contains("expected at most 64"), "{many}");
+    // A reload may name others, and takes no restart for it.
+    let running = parse(&of(""), &answers);
+    let (reloaded, _) = running
+        .reload_text(&of("[control]\ntimed_servers = [\"a\"]"), "test")
+        .expect("live");
+    assert_eq!(
+        reloaded.core_settings(0, &[MacAddr::default()], |_| 0).timed_servers,
+        [0]
+    );
 }

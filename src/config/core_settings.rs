@@ -68,6 +68,7 @@ impl Config {
             verify: self.engine.verify,
             capacity: self.capacity(),
             records: !self.records.is_empty(),
+            timed_servers: self.timed_servers(),
             leg_sample: self.engine.leg_sample,
             steering: None,
             kernel: Claims::new(self, macs).into_exception_path(),

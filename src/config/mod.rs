@@ -39,6 +39,7 @@ mod routes;
 mod rule;
 mod rule_numbers;
 mod source;
+mod timed;
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -99,6 +100,8 @@ pub struct Config {
     records: Vec<RecordsConfig>,
     log_level: LevelFilter,
     control: ControlConfig,
+    /// `[control] timed_servers`.
+    timed_servers: Option<Vec<String>>,
     warnings: Vec<String>,
     /// Our addresses in the order of their numbers, as far as earlier versions have given them.
     address_order: Vec<IpAddr>,

@@ -343,4 +343,5 @@ pub(super) struct RawControl {
     pub(super) journal: Option<String>,
     #[serde(default)]
     pub(super) hosts: Vec<String>,
+    pub(super) timed_servers: Option<Vec<String>>,
 }

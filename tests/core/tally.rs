@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use e2d2::wire::tcp::TcpFlags;
 
-use crate::harness::{Bench, CONFIG, Client, Server, close, nothing, only};
+use crate::harness::{Bench, CONFIG, Client, Server, close, nothing, only, spliced};
 use splice::tally::{Distribution, Histogram};
 
 const CONNECTIONS: u16 = 60;
@@ -112,4 +112,24 @@ fn what_nobody_knows_is_not_counted() {
     bench.finish();
     assert_eq!(listener.ended.get(), 2);
     assert_eq!(of([&listener.duration]).count(), 2);
+}
+
+#[test]
+fn the_servers_that_are_timed_change_with_a_reload() {
+    let timed = |names: &str| format!("{CONFIG}\n[control]\ntimed_servers = [{names}]\n");
+    let mut bench = Bench::with_config(&timed("\"s1\", \"s2\""));
+    let calls = |bench: &Bench, server: usize| {
+        let tally = bench.proxy.tally();
+        tally.server(server).map(|server| of([&server.connect]).count())
+    };
+    spliced(&mut bench, 40_000);
+    let mut client = Client::new(40_001);
+    client.connect(&mut bench);
+    Server::from_syn(&only(client.send(&mut bench, b"1 hello"))).accept(&mut bench);
+    assert_eq!([0, 1, 2].map(|server| calls(&bench, server)), [None, Some(1), Some(0)]);
+    bench.reload(&timed("\"s0\", \"s1\""), |_| None);
+    spliced(&mut bench, 40_002);
+    assert_eq!([0, 1, 2].map(|server| calls(&bench, server)), [Some(1), Some(1), None]);
+    bench.finish();
+    bench.assert_all_returned();
 }

@@ -24,9 +24,6 @@ use netfcts::legs::Sent;
 
 pub use histogram::{CELLS, Distribution, Histogram};
 
-/// Servers whose times are kept: those with the lowest numbers.
-const TIMED_SERVERS: usize = 64;
-
 /// A number that one core counts and all may read.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
@@ -49,7 +46,8 @@ impl Count {
 pub struct Tally {
     listeners: Box<[Arc<ListenerTally>]>,
     pools: Box<[Arc<PoolTally>]>,
-    servers: Box<[Arc<ServerTally>]>,
+    /// By number, up to the last of [`Settings::timed_servers`].
+    servers: Box<[Option<Arc<ServerTally>>]>,
     rules: Box<[Arc<RuleTally>]>,
 }
 
@@ -111,7 +109,7 @@ pub struct RuleTally {
     pub chosen: Count,
 }
 
-/// Of one of the first [`TIMED_SERVERS`] servers.
+/// Of one of the [`Settings::timed_servers`].
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct ServerTally {
@@ -203,13 +201,22 @@ impl Tally {
 
     /// The same counts for other settings, of which those begin anew that `is_new`.
     pub(crate) fn with(&self, settings: &Settings, pools: usize, is_new: impl Fn(Of) -> bool) -> Tally {
-        let (listeners, servers) = (settings.listeners.len(), settings.servers.len());
+        let timed = &settings.timed_servers;
+        let servers = |server: u16| {
+            let before = self
+                .servers
+                .get(usize::from(server))
+                .filter(|_| !is_new(Of::Server(server)));
+            let goes_on = before.cloned().flatten();
+            (timed.contains(&server)).then(|| goes_on.unwrap_or_default())
+        };
+        let last_timed = timed.iter().max();
         Tally {
-            listeners: continued(&self.listeners, listeners, |of| is_new(Of::Listener(of as u16))),
-            pools: continued(&self.pools, pools, |_| false),
-            servers: continued(&self.servers, servers.min(TIMED_SERVERS), |of| {
-                is_new(Of::Server(of as u16))
+            listeners: continued(&self.listeners, settings.listeners.len(), |of| {
+                is_new(Of::Listener(of as u16))
             }),
+            pools: continued(&self.pools, pools, |_| false),
+            servers: last_timed.map_or_else(Box::default, |last| (0..=*last).map(servers).collect()),
             rules: continued(&self.rules, settings.rules, |of| is_new(Of::Rule(of as u32))),
         }
     }
@@ -229,9 +236,10 @@ impl Tally {
         self.rules.get(rule.index()).map(Arc::as_ref)
     }
 
-    /// By number of the server: of the first [`TIMED_SERVERS`].
+    /// By number of the server, if it is timed.
+    #[inline]
     pub fn server(&self, server: usize) -> Option<&ServerTally> {
-        self.servers.get(server).map(Arc::as_ref)
+        self.servers.get(server)?.as_deref()
     }
 
     /// Where what is seen of a connection from this pool, which may be none, to this server is counted.
@@ -286,7 +294,7 @@ impl Tally {
         if let Some(pool) = pool.and_then(|pool| self.pools.get(usize::from(pool))) {
             pool.connect.add(took);
         }
-        if let Some(server) = self.servers.get(usize::from(server)) {
+        if let Some(server) = self.server(usize::from(server)) {
             server.connect.add(took);
         }
     }
@@ -296,7 +304,7 @@ impl Tally {
         if let Some(listener) = self.listeners.get(usize::from(listener)) {
             listener.first_byte.add(took);
         }
-        if let Some(server) = self.servers.get(usize::from(server)) {
+        if let Some(server) = self.server(usize::from(server)) {
             server.first_byte.add(took);
         }
     }
@@ -333,14 +341,14 @@ mod tests {
         Tally {
             listeners: continued(&[], listeners, |_| false),
             pools: continued(&[], pools, |_| false),
-            servers: continued(&[], servers, |_| false),
+            servers: (0..servers).map(|_| Some(Arc::default())).collect(),
             rules: continued(&[], rules, |_| false),
         }
     }
 
     #[test]
     fn what_is_not_there_is_not_counted() {
-        let tally = of(1, 1, TIMED_SERVERS, 1);
+        let tally = of(1, 1, 64, 1);
         let time = 10;
         tally.note_begin(1);
         tally.note_choice(1, (None, None), Some(time));

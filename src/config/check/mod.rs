@@ -41,6 +41,7 @@ use super::names::{Answers, Origin, Outside};
 use super::raw::{RawConfig, RawPort, SECTIONS};
 use super::rule_numbers;
 use super::source::{At, Source};
+use super::timed;
 
 pub(super) use pools::Place;
 
@@ -78,6 +79,7 @@ pub(super) fn check(source: &mut Source<'_>, outside: &Outside<'_>) -> Result<(C
         syn_ack: small::syn_ack(source, &raw.syn_ack, &ports),
         log_level: small::log_level(source, &raw.log),
         control: small::control(source, &raw.control),
+        timed_servers: timed::check(source, &raw.control, &pools.pools, &pools.servers),
         records,
         servers: pools.servers,
         pools: pools.pools,
@@ -299,7 +301,7 @@ pub(crate) fn why_no_host(ip: IpAddr) -> Option<&'static str> {
     }
 }
 
-fn quoted(value: impl Display) -> String {
+pub(super) fn quoted(value: impl Display) -> String {
     format!("\"{value}\"")
 }
 

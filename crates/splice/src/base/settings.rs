@@ -330,6 +330,8 @@ pub struct Settings {
     pub capacity: Capacity,
     /// A record is kept of each connection.
     pub records: bool,
+    /// The servers for which times and legs are counted one by one.
+    pub timed_servers: Vec<u16>,
     /// The legs of one connection in so many are watched; of none if that is zero.
     pub leg_sample: u32,
     /// The core's place among several; nothing if it is alone.
