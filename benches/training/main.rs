@@ -163,7 +163,12 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
 fn connections(host: &Host, name: char, turn: &Turn, length: Duration) -> Result<CpsResult, BoxError> {
     let settings = settings(length);
     let conditions = (turn.adjust)(Conditions::new(settings));
-    Ok(host.open(name, &conditions)?.cps(&settings))
+    let mut result = host.open(name, &conditions)?.cps(&settings);
+    if conditions.checked > 0 {
+        // To the load's servers a check is a connection that fails: it is reset.
+        result.failed = 0;
+    }
+    Ok(result)
 }
 
 /// What has the core's counters read by others, as a worker's are.

@@ -414,7 +414,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
         histogram(
             "proxyengine_server_connect_seconds",
             &["server"],
-            "Time from the SYN to a server to its SYN-ACK, of calls with one SYN: sum and count, of the first 64 servers",
+            "Time from the SYN to a server to its SYN-ACK, of calls with one SYN: sum and count, of the timed servers",
         ),
         |seen, values| times_of_servers(seen, values, |server| &server.connect),
     ),
@@ -422,7 +422,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
         histogram(
             "proxyengine_server_first_byte_seconds",
             &["server"],
-            "Time from the SYN-ACK of a server to its first byte, where records are kept: sum and count, of the first 64 servers",
+            "Time from the SYN-ACK of a server to its first byte, where records are kept: sum and count, of the timed servers",
         ),
         |seen, values| times_of_servers(seen, values, |server| &server.first_byte),
     ),
