@@ -19,7 +19,6 @@
 
 use crate::checks::CheckLine;
 use crate::commands::CommandEnd;
-use crate::config::ServerId;
 use crate::kernel::{FRAMES_PER_POLL, KernelEnd, Share};
 use crate::neighbour::{NextHopId, SharedNeighbours, Station, StationChange, Verdict};
 use crate::stages::{Off, Stages};
@@ -35,8 +34,6 @@ use e2d2::wire::frame::{Kind, Packet};
 use splice::callbacks::SelectServer;
 use splice::checks::{CheckId, CheckOrder};
 use splice::round_budget::KEPT_FOR_CONTROL;
-use splice::steering::SteeringTrouble;
-use splice::syn_ack_options::ServerCaps;
 use splice::{Change, NextHops, Proxy};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -213,11 +210,6 @@ impl<L: BufferPool, S: SelectServer> Handle<L, S> {
         self.ways.incoming.borrow().as_ref().map(Incoming::waiting)
     }
 
-    /// Takes no new connection from now on.
-    pub fn begin_drain(&self) {
-        self.proxy.borrow_mut().begin_drain();
-    }
-
     /// Ends what is still open with a RST to both sides, over the next rounds.
     pub fn finish(&self) {
         self.stage.set(Stage::Finishing);
@@ -234,19 +226,9 @@ impl<L: BufferPool, S: SelectServer> Handle<L, S> {
         self.station.borrow_mut().adopt(station);
     }
 
-    /// See [`Proxy::stop_counting`].
-    pub fn stop_counting(&self) {
-        self.proxy.borrow_mut().stop_counting();
-    }
-
-    /// The next server of which something new is known.
-    pub fn take_caps_change(&self, now: Instant) -> Option<(ServerId, ServerCaps)> {
-        self.proxy.borrow_mut().take_caps_change(now)
-    }
-
-    /// What the ports have not done that they were told, if that is news.
-    pub fn take_steering_trouble(&self) -> Option<SteeringTrouble> {
-        self.proxy.borrow_mut().take_steering_trouble()
+    /// Has the core do something, or say what is news.
+    pub fn change<T>(&self, change: impl FnOnce(&mut Proxy<L, S, Arc<SharedNeighbours>>) -> T) -> T {
+        change(&mut self.proxy.borrow_mut())
     }
 
     /// Looks into the core: counters, usage, memory.

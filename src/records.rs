@@ -11,7 +11,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -68,6 +68,26 @@ pub struct OpenError {
 pub struct RecordKeeper {
     seen: RecordWatch,
     thread: Option<JoinHandle<()>>,
+    /// What the sinks are.
+    configs: Vec<RecordsConfig>,
+    /// How many have been started.
+    started: u32,
+}
+
+/// Sinks for another version of the file, which are open. Dropping it ends those that are new.
+pub struct Replacement {
+    configs: Vec<RecordsConfig>,
+    places: Vec<Place>,
+    started: u32,
+}
+
+/// Who takes a place among the sinks.
+#[derive(Debug)]
+enum Place {
+    /// The one that had this number.
+    Kept(usize),
+    /// A new one.
+    New(Sink),
 }
 
 #[derive(Debug, Default)]
@@ -81,6 +101,15 @@ struct Counts {
     stop: AtomicBool,
     /// Names that hold from now on.
     names: Mutex<Option<NameTable>>,
+    /// The sinks, as others see them.
+    watched: Mutex<Vec<WatchedSink>>,
+    /// Who takes which place from now on.
+    places: Mutex<Option<Vec<Place>>>,
+    /// Sinks that have no place any more, for whoever has ordered that, and those that have one.
+    past: Mutex<Option<(Vec<Sink>, Vec<WatchedSink>)>>,
+    /// What became of the records of sinks that are no more; changed while [`Counts::watched`] is locked.
+    written_by_past: AtomicU64,
+    lost_by_past: AtomicU64,
 }
 
 impl RecordKeeper {
@@ -94,26 +123,70 @@ impl RecordKeeper {
         names: NameTable,
     ) -> Result<RecordKeeper, OpenError> {
         let names = Arc::new(names);
-        let mut started = Vec::with_capacity(sinks.len());
-        for (number, sink) in (1..).zip(sinks) {
-            let with_place = |source| OpenError {
-                to: sink.to.to_string(),
-                source,
-            };
-            let output = open(sink, &names, number).map_err(with_place)?;
-            started.push(Sink::start(sink, output, Arc::clone(&names)).map_err(with_place)?);
-        }
-        Self::start_with(receivers, started).map_err(|source| OpenError {
+        let sinks: Vec<_> = (1..).zip(sinks).collect();
+        let started = sinks.iter().map(|(number, sink)| started(sink, &names, *number));
+        let started = started.collect::<Result<Vec<_>, _>>()?;
+        let mut keeper = Self::start_with(receivers, started).map_err(|source| OpenError {
             to: "-".to_owned(),
             source,
-        })
+        })?;
+        keeper.started = sinks.len() as u32;
+        keeper.configs = sinks.into_iter().map(|(_, sink)| sink.clone()).collect();
+        Ok(keeper)
+    }
+
+    /// Opens the sinks of another version of the file that there are not already.
+    ///
+    /// # Errors
+    /// As of [`RecordKeeper::start`]; then nothing has changed.
+    pub fn prepare(&self, sinks: &[RecordsConfig], names: NameTable) -> Result<Replacement, OpenError> {
+        let names = Arc::new(names);
+        let mut replacement = Replacement {
+            configs: sinks.to_vec(),
+            places: Vec::with_capacity(sinks.len()),
+            started: self.started,
+        };
+        let mut is_kept = vec![false; self.configs.len()];
+        for sink in sinks {
+            let known = self.configs.iter().zip(&mut is_kept).enumerate();
+            let mut same = known.filter(|(_, (known, is_kept))| *known == sink && !**is_kept);
+            replacement.places.push(match same.next() {
+                Some((number, (_, is_kept))) => {
+                    *is_kept = true;
+                    Place::Kept(number)
+                }
+                None => {
+                    replacement.started += 1;
+                    Place::New(started(sink, &names, replacement.started)?)
+                }
+            });
+        }
+        Ok(replacement)
+    }
+
+    /// Hands records to these sinks from now on. Those that are no more write what they have, which is waited for.
+    pub fn replace(&mut self, replacement: Replacement) {
+        (self.configs, self.started) = (replacement.configs, replacement.started);
+        *locked(&self.seen.counts.places) = Some(replacement.places);
+        let is_there = || self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
+        while is_there() {
+            if let Some((past, now)) = locked(&self.seen.counts.past).take() {
+                let fates: Vec<WatchedSink> = past.iter().map(Sink::watched).collect();
+                drop(past);
+                let mut watched = locked(&self.seen.counts.watched);
+                (fates.iter().map(WatchedSink::totals)).for_each(|totals| self.seen.counts.note_past(&totals));
+                *watched = now;
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn start_with(receivers: Vec<RecordReceiver>, sinks: Vec<Sink>) -> io::Result<RecordKeeper> {
         let counts = Arc::new(Counts::default());
+        *locked(&counts.watched) = sinks.iter().map(Sink::watched).collect();
         let seen = RecordWatch {
             counts: Arc::clone(&counts),
-            sinks: sinks.iter().map(Sink::watched).collect(),
         };
         let taker = Taker {
             receivers,
@@ -127,6 +200,8 @@ impl RecordKeeper {
         Ok(RecordKeeper {
             seen,
             thread: Some(thread),
+            configs: Vec::new(),
+            started: 0,
         })
     }
 
@@ -137,7 +212,7 @@ impl RecordKeeper {
 
     /// Has numbers mean this from now on. Those that have had another meaning are in no record that is still to be written.
     pub fn set_names(&self, names: NameTable) {
-        *self.seen.counts.names.lock().unwrap_or_else(PoisonError::into_inner) = Some(names);
+        *locked(&self.seen.counts.names) = Some(names);
     }
 
     /// Writes what is in the rings now, flushes and ends the threads. To be called when the cores have stopped.
@@ -167,16 +242,18 @@ impl Drop for RecordKeeper {
 #[derive(Clone, Debug, Default)]
 pub struct RecordWatch {
     counts: Arc<Counts>,
-    sinks: Vec<WatchedSink>,
 }
 
 impl RecordWatch {
     /// Of all sinks. Lines that were not flushed yet do not count as written.
     pub fn totals(&self) -> RecordTotals {
-        let sinks = self.sinks();
+        let watched = locked(&self.counts.watched);
+        let sinks: Vec<SinkTotals> = watched.iter().map(WatchedSink::totals).collect();
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let [written, lost] = [of(&self.counts.written_by_past), of(&self.counts.lost_by_past)];
         RecordTotals {
-            written: self.counts.taken.load(Ordering::Relaxed) + sinks.iter().map(|sink| sink.written).sum::<u64>(),
-            lost: self.lost_in_rings() + sinks.iter().map(|sink| sink.lost).sum::<u64>(),
+            written: written + of(&self.counts.taken) + sinks.iter().map(|sink| sink.written).sum::<u64>(),
+            lost: lost + self.lost_in_rings() + sinks.iter().map(|sink| sink.lost).sum::<u64>(),
             left_out: self.counts.left_out.load(Ordering::Relaxed),
         }
     }
@@ -188,17 +265,26 @@ impl RecordWatch {
 
     /// Of each sink, in the order of the configuration.
     pub fn sinks(&self) -> Vec<SinkTotals> {
-        self.sinks.iter().map(WatchedSink::totals).collect()
+        locked(&self.counts.watched).iter().map(WatchedSink::totals).collect()
     }
 
     /// Has the files opened anew, within a second, whose names no longer lead to them: somebody has renamed them.
     pub fn reopen(&self) {
-        self.sinks.iter().for_each(|sink| sink.fate.ask_to_reopen());
+        let sinks = locked(&self.counts.watched);
+        sinks.iter().for_each(|sink| sink.fate.ask_to_reopen());
     }
 
     /// Whether records are written from now on; those that are not are counted.
     pub fn keep(&self, keep: bool) {
         self.counts.is_off.store(!keep, Ordering::Relaxed);
+    }
+}
+
+impl Counts {
+    /// Adds what became of the records of a sink that is no more.
+    fn note_past(&self, sink: &SinkTotals) {
+        self.written_by_past.fetch_add(sink.written, Ordering::Relaxed);
+        self.lost_by_past.fetch_add(sink.lost, Ordering::Relaxed);
     }
 }
 
@@ -215,6 +301,7 @@ impl Taker {
         loop {
             // Read before the rings: whatever was sent before `stop` was set is still taken in this round.
             let last_round = self.counts.stop.load(Ordering::Acquire);
+            self.take_places();
             self.take_names();
             let taken = self.drain(last_round);
             if last_round {
@@ -226,8 +313,24 @@ impl Taker {
         }
     }
 
+    /// Has the sinks take other places, if that was ordered. Who has none any more is given back: ending it takes time.
+    fn take_places(&mut self) {
+        let Some(places) = locked(&self.counts.places).take() else {
+            return;
+        };
+        let mut before: Vec<Option<Sink>> = std::mem::take(&mut self.sinks).into_iter().map(Some).collect();
+        self.sinks = (places.into_iter())
+            .filter_map(|place| match place {
+                Place::Kept(number) => before.get_mut(number)?.take(),
+                Place::New(sink) => Some(sink),
+            })
+            .collect();
+        let watched = self.sinks.iter().map(Sink::watched).collect();
+        *locked(&self.counts.past) = Some((before.into_iter().flatten().collect(), watched));
+    }
+
     fn take_names(&mut self) {
-        let names = self.counts.names.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let names = locked(&self.counts.names).take();
         if let Some(names) = names.map(Arc::new) {
             self.sinks.iter_mut().for_each(|sink| sink.set_names(&names));
         }
@@ -257,6 +360,20 @@ impl Taker {
         counts.lost.store(lost, Ordering::Relaxed);
         taken
     }
+}
+
+/// Nothing that is done while one of these is held can leave it half done.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Opens a sink and starts its thread.
+fn started(sink: &RecordsConfig, names: &Arc<NameTable>, number: u32) -> Result<Sink, OpenError> {
+    let started = open(sink, names, number).and_then(|output| Sink::start(sink, output, Arc::clone(names)));
+    started.map_err(|source| OpenError {
+        to: sink.to.to_string(),
+        source,
+    })
 }
 
 /// Gives a sink a record. At the end, when nobody is kept from anything, one that works is waited for.

@@ -117,12 +117,7 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         counted: false,
         ..conditions
     };
-    let mut hidden = host.open('a', &of_hidden)?;
-    let mut shown = host.open('b', &of_shown)?;
-    for inline in [&mut hidden, &mut shown] {
-        inline.warm_up(&settings);
-        inline.settle();
-    }
+    let [mut hidden, mut shown] = both(&host, [&of_hidden, &of_shown])?;
     let written = Pairs::of(&pairs::take(arguments.pairs, |is_shown| {
         pairs::turn_of(if is_shown { &mut shown } else { &mut hidden }, settings.length)
     }));
@@ -168,6 +163,16 @@ fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     tell(&result, [&written, &watched, &million]);
     arguments.common.write(&result)?;
     Ok(result.valid)
+}
+
+/// Two proxies that have done some work.
+fn both(host: &Host, conditions: [&Conditions; 2]) -> Result<[InlineProxy; 2], BoxError> {
+    let mut both = [host.open('a', conditions[0])?, host.open('b', conditions[1])?];
+    for (inline, conditions) in both.iter_mut().zip(conditions) {
+        inline.warm_up(&conditions.settings);
+        inline.settle();
+    }
+    Ok(both)
 }
 
 /// What must not have happened, and how often it has.

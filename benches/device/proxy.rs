@@ -12,7 +12,7 @@ use proxyengine::callbacks::inspected;
 use proxyengine::commands::command_ring;
 use proxyengine::config::{Config, CoreId};
 use proxyengine::engine::machine::CoreParts;
-use proxyengine::engine::{CoreStart, DpdkMachine, Engine, EngineQueue, Program, Shown, Watch};
+use proxyengine::engine::{CoreStart, Desk, DpdkMachine, Engine, EngineQueue, Program, Shown, Watch};
 use proxyengine::log_ring::{LOG_RING, log_ring};
 use proxyengine::neighbour::{SharedNeighbours, Topology};
 use proxyengine::records::{RING_CAPACITY, RecordKeeper};
@@ -205,18 +205,7 @@ pub(super) fn proxy(
         checks: None,
         clock,
     };
-    let (mut program, task) = match conditions.inspect {
-        None if conditions.stage_cycles => Engine::timed_core_by_rules(start)?,
-        None => Engine::core_by_rules(start, desk)?,
-        Some(inspect) => {
-            let selectors = inspected(RuleSelector::new(&start.config), Inspector::factory(inspect));
-            let (program, task) = Engine::core_program(start, &selectors)?;
-            (Box::new(program) as Box<dyn Program>, Box::new(task) as Box<dyn Task>)
-        }
-    };
-    if !conditions.counted {
-        program.stop_counting();
-    }
+    let (program, task) = core(conditions, start, desk)?;
     let shown = conditions.shown.then(|| Shown::new(CoreId(0), &clock, &*program));
     let sinks = conditions.sinks.map_or(&[][..], |_| config.records());
     let records = conditions.records.then(|| drain::start(receiver, sinks)).transpose()?;
@@ -232,4 +221,28 @@ pub(super) fn proxy(
         before: (0, 0),
         records,
     })
+}
+
+/// A core: what is asked of it, and its rounds.
+type Core = (Box<dyn Program>, Box<dyn Task>);
+
+/// The core as the conditions have it.
+fn core(
+    conditions: &Conditions,
+    start: CoreStart<DpdkMachine>,
+    desk: Option<Desk<RuleSelector>>,
+) -> Result<Core, BoxError> {
+    let (mut program, task) = match conditions.inspect {
+        None if conditions.stage_cycles => Engine::timed_core_by_rules(start)?,
+        None => Engine::core_by_rules(start, desk)?,
+        Some(inspect) => {
+            let selectors = inspected(RuleSelector::new(&start.config), Inspector::factory(inspect));
+            let (program, task) = Engine::core_program(start, &selectors)?;
+            (Box::new(program) as Box<dyn Program>, Box::new(task) as Box<dyn Task>)
+        }
+    };
+    if !conditions.counted {
+        program.stop_counting();
+    }
+    Ok((program, task))
 }

@@ -12,7 +12,8 @@ const MOST_ADDRESSES: usize = splice::transparent_sources::FIRST as usize;
 const MOST_CLASSES: usize = 1 << 16;
 
 impl Config {
-    /// What another version changes that goes on from this one: a line for each listener, pool, server and class.
+    /// What another version changes that goes on from this one: a line for each listener, pool, server and class, and for each other
+    /// section.
     pub fn lines_of_difference(&self, new: &Config) -> String {
         let mut lines = String::new();
         let mut tell = |what: &str, name: &str, before: Option<Standing>, now: Standing, is_same: bool| {
@@ -63,6 +64,16 @@ impl Config {
                 lines.push_str(&format!("~ class {}\n", of.name));
             }
         }
+        let sections = [
+            ("engine", self.engine != new.engine),
+            ("syn_ack", self.syn_ack != new.syn_ack),
+            ("records", self.records != new.records),
+            ("log", self.log_level != new.log_level),
+            ("control", self.timed_servers != new.timed_servers),
+        ];
+        for (name, _) in sections.iter().filter(|(_, differs)| *differs) {
+            lines.push_str(&format!("~ [{name}]\n"));
+        }
         lines
     }
 
@@ -111,7 +122,8 @@ impl Config {
         );
         refuse("syn_ack", "probe", self.syn_ack.probe != new.syn_ack.probe);
         refuse("syn_ack", "pinned", self.syn_ack.pinned != new.syn_ack.pinned);
-        if self.records != new.records {
+        // Cores keep records, or have no room for any.
+        if self.records.is_empty() != new.records.is_empty() {
             needs_restart(source, &At::root().key("records"));
         }
         if self.control != new.control {

@@ -230,7 +230,7 @@ fn server_caps(of: ServerCaps) -> ReportedServerCaps {
 
 impl<M: Machine, S: SelectServer, C: Stages> Program for ProxyProgram<M, S, C> {
     fn begin_drain(&mut self) {
-        self.handle.begin_drain();
+        self.handle.change(Proxy::begin_drain);
     }
 
     fn finish(&mut self) {
@@ -280,7 +280,7 @@ impl<M: Machine, S: SelectServer, C: Stages> Program for ProxyProgram<M, S, C> {
     }
 
     fn stop_counting(&mut self) {
-        self.handle.stop_counting();
+        self.handle.change(Proxy::stop_counting);
     }
 
     fn follow(&mut self, now: Instant, shown: &mut Shown) -> bool {
@@ -304,11 +304,11 @@ impl<M: Machine, S: SelectServer, C: Stages> Program for ProxyProgram<M, S, C> {
     }
 
     fn tell_news(&mut self, now: Instant) {
-        while let Some((server, news)) = self.handle.take_caps_change(now) {
+        while let Some((server, news)) = self.handle.change(|proxy| proxy.take_caps_change(now)) {
             let server_caps = server_caps(news);
             self.log.borrow_mut().send(LogEvent::Server { server, server_caps });
         }
-        if let Some(trouble) = self.handle.take_steering_trouble() {
+        if let Some(trouble) = self.handle.change(Proxy::take_steering_trouble) {
             self.log.borrow_mut().send(LogEvent::Steering(trouble));
         }
     }

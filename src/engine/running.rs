@@ -23,7 +23,7 @@ use crate::config::{self, Answers, Config, ConfigError, ListChange, Standing};
 use crate::kernel::KernelLinks;
 use crate::log_ring::LogWriter;
 use crate::neighbour::{SharedNeighbours, Topology, TopologyError};
-use crate::records::{RecordKeeper, RecordWatch};
+use crate::records::{OpenError, RecordKeeper, RecordWatch};
 use crate::report::{Buffers, CoreReport, NameReport, NextHopTotals, PortReport, Report, ServerReport};
 use splice::difference::Difference;
 use splice::standby::Service;
@@ -43,6 +43,9 @@ pub enum ReloadError {
     /// The cores.
     #[error(transparent)]
     Cores(#[from] GenerationError),
+    /// A sink of records.
+    #[error(transparent)]
+    Records(#[from] OpenError),
     /// The engine was started by a program that has cores of its own.
     #[error("the cores of this engine keep the settings that they began with")]
     Fixed,
@@ -208,6 +211,9 @@ impl<M: Machine> RunningEngine<M> {
             return Err(ReloadError::Fixed);
         };
         let config = Arc::new(config);
+        let changes_sinks = config.records() != self.config.records();
+        let sinks = changes_sinks.then(|| self.records.prepare(config.records(), names_of(&config, &self.clock)));
+        let sinks = sinks.transpose()?;
         let before = Before {
             macs: &self.machine.macs(),
             topology: &self.topology,
@@ -228,6 +234,9 @@ impl<M: Machine> RunningEngine<M> {
         }
         for &(listener, _) in &difference.new_listeners {
             standby.set_listener(listener, Service::In);
+        }
+        if let Some(sinks) = sinks {
+            self.records.replace(sinks);
         }
         self.records.set_names(names_of(&config, &self.clock));
         self.log.set_config(Arc::clone(&config));

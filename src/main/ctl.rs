@@ -43,7 +43,11 @@ enum CtlCommand {
     },
     /// Have the engine read its configuration again, as SIGHUP does, and wait until all cores have it; for root and the engine's
     /// user.
-    Reload,
+    Reload {
+        /// Said of other programs, and done in any case.
+        #[arg(long)]
+        wait: bool,
+    },
     /// Take a server, a pool's servers, a listener or the whole engine out of service: no new connections, open ones go on.
     Drain(Leave),
     /// The same, and servers are not asked what they can do, either.
@@ -232,7 +236,7 @@ pub(super) fn ctl(arguments: &CtlArguments) -> Exit {
         CtlCommand::Set {
             command: SetCommand::LogLevel { levels },
         } => post(&format!("log?{levels}")),
-        CtlCommand::Reload => post("reload"),
+        CtlCommand::Reload { .. } => post("reload"),
         CtlCommand::Drain(leave) => post(&format!("drain/{}", leave.path())),
         CtlCommand::Maint(leave) => post(&format!("maint/{}", leave.path())),
         CtlCommand::Ready(subject) => post(&format!("ready/{}", subject.path())),

@@ -57,7 +57,9 @@ impl Lines {
         if fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0) {
             put_aside(path, rotation.keep)?;
         }
-        let mut lines = Lines::to(Box::new(File::create(path)?), lines)?;
+        // It is empty, or new; a sink that a reload ends may still have something for it.
+        let file = File::options().append(true).create(true).open(path)?;
+        let mut lines = Lines::to(Box::new(file), lines)?;
         lines.file = Some(Named {
             path: path.to_owned(),
             identity: identity(path),

@@ -9,6 +9,7 @@ use netfcts::record::SessionRecord;
 use crate::config::{RecordFilter, RecordsConfig};
 
 /// Asks of each record whether it is for a sink.
+#[derive(Debug)]
 pub(super) struct Filter {
     only: RecordFilter,
     sample: u32,

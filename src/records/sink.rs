@@ -90,6 +90,7 @@ pub struct SinkTotals {
 }
 
 /// The distributor's end of a sink. Dropping it ends the thread and waits for it.
+#[derive(Debug)]
 pub(super) struct Sink {
     to: String,
     filter: Filter,

@@ -17,6 +17,8 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
 
+mod replacing;
+
 fn ended(port: u16) -> Ended {
     Ended {
         progress: Progress::NONE,

@@ -14,10 +14,10 @@ use netfcts::record::SessionRecord;
 use netfcts::steering::SteeringPlan;
 use proxyengine::config::{AcceptProxy, Bind, Config};
 use proxyengine::pipeline::CoreLinks;
-use splice::Secrets;
 use splice::drop_reason::DropReason;
 use splice::settings::CoreSteering;
 use splice::steering::{SteeringEvent, SteeringTrouble};
+use splice::{Proxy, Secrets};
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::Segment;
@@ -159,7 +159,7 @@ impl ManyCores {
 
     /// What the cores have to say of their ports, each at most one thing.
     pub fn troubles(&self) -> Vec<SteeringTrouble> {
-        let of = |core: &OneCore<Selector>| core.handle.take_steering_trouble();
+        let of = |core: &OneCore<Selector>| core.handle.change(Proxy::take_steering_trouble);
         self.cores.iter().filter_map(of).collect()
     }
 
@@ -187,7 +187,9 @@ impl ManyCores {
 
     /// Takes no more connections.
     pub fn begin_drain(&self) {
-        self.cores.iter().for_each(|core| core.handle.begin_drain());
+        self.cores
+            .iter()
+            .for_each(|core| core.handle.change(Proxy::begin_drain));
     }
 
     /// Ends everything on all cores and checks that nothing is held, neither here nor on the way between them.

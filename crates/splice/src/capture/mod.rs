@@ -16,6 +16,7 @@
 
 mod bits;
 mod choice;
+mod rings;
 mod tap;
 
 pub use choice::{Choice, Extent};
@@ -177,7 +178,7 @@ pub fn capture_ring(choice: Choice, extent: Extent, places: usize, resting: usiz
     let (to_bytes, bytes) = RingBuffer::new(BYTES);
     let (to_records, records) = record_ring(RECORDS);
     let lost = Arc::new(Lost::default());
-    let rings = tap::Rings {
+    let rings = rings::Rings {
         entries: to_entries,
         frames: to_frames,
         bytes: to_bytes,

@@ -1,7 +1,8 @@
 //! The core's end of a capture: which connection is being dealt with, and what of it is copied.
 
 use super::bits::Bits;
-use super::{Choice, Done, Entry, Extent, Facts, Frame, FrameKind, Lost, Stepped, Wanted, What};
+use super::rings::Rings;
+use super::{Choice, Done, Entry, Extent, Facts, Frame, FrameKind, Stepped, Wanted, What};
 use crate::base::drop_reason::DropReason;
 use crate::base::ids::{RuleId, ServerId};
 use crate::session::phase::Phase;
@@ -9,43 +10,12 @@ use e2d2::port::PortId;
 use e2d2::time::Instant;
 use netfcts::Side;
 use netfcts::ring::RecordSender;
-use rtrb::Producer;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// With less room no group begins: steps and ends, frames, and their bytes. A connection has fewer frames held than these.
-const ROOM: (usize, usize, usize) = (64, 256, 128 << 10);
 
 /// How often a core looks, while there is no room, whether the reader has made some: a line of the reader's cache is fetched for it.
 /// Meanwhile a core at its fastest fills a part of the rings.
 const LOOK: Duration = Duration::from_micros(250);
-
-/// The producers of the rings.
-pub(super) struct Rings {
-    pub(super) entries: Producer<Entry>,
-    pub(super) frames: Producer<(u64, Frame)>,
-    pub(super) bytes: Producer<u8>,
-    pub(super) records: RecordSender,
-    pub(super) lost: Arc<Lost>,
-}
-
-impl Rings {
-    /// Whether there is room for a group, by what is known of the reader.
-    #[inline]
-    fn have_room(&self) -> bool {
-        let (entries, frames, bytes) = ROOM;
-        self.entries.cached_slots() >= entries
-            && self.frames.cached_slots() >= frames
-            && self.bytes.cached_slots() >= bytes
-    }
-
-    /// Looks how far the reader has come.
-    #[cold]
-    fn look(&self) {
-        let _is_known_from_now_on = (self.entries.slots(), self.frames.slots(), self.bytes.slots());
-    }
-}
 
 /// A core's end of a capture.
 pub struct Tap {

@@ -350,7 +350,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             }
             let called = (Side::Server, record::State::SynReceived);
             let exact = self.records.micros_since(slot, called, self.now);
-            let took = exact.unwrap_or_else(|| took.as_micros() as u64);
+            let took = exact.unwrap_or(took.as_micros() as u64);
             self.tally.note_connect(call.pool.map(|pool| pool.0), server.0, took);
         }
         self.records.state(slot, Side::Server, record::State::Established, now);
