@@ -12,7 +12,7 @@ use proxyengine::callbacks::inspected;
 use proxyengine::commands::command_ring;
 use proxyengine::config::{Config, CoreId};
 use proxyengine::engine::machine::CoreParts;
-use proxyengine::engine::{CoreStart, Desk, DpdkMachine, Engine, EngineQueue, Program, Shown, Watch};
+use proxyengine::engine::{BoxedCore, CoreStart, Desk, DpdkMachine, Engine, EngineQueue, Program, Shown, Watch};
 use proxyengine::log_ring::{LOG_RING, log_ring};
 use proxyengine::neighbour::{SharedNeighbours, Topology};
 use proxyengine::records::{RING_CAPACITY, RecordKeeper};
@@ -223,15 +223,12 @@ pub(super) fn proxy(
     })
 }
 
-/// A core: what is asked of it, and its rounds.
-type Core = (Box<dyn Program>, Box<dyn Task>);
-
 /// The core as the conditions have it.
 fn core(
     conditions: &Conditions,
     start: CoreStart<DpdkMachine>,
     desk: Option<Desk<RuleSelector>>,
-) -> Result<Core, BoxError> {
+) -> Result<BoxedCore, BoxError> {
     let (mut program, task) = match conditions.inspect {
         None if conditions.stage_cycles => Engine::timed_core_by_rules(start)?,
         None => Engine::core_by_rules(start, desk)?,
