@@ -11,6 +11,8 @@ pub struct ControlConfig {
     pub socket: Option<Endpoint>,
     /// The address, or one more Unix socket, for scrapers and browsers.
     pub http: Option<Endpoint>,
+    /// Whether connections, which name clients, are shown over TCP as well.
+    pub show_clients: bool,
     /// Names that requests over TCP may ask for, beside IP addresses and `localhost`.
     pub hosts: Vec<String>,
     /// Where what `ctl` changes is kept; by default `journal` in the first folder of `STATE_DIRECTORY`, which systemd sets.

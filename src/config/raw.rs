@@ -344,4 +344,6 @@ pub(super) struct RawControl {
     #[serde(default)]
     pub(super) hosts: Vec<String>,
     pub(super) timed_servers: Option<Vec<String>>,
+    #[serde(default)]
+    pub(super) show_clients: bool,
 }

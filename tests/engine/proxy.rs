@@ -48,6 +48,11 @@ impl Bench {
         Self::start_with(name, None, rules, "probe = false")
     }
 
+    /// One that shows connections over TCP, too.
+    pub(crate) fn start_showing_clients(name: &str) -> Self {
+        Self::start_with(name, None, "", "probe = false\n[control]\nshow_clients = true")
+    }
+
     fn start_with(name: &str, vlan: Option<u16>, rules: &str, promise: &str) -> Self {
         let directory = tempfile::tempdir().expect("temporary directory");
         let vlan_key = vlan.map(|vlan| format!("vlan = {vlan}")).unwrap_or_default();

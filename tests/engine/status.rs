@@ -314,6 +314,33 @@ impl Served {
 }
 
 #[test]
+fn connections_are_shown_over_tcp_only_if_the_file_says_so() {
+    let asked = |bench: Bench| {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let http = control::http::Endpoint::Tcp(free.local_addr().expect("bound"));
+        drop(free);
+        let config = proxyengine::config::ControlConfig {
+            http: Some(http.clone()),
+            ..Default::default()
+        };
+        let server = proxyengine::status::listen(&config)
+            .expect("a socket")
+            .expect("a server");
+        let levels = proxyengine::log_levels::LogLevels::default();
+        let running = proxyengine::status::serve(server, bench.engine.watch(), levels, None).expect("a thread");
+        bench.open(Station::new(5, "10.0.0.5:50000"));
+        let answer = control::http::client::ask(&http, "GET", "/api/v1/connections").expect("an answer");
+        drop(running);
+        assert_in_order(&bench.engine.shutdown());
+        answer
+    };
+    let (status, said) = asked(Bench::start_by("proxy-hides-clients", ""));
+    assert!(status == 403 && said.contains("show_clients"), "{said}");
+    let (status, said) = asked(Bench::start_showing_clients("proxy-shows-clients"));
+    assert!(status == 200 && said.contains("10.0.0.5:50000"), "{said}");
+}
+
+#[test]
 fn connections_are_listed_and_looked_into_over_the_socket() {
     let served = Served::start("proxy-connections");
     let ask = |path: &str| served.ask(path);

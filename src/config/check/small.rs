@@ -140,6 +140,7 @@ pub(super) fn control(source: &mut Source<'_>, raw: &RawControl) -> ControlConfi
     ControlConfig {
         socket,
         http,
+        show_clients: raw.show_clients,
         hosts: raw.hosts.clone(),
         journal: journal(source, &at.key("journal"), raw.journal.as_deref()),
     }
