@@ -12,8 +12,18 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use root::Root;
+use tempfile::TempDir;
 
 const NAME: &str = "packages_install_run_upgrade_and_purge";
+
+/// What they are made of.
+const PROGRAMS: [&str; 5] = [
+    "proxyengine",
+    "trafficengine",
+    "mmproxy",
+    "libproxyproto.so",
+    "libproxyproto_connect.so",
+];
 
 /// Every package, in the order of their names.
 const PACKAGES: [&str; 4] = ["libproxyproto", "mmproxy", "proxyengine", "trafficengine"];
@@ -51,8 +61,9 @@ fn run(command: &mut Command) -> String {
     text
 }
 
-/// Where the programs are, after those of other packages have been built as well.
-fn built() -> PathBuf {
+/// A folder with the programs and libraries, after those of other packages have been built as well. They are copies: other tests have
+/// cargo build some of them, too, in the folder that all share.
+fn built() -> TempDir {
     let folder = Path::new(env!("CARGO_BIN_EXE_proxyengine")).with_file_name("");
     let profile = folder
         .file_name()
@@ -62,18 +73,26 @@ fn built() -> PathBuf {
     let mut build = Command::new(env!("CARGO"));
     build
         .args(["build", "--quiet", "--locked", "--profile", profile])
+        .args(rig::features_of_mmproxy())
         .current_dir(env!("CARGO_MANIFEST_DIR"));
     for name in ["trafficengine", "mmproxy", "libproxyproto", "libproxyproto-connect"] {
         build.args(["--package", name]);
     }
     run(&mut build);
-    folder
+    let copies = tempfile::tempdir().expect("a folder");
+    for name in PROGRAMS {
+        fs::copy(folder.join(name), copies.path().join(name)).expect("a copy");
+    }
+    copies
 }
 
-/// Makes the packages of one version in a folder, and returns their files by name.
-fn packages(folder: &Path, version: &str) -> Vec<PathBuf> {
+/// Makes the packages of one version of these programs in a folder, and returns their files by name.
+fn packages(built: &TempDir, folder: &Path, version: &str) -> Vec<PathBuf> {
     let mut make = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("build.sh"));
-    make.args(["package", "--built"]).arg(built()).arg("--out").arg(folder);
+    make.args(["package", "--built"])
+        .arg(built.path())
+        .arg("--out")
+        .arg(folder);
     // Small packages are for those who load them.
     make.env("PACKAGE_VERSION", version)
         .env("PACKAGE_COMPRESSION", "-Zgzip -z1");
@@ -89,8 +108,9 @@ fn packages_install_run_upgrade_and_purge() {
         return rig::skip(NAME, &reason);
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let old = packages(&folder.path().join("old"), "0.0.1");
-    let again = packages(&folder.path().join("the-same-in-another-folder"), "0.0.1");
+    let built = built();
+    let old = packages(&built, &folder.path().join("old"), "0.0.1");
+    let again = packages(&built, &folder.path().join("the-same-in-another-folder"), "0.0.1");
     for (one, other) in old.iter().zip(&again) {
         assert!(
             fs::read(one).expect("a package") == fs::read(other).expect("a package"),
@@ -101,7 +121,7 @@ fn packages_install_run_upgrade_and_purge() {
         .args(["--fail-on", "error", "--allow-root"])
         .args(&old));
     links_lead_somewhere(&old[2]);
-    let new = packages(&folder.path().join("new"), "0.0.2");
+    let new = packages(&built, &folder.path().join("new"), "0.0.2");
 
     let root = match Root::debian(&folder.path().join("root"), &old) {
         Ok(root) => root,

@@ -35,10 +35,8 @@ pub(crate) fn built(file: &str) -> PathBuf {
         let mut build = Command::new(env!("CARGO"));
         build
             .args(["build", "--quiet", "-p", "mmproxy", "-p", "libproxyproto"])
-            .args(["--bin", "mmproxy", "--lib"]);
-        if has_what_inline_mode_is_built_with() {
-            build.args(["--features", "mmproxy/inline"]);
-        }
+            .args(["--bin", "mmproxy", "--lib"])
+            .args(rig::features_of_mmproxy());
         let status = build.current_dir(env!("CARGO_MANIFEST_DIR")).status();
         assert!(status.is_ok_and(|status| status.success()), "the family does not build");
     });
@@ -47,15 +45,6 @@ pub(crate) fn built(file: &str) -> PathBuf {
     let path = profile.with_file_name("debug").join(file);
     assert!(path.exists(), "no {}", path.display());
     path
-}
-
-fn has_what_inline_mode_is_built_with() -> bool {
-    let runs = |program: &str| {
-        let output = Command::new(program).arg("--version").output();
-        output.is_ok_and(|output| output.status.success())
-    };
-    let is_there = |header: &str| Path::new("/usr/include").join(header).exists();
-    runs("clang") && runs("make") && is_there("gelf.h") && is_there("zlib.h")
 }
 
 /// The engine's configuration: HTTP for the first host, to the first server's [`PROXIED`] port.

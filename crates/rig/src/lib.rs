@@ -41,6 +41,21 @@ pub use topology::{Arms, HOSTS, Rig, RigOptions, SERVERS, requirements};
 
 use std::io::Write;
 
+/// What cargo is told when a test has it build mmproxy: its inline mode where there is what that is built with, as `build.sh test`
+/// does. Tests that run beside each other find one program under its name, so all are to build the same.
+pub fn features_of_mmproxy() -> &'static [&'static str] {
+    let runs = |program: &str| {
+        let output = std::process::Command::new(program).arg("--version").output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    let is_there = |header: &str| std::path::Path::new("/usr/include").join(header).exists();
+    if runs("clang") && runs("make") && is_there("gelf.h") && is_there("zlib.h") {
+        &["--features", "mmproxy/inline"]
+    } else {
+        &[]
+    }
+}
+
 /// Says that a test cannot run here for want of something that every machine can be given: root, namespaces, Debian
 /// packages, descriptors. `build.sh test` lists what was said, and counts the test as skipped.
 ///
