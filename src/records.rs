@@ -74,11 +74,22 @@ pub struct RecordKeeper {
     started: u32,
 }
 
-/// Sinks for another version of the file, which are open. Dropping it ends those that are new.
+/// Sinks for another version of the file, which are open. Dropping it ends those that are new, and has a file that one of them has put
+/// aside begun anew by the sink that it was of.
 pub struct Replacement {
     configs: Vec<RecordsConfig>,
     places: Vec<Place>,
     started: u32,
+    seen: RecordWatch,
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        if !self.places.is_empty() {
+            self.places.clear();
+            self.seen.reopen();
+        }
+    }
 }
 
 /// Who takes a place among the sinks.
@@ -145,6 +156,7 @@ impl RecordKeeper {
             configs: sinks.to_vec(),
             places: Vec::with_capacity(sinks.len()),
             started: self.started,
+            seen: self.watch(),
         };
         let mut is_kept = vec![false; self.configs.len()];
         for sink in sinks {
@@ -165,9 +177,9 @@ impl RecordKeeper {
     }
 
     /// Hands records to these sinks from now on. Those that are no more write what they have, which is waited for.
-    pub fn replace(&mut self, replacement: Replacement) {
-        (self.configs, self.started) = (replacement.configs, replacement.started);
-        *locked(&self.seen.counts.places) = Some(replacement.places);
+    pub fn replace(&mut self, mut replacement: Replacement) {
+        (self.configs, self.started) = (std::mem::take(&mut replacement.configs), replacement.started);
+        *locked(&self.seen.counts.places) = Some(std::mem::take(&mut replacement.places));
         let is_there = || self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
         while is_there() {
             if let Some((past, now)) = locked(&self.seen.counts.past).take() {

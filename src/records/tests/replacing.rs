@@ -64,6 +64,29 @@ fn a_sink_that_cannot_be_opened_changes_nothing() {
 }
 
 #[test]
+fn a_file_that_a_failed_change_has_put_aside_is_begun_anew_by_its_sink() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().join("records");
+    let (mut sender, receiver) = record_ring(64);
+    let keeper = start(vec![receiver], &[json_to(&path)]);
+    (0..3).for_each(|port| sender.send(|| ended(port)));
+    wait_for("written", || lines(&path) == 3);
+    let csv = RecordsConfig {
+        format: RecordFormat::Csv,
+        ..json_to(&path)
+    };
+    let nowhere = json_to(&dir.path().join("no/where"));
+    assert!(keeper.prepare(&[csv, nowhere], NameTable::default()).is_err());
+    wait_for("begun anew", || lines(&path) == 0);
+    (3..5).for_each(|port| sender.send(|| ended(port)));
+    assert_eq!(keeper.finish().totals(), totals(5, 0));
+    let aside = lines(&dir.path().join("records.1"));
+    assert_eq!(aside + lines(&path), 5);
+    let begun = fs::read_to_string(&path).expect("there");
+    assert!(begun.lines().all(|line| line.starts_with('{')), "{begun}");
+}
+
+#[test]
 fn a_reload_may_change_sinks_but_not_add_the_first() {
     const FILE: &str = r#"
 [engine]
