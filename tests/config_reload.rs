@@ -300,8 +300,8 @@ proptest! {
     }
 }
 
-#[test]
-fn what_needs_a_restart_is_refused_by_its_key_and_line() {
+/// The text of a small file, with these of [`RESTARTS`].
+fn small(restarts: [bool; 5]) -> String {
     let drawn = Drawn {
         listeners: vec![(0, 10, 1, false)],
         pools: [vec![(100, 1)], vec![(101, 1)]],
@@ -311,9 +311,30 @@ fn what_needs_a_restart_is_refused_by_its_key_and_line() {
         idle: 10,
         drain: 1,
         answers: [true; 2],
-        restarts: [false; 5],
+        restarts,
     };
-    let text = drawn.text();
+    drawn.text()
+}
+
+#[test]
+fn a_reload_may_change_sinks_but_not_end_the_last() {
+    let one = small([false, false, false, true, false]);
+    let running = parse(&one);
+    let two = format!("{one}\n[[records]]\nsyslog = \"127.0.0.1:514\"\n");
+    let (reloaded, _) = running.reload_text(&two, "f.toml").expect("live");
+    assert_eq!(reloaded.records().len(), 2);
+    let error = running
+        .reload_text(&small([false; 5]), "f.toml")
+        .expect_err("cores keep records");
+    assert!(
+        error.to_string().contains("records has changed, which needs a restart"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_needs_a_restart_is_refused_by_its_key_and_line() {
+    let text = small([false; 5]);
     let running = parse(&text);
     let refused = |from: &str, to: &str| {
         let other = text.replacen(from, to, 1);

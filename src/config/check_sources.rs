@@ -12,11 +12,15 @@ use std::net::SocketAddr;
 /// By number: the server whose source ports the checks of this one use.
 pub(super) fn check_sources(servers: &[ServerConfig]) -> Vec<ServerId> {
     let there = || servers.iter().filter(|server| server.standing != Standing::Nobody);
-    // Who is asked: the server itself, if there is one, else the first that is checked there.
-    let mut by_target: HashMap<SocketAddr, ServerId> = there().map(|server| (server.address, server.id)).collect();
+    let check_port = |server: &ServerConfig| server.check.and_then(|check| check.port);
     let mut sources: Vec<ServerId> = servers.iter().map(|server| server.id).collect();
+    if there().all(|server| check_port(server).is_none()) {
+        return sources;
+    }
+    // The server at that address and port, if there is one, else the first that is checked there.
+    let mut by_target: HashMap<SocketAddr, ServerId> = there().map(|server| (server.address, server.id)).collect();
     for server in there() {
-        if let Some(port) = server.check.and_then(|check| check.port) {
+        if let Some(port) = check_port(server) {
             let target = SocketAddr::new(server.address.ip(), port);
             sources[server.id.index()] = *by_target.entry(target).or_insert(server.id);
         }

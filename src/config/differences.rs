@@ -12,8 +12,8 @@ const MOST_ADDRESSES: usize = splice::transparent_sources::FIRST as usize;
 const MOST_CLASSES: usize = 1 << 16;
 
 impl Config {
-    /// What another version changes that goes on from this one: a line for each listener, pool, server and class, and for each other
-    /// section.
+    /// What another version changes that goes on from this one: a line for each listener, pool, server and class, and for `[engine]`,
+    /// `[syn_ack]`, `[records]`, `[log]` and what is live of `[control]`.
     pub fn lines_of_difference(&self, new: &Config) -> String {
         let mut lines = String::new();
         let mut tell = |what: &str, name: &str, before: Option<Standing>, now: Standing, is_same: bool| {

@@ -4,6 +4,7 @@ use super::check::quoted;
 use super::raw::RawControl;
 use super::source::{At, Source};
 use super::{Config, PoolConfig, ServerConfig, Standing};
+use std::collections::HashSet;
 
 /// A core writes the times of each of its connections into the table of the server: of so many the tables fit into its cache.
 const MOST: usize = 64;
@@ -21,7 +22,7 @@ pub(super) fn check(
         source.complain(&at, format!("has {} names, expected at most {MOST}", named.len()));
     }
     let entries = pools.iter().flat_map(|pool| &pool.names).map(|entry| &entry.name);
-    let known: std::collections::HashSet<&String> = servers.iter().map(|server| &server.name).chain(entries).collect();
+    let known: HashSet<&String> = servers.iter().map(|server| &server.name).chain(entries).collect();
     for (index, name) in named.iter().enumerate().filter(|(_, name)| !known.contains(name)) {
         source.refuse(&at.index(index), quoted(name), "the name of a server");
     }
@@ -32,9 +33,11 @@ impl Config {
     /// Their numbers: of the servers of this file that are named, or the first of them.
     pub(super) fn timed_servers(&self) -> Vec<u16> {
         let is_named = |server: &&ServerConfig| {
+            // A server of an entry that DNS resolves is called NAME@ADDRESS.
+            let entry = server.name.split('@').next();
             let named = |names: &Vec<String>| {
-                let entry = server.name.split('@').next();
-                names.contains(&server.name) || names.iter().any(|name| entry == Some(name))
+                let is_it = |name: &String| *name == server.name || entry == Some(name);
+                names.iter().any(is_it)
             };
             server.standing == Standing::InFile && self.timed_servers.as_ref().is_none_or(named)
         };

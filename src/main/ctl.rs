@@ -44,7 +44,7 @@ enum CtlCommand {
     /// Have the engine read its configuration again, as SIGHUP does, and wait until all cores have it; for root and the engine's
     /// user.
     Reload {
-        /// Said of other programs, and done in any case.
+        /// Has no effect: reload waits for all cores in any case.
         #[arg(long)]
         wait: bool,
     },

@@ -265,6 +265,15 @@ pub(crate) struct Served {
     _folder: tempfile::TempDir,
 }
 
+/// Serves what an engine shows as `[control]` says.
+fn serve(bench: &Bench, config: &proxyengine::config::ControlConfig) -> control::http::Running {
+    let server = proxyengine::status::listen(config)
+        .expect("a socket")
+        .expect("a server");
+    let levels = proxyengine::log_levels::LogLevels::default();
+    proxyengine::status::serve(server, bench.engine.watch(), levels, None).expect("a thread")
+}
+
 impl Served {
     pub(crate) fn start(name: &str) -> Self {
         Self::start_by(name, "")
@@ -279,11 +288,7 @@ impl Served {
             socket: Some(socket.clone()),
             ..Default::default()
         };
-        let server = proxyengine::status::listen(&config)
-            .expect("a socket")
-            .expect("a server");
-        let levels = proxyengine::log_levels::LogLevels::default();
-        let running = proxyengine::status::serve(server, bench.engine.watch(), levels, None).expect("a thread");
+        let running = serve(&bench, &config);
         Self {
             bench,
             socket,
@@ -323,11 +328,7 @@ fn connections_are_shown_over_tcp_only_if_the_file_says_so() {
             http: Some(http.clone()),
             ..Default::default()
         };
-        let server = proxyengine::status::listen(&config)
-            .expect("a socket")
-            .expect("a server");
-        let levels = proxyengine::log_levels::LogLevels::default();
-        let running = proxyengine::status::serve(server, bench.engine.watch(), levels, None).expect("a thread");
+        let running = serve(&bench, &config);
         bench.open(Station::new(5, "10.0.0.5:50000"));
         let answer = control::http::client::ask(&http, "GET", "/api/v1/connections").expect("an answer");
         drop(running);

@@ -46,10 +46,10 @@ impl<P: BufferPool> Emitter<P> {
         }
     }
 
-    /// Nobody listens for the segment that is dealt with.
-    pub(crate) fn note_nobodys(&mut self) {
+    /// The segment that is dealt with is for no listener.
+    pub(crate) fn note_no_listener(&mut self) {
         if let Some(tap) = &mut self.tap {
-            tap.keep_nobodys();
+            tap.uncount_lost();
         }
     }
 

@@ -1,7 +1,6 @@
 //! Other sinks while records come.
 
 use super::*;
-use crate::config::Config;
 
 /// Replaces the sinks by these.
 fn replace(keeper: &mut RecordKeeper, sinks: &[RecordsConfig]) {
@@ -84,34 +83,4 @@ fn a_file_that_a_failed_change_has_put_aside_is_begun_anew_by_its_sink() {
     assert_eq!(aside + lines(&path), 5);
     let begun = fs::read_to_string(&path).expect("there");
     assert!(begun.lines().all(|line| line.starts_with('{')), "{begun}");
-}
-
-#[test]
-fn a_reload_may_change_sinks_but_not_add_the_first() {
-    const FILE: &str = r#"
-[engine]
-cores = [0]
-[[port]]
-name = "p"
-device = "net_ring0"
-addresses = ["10.0.0.1/24"]
-[[listener]]
-name = "l"
-addresses = ["10.0.0.1:80"]
-default = "s"
-[[pool]]
-name = "s"
-servers = [{ name = "s", address = "10.0.0.2:80" }]
-"#;
-    let with = |sinks: &str| format!("{FILE}{sinks}");
-    let one = with("[[records]]\nfile = \"/tmp/a\"\n");
-    let two = with("[[records]]\nfile = \"/tmp/a\"\n[[records]]\nsyslog = \"127.0.0.1:514\"\n");
-    let running = Config::parse(&one, "test").expect("valid");
-    let (reloaded, _) = running.reload_text(&two, "test").expect("live");
-    assert_eq!(reloaded.records().len(), 2);
-    let error = running.reload_text(&with(""), "test").expect_err("cores keep records");
-    assert!(
-        error.to_string().contains("records has changed, which needs a restart"),
-        "{error}"
-    );
 }

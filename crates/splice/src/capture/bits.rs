@@ -3,10 +3,9 @@
 /// They are counted from 0.
 pub(super) struct Bits {
     words: Vec<u64>,
-    /// Bit `n` is set if some place is that is `n` modulo 64: where few are set, most places are known not to be without a look at
-    /// their word.
-    some: u64,
-    /// How many there are of each of these.
+    /// Bit `n` is set while any place is set whose number is `n` modulo 64. Where few places are set, most look-ups end here.
+    classes: u64,
+    /// How many places are set, by their number modulo 64.
     counts: [u32; 64],
 }
 
@@ -14,14 +13,14 @@ impl Bits {
     pub(super) fn new(places: usize) -> Self {
         Self {
             words: vec![0; places.div_ceil(64)],
-            some: 0,
+            classes: 0,
             counts: [0; 64],
         }
     }
 
     #[inline]
     pub(super) fn has(&self, place: u32) -> bool {
-        self.some >> (place % 64) & 1 == 1 && self.has_by_word(place)
+        self.classes >> (place % 64) & 1 == 1 && self.has_by_word(place)
     }
 
     fn has_by_word(&self, place: u32) -> bool {
@@ -41,7 +40,7 @@ impl Bits {
         *word ^= 1 << class;
         let count = &mut self.counts[class as usize];
         *count = if is_set { *count + 1 } else { *count - 1 };
-        self.some = self.some & !(1 << class) | u64::from(*count > 0) << class;
+        self.classes = self.classes & !(1 << class) | u64::from(*count > 0) << class;
     }
 }
 
@@ -65,7 +64,7 @@ mod tests {
         let found: Vec<bool> = (0..1000).map(|place| bits.has(place)).collect();
         assert_eq!(found, expected);
         (0..1000).for_each(|place| bits.set(place, false));
-        assert_eq!((bits.some, bits.has(7)), (0, false));
+        assert_eq!((bits.classes, bits.has(7)), (0, false));
         bits.set(1024, true);
         assert!(!bits.has(1024) && !bits.has(2048), "there are no such places");
     }

@@ -279,14 +279,15 @@ impl Tap {
         self.lost += self.lost_each;
     }
 
-    /// Whether nothing has to be asked of a frame to know that it is captured, but whether somebody listens for it.
+    /// Whether every frame is captured that belongs to a connection or is for a listener.
     #[inline]
     pub(crate) fn has_all(&self) -> bool {
         self.is_all
     }
 
-    /// Nobody listens for the frame of a batch that is lost: it is none of the capture's, and neither is what goes out for it.
-    pub(crate) fn keep_nobodys(&mut self) {
+    /// The frame of a batch that is lost is for no listener, so that it would not be captured: takes it back from the count, and does
+    /// not count what goes out for it.
+    pub(crate) fn uncount_lost(&mut self) {
         self.lost -= self.lost_each;
         self.lost_each = 0;
     }

@@ -50,14 +50,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     ) {
         if !(segments.iter()).any(|segment| self.is_captured(segment.guess, segment)) {
             self.rooms.emit.is_quiet = true;
-            self.handle_untold(false, buffers, segments, out);
+            self.handle_without_groups(false, buffers, segments, out);
             self.rooms.emit.is_quiet = false;
             return;
         }
         let now = self.rooms.now;
         let is_shut = self.rooms.emit.tap.as_mut().is_some_and(|tap| tap.begin_batch(now));
         if is_shut && self.rooms.emit.tap.as_ref().is_some_and(|tap| tap.has_all()) {
-            self.handle_untold(true, buffers, segments, out);
+            self.handle_without_groups(true, buffers, segments, out);
             return self.end_batch();
         }
         for (buffer, segment) in buffers.drain(..).zip(segments) {
@@ -92,9 +92,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
     }
 
-    /// Deals with a batch of which the tap is told nothing by frame: nothing of it is captured, as the flow table was when it was read,
-    /// unless a segment turns out to be of another connection; or all is lost, unless nobody listens for a segment.
-    fn handle_untold(
+    /// Deals with a batch whose frames are no groups. Either nothing of it is captured, as the flow table was when it was read, unless a
+    /// segment turns out to be of another connection; or, if `is_lost`, all of it is lost but segments that are for no listener.
+    fn handle_without_groups(
         &mut self,
         is_lost: bool,
         buffers: &mut ArrayVec<P::Buffer, BURST>,
@@ -113,7 +113,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 Ok(()) => self.handle_found(found, Incoming { buffer, segment }, out),
                 Err(reason) => {
                     if found.is_none() && !self.is_captured(found, segment) {
-                        self.rooms.emit.note_nobodys();
+                        self.rooms.emit.note_no_listener();
                     }
                     self.rooms.emit.dropped(reason);
                 }

@@ -228,13 +228,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             if is_kernels() {
                 return out.pass_to_kernel(now, segment.device, incoming.buffer);
             }
-            self.rooms.emit.note_nobodys();
+            self.rooms.emit.note_no_listener();
             self.rooms.emit.dropped(DropReason::UnknownFlow);
             return;
         };
         let listener = self.rooms.listener(address, segment);
         if listener.is_none() {
-            self.rooms.emit.note_nobodys();
+            self.rooms.emit.note_no_listener();
             // It may be the answer to a probe.
             if let Some(probe) = self.rooms.find_probe(key) {
                 return self.rooms.handle_probe_answer(probe, incoming, out);
