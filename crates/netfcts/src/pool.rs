@@ -468,6 +468,8 @@ struct Quarantine {
     part_end: Instant,
     /// First position that was not released when last asked.
     tail: u64,
+    /// Before it, [`advance`](Self::advance) changes nothing.
+    next_change: Instant,
 }
 
 impl Quarantine {
@@ -484,6 +486,7 @@ impl Quarantine {
             parts,
             part_end: Instant::ZERO,
             tail: 0,
+            next_change: Instant::ZERO,
         }
     }
 
@@ -494,6 +497,7 @@ impl Quarantine {
             self.part_end = now + self.part;
         }
         self.tail = position + 1;
+        self.next_change = self.next_change.min(self.part_end);
     }
 
     /// True if that was seen before.
@@ -507,18 +511,28 @@ impl Quarantine {
         if position < self.rested {
             return true;
         }
-        self.advance(now);
+        if now >= self.next_change {
+            self.advance(now);
+        }
         position < self.rested
     }
 
     fn advance(&mut self, now: Instant) {
         let closed = self.parts.back().map_or(self.rested, |(end, _)| *end);
-        if now >= self.part_end && self.tail > closed {
-            self.parts.push_back((self.tail, self.part_end + self.length));
+        self.next_change = Instant::MAX;
+        if self.tail > closed {
+            if now >= self.part_end {
+                self.parts.push_back((self.tail, self.part_end + self.length));
+            } else {
+                self.next_change = self.part_end;
+            }
         }
         while let Some((end, _)) = self.parts.front().filter(|(_, rested_at)| *rested_at <= now) {
             self.rested = *end;
             self.parts.pop_front();
+        }
+        if let Some((_, rested_at)) = self.parts.front() {
+            self.next_change = self.next_change.min(*rested_at);
         }
     }
 }
@@ -671,6 +685,17 @@ mod tests {
         pool.give(2, 5, at(300));
         assert!(pool.take(at(1200)).unwrap().early);
         assert!(!pool.take(at(1400)).unwrap().early);
+    }
+
+    #[test]
+    fn a_port_rests_though_it_was_asked_for_before_and_nothing_else_is_released() {
+        let mut pool = Alone::new([1, 2, 3], SECOND);
+        pool.take(at(0)).unwrap();
+        pool.take(at(0)).unwrap();
+        pool.give(1, 5, at(100));
+        assert_eq!(pool.take(at(105)).map(|taken| taken.port), Some(3));
+        let taken = pool.take(at(1_117)).unwrap();
+        assert_eq!((taken.port, taken.early), (1, false));
     }
 
     #[test]

@@ -74,6 +74,9 @@ pub struct TimerWheel {
     tick_shift: u32,
     /// Start of the tick after `cursor`: before it, and with the current slots empty, there is nothing to do.
     next_tick_at: u64,
+    /// Above level 0, slots that the cursor stands in may be occupied: nothing is linked there, but it may have been there when the
+    /// cursor came.
+    may_have_reached: bool,
     armed: usize,
     budget: usize,
 }
@@ -115,6 +118,7 @@ impl TimerWheel {
             cursor,
             tick_shift,
             next_tick_at: 0,
+            may_have_reached: false,
             armed: 0,
             budget: DEFAULT_BUDGET,
         }
@@ -262,7 +266,14 @@ impl TimerWheel {
         if target < self.cursor {
             return None;
         }
-        let event = self.next_event().filter(|event| event.start <= target);
+        if self.may_have_reached {
+            let reached = self.reached();
+            if reached.is_some() {
+                return reached;
+            }
+            self.may_have_reached = false;
+        }
+        let event = self.next_ahead().filter(|event| event.start <= target);
         self.set_cursor(event.map_or(target, |event| event.start));
         event
     }
@@ -270,8 +281,14 @@ impl TimerWheel {
     /// Takes the first entry out of the event's slot. It fires (its id is returned) or is linked anew where it belongs.
     fn take_one(&mut self, event: Event) -> Option<u32> {
         let id = self.heads[event.level][event.slot];
+        let entry = &mut self.entries[id as usize];
+        let (head, next) = (entry.prev, entry.next);
+        entry.prev = NIL;
         let deadline = self.deadline_of(&self.entries[id as usize]);
-        self.unlink(id);
+        self.set_head(event.level, event.slot, next);
+        if next != NIL {
+            self.entries[next as usize].prev = head;
+        }
         if deadline <= self.cursor {
             self.armed -= 1;
             return Some(id);
@@ -287,6 +304,7 @@ impl TimerWheel {
     }
 
     fn set_cursor(&mut self, cursor: u64) {
+        self.may_have_reached |= (cursor ^ self.cursor) >> SLOT_BITS != 0;
         self.cursor = cursor;
         self.next_tick_at = self.start_of(cursor + 1).as_nanos();
     }
@@ -303,7 +321,7 @@ impl TimerWheel {
 
     /// Whether one of the slots that the cursor stands in is occupied.
     fn has_current(&self) -> bool {
-        (0..LEVELS).any(|level| self.is_occupied(level, slot_of(self.cursor, level)))
+        self.is_occupied(0, slot_of(self.cursor, 0)) || self.may_have_reached && self.reached().is_some()
     }
 
     /// The earliest occupied slot.
@@ -312,16 +330,23 @@ impl TimerWheel {
     /// within the cursor's slot of the level above: lower levels come first. Slots above level 0 that the cursor itself
     /// stands in have just been reached and are emptied before anything else.
     fn next_event(&self) -> Option<Event> {
-        for level in 1..LEVELS {
+        self.reached().or_else(|| self.next_ahead())
+    }
+
+    /// The lowest slot above level 0 that the cursor stands in and is not empty yet.
+    fn reached(&self) -> Option<Event> {
+        (1..LEVELS).find_map(|level| {
             let slot = slot_of(self.cursor, level);
-            if self.is_occupied(level, slot) {
-                return Some(Event {
-                    level,
-                    slot,
-                    start: self.cursor,
-                });
-            }
-        }
+            self.is_occupied(level, slot).then_some(Event {
+                level,
+                slot,
+                start: self.cursor,
+            })
+        })
+    }
+
+    /// The earliest occupied slot, if those are empty.
+    fn next_ahead(&self) -> Option<Event> {
         for level in 0..TOP {
             let current = slot_of(self.cursor, level);
             if let Some(slot) = self.first_occupied(level, current) {
@@ -407,7 +432,11 @@ impl TimerWheel {
             self.entries[prev as usize].next = next;
             return;
         }
-        let (level, slot) = ((prev & !HEAD) as usize >> SLOT_BITS, prev as usize % SLOTS);
+        self.set_head((prev & !HEAD) as usize >> SLOT_BITS, prev as usize % SLOTS, next);
+    }
+
+    /// What is behind the first entry of a slot, which goes, is the first now.
+    fn set_head(&mut self, level: usize, slot: usize, next: u32) {
         self.heads[level][slot] = next;
         if next == NIL {
             self.occupied[level][slot / 64] &= !(1 << (slot % 64));

@@ -19,8 +19,12 @@ pub(crate) struct Emitter<P> {
     pub(crate) drops: Counters<DropReason>,
     /// Nothing while nobody captures.
     pub(crate) tap: Option<Box<Tap>>,
-    /// Nothing of what is dealt with is captured: the tap need not be told what is sent or dropped.
+    /// Nothing of what is dealt with is captured, or all of it is lost: the tap is not told what is sent or dropped.
     pub(crate) is_quiet: bool,
+    /// Frames that were sent.
+    pub(crate) sent: u64,
+    /// Frames that came for no listener, and those that were sent for them, while the tap was not told: no capture is of these.
+    pub(crate) beside: u64,
     ip_id: u16,
 }
 
@@ -30,7 +34,9 @@ impl<P: BufferPool> Emitter<P> {
             pool,
             drops: Counters::default(),
             tap: None,
-            is_quiet: false,
+            is_quiet: true,
+            sent: 0,
+            beside: 0,
             ip_id: 0,
         }
     }
@@ -39,18 +45,16 @@ impl<P: BufferPool> Emitter<P> {
     #[inline]
     pub(crate) fn dropped(&mut self, reason: DropReason) {
         self.drops.add(reason, 1);
-        if let Some(tap) = &mut self.tap
-            && !self.is_quiet
+        if !self.is_quiet
+            && let Some(tap) = &mut self.tap
         {
             tap.note_drop(reason);
         }
     }
 
-    /// The segment that is dealt with is for no listener.
-    pub(crate) fn note_no_listener(&mut self) {
-        if let Some(tap) = &mut self.tap {
-            tap.uncount_lost();
-        }
+    /// A segment for no listener was dealt with, before which so many frames had been sent.
+    pub(crate) fn note_no_listener(&mut self, sent_before: u64) {
+        self.beside += 1 + (self.sent - sent_before);
     }
 
     /// A connection is made by a segment to this listener.
@@ -96,8 +100,9 @@ impl<P: BufferPool> Emitter<P> {
 
     #[inline(always)]
     fn show(&mut self, kind: FrameKind, port: PortId, frame: &[u8]) {
-        if let Some(tap) = &mut self.tap
-            && !self.is_quiet
+        self.sent += 1;
+        if !self.is_quiet
+            && let Some(tap) = &mut self.tap
         {
             tap.note_sent(kind, port, frame);
         }

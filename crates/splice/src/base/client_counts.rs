@@ -1,8 +1,9 @@
 //! The open connections and the rate of each client: one table of fixed size for all cores.
 //!
 //! A place is two words: a tag of the client's [hash](ClientKey) above the number of its open connections, and the time at which
-//! its rate's bucket is full. A client's place is one of eight in two cache lines. Cores change the words at once, so counts are
-//! exact; two cores contend for a line only while both serve clients that have places in it.
+//! its rate's bucket is full. A client's place is one of eight in two cache lines. Cores change the counts at once, so these
+//! are exact; two cores contend for a line only while both serve clients that have places in it. Of a rate two cores may count one
+//! connection where both have one of the same client within nanoseconds.
 //!
 //! ```text
 //!   word 0   bits 0–27   open connections
@@ -151,8 +152,15 @@ impl ClientCounts {
 
     /// Sets the time at which the bucket is full to what `after` returns for the present one; changes nothing if that is `None`.
     /// Returns whether it has changed it.
+    ///
+    /// Cores that do so for one client within nanoseconds may all count as one: an exchange that is atomic would wait for all stores
+    /// before it, with each connection.
     pub(crate) fn take(&self, place: ClientPlace, after: impl Fn(u64) -> Option<u64>) -> bool {
-        self.word(place, 1).fetch_update(Relaxed, Relaxed, after).is_ok()
+        let Some(due) = after(self.due(place)) else {
+            return false;
+        };
+        self.word(place, 1).store(due, Relaxed);
+        true
     }
 
     /// The two cache lines in which a client may have its place, and its tag.

@@ -34,8 +34,6 @@ pub struct Tap {
     look_at: Instant,
     /// While a batch is dealt with for which there is no room: no group begins.
     is_shut: bool,
-    /// Frames that are lost with each that goes out: one, while a frame of that batch is dealt with that would be captured.
-    lost_each: u64,
     /// All are captured, whatever the place.
     is_all: bool,
     /// By place: it is captured.
@@ -101,7 +99,6 @@ impl Tap {
             is_full: false,
             look_at: Instant::ZERO,
             is_shut: false,
-            lost_each: 0,
             is_all: choice.is_all(),
             chosen: Bits::new(chosen),
             wanted: Bits::new(chosen),
@@ -264,19 +261,23 @@ impl Tap {
         });
     }
 
-    /// Begins a batch at `at`; whether all of it that is captured is lost. What goes out for a frame is counted with it then, and
-    /// nothing else is done about either. Not where steps decide whether a connection is wanted.
+    /// Begins a batch at `at`; whether all of it that is captured is lost. Not where steps decide whether a connection is wanted.
     #[inline]
     pub(crate) fn begin_batch(&mut self, at: Instant) -> bool {
         self.is_shut = !self.choice.waits() && !self.has_room(at);
         self.is_shut
     }
 
-    /// The next frame of a batch that is lost; whether it would be captured.
+    /// Whether what is captured of the batch is lost.
     #[inline]
-    pub(crate) fn lose(&mut self, is_captured: bool) {
-        self.lost_each = u64::from(is_captured);
-        self.lost += self.lost_each;
+    pub(crate) fn is_shut(&self) -> bool {
+        self.is_shut
+    }
+
+    /// Counts frames that are lost, those that came in and those that went out for them.
+    #[inline]
+    pub(crate) fn lose(&mut self, frames: u64) {
+        self.lost += frames;
     }
 
     /// Whether every frame is captured that belongs to a connection or is for a listener.
@@ -285,17 +286,10 @@ impl Tap {
         self.is_all
     }
 
-    /// The frame of a batch that is lost is for no listener, so that it would not be captured: takes it back from the count, and does
-    /// not count what goes out for it.
-    pub(crate) fn uncount_lost(&mut self) {
-        self.lost -= self.lost_each;
-        self.lost_each = 0;
-    }
-
     /// Ends the batch.
     #[inline]
     pub(crate) fn end_batch(&mut self) {
-        (self.is_shut, self.lost_each) = (false, 0);
+        self.is_shut = false;
         self.tell_lost();
     }
 
@@ -371,7 +365,7 @@ impl Tap {
     #[inline]
     pub(crate) fn note_sent(&mut self, kind: FrameKind, port: PortId, frame: &[u8]) {
         match &self.group {
-            None => self.lost += self.lost_each,
+            None => {}
             Some(group) if group.is_lost => self.lost += 1,
             Some(_) => self.copy(kind, port, frame),
         }

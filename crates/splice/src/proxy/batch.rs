@@ -39,13 +39,24 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         out.enter(WorkStage::LookUp);
         self.ask_ahead(&mut segments);
         if self.rooms.emit.tap.is_some() {
-            return self.handle_tapped(&mut buffers, &mut segments, out);
+            return self.handle_tapped(buffers, &mut segments, out);
         }
-        for (buffer, segment) in buffers.into_iter().zip(&mut segments) {
+        self.handle_each(buffers, &mut segments, out);
+    }
+
+    /// Deals with segments of which a capture need not know one by one.
+    #[inline(never)]
+    pub(super) fn handle_each(
+        &mut self,
+        buffers: ArrayVec<P::Buffer, BURST>,
+        segments: &mut [Segment],
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        for (buffer, segment) in buffers.into_iter().zip(segments) {
             out.enter(WorkStage::Checksum);
             match self.verify(segment, buffer.data()) {
                 Ok(()) => self.handle(Incoming { buffer, segment }, out),
-                Err(reason) => self.rooms.emit.dropped(reason),
+                Err(reason) => self.drop_damaged(segment, buffer.data(), reason),
             }
         }
     }
@@ -160,6 +171,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     fn handle(&mut self, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
         out.enter(WorkStage::LookUp);
         let found = self.find(incoming.segment);
+        if found != incoming.segment.guess && self.rooms.emit.tap.is_some() {
+            return self.handle_unforeseen(found, incoming, out);
+        }
         self.handle_found(found, incoming, out);
     }
 

@@ -1,6 +1,7 @@
 //! A capture's way through the core: which frames and timers are of connections that are captured.
 
 use crate::base::callbacks::SelectServer;
+use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::capture::{Facts, Interrupted, Tap, Whose};
 use crate::proxy::{Incoming, Proxy, Rooms};
@@ -22,6 +23,7 @@ const CHOSEN_PER_ROUND: usize = super::visit::LOOKED_AT_PER_ROUND;
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// Goes on with another tap, or none, and returns the one before.
     pub fn swap_tap(&mut self, tap: Option<Box<Tap>>) -> Option<Box<Tap>> {
+        self.rooms.emit.is_quiet = tap.is_none();
         std::mem::replace(&mut self.rooms.emit.tap, tap)
     }
 
@@ -40,109 +42,125 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
     }
 
-    /// As the plain way, and each frame of a captured connection begins a group.
+    /// Deals with a batch under a capture: each frame of a captured connection begins a group, unless the batch has none, or the whole
+    /// batch is lost.
     #[inline(never)]
     pub(super) fn handle_tapped(
         &mut self,
-        buffers: &mut ArrayVec<P::Buffer, BURST>,
+        buffers: ArrayVec<P::Buffer, BURST>,
         segments: &mut [Segment],
         out: &mut impl Output<P::Buffer>,
     ) {
         if !(segments.iter()).any(|segment| self.is_captured(segment.guess, segment)) {
             self.rooms.emit.is_quiet = true;
-            self.handle_without_groups(false, buffers, segments, out);
+            self.handle_each(buffers, segments, out);
             self.rooms.emit.is_quiet = false;
             return;
         }
         let now = self.rooms.now;
         let is_shut = self.rooms.emit.tap.as_mut().is_some_and(|tap| tap.begin_batch(now));
         if is_shut && self.rooms.emit.tap.as_ref().is_some_and(|tap| tap.has_all()) {
-            self.handle_without_groups(true, buffers, segments, out);
-            return self.end_batch();
+            self.lose_batch(buffers, segments, out);
+        } else {
+            self.handle_groups(is_shut, buffers, segments, out);
         }
-        for (buffer, segment) in buffers.drain(..).zip(segments) {
-            let found = self.find(segment);
-            let is_captured = self.is_captured(found, segment);
-            match &mut self.rooms.emit.tap {
-                Some(tap) if is_shut => tap.lose(is_captured),
-                _ if is_captured => self.open_group(found, segment.hash, (segment.device, buffer.data())),
-                _ => {}
-            }
-            match self.verify(segment, buffer.data()) {
-                Ok(()) => self.handle_found(found, Incoming { buffer, segment }, out),
-                Err(reason) => self.rooms.emit.dropped(reason),
-            }
-            if is_captured && !is_shut {
-                self.end_group(found);
-            }
-        }
-        self.end_batch();
-    }
-
-    #[inline]
-    fn lose_one(&mut self) {
-        if let Some(tap) = &mut self.rooms.emit.tap {
-            tap.lose(true);
-        }
-    }
-
-    fn end_batch(&mut self) {
         if let Some(tap) = &mut self.rooms.emit.tap {
             tap.end_batch();
         }
     }
 
-    /// Deals with a batch whose frames are no groups. Either nothing of it is captured, as the flow table was when it was read, unless a
-    /// segment turns out to be of another connection; or, if `is_lost`, all of it is lost but segments that are for no listener.
-    fn handle_without_groups(
+    fn handle_groups(
         &mut self,
-        is_lost: bool,
-        buffers: &mut ArrayVec<P::Buffer, BURST>,
+        is_shut: bool,
+        buffers: ArrayVec<P::Buffer, BURST>,
         segments: &mut [Segment],
         out: &mut impl Output<P::Buffer>,
     ) {
-        for (buffer, segment) in buffers.drain(..).zip(segments) {
+        for (buffer, segment) in buffers.into_iter().zip(segments) {
             let found = self.find(segment);
-            if is_lost {
-                self.lose_one();
-            } else if found != segment.guess && self.is_captured(found, segment) {
-                self.handle_misjudged(found, Incoming { buffer, segment }, out);
-                continue;
+            let is_captured = self.is_captured(found, segment);
+            let sent_before = self.rooms.emit.sent;
+            if is_captured && !is_shut {
+                self.open_group(found, segment.hash, (segment.device, buffer.data()));
             }
             match self.verify(segment, buffer.data()) {
                 Ok(()) => self.handle_found(found, Incoming { buffer, segment }, out),
-                Err(reason) => {
-                    if found.is_none() && !self.is_captured(found, segment) {
-                        self.rooms.emit.note_no_listener();
-                    }
-                    self.rooms.emit.dropped(reason);
-                }
+                Err(reason) => self.rooms.emit.dropped(reason),
+            }
+            if is_captured && is_shut {
+                self.lose(1 + self.rooms.emit.sent - sent_before);
+            } else if is_captured {
+                self.end_group(found);
             }
         }
     }
 
-    /// A segment of a captured connection, of which that was not expected. The rest of its batch is not dealt with quietly.
+    /// A batch of a capture of everything that has no room: all is lost, but what is for no listener.
+    fn lose_batch(
+        &mut self,
+        buffers: ArrayVec<P::Buffer, BURST>,
+        segments: &mut [Segment],
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        let (sent_before, beside_before) = (self.rooms.emit.sent, self.rooms.emit.beside);
+        self.rooms.emit.is_quiet = true;
+        let frames = segments.len() as u64;
+        self.handle_each(buffers, segments, out);
+        let emit = &mut self.rooms.emit;
+        emit.is_quiet = false;
+        let frames = frames + emit.sent - sent_before - (emit.beside - beside_before);
+        self.lose(frames);
+    }
+
+    fn lose(&mut self, frames: u64) {
+        if let Some(tap) = &mut self.rooms.emit.tap {
+            tap.lose(frames);
+        }
+    }
+
+    /// A segment of another connection, or none, than was told when its batch was read. If that one is captured the rest of the batch
+    /// is not dealt with quietly.
     #[cold]
     #[inline(never)]
-    fn handle_misjudged(
+    pub(super) fn handle_unforeseen(
         &mut self,
         found: Option<FlowRef>,
         incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        self.rooms.emit.is_quiet = false;
-        let Incoming { buffer, segment } = incoming;
-        self.open_group(found, segment.hash, (segment.device, buffer.data()));
-        let mut segment = *segment;
-        match self.verify(&mut segment, buffer.data()) {
-            Ok(()) => {
-                let segment = &segment;
-                self.handle_found(found, Incoming { buffer, segment }, out);
-            }
-            Err(reason) => self.rooms.emit.dropped(reason),
+        if self.is_losing_batch() || !self.is_captured(found, incoming.segment) {
+            return self.handle_found(found, incoming, out);
         }
+        let Incoming { segment, buffer } = &incoming;
+        self.rooms.emit.is_quiet = false;
+        self.open_group(found, segment.hash, (segment.device, buffer.data()));
+        self.handle_found(found, incoming, out);
         self.end_group(found);
         self.tell_lost();
+    }
+
+    /// Drops a segment with a wrong checksum.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn drop_damaged(&mut self, segment: &Segment, frame: &[u8], reason: DropReason) {
+        let found = self.find(segment);
+        let is_captured = self.is_captured(found, segment);
+        if self.is_losing_batch() {
+            if found.is_none() && !is_captured {
+                self.rooms.emit.note_no_listener(self.rooms.emit.sent);
+            }
+        } else if is_captured {
+            self.rooms.emit.is_quiet = false;
+            self.open_group(found, segment.hash, (segment.device, frame));
+            self.rooms.emit.dropped(reason);
+            self.end_group(found);
+            return self.tell_lost();
+        }
+        self.rooms.emit.dropped(reason);
+    }
+
+    fn is_losing_batch(&self) -> bool {
+        self.rooms.emit.tap.as_ref().is_some_and(|tap| tap.is_shut())
     }
 
     /// Whether a frame is of a connection that is captured.

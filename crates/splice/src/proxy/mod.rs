@@ -209,7 +209,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 
     #[inline(never)]
     fn handle_unbound(&mut self, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
-        let now = self.rooms.now;
         let Some(incoming) = self.rooms.hand_over_segment(incoming, out) else {
             return;
         };
@@ -220,40 +219,53 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             self.rooms.emit.dropped(DropReason::Land);
             return;
         }
-        let is_kernels = || {
-            let kernel = &self.rooms.settings.kernel;
-            kernel.takes_tcp(segment.device, key.local, key.local_port)
+        let address = self.rooms.settings.addresses.index(key.local);
+        let listener = address.and_then(|address| self.rooms.listener(address, segment));
+        let (Some(address), Some(listener)) = (address, listener) else {
+            let sent_before = self.rooms.emit.sent;
+            self.handle_without_listener(address, incoming, out);
+            return self.rooms.emit.note_no_listener(sent_before);
         };
-        let Some(address) = self.rooms.settings.addresses.index(key.local) else {
-            if is_kernels() {
-                return out.pass_to_kernel(now, segment.device, incoming.buffer);
-            }
-            self.rooms.emit.note_no_listener();
-            self.rooms.emit.dropped(DropReason::UnknownFlow);
-            return;
+        let event = if segment.has(TcpFlags::RST) {
+            Event::OutOfWindowRst(Side::Client)
+        } else if segment.has(TcpFlags::SYN) && segment.has(TcpFlags::ACK) {
+            Event::StraySyn
+        } else if segment.has(TcpFlags::SYN) {
+            self.classify_syn(listener, key.remote)
+        } else {
+            Event::CookieAck
         };
-        let listener = self.rooms.listener(address, segment);
-        if listener.is_none() {
-            self.rooms.emit.note_no_listener();
-            // It may be the answer to a probe.
-            if let Some(probe) = self.rooms.find_probe(key) {
-                return self.rooms.handle_probe_answer(probe, incoming, out);
-            }
-            if is_kernels() {
-                return out.pass_to_kernel(now, segment.device, incoming.buffer);
-            }
+        self.on_no_connection((Phase::Closed, event), (address, Some(listener)), incoming, out);
+    }
+
+    /// A segment of no connection that no listener wants, for this one of our addresses or none: the answer to a probe, the kernel's,
+    /// or nobody's.
+    fn handle_without_listener(
+        &mut self,
+        address: Option<u16>,
+        incoming: Incoming<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        let Incoming { segment, .. } = incoming;
+        let key = &segment.key;
+        if address.is_some()
+            && let Some(probe) = self.rooms.find_probe(key)
+        {
+            return self.rooms.handle_probe_answer(probe, incoming, out);
         }
-        let event = match listener {
-            None if segment.has(TcpFlags::RST) => Event::OutOfWindowRst(Side::Client),
-            None => Event::StraySyn,
-            Some(_) if segment.has(TcpFlags::RST) => Event::OutOfWindowRst(Side::Client),
-            Some(listener) if segment.has(TcpFlags::SYN) && !segment.has(TcpFlags::ACK) => {
-                self.classify_syn(listener, key.remote)
-            }
-            Some(_) if segment.has(TcpFlags::SYN) => Event::StraySyn,
-            Some(_) => Event::CookieAck,
+        let kernel = &self.rooms.settings.kernel;
+        if kernel.takes_tcp(segment.device, key.local, key.local_port) {
+            return out.pass_to_kernel(self.rooms.now, segment.device, incoming.buffer);
+        }
+        let Some(address) = address else {
+            return self.rooms.emit.dropped(DropReason::UnknownFlow);
         };
-        self.on_no_connection((Phase::Closed, event), (address, listener), incoming, out);
+        let event = if segment.has(TcpFlags::RST) {
+            Event::OutOfWindowRst(Side::Client)
+        } else {
+            Event::StraySyn
+        };
+        self.on_no_connection((Phase::Closed, event), (address, None), incoming, out);
     }
 
     /// What becomes of a SYN to a listener.
