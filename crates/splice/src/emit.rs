@@ -60,8 +60,11 @@ impl<P: BufferPool> Emitter<P> {
     /// A connection is made by a segment to this listener.
     #[inline]
     pub(crate) fn note_made(&mut self, slot: u32, by: &Segment, listener: u16) {
-        if let Some(tap) = &mut self.tap {
-            tap.note_made(slot, (by.key.remote, listener), by.hash);
+        if let Some(tap) = &mut self.tap
+            && tap.note_made(slot, (by.key.remote, listener), by.hash)
+            && !tap.is_shut()
+        {
+            self.is_quiet = false;
         }
     }
 

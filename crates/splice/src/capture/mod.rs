@@ -11,7 +11,7 @@
 //!
 //! Without a tap a core pays for a test per batch, one per frame that goes out or is dropped, and one per event that is no plain
 //! segment.
-//! With one, a connection that is not chosen costs a test of a bit per frame that comes in, and a frame that is lost a count. One that passes
+//! With one, a connection that is not chosen costs a test of two bits per frame that comes in, and a frame that is lost a count. One that passes
 //! and is captured writes twice its headers, two places of 24 bytes and an entry (`bench capture`).
 
 mod bits;
@@ -21,7 +21,7 @@ mod tap;
 
 pub use choice::{Choice, Extent};
 pub use tap::Tap;
-pub(crate) use tap::{Interrupted, Whose};
+pub(crate) use tap::{Interrupted, Sieve, Whose};
 
 use crate::base::drop_reason::DropReason;
 use crate::base::ids::{RuleId, ServerId};

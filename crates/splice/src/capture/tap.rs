@@ -1,13 +1,15 @@
 //! The core's end of a capture: which connection is being dealt with, and what of it is copied.
 
-use super::bits::Bits;
+use super::bits::{Bits, Classes};
 use super::rings::Rings;
 use super::{Choice, Done, Entry, Extent, Facts, Frame, FrameKind, Stepped, Wanted, What};
 use crate::base::drop_reason::DropReason;
 use crate::base::ids::{RuleId, ServerId};
 use crate::session::phase::Phase;
+use crate::session::segment::Segment;
 use e2d2::port::PortId;
 use e2d2::time::Instant;
+use e2d2::wire::tcp::TcpFlags;
 use netfcts::Side;
 use netfcts::ring::RecordSender;
 use std::sync::atomic::Ordering;
@@ -46,6 +48,29 @@ pub struct Tap {
     rules: Vec<u32>,
     group: Option<Group>,
     packets: u64,
+}
+
+/// What tells of most frames that they are not captured.
+#[derive(Clone, Copy)]
+pub(crate) struct Sieve {
+    open: Classes,
+    resting: Classes,
+    most_drawn: u64,
+}
+
+impl Sieve {
+    /// In the lowest bit, whether a segment may be captured, for what the flow table said of it when it was read.
+    #[inline]
+    pub(crate) fn may_have(&self, segment: &Segment) -> u64 {
+        match segment.guess {
+            None => u64::from(segment.hash <= self.most_drawn),
+            // A SYN where a connection rests is the first of another.
+            Some(flow) if flow.is_time_wait() => {
+                self.resting.may_have(flow.slot()) | u64::from(segment.has(TcpFlags::SYN))
+            }
+            Some(flow) => self.open.may_have(flow.slot()),
+        }
+    }
 }
 
 /// What comes of one frame, or one timer.
@@ -109,6 +134,19 @@ impl Tap {
         }
     }
 
+    #[inline]
+    pub(crate) fn sieve(&self) -> Sieve {
+        Sieve {
+            open: if self.is_all {
+                Classes::ALL
+            } else {
+                self.chosen.classes()
+            },
+            resting: self.resting.classes(),
+            most_drawn: self.most_drawn,
+        }
+    }
+
     /// Whether the connection in this place is captured.
     #[inline]
     pub(crate) fn has(&self, slot: u32) -> bool {
@@ -146,25 +184,23 @@ impl Tap {
         hash <= self.most_drawn
     }
 
-    /// A connection is made in `slot`, by a frame whose group has begun if it is captured.
+    /// A connection is made in `slot`, by a frame whose group has begun if it is captured. Returns whether it is.
     #[inline]
-    pub(crate) fn note_made(&mut self, slot: u32, of: (u128, u16), hash: u64) {
+    pub(crate) fn note_made(&mut self, slot: u32, of: (u128, u16), hash: u64) -> bool {
         // By far the most: nothing is left of who had the place before, or it is as it was.
-        if self.is_drawn(hash) || self.has(slot) {
-            self.note_drawn(slot, of, hash);
-        }
+        (self.is_drawn(hash) || self.has(slot)) && self.note_drawn(slot, of, hash)
     }
 
     #[inline(never)]
-    fn note_drawn(&mut self, slot: u32, (client, listener): (u128, u16), hash: u64) {
+    fn note_drawn(&mut self, slot: u32, (client, listener): (u128, u16), hash: u64) -> bool {
         let is_chosen = self.may_want(client, listener, hash);
-        if !is_chosen && !self.has(slot) {
-            return;
+        if is_chosen || self.has(slot) {
+            self.choose(slot, is_chosen);
+            if let Some(group) = &mut self.group {
+                group.slot = Some(slot);
+            }
         }
-        self.choose(slot, is_chosen);
-        if let Some(group) = &mut self.group {
-            group.slot = Some(slot);
-        }
+        is_chosen
     }
 
     /// Captures a connection from now on, or not.

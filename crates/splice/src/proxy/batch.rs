@@ -37,10 +37,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             }
         }
         out.enter(WorkStage::LookUp);
-        self.ask_ahead(&mut segments);
-        if self.rooms.emit.tap.is_some() {
-            return self.handle_tapped(buffers, &mut segments, out);
+        if let Some(tap) = &self.rooms.emit.tap {
+            return self.handle_tapped(tap.sieve(), buffers, &mut segments, out);
         }
+        self.ask_ahead(&mut segments, |_| 0);
         self.handle_each(buffers, &mut segments, out);
     }
 
@@ -61,12 +61,15 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
     }
 
-    /// Asks for the connections of a batch and what stands beside them, and notes where they are.
-    fn ask_ahead(&mut self, segments: &mut [Segment]) {
+    /// Asks for the connections of a batch and what stands beside them, and notes where they are. Returns what `is_it` says of them,
+    /// joined by or.
+    #[inline(always)]
+    pub(super) fn ask_ahead(&mut self, segments: &mut [Segment], is_it: impl Fn(&Segment) -> u64) -> u64 {
         let mut may_call: ArrayVec<u32, BURST> = ArrayVec::new();
-        let mut strangers = 0;
+        let (mut strangers, mut is_any) = (0, 0);
         for segment in &mut *segments {
             segment.guess = self.rooms.flows.guess(segment.hash);
+            is_any |= is_it(segment);
             match segment.guess {
                 Some(flow) if flow.is_time_wait() => {}
                 Some(flow) => {
@@ -104,6 +107,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 self.rooms.timers.prefetch_neighbours(slot);
             }
         }
+        is_any
     }
 
     /// Has the selector look up whom it will be asked about.

@@ -3,7 +3,7 @@
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
-use crate::capture::{Facts, Interrupted, Tap, Whose};
+use crate::capture::{Facts, Interrupted, Sieve, Tap, Whose};
 use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::session::connection::Connection;
 use crate::session::phase::Phase;
@@ -42,16 +42,18 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
     }
 
-    /// Deals with a batch under a capture: each frame of a captured connection begins a group, unless the batch has none, or the whole
+    /// Deals with a batch under a capture, of which `sieve` leaves most segments out: each frame of a captured connection begins a group, unless the batch has none, or the whole
     /// batch is lost.
     #[inline(never)]
     pub(super) fn handle_tapped(
         &mut self,
+        sieve: Sieve,
         buffers: ArrayVec<P::Buffer, BURST>,
         segments: &mut [Segment],
         out: &mut impl Output<P::Buffer>,
     ) {
-        if !(segments.iter()).any(|segment| self.is_captured(segment.guess, segment)) {
+        let may_be = self.ask_ahead(segments, |segment| sieve.may_have(segment)) & 1 == 1;
+        if !may_be || !(segments.iter()).any(|segment| self.is_captured(segment.guess, segment)) {
             self.rooms.emit.is_quiet = true;
             self.handle_each(buffers, segments, out);
             self.rooms.emit.is_quiet = false;

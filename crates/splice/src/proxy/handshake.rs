@@ -219,7 +219,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let first = inspect_delay.filter(|_| accept != AcceptProxy::Required);
         self.rooms.timers.arm(slot, self.rooms.now + first.unwrap_or(select));
         if bind != Bind::Payload {
-            self.drive(slot, Event::Created, &mut ActionContext::nothing(), out);
+            self.drive_segment(slot, Event::Created, &mut ActionContext::nothing(), out);
         }
     }
 
@@ -239,7 +239,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let (client, _) = self.rooms.new_opening(listener, opened, &incoming);
         let mut scene = ActionContext::nothing();
         scene.client = Some(client);
-        self.drive(slot, Event::CookieAck, &mut scene, out);
+        self.drive_segment(slot, Event::CookieAck, &mut scene, out);
         self.rooms.handshake.replay_filter.note(unused);
         self.rooms.on_cookie_returned(incoming.segment.key.remote);
         self.rooms.count_late(slot, listener, incoming.segment);

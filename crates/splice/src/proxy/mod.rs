@@ -340,7 +340,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 self.rooms.note_first_byte(slot, connection);
             }
             if let Some(event) = event {
-                self.drive(slot, event, &mut scene, out);
+                self.drive_segment(slot, event, &mut scene, out);
             }
             return;
         }
@@ -405,7 +405,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         {
             return self.fall_back_to_cookie(slot, cookie, incoming, out);
         }
-        self.drive(slot, event, &mut ActionContext::with(from, incoming), out);
+        self.drive_segment(slot, event, &mut ActionContext::with(from, incoming), out);
     }
 
     /// The core is about to stop: no new connection from now on.

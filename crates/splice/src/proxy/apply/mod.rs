@@ -112,6 +112,22 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
     }
 
+    /// The same for the connection whose segment is dealt with: whether that is captured is known.
+    #[inline]
+    pub(super) fn drive_segment(
+        &mut self,
+        slot: u32,
+        event: Event,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        if self.rooms.emit.is_quiet {
+            self.take_steps(slot, event, false, scene, out);
+        } else {
+            self.drive(slot, event, scene, out);
+        }
+    }
+
     /// As a turn of its own, if it is no part of what a capture is told already.
     #[cold]
     #[inline(never)]

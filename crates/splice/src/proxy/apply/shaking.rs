@@ -107,7 +107,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         self.rooms.records.begin_with_syn(slot, self.rooms.now);
         self.rooms.tally.note_begin(listener);
         self.rooms.emit.note_made(slot, segment, listener);
-        self.drive(
+        self.drive_segment(
             slot,
             Event::Created,
             &mut ActionContext::with(Side::Client, incoming),
