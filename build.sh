@@ -244,26 +244,34 @@ cmd_run() {
     exec $as_root "$PROFILED_TARGET/release/proxyengine" run "$file" "$@"
 }
 
-# Prints PACKAGE NAME for each benchmark of the workspace.
+# Prints PACKAGE NAME PROGRAM for each benchmark of the workspace. A program has that of its own name, or those that
+# [package.metadata.benches] names for it.
 benches() {
-    local manifest package
+    local manifest
     for manifest in Cargo.toml crates/*/Cargo.toml; do
-        package=$(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -n 1)
-        sed -n "/^\[\[bench\]\]\$/,/^\$/s/^name = \"\(.*\)\"/$package \1/p" "$manifest"
+        awk '
+            { is_title = /^\[/; gsub(/[][",]/, "") }
+            is_title { table = $1 }
+            table == "package" && $1 == "name" { package = $3 }
+            table == "package.metadata.benches" && $2 == "=" { program = $1; sub(/.*= /, ""); named[program] = $0 }
+            table == "bench" && $1 == "name" {
+                count = split(($3 in named) ? named[$3] : $3, names)
+                for (i = 1; i <= count; i++) print package, names[i], $3
+            }' "$manifest"
     done
 }
 
 cmd_bench() {
-    local name=${1:-} package program
+    local name=${1:-} package program executable called=()
     AS_ROOT=
     PEERS=()
     if [ -z "$name" ]; then
-        benches | sed 's/\(.*\) \(.*\)/\2  (\1)/'
+        benches | awk '{ print $2 "  (" $1 ")" }'
         return
     fi
     shift
-    package=$(benches | sed -n "s/^\(.*\) $name\$/\1/p" | head -n 1)
-    [ -n "$package" ] || die "bench: no benchmark '$name'; there are: $(benches | cut -d' ' -f2 | tr '\n' ' ')"
+    read -r package program < <(benches | awk -v name="$name" '$2 == name { print $1, $3 }') ||
+        die "bench: no benchmark '$name'; there are: $(benches | cut -d' ' -f2 | tr '\n' ' ')"
     need_build
     # The benches of the engine measure what users are given.
     if [ "$package" = proxyengine ] && [ "$name" != training ]; then
@@ -282,21 +290,22 @@ cmd_bench() {
     libproxyproto) install "to count system calls" strace || true ;;
     esac
     # Run directly, so that files named on the command line are the user's, not relative to the package.
-    program=$(bench_program "$package" "$name" --target-dir "$PROFILED_TARGET" "${FEATURES[@]}") ||
+    executable=$(bench_program "$package" "$program" --target-dir "$PROFILED_TARGET" "${FEATURES[@]}") ||
         die "bench: cargo has built no program for '$name'"
+    [ "$program" = "$name" ] || called=("$name")
     cd "$CALLED_FROM"
     # shellcheck disable=SC2086  # empty or two words
-    CRITERION_HOME="$(target_dir)/criterion" exec $AS_ROOT "$program" --bench "${PEERS[@]}" "$@"
+    CRITERION_HOME="$(target_dir)/criterion" exec $AS_ROOT "$executable" "${called[@]}" --bench "${PEERS[@]}" "$@"
 }
 
-# bench_program PACKAGE NAME [ARGUMENTS OF CARGO]: builds a benchmark and prints where its program is.
+# bench_program PACKAGE PROGRAM [ARGUMENTS OF CARGO]: builds a program of benchmarks and prints where it is.
 bench_program() {
-    local package=$1 name=$2 program
+    local package=$1 program=$2 executable
     shift 2
     # Other programs of the package are told of as well.
-    program=$(cargo bench --quiet -p "$package" --bench "$name" --no-run --message-format=json "$@" |
+    executable=$(cargo bench --quiet -p "$package" --bench "$program" --no-run --message-format=json "$@" |
         grep -F '"kind":["bench"]' | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
-    [ -x "$program" ] && printf '%s' "$program"
+    [ -x "$executable" ] && printf '%s' "$executable"
 }
 
 # What `bench peers` needs beside itself: the other proxies, both programs built with all optimisation, and root.

@@ -51,7 +51,8 @@ have_profile() { [ -s "$1" ] || take_profile "$1"; }
 profile_key() {
     {
         rustc -vV
-        find Cargo.toml Cargo.lock src crates/*/src benches/{training,device,siege} benches/guard/prefixes.rs benches/capture/reader.rs -type f -print0 |
+        find Cargo.toml Cargo.lock src crates/*/src benches/{training,{device,siege}/shared} \
+            benches/{core/guard/prefixes,device/capture/reader}.rs -type f -print0 |
             sort -z | xargs -0 sha256sum
     } | sha256sum | cut -c 1-16
 }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant as Time};
 
+use benchkit::ResultFile;
 use clap::Parser;
 use e2d2::time::Instant;
 use serde::Serialize;
@@ -17,9 +18,8 @@ use splice::limit::Limits;
 use splice::settings::{HashSettings, Member, Policy, PoolSettings, Seeker, UpstreamServer, UpstreamSettings};
 use splice::standby::Standby;
 use splice::upstream::Upstream;
-use trafficengine::bench::ResultFile;
 
-#[path = "../guard/alone.rs"]
+#[path = "guard/alone.rs"]
 mod alone;
 mod check;
 

@@ -12,15 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use benchkit::{CpsResult, CpsSettings, Ratio, median};
 use clap::Parser;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use trafficengine::bench::{CpsResult, CpsSettings, Ratio, median};
 use trafficengine::plot;
 
 mod cable;
 mod cpu;
-#[path = "../device/mod.rs"]
+#[path = "../device/shared/mod.rs"]
 mod device;
 mod load;
 mod systems;

@@ -7,18 +7,18 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use benchkit::{CpsResult, CpsSettings};
 use clap::Parser;
 use trafficengine::Pace;
 use trafficengine::attack::Kind;
-use trafficengine::bench::{CpsResult, CpsSettings};
 
-#[path = "../device/mod.rs"]
+#[path = "../device/shared/mod.rs"]
 mod device;
-#[path = "../guard/prefixes.rs"]
+#[path = "../core/guard/prefixes.rs"]
 mod prefixes;
-#[path = "../capture/reader.rs"]
+#[path = "../device/capture/reader.rs"]
 mod reader;
-#[path = "../siege/mod.rs"]
+#[path = "../siege/shared/mod.rs"]
 mod siege;
 
 use device::cli::{self, Common};

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use trafficengine::bench::{CpsResult, CpsSettings, LoadProcess, Measured, TwoCoreBench, serve_load};
+use benchkit::{CpsResult, CpsSettings, LoadProcess, Measured, TwoCoreBench, serve_load};
 
-#[path = "../../benches/device/mod.rs"]
+#[path = "../../benches/device/shared/mod.rs"]
 mod device;
 
 use device::compared::Compared;

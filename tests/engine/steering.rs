@@ -1,6 +1,6 @@
 //! The bench of steering, small: several cores behind software NICs, in every mode.
 
-#[path = "../../benches/steering/field.rs"]
+#[path = "../../benches/core/steering/field.rs"]
 #[allow(unreachable_pub, reason = "a module of a bench as well")]
 mod field;
 

@@ -4,9 +4,9 @@
 use trafficengine::Pace;
 use trafficengine::attack::Kind;
 
-#[path = "../../benches/device/mod.rs"]
+#[path = "../../benches/device/shared/mod.rs"]
 mod device;
-#[path = "../../benches/siege/mod.rs"]
+#[path = "../../benches/siege/shared/mod.rs"]
 mod siege;
 
 use device::Host;

@@ -205,11 +205,12 @@ fn build_sh_tells_what_it_can_do_from_any_folder() {
             "{bench} in {printed}"
         );
     }
-    let (code, printed) = call("build.sh", &["bench", "no-such-bench"]);
-    assert!(
-        code != 0 && printed.contains("no benchmark 'no-such-bench'"),
-        "{printed}"
-    );
+    // The second is a program of several benches, and none itself.
+    for name in ["no-such-bench", "device"] {
+        let (code, printed) = call("build.sh", &["bench", name]);
+        let refusal = format!("no benchmark '{name}'");
+        assert!(code != 0 && printed.contains(&refusal), "{printed}");
+    }
 }
 
 /// What a newcomer's machine may lack is said in a sentence: a compiler, one that is new enough, a network.

@@ -19,7 +19,6 @@
 //! Budget: 128 bytes per connection, 16 for its timer, 4 to 16 for finding it.
 
 pub mod attack;
-pub mod bench;
 pub mod client;
 pub mod config;
 mod endpoints;

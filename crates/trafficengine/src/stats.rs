@@ -197,7 +197,8 @@ impl Latencies {
     }
 }
 
-pub(crate) fn record(histogram: &mut Histogram<u64>, latency: Duration) {
+/// Counts a latency.
+pub fn record(histogram: &mut Histogram<u64>, latency: Duration) {
     histogram.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
 }
 

@@ -30,7 +30,7 @@
 //! honest each SYN has earned its place by the one before it, so that a load at the limit of the machine is never slowed
 //! down by this.
 //!
-//! Budget: four branches for each round while calm, and a hash and a store for each connection. Source: `benches/attack`.
+//! Budget: four branches for each round while calm, and a hash and a store for each connection. Source: `benches/siege/attack`.
 
 use crate::session::segment;
 use e2d2::buffer::PacketBuffer;

@@ -10,7 +10,7 @@ use crate::base::sizes::{LEAST_MSS, MAX_HEADER};
 use std::time::Duration;
 
 /// Timers that a round moves at most. Each is one cache line from memory that nothing could ask for before, 100 ns on slow
-/// machines: some 13 µs, a quarter of what a round may take (`rounds_over_50us` of `benches/attack`).
+/// machines: some 13 µs, a quarter of what a round may take (`rounds_over_50us` of `benches/siege/attack`).
 pub const MOVED_PER_ROUND: usize = 128;
 
 /// Timers that a round fires at most. Each may end a connection, which costs as much as some moves.

@@ -6,13 +6,13 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use benchkit::{PGO, Ratio, unwanted, verdict};
 use e2d2::native::{DpdkPort, DpdkQueue, Eal, EalConfig, MbufPool, PoolDemand, data_room, ring_pair};
 use e2d2::port::PortId;
 use e2d2::scheduler::{IdleMode, pin_current_thread};
 use e2d2::time::Clock;
 use serde::Serialize;
 use trafficengine::Generator;
-use trafficengine::bench::{PGO, Ratio, unwanted, verdict};
 use trafficengine::config::{Config, Overrides};
 use trafficengine::run::{Ended, RunSettings, Seat, Station, run};
 

@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use benchkit::{PGO, ResultFile, unwanted, verdict};
 use clap::Parser;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use serde::Serialize;
 use serde_json::Value;
-use trafficengine::bench::{PGO, ResultFile, unwanted, verdict};
 use trafficengine::plot;
 
 mod cores;

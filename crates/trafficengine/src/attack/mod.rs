@@ -178,10 +178,11 @@ pub struct AttackStats {
 }
 
 /// Random numbers from a seed: xorshift64*.
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
+    /// The sequence of this seed.
+    pub fn new(seed: u64) -> Random {
         Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
@@ -198,7 +199,7 @@ impl Random {
     }
 
     /// True for so many of a thousand.
-    pub(crate) fn chance(&mut self, of_thousand: u16) -> bool {
+    pub fn chance(&mut self, of_thousand: u16) -> bool {
         self.below(1000) < u32::from(of_thousand)
     }
 }

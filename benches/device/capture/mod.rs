@@ -1,0 +1,261 @@
+//! `./build.sh bench capture`: what a capture costs the core that is captured.
+//!
+//! One proxy takes turns with itself: with a capture of one connection in 10 000 and with none; with a capture of every frame whose
+//! reader takes a tenth of what it could, or nothing before the end, and with none. For what a capture leaves behind it takes turns with
+//! a proxy that is never captured, before the first capture and after some, and compares the two ratios. The capture goes over the
+//! control socket, as the engine's does, to a reader on another CPU, which counts the frames that the file reports as lost.
+//!
+//! What a core pays for being able to be captured is the difference to a build without: pairs of `bench cps`.
+
+use std::time::Duration;
+
+use benchkit::{CpsSettings, Measured, verdict};
+use serde::Serialize;
+
+mod reader;
+
+use crate::device::cli::{Common, TwoCpus};
+use crate::device::pairs::{self, Pairs, Turn};
+use crate::device::{BoxError, Conditions, Host, InlineProxy, drain};
+use reader::{File, Pace, Reader};
+
+/// What a core pays for a capture.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Connections open at once.
+    #[arg(long, default_value_t = 10_000)]
+    open: u32,
+    /// Pairs of turns, of each kind.
+    #[arg(long, default_value_t = 50)]
+    pairs: u32,
+    /// Length of a turn in seconds.
+    #[arg(long, default_value_t = 0.2)]
+    turn: f64,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// How long a capture goes on before its cost is measured.
+const BEGINNING: Duration = Duration::from_millis(20);
+
+/// Names are those of the JSON. Percents are of the busy cycles of a connection.
+#[derive(Default, Serialize)]
+struct CaptureResult {
+    /// What is left of a capture that is over.
+    off_percent: f64,
+    off_interval: [f64; 2],
+    /// One connection in 10 000.
+    sampled_percent: f64,
+    sampled_interval: [f64; 2],
+    /// Every connection, for a reader that takes a tenth of what it could.
+    slow_reader_workers_percent: f64,
+    slow_reader_interval: [f64; 2],
+    /// The same with a reader that takes nothing before the end, so that no other CPU works meanwhile.
+    stalled_reader_workers_percent: f64,
+    stalled_reader_interval: [f64; 2],
+    /// The same with a reader as fast as it can.
+    fast_reader_workers_percent: f64,
+    /// Frames that the core has lost for that, and what the files say of it.
+    lost_counted: u64,
+    lost_written: u64,
+    frames_written: u64,
+    pairs: u32,
+    lost: u64,
+    retransmitted: u64,
+    failed: u64,
+    valid: bool,
+    invalid_because: Vec<String>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<bool, BoxError> {
+    TwoCpus::choose(arguments.common.cpu, None)?.pin_proxy()?;
+    let reader = drain::apart(Reader::start)??;
+    if arguments.pairs < 2 {
+        return Err("--pairs: expected at least 2, or there is no interval".into());
+    }
+    let length = Duration::from_secs_f64(arguments.turn);
+    let settings = CpsSettings {
+        open: arguments.open,
+        length,
+        ..CpsSettings::default()
+    };
+    let host = Host::start(2, 1500)?;
+    let conditions = Conditions {
+        shown: true,
+        ..Conditions::new(settings)
+    };
+    let mut inline = host.open('a', &conditions)?;
+    let mut untouched = host.open('b', &conditions)?;
+    let watch = inline.device.watch().ok_or("a proxy that shows nothing")?;
+    for inline in [&mut inline, &mut untouched] {
+        inline.warm_up(&settings);
+        inline.settle();
+    }
+    reader.look_at(watch.clone())?;
+    let mut bench = Bench {
+        inline: &mut inline,
+        untouched: &mut untouched,
+        reader: &reader,
+        length,
+        files: File::default(),
+    };
+    let costs = Costs::measure(&mut bench, arguments.pairs)?;
+    let files = std::mem::take(&mut bench.files);
+    let lost_counted = watch.captured().lost;
+    let report = inline.result(&settings, &Measured::default());
+    let counts = [
+        ("lost", report.lost),
+        ("retransmitted", report.retransmitted),
+        ("failed", report.failed),
+        ("lost frames that no file tells", lost_counted.abs_diff(files.lost)),
+    ];
+    let mut invalid_because = costs.sampled.reasons_against(counts);
+    invalid_because.extend(costs.slow.reasons_against([]));
+    let result = CaptureResult {
+        lost_counted,
+        lost_written: files.lost,
+        frames_written: files.frames,
+        pairs: arguments.pairs,
+        lost: report.lost,
+        retransmitted: report.retransmitted,
+        failed: report.failed,
+        valid: invalid_because.is_empty(),
+        invalid_because,
+        ..costs.told()
+    };
+    tell(&result);
+    arguments.common.write(&result)?;
+    Ok(result.valid)
+}
+
+/// Pairs of turns of each kind.
+struct Costs {
+    before: Pairs,
+    sampled: Pairs,
+    stalled: Pairs,
+    after: Pairs,
+    fast: Pairs,
+    slow: Pairs,
+}
+
+impl Costs {
+    fn measure(bench: &mut Bench<'_>, pairs: u32) -> Result<Costs, BoxError> {
+        Ok(Costs {
+            before: bench.beside_untouched(pairs),
+            sampled: bench.pairs(pairs, "sample=1/10000", Pace::Fast)?,
+            stalled: bench.pairs(pairs, "", Pace::Stalled)?,
+            after: bench.beside_untouched(pairs),
+            fast: bench.pairs(pairs, "", Pace::Fast)?,
+            slow: bench.pairs(pairs, "", Pace::Tenth)?,
+        })
+    }
+
+    /// What they say, without what was counted.
+    fn told(&self) -> CaptureResult {
+        let percent = |ratio: f64| (ratio - 1.0) * 100.0;
+        let [first, last] = [&self.before, &self.after].map(|pairs| pairs.interval);
+        CaptureResult {
+            off_percent: percent(self.after.ratio / self.before.ratio),
+            off_interval: [percent(last[0] / first[1]), percent(last[1] / first[0])],
+            sampled_percent: percent(self.sampled.ratio),
+            sampled_interval: self.sampled.interval.map(percent),
+            slow_reader_workers_percent: percent(self.slow.ratio),
+            slow_reader_interval: self.slow.interval.map(percent),
+            stalled_reader_workers_percent: percent(self.stalled.ratio),
+            stalled_reader_interval: self.stalled.interval.map(percent),
+            fast_reader_workers_percent: percent(self.fast.ratio),
+            ..CaptureResult::default()
+        }
+    }
+}
+
+fn tell(result: &CaptureResult) {
+    let of = |name: &str, percent: f64, [low, high]: [f64; 2]| {
+        println!("{name}: {percent:.2} % ({low:.2} to {high:.2} %) of a connection's cycles");
+    };
+    of("what a capture leaves behind", result.off_percent, result.off_interval);
+    of(
+        "one connection in 10 000",
+        result.sampled_percent,
+        result.sampled_interval,
+    );
+    of(
+        "all frames, for a slow reader",
+        result.slow_reader_workers_percent,
+        result.slow_reader_interval,
+    );
+    of(
+        "all frames, for one that takes nothing",
+        result.stalled_reader_workers_percent,
+        result.stalled_reader_interval,
+    );
+    println!(
+        "all frames, for a fast one: {:.2} %; {} frames written, {} lost, {} as the files tell; {}",
+        result.fast_reader_workers_percent,
+        result.frames_written,
+        result.lost_counted,
+        result.lost_written,
+        verdict(&result.invalid_because),
+    );
+}
+
+/// The proxy, one that is never captured, and the reader of the first's capture.
+struct Bench<'a> {
+    inline: &'a mut InlineProxy,
+    untouched: &'a mut InlineProxy,
+    reader: &'a Reader,
+    length: Duration,
+    files: File,
+}
+
+impl Bench<'_> {
+    fn plain(&mut self) -> Turn {
+        pairs::turn_of(self.inline, self.length)
+    }
+
+    /// Pairs of turns of the proxy, without a capture, and of the other.
+    fn beside_untouched(&mut self, pairs: u32) -> Pairs {
+        let turns = pairs::take(pairs, |is_first| {
+            let inline = if is_first {
+                &mut *self.inline
+            } else {
+                &mut *self.untouched
+            };
+            pairs::turn_of(inline, self.length)
+        });
+        Pairs::of(&turns)
+    }
+
+    /// Pairs of turns with a capture and without.
+    fn pairs(&mut self, pairs: u32, query: &str, pace: Pace) -> Result<Pairs, BoxError> {
+        let mut failure = None;
+        let turns = pairs::take(pairs, |is_captured| {
+            if !is_captured {
+                return self.plain();
+            }
+            let turn = self.captured(query, pace);
+            turn.unwrap_or_else(|error| {
+                failure = Some(error);
+                Vec::new()
+            })
+        });
+        failure.map_or_else(|| Ok(Pairs::of(&turns)), Err)
+    }
+
+    /// A turn under a capture, whose file is read to its end.
+    fn captured(&mut self, query: &str, pace: Pace) -> Result<Turn, BoxError> {
+        self.reader.begin(query, pace);
+        self.reader.turn_until_answered(self.inline);
+        self.reader.answered()?;
+        // The connections that are open are gone through at first, once.
+        let end = self.inline.counter.now() + BEGINNING;
+        self.inline.run_until(end, |_| false);
+        let turn = self.plain();
+        self.reader.end();
+        self.reader.turn_until_answered(self.inline);
+        let file = self.reader.finished()?;
+        self.files.frames += file.frames;
+        self.files.lost += file.lost;
+        Ok(turn)
+    }
+}
