@@ -113,7 +113,7 @@ impl Match {
     }
 
     /// True if it is one of several, or the opposite of one, for which `wanted` says so.
-    pub(super) fn has_within(&self, wanted: &impl Fn(&Match) -> bool) -> bool {
+    pub(crate) fn has_within(&self, wanted: &impl Fn(&Match) -> bool) -> bool {
         match self {
             Match::All(parts) => parts.iter().any(|part| part.has_within(wanted)),
             Match::Not(part) => part.has_within(wanted),

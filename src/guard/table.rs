@@ -251,6 +251,11 @@ impl ClientTable {
         }
     }
 
+    /// How many sets there are.
+    pub fn sets(&self) -> usize {
+        self.lists.len()
+    }
+
     /// Whether the addresses of a set are what the rules' condition with this number asks for.
     #[inline]
     pub fn meets(&self, set: u16, condition: u16) -> bool {

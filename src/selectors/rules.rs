@@ -12,7 +12,7 @@ use crate::config::{
 use crate::guard::{ClientTable, Hits, ListHits};
 use splice::callbacks::{Arrival, FirstPayload, Refusal, SelectServer, Selection, SelectorFactory};
 
-use super::known::{Known, all, opposite, set_of};
+use super::known::{Known, MOST_VERDICTS, Verdict, all, opposite, set_of, verdicts};
 use super::names::{Candidates, NameIndex, NameSource};
 use super::number::first_number;
 use super::{Sought, http, ldap, postgres, tls};
@@ -57,12 +57,14 @@ struct ListenerRules {
     classes: Vec<ClassRule>,
     /// So many of the rules are asked before there is a payload: to the last that can refuse then.
     at_syn: usize,
+    /// By set of clients: what is known at the SYN. See [`verdicts`].
+    verdicts: Option<Arc<[Verdict]>>,
 }
 
 impl RuleSelector {
     /// A selector for all listeners of `config`.
     pub fn new(config: &Config) -> Self {
-        let listeners = config
+        let mut listeners = config
             .listeners()
             .iter()
             .map(|listener| ListenerRules {
@@ -75,8 +77,15 @@ impl RuleSelector {
                     // Who the client is, and where it has connected to, the header says.
                     AcceptProxy::Optional | AcceptProxy::Required => 0,
                 },
+                verdicts: None,
             })
             .collect::<Vec<_>>();
+        if let Some(table) = config.client_table() {
+            let mut room = MOST_VERDICTS;
+            for listener in &mut listeners {
+                listener.verdicts = verdicts(listener.rules_at_syn(), &listener.classes, table, &mut room);
+            }
+        }
         let pools = config
             .pools()
             .iter()
@@ -135,8 +144,7 @@ impl RuleSelector {
         None
     }
 
-    /// The same before there is a payload: how the first rule refuses that matches. A rule that has to wait for the payload
-    /// has those behind it wait, too.
+    /// The same before there is a payload: how the first rule refuses that matches.
     fn refuse_at_syn(&mut self, arrival: &Arrival) -> Result<(), Refusal> {
         let Self {
             listeners,
@@ -160,17 +168,17 @@ impl RuleSelector {
             clients,
             listener_port: arrival.local_port,
         };
-        for rule in listener.rules.iter().take(listener.at_syn) {
-            match (known.at_syn(&rule.matches), rule.action) {
-                (Sought::Found(true), RuleAction::Refuse(refusal)) => {
-                    *chosen = Some(rule.id);
-                    return Err(refusal);
-                }
-                (Sought::Found(true), RuleAction::Pool(_)) | (Sought::NeedMore, _) => return Ok(()),
-                (Sought::Found(false) | Sought::Absent, _) => (),
+        let refusal = match known.verdict(listener.verdicts.as_deref()) {
+            Some(verdict) => verdict.refusal,
+            None => known.refusal(listener.rules_at_syn()),
+        };
+        match refusal {
+            Some((rule, refusal)) => {
+                *chosen = Some(rule);
+                Err(refusal)
             }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn apply(&self, rule: &Rule, payload: &mut Findings<'_>) -> Sought<Selection> {
@@ -200,6 +208,12 @@ impl RuleSelector {
             Sought::NeedMore => Sought::NeedMore,
             Sought::Absent => Sought::Absent,
         }
+    }
+}
+
+impl ListenerRules {
+    fn rules_at_syn(&self) -> &[Rule] {
+        self.rules.get(..self.at_syn).unwrap_or_default()
     }
 }
 
@@ -256,8 +270,10 @@ impl SelectServer for RuleSelector {
             clients: self.clients.as_deref().map(|table| (table, set_of(table, arrival))),
             listener_port: arrival.local_port,
         };
-        let is_it = |rule: &&ClassRule| known.at_syn(&rule.matches) == Sought::Found(true);
-        listener.classes.iter().find(is_it).map(|rule| rule.class)
+        match known.verdict(listener.verdicts.as_deref()) {
+            Some(verdict) => verdict.class,
+            None => known.class(&listener.classes),
+        }
     }
 
     #[inline]
