@@ -100,6 +100,54 @@ fn the_class_of_the_longest_prefix_counts() {
 }
 
 #[test]
+fn what_was_found_out_for_a_set_of_clients_is_what_the_rules_say_of_each() {
+    const CLASSES: &str = r#"
+        { client = ["bad:friend"], class = "friends" },
+        { not = [{ client = ["bad", "2001:db8:7::/48"] }], class = "others" },
+        { prefix = "late", action = "drop" },
+        { client = ["192.0.2.0/28"], action = "reject" }"#;
+    let (_folder, path) = file(LIST);
+    let text = |more: &str| {
+        let text = config(&path, &format!("{RULES},{CLASSES}{more}"));
+        text + "[[class]]\nname = \"friends\"\n[[class]]\nname = \"others\"\n"
+    };
+    let selector = |text: &str| RuleSelector::new(&parse(text)).selector(CoreId(0));
+    // Where a rule asks for the port, nothing is found out before.
+    let asks_for_port =
+        r#", { listener_port = ["81"], action = "drop" }, { listener_port = ["81"], class = "others" }"#;
+    let (mut before, mut each) = (selector(&text("")), selector(&text(asks_for_port)));
+    let clients = [
+        "10.9.0.1",
+        "10.9.1.1",
+        "10.9.1.7",
+        "10.8.1.7",
+        "2001:db8::5",
+        "2001:db8:7::1",
+        "2001:db9::",
+        "192.0.2.9",
+        "192.0.2.7",
+        "0.0.0.0",
+    ];
+    let said = clients.map(|client| {
+        let both = [&mut before, &mut each].map(|selector| {
+            (
+                refusal(selector, client),
+                selector.rule(),
+                selector.class(&arrival(client)),
+            )
+        });
+        assert_eq!(both[0], both[1], "{client}");
+        both[0]
+    });
+    assert!(said.iter().any(|(refusal, ..)| refusal.is_some()) && said.iter().any(|(refusal, ..)| refusal.is_none()));
+    let classes: Vec<_> = said.iter().map(|(.., class)| *class).collect();
+    assert!(
+        [None, Some(0), Some(1)].iter().all(|class| classes.contains(class)),
+        "{classes:?}"
+    );
+}
+
+#[test]
 fn a_file_that_is_no_list_is_named_with_its_line() {
     for (content, complaint) in [
         (
