@@ -31,8 +31,7 @@ enum Bench {
 }
 
 fn main() -> ExitCode {
-    let name = std::env::args().nth(1).unwrap_or_default();
-    device::cli::main(&name, || match Bench::parse() {
+    device::cli::one_of(|bench| match bench {
         Bench::Capture(arguments) => capture::run(&arguments),
         Bench::Cockpit(arguments) => cockpit::run(&arguments),
         Bench::Cps(arguments) => cps::run(&arguments),

@@ -19,8 +19,7 @@ enum Bench {
 }
 
 fn main() -> ExitCode {
-    let name = std::env::args().nth(1).unwrap_or_default();
-    device::cli::main(&name, || match Bench::parse() {
+    device::cli::one_of(|bench| match bench {
         Bench::Attack(arguments) => attack::run(&arguments),
         Bench::Soak(arguments) => soak::run(&arguments),
     })

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use benchkit::{PGO, ResultFile};
+use clap::Parser;
 use proxyengine::report::CounterGroups;
 use serde::Serialize;
 use serde_json::Value;
@@ -101,6 +102,19 @@ pub(crate) fn main(name: &str, run: impl FnOnce() -> Result<bool, BoxError>) -> 
             ExitCode::from(2)
         }
     }
+}
+
+/// Runs one of the benches of a program, that of the first argument. Says which there are if there is none, as `cargo bench` calls every
+/// program: all of them would take an hour.
+pub(crate) fn one_of<B: Parser>(run: impl FnOnce(B) -> Result<bool, BoxError>) -> ExitCode {
+    let named = std::env::args().nth(1).filter(|name| name != "--bench");
+    main(&named.clone().unwrap_or_default(), || match named {
+        Some(_) => run(B::parse()),
+        None => {
+            B::command().print_help()?;
+            Ok(true)
+        }
+    })
 }
 
 /// Prints what the proxy has counted and is not zero, for a look at what went wrong.
