@@ -38,21 +38,21 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
         out.enter(WorkStage::LookUp);
         if let Some(tap) = &self.rooms.emit.tap {
-            return self.handle_tapped(tap.sieve(), buffers, &mut segments, out);
+            return self.handle_tapped(tap.sieve(), &mut buffers, &mut segments, out);
         }
         self.ask_ahead(&mut segments, |_| 0);
-        self.handle_each(buffers, &mut segments, out);
+        self.handle_each(&mut buffers, &mut segments, out);
     }
 
     /// Deals with segments of which a capture need not know one by one.
     #[inline(never)]
     pub(super) fn handle_each(
         &mut self,
-        buffers: ArrayVec<P::Buffer, BURST>,
+        buffers: &mut ArrayVec<P::Buffer, BURST>,
         segments: &mut [Segment],
         out: &mut impl Output<P::Buffer>,
     ) {
-        for (buffer, segment) in buffers.into_iter().zip(segments) {
+        for (buffer, segment) in buffers.drain(..).zip(segments) {
             out.enter(WorkStage::Checksum);
             match self.verify(segment, buffer.data()) {
                 Ok(()) => self.handle(Incoming { buffer, segment }, out),

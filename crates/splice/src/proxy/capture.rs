@@ -48,7 +48,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     pub(super) fn handle_tapped(
         &mut self,
         sieve: Sieve,
-        buffers: ArrayVec<P::Buffer, BURST>,
+        buffers: &mut ArrayVec<P::Buffer, BURST>,
         segments: &mut [Segment],
         out: &mut impl Output<P::Buffer>,
     ) {
@@ -74,11 +74,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     fn handle_groups(
         &mut self,
         is_shut: bool,
-        buffers: ArrayVec<P::Buffer, BURST>,
+        buffers: &mut ArrayVec<P::Buffer, BURST>,
         segments: &mut [Segment],
         out: &mut impl Output<P::Buffer>,
     ) {
-        for (buffer, segment) in buffers.into_iter().zip(segments) {
+        for (buffer, segment) in buffers.drain(..).zip(segments) {
             let found = self.find(segment);
             let is_captured = self.is_captured(found, segment);
             let sent_before = self.rooms.emit.sent;
@@ -100,7 +100,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// A batch of a capture of everything that has no room: all is lost, but what is for no listener.
     fn lose_batch(
         &mut self,
-        buffers: ArrayVec<P::Buffer, BURST>,
+        buffers: &mut ArrayVec<P::Buffer, BURST>,
         segments: &mut [Segment],
         out: &mut impl Output<P::Buffer>,
     ) {
