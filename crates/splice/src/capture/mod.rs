@@ -17,11 +17,13 @@
 mod bits;
 mod choice;
 mod rings;
+mod sieve;
 mod tap;
 
 pub use choice::{Choice, Extent};
+pub(crate) use sieve::Sieve;
 pub use tap::Tap;
-pub(crate) use tap::{Interrupted, Sieve, Whose};
+pub(crate) use tap::{Interrupted, Whose};
 
 use crate::base::drop_reason::DropReason;
 use crate::base::ids::{RuleId, ServerId};

@@ -2,14 +2,13 @@
 
 use super::bits::{Bits, Classes};
 use super::rings::Rings;
+use super::sieve::Sieve;
 use super::{Choice, Done, Entry, Extent, Facts, Frame, FrameKind, Stepped, Wanted, What};
 use crate::base::drop_reason::DropReason;
 use crate::base::ids::{RuleId, ServerId};
 use crate::session::phase::Phase;
-use crate::session::segment::Segment;
 use e2d2::port::PortId;
 use e2d2::time::Instant;
-use e2d2::wire::tcp::TcpFlags;
 use netfcts::Side;
 use netfcts::ring::RecordSender;
 use std::sync::atomic::Ordering;
@@ -48,29 +47,6 @@ pub struct Tap {
     rules: Vec<u32>,
     group: Option<Group>,
     packets: u64,
-}
-
-/// What tells of most frames that they are not captured.
-#[derive(Clone, Copy)]
-pub(crate) struct Sieve {
-    open: Classes,
-    resting: Classes,
-    most_drawn: u64,
-}
-
-impl Sieve {
-    /// In the lowest bit, whether a segment may be captured, for what the flow table said of it when it was read.
-    #[inline]
-    pub(crate) fn may_have(&self, segment: &Segment) -> u64 {
-        match segment.guess {
-            None => u64::from(segment.hash <= self.most_drawn),
-            // A SYN where a connection rests is the first of another.
-            Some(flow) if flow.is_time_wait() => {
-                self.resting.may_have(flow.slot()) | u64::from(segment.has(TcpFlags::SYN))
-            }
-            Some(flow) => self.open.may_have(flow.slot()),
-        }
-    }
 }
 
 /// What comes of one frame, or one timer.
