@@ -23,7 +23,7 @@ pub(crate) struct Emitter<P> {
     pub(crate) is_quiet: bool,
     /// Frames that were sent.
     pub(crate) sent: u64,
-    /// Frames that came for no listener, and those that were sent for them, while the tap was not told: no capture is of these.
+    /// Frames that came for no listener, and those that were sent for them: no capture is of these.
     pub(crate) beside: u64,
     ip_id: u16,
 }

@@ -42,8 +42,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
     }
 
-    /// Deals with a batch under a capture, of which `sieve` leaves most segments out: each frame of a captured connection begins a group, unless the batch has none, or the whole
-    /// batch is lost.
+    /// Deals with a batch under a capture, of which `sieve` leaves most segments out: each frame of a captured connection begins a
+    /// group, unless the whole batch is lost.
     #[inline(never)]
     pub(super) fn handle_tapped(
         &mut self,
