@@ -15,6 +15,7 @@ mod seat;
 mod versions;
 
 use crate::device::cli::{Common, TwoCpus};
+use crate::device::proxy::Reloads;
 use crate::device::{BoxError, Conditions, Host, Member, Rules};
 use seat::{Ending, Seat};
 
@@ -205,11 +206,8 @@ impl ReloadResult {
     /// What the cores say.
     fn of(endings: &[Ending], most: f64) -> Self {
         let sum = |of: fn(&Ending) -> u64| endings.iter().map(of).sum::<u64>();
-        let mut rounds: Vec<Duration> = endings
-            .iter()
-            .flat_map(|one| one.reloads.rounds.iter().copied())
-            .collect();
-        rounds.sort_unstable();
+        let mut rounds = Reloads::default().rounds;
+        endings.iter().for_each(|one| rounds += &one.reloads.rounds);
         let micros = |time: Duration| time.as_nanos() as f64 / 1e3;
         let per_second: f64 = endings.iter().map(|one| one.per_second).sum();
         let mut result = ReloadResult {
@@ -220,8 +218,8 @@ impl ReloadResult {
                 .iter()
                 .map(|one| micros(one.reloads.longest))
                 .fold(0.0, f64::max),
-            p99_us: rounds.get(rounds.len() * 99 / 100).copied().map_or(0.0, micros),
-            rounds_with_an_order: rounds.len() as u64,
+            p99_us: rounds.value_at_quantile(0.99) as f64 / 1e3,
+            rounds_with_an_order: rounds.len(),
             ms_to_last_ack_p50: 0.0,
             ms_to_last_ack_p99: 0.0,
             ms_to_last_ack_10000_servers: 0.0,

@@ -8,6 +8,7 @@ use e2d2::native::{DpdkQueue, MbufPool};
 use e2d2::port::Port;
 use e2d2::scheduler::{Task, Usage};
 use e2d2::time::{Clock, Instant};
+use hdrhistogram::Histogram;
 use netfcts::ring::record_ring;
 use proxyengine::callbacks::inspected;
 use proxyengine::commands::command_ring;
@@ -84,11 +85,14 @@ impl DeviceUnderTest for ProxyDevice {
     }
 }
 
+/// A second, in ns: what took longer counts as that.
+const LONGEST_ROUND: u64 = 1_000_000_000;
+
 /// Rounds in which there was an order to go on with another version, or to look at connections for what is past.
 #[derive(Clone, Debug)]
 pub(crate) struct Reloads {
-    /// CPU time of each, as far as there is room.
-    pub(crate) rounds: Vec<Duration>,
+    /// CPU time of each in ns: in memory that does not grow with them, as that of the engine is measured beside.
+    pub(crate) rounds: Histogram<u64>,
     /// CPU time of the longest.
     pub(crate) longest: Duration,
     /// Those that took more than 50 µs of it.
@@ -98,7 +102,7 @@ pub(crate) struct Reloads {
 impl Default for Reloads {
     fn default() -> Self {
         Self {
-            rounds: Vec::with_capacity(1 << 20),
+            rounds: Histogram::new_with_max(LONGEST_ROUND, 3).expect("a range and digits that there can be"),
             longest: Duration::ZERO,
             over_50us: 0,
         }
@@ -107,9 +111,7 @@ impl Default for Reloads {
 
 impl Reloads {
     fn note(&mut self, used: Duration) {
-        if self.rounds.len() < self.rounds.capacity() {
-            self.rounds.push(used);
-        }
+        self.rounds.saturating_record(used.as_nanos() as u64);
         self.longest = self.longest.max(used);
         self.over_50us += u64::from(used > Duration::from_micros(50));
     }
