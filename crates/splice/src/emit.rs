@@ -24,7 +24,7 @@ pub(crate) struct Emitter<P> {
     /// Frames that were sent.
     pub(crate) sent: u64,
     /// Frames that came for no listener, and those that were sent for them: no capture is of these.
-    pub(crate) beside: u64,
+    pub(crate) without_listener: u64,
     ip_id: u16,
 }
 
@@ -36,7 +36,7 @@ impl<P: BufferPool> Emitter<P> {
             tap: None,
             is_quiet: true,
             sent: 0,
-            beside: 0,
+            without_listener: 0,
             ip_id: 0,
         }
     }
@@ -54,7 +54,7 @@ impl<P: BufferPool> Emitter<P> {
 
     /// A segment for no listener was dealt with, before which so many frames had been sent.
     pub(crate) fn note_no_listener(&mut self, sent_before: u64) {
-        self.beside += 1 + (self.sent - sent_before);
+        self.without_listener += 1 + (self.sent - sent_before);
     }
 
     /// A connection is made by a segment to this listener.

@@ -9,10 +9,10 @@
 //! nothing and waits for nobody: a group that finds no room in the rings is lost whole, and its frames are counted. While there is none,
 //! whole batches are.
 //!
-//! Without a tap a core pays for a test per batch, one per frame that goes out or is dropped, and one per event that is no plain
-//! segment.
-//! With one, a connection that is not chosen costs a test of two bits per frame that comes in, and a frame that is lost a count. One that passes
-//! and is captured writes twice its headers, two places of 24 bytes and an entry (`bench capture`).
+//! Without a tap a core pays for a test per batch, a test and a count per frame that goes out, a test per frame that is dropped, and one
+//! per event that is no plain segment. With one, a connection that is not chosen costs a test of two bits per frame that comes in, and a
+//! batch that is lost is counted as a whole. A frame that passes and is captured writes twice its headers, two places of 24 bytes and an
+//! entry (`bench capture`).
 
 mod bits;
 mod choice;

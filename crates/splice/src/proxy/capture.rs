@@ -104,13 +104,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         segments: &mut [Segment],
         out: &mut impl Output<P::Buffer>,
     ) {
-        let (sent_before, beside_before) = (self.rooms.emit.sent, self.rooms.emit.beside);
+        let (sent, without_listener) = (self.rooms.emit.sent, self.rooms.emit.without_listener);
         self.rooms.emit.is_quiet = true;
         let frames = segments.len() as u64;
         self.handle_each(buffers, segments, out);
         let emit = &mut self.rooms.emit;
         emit.is_quiet = false;
-        let frames = frames + emit.sent - sent_before - (emit.beside - beside_before);
+        let frames = frames + (emit.sent - sent) - (emit.without_listener - without_listener);
         self.lose(frames);
     }
 
@@ -145,6 +145,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     #[cold]
     #[inline(never)]
     pub(super) fn drop_damaged(&mut self, segment: &Segment, frame: &[u8], reason: DropReason) {
+        if self.rooms.emit.tap.is_none() {
+            return self.rooms.emit.dropped(reason);
+        }
         let found = self.find(segment);
         let is_captured = self.is_captured(found, segment);
         if self.is_losing_batch() {
