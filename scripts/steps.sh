@@ -28,7 +28,7 @@ steps() {
             if (fn ~ /TcpOptions::parse/) return 5
             if (fn ~ /send::.*::emit$|emit_on$|emit_into|send_held|Ipv4Header|sum_words|sum_at|memcpy/) return 3
             if (fn ~ /::forward$|while_spliced|write_pair|Addresses::source/) return 2
-            if (fn ~ /handle_all|handle_batch|handle_unbound|::look_up$|::verify$|is_intact|is_checksum_valid|sums_up|CoreTask/) return 1
+            if (fn ~ /handle_all|handle_each|handle_batch|handle_unbound|::look_up$|::verify$|is_intact|is_checksum_valid|sums_up|CoreTask/) return 1
             if (fn ~ /operators|EnginePort|ring_|^0x/) return 1
             return 6
         }
