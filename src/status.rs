@@ -46,7 +46,7 @@ use e2d2::wire::MacAddr;
 use serde_json::{Value, json};
 use splice::drop_reason::DropReason;
 use splice::settings::Member;
-use splice::tally::{Histogram, ListenerTally, ServerTally};
+use splice::tally::{Histogram, ListenerTally, PoolTally, ServerTally};
 
 use crate::config::{ControlConfig, ListenerConfig, PoolConfig, ServerConfig, Standing};
 use crate::engine::{NotReady, Watch};
@@ -307,11 +307,11 @@ fn servers(report: &Report, watch: &Watch) -> Value {
         }
     }
     let of = |((server, told), pools): ((&ServerConfig, &ServerReport), Vec<&str>)| {
-        let times = |of: fn(&ServerTally) -> &Histogram| {
+        let times = |of: fn(&ServerTally) -> Histogram<'_>| {
             percentiles(&distribution(&tallies, |tally| tally.server(server.id.index()).map(of)))
         };
         let ([connect_p50, connect_p99], [byte_p50, byte_p99]) =
-            (times(|server| &server.connect), times(|server| &server.first_byte));
+            (times(ServerTally::connect), times(ServerTally::first_byte));
         let since_ms = standby
             .server(server.id.0)
             .down()
@@ -361,7 +361,7 @@ fn pools(report: &Report, watch: &Watch) -> Value {
         let of_cores = tallies.iter().filter_map(|tally| tally.pool(index));
         let chosen = of_cores.map(|pool| pool.chosen.get()).sum::<u64>();
         let [connect_p50, connect_p99] = percentiles(&distribution(&tallies, |tally| {
-            tally.pool(index).map(|pool| &pool.connect)
+            tally.pool(index).map(PoolTally::connect)
         }));
         json!({
             "name": pool.name,
@@ -395,13 +395,11 @@ fn listeners(watch: &Watch) -> Value {
         });
         let of_cores = || tallies.iter().filter_map(|tally| tally.listener(index));
         let sum = |of: fn(&ListenerTally) -> u64| of_cores().map(of).sum::<u64>();
-        let times = |of: fn(&ListenerTally) -> &Histogram| {
+        let times = |of: fn(&ListenerTally) -> Histogram<'_>| {
             percentiles(&distribution(&tallies, |tally| tally.listener(index).map(of)))
         };
-        let ([choice_p50, choice_p99], [byte_p50, byte_p99]) = (
-            times(|listener| &listener.choice),
-            times(|listener| &listener.first_byte),
-        );
+        let ([choice_p50, choice_p99], [byte_p50, byte_p99]) =
+            (times(ListenerTally::choice), times(ListenerTally::first_byte));
         json!({
             "name": listener.name,
             "addresses": addresses.collect::<Vec<_>>().join(" "),

@@ -279,8 +279,8 @@ impl<M: Machine, S: SelectServer, C: Stages> Program for ProxyProgram<M, S, C> {
         Some(self.handle.look(Proxy::tally))
     }
 
-    fn stop_counting(&mut self) {
-        self.handle.change(Proxy::stop_counting);
+    fn swap_tally(&mut self, other: &mut Arc<Tally>) {
+        self.handle.change(|proxy| proxy.swap_tally(other));
     }
 
     fn follow(&mut self, now: Instant, shown: &mut Shown) -> bool {

@@ -73,8 +73,8 @@ impl SlowWatch {
         let times = |server: usize| {
             let mut all = Times::default();
             for counted in tallies.iter().filter_map(|tally| tally.server(server)) {
-                all[0].add(&counted.connect);
-                all[1].add(&counted.first_byte);
+                all[0].add(counted.connect());
+                all[1].add(counted.first_byte());
             }
             all
         };
@@ -141,7 +141,6 @@ fn slow_in(pool: &PoolConfig, (server, name): (usize, &str), recent: &[Times]) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use splice::tally::Histogram;
 
     const FILE: &str = r#"
         [[port]]
@@ -166,13 +165,8 @@ mod tests {
 
     /// So many times of so many microseconds each.
     fn times(of: &[(u64, u64)]) -> Distribution {
-        let counted = Histogram::default();
-        for (count, micros) in of {
-            (0..*count).for_each(|_| counted.add(*micros));
-        }
-        let mut all = Distribution::default();
-        all.add(&counted);
-        all
+        let all = of.iter().flat_map(|(count, micros)| (0..*count).map(|_| *micros));
+        all.collect()
     }
 
     fn found(connect: [&[(u64, u64)]; 4], first_byte: [&[(u64, u64)]; 4]) -> Vec<String> {

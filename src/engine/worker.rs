@@ -78,8 +78,8 @@ pub trait Program {
         None
     }
 
-    /// Counts nothing of that from now on, for a bench of what counting costs.
-    fn stop_counting(&mut self) {}
+    /// Counts there from now on, and leaves where it has counted until now ([`Proxy::swap_tally`](splice::proxy::Proxy::swap_tally)).
+    fn swap_tally(&mut self, _other: &mut Arc<Tally>) {}
 
     /// Looks whether it is to go on with other settings, which may have another board; called after every round. Whether an
     /// order was there.

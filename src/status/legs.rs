@@ -23,7 +23,7 @@ fn sum(tallies: &[Arc<Tally>], of: Of<'_>, count: impl Fn(&LegsTally) -> &Count)
 
 /// Half of the round-trip times of a leg and 99 % of them are not above these, in ms.
 fn round_trips(tallies: &[Arc<Tally>], of: Of<'_>, leg: fn(&LegsTally) -> &LegTally) -> [Option<f64>; 2] {
-    percentiles(&distribution(tallies, |tally| of(tally).map(|legs| &leg(legs).rtt)))
+    percentiles(&distribution(tallies, |tally| of(tally).map(|legs| leg(legs).rtt())))
 }
 
 /// So many in a hundred, to three digits behind the point; nothing of nothing.

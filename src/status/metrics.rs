@@ -266,7 +266,7 @@ fn listener_bytes(seen: &Seen<'_>, values: &mut Values<'_>) {
     }
 }
 
-fn times_of_listeners(seen: &Seen<'_>, values: &mut Values<'_>, of: fn(&ListenerTally) -> &Histogram) {
+fn times_of_listeners(seen: &Seen<'_>, values: &mut Values<'_>, of: fn(&ListenerTally) -> Histogram<'_>) {
     for (index, listener) in listeners(seen) {
         let all = distribution(&seen.tallies, |tally| tally.listener(index).map(of));
         add_times(values, &[("listener", &listener.name)], &all);
@@ -275,7 +275,7 @@ fn times_of_listeners(seen: &Seen<'_>, values: &mut Values<'_>, of: fn(&Listener
 
 /// Of the servers whose times are kept, without bounds: those of all would make a scrape half as long again. `ctl show servers` has
 /// the quantiles.
-fn times_of_servers(seen: &Seen<'_>, values: &mut Values<'_>, of: fn(&ServerTally) -> &Histogram) {
+fn times_of_servers(seen: &Seen<'_>, values: &mut Values<'_>, of: fn(&ServerTally) -> Histogram<'_>) {
     let servers = seen.config.servers().iter();
     for server in servers.filter(|server| server.standing == Standing::InFile) {
         let index = server.id.index();
@@ -289,7 +289,7 @@ fn times_of_servers(seen: &Seen<'_>, values: &mut Values<'_>, of: fn(&ServerTall
 
 fn connect_times(seen: &Seen<'_>, values: &mut Values<'_>) {
     for (index, pool) in pools(seen) {
-        let all = distribution(&seen.tallies, |tally| tally.pool(index).map(|pool| &pool.connect));
+        let all = distribution(&seen.tallies, |tally| tally.pool(index).map(PoolTally::connect));
         add_times(values, &[("pool", &pool.name)], &all);
     }
 }
@@ -301,7 +301,7 @@ fn round_trip_times(seen: &Seen<'_>, values: &mut Values<'_>) {
     for (index, pool) in pools(seen) {
         for (name, side) in SIDES {
             let all = distribution(&seen.tallies, |tally| {
-                tally.pool(index).map(|pool| &pool.legs.of(side).rtt)
+                tally.pool(index).map(|pool| pool.legs.of(side).rtt())
             });
             add_times(values, &[("pool", &pool.name), ("side", name)], &all);
         }
@@ -344,9 +344,7 @@ fn add_times(values: &mut Values<'_>, labels: &[(&str, &str)], all: &Distributio
 
 fn connection_bytes(seen: &Seen<'_>, values: &mut Values<'_>) {
     for (index, listener) in listeners(seen) {
-        let all = distribution(&seen.tallies, |tally| {
-            tally.listener(index).map(|listener| &listener.bytes)
-        });
+        let all = distribution(&seen.tallies, |tally| tally.listener(index).map(ListenerTally::bytes));
         let buckets = BYTE_BOUNDS.map(|log| ((1_u64 << log) as f64, all.below(1 << log)));
         let whole = (all.count(), all.sum() as f64);
         values.add_histogram(&[("listener", &listener.name)], buckets, whole);

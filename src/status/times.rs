@@ -7,7 +7,7 @@ use splice::tally::{Distribution, Histogram, Tally};
 /// What all cores have counted in their histograms of one thing.
 pub(super) fn distribution<'a>(
     tallies: &'a [Arc<Tally>],
-    of: impl Fn(&'a Tally) -> Option<&'a Histogram>,
+    of: impl Fn(&'a Tally) -> Option<Histogram<'a>>,
 ) -> Distribution {
     let mut all = Distribution::default();
     (tallies.iter().filter_map(|tally| of(tally))).for_each(|counted| all.add(counted));

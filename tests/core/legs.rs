@@ -22,7 +22,7 @@ fn micros(bench: &mut Bench, time: u64) {
     nothing(bench.wait(Duration::from_micros(time)));
 }
 
-fn of(histogram: &Histogram) -> (u64, u64) {
+fn of(histogram: Histogram<'_>) -> (u64, u64) {
     let mut all = Distribution::default();
     all.add(histogram);
     (all.count(), all.sum())
@@ -68,14 +68,14 @@ fn assert_counted(bench: &Bench, figures: (LegFigures, LegFigures)) {
         assert_eq!(legs.connections.get(), 1);
         for (leg, figures) in [(&legs.client, figures.0), (&legs.server, figures.1)] {
             let LegTally {
-                rtt,
                 segments,
                 retransmitted,
                 out_of_order,
                 duplicate,
                 zero_windows,
+                ..
             } = leg;
-            assert_eq!(of(rtt).0, u64::from(figures.rtts));
+            assert_eq!(of(leg.rtt()).0, u64::from(figures.rtts));
             let counts = [segments, retransmitted, out_of_order, duplicate, zero_windows].map(|count| count.get());
             let expected = [
                 figures.segments,
@@ -114,7 +114,10 @@ fn both_legs_have_their_own_round_trip_times() {
     assert_eq!((to_client.segments, to_server.segments), (2, 2), "{record:?}");
     let tally = bench.proxy.tally();
     let legs = &tally.server(0).expect("a server").legs;
-    assert_eq!((of(&legs.client.rtt), of(&legs.server.rtt)), ((2, 35_000), (3, 2_600)));
+    assert_eq!(
+        (of(legs.client.rtt()), of(legs.server.rtt())),
+        ((2, 35_000), (3, 2_600))
+    );
     assert_counted(&bench, (to_client, to_server));
     bench.assert_all_returned();
 }
@@ -272,7 +275,7 @@ fn how_long_the_client_takes_for_its_ack_is_known_of_all() {
         nothing(bench.receive(&client.segment(TcpFlags::ACK, b"")));
     }
     let tally = bench.proxy.tally();
-    assert_eq!(of(&tally.listener(0).expect("a listener").handshake), (3, 185_000));
+    assert_eq!(of(tally.listener(0).expect("a listener").handshake()), (3, 185_000));
 
     let mut bench = Bench::for_pools(&watching(1, &bound_with_syn("")));
     let mut client = Client::new(40_000);
@@ -286,7 +289,7 @@ fn how_long_the_client_takes_for_its_ack_is_known_of_all() {
     client_ack(&mut bench, &mut client, 6);
     close(&mut bench, &mut client, &mut server);
     let tally = bench.proxy.tally();
-    assert_eq!(of(&tally.listener(0).expect("a listener").handshake), (1, 12_345));
+    assert_eq!(of(tally.listener(0).expect("a listener").handshake()), (1, 12_345));
     let told = figures(&record(&mut bench));
     assert_eq!((told.0.segments, told.1.segments), (2, 2));
     assert_eq!(told.1.smoothed_rtt, 800 * 7 / 8);

@@ -9,7 +9,7 @@ use splice::tally::{Distribution, Histogram};
 
 const CONNECTIONS: u16 = 60;
 
-fn of<'a>(counted: impl IntoIterator<Item = &'a Histogram>) -> Distribution {
+fn of<'a>(counted: impl IntoIterator<Item = Histogram<'a>>) -> Distribution {
     let mut all = Distribution::default();
     counted.into_iter().for_each(|histogram| all.add(histogram));
     all
@@ -61,11 +61,11 @@ fn every_connection_is_counted_with_its_times() {
 
     let tally = bench.proxy.tally();
     let (listener, pool) = (tally.listener(0).expect("a listener"), tally.pool(0).expect("a pool"));
-    assert_told("choice", &of([&listener.choice]), &mut choices);
-    assert_told("connect", &of([&pool.connect]), &mut connects);
-    assert_told("first byte", &of([&listener.first_byte]), &mut first_bytes);
-    assert_told("duration", &of([&listener.duration]), &mut durations);
-    let bytes = of([&listener.bytes]);
+    assert_told("choice", &of([listener.choice()]), &mut choices);
+    assert_told("connect", &of([pool.connect()]), &mut connects);
+    assert_told("first byte", &of([listener.first_byte()]), &mut first_bytes);
+    assert_told("duration", &of([listener.duration()]), &mut durations);
+    let bytes = of([listener.bytes()]);
     let all = u64::from(CONNECTIONS);
     assert_eq!((bytes.count(), bytes.sum()), (all, 17 * all));
     assert_eq!(
@@ -80,11 +80,11 @@ fn every_connection_is_counted_with_its_times() {
     );
     // Servers have taken turns, and what is told of them is what is told of their pool.
     let servers = [0, 1, 2].map(|server| tally.server(server).expect("a server"));
-    assert!(servers.iter().all(|server| of([&server.connect]).count() == all / 3));
-    assert_eq!(of(servers.iter().map(|server| &server.connect)), of([&pool.connect]));
+    assert!(servers.iter().all(|server| of([server.connect()]).count() == all / 3));
+    assert_eq!(of(servers.iter().map(|server| server.connect())), of([pool.connect()]));
     assert_eq!(
-        of(servers.iter().map(|server| &server.first_byte)),
-        of([&listener.first_byte])
+        of(servers.iter().map(|server| server.first_byte())),
+        of([listener.first_byte()])
     );
     assert_eq!(tally.listener(1).expect("a listener").connections.get(), 0);
     bench.assert_all_returned();
@@ -107,11 +107,11 @@ fn what_nobody_knows_is_not_counted() {
     let tally = bench.proxy.tally();
     let listener = tally.listener(0).expect("a listener");
     assert_eq!((listener.connections.get(), listener.ended.get()), (2, 0));
-    assert_eq!(of([&listener.choice]).count(), 1);
-    assert_eq!(of([&listener.first_byte]).count(), 0);
+    assert_eq!(of([listener.choice()]).count(), 1);
+    assert_eq!(of([listener.first_byte()]).count(), 0);
     bench.finish();
     assert_eq!(listener.ended.get(), 2);
-    assert_eq!(of([&listener.duration]).count(), 2);
+    assert_eq!(of([listener.duration()]).count(), 2);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn the_servers_that_are_timed_change_with_a_reload() {
     let mut bench = Bench::with_config(&timed("\"s1\", \"s2\""));
     let calls = |bench: &Bench, server: usize| {
         let tally = bench.proxy.tally();
-        tally.server(server).map(|server| of([&server.connect]).count())
+        tally.server(server).map(|server| of([server.connect()]).count())
     };
     spliced(&mut bench, 40_000);
     let mut client = Client::new(40_001);

@@ -220,7 +220,7 @@ fn figures(leg: &LegTally) -> Figures {
     let [segments, again, late, twice] =
         [&leg.segments, &leg.retransmitted, &leg.out_of_order, &leg.duplicate].map(Count::get);
     let mut rtt = Distribution::default();
-    rtt.add(&leg.rtt);
+    rtt.add(leg.rtt());
     Figures {
         counts: [segments - again - late - twice, again, late, twice],
         rtts: rtt.count(),

@@ -9,12 +9,12 @@
 
 use std::time::Duration;
 
-use benchkit::{CpsSettings, Measured, verdict};
+use benchkit::{Measured, verdict};
 use serde::Serialize;
 
 mod reader;
 
-use crate::device::cli::{Common, TwoCpus};
+use crate::device::cli::{Common, Turns, TwoCpus};
 use crate::device::pairs::{self, Pairs, Turn};
 use crate::device::{BoxError, Conditions, Host, InlineProxy, drain};
 use reader::{File, Pace, Reader};
@@ -22,15 +22,8 @@ use reader::{File, Pace, Reader};
 /// What a core pays for a capture.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Connections open at once.
-    #[arg(long, default_value_t = 10_000)]
-    open: u32,
-    /// Pairs of turns, of each kind.
-    #[arg(long, default_value_t = 50)]
-    pairs: u32,
-    /// Length of a turn in seconds.
-    #[arg(long, default_value_t = 0.2)]
-    turn: f64,
+    #[command(flatten)]
+    turns: Turns,
     #[command(flatten)]
     common: Common,
 }
@@ -70,36 +63,24 @@ struct CaptureResult {
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     TwoCpus::choose(arguments.common.cpu, None)?.pin_proxy()?;
     let reader = drain::apart(Reader::start)??;
-    if arguments.pairs < 2 {
-        return Err("--pairs: expected at least 2, or there is no interval".into());
-    }
-    let length = Duration::from_secs_f64(arguments.turn);
-    let settings = CpsSettings {
-        open: arguments.open,
-        length,
-        ..CpsSettings::default()
-    };
+    let settings = arguments.turns.settings(arguments.turns.open);
     let host = Host::start(2, 1500)?;
     let conditions = Conditions {
         shown: true,
         ..Conditions::new(settings)
     };
-    let mut inline = host.open('a', &conditions)?;
-    let mut untouched = host.open('b', &conditions)?;
+    let mut inline = host.open_warm('a', &conditions)?;
+    let mut untouched = host.open_warm('b', &conditions)?;
     let watch = inline.device.watch().ok_or("a proxy that shows nothing")?;
-    for inline in [&mut inline, &mut untouched] {
-        inline.warm_up(&settings);
-        inline.settle();
-    }
     reader.look_at(watch.clone())?;
     let mut bench = Bench {
         inline: &mut inline,
         untouched: &mut untouched,
         reader: &reader,
-        length,
+        length: settings.length,
         files: File::default(),
     };
-    let costs = Costs::measure(&mut bench, arguments.pairs)?;
+    let costs = Costs::measure(&mut bench, arguments.turns.pairs)?;
     let files = std::mem::take(&mut bench.files);
     let lost_counted = watch.captured().lost;
     let report = inline.result(&settings, &Measured::default());
@@ -115,7 +96,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         lost_counted,
         lost_written: files.lost,
         frames_written: files.frames,
-        pairs: arguments.pairs,
+        pairs: arguments.turns.pairs,
         lost: report.lost,
         retransmitted: report.retransmitted,
         failed: report.failed,

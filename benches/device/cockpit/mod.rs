@@ -1,18 +1,19 @@
 //! `./build.sh bench cockpit`: what it costs a core to be looked at.
 //!
-//! Two proxies take turns, which keep records both: one counts and times connections by listener, rule, pool and server, watches some of
-//! their legs and shows its numbers as a worker does, the other does nothing of all that. Then the first takes turns with itself, while a reader on another CPU asks for `/metrics` ten times a second and for what the page
-//! shows each second, and while it does not. A third, with a thousand servers, is only shown and scraped. A fourth, with a million open
+//! A proxy that keeps records takes turns with itself. It counts and times connections by listener, rule, pool and server, watches some
+//! of their legs and shows its numbers as a worker does, and does nothing of all that: in one place of memory, as two proxies differ by
+//! more than what is measured (`placements`). Then a reader on another CPU asks for `/metrics` ten times a second and for what the page
+//! shows each second, or asks nothing. A second proxy, with a thousand servers, is only shown and scraped. A third, with a million open
 //! connections, takes turns with itself while a reader lists them, page after page, and while none does.
 
 use std::time::{Duration, Instant};
 
-use benchkit::{CpsResult, CpsSettings, Measured, verdict};
+use benchkit::{Measured, verdict};
 use serde::Serialize;
 
 mod reader;
 
-use crate::device::cli::Common;
+use crate::device::cli::{Common, Turns};
 use crate::device::pairs::{self, Pairs};
 use crate::device::{BoxError, Conditions, Host, InlineProxy};
 use reader::{Look, Reader};
@@ -20,30 +21,14 @@ use reader::{Look, Reader};
 /// What a core pays for its counters being read.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Connections open at once in each proxy.
-    #[arg(long, default_value_t = 10_000)]
-    open: u32,
+    /// With a reader of numbers a turn is five times as long, and pairs a fifth as many, as it asks ten times a second.
+    #[command(flatten)]
+    turns: Turns,
     /// Connections open in the proxy whose connections are listed.
     #[arg(long, default_value_t = 1_000_000)]
     listed: u32,
-    /// Pairs of turns, of each kind.
-    #[arg(long, default_value_t = 100)]
-    pairs: u32,
-    /// Length of a turn in seconds; with a reader of numbers five times as long, and a fifth of the pairs, as it asks ten times a second.
-    #[arg(long, default_value_t = 0.2)]
-    turn: f64,
     #[command(flatten)]
     common: Common,
-}
-
-impl Arguments {
-    fn settings(&self, open: u32) -> CpsSettings {
-        CpsSettings {
-            open,
-            length: Duration::from_secs_f64(self.turn),
-            ..CpsSettings::default()
-        }
-    }
 }
 
 /// Names are those of the JSON.
@@ -90,40 +75,38 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     // Before this thread goes to its CPU: the reader is to be on others.
     let reader = Reader::start()?;
     arguments.common.pin()?;
-    if arguments.pairs < 2 {
-        return Err("--pairs: expected at least 2, or there is no interval".into());
-    }
-    let settings = arguments.settings(arguments.open);
+    let turns = &arguments.turns;
+    let settings = turns.settings(turns.open);
     let host = Host::start(4, 1500)?;
     let conditions = Conditions {
         records: true,
+        shown: true,
         ..Conditions::new(settings)
     };
-    let of_shown = Conditions {
-        shown: true,
-        ..conditions
-    };
     let (write_us_1000_servers, scrape_ms_1000_servers, scrape_bytes_1000_servers) =
-        thousand(&host, &of_shown, &reader)?;
-    let of_hidden = Conditions {
-        counted: false,
-        ..conditions
-    };
-    let [mut hidden, mut shown] = both(&host, [&of_hidden, &of_shown])?;
-    let written = Pairs::of(&pairs::take(arguments.pairs, |is_shown| {
-        pairs::turn_of(if is_shown { &mut shown } else { &mut hidden }, settings.length)
+        thousand(&host, &conditions, &reader)?;
+    let mut shown = host.open_warm('a', &conditions)?;
+    let written = Pairs::of(&pairs::take(turns.pairs, |is_shown| {
+        shown.device.hide(!is_shown);
+        pairs::turn_of(&mut shown, settings.length)
     }));
+    shown.device.hide(false);
     reader.look_at(shown.device.watch().ok_or("a proxy that shows nothing")?)?;
-    let watched = Pairs::of(&pairs::take((arguments.pairs / LONGER).max(2), |is_watched| {
+    let watched = Pairs::of(&pairs::take((turns.pairs / LONGER).max(2), |is_watched| {
         let look = if is_watched { Look::Numbers } else { Look::Nothing };
         watched_turn(&reader, look, &mut shown, settings.length * LONGER)
     }));
     let now = shown.counter.now();
     let write_us_4_servers = median((0..REPEATED).map(|_| timed(|| shown.device.show(now)) * 1e6));
-    let counts = counted([&hidden, &shown], &settings);
+    let report = shown.result(&settings, &Measured::default());
+    let counts = [
+        ("lost", report.lost),
+        ("retransmitted", report.retransmitted),
+        ("failed", report.failed),
+    ];
     let mut invalid_because = written.reasons_against(counts);
     invalid_because.extend(watched.reasons_against([]));
-    drop((hidden, shown));
+    drop(shown);
     let million = million(&host, arguments, &reader)?;
     invalid_because.extend(million.reasons_against([]));
     let listed = reader.listed();
@@ -145,37 +128,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         scrape_ms_1000_servers,
         scrape_bytes_1000_servers,
         scrapes,
-        pairs: arguments.pairs,
-        lost: counts[0].1,
-        retransmitted: counts[1].1,
-        failed: counts[2].1,
+        pairs: turns.pairs,
+        lost: report.lost,
+        retransmitted: report.retransmitted,
+        failed: report.failed,
         valid: invalid_because.is_empty(),
         invalid_because,
     };
     tell(&result, [&written, &watched, &million]);
     arguments.common.write(&result)?;
     Ok(result.valid)
-}
-
-/// Two proxies that have done some work.
-fn both(host: &Host, conditions: [&Conditions; 2]) -> Result<[InlineProxy; 2], BoxError> {
-    let mut both = [host.open('a', conditions[0])?, host.open('b', conditions[1])?];
-    for (inline, conditions) in both.iter_mut().zip(conditions) {
-        inline.warm_up(&conditions.settings);
-        inline.settle();
-    }
-    Ok(both)
-}
-
-/// What must not have happened, and how often it has.
-fn counted(inlines: [&InlineProxy; 2], settings: &CpsSettings) -> [(&'static str, u64); 3] {
-    let reports = inlines.map(|inline| inline.result(settings, &Measured::default()));
-    let sum = |of: fn(&CpsResult) -> u64| reports.iter().map(of).sum::<u64>();
-    [
-        ("lost", sum(|report| report.lost)),
-        ("retransmitted", sum(|report| report.retransmitted)),
-        ("failed", sum(|report| report.failed)),
-    ]
 }
 
 fn watched_turn(reader: &Reader, look: Look, inline: &mut InlineProxy, length: Duration) -> pairs::Turn {
@@ -187,16 +149,14 @@ fn watched_turn(reader: &Reader, look: Look, inline: &mut InlineProxy, length: D
 
 /// Pairs of turns of a proxy with a million open connections, while they are listed and while not.
 fn million(host: &Host, arguments: &Arguments, reader: &Reader) -> Result<Pairs, BoxError> {
-    let settings = arguments.settings(arguments.listed);
+    let settings = arguments.turns.settings(arguments.listed);
     let conditions = Conditions {
         shown: true,
         ..Conditions::new(settings)
     };
-    let mut inline = host.open('d', &conditions)?;
-    inline.warm_up(&settings);
-    inline.settle();
+    let mut inline = host.open_warm('d', &conditions)?;
     reader.look_at(inline.device.watch().ok_or("a proxy that shows nothing")?)?;
-    Ok(Pairs::of(&pairs::take(arguments.pairs, |is_listed| {
+    Ok(Pairs::of(&pairs::take(arguments.turns.pairs, |is_listed| {
         let look = if is_listed { Look::Connections } else { Look::Nothing };
         watched_turn(reader, look, &mut inline, settings.length)
     })))

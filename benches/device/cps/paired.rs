@@ -1,12 +1,12 @@
 //! What a PROXY header towards the server costs a connection, or a guard: two proxies in one process, one with and one
 //! without, take turns, so that whatever else the machine does hits both alike; each pair of turns gives a ratio.
 
-use benchkit::Measured;
 use serde::Serialize;
 
 use super::prefixes::Prefixes;
 use crate::device::cli::Common;
-use crate::device::pairs::{self, Pairs};
+use crate::device::pairs::Pairs;
+use crate::device::placements::Placed;
 use crate::device::{BoxError, Conditions, Host};
 
 /// Names are those of the JSON.
@@ -67,7 +67,6 @@ pub(crate) fn run(conditions: &Conditions, what: What, pairs: u32, common: &Comm
     let settings = conditions.settings;
     let length = settings.length / (2 * pairs);
     let host = Host::start(2, 1500)?;
-    let mut without = host.open('a', conditions)?;
     let folder = tempfile::TempDir::new()?;
     let conditions_with = match what {
         What::Header => Conditions {
@@ -79,24 +78,9 @@ pub(crate) fn run(conditions: &Conditions, what: What, pairs: u32, common: &Comm
             ..*conditions
         },
     };
-    let mut with = host.open('b', &conditions_with)?;
-    for inline in [&mut without, &mut with] {
-        inline.warm_up(&settings);
-        inline.settle();
-    }
-    let turns = pairs::take(pairs, |is_with| {
-        pairs::turn_of(if is_with { &mut with } else { &mut without }, length)
-    });
-    let paired = Pairs::of(&turns);
-    let [tx_packets_with, tx_packets_without] = [
-        tx_packets(turns.iter().flat_map(|(with, _)| with)),
-        tx_packets(turns.iter().flat_map(|(_, without)| without)),
-    ];
-    let reports = [&without, &with].map(|inline| inline.result(&settings, &Measured::default()));
-    let sum = |of: fn(&benchkit::CpsResult) -> u64| reports.iter().map(of).sum::<u64>();
-    let (lost, retransmitted, failed) = (sum(|r| r.lost), sum(|r| r.retransmitted), sum(|r| r.failed));
-    let invalid_because =
-        paired.reasons_against([("lost", lost), ("retransmitted", retransmitted), ("failed", failed)]);
+    let placed = Placed::take(&host, [&conditions_with, conditions], pairs, length)?;
+    let (paired, invalid_because) = (placed.paired, placed.invalid_because);
+    let [tx_packets_with, tx_packets_without] = placed.tx_packets;
     let result = PairedResult {
         mode: "inline, paired",
         paired,
@@ -105,10 +89,10 @@ pub(crate) fn run(conditions: &Conditions, what: What, pairs: u32, common: &Comm
         cycles_without: paired.cycles[1],
         tx_packets_with,
         tx_packets_without,
-        pairs: turns.len(),
-        lost,
-        retransmitted,
-        failed,
+        pairs: placed.pairs,
+        lost: placed.unwanted.lost,
+        retransmitted: placed.unwanted.retransmitted,
+        failed: placed.unwanted.failed,
         valid: invalid_because.is_empty(),
         invalid_because,
     };
@@ -129,14 +113,4 @@ pub(crate) fn run(conditions: &Conditions, what: What, pairs: u32, common: &Comm
     );
     common.write(&result)?;
     Ok(result.valid && paired.ratio <= what.limit())
-}
-
-/// Packets that the proxy has sent for a connection.
-fn tx_packets<'a>(measured: impl Iterator<Item = &'a Measured>) -> f64 {
-    let mut sum = (0, 0);
-    for one in measured {
-        sum.0 += one.all.accounts.sent;
-        sum.1 += one.all.completed;
-    }
-    sum.0 as f64 / sum.1.max(1) as f64
 }

@@ -1,35 +1,28 @@
 //! `./build.sh bench records`: what session records cost.
 //!
-//! Two proxies, one with records and one without, take turns of a second; each pair of turns gives a ratio, and the pairs
-//! their mean with an interval, so that what else happens on the machine hits both alike. Records are taken by another
-//! thread, which hands them to three sinks if asked to.
+//! Two proxies, one with records and one without, take turns; each pair of turns gives a ratio, and the pairs their median with an
+//! interval, so that what else happens on the machine hits both alike. Records are taken by another thread, which hands them to three
+//! sinks if asked to.
 
 use std::net::UdpSocket;
-use std::time::Duration;
 
-use benchkit::{CpsSettings, Measured, verdict};
+use benchkit::verdict;
 use serde::Serialize;
 use trafficengine::plot;
 
 mod writing;
 
-use crate::device::cli::{Common, TwoCpus};
-use crate::device::pairs::{self, Pairs};
+use crate::device::cli::{Common, Turns, TwoCpus};
+use crate::device::pairs::Pairs;
+use crate::device::placements::Placed;
 use crate::device::{BoxError, Conditions, Host};
 use writing::Rates;
 
 /// The share of a connection that its record costs.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Connections open at once in each proxy.
-    #[arg(long, default_value_t = 10_000)]
-    open: u32,
-    /// Pairs of turns.
-    #[arg(long, default_value_t = 50)]
-    pairs: u32,
-    /// Length of a turn in seconds.
-    #[arg(long, default_value_t = 0.2)]
-    turn: f64,
+    #[command(flatten)]
+    turns: Turns,
     /// Records go to three sinks: `/dev/null` as JSON, syslog and IPFIX over loopback.
     #[arg(long)]
     sinks: bool,
@@ -61,63 +54,35 @@ struct RecordsResult {
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     // Whoever takes the records has the other CPUs.
     TwoCpus::choose(arguments.common.cpu, None)?.pin_proxy()?;
-    if arguments.pairs < 2 {
-        return Err(format!(
-            "--pairs {}: expected at least 2, or there is no interval",
-            arguments.pairs
-        )
-        .into());
-    }
-    let length = Duration::from_secs_f64(arguments.turn);
-    let settings = CpsSettings {
-        open: arguments.open,
-        length,
-        ..CpsSettings::default()
-    };
     let host = Host::start(2, 1500)?;
-    let conditions = Conditions::new(settings);
+    let conditions = Conditions::new(arguments.turns.settings(arguments.turns.open));
     // What nobody reads is dropped when their buffers are full.
     let collectors = [UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?];
     let ports = [collectors[0].local_addr()?.port(), collectors[1].local_addr()?.port()];
-    let mut without = host.open('a', &conditions)?;
-    let mut with = host.open(
-        'b',
-        &Conditions {
-            records: true,
-            sinks: arguments.sinks.then_some(ports),
-            ..conditions
-        },
+    let with = Conditions {
+        records: true,
+        sinks: arguments.sinks.then_some(ports),
+        ..conditions
+    };
+    let placed = Placed::take(
+        &host,
+        [&with, &conditions],
+        arguments.turns.pairs,
+        arguments.turns.length(),
     )?;
-    for inline in [&mut without, &mut with] {
-        inline.warm_up(&settings);
-        inline.settle();
-    }
-    let turns = pairs::take(arguments.pairs, |is_with| {
-        pairs::turn_of(if is_with { &mut with } else { &mut without }, length)
-    });
-    let paired = Pairs::of(&turns);
-    let reports = [&without, &with].map(|inline| inline.result(&settings, &Measured::default()));
-    let sum = |of: fn(&benchkit::CpsResult) -> u64| reports.iter().map(of).sum::<u64>();
-    let (lost, retransmitted, failed) = (sum(|r| r.lost), sum(|r| r.retransmitted), sum(|r| r.failed));
-    let records_lost = sum(|r| r.records_lost);
-    let [written_per_second_file, written_per_second_null] = writing::measure(Duration::from_secs_f64(arguments.turn))?;
-    let invalid_because = paired.reasons_against([
-        ("lost", lost),
-        ("retransmitted", retransmitted),
-        ("failed", failed),
-        ("records_lost", records_lost),
-    ]);
+    let (paired, unwanted, invalid_because) = (placed.paired, placed.unwanted, placed.invalid_because);
+    let [written_per_second_file, written_per_second_null] = writing::measure(arguments.turns.length())?;
     let result = RecordsResult {
         written_per_second_file,
         written_per_second_null,
         paired,
         cycles_with: paired.cycles[0],
         cycles_without: paired.cycles[1],
-        pairs: turns.len(),
-        records_lost,
-        lost,
-        retransmitted,
-        failed,
+        pairs: placed.pairs,
+        records_lost: unwanted.records_lost,
+        lost: unwanted.lost,
+        retransmitted: unwanted.retransmitted,
+        failed: unwanted.failed,
         valid: invalid_because.is_empty(),
         invalid_because,
     };

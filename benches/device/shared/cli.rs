@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use benchkit::{PGO, ResultFile};
+use benchkit::{CpsSettings, PGO, ResultFile};
 use clap::Parser;
 use proxyengine::report::CounterGroups;
 use serde::Serialize;
@@ -42,6 +43,36 @@ impl Common {
     /// The file of a plot.
     pub(crate) fn plot(&self, name: &str) -> PathBuf {
         Path::new(&self.plots).join(name)
+    }
+}
+
+/// Flags of benches whose turns are compared in pairs.
+#[derive(clap::Args)]
+pub(crate) struct Turns {
+    /// Connections open at once in each proxy.
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) open: u32,
+    /// Pairs of turns, of each kind.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(2..))]
+    pub(crate) pairs: u32,
+    /// Length of a turn in seconds.
+    #[arg(long, default_value_t = 0.2)]
+    turn: f64,
+}
+
+impl Turns {
+    /// How long a turn is.
+    pub(crate) fn length(&self) -> Duration {
+        Duration::from_secs_f64(self.turn)
+    }
+
+    /// The bench's settings with so many connections open.
+    pub(crate) fn settings(&self, open: u32) -> CpsSettings {
+        CpsSettings {
+            open,
+            length: self.length(),
+            ..CpsSettings::default()
+        }
     }
 }
 

@@ -20,7 +20,6 @@ pub(super) fn configuration(conditions: &Conditions, devices: [&str; 2], server_
 [engine]
 cores = [0]
 idle = "poll"
-{legs}
 max_connections = {capacity}
 verify = "{verify}"
 
@@ -58,7 +57,6 @@ timestamps = true
         clients = devices[0],
         servers = devices[1],
         capacity = conditions.capacity,
-        legs = if conditions.counted { "" } else { "leg_sample = 0" },
         mtu = conditions.mtu,
         mss = mss(conditions.mtu, conditions.ipv6),
         verify = if conditions.verify_all { "all" } else { "acted" },

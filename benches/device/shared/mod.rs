@@ -3,7 +3,8 @@
 //!
 //! Here everything is opened and put together: `proxy` on its `port`s with its `configuration`, a thread to `drain` its
 //! records, and the `load`; `cores` has several such proxies, `memif` has the load in another process. `floor` is what the
-//! packets cost without a proxy, `parts` what no proxy can do without, `pairs` what two measurements in turns say.
+//! packets cost without a proxy, `parts` what no proxy can do without, `pairs` what two measurements in turns say, and `placements`
+//! what two kinds of proxy do, wherever their memory lies.
 
 #![allow(dead_code, reason = "a module of several benches, each of which uses a part")]
 
@@ -18,6 +19,7 @@ pub(crate) mod load;
 mod memif;
 pub(crate) mod pairs;
 pub(crate) mod parts;
+pub(crate) mod placements;
 mod port;
 pub(crate) mod proxy;
 
@@ -91,8 +93,6 @@ pub(crate) struct Conditions {
     pub(crate) inspect: Option<Inspect>,
     /// Whether the proxy's cycles are counted by stage; not with an inspector.
     pub(crate) stage_cycles: bool,
-    /// Whether connections are counted and timed by listener, rule, pool and server, and some of their legs are watched.
-    pub(crate) counted: bool,
     /// Whether the core shows its numbers, as a worker's does.
     pub(crate) shown: bool,
     /// Whether the servers get a PROXY header of version 2.
@@ -141,7 +141,6 @@ impl Conditions {
             rules: Rules::Number,
             inspect: None,
             stage_cycles: false,
-            counted: true,
             shown: false,
             proxy_out: false,
             guarded_by: None,
@@ -261,6 +260,14 @@ impl Host {
     /// Opens rings, proxy and load; `name` is one letter, unique in the process.
     pub(crate) fn open(&self, name: char, conditions: &Conditions) -> Result<InlineProxy, BoxError> {
         open_on(&self.eal, name, conditions, None)
+    }
+
+    /// The same, once connections are open and ports are used again.
+    pub(crate) fn open_warm(&self, name: char, conditions: &Conditions) -> Result<InlineProxy, BoxError> {
+        let mut inline = self.open(name, conditions)?;
+        inline.warm_up(&conditions.settings);
+        inline.settle();
+        Ok(inline)
     }
 
     /// Opens rings and proxy, whose configuration is what `adjust` makes of the usual one.

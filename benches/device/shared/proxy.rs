@@ -19,6 +19,7 @@ use proxyengine::log_ring::{LOG_RING, log_ring};
 use proxyengine::neighbour::{SharedNeighbours, Topology};
 use proxyengine::records::{RING_CAPACITY, RecordKeeper};
 use proxyengine::selectors::RuleSelector;
+use splice::tally::Tally;
 
 use super::inspectors::Inspector;
 use super::port::mac_of;
@@ -33,13 +34,15 @@ pub(crate) struct ProxyDevice {
     shown: Option<Shown>,
     watch: Option<Watch>,
     reloads: Option<Reloads>,
+    /// While the core is [hidden](Self::hide): where it counts otherwise.
+    hidden: Option<Arc<Tally>>,
 }
 
 impl DeviceUnderTest for ProxyDevice {
     fn round(&mut self, now: Instant) -> RoundWork {
         let began = self.reloads.as_ref().map(|_| used_by_thread());
         let work = self.task.run(now);
-        if let Some(shown) = &mut self.shown {
+        if let (Some(shown), None) = (&mut self.shown, &self.hidden) {
             let followed = self.program.follow(now, shown);
             if let (true, Some(reloads), Some(began)) = (followed, &mut self.reloads, began) {
                 reloads.note(used_by_thread().saturating_sub(began));
@@ -156,6 +159,18 @@ impl ProxyDevice {
         }
     }
 
+    /// Counts and times nothing by listener, rule, pool and server, watches no more legs and shows no numbers, or does all that again.
+    pub(crate) fn hide(&mut self, is_hidden: bool) {
+        if let Some(mut counted) = self.hidden.take() {
+            self.program.swap_tally(&mut counted);
+        }
+        self.hidden = is_hidden.then(|| {
+            let mut tally = Arc::new(Tally::none());
+            self.program.swap_tally(&mut tally);
+            tally
+        });
+    }
+
     /// Everything counted, by group.
     pub(crate) fn counters(&self) -> proxyengine::report::CounterGroups {
         self.program.counters()
@@ -216,6 +231,7 @@ pub(super) fn proxy(
         .map(|shown| Watch::over(Arc::clone(&config), &[shown], hops, (clock, vec![commander])));
     Ok(ProxyDevice {
         reloads: is_reloaded.then(Reloads::default),
+        hidden: None,
         shown,
         watch,
         program,
@@ -231,7 +247,7 @@ fn core(
     start: CoreStart<DpdkMachine>,
     desk: Option<Desk<RuleSelector>>,
 ) -> Result<BoxedCore, BoxError> {
-    let (mut program, task) = match conditions.inspect {
+    Ok(match conditions.inspect {
         None if conditions.stage_cycles => Engine::timed_core_by_rules(start)?,
         None => Engine::core_by_rules(start, desk)?,
         Some(inspect) => {
@@ -239,9 +255,5 @@ fn core(
             let (program, task) = Engine::core_program(start, &selectors)?;
             (Box::new(program) as Box<dyn Program>, Box::new(task) as Box<dyn Task>)
         }
-    };
-    if !conditions.counted {
-        program.stop_counting();
-    }
-    Ok((program, task))
+    })
 }

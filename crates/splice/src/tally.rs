@@ -9,8 +9,8 @@
 //!     └──────────────────────────── duration and bytes, by listener ──────────────────────────────┘
 //! ```
 //!
-//! Budget: for each connection seven counts and at most seven histograms of two stores each, in lines that other connections
-//! of its listener use, too.
+//! Budget: for each connection seven counts and at most seven histograms of two stores each. Counts and sums of a listener, a pool
+//! or a server have one cache line together, and each histogram adds that of a cell, which other connections use, too.
 
 mod histogram;
 
@@ -22,6 +22,7 @@ use crate::base::settings::Settings;
 use netfcts::Side;
 use netfcts::legs::Sent;
 
+use histogram::Cells;
 pub use histogram::{CELLS, Distribution, Histogram};
 
 /// A number that one core counts and all may read.
@@ -64,41 +65,77 @@ pub(crate) enum Of {
 
 /// Of a listener.
 #[derive(Debug, Default)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub struct ListenerTally {
     /// Connections whose client has shaken hands, or whose SYN was passed on.
     pub connections: Count,
-    /// Those of them about which none of its rules has decided: its default has, which may refuse, or a selector that has no rules.
-    pub by_default: Count,
     /// Those of them that are over.
     pub ended: Count,
     /// Payload bytes of those that are over, each sequence number once.
     pub bytes_to_server: Count,
     /// The same from the servers.
     pub bytes_to_client: Count,
+    handshake_sum: Count,
+    choice_sum: Count,
+    first_byte_sum: Count,
+    duration_sum: Count,
+    /// Connections about which none of its rules has decided: its default has, which may refuse, or a selector that has no rules.
+    pub by_default: Count,
+    handshake: Cells,
+    choice: Cells,
+    first_byte: Cells,
+    duration: Cells,
+    bytes: Cells,
+}
+
+const _: () = assert!(std::mem::offset_of!(ListenerTally, by_default) == 64, "a cache line");
+
+impl ListenerTally {
     /// From a SYN-ACK of ours to the client's ACK of it, to the millisecond that its timestamp has (RFC 7323 5.4), or from a
     /// server's SYN-ACK that was passed on, where records are kept; of other clients nobody knows.
-    pub handshake: Histogram,
+    pub fn handshake(&self) -> Histogram<'_> {
+        self.handshake.with_sum(self.handshake_sum.get())
+    }
+
     /// From the beginning until a server was chosen, where records are kept.
-    pub choice: Histogram,
+    pub fn choice(&self) -> Histogram<'_> {
+        self.choice.with_sum(self.choice_sum.get())
+    }
+
     /// From the server's SYN-ACK, when the client's first bytes go to it, until its first byte, where records are kept.
-    pub first_byte: Histogram,
+    pub fn first_byte(&self) -> Histogram<'_> {
+        self.first_byte.with_sum(self.first_byte_sum.get())
+    }
+
     /// From the beginning to the end, where records are kept.
-    pub duration: Histogram,
+    pub fn duration(&self) -> Histogram<'_> {
+        self.duration.with_sum(self.duration_sum.get())
+    }
+
     /// Payload bytes of both directions.
-    pub bytes: Histogram,
+    pub fn bytes(&self) -> Histogram<'_> {
+        let sum = self.bytes_to_server.get().wrapping_add(self.bytes_to_client.get());
+        self.bytes.with_sum(sum)
+    }
 }
 
 /// Of a pool.
 #[derive(Debug, Default)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub struct PoolTally {
     /// Connections that it was chosen for.
     pub chosen: Count,
-    /// From the SYN to a server until its SYN-ACK; not of calls whose SYN was repeated.
-    pub connect: Histogram,
+    connect_sum: Count,
+    connect: Cells,
     /// Of its connections that are watched.
     pub legs: LegsTally,
+}
+
+impl PoolTally {
+    /// From the SYN to a server until its SYN-ACK; not of calls whose SYN was repeated.
+    pub fn connect(&self) -> Histogram<'_> {
+        self.connect.with_sum(self.connect_sum.get())
+    }
 }
 
 /// Of a rule.
@@ -111,14 +148,26 @@ pub struct RuleTally {
 
 /// Of one of the [`Settings::timed_servers`].
 #[derive(Debug, Default)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub struct ServerTally {
-    /// As [`PoolTally::connect`].
-    pub connect: Histogram,
-    /// As [`ListenerTally::first_byte`].
-    pub first_byte: Histogram,
+    connect_sum: Count,
+    first_byte_sum: Count,
+    connect: Cells,
+    first_byte: Cells,
     /// Of its connections that are watched.
     pub legs: LegsTally,
+}
+
+impl ServerTally {
+    /// As [`PoolTally::connect`].
+    pub fn connect(&self) -> Histogram<'_> {
+        self.connect.with_sum(self.connect_sum.get())
+    }
+
+    /// As [`ListenerTally::first_byte`].
+    pub fn first_byte(&self) -> Histogram<'_> {
+        self.first_byte.with_sum(self.first_byte_sum.get())
+    }
 }
 
 /// Of connections whose legs are watched, one in [`Settings::leg_sample`].
@@ -135,8 +184,8 @@ pub struct LegsTally {
 /// Of one of the two legs; what each is says [`LegFigures`](netfcts::legs::LegFigures).
 #[derive(Debug, Default)]
 pub struct LegTally {
-    /// Round-trip times between us and this side.
-    pub rtt: Histogram,
+    rtt: Cells,
+    rtt_sum: Count,
     /// Segments with data or a FIN that this side has sent.
     pub segments: Count,
     /// Of these, those that had passed before and were not acknowledged.
@@ -164,6 +213,11 @@ impl LegsTally {
 }
 
 impl LegTally {
+    /// Round-trip times between us and this side.
+    pub fn rtt(&self) -> Histogram<'_> {
+        self.rtt.with_sum(self.rtt_sum.get())
+    }
+
     pub(crate) fn note_sent(&self, sent: Sent) {
         self.segments.add(1);
         match sent {
@@ -175,7 +229,7 @@ impl LegTally {
     }
 
     pub(crate) fn note_rtt(&self, micros: u32) {
-        self.rtt.add(micros.into());
+        self.rtt.add(micros.into(), &self.rtt_sum);
     }
 
     pub(crate) fn note_zero_window(&self) {
@@ -185,13 +239,18 @@ impl LegTally {
 
 impl Tally {
     /// Of nothing: what is noted is counted nowhere.
-    pub(crate) fn none() -> Tally {
+    pub fn none() -> Tally {
         Tally {
             listeners: Box::default(),
             pools: Box::default(),
             servers: Box::default(),
             rules: Box::default(),
         }
+    }
+
+    /// Whether it is [none](Self::none): no core is without a listener.
+    pub(crate) fn is_none(&self) -> bool {
+        self.listeners.is_empty()
     }
 
     /// Zeros for the listeners, rules and servers of these settings, and so many pools.
@@ -253,7 +312,7 @@ impl Tally {
     #[inline]
     pub(crate) fn note_handshake(&self, listener: u16, took: u64) {
         if let Some(listener) = self.listeners.get(usize::from(listener)) {
-            listener.handshake.add(took);
+            listener.handshake.add(took, &listener.handshake_sum);
         }
     }
 
@@ -278,7 +337,7 @@ impl Tally {
             pool.chosen.add(1);
         }
         if let (Some(took), Some(listener)) = (took, listener) {
-            listener.choice.add(took);
+            listener.choice.add(took, &listener.choice_sum);
         }
     }
 
@@ -292,20 +351,20 @@ impl Tally {
     /// `server` of `pool`, which may be none, has answered its only SYN after so many microseconds.
     pub(crate) fn note_connect(&self, pool: Option<u16>, server: u16, took: u64) {
         if let Some(pool) = pool.and_then(|pool| self.pools.get(usize::from(pool))) {
-            pool.connect.add(took);
+            pool.connect.add(took, &pool.connect_sum);
         }
         if let Some(server) = self.server(usize::from(server)) {
-            server.connect.add(took);
+            server.connect.add(took, &server.connect_sum);
         }
     }
 
     /// The first byte of `server` has come, so many microseconds after its SYN-ACK.
     pub(crate) fn note_first_byte(&self, listener: u16, server: u16, took: u64) {
         if let Some(listener) = self.listeners.get(usize::from(listener)) {
-            listener.first_byte.add(took);
+            listener.first_byte.add(took, &listener.first_byte_sum);
         }
         if let Some(server) = self.server(usize::from(server)) {
-            server.first_byte.add(took);
+            server.first_byte.add(took, &server.first_byte_sum);
         }
     }
 
@@ -317,9 +376,9 @@ impl Tally {
         listener.ended.add(1);
         listener.bytes_to_server.add(bytes.0);
         listener.bytes_to_client.add(bytes.1);
-        listener.bytes.add(bytes.0.wrapping_add(bytes.1));
+        listener.bytes.count(bytes.0.wrapping_add(bytes.1));
         if let Some(lasted) = lasted {
-            listener.duration.add(lasted);
+            listener.duration.add(lasted, &listener.duration_sum);
         }
     }
 }
@@ -366,10 +425,10 @@ mod tests {
         assert_eq!((tally.rules[0].chosen.get(), listener.by_default.get()), (1, 1));
         let mut all = Distribution::default();
         for histogram in [
-            &listener.choice,
-            &listener.first_byte,
-            &listener.duration,
-            &pool.connect,
+            listener.choice(),
+            listener.first_byte(),
+            listener.duration(),
+            pool.connect(),
         ] {
             all.add(histogram);
         }

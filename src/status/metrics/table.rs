@@ -1,6 +1,6 @@
 //! The table of the engine's metrics.
 
-use splice::tally::ListenerTally;
+use splice::tally::{ListenerTally, ServerTally};
 
 use super::{
     DROP_GROUPS, EVENT_GROUPS, Listed, Tell, WAITING, checks, connect_times, connection_bytes, core_rounds, counter,
@@ -332,7 +332,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
             &["listener"],
             "Time from the beginning of a connection to the choice of its server, where records are kept",
         ),
-        |seen, values| times_of_listeners(seen, values, |listener| &listener.choice),
+        |seen, values| times_of_listeners(seen, values, ListenerTally::choice),
     ),
     (
         histogram(
@@ -340,7 +340,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
             &["listener"],
             "Time from the SYN-ACK of a server, when the request goes to it, to its first byte, where records are kept",
         ),
-        |seen, values| times_of_listeners(seen, values, |listener| &listener.first_byte),
+        |seen, values| times_of_listeners(seen, values, ListenerTally::first_byte),
     ),
     (
         histogram(
@@ -348,7 +348,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
             &["listener"],
             "Time from the beginning of a connection to its end, where records are kept",
         ),
-        |seen, values| times_of_listeners(seen, values, |listener| &listener.duration),
+        |seen, values| times_of_listeners(seen, values, ListenerTally::duration),
     ),
     (
         histogram(
@@ -416,7 +416,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
             &["server"],
             "Time from the SYN to a server to its SYN-ACK, of calls with one SYN: sum and count, of the timed servers",
         ),
-        |seen, values| times_of_servers(seen, values, |server| &server.connect),
+        |seen, values| times_of_servers(seen, values, ServerTally::connect),
     ),
     (
         histogram(
@@ -424,7 +424,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
             &["server"],
             "Time from the SYN-ACK of a server to its first byte, where records are kept: sum and count, of the timed servers",
         ),
-        |seen, values| times_of_servers(seen, values, |server| &server.first_byte),
+        |seen, values| times_of_servers(seen, values, ServerTally::first_byte),
     ),
     (
         histogram(
@@ -432,7 +432,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
             &["listener"],
             "Time from a SYN-ACK to the client's ACK of it, to the millisecond: of clients with timestamps, or whose SYN was passed on",
         ),
-        |seen, values| times_of_listeners(seen, values, |listener| &listener.handshake),
+        |seen, values| times_of_listeners(seen, values, ListenerTally::handshake),
     ),
     (
         gauge(

@@ -41,9 +41,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         Arc::clone(&self.rooms.tally)
     }
 
-    /// Counts nothing of that from now on, until settings change: what counting costs shows beside a core that goes on (`bench cockpit`).
-    pub fn stop_counting(&mut self) {
-        self.rooms.tally = Arc::new(Tally::none());
+    /// Counts in `other` from now on, which then is where it has counted until now; with [`Tally::none`] it counts nothing of that and
+    /// draws no connection to watch its legs. For a bench of what that costs (`bench cockpit`).
+    pub fn swap_tally(&mut self, other: &mut Arc<Tally>) {
+        std::mem::swap(&mut self.rooms.tally, other);
+        let is_none = self.rooms.tally.is_none();
+        self.rooms
+            .legs
+            .draw_one_in(if is_none { 0 } else { self.rooms.settings.leg_sample });
     }
 
     /// Connections whose rest ended before `time_wait`, because others needed its place.

@@ -11,30 +11,42 @@ const FINE_BITS: u32 = 2;
 /// From nothing to 2^42: a microsecond to 51 days, or a byte to 4 TiB. The last cell has all that is more.
 pub const CELLS: usize = 164;
 
-/// Where one core counts.
+/// Where one core counts. The sum of the numbers stands elsewhere, beside other sums: a line for all of them.
 #[derive(Debug)]
-pub struct Histogram {
-    cells: [Count; CELLS],
-    sum: Count,
-}
+pub(super) struct Cells([Count; CELLS]);
 
-impl Default for Histogram {
-    fn default() -> Histogram {
-        Histogram {
-            cells: std::array::from_fn(|_| Count::default()),
-            sum: Count::default(),
-        }
+impl Default for Cells {
+    fn default() -> Cells {
+        Cells(std::array::from_fn(|_| Count::default()))
     }
 }
 
-impl Histogram {
-    /// Counts a number, as the one thread that counts here.
+impl Cells {
+    /// Counts a number, as the one thread that counts here, and adds it to `sum`.
     #[inline]
-    pub fn add(&self, value: u64) {
-        let [.., last] = &self.cells;
-        self.cells.get(cell_of(value)).unwrap_or(last).add(1);
-        self.sum.add(value);
+    pub(super) fn add(&self, value: u64, sum: &Count) {
+        self.count(value);
+        sum.add(value);
     }
+
+    /// Counts a number whose sum is known from other counts.
+    #[inline]
+    pub(super) fn count(&self, value: u64) {
+        let [.., last] = &self.0;
+        self.0.get(cell_of(value)).unwrap_or(last).add(1);
+    }
+
+    /// With the sum of what was counted.
+    pub(super) fn with_sum(&self, sum: u64) -> Histogram<'_> {
+        Histogram { cells: &self.0, sum }
+    }
+}
+
+/// What one core has counted.
+#[derive(Clone, Copy, Debug)]
+pub struct Histogram<'a> {
+    cells: &'a [Count; CELLS],
+    sum: u64,
 }
 
 /// What several cores have counted.
@@ -53,13 +65,23 @@ impl Default for Distribution {
     }
 }
 
+impl FromIterator<u64> for Distribution {
+    fn from_iter<I: IntoIterator<Item = u64>>(values: I) -> Distribution {
+        let (cells, sum) = (Cells::default(), Count::default());
+        values.into_iter().for_each(|value| cells.add(value, &sum));
+        let mut all = Distribution::default();
+        all.add(cells.with_sum(sum.get()));
+        all
+    }
+}
+
 impl Distribution {
     /// Adds what a core has counted until now.
-    pub fn add(&mut self, counted: &Histogram) {
-        for (all, cell) in self.cells.iter_mut().zip(&counted.cells) {
+    pub fn add(&mut self, counted: Histogram<'_>) {
+        for (all, cell) in self.cells.iter_mut().zip(counted.cells) {
             *all += cell.get();
         }
-        self.sum = self.sum.wrapping_add(counted.sum.get());
+        self.sum = self.sum.wrapping_add(counted.sum);
     }
 
     /// What has come since this was `before`, which is none of what has begun anew.
@@ -135,11 +157,7 @@ mod tests {
     use super::*;
 
     fn histogram(values: &[u64]) -> Distribution {
-        let counted = Histogram::default();
-        values.iter().for_each(|value| counted.add(*value));
-        let mut all = Distribution::default();
-        all.add(&counted);
-        all
+        values.iter().copied().collect()
     }
 
     #[test]
@@ -196,12 +214,12 @@ mod tests {
     #[test]
     fn nothing_has_no_quantile_and_cores_are_added() {
         assert_eq!(histogram(&[]).quantile(0.5), None);
-        let (one, other) = (Histogram::default(), Histogram::default());
-        one.add(3);
-        other.add(1000);
+        let (one, other) = (Cells::default(), Cells::default());
+        one.count(3);
+        other.count(1000);
         let mut all = Distribution::default();
-        all.add(&one);
-        all.add(&other);
+        all.add(one.with_sum(3));
+        all.add(other.with_sum(1000));
         assert_eq!((all.count(), all.sum(), all.quantile(0.5)), (2, 1003, Some(3)));
     }
 
