@@ -349,7 +349,27 @@ cmd_lint() {
         say "lint: shell scripts not looked at: shellcheck is missing"
     fi
     lint_containers
+    lint_libraries
     say "lint: clean"
+}
+
+# The version that is asked; building it without optimisation takes a minute, once for a clone.
+CARGO_DENY=0.20.2
+
+# Licences, origins and doubles of the libraries, as deny.toml has them. Returns success where the tool cannot be had.
+lint_libraries() {
+    local tools
+    tools=$(target_dir)/tools/cargo-deny
+    [ -x "$tools/bin/cargo-deny" ] || [ -n "${PROXYENGINE_NO_INSTALL:-}" ] ||
+        CARGO_PROFILE_DEV_DEBUG=0 cargo install --quiet --debug --locked --root "$tools" --target-dir "$tools/build" \
+            "cargo-deny@$CARGO_DENY" >/dev/null 2>&1 || true
+    rm -rf "$tools/build"
+    if [ ! -x "$tools/bin/cargo-deny" ]; then
+        say "lint: libraries not looked at: cargo-deny cannot be had (cargo install cargo-deny@$CARGO_DENY)"
+        return 0
+    fi
+    say "lint: libraries"
+    "$tools/bin/cargo-deny" --log-level error --locked check licenses bans sources
 }
 
 cmd_fuzz() {

@@ -1,7 +1,6 @@
 //! What keeps the code readable, held in every file: lengths, items that documents name, what packet threads do not do,
-//! public functions that somebody uses, and libraries that may be. Today's exceptions are in `exceptions.txt`; one that is no longer needed fails.
+//! and public functions that somebody uses. Today's exceptions are in `exceptions.txt`; one that is no longer needed fails.
 
-mod libraries;
 mod rooms;
 
 use std::collections::{BTreeMap, BTreeSet};
